@@ -1,0 +1,244 @@
+"""The recipient's door: keeps a parcel's frames once, in one transaction, and answers for each."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from onceward import lanes, outbox
+from onceward.clock import Millis
+from onceward.counters import bump
+from onceward.errors import InvalidMessage
+from onceward.frame import Frame, digest
+from onceward.parcel import Answer, Carried, Durability, Parcel, Receipt, Verdict
+from onceward.payload import encode
+from onceward.tx import Tx
+
+STREAM: Final = "SELECT epoch, number, last_id FROM streams WHERE sender = ?"
+KEEP_STREAM: Final = """
+INSERT INTO streams (sender, epoch, number, last_id, updated_at) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (sender) DO UPDATE
+   SET epoch = excluded.epoch, number = excluded.number, last_id = excluded.last_id, updated_at = excluded.updated_at
+"""
+KNOWN: Final = """
+SELECT j.value,
+       (SELECT state FROM inbox WHERE sender = :sender AND id = j.value),
+       (SELECT outcome FROM processed_messages WHERE sender = :sender AND message_id = j.value)
+  FROM json_each(:ids) AS j
+"""
+KEEP: Final = """
+INSERT INTO inbox (sender, id, lane_id, session, type, topic, rank, state, expires_at, correlation_id, causation_id,
+                   frame, digest, received_at, ended_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (sender, id) DO NOTHING
+"""
+LIMITS: Final = """
+SELECT (SELECT horizon_id FROM identity),
+       coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'inbox'), 0) - (SELECT value FROM counters WHERE name = 'ended')
+"""
+AWAITED: Final = "SELECT id FROM tickets WHERE state = 'open' AND id IN (SELECT value FROM json_each(?))"
+ANSWER: Final = """
+UPDATE tickets SET state = CASE WHEN deadline_at < :now THEN 'late' ELSE 'answered' END, reply_id = :reply, ended_at = :now
+ WHERE id = :id AND state = 'open'
+"""
+MARK: Final = """
+INSERT INTO processed_messages (sender, message_id, session, outcome, processed_at) VALUES (?, ?, ?, 'processed', ?)
+ON CONFLICT DO NOTHING
+"""
+ENVELOPE_MAX: Final = 64 << 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Door:
+    """Whose inbox it is and what it takes."""
+
+    agent: str
+    durability: Durability
+    max_body: int = 1 << 20
+    max_inbox: int = 1_000_000
+
+
+@dataclass(slots=True)
+class Kept:
+    """What a parcel changed in the recipient's file."""
+
+    answer: Answer
+    received: list[str] = field(default_factory=list)
+    duplicates: list[str] = field(default_factory=list)
+    rejected: list[tuple[str, str]] = field(default_factory=list)
+    answered: list[str] = field(default_factory=list)
+    moved: outbox.Moved = field(default_factory=outbox.Moved)
+
+
+def accept(tx: Tx, parcel: Parcel, door: Door) -> Kept:
+    """
+    Keep what is new of *parcel*, and answer for every frame of it.
+
+    Stream position, rows and outcomes are one commit: after a crash either all
+    of it happened or the same parcel comes again and finds nothing changed.
+    """
+    moved = outbox.settle(tx, parcel.sender, parcel.receipts, ask_at=tx.now, stored_ends=False)
+    if not parcel.frames:
+        return Kept(_answer(door, "accepted"), moved=moved)
+    verdict, opening, where = _judge(tx, parcel)
+    if verdict == "fork":
+        bump(tx, forks=1)
+        return Kept(_answer(door, "fork", where=where), moved=moved)
+    [(horizon, waiting)] = tx.rows(LIMITS)
+    if verdict == "accepted" and waiting + len(parcel.frames) > door.max_inbox:
+        return Kept(_answer(door, "busy"), moved=moved)
+    kept = _keep(tx, parcel, door, horizon=horizon if opening or verdict == "duplicate" else None, full_horizon=horizon)
+    kept.moved = moved
+    kept.answer = _answer(door, verdict, kept.answer.receipts)
+    if verdict == "accepted":
+        tx.run(KEEP_STREAM, (parcel.sender, parcel.epoch, parcel.number, parcel.last_id, tx.now))
+    bump(tx, duplicates=len(kept.duplicates), refused=len(kept.rejected))
+    return kept
+
+
+def _answer(door: Door, verdict: Verdict, receipts: tuple[Receipt, ...] = (), where: tuple[str, int] = ("", 0)) -> Answer:
+    return Answer(verdict=verdict, receipts=receipts, durability=door.durability, epoch=where[0], number=where[1])
+
+
+def _judge(tx: Tx, parcel: Parcel) -> tuple[Verdict, bool, tuple[str, int]]:
+    """Return the verdict, whether the parcel opens an epoch, and where the stream stands."""
+    found = tx.rows(STREAM, (parcel.sender,))
+    epoch, number, last_id = found[0] if found else ("", 0, "")
+    here = (str(epoch), int(number))
+    if parcel.epoch == epoch:
+        if parcel.number == number + 1 and parcel.previous == last_id:
+            return "accepted", False, here
+        if parcel.number == number and parcel.last_id == last_id:
+            return "duplicate", False, here
+    elif parcel.number == 1 and parcel.previous == "":
+        return "accepted", True, here
+    return "fork", False, here
+
+
+def _keep(tx: Tx, parcel: Parcel, door: Door, *, horizon: str | None, full_horizon: str) -> Kept:
+    """Store what is new; a frame that may have come before is judged by its id and, unknown, by the horizon."""
+    kept = Kept(_answer(door, "accepted"))
+    known = _known(tx, parcel)
+    fresh: list[tuple[Frame, Carried]] = []
+    receipts: dict[str, Receipt] = {}
+    for carried in parcel.frames:
+        if (state := known.get(carried.id)) is not None:
+            receipts[carried.id] = _present(carried.id, *state)
+            kept.duplicates.append(carried.id)
+            continue
+        limit = full_horizon if carried.again else horizon
+        frame, problem = _examine(carried, parcel, door, limit, tx.now)
+        if frame is None:
+            receipts[carried.id] = Receipt(carried.id, "rejected", problem)
+            kept.rejected.append((carried.id, problem))
+        elif carried.id not in receipts:
+            receipts[carried.id] = Receipt(carried.id, "stored")
+            fresh.append((frame, carried))
+    kept.answered = _store(tx, parcel.sender, fresh)
+    for message_id in kept.answered:
+        receipts[message_id] = Receipt(message_id, "processed")
+    kept.received = [carried.id for _, carried in fresh]
+    kept.answer = _answer(door, "accepted", tuple(receipts[carried.id] for carried in parcel.frames))
+    return kept
+
+
+def _known(tx: Tx, parcel: Parcel) -> dict[str, tuple[str | None, str | None]]:
+    rows = tx.rows(KNOWN, {"sender": parcel.sender, "ids": json.dumps([c.id for c in parcel.frames])})
+    return {i: (state, outcome) for i, state, outcome in rows if state is not None or outcome is not None}
+
+
+def _present(message_id: str, state: str | None, outcome: str | None) -> Receipt:
+    if outcome == "dead":
+        return Receipt(message_id, "dead", "kept in the peer's dead letters")
+    if outcome is not None or state != "pending":
+        return Receipt(message_id, "dead", "expired") if outcome == "expired" else Receipt(message_id, "processed")
+    return Receipt(message_id, "duplicate")
+
+
+def _examine(carried: Carried, parcel: Parcel, door: Door, horizon: str | None, now: Millis) -> tuple[Frame | None, str]:
+    """Return the frame, or why it is refused for good."""
+    if horizon is not None and carried.id <= horizon:
+        return None, "stale: its mark may have been pruned, so it cannot be told from a duplicate"
+    if len(carried.text) > 6 * door.max_body + ENVELOPE_MAX:  # a control character takes six as JSON
+        return None, "invalid: data: larger than max_body"
+    try:
+        frame = Frame.parse(carried.text)
+    except InvalidMessage as error:
+        return None, f"invalid: {error}"[:500]
+    for wrong, field_name in (
+        (frame.id != carried.id, "id"),
+        (frame.sender != parcel.sender, "source"),
+        (frame.recipient != door.agent, "recipient"),
+    ):
+        if wrong:
+            return None, f"invalid: {field_name}: does not match the parcel"
+    if len(carried.text) > door.max_body and body_size(frame) > door.max_body:
+        return None, "invalid: data: larger than max_body"
+    if frame.expires_at is not None and frame.expires_at <= now:
+        return None, "expired: its time to live ran out on the way"
+    return frame, ""
+
+
+def body_size(frame: Frame) -> int:
+    """Return the size of a frame's body in bytes of UTF-8."""
+    if frame.data_base64 is not None:
+        return len(frame.data_base64) * 3 // 4 - frame.data_base64[-2:].count("=")
+    if isinstance(frame.data, str):
+        return len(frame.data.encode())
+    return len(encode(frame.data).text.encode())
+
+
+def _store(tx: Tx, sender: str, fresh: list[tuple[Frame, Carried]]) -> list[str]:
+    """Insert new rows and wake their lanes; return the ids that answered a waiting request."""
+    if not fresh:
+        return []
+    awaited = _awaited(tx, fresh)
+    lane_ids: dict[tuple[str, int], int] = {}
+    rows: list[tuple[Any, ...]] = []
+    answered: list[str] = []
+    for frame, carried in fresh:
+        lane = (frame.lane, frame.priority)
+        if lane not in lane_ids:
+            lane_ids[lane] = lanes.open_lane(tx, sender, *lane, session=frame.session)
+        done = frame.causationid in awaited and _answered(tx, frame)
+        if done:
+            awaited.discard(str(frame.causationid))
+            answered.append(frame.id)
+        rows.append(_row(frame, carried.text, lane_ids[lane], tx.now, done=done))
+    tx.many(KEEP, rows)
+    if answered:
+        done_sessions = {frame.id: frame.session for frame, _ in fresh}
+        tx.many(MARK, [(sender, i, done_sessions[i], tx.now) for i in answered])
+        bump(tx, processed=len(answered), ended=len(answered))
+    lanes.wake_heads(tx, list(lane_ids.values()))
+    return answered
+
+
+def _awaited(tx: Tx, fresh: list[tuple[Frame, Carried]]) -> set[str]:
+    causes = [frame.causationid for frame, _ in fresh if frame.causationid is not None]
+    return {str(i) for (i,) in tx.rows(AWAITED, (json.dumps(causes),))} if causes else set()
+
+
+def _answered(tx: Tx, frame: Frame) -> bool:
+    return tx.run(ANSWER, {"id": frame.causationid, "reply": frame.id, "now": tx.now}) > 0
+
+
+def _row(frame: Frame, text: str, lane_id: int, now: Millis, *, done: bool) -> tuple[Any, ...]:
+    return (
+        frame.sender,
+        frame.id,
+        lane_id,
+        frame.session,
+        frame.type,
+        frame.topic,
+        frame.priority,
+        "processed" if done else "pending",
+        frame.expires_at,
+        frame.correlationid,
+        frame.causationid,
+        text,
+        digest(text),
+        now,
+        now if done else None,
+    )

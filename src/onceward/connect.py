@@ -1,0 +1,145 @@
+"""Opens one apsw connection the way every connection of ours is opened, and maps what SQLite raises."""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+import apsw
+
+from onceward.errors import (
+    Busy,
+    Frozen,
+    InvalidMessage,
+    OncewardError,
+    QueueFull,
+    ReadOnlyStore,
+    SqliteTooOld,
+    StoreCapacity,
+    StoreCorrupt,
+    StoreError,
+    StoreFault,
+)
+
+OLDEST: Final = (3, 51, 3)
+WITHDRAWN: Final = (3, 52, 0)
+MARK: Final = "onceward:"
+ConstraintError = apsw.ConstraintError
+"""A row that the schema refused; named here so that nobody else need know apsw."""
+
+# One reason per line; read back by a test.
+PRAGMAS: Final = (
+    "PRAGMA trusted_schema = OFF",  # a hostile file must not run functions through its schema
+    "PRAGMA cell_size_check = ON",  # notice damaged pages early
+    "PRAGMA foreign_keys = OFF",  # ours has none; the host's transaction decides for itself
+    "PRAGMA temp_store = MEMORY",  # no temporary files beside the database
+    "PRAGMA cache_size = -16384",  # 16 MiB: a million pending rows must not mean a large process
+)
+
+
+def check_version(version: str = "") -> None:
+    """Raise SqliteTooOld unless SQLite has the WAL-reset fix."""
+    number = tuple(int(part) for part in (version or apsw.sqlite_lib_version()).split("."))
+    if number < OLDEST or number == WITHDRAWN:
+        msg = f"SQLite {'.'.join(map(str, number))} may damage WAL files: install apsw >= 3.53 (needs 3.51.3, not 3.52.0)"
+        raise SqliteTooOld(msg)
+
+
+def connect(path: Path, *, vfs: str | None = None, readonly: bool = False) -> apsw.Connection:
+    """
+    Open *path*, which exists, with our pragmas; nothing of the file is changed.
+
+    Raises:
+        StoreError: mapped from what SQLite said.
+
+    """
+    flags = apsw.SQLITE_OPEN_READONLY if readonly else apsw.SQLITE_OPEN_READWRITE
+    try:
+        con = apsw.Connection(f"file:{quote(str(path))}", flags | apsw.SQLITE_OPEN_URI, vfs=vfs)
+        con.set_busy_timeout(0)
+        con.config(apsw.SQLITE_DBCONFIG_DQS_DML, 0)
+        con.config(apsw.SQLITE_DBCONFIG_DQS_DDL, 0)
+        con.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
+        for pragma in PRAGMAS:
+            con.execute(pragma)
+        if not readonly and con.readonly("main"):
+            _refuse_readonly(path)
+    except apsw.Error as error:
+        raise mapped(error, path) from error
+    return con
+
+
+def _refuse_readonly(path: Path) -> None:
+    msg = f"{path} can only be read: fix its permissions and those of its folder"
+    raise ReadOnlyStore(msg)
+
+
+def harden(con: apsw.Connection, *, full: bool, checkpoint_pages: int) -> None:
+    """Set journal mode, sync level and checkpointing; the levels are what the durability class promises."""
+    mode = con.pragma("journal_mode", "wal")
+    if mode != "wal":
+        msg = f"journal mode is {mode}, WAL was refused: close other connections, or use a local disk"
+        raise StoreError(msg)
+    con.pragma("synchronous", "full" if full else "normal")
+    if sys.platform == "darwin":
+        con.pragma("fullfsync", 1)
+        con.pragma("checkpoint_fullfsync", 1)
+    con.wal_autocheckpoint(checkpoint_pages)
+
+
+class Patience:
+    """
+    Our busy handler: random, doubling, capped at 20 ms, one deadline.
+
+    SQLite's stock timeout lets one of sixteen writers starve; a random wait
+    does not.
+    """
+
+    LONGEST: Final = 0.02
+
+    def __init__(self, rng: random.Random, sleep: Callable[[float], None] = time.sleep) -> None:
+        self.deadline = 0.0
+        self._rng, self._sleep = rng, sleep
+
+    def __call__(self, calls: int) -> bool:
+        """Wait a moment; say False once the deadline has passed."""
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            return False
+        self._sleep(min(left, self._rng.random() * min(self.LONGEST, 0.0005 * 2 ** min(calls, 10))))
+        return True
+
+
+def mapped(error: BaseException, path: Path | str = "") -> BaseException:
+    """Return what a foreign error means for our callers; an error that is the caller's own comes back as it is."""
+    match error:
+        case OncewardError():
+            return error
+        case apsw.BusyError() | apsw.LockedError():
+            return Busy(f"{path}: other writers held the file for the whole deadline; nothing was written, try again")
+        case apsw.FullError():
+            return StoreCapacity(f"{path}: disk or quota is full; nothing was written, free space and try again")
+        case apsw.CorruptError() | apsw.NotADBError():
+            return StoreCorrupt(f"{path}: {error}; the file was left as it is: restore a backup or recover a copy")
+        case UnicodeDecodeError():
+            return StoreCorrupt(f"{path}: text that is no UTF-8 ({error.reason}); recover a copy of the file")
+        case apsw.ReadOnlyError() | apsw.CantOpenError() | apsw.PermissionsError() | apsw.AuthError():
+            return ReadOnlyStore(f"{path}: {error}; check permissions of the file and its folder")
+        case apsw.IOError() | apsw.NoMemError() | apsw.ProtocolError():
+            return StoreFault(f"{path}: {error}; nothing was written, check the disk and try again")
+        case apsw.ConstraintError() if MARK in str(error):
+            return _raised(str(error).partition(MARK)[2])
+    return error
+
+
+def _raised(code: str) -> OncewardError:
+    if code == "frozen":
+        return Frozen("the kill-switch is on: thaw() first; nothing was written")
+    if code == "queue_full":
+        return QueueFull("max_pending messages wait already; nothing was written, wait for the dispatcher")
+    return InvalidMessage(f"refused by the schema: {code}")

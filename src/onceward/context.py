@@ -1,0 +1,127 @@
+"""What a handler is given besides the message: a transaction on first use, and mail that commits with it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, TypeVar
+
+
+from onceward.frame import Frame
+from onceward.group import Group
+from onceward.message import Message
+from onceward.sender import Options, Sender
+from onceward.transaction import Bindings, Transaction
+
+T = TypeVar("T")
+
+
+class Context:
+    """
+    The handler's own window on its agent.
+
+    ``tx`` opens a transaction on first use, so work done before it holds no
+    lock. What is written and sent through the context is committed together
+    with the processed mark, or not at all.
+    """
+
+    def __init__(self, message: Message[Any], group: Group, sender: Sender, extend: Callable[[float], None]) -> None:
+        self.message = message
+        self.session: str = message.session
+        """The conversation that the message belongs to; mail sent through the context stays in it."""
+        self._group, self._sender, self._extend = group, sender, extend
+        self._transaction: Transaction | None = None
+        self.replied = False
+        self.cancel: Callable[[], object] | None = None
+        """Stops the handler where that is possible: only coroutines can be stopped."""
+
+    @property
+    def tx(self) -> Transaction:
+        """The transaction that the processed mark commits with; opened on first use."""
+        if self._transaction is None:
+            self._transaction = Transaction(self._group.enter(), self._sender, self.session)
+        return self._transaction
+
+    def send(self, to: str, body: object, **options: Any) -> str:
+        """Promise a message with the processed mark; takes what ``Transaction.send`` takes; returns its id."""
+        options.setdefault("causation_id", self.message.id)
+        return self.tx.put(to, body, Options(**options))
+
+    def publish(self, topic: str, body: object, **options: Any) -> list[str]:
+        """Send to every peer that subscribed to *topic*, with the processed mark; returns the ids."""
+        options.setdefault("causation_id", self.message.id)
+        return self.tx.publish(topic, body, **options)
+
+    def reply(self, body: object, **options: Any) -> str:
+        """Answer the sender, or whom it named as reply address, with the processed mark; returns the id."""
+        self.replied = True
+        to, named = reply_options(self.message.frame, options)
+        return self.tx.put(to, body, named)
+
+    def extend(self, seconds: float) -> None:
+        """Keep the lease for *seconds* from now; the heartbeat does this by itself up to the maximum runtime."""
+        self._extend(seconds)
+
+    def close(self) -> None:
+        """End the window; the transaction object cannot be used any more."""
+        if self._transaction is not None:
+            self._transaction.finish()
+
+
+def reply_options(frame: Frame, options: dict[str, Any]) -> tuple[str, Options]:
+    """Return whom a reply goes to and the options that tie it to its message."""
+    named = {"causation_id": frame.id, "correlation_id": frame.correlationid or frame.id} | options
+    if frame.priority_name != "normal":
+        named.setdefault("priority", frame.priority_name)
+    return frame.replyto or frame.sender, Options(**named)
+
+
+OnWorker = Callable[[Callable[[], Any]], Awaitable[Any]]
+"""Runs a call on the worker's thread, where the transaction lives, and awaits its result."""
+
+
+class AsyncContext:
+    """The same window for ``async def`` handlers: the same names, awaitable."""
+
+    def __init__(self, context: Context, on_worker: OnWorker) -> None:
+        self.message = context.message
+        self.session: str = context.session
+        self._context, self._on_worker = context, on_worker
+        self.tx = AsyncEffects(context, on_worker)
+        """The transaction that the processed mark commits with; opened on first use."""
+
+    async def send(self, to: str, body: object, **options: Any) -> str:
+        """Promise a message with the processed mark; returns its id."""
+        return str(await self._on_worker(lambda: self._context.send(to, body, **options)))
+
+    async def publish(self, topic: str, body: object, **options: Any) -> list[str]:
+        """Send to every peer that subscribed to *topic*, with the processed mark; returns the ids."""
+        return list(await self._on_worker(lambda: self._context.publish(topic, body, **options)))
+
+    async def reply(self, body: object, **options: Any) -> str:
+        """Answer the sender with the processed mark; returns the id."""
+        return str(await self._on_worker(lambda: self._context.reply(body, **options)))
+
+    async def extend(self, seconds: float) -> None:
+        """Keep the lease for *seconds* from now."""
+        await self._on_worker(lambda: self._context.extend(seconds))
+
+
+class AsyncEffects:
+    """The transaction of an ``async def`` handler."""
+
+    def __init__(self, context: Context, on_worker: OnWorker) -> None:
+        self._context, self._on_worker = context, on_worker
+
+    async def execute(self, sql: str, bindings: Bindings = None) -> list[tuple[Any, ...]]:
+        """Run *sql* and return all its rows."""
+        return list(await self._on_worker(lambda: self._context.tx.execute(sql, bindings)))
+
+    async def executemany(self, sql: str, bindings: Iterable[Any]) -> None:
+        """Run *sql* once for each of *bindings*."""
+        await self._on_worker(lambda: self._context.tx.executemany(sql, bindings))
+
+    async def send(self, to: str, body: object, **options: Any) -> str:
+        """Promise a message with this transaction; returns its id."""
+        return str(await self._on_worker(lambda: self._context.send(to, body, **options)))
+
+

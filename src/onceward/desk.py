@@ -1,0 +1,133 @@
+"""The reader's side of the inbox: claim one message at a time, settle it when told."""
+
+from __future__ import annotations
+
+import random
+
+
+from typing import Any
+
+from onceward import inbox, lanes
+from onceward.context import reply_options
+from onceward.db import Database
+from onceward.errors import InvalidMessage, LeaseLost
+from onceward.events import DeadLettered, Event, Processed, Retried
+from onceward.frame import Frame
+from onceward.agent import type_names
+from onceward.hooks import Hooks
+from onceward.ids import new_token
+from onceward.inbox import Ended, Leased, Wanted
+from onceward.lifecycle import Again, Dead, Done, Settlement
+from onceward.message import Message
+from onceward.payload import decode
+from onceward.policy import RetryPolicy, retry_policy
+from onceward.sender import Sender
+from onceward.settings import Settings, disabled
+from onceward.tx import Tx
+
+FROZEN = "SELECT frozen_at FROM identity"
+
+
+class Desk:
+    """Hands out messages to a reader and settles them."""
+
+    def __init__(
+        self, db: Database, *, settings: Settings, sender: Sender, hooks: Hooks, rng: random.Random, policy: RetryPolicy | None = None
+    ) -> None:
+        self._db, self._settings, self._sender, self._hooks, self._rng = db, settings, sender, hooks, rng
+        self._policy = policy or retry_policy(settings, retries=settings.handler_retries)
+        self._owner = new_token()
+
+    def take(self, wanted: Any, session: str | None) -> Message[Any] | None:
+        """
+        Lease the next message and return it, None where there is none.
+
+        A message that can never be read as *wanted* becomes a dead letter on
+        the way, one that has expired ends.
+        """
+        while (leased := self._claim(type_names(wanted), session)) is not None:
+            message = self._open(leased, wanted)
+            if message is not None:
+                return message
+        return None
+
+    def _claim(self, types: tuple[str, ...] | None, session: str | None) -> Leased | None:
+        if disabled() or self._db.read(FROZEN)[0][0] is not None:
+            return None
+        if not self._db.read(lanes.SOME_READY, (self._db.now(),))[0][0]:
+            return None
+        search = Wanted(messages=1, lanes=-1 if types else 8, session=session, types=types)
+        until = round(1000 * self._settings.lease)
+        claimed = self._db.write(lambda tx: inbox.claim(tx, search, owner=self._owner, until=tx.now + until))
+        return claimed[0][0] if claimed else None
+
+    def _open(self, leased: Leased, wanted: Any) -> Message[Any] | None:
+        if leased.expires_at is not None and leased.expires_at <= self._db.now():
+            return self._end(leased, Done("expired"))
+        if not leased.sound:
+            return self._end(leased, Dead("corrupt", "the stored frame does not match its digest"))
+        if leased.attempt > 1 and self._policy.exhausted(leased.attempt - 1):
+            return self._end(leased, Dead("max_retries_exceeded", "readers never settled it"))
+        try:
+            frame = Frame.parse(leased.frame)
+            body = decode(frame.data, frame.data_base64, None if isinstance(wanted, str) else wanted)
+        except InvalidMessage as error:
+            return self._end(leased, Dead("rejected", str(error)))
+        return Message(leased, frame, body, self)
+
+    def _end(self, leased: Leased, settlement: Settlement) -> None:
+        """Settle one message, in this thread's open transaction if there is one."""
+        self._db.write(lambda tx: self._settle(tx, leased, settlement))
+
+    def _settle(self, tx: Tx, leased: Leased, settlement: Settlement) -> None:
+        inbox.settle(tx, [Ended(leased, settlement)], {})
+        tx.after(lambda: self._db.bell.ring("out"))
+        event = self._event(leased, settlement, tx.now)
+        if self._hooks.wanted(type(event)):
+            tx.after(lambda: self._hooks.tell([event]))
+
+    def _event(self, leased: Leased, settlement: Settlement, at: int) -> Event:
+        named: dict[str, Any] = {"agent": self._db.agent, "at": at, "message_id": leased.id, "peer": leased.sender}
+        match settlement:
+            case Done(outcome=outcome):
+                return Processed(**named, outcome=outcome)
+            case Dead(reason=reason, error=error):
+                return DeadLettered(**named, reason=reason, error=error)
+            case Again(due_at=due_at, error=error):
+                return Retried(**named, attempt=leased.attempt, error=error, due_at=due_at)
+
+    # -- message.Desk -----------------------------------------------------------------------
+
+    def ack(self, leased: Leased) -> None:
+        """Commit the processed mark."""
+        self._end(leased, Done())
+
+    def drop(self, leased: Leased) -> None:
+        """End the message without effects."""
+        self._end(leased, Done("dropped"))
+
+    def reject(self, leased: Leased, reason: str) -> None:
+        """Bury the message."""
+        self._end(leased, Dead("rejected", reason))
+
+    def retry(self, leased: Leased, reason: str, after: float | None) -> None:
+        """Put the message back, or bury it where its budget is spent."""
+        if self._policy.exhausted(leased.attempt):
+            self._end(leased, Dead("max_retries_exceeded", reason))
+            return
+        wait = self._policy.delay(leased.attempt, self._rng) if after is None else round(1000 * after)
+        self._end(leased, Again(self._db.now() + wait, reason))
+
+    def extend(self, leased: Leased, seconds: float) -> None:
+        """Keep the lease longer."""
+        if not self._db.write(lambda tx: lanes.prolong(tx, leased.lane, until=tx.now + round(1000 * seconds))):
+            msg = f"the lease on message {leased.id} ran out; another reader has it"
+            raise LeaseLost(msg)
+
+    def reply(self, message: Message[Any], body: object) -> str:
+        """Answer the message's sender."""
+        to, options = reply_options(message.frame, {})
+        draft = self._sender.draft(message.session, to, body, options)
+        return self._db.write(lambda tx: self._sender.put(tx, draft))
+
+

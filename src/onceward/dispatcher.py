@@ -1,0 +1,315 @@
+"""The dispatcher: outbox to transport. It leases a peer, not rows, so the order of a lane needs no further rule."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from threading import Event as Flag
+from threading import Lock, Thread
+from typing import Final
+
+from onceward import dead_letters, outbox, parcels, peers, receipts
+from onceward.clock import Millis
+from onceward.db import Database
+from onceward.errors import LeaseLost, OncewardError, Refused, StoreClosed, Unreachable
+from onceward.events import Acked, BreakerClosed, BreakerOpened, DeadLettered, Event, Failed, Forked, PeerRolledBack, Retried, Sent
+from onceward.events import Unreached, WeakReceipt
+from onceward.hooks import Hooks
+from onceward.ids import new_token
+from onceward.parcel import Answer
+from onceward.parcels import Packed, Settled, Terms
+from onceward.peers import Lease
+from onceward.policy import RetryPolicy, retry_policy
+from onceward.settings import Settings, disabled
+from onceward.transport import Transport
+from onceward.tx import Tx
+
+CARRIERS: Final = 64
+WAKE_ROWS: Final = 1000
+ASK_EVERY: Final = 1000
+FROZEN: Final = "SELECT frozen_at FROM identity"
+
+Route = Callable[[str, str | None], tuple[Transport, str]]
+"""From a peer's name and registered url to the transport and the url; raises Unreachable where there is none."""
+
+
+@dataclass(slots=True)
+class _Told:
+    """Events collected in a transaction, told after its commit."""
+
+    events: list[Event] = field(default_factory=list)
+
+
+class Dispatcher:
+    """Pushes parcels to peers, several peers at a time, one parcel per peer."""
+
+    def __init__(
+        self, db: Database, *, settings: Settings, route: Route, hooks: Hooks, rng: random.Random, policy: RetryPolicy | None = None
+    ) -> None:
+        self._db, self._settings, self._route, self._hooks, self._rng = db, settings, route, hooks, rng
+        self._policy = policy or retry_policy(settings)
+        self.owner = new_token()
+        self._flag, self._stopping = Flag(), Flag()
+        self._busy: set[str] = set()
+        self._lock = Lock()
+        self._pool: ThreadPoolExecutor | None = None
+        self._thread: Thread | None = None
+        self._unlisten: Callable[[], None] = lambda: None
+
+    # -- life -------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start pushing in the background."""
+        self._pool = ThreadPoolExecutor(CARRIERS, thread_name_prefix="onceward-carrier")
+        self._unlisten = self._db.bell.listen("out", self._flag.set, version=self._db.version, poll=self._settings.safety_poll)
+        self._thread = Thread(target=self._run, name=f"onceward-dispatcher-{self._db.agent}", daemon=True)
+        self._thread.start()
+
+    def stop(self, timeout: float) -> None:
+        """Start no new push; wait up to *timeout* seconds for those under way to be settled."""
+        self._stopping.set()
+        self._flag.set()
+        self._unlisten()
+        if self._thread is not None:
+            self._thread.join(timeout)
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            self._flag.clear()
+            with suppress(StoreClosed):
+                wait = self._look()
+                self._flag.wait(wait)
+
+    def _look(self) -> float | None:
+        """Hand every peer that has mail to a carrier; return how long nothing will be due."""
+        try:
+            for name in self._find():
+                with self._lock:
+                    if name in self._busy or self._pool is None or self._stopping.is_set():
+                        continue
+                    self._busy.add(name)
+                self._pool.submit(self._carry_safely, name)
+            return self._next_due()
+        except StoreClosed:
+            self._stopping.set()
+            return 0.0
+        except OncewardError:
+            return 1.0
+
+    def pump(self) -> int:
+        """Push, on this thread, whatever is due now; return how many parcels went out."""
+        return sum(self.carry(name) for name in self._find())
+
+    # -- looking ----------------------------------------------------------------------------
+
+    def frozen(self) -> bool:
+        """Whether the kill-switch forbids any attempt."""
+        return disabled() or self._db.read(FROZEN)[0][0] is not None
+
+    def _find(self) -> list[str]:
+        """Wake what is due and return the peers that have something to be pushed."""
+        if self.frozen():
+            return []
+        now = self._db.now()
+        [(due,)], [(expiry,)] = self._db.read(outbox.NEXT_DUE), self._db.read(outbox.NEXT_EXPIRY)
+        if (due is not None and due <= now) or (expiry is not None and expiry <= now):
+            self._db.write(self._wake)
+        found = {name for sql in (outbox.RECIPIENTS, receipts.CREDITORS, peers.IN_FLIGHT) for (name,) in self._db.read(sql)}
+        return sorted(found - {name for (name,) in self._db.read(peers.RESTING, (now,))})
+
+    def _wake(self, tx: Tx) -> None:
+        parcels.unhold(tx)
+        _, _, gone = outbox.wake(tx, WAKE_ROWS)
+        expired = [seq for (seq,) in tx.rows(outbox.EXPIRED, (tx.now, WAKE_ROWS))] + [seq for seq, _ in gone]
+        if expired:
+            self._tell_buried(tx, [(i, p, "expired") for i, p in dead_letters.bury_out(tx, expired, reason="expired")])
+
+    def _next_due(self) -> float | None:
+        if self.frozen():
+            return 1.0
+        moments = [row[0][0] for row in map(self._db.read, (outbox.NEXT_DUE, outbox.NEXT_EXPIRY, peers.NEXT)) if row[0][0] is not None]
+        return max(0.001, (min(moments) - self._db.now()) / 1000) if moments else None
+
+    # -- carrying ---------------------------------------------------------------------------
+
+    def _carry_safely(self, name: str) -> None:
+        try:
+            with suppress(OncewardError):
+                self.carry(name)
+        finally:
+            with self._lock:
+                self._busy.discard(name)
+            self._flag.set()
+
+    def carry(self, name: str) -> int:
+        """Push to one peer until nothing is left for it; return how many parcels arrived."""
+        if not self._db.read(peers.URL, (name,)):
+            self._db.write(lambda tx: tx.run(peers.KNOW, (name,)))
+        count, packed = 0, self._db.write(lambda tx: self._first(tx, name))
+        while packed is not None and packed.parcel is not None:
+            following = self._push(packed)
+            count += following is not None
+            if self._stopping.is_set():
+                break
+            packed = following
+        if packed is not None:
+            with suppress(OncewardError):
+                held = packed.lease
+                self._db.write(lambda tx: peers.release(tx, held))
+        return count
+
+    def _first(self, tx: Tx, name: str) -> Packed | None:
+        held = peers.lease(tx, name, owner=self.owner, until=self._lease_until(tx.now))
+        return None if held is None else self._pack(tx, held)
+
+    def _lease_until(self, now: Millis) -> Millis:
+        return now + round(1000 * (self._settings.deliver_timeout + self._settings.lease))
+
+    def _pack(self, tx: Tx, held: Lease) -> Packed:
+        try:
+            max_bytes = self._route(held.name, held.url)[0].features.max_bytes
+        except Unreachable:
+            max_bytes = self._settings.parcel_bytes
+        packed = parcels.pack(
+            tx, held, sender=self._db.agent, settings=self._settings, until=self._lease_until(tx.now), max_bytes=max_bytes
+        )
+        self._tell_buried(tx, packed.buried)
+        if packed.parcel is None:
+            peers.release(tx, packed.lease)
+        return packed
+
+    def _push(self, packed: Packed) -> Packed | None:
+        """Deliver one parcel and settle it; return the next one packed in the same commit, None where the peer rests."""
+        assert packed.parcel is not None  # noqa: S101 - the caller looked
+        try:
+            transport, url = self._route(packed.lease.name, packed.lease.url)
+            answer = transport.deliver(url, packed.parcel)
+        except Refused as error:
+            refusal = str(error)
+            return self._db.write(lambda tx: self._refused(tx, packed, refusal))
+        except Exception as error:  # noqa: BLE001 - whatever a transport raises, the peer was not reached
+            problem, nobody = f"{type(error).__name__}: {error}", isinstance(error, Unreachable)
+            self._db.write(lambda tx: self._rest(tx, packed, problem, nobody=nobody))
+            return None
+        streams = transport.features.streams
+        return self._db.write(lambda tx: self._settle(tx, packed, answer, streams=streams))
+
+    def _settle(self, tx: Tx, packed: Packed, answer: Answer, *, streams: bool) -> Packed | None:
+        if answer.verdict == "busy":
+            self._rest(tx, packed, "busy: the peer's inbox is full", nobody=True)
+            return None
+        if answer.verdict == "fork":
+            return self._pack(tx, self._forked(tx, packed, answer))
+        ask_at = tx.now + round(1000 * self._settings.ack_timeout)
+        terms = Terms(self._settings, self._db.durability, ask_at, streams)
+        settled = parcels.settle(tx, packed, answer, terms)
+        self._unanswered(tx, packed, answer)
+        self._tell_settled(tx, settled)
+        return self._pack(tx, settled.lease)
+
+    def _unanswered(self, tx: Tx, packed: Packed, answer: Answer) -> None:
+        """Frames that a partial answer left out, or that failed alone, rest with their lanes."""
+        assert packed.parcel is not None  # noqa: S101 - it was pushed
+        told = {r.id: r for r in answer.receipts}
+        for carried in packed.parcel.frames:
+            receipt = told.get(carried.id)
+            if receipt is None or receipt.state == "busy":
+                self._fail_alone(tx, carried.id, packed.lease.name, (receipt and receipt.reason) or "no receipt in the answer")
+
+    def _fail_alone(self, tx: Tx, message_id: str, peer: str, error: str) -> None:
+        found = tx.rows("SELECT seq, attempts FROM outbox WHERE id = ? AND state = 'pending'", (message_id,))
+        for seq, attempts in found:
+            if self._policy.exhausted(attempts + 1):
+                buried = dead_letters.bury_out(tx, [seq], reason="max_retries_exceeded", error=error)
+                self._tell_buried(tx, [(i, p, "max_retries_exceeded") for i, p in buried])
+                continue
+            due_at = tx.now + self._policy.delay(attempts + 1, self._rng)
+            parcels.hold(tx, message_id, error=error, due_at=due_at)
+            self._tell(tx, Retried(
+                agent=self._db.agent, at=tx.now, message_id=message_id, peer=peer, attempt=attempts + 1, error=error, due_at=due_at,
+            ))  # fmt: skip
+
+    # -- what goes wrong ----------------------------------------------------------------------
+
+    def _rest(self, tx: Tx, packed: Packed, error: str, *, nobody: bool) -> None:
+        held = packed.lease
+        if not nobody or self._settings.unreachable == "spend":
+            held = self._spend(tx, held, error)
+        rested = peers.rest(tx, held, error, policy=self._policy, rng=self._rng, settings=self._settings)
+        self._tell(tx, Unreached(agent=self._db.agent, at=tx.now, peer=held.name, error=error, due_at=rested.due_at))
+        if rested.opened:
+            self._tell(tx, BreakerOpened(agent=self._db.agent, at=tx.now, peer=held.name, due_at=rested.due_at))
+
+    def _spend(self, tx: Tx, held: Lease, error: str) -> Lease:
+        """Count the attempt against the budget of each message; give up those that have none left."""
+        spent = parcels.spend(tx, held, error)
+        gone = [seq for seq, _, attempts in spent if self._policy.exhausted(attempts)]
+        if not gone:
+            return held
+        buried = dead_letters.bury_out(tx, gone, reason="max_retries_exceeded", error=error)
+        self._tell_buried(tx, [(i, p, "max_retries_exceeded") for i, p in buried])
+        return peers.renew(tx, held, "a parcel was given up: its budget is spent")
+
+    def _refused(self, tx: Tx, packed: Packed, error: str) -> Packed:
+        buried = dead_letters.bury_out(tx, packed.lease.parcel or (), reason="rejected", error=error)
+        self._tell_buried(tx, [(i, p, "rejected") for i, p in buried])
+        receipts.paid(tx, packed.lease.name, packed.paid_upto)
+        return self._pack(tx, peers.renew(tx, packed.lease, f"refused: {error}"))
+
+    def _forked(self, tx: Tx, packed: Packed, answer: Answer) -> Lease:
+        """Our stream does not continue what the peer knows: one of the two files is not what it was."""
+        held = packed.lease
+        detail = f"we are at parcel {held.number + 1} of {held.epoch[:8]}, the peer at {answer.number} of {answer.epoch[:8] or 'none'}"
+        same = answer.epoch == held.epoch
+        lost = 0
+        if not (same and answer.number >= held.number):
+            after = (held.generation << 32) | answer.number if same else 0
+            lost = outbox.resend(tx, held.name, after=after)
+        if lost:
+            oldest = tx.rows(outbox.OLDEST, (held.name,))
+            self._tell(tx, PeerRolledBack(
+                agent=self._db.agent, at=tx.now, peer=held.name, resent=lost, retained_from=oldest[0][0] if oldest else None,
+            ))  # fmt: skip
+        self._tell(tx, Forked(agent=self._db.agent, at=tx.now, peer=held.name, detail=detail))
+        return peers.renew(tx, held, f"fork: {detail}")
+
+    # -- telling ----------------------------------------------------------------------------
+
+    def _tell(self, tx: Tx, *events: Event) -> None:
+        wanted = [event for event in events if self._hooks.wanted(type(event))]
+        if wanted:
+            tx.after(lambda: self._hooks.tell(wanted))
+
+    def _tell_buried(self, tx: Tx, buried: tuple[tuple[str, str, str], ...] | list[tuple[str, str, str]]) -> None:
+        agent, at = self._db.agent, tx.now
+        self._tell(tx, *(DeadLettered(agent=agent, at=at, message_id=i, peer=p, reason=r, error="") for i, p, r in buried))
+
+    def _tell_settled(self, tx: Tx, settled: Settled) -> None:
+        agent, at, peer = self._db.agent, tx.now, settled.lease.name
+        tell_moved(self._hooks, tx, agent=agent, peer=peer, moved=settled.moved)
+        self._tell_buried(tx, [(i, peer, reason) for i, reason in settled.rejected])
+        if settled.closed:
+            self._tell(tx, BreakerClosed(agent=agent, at=at, peer=peer))
+        if settled.weak is not None:
+            self._tell(tx, WeakReceipt(agent=agent, at=at, peer=peer, durability=settled.weak))
+        if settled.moved.acked or settled.moved.failed:
+            tx.after(lambda: self._db.bell.ring("in"))  # somebody may wait for an outcome
+
+
+def tell_moved(hooks: Hooks, tx: Tx, *, agent: str, peer: str, moved: outbox.Moved) -> None:
+    """Tell the hooks, after the commit, which messages the peer stored, processed or gave up."""
+    events: list[Event] = []
+    if hooks.wanted(Sent):
+        events += [Sent(agent=agent, at=tx.now, message_id=i, peer=peer) for i in moved.sent]
+    if hooks.wanted(Acked):
+        events += [Acked(agent=agent, at=tx.now, message_id=i, peer=peer) for i in moved.acked]
+    if hooks.wanted(Failed):
+        events += [Failed(agent=agent, at=tx.now, message_id=i, peer=peer, error=why) for i, why in moved.failed]
+    if events:
+        tx.after(lambda: hooks.tell(events))
+

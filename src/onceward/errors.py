@@ -1,0 +1,201 @@
+"""
+Everything that can go wrong, as one tree.
+
+    OncewardError
+    ├── StoreError                 the file
+    │   ├── Busy                     nothing written; try again
+    │   ├── OutcomeUnknown           COMMIT raised; ask resolve(id), or send again with the same id
+    │   ├── StoreCapacity            disk or quota full; nothing written
+    │   ├── StoreCorrupt             damaged or not a database; kept as it is
+    │   ├── StoreFault               the disk reported an error; nothing was written
+    │   ├── StoreUnusable            this file may not be opened like this
+    │   │   ├── SqliteTooOld · NetworkFilesystem · ForeignHandle · ReadOnlyStore
+    │   │   ├── SchemaTooNew · SchemaMismatch · WrongAgent
+    │   └── StoreClosed              closed, or inherited through fork
+    │       └── ForkedProcess
+    ├── SendError                  nothing was written; the id may be used again
+    │   ├── InvalidMessage · TooLarge · UnknownRecipient · Conflict · QueueFull · Frozen
+    ├── DeliveryError              raised by transports
+    │   ├── Unreachable              nobody there; try later
+    │   └── Refused                  the peer will never take this
+    ├── LeaseLost                  somebody else owns the message now; our writes were rolled back
+    ├── AnswerTimeout              no reply in time; the ticket stays valid
+    └── RequestFailed              the peer gave the request up
+
+Each class says in ``retryable`` whether the same call may succeed later
+without anybody changing anything, and its message says what to do.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class OncewardError(Exception):
+    """Root of the tree; catch it to catch everything of ours, and read its message for the cure."""
+
+    retryable: ClassVar[bool] = False
+
+
+class StoreError(OncewardError):
+    """The file could not do what was asked; see the subclass for what to do."""
+
+
+class Busy(StoreError):
+    """Others held the file for the whole deadline; nothing was written, so simply try again."""
+
+    retryable = True
+
+
+class OutcomeUnknown(StoreError):
+    """
+    COMMIT raised or was cut off: the transaction may have happened.
+
+    Ask ``postbox.resolve(id)`` for the ids in ``message_ids``, or send again
+    with the same id or key: that is always safe.
+    """
+
+    retryable = True
+
+    def __init__(self, message: str, message_ids: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.message_ids = message_ids
+
+
+class StoreCapacity(StoreError):
+    """Disk, quota or page limit is full; nothing was written: free space, then try again."""
+
+    retryable = True
+
+
+class StoreCorrupt(StoreError):
+    """The file is damaged or is no SQLite database; it was left untouched: restore or recover a copy."""
+
+
+class StoreFault(StoreError):
+    """The disk reported an error before COMMIT; nothing was written: check the disk, then try again."""
+
+    retryable = True
+
+
+class StoreUnusable(StoreError):
+    """The file may not be opened like this; the message names the cure."""
+
+
+class SqliteTooOld(StoreUnusable):
+    """The SQLite library has known WAL bugs: upgrade apsw to a build of 3.51.3 or newer."""
+
+
+class NetworkFilesystem(StoreUnusable):
+    """Locks do not hold on this file system: move the file, or pass ``network_filesystem=True`` at your own risk."""
+
+
+class ForeignHandle(StoreUnusable):
+    """Another SQLite library or open() holds this file in this process: close it first, it would drop our locks."""
+
+
+class ReadOnlyStore(StoreUnusable):
+    """The file or its folder cannot be written: fix the permissions, or use the read-only views."""
+
+
+class SchemaTooNew(StoreUnusable):
+    """A newer onceward wrote this file: upgrade onceward."""
+
+
+class SchemaMismatch(StoreUnusable):
+    """A table of ours exists with another shape: rename the host's table, or use a file of its own."""
+
+
+class WrongAgent(StoreUnusable):
+    """The file belongs to another agent: open it under its own name, or choose another file."""
+
+
+class StoreClosed(StoreError):
+    """The postbox was closed: open it again."""
+
+
+class ForkedProcess(StoreClosed):
+    """The postbox was opened before fork(): open it in the child, or start children by spawn."""
+
+
+class SendError(OncewardError):
+    """The message was refused before anything was written; its id may be used again."""
+
+
+class InvalidMessage(SendError, ValueError):
+    """A value of the message breaks its rule: correct the field that the message names."""
+
+
+class TooLarge(InvalidMessage):
+    """The body exceeds ``max_body`` bytes of UTF-8: send a reference, or raise the limit on both sides."""
+
+
+class UnknownRecipient(SendError, LookupError):
+    """Nobody of that name is known: register a peer, create the agent's file, or pass ``hold_unknown=True``."""
+
+
+class Conflict(SendError):
+    """The same id or key was used with another body: choose another key, or send the same body."""
+
+
+class QueueFull(SendError):
+    """``max_pending`` messages wait already; nothing was written: wait for the dispatcher, then try again."""
+
+    retryable = True
+
+
+class Frozen(SendError, RuntimeError):
+    """The kill-switch is on: call ``thaw()`` or unset ONCEWARD_DISABLED; nothing was lost."""
+
+    retryable = True
+
+
+class DeliveryError(OncewardError):
+    """A transport could not hand a parcel over; see the subclass."""
+
+
+class Unreachable(DeliveryError):
+    """Nobody answered: the dispatcher tries again by itself."""
+
+    retryable = True
+
+
+class Refused(DeliveryError):
+    """The peer will never take this parcel: look at the reason, then replay or discard the dead letters."""
+
+
+class LeaseLost(OncewardError):
+    """The lease ran out and somebody else owns the message: our writes were rolled back; do nothing."""
+
+
+class AnswerTimeout(OncewardError, TimeoutError):
+    """No reply within the timeout: ask ``result(ticket)`` again later, a late reply is kept."""
+
+    retryable = True
+
+
+class RequestFailed(OncewardError):
+    """The peer gave the request up: read the reason, then send a corrected request."""
+
+
+class HandlerSignal(Exception):  # noqa: N818 - control flow of handlers, not an error of ours
+    """What a handler raises to say how its message ends; never leaves the worker."""
+
+
+class Retry(HandlerSignal):
+    """Raise in a handler: try this message again after *after* seconds, by policy when None."""
+
+    def __init__(self, reason: str = "retry asked by handler", *, after: float | None = None) -> None:
+        super().__init__(reason)
+        self.after = after
+
+
+class Reject(HandlerSignal):
+    """Raise in a handler: this message can never be handled; it becomes a dead letter with *reason*."""
+
+    def __init__(self, reason: str = "rejected by handler") -> None:
+        super().__init__(reason)
+
+
+class Drop(HandlerSignal):
+    """Raise in a handler: end the message without effects and without a dead letter; counted as dropped."""

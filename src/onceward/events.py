@@ -1,0 +1,184 @@
+"""
+One frozen record per fact, told to hooks after the commit that made it true.
+
+An event is heard in the process whose commit it was; what must be seen from
+everywhere is in the views and, where switched on, in the trail.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from onceward.clock import Millis
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """A fact about one message or one peer; ``name`` is what hooks subscribe to."""
+
+    name: ClassVar[str] = "event"
+    agent: str
+    """Whose file it happened in."""
+    at: Millis
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageEvent(Event):
+    """A fact about one message."""
+
+    message_id: str
+    peer: str
+    """The other agent: recipient of what we send, sender of what we receive."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Enqueued(MessageEvent):
+    """The message was committed into the outbox."""
+
+    name: ClassVar[str] = "enqueued"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent(MessageEvent):
+    """The peer stored the message durably."""
+
+    name: ClassVar[str] = "sent"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acked(MessageEvent):
+    """The peer processed the message; custody has ended."""
+
+    name: ClassVar[str] = "acked"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retried(MessageEvent):
+    """The message will be attempted again; ``attempt`` counts from 1."""
+
+    name: ClassVar[str] = "retry"
+    attempt: int
+    error: str
+    due_at: Millis
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed(MessageEvent):
+    """The message ended badly at the peer or here; see ``dead_letters`` on the side that keeps it."""
+
+    name: ClassVar[str] = "failed"
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLettered(MessageEvent):
+    """The message was moved to this file's dead letters."""
+
+    name: ClassVar[str] = "dead"
+    reason: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Received(MessageEvent):
+    """The message was committed into the inbox."""
+
+    name: ClassVar[str] = "received"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Duplicate(MessageEvent):
+    """A frame that is known already came again and changed nothing."""
+
+    name: ClassVar[str] = "duplicate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejected(MessageEvent):
+    """A frame was refused at the door and never kept; the sender keeps it as a dead letter."""
+
+    name: ClassVar[str] = "rejected"
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Processed(MessageEvent):
+    """The handler's effects and the processed mark were committed."""
+
+    name: ClassVar[str] = "processed"
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerEvent(Event):
+    """A fact about one peer."""
+
+    peer: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unreached(PeerEvent):
+    """A push found nobody, or was refused; the peer rests until ``due_at``."""
+
+    name: ClassVar[str] = "unreached"
+    error: str
+    due_at: Millis
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakerOpened(PeerEvent):
+    """Too many failures in a row: the peer is left alone until ``due_at``."""
+
+    name: ClassVar[str] = "breaker_opened"
+    due_at: Millis
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakerClosed(PeerEvent):
+    """The peer answers again."""
+
+    name: ClassVar[str] = "breaker_closed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forked(PeerEvent):
+    """Our stream to the peer did not fit what the peer knows; a new epoch was opened."""
+
+    name: ClassVar[str] = "forked"
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerRolledBack(PeerEvent):
+    """The peer's file lost its newest part: ``resent`` messages go again; older than ``retained_from`` are not ours any more."""
+
+    name: ClassVar[str] = "peer_rolled_back"
+    resent: int
+    retained_from: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeakReceipt(PeerEvent):
+    """The peer's durability is weaker than ours: its receipts do not end custody (see ``accept_weaker``)."""
+
+    name: ClassVar[str] = "weak_receipt"
+    durability: str
+
+
+def _names() -> dict[str, type[Event]]:
+    found: dict[str, type[Event]] = {}
+    rest: list[type[Event]] = [Event]
+    while rest:
+        kind = rest.pop()
+        rest += kind.__subclasses__()
+        if "name" in vars(kind) and kind is not Event:
+            found[kind.name] = kind
+    return dict(sorted(found.items()))
+
+
+EVENTS: Final = _names()
+"""Event class by name, for ``on(name, …)`` and the reference page."""
+
+ALIASES: Final = {"message_failed": "dead", "retry_scheduled": "retry"}
+"""Names that users of other outboxes look for."""

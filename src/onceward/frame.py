@@ -1,0 +1,193 @@
+"""
+The frame: one message as it travels, CloudEvents 1.0 in JSON.
+
+The same text lies in the sender's outbox, on the wire and in the recipient's
+inbox. It is composed once, at send, and never rewritten.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
+from pydantic_core import to_json
+
+from onceward.clock import Millis, iso
+from onceward.errors import InvalidMessage
+from onceward.names import AGENT, DEFAULT_SESSION, PRIORITIES
+from onceward.payload import BYTES, JSON
+
+SOURCE: Final = "urn:onceward:"
+NORMAL: Final = 2
+EXTENSION: Final = re.compile(r"[a-z0-9]{1,20}")
+Text = Annotated[str, Field(min_length=1, max_length=256)]
+INT32: Final = 2**31
+
+
+class Frame(BaseModel):
+    """
+    One message as it travels.
+
+    Attribute names are CloudEvents'; those of the specification's core and of
+    its catalogue keep their meaning, the others (recipient, session, topic,
+    priority, replyto) are extensions of ours. Unknown extension attributes are
+    kept, as the specification asks.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
+
+    specversion: Literal["1.0"] = "1.0"
+    id: Text
+    source: Annotated[str, Field(min_length=1, max_length=256)]
+    type: Text
+    recipient: Annotated[str, Field(pattern=f"^{AGENT.pattern}$", max_length=128)]
+    time: datetime | None = None
+    session: Text = DEFAULT_SESSION
+    topic: Text | None = None
+    priority: Annotated[int, Field(ge=0, le=4)] = NORMAL
+    partitionkey: Text | None = None
+    correlationid: Text | None = None
+    causationid: Text | None = None
+    replyto: Text | None = None
+    expirytime: datetime | None = None
+    idempotencykey: Text | None = None
+    subject: Text | None = None
+    dataschema: Text | None = None
+    datacontenttype: Text = JSON
+    data: JsonValue = None
+    data_base64: str | None = None
+
+    @model_validator(mode="after")
+    def _attributes_are_legal(self) -> Self:
+        for name, value in (self.__pydantic_extra__ or {}).items():
+            check_extension(name, value)
+        if self.data_base64 is not None and self.data is not None:
+            msg = "a frame carries data or data_base64, never both"
+            raise ValueError(msg)
+        return self
+
+    @classmethod
+    def parse(cls, text: str | bytes) -> Self:
+        """
+        Return the frame that *text* spells.
+
+        Raises:
+            InvalidMessage: the text is no frame; trying again cannot help.
+
+        """
+        try:
+            return cls.model_validate_json(text)
+        except (ValidationError, RecursionError, UnicodeError) as error:
+            msg = f"not a frame: {error}"
+            raise InvalidMessage(msg) from error
+
+    @property
+    def sender(self) -> str:
+        """Name of the sending agent."""
+        return self.source.removeprefix(SOURCE)
+
+    @property
+    def lane(self) -> str:
+        """The unit of order: the ordering key if there is one, else the session."""
+        return self.partitionkey or self.session
+
+    @property
+    def priority_name(self) -> str:
+        """The priority by its name."""
+        return PRIORITIES[self.priority]
+
+    @property
+    def headers(self) -> dict[str, str | int | bool]:
+        """The extension attributes that the sender added."""
+        return dict(self.__pydantic_extra__ or {})
+
+    @property
+    def expires_at(self) -> Millis | None:
+        """The moment from which nobody wants this message, in milliseconds; None is never."""
+        return None if self.expirytime is None else round(self.expirytime.timestamp() * 1000)
+
+
+RESERVED_ATTRIBUTES: Final = frozenset(Frame.model_fields)
+
+
+def check_extension(name: str, value: object) -> None:
+    """Raise InvalidMessage unless *name* and *value* may be an extension attribute of a frame."""
+    if EXTENSION.fullmatch(name) is None:
+        msg = f"header {name!r} must be 1 to 20 lower-case letters and digits"
+        raise InvalidMessage(msg)
+    if isinstance(value, str) or value is True or value is False:
+        return
+    if not isinstance(value, int) or not -INT32 <= value < INT32:
+        msg = f"header {name!r} must be a string, a boolean or a 32-bit integer, not {value!r:.60}"
+        raise InvalidMessage(msg)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Envelope:
+    """Everything of a frame but its body, checked by the caller."""
+
+    id: str
+    sender: str
+    recipient: str
+    type: str
+    created_at: Millis
+    session: str = DEFAULT_SESSION
+    topic: str | None = None
+    rank: int = NORMAL
+    ordering_key: str | None = None
+    correlation_id: str | None = None
+    causation_id: str | None = None
+    reply_to: str | None = None
+    expires_at: Millis | None = None
+    key: str | None = None
+    headers: dict[str, Any] | None = None
+
+
+def compose(envelope: Envelope, media: str, body: str) -> str:
+    """
+    Return the frame's text around a body that already is JSON text.
+
+    The text is built from quoted parts instead of a model: a frame is composed
+    at every send, and its body was serialised a moment ago.
+    """
+    e = envelope
+    head = (
+        f'{{"specversion":"1.0","id":"{e.id}","source":{quote(SOURCE + e.sender)},"type":{quote(e.type)}'
+        f',"time":"{iso(e.created_at)}","recipient":{quote(e.recipient)},"session":{quote(e.session)}'
+    )
+    return f'{head}{_options(e)},"datacontenttype":{quote(media)},"{"data_base64" if media == BYTES else "data"}":{body}}}'
+
+
+def _options(e: Envelope) -> str:
+    text = "" if e.rank == NORMAL else f',"priority":{e.rank}'
+    for name, value in (
+        ("topic", e.topic),
+        ("partitionkey", e.ordering_key),
+        ("correlationid", e.correlation_id),
+        ("causationid", e.causation_id),
+        ("replyto", e.reply_to),
+        ("idempotencykey", e.key),
+    ):
+        if value is not None:
+            text += f',"{name}":{quote(value)}'
+    if e.expires_at is not None:
+        text += f',"expirytime":"{iso(e.expires_at)}"'
+    for name, header in (e.headers or {}).items():
+        text += f',"{name}":{to_json(header).decode()}'
+    return text
+
+
+@lru_cache(maxsize=4096)
+def quote(text: str) -> str:
+    """Return *text* as a JSON string; names repeat, so the last few thousand are remembered."""
+    return to_json(text).decode()
+
+
+def digest(text: str) -> bytes:
+    """Return 128 bits that change with any bit of the frame's text."""
+    return blake2b(text.encode(), digest_size=16).digest()

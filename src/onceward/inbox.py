@@ -1,0 +1,202 @@
+"""The recipient's half: which messages are to be handled, by whom, and how they ended."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from onceward import dead_letters, lanes, receipts
+from onceward.clock import Millis
+from onceward.counters import bump
+from onceward.frame import digest
+from onceward.lanes import LaneLease
+from onceward.lifecycle import Again, Dead, Done, Settlement
+from onceward.parcel import Receipt
+from onceward.tx import Tx
+
+NEXT: Final = """
+SELECT seq, sender, id, session, frame, digest, expires_at, attempts, received_at FROM inbox
+ WHERE lane_id = ? AND state = 'pending'
+ ORDER BY seq LIMIT ?
+"""
+NEXT_OF: Final = """
+SELECT seq, sender, id, session, frame, digest, expires_at, attempts, received_at FROM inbox
+ WHERE lane_id = ? AND state = 'pending' AND type IN (SELECT value FROM json_each(?))
+ ORDER BY seq LIMIT ?
+"""
+END: Final = """
+UPDATE inbox SET state = :outcome, ended_at = :now, reason = :reason
+ WHERE seq IN (SELECT value FROM json_each(:seqs)) AND state = 'pending'
+"""
+MARK: Final = """
+INSERT INTO processed_messages (sender, message_id, session, outcome, processed_at)
+SELECT sender, id, session, :outcome, :now FROM inbox WHERE seq IN (SELECT value FROM json_each(:seqs))
+"""
+MARK_DEAD: Final = """
+INSERT INTO processed_messages (sender, message_id, session, outcome, processed_at) VALUES (?, ?, ?, 'dead', ?)
+"""
+TRIED: Final = "UPDATE inbox SET attempts = ?, reason = ? WHERE seq = ? AND state = 'pending'"
+EXPIRED: Final = """
+SELECT b.seq FROM inbox AS b JOIN lanes AS l ON l.lane_id = b.lane_id
+ WHERE b.expires_at <= ? AND b.expires_at IS NOT NULL AND b.state = 'pending' AND l.owner IS NULL
+ ORDER BY b.expires_at LIMIT ?
+"""
+OF_SEQS: Final = "SELECT sender, id FROM inbox WHERE seq IN (SELECT value FROM json_each(?))"
+REHEAD: Final = """
+UPDATE lanes SET head = (SELECT min(seq) FROM inbox WHERE lane_id = lanes.lane_id AND state = 'pending')
+ WHERE lane_id IN (SELECT lane_id FROM inbox WHERE seq IN (SELECT value FROM json_each(?)))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Leased:
+    """A message in somebody's hands, and the lease that proves it."""
+
+    lane: LaneLease
+    seq: int
+    sender: str
+    id: str
+    session: str
+    frame: str
+    digest: bytes
+    expires_at: Millis | None
+    attempt: int
+    received_at: Millis
+
+    @property
+    def sound(self) -> bool:
+        """Whether the frame is what was accepted."""
+        return digest(self.frame) == self.digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a claim looks for."""
+
+    messages: int
+    lanes: int = 100
+    session: str | None = None
+    types: tuple[str, ...] | None = None
+
+
+def claim(tx: Tx, wanted: Wanted, *, owner: str, until: Millis) -> list[list[Leased]]:
+    """
+    Lease lanes and return their next messages, lane by lane, each in order.
+
+    A lane whose last lease ran out is handed over one message at a time, so
+    that a message which kills its worker is found and no neighbour pays for it.
+    """
+    lanes.wake_due(tx)
+    claimed: list[list[Leased]] = []
+    left = wanted.messages
+    for lane in lanes.ready(tx, wanted.lanes, wanted.session):
+        if left <= 0:
+            break
+        rows = _next(tx, lane, 1 if lane[2] else left, wanted.types)
+        if not rows:
+            continue
+        held = lanes.lease(tx, lane, [row[0] for row in rows], owner=owner, until=until)
+        claimed.append([_leased(held, row, is_head=row[0] == lane[3]) for row in rows])
+        left -= len(rows)
+    return claimed
+
+
+def _next(tx: Tx, lane: tuple[int, int, int, int], limit: int, types: tuple[str, ...] | None) -> list[tuple[Any, ...]]:
+    if types is None:
+        return tx.rows(NEXT, (lane[0], limit))
+    return tx.rows(NEXT_OF, (lane[0], json.dumps(types), limit))
+
+
+def _leased(held: LaneLease, row: tuple[Any, ...], *, is_head: bool) -> Leased:
+    seq, sender, message_id, session, frame, seen, expires_at, attempts, received_at = row
+    attempt = max(attempts + 1, held.attempts if is_head else 1)
+    return Leased(held, seq, sender, message_id, session, frame, seen, expires_at, attempt, received_at)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """One message and how its lease ends."""
+
+    leased: Leased
+    settlement: Settlement
+
+
+def settle(tx: Tx, ended: Sequence[Ended], rest: dict[int, list[int]]) -> None:
+    """
+    End leases with their verdicts, a constant number of statements for any number of them.
+
+    *rest* names by lane the messages that stay leased because the caller is
+    still working on them.
+
+    Raises:
+        LeaseLost: one of the lanes is somebody else's now; roll the transaction back.
+
+    """
+    for outcome in ("processed", "dropped", "expired"):
+        seqs = [e.leased.seq for e in ended if isinstance(e.settlement, Done) and e.settlement.outcome == outcome]
+        _end(tx, seqs, outcome)
+    for each in ended:
+        match each.settlement:
+            case Again(error=error):
+                tx.run(TRIED, (each.leased.attempt, error[:500], each.leased.seq))
+            case Dead(reason=reason, error=error):
+                _bury(tx, each.leased, reason, error)
+    last = {e.leased.lane.lane_id: e for e in ended}
+    for lane_id, each in last.items():
+        again = isinstance(each.settlement, Again)
+        lanes.settle(
+            tx,
+            each.leased.lane,
+            rest=[] if again else rest.get(lane_id, []),
+            due_at=each.settlement.due_at if isinstance(each.settlement, Again) else None,
+            attempts=each.leased.attempt if again else (1 if rest.get(lane_id) else 0),
+        )
+    receipts.owe(tx, [(e.leased.sender, receipt) for e in ended if (receipt := _receipt(e)) is not None])
+
+
+def _end(tx: Tx, seqs: list[int], outcome: str) -> None:
+    if not seqs:
+        return
+    named = {"outcome": outcome, "now": tx.now, "seqs": json.dumps(seqs), "reason": None if outcome == "processed" else outcome}
+    changed = tx.run(END, named)
+    tx.run(MARK, {"outcome": outcome, "now": tx.now, "seqs": named["seqs"]})
+    bump(tx, ended=changed, **{outcome: changed})
+
+
+def _bury(tx: Tx, leased: Leased, reason: str, error: str) -> None:
+    dead_letters.bury_in(tx, leased.seq, reason=reason, error=error[:2000], attempts=leased.attempt)
+    tx.run(MARK_DEAD, (leased.sender, leased.id, leased.session, tx.now))
+
+
+def _receipt(ended: Ended) -> Receipt | None:
+    match ended.settlement:
+        case Done(outcome="expired"):
+            return Receipt(ended.leased.id, "dead", "expired")
+        case Done():
+            return Receipt(ended.leased.id, "processed")
+        case Dead(reason=reason):
+            return Receipt(ended.leased.id, "dead", reason)
+    return None
+
+
+def release(tx: Tx, leases: dict[int, tuple[LaneLease, int]]) -> None:
+    """Give lanes back unhandled, each with the attempts its head has really had; lost ones are left alone."""
+    for held, attempts in leases.values():
+        tx.run(lanes.SETTLE, {
+            "rest": None, "due_at": None, "attempts": attempts,
+            "lane": held.lane_id, "token": held.token, "owner": held.owner,
+        })  # fmt: skip
+
+
+def expire(tx: Tx, limit: int) -> int:
+    """End messages whose time to live ran out before anybody claimed them; return how many."""
+    seqs = [seq for (seq,) in tx.rows(EXPIRED, (tx.now, limit))]
+    if seqs:
+        listed = json.dumps(seqs)
+        owed = [(str(s), Receipt(str(i), "dead", "expired")) for s, i in tx.rows(OF_SEQS, (listed,))]
+        _end(tx, seqs, "expired")
+        tx.run(REHEAD, (listed,))
+        receipts.owe(tx, owed)
+    return len(seqs)

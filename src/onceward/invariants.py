@@ -1,0 +1,148 @@
+"""What must hold in every file at every instant, as SQL: each query returns the offenders, and should return none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from onceward.db import Database
+from onceward.errors import StoreError
+from onceward.frame import digest
+
+INVARIANTS: Final[dict[str, tuple[str, str]]] = {
+    "S1": (
+        "a message is in the outbox or in its dead letters, never in both",
+        "SELECT o.id FROM outbox AS o JOIN dead_letters AS d ON d.origin = 'outbox' AND d.peer = o.recipient AND d.id = o.id",
+    ),
+    "S2": (
+        "no message that waits has vanished: rows in 'pending' are as many as the counters say",
+        """
+        SELECT 'pending ' || n || ', counted ' || expected FROM (
+            SELECT (SELECT count(*) FROM outbox WHERE state = 'pending') AS n,
+                   coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'outbox'), 0)
+                   - (SELECT value FROM counters WHERE name = 'left') AS expected)
+         WHERE n <> expected
+        """,
+    ),
+    "S3": (
+        "rows in 'sent' are as many as the counters say",
+        """
+        SELECT 'sent ' || n || ', counted ' || expected FROM (
+            SELECT (SELECT count(*) FROM outbox WHERE state = 'sent') AS n,
+                   (SELECT value FROM counters WHERE name = 'sent') AS expected)
+         WHERE n <> expected
+        """,
+    ),
+    "S4": (
+        "every message of the parcel in flight exists and has the right recipient",
+        """
+        SELECT p.name || ' parcel row ' || j.value FROM peers AS p, json_each(p.parcel) AS j
+          LEFT JOIN outbox AS o ON o.seq = j.value
+         WHERE p.parcel IS NOT NULL AND (o.seq IS NULL OR o.recipient <> p.name) AND (p.owner IS NOT NULL AND o.recipient <> p.name)
+        """,
+    ),
+    "S5": (
+        "a message that waits for its outcome has a date on which it is asked about",
+        "SELECT id FROM outbox WHERE state = 'sent' AND due_at IS NULL",
+    ),
+    "S6": (
+        "a message was sent before it ended, unless it was withdrawn",
+        "SELECT id FROM outbox WHERE state IN ('acked', 'failed') AND sent_at IS NULL",
+    ),
+    "S7": (
+        "no date lies further ahead than any delay or backoff can put it without an expiry of its own",
+        "SELECT id FROM outbox WHERE due_at < 0",
+    ),
+    "R1": (
+        "processed and marked are the same thing",
+        """
+        SELECT b.id FROM inbox AS b
+          LEFT JOIN processed_messages AS p ON p.sender = b.sender AND p.message_id = b.id AND p.consumer = ''
+         WHERE b.state IN ('processed', 'dropped', 'expired') AND p.seq IS NULL
+           AND b.ended_at > coalesce((SELECT min(processed_at) FROM processed_messages), 0)
+        """,
+    ),
+    "R2": (
+        "nothing that waits is marked as handled",
+        """
+        SELECT b.id FROM inbox AS b
+          JOIN processed_messages AS p ON p.sender = b.sender AND p.message_id = b.id
+         WHERE b.state = 'pending'
+        """,
+    ),
+    "R3": (
+        "rows in 'pending' of the inbox are as many as the counters say",
+        """
+        SELECT 'pending ' || n || ', counted ' || expected FROM (
+            SELECT (SELECT count(*) FROM inbox WHERE state = 'pending') AS n,
+                   coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'inbox'), 0)
+                   - (SELECT value FROM counters WHERE name = 'ended') AS expected)
+         WHERE n <> expected
+        """,
+    ),
+    "R4": (
+        "a lane's head is its oldest waiting message",
+        """
+        SELECT l.sender || '/' || l.name FROM lanes AS l
+         WHERE l.head IS NOT (SELECT min(seq) FROM inbox WHERE lane_id = l.lane_id AND state = 'pending')
+        """,
+    ),
+    "R5": (
+        "every waiting message has a lane that will hand it out",
+        "SELECT b.id FROM inbox AS b LEFT JOIN lanes AS l ON l.lane_id = b.lane_id WHERE b.state = 'pending' AND l.lane_id IS NULL",
+    ),
+    "R6": (
+        "every dead letter of the inbox is marked, so that its frame is not accepted again",
+        """
+        SELECT d.id FROM dead_letters AS d
+          LEFT JOIN processed_messages AS p ON p.sender = d.peer AND p.message_id = d.id
+         WHERE d.origin = 'inbox' AND p.seq IS NULL
+           AND d.dead_at > coalesce((SELECT min(processed_at) FROM processed_messages), 0)
+        """,
+    ),
+    "R7": (
+        "a message is in the inbox or in its dead letters, never in both",
+        "SELECT b.id FROM inbox AS b JOIN dead_letters AS d ON d.origin = 'inbox' AND d.peer = b.sender AND d.id = b.id",
+    ),
+    "T1": (
+        "an answered ticket names its reply",
+        "SELECT id FROM tickets WHERE state IN ('answered', 'late') AND reply_id IS NULL",
+    ),
+    "D1": ("SQLite finds the file sound", "SELECT integrity_check FROM pragma_integrity_check WHERE integrity_check <> 'ok'"),
+    "D2": ("no foreign key is broken", "SELECT \"table\" FROM pragma_foreign_key_check"),
+}
+FRAMES: Final = {
+    "S8": ("every frame of the outbox is what was written", "SELECT id, frame, digest FROM outbox WHERE digest IS NOT NULL"),
+    "R8": ("every frame of the inbox is what was accepted", "SELECT id, frame, digest FROM inbox"),
+    "R9": ("every dead letter is what it was", "SELECT id, frame, digest FROM dead_letters WHERE digest IS NOT NULL"),
+}
+CUSTODY: Final = {
+    "X1": "the sender forgot only what the receiver has stored",
+    "X2": "the receiver holds nothing that the sender never wrote",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One invariant that does not hold, and who breaks it."""
+
+    invariant: str
+    rule: str
+    offender: str
+
+
+def check(db: Database) -> list[Violation]:
+    """Return what is wrong with a file; empty is good."""
+    found: list[Violation] = []
+    for name, (rule, sql) in INVARIANTS.items():
+        found += [Violation(name, rule, str(row[0])) for row in _ask(db, sql)]
+    for name, (rule, sql) in FRAMES.items():
+        found += [Violation(name, rule, str(i)) for i, text, seen in _ask(db, sql) if digest(text) != seen]
+    return found
+
+
+def _ask(db: Database, sql: str) -> list[tuple[object, ...]]:
+    try:
+        return db.read(sql)
+    except StoreError as error:
+        return [(f"unreadable: {error}", "", b"")]

@@ -1,0 +1,104 @@
+"""Runs one handler, sync or async, and turns what it did into a verdict."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any
+
+from onceward.clock import Millis
+from onceward.context import AsyncContext, Context
+from onceward.errors import Drop, InvalidMessage, Reject, Retry
+from onceward.frame import Frame
+from onceward.agent import Agent, Handler
+from onceward.inbox import Leased
+from onceward.lifecycle import Again, Dead, Done, Settlement
+from onceward.payload import decode
+from onceward.policy import RetryPolicy
+
+Loop = Callable[[], asyncio.AbstractEventLoop]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A message whose handler is known and whose payload fits."""
+
+    handler: Handler
+    frame: Frame
+    body: Any
+
+
+def prepare(agent: Agent, leased: Leased, now: Millis, policy: RetryPolicy) -> Prepared | Settlement:
+    """Return the handler and its argument, or how the message ends without one."""
+    if leased.expires_at is not None and leased.expires_at <= now:
+        return Done("expired")
+    if not leased.sound:
+        return Dead("corrupt", "the stored frame does not match its digest")
+    try:
+        frame = Frame.parse(leased.frame)
+        handler = agent.find(frame.type, frame.topic)
+        if handler is None:
+            return Dead("unhandled", f"agent {agent.name} has no handler for {frame.type}")
+        if leased.attempt > 1 and _exhausted(policy, handler, leased.attempt - 1):
+            return Dead("max_retries_exceeded", "its handler never came to an end: process killed or lease lost")
+        return Prepared(handler, frame, decode(frame.data, frame.data_base64, handler.body))
+    except InvalidMessage as error:
+        return Dead("rejected", str(error))
+
+
+def _exhausted(policy: RetryPolicy, handler: Handler, attempt: int) -> bool:
+    return policy.exhausted(attempt) if handler.attempts is None else attempt >= handler.attempts
+
+
+def verdict(error: BaseException, prepared: Prepared, leased: Leased, now: Millis, policy: RetryPolicy, rng: random.Random) -> Settlement:
+    """Return how a message ends whose handler raised."""
+    match error:
+        case Reject():
+            return Dead("rejected", str(error))
+        case Drop():
+            return Done("dropped")
+    text = str(error) if isinstance(error, Retry) else f"{type(error).__name__}: {error}"
+    if _exhausted(policy, prepared.handler, leased.attempt):
+        return Dead("max_retries_exceeded", text)
+    after = error.after if isinstance(error, Retry) else None
+    wait = policy.delay(leased.attempt, rng) if after is None else round(1000 * after)
+    return Again(now + wait, text)
+
+
+def call(prepared: Prepared, context: Context, loop: Loop) -> Any:
+    """Run the handler on this thread, or its coroutine on the loop while this thread serves its database calls."""
+    handler = prepared.handler
+    if not handler.is_async:
+        return handler.call(prepared.body, context) if handler.takes_context else handler.call(prepared.body)
+    return _await(prepared, context, loop())
+
+
+def _await(prepared: Prepared, context: Context, loop: asyncio.AbstractEventLoop) -> Any:
+    jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+
+    async def on_worker(work: Callable[[], Any]) -> Any:
+        done: Future[Any] = Future()
+        jobs.put(lambda: _fulfil(done, work))
+        return await asyncio.wrap_future(done)
+
+    window = AsyncContext(context, on_worker)
+    args = (prepared.body, window) if prepared.handler.takes_context else (prepared.body,)
+    future = asyncio.run_coroutine_threadsafe(prepared.handler.call(*args), loop)
+    future.add_done_callback(lambda _: jobs.put(None))
+    context.cancel = future.cancel
+    while (job := jobs.get()) is not None:
+        job()
+    return future.result()
+
+
+def _fulfil(done: Future[Any], work: Callable[[], Any]) -> None:
+    if not done.set_running_or_notify_cancel():
+        return
+    try:
+        done.set_result(work())
+    except BaseException as error:  # noqa: BLE001 - it is raised in the coroutine that asked
+        done.set_exception(error)

@@ -1,0 +1,44 @@
+"""Which names agents, sessions, types and keys may bear, and the five priorities."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from onceward.errors import InvalidMessage
+
+AGENT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+TEXT_MAX: Final = 256
+RESERVED: Final = frozenset({"all", "broadcast"})
+DEFAULT_SESSION: Final = "default"
+
+RANKS: Final = {"critical": 0, "urgent": 1, "high": 1, "normal": 2, "low": 3, "background": 4}
+"""Rank by priority name, 0 first; ``high`` is another word for ``urgent``."""
+
+PRIORITIES: Final = ("critical", "urgent", "normal", "low", "background")
+"""Priority name by rank."""
+
+
+def agent_name(name: str) -> str:
+    """Return *name* if an agent may bear it; raise InvalidMessage otherwise."""
+    if not isinstance(name, str) or AGENT.fullmatch(name) is None or name.lower() in RESERVED:
+        msg = f"agent name {name!r} must match {AGENT.pattern} in full and be none of {sorted(RESERVED)}"
+        raise InvalidMessage(msg)
+    return name
+
+
+def plain_text(field: str, value: str) -> str:
+    """Return *value* if it is printable text of 1 to 256 characters; raise InvalidMessage otherwise."""
+    if not isinstance(value, str) or not 0 < len(value) <= TEXT_MAX or not value.isprintable():
+        msg = f"{field} {value!r:.60} must be 1 to {TEXT_MAX} printable characters"
+        raise InvalidMessage(msg)
+    return value
+
+
+def rank(priority: str) -> int:
+    """Return the stored rank of a priority's name; raise InvalidMessage for a name that is none."""
+    try:
+        return RANKS[priority]
+    except (KeyError, TypeError):
+        msg = f"priority {priority!r} is none of {', '.join(RANKS)}"
+        raise InvalidMessage(msg) from None

@@ -1,0 +1,1 @@
+"""Hooks that ship with the library."""

@@ -1,0 +1,274 @@
+"""The sender's half: what was promised, and how far it has come."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from onceward.connect import ConstraintError
+
+from onceward.clock import Millis
+from onceward.counters import bump
+from onceward.errors import Conflict
+from onceward.frame import Frame, digest
+from onceward.parcel import Receipt
+from onceward.tx import Tx
+
+ADD: Final = """
+INSERT INTO outbox (id, recipient, session, lane, type, topic, rank, due_at, expires_at, parcel, key, frame, digest, created_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+TWIN: Final = "SELECT id, frame FROM outbox WHERE id = ? OR (recipient = ? AND key = ?)"
+BURIED: Final = "SELECT 1 FROM dead_letters WHERE origin = 'outbox' AND (id = ?1 OR (peer = ?2 AND key = ?3))"
+READY: Final = """
+SELECT seq, id, frame, digest, expires_at, parcel, attempts, lane, rank
+  FROM outbox
+ WHERE recipient = ? AND state = 'pending' AND due_at IS NULL
+ ORDER BY rank, seq
+ LIMIT ?
+"""
+BY_SEQ: Final = """
+SELECT o.seq, o.id, o.frame, o.digest, o.expires_at, o.parcel, o.attempts, o.lane, o.rank
+  FROM json_each(?) AS j JOIN outbox AS o ON o.seq = j.value
+ ORDER BY j.key
+"""
+SENT: Final = """
+UPDATE outbox
+   SET state = 'sent', sent_at = :now, due_at = :ask_at, attempts = attempts + 1, parcel = :parcel
+ WHERE id IN (SELECT value FROM json_each(:ids)) AND recipient = :peer AND state = 'pending'
+RETURNING id
+"""
+ACKED: Final = """
+UPDATE outbox
+   SET state = 'acked', sent_at = coalesce(sent_at, :now), ended_at = :now, due_at = NULL, reason = NULL,
+       parcel = coalesce(:parcel, parcel, 0)
+ WHERE id IN (SELECT value FROM json_each(:ids)) AND recipient = :peer AND state = :was
+RETURNING id
+"""
+FAILED: Final = """
+UPDATE outbox
+   SET state = 'failed', sent_at = coalesce(sent_at, :now), ended_at = :now, due_at = NULL, reason = :reason,
+       parcel = coalesce(:parcel, parcel, 0)
+ WHERE id = :id AND recipient = :peer AND state = :was
+RETURNING id
+"""
+LATE: Final = """
+UPDATE dead_letters SET late = :state, late_at = :now
+ WHERE origin = 'outbox' AND peer = :peer AND id IN (SELECT value FROM json_each(:ids)) AND late IS NULL
+"""
+TICKET_FAILED: Final = "UPDATE tickets SET state = 'failed', reason = ?, ended_at = ? WHERE id = ? AND state = 'open'"
+DUE: Final = """
+SELECT seq, id, recipient, state, attempts, expires_at FROM outbox WHERE due_at <= ? ORDER BY due_at, seq LIMIT ?
+"""
+WAKE: Final = "UPDATE outbox SET due_at = NULL WHERE seq IN (SELECT value FROM json_each(?)) AND state = 'pending'"
+ASK: Final = "UPDATE outbox SET state = 'pending', due_at = NULL WHERE seq IN (SELECT value FROM json_each(?)) AND state = 'sent'"
+EXPIRED: Final = """
+SELECT seq FROM outbox
+ WHERE expires_at <= ? AND expires_at IS NOT NULL AND state = 'pending'
+ ORDER BY expires_at LIMIT ?
+"""
+PARK: Final = "UPDATE outbox SET due_at = ? WHERE seq = ? AND state = 'pending'"
+FAIL_ONE: Final = "UPDATE outbox SET due_at = ?, attempts = attempts + 1, parcel = coalesce(parcel, 0), reason = ? WHERE id = ? AND state = 'pending'"
+SPEND: Final = """
+UPDATE outbox SET attempts = attempts + 1, reason = ?
+ WHERE seq IN (SELECT value FROM json_each(?)) AND state = 'pending'
+RETURNING seq, id, attempts
+"""
+CANCEL: Final = """
+UPDATE outbox SET state = 'cancelled', due_at = NULL, ended_at = ?, reason = 'cancelled'
+ WHERE id = ? AND state = 'pending' AND parcel IS NULL
+   AND seq NOT IN (SELECT j.value FROM peers AS p, json_each(p.parcel) AS j WHERE p.parcel IS NOT NULL)
+"""
+RESEND: Final = """
+UPDATE outbox SET state = 'pending', due_at = NULL, ended_at = NULL
+ WHERE recipient = ? AND state = ? AND parcel > ?
+RETURNING id
+"""
+OLDEST: Final = "SELECT id FROM outbox WHERE recipient = ? ORDER BY seq LIMIT 1"
+RECIPIENTS: Final = """
+WITH RECURSIVE next(name) AS (
+    SELECT min(recipient) FROM outbox WHERE state = 'pending' AND due_at IS NULL
+    UNION ALL
+    SELECT (SELECT min(recipient) FROM outbox WHERE state = 'pending' AND due_at IS NULL AND recipient > next.name)
+      FROM next WHERE next.name IS NOT NULL
+)
+SELECT name FROM next WHERE name IS NOT NULL
+"""
+NEXT_DUE: Final = "SELECT min(due_at) FROM outbox WHERE due_at IS NOT NULL"
+NEXT_EXPIRY: Final = "SELECT min(expires_at) FROM outbox WHERE expires_at IS NOT NULL AND state = 'pending'"
+STATE: Final = "SELECT state FROM outbox_view WHERE id = ?"
+DEAD_STATE: Final = "SELECT 1 FROM dead_letters WHERE origin = 'outbox' AND id = ?"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A message on its way out, as the dispatcher reads it."""
+
+    seq: int
+    id: str
+    frame: str
+    digest: bytes | None
+    expires_at: Millis | None
+    parcel: int | None
+    attempts: int
+    lane: str
+    rank: int
+
+    @property
+    def sound(self) -> bool:
+        """Whether the frame is what was written; rows from plain SQL carry no digest yet."""
+        return self.digest is None or digest(self.frame) == self.digest
+
+
+def add(tx: Tx, values: tuple[Any, ...]) -> str:
+    """
+    Promise a message; return its id, or the id of the same message promised before.
+
+    Raises:
+        Conflict: the id or key stands for another body.
+        QueueFull, Frozen: from the admission trigger; nothing was written.
+
+    """
+    try:
+        tx.run(ADD, values)
+    except ConstraintError as error:
+        if "UNIQUE" not in str(error):
+            raise
+        return _twin(tx, values)
+    return str(values[0])
+
+
+def _twin(tx: Tx, values: tuple[Any, ...]) -> str:
+    message_id, recipient, key, text = values[0], values[1], values[10], values[11]
+    known = tx.rows(TWIN, (message_id, recipient, key))
+    if len(known) == 1 and _essence(known[0][1]) == _essence(text):
+        return str(known[0][0])
+    msg = f"id {message_id} or key {key!r} already stands for another message to {recipient}: choose another key"
+    raise Conflict(msg)
+
+
+def _essence(text: str) -> tuple[Any, ...]:
+    frame = Frame.parse(text)
+    return frame.recipient, frame.type, frame.topic, frame.data, frame.data_base64
+
+
+def refuse_buried(tx: Tx, message_id: str, recipient: str, key: str | None) -> None:
+    """Raise Conflict if this id or key is a dead letter: it is replayed, not sent again."""
+    if tx.rows(BURIED, (message_id, recipient, key)):
+        msg = f"id {message_id} or key {key!r} is a dead letter: replay it, or choose another key"
+        raise Conflict(msg)
+
+
+def ready(tx: Tx, peer: str, limit: int) -> list[Row]:
+    """Return what may be packed for *peer* now, in the order of handing over."""
+    return [Row(*row) for row in tx.rows(READY, (peer, limit))]
+
+
+def by_seq(tx: Tx, seqs: Sequence[int]) -> list[Row]:
+    """Return the rows of a stored parcel, in its order; rows that are gone are missing."""
+    return [Row(*row) for row in tx.rows(BY_SEQ, (json.dumps(seqs),))]
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Which messages changed state by a batch of receipts."""
+
+    sent: tuple[str, ...] = ()
+    acked: tuple[str, ...] = ()
+    failed: tuple[tuple[str, str], ...] = ()
+
+
+def settle(
+    tx: Tx, peer: str, receipts: Iterable[Receipt], *, ask_at: Millis, stored_ends: bool, parcel: int | None = None
+) -> Moved:
+    """
+    Take the peer's word for its messages, a constant number of statements for any number of them.
+
+    A receipt may come early, late or twice: states only ever move forward.
+    """
+    by_state: dict[str, list[Receipt]] = {}
+    for receipt in receipts:
+        by_state.setdefault(receipt.state, []).append(receipt)
+    done = [r.id for r in by_state.get("processed", ())]
+    held = [r.id for state in ("stored", "duplicate") for r in by_state.get(state, ())]
+    if stored_ends:
+        done, held = done + held, []
+    acked = _ack(tx, peer, done, parcel)
+    sent = _sent(tx, peer, held, ask_at, parcel)
+    failed = [r for r in by_state.get("dead", ()) if _fail(tx, peer, r, parcel)]
+    return Moved(tuple(sent), tuple(acked), tuple((r.id, r.reason or "dead") for r in failed))
+
+
+def _sent(tx: Tx, peer: str, ids: list[str], ask_at: Millis, parcel: int | None) -> list[str]:
+    if not ids:
+        return []
+    named = {"ids": json.dumps(ids), "peer": peer, "now": tx.now, "ask_at": ask_at, "parcel": parcel or 0}
+    moved = [str(i) for (i,) in tx.rows(SENT, named)]
+    bump(tx, left=len(moved), sent=len(moved))
+    return moved
+
+
+def _ack(tx: Tx, peer: str, ids: list[str], parcel: int | None) -> list[str]:
+    if not ids:
+        return []
+    moved: list[str] = []
+    named = {"ids": json.dumps(ids), "peer": peer, "now": tx.now, "parcel": parcel}
+    for was, deltas in (("sent", {"sent": -1}), ("pending", {"left": 1}), ("failed", {"failed": -1})):
+        if len(moved) < len(ids):
+            found = tx.rows(ACKED, named | {"was": was})
+            moved += [str(i) for (i,) in found]
+            bump(tx, **{name: by * len(found) for name, by in deltas.items()})
+    bump(tx, acked=len(moved))
+    if len(moved) < len(ids):
+        tx.run(LATE, {"ids": named["ids"], "peer": peer, "now": tx.now, "state": "processed"})
+    return moved
+
+
+def _fail(tx: Tx, peer: str, receipt: Receipt, parcel: int | None) -> bool:
+    named = {"id": receipt.id, "peer": peer, "now": tx.now, "reason": receipt.reason or "dead", "parcel": parcel}
+    for was, deltas in (("sent", {"sent": -1}), ("pending", {"left": 1})):
+        if tx.rows(FAILED, named | {"was": was}):
+            bump(tx, failed=1, **deltas)
+            tx.run(TICKET_FAILED, (named["reason"], tx.now, receipt.id))
+            return True
+    return False
+
+
+def wake(tx: Tx, limit: int) -> tuple[int, int, list[tuple[int, int]]]:
+    """
+    Make due rows ready: parked ones, and sent ones whose outcome is to be asked for.
+
+    Returns how many were woken, how many are asked about, and (seq, attempts) of asked rows past their time to live.
+    """
+    due = tx.rows(DUE, (tx.now, limit))
+    parked = [seq for seq, _, _, state, _, _ in due if state == "pending"]
+    asked = [row for row in due if row[3] == "sent"]
+    expired = [(row[0], row[4]) for row in asked if row[5] is not None and row[5] <= tx.now]
+    gone = {seq for seq, _ in expired}
+    again = [row[0] for row in asked if row[0] not in gone]
+    if parked:
+        tx.run(WAKE, (json.dumps(parked),))
+    if again:
+        moved = tx.run(ASK, (json.dumps(again),))
+        bump(tx, left=-moved, sent=-moved, retries=moved)
+    return len(parked), len(again), expired
+
+
+def resend(tx: Tx, peer: str, *, after: int) -> int:
+    """Make everything pending again that left in a parcel later than *after*; return how many."""
+    total = 0
+    for was, deltas in (("sent", {"sent": -1}), ("acked", {"acked": -1}), ("failed", {"failed": -1})):
+        count = len(tx.rows(RESEND, (peer, was, after)))
+        bump(tx, left=-count, **{name: by * count for name, by in deltas.items()})
+        total += count
+    return total
+
+
+def cancel(tx: Tx, message_id: str) -> bool:
+    """Withdraw a message that has not left yet; say whether it was still possible."""
+    if not tx.run(CANCEL, (tx.now, message_id)):
+        return False
+    bump(tx, left=1, cancelled=1)
+    return True

@@ -1,0 +1,78 @@
+"""
+What travels between two agents: parcels one way, answers the other.
+
+A parcel is a numbered, fixed list of frames for one peer, and the receipts
+that wait for it. One parcel is in flight per peer; it is stored before it is
+pushed, so a crash pushes the same list again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+ReceiptState = Literal["stored", "duplicate", "processed", "dead", "rejected", "busy"]
+"""
+What the peer says of one frame: ``stored`` (kept, new), ``duplicate`` (kept before, not yet
+handled), ``processed`` (handled), ``dead`` (kept in the peer's dead letters), ``rejected``
+(never kept, and never will be), ``busy`` (not now).
+"""
+
+Durability = Literal["safe", "fast"]
+
+STRENGTH: Final[dict[str, int]] = {"fast": 0, "safe": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """A frame under way: its id, its stored text, and whether it may have been pushed before."""
+
+    id: str
+    text: str
+    again: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """The peer's word about one frame."""
+
+    id: str
+    state: ReceiptState
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parcel:
+    """One push: frames under a number of their stream, and receipts, which need none."""
+
+    sender: str
+    recipient: str
+    epoch: str
+    number: int
+    previous: str
+    frames: tuple[Carried, ...] = ()
+    receipts: tuple[Receipt, ...] = ()
+
+    @property
+    def last_id(self) -> str:
+        """Id of the last frame, which names the parcel's content to the peer."""
+        return self.frames[-1].id
+
+
+Verdict = Literal["accepted", "duplicate", "fork", "busy"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """
+    What the peer did with a parcel.
+
+    ``fork`` means that number and predecessor do not continue the stream as the
+    peer knows it; ``epoch`` and ``number`` then say what it knows.
+    """
+
+    verdict: Verdict
+    receipts: tuple[Receipt, ...] = ()
+    durability: Durability = "safe"
+    epoch: str = ""
+    number: int = 0

@@ -1,0 +1,126 @@
+"""Bodies: what a user hands to send, as JSON text; and back again as what a handler asked for."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass, is_dataclass
+from functools import lru_cache
+from typing import Any, ClassVar, Final
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError, to_json
+
+from onceward.errors import InvalidMessage
+from onceward.names import plain_text
+
+JSON: Final = "application/json"
+TEXT: Final = "text/plain"
+BYTES: Final = "application/octet-stream"
+
+
+class Msg(BaseModel):
+    """
+    A message type whose wire name stands in the class statement.
+
+    ``class Paid(Msg, type="invoice.paid")``: renaming the class or moving it to
+    another module never orphans mail that is already queued.
+    """
+
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
+    __message_type__: ClassVar[str] = "msg"
+
+    def __init_subclass__(cls, *, type: str | None = None, **kwargs: Any) -> None:  # noqa: A002 - the wire's word
+        """Fix the wire name; without one the class is named after itself, in lower case."""
+        super().__init_subclass__(**kwargs)
+        cls.__message_type__ = plain_text("type", type if type is not None else cls.__name__.lower())
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """A body ready for the frame: its media type, its JSON text, and the type its class declares."""
+
+    media: str
+    text: str
+    type: str
+
+
+def encode(body: object) -> Payload:
+    """
+    Return *body* as JSON text, once.
+
+    Models, dataclasses, dict, list, str, numbers, None and bytes are taken; NaN
+    and infinities are refused, because JSON has no word for them.
+
+    Raises:
+        InvalidMessage: the body cannot be written as JSON.
+
+    """
+    if isinstance(body, Msg):
+        return Payload(JSON, body.__pydantic_serializer__.to_json(body).decode(), body.__message_type__)
+    if isinstance(body, bytes | bytearray | memoryview):
+        return Payload(BYTES, f'"{base64.b64encode(bytes(body)).decode()}"', "bytes")
+    try:
+        text = to_json(_plain(body), inf_nan_mode="constants").decode()
+    except (PydanticSerializationError, ValueError, RecursionError) as error:
+        msg = f"body of type {type(body).__name__} cannot be written as JSON: {error}"
+        raise InvalidMessage(msg) from error
+    if "NaN" in text or "Infinity" in text:
+        _refuse_constants(text)
+    if isinstance(body, str):
+        return Payload(TEXT, text, "text")
+    return Payload(JSON, text, _declared(body))
+
+
+def _plain(body: object) -> object:
+    if isinstance(body, BaseModel):
+        return body.model_dump(mode="python")
+    return body
+
+
+def _declared(body: object) -> str:
+    if isinstance(body, BaseModel) or is_dataclass(body):
+        return message_type(type(body))
+    return "json"
+
+
+def message_type(model: type) -> str:
+    """Return the wire name of a message class: its declared type, else its own name in lower case."""
+    return getattr(model, "__message_type__", None) or model.__name__.lower()
+
+
+def _refuse_constants(text: str) -> None:
+    def refuse(name: str) -> None:
+        msg = f"body holds {name}, which JSON cannot carry: send null or a string"
+        raise InvalidMessage(msg)
+
+    json.loads(text, parse_constant=refuse)
+
+
+def decode(data: Any, base64_text: str | None, wanted: Any) -> Any:
+    """
+    Return a received body as *wanted* (None: as plain Python values).
+
+    Raises:
+        InvalidMessage: the body does not fit the wanted type; trying again cannot help.
+
+    """
+    value = data if base64_text is None else base64.b64decode(base64_text, validate=True)
+    if wanted is None or wanted is Any or wanted is object:
+        return value
+    try:
+        return adapter(wanted).validate_python(value, **_lenience(wanted))
+    except ValidationError as error:
+        msg = f"body does not fit {getattr(wanted, '__name__', wanted)}: {error}"
+        raise InvalidMessage(msg) from error
+
+
+@lru_cache(maxsize=1024)
+def adapter(wanted: Any) -> TypeAdapter[Any]:
+    """Return the validator of a type, built once."""
+    return TypeAdapter(wanted)
+
+
+def _lenience(wanted: Any) -> dict[str, Any]:
+    # JSON has no dates, tuples or sets: let models coerce, but never turn 1 into "1" for a bare str or bytes.
+    return {"strict": True} if wanted in (str, bytes) else {}

@@ -1,0 +1,165 @@
+"""Where recipients are reached: url, lease, backoff and breaker, as rows that all processes share."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from onceward.clock import Millis
+from onceward.errors import LeaseLost
+from onceward.policy import RetryPolicy
+from onceward.settings import Settings
+from onceward.tx import Tx
+
+KNOW: Final = "INSERT INTO peers (name, epoch) VALUES (?, lower(hex(randomblob(16)))) ON CONFLICT (name) DO NOTHING"
+REGISTER: Final = """
+INSERT INTO peers (name, url, epoch) VALUES (?, ?, lower(hex(randomblob(16))))
+ON CONFLICT (name) DO UPDATE SET url = excluded.url, due_at = NULL, failures = 0, breaker = 'closed'
+"""
+FORGET: Final = "UPDATE peers SET url = NULL WHERE name = ?"
+URL: Final = "SELECT url FROM peers WHERE name = ?"
+LEASE: Final = """
+UPDATE peers
+   SET owner = :owner, token = token + 1, lease_at = :until,
+       breaker = CASE breaker WHEN 'open' THEN 'half_open' ELSE breaker END
+ WHERE name = :name AND (owner IS NULL OR lease_at <= :now) AND (due_at IS NULL OR due_at <= :now)
+RETURNING name, url, token, epoch, generation, number, last_id, again_seq, parcel, failures, breaker, successes
+"""
+PROLONG: Final = "UPDATE peers SET lease_at = :until WHERE name = :name AND token = :token AND owner = :owner"
+STORE: Final = "UPDATE peers SET parcel = :parcel, lease_at = :until WHERE name = :name AND token = :token AND owner = :owner"
+ADVANCE: Final = """
+UPDATE peers
+   SET number = number + 1, last_id = :last_id, parcel = NULL, failures = 0, due_at = NULL, last_error = NULL, seen_at = :now,
+       successes = CASE breaker WHEN 'half_open' THEN successes + 1 ELSE 0 END,
+       breaker = CASE WHEN breaker = 'half_open' AND successes + 1 < :needed THEN 'half_open' ELSE 'closed' END
+ WHERE name = :name AND token = :token AND owner = :owner
+RETURNING breaker, successes
+"""
+REST: Final = """
+UPDATE peers
+   SET failures = :failures, due_at = :due_at, last_error = :error, successes = 0, owner = NULL, lease_at = NULL, breaker = :breaker
+ WHERE name = :name AND token = :token AND owner = :owner
+"""
+RELEASE: Final = "UPDATE peers SET owner = NULL, lease_at = NULL WHERE name = :name AND token = :token AND owner = :owner"
+RENEW: Final = """
+UPDATE peers
+   SET epoch = lower(hex(randomblob(16))), generation = generation + 1, number = 0, last_id = '', parcel = NULL,
+       again_seq = coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'outbox'), 0), last_error = :why
+ WHERE name = :name AND token = :token AND owner = :owner
+RETURNING epoch, generation, again_seq
+"""
+RESTING: Final = "SELECT name FROM peers WHERE (due_at > ?1) OR (lease_at > ?1)"
+IN_FLIGHT: Final = "SELECT name FROM peers WHERE parcel IS NOT NULL"
+NEXT: Final = """
+SELECT min(coalesce(max(p.due_at, p.lease_at), p.due_at, p.lease_at)) FROM peers AS p
+ WHERE coalesce(max(p.due_at, p.lease_at), p.due_at, p.lease_at) IS NOT NULL
+"""
+CLOSE_BREAKER: Final = "UPDATE peers SET breaker = 'closed', failures = 0, due_at = NULL, successes = 0 WHERE name = ?"
+SUBSCRIBE: Final = "INSERT INTO subscriptions (peer, pattern) VALUES (?, ?) ON CONFLICT DO NOTHING"
+UNSUBSCRIBE: Final = "DELETE FROM subscriptions WHERE peer = ? AND pattern = ?"
+SUBSCRIPTIONS: Final = "SELECT peer, pattern FROM subscriptions ORDER BY peer, pattern"
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to push to one peer, and its stream as it stood when the lease was taken."""
+
+    name: str
+    url: str | None
+    token: int
+    epoch: str
+    generation: int
+    number: int
+    last_id: str
+    again_seq: int
+    parcel: tuple[int, ...] | None
+    failures: int
+    breaker: str
+    successes: int
+    owner: str
+
+    @property
+    def fence(self) -> dict[str, Any]:
+        """The values that prove ownership in a statement."""
+        return {"name": self.name, "token": self.token, "owner": self.owner}
+
+    @property
+    def ordinal(self) -> int:
+        """The parcel in flight as one number that grows through all epochs."""
+        return (self.generation << 32) | (self.number + 1)
+
+
+def lease(tx: Tx, name: str, *, owner: str, until: Millis) -> Lease | None:
+    """Take the right to push to *name*; None while it rests or somebody else has it."""
+    found = tx.rows(LEASE, {"name": name, "owner": owner, "until": until, "now": tx.now})
+    if not found:
+        return None
+    row = list(found[0])
+    row[8] = None if row[8] is None else tuple(json.loads(row[8]))
+    return Lease(*row, owner=owner)
+
+
+def _proved(changed: int, held: Lease) -> None:
+    if not changed:
+        msg = f"the lease on peer {held.name} ran out; another dispatcher pushes to it now"
+        raise LeaseLost(msg)
+
+
+def store_parcel(tx: Tx, held: Lease, seqs: tuple[int, ...], *, until: Millis) -> Lease:
+    """Write down which rows the next parcel is made of, before it is pushed."""
+    _proved(tx.run(STORE, held.fence | {"parcel": json.dumps(seqs), "until": until}), held)
+    return replace(held, parcel=seqs)
+
+
+def prolong(tx: Tx, held: Lease, *, until: Millis) -> None:
+    """Keep the lease longer; raises LeaseLost where it is lost."""
+    _proved(tx.run(PROLONG, held.fence | {"until": until}), held)
+
+
+def advance(tx: Tx, held: Lease, last_id: str, settings: Settings) -> tuple[Lease, bool]:
+    """Note that the parcel arrived; return the lease for the next one, and whether the breaker closed by it."""
+    found = tx.rows(ADVANCE, held.fence | {"last_id": last_id, "now": tx.now, "needed": settings.breaker_successes})
+    _proved(len(found), held)
+    closed = held.breaker != "closed" and found[0][0] == "closed"
+    after = replace(held, number=held.number + 1, last_id=last_id, parcel=None, failures=0, breaker=found[0][0], successes=found[0][1])
+    return after, closed
+
+
+@dataclass(frozen=True, slots=True)
+class Rested:
+    """How long a peer is left alone, and whether its breaker opened."""
+
+    due_at: Millis
+    opened: bool
+
+
+def rest(tx: Tx, held: Lease, error: str, *, policy: RetryPolicy, rng: random.Random, settings: Settings) -> Rested:
+    """Give the peer a rest after a failure, by backoff or by its breaker, and give the lease back."""
+    failures = held.failures + 1
+    opened = held.breaker == "half_open" or failures >= settings.breaker_failures
+    wait = policy.delay(failures, rng)
+    due_at = tx.now + (max(wait, round(settings.breaker_open_for * 1000)) if opened else wait)
+    breaker = "open" if opened else "closed"
+    named = {"failures": failures, "due_at": due_at, "error": error[:500], "breaker": breaker}
+    _proved(tx.run(REST, held.fence | named), held)
+    return Rested(due_at, opened and held.breaker == "closed" and failures == settings.breaker_failures)
+
+
+def release(tx: Tx, held: Lease) -> None:
+    """Give the lease back; a no-op where it is lost."""
+    tx.run(RELEASE, held.fence)
+
+
+def renew(tx: Tx, held: Lease, why: str) -> Lease:
+    """
+    Open a new epoch: number 1 follows nothing, and everything written so far is judged by its id.
+
+    It is the one way out of every irregularity: a fork, a parcel given up, a
+    peer that was rolled back.
+    """
+    found = tx.rows(RENEW, held.fence | {"why": why[:500]})
+    _proved(len(found), held)
+    epoch, generation, again_seq = found[0]
+    return replace(held, epoch=epoch, generation=generation, number=0, last_id="", again_seq=again_seq, parcel=None)

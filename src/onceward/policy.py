@@ -1,0 +1,60 @@
+"""
+Verdicts as values: how long to wait before the next attempt, and when to give up.
+
+tenacity's ``wait_*`` and ``stop_*`` objects are used as pure functions of the
+attempt number. Nothing here sleeps: the waiting is a date in a row, so it
+survives the process.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Final, cast
+
+from tenacity import RetryCallState, Retrying, stop_after_attempt, wait_exponential
+from tenacity.stop import stop_base
+from tenacity.wait import wait_base
+
+from onceward.clock import Millis
+from onceward.settings import Settings
+
+_RETRYING: Final = Retrying()
+
+
+def _state(attempt: int) -> RetryCallState:
+    state = RetryCallState(_RETRYING, None, (), {})
+    state.attempt_number = attempt
+    return state
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """
+    When to try again, from a tenacity wait, a tenacity stop and a share of jitter.
+
+    ``attempt`` counts from 1: after the k-th failure ``delay(k)`` is waited,
+    unless ``exhausted(k)``.
+    """
+
+    wait: wait_base
+    stop: stop_base
+    jitter: float = 0.0
+
+    def delay(self, attempt: int, rng: random.Random) -> Millis:
+        """Return how long to wait after the *attempt*-th failure, in milliseconds."""
+        seconds = cast("float", self.wait(_state(attempt)))
+        return round(1000 * seconds * (1 + rng.uniform(-self.jitter, self.jitter)))
+
+    def exhausted(self, attempt: int) -> bool:
+        """Return whether the *attempt*-th failure was the last that is allowed."""
+        return bool(self.stop(_state(attempt)))
+
+
+def retry_policy(settings: Settings, *, retries: int | None = None) -> RetryPolicy:
+    """Return the policy of the settings: doubling from ``retry_first`` to ``retry_cap``, ``max_retries`` re-attempts."""
+    return RetryPolicy(
+        wait=wait_exponential(multiplier=settings.retry_first, max=settings.retry_cap),
+        stop=stop_after_attempt(1 + (settings.max_retries if retries is None else retries)),
+        jitter=settings.retry_jitter,
+    )

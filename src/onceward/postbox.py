@@ -1,0 +1,325 @@
+"""The postbox: one agent's file, open, with its engines. The only place that knows everybody."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from importlib.metadata import entry_points
+from pathlib import Path
+from threading import Lock, Thread
+from types import TracebackType
+from typing import Any, Self, TypeVar, overload
+
+from onceward import invariants, outbox, peers, trail, views
+from onceward.agent import Agent
+from onceward.clock import Clock
+from onceward.db import Database
+from onceward.desk import Desk
+from onceward.dispatcher import Dispatcher
+from onceward.errors import Unreachable
+from onceward.facade import DeadLetters, Health, Peers, health
+from onceward.hooks import Hook, Hooks
+from onceward.ids import IdSource, new_id
+from onceward.janitor import Janitor
+from onceward.message import Message
+from onceward.names import DEFAULT_SESSION
+from onceward.receiver import Receiver
+from onceward.sender import Sender
+from onceward.session import Session
+from onceward.settings import Settings
+from onceward.tickets import Ticket
+from onceward.transaction import Transaction
+from onceward.transport import Features, Transport
+from onceward.transports.file import FileTransport, Opened
+from onceward.transports.memory import MemoryListener, MemoryTransport
+from onceward.worker import Worker
+
+T = TypeVar("T")
+FREEZE = "UPDATE identity SET frozen_at = coalesce(frozen_at, ?)"
+THAW = "UPDATE identity SET frozen_at = NULL"
+PUMP_MAX = 10_000
+
+_doors: dict[int, Receiver] = {}
+"""Receivers of the postboxes open in this process, by their database's id: their hooks hear of mail by file too."""
+
+
+class Postbox:
+    """
+    One agent's SQLite file, open.
+
+    Opening creates and migrates the file and, unless ``run=False``, starts the
+    engines: a dispatcher, a janitor, and workers if the agent has handlers.
+    Settings may be given as a ``Settings`` object, as keywords, or by
+    environment.
+
+    Raises:
+        StoreUnusable: see its subclasses; nothing was changed.
+        StoreCorrupt: the file is damaged; it was left as it is.
+
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        agent: str | Agent | None = None,
+        settings: Settings | None = None,
+        run: bool = True,
+        clock: Clock | None = None,
+        ids: IdSource = new_id,
+        rng: random.Random | None = None,
+        transports: Mapping[str, Transport] | None = None,
+        vfs: str | None = None,
+        **overrides: Any,
+    ) -> None:
+        self._settings = Settings.load(settings, overrides)
+        self._handlers = agent if isinstance(agent, Agent) else None
+        name = agent.name if isinstance(agent, Agent) else agent
+        self._db = Database.open(path, agent=name, settings=self._settings, clock=clock, vfs=vfs, create=name is not None)
+        self._vfs, self._rng = vfs, rng or random.Random()  # noqa: S311 - jitter, not a secret
+        self._hooks = Hooks()
+        self._transports: dict[str, Transport] = dict(transports or {})
+        self._transports.setdefault("file", FileTransport(self._open_file))
+        self._transports.setdefault("memory", MemoryTransport())
+        self._lock, self._closed, self._loop = Lock(), False, None
+        self._wire(ids)
+        if run:
+            self._start()
+
+    def _wire(self, ids: IdSource) -> None:
+        named = {"settings": self._settings, "hooks": self._hooks}
+        self._sender = Sender(self._db, **named, ids=ids, known=self._knows)
+        self._desk = Desk(self._db, **named, sender=self._sender, rng=self._rng)
+        self._receiver = Receiver(
+            self._db, max_body=self._settings.max_body, max_inbox=self._settings.max_inbox, hooks=self._hooks
+        )
+        self._dispatcher = Dispatcher(self._db, **named, route=self._route, rng=self._rng)
+        self._janitor = Janitor(self._db, settings=self._settings)
+        self._workers: list[Worker] = []
+        if self._handlers is not None and self._handlers.handlers:
+            self._workers = [self._worker() for _ in range(self._settings.workers)]
+        self._listener = MemoryListener()
+        self._listener.listen(self._db.agent, self._receiver.accept)
+        _doors[id(self._db)] = self._receiver
+        self._default = self.session()
+        self.peers = Peers(self._db, self._features)
+        """Who is reached where."""
+        self.dead_letters = DeadLetters(self._db, self._sender)
+        """Messages that ended badly here."""
+        if "trail" in self._settings.model_fields_set:
+            trail.switch(self._db, on=self._settings.trail)
+
+    def _worker(self) -> Worker:
+        assert self._handlers is not None  # noqa: S101 - the caller looked
+        return Worker(
+            self._db, self._handlers, settings=self._settings, hooks=self._hooks, sender=self._sender, rng=self._rng, loop=self._own_loop
+        )
+
+    def _start(self) -> None:
+        self._dispatcher.start()
+        self._janitor.start()
+        for worker in self._workers:
+            worker.start()
+
+    # -- finding the way ----------------------------------------------------------------------
+
+    def _features(self) -> dict[str, Features]:
+        return {scheme: transport.features for scheme, transport in self._transports.items()} | {
+            point.name: Features(schemes=frozenset({point.name})) for point in entry_points(group="onceward.transports")
+        }
+
+    def _knows(self, name: str) -> bool:
+        return self._where(name, None) is not None
+
+    def _where(self, name: str, url: str | None) -> str | None:
+        """Return the url of a recipient: registered, or the file of that name beside our own."""
+        if url is not None:
+            return url
+        rows = self._db.read(peers.URL, (name,))
+        if rows and rows[0][0] is not None:
+            return str(rows[0][0])
+        beside = self._db.path if name == self._db.agent else self._db.path.with_name(f"{name}.db")
+        return f"file:{beside}" if beside.exists() else None
+
+    def _route(self, name: str, url: str | None) -> tuple[Transport, str]:
+        found = self._where(name, url)
+        if found is None:
+            msg = f"nobody knows where {name} lives: register it, or create {name}.db beside this file"
+            raise Unreachable(msg)
+        scheme = found.partition(":")[0]
+        transport = self._transports.get(scheme) or self._load(scheme)
+        return transport, found
+
+    def _load(self, scheme: str) -> Transport:
+        for point in entry_points(group="onceward.transports", name=scheme):
+            made: Transport = point.load()()
+            self._transports[scheme] = made
+            return made
+        msg = f"no transport serves {scheme}: pass transports={{'{scheme}': …}} or install one"
+        raise Unreachable(msg)
+
+    def _open_file(self, path: Path, agent: str) -> Opened:
+        wanted = Settings(busy_timeout=min(self._settings.busy_timeout, self._settings.deliver_timeout))
+        db = Database.open(path, agent=agent, settings=wanted, vfs=self._vfs, create=False)
+        own = Receiver(db, max_body=self._settings.max_body, max_inbox=self._settings.max_inbox)
+        return (lambda parcel: _doors.get(id(db), own).accept(parcel)), db.close
+
+    def _own_loop(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                Thread(target=self._loop.run_forever, name=f"onceward-loop-{self.agent}", daemon=True).start()
+            return self._loop
+
+    # -- sessions -----------------------------------------------------------------------------
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._db.path
+
+    @property
+    def agent(self) -> str:
+        """Whose file it is."""
+        return self._db.agent
+
+    def session(self, name: str = DEFAULT_SESSION) -> Session:
+        """Return the conversation called *name*; making one costs nothing and opens nothing."""
+        return Session(name, db=self._db, sender=self._sender, desk=self._desk, settings=self._settings)
+
+    def begin(self) -> AbstractContextManager[Transaction]:
+        """Open a transaction in the default session; see ``Session.begin``."""
+        return self._default.begin()
+
+    def send(self, to: str, body: object, **options: Any) -> str:
+        """Send in the default session; see ``Session.send``."""
+        return self._default.send(to, body, **options)
+
+    def send_many(self, messages: Iterable[tuple[str, object]], **options: Any) -> list[str]:
+        """Send many in the default session; see ``Session.send_many``."""
+        return self._default.send_many(messages, **options)
+
+    def publish(self, topic: str, body: object, **options: Any) -> list[str]:
+        """Publish in the default session; see ``Session.publish``."""
+        return self._default.publish(topic, body, **options)
+
+    def ask(self, to: str, body: object, *, reply: type[T], timeout: float = 30.0, **options: Any) -> T:
+        """Ask in the default session; see ``Session.ask``."""
+        return self._default.ask(to, body, reply=reply, timeout=timeout, **options)
+
+    def request(self, to: str, body: object, *, timeout: float | None = None, **options: Any) -> Ticket:
+        """Request in the default session; see ``Session.request``."""
+        return self._default.request(to, body, timeout=timeout, **options)
+
+    def result(self, ticket: Ticket | str, *, reply: type[T], timeout: float = 0.0) -> T:
+        """Return the reply to a ticket of any session; see ``Session.result``."""
+        return self._default.result(ticket, reply=reply, timeout=timeout)
+
+    @overload
+    def receive(self, type: type[T], timeout: float = 0.0) -> Message[T] | None: ...  # noqa: A002
+
+    @overload
+    def receive(self, type: str | None = None, timeout: float = 0.0) -> Message[Any] | None: ...  # noqa: A002
+
+    def receive(self, type: Any = None, timeout: float = 0.0) -> Message[Any] | None:  # noqa: A002
+        """Lease the next message of any session; see ``Session.receive``."""
+        return self._default.receive_any(type, timeout)
+
+    def messages(self, type: Any = None, timeout: float | None = None) -> Iterator[Message[Any]]:  # noqa: A002
+        """Yield messages of any session; see ``Session.messages``."""
+        while (message := self._default.receive_any(type, timeout)) is not None:
+            yield message
+
+    # -- seeing -------------------------------------------------------------------------------
+
+    def stats(self) -> dict[str, int]:
+        """Return present numbers and totals that survive pruning."""
+        return views.stats(self._db)
+
+    def history(self, **filters: Any) -> views.Page:
+        """Return past messages, newest first; see ``views.history``; consumes nothing."""
+        return views.history(self._db, **filters)
+
+    def thread(self, message_id: str) -> list[views.Past]:
+        """Return the conversation that a message belongs to, oldest first; consumes nothing."""
+        return views.thread(self._db, message_id)
+
+    def on(self, event: str, hook: Hook) -> Callable[[], None]:
+        """Tell *hook* of every event of that name (``*``: all), after its commit; returns the call that ends it."""
+        return self._hooks.on(event, hook)
+
+    def resolve(self, message_id: str) -> str:
+        """Return how a message we sent stands: pending, sending, sent, acked, failed, cancelled, dead, or absent."""
+        self._db.tick()  # a commit of our own: what is read next is durable
+        return views.resolve(self._db, message_id)
+
+    def cancel(self, message_id: str) -> bool:
+        """Withdraw a message that has not left yet; say whether that was still possible."""
+        return self._db.write(lambda tx: outbox.cancel(tx, message_id))
+
+    def check(self) -> list[invariants.Violation]:
+        """Return the invariants that do not hold in this file; empty is good."""
+        return invariants.check(self._db)
+
+    def health(self) -> Health:
+        """Return how the file is."""
+        return health(self._db)
+
+    # -- switching ----------------------------------------------------------------------------
+
+    def freeze(self) -> None:
+        """Stop sending, pushing and handling in all processes, durably; nothing is lost, no budget is spent."""
+        self._db.write(lambda tx: tx.run(FREEZE, (tx.now,)))
+
+    def thaw(self) -> None:
+        """Go on where ``freeze`` stopped."""
+        self._db.write(lambda tx: tx.run(THAW))
+        self._db.bell.ring("out")
+        self._db.bell.ring("in")
+
+    def pump(self) -> int:
+        """Run the engines on this thread until nothing is due; return how many parcels and messages moved."""
+        moved = 0
+        for _ in range(PUMP_MAX):
+            step = self._dispatcher.pump() + sum(worker.round() for worker in self._workers)
+            moved += step
+            if not step:
+                break
+        return moved
+
+    def tidy(self) -> int:
+        """Run the janitor once; return how many rows were pruned."""
+        return self._janitor.tidy()
+
+    def stop(self, timeout: float | None = None) -> None:
+        """Claim and push nothing more; settle what is finished, give the rest back. The file stays open."""
+        limit = self._settings.stop_timeout if timeout is None else timeout
+        for engine in (*self._workers, self._dispatcher, self._janitor):
+            engine.stop(limit)
+
+    def close(self, timeout: float | None = None) -> None:
+        """Stop the engines and close the file; safe to call twice."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self.stop(timeout)
+        self._listener.close()
+        if _doors.get(id(self._db)) is self._receiver:
+            del _doors[id(self._db)]
+        for transport in self._transports.values():
+            transport.close()
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+        self._db.close()
+
+    def __enter__(self) -> Self:
+        """Use the postbox for a block."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Close it."""
+        self.close()

@@ -1,0 +1,50 @@
+"""The receiver: from a parcel to the inbox, in one transaction; it answers only after the commit."""
+
+from __future__ import annotations
+
+from onceward.accept import Door, Kept, accept
+from onceward.db import Database
+from onceward.dispatcher import tell_moved
+from onceward.events import Duplicate, Event, Received, Rejected
+from onceward.hooks import Hooks
+from onceward.parcel import Answer, Parcel
+from onceward.tx import Tx
+
+
+class Receiver:
+    """Takes parcels for one agent."""
+
+    def __init__(self, db: Database, *, max_body: int, max_inbox: int, hooks: Hooks | None = None) -> None:
+        self._db, self._hooks = db, hooks or Hooks()
+        self._door = Door(agent=db.agent, durability=db.durability, max_body=max_body, max_inbox=max_inbox)
+
+    def accept(self, parcel: Parcel) -> Answer:
+        """
+        Keep a parcel once and say what became of each frame.
+
+        Raises:
+            StoreError: the file failed; nothing was kept, the same parcel may come again.
+
+        """
+        return self._db.write(lambda tx: self._accept(tx, parcel)).answer
+
+    def _accept(self, tx: Tx, parcel: Parcel) -> Kept:
+        kept = accept(tx, parcel, self._door)
+        tell_moved(self._hooks, tx, agent=self._db.agent, peer=parcel.sender, moved=kept.moved)
+        self._tell(tx, parcel.sender, kept)
+        if kept.received or kept.moved.acked or kept.moved.failed:
+            tx.after(lambda: self._db.bell.ring("in"))
+        if kept.answered or kept.duplicates:
+            tx.after(lambda: self._db.bell.ring("out"))
+        return kept
+
+    def _tell(self, tx: Tx, peer: str, kept: Kept) -> None:
+        agent, at, events = self._db.agent, tx.now, list[Event]()
+        if self._hooks.wanted(Received):
+            events += [Received(agent=agent, at=at, message_id=i, peer=peer) for i in kept.received]
+        if self._hooks.wanted(Duplicate):
+            events += [Duplicate(agent=agent, at=at, message_id=i, peer=peer) for i in kept.duplicates]
+        if self._hooks.wanted(Rejected):
+            events += [Rejected(agent=agent, at=at, message_id=i, peer=peer, reason=why) for i, why in kept.rejected]
+        if events:
+            tx.after(lambda: self._hooks.tell(events))

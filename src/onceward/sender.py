@@ -1,0 +1,231 @@
+"""From what a user says to a row in the outbox: checked and serialised once, before any lock is taken."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from onceward import outbox, tickets
+from onceward.clock import Millis
+from onceward.connect import ConstraintError
+from onceward.db import Database
+from onceward.errors import Frozen, InvalidMessage, TooLarge, UnknownRecipient
+from onceward.events import Enqueued
+from onceward.frame import RESERVED_ATTRIBUTES, Envelope, check_extension, compose, digest
+from onceward.hooks import Hooks
+from onceward.ids import IdSource
+from onceward.names import agent_name, plain_text, rank
+from onceward.payload import BYTES, TEXT, Payload, encode
+from onceward.peers import SUBSCRIPTIONS
+from onceward.settings import Settings, disabled
+from onceward.topics import check_topic, matches
+from onceward.tx import Tx
+
+ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Everything of a send besides recipient and body; spans in seconds."""
+
+    type: str | None = None
+    topic: str | None = None
+    key: str | None = None
+    priority: str = "normal"
+    ttl: float | None = None
+    delay: float | None = None
+    reply_to: str | None = None
+    correlation_id: str | None = None
+    causation_id: str | None = None
+    headers: Mapping[str, str | int | bool] | None = None
+    ordering_key: str | None = None
+    message_id: str | None = None
+
+
+PLAIN: Final = Options()
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A message that only needs to be written down."""
+
+    id: str
+    recipient: str
+    session: str
+    values: tuple[Any, ...]
+    given: bool
+    """Whether the caller chose the id or a key, so that it may be known already."""
+
+
+class Sender:
+    """Builds drafts and puts them into the outbox of one file."""
+
+    def __init__(self, db: Database, *, settings: Settings, ids: IdSource, hooks: Hooks, known: Callable[[str], bool]) -> None:
+        self._db, self._settings, self._ids, self._hooks, self._known = db, settings, ids, hooks, known
+        self._good: set[str] = set()
+        self._names: set[str] = set()
+
+    def draft(self, session: str, to: str, body: object, options: Options = PLAIN) -> Draft:
+        """
+        Check, mint and serialise a message; nothing is written and no lock is taken.
+
+        Raises:
+            InvalidMessage, TooLarge, UnknownRecipient, Frozen: nothing was written.
+
+        """
+        if disabled():
+            msg = "ONCEWARD_DISABLED is set: unset it to send again; nothing was written"
+            raise Frozen(msg)
+        self._check_recipient(to)
+        payload = self._payload(body)
+        now = self._db.now()
+        envelope = self._envelope(session, to, payload, options, now)
+        text = compose(envelope, payload.media, payload.text)
+        values = (
+            envelope.id,
+            to,
+            session,
+            envelope.ordering_key or session,
+            envelope.type,
+            envelope.topic,
+            envelope.rank,
+            None if not options.delay else now + _millis("delay", options.delay),
+            envelope.expires_at,
+            None if options.message_id is None else 0,
+            envelope.key,
+            text,
+            digest(text),
+            now,
+        )
+        return Draft(envelope.id, to, session, values, options.message_id is not None or options.key is not None)
+
+    def _check_recipient(self, to: str) -> None:
+        if to in self._good:
+            return
+        agent_name(to)
+        if not (self._settings.hold_unknown or self._known(to)):
+            msg = f"nobody is called {to!r}: register a peer, create {to}.db beside this file, or pass hold_unknown=True"
+            raise UnknownRecipient(msg)
+        self._good.add(to)
+
+    def _payload(self, body: object) -> Payload:
+        payload = encode(body)
+        limit = self._settings.max_body
+        if len(payload.text) * 4 > limit and (size := size_of(body, payload)) > limit:
+            msg = f"body of {size} bytes exceeds max_body {limit}: send a reference, or raise the limit on both sides"
+            raise TooLarge(msg)
+        return payload
+
+    def _envelope(self, session: str, to: str, payload: Payload, options: Options, now: Millis) -> Envelope:
+        kind = payload.type if options.type is None else options.type
+        self._check_names(session, kind)
+        if options is PLAIN:
+            return Envelope(id=self._ids(), sender=self._db.agent, recipient=to, type=kind, created_at=now, session=session)
+        return Envelope(
+            id=_message_id(options.message_id) if options.message_id is not None else self._ids(),
+            sender=self._db.agent,
+            recipient=to,
+            type=kind,
+            created_at=now,
+            session=session,
+            topic=None if options.topic is None else check_topic(options.topic),
+            rank=rank(options.priority),
+            ordering_key=_text("ordering_key", options.ordering_key),
+            correlation_id=_text("correlation_id", options.correlation_id),
+            causation_id=_text("causation_id", options.causation_id),
+            reply_to=None if options.reply_to is None else agent_name(options.reply_to),
+            expires_at=None if options.ttl is None else now + _millis("ttl", options.ttl),
+            key=_text("key", options.key),
+            headers=_headers(options.headers),
+        )
+
+    def _check_names(self, session: str, kind: str) -> None:
+        for field, value in (("session", session), ("type", kind)):
+            if value not in self._names:
+                plain_text(field, value)
+                if len(self._names) < 10_000:  # noqa: PLR2004 - a cache, not a limit
+                    self._names.add(value)
+
+    def put(self, tx: Tx, draft: Draft) -> str:
+        """Write one draft into the caller's transaction; returns the id of the message, new or known."""
+        if draft.given:
+            outbox.refuse_buried(tx, draft.id, draft.recipient, draft.values[10])
+        message_id = outbox.add(tx, draft.values)
+        if message_id == draft.id:
+            self._promise(tx, [draft])
+        return message_id
+
+    def put_all(self, tx: Tx, drafts: Sequence[Draft]) -> list[str]:
+        """Write many drafts into the caller's transaction, in their order."""
+        if any(draft.given for draft in drafts):
+            return [self.put(tx, draft) for draft in drafts]
+        try:
+            tx.many(outbox.ADD, [draft.values for draft in drafts])
+        except ConstraintError as error:
+            raise self._db.mapped(error) from error
+        self._promise(tx, drafts)
+        return [draft.id for draft in drafts]
+
+    def _promise(self, tx: Tx, drafts: Sequence[Draft]) -> None:
+        tx.message_ids += [draft.id for draft in drafts]
+        bell, hooks = self._db.bell, self._hooks
+        if not hooks.wanted(Enqueued):
+            tx.after(lambda: bell.ring("out"))
+            return
+        events = [Enqueued(agent=self._db.agent, at=tx.now, message_id=d.id, peer=d.recipient) for d in drafts]
+        tx.after(lambda: (bell.ring("out"), hooks.tell(events))[0])
+
+    def put_request(self, tx: Tx, draft: Draft, timeout: float | None) -> tickets.Ticket:
+        """Write a request and the ticket that waits for its reply."""
+        message_id = self.put(tx, draft)
+        if message_id == draft.id:
+            deadline_at = None if timeout is None else tx.now + _millis("timeout", timeout)
+            tickets.open_ticket(tx, message_id=message_id, session=draft.session, recipient=draft.recipient, deadline_at=deadline_at)
+        return tickets.Ticket(message_id, draft.recipient)
+
+    def mapped(self, error: BaseException) -> BaseException:
+        """Return what a foreign error means for the caller."""
+        return self._db.mapped(error)
+
+    def subscribers(self, topic: str) -> list[str]:
+        """Return the peers that want *topic*, each once however many of its patterns match."""
+        check_topic(topic)
+        return sorted({peer for peer, pattern in self._db.read(SUBSCRIPTIONS) if matches(pattern, topic)})
+
+
+def size_of(body: object, payload: Payload) -> int:
+    """Return the size of a body in bytes: raw for bytes, UTF-8 for text, its JSON otherwise."""
+    if payload.media == BYTES:
+        return len(bytes(body))  # type: ignore[call-overload,no-any-return]  # encode took it for bytes
+    if payload.media == TEXT:
+        return len(str(body).encode())
+    return len(payload.text.encode())
+
+
+def _millis(field: str, seconds: float) -> Millis:
+    if not isinstance(seconds, int | float) or not 0 <= seconds < 10**10:
+        msg = f"{field} {seconds!r} must be seconds, not negative"
+        raise InvalidMessage(msg)
+    return round(seconds * 1000)
+
+
+def _text(field: str, value: str | None) -> str | None:
+    return None if value is None else plain_text(field, value)
+
+
+def _message_id(value: str) -> str:
+    if not isinstance(value, str) or ID.fullmatch(value) is None:
+        msg = f"message id {value!r:.80} must match {ID.pattern}"
+        raise InvalidMessage(msg)
+    return value
+
+
+def _headers(headers: Mapping[str, str | int | bool] | None) -> dict[str, Any] | None:
+    for name, value in (headers or {}).items():
+        if name in RESERVED_ATTRIBUTES:
+            msg = f"header {name!r} is an attribute of the frame: use the argument of send"
+            raise InvalidMessage(msg)
+        check_extension(name, value)
+    return dict(headers) if headers else None

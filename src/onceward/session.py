@@ -1,0 +1,227 @@
+"""A session: what an agent calls to send, receive, ask and look back, inside one named conversation."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from threading import Event as Flag
+from typing import Any, TypeVar, overload
+
+from onceward import tickets, views
+from onceward.db import Database
+from onceward.desk import Desk
+from onceward.errors import AnswerTimeout, InvalidMessage, RequestFailed
+from onceward.frame import Frame
+from onceward.message import Message
+from onceward.names import plain_text
+from onceward.payload import decode
+from onceward.sender import PLAIN, Options, Sender
+from onceward.settings import Settings
+from onceward.tickets import Ticket
+from onceward.transaction import Transaction
+
+T = TypeVar("T")
+
+
+class Session:
+    """
+    One named conversation of an agent.
+
+    Everything sent through it bears its name, and messages of one session to
+    one recipient arrive in the order of their commits.
+    """
+
+    def __init__(self, name: str, *, db: Database, sender: Sender, desk: Desk, settings: Settings) -> None:
+        self.name = plain_text("session", name)
+        self._db, self._sender, self._desk, self._settings = db, sender, desk, settings
+
+    @contextmanager
+    def begin(self) -> Iterator[Transaction]:
+        """
+        Open a transaction for your statements and your mail; leaving the block commits, an exception undoes.
+
+        Used inside another ``begin`` of the same thread it joins it by savepoint.
+
+        Raises:
+            Busy: others held the file for the whole deadline; nothing was written.
+            OutcomeUnknown: COMMIT raised; ask ``resolve`` for the ids it names.
+
+        """
+        with self._db.transaction() as tx:
+            yours = Transaction(tx, self._sender, self.name)
+            try:
+                yield yours
+            finally:
+                yours.finish()
+
+    def send(
+        self,
+        to: str,
+        body: object,
+        *,
+        type: str | None = None,  # noqa: A002 - the wire's word
+        topic: str | None = None,
+        key: str | None = None,
+        priority: str = "normal",
+        ttl: float | None = None,
+        delay: float | None = None,
+        reply_to: str | None = None,
+        correlation_id: str | None = None,
+        causation_id: str | None = None,
+        headers: Mapping[str, str | int | bool] | None = None,
+        ordering_key: str | None = None,
+        message_id: str | None = None,
+    ) -> str:
+        """
+        Commit one message into the outbox and return its id; joins this thread's open transaction.
+
+        Spans are seconds. The same *key* (or *message_id*) with the same body
+        returns the id of the first; with another body it raises Conflict.
+
+        Raises:
+            SendError: see its subclasses; nothing was written.
+            Busy, StoreCapacity: nothing was written.
+            OutcomeUnknown: ask ``resolve``, or send again with the same key or id.
+
+        """
+        options = Options(
+            type=type, topic=topic, key=key, priority=priority, ttl=ttl, delay=delay, reply_to=reply_to, correlation_id=correlation_id,
+            causation_id=causation_id, headers=headers, ordering_key=ordering_key, message_id=message_id,
+        )  # fmt: skip
+        draft = self._sender.draft(self.name, to, body, PLAIN if options == PLAIN else options)
+        return self._db.write(lambda tx: self._sender.put(tx, draft))
+
+    def send_many(self, messages: Iterable[tuple[str, object]], **options: Any) -> list[str]:
+        """Commit many (recipient, body) at once, in order, all or none; the options hold for each; returns their ids."""
+        named = Options(**options) if options else PLAIN
+        if named.key is not None or named.message_id is not None:
+            msg = "send_many gives each message an id of its own: keys belong to single sends"
+            raise InvalidMessage(msg)
+        drafts = [self._sender.draft(self.name, to, body, named) for to, body in messages]
+        return self._db.write(lambda tx: self._sender.put_all(tx, drafts))
+
+    def publish(self, topic: str, body: object, **options: Any) -> list[str]:
+        """Send *body* to every peer that subscribed to *topic*, all in one commit; returns the ids, none where nobody did."""
+        with self.begin() as tx:
+            return tx.publish(topic, body, **options)
+
+    # -- asking -----------------------------------------------------------------------------
+
+    def request(self, to: str, body: object, *, timeout: float | None = None, **options: Any) -> Ticket:
+        """
+        Send a request and return the ticket of its reply, which survives a restart.
+
+        A reply that comes later than *timeout* seconds is kept as a late one.
+        """
+        named = Options(reply_to=self._db.agent, **options)
+        draft = self._sender.draft(self.name, to, body, named)
+        return self._db.write(lambda tx: self._sender.put_request(tx, draft, timeout))
+
+    def ask(self, to: str, body: object, *, reply: type[T], timeout: float = 30.0, **options: Any) -> T:
+        """
+        Send a request and wait for its reply, read as *reply*.
+
+        Raises:
+            AnswerTimeout: no reply in time; ``result`` may still get it.
+            RequestFailed: the peer gave the request up.
+            InvalidMessage: the reply does not fit, or this thread has a transaction open, which the reply would wait for.
+
+        """
+        if self._db.turn.held:
+            msg = "ask inside an open transaction would wait for a message that is not committed: ask outside of it"
+            raise InvalidMessage(msg)
+        return self.result(self.request(to, body, timeout=timeout, **options), reply=reply, timeout=timeout)
+
+    def result(self, ticket: Ticket | str, *, reply: type[T], timeout: float = 0.0) -> T:
+        """
+        Return the reply to a ticket, waiting at most *timeout* seconds; may be called again and after a restart.
+
+        Raises:
+            AnswerTimeout, RequestFailed, InvalidMessage: as for ``ask``.
+
+        """
+        ticket_id = ticket if isinstance(ticket, str) else ticket.id
+        found = self._await(lambda: self._outlook(ticket_id), timeout)
+        if found is None:
+            msg = f"no reply to {ticket_id} within {timeout} s: ask result() again later, a late reply is kept"
+            raise AnswerTimeout(msg)
+        return read_reply(ticket_id, found, reply)
+
+    def _outlook(self, ticket_id: str) -> tickets.Outlook | None:
+        rows = self._db.read(tickets.LOOK, (ticket_id,))
+        if not rows:
+            msg = f"no request {ticket_id} is known here: it was never sent from this file, or was pruned"
+            raise InvalidMessage(msg)
+        found = tickets.Outlook(*rows[0])
+        return None if found.state == "open" else found
+
+    # -- receiving --------------------------------------------------------------------------
+
+    @overload
+    def receive(self, type: type[T], timeout: float = 0.0) -> Message[T] | None: ...  # noqa: A002
+
+    @overload
+    def receive(self, type: str | None = None, timeout: float = 0.0) -> Message[Any] | None: ...  # noqa: A002
+
+    def receive(self, type: Any = None, timeout: float = 0.0) -> Message[Any] | None:  # noqa: A002 - the wire's word
+        """
+        Lease the next message of this session, waiting at most *timeout* seconds; None where there is none.
+
+        With a *type* only messages of that type are looked at, read as that type.
+        """
+        return self._await(lambda: self._desk.take(type, self.name), timeout)
+
+    def receive_any(self, type: Any = None, timeout: float | None = 0.0) -> Message[Any] | None:  # noqa: A002
+        """Lease the next message of any session; see ``receive``."""
+        return self._await(lambda: self._desk.take(type, None), timeout)
+
+    @overload
+    def messages(self, type: type[T], timeout: float | None = None) -> Iterator[Message[T]]: ...  # noqa: A002
+
+    @overload
+    def messages(self, type: str | None = None, timeout: float | None = None) -> Iterator[Message[Any]]: ...  # noqa: A002
+
+    def messages(self, type: Any = None, timeout: float | None = None) -> Iterator[Message[Any]]:  # noqa: A002
+        """Yield messages as they come; ends when none came for *timeout* seconds, never when that is None."""
+        while (message := self._await(lambda: self._desk.take(type, self.name), timeout)) is not None:
+            yield message
+
+    def _await(self, look: Callable[[], T | None], timeout: float | None) -> T | None:
+        """Look, and look again whenever somebody committed, until there is something or time is up."""
+        found = look()
+        if found is not None or timeout == 0:
+            return found
+        deadline = None if timeout is None else time.monotonic() + timeout
+        flag = Flag()
+        stop = self._db.bell.listen("in", flag.set, version=self._db.version, poll=self._settings.safety_poll)
+        try:
+            while (found := look()) is None:
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    return None
+                flag.wait(views.until_due(self._db, left))
+                flag.clear()
+        finally:
+            stop()
+        return found
+
+    # -- looking back -----------------------------------------------------------------------
+
+    def thread(self, message_id: str) -> list[views.Past]:
+        """Return the conversation that a message belongs to, oldest first; consumes nothing."""
+        return views.thread(self._db, message_id)
+
+    def history(self, **filters: Any) -> views.Page:
+        """Return past messages of this session, newest first; see ``views.history``; consumes nothing."""
+        return views.history(self._db, session=self.name, **filters)
+
+
+def read_reply(ticket_id: str, found: tickets.Outlook, reply: type[T]) -> T:
+    """Return a reply as what was asked for; raises RequestFailed where there is none to come."""
+    if found.frame is None:
+        msg = f"request {ticket_id} to {found.recipient} ended without a reply: {found.reason or 'its reply was pruned'}"
+        raise RequestFailed(msg)
+    frame = Frame.parse(found.frame)
+    value: T = decode(frame.data, frame.data_base64, reply)
+    return value

@@ -1,0 +1,126 @@
+"""Every knob, with unit, default and bounds; environment variables are read here and nowhere else."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from onceward.errors import InvalidMessage
+from onceward.parcel import Durability
+
+PREFIX: Final = "ONCEWARD_"
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+DAY: Final = 86_400.0
+
+
+class Settings(BaseModel):
+    """
+    How one postbox behaves.
+
+    Precedence: keyword at Postbox, then a ``Settings`` object, then
+    ``ONCEWARD_<NAME>`` in the environment, then the default here. Spans are
+    seconds, sizes bytes of UTF-8.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    durability: Durability = "safe"
+    """``safe``: a commit survives power loss; ``fast``: it survives SIGKILL only."""
+    accept_weaker: bool = False
+    """Let a receipt from a peer of weaker durability end our custody."""
+    busy_timeout: Seconds = 30.0
+    """Deadline for one unit of work against other writers, reads included."""
+    network_filesystem: bool = False
+    """Open the file even on a file system whose locks are not trusted."""
+    checkpoint_pages: Annotated[int, Field(ge=1)] = 1000
+    """Automatic checkpoint after this many pages in the WAL."""
+    wal_limit: Annotated[int, Field(ge=1 << 20)] = 64 << 20
+    """WAL size from which the janitor insists on a checkpoint."""
+
+    max_body: Annotated[int, Field(ge=1)] = 1 << 20
+    """Largest body, refused on send and on receipt."""
+    max_pending: Annotated[int, Field(ge=1)] = 100_000
+    """Messages that may wait in the outbox of this file."""
+    max_inbox: Annotated[int, Field(ge=1)] = 1_000_000
+    """Unhandled messages that the inbox takes before it answers ``busy``."""
+    hold_unknown: bool = False
+    """Keep mail for recipients that nobody has heard of yet, instead of refusing it."""
+    ack: Literal["processed", "stored"] = "processed"
+    """What ends the sender's custody: the handler's commit, or the peer's durable receipt."""
+
+    retry_first: Seconds = 1.0
+    retry_cap: Seconds = 60.0
+    retry_jitter: Annotated[float, Field(ge=0, le=1)] = 0.1
+    """Share of the delay by which it is varied at random, up or down."""
+    max_retries: Annotated[int, Field(ge=0)] = 10
+    """Re-attempts before a dead letter: attempts are one more."""
+    unreachable: Literal["wait", "spend"] = "wait"
+    """Whether attempts that found nobody count against ``max_retries``."""
+    ack_timeout: Seconds = 30.0
+    """Time after which a stored but unhandled message is asked about again."""
+    deliver_timeout: Seconds = 30.0
+    """Longest push of one parcel."""
+    parcel_frames: Annotated[int, Field(ge=1, le=10_000)] = 500
+    parcel_bytes: Annotated[int, Field(ge=1 << 10)] = 4 << 20
+    breaker_failures: Annotated[int, Field(ge=1)] = 5
+    breaker_open_for: Seconds = 30.0
+    breaker_successes: Annotated[int, Field(ge=1)] = 2
+
+    lease: Annotated[float, Field(gt=0)] = 30.0
+    """How long a claim lasts without a heartbeat."""
+    max_runtime: Annotated[float, Field(gt=0)] = 3600.0
+    """Longest run of one handler; its lease is not prolonged beyond."""
+    handler_retries: Annotated[int, Field(ge=0)] = 10
+    """Re-attempts of a failing handler before the message becomes a dead letter."""
+    workers: Annotated[int, Field(ge=1, le=256)] = 1
+    """Worker threads, or concurrent async handlers."""
+    claim_messages: Annotated[int, Field(ge=1, le=10_000)] = 200
+    """Most messages of one claim."""
+    share_commit_for: Seconds = 0.02
+    """Longest span in which quick handlers share one commit; 0 gives each its own."""
+
+    retention: Seconds = 7 * DAY
+    """How long acked and processed rows, marks and the trail are kept."""
+    retention_slice: Annotated[int, Field(ge=1)] = 500
+    """Rows deleted in one transaction, between which writers get their turn."""
+    janitor_interval: Annotated[float, Field(gt=0)] = 60.0
+    safety_poll: Seconds = 0.1
+    """How often ``PRAGMA data_version`` is looked at, should a doorbell get lost; 0 turns it off."""
+    stop_timeout: Seconds = 5.0
+    trail: bool = False
+    """Write every transition into the table ``trail``."""
+
+    @classmethod
+    def load(cls, given: Settings | None, overrides: Mapping[str, Any], env: Mapping[str, str] | None = None) -> Self:
+        """
+        Merge overrides, settings, environment and defaults, in that precedence.
+
+        Raises:
+            InvalidMessage: a value is out of its bounds or a name is unknown.
+
+        """
+        named = os.environ if env is None else env
+        values: dict[str, Any] = {
+            field: named[PREFIX + field.upper()] for field in cls.model_fields if PREFIX + field.upper() in named
+        }
+        if given is not None:
+            values |= given.model_dump(exclude_unset=True)
+        try:
+            return cls.model_validate(values | dict(overrides))
+        except ValidationError as error:
+            msg = f"settings: {error}"
+            raise InvalidMessage(msg) from error
+
+    @classmethod
+    def agenium(cls, **overrides: Any) -> Self:
+        """Return the preset of the Agenium outbox: 1,000 pending, no jitter, unreachable peers spend the budget."""
+        return cls.model_validate({"max_pending": 1000, "retry_jitter": 0.0, "unreachable": "spend"} | overrides)
+
+
+def disabled(env: Mapping[str, str] | None = None) -> bool:
+    """Return whether ONCEWARD_DISABLED switches sending and receiving off in this process."""
+    named = os.environ if env is None else env
+    return named.get(PREFIX + "DISABLED", "").strip().lower() in {"1", "true", "yes", "on"}

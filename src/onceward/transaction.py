@@ -1,0 +1,115 @@
+"""A transaction in the user's hands: SQL of their own and mail, one commit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from onceward.errors import StoreError, StoreFault
+from onceward.sender import Options, Sender
+from onceward.tx import Tx
+
+Bindings = Sequence[Any] | Mapping[str, Any] | None
+
+
+class Transaction:
+    """
+    Your statements and your messages, committed together or not at all.
+
+    It belongs to the block, or the handler, that it was opened for; COMMIT and
+    ROLLBACK are the block's business.
+    """
+
+    def __init__(self, tx: Tx, sender: Sender, session: str) -> None:
+        self._tx, self._sender, self._session = tx, sender, session
+        self._open = True
+
+    def execute(self, sql: str, bindings: Bindings = None) -> list[tuple[Any, ...]]:
+        """
+        Run *sql* and return all its rows.
+
+        Raises:
+            apsw.Error: what SQLite says of your statement.
+            StoreError: the file itself failed, or the block is over.
+
+        """
+        tx = self._alive()
+        try:
+            found = tx.rows(sql, bindings)
+        except Exception as error:
+            raise self._sender.mapped(error) from error
+        self._still(tx)
+        return found
+
+    def executemany(self, sql: str, bindings: Iterable[Any]) -> None:
+        """Run *sql* once for each of *bindings*."""
+        tx = self._alive()
+        try:
+            tx.many(sql, bindings)
+        except Exception as error:
+            raise self._sender.mapped(error) from error
+        self._still(tx)
+
+    def send(
+        self,
+        to: str,
+        body: object,
+        *,
+        type: str | None = None,  # noqa: A002 - the wire's word
+        topic: str | None = None,
+        key: str | None = None,
+        priority: str = "normal",
+        ttl: float | None = None,
+        delay: float | None = None,
+        reply_to: str | None = None,
+        correlation_id: str | None = None,
+        causation_id: str | None = None,
+        headers: Mapping[str, str | int | bool] | None = None,
+        ordering_key: str | None = None,
+        message_id: str | None = None,
+    ) -> str:
+        """
+        Promise a message with this transaction; return its id, which exists before the commit.
+
+        Spans are seconds. The same *key* with the same body returns the id of
+        the first; with another body it raises Conflict.
+
+        Raises:
+            SendError: see its subclasses; this message was not written, the transaction goes on.
+
+        """
+        options = Options(
+            type=type, topic=topic, key=key, priority=priority, ttl=ttl, delay=delay, reply_to=reply_to, correlation_id=correlation_id,
+            causation_id=causation_id, headers=headers, ordering_key=ordering_key, message_id=message_id,
+        )  # fmt: skip
+        return self.put(to, body, options)
+
+    def put(self, to: str, body: object, options: Options) -> str:
+        """Promise a message whose options are a value already."""
+        tx = self._alive()
+        draft = self._sender.draft(self._session, to, body, options)
+        try:
+            return self._sender.put(tx, draft)
+        except Exception as error:
+            raise self._sender.mapped(error) from error
+
+    def publish(self, topic: str, body: object, **options: Any) -> list[str]:
+        """Send *body* to every peer that subscribed to *topic*; return the ids, none where nobody did."""
+        named = Options(topic=topic, **options)
+        return [self.put(peer, body, named) for peer in self._sender.subscribers(topic)]
+
+    def _alive(self) -> Tx:
+        if not self._open:
+            msg = "this transaction is over: begin another"
+            raise StoreError(msg)
+        return self._tx
+
+    @staticmethod
+    def _still(tx: Tx) -> None:
+        if not tx.alive:
+            msg = "the statement ended the transaction: leave COMMIT and ROLLBACK to the block; nothing of it was kept"
+            raise StoreFault(msg)
+
+    def finish(self) -> None:
+        """Take the transaction out of the user's hands."""
+        self._open = False

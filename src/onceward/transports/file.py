@@ -1,0 +1,88 @@
+"""Writes parcels straight into the recipient's file: it need not run, it will find its mail."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from threading import Lock
+from typing import Final
+
+from onceward.errors import OncewardError, Refused, StoreError, Unreachable, WrongAgent
+from onceward.guard import canonical, file_key
+from onceward.parcel import Answer, Parcel
+from onceward.transport import Accept, Features
+
+SCHEME: Final = "file:"
+OPEN_MAX: Final = 128
+
+Opened = tuple[Accept, Callable[[], None]]
+"""How to hand a parcel to an open file, and how to close it."""
+
+
+class FileTransport:
+    """
+    One transaction of the recipient's file per parcel.
+
+    The peer's file is opened with the peer's own durability and open barrier,
+    so a receipt means what it says whoever wrote it.
+    """
+
+    features = Features(schemes=frozenset({"file"}))
+
+    def __init__(self, open_file: Callable[[Path, str], Opened]) -> None:
+        self._open_file = open_file
+        self._open: OrderedDict[Path, Opened] = OrderedDict()
+        self._lock = Lock()
+
+    def deliver(self, url: str, parcel: Parcel) -> Answer:
+        """
+        Commit the parcel into the file at *url*.
+
+        Raises:
+            Unreachable: there is no such file yet, or others hold it.
+            Refused: the file belongs to another agent or cannot be used.
+
+        """
+        path = canonical(url.removeprefix(SCHEME))
+        try:
+            return self._accept_of(path, parcel.recipient)(parcel)
+        except (Refused, Unreachable):
+            raise
+        except WrongAgent as error:
+            raise Refused(str(error)) from error
+        except OncewardError as error:
+            self._forget(path)
+            raise Unreachable(f"{type(error).__name__}: {error}") from error
+
+    def _accept_of(self, path: Path, agent: str) -> Accept:
+        with self._lock:
+            if path in self._open and file_key(path) is not None:
+                self._open.move_to_end(path)
+                return self._open[path][0]
+        if file_key(path) is None:
+            self._forget(path)
+            msg = f"no file {path}: its agent has not been created yet"
+            raise Unreachable(msg)
+        opened = self._open_file(path, agent)
+        with self._lock:
+            twice, self._open[path] = self._open.get(path), opened
+            idle = [self._open.popitem(last=False)[1] for _ in range(len(self._open) - OPEN_MAX)]
+        for stale in ([twice] if twice else []) + idle:
+            stale[1]()
+        return opened[0]
+
+    def _forget(self, path: Path) -> None:
+        with self._lock:
+            opened = self._open.pop(path, None)
+        if opened is not None:
+            with suppress(StoreError):
+                opened[1]()
+
+    def close(self) -> None:
+        """Close every file that was opened to deliver."""
+        for path in list(self._open):
+            self._forget(path)
+
+

@@ -1,0 +1,74 @@
+"""An open transaction, as the rest of the house sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, cast
+
+from onceward.clock import Millis
+
+
+class Handle(Protocol):
+    """The part of an apsw connection that writing needs."""
+
+    in_transaction: bool
+
+    def execute(self, sql: str, bindings: Any = None) -> Any:
+        """Run *sql*."""
+        ...
+
+    def executemany(self, sql: str, bindings: Any) -> Any:
+        """Run *sql* for each of *bindings*."""
+        ...
+
+    def changes(self) -> int:
+        """Return how many rows the last statement changed."""
+        ...
+
+
+class Tx:
+    """An open transaction: run SQL, and say what is to happen after the commit."""
+
+    __slots__ = ("_handle", "effects", "message_ids", "now")
+
+    def __init__(self, handle: Handle, now: Millis) -> None:
+        self._handle = handle
+        self.now = now
+        self.effects: list[Callable[[], None]] = []
+        self.message_ids: list[str] = []
+
+    def rows(self, sql: str, bindings: Any = None) -> list[tuple[Any, ...]]:
+        """Run *sql* and return all rows; nothing stays open behind it."""
+        return cast("list[tuple[Any, ...]]", self._handle.execute(sql, bindings).fetchall())
+
+    def run(self, sql: str, bindings: Any = None) -> int:
+        """Run one changing statement and return how many rows it changed."""
+        self._handle.execute(sql, bindings)
+        return self._handle.changes()
+
+    def many(self, sql: str, bindings: Any) -> None:
+        """Run one statement for each of *bindings*."""
+        self._handle.executemany(sql, bindings)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the transaction is still open; SQLite may have rolled it back on an I/O error."""
+        return self._handle.in_transaction
+
+    def after(self, effect: Callable[[], None]) -> None:
+        """Call *effect* once the commit is done; never if it is rolled back."""
+        self.effects.append(effect)
+
+    def savepoint(self) -> None:
+        """Open an inner unit that can be undone alone."""
+        self._handle.execute("SAVEPOINT job")
+
+    def keep(self) -> None:
+        """End the inner unit, its writes joining the transaction's."""
+        self._handle.execute("RELEASE job")
+
+    def undo(self) -> None:
+        """End the inner unit without its writes; nothing to do where SQLite undid everything already."""
+        if self.alive:
+            self._handle.execute("ROLLBACK TO job")
+            self._handle.execute("RELEASE job")

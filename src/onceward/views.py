@@ -1,0 +1,204 @@
+"""Typed reads over the public views; nothing here changes or consumes anything."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from onceward.clock import Millis
+from onceward.db import Database
+from onceward.errors import InvalidMessage
+from onceward.frame import Frame
+from onceward.lanes import NEXT_DUE
+
+COLUMNS: Final = "id, sender, recipient, session, type, topic, priority, state, attempts, at, reason, frame, box"
+PAST: Final = """
+SELECT id, sender, recipient, session, type, topic, priority, state, attempts, created_at AS at, reason, frame, 'out' AS box
+  FROM outbox_view
+UNION ALL
+SELECT id, sender, recipient, session, type, topic, priority, state, attempts, received_at AS at, reason, frame, 'in' AS box
+  FROM inbox_view
+UNION ALL
+SELECT id, sender, recipient, session, type, topic, priority, 'dead' AS state, attempts, created_at AS at, reason, frame, origin AS box
+  FROM dead_letter_view
+"""
+HISTORY: Final = f"SELECT {COLUMNS} FROM ({PAST}) WHERE {{where}} ORDER BY at DESC, id DESC LIMIT :limit OFFSET :offset"
+COUNT: Final = f"SELECT count(*) FROM ({PAST}) WHERE {{where}}"
+ONE: Final = f"SELECT {COLUMNS} FROM ({PAST}) WHERE id = :id"
+THREAD: Final = f"""
+SELECT {COLUMNS} FROM ({PAST})
+ WHERE id = :root OR frame ->> '$.correlationid' = :root OR frame ->> '$.causationid' = :root
+ ORDER BY at, id
+"""
+STATS: Final = "SELECT * FROM stats_view"
+STATS_COLUMNS: Final = "SELECT name FROM pragma_table_info('stats_view')"
+RESOLVE: Final = """
+SELECT coalesce((SELECT state FROM outbox_view WHERE id = :id),
+                (SELECT 'dead' FROM dead_letters WHERE origin = 'outbox' AND id = :id), 'absent')
+"""
+PEERS: Final = """
+SELECT name, url, epoch, number, in_flight, breaker, failures, due_at, last_error, seen_at, stream_number FROM peer_view ORDER BY name
+"""
+DEAD: Final = """
+SELECT id, origin, sender, recipient, session, type, topic, priority, reason, last_error, attempts, created_at, dead_at, late, frame
+  FROM dead_letter_view
+ WHERE (:reason IS NULL OR reason = :reason) AND (:peer IS NULL OR sender = :peer OR recipient = :peer) AND (:id IS NULL OR id = :id)
+ ORDER BY seq LIMIT :limit
+"""
+FILTERS: Final = {
+    "session": "session = :session",
+    "sender": "sender = :sender",
+    "recipient": "recipient = :recipient",
+    "type": "type = :type",
+    "topic": "topic = :topic",
+    "state": "state = :state",
+    "since": "at >= :since",
+    "until": "at < :until",
+}
+LONGEST: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """A message as a row tells it, sent (``box`` out), received (in) or dead."""
+
+    id: str
+    sender: str
+    recipient: str
+    session: str
+    type: str
+    topic: str | None
+    priority: str
+    state: str
+    attempts: int
+    at: Millis
+    reason: str | None
+    frame: str
+    box: str
+
+    @property
+    def body(self) -> Any:
+        """The body as plain values; bytes stay base64 text."""
+        frame = Frame.parse(self.frame)
+        return frame.data if frame.data_base64 is None else frame.data_base64
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of a longer answer."""
+
+    messages: list[Past]
+    total_count: int
+    has_more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PeerInfo:
+    """How a peer stands."""
+
+    name: str
+    url: str | None
+    epoch: str
+    number: int
+    in_flight: int
+    breaker: str
+    failures: int
+    due_at: Millis | None
+    last_error: str | None
+    seen_at: Millis | None
+    stream_number: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A message that ended badly, whole."""
+
+    id: str
+    origin: str
+    sender: str
+    recipient: str
+    session: str
+    type: str
+    topic: str | None
+    priority: str
+    reason: str
+    last_error: str | None
+    attempts: int
+    created_at: Millis
+    dead_at: Millis
+    late: str | None
+    frame: str
+
+
+def history(db: Database, *, limit: int = 100, offset: int = 0, **filters: Any) -> Page:
+    """
+    Return sent and received messages, newest first.
+
+    Filters, all of which must hold: session, sender, recipient, type, topic,
+    state, since and until (milliseconds).
+
+    Raises:
+        InvalidMessage: a filter of that name does not exist.
+
+    """
+    unknown = set(filters) - set(FILTERS)
+    if unknown or limit < 0 or offset < 0:
+        msg = f"history filters are {', '.join(FILTERS)}, limit and offset not negative; got {sorted(unknown)}"
+        raise InvalidMessage(msg)
+    chosen = {name: value for name, value in filters.items() if value is not None}
+    where = " AND ".join(FILTERS[name] for name in chosen) or "1"
+    rows = db.read(HISTORY.format(where=where), chosen | {"limit": limit, "offset": offset})
+    [(total,)] = db.read(COUNT.format(where=where), chosen)
+    return Page([Past(*row) for row in rows], total, total > offset + len(rows))
+
+
+def thread(db: Database, message_id: str) -> list[Past]:
+    """Return every message of the conversation that *message_id* belongs to, oldest first."""
+    found = [Past(*row) for row in db.read(ONE, {"id": message_id})]
+    if not found:
+        return []
+    frame = Frame.parse(found[0].frame)
+    root = frame.correlationid or frame.causationid or frame.id
+    return [Past(*row) for row in db.read(THREAD, {"root": root})]
+
+
+def find(db: Database, message_id: str) -> Past | None:
+    """Return one message of this file, None where it is unknown."""
+    rows = db.read(ONE, {"id": message_id})
+    return Past(*rows[0]) if rows else None
+
+
+def stats(db: Database) -> dict[str, int]:
+    """Return the totals and the present numbers of one file."""
+    names = [name for (name,) in db.read(STATS_COLUMNS)]
+    [row] = db.read(STATS)
+    found = dict(zip(names, row, strict=True))
+    return found | {"totalRetries": found["total_retries"]}
+
+
+def resolve(db: Database, message_id: str) -> str:
+    """Return the state of a message we sent: pending, sending, sent, acked, failed, cancelled, dead, or absent."""
+    [(state,)] = db.read(RESOLVE, {"id": message_id})
+    return str(state)
+
+
+def peers(db: Database) -> list[PeerInfo]:
+    """Return all peers by name."""
+    return [PeerInfo(*row) for row in db.read(PEERS)]
+
+
+def dead_letters(
+    db: Database, *, reason: str | None = None, peer: str | None = None, message_id: str | None = None, limit: int = 100
+) -> list[DeadLetter]:
+    """Return dead letters, oldest first."""
+    named = {"reason": reason, "peer": peer, "id": message_id, "limit": limit}
+    return [DeadLetter(*row) for row in db.read(DEAD, named)]
+
+
+def until_due(db: Database, left: float | None) -> float | None:
+    """Return how long a reader may wait before some lane is due again, at most *left* seconds."""
+    [(due_at,)] = db.read(NEXT_DUE)
+    if due_at is None:
+        return left
+    wait = max(0.001, (due_at - db.now()) / 1000)
+    return wait if left is None else min(wait, left)

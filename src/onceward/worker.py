@@ -1,0 +1,242 @@
+"""The worker: inbox to handler to settle. It leases lanes, so no message is in two hands and each lane keeps its order."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from concurrent.futures import CancelledError
+from contextlib import suppress
+from dataclasses import dataclass
+from threading import Event as Flag
+from threading import Lock, Thread
+from typing import Any, Final
+
+from onceward import inbox, lanes
+from onceward.context import Context
+from onceward.db import Database
+from onceward.dispatcher import FROZEN
+from onceward.errors import InvalidMessage, OncewardError, StoreClosed
+from onceward.events import DeadLettered, Event, Processed, Retried
+from onceward.group import Group
+from onceward.agent import Agent
+from onceward.hooks import Hooks
+from onceward.ids import new_token
+from onceward.inbox import Leased, Wanted
+from onceward.invoke import Loop, Prepared, call, prepare, verdict
+from onceward.lanes import LaneLease
+from onceward.lifecycle import Again, Dead, Done, Settlement
+from onceward.message import Message
+from onceward.policy import RetryPolicy, retry_policy
+from onceward.sender import Sender
+from onceward.settings import Settings, disabled
+from onceward.tx import Tx
+
+QUICK: Final = 0.05
+SLOW: Final = 0.5
+TICK: Final = 0.02
+
+
+@dataclass(slots=True)
+class _Run:
+    """The handler that runs now, as the heartbeat sees it."""
+
+    started: float
+    limit: float
+    context: Context
+
+
+class Worker:
+    """One thread that claims lanes and runs their messages through the agent's handlers."""
+
+    def __init__(
+        self,
+        db: Database,
+        agent: Agent,
+        *,
+        settings: Settings,
+        hooks: Hooks,
+        sender: Sender,
+        rng: random.Random,
+        loop: Loop,
+        policy: RetryPolicy | None = None,
+    ) -> None:
+        self._db, self._agent, self._settings, self._hooks = db, agent, settings, hooks
+        self._sender, self._rng, self._loop = sender, rng, loop
+        self._policy = policy or retry_policy(settings, retries=settings.handler_retries)
+        self.owner = new_token()
+        self._group = Group(db, share_for=settings.share_commit_for, told=hooks.tell)
+        self._types = _only_types(agent)
+        self._flag, self._stopping, self._active = Flag(), Flag(), Flag()
+        self._size = 1
+        self._held: dict[int, LaneLease] = {}
+        self._lock = Lock()
+        self._run_now: _Run | None = None
+        self._threads: list[Thread] = []
+        self._unlisten: Callable[[], None] = lambda: None
+
+    # -- life -------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start claiming in the background, with a heartbeat beside it."""
+        self._unlisten = self._db.bell.listen("in", self._flag.set, version=self._db.version, poll=self._settings.safety_poll)
+        for target, name in ((self._work, "worker"), (self._beat, "heartbeat")):
+            thread = Thread(target=target, name=f"onceward-{name}-{self._db.agent}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def stop(self, timeout: float) -> None:
+        """Claim nothing more; wait up to *timeout* seconds for the running handler, give the rest back at once."""
+        self._stopping.set()
+        self._flag.set()
+        self._unlisten()
+        if self._threads:
+            self._threads[0].join(timeout)
+        self._active.set()
+
+    def _work(self) -> None:
+        while not self._stopping.is_set():
+            self._flag.clear()
+            wait: float | None = 1.0
+            try:
+                wait = 0.0 if self.round() else self._next_due()
+            except StoreClosed:
+                return
+            except OncewardError:
+                wait = 1.0  # a busy or failing file: its error was told to whoever waited for it
+            if wait != 0.0:
+                self._flag.wait(wait)
+
+    def _next_due(self) -> float | None:
+        if self.frozen():
+            return 1.0
+        [(due_at,)] = self._db.read(lanes.NEXT_DUE)
+        return None if due_at is None else max(0.001, (due_at - self._db.now()) / 1000)
+
+    def frozen(self) -> bool:
+        """Whether the kill-switch forbids claiming."""
+        return disabled() or self._db.read(FROZEN)[0][0] is not None
+
+    # -- working ----------------------------------------------------------------------------
+
+    def round(self) -> int:
+        """Claim what is ready, handle and settle it; return how many messages were claimed."""
+        if self.frozen() or not self._db.read(lanes.SOME_READY, (self._db.now(),))[0][0]:
+            return 0
+        wanted = Wanted(messages=self._size, types=self._types)
+        lease_for = round(1000 * self._settings.lease)
+        claimed = self._db.write(lambda tx: inbox.claim(tx, wanted, owner=self.owner, until=tx.now + lease_for))
+        total = sum(map(len, claimed))
+        if total:
+            started = time.monotonic()
+            self._handle_all(claimed)
+            self._adapt(total, time.monotonic() - started)
+        return total
+
+    def _adapt(self, total: int, took: float) -> None:
+        """Claim more where handlers are quick, one at a time where they are slow: others want lanes too."""
+        if took > SLOW:
+            self._size = 1
+        elif took < QUICK and total >= self._size:
+            self._size = min(self._size * 4, self._settings.claim_messages)
+
+    def _handle_all(self, claimed: list[list[Leased]]) -> None:
+        self._held = {lane[0].lane.lane_id: lane[0].lane for lane in claimed}
+        self._group.lost = False
+        self._active.set()
+        untouched = list(claimed)
+        try:
+            while untouched and not self._stopping.is_set() and not self._group.lost:
+                self._handle_lane(untouched.pop(0))
+        finally:
+            self._active.clear()
+            self._group.commit()
+            self._held = {}
+            self._give_back(untouched)
+
+    def _give_back(self, untouched: list[list[Leased]]) -> None:
+        leases = {lane[0].lane.lane_id: (lane[0].lane, lane[0].lane.attempts - 1) for lane in untouched}
+        if leases:
+            with suppress(OncewardError):
+                self._db.write(lambda tx: inbox.release(tx, leases))
+
+    def _handle_lane(self, messages: list[Leased]) -> None:
+        for index, leased in enumerate(messages):
+            settlement, events = self._handle(leased)
+            rest = [] if self._stopping.is_set() else [m.seq for m in messages[index + 1 :]]
+            self._group.end(leased, settlement, rest=rest, events=events)
+            if self._group.due:
+                self._group.commit()
+            if isinstance(settlement, Again) or self._group.lost or self._stopping.is_set():
+                return
+
+    def _handle(self, leased: Leased) -> tuple[Settlement, list[Event]]:
+        ready = prepare(self._agent, leased, self._db.now(), self._policy)
+        settlement = self._run(ready, leased) if isinstance(ready, Prepared) else ready
+        return settlement, self._events(leased, settlement)
+
+    def _run(self, ready: Prepared, leased: Leased) -> Settlement:
+        context = Context(Message(leased, ready.frame, ready.body, None), self._group, self._sender, lambda s: self._extend(leased, s))
+        limit = ready.handler.max_runtime or self._settings.max_runtime
+        self._run_now = _Run(time.monotonic(), limit, context)
+        try:
+            answer = call(ready, context, self._loop)
+            if answer is not None:
+                context.reply(answer)
+        except (Exception, CancelledError) as error:  # noqa: BLE001 - every exception is a verdict about this message
+            self._group.undo()
+            return verdict(error, ready, leased, self._db.now(), self._policy, self._rng)
+        finally:
+            self._run_now = None
+            context.close()
+        return Done()
+
+    def _extend(self, leased: Leased, seconds: float) -> None:
+        self._db.write(lambda tx: lanes.prolong(tx, leased.lane, until=tx.now + round(1000 * seconds)))
+
+    def _events(self, leased: Leased, settlement: Settlement) -> list[Event]:
+        named: dict[str, Any] = {"agent": self._db.agent, "at": self._db.now(), "message_id": leased.id, "peer": leased.sender}
+        match settlement:
+            case Done(outcome=outcome) if self._hooks.wanted(Processed):
+                return [Processed(**named, outcome=outcome)]
+            case Dead(reason=reason, error=error) if self._hooks.wanted(DeadLettered):
+                return [DeadLettered(**named, reason=reason, error=error)]
+            case Again(due_at=due_at, error=error) if self._hooks.wanted(Retried):
+                return [Retried(**named, attempt=leased.attempt, error=error, due_at=due_at)]
+        return []
+
+    # -- heartbeat --------------------------------------------------------------------------
+
+    def _beat(self) -> None:
+        every = max(0.05, self._settings.lease / 3)
+        beaten = time.monotonic()
+        while not self._stopping.is_set() or self._held:
+            if not self._active.wait(every):
+                continue
+            if not self._held and self._stopping.is_set():
+                return
+            with suppress(OncewardError):
+                due = time.monotonic() - beaten >= every
+                beaten = time.monotonic() if due else beaten
+                self._group.upkeep(self._prolong if due else None)
+            time.sleep(TICK)
+
+    def _prolong(self, tx: Tx) -> None:
+        """Keep the leases of this round, unless its handler has run for longer than it may."""
+        run = self._run_now
+        if run is not None and time.monotonic() - run.started > run.limit:
+            if run.context.cancel is not None:
+                run.context.cancel()
+            return
+        for lane in list(self._held.values()):
+            lanes.prolong(tx, lane, until=tx.now + round(1000 * self._settings.lease))
+
+
+def _only_types(agent: Agent) -> tuple[str, ...] | None:
+    if agent.unhandled == "dead":
+        return None
+    wild = [h.pattern for h in agent.handlers if "*" in h.pattern or "#" in h.pattern]
+    if wild:
+        msg = f"agent {agent.name} leaves unhandled mail waiting, so its handlers need exact types, not {wild[0]!r}"
+        raise InvalidMessage(msg)
+    return tuple(h.pattern for h in agent.handlers)

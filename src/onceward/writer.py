@@ -1,0 +1,381 @@
+"""
+One writer per process and file: who gets the turn commits everybody's work.
+
+Writers queue. The one at the head opens a transaction, runs the work of all
+that wait (a savepoint each), commits once and wakes them. A lone writer pays
+nothing for it. Work that is handed in may run twice when a COMMIT's outcome
+was lost, so it must be repeatable: inserts by id, settles by token.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from threading import Lock, get_ident
+from typing import Any, Final, Generic, Protocol, TypeVar, cast
+
+from onceward.clock import Millis
+from onceward.errors import Busy, ForkedProcess, OutcomeUnknown, StoreClosed, StoreError, StoreFault
+from onceward.tx import Handle, Tx
+
+T = TypeVar("T")
+GROUP_MAX: Final = 512
+
+
+class Store(Protocol):
+    """What the writer asks of the database it writes to."""
+
+    def handle(self, deadline: float) -> Handle:
+        """Return the connection, its busy handler set to *deadline*."""
+        ...
+
+    def now(self) -> Millis:
+        """Return the file's time, which never runs backwards."""
+        ...
+
+    def orphaned(self) -> bool:
+        """Return whether the last commit went to a file that nobody will find."""
+        ...
+
+    def reopen(self) -> None:
+        """Open the file anew, with an open barrier."""
+        ...
+
+    def mapped(self, error: BaseException) -> BaseException:
+        """Return what a foreign error means."""
+        ...
+
+
+class _Job(Generic[T]):
+    """One unit of work in the queue; ``work`` is None for a caller that wants the turn itself."""
+
+    __slots__ = ("done", "effects", "error", "gate", "ids", "result", "work")
+
+    def __init__(self, work: Callable[[Tx], T] | None) -> None:
+        self.work = work
+        self.ids: list[str] = []
+        self.result: T | None = None
+        self.error: BaseException | None = None
+        self.effects: list[Callable[[], None]] = []
+        self.done = False
+        self.gate: Any = None
+
+    def outcome(self) -> T:
+        if self.error is not None:
+            raise self.error
+        for effect in self.effects:
+            effect()
+        return cast("T", self.result)
+
+    def finish(self) -> None:
+        self.done = True
+        if self.gate is not None:
+            self.gate.release()
+
+
+class Writer:
+    """The turnstile in front of one database's writing connection."""
+
+    def __init__(self, store: Store, timeout: float) -> None:
+        self._store, self._timeout = store, timeout
+        self._mutex = Lock()
+        self._queue: deque[_Job[Any]] = deque()
+        self._taken = False
+        self._owner = 0
+        self._tx: Tx | None = None
+        self._host: _Job[Any] | None = None
+        self._pid = os.getpid()
+        self._closed = False
+        self._interrupt: BaseException | None = None
+
+    @property
+    def held(self) -> bool:
+        """Whether this very thread has a transaction open."""
+        return self._owner == get_ident()
+
+    def write(self, work: Callable[[Tx], T]) -> T:
+        """
+        Run *work* in a transaction of its own, or as a savepoint of the caller's, and commit it.
+
+        Raises:
+            Busy: others held the file for the whole deadline; nothing was written.
+            OutcomeUnknown: COMMIT raised twice; the error names the messages that may be there.
+            BaseException: whatever *work* raised; its writes were rolled back.
+
+        """
+        if self.held:
+            with self._savepoint() as tx:
+                return work(tx)
+        job = _Job(work)
+        deadline = self._enter(job)
+        if not job.done:
+            try:
+                self._run([job, *self._drain()], deadline)
+            finally:
+                self._leave()
+        return job.outcome()
+
+    @contextmanager
+    def transaction(self) -> Iterator[Tx]:
+        """Open a transaction for the caller's own statements, or join the one this thread has open."""
+        if self.held:
+            with self._savepoint() as tx:
+                yield tx
+            return
+        tx = self.begin()
+        try:
+            yield tx
+        except BaseException:
+            self.rollback()
+            raise
+        self.commit()
+
+    def begin(self) -> Tx:
+        """Take the turn and open a transaction; ``commit`` or ``rollback`` must follow, from any thread."""
+        job: _Job[Any] = _Job(None)
+        deadline = self._enter(job)
+        try:
+            tx = self._begin(deadline)
+        except BaseException:
+            self._leave()
+            raise
+        self._host = job
+        return tx
+
+    def commit(self) -> None:
+        """
+        End what ``begin`` opened, together with the work of those who wait.
+
+        Raises:
+            OutcomeUnknown: COMMIT raised; ask ``resolve`` for the messages it names.
+
+        """
+        host, tx = cast("_Job[Any]", self._host), cast("Tx", self._tx)
+        try:
+            if not tx.alive:
+                msg = "the transaction was ended inside its block: leave COMMIT and ROLLBACK to the block"
+                raise StoreFault(msg)
+            host.effects, host.ids = tx.effects, tx.message_ids
+            batch = self._drain()
+            for job in batch:
+                self._attempt(job, tx, nested=True)
+            self._commit(batch, host)
+        finally:
+            self._rollback()
+            self._leave()
+        host.outcome()
+
+    def rollback(self) -> None:
+        """Undo what was written since ``begin`` and give the turn away."""
+        self._rollback()
+        self._leave()
+
+    def park(self) -> None:
+        """Let no thread join the open transaction until somebody adopts it."""
+        self._owner = 0
+
+    def adopt(self) -> None:
+        """Make the calling thread the one whose work joins the open transaction."""
+        self._owner = get_ident()
+
+    def close(self) -> None:
+        """Let nobody in any more; waits for the one who is."""
+        self._enter(_Job(None))
+        self._closed = True
+        self._leave()
+
+    # -- the turn ---------------------------------------------------------------------------
+
+    def _enter(self, job: _Job[Any]) -> float:
+        """Return with the turn, or with the job done by somebody else."""
+        self.check()
+        deadline = time.monotonic() + self._timeout
+        with self._mutex:
+            if not self._taken:
+                self._taken = True
+                return deadline
+            gate = job.gate = Lock()
+            gate.acquire()
+            self._queue.append(job)
+        if not gate.acquire(timeout=self._timeout):
+            self._give_up(job)
+        if self._closed and not job.done:
+            self._leave()
+            self.check()
+        return deadline
+
+    def check(self) -> None:
+        """Raise ForkedProcess or StoreClosed where nothing may be done any more."""
+        if os.getpid() != self._pid:
+            msg = "this postbox was opened before fork(): open it anew in the child"
+            raise ForkedProcess(msg)
+        if self._closed:
+            msg = "the postbox is closed: open it again"
+            raise StoreClosed(msg)
+
+    def _give_up(self, job: _Job[Any]) -> None:
+        with self._mutex:
+            waiting = job in self._queue
+            if waiting:
+                self._queue.remove(job)
+        if waiting:
+            msg = "other work of this process held the file for the whole deadline; nothing was written, try again"
+            raise Busy(msg)
+        job.gate.acquire()  # it is being worked on at this very moment: its outcome is near
+
+    def _drain(self) -> list[_Job[Any]]:
+        found: list[_Job[Any]] = []
+        with self._mutex:
+            while self._queue and self._queue[0].work is not None and len(found) < GROUP_MAX:
+                found.append(self._queue.popleft())
+        return found
+
+    def _leave(self) -> None:
+        with self._mutex:
+            heir = self._queue.popleft() if self._queue else None
+            self._taken = heir is not None
+        if heir is not None:
+            heir.gate.release()
+        interrupt, self._interrupt = self._interrupt, None
+        if interrupt is not None:
+            raise interrupt
+
+    # -- the transaction --------------------------------------------------------------------
+
+    def _begin(self, deadline: float) -> Tx:
+        handle = self._store.handle(deadline)
+        try:
+            handle.execute("BEGIN IMMEDIATE")
+        except BaseException as error:
+            raise self._store.mapped(error) from error
+        self._tx = Tx(handle, self._store.now())
+        self._owner = get_ident()
+        return self._tx
+
+    def _run(self, batch: list[_Job[Any]], deadline: float) -> None:
+        """Run a batch in one transaction; every job ends with a result or an error."""
+        try:
+            tx = self._begin(deadline)
+        except BaseException as error:  # noqa: BLE001 - it is told to every waiting caller
+            self._fail(batch, error)
+            return
+        for job in batch:
+            self._attempt(job, tx, nested=len(batch) > 1)
+            if not tx.alive:
+                self._end()
+                self._fail(batch, job.error)
+                return
+        if all(job.error is not None for job in batch):
+            self._rollback()
+            self._fail(batch, None)
+        else:
+            self._commit(batch)
+
+    def _attempt(self, job: _Job[Any], tx: Tx, *, nested: bool) -> None:
+        work = cast("Callable[[Tx], Any]", job.work)
+        tx.effects, tx.message_ids = job.effects, job.ids = [], []
+        try:
+            if nested:
+                tx.savepoint()
+            job.result = work(tx)
+            if nested:
+                tx.keep()
+        except BaseException as error:  # noqa: BLE001 - it belongs to the job's caller
+            job.error = self._store.mapped(error)
+            if job.error is not error:
+                job.error.__cause__ = error
+            if nested:
+                tx.undo()
+
+    def _commit(self, batch: list[_Job[Any]], host: _Job[Any] | None = None) -> None:
+        """Commit; where that failed, repeat what can be repeated and tell the rest."""
+        error, certain = self._try_commit()
+        if error is not None:
+            if host is not None:
+                host.error = error if certain else _unknown(host, error)
+            for job in batch:
+                if job.error is None:
+                    self._repeat(job, error, certain=certain)
+        for job in batch:
+            job.finish()
+
+    def _try_commit(self) -> tuple[BaseException | None, bool]:
+        """Return COMMIT's error, if any, and whether it is certain that nothing was written."""
+        tx = cast("Tx", self._tx)
+        try:
+            tx.run("COMMIT")
+        except BaseException as error:  # noqa: BLE001 - classified here
+            if isinstance(error, KeyboardInterrupt):
+                self._interrupt = error
+                if not tx.alive:
+                    self._end()
+                    return None, True
+            return self._commit_failed(tx, error)
+        self._end()
+        if self._store.orphaned():
+            self._reopen()
+            return StoreFault("the commit went to a file that was taken away"), False
+        return None, True
+
+    def _commit_failed(self, tx: Tx, error: BaseException) -> tuple[BaseException, bool]:
+        mapped = self._store.mapped(error)
+        # A sync or checkpoint that failed says nothing about the commit; a full disk or a constraint came before it.
+        certain = tx.alive and not isinstance(mapped, StoreFault)
+        self._rollback()
+        if not certain:
+            self._reopen()
+        return mapped, certain
+
+    def _reopen(self) -> None:
+        with suppress(StoreError):  # the next writer meets the same error and tells its caller
+            self._store.reopen()
+
+    def _repeat(self, job: _Job[Any], first: BaseException, *, certain: bool) -> None:
+        try:
+            tx = self._begin(time.monotonic() + self._timeout)
+        except BaseException as error:  # noqa: BLE001 - told to the caller
+            job.error = error if certain else _unknown(job, first)
+            return
+        self._attempt(job, tx, nested=False)
+        if job.error is not None or not tx.alive:
+            self._rollback()
+            return
+        error, certain = self._try_commit()
+        if error is not None:
+            job.error = error if certain else _unknown(job, error)
+
+    def _end(self) -> None:
+        self._tx = None
+        self._owner = 0
+
+    def _rollback(self) -> None:
+        tx = self._tx
+        self._end()
+        if tx is not None and tx.alive:
+            tx.run("ROLLBACK")
+
+    @staticmethod
+    def _fail(jobs: list[_Job[Any]], error: BaseException | None) -> None:
+        for job in jobs:
+            job.error = error or job.error
+            job.finish()
+
+    @contextmanager
+    def _savepoint(self) -> Iterator[Tx]:
+        tx = cast("Tx", self._tx)
+        kept = len(tx.effects), len(tx.message_ids)
+        tx.savepoint()
+        try:
+            yield tx
+        except BaseException:
+            del tx.effects[kept[0] :], tx.message_ids[kept[1] :]
+            tx.undo()
+            raise
+        tx.keep()
+
+
+def _unknown(job: _Job[Any], error: BaseException) -> OutcomeUnknown:
+    return OutcomeUnknown(f"COMMIT: {error}; ask resolve(id), or send again with the same id", tuple(job.ids))

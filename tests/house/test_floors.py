@@ -1,0 +1,226 @@
+"""
+The house: which file stands on which floor, and which stairs lead from room to room of one floor.
+
+The two tables are the architecture document. A file may import any lower floor
+and, on its own floor, only along a stair that is listed here. So there is no
+cycle, and a reader who starts at the bottom never meets a word that is explained
+further up.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+
+import pytest
+
+FLOORS = {
+    "F0 words: values only": """
+        errors clock ids names payload frame parcel lifecycle events settings topics
+    """,
+    "F1 ground and contracts": """
+        guard connect tx writer db wake migrate transport policy hooks
+    """,
+    "F2 boxes and wings": """
+        outbox inbox lanes peers parcels dead_letters tickets receipts views retention invariants
+        transports/ observers/
+    """,
+    "F3 engines": """
+        dispatcher receiver worker group janitor
+    """,
+    "F4 the door": """
+        message session agent postbox aio context facade __init__
+    """,
+    "F5 windows": """
+        cli/ bench/ testing/
+    """,
+}
+"""Every room by floor, lowest first; a name that ends in / is a folder, whose rooms may know each other."""
+
+STAIRS = {
+    "names": "errors",
+    "payload": "errors names",
+    "frame": "clock errors names payload",
+}
+"""Which rooms of its own floor a room may import."""
+
+WINGS = ("transports", "observers")
+WIRING = "postbox"
+"""Implementations that nobody calls by name but the one room that wires them."""
+
+GUESTS = {
+    "apsw": "db connect",
+    "asyncio": "aio",
+    "cyclopts": "cli/",
+    "hypothesis": "testing/",
+    "pytest": "testing/",
+    "rich": "cli/",
+    "sqlite3": "",
+    "structlog": "observers/",
+}
+"""Which rooms may import a library that the rest of the house must not depend on."""
+
+SQL_ROOMS = ("F2 boxes and wings", "connect db migrate")
+"""SQL stands beside the verb that runs it: on this floor and in these rooms of the ground floor."""
+
+SQL = re.compile(
+    r"\bSELECT\s.*\bFROM\b|\bINSERT\s+(OR\s+\w+\s+)?INTO\b|\bUPDATE\s+\S+\s+SET\b|\bDELETE\s+FROM\b"
+    r"|\b(CREATE|DROP|ALTER)\s+(TEMP\s+)?(TABLE|VIEW|TRIGGER|INDEX)\b|\bPRAGMA\s+\w|\bBEGIN\s+(IMMEDIATE|EXCLUSIVE)\b"
+    r"|\b(ATTACH|DETACH)\s+DATABASE\b|\bSAVEPOINT\s+\S",
+    re.DOTALL,
+)
+
+
+def test_every_room_has_a_floor(trees: dict[str, ast.Module]) -> None:
+    """A new file is given a room in the table before anything else is said about it."""
+    homeless = [room for room in trees if _floor(room) is None]
+
+    assert [] == homeless, f"give it a room in FLOORS: {', '.join(homeless)}"
+
+
+def test_the_tables_name_only_what_exists(trees: dict[str, ast.Module]) -> None:
+    """A room that was torn down, or a stair that nobody climbs any more, leaves the tables."""
+    named = {entry for entries in FLOORS.values() for entry in entries.split()}
+    empty = sorted(entry for entry in named if not any(_in(room, entry) for room in trees))
+    unused = sorted(
+        f"{room} -> {target}"
+        for room, targets in STAIRS.items()
+        for target in targets.split()
+        if target not in set(_imports(room, trees))
+    )
+
+    assert ([], []) == (empty, unused)
+
+
+def test_imports_lead_down_or_along_listed_stairs(trees: dict[str, ast.Module]) -> None:
+    """No room imports a higher floor, nor a room of its own floor without a stair."""
+    offenders = [
+        f"{room} ({_floor(room)}) imports {target} ({_floor(target)})"
+        for room in trees
+        for target in _imports(room, trees)
+        if not _may_import(room, target)
+    ]
+
+    assert [] == offenders
+
+
+def test_no_room_imports_itself_in_a_circle(trees: dict[str, ast.Module]) -> None:
+    """The rooms can be read in one order in which everything is explained before it is used."""
+    graph = {room: set(_imports(room, trees)) - {room} for room in trees}
+
+    assert len(graph) == len(list(TopologicalSorter(graph).static_order()))
+
+
+def test_only_the_wiring_knows_the_wings(trees: dict[str, ast.Module]) -> None:
+    """A transport or an observer can be replaced because one room alone knows it by name."""
+    offenders = [
+        f"{room} imports {target}"
+        for room in trees
+        for target in _imports(room, trees)
+        if target.partition(".")[0] in WINGS and room != WIRING and not _same_folder(room, target)
+    ]
+
+    assert [] == offenders
+
+
+def test_guests_stay_in_their_rooms(trees: dict[str, ast.Module]) -> None:
+    """A library that only some rooms may know is imported nowhere else."""
+    offenders = [
+        f"{room} imports {guest}"
+        for room, tree in trees.items()
+        for guest in sorted(set(_foreign(tree)) & GUESTS.keys())
+        if not any(_in(room, entry) for entry in GUESTS[guest].split())
+    ]
+
+    assert [] == offenders
+
+
+def test_sql_stands_where_it_is_run(trees: dict[str, ast.Module]) -> None:
+    """Whoever asks "which statements touch this table" reads one floor."""
+    floor, ground = SQL_ROOMS
+    offenders = [
+        f"{room}:{line} {text!r:.60}"
+        for room, tree in trees.items()
+        if _floor(room) != floor and room not in ground.split()
+        for line, text in _strings(tree)
+        if SQL.search(text)
+    ]
+
+    assert [] == offenders
+
+
+@pytest.mark.parametrize(
+    ("text", "is_sql"),
+    [
+        ("SELECT seq FROM inbox", True),
+        ("DELETE FROM inbox", True),
+        ("INSERT OR IGNORE INTO peer VALUES (1)", True),
+        ("UPDATE outbox SET status = 1", True),
+        ("PRAGMA data_version", True),
+        ("select the peer from the list", False),
+        ("COMMIT raised: ask resolve(id)", False),
+    ],
+)
+def test_sql_is_told_from_prose(text: str, is_sql: bool) -> None:
+    """The pattern finds statements and leaves sentences alone."""
+    assert is_sql == bool(SQL.search(text))
+
+
+def _in(room: str, entry: str) -> bool:
+    folder = entry.removesuffix("/")
+    return room == folder or (entry.endswith("/") and room.startswith(f"{folder}."))
+
+
+def _floor(room: str) -> str | None:
+    return next((floor for floor, names in FLOORS.items() if any(_in(room, name) for name in names.split())), None)
+
+
+def _same_folder(room: str, target: str) -> bool:
+    return "." in f"{room}{target}" and room.partition(".")[0] == target.partition(".")[0]
+
+
+def _may_import(room: str, target: str) -> bool:
+    order = list(FLOORS)
+    here, there = _floor(room), _floor(target)
+    if here is None or there is None:
+        return True  # another test says so
+    if here == there:
+        return _same_folder(room, target) or target in STAIRS.get(room, "").split()
+    return order.index(there) < order.index(here)
+
+
+def _imports(room: str, trees: dict[str, ast.Module]) -> list[str]:
+    return sorted({_known(name, trees) for name in _modules(trees[room]) if name.partition(".")[0] == "onceward"})
+
+
+def _known(dotted: str, trees: dict[str, ast.Module]) -> str:
+    # "onceward.db.Db" names the room db; "onceward.Postbox" the door; "onceward.errors" the room errors.
+    inner = dotted.removeprefix("onceward").removeprefix(".")
+    while inner and inner not in trees:
+        inner = inner.rpartition(".")[0]
+    return inner or "__init__"
+
+
+def _foreign(tree: ast.Module) -> list[str]:
+    return [name.partition(".")[0] for name in _modules(tree)]
+
+
+def _modules(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: a relative import hides its floor"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _strings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    prose = {id(docstring) for node in ast.walk(tree) for docstring in _prose(node)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
+            yield node.lineno, node.value
+
+
+def _prose(node: ast.AST) -> Iterator[ast.Constant]:
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        yield node.value  # docstrings, also those under a constant
