@@ -2,6 +2,7 @@
 
 from onceward import errors
 from onceward.agent import Agent
+from onceward.aio import AsyncMessage, AsyncPostbox, AsyncSession, AsyncTransaction
 from onceward.context import AsyncContext, Context
 from onceward.errors import Drop, OncewardError, OutcomeUnknown, Reject, Retry
 from onceward.facade import Health
@@ -22,6 +23,10 @@ __all__ = [
     "Agent",
     "Answer",
     "AsyncContext",
+    "AsyncMessage",
+    "AsyncPostbox",
+    "AsyncSession",
+    "AsyncTransaction",
     "Context",
     "Drop",
     "Features",

@@ -53,7 +53,7 @@ class Postbox:
     Opening creates and migrates the file and, unless ``run=False``, starts the
     engines: a dispatcher, a janitor, and workers if the agent has handlers.
     Settings may be given as a ``Settings`` object, as keywords, or by
-    environment.
+    environment. Async handlers run on *loop*, or on a loop of the postbox.
 
     Raises:
         StoreUnusable: see its subclasses; nothing was changed.
@@ -73,6 +73,7 @@ class Postbox:
         rng: random.Random | None = None,
         transports: Mapping[str, Transport] | None = None,
         vfs: str | None = None,
+        loop: asyncio.AbstractEventLoop | None = None,
         **overrides: Any,
     ) -> None:
         self._settings = Settings.load(settings, overrides)
@@ -84,7 +85,8 @@ class Postbox:
         self._transports: dict[str, Transport] = dict(transports or {})
         self._transports.setdefault("file", FileTransport(self._open_file))
         self._transports.setdefault("memory", MemoryTransport())
-        self._lock, self._closed, self._loop = Lock(), False, None
+        self._lock, self._closed = Lock(), False
+        self._loop, self._loop_is_ours = loop, False
         self._wire(ids)
         if run:
             self._start()
@@ -170,9 +172,19 @@ class Postbox:
     def _own_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
-                self._loop = asyncio.new_event_loop()
+                self._loop, self._loop_is_ours = asyncio.new_event_loop(), True
                 Thread(target=self._loop.run_forever, name=f"onceward-loop-{self.agent}", daemon=True).start()
             return self._loop
+
+    @property
+    def db(self) -> Database:
+        """The open file itself, for windows and tests; its tables are ours, its views are yours."""
+        return self._db
+
+    @property
+    def settings(self) -> Settings:
+        """How this postbox behaves."""
+        return self._settings
 
     # -- sessions -----------------------------------------------------------------------------
 
@@ -312,7 +324,7 @@ class Postbox:
             del _doors[id(self._db)]
         for transport in self._transports.values():
             transport.close()
-        if self._loop is not None:
+        if self._loop is not None and self._loop_is_ours:
             self._loop.call_soon_threadsafe(self._loop.stop)
         self._db.close()
 

@@ -20,6 +20,7 @@ from onceward.sender import PLAIN, Options, Sender
 from onceward.settings import Settings
 from onceward.tickets import Ticket
 from onceward.transaction import Transaction
+from onceward.tx import Tx
 
 T = TypeVar("T")
 
@@ -49,11 +50,15 @@ class Session:
 
         """
         with self._db.transaction() as tx:
-            yours = Transaction(tx, self._sender, self.name)
+            yours = self.over(tx)
             try:
                 yield yours
             finally:
                 yours.finish()
+
+    def over(self, tx: Tx) -> Transaction:
+        """Return the user's view of a transaction that is open already."""
+        return Transaction(tx, self._sender, self.name)
 
     def send(
         self,
@@ -85,12 +90,16 @@ class Session:
             OutcomeUnknown: ask ``resolve``, or send again with the same key or id.
 
         """
-        options = Options(
-            type=type, topic=topic, key=key, priority=priority, ttl=ttl, delay=delay, reply_to=reply_to, correlation_id=correlation_id,
-            causation_id=causation_id, headers=headers, ordering_key=ordering_key, message_id=message_id,
-        )  # fmt: skip
-        draft = self._sender.draft(self.name, to, body, PLAIN if options == PLAIN else options)
-        return self._db.write(lambda tx: self._sender.put(tx, draft))
+        return self.sending(
+            to, body, type=type, topic=topic, key=key, priority=priority, ttl=ttl, delay=delay, reply_to=reply_to,
+            correlation_id=correlation_id, causation_id=causation_id, headers=headers, ordering_key=ordering_key, message_id=message_id,
+        )()  # fmt: skip
+
+    def sending(self, to: str, body: object, **options: Any) -> Callable[[], str]:
+        """Check and serialise a message at once; return the call that commits it."""
+        named = Options(**options)
+        draft = self._sender.draft(self.name, to, body, PLAIN if named == PLAIN else named)
+        return lambda: self._db.write(lambda tx: self._sender.put(tx, draft))
 
     def send_many(self, messages: Iterable[tuple[str, object]], **options: Any) -> list[str]:
         """Commit many (recipient, body) at once, in order, all or none; the options hold for each; returns their ids."""
@@ -142,13 +151,14 @@ class Session:
 
         """
         ticket_id = ticket if isinstance(ticket, str) else ticket.id
-        found = self._await(lambda: self._outlook(ticket_id), timeout)
+        found = self._await(lambda: self.outlook(ticket_id), timeout)
         if found is None:
             msg = f"no reply to {ticket_id} within {timeout} s: ask result() again later, a late reply is kept"
             raise AnswerTimeout(msg)
         return read_reply(ticket_id, found, reply)
 
-    def _outlook(self, ticket_id: str) -> tickets.Outlook | None:
+    def outlook(self, ticket_id: str) -> tickets.Outlook | None:
+        """Return how a request ended, None while its reply is awaited."""
         rows = self._db.read(tickets.LOOK, (ticket_id,))
         if not rows:
             msg = f"no request {ticket_id} is known here: it was never sent from this file, or was pruned"

@@ -15,21 +15,22 @@ from graphlib import TopologicalSorter
 import pytest
 
 FLOORS = {
-    "F0 words: values only": """
+    "F0 words": """
         errors clock ids names payload frame parcel lifecycle events settings topics
     """,
     "F1 ground and contracts": """
         guard connect tx writer db wake migrate transport policy hooks
     """,
     "F2 boxes and wings": """
-        outbox inbox lanes peers parcels dead_letters tickets receipts views retention invariants
+        counters dead_letters receipts lanes peers tickets outbox inbox parcels accept trail views retention invariants
         transports/ observers/
     """,
-    "F3 engines": """
-        dispatcher receiver worker group janitor
+    "F3 hands and engines": """
+        sender transaction message agent group context
+        desk invoke dispatcher receiver worker janitor
     """,
     "F4 the door": """
-        message session agent postbox aio context facade __init__
+        session facade postbox aio __init__
     """,
     "F5 windows": """
         cli/ bench/ testing/
@@ -38,9 +39,35 @@ FLOORS = {
 """Every room by floor, lowest first; a name that ends in / is a folder, whose rooms may know each other."""
 
 STAIRS = {
+    # words
     "names": "errors",
+    "topics": "errors",
     "payload": "errors names",
     "frame": "clock errors names payload",
+    "lifecycle": "clock",
+    "events": "clock",
+    "settings": "errors parcel",
+    # ground
+    "wake": "guard",
+    "writer": "tx",
+    "db": "connect guard migrate tx wake writer",
+    # boxes
+    "dead_letters": "counters",
+    "outbox": "counters",
+    "inbox": "counters dead_letters lanes receipts",
+    "parcels": "dead_letters outbox peers receipts",
+    "accept": "counters lanes outbox",
+    "views": "lanes",
+    # hands and engines
+    "transaction": "sender",
+    "context": "group message sender transaction",
+    "desk": "agent context message sender",
+    "invoke": "agent context",
+    "receiver": "dispatcher",
+    "worker": "agent context dispatcher group invoke message sender",
+    # the door
+    "postbox": "facade session",
+    "__init__": "facade postbox session",
 }
 """Which rooms of its own floor a room may import."""
 

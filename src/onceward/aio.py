@@ -1,0 +1,447 @@
+"""The same calls, awaitable: one line each, one hop per operation, one commit per loop tick."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar, overload
+
+from onceward import invariants, views
+from onceward.agent import Agent
+from onceward.crossing import Crossing
+from onceward.errors import AnswerTimeout, Drop, InvalidMessage, Reject, Retry, StoreClosed
+from onceward.facade import DeadLetters, Health, Peers
+from onceward.hooks import Hook
+from onceward.message import Message
+from onceward.names import DEFAULT_SESSION
+from onceward.postbox import Postbox
+from onceward.session import Session, read_reply
+from onceward.tickets import Ticket
+from onceward.transaction import Bindings, Transaction
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class AsyncTransaction:
+    """A transaction of one task: your statements and your messages, committed together or not at all."""
+
+    def __init__(self, yours: Transaction, crossing: Crossing) -> None:
+        self._yours, self._crossing = yours, crossing
+
+    async def execute(self, sql: str, bindings: Bindings = None) -> list[tuple[Any, ...]]:
+        """Run *sql* and return all its rows; see ``Transaction.execute``."""
+        return await self._crossing.call(lambda: self._yours.execute(sql, bindings))
+
+    async def executemany(self, sql: str, bindings: Iterable[Any]) -> None:
+        """Run *sql* once for each of *bindings*."""
+        await self._crossing.call(lambda: self._yours.executemany(sql, bindings))
+
+    async def send(self, to: str, body: object, **options: Any) -> str:
+        """Promise a message with this transaction; see ``Transaction.send``."""
+        return await self._crossing.call(lambda: self._yours.send(to, body, **options))
+
+    async def publish(self, topic: str, body: object, **options: Any) -> list[str]:
+        """Send to every peer that subscribed to *topic*; see ``Transaction.publish``."""
+        return await self._crossing.call(lambda: self._yours.publish(topic, body, **options))
+
+
+class AsyncMessage(Generic[T_co]):
+    """A message in your hands until its lease ends; see ``Message``."""
+
+    def __init__(self, message: Message[T_co], crossing: Crossing) -> None:
+        self._message, self._crossing = message, crossing
+        self.body: T_co = message.body
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the message itself knows: id, sender, session, type, topic, priority, attempt …."""
+        return getattr(self._message, name)
+
+    async def ack(self) -> None:
+        """Commit the processed mark; see ``Message.ack``."""
+        await self._crossing.call(self._message.ack)
+
+    async def retry(self, after: float | None = None, reason: str = "retry asked by reader") -> None:
+        """Put the message back; see ``Message.retry``."""
+        await self._crossing.call(lambda: self._message.retry(after, reason))
+
+    async def reject(self, reason: str = "rejected by reader") -> None:
+        """Make the message a dead letter; see ``Message.reject``."""
+        await self._crossing.call(lambda: self._message.reject(reason))
+
+    async def drop(self) -> None:
+        """End the message without effects; see ``Message.drop``."""
+        await self._crossing.call(self._message.drop)
+
+    async def extend(self, seconds: float) -> None:
+        """Keep the message for *seconds* from now; see ``Message.extend``."""
+        await self._crossing.call(lambda: self._message.extend(seconds))
+
+    async def reply(self, body: object) -> str:
+        """Answer the sender; see ``Message.reply``."""
+        return await self._crossing.call(lambda: self._message.reply(body))
+
+    async def __aenter__(self) -> Self:
+        """Work on the message."""
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
+        """Settle what is not settled yet, as ``with message:`` does."""
+        await self._crossing.call(lambda: self._message.__exit__(kind, error, trace))
+        return isinstance(error, Retry | Reject | Drop)
+
+
+class AsyncSession:
+    """One named conversation of an agent; see ``Session``."""
+
+    def __init__(self, session: Session, box: AsyncPostbox, crossing: Crossing) -> None:
+        self._session, self._box, self._crossing = session, box, crossing
+        self.name = session.name
+
+    @asynccontextmanager
+    async def begin(self) -> AsyncIterator[AsyncTransaction]:
+        """Open a transaction for this task; leaving the block commits, an exception undoes; see ``Session.begin``."""
+        async with self._crossing.block() as tx:
+            yours = self._session.over(tx)
+            try:
+                yield AsyncTransaction(yours, self._crossing)
+            finally:
+                yours.finish()
+
+    async def send(
+        self,
+        to: str,
+        body: object,
+        *,
+        type: str | None = None,  # noqa: A002 - the wire's word
+        topic: str | None = None,
+        key: str | None = None,
+        priority: str = "normal",
+        ttl: float | None = None,
+        delay: float | None = None,
+        reply_to: str | None = None,
+        correlation_id: str | None = None,
+        causation_id: str | None = None,
+        headers: Mapping[str, str | int | bool] | None = None,
+        ordering_key: str | None = None,
+        message_id: str | None = None,
+    ) -> str:
+        """Commit one message into the outbox, together with others of this tick; see ``Session.send``."""
+        work = self._session.sending(
+            to, body, type=type, topic=topic, key=key, priority=priority, ttl=ttl, delay=delay, reply_to=reply_to,
+            correlation_id=correlation_id, causation_id=causation_id, headers=headers, ordering_key=ordering_key, message_id=message_id,
+        )  # fmt: skip
+        return await self._crossing.write(work)
+
+    async def send_many(self, messages: Iterable[tuple[str, object]], **options: Any) -> list[str]:
+        """Commit many (recipient, body) at once; see ``Session.send_many``."""
+        return await self._crossing.call(lambda: self._session.send_many(messages, **options))
+
+    async def publish(self, topic: str, body: object, **options: Any) -> list[str]:
+        """Send to every peer that subscribed to *topic*; see ``Session.publish``."""
+        return await self._crossing.call(lambda: self._session.publish(topic, body, **options))
+
+    async def request(self, to: str, body: object, *, timeout: float | None = None, **options: Any) -> Ticket:  # noqa: ASYNC109 - stored
+        """Send a request and return its ticket; see ``Session.request``."""
+        return await self._crossing.write(lambda: self._session.request(to, body, timeout=timeout, **options))
+
+    async def ask(self, to: str, body: object, *, reply: type[T], timeout: float = 30.0, **options: Any) -> T:  # noqa: ASYNC109
+        """Send a request and wait for its reply; see ``Session.ask``."""
+        if self._crossing.inside:
+            msg = "ask inside an open transaction would wait for a message that is not committed: ask outside of it"
+            raise InvalidMessage(msg)
+        return await self.result(await self.request(to, body, timeout=timeout, **options), reply=reply, timeout=timeout)
+
+    async def result(self, ticket: Ticket | str, *, reply: type[T], timeout: float = 0.0) -> T:  # noqa: ASYNC109
+        """Return the reply to a ticket, waiting for it; see ``Session.result``."""
+        ticket_id = ticket if isinstance(ticket, str) else ticket.id
+        found = await self._box.wait(lambda: self._session.outlook(ticket_id), timeout)
+        if found is None:
+            msg = f"no reply to {ticket_id} within {timeout} s: ask result() again later, a late reply is kept"
+            raise AnswerTimeout(msg)
+        return read_reply(ticket_id, found, reply)
+
+    @overload
+    async def receive(self, type: type[T], timeout: float = 0.0) -> AsyncMessage[T] | None: ...  # noqa: A002, ASYNC109
+
+    @overload
+    async def receive(self, type: str | None = None, timeout: float = 0.0) -> AsyncMessage[Any] | None: ...  # noqa: A002, ASYNC109
+
+    async def receive(self, type: Any = None, timeout: float = 0.0) -> AsyncMessage[Any] | None:  # noqa: A002, ASYNC109
+        """Lease the next message of this session; see ``Session.receive``."""
+        found = await self._box.wait(lambda: self._session.receive(type), timeout)
+        return None if found is None else AsyncMessage(found, self._crossing)
+
+    async def messages(self, type: Any = None, timeout: float | None = None) -> AsyncIterator[AsyncMessage[Any]]:  # noqa: A002, ASYNC109
+        """Yield messages as they come; see ``Session.messages``."""
+        while (found := await self._box.wait(lambda: self._session.receive(type), timeout)) is not None:
+            yield AsyncMessage(found, self._crossing)
+
+    async def thread(self, message_id: str) -> list[views.Past]:
+        """Return the conversation that a message belongs to; see ``Session.thread``."""
+        return await self._crossing.call(lambda: self._session.thread(message_id))
+
+    async def history(self, **filters: Any) -> views.Page:
+        """Return past messages, newest first; see ``Session.history``."""
+        return await self._crossing.call(lambda: self._session.history(**filters))
+
+
+class AsyncPeers:
+    """Who is reached where; see ``Peers``."""
+
+    def __init__(self, peers: Peers, crossing: Crossing) -> None:
+        self._peers, self._crossing = peers, crossing
+
+    async def register(self, name: str, url: str) -> None:
+        """Reach *name* at *url* from now on."""
+        await self._crossing.call(lambda: self._peers.register(name, url))
+
+    async def forget(self, name: str) -> None:
+        """Drop a registered url."""
+        await self._crossing.call(lambda: self._peers.forget(name))
+
+    async def list(self) -> list[views.PeerInfo]:
+        """Return all peers by name."""
+        return await self._crossing.call(self._peers.list)
+
+    async def get(self, name: str) -> views.PeerInfo | None:
+        """Return one peer, None where it is unknown."""
+        return await self._crossing.call(lambda: self._peers.get(name))
+
+    async def close_breaker(self, name: str) -> None:
+        """Try the peer again at once."""
+        await self._crossing.call(lambda: self._peers.close_breaker(name))
+
+    async def subscribe(self, name: str, pattern: str) -> None:
+        """Let *name* have what is published here under *pattern*."""
+        await self._crossing.call(lambda: self._peers.subscribe(name, pattern))
+
+    async def unsubscribe(self, name: str, pattern: str) -> None:
+        """End a subscription."""
+        await self._crossing.call(lambda: self._peers.unsubscribe(name, pattern))
+
+
+class AsyncDeadLetters:
+    """Messages that ended badly here; see ``DeadLetters``."""
+
+    def __init__(self, letters: DeadLetters, crossing: Crossing) -> None:
+        self._letters, self._crossing = letters, crossing
+
+    async def list(self, *, reason: str | None = None, peer: str | None = None, limit: int = 100) -> list[views.DeadLetter]:
+        """Return dead letters, oldest first."""
+        return await self._crossing.call(lambda: self._letters.list(reason=reason, peer=peer, limit=limit))
+
+    async def get(self, message_id: str) -> views.DeadLetter | None:
+        """Return one dead letter, None where there is none of that id."""
+        return await self._crossing.call(lambda: self._letters.get(message_id))
+
+    async def replay(self, message_id: str, *, as_new: bool = False) -> str:
+        """Put a dead letter back on its way; see ``DeadLetters.replay``."""
+        return await self._crossing.call(lambda: self._letters.replay(message_id, as_new=as_new))
+
+    async def discard(self, message_id: str) -> bool:
+        """Forget a dead letter; say whether there was one."""
+        return await self._crossing.call(lambda: self._letters.discard(message_id))
+
+    async def purge(self, *, older_than: float) -> int:
+        """Forget the dead letters that died more than *older_than* seconds ago."""
+        return await self._crossing.call(lambda: self._letters.purge(older_than=older_than))
+
+
+class AsyncPostbox:
+    """
+    One agent's SQLite file, open, for asyncio.
+
+    ``async with AsyncPostbox(path, agent=…) as box``: opening, and every call
+    that touches the file, happens off the loop; async handlers run on it.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, agent: str | Agent | None = None, **arguments: Any) -> None:
+        self._path, self._agent, self._arguments = path, agent, arguments
+        self._opened: tuple[Postbox, Crossing] | None = None
+
+    async def open(self) -> Self:
+        """Open the file and start the engines; takes what ``Postbox`` takes."""
+        loop = asyncio.get_running_loop()
+        box = await asyncio.to_thread(lambda: Postbox(self._path, agent=self._agent, loop=loop, **self._arguments))
+        crossing = Crossing(box.db, loop)
+        self._opened = (box, crossing)
+        self.peers = AsyncPeers(box.peers, crossing)
+        """Who is reached where."""
+        self.dead_letters = AsyncDeadLetters(box.dead_letters, crossing)
+        """Messages that ended badly here."""
+        self._default = self.session()
+        return self
+
+    async def __aenter__(self) -> Self:
+        """Use the postbox for a block."""
+        return await self.open()
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Close it."""
+        await self.close()
+
+    @property
+    def _box(self) -> Postbox:
+        return self._both[0]
+
+    @property
+    def _crossing(self) -> Crossing:
+        return self._both[1]
+
+    @property
+    def _both(self) -> tuple[Postbox, Crossing]:
+        if self._opened is None:
+            msg = "the postbox is not open: use `async with`, or await open()"
+            raise StoreClosed(msg)
+        return self._opened
+
+    async def wait(self, look: Callable[[], T | None], seconds: float | None) -> T | None:
+        """Look, and look again whenever somebody committed, until there is something or *seconds* have passed."""
+        found = await self._crossing.call(look)
+        if found is not None or seconds == 0:
+            return found
+        deadline = None if seconds is None else time.monotonic() + seconds
+        rang, loop, db = asyncio.Event(), asyncio.get_running_loop(), self._box.db
+        stop = db.bell.listen("in", lambda: loop.call_soon_threadsafe(rang.set), version=db.version, poll=self._box.settings.safety_poll)
+        try:
+            while (found := await self._crossing.call(look)) is None:
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    return None
+                await _ring(rang, await self._crossing.call(lambda left=left: views.until_due(db, left)))  # type: ignore[misc]
+        finally:
+            stop()
+        return found
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._box.path
+
+    @property
+    def agent(self) -> str:
+        """Whose file it is."""
+        return self._box.agent
+
+    def session(self, name: str = DEFAULT_SESSION) -> AsyncSession:
+        """Return the conversation called *name*."""
+        return AsyncSession(self._box.session(name), self, self._crossing)
+
+    def begin(self) -> AbstractAsyncContextManager[AsyncTransaction]:
+        """Open a transaction in the default session."""
+        return self._default.begin()
+
+    async def send(self, to: str, body: object, **options: Any) -> str:
+        """Send in the default session; see ``Session.send``."""
+        return await self._default.send(to, body, **options)
+
+    async def send_many(self, messages: Iterable[tuple[str, object]], **options: Any) -> list[str]:
+        """Send many in the default session; see ``Session.send_many``."""
+        return await self._default.send_many(messages, **options)
+
+    async def publish(self, topic: str, body: object, **options: Any) -> list[str]:
+        """Publish in the default session; see ``Session.publish``."""
+        return await self._default.publish(topic, body, **options)
+
+    async def ask(self, to: str, body: object, *, reply: type[T], timeout: float = 30.0, **options: Any) -> T:  # noqa: ASYNC109
+        """Ask in the default session; see ``Session.ask``."""
+        return await self._default.ask(to, body, reply=reply, timeout=timeout, **options)
+
+    async def request(self, to: str, body: object, *, timeout: float | None = None, **options: Any) -> Ticket:  # noqa: ASYNC109
+        """Request in the default session; see ``Session.request``."""
+        return await self._default.request(to, body, timeout=timeout, **options)
+
+    async def result(self, ticket: Ticket | str, *, reply: type[T], timeout: float = 0.0) -> T:  # noqa: ASYNC109
+        """Return the reply to a ticket of any session; see ``Session.result``."""
+        return await self._default.result(ticket, reply=reply, timeout=timeout)
+
+    @overload
+    async def receive(self, type: type[T], timeout: float = 0.0) -> AsyncMessage[T] | None: ...  # noqa: A002, ASYNC109
+
+    @overload
+    async def receive(self, type: str | None = None, timeout: float = 0.0) -> AsyncMessage[Any] | None: ...  # noqa: A002, ASYNC109
+
+    async def receive(self, type: Any = None, timeout: float = 0.0) -> AsyncMessage[Any] | None:  # noqa: A002, ASYNC109
+        """Lease the next message of any session; see ``Session.receive``."""
+        found = await self.wait(lambda: self._box.receive(type), timeout)
+        return None if found is None else AsyncMessage(found, self._crossing)
+
+    async def messages(self, type: Any = None, timeout: float | None = None) -> AsyncIterator[AsyncMessage[Any]]:  # noqa: A002, ASYNC109
+        """Yield messages of any session; see ``Session.messages``."""
+        while (found := await self.wait(lambda: self._box.receive(type), timeout)) is not None:
+            yield AsyncMessage(found, self._crossing)
+
+    async def stats(self) -> dict[str, int]:
+        """Return present numbers and totals that survive pruning."""
+        return await self._crossing.call(self._box.stats)
+
+    async def history(self, **filters: Any) -> views.Page:
+        """Return past messages, newest first."""
+        return await self._crossing.call(lambda: self._box.history(**filters))
+
+    async def thread(self, message_id: str) -> list[views.Past]:
+        """Return the conversation that a message belongs to."""
+        return await self._crossing.call(lambda: self._box.thread(message_id))
+
+    def on(self, event: str, hook: Hook) -> Callable[[], None]:
+        """Tell *hook* of every event of that name, on the thread that committed; returns the call that ends it."""
+        return self._box.on(event, hook)
+
+    async def resolve(self, message_id: str) -> str:
+        """Return how a message we sent stands; see ``Postbox.resolve``."""
+        return await self._crossing.call(lambda: self._box.resolve(message_id))
+
+    async def cancel(self, message_id: str) -> bool:
+        """Withdraw a message that has not left yet."""
+        return await self._crossing.call(lambda: self._box.cancel(message_id))
+
+    async def check(self) -> list[invariants.Violation]:
+        """Return the invariants that do not hold in this file."""
+        return await self._crossing.call(self._box.check)
+
+    async def health(self) -> Health:
+        """Return how the file is."""
+        return await self._crossing.call(self._box.health)
+
+    async def freeze(self) -> None:
+        """Stop sending, pushing and handling in all processes, durably."""
+        await self._crossing.call(self._box.freeze)
+
+    async def thaw(self) -> None:
+        """Go on where ``freeze`` stopped."""
+        await self._crossing.call(self._box.thaw)
+
+    async def pump(self) -> int:
+        """Run the engines until nothing is due; see ``Postbox.pump``."""
+        return await asyncio.to_thread(self._box.pump)
+
+    async def tidy(self) -> int:
+        """Run the janitor once."""
+        return await asyncio.to_thread(self._box.tidy)
+
+    async def stop(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
+        """Claim and push nothing more; see ``Postbox.stop``."""
+        await asyncio.to_thread(self._box.stop, timeout)
+
+    async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
+        """Stop the engines and close the file; safe to call twice."""
+        if self._opened is None:
+            return
+        box, crossing = self._opened
+        await asyncio.to_thread(box.close, timeout)
+        crossing.close()
+
+
+async def _ring(rang: asyncio.Event, seconds: float | None) -> None:
+    try:
+        await asyncio.wait_for(rang.wait(), seconds)
+    except TimeoutError:
+        return
+    finally:
+        rang.clear()
