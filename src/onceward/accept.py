@@ -97,7 +97,9 @@ def accept(tx: Tx, parcel: Parcel, door: Door) -> Kept:
     return kept
 
 
-def _answer(door: Door, verdict: Verdict, receipts: tuple[Receipt, ...] = (), where: tuple[str, int] = ("", 0)) -> Answer:
+def _answer(
+    door: Door, verdict: Verdict, receipts: tuple[Receipt, ...] = (), where: tuple[str, int] = ("", 0)
+) -> Answer:
     return Answer(verdict=verdict, receipts=receipts, durability=door.durability, epoch=where[0], number=where[1])
 
 
@@ -156,7 +158,9 @@ def _present(message_id: str, state: str | None, outcome: str | None) -> Receipt
     return Receipt(message_id, "duplicate")
 
 
-def _examine(carried: Carried, parcel: Parcel, door: Door, horizon: str | None, now: Millis) -> tuple[Frame | None, str]:
+def _examine(
+    carried: Carried, parcel: Parcel, door: Door, horizon: str | None, now: Millis
+) -> tuple[Frame | None, str]:
     """Return the frame, or why it is refused for good."""
     if horizon is not None and carried.id <= horizon:
         return None, "stale: its mark may have been pruned, so it cannot be told from a duplicate"

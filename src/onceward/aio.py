@@ -90,7 +90,9 @@ class AsyncMessage(Generic[T_co]):
         """Work on the message."""
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
         """Settle what is not settled yet, as ``with message:`` does."""
         await self._crossing.call(lambda: self._message.__exit__(kind, error, trace))
         return isinstance(error, Retry | Reject | Drop)
@@ -167,10 +169,10 @@ class AsyncSession:
         return read_reply(ticket_id, found, reply)
 
     @overload
-    async def receive(self, type: type[T], timeout: float = 0.0) -> AsyncMessage[T] | None: ...  # noqa: A002, ASYNC109
+    async def receive(self, type: type[T], timeout: float = 0.0) -> AsyncMessage[T] | None: ...  # noqa: ASYNC109
 
     @overload
-    async def receive(self, type: str | None = None, timeout: float = 0.0) -> AsyncMessage[Any] | None: ...  # noqa: A002, ASYNC109
+    async def receive(self, type: str | None = None, timeout: float = 0.0) -> AsyncMessage[Any] | None: ...  # noqa: ASYNC109
 
     async def receive(self, type: Any = None, timeout: float = 0.0) -> AsyncMessage[Any] | None:  # noqa: A002, ASYNC109
         """Lease the next message of this session; see ``Session.receive``."""
@@ -232,7 +234,9 @@ class AsyncDeadLetters:
     def __init__(self, letters: DeadLetters, crossing: Crossing) -> None:
         self._letters, self._crossing = letters, crossing
 
-    async def list(self, *, reason: str | None = None, peer: str | None = None, limit: int = 100) -> list[views.DeadLetter]:
+    async def list(
+        self, *, reason: str | None = None, peer: str | None = None, limit: int = 100
+    ) -> list[views.DeadLetter]:
         """Return dead letters, oldest first."""
         return await self._crossing.call(lambda: self._letters.list(reason=reason, peer=peer, limit=limit))
 
@@ -282,7 +286,9 @@ class AsyncPostbox:
         """Use the postbox for a block."""
         return await self.open()
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         """Close it."""
         await self.close()
 
@@ -308,7 +314,11 @@ class AsyncPostbox:
             return found
         deadline = None if seconds is None else time.monotonic() + seconds
         rang, loop, db = asyncio.Event(), asyncio.get_running_loop(), self._box.db
-        stop = db.bell.listen("in", lambda: loop.call_soon_threadsafe(rang.set), version=db.version, poll=self._box.settings.safety_poll)
+
+        def ring() -> None:
+            loop.call_soon_threadsafe(rang.set)
+
+        stop = db.bell.listen("in", ring, version=db.version, poll=self._box.settings.safety_poll)
         try:
             while (found := await self._crossing.call(look)) is None:
                 left = None if deadline is None else deadline - time.monotonic()
@@ -362,10 +372,10 @@ class AsyncPostbox:
         return await self._default.result(ticket, reply=reply, timeout=timeout)
 
     @overload
-    async def receive(self, type: type[T], timeout: float = 0.0) -> AsyncMessage[T] | None: ...  # noqa: A002, ASYNC109
+    async def receive(self, type: type[T], timeout: float = 0.0) -> AsyncMessage[T] | None: ...  # noqa: ASYNC109
 
     @overload
-    async def receive(self, type: str | None = None, timeout: float = 0.0) -> AsyncMessage[Any] | None: ...  # noqa: A002, ASYNC109
+    async def receive(self, type: str | None = None, timeout: float = 0.0) -> AsyncMessage[Any] | None: ...  # noqa: ASYNC109
 
     async def receive(self, type: Any = None, timeout: float = 0.0) -> AsyncMessage[Any] | None:  # noqa: A002, ASYNC109
         """Lease the next message of any session; see ``Session.receive``."""

@@ -46,7 +46,9 @@ def check_version(version: str = "") -> None:
     """Raise SqliteTooOld unless SQLite has the WAL-reset fix."""
     number = tuple(int(part) for part in (version or apsw.sqlite_lib_version()).split("."))
     if number < OLDEST or number == WITHDRAWN:
-        msg = f"SQLite {'.'.join(map(str, number))} may damage WAL files: install apsw >= 3.53 (needs 3.51.3, not 3.52.0)"
+        msg = (
+            f"SQLite {'.'.join(map(str, number))} may damage WAL files: install apsw >= 3.53 (needs 3.51.3, not 3.52.0)"
+        )
         raise SqliteTooOld(msg)
 
 

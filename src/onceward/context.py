@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
-
 from onceward.frame import Frame
 from onceward.group import Group
 from onceward.message import Message
@@ -123,5 +122,3 @@ class AsyncEffects:
     async def send(self, to: str, body: object, **options: Any) -> str:
         """Promise a message with this transaction; returns its id."""
         return str(await self._on_worker(lambda: self._context.send(to, body, **options)))
-
-

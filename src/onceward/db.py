@@ -20,8 +20,8 @@ from onceward.errors import StoreClosed, StoreCorrupt, StoreFault, StoreUnusable
 from onceward.ids import new_token
 from onceward.parcel import Durability
 from onceward.settings import Settings
-from onceward.wake import Bell
 from onceward.tx import Tx
+from onceward.wake import Bell
 from onceward.writer import Writer
 
 T = TypeVar("T")
@@ -115,7 +115,7 @@ class Database:
     @classmethod
     def _first(cls, real: Path, agent: str | None, settings: Settings, clock: Clock, vfs: str | None) -> Database:
         guard.prepare(real, allow_network=settings.network_filesystem)
-        if all(real != guard.canonical(con.filename or "/") for con in apsw.connections()):
+        if not any(_lies_at(con, real) for con in apsw.connections()):
             guard.refuse_foreign(real)
         made = cls(real, agent=agent, settings=settings, clock=clock, vfs=vfs)
         key = guard.file_key(real)
@@ -302,7 +302,7 @@ class Database:
             return
         with _registry_lock:
             self._users -= 1
-            if self._users > 0 or self._con is None and self._reader is None:
+            if self._users > 0 or (self._con is None and self._reader is None):
                 return
             with suppress(StoreClosed):
                 self._writer.close()
@@ -314,6 +314,16 @@ class Database:
                     if con is not None:
                         con.close(force=True)
                 self._con = self._reader = None
+
+
+def _lies_at(con: apsw.Connection, path: Path) -> bool:
+    while True:
+        try:
+            return guard.canonical(con.filename or "/") == path
+        except apsw.ThreadingViolationError:
+            time.sleep(0.001)  # another thread is inside it, for a statement's time
+        except apsw.ConnectionClosedError:
+            return False
 
 
 def _keep_for_the_parent() -> None:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import random
-
-
 from typing import Any
 
 from onceward import inbox, lanes
+from onceward.agent import type_names
 from onceward.context import reply_options
 from onceward.db import Database
 from onceward.errors import InvalidMessage, LeaseLost
 from onceward.events import DeadLettered, Event, Processed, Retried
 from onceward.frame import Frame
-from onceward.agent import type_names
 from onceward.hooks import Hooks
 from onceward.ids import new_token
 from onceward.inbox import Ended, Leased, Wanted
@@ -32,7 +30,14 @@ class Desk:
     """Hands out messages to a reader and settles them."""
 
     def __init__(
-        self, db: Database, *, settings: Settings, sender: Sender, hooks: Hooks, rng: random.Random, policy: RetryPolicy | None = None
+        self,
+        db: Database,
+        *,
+        settings: Settings,
+        sender: Sender,
+        hooks: Hooks,
+        rng: random.Random,
+        policy: RetryPolicy | None = None,
     ) -> None:
         self._db, self._settings, self._sender, self._hooks, self._rng = db, settings, sender, hooks, rng
         self._policy = policy or retry_policy(settings, retries=settings.handler_retries)
@@ -62,18 +67,25 @@ class Desk:
         return claimed[0][0] if claimed else None
 
     def _open(self, leased: Leased, wanted: Any) -> Message[Any] | None:
-        if leased.expires_at is not None and leased.expires_at <= self._db.now():
-            return self._end(leased, Done("expired"))
-        if not leased.sound:
-            return self._end(leased, Dead("corrupt", "the stored frame does not match its digest"))
-        if leased.attempt > 1 and self._policy.exhausted(leased.attempt - 1):
-            return self._end(leased, Dead("max_retries_exceeded", "readers never settled it"))
         try:
-            frame = Frame.parse(leased.frame)
-            body = decode(frame.data, frame.data_base64, None if isinstance(wanted, str) else wanted)
+            problem = self._problem(leased)
+            if problem is None:
+                frame = Frame.parse(leased.frame)
+                body = decode(frame.data, frame.data_base64, None if isinstance(wanted, str) else wanted)
+                return Message(leased, frame, body, self)
         except InvalidMessage as error:
-            return self._end(leased, Dead("rejected", str(error)))
-        return Message(leased, frame, body, self)
+            problem = Dead("rejected", str(error))
+        self._end(leased, problem)
+        return None
+
+    def _problem(self, leased: Leased) -> Settlement | None:
+        if leased.expires_at is not None and leased.expires_at <= self._db.now():
+            return Done("expired")
+        if not leased.sound:
+            return Dead("corrupt", "the stored frame does not match its digest")
+        if leased.attempt > 1 and self._policy.exhausted(leased.attempt - 1):
+            return Dead("max_retries_exceeded", "readers never settled it")
+        return None
 
     def _end(self, leased: Leased, settlement: Settlement) -> None:
         """Settle one message, in this thread's open transaction if there is one."""
@@ -129,5 +141,3 @@ class Desk:
         to, options = reply_options(message.frame, {})
         draft = self._sender.draft(message.session, to, body, options)
         return self._db.write(lambda tx: self._sender.put(tx, draft))
-
-

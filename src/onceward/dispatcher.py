@@ -14,9 +14,21 @@ from typing import Final
 from onceward import dead_letters, outbox, parcels, peers, receipts
 from onceward.clock import Millis
 from onceward.db import Database
-from onceward.errors import LeaseLost, OncewardError, Refused, StoreClosed, Unreachable
-from onceward.events import Acked, BreakerClosed, BreakerOpened, DeadLettered, Event, Failed, Forked, PeerRolledBack, Retried, Sent
-from onceward.events import Unreached, WeakReceipt
+from onceward.errors import OncewardError, Refused, StoreClosed, Unreachable
+from onceward.events import (
+    Acked,
+    BreakerClosed,
+    BreakerOpened,
+    DeadLettered,
+    Event,
+    Failed,
+    Forked,
+    PeerRolledBack,
+    Retried,
+    Sent,
+    Unreached,
+    WeakReceipt,
+)
 from onceward.hooks import Hooks
 from onceward.ids import new_token
 from onceward.parcel import Answer
@@ -47,7 +59,14 @@ class Dispatcher:
     """Pushes parcels to peers, several peers at a time, one parcel per peer."""
 
     def __init__(
-        self, db: Database, *, settings: Settings, route: Route, hooks: Hooks, rng: random.Random, policy: RetryPolicy | None = None
+        self,
+        db: Database,
+        *,
+        settings: Settings,
+        route: Route,
+        hooks: Hooks,
+        rng: random.Random,
+        policy: RetryPolicy | None = None,
     ) -> None:
         self._db, self._settings, self._route, self._hooks, self._rng = db, settings, route, hooks, rng
         self._policy = policy or retry_policy(settings)
@@ -64,7 +83,9 @@ class Dispatcher:
     def start(self) -> None:
         """Start pushing in the background."""
         self._pool = ThreadPoolExecutor(CARRIERS, thread_name_prefix="onceward-carrier")
-        self._unlisten = self._db.bell.listen("out", self._flag.set, version=self._db.version, poll=self._settings.safety_poll)
+        self._unlisten = self._db.bell.listen(
+            "out", self._flag.set, version=self._db.version, poll=self._settings.safety_poll
+        )
         self._thread = Thread(target=self._run, name=f"onceward-dispatcher-{self._db.agent}", daemon=True)
         self._thread.start()
 
@@ -119,7 +140,9 @@ class Dispatcher:
         [(due,)], [(expiry,)] = self._db.read(outbox.NEXT_DUE), self._db.read(outbox.NEXT_EXPIRY)
         if (due is not None and due <= now) or (expiry is not None and expiry <= now):
             self._db.write(self._wake)
-        found = {name for sql in (outbox.RECIPIENTS, receipts.CREDITORS, peers.IN_FLIGHT) for (name,) in self._db.read(sql)}
+        found = {
+            name for sql in (outbox.RECIPIENTS, receipts.CREDITORS, peers.IN_FLIGHT) for (name,) in self._db.read(sql)
+        }
         return sorted(found - {name for (name,) in self._db.read(peers.RESTING, (now,))})
 
     def _wake(self, tx: Tx) -> None:
@@ -132,7 +155,11 @@ class Dispatcher:
     def _next_due(self) -> float | None:
         if self.frozen():
             return 1.0
-        moments = [row[0][0] for row in map(self._db.read, (outbox.NEXT_DUE, outbox.NEXT_EXPIRY, peers.NEXT)) if row[0][0] is not None]
+        moments = [
+            row[0][0]
+            for row in map(self._db.read, (outbox.NEXT_DUE, outbox.NEXT_EXPIRY, peers.NEXT))
+            if row[0][0] is not None
+        ]
         return max(0.001, (min(moments) - self._db.now()) / 1000) if moments else None
 
     # -- carrying ---------------------------------------------------------------------------
@@ -176,7 +203,12 @@ class Dispatcher:
         except Unreachable:
             max_bytes = self._settings.parcel_bytes
         packed = parcels.pack(
-            tx, held, sender=self._db.agent, settings=self._settings, until=self._lease_until(tx.now), max_bytes=max_bytes
+            tx,
+            held,
+            sender=self._db.agent,
+            settings=self._settings,
+            until=self._lease_until(tx.now),
+            max_bytes=max_bytes,
         )
         self._tell_buried(tx, packed.buried)
         if packed.parcel is None:
@@ -219,7 +251,9 @@ class Dispatcher:
         for carried in packed.parcel.frames:
             receipt = told.get(carried.id)
             if receipt is None or receipt.state == "busy":
-                self._fail_alone(tx, carried.id, packed.lease.name, (receipt and receipt.reason) or "no receipt in the answer")
+                self._fail_alone(
+                    tx, carried.id, packed.lease.name, (receipt and receipt.reason) or "no receipt in the answer"
+                )
 
     def _fail_alone(self, tx: Tx, message_id: str, peer: str, error: str) -> None:
         found = tx.rows("SELECT seq, attempts FROM outbox WHERE id = ? AND state = 'pending'", (message_id,))
@@ -287,7 +321,9 @@ class Dispatcher:
 
     def _tell_buried(self, tx: Tx, buried: tuple[tuple[str, str, str], ...] | list[tuple[str, str, str]]) -> None:
         agent, at = self._db.agent, tx.now
-        self._tell(tx, *(DeadLettered(agent=agent, at=at, message_id=i, peer=p, reason=r, error="") for i, p, r in buried))
+        self._tell(
+            tx, *(DeadLettered(agent=agent, at=at, message_id=i, peer=p, reason=r, error="") for i, p, r in buried)
+        )
 
     def _tell_settled(self, tx: Tx, settled: Settled) -> None:
         agent, at, peer = self._db.agent, tx.now, settled.lease.name
@@ -312,4 +348,3 @@ def tell_moved(hooks: Hooks, tx: Tx, *, agent: str, peer: str, moved: outbox.Mov
         events += [Failed(agent=agent, at=tx.now, message_id=i, peer=peer, error=why) for i, why in moved.failed]
     if events:
         tx.after(lambda: hooks.tell(events))
-

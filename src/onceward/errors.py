@@ -178,7 +178,7 @@ class RequestFailed(OncewardError):
     """The peer gave the request up: read the reason, then send a corrected request."""
 
 
-class HandlerSignal(Exception):  # noqa: N818 - control flow of handlers, not an error of ours
+class HandlerSignal(Exception):
     """What a handler raises to say how its message ends; never leaves the worker."""
 
 

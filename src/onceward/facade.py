@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from onceward import dead_letters, outbox, peers, views
+from onceward import dead_letters, peers, views
 from onceward.db import Database
 from onceward.errors import InvalidMessage
 from onceward.frame import Frame
@@ -14,6 +14,7 @@ from onceward.payload import BYTES
 from onceward.sender import Options, Sender
 from onceward.topics import check_pattern
 from onceward.transport import Features
+from onceward.tx import Tx
 
 
 class Peers:
@@ -112,7 +113,7 @@ class DeadLetters:
         body = frame.data if frame.datacontenttype != BYTES else raw(frame)
         draft = self._sender.draft(frame.session, frame.recipient, body, options)
 
-        def move(tx: outbox.Tx) -> str:
+        def move(tx: Tx) -> str:
             dead_letters.discard(tx, message_id)
             return self._sender.put(tx, draft)
 
@@ -163,7 +164,9 @@ def health(db: Database) -> Health:
     """Return how a file is; tries a checkpoint to see whether a reader pins the WAL."""
     pages, moved = db.checkpoint(truncate=False)
     numbers = views.stats(db)
-    [(schema,)], [(breakers,)], [(frozen,)], [(sqlite,)] = (db.read(sql) for sql in (SCHEMA, OPEN_BREAKERS, FROZEN, SQLITE))
+    [(schema,)], [(breakers,)], [(frozen,)], [(sqlite,)] = (
+        db.read(sql) for sql in (SCHEMA, OPEN_BREAKERS, FROZEN, SQLITE)
+    )
     return Health(
         agent=db.agent,
         path=str(db.path),

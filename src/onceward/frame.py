@@ -160,7 +160,9 @@ def compose(envelope: Envelope, media: str, body: str) -> str:
         f'{{"specversion":"1.0","id":"{e.id}","source":{quote(SOURCE + e.sender)},"type":{quote(e.type)}'
         f',"time":"{iso(e.created_at)}","recipient":{quote(e.recipient)},"session":{quote(e.session)}'
     )
-    return f'{head}{_options(e)},"datacontenttype":{quote(media)},"{"data_base64" if media == BYTES else "data"}":{body}}}'
+    return (
+        f'{head}{_options(e)},"datacontenttype":{quote(media)},"{"data_base64" if media == BYTES else "data"}":{body}}}'
+    )
 
 
 def _options(e: Envelope) -> str:

@@ -92,9 +92,7 @@ class Group:
         try:
             if self._inside:
                 return
-            if work is not None and self._tx is not None:
-                self.commit()
-            elif self.due:
+            if (work is not None and self._tx is not None) or self.due:
                 self.commit()
             if work is not None:
                 self._db.write(work)

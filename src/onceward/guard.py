@@ -17,7 +17,24 @@ from typing import Final
 from onceward.errors import ForeignHandle, NetworkFilesystem, ReadOnlyStore, StoreUnusable
 
 NETWORK: Final = frozenset(
-    {"nfs", "nfs4", "cifs", "smb", "smb2", "smb3", "smbfs", "9p", "virtiofs", "vboxsf", "drvfs", "afs", "ceph", "glusterfs", "lustre", "davfs"},
+    {
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb",
+        "smb2",
+        "smb3",
+        "smbfs",
+        "9p",
+        "virtiofs",
+        "vboxsf",
+        "drvfs",
+        "afs",
+        "ceph",
+        "glusterfs",
+        "lustre",
+        "davfs",
+    },
 )
 FileKey = tuple[int, int]
 """Device and inode: what a file is, whatever its name."""

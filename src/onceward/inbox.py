@@ -159,7 +159,12 @@ def settle(tx: Tx, ended: Sequence[Ended], rest: dict[int, list[int]]) -> None:
 def _end(tx: Tx, seqs: list[int], outcome: str) -> None:
     if not seqs:
         return
-    named = {"outcome": outcome, "now": tx.now, "seqs": json.dumps(seqs), "reason": None if outcome == "processed" else outcome}
+    named = {
+        "outcome": outcome,
+        "now": tx.now,
+        "seqs": json.dumps(seqs),
+        "reason": None if outcome == "processed" else outcome,
+    }
     changed = tx.run(END, named)
     tx.run(MARK, {"outcome": outcome, "now": tx.now, "seqs": named["seqs"]})
     bump(tx, ended=changed, **{outcome: changed})

@@ -108,11 +108,17 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
         "an answered ticket names its reply",
         "SELECT id FROM tickets WHERE state IN ('answered', 'late') AND reply_id IS NULL",
     ),
-    "D1": ("SQLite finds the file sound", "SELECT integrity_check FROM pragma_integrity_check WHERE integrity_check <> 'ok'"),
-    "D2": ("no foreign key is broken", "SELECT \"table\" FROM pragma_foreign_key_check"),
+    "D1": (
+        "SQLite finds the file sound",
+        "SELECT integrity_check FROM pragma_integrity_check WHERE integrity_check <> 'ok'",
+    ),
+    "D2": ("no foreign key is broken", 'SELECT "table" FROM pragma_foreign_key_check'),
 }
 FRAMES: Final = {
-    "S8": ("every frame of the outbox is what was written", "SELECT id, frame, digest FROM outbox WHERE digest IS NOT NULL"),
+    "S8": (
+        "every frame of the outbox is what was written",
+        "SELECT id, frame, digest FROM outbox WHERE digest IS NOT NULL",
+    ),
     "R8": ("every frame of the inbox is what was accepted", "SELECT id, frame, digest FROM inbox"),
     "R9": ("every dead letter is what it was", "SELECT id, frame, digest FROM dead_letters WHERE digest IS NOT NULL"),
 }
@@ -137,7 +143,7 @@ def check(db: Database) -> list[Violation]:
     for name, (rule, sql) in INVARIANTS.items():
         found += [Violation(name, rule, str(row[0])) for row in _ask(db, sql)]
     for name, (rule, sql) in FRAMES.items():
-        found += [Violation(name, rule, str(i)) for i, text, seen in _ask(db, sql) if digest(text) != seen]
+        found += [Violation(name, rule, str(i)) for i, text, seen in _ask(db, sql) if digest(str(text)) != seen]
     return found
 
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
 
+from onceward.agent import Agent, Handler
 from onceward.clock import Millis
 from onceward.context import AsyncContext, Context
 from onceward.errors import Drop, InvalidMessage, Reject, Retry
 from onceward.frame import Frame
-from onceward.agent import Agent, Handler
 from onceward.inbox import Leased
 from onceward.lifecycle import Again, Dead, Done, Settlement
 from onceward.payload import decode
@@ -54,7 +54,9 @@ def _exhausted(policy: RetryPolicy, handler: Handler, attempt: int) -> bool:
     return policy.exhausted(attempt) if handler.attempts is None else attempt >= handler.attempts
 
 
-def verdict(error: BaseException, prepared: Prepared, leased: Leased, now: Millis, policy: RetryPolicy, rng: random.Random) -> Settlement:
+def verdict(
+    error: BaseException, prepared: Prepared, leased: Leased, now: Millis, policy: RetryPolicy, rng: random.Random
+) -> Settlement:
     """Return how a message ends whose handler raised."""
     match error:
         case Reject():

@@ -88,8 +88,8 @@ def wake_due(tx: Tx) -> int:
 def ready(tx: Tx, limit: int, session: str | None = None) -> list[tuple[int, int, int, int]]:
     """Return (lane, token, attempts, head) of lanes that may be claimed, urgent and old ones first."""
     if session is None:
-        return [tuple(row) for row in tx.rows(READY, (limit,))]  # type: ignore[misc]  # four columns, by the SQL
-    return [tuple(row) for row in tx.rows(READY_FOR, (session, limit))]  # type: ignore[misc]
+        return [(lane, token, attempts, head) for lane, token, attempts, head in tx.rows(READY, (limit,))]
+    return [(lane, token, attempts, head) for lane, token, attempts, head in tx.rows(READY_FOR, (session, limit))]
 
 
 def lease(tx: Tx, lane: tuple[int, int, int, int], seqs: list[int], *, owner: str, until: Millis) -> LaneLease:

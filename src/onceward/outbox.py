@@ -7,9 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from onceward.connect import ConstraintError
-
 from onceward.clock import Millis
+from onceward.connect import ConstraintError
 from onceward.counters import bump
 from onceward.errors import Conflict
 from onceward.frame import Frame, digest

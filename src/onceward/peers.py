@@ -28,7 +28,9 @@ UPDATE peers
 RETURNING name, url, token, epoch, generation, number, last_id, again_seq, parcel, failures, breaker, successes
 """
 PROLONG: Final = "UPDATE peers SET lease_at = :until WHERE name = :name AND token = :token AND owner = :owner"
-STORE: Final = "UPDATE peers SET parcel = :parcel, lease_at = :until WHERE name = :name AND token = :token AND owner = :owner"
+STORE: Final = (
+    "UPDATE peers SET parcel = :parcel, lease_at = :until WHERE name = :name AND token = :token AND owner = :owner"
+)
 ADVANCE: Final = """
 UPDATE peers
    SET number = number + 1, last_id = :last_id, parcel = NULL, failures = 0, due_at = NULL, last_error = NULL, seen_at = :now,
@@ -42,7 +44,9 @@ UPDATE peers
    SET failures = :failures, due_at = :due_at, last_error = :error, successes = 0, owner = NULL, lease_at = NULL, breaker = :breaker
  WHERE name = :name AND token = :token AND owner = :owner
 """
-RELEASE: Final = "UPDATE peers SET owner = NULL, lease_at = NULL WHERE name = :name AND token = :token AND owner = :owner"
+RELEASE: Final = (
+    "UPDATE peers SET owner = NULL, lease_at = NULL WHERE name = :name AND token = :token AND owner = :owner"
+)
 RENEW: Final = """
 UPDATE peers
    SET epoch = lower(hex(randomblob(16))), generation = generation + 1, number = 0, last_id = '', parcel = NULL,
@@ -96,9 +100,9 @@ def lease(tx: Tx, name: str, *, owner: str, until: Millis) -> Lease | None:
     found = tx.rows(LEASE, {"name": name, "owner": owner, "until": until, "now": tx.now})
     if not found:
         return None
-    row = list(found[0])
-    row[8] = None if row[8] is None else tuple(json.loads(row[8]))
-    return Lease(*row, owner=owner)
+    row = found[0]
+    parcel = None if row[8] is None else tuple(json.loads(row[8]))
+    return Lease(*[*row[:8], parcel, *row[9:], owner])
 
 
 def _proved(changed: int, held: Lease) -> None:
@@ -123,7 +127,15 @@ def advance(tx: Tx, held: Lease, last_id: str, settings: Settings) -> tuple[Leas
     found = tx.rows(ADVANCE, held.fence | {"last_id": last_id, "now": tx.now, "needed": settings.breaker_successes})
     _proved(len(found), held)
     closed = held.breaker != "closed" and found[0][0] == "closed"
-    after = replace(held, number=held.number + 1, last_id=last_id, parcel=None, failures=0, breaker=found[0][0], successes=found[0][1])
+    after = replace(
+        held,
+        number=held.number + 1,
+        last_id=last_id,
+        parcel=None,
+        failures=0,
+        breaker=found[0][0],
+        successes=found[0][1],
+    )
     return after, closed
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final
 
 from tenacity import RetryCallState, Retrying, stop_after_attempt, wait_exponential
 from tenacity.stop import stop_base
@@ -43,7 +43,7 @@ class RetryPolicy:
 
     def delay(self, attempt: int, rng: random.Random) -> Millis:
         """Return how long to wait after the *attempt*-th failure, in milliseconds."""
-        seconds = cast("float", self.wait(_state(attempt)))
+        seconds = self.wait(_state(attempt))
         return round(1000 * seconds * (1 + rng.uniform(-self.jitter, self.jitter)))
 
     def exhausted(self, attempt: int) -> bool:

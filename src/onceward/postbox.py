@@ -79,7 +79,9 @@ class Postbox:
         self._settings = Settings.load(settings, overrides)
         self._handlers = agent if isinstance(agent, Agent) else None
         name = agent.name if isinstance(agent, Agent) else agent
-        self._db = Database.open(path, agent=name, settings=self._settings, clock=clock, vfs=vfs, create=name is not None)
+        self._db = Database.open(
+            path, agent=name, settings=self._settings, clock=clock, vfs=vfs, create=name is not None
+        )
         self._vfs, self._rng = vfs, rng or random.Random()  # noqa: S311 - jitter, not a secret
         self._hooks = Hooks()
         self._transports: dict[str, Transport] = dict(transports or {})
@@ -92,13 +94,11 @@ class Postbox:
             self._start()
 
     def _wire(self, ids: IdSource) -> None:
-        named = {"settings": self._settings, "hooks": self._hooks}
-        self._sender = Sender(self._db, **named, ids=ids, known=self._knows)
-        self._desk = Desk(self._db, **named, sender=self._sender, rng=self._rng)
-        self._receiver = Receiver(
-            self._db, max_body=self._settings.max_body, max_inbox=self._settings.max_inbox, hooks=self._hooks
-        )
-        self._dispatcher = Dispatcher(self._db, **named, route=self._route, rng=self._rng)
+        db, settings, hooks, rng = self._db, self._settings, self._hooks, self._rng
+        self._sender = Sender(db, settings=settings, hooks=hooks, ids=ids, known=self._knows)
+        self._desk = Desk(db, settings=settings, hooks=hooks, sender=self._sender, rng=rng)
+        self._receiver = Receiver(db, max_body=settings.max_body, max_inbox=settings.max_inbox, hooks=hooks)
+        self._dispatcher = Dispatcher(db, settings=settings, hooks=hooks, route=self._route, rng=rng)
         self._janitor = Janitor(self._db, settings=self._settings)
         self._workers: list[Worker] = []
         if self._handlers is not None and self._handlers.handlers:
@@ -117,7 +117,13 @@ class Postbox:
     def _worker(self) -> Worker:
         assert self._handlers is not None  # noqa: S101 - the caller looked
         return Worker(
-            self._db, self._handlers, settings=self._settings, hooks=self._hooks, sender=self._sender, rng=self._rng, loop=self._own_loop
+            self._db,
+            self._handlers,
+            settings=self._settings,
+            hooks=self._hooks,
+            sender=self._sender,
+            rng=self._rng,
+            loop=self._own_loop,
         )
 
     def _start(self) -> None:
@@ -231,10 +237,10 @@ class Postbox:
         return self._default.result(ticket, reply=reply, timeout=timeout)
 
     @overload
-    def receive(self, type: type[T], timeout: float = 0.0) -> Message[T] | None: ...  # noqa: A002
+    def receive(self, type: type[T], timeout: float = 0.0) -> Message[T] | None: ...
 
     @overload
-    def receive(self, type: str | None = None, timeout: float = 0.0) -> Message[Any] | None: ...  # noqa: A002
+    def receive(self, type: str | None = None, timeout: float = 0.0) -> Message[Any] | None: ...
 
     def receive(self, type: Any = None, timeout: float = 0.0) -> Message[Any] | None:  # noqa: A002
         """Lease the next message of any session; see ``Session.receive``."""
@@ -309,8 +315,10 @@ class Postbox:
     def stop(self, timeout: float | None = None) -> None:
         """Claim and push nothing more; settle what is finished, give the rest back. The file stays open."""
         limit = self._settings.stop_timeout if timeout is None else timeout
-        for engine in (*self._workers, self._dispatcher, self._janitor):
-            engine.stop(limit)
+        for worker in self._workers:
+            worker.stop(limit)
+        self._dispatcher.stop(limit)
+        self._janitor.stop(limit)
 
     def close(self, timeout: float | None = None) -> None:
         """Stop the engines and close the file; safe to call twice."""
@@ -332,6 +340,8 @@ class Postbox:
         """Use the postbox for a block."""
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         """Close it."""
         self.close()

@@ -62,7 +62,9 @@ class Draft:
 class Sender:
     """Builds drafts and puts them into the outbox of one file."""
 
-    def __init__(self, db: Database, *, settings: Settings, ids: IdSource, hooks: Hooks, known: Callable[[str], bool]) -> None:
+    def __init__(
+        self, db: Database, *, settings: Settings, ids: IdSource, hooks: Hooks, known: Callable[[str], bool]
+    ) -> None:
         self._db, self._settings, self._ids, self._hooks, self._known = db, settings, ids, hooks, known
         self._good: set[str] = set()
         self._names: set[str] = set()
@@ -106,7 +108,9 @@ class Sender:
             return
         agent_name(to)
         if not (self._settings.hold_unknown or self._known(to)):
-            msg = f"nobody is called {to!r}: register a peer, create {to}.db beside this file, or pass hold_unknown=True"
+            msg = (
+                f"nobody is called {to!r}: register a peer, create {to}.db beside this file, or pass hold_unknown=True"
+            )
             raise UnknownRecipient(msg)
         self._good.add(to)
 
@@ -122,7 +126,9 @@ class Sender:
         kind = payload.type if options.type is None else options.type
         self._check_names(session, kind)
         if options is PLAIN:
-            return Envelope(id=self._ids(), sender=self._db.agent, recipient=to, type=kind, created_at=now, session=session)
+            return Envelope(
+                id=self._ids(), sender=self._db.agent, recipient=to, type=kind, created_at=now, session=session
+            )
         return Envelope(
             id=_message_id(options.message_id) if options.message_id is not None else self._ids(),
             sender=self._db.agent,
@@ -170,19 +176,22 @@ class Sender:
 
     def _promise(self, tx: Tx, drafts: Sequence[Draft]) -> None:
         tx.message_ids += [draft.id for draft in drafts]
-        bell, hooks = self._db.bell, self._hooks
-        if not hooks.wanted(Enqueued):
-            tx.after(lambda: bell.ring("out"))
-            return
-        events = [Enqueued(agent=self._db.agent, at=tx.now, message_id=d.id, peer=d.recipient) for d in drafts]
-        tx.after(lambda: (bell.ring("out"), hooks.tell(events))[0])
+        tx.after(self._ring)
+        if self._hooks.wanted(Enqueued):
+            events = [Enqueued(agent=self._db.agent, at=tx.now, message_id=d.id, peer=d.recipient) for d in drafts]
+            tx.after(lambda: self._hooks.tell(events))
+
+    def _ring(self) -> None:
+        self._db.bell.ring("out")
 
     def put_request(self, tx: Tx, draft: Draft, timeout: float | None) -> tickets.Ticket:
         """Write a request and the ticket that waits for its reply."""
         message_id = self.put(tx, draft)
         if message_id == draft.id:
             deadline_at = None if timeout is None else tx.now + _millis("timeout", timeout)
-            tickets.open_ticket(tx, message_id=message_id, session=draft.session, recipient=draft.recipient, deadline_at=deadline_at)
+            tickets.open_ticket(
+                tx, message_id=message_id, session=draft.session, recipient=draft.recipient, deadline_at=deadline_at
+            )
         return tickets.Ticket(message_id, draft.recipient)
 
     def mapped(self, error: BaseException) -> BaseException:
@@ -198,7 +207,7 @@ class Sender:
 def size_of(body: object, payload: Payload) -> int:
     """Return the size of a body in bytes: raw for bytes, UTF-8 for text, its JSON otherwise."""
     if payload.media == BYTES:
-        return len(bytes(body))  # type: ignore[call-overload,no-any-return]  # encode took it for bytes
+        return len(bytes(body))  # type: ignore[call-overload]  # encode took it for bytes
     if payload.media == TEXT:
         return len(str(body).encode())
     return len(payload.text.encode())

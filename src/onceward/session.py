@@ -169,10 +169,10 @@ class Session:
     # -- receiving --------------------------------------------------------------------------
 
     @overload
-    def receive(self, type: type[T], timeout: float = 0.0) -> Message[T] | None: ...  # noqa: A002
+    def receive(self, type: type[T], timeout: float = 0.0) -> Message[T] | None: ...
 
     @overload
-    def receive(self, type: str | None = None, timeout: float = 0.0) -> Message[Any] | None: ...  # noqa: A002
+    def receive(self, type: str | None = None, timeout: float = 0.0) -> Message[Any] | None: ...
 
     def receive(self, type: Any = None, timeout: float = 0.0) -> Message[Any] | None:  # noqa: A002 - the wire's word
         """
@@ -187,10 +187,10 @@ class Session:
         return self._await(lambda: self._desk.take(type, None), timeout)
 
     @overload
-    def messages(self, type: type[T], timeout: float | None = None) -> Iterator[Message[T]]: ...  # noqa: A002
+    def messages(self, type: type[T], timeout: float | None = None) -> Iterator[Message[T]]: ...
 
     @overload
-    def messages(self, type: str | None = None, timeout: float | None = None) -> Iterator[Message[Any]]: ...  # noqa: A002
+    def messages(self, type: str | None = None, timeout: float | None = None) -> Iterator[Message[Any]]: ...
 
     def messages(self, type: Any = None, timeout: float | None = None) -> Iterator[Message[Any]]:  # noqa: A002
         """Yield messages as they come; ends when none came for *timeout* seconds, never when that is None."""
@@ -230,7 +230,9 @@ class Session:
 def read_reply(ticket_id: str, found: tickets.Outlook, reply: type[T]) -> T:
     """Return a reply as what was asked for; raises RequestFailed where there is none to come."""
     if found.frame is None:
-        msg = f"request {ticket_id} to {found.recipient} ended without a reply: {found.reason or 'its reply was pruned'}"
+        msg = (
+            f"request {ticket_id} to {found.recipient} ended without a reply: {found.reason or 'its reply was pruned'}"
+        )
         raise RequestFailed(msg)
     frame = Frame.parse(found.frame)
     value: T = decode(frame.data, frame.data_base64, reply)

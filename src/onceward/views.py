@@ -200,5 +200,5 @@ def until_due(db: Database, left: float | None) -> float | None:
     [(due_at,)] = db.read(NEXT_DUE)
     if due_at is None:
         return left
-    wait = max(0.001, (due_at - db.now()) / 1000)
+    wait = max(0.001, (int(due_at) - db.now()) / 1000)
     return wait if left is None else min(wait, left)

@@ -13,13 +13,13 @@ from threading import Lock, Thread
 from typing import Any, Final
 
 from onceward import inbox, lanes
+from onceward.agent import Agent
 from onceward.context import Context
 from onceward.db import Database
 from onceward.dispatcher import FROZEN
 from onceward.errors import InvalidMessage, OncewardError, StoreClosed
 from onceward.events import DeadLettered, Event, Processed, Retried
 from onceward.group import Group
-from onceward.agent import Agent
 from onceward.hooks import Hooks
 from onceward.ids import new_token
 from onceward.inbox import Leased, Wanted
@@ -79,7 +79,9 @@ class Worker:
 
     def start(self) -> None:
         """Start claiming in the background, with a heartbeat beside it."""
-        self._unlisten = self._db.bell.listen("in", self._flag.set, version=self._db.version, poll=self._settings.safety_poll)
+        self._unlisten = self._db.bell.listen(
+            "in", self._flag.set, version=self._db.version, poll=self._settings.safety_poll
+        )
         for target, name in ((self._work, "worker"), (self._beat, "heartbeat")):
             thread = Thread(target=target, name=f"onceward-{name}-{self._db.agent}", daemon=True)
             self._threads.append(thread)
@@ -176,7 +178,9 @@ class Worker:
         return settlement, self._events(leased, settlement)
 
     def _run(self, ready: Prepared, leased: Leased) -> Settlement:
-        context = Context(Message(leased, ready.frame, ready.body, None), self._group, self._sender, lambda s: self._extend(leased, s))
+        context = Context(
+            Message(leased, ready.frame, ready.body, None), self._group, self._sender, lambda s: self._extend(leased, s)
+        )
         limit = ready.handler.max_runtime or self._settings.max_runtime
         self._run_now = _Run(time.monotonic(), limit, context)
         try:
@@ -195,7 +199,12 @@ class Worker:
         self._db.write(lambda tx: lanes.prolong(tx, leased.lane, until=tx.now + round(1000 * seconds)))
 
     def _events(self, leased: Leased, settlement: Settlement) -> list[Event]:
-        named: dict[str, Any] = {"agent": self._db.agent, "at": self._db.now(), "message_id": leased.id, "peer": leased.sender}
+        named: dict[str, Any] = {
+            "agent": self._db.agent,
+            "at": self._db.now(),
+            "message_id": leased.id,
+            "peer": leased.sender,
+        }
         match settlement:
             case Done(outcome=outcome) if self._hooks.wanted(Processed):
                 return [Processed(**named, outcome=outcome)]

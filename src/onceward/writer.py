@@ -343,9 +343,9 @@ class Writer:
         if job.error is not None or not tx.alive:
             self._rollback()
             return
-        error, certain = self._try_commit()
-        if error is not None:
-            job.error = error if certain else _unknown(job, error)
+        failed, certain = self._try_commit()
+        if failed is not None:
+            job.error = failed if certain else _unknown(job, failed)
 
     def _end(self) -> None:
         self._tx = None

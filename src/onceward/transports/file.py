@@ -84,5 +84,3 @@ class FileTransport:
         """Close every file that was opened to deliver."""
         for path in list(self._open):
             self._forget(path)
-
-

@@ -1,0 +1,47 @@
+"""Sending by one caller: one message per commit, and a hundred per commit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from onceward.bench import raw
+from onceward.bench.mail import idle_box, note
+from onceward.bench.measure import LAP_FOR, Goal, Result, alternate, compare, repeat
+
+MANY: Final = 100
+SINGLE_GOALS: Final = {"safe": 0.90, "fast": 0.55}
+MANY_GOALS: Final = {"safe": 0.50, "fast": 0.50}
+
+
+def send(folder: Path, *, seconds: float = LAP_FOR) -> Iterator[Result]:
+    """Commit one message at a time, against INSERT and COMMIT by hand."""
+    for durability, goal in SINGLE_GOALS.items():
+        body = note()
+        rows = raw.rows(body.model_dump_json())
+        with idle_box(folder, durability) as box, raw.connect(folder / f"raw-{durability}.db", durability) as con:
+            session = box.session("bench")
+            pairs = alternate(
+                lambda: repeat(lambda: session.send("bob", body), seconds),
+                lambda: repeat(lambda: raw.put_one(con, next(rows)), seconds),
+            )
+        con.close()
+        yield compare("send", pairs, durability=durability, goals=[Goal("ratio", at_least=goal)])
+
+
+def send_many(folder: Path, *, seconds: float = LAP_FOR) -> Iterator[Result]:
+    """Commit a hundred messages at a time, against ``executemany`` over tuples built before the clock starts."""
+    for durability, goal in MANY_GOALS.items():
+        bodies = [("bob", note(number)) for number in range(MANY)]
+        rows = raw.rows(bodies[0][1].model_dump_json())
+        with idle_box(folder, durability) as box, raw.connect(folder / f"raw-{durability}.db", durability) as con:
+            session = box.session("bench")
+            ready = [list(islice(rows, MANY)) for _ in range(_batches(seconds))]
+            pairs = alternate(
+                lambda: repeat(lambda: session.send_many(bodies), seconds, messages=MANY),
+                lambda: repeat(lambda: raw.put_many(con, ready.pop()), seconds, messages=MANY),
+            )
+        con.close()
+        yield compare("send-many", pairs, durability=durability, goals=[Goal("ratio", at_least=goal)], per_commit=MANY)
