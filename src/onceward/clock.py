@@ -35,17 +35,13 @@ class SystemClock:
 
 def iso(at: Millis) -> str:
     """Return *at* as RFC 3339 text with milliseconds, in UTC."""
-    seconds, millis = divmod(at, 1000)
-    return f"{_to_the_second(seconds)}.{millis:03d}Z"
-
-
-_last: tuple[int, str] = (0, "1970-01-01T00:00:00")
-
-
-def _to_the_second(seconds: int) -> str:
-    global _last  # noqa: PLW0603 - one remembered second: gmtime costs more than the rest of iso()
+    global _last  # noqa: PLW0603 - one remembered moment: many frames are written in one millisecond
     known, text = _last
-    if known != seconds:
-        text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
-        _last = (seconds, text)
+    if known != at:
+        seconds, millis = divmod(at, 1000)
+        text = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{millis:03d}Z"
+        _last = (at, text)
     return text
+
+
+_last: tuple[Millis, str] = (0, "1970-01-01T00:00:00.000Z")

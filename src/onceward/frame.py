@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
-from hashlib import blake2b
+from hashlib import sha256
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
@@ -129,13 +129,12 @@ def check_extension(name: str, value: object) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope:
-    """Everything of a frame but its body, checked by the caller."""
+    """Everything of a frame but id, time and body, checked by the caller."""
 
-    id: str
     sender: str
     recipient: str
     type: str
-    created_at: Millis
+    media: str
     session: str = DEFAULT_SESSION
     topic: str | None = None
     rank: int = NORMAL
@@ -148,21 +147,23 @@ class Envelope:
     headers: dict[str, Any] | None = None
 
 
-def compose(envelope: Envelope, media: str, body: str) -> str:
-    """
-    Return the frame's text around a body that already is JSON text.
-
-    The text is built from quoted parts instead of a model: a frame is composed
-    at every send, and its body was serialised a moment ago.
-    """
+def mould(envelope: Envelope) -> str:
+    """Return the part of a frame's text that all frames of one envelope share."""
     e = envelope
-    head = (
-        f'{{"specversion":"1.0","id":"{e.id}","source":{quote(SOURCE + e.sender)},"type":{quote(e.type)}'
-        f',"time":"{iso(e.created_at)}","recipient":{quote(e.recipient)},"session":{quote(e.session)}'
-    )
     return (
-        f'{head}{_options(e)},"datacontenttype":{quote(media)},"{"data_base64" if media == BYTES else "data"}":{body}}}'
+        f'","source":{quote(SOURCE + e.sender)},"type":{quote(e.type)},"recipient":{quote(e.recipient)},"session":{quote(e.session)}'
+        f'{_options(e)},"datacontenttype":{quote(e.media)},"{"data_base64" if e.media == BYTES else "data"}":'
     )
+
+
+def cast(shared: str, message_id: str, created_at: Millis, body: str) -> str:
+    """
+    Return a frame's text around a body that already is JSON text.
+
+    The text is joined from quoted parts instead of dumped from a model: it
+    happens at every send, and the body was serialised a moment ago.
+    """
+    return f'{{"specversion":"1.0","time":"{iso(created_at)}","id":"{message_id}{shared}{body}}}'
 
 
 def _options(e: Envelope) -> str:
@@ -192,4 +193,4 @@ def quote(text: str) -> str:
 
 def digest(text: str) -> bytes:
     """Return 128 bits that change with any bit of the frame's text."""
-    return blake2b(text.encode(), digest_size=16).digest()
+    return sha256(text.encode()).digest()[:16]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from onceward import outbox, tickets
 from onceward.clock import Millis
@@ -13,7 +13,7 @@ from onceward.connect import ConstraintError
 from onceward.db import Database
 from onceward.errors import Frozen, InvalidMessage, TooLarge, UnknownRecipient
 from onceward.events import Enqueued
-from onceward.frame import RESERVED_ATTRIBUTES, Envelope, check_extension, compose, digest
+from onceward.frame import RESERVED_ATTRIBUTES, Envelope, cast, check_extension, digest, mould
 from onceward.hooks import Hooks
 from onceward.ids import IdSource
 from onceward.names import agent_name, plain_text, rank
@@ -47,8 +47,7 @@ class Options:
 PLAIN: Final = Options()
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(NamedTuple):
     """A message that only needs to be written down."""
 
     id: str
@@ -59,15 +58,28 @@ class Draft:
     """Whether the caller chose the id or a key, so that it may be known already."""
 
 
+class _Mould(NamedTuple):
+    """What all messages of one kind to one recipient have in common, checked and quoted once."""
+
+    shared: str
+    lane: str
+    topic: str | None
+    rank: int
+    expires_at: Millis | None
+    given: int | None
+    key: str | None
+
+
+MOULDS_MAX: Final = 4096
+
+
 class Sender:
     """Builds drafts and puts them into the outbox of one file."""
 
-    def __init__(
-        self, db: Database, *, settings: Settings, ids: IdSource, hooks: Hooks, known: Callable[[str], bool]
-    ) -> None:
+    def __init__(self, db: Database, *, settings: Settings, ids: IdSource, hooks: Hooks, known: Callable[[str], bool]) -> None:
         self._db, self._settings, self._ids, self._hooks, self._known = db, settings, ids, hooks, known
         self._good: set[str] = set()
-        self._names: set[str] = set()
+        self._moulds: dict[tuple[str, str, str, str], _Mould] = {}
 
     def draft(self, session: str, to: str, body: object, options: Options = PLAIN) -> Draft:
         """
@@ -80,28 +92,58 @@ class Sender:
         if disabled():
             msg = "ONCEWARD_DISABLED is set: unset it to send again; nothing was written"
             raise Frozen(msg)
-        self._check_recipient(to)
-        payload = self._payload(body)
+        return self._cast(session, to, body, options, self._db.now())
+
+    def draft_all(self, session: str, messages: Iterable[tuple[str, object]], options: Options = PLAIN) -> list[Draft]:
+        """Check, mint and serialise many messages of one moment; see ``draft``."""
         now = self._db.now()
-        envelope = self._envelope(session, to, payload, options, now)
-        text = compose(envelope, payload.media, payload.text)
+        drafts = [self._cast(session, to, body, options, now) for to, body in messages]
+        if disabled():
+            msg = "ONCEWARD_DISABLED is set: unset it to send again; nothing was written"
+            raise Frozen(msg)
+        return drafts
+
+    def _cast(self, session: str, to: str, body: object, options: Options, now: Millis) -> Draft:
+        media, body_text, declared = payload = encode(body)
+        limit = self._settings.max_body
+        if len(body_text) * 4 > limit and (size := size_of(body, payload)) > limit:
+            msg = f"body of {size} bytes exceeds max_body {limit}: send a reference, or raise the limit on both sides"
+            raise TooLarge(msg)
+        kind = declared if options.type is None else options.type
+        made = self._moulds.get((session, to, kind, media)) if options is PLAIN else None
+        if made is None:
+            made = self._mould(session, to, kind, media, options, now)
+        message_id = self._ids() if options.message_id is None else _message_id(options.message_id)
+        text = cast(made.shared, message_id, now, body_text)
+        due_at = None if not options.delay else now + _millis("delay", options.delay)
         values = (
-            envelope.id,
+            message_id,
             to,
             session,
-            envelope.ordering_key or session,
-            envelope.type,
-            envelope.topic,
-            envelope.rank,
-            None if not options.delay else now + _millis("delay", options.delay),
-            envelope.expires_at,
-            None if options.message_id is None else 0,
-            envelope.key,
+            made.lane,
+            kind,
+            made.topic,
+            made.rank,
+            due_at,
+            made.expires_at,
+            made.given,
+            made.key,
             text,
             digest(text),
             now,
         )
-        return Draft(envelope.id, to, session, values, options.message_id is not None or options.key is not None)
+        return Draft(message_id, to, session, values, made.given is not None or made.key is not None)
+
+    def _mould(self, session: str, to: str, kind: str, media: str, options: Options, now: Millis) -> _Mould:
+        self._check_recipient(to)
+        envelope = self._envelope(session, to, kind, media, options, now)
+        given = None if options.message_id is None else 0
+        made = _Mould(
+            mould(envelope), envelope.ordering_key or session, envelope.topic, envelope.rank, envelope.expires_at, given, envelope.key
+        )
+        if options is PLAIN and len(self._moulds) < MOULDS_MAX:
+            self._moulds[session, to, kind, media] = made
+        return made
 
     def _check_recipient(self, to: str) -> None:
         if to in self._good:
@@ -114,28 +156,13 @@ class Sender:
             raise UnknownRecipient(msg)
         self._good.add(to)
 
-    def _payload(self, body: object) -> Payload:
-        payload = encode(body)
-        limit = self._settings.max_body
-        if len(payload.text) * 4 > limit and (size := size_of(body, payload)) > limit:
-            msg = f"body of {size} bytes exceeds max_body {limit}: send a reference, or raise the limit on both sides"
-            raise TooLarge(msg)
-        return payload
-
-    def _envelope(self, session: str, to: str, payload: Payload, options: Options, now: Millis) -> Envelope:
-        kind = payload.type if options.type is None else options.type
-        self._check_names(session, kind)
-        if options is PLAIN:
-            return Envelope(
-                id=self._ids(), sender=self._db.agent, recipient=to, type=kind, created_at=now, session=session
-            )
+    def _envelope(self, session: str, to: str, kind: str, media: str, options: Options, now: Millis) -> Envelope:
         return Envelope(
-            id=_message_id(options.message_id) if options.message_id is not None else self._ids(),
             sender=self._db.agent,
             recipient=to,
-            type=kind,
-            created_at=now,
-            session=session,
+            type=plain_text("type", kind),
+            media=media,
+            session=plain_text("session", session),
             topic=None if options.topic is None else check_topic(options.topic),
             rank=rank(options.priority),
             ordering_key=_text("ordering_key", options.ordering_key),
@@ -146,13 +173,6 @@ class Sender:
             key=_text("key", options.key),
             headers=_headers(options.headers),
         )
-
-    def _check_names(self, session: str, kind: str) -> None:
-        for field, value in (("session", session), ("type", kind)):
-            if value not in self._names:
-                plain_text(field, value)
-                if len(self._names) < 10_000:  # noqa: PLR2004 - a cache, not a limit
-                    self._names.add(value)
 
     def put(self, tx: Tx, draft: Draft) -> str:
         """Write one draft into the caller's transaction; returns the id of the message, new or known."""
@@ -168,7 +188,7 @@ class Sender:
         if any(draft.given for draft in drafts):
             return [self.put(tx, draft) for draft in drafts]
         try:
-            tx.many(outbox.ADD, [draft.values for draft in drafts])
+            tx.many(outbox.ADD, [draft[3] for draft in drafts])
         except ConstraintError as error:
             raise self._db.mapped(error) from error
         self._promise(tx, drafts)

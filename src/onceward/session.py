@@ -107,7 +107,7 @@ class Session:
         if named.key is not None or named.message_id is not None:
             msg = "send_many gives each message an id of its own: keys belong to single sends"
             raise InvalidMessage(msg)
-        drafts = [self._sender.draft(self.name, to, body, named) for to, body in messages]
+        drafts = self._sender.draft_all(self.name, messages, named)
         return self._db.write(lambda tx: self._sender.put_all(tx, drafts))
 
     def publish(self, topic: str, body: object, **options: Any) -> list[str]:

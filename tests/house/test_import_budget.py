@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-HEAVY = ("asyncio", "cyclopts", "hypothesis", "httpx", "pyspark", "pytest", "rich", "sqlite3", "structlog")
+HEAVY = ("cyclopts", "hypothesis", "httpx", "pyspark", "pytest", "rich", "sqlite3", "structlog")
 
 LOADED = "import json, sys, onceward; print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
 

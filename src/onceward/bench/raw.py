@@ -8,6 +8,7 @@ partial index of what is ready; tuples are built before the clock starts.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Final
@@ -27,12 +28,23 @@ CREATE TABLE IF NOT EXISTS outbox (
 CREATE INDEX IF NOT EXISTS outbox_ready ON outbox (recipient, seq) WHERE state = 0;
 """
 INSERT: Final = "INSERT INTO outbox (id, recipient, type, body, created_at) VALUES (?, ?, ?, ?, ?)"
+Connection = apsw.Connection
 SYNC: Final = {"safe": "full", "fast": "normal"}
 
 Row = tuple[str, str, str, str, int]
 
 
-def connect(path: Path, durability: str, *, schema: str = TABLE) -> apsw.Connection:
+@contextmanager
+def opened(path: Path, durability: str, *, schema: str = TABLE) -> Iterator[Connection]:
+    """Open a file of the rival's own, as durable as ours, for a block."""
+    con = connect(path, durability, schema=schema)
+    try:
+        yield con
+    finally:
+        con.close()
+
+
+def connect(path: Path, durability: str, *, schema: str = TABLE) -> Connection:
     """Open a file of the rival's own, as durable as ours."""
     con = apsw.Connection(str(path))
     con.set_busy_timeout(10_000)
@@ -48,14 +60,14 @@ def rows(body: str, recipient: str = "bob") -> Iterator[Row]:
         yield f"{number:08x}-0000-7000-8000-000000000000", recipient, "bench.note", body, 1_700_000_000_000 + number
 
 
-def put_one(con: apsw.Connection, row: Row) -> None:
+def put_one(con: Connection, row: Row) -> None:
     """Commit one message."""
     con.execute("BEGIN IMMEDIATE")
     con.execute(INSERT, row)
     con.execute("COMMIT")
 
 
-def put_many(con: apsw.Connection, batch: Sequence[Row]) -> None:
+def put_many(con: Connection, batch: Sequence[Row]) -> None:
     """Commit many messages at once."""
     con.execute("BEGIN IMMEDIATE")
     con.executemany(INSERT, batch)

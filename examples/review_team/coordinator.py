@@ -1,0 +1,130 @@
+"""
+The coordinator: asks for a review of every file, wave after wave, and writes down every answer.
+
+    python coordinator.py HOME WORKER... [--code FOLDER...]
+
+It goes on until its standard input ends, and then waits for the answers that are
+still open. Kill it at any instant: what it promised and what it knows are rows of
+one file, so its next life goes on where the last one stopped.
+"""
+
+import argparse
+import asyncio
+import email
+import http
+import json
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from threading import Event, Thread
+
+from team import PATIENCE, Review, Reviewed, until_input_ends
+
+from onceward import Agent, Context, Postbox
+
+ROOM = 8
+"""Tasks that one worker may have open; so work goes to those who are alive."""
+GIVE_UP_AFTER = 60.0
+"""Seconds without any answer after which the open tasks are given up, to be looked into."""
+STANDARD_LIBRARY = [Path(module.__file__).parent for module in (json, email, asyncio, http)]
+
+# A task's row commits with its message, and a result's row with the mark that its answer is processed.
+# No UNIQUE and no OR IGNORE: an answer that took effect twice would stand here twice, for everybody to see.
+TABLES = """
+CREATE TABLE IF NOT EXISTS file (number INTEGER PRIMARY KEY, path TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS task (
+    number INTEGER PRIMARY KEY, path TEXT NOT NULL, worker TEXT NOT NULL, message_id TEXT NOT NULL,
+    sent_at INTEGER NOT NULL, answers INTEGER NOT NULL DEFAULT 0);
+CREATE INDEX IF NOT EXISTS task_open ON task (worker) WHERE answers = 0;
+CREATE TABLE IF NOT EXISTS result (
+    task INTEGER NOT NULL, worker TEXT NOT NULL, findings INTEGER NOT NULL, attempt INTEGER NOT NULL, at INTEGER NOT NULL);
+"""
+FILES = "SELECT EXISTS (SELECT 1 FROM file)"
+ADD_FILE = "INSERT INTO file (path) VALUES (?)"
+OPEN = "SELECT worker, count(*) FROM task WHERE answers = 0 GROUP BY worker"
+NEXT = """
+SELECT 1 + last, (SELECT path FROM file WHERE number = 1 + last % (SELECT count(*) FROM file))
+  FROM (SELECT coalesce(max(number), 0) AS last FROM task)
+"""
+ADD_TASK = "INSERT INTO task (number, path, worker, message_id, sent_at) VALUES (?, ?, ?, ?, ?)"
+ADD_RESULT = "INSERT INTO result (task, worker, findings, attempt, at) VALUES (?, ?, ?, ?, ?)"
+ANSWERED = "UPDATE task SET answers = answers + 1 WHERE number = ?"
+
+coordinator = Agent("coordinator")
+
+
+@coordinator.on(Reviewed)
+def note(answer: Reviewed, ctx: Context) -> None:
+    """Write one answer down."""
+    sender, attempt = ctx.message.sender, ctx.message.attempt
+    ctx.tx.execute(ADD_RESULT, (answer.task, sender, answer.findings, attempt, now()))
+    ctx.tx.execute(ANSWERED, (answer.task,))
+
+
+def hand_out(box: Postbox, team: list[str]) -> bool:
+    """Give the next file to the worker who has least to do; say whether anybody had room."""
+    with box.session("review").begin() as tx:
+        tasks = dict.fromkeys(team, 0) | dict(tx.execute(OPEN))
+        worker = min(team, key=tasks.__getitem__)
+        if tasks[worker] >= ROOM:
+            return False
+        [(number, path)] = tx.execute(NEXT)
+        message_id = tx.send(worker, Review(task=number, path=path), key=f"task-{number}")
+        tx.execute(ADD_TASK, (number, path, worker, message_id, now()))
+    return True
+
+
+def work(box: Postbox, team: list[str], closing: Event) -> bool:
+    """Hand out tasks until *closing*, then wait for what is open; say whether everything was answered."""
+    answered, heard = Event(), time.monotonic()
+    box.on("processed", lambda _: answered.set())
+    while time.monotonic() - heard < GIVE_UP_AFTER:
+        stats = box.stats()
+        print(stats["enqueued"], stats["processed"], flush=True)  # "tasks results", for whoever watches
+        if closing.is_set() and stats["enqueued"] == stats["acked"] == stats["processed"]:
+            return True
+        if closing.is_set() or not hand_out(box, team):
+            heard = time.monotonic() if answered.wait(0.1) else heard
+            answered.clear()
+    return False
+
+
+def python_files(folders: Iterable[Path]) -> list[str]:
+    """Return every Python file under *folders*; a name that is no text is spelled with escapes."""
+    found = sorted({path for folder in folders for path in folder.rglob("*.py") if path.is_file()})
+    return [str(path).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace") for path in found]
+
+
+def prepare(path: Path, folders: Iterable[Path]) -> None:
+    """Make the tables, and the list of files on the first life."""
+    with Postbox(path, agent="coordinator", run=False) as box, box.begin() as tx:
+        tx.execute(TABLES)
+        if tx.execute(FILES) == [(0,)]:
+            tx.executemany(ADD_FILE, [(name,) for name in python_files(folders)])
+        if tx.execute(FILES) == [(0,)]:
+            sys.exit("there is no Python file to review")
+
+
+def now() -> int:
+    """Return the time in milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+def main() -> int:
+    """Coordinate until standard input ends and everything is answered."""
+    parser = argparse.ArgumentParser(description="Asks workers for reviews and writes down their answers.")
+    parser.add_argument("home", type=Path)
+    parser.add_argument("team", nargs="+", metavar="WORKER")
+    parser.add_argument("--code", nargs="+", type=Path, default=STANDARD_LIBRARY, metavar="FOLDER")
+    args = parser.parse_args()
+    path, closing = args.home / "coordinator.db", Event()
+    prepare(path, args.code)
+    Thread(target=lambda: (until_input_ends(), closing.set()), daemon=True).start()
+    # hold_unknown: the team may come to life after its first task was written.
+    with Postbox(path, agent=coordinator, settings=PATIENCE, hold_unknown=True) as box:
+        return 0 if work(box, args.team, closing) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

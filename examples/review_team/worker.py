@@ -1,0 +1,49 @@
+"""
+A worker: reviews the files that it is asked to review.
+
+    python worker.py HOME NAME
+
+Its findings, its mark "I have done this" and its answer are one commit. Kill it
+at any instant: either all three are there, or the task is simply done again.
+"""
+
+import sys
+import time
+from pathlib import Path
+
+import rules
+from team import PATIENCE, Review, Reviewed, until_input_ends
+
+from onceward import Agent, Context, Postbox
+
+# No UNIQUE and no OR IGNORE: a task that took effect twice would stand here twice, for everybody to see.
+TABLES = """
+CREATE TABLE IF NOT EXISTS review (task INTEGER NOT NULL, attempt INTEGER NOT NULL, at INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS finding (task INTEGER NOT NULL, line INTEGER NOT NULL, rule TEXT NOT NULL, note TEXT NOT NULL);
+"""
+DONE = "INSERT INTO review (task, attempt, at) VALUES (?, ?, ?)"
+FOUND = "INSERT INTO finding (task, line, rule, note) VALUES (?, ?, ?, ?)"
+
+reviewer = Agent("reviewer")
+
+
+@reviewer.on(Review)
+def review(task: Review, ctx: Context) -> Reviewed:
+    """Review one file; what is returned is the reply."""
+    findings = rules.review(Path(task.path))  # the slow part comes first: nothing is locked yet
+    ctx.tx.execute(DONE, (task.task, ctx.message.attempt, time.time_ns() // 1_000_000))
+    ctx.tx.executemany(FOUND, [(task.task, found.line, found.rule, found.note) for found in findings])
+    return Reviewed(task=task.task, findings=len(findings))
+
+
+def main(home: Path, name: str) -> None:
+    """Work until standard input ends."""
+    path = home / f"{name}.db"
+    with Postbox(path, agent=name, run=False) as box, box.begin() as tx:
+        tx.execute(TABLES)
+    with Postbox(path, agent=Agent(name).include(reviewer), settings=PATIENCE):
+        until_input_ends()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,1 @@
+"""Benchmarks: what the library costs over the same work written by hand, measured side by side."""

@@ -1,0 +1,28 @@
+"""The command line: a window onto files and views; ``main`` is the script, ``help_pages`` what its docs are made of."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+INSTALL = "pip install 'onceward[cli]'"
+LIBRARIES = frozenset({"cyclopts", "rich"})
+
+
+def main(tokens: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; without the extra, say what to install."""
+    try:
+        from onceward.cli.app import run  # noqa: PLC0415 - its libraries are an extra that may be absent
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in LIBRARIES:
+            raise
+        sys.stderr.write(f"the command line needs {error.name}, which is not installed: {INSTALL}\n")
+        return 1
+    return run(sys.argv[1:] if tokens is None else list(tokens))
+
+
+def help_pages() -> dict[str, str]:
+    """Return the plain help text of every command by its full name, the program's own first."""
+    from onceward.cli.app import pages  # noqa: PLC0415 - as above
+
+    return pages()

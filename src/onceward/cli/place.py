@@ -1,0 +1,91 @@
+"""Which file a command means: a flag, then the environment, then nothing."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from onceward import Postbox
+from onceward.cli.codes import NothingThere, Usage
+from onceward.cli.paint import Style, style
+from onceward.names import agent_name
+
+Quiet = Parameter(negative=(), show_default=False)
+"""An option that is either there or not."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """How a command answers."""
+
+    json: Annotated[bool, Quiet] = False
+    """Print one JSON document, and errors as JSON objects on stderr. Without it: a table on a terminal, else tab-separated
+    lines without a header."""
+
+    @property
+    def style(self) -> Style:
+        """The form of what is printed."""
+        return style("json" if self.json else None)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Where(Answer):
+    """Whose file a command works on."""
+
+    db: Path | None = None
+    """The agent's file. Default: ONCEWARD_DB, then agents/ONCEWARD_AGENT.db in ONCEWARD_HOME (or here)."""
+    agent: str | None = None
+    """Instead of --db: the agent whose file lies in the home folder, ONCEWARD_HOME or the current one."""
+
+    def path(self) -> Path:
+        """
+        Return the file that is meant.
+
+        Raises:
+            Usage: nothing says which.
+
+        """
+        if self.db is not None and self.agent is not None:
+            msg = "--db and --agent both name the file: give one of them"
+            raise Usage(msg)
+        named = self.db or (None if self.agent else os.environ.get("ONCEWARD_DB"))
+        if named:
+            return Path(named)
+        agent = self.agent or os.environ.get("ONCEWARD_AGENT")
+        if not agent:
+            msg = "which agent? Give --db FILE or --agent NAME, or set ONCEWARD_DB or ONCEWARD_AGENT"
+            raise Usage(msg)
+        return agent_file(agent)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Conversation(Where):
+    """Whose file, and which of its sessions."""
+
+    session: str | None = None
+    """The session meant; without it the default one is sent in, and all are looked at and received from."""
+
+
+def agent_file(agent: str, home: Path | None = None) -> Path:
+    """Return where an agent's file lies in a home folder."""
+    return (home or Path(os.environ.get("ONCEWARD_HOME") or ".")) / "agents" / f"{agent_name(agent)}.db"
+
+
+def existing(path: Path) -> Path:
+    """Return *path*; raise NothingThere if nothing is there, because no command but init creates files by the way."""
+    if not path.exists():
+        msg = f"there is no file {path}: create it with onceward init NAME, or correct --db"
+        raise NothingThere(msg)
+    return path
+
+
+def open_box(path: Path) -> Postbox:
+    """Open a file that exists, without engines: a command does its one thing and leaves the rest to workers and relays."""
+    return Postbox(existing(path), run=False)

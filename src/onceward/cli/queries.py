@@ -1,0 +1,111 @@
+"""All SQL of the command line, on the public views and on nothing else."""
+
+from __future__ import annotations
+
+from typing import Final
+
+QUEUES: Final = """
+SELECT 'outbox' AS box, recipient AS peer, session, state, count(*) AS messages, min(created_at) AS oldest_at
+  FROM outbox_view
+ WHERE (:state IS NULL OR state = :state) AND (:peer IS NULL OR recipient = :peer) AND (:session IS NULL OR session = :session)
+ GROUP BY recipient, session, state
+ UNION ALL
+SELECT 'inbox', sender, session, state, count(*), min(received_at)
+  FROM inbox_view
+ WHERE (:state IS NULL OR state = :state) AND (:peer IS NULL OR sender = :peer) AND (:session IS NULL OR session = :session)
+ GROUP BY sender, session, state
+ UNION ALL
+SELECT 'dead', CASE origin WHEN 'outbox' THEN recipient ELSE sender END AS peer, session, 'dead' AS state, count(*), min(dead_at)
+  FROM dead_letter_view
+ WHERE (:state IS NULL OR :state = 'dead') AND (:peer IS NULL OR sender = :peer OR recipient = :peer)
+   AND (:session IS NULL OR session = :session)
+ GROUP BY 2, session
+ ORDER BY 1 DESC, 2, 3, 4
+ LIMIT :limit
+"""
+LANES: Final = """
+SELECT sender, lane, session, priority, state, head_id, attempts, due_at, claimed
+  FROM lane_view
+ WHERE (:state IS NULL OR state = :state) AND (:peer IS NULL OR sender = :peer) AND (:session IS NULL OR session = :session)
+ ORDER BY sender, lane, priority
+ LIMIT :limit
+"""
+OUTBOX: Final = """
+SELECT id, recipient, session, type, topic, priority, state, attempts, key, created_at, due_at, expires_at, sent_at, ended_at, reason
+  FROM outbox_view
+ WHERE (:state IS NULL OR state = :state) AND (:peer IS NULL OR recipient = :peer) AND (:session IS NULL OR session = :session)
+ ORDER BY seq DESC
+ LIMIT :limit
+"""
+INBOX: Final = """
+SELECT id, sender, session, lane, type, topic, priority, state, attempts, received_at, expires_at, ended_at, reason
+  FROM inbox_view
+ WHERE (:state IS NULL OR state = :state) AND (:peer IS NULL OR sender = :peer) AND (:session IS NULL OR session = :session)
+ ORDER BY seq DESC
+ LIMIT :limit
+"""
+# What recv would lease next, looked at only.
+NEXT: Final = """
+SELECT b.frame, b.attempts + 1 AS attempt, b.received_at
+  FROM inbox_view AS b
+  JOIN lane_view AS l ON l.sender = b.sender AND l.lane = b.lane AND l.priority = b.priority
+ WHERE b.state = 'pending' AND l.state <> 'empty' AND coalesce(l.due_at, 0) <= :now AND coalesce(b.expires_at, :now + 1) > :now
+   AND (:type IS NULL OR b.type = :type) AND (:session IS NULL OR b.session = :session)
+ ORDER BY CASE b.priority WHEN 'critical' THEN 0 WHEN 'urgent' THEN 1 WHEN 'normal' THEN 2 WHEN 'low' THEN 3 ELSE 4 END, b.seq
+ LIMIT 1
+"""
+IDS: Final = """
+SELECT id FROM (SELECT id FROM outbox_view UNION SELECT id FROM inbox_view UNION SELECT id FROM dead_letter_view
+                UNION SELECT id FROM processed_view)
+ WHERE id >= :low AND id < :high
+ ORDER BY id
+ LIMIT 3
+"""
+ROWS: Final = """
+SELECT 'outbox' AS box, id, sender, recipient, session, lane, type, topic, priority, state, attempts, key, created_at, NULL AS received_at,
+       due_at, expires_at, sent_at, ended_at, reason, NULL AS last_error, frame
+  FROM outbox_view WHERE id = :id
+ UNION ALL
+SELECT 'inbox', id, sender, recipient, session, lane, type, topic, priority, state, attempts, NULL, NULL, received_at,
+       NULL, expires_at, NULL, ended_at, reason, NULL, frame
+  FROM inbox_view WHERE id = :id
+ UNION ALL
+SELECT 'dead', id, sender, recipient, session, lane, type, topic, priority, 'dead', attempts, NULL, created_at, NULL,
+       NULL, NULL, NULL, dead_at, reason, last_error, frame
+  FROM dead_letter_view WHERE id = :id
+ UNION ALL
+SELECT 'processed', id, sender, recipient, session, NULL, NULL, NULL, NULL, outcome, NULL, NULL, NULL, NULL,
+       NULL, NULL, NULL, processed_at, NULL, NULL, NULL
+  FROM processed_view WHERE id = :id
+"""
+TRAIL: Final = "SELECT at, box, peer, from_state, to_state, reason FROM trail_view WHERE id = :id ORDER BY seq"
+STATS: Final = "SELECT * FROM stats_view"
+PEERS: Final = """
+SELECT name, url, breaker, failures, in_flight, number, stream_number, due_at, seen_at, last_error FROM peer_view ORDER BY name
+"""
+PEER: Final = "SELECT name, url, breaker, failures, due_at FROM peer_view WHERE name = :name"
+DEAD: Final = """
+SELECT id, origin, sender, recipient, session, type, priority, reason, last_error, attempts, created_at, dead_at, late
+  FROM dead_letter_view
+ WHERE (:reason IS NULL OR reason = :reason) AND (:peer IS NULL OR sender = :peer OR recipient = :peer)
+   AND (:session IS NULL OR session = :session) AND (:before IS NULL OR dead_at < :before)
+ ORDER BY seq
+ LIMIT :limit
+"""
+DEAD_IDS: Final = "SELECT id FROM dead_letter_view WHERE id >= :low AND id < :high ORDER BY id LIMIT 3"
+DEAD_ONE: Final = """
+SELECT id, origin, sender, recipient, session, lane, type, topic, priority, reason, last_error, attempts, created_at, dead_at,
+       late, late_at, frame
+  FROM dead_letter_view WHERE id = :id
+"""
+WRITTEN: Final = "PRAGMA data_version"
+NEWEST: Final = """
+SELECT max((SELECT coalesce(max(created_at), 0) FROM (SELECT created_at FROM outbox_view ORDER BY seq DESC LIMIT 1)),
+           (SELECT coalesce(max(received_at), 0) FROM (SELECT received_at FROM inbox_view ORDER BY seq DESC LIMIT 1))) AS at
+"""
+IDLE: Final = """
+SELECT recipient, count(*) AS messages, min(created_at) AS oldest_at
+  FROM outbox_view WHERE state = 'pending' AND due_at IS NULL
+ GROUP BY recipient ORDER BY recipient
+"""
+BREAKERS: Final = "SELECT name, breaker, failures, last_error FROM peer_view WHERE breaker <> 'closed' ORDER BY name"

@@ -1,0 +1,40 @@
+"""Spans of time as people write them: 5m, 2h30m, 1.5s, 250ms, 7d, or plain seconds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
+
+from cyclopts import Parameter
+
+UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])")
+WHOLE: Final = re.compile(rf"(?:{PART.pattern})+")
+PLAIN: Final = re.compile(r"\d+(?:\.\d+)?")
+
+
+def seconds(text: str) -> float:
+    """Return a span in seconds; raise ValueError for text that spells none."""
+    if PLAIN.fullmatch(text):
+        return float(text)
+    if not WHOLE.fullmatch(text):
+        msg = f"{text!r} is no span: write 5m, 2h30m, 1.5s, 250ms, 7d or seconds"
+        raise ValueError(msg)
+    return sum(float(number) * UNITS[unit] for number, unit in PART.findall(text))
+
+
+def _converted(_: Any, tokens: Sequence[Any]) -> float:
+    return seconds(tokens[0].value)
+
+
+Span = Annotated[float | None, Parameter(converter=_converted)]
+"""An option that takes a span and is absent by default."""
+
+
+def ago(then: int, now: int) -> str:
+    """Return how far *then* lies from *now*, both in milliseconds, in one unit."""
+    gap = abs(now - then) / 1000
+    unit = next((name for name in ("w", "d", "h", "m") if gap >= UNITS[name]), "s")
+    text = f"{gap / UNITS[unit]:.0f} {unit}"
+    return f"{text} ago" if then <= now else f"in {text}"

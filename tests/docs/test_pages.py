@@ -1,0 +1,214 @@
+"""
+The pages are true: what they show runs, and prints what they say it prints.
+
+Blocks of one page share one namespace and one empty folder. A page may start
+with a comment ``<!-- setup … -->`` of Python that readers do not need to see.
+
+=======================  ================================================================================
+```python                is executed; a ```text block right behind it is what it prints
+```python NAME.py        is written to that file instead
+```sql NAME.db           is run on that file by another program: a fresh process with Python's own sqlite3
+```console               ``$ python3 NAME.py`` is run, ``$ onceward …`` is compared with the command's help
+=======================  ================================================================================
+"""
+
+import contextlib
+import doctest
+import io
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+PAGES = [README, ROOT / "schema" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+README_LINES = 150
+
+FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+SETUP = re.compile(r"<!-- setup\n(?P<text>.*?)^-->$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"(?<!`)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
+HEADING = re.compile(r"^#+ (?P<title>.+)$", re.MULTILINE)
+SAME = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+LANGUAGES = {"python", "sql", "console", "text", "json", "toml", ""}
+
+ASK_SQLITE = """
+import sqlite3, sys
+con = sqlite3.connect(sys.argv[1], isolation_level=None)
+statement = ""
+for line in sys.stdin:
+    statement += line
+    if sqlite3.complete_statement(statement):
+        for row in con.execute(statement):
+            print("|".join("" if value is None else str(value) for value in row))
+        statement = ""
+con.close()
+"""
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block of a page, and what stands right behind it as its output."""
+
+    language: str
+    file: str
+    text: str
+    line: int
+    output: str | None
+
+
+def _name(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def _blocks(page: Path) -> Iterator[Block]:
+    text = page.read_text(encoding="utf-8")
+    found = list(FENCE.finditer(text))
+    for index, match in enumerate(found):
+        language, _, file = match["info"].partition(" ")
+        following = found[index + 1] if index + 1 < len(found) else None
+        adjacent = following is not None and following["info"] == "text" and not text[match.end() : following.start()].strip()
+        output = following["text"] if following is not None and adjacent else None
+        yield Block(language, file, match["text"], text.count("\n", 0, match.start()) + 1, output)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_what_a_page_shows_is_true(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every block of the page does, in an empty folder, what the page says of it."""
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, Any] = {"__name__": "page"}
+    setup = SETUP.search(page.read_text(encoding="utf-8"))
+    if setup is not None:
+        _execute(page, setup["text"], 1, namespace)
+
+    for block in _blocks(page):
+        where = f"{_name(page)}:{block.line}"
+        got = _do(page, block, namespace)
+        if block.output is not None and got is not None:
+            _compare(where, block.output, got)
+
+
+def _do(page: Path, block: Block, namespace: dict[str, Any]) -> str | None:
+    match block.language:
+        case "python" if block.file:
+            Path(block.file).write_text(block.text, encoding="utf-8")
+        case "python":
+            return _execute(page, block.text, block.line, namespace)
+        case "sql":
+            return _query(block)
+        case "console":
+            _console(f"{_name(page)}:{block.line}", block.text)
+    return None
+
+
+def _execute(page: Path, text: str, line: int, namespace: dict[str, Any]) -> str:
+    code = compile("\n" * line + text, str(page), "exec", dont_inherit=True)
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(code, namespace)  # noqa: S102 - running the pages is the point
+    return printed.getvalue()
+
+
+def _query(block: Block) -> str:
+    assert Path(block.file).is_file(), f"line {block.line}: an sql block names a file that is there"
+    done = subprocess.run([sys.executable, "-c", ASK_SQLITE, block.file], input=block.text, capture_output=True, text=True, check=False)
+    assert (0, "") == (done.returncode, done.stderr)
+    return done.stdout
+
+
+def _console(where: str, text: str) -> None:
+    for command, output in _commands(text):
+        words = shlex.split(command, comments=True)
+        if words[0] == "onceward":
+            _known_to_the_command(where, words[1:])
+        elif words[0] == "python3" and words[1].endswith(".py"):
+            _run(where, words[1:], output)
+
+
+def _commands(text: str) -> Iterator[tuple[str, str]]:
+    for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+        command, _, output = part.partition("\n")
+        yield command, output
+
+
+def _run(where: str, words: list[str], output: str) -> None:
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False, timeout=60)
+    killed = output.endswith("Killed\n")
+    expected = -signal.SIGKILL if killed else 0
+
+    assert (expected, "") == (done.returncode, done.stderr), where
+    _compare(where, output.removesuffix("Killed\n"), done.stdout)
+
+
+def _compare(where: str, want: str, got: str) -> None:
+    assert doctest.OutputChecker().check_output(want, got, SAME), f"{where}\n--- the page says\n{want}--- it printed\n{got}"
+
+
+def _known_to_the_command(where: str, words: list[str]) -> None:
+    cli = pytest.importorskip("onceward.cli", reason="the command is an extra")
+    pages: dict[str, str] = cli.help_pages()
+    command = next((word for word in words if not word.startswith("-")), None)
+    help_page = next((text for name, text in pages.items() if command is None or name.split()[-1] == command), None)
+
+    assert help_page is not None, f"{where}: onceward has no command {command}"
+    options = [word.partition("=")[0] for word in words if word.startswith("--")]
+    assert [] == [option for option in options if option not in help_page], where
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_blocks_are_of_known_languages(page: Path) -> None:
+    """A block that nobody checks, by a misspelt language, cannot slip in."""
+    assert set() == {block.language for block in _blocks(page)} - LANGUAGES
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_links_lead_somewhere(page: Path) -> None:
+    """Every link inside the repository names a file that exists and, behind #, a heading of it."""
+    prose = FENCE.sub("", page.read_text(encoding="utf-8"))
+    dead = [target for target in (match["target"] for match in LINK.finditer(prose)) if not _exists(page, target)]
+
+    assert [] == dead
+
+
+def _exists(page: Path, target: str) -> bool:
+    if "://" in target:
+        return True
+    name, _, anchor = target.partition("#")
+    path = (page.parent / name).resolve() if name else page
+    if not path.exists():
+        return False
+    return not anchor or anchor in {_slug(match["title"]) for match in HEADING.finditer(path.read_text(encoding="utf-8"))}
+
+
+def _slug(title: str) -> str:
+    return re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-")
+
+
+def test_every_page_can_be_found() -> None:
+    """Whoever starts at the index comes to every page of the docs."""
+    seen: set[Path] = set()
+    rest = [ROOT / "docs" / "index.md"]
+    while rest:
+        page = rest.pop()
+        if page in seen or page.suffix != ".md":
+            continue
+        seen.add(page)
+        targets = (match["target"].partition("#")[0] for match in LINK.finditer(page.read_text(encoding="utf-8")))
+        rest += [(page.parent / target).resolve() for target in targets if target and "://" not in target]
+
+    assert [] == sorted(_name(page) for page in set(PAGES) - seen)
+
+
+def test_the_front_page_is_short_and_names_both_commands() -> None:
+    """A newcomer reads the front page to its end, and finds the two lines that show everything."""
+    text = README.read_text(encoding="utf-8")
+
+    assert len(text.splitlines()) <= README_LINES
+    assert "python3 -m pip install -e '.[demo]' && onceward demo\n" in text
+    assert "python3 -m pip install -e '.[test]' && python3 -m pytest\n" in text
