@@ -20,7 +20,9 @@ STYLE = """
     .move { stroke: #8d96a0 } .dot { fill: #58a6ff } #tip path { fill: #8d96a0 }
   }
 """
-TIP = '<marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" orient="auto"><path d="M0 0 8 4 0 8z"/></marker>'
+TIP = (
+    '<marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" orient="auto"><path d="M0 0 8 4 0 8z"/></marker>'
+)
 
 
 @dataclass(frozen=True)

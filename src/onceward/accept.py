@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from onceward import lanes, outbox
 from onceward.clock import Millis
@@ -47,6 +47,7 @@ INSERT INTO processed_messages (sender, message_id, session, outcome, processed_
 ON CONFLICT DO NOTHING
 """
 ENVELOPE_MAX: Final = 64 << 10
+TOO_LARGE: Final = "invalid: data: larger than max_body"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +72,7 @@ class Kept:
     moved: outbox.Moved = field(default_factory=outbox.Moved)
 
 
-def accept(tx: Tx, parcel: Parcel, door: Door) -> Kept:
+def accept(tx: Tx, parcel: Parcel, door: Door, examined: list[Examined]) -> Kept:
     """
     Keep what is new of *parcel*, and answer for every frame of it.
 
@@ -88,7 +89,8 @@ def accept(tx: Tx, parcel: Parcel, door: Door) -> Kept:
     [(horizon, waiting)] = tx.rows(LIMITS)
     if verdict == "accepted" and waiting + len(parcel.frames) > door.max_inbox:
         return Kept(_answer(door, "busy"), moved=moved)
-    kept = _keep(tx, parcel, door, horizon=horizon if opening or verdict == "duplicate" else None, full_horizon=horizon)
+    judged = opening or verdict == "duplicate"
+    kept = _keep(tx, parcel, door, examined, horizon=horizon, judge_all=judged)
     kept.moved = moved
     kept.answer = _answer(door, verdict, kept.answer.receipts)
     if verdict == "accepted":
@@ -97,9 +99,7 @@ def accept(tx: Tx, parcel: Parcel, door: Door) -> Kept:
     return kept
 
 
-def _answer(
-    door: Door, verdict: Verdict, receipts: tuple[Receipt, ...] = (), where: tuple[str, int] = ("", 0)
-) -> Answer:
+def _answer(door: Door, verdict: Verdict, receipts: tuple[Receipt, ...] = (), where: tuple[str, int] = ("", 0)) -> Answer:
     return Answer(verdict=verdict, receipts=receipts, durability=door.durability, epoch=where[0], number=where[1])
 
 
@@ -118,29 +118,27 @@ def _judge(tx: Tx, parcel: Parcel) -> tuple[Verdict, bool, tuple[str, int]]:
     return "fork", False, here
 
 
-def _keep(tx: Tx, parcel: Parcel, door: Door, *, horizon: str | None, full_horizon: str) -> Kept:
+def _keep(tx: Tx, parcel: Parcel, door: Door, examined: list[Examined], *, horizon: str, judge_all: bool) -> Kept:
     """Store what is new; a frame that may have come before is judged by its id and, unknown, by the horizon."""
     kept = Kept(_answer(door, "accepted"))
     known = _known(tx, parcel)
-    fresh: list[tuple[Frame, Carried]] = []
+    fresh: list[Examined] = []
     receipts: dict[str, Receipt] = {}
-    for carried in parcel.frames:
-        if (state := known.get(carried.id)) is not None:
-            receipts[carried.id] = _present(carried.id, *state)
-            kept.duplicates.append(carried.id)
-            continue
-        limit = full_horizon if carried.again else horizon
-        frame, problem = _examine(carried, parcel, door, limit, tx.now)
-        if frame is None:
-            receipts[carried.id] = Receipt(carried.id, "rejected", problem)
-            kept.rejected.append((carried.id, problem))
-        elif carried.id not in receipts:
-            receipts[carried.id] = Receipt(carried.id, "stored")
-            fresh.append((frame, carried))
+    for each in examined:
+        message_id = each.carried.id
+        if (state := known.get(message_id)) is not None:
+            receipts[message_id] = _present(message_id, *state)
+            kept.duplicates.append(message_id)
+        elif problem := _refusal(each, horizon if judge_all or each.carried.again else None, tx.now):
+            receipts[message_id] = Receipt(message_id, "rejected", problem)
+            kept.rejected.append((message_id, problem))
+        elif message_id not in receipts:
+            receipts[message_id] = Receipt(message_id, "stored")
+            fresh.append(each)
     kept.answered = _store(tx, parcel.sender, fresh)
     for message_id in kept.answered:
         receipts[message_id] = Receipt(message_id, "processed")
-    kept.received = [carried.id for _, carried in fresh]
+    kept.received = [each.carried.id for each in fresh]
     kept.answer = _answer(door, "accepted", tuple(receipts[carried.id] for carried in parcel.frames))
     return kept
 
@@ -158,30 +156,47 @@ def _present(message_id: str, state: str | None, outcome: str | None) -> Receipt
     return Receipt(message_id, "duplicate")
 
 
-def _examine(
-    carried: Carried, parcel: Parcel, door: Door, horizon: str | None, now: Millis
-) -> tuple[Frame | None, str]:
-    """Return the frame, or why it is refused for good."""
-    if horizon is not None and carried.id <= horizon:
-        return None, "stale: its mark may have been pruned, so it cannot be told from a duplicate"
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """A frame read before any lock was taken: what it says, or why it is refused for good."""
+
+    carried: Carried
+    frame: Frame | None
+    problem: str = ""
+    digest: bytes = b""
+
+
+def examine(parcel: Parcel, door: Door) -> list[Examined]:
+    """Read and check a parcel's frames; needs no file, so that the lock is held for the writing only."""
+    return [_examine(carried, parcel, door) for carried in parcel.frames]
+
+
+def _examine(carried: Carried, parcel: Parcel, door: Door) -> Examined:
     if len(carried.text) > 6 * door.max_body + ENVELOPE_MAX:  # a control character takes six as JSON
-        return None, "invalid: data: larger than max_body"
+        return Examined(carried, None, TOO_LARGE)
     try:
         frame = Frame.parse(carried.text)
     except InvalidMessage as error:
-        return None, f"invalid: {error}"[:500]
-    for wrong, field_name in (
-        (frame.id != carried.id, "id"),
-        (frame.sender != parcel.sender, "source"),
-        (frame.recipient != door.agent, "recipient"),
+        return Examined(carried, None, f"invalid: {error}"[:500])
+    for said, expected, field_name in (
+        (frame.id, carried.id, "id"),
+        (frame.sender, parcel.sender, "source"),
+        (frame.recipient, door.agent, "recipient"),
     ):
-        if wrong:
-            return None, f"invalid: {field_name}: does not match the parcel"
+        if said != expected:
+            return Examined(carried, None, f"invalid: {field_name}: does not match the parcel")
     if len(carried.text) > door.max_body and body_size(frame) > door.max_body:
-        return None, "invalid: data: larger than max_body"
-    if frame.expires_at is not None and frame.expires_at <= now:
-        return None, "expired: its time to live ran out on the way"
-    return frame, ""
+        return Examined(carried, None, TOO_LARGE)
+    return Examined(carried, frame, digest=digest(carried.text))
+
+
+def _refusal(examined: Examined, horizon: str | None, now: Millis) -> str:
+    """Return why a frame is refused for good, empty if it is not."""
+    if horizon is not None and examined.carried.id <= horizon:
+        return "stale: its mark may have been pruned, so it cannot be told from a duplicate"
+    if examined.frame is not None and examined.frame.expires_at is not None and examined.frame.expires_at <= now:
+        return "expired: its time to live ran out on the way"
+    return examined.problem
 
 
 def body_size(frame: Frame) -> int:
@@ -193,34 +208,34 @@ def body_size(frame: Frame) -> int:
     return len(encode(frame.data).text.encode())
 
 
-def _store(tx: Tx, sender: str, fresh: list[tuple[Frame, Carried]]) -> list[str]:
+def _store(tx: Tx, sender: str, fresh: list[Examined]) -> list[str]:
     """Insert new rows and wake their lanes; return the ids that answered a waiting request."""
     if not fresh:
         return []
     awaited = _awaited(tx, fresh)
     lane_ids: dict[tuple[str, int], int] = {}
     rows: list[tuple[Any, ...]] = []
-    answered: list[str] = []
-    for frame, carried in fresh:
+    answered: list[tuple[str, str, str, Millis]] = []
+    for each in fresh:
+        frame = cast("Frame", each.frame)
         lane = (frame.lane, frame.priority)
         if lane not in lane_ids:
             lane_ids[lane] = lanes.open_lane(tx, sender, *lane, session=frame.session)
         done = frame.causationid in awaited and _answered(tx, frame)
         if done:
             awaited.discard(str(frame.causationid))
-            answered.append(frame.id)
-        rows.append(_row(frame, carried.text, lane_ids[lane], tx.now, done=done))
+            answered.append((sender, frame.id, frame.session, tx.now))
+        rows.append(_row(frame, each, lane_ids[lane], tx.now, done=done))
     tx.many(KEEP, rows)
     if answered:
-        done_sessions = {frame.id: frame.session for frame, _ in fresh}
-        tx.many(MARK, [(sender, i, done_sessions[i], tx.now) for i in answered])
+        tx.many(MARK, answered)
         bump(tx, processed=len(answered), ended=len(answered))
     lanes.wake_heads(tx, list(lane_ids.values()))
-    return answered
+    return [message_id for _, message_id, _, _ in answered]
 
 
-def _awaited(tx: Tx, fresh: list[tuple[Frame, Carried]]) -> set[str]:
-    causes = [frame.causationid for frame, _ in fresh if frame.causationid is not None]
+def _awaited(tx: Tx, fresh: list[Examined]) -> set[str]:
+    causes = [each.frame.causationid for each in fresh if each.frame is not None and each.frame.causationid is not None]
     return {str(i) for (i,) in tx.rows(AWAITED, (json.dumps(causes),))} if causes else set()
 
 
@@ -228,7 +243,7 @@ def _answered(tx: Tx, frame: Frame) -> bool:
     return tx.run(ANSWER, {"id": frame.causationid, "reply": frame.id, "now": tx.now}) > 0
 
 
-def _row(frame: Frame, text: str, lane_id: int, now: Millis, *, done: bool) -> tuple[Any, ...]:
+def _row(frame: Frame, each: Examined, lane_id: int, now: Millis, *, done: bool) -> tuple[Any, ...]:
     return (
         frame.sender,
         frame.id,
@@ -241,8 +256,8 @@ def _row(frame: Frame, text: str, lane_id: int, now: Millis, *, done: bool) -> t
         frame.expires_at,
         frame.correlationid,
         frame.causationid,
-        text,
-        digest(text),
+        each.carried.text,
+        each.digest,
         now,
         now if done else None,
     )

@@ -105,9 +105,7 @@ class Agent:
 
 
 def _signature(call: Callable[..., Any], model: type | None) -> tuple[Any, bool]:
-    parameters = [
-        p for p in inspect.signature(call).parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-    ]
+    parameters = [p for p in inspect.signature(call).parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if not 1 <= len(parameters) <= 2:
         msg = f"handler {getattr(call, '__name__', call)} must take the message and, if it wants, a context"
         raise InvalidMessage(msg)
@@ -125,9 +123,7 @@ def type_names(wanted: Any) -> tuple[str, ...] | None:
         return None
     if isinstance(wanted, str):
         return (plain_text("type", wanted),)
-    if isinstance(wanted, type) and (
-        issubclass(wanted, BaseModel) or hasattr(wanted, "__message_type__") or wanted not in PLAIN
-    ):
+    if isinstance(wanted, type) and (issubclass(wanted, BaseModel) or hasattr(wanted, "__message_type__") or wanted not in PLAIN):
         return (message_type(wanted),)
     return PLAIN[wanted]
 

@@ -90,9 +90,7 @@ class AsyncMessage(Generic[T_co]):
         """Work on the message."""
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
         """Settle what is not settled yet, as ``with message:`` does."""
         await self._crossing.call(lambda: self._message.__exit__(kind, error, trace))
         return isinstance(error, Retry | Reject | Drop)
@@ -234,9 +232,7 @@ class AsyncDeadLetters:
     def __init__(self, letters: DeadLetters, crossing: Crossing) -> None:
         self._letters, self._crossing = letters, crossing
 
-    async def list(
-        self, *, reason: str | None = None, peer: str | None = None, limit: int = 100
-    ) -> list[views.DeadLetter]:
+    async def list(self, *, reason: str | None = None, peer: str | None = None, limit: int = 100) -> list[views.DeadLetter]:
         """Return dead letters, oldest first."""
         return await self._crossing.call(lambda: self._letters.list(reason=reason, peer=peer, limit=limit))
 
@@ -286,9 +282,7 @@ class AsyncPostbox:
         """Use the postbox for a block."""
         return await self.open()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Close it."""
         await self.close()
 

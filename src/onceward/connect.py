@@ -46,9 +46,7 @@ def check_version(version: str = "") -> None:
     """Raise SqliteTooOld unless SQLite has the WAL-reset fix."""
     number = tuple(int(part) for part in (version or apsw.sqlite_lib_version()).split("."))
     if number < OLDEST or number == WITHDRAWN:
-        msg = (
-            f"SQLite {'.'.join(map(str, number))} may damage WAL files: install apsw >= 3.53 (needs 3.51.3, not 3.52.0)"
-        )
+        msg = f"SQLite {'.'.join(map(str, number))} may damage WAL files: install apsw >= 3.53 (needs 3.51.3, not 3.52.0)"
         raise SqliteTooOld(msg)
 
 
@@ -96,7 +94,7 @@ def harden(con: apsw.Connection, *, full: bool, checkpoint_pages: int) -> None:
 
 class Patience:
     """
-    Our busy handler: random, doubling, capped at 20 ms, one deadline.
+    Our busy handler: random, growing, about 20 ms at most, one deadline.
 
     SQLite's stock timeout lets one of sixteen writers starve; a random wait
     does not.
@@ -113,7 +111,7 @@ class Patience:
         left = self.deadline - time.monotonic()
         if left <= 0:
             return False
-        self._sleep(min(left, self._rng.random() * min(self.LONGEST, 0.0005 * 2 ** min(calls, 10))))
+        self._sleep(min(left, (0.5 + self._rng.random()) * min(self.LONGEST, 0.0002 * 1.6 ** min(calls, 20))))
         return True
 
 

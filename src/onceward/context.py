@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
+from functools import cached_property
 from typing import Any, TypeVar
 
 from onceward.frame import Frame
 from onceward.group import Group
+from onceward.inbox import Leased
 from onceward.message import Message
 from onceward.sender import Options, Sender
 from onceward.transaction import Bindings, Transaction
@@ -23,15 +25,21 @@ class Context:
     with the processed mark, or not at all.
     """
 
-    def __init__(self, message: Message[Any], group: Group, sender: Sender, extend: Callable[[float], None]) -> None:
-        self.message = message
-        self.session: str = message.session
+    def __init__(
+        self, leased: Leased, frame: Frame, body: Any, *, group: Group, sender: Sender, extend: Callable[[Leased, float], None]
+    ) -> None:
+        self.session: str = leased.session
         """The conversation that the message belongs to; mail sent through the context stays in it."""
+        self._leased, self._frame, self._body = leased, frame, body
         self._group, self._sender, self._extend = group, sender, extend
         self._transaction: Transaction | None = None
-        self.replied = False
         self.cancel: Callable[[], object] | None = None
         """Stops the handler where that is possible: only coroutines can be stopped."""
+
+    @cached_property
+    def message(self) -> Message[Any]:
+        """The message: id, sender, session, type, topic, priority, attempt, headers, frame."""
+        return Message(self._leased, self._frame, self._body, None)
 
     @property
     def tx(self) -> Transaction:
@@ -42,23 +50,22 @@ class Context:
 
     def send(self, to: str, body: object, **options: Any) -> str:
         """Promise a message with the processed mark; takes what ``Transaction.send`` takes; returns its id."""
-        options.setdefault("causation_id", self.message.id)
+        options.setdefault("causation_id", self._frame.id)
         return self.tx.put(to, body, Options(**options))
 
     def publish(self, topic: str, body: object, **options: Any) -> list[str]:
         """Send to every peer that subscribed to *topic*, with the processed mark; returns the ids."""
-        options.setdefault("causation_id", self.message.id)
+        options.setdefault("causation_id", self._frame.id)
         return self.tx.publish(topic, body, **options)
 
     def reply(self, body: object, **options: Any) -> str:
         """Answer the sender, or whom it named as reply address, with the processed mark; returns the id."""
-        self.replied = True
-        to, named = reply_options(self.message.frame, options)
+        to, named = reply_options(self._frame, options)
         return self.tx.put(to, body, named)
 
     def extend(self, seconds: float) -> None:
         """Keep the lease for *seconds* from now; the heartbeat does this by itself up to the maximum runtime."""
-        self._extend(seconds)
+        self._extend(self._leased, seconds)
 
     def close(self) -> None:
         """End the window; the transaction object cannot be used any more."""

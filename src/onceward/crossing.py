@@ -121,9 +121,7 @@ class Crossing:
 
     async def _exit(self, block: Any, error: BaseException | None) -> bool:
         about = (None, None, None) if error is None else (type(error), error, error.__traceback__)
-        return bool(
-            await uncancelled(self._loop.run_in_executor(self._block_thread, lambda: _leave_block(block, about)))
-        )
+        return bool(await uncancelled(self._loop.run_in_executor(self._block_thread, lambda: _leave_block(block, about))))
 
     def _leave(self) -> None:
         batch, self._tick = self._tick, []

@@ -59,10 +59,7 @@ def bury_out(tx: Tx, seqs: Iterable[int], *, reason: str, error: str = "") -> li
     """Move outgoing messages to the dead letters; return (id, peer) of each."""
     listed = json.dumps(list(seqs))
     states = dict(tx.rows(COUNT_OUT, (listed,)))
-    moved = [
-        (str(i), str(p))
-        for i, p in tx.rows(BURY_OUT, {"reason": reason, "error": error, "now": tx.now, "seqs": listed})
-    ]
+    moved = [(str(i), str(p)) for i, p in tx.rows(BURY_OUT, {"reason": reason, "error": error, "now": tx.now, "seqs": listed})]
     tx.run(REMOVE_OUT, (listed,))
     bump(tx, left=states.get("pending", 0), sent=-states.get("sent", 0), dead=len(moved))
     tx.run(TICKETS_FAILED, (reason, tx.now, json.dumps([i for i, _ in moved])))

@@ -83,9 +83,7 @@ class Dispatcher:
     def start(self) -> None:
         """Start pushing in the background."""
         self._pool = ThreadPoolExecutor(CARRIERS, thread_name_prefix="onceward-carrier")
-        self._unlisten = self._db.bell.listen(
-            "out", self._flag.set, version=self._db.version, poll=self._settings.safety_poll
-        )
+        self._unlisten = self._db.bell.listen("out", self._flag.set, version=self._db.version, poll=self._settings.safety_poll)
         self._thread = Thread(target=self._run, name=f"onceward-dispatcher-{self._db.agent}", daemon=True)
         self._thread.start()
 
@@ -140,9 +138,7 @@ class Dispatcher:
         [(due,)], [(expiry,)] = self._db.read(outbox.NEXT_DUE), self._db.read(outbox.NEXT_EXPIRY)
         if (due is not None and due <= now) or (expiry is not None and expiry <= now):
             self._db.write(self._wake)
-        found = {
-            name for sql in (outbox.RECIPIENTS, receipts.CREDITORS, peers.IN_FLIGHT) for (name,) in self._db.read(sql)
-        }
+        found = {name for sql in (outbox.RECIPIENTS, receipts.CREDITORS, peers.IN_FLIGHT) for (name,) in self._db.read(sql)}
         return sorted(found - {name for (name,) in self._db.read(peers.RESTING, (now,))})
 
     def _wake(self, tx: Tx) -> None:
@@ -155,11 +151,7 @@ class Dispatcher:
     def _next_due(self) -> float | None:
         if self.frozen():
             return 1.0
-        moments = [
-            row[0][0]
-            for row in map(self._db.read, (outbox.NEXT_DUE, outbox.NEXT_EXPIRY, peers.NEXT))
-            if row[0][0] is not None
-        ]
+        moments = [row[0][0] for row in map(self._db.read, (outbox.NEXT_DUE, outbox.NEXT_EXPIRY, peers.NEXT)) if row[0][0] is not None]
         return max(0.001, (min(moments) - self._db.now()) / 1000) if moments else None
 
     # -- carrying ---------------------------------------------------------------------------
@@ -251,9 +243,7 @@ class Dispatcher:
         for carried in packed.parcel.frames:
             receipt = told.get(carried.id)
             if receipt is None or receipt.state == "busy":
-                self._fail_alone(
-                    tx, carried.id, packed.lease.name, (receipt and receipt.reason) or "no receipt in the answer"
-                )
+                self._fail_alone(tx, carried.id, packed.lease.name, (receipt and receipt.reason) or "no receipt in the answer")
 
     def _fail_alone(self, tx: Tx, message_id: str, peer: str, error: str) -> None:
         found = tx.rows("SELECT seq, attempts FROM outbox WHERE id = ? AND state = 'pending'", (message_id,))
@@ -321,9 +311,7 @@ class Dispatcher:
 
     def _tell_buried(self, tx: Tx, buried: tuple[tuple[str, str, str], ...] | list[tuple[str, str, str]]) -> None:
         agent, at = self._db.agent, tx.now
-        self._tell(
-            tx, *(DeadLettered(agent=agent, at=at, message_id=i, peer=p, reason=r, error="") for i, p, r in buried)
-        )
+        self._tell(tx, *(DeadLettered(agent=agent, at=at, message_id=i, peer=p, reason=r, error="") for i, p, r in buried))
 
     def _tell_settled(self, tx: Tx, settled: Settled) -> None:
         agent, at, peer = self._db.agent, tx.now, settled.lease.name

@@ -164,9 +164,7 @@ def health(db: Database) -> Health:
     """Return how a file is; tries a checkpoint to see whether a reader pins the WAL."""
     pages, moved = db.checkpoint(truncate=False)
     numbers = views.stats(db)
-    [(schema,)], [(breakers,)], [(frozen,)], [(sqlite,)] = (
-        db.read(sql) for sql in (SCHEMA, OPEN_BREAKERS, FROZEN, SQLITE)
-    )
+    [(schema,)], [(breakers,)], [(frozen,)], [(sqlite,)] = (db.read(sql) for sql in (SCHEMA, OPEN_BREAKERS, FROZEN, SQLITE))
     return Health(
         agent=db.agent,
         path=str(db.path),

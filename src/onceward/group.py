@@ -36,7 +36,7 @@ class Group:
         self._since = 0.0
         self._ended: list[Ended] = []
         self._events: list[Event] = []
-        self._rest: dict[int, list[int]] = {}
+        self._rest: dict[int, tuple[list[Leased], int]] = {}
         self.lost = False
         """Whether the last commit failed, so that everything it held will be handled again."""
 
@@ -59,8 +59,12 @@ class Group:
                 self._tx.undo()
             self._outside()
 
-    def end(self, leased: Leased, settlement: Settlement, *, rest: list[int], events: list[Event]) -> None:
-        """Note how a message ended; its effects stay with the group's commit."""
+    def end(self, leased: Leased, settlement: Settlement, *, rest: tuple[list[Leased], int], events: list[Event]) -> None:
+        """
+        Note how a message ended; its effects stay with the group's commit.
+
+        *rest* is the lane's claim and the index from which on it stays leased.
+        """
         with self._lock:
             if self._inside and self._tx is not None:
                 self._tx.keep()
@@ -102,7 +106,8 @@ class Group:
     def commit(self) -> None:
         """Settle all that ended and commit; a lost lease or a failing disk undoes the whole group, to be handled again."""
         with self._lock:
-            ended, events, rest = self._ended, self._events, self._rest
+            ended, events = self._ended, self._events
+            rest = {lane: [m.seq for m in messages[start:]] for lane, (messages, start) in self._rest.items()}
             self._ended, self._events, self._rest = [], [], {}
             tx, self._tx, self._since = self._tx, None, 0.0
             if not ended:

@@ -39,6 +39,10 @@ class Hooks:
 
         return off
 
+    def __bool__(self) -> bool:
+        """Whether anybody hears anything."""
+        return bool(self._told)
+
     def wanted(self, kind: type[Event]) -> bool:
         """Return whether anybody hears events of *kind*, so that nobody builds them in vain."""
         return bool(self._told) and bool(self._told.get(kind.name) or self._told.get(ALL))

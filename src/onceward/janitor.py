@@ -58,9 +58,7 @@ class Janitor:
         while after >= 0 and not self._stopping.is_set():
             seen = after
             after, count = self._db.write(
-                lambda tx, seen=seen: retention.slice_of(
-                    tx, box, after=seen, before=before, limit=self._settings.retention_slice
-                )  # type: ignore[misc]
+                lambda tx, seen=seen: retention.slice_of(tx, box, after=seen, before=before, limit=self._settings.retention_slice)  # type: ignore[misc]
             )
             pruned += count
         return pruned

@@ -129,9 +129,7 @@ class Message(Generic[T_co]):
         """Work on the message."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
         """Settle what is not settled yet; Retry, Reject and Drop end here, other exceptions go on."""
         if self.settled:
             return False

@@ -99,9 +99,7 @@ def _refuse_strangers(names: set[str], known: tuple[Migration, ...]) -> None:
 
 
 def _created(known: tuple[Migration, ...]) -> set[str]:
-    words = [
-        line.split() for m in known for line in m.sql.splitlines() if line.startswith(("CREATE TABLE", "CREATE VIEW"))
-    ]
+    words = [line.split() for m in known for line in m.sql.splitlines() if line.startswith(("CREATE TABLE", "CREATE VIEW"))]
     return {line[2] for line in words}
 
 

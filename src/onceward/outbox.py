@@ -69,7 +69,9 @@ SELECT seq FROM outbox
  ORDER BY expires_at LIMIT ?
 """
 PARK: Final = "UPDATE outbox SET due_at = ? WHERE seq = ? AND state = 'pending'"
-FAIL_ONE: Final = "UPDATE outbox SET due_at = ?, attempts = attempts + 1, parcel = coalesce(parcel, 0), reason = ? WHERE id = ? AND state = 'pending'"
+FAIL_ONE: Final = (
+    "UPDATE outbox SET due_at = ?, attempts = attempts + 1, parcel = coalesce(parcel, 0), reason = ? WHERE id = ? AND state = 'pending'"
+)
 SPEND: Final = """
 UPDATE outbox SET attempts = attempts + 1, reason = ?
  WHERE seq IN (SELECT value FROM json_each(?)) AND state = 'pending'
@@ -179,9 +181,7 @@ class Moved:
     failed: tuple[tuple[str, str], ...] = ()
 
 
-def settle(
-    tx: Tx, peer: str, receipts: Iterable[Receipt], *, ask_at: Millis, stored_ends: bool, parcel: int | None = None
-) -> Moved:
+def settle(tx: Tx, peer: str, receipts: Iterable[Receipt], *, ask_at: Millis, stored_ends: bool, parcel: int | None = None) -> Moved:
     """
     Take the peer's word for its messages, a constant number of statements for any number of them.
 

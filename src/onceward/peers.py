@@ -28,9 +28,7 @@ UPDATE peers
 RETURNING name, url, token, epoch, generation, number, last_id, again_seq, parcel, failures, breaker, successes
 """
 PROLONG: Final = "UPDATE peers SET lease_at = :until WHERE name = :name AND token = :token AND owner = :owner"
-STORE: Final = (
-    "UPDATE peers SET parcel = :parcel, lease_at = :until WHERE name = :name AND token = :token AND owner = :owner"
-)
+STORE: Final = "UPDATE peers SET parcel = :parcel, lease_at = :until WHERE name = :name AND token = :token AND owner = :owner"
 ADVANCE: Final = """
 UPDATE peers
    SET number = number + 1, last_id = :last_id, parcel = NULL, failures = 0, due_at = NULL, last_error = NULL, seen_at = :now,
@@ -44,9 +42,7 @@ UPDATE peers
    SET failures = :failures, due_at = :due_at, last_error = :error, successes = 0, owner = NULL, lease_at = NULL, breaker = :breaker
  WHERE name = :name AND token = :token AND owner = :owner
 """
-RELEASE: Final = (
-    "UPDATE peers SET owner = NULL, lease_at = NULL WHERE name = :name AND token = :token AND owner = :owner"
-)
+RELEASE: Final = "UPDATE peers SET owner = NULL, lease_at = NULL WHERE name = :name AND token = :token AND owner = :owner"
 RENEW: Final = """
 UPDATE peers
    SET epoch = lower(hex(randomblob(16))), generation = generation + 1, number = 0, last_id = '', parcel = NULL,

@@ -79,9 +79,7 @@ class Postbox:
         self._settings = Settings.load(settings, overrides)
         self._handlers = agent if isinstance(agent, Agent) else None
         name = agent.name if isinstance(agent, Agent) else agent
-        self._db = Database.open(
-            path, agent=name, settings=self._settings, clock=clock, vfs=vfs, create=name is not None
-        )
+        self._db = Database.open(path, agent=name, settings=self._settings, clock=clock, vfs=vfs, create=name is not None)
         self._vfs, self._rng = vfs, rng or random.Random()  # noqa: S311 - jitter, not a secret
         self._hooks = Hooks()
         self._transports: dict[str, Transport] = dict(transports or {})
@@ -340,8 +338,6 @@ class Postbox:
         """Use the postbox for a block."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Close it."""
         self.close()

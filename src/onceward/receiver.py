@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onceward.accept import Door, Kept, accept
+from onceward.accept import Door, Examined, Kept, accept, examine
 from onceward.db import Database
 from onceward.dispatcher import tell_moved
 from onceward.events import Duplicate, Event, Received, Rejected
@@ -15,7 +15,7 @@ class Receiver:
     """Takes parcels for one agent."""
 
     def __init__(self, db: Database, *, max_body: int, max_inbox: int, hooks: Hooks | None = None) -> None:
-        self._db, self._hooks = db, hooks or Hooks()
+        self._db, self._hooks = db, Hooks() if hooks is None else hooks
         self._door = Door(agent=db.agent, durability=db.durability, max_body=max_body, max_inbox=max_inbox)
 
     def accept(self, parcel: Parcel) -> Answer:
@@ -26,10 +26,11 @@ class Receiver:
             StoreError: the file failed; nothing was kept, the same parcel may come again.
 
         """
-        return self._db.write(lambda tx: self._accept(tx, parcel)).answer
+        examined = examine(parcel, self._door)
+        return self._db.write(lambda tx: self._accept(tx, parcel, examined)).answer
 
-    def _accept(self, tx: Tx, parcel: Parcel) -> Kept:
-        kept = accept(tx, parcel, self._door)
+    def _accept(self, tx: Tx, parcel: Parcel, examined: list[Examined]) -> Kept:
+        kept = accept(tx, parcel, self._door, examined)
         tell_moved(self._hooks, tx, agent=self._db.agent, peer=parcel.sender, moved=kept.moved)
         self._tell(tx, parcel.sender, kept)
         if kept.received or kept.moved.acked or kept.moved.failed:

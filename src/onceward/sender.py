@@ -150,9 +150,7 @@ class Sender:
             return
         agent_name(to)
         if not (self._settings.hold_unknown or self._known(to)):
-            msg = (
-                f"nobody is called {to!r}: register a peer, create {to}.db beside this file, or pass hold_unknown=True"
-            )
+            msg = f"nobody is called {to!r}: register a peer, create {to}.db beside this file, or pass hold_unknown=True"
             raise UnknownRecipient(msg)
         self._good.add(to)
 
@@ -209,9 +207,7 @@ class Sender:
         message_id = self.put(tx, draft)
         if message_id == draft.id:
             deadline_at = None if timeout is None else tx.now + _millis("timeout", timeout)
-            tickets.open_ticket(
-                tx, message_id=message_id, session=draft.session, recipient=draft.recipient, deadline_at=deadline_at
-            )
+            tickets.open_ticket(tx, message_id=message_id, session=draft.session, recipient=draft.recipient, deadline_at=deadline_at)
         return tickets.Ticket(message_id, draft.recipient)
 
     def mapped(self, error: BaseException) -> BaseException:

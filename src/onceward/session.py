@@ -230,9 +230,7 @@ class Session:
 def read_reply(ticket_id: str, found: tickets.Outlook, reply: type[T]) -> T:
     """Return a reply as what was asked for; raises RequestFailed where there is none to come."""
     if found.frame is None:
-        msg = (
-            f"request {ticket_id} to {found.recipient} ended without a reply: {found.reason or 'its reply was pruned'}"
-        )
+        msg = f"request {ticket_id} to {found.recipient} ended without a reply: {found.reason or 'its reply was pruned'}"
         raise RequestFailed(msg)
     frame = Frame.parse(found.frame)
     value: T = decode(frame.data, frame.data_base64, reply)

@@ -103,9 +103,7 @@ class Settings(BaseModel):
 
         """
         named = os.environ if env is None else env
-        values: dict[str, Any] = {
-            field: named[PREFIX + field.upper()] for field in cls.model_fields if PREFIX + field.upper() in named
-        }
+        values: dict[str, Any] = {field: named[PREFIX + field.upper()] for field in cls.model_fields if PREFIX + field.upper() in named}
         if given is not None:
             values |= given.model_dump(exclude_unset=True)
         try:

@@ -54,9 +54,7 @@ class Bell:
         for tell in (*self._listeners["out"], *self._listeners["in"]):
             tell()
 
-    def listen(
-        self, side: Side, tell: Callable[[], None], *, version: Callable[[], int], poll: float
-    ) -> Callable[[], None]:
+    def listen(self, side: Side, tell: Callable[[], None], *, version: Callable[[], int], poll: float) -> Callable[[], None]:
         """Call *tell* whenever *side* may have something new; returns the call that ends it."""
         with self._lock:
             self._listeners[side] = (*self._listeners[side], tell)

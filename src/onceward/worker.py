@@ -26,7 +26,6 @@ from onceward.inbox import Leased, Wanted
 from onceward.invoke import Loop, Prepared, call, prepare, verdict
 from onceward.lanes import LaneLease
 from onceward.lifecycle import Again, Dead, Done, Settlement
-from onceward.message import Message
 from onceward.policy import RetryPolicy, retry_policy
 from onceward.sender import Sender
 from onceward.settings import Settings, disabled
@@ -79,9 +78,7 @@ class Worker:
 
     def start(self) -> None:
         """Start claiming in the background, with a heartbeat beside it."""
-        self._unlisten = self._db.bell.listen(
-            "in", self._flag.set, version=self._db.version, poll=self._settings.safety_poll
-        )
+        self._unlisten = self._db.bell.listen("in", self._flag.set, version=self._db.version, poll=self._settings.safety_poll)
         for target, name in ((self._work, "worker"), (self._beat, "heartbeat")):
             thread = Thread(target=target, name=f"onceward-{name}-{self._db.agent}", daemon=True)
             self._threads.append(thread)
@@ -163,24 +160,19 @@ class Worker:
                 self._db.write(lambda tx: inbox.release(tx, leases))
 
     def _handle_lane(self, messages: list[Leased]) -> None:
-        for index, leased in enumerate(messages):
-            settlement, events = self._handle(leased)
-            rest = [] if self._stopping.is_set() else [m.seq for m in messages[index + 1 :]]
-            self._group.end(leased, settlement, rest=rest, events=events)
+        now = self._db.now()
+        prepared = [prepare(self._agent, leased, now, self._policy) for leased in messages]  # before any lock is held
+        for index, (leased, ready) in enumerate(zip(messages, prepared, strict=True)):
+            settlement = self._run(ready, leased) if isinstance(ready, Prepared) else ready
+            rest = len(messages) if self._stopping.is_set() else index + 1
+            self._group.end(leased, settlement, rest=(messages, rest), events=self._events(leased, settlement))
             if self._group.due:
                 self._group.commit()
             if isinstance(settlement, Again) or self._group.lost or self._stopping.is_set():
                 return
 
-    def _handle(self, leased: Leased) -> tuple[Settlement, list[Event]]:
-        ready = prepare(self._agent, leased, self._db.now(), self._policy)
-        settlement = self._run(ready, leased) if isinstance(ready, Prepared) else ready
-        return settlement, self._events(leased, settlement)
-
     def _run(self, ready: Prepared, leased: Leased) -> Settlement:
-        context = Context(
-            Message(leased, ready.frame, ready.body, None), self._group, self._sender, lambda s: self._extend(leased, s)
-        )
+        context = Context(leased, ready.frame, ready.body, group=self._group, sender=self._sender, extend=self._extend)
         limit = ready.handler.max_runtime or self._settings.max_runtime
         self._run_now = _Run(time.monotonic(), limit, context)
         try:

@@ -1,0 +1,172 @@
+"""The pages of what is stored: the frame with its JSON Schema, and the tables."""  # noqa: INP001 - a script, no package
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import apsw
+import readers
+from pieces import code, flow, page, table
+
+from onceward import Frame, Postbox
+from onceward.clock import SystemClock
+
+MEANING = {
+    "specversion": "version of CloudEvents",
+    "id": "names the message everywhere; unique for each `source`",
+    "source": "the sending agent, as `urn:onceward:NAME`",
+    "type": "what the body is; handlers are chosen by it",
+    "recipient": "the agent it goes to",
+    "time": "when it was sent, by the sender's clock",
+    "session": "conversation it belongs to",
+    "topic": "what it was published under",
+    "priority": "0 critical, 1 urgent, 2 normal, 3 low, 4 background",
+    "partitionkey": "ordering key: the lane, where it is not the session",
+    "correlationid": "id of the conversation's first message",
+    "causationid": "id of the message that this one answers or follows from",
+    "replyto": "agent that the reply goes to, where it is not the sender",
+    "expirytime": "from then on nobody wants it",
+    "idempotencykey": "the sender's own key for this message",
+    "subject": "what the message is about; not read by us",
+    "dataschema": "where the body is described; not read by us",
+    "datacontenttype": "media type of the body",
+    "data": "the body as JSON",
+    "data_base64": "the body as bytes, in base64; instead of `data`",
+}
+"""Every attribute of a frame, for its page and for its JSON Schema."""
+
+DIALECT = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": "urn:onceward:schema:frame:1"}
+BOTH_BODIES = {"required": ["data", "data_base64"], "properties": {"data": {"not": {"type": "null"}}, "data_base64": {"type": "string"}}}
+EXTENSION = {
+    "description": "an extension attribute",
+    "anyOf": [{"type": "string"}, {"type": "boolean"}, {"type": "integer", "minimum": -(2**31), "maximum": 2**31 - 1}],
+}
+
+
+def frame_page() -> str:
+    """Return the page of the frame, with a real one."""
+    schema = json.loads(frame_schema())
+    rows = [("attribute", "meaning", "may be")]
+    for name, given in schema["properties"].items():
+        rows.append((code(name) + (" (required)" if name in schema["required"] else ""), MEANING[name], _kind(given)))
+    return page(
+        "Frame",
+        readers.docs(readers.find(Frame)),
+        f"```json\n{json.dumps(json.loads(_example()), indent=2)}\n```",
+        table(*rows),
+        flow(
+            "Every other attribute is an extension (`headers=` of `send`): its name 1 to 20 lower-case letters and digits, its value a",
+            "string, a boolean or a 32-bit integer. An attribute without a value is left out.",
+            "The same rules as [JSON Schema](../../schema/frame.schema.json).",
+        ),
+    )
+
+
+class _ThatMorning(SystemClock):
+    def now(self) -> int:
+        return 1_752_000_000_000
+
+
+def _example() -> str:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Postbox(f"{folder}/shop.db", agent="shop", run=False, hold_unknown=True, clock=_ThatMorning(), ids=lambda: EXAMPLE_ID) as shop,
+    ):
+        shop.session("run-42").send("billing", {"id": 7, "cents": 1999}, type="invoice.created", key="invoice-7")
+        return shop.history().messages[0].frame
+
+
+EXAMPLE_ID = "0197eba3-4a00-7c3e-8f00-1b2c3d4e5f60"
+
+
+def _kind(given: dict[str, Any]) -> str:
+    plain = next((kind for kind in given.get("anyOf", []) if kind != {"type": "null"}), given)
+    if "const" in plain:
+        return code(str(plain["const"]))
+    if "type" not in plain:
+        return "any JSON value"
+    limits = [f"{sign} {plain[key]}" for key, sign in (("minimum", "≥"), ("maximum", "≤")) if key in plain]
+    if "maxLength" in plain:
+        limits.append(f"at most {plain['maxLength']} characters")
+    kind = "time as RFC 3339 text" if plain.get("format") == "date-time" else plain["type"]
+    return ", ".join([kind, *limits])
+
+
+def frame_schema() -> str:
+    """Return the frame as JSON Schema: the model's own, with what its validator adds."""
+    schema = Frame.model_json_schema()
+    for name, given in schema["properties"].items():
+        given.pop("title", None)
+        given["description"] = MEANING[name].replace("`", "")
+    known = "|".join(sorted(schema["properties"]))
+    schema |= {
+        "title": "onceward frame",
+        "description": "One message as it travels: CloudEvents 1.0 in JSON.",
+        "patternProperties": {f"^(?!(?:{known})$)[a-z0-9]{{1,20}}$": EXTENSION},
+        "additionalProperties": False,
+        "not": BOTH_BODIES,
+    }
+    return json.dumps(DIALECT | schema, indent=2) + "\n"
+
+
+# -- the tables -------------------------------------------------------------------------------
+
+
+def schema_page(meanings: dict[str, dict[str, str]]) -> str:
+    """Return the page of the schema: meanings as given, types and defaults from a real file."""
+    parts = [
+        flow(
+            "The views are the public contract: their columns are only ever added. Tables may change with any release.",
+            "How to read them: [inspect with SQL](../how-to/inspect-with-sql.md).",
+            "How to write: [send from SQL](../how-to/send-from-sql.md).",
+        )
+    ]
+    with tempfile.TemporaryDirectory() as folder, Postbox(Path(folder) / "a.db", agent="a", run=False) as box:
+        con = apsw.Connection(str(box.path), apsw.SQLITE_OPEN_READONLY)
+        for kind, title, draw in (("view", "Views", _view), ("table", "Tables", _stored)):
+            parts.append(f"## {title}")
+            parts += [f"### {name}\n\n{meanings[name]['']}\n\n{draw(con, name, meanings[name])}" for name in relations(con, kind)]
+        con.close()
+    return page("Schema", *parts)
+
+
+def _view(con: apsw.Connection, name: str, told: dict[str, str]) -> str:
+    return table(("column", "meaning"), *((code(column[0]), told[column[0]]) for column in columns(con, name)))
+
+
+def _stored(con: apsw.Connection, name: str, told: dict[str, str]) -> str:
+    rows = [(code(column), _sql_type(*rest), told[column]) for column, *rest in columns(con, name)]
+    return table(("column", "type", "meaning"), *rows)
+
+
+def _sql_type(kind: str, must: int, given: str | None, key: int) -> str:
+    if key:
+        return f"{kind} key"
+    if must and given is None:
+        return kind
+    return f"{kind} = {given}" if given is not None else f"{kind} or NULL"
+
+
+def columns(con: apsw.Connection, name: str) -> list[tuple[Any, ...]]:
+    """Return name, type, whether it must be given, default and key of every column."""
+    return con.execute('SELECT name, type, "notnull", dflt_value, pk FROM pragma_table_info(?)', (name,)).fetchall()
+
+
+def relations(con: apsw.Connection, kind: str) -> list[str]:
+    """Return the names of all tables or views of a file, SQLite's own left out."""
+    sql = "SELECT name FROM sqlite_schema WHERE type = ? AND name NOT LIKE 'sqlite~_%' ESCAPE '~' ORDER BY rowid"
+    return [str(name) for (name,) in con.execute(sql, (kind,))]
+
+
+def described(text: str) -> dict[str, dict[str, str]]:
+    """Return what schema/README.md says: by table and column, the sentence on the table itself under ''."""
+    found: dict[str, dict[str, str]] = {}
+    for part in re.split(r"^### ", text, flags=re.MULTILINE)[1:]:
+        name, _, rest = part.partition("\n")
+        listed = dict(re.findall(r"^- `(\w+)`: (.+)$", rest, flags=re.MULTILINE))
+        found[name.strip()] = {"": rest.strip().partition("\n")[0]} | listed
+    return found
