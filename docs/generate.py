@@ -6,6 +6,8 @@ Writes the reference pages from the code: run it after a change, a test compares
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
 import importlib.util
 import inspect
 import json
@@ -23,13 +25,22 @@ from onceward import errors, events, lifecycle, settings
 ROOT = Path(__file__).resolve().parents[1]
 
 ROOMS = {
-    "The postbox": "Postbox Session Transaction Message Ticket Page Health",
+    "The postbox": "Postbox Session Transaction Message Ticket",
+    "Beside the mail": "facade.Peers facade.DeadLetters Page views.Past views.DeadLetter views.PeerInfo invariants.Violation Health",
     "Agents and handlers": "Agent Context Msg",
     "The same, awaitable": "AsyncPostbox AsyncSession AsyncTransaction AsyncMessage AsyncContext",
     "Settings and policies": "Settings RetryPolicy",
     "For transports": "Transport Features Parcel Receipt Answer Frame",
 }
-"""The public names by what they are for; errors have a page of their own."""
+"""The public names, and by their room what public calls return, by what they are for; errors have a page of their own."""
+
+BUILT = ("Postbox", "AsyncPostbox", "Agent", "Retry", "Reject", "Drop", "Settings")
+"""What users build themselves; everything else is handed to them."""
+HIDDEN = {
+    "Session": "over sending receive_any", "Transaction": "put finish", "Context": "close replied cancel", "Postbox": "db settings",
+    "Message": "settled",
+}  # fmt: skip
+"""What one room of the house offers another."""
 
 LIMITS = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
 ELSEWHERE = ("Settings", "Frame")
@@ -70,19 +81,25 @@ def api_page() -> str:
         )
     ]
     for title, listed in rooms.items():
-        found = [name for name in listed.split() if name in onceward.__all__]
-        if found:
-            parts += [f"## {title}", *(_class(getattr(onceward, name)) for name in found)]
+        if listed:
+            parts += [f"## {title}", *(_class(_named(name)) for name in listed.split())]
     return page("API", *parts)
 
 
+def _named(name: str) -> type:
+    room, _, last = name.rpartition(".")
+    found: type = getattr(importlib.import_module(f"onceward.{room}" if room else "onceward"), last)
+    return found
+
+
 def _class(value: type) -> str:
-    node = readers.find(value)
-    made = readers.init(node)
-    shown = f"```py\n{readers.signature(made, value.__name__)}\n```" if made is not None else ""
-    fields = [] if value.__name__ in ELSEWHERE else readers.fields(node)
-    listed = "\n".join(_field(field) for field in [*fields, *readers.attributes(node)])
-    parts = [f"### {value.__name__}", shown, readers.docs(node), listed, *(_method(item) for item in readers.methods(node))]
+    node, name = readers.find(value), value.__name__
+    made, hidden = readers.init(node), HIDDEN.get(name, "").split()
+    shown = f"```py\n{readers.signature(made, name)}\n```" if made is not None and name in BUILT else ""
+    fields = [] if name in ELSEWHERE else readers.fields(node)
+    listed = "\n".join(_field(field) for field in [*fields, *readers.attributes(node)] if field.name not in hidden)
+    parts = [f"### {name}", shown, readers.docs(node), listed]
+    parts += [_method(item) for item in readers.methods(node) if item.name not in hidden]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -93,7 +110,7 @@ def _field(field: readers.Field) -> str:
 
 def _method(item: readers.Function) -> str:
     if "property" in readers.decorators(item):
-        return f"#### `.{item.name}`\n\n{readers.docs(item)}"
+        return f"#### `.{item.name}`\n\n```py\n{item.name}: {readers.result(item)}\n```\n\n{readers.docs(item)}"
     return f"#### `.{item.name}()`\n\n```py\n{readers.signature(item, item.name)}\n```\n\n{readers.docs(item)}"
 
 
@@ -111,7 +128,7 @@ def errors_page() -> str:
         "Errors",
         flow(
             "Catch `OncewardError` to catch everything of ours. `retryable` on the class says whether the same call may succeed later",
-            "without anybody changing anything. `Retry`, `Reject` and `Drop` are no errors: a handler raises them to say how its message ends.",
+            "without anybody changing anything. `Retry`, `Reject` and `Drop` are no errors: handlers raise them to say how a message ends.",
         ),
         f"```text\n{inspect.cleandoc(tree)}\n```",
         table(*rows),
@@ -128,14 +145,14 @@ def events_page() -> str:
     """Return the page of the events that hooks hear."""
     rows = [("event", "class", "what is true now", "fields")]
     for name, kind in events.EVENTS.items():
-        own = ", ".join(code(field) for field in kind.__dataclass_fields__ if field not in {"agent", "at"})
-        rows.append((code(name), code(kind.__name__), (kind.__doc__ or "").strip(), own))
+        own = ", ".join(code(field.name) for field in dataclasses.fields(kind) if field.name not in {"agent", "at"})
+        rows.append((code(name), code(kind.__name__), readers.prose(kind.__doc__ or ""), own))
     others = [("also called", "event"), *((code(alias), code(name)) for alias, name in sorted(events.ALIASES.items()))]
     return page(
         "Events",
         flow(
-            "`postbox.on(name, hook)` tells *hook* of every event of that name, `*` of all. Events are told after the commit that made them",
-            "true, in the process whose commit it was. Each has `agent` (whose file) and `at` (when) besides its own fields.",
+            "`postbox.on(name, hook)` tells *hook* of every event of that name, `*` of all. Events are told after the commit that made",
+            "them true, in the process whose commit it was. Each has `agent` (whose file) and `at` (when) besides its own fields.",
             "A hook cannot veto and cannot harm: what it raises is logged.",
         ),
         table(*rows),
@@ -151,8 +168,8 @@ def settings_page() -> str:
     return page(
         "Settings",
         flow(
-            "Give them as keywords to `Postbox`, as a `Settings` object, or as `ONCEWARD_<NAME>` in the environment; the first of these that",
-            "names a setting wins. Spans are seconds, sizes are bytes.",
+            "Give them as keywords to `Postbox`, as a `Settings` object, or as `ONCEWARD_<NAME>` in the environment; the first of these",
+            "that names a setting wins. Spans are seconds, sizes are bytes.",
         ),
         table(*rows),
         "`ONCEWARD_DISABLED=1` in the environment switches sending, pushing and handling off for one process.",
@@ -210,8 +227,7 @@ def _moves(moves: dict[tuple[str, str], str]) -> str:
 
 def has_command() -> bool:
     """Return whether the command is there to be asked for its help."""
-    found = importlib.util.find_spec("onceward.cli")
-    return found is not None and found.origin is not None
+    return importlib.util.find_spec("onceward.cli.app") is not None
 
 
 def command_page() -> str:

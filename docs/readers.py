@@ -18,11 +18,10 @@ LONGEST = 96
 
 @dataclass(frozen=True)
 class Field:
-    """A field or attribute: its name, its annotation and default as written, and the note under it."""
+    """A field or attribute: its name, its annotation as written, and the note under it."""
 
     name: str
     type: str
-    default: str | None
     note: str
 
 
@@ -56,15 +55,27 @@ def init(node: ast.ClassDef) -> Function | None:
 
 def signature(item: Function, name: str) -> str:
     """Return *item* as it is called, without self; a long one with a parameter on each line."""
-    arguments = item.args
-    if arguments.args and arguments.args[0].arg in {"self", "cls"}:
-        arguments = ast.arguments(**{field: getattr(arguments, field) for field in arguments._fields} | {"args": arguments.args[1:]})
-    result = f" -> {ast.unparse(item.returns)}" if item.returns is not None and item.name != "__init__" else ""
-    keyword = "await " if isinstance(item, ast.AsyncFunctionDef) and "asynccontextmanager" not in decorators(item) else ""
-    line = f"{keyword}{name}({ast.unparse(arguments)}){result}"
+    parts = list(_parts(item.args))
+    if parts and parts[0] in {"self", "cls"}:
+        del parts[0]
+    before, result = _frame(item)
+    line = f"{before}{name}({', '.join(parts)}){result}"
     if len(line) <= LONGEST:
         return line
-    return f"{keyword}{name}(\n{''.join(f'    {part},{chr(10)}' for part in _parts(arguments))}){result}"
+    listed = "".join(f"    {part},\n" for part in parts)
+    return f"{before}{name}(\n{listed}){result}"
+
+
+def _frame(item: Function) -> tuple[str, str]:
+    """Return what stands before and behind a call: how it is waited for, and what it gives."""
+    asynchronous = isinstance(item, ast.AsyncFunctionDef)
+    result = "" if item.returns is None or item.name == "__init__" else ast.unparse(item.returns)
+    if any(name.endswith("contextmanager") for name in decorators(item)) or result.startswith("Abstract"):
+        inner = result.partition("[")[2].removesuffix("]")
+        return ("async with " if asynchronous or "Async" in result else "with "), f" as {inner}"
+    if result.startswith("AsyncIterator"):
+        return "async for … in ", f" -> {result}"
+    return ("await " if asynchronous else ""), (f" -> {result}" if result else "")
 
 
 def _parts(arguments: ast.arguments) -> Iterator[str]:
@@ -88,25 +99,28 @@ def _part(argument: ast.arg, default: ast.expr | None) -> str:
 
 def fields(node: ast.ClassDef) -> list[Field]:
     """Return the annotated fields of a class body, with the notes that stand under them."""
-    return _noted(node.body)
+    return _noted(node.body, ast.Name)
 
 
 def attributes(node: ast.ClassDef) -> list[Field]:
-    """Return the public attributes that the constructor sets, with the notes that stand under them."""
-    made = init(node)
-    return [] if made is None else _noted(made.body)
+    """Return the public attributes that the constructor sets, and those that others set and note."""
+    found: list[Field] = []
+    for item in node.body:
+        if isinstance(item, Function):
+            listed = _noted(item.body, ast.Attribute)
+            found += listed if item.name == "__init__" else [field for field in listed if field.note]
+    return found
 
 
-def _noted(body: list[ast.stmt]) -> list[Field]:
+def _noted(body: list[ast.stmt], kind: type[ast.expr]) -> list[Field]:
     found: list[Field] = []
     for index, item in enumerate(body):
         target = item.target if isinstance(item, ast.AnnAssign) else item.targets[0] if isinstance(item, ast.Assign) else None
-        name = _public(target)
+        name = _public(target) if isinstance(target, kind) else None
         if name is None:
             continue
-        kind = ast.unparse(item.annotation) if isinstance(item, ast.AnnAssign) else ""
-        default = ast.unparse(item.value) if isinstance(item, ast.AnnAssign) and item.value is not None else None
-        found.append(Field(name, kind, default, _note(body[index + 1 : index + 2])))
+        annotation = ast.unparse(item.annotation) if isinstance(item, ast.AnnAssign) else ""
+        found.append(Field(name, annotation, _note(body[index + 1 : index + 2])))
     return found
 
 
@@ -132,6 +146,11 @@ def docs(item: ast.ClassDef | Function) -> str:
         return prose(text)
     listed = [f"- `{names}`: {' '.join(said.split())}" for names, said in RAISED.findall(raises["rest"])]
     return "\n".join([prose(text[: raises.start()]).rstrip(), "", "Raises:", "", *(prose(line) for line in listed)])
+
+
+def result(item: Function) -> str:
+    """Return what a function or property gives, as written."""
+    return "" if item.returns is None else ast.unparse(item.returns)
 
 
 def prose(text: str) -> str:

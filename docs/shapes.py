@@ -167,6 +167,6 @@ def described(text: str) -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
     for part in re.split(r"^### ", text, flags=re.MULTILINE)[1:]:
         name, _, rest = part.partition("\n")
-        listed = dict(re.findall(r"^- `(\w+)`: (.+)$", rest, flags=re.MULTILINE))
+        listed = dict(re.findall(r"^- `(\w+)`: (.+)\.$", rest, flags=re.MULTILINE))
         found[name.strip()] = {"": rest.strip().partition("\n")[0]} | listed
     return found

@@ -8,15 +8,15 @@ from math import hypot
 Table = dict[tuple[str, str], str]
 Point = tuple[float, float]
 
-WIDTH, HEIGHT = 132, 46
+WIDTH, HEIGHT = 160, 46
 STYLE = """
   text { font: 15px ui-sans-serif, system-ui, sans-serif; text-anchor: middle; fill: #24292f }
   .number { font-size: 11px; fill: #ffffff } .hint { font-size: 11px; fill: #57606a }
-  .state { fill: #f6f8fa; stroke: #57606a; stroke-width: 1.5 } .last { fill: #ddf4e4; stroke: #1a7f37 }
+  .state { fill: #f6f8fa; stroke: #57606a; stroke-width: 1.5 } .ended { fill: #ddf4e4; stroke: #1a7f37 }
   .move { fill: none; stroke: #57606a; stroke-width: 1.5; marker-end: url(#tip) } .dot { fill: #0969da } #tip path { fill: #57606a }
   @media (prefers-color-scheme: dark) {
     text { fill: #e6edf3 } .number { fill: #0d1117 } .hint { fill: #8d96a0 }
-    .state { fill: #161b22; stroke: #8d96a0 } .last { fill: #12261e; stroke: #3fb950 }
+    .state { fill: #161b22; stroke: #8d96a0 } .ended { fill: #12261e; stroke: #3fb950 }
     .move { stroke: #8d96a0 } .dot { fill: #58a6ff } #tip path { fill: #8d96a0 }
   }
 """
@@ -33,12 +33,13 @@ class Layout:
     places: dict[str, Point]
     bends: dict[tuple[str, str], float]
     hints: dict[str, str]
+    ended: frozenset[str]
+    """States in which a message has come to its end; shown by colour."""
 
 
 def draw(table: Table, layout: Layout, title: str) -> str:
     """Return the drawing; moves bear the numbers of the table that stands under it."""
     width, height = layout.size
-    ends = {to for _, to in table} - {state for state, _ in table}
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img">',
         f"<title>{title}</title>",
@@ -48,13 +49,13 @@ def draw(table: Table, layout: Layout, title: str) -> str:
     for number, (start, end) in enumerate(table, start=1):
         parts += _move(layout.places[start], layout.places[end], layout.bends.get((start, end), 0.0), number)
     for state, place in layout.places.items():
-        parts += _state(state, place, layout.hints.get(state), last=state in ends)
+        parts += _state(state, place, layout.hints.get(state), last=state in layout.ended)
     return "\n".join([*parts, "</svg>", ""])
 
 
 def _state(name: str, place: Point, hint: str | None, *, last: bool) -> list[str]:
     x, y = place
-    kind = "state last" if last else "state"
+    kind = "state ended" if last else "state"
     box = f'<rect class="{kind}" x="{x - WIDTH / 2:.0f}" y="{y - HEIGHT / 2:.0f}" width="{WIDTH}" height="{HEIGHT}" rx="10"/>'
     if hint is None:
         return [box, f'<text x="{x:.0f}" y="{y + 5:.0f}">{name}</text>']
@@ -90,10 +91,12 @@ OUTBOX = Layout(
         ("pending", "failed"): 52, ("failed", "pending"): -112,
     },
     hints={"pending": "sending, while in a parcel"},
+    ended=frozenset({"acked", "failed", "cancelled"}),
 )  # fmt: skip
 INBOX = Layout(
     size=(620, 240),
     places={"pending": (110, 120), "processed": (500, 40), "dropped": (500, 120), "expired": (500, 200)},
     bends={},
     hints={"pending": "processing, while leased"},
+    ended=frozenset({"processed", "dropped", "expired"}),
 )

@@ -83,6 +83,7 @@ def accept(tx: Tx, parcel: Parcel, door: Door, examined: list[Examined]) -> Kept
     if not parcel.frames:
         return Kept(_answer(door, "accepted"), moved=moved)
     verdict, opening, where = _judge(tx, parcel)
+    first_contact = not where[0]
     if verdict == "fork":
         bump(tx, forks=1)
         return Kept(_answer(door, "fork", where=where), moved=moved)
@@ -90,7 +91,8 @@ def accept(tx: Tx, parcel: Parcel, door: Door, examined: list[Examined]) -> Kept
     if verdict == "accepted" and waiting + len(parcel.frames) > door.max_inbox:
         return Kept(_answer(door, "busy"), moved=moved)
     judged = opening or verdict == "duplicate"
-    kept = _keep(tx, parcel, door, examined, horizon=horizon, judge_all=judged)
+    # What this file never had a parcel from cannot have been pruned here: its frames are new, however old.
+    kept = _keep(tx, parcel, door, examined, horizon="" if first_contact else horizon, judge_all=judged)
     kept.moved = moved
     kept.answer = _answer(door, verdict, kept.answer.receipts)
     if verdict == "accepted":

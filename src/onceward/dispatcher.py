@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import random
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -39,6 +41,7 @@ from onceward.settings import Settings, disabled
 from onceward.transport import Transport
 from onceward.tx import Tx
 
+_log = logging.getLogger("onceward")
 CARRIERS: Final = 64
 WAKE_ROWS: Final = 1000
 ASK_EVERY: Final = 1000
@@ -94,8 +97,12 @@ class Dispatcher:
         self._unlisten()
         if self._thread is not None:
             self._thread.join(timeout)
+        deadline = time.monotonic() + timeout
+        while self._busy and time.monotonic() < deadline:
+            self._flag.wait(0.01)
+            self._flag.clear()
         if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool.shutdown(wait=not self._busy, cancel_futures=True)
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -117,7 +124,8 @@ class Dispatcher:
         except StoreClosed:
             self._stopping.set()
             return 0.0
-        except OncewardError:
+        except Exception as error:  # noqa: BLE001 - a dispatcher outlives every error of its file
+            _log.warning("dispatcher of %s rests for a second: %s", self._db.agent, error)
             return 1.0
 
     def pump(self) -> int:
@@ -158,8 +166,11 @@ class Dispatcher:
 
     def _carry_safely(self, name: str) -> None:
         try:
-            with suppress(OncewardError):
-                self.carry(name)
+            self.carry(name)
+        except OncewardError as error:
+            _log.info("carrying to %s was broken off: %s", name, error)
+        except Exception:
+            _log.exception("carrying to %s failed", name)
         finally:
             with self._lock:
                 self._busy.discard(name)

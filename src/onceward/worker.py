@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Callable
@@ -31,6 +32,7 @@ from onceward.sender import Sender
 from onceward.settings import Settings, disabled
 from onceward.tx import Tx
 
+_log = logging.getLogger("onceward")
 QUICK: Final = 0.05
 SLOW: Final = 0.5
 TICK: Final = 0.02
@@ -101,8 +103,8 @@ class Worker:
                 wait = 0.0 if self.round() else self._next_due()
             except StoreClosed:
                 return
-            except OncewardError:
-                wait = 1.0  # a busy or failing file: its error was told to whoever waited for it
+            except Exception as error:  # noqa: BLE001 - a worker outlives every error of its file
+                _log.warning("worker of %s rests for a second: %s", self._db.agent, error)
             if wait != 0.0:
                 self._flag.wait(wait)
 

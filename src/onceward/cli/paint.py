@@ -32,7 +32,7 @@ def show(rows: Sequence[Row], columns: Sequence[str], form: Style) -> None:
     """Print rows: all their keys as JSON, else the named columns."""
     match form:
         case "json":
-            document([_dated(row) for row in rows])
+            document([dated(row) for row in rows])
         case "table":
             _table(rows, columns)
         case "lines":
@@ -42,7 +42,7 @@ def show(rows: Sequence[Row], columns: Sequence[str], form: Style) -> None:
 def show_one(record: Row, form: Style) -> None:
     """Print one thing: as JSON, else a line per key."""
     if form == "json":
-        document(_dated(record))
+        document(dated(record))
         return
     show([{"name": name, "value": _text(value, name, form)} for name, value in record.items()], ("name", "value"), form)
 
@@ -88,7 +88,8 @@ def _text(value: object, name: str, form: Style) -> str:
     return str(value)
 
 
-def _dated(row: Row) -> dict[str, Any]:
+def dated(row: Row) -> dict[str, Any]:
+    """Return a row with its moments as RFC 3339 text."""
     moments = {name for name, value in row.items() if name.endswith("_at") and isinstance(value, int)}
     return {name: iso(value) if name in moments else value for name, value in row.items()}
 

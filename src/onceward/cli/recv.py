@@ -1,0 +1,108 @@
+"""``onceward recv``."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from threading import Event
+from typing import Annotated, Any, Final
+
+from cyclopts import Parameter
+
+from onceward import Frame, Postbox
+from onceward.cli import queries
+from onceward.cli.codes import DONE, NothingThere, TimedOut
+from onceward.cli.look import views
+from onceward.cli.paint import compact, show, show_one
+from onceward.cli.place import Conversation, open_box
+from onceward.cli.spans import Span
+from onceward.clock import SystemClock
+from onceward.errors import Frozen
+from onceward.settings import disabled
+
+WHERE = Conversation()
+COLUMNS: Final = ("id", "sender", "session", "type", "body")
+LOOK_EVERY: Final = 0.1
+
+
+def recv(
+    *,
+    type: str | None = None,  # noqa: A002 - the wire's word
+    wait: Span = None,
+    ack: Annotated[bool, Parameter(negative="--keep")] = True,
+    where: Conversation = WHERE,
+) -> int:
+    """
+    Take the next message, print it, and mark it as processed.
+
+    It is marked only after it was written out completely: whoever is killed in between gets it again. With --keep it is looked at
+    only: nothing is leased, and no attempt is counted. An empty inbox is exit code 3, or 4 after --wait. Lines have the columns
+    id, sender, session, type and body (as JSON).
+
+    Args:
+        type: Take only messages of this type.
+        wait: Wait so long for one to come.
+        ack: Mark it as processed after it was printed, or keep it in the inbox for the next reader.
+        where: Whose file, which session.
+
+    """
+    path = where.path()
+    if not ack:
+        print_message(glance(path, type, where.session, wait or 0.0), where)
+        return DONE
+    with open_box(path) as box:
+        refuse_frozen(box)
+        source = box.session(where.session) if where.session else box
+        message = source.receive(type, timeout=wait or 0.0)
+        if message is None:
+            raise nothing(wait)
+        with message:
+            print_message(described(message.frame, message.attempt, message.received_at), where)
+            sys.stdout.flush()
+    return DONE
+
+
+def refuse_frozen(box: Postbox) -> None:
+    """Raise Frozen where nothing can be received, instead of telling of an empty inbox."""
+    if disabled() or box.health().frozen:
+        msg = f"{box.path} is frozen, or ONCEWARD_DISABLED is set: onceward thaw first; nothing was lost"
+        raise Frozen(msg)
+
+
+def nothing(wait: float | None) -> NothingThere | TimedOut:
+    """Return the error that says that no message came."""
+    return TimedOut(f"no message within {wait:g} s") if wait else NothingThere("no message waits")
+
+
+def glance(path: Path, kind: str | None, session: str | None, wait: float) -> Mapping[str, Any]:
+    """Return the next message without leasing it, waiting at most *wait* seconds."""
+    deadline = time.monotonic() + wait
+    with views(path) as found:
+        while not (rows := found.ask(queries.NEXT, type=kind, session=session, now=SystemClock().now())):
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise nothing(wait)
+            Event().wait(min(left, LOOK_EVERY))
+    return described(Frame.parse(rows[0]["frame"]), rows[0]["attempt"], rows[0]["received_at"])
+
+
+def described(frame: Frame, attempt: int, received_at: int) -> dict[str, Any]:
+    """Return a message as it is printed."""
+    return {
+        "id": frame.id, "sender": frame.sender, "recipient": frame.recipient, "session": frame.session, "type": frame.type,
+        "topic": frame.topic, "priority": frame.priority_name, "attempt": attempt, "received_at": received_at,
+        "body": frame.data if frame.data_base64 is None else frame.data_base64,
+        "frame": frame.model_dump(mode="json", exclude_none=True),
+    }  # fmt: skip
+
+
+def print_message(message: Mapping[str, Any], where: Conversation) -> None:
+    """Print a received message in the form asked for."""
+    if where.style == "lines":
+        show([{**message, "body": compact(message["body"])}], COLUMNS, "lines")
+    elif where.style == "table":
+        show_one({name: value for name, value in message.items() if name != "frame"}, "table")
+    else:
+        show_one(message, "json")

@@ -1,0 +1,25 @@
+"""``onceward stats``."""
+
+from __future__ import annotations
+
+from onceward.cli import queries
+from onceward.cli.codes import DONE
+from onceward.cli.look import views
+from onceward.cli.paint import show_one
+from onceward.cli.place import Where
+
+WHERE = Where()
+
+
+def stats(*, where: Where = WHERE) -> int:
+    """
+    Print the present numbers (pending, sending, ...) and the totals since the file was made, which survive pruning.
+
+    Args:
+        where: Whose file.
+
+    """
+    with views(where.path()) as found:
+        [numbers] = found.ask(queries.STATS)
+    show_one(numbers, where.style)
+    return DONE

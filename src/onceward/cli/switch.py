@@ -1,0 +1,37 @@
+"""``onceward freeze`` and ``onceward thaw``: the kill-switch."""
+
+from __future__ import annotations
+
+from onceward.cli.codes import DONE
+from onceward.cli.paint import show_one
+from onceward.cli.place import Where, open_box
+
+WHERE = Where()
+
+
+def freeze(*, where: Where = WHERE) -> int:
+    """
+    Stop sending, delivering and handling, in all processes and durably; nothing is lost and no retry is spent.
+
+    Args:
+        where: Whose file.
+
+    """
+    with open_box(where.path()) as box:
+        box.freeze()
+        show_one({"agent": box.agent, "frozen": box.health().frozen}, where.style)
+    return DONE
+
+
+def thaw(*, where: Where = WHERE) -> int:
+    """
+    Go on where freeze stopped.
+
+    Args:
+        where: Whose file.
+
+    """
+    with open_box(where.path()) as box:
+        box.thaw()
+        show_one({"agent": box.agent, "frozen": box.health().frozen}, where.style)
+    return DONE
