@@ -37,8 +37,8 @@ ROOMS = {
 BUILT = ("Postbox", "AsyncPostbox", "Agent", "Retry", "Reject", "Drop", "Settings")
 """What users build themselves; everything else is handed to them."""
 HIDDEN = {
-    "Session": "over sending receive_any", "Transaction": "put finish", "Context": "close replied cancel", "Postbox": "db settings",
-    "Message": "settled",
+    "Session": "over sending outlook receive_any", "Agent": "find", "Transaction": "put finish", "Context": "close replied cancel", "Postbox": "db settings",
+    "Message": "settled", "AsyncSession": "outlook",
 }  # fmt: skip
 """What one room of the house offers another."""
 
@@ -109,7 +109,7 @@ def _field(field: readers.Field) -> str:
 
 
 def _method(item: readers.Function) -> str:
-    if "property" in readers.decorators(item):
+    if any(name.endswith("property") for name in readers.decorators(item)):
         return f"#### `.{item.name}`\n\n```py\n{item.name}: {readers.result(item)}\n```\n\n{readers.docs(item)}"
     return f"#### `.{item.name}()`\n\n```py\n{readers.signature(item, item.name)}\n```\n\n{readers.docs(item)}"
 

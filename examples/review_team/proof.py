@@ -1,91 +1,158 @@
 """
-The proof: opens the team's files afresh and counts what was lost, doubled or torn apart.
+The proof: opens the team's files afresh and counts what was lost, doubled or torn.
 
     python proof.py HOME
 
-Prints one JSON document and ends with 0 if nothing was. It knows the files only:
-no process of the team need be alive, and none is believed.
+Prints one JSON document and ends with 0 if nothing was. It looks at files only: no
+process of the team need be alive, and none is believed.
 """
 
 import json
 import sys
+from bisect import bisect_right
 from collections import Counter
-from dataclasses import asdict
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
 from onceward import Postbox
 
-TASKS = "SELECT number, path, worker, sent_at, answers FROM task"
+TASKS = "SELECT number, sent_at, answers, message_id FROM task"
 RESULTS = "SELECT task, worker, findings, attempt, at FROM result"
-# A task without its message, or a message without its task: then the two were not one commit.
-HALF_TASKS = """
-SELECT count(*) FROM task AS t FULL JOIN (
-    SELECT id FROM outbox_view WHERE type = 'review.wanted'
-    UNION SELECT id FROM dead_letter_view WHERE type = 'review.wanted') AS m ON m.id = t.message_id
- WHERE m.id IS NULL OR t.number IS NULL
+MESSAGES = """
+SELECT id FROM outbox_view WHERE type = 'review.wanted'
+UNION SELECT id FROM dead_letter_view WHERE type = 'review.wanted'
 """
 FILES = "SELECT count(*) FROM file"
 REVIEWS = "SELECT task, attempt, at FROM review"
 FINDINGS = "SELECT task, count(*) FROM finding GROUP BY task"
 RULES = "SELECT rule, count(*) FROM finding WHERE task <= ? GROUP BY rule"
 
-# What to try by oneself: (question, whose file, query).
 QUESTIONS = (
-    ("tasks that nobody answered", "coordinator", "SELECT * FROM task WHERE answers = 0"),
-    ("tasks that were answered twice", "coordinator", "SELECT task, count(*) FROM result GROUP BY task HAVING count(*) > 1"),
-    ("what became of the tasks' messages", "coordinator", "SELECT type, state, count(*) FROM outbox_view GROUP BY type, state"),
-    ("reviews that took effect twice", "worker-1", "SELECT task, count(*) FROM review GROUP BY task HAVING count(*) > 1"),
-    ("what the worker's inbox saw", "worker-1", "SELECT state, count(*) FROM inbox_view GROUP BY state"),
+    ("coordinator", "tasks that nobody answered", "SELECT * FROM task WHERE answers = 0"),
+    ("coordinator", "tasks answered twice", "SELECT task FROM result GROUP BY task HAVING count(*) > 1"),
+    ("coordinator", "what became of its mail", "SELECT type, state, count(*) FROM outbox_view GROUP BY type, state"),
+    ("worker-1", "reviews done twice", "SELECT task FROM review GROUP BY task HAVING count(*) > 1"),
+    ("worker-1", "what it received", "SELECT type, state, count(*) FROM inbox_view GROUP BY type, state"),
 )
-
-Row = tuple[Any, ...]
-
-
-def look(box: Postbox, *queries: str, given: tuple[int, ...] = ()) -> list[list[Row]]:
-    """Return the rows of each query, all from one snapshot."""
-    with box.begin() as tx:
-        return [tx.execute(query, given or None) for query in queries]
+"""What to ask by oneself: whose file, the question, the query."""
 
 
-def inspect(home: Path) -> dict[str, Any]:
-    """Return the whole report."""
-    boxes = {path.stem: Postbox(path, run=False) for path in sorted(home.glob("*.db"))}
-    try:
-        report = judge(boxes.pop("coordinator"), boxes, kills(home))
-    finally:
-        for box in boxes.values():
-            box.close()
-    return report
+@dataclass
+class Evidence:
+    """What the files say."""
+
+    files: int = 0
+    tasks: dict[int, tuple[int, int, str]] = field(default_factory=dict)
+    """Per task: when it was sent, how many answers its row counts, the id of its message."""
+    results: list[tuple[int, str, int, int, int]] = field(default_factory=list)
+    """Task, worker, findings, attempt and time of every answer that took effect."""
+    messages: set[str] = field(default_factory=set)
+    """The ids of the tasks' messages, as the coordinator's outbox has them."""
+    reviews: list[tuple[int, str, int, int]] = field(default_factory=list)
+    """Task, worker, attempt and time of every review that took effect."""
+    findings: Counter[int] = field(default_factory=Counter)
+    rules: Counter[str] = field(default_factory=Counter)
+    """Findings by task, and by rule in the first wave."""
+    violations: list[dict[str, str]] = field(default_factory=list)
+    stats: Counter[str] = field(default_factory=Counter)
+
+    def hear(self, box: Postbox) -> None:
+        """Take in one file: its tables in one snapshot, its invariants, its numbers."""
+        with box.begin() as tx:
+            if box.agent == "coordinator":
+                [(self.files,)] = tx.execute(FILES)
+                self.tasks = {number: (sent_at, answers, sent) for number, sent_at, answers, sent in tx.execute(TASKS)}
+                self.results = [(t, w, n, a, at) for t, w, n, a, at in tx.execute(RESULTS)]
+                self.messages = {str(message_id) for (message_id,) in tx.execute(MESSAGES)}
+            else:
+                self.reviews += [(task, box.agent, attempt, at) for task, attempt, at in tx.execute(REVIEWS)]
+                self.findings.update(dict(tx.execute(FINDINGS)))
+                self.rules.update(dict(tx.execute(RULES, (self.files,))))
+        self.violations += [{"agent": box.agent} | asdict(found) for found in box.check()]
+        self.stats.update(box.stats())
 
 
-def judge(coordinator: Postbox, workers: dict[str, Postbox], killed: list[tuple[str, int]]) -> dict[str, Any]:
-    """Hold the coordinator's file against those of its workers."""
-    with coordinator:
-        tasks, results, [(half,)], [(files,)] = look(coordinator, TASKS, RESULTS, HALF_TASKS, FILES)
-        boxes = [coordinator, *workers.values()]
-        reviews, findings = Counter[int](), Counter[int]()
-        times: dict[str, list[int]] = {"coordinator": [at for *_, at in results]}
-        repeated = sum(attempt > 1 for _, _, _, attempt, _ in results)
-        for name, box in workers.items():
-            done, found = look(box, REVIEWS, FINDINGS)
-            reviews.update(task for task, _, _ in done)
-            findings.update(dict(found))
-            repeated += sum(attempt > 1 for _, attempt, _ in done)
-            times[name] = [at for _, _, at in done]
-        sent_at = {number: sent_at for number, _, _, sent_at, _ in tasks}
-        numbers = [box.stats() for box in boxes]
-        return {
-            "files": files,
-            "tasks": len(tasks),
-            "results": len(results),
-            **verdicts(tasks, results, reviews, findings, half),
-            "violations": [{"agent": box.agent} | asdict(found) for box in boxes for found in box.check()],
-            "dead_letters": sum(each["dead_letters"] for each in numbers),
-            "handled_again": repeated,
-            "pushed_again": sum(each["duplicates"] for each in numbers),
-            "latency_ms": spread([at - sent_at[task] for task, _, _, _, at in results if task in sent_at]),
-            "back_after_ms": spread(recoveries(killed, times)),
-            "findings": dict(sum((Counter(dict(look(box, RULES, given=(files,))[0])) for box in workers.values()), Counter())),
-        }
+def lost(seen: Evidence) -> set[int]:
+    """Return the tasks without an answer."""
+    return set(seen.tasks) - {task for task, *_ in seen.results}
+
+
+def doubled(seen: Evidence) -> set[int]:
+    """Return the tasks of which anything took effect twice, at the worker or at the coordinator."""
+    answers, reviews = Counter(r[0] for r in seen.results), Counter(r[0] for r in seen.reviews)
+    counted = {task for task, (_, times, _) in seen.tasks.items() if times > 1}
+    return counted | {task for times in (answers, reviews) for task, n in times.items() if n > 1}
+
+
+def torn(seen: Evidence) -> list[str]:
+    """Return where two things that are one commit are not both there."""
+    sent = {message_id: task for task, (_, _, message_id) in seen.tasks.items()}
+    reviewed = {(task, worker) for task, worker, *_ in seen.reviews}
+    return [
+        *(f"task {sent[i]} has no message" for i in sent.keys() - seen.messages),
+        *(f"message {i} has no task" for i in seen.messages - sent.keys()),
+        *(f"answer to task {task}, which does not exist" for task, *_ in seen.results if task not in seen.tasks),
+        *(f"task {t} is answered by {w}, who did not review it" for t, w, *_ in seen.results if (t, w) not in reviewed),
+        *(f"task {t}: {n} findings told, {seen.findings[t]} kept" for t, _, n, *_ in seen.results if n != seen.findings[t]),
+        *(f"task {t}: counted {n} answers" for t, (_, n, _) in seen.tasks.items() if n == 0 and t not in lost(seen)),
+    ]
+
+
+def recoveries(seen: Evidence, kills: Iterable[tuple[str, int]]) -> list[int]:
+    """Return for every kill how long it took until that agent's work took effect again."""
+    moments: dict[str, list[int]] = {"coordinator": sorted(at for *_, at in seen.results)}
+    for _, worker, _, at in sorted(seen.reviews, key=lambda review: review[-1]):
+        moments.setdefault(worker, []).append(at)
+    found = []
+    for agent, killed_at in kills:
+        times = moments.get(agent, [])
+        after = times[bisect_right(times, killed_at) :]
+        found += [after[0] - killed_at] if after else []
+    return found
+
+
+def spread(values: list[int]) -> dict[str, int]:
+    """Return the middle, the slow end and the slowest of some milliseconds."""
+    if len(values) < 2:
+        values = (values or [0]) * 2
+    hundredths = quantiles(values, n=100, method="inclusive")
+    return {"p50": round(hundredths[49]), "p99": round(hundredths[98]), "max": max(values)}
+
+
+def report(seen: Evidence, kills: list[tuple[str, int]]) -> dict[str, Any]:
+    """Return what there is to be said about a run."""
+    wrong = {"lost": len(lost(seen)), "duplicates": len(doubled(seen)), "torn": torn(seen), "violations": seen.violations}
+    return {
+        "ok": bool(seen.tasks) and not any(wrong.values()),
+        "files": seen.files,
+        "tasks": len(seen.tasks),
+        "results": len(seen.results),
+        **wrong,
+        "dead_letters": seen.stats["dead_letters"],
+        "kills": dict(Counter(agent for agent, _ in kills)),
+        "handled_again": sum(r[2] > 1 for r in seen.reviews) + sum(r[3] > 1 for r in seen.results),
+        "pushed_again": seen.stats["duplicates"],
+        "latency_ms": spread([at - seen.tasks[task][0] for task, *_, at in seen.results if task in seen.tasks]),
+        "back_after_ms": spread(recoveries(seen, kills)),
+        "findings": dict(seen.rules.most_common()),
+    }
+
+
+def main(home: Path) -> int:
+    """Print the report; say by the exit code whether all is well."""
+    seen, log = Evidence(), home / "kills.json"
+    for path in sorted(home.glob("*.db")):  # the coordinator's comes first: workers ask how many files there are
+        with Postbox(path, run=False) as box:
+            seen.hear(box)
+    kills = [(agent, at) for agent, at in json.loads(log.read_text(encoding="utf-8"))] if log.exists() else []
+    questions = [{"agent": agent, "question": asked, "sql": sql} for agent, asked, sql in QUESTIONS]
+    found = report(seen, kills) | {"home": str(home), "questions": questions}
+    json.dump(found, sys.stdout)
+    return 0 if found["ok"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]).resolve()))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar, overload
+from typing import Any, Generic, Self, TypeVar, Unpack, overload
 
 from onceward import invariants, views
 from onceward.agent import Agent
@@ -20,6 +20,7 @@ from onceward.hooks import Hook
 from onceward.message import Message
 from onceward.names import DEFAULT_SESSION
 from onceward.postbox import Postbox
+from onceward.sender import PublishOptions, SendOptions
 from onceward.session import Session, read_reply
 from onceward.tickets import Ticket
 from onceward.transaction import Bindings, Transaction
@@ -42,11 +43,11 @@ class AsyncTransaction:
         """Run *sql* once for each of *bindings*."""
         await self._crossing.call(lambda: self._yours.executemany(sql, bindings))
 
-    async def send(self, to: str, body: object, **options: Any) -> str:
+    async def send(self, to: str, body: object, **options: Unpack[SendOptions]) -> str:
         """Promise a message with this transaction; see ``Transaction.send``."""
         return await self._crossing.call(lambda: self._yours.send(to, body, **options))
 
-    async def publish(self, topic: str, body: object, **options: Any) -> list[str]:
+    async def publish(self, topic: str, body: object, **options: Unpack[PublishOptions]) -> list[str]:
         """Send to every peer that subscribed to *topic*; see ``Transaction.publish``."""
         return await self._crossing.call(lambda: self._yours.publish(topic, body, **options))
 
@@ -113,44 +114,23 @@ class AsyncSession:
             finally:
                 yours.finish()
 
-    async def send(
-        self,
-        to: str,
-        body: object,
-        *,
-        type: str | None = None,  # noqa: A002 - the wire's word
-        topic: str | None = None,
-        key: str | None = None,
-        priority: str = "normal",
-        ttl: float | None = None,
-        delay: float | None = None,
-        reply_to: str | None = None,
-        correlation_id: str | None = None,
-        causation_id: str | None = None,
-        headers: Mapping[str, str | int | bool] | None = None,
-        ordering_key: str | None = None,
-        message_id: str | None = None,
-    ) -> str:
+    async def send(self, to: str, body: object, **options: Unpack[SendOptions]) -> str:
         """Commit one message into the outbox, together with others of this tick; see ``Session.send``."""
-        work = self._session.sending(
-            to, body, type=type, topic=topic, key=key, priority=priority, ttl=ttl, delay=delay, reply_to=reply_to,
-            correlation_id=correlation_id, causation_id=causation_id, headers=headers, ordering_key=ordering_key, message_id=message_id,
-        )  # fmt: skip
-        return await self._crossing.write(work)
+        return await self._crossing.write(self._session.sending(to, body, options))
 
-    async def send_many(self, messages: Iterable[tuple[str, object]], **options: Any) -> list[str]:
+    async def send_many(self, messages: Iterable[tuple[str, object]], **options: Unpack[SendOptions]) -> list[str]:
         """Commit many (recipient, body) at once; see ``Session.send_many``."""
         return await self._crossing.call(lambda: self._session.send_many(messages, **options))
 
-    async def publish(self, topic: str, body: object, **options: Any) -> list[str]:
+    async def publish(self, topic: str, body: object, **options: Unpack[PublishOptions]) -> list[str]:
         """Send to every peer that subscribed to *topic*; see ``Session.publish``."""
         return await self._crossing.call(lambda: self._session.publish(topic, body, **options))
 
-    async def request(self, to: str, body: object, *, timeout: float | None = None, **options: Any) -> Ticket:  # noqa: ASYNC109 - stored
+    async def request(self, to: str, body: object, *, timeout: float | None = None, **options: Unpack[SendOptions]) -> Ticket:  # noqa: ASYNC109 - stored
         """Send a request and return its ticket; see ``Session.request``."""
         return await self._crossing.write(lambda: self._session.request(to, body, timeout=timeout, **options))
 
-    async def ask(self, to: str, body: object, *, reply: type[T], timeout: float = 30.0, **options: Any) -> T:  # noqa: ASYNC109
+    async def ask(self, to: str, body: object, *, reply: type[T], timeout: float = 30.0, **options: Unpack[SendOptions]) -> T:  # noqa: ASYNC109
         """Send a request and wait for its reply; see ``Session.ask``."""
         if self._crossing.inside:
             msg = "ask inside an open transaction would wait for a message that is not committed: ask outside of it"
@@ -341,23 +321,23 @@ class AsyncPostbox:
         """Open a transaction in the default session."""
         return self._default.begin()
 
-    async def send(self, to: str, body: object, **options: Any) -> str:
+    async def send(self, to: str, body: object, **options: Unpack[SendOptions]) -> str:
         """Send in the default session; see ``Session.send``."""
         return await self._default.send(to, body, **options)
 
-    async def send_many(self, messages: Iterable[tuple[str, object]], **options: Any) -> list[str]:
+    async def send_many(self, messages: Iterable[tuple[str, object]], **options: Unpack[SendOptions]) -> list[str]:
         """Send many in the default session; see ``Session.send_many``."""
         return await self._default.send_many(messages, **options)
 
-    async def publish(self, topic: str, body: object, **options: Any) -> list[str]:
+    async def publish(self, topic: str, body: object, **options: Unpack[PublishOptions]) -> list[str]:
         """Publish in the default session; see ``Session.publish``."""
         return await self._default.publish(topic, body, **options)
 
-    async def ask(self, to: str, body: object, *, reply: type[T], timeout: float = 30.0, **options: Any) -> T:  # noqa: ASYNC109
+    async def ask(self, to: str, body: object, *, reply: type[T], timeout: float = 30.0, **options: Unpack[SendOptions]) -> T:  # noqa: ASYNC109
         """Ask in the default session; see ``Session.ask``."""
         return await self._default.ask(to, body, reply=reply, timeout=timeout, **options)
 
-    async def request(self, to: str, body: object, *, timeout: float | None = None, **options: Any) -> Ticket:  # noqa: ASYNC109
+    async def request(self, to: str, body: object, *, timeout: float | None = None, **options: Unpack[SendOptions]) -> Ticket:  # noqa: ASYNC109
         """Request in the default session; see ``Session.request``."""
         return await self._default.request(to, body, timeout=timeout, **options)
 

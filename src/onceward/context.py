@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from onceward.frame import Frame
 from onceward.group import Group
 from onceward.inbox import Leased
 from onceward.message import Message
-from onceward.sender import Options, Sender
+from onceward.sender import Options, PublishOptions, Sender, SendOptions, options_of
 from onceward.transaction import Bindings, Transaction
 
 T = TypeVar("T")
@@ -48,17 +48,17 @@ class Context:
             self._transaction = Transaction(self._group.enter(), self._sender, self.session)
         return self._transaction
 
-    def send(self, to: str, body: object, **options: Any) -> str:
+    def send(self, to: str, body: object, **options: Unpack[SendOptions]) -> str:
         """Promise a message with the processed mark; takes what ``Transaction.send`` takes; returns its id."""
         options.setdefault("causation_id", self._frame.id)
-        return self.tx.put(to, body, Options(**options))
+        return self.tx.put(to, body, options_of(options))
 
-    def publish(self, topic: str, body: object, **options: Any) -> list[str]:
+    def publish(self, topic: str, body: object, **options: Unpack[PublishOptions]) -> list[str]:
         """Send to every peer that subscribed to *topic*, with the processed mark; returns the ids."""
         options.setdefault("causation_id", self._frame.id)
         return self.tx.publish(topic, body, **options)
 
-    def reply(self, body: object, **options: Any) -> str:
+    def reply(self, body: object, **options: Unpack[SendOptions]) -> str:
         """Answer the sender, or whom it named as reply address, with the processed mark; returns the id."""
         to, named = reply_options(self._frame, options)
         return self.tx.put(to, body, named)
@@ -73,12 +73,13 @@ class Context:
             self._transaction.finish()
 
 
-def reply_options(frame: Frame, options: dict[str, Any]) -> tuple[str, Options]:
+def reply_options(frame: Frame, options: SendOptions) -> tuple[str, Options]:
     """Return whom a reply goes to and the options that tie it to its message."""
-    named = {"causation_id": frame.id, "correlation_id": frame.correlationid or frame.id} | options
+    tied: SendOptions = {"causation_id": frame.id, "correlation_id": frame.correlationid or frame.id}
+    named: SendOptions = tied | options
     if frame.priority_name != "normal":
         named.setdefault("priority", frame.priority_name)
-    return frame.replyto or frame.sender, Options(**named)
+    return frame.replyto or frame.sender, options_of(named)
 
 
 OnWorker = Callable[[Callable[[], Any]], Awaitable[Any]]
@@ -95,15 +96,15 @@ class AsyncContext:
         self.tx = AsyncEffects(context, on_worker)
         """The transaction that the processed mark commits with; opened on first use."""
 
-    async def send(self, to: str, body: object, **options: Any) -> str:
+    async def send(self, to: str, body: object, **options: Unpack[SendOptions]) -> str:
         """Promise a message with the processed mark; returns its id."""
         return str(await self._on_worker(lambda: self._context.send(to, body, **options)))
 
-    async def publish(self, topic: str, body: object, **options: Any) -> list[str]:
+    async def publish(self, topic: str, body: object, **options: Unpack[PublishOptions]) -> list[str]:
         """Send to every peer that subscribed to *topic*, with the processed mark; returns the ids."""
         return list(await self._on_worker(lambda: self._context.publish(topic, body, **options)))
 
-    async def reply(self, body: object, **options: Any) -> str:
+    async def reply(self, body: object, **options: Unpack[SendOptions]) -> str:
         """Answer the sender with the processed mark; returns the id."""
         return str(await self._on_worker(lambda: self._context.reply(body, **options)))
 
@@ -126,6 +127,6 @@ class AsyncEffects:
         """Run *sql* once for each of *bindings*."""
         await self._on_worker(lambda: self._context.tx.executemany(sql, bindings))
 
-    async def send(self, to: str, body: object, **options: Any) -> str:
+    async def send(self, to: str, body: object, **options: Unpack[SendOptions]) -> str:
         """Promise a message with this transaction; returns its id."""
         return str(await self._on_worker(lambda: self._context.send(to, body, **options)))

@@ -133,7 +133,7 @@ def add(tx: Tx, values: tuple[Any, ...]) -> str:
 
     """
     try:
-        tx.run(ADD, values)
+        tx.rows(ADD, values)
     except ConstraintError as error:
         if "UNIQUE" not in str(error):
             raise

@@ -11,7 +11,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from threading import Lock, Thread
 from types import TracebackType
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Self, TypeVar, Unpack, overload
 
 from onceward import invariants, outbox, peers, trail, views
 from onceward.agent import Agent
@@ -27,7 +27,7 @@ from onceward.janitor import Janitor
 from onceward.message import Message
 from onceward.names import DEFAULT_SESSION
 from onceward.receiver import Receiver
-from onceward.sender import Sender
+from onceward.sender import PublishOptions, Sender, SendOptions
 from onceward.session import Session
 from onceward.settings import Settings
 from onceward.tickets import Ticket
@@ -210,23 +210,23 @@ class Postbox:
         """Open a transaction in the default session; see ``Session.begin``."""
         return self._default.begin()
 
-    def send(self, to: str, body: object, **options: Any) -> str:
+    def send(self, to: str, body: object, **options: Unpack[SendOptions]) -> str:
         """Send in the default session; see ``Session.send``."""
         return self._default.send(to, body, **options)
 
-    def send_many(self, messages: Iterable[tuple[str, object]], **options: Any) -> list[str]:
+    def send_many(self, messages: Iterable[tuple[str, object]], **options: Unpack[SendOptions]) -> list[str]:
         """Send many in the default session; see ``Session.send_many``."""
         return self._default.send_many(messages, **options)
 
-    def publish(self, topic: str, body: object, **options: Any) -> list[str]:
+    def publish(self, topic: str, body: object, **options: Unpack[PublishOptions]) -> list[str]:
         """Publish in the default session; see ``Session.publish``."""
         return self._default.publish(topic, body, **options)
 
-    def ask(self, to: str, body: object, *, reply: type[T], timeout: float = 30.0, **options: Any) -> T:
+    def ask(self, to: str, body: object, *, reply: type[T], timeout: float = 30.0, **options: Unpack[SendOptions]) -> T:
         """Ask in the default session; see ``Session.ask``."""
         return self._default.ask(to, body, reply=reply, timeout=timeout, **options)
 
-    def request(self, to: str, body: object, *, timeout: float | None = None, **options: Any) -> Ticket:
+    def request(self, to: str, body: object, *, timeout: float | None = None, **options: Unpack[SendOptions]) -> Ticket:
         """Request in the default session; see ``Session.request``."""
         return self._default.request(to, body, timeout=timeout, **options)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypedDict
 
 from onceward import outbox, tickets
 from onceward.clock import Millis
@@ -45,6 +45,38 @@ class Options:
 
 
 PLAIN: Final = Options()
+
+
+class PublishOptions(TypedDict, total=False):
+    """The keyword arguments of every ``publish``; spans are seconds, all may be left out."""
+
+    type: str | None
+    """Wire name of the message type; by default the one its class declares."""
+    key: str | None
+    """The same key with the same body returns the id of the first; with another body it raises Conflict."""
+    priority: str
+    """critical, urgent (high), normal, low or background."""
+    ttl: float | None
+    delay: float | None
+    reply_to: str | None
+    correlation_id: str | None
+    causation_id: str | None
+    headers: Mapping[str, str | int | bool] | None
+    ordering_key: str | None
+    """The unit of order; by default the session."""
+    message_id: str | None
+    """An id of the caller's own, under which sending again is safe."""
+
+
+class SendOptions(PublishOptions, total=False):
+    """The keyword arguments of every ``send``."""
+
+    topic: str | None
+
+
+def options_of(given: SendOptions) -> Options:
+    """Return keyword arguments as one value; the common empty ones cost nothing."""
+    return Options(**given) if given else PLAIN
 
 
 class Draft(NamedTuple):

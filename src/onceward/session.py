@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from threading import Event as Flag
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, Unpack, overload
 
 from onceward import tickets, views
 from onceward.db import Database
@@ -16,7 +16,7 @@ from onceward.frame import Frame
 from onceward.message import Message
 from onceward.names import plain_text
 from onceward.payload import decode
-from onceward.sender import PLAIN, Options, Sender
+from onceward.sender import PublishOptions, Sender, SendOptions, options_of
 from onceward.settings import Settings
 from onceward.tickets import Ticket
 from onceward.transaction import Transaction
@@ -60,24 +60,7 @@ class Session:
         """Return the user's view of a transaction that is open already."""
         return Transaction(tx, self._sender, self.name)
 
-    def send(
-        self,
-        to: str,
-        body: object,
-        *,
-        type: str | None = None,  # noqa: A002 - the wire's word
-        topic: str | None = None,
-        key: str | None = None,
-        priority: str = "normal",
-        ttl: float | None = None,
-        delay: float | None = None,
-        reply_to: str | None = None,
-        correlation_id: str | None = None,
-        causation_id: str | None = None,
-        headers: Mapping[str, str | int | bool] | None = None,
-        ordering_key: str | None = None,
-        message_id: str | None = None,
-    ) -> str:
+    def send(self, to: str, body: object, **options: Unpack[SendOptions]) -> str:
         """
         Commit one message into the outbox and return its id; joins this thread's open transaction.
 
@@ -90,44 +73,41 @@ class Session:
             OutcomeUnknown: ask ``resolve``, or send again with the same key or id.
 
         """
-        return self.sending(
-            to, body, type=type, topic=topic, key=key, priority=priority, ttl=ttl, delay=delay, reply_to=reply_to,
-            correlation_id=correlation_id, causation_id=causation_id, headers=headers, ordering_key=ordering_key, message_id=message_id,
-        )()  # fmt: skip
+        return self.sending(to, body, options)()
 
-    def sending(self, to: str, body: object, **options: Any) -> Callable[[], str]:
+    def sending(self, to: str, body: object, options: SendOptions) -> Callable[[], str]:
         """Check and serialise a message at once; return the call that commits it."""
-        named = Options(**options)
-        draft = self._sender.draft(self.name, to, body, PLAIN if named == PLAIN else named)
-        return lambda: self._db.write(lambda tx: self._sender.put(tx, draft))
+        sender = self._sender
+        draft = sender.draft(self.name, to, body, options_of(options))
+        return lambda: self._db.write(lambda tx: sender.put(tx, draft))
 
-    def send_many(self, messages: Iterable[tuple[str, object]], **options: Any) -> list[str]:
+    def send_many(self, messages: Iterable[tuple[str, object]], **options: Unpack[SendOptions]) -> list[str]:
         """Commit many (recipient, body) at once, in order, all or none; the options hold for each; returns their ids."""
-        named = Options(**options) if options else PLAIN
+        named = options_of(options)
         if named.key is not None or named.message_id is not None:
             msg = "send_many gives each message an id of its own: keys belong to single sends"
             raise InvalidMessage(msg)
         drafts = self._sender.draft_all(self.name, messages, named)
         return self._db.write(lambda tx: self._sender.put_all(tx, drafts))
 
-    def publish(self, topic: str, body: object, **options: Any) -> list[str]:
+    def publish(self, topic: str, body: object, **options: Unpack[PublishOptions]) -> list[str]:
         """Send *body* to every peer that subscribed to *topic*, all in one commit; returns the ids, none where nobody did."""
         with self.begin() as tx:
             return tx.publish(topic, body, **options)
 
     # -- asking -----------------------------------------------------------------------------
 
-    def request(self, to: str, body: object, *, timeout: float | None = None, **options: Any) -> Ticket:
+    def request(self, to: str, body: object, *, timeout: float | None = None, **options: Unpack[SendOptions]) -> Ticket:
         """
         Send a request and return the ticket of its reply, which survives a restart.
 
         A reply that comes later than *timeout* seconds is kept as a late one.
         """
-        named = Options(reply_to=self._db.agent, **options)
-        draft = self._sender.draft(self.name, to, body, named)
+        options.setdefault("reply_to", self._db.agent)
+        draft = self._sender.draft(self.name, to, body, options_of(options))
         return self._db.write(lambda tx: self._sender.put_request(tx, draft, timeout))
 
-    def ask(self, to: str, body: object, *, reply: type[T], timeout: float = 30.0, **options: Any) -> T:
+    def ask(self, to: str, body: object, *, reply: type[T], timeout: float = 30.0, **options: Unpack[SendOptions]) -> T:
         """
         Send a request and wait for its reply, read as *reply*.
 

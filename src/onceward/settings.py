@@ -12,6 +12,7 @@ from onceward.errors import InvalidMessage
 from onceward.parcel import Durability
 
 PREFIX: Final = "ONCEWARD_"
+SWITCH: Final = "ONCEWARD_DISABLED"
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 DAY: Final = 86_400.0
 
@@ -121,4 +122,4 @@ class Settings(BaseModel):
 def disabled(env: Mapping[str, str] | None = None) -> bool:
     """Return whether ONCEWARD_DISABLED switches sending and receiving off in this process."""
     named = os.environ if env is None else env
-    return named.get(PREFIX + "DISABLED", "").strip().lower() in {"1", "true", "yes", "on"}
+    return SWITCH in named and named[SWITCH].strip().lower() in {"1", "true", "yes", "on"}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from onceward.errors import StoreError, StoreFault
-from onceward.sender import Options, Sender
+from onceward.sender import Options, PublishOptions, Sender, SendOptions, options_of
 from onceward.tx import Tx
 
 Bindings = Sequence[Any] | Mapping[str, Any] | None
@@ -50,24 +50,7 @@ class Transaction:
             raise self._sender.mapped(error) from error
         self._still(tx)
 
-    def send(
-        self,
-        to: str,
-        body: object,
-        *,
-        type: str | None = None,  # noqa: A002 - the wire's word
-        topic: str | None = None,
-        key: str | None = None,
-        priority: str = "normal",
-        ttl: float | None = None,
-        delay: float | None = None,
-        reply_to: str | None = None,
-        correlation_id: str | None = None,
-        causation_id: str | None = None,
-        headers: Mapping[str, str | int | bool] | None = None,
-        ordering_key: str | None = None,
-        message_id: str | None = None,
-    ) -> str:
+    def send(self, to: str, body: object, **options: Unpack[SendOptions]) -> str:
         """
         Promise a message with this transaction; return its id, which exists before the commit.
 
@@ -78,11 +61,7 @@ class Transaction:
             SendError: see its subclasses; this message was not written, the transaction goes on.
 
         """
-        options = Options(
-            type=type, topic=topic, key=key, priority=priority, ttl=ttl, delay=delay, reply_to=reply_to, correlation_id=correlation_id,
-            causation_id=causation_id, headers=headers, ordering_key=ordering_key, message_id=message_id,
-        )  # fmt: skip
-        return self.put(to, body, options)
+        return self.put(to, body, options_of(options))
 
     def put(self, to: str, body: object, options: Options) -> str:
         """Promise a message whose options are a value already."""
@@ -93,7 +72,7 @@ class Transaction:
         except Exception as error:
             raise self._sender.mapped(error) from error
 
-    def publish(self, topic: str, body: object, **options: Any) -> list[str]:
+    def publish(self, topic: str, body: object, **options: Unpack[PublishOptions]) -> list[str]:
         """Send *body* to every peer that subscribed to *topic*; return the ids, none where nobody did."""
         named = Options(topic=topic, **options)
         return [self.put(peer, body, named) for peer in self._sender.subscribers(topic)]

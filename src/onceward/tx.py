@@ -41,6 +41,10 @@ class Tx:
         """Run *sql* and return all rows; nothing stays open behind it."""
         return cast("list[tuple[Any, ...]]", self._handle.execute(sql, bindings).fetchall())
 
+    def commit(self) -> None:
+        """Make it durable."""
+        self._handle.execute("COMMIT")
+
     def run(self, sql: str, bindings: Any = None) -> int:
         """Run one changing statement and return how many rows it changed."""
         self._handle.execute(sql, bindings)

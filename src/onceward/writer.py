@@ -228,6 +228,8 @@ class Writer:
 
     def _drain(self) -> list[_Job[Any]]:
         found: list[_Job[Any]] = []
+        if not self._queue:
+            return found
         with self._mutex:
             while self._queue and self._queue[0].work is not None and len(found) < GROUP_MAX:
                 found.append(self._queue.popleft())
@@ -306,7 +308,7 @@ class Writer:
         """Return COMMIT's error, if any, and whether it is certain that nothing was written."""
         tx = cast("Tx", self._tx)
         try:
-            tx.run("COMMIT")
+            tx.commit()
         except BaseException as error:  # noqa: BLE001 - classified here
             if isinstance(error, KeyboardInterrupt):
                 self._interrupt = error

@@ -37,4 +37,3 @@ def init(name: str, /, *, home: Path | None = None, answer: Answer = ANSWER) -> 
     if not created and not answer.json:
         note(f"{path} was there already")
     return DONE
-

@@ -1,0 +1,41 @@
+"""``onceward migrate``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from onceward.cli.codes import DONE
+from onceward.cli.look import look, pending
+from onceward.cli.paint import document, note, show
+from onceward.cli.place import Quiet, Where, open_box
+
+WHERE = Where()
+
+
+def migrate(db: Path | None = None, /, *, dry_run: Annotated[bool, Quiet] = False, where: Where = WHERE) -> int:
+    """
+    Bring a file's schema up to this version and print the steps it took: version and name.
+
+    Steps go forward only, all in one transaction; opening a file does the same. A file that a newer version wrote is refused
+    (exit code 7).
+
+    Args:
+        db: The agent's file; default as for --db.
+        dry_run: Print the steps it would take, and change nothing.
+        where: Whose file.
+
+    """
+    path = db or where.path()
+    with look(path) as found:
+        steps = [{"version": step.version, "name": step.name} for step in pending(found, path)]
+    if not dry_run:
+        with open_box(path):
+            pass
+    if where.json:
+        document({"path": str(path), "steps": steps, "dry_run": dry_run})
+        return DONE
+    show(steps, ("version", "name"), where.style)
+    if not steps:
+        note(f"{path} is up to date")
+    return DONE

@@ -1,0 +1,62 @@
+"""Several worker processes as one: started together, stopped together."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from queue import SimpleQueue
+from threading import Thread
+
+from onceward.cli.codes import DONE, FAILED, SIGNAL
+from onceward.cli.paint import note
+from onceward.cli.signals import STOPS, stops
+
+Child = subprocess.Popen[bytes]
+GRACEFUL = frozenset({DONE, *(SIGNAL + number for number in STOPS)})
+
+
+def run_team(arguments: Sequence[str], size: int) -> int:
+    """
+    Run *size* workers until all have ended, or until a signal, which is passed on.
+
+    A worker that fails ends the others gracefully: half a team would hide the fault.
+    """
+    told: SimpleQueue[int | Child] = SimpleQueue()
+    command = [sys.executable, "-m", "onceward.cli", "work", *arguments]
+    with stops(told):
+        team = [subprocess.Popen(command) for _ in range(size)]  # noqa: S603 - our own program, with our own arguments
+        for child in team:
+            Thread(target=_await, args=(child, told), daemon=True).start()
+        return _watch(team, told)
+
+
+def _await(child: Child, told: SimpleQueue[int | Child]) -> None:
+    child.wait()
+    told.put(child)
+
+
+def _watch(team: Sequence[Child], told: SimpleQueue[int | Child]) -> int:
+    code, running = DONE, len(team)
+    while running:
+        news = told.get()
+        if isinstance(news, int):
+            code = SIGNAL + news
+            _stop(team)
+            continue
+        running -= 1
+        if news.returncode not in GRACEFUL:
+            note(f"worker {news.pid} failed ({news.returncode}); stopping the others")
+            code = FAILED
+            _stop(team)
+        elif code == DONE:
+            code = news.returncode
+    return code
+
+
+def _stop(team: Sequence[Child]) -> None:
+    for child in team:
+        with suppress(ProcessLookupError):
+            child.send_signal(signal.SIGTERM)

@@ -1,0 +1,80 @@
+"""``onceward work``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+from onceward import Agent, Postbox
+from onceward.cli.codes import Usage
+from onceward.cli.paint import note
+from onceward.cli.place import Answer, Quiet
+from onceward.cli.serve import once as run_once
+from onceward.cli.serve import serve
+from onceward.cli.team import run_team
+
+ANSWER = Answer()
+
+
+def work(db: Path, target: str, /, *, processes: int = 1, once: Annotated[bool, Quiet] = False, answer: Answer = ANSWER) -> int:
+    """
+    Run an agent's handlers on its file until told to stop.
+
+    It delivers the agent's mail, too. The file is created if it does not exist. An interrupt or terminate signal stops it
+    gracefully: no new message is begun, the running handlers are waited for, the rest is given back (exit codes 130, 143).
+    Workers may join and leave at any time; one that is killed leaves nothing behind but leases that run out.
+
+    Args:
+        db: The agent's file.
+        target: Where the agent is declared: module:agent, looked for from the current folder.
+        processes: How many processes; if one of them fails, the others are stopped and the exit code is 1.
+        once: Handle what is due now, then end.
+        answer: How to answer.
+
+    """
+    if processes < 1:
+        msg = "--processes is a number from 1"
+        raise Usage(msg)
+    agent = load(target)
+    if processes > 1:
+        return run_team([str(db), target, *(["--once"] if once else [])], processes)
+    if not db.exists():
+        note(f"creating {db} for agent {agent.name}")
+    with Postbox(db, agent=agent, run=not once) as box:
+        return run_once(box, answer) if once else serve(box, answer)
+
+
+def load(target: str) -> Agent:
+    """
+    Return the agent that *target* names.
+
+    Raises:
+        Usage: there is none; an error inside the module is the module's own and goes through.
+
+    """
+    module, _, name = target.partition(":")
+    if not module or not name:
+        msg = f"{target!r} does not say where the agent is: write module:agent"
+        raise Usage(msg)
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    found: Any = _imported(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if not isinstance(found, Agent):
+        msg = f"{target} is no Agent: declare {name} = Agent(...) in {module}"
+        raise Usage(msg)
+    return found
+
+
+def _imported(module: str) -> Any:
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise
+        msg = f"no module {error.name!r} is found from {os.getcwd()}"
+        raise Usage(msg) from error

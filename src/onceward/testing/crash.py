@@ -1,0 +1,142 @@
+"""
+The death of a process, without a process.
+
+From the chosen point on no statement reaches the file any more, whatever the
+code that is still on the stack tries: SQLite's own files stay as a killed
+process leaves them, and the next opener recovers them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, Literal, get_args
+from weakref import WeakSet
+
+import apsw
+
+from onceward.agent import Agent, Handler
+from onceward.guard import canonical
+
+Point = Literal[
+    "before-handler",  # the message is leased, its handler has not begun
+    "after-handler",  # the handler returned; its effects are not committed
+    "before-commit",  # effects, mail and processed mark are written; the COMMIT does not run
+    "after-commit",  # the COMMIT ran; nobody was told
+    "before-push",  # a parcel is stored, it has not left
+    "after-push",  # the peer keeps the parcel, its receipts reach nobody
+]
+"""Where a process may die."""
+
+POINTS: Final[tuple[Point, ...]] = get_args(Point)
+
+
+class Crash(BaseException):  # noqa: N818 - no error: nothing of ours may catch it
+    """The process dies here; ``except Exception`` does not see it, as nothing sees SIGKILL."""
+
+
+class Life:
+    """Watches every connection to one file, and ends them all at the chosen point."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = str(canonical(path))
+        self._connections: WeakSet[apsw.Connection] = WeakSet()
+        self._point: Point | None = None
+        self.over = False
+        """Whether the process has died."""
+        self.pumping = False
+        """Whether the engines run; outside of them every commit counts for ``before-commit``."""
+        self._handled = self._committed = False
+        apsw.connection_hooks.append(self._connected)
+
+    def end_watch(self) -> None:
+        """Watch new connections no longer."""
+        apsw.connection_hooks.remove(self._connected)
+
+    def arm(self, point: Point | None) -> None:
+        """
+        Die when *point* is reached; None is never.
+
+        Raises:
+            ValueError: there is no such point.
+
+        """
+        if point is not None and point not in POINTS:
+            msg = f"no point is called {point!r}: there are {', '.join(POINTS)}"
+            raise ValueError(msg)
+        self._point, self._handled, self._committed = point, False, False
+
+    def reach(self, point: Point) -> None:
+        """Say that the code is here; raises Crash if this is where it ends."""
+        if self.over or point == self._point:
+            self._die()
+
+    def handled(self) -> None:
+        """Say that a handler has ended, so that the next COMMIT is its own."""
+        self._handled = True
+        self.reach("after-handler")
+
+    def told(self, _event: object = None) -> None:
+        """Say that somebody outside hears of a commit."""
+        if self._committed:
+            self.reach("after-commit")
+
+    def again(self) -> None:
+        """Be a new process."""
+        self.over = False
+        self.arm(None)
+
+    def _connected(self, connection: apsw.Connection) -> None:
+        if connection.filename and str(canonical(connection.filename)) == self._path:
+            self._connections.add(connection)
+            connection.exec_trace = self._traced
+
+    def _traced(self, _cursor: object, sql: str, _bindings: object) -> bool:
+        if self.over and not sql.startswith("ROLLBACK"):  # undoing writes nothing
+            self._die()
+        self.told()
+        if sql == "COMMIT" and self._point is not None and (self._handled or not self.pumping):
+            self.reach("before-commit")
+            self._committed = True
+        return True
+
+    def _die(self) -> None:
+        if not self.over:
+            self.over = True
+            for connection in self._connections:
+                connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        msg = f"the process died at {self._point}"
+        raise Crash(msg)
+
+
+def mortal(agent: Agent, life: Life) -> Agent:
+    """Return *agent* with handlers that pass the points of *life*; the agent itself stays as it is."""
+    twin = Agent(agent.name, unhandled=agent.unhandled)
+    twin.handlers = [replace(handler, call=_mortal(handler, life)) for handler in agent.handlers]
+    return twin
+
+
+def _mortal(handler: Handler, life: Life) -> Callable[..., Any]:
+    if handler.is_async:
+        return _mortal_async(handler.call, life)
+
+    def run(*args: Any) -> Any:
+        life.reach("before-handler")
+        try:
+            return handler.call(*args)
+        finally:
+            life.handled()
+
+    return run
+
+
+def _mortal_async(call: Callable[..., Awaitable[Any]], life: Life) -> Callable[..., Awaitable[Any]]:
+    async def run(*args: Any) -> Any:
+        life.reach("before-handler")
+        try:
+            return await call(*args)
+        finally:
+            life.handled()
+
+    return run

@@ -1,0 +1,109 @@
+"""A transport around a transport that fails by script, delivery by delivery."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from enum import StrEnum
+from threading import Lock
+
+from onceward.errors import Refused, Unreachable
+from onceward.parcel import Answer, Carried, Parcel
+from onceward.transport import Transport
+
+
+class Fault(StrEnum):
+    """What happens to one delivery."""
+
+    NONE = "none"
+    """It arrives, and its answer comes back."""
+    DROP = "drop"
+    """It never arrives; the sender hears nothing."""
+    LOSE_RECEIPT = "lose-receipt"
+    """It arrives, but the answer is lost; the sender hears nothing."""
+    DUPLICATE = "duplicate"
+    """It arrives twice; the second answer comes back."""
+    DELAY = "delay"
+    """The sender hears nothing, and it arrives late: right after the next delivery, out of order."""
+    REFUSE = "refuse"
+    """The peer says that it will never take this parcel; it does not arrive."""
+    BUSY = "busy"
+    """The peer says that it has no room now; it does not arrive."""
+    PARTIAL = "partial"
+    """It arrives, but the last frame is missing from it and from the answer, as plain functions may do."""
+    CORRUPT = "corrupt"
+    """It arrives with the text of its last frame damaged, so that no frame can be read from it."""
+
+
+class FaultyTransport:
+    """
+    Carries parcels by *inner*, with one fault of the script per delivery, and faultlessly once it has run out.
+
+    ``seen`` lists what was done to each delivery so far. The script may be
+    endless: ``FaultyTransport(inner, iter(lambda: rng.choice(list(Fault)), None))``.
+    """
+
+    def __init__(self, inner: Transport, script: Iterable[Fault | str] = ()) -> None:
+        self.features = inner.features
+        self.seen: list[Fault] = []
+        self._inner, self._script = inner, iter(script)
+        self._late: list[tuple[str, Parcel]] = []
+        self._lock = Lock()
+
+    def deliver(self, url: str, parcel: Parcel) -> Answer:
+        """
+        Deliver with the next fault of the script.
+
+        Raises:
+            Unreachable: by script, or from the inner transport.
+            Refused: by script, or from the inner transport.
+
+        """
+        with self._lock:
+            fault = Fault(next(self._script, Fault.NONE))
+            self.seen.append(fault)
+            late, self._late = self._late, []
+        try:
+            return self._suffer(fault, url, parcel)
+        finally:
+            for old_url, old in late:
+                self._inner.deliver(old_url, old)
+
+    def _suffer(self, fault: Fault, url: str, parcel: Parcel) -> Answer:
+        match fault:
+            case Fault.DROP:
+                raise _silence(fault)
+            case Fault.LOSE_RECEIPT:
+                self._inner.deliver(url, parcel)
+                raise _silence(fault)
+            case Fault.DUPLICATE:
+                self._inner.deliver(url, parcel)
+            case Fault.DELAY:
+                self._late.append((url, parcel))
+                raise _silence(fault)
+            case Fault.REFUSE:
+                msg = "the peer refused the parcel, as the script says"
+                raise Refused(msg)
+            case Fault.BUSY:
+                return Answer(verdict="busy")
+            case Fault.PARTIAL:
+                return self._inner.deliver(url, replace(parcel, frames=parcel.frames[:-1]))
+            case Fault.CORRUPT:
+                return self._inner.deliver(url, replace(parcel, frames=_damaged(parcel.frames)))
+        return self._inner.deliver(url, parcel)
+
+    def close(self) -> None:
+        """Close the inner transport; what is late by now never arrives."""
+        self._late.clear()
+        self._inner.close()
+
+
+def _silence(fault: Fault) -> Unreachable:
+    return Unreachable(f"no answer, as the script says: {fault}")
+
+
+def _damaged(frames: tuple[Carried, ...]) -> tuple[Carried, ...]:
+    if not frames:
+        return frames
+    last = frames[-1]
+    return (*frames[:-1], replace(last, text=last.text[: len(last.text) // 2]))
