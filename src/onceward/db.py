@@ -18,6 +18,7 @@ from onceward.clock import Clock, Millis, SystemClock
 from onceward.connect import Patience, check_version, connect, harden, mapped
 from onceward.errors import StoreClosed, StoreCorrupt, StoreFault, StoreUnusable, WrongAgent
 from onceward.ids import new_token
+from onceward.names import agent_name
 from onceward.parcel import Durability
 from onceward.settings import Settings
 from onceward.tx import Tx
@@ -63,6 +64,7 @@ class Database:
         self.path, self.clock, self._vfs = path, clock, vfs
         self._settings, self._wanted = settings, agent
         self._pid, self._floor, self._users = os.getpid(), 0, 0
+        self.committing = False
         self.agent, self.file_id = agent or "", ""
         self.durability: Durability = settings.durability
         self._patience = Patience(random.Random())  # noqa: S311 - jitter, not a secret
@@ -98,6 +100,8 @@ class Database:
 
         """
         check_version()
+        if agent is not None:
+            agent_name(agent)
         real = guard.canonical(path)
         chosen = settings or Settings()
         with _registry_lock:
@@ -129,6 +133,7 @@ class Database:
         deadline = time.monotonic() + self._settings.busy_timeout
         try:
             self._con = self._connected(deadline)
+            self._harden(self._con)
             self._prepare(self._con)
             self._reader = connect(self.path, vfs=self._vfs)
             self._reader.set_busy_handler(self._read_patience)
@@ -136,6 +141,9 @@ class Database:
         except BaseException as error:
             self._drop()
             raise mapped(error, self.path) from error
+        # Only the writer commits: a COMMIT that hides in a user's statement is refused and undone.
+        self._con.set_commit_hook(lambda: not self.committing)
+        self._con.set_rollback_hook(self._writer.rolled_back)
         self._watch = guard.Watch(self.path)
 
     def _connected(self, deadline: float) -> apsw.Connection:
@@ -143,14 +151,37 @@ class Database:
         self._patience.deadline = deadline
         con.set_busy_handler(self._patience)
         try:
-            if con.pragma("page_count") == 0:
-                con.pragma("auto_vacuum", 2)
-                con.pragma("application_id", APPLICATION_ID)
-            harden(con, full=True, checkpoint_pages=self._settings.checkpoint_pages)
+            self._look_first(con)
         except BaseException:
             con.close()
             raise
         return con
+
+    def _look_first(self, con: apsw.Connection) -> None:
+        """Refuse what must be refused before anything of the file is changed."""
+        tx = Tx(con, self.clock.now())
+        con.execute("BEGIN")
+        try:
+            known = {name for (name,) in tx.rows(migrate.TABLES)}
+            migrate.pending(tx)
+            owner = tx.rows(IDENTITY) if "identity" in known and "schema_migrations" in known else []
+        finally:
+            con.execute("ROLLBACK")
+        if owner and self._wanted is not None and owner[0][0] != self._wanted:
+            self._refuse_owner(owner[0][0])
+        if not owner and self._wanted is None:
+            msg = f"{self.path} is no agent's file yet: open it with agent=NAME first"
+            raise StoreUnusable(msg)
+
+    def _refuse_owner(self, owner: str) -> None:
+        msg = f"{self.path} belongs to agent {owner!r}, not {self._wanted!r}: open it under its own name"
+        raise WrongAgent(msg)
+
+    def _harden(self, con: apsw.Connection) -> None:
+        if con.pragma("page_count") == 0:
+            con.pragma("auto_vacuum", 2)
+            con.pragma("application_id", APPLICATION_ID)
+        harden(con, full=True, checkpoint_pages=self._settings.checkpoint_pages)
 
     def _prepare(self, con: apsw.Connection) -> None:
         con.execute("BEGIN IMMEDIATE")
@@ -174,8 +205,7 @@ class Database:
             found = tx.rows(IDENTITY)
         [(self.agent, file_id, stored, boot)] = found
         if self._wanted is not None and self.agent != self._wanted:
-            msg = f"{self.path} belongs to agent {self.agent!r}, not {self._wanted!r}: open it under its own name"
-            raise WrongAgent(msg)
+            self._refuse_owner(self.agent)
         if self.file_id not in {"", file_id}:
             msg = f"{self.path} was replaced by another file while it was open: close, look, and open again"
             raise StoreCorrupt(msg)
@@ -189,9 +219,6 @@ class Database:
         [(self._floor,)] = tx.rows(BARRIER, (tx.now, now_boot, self.durability, limit))
 
     def _born(self, tx: Tx) -> None:
-        if self._wanted is None:
-            msg = f"{self.path} is no agent's file yet: open it with agent=NAME first"
-            raise StoreUnusable(msg)
         tx.run(BORN, (self._wanted, new_token(), self._settings.durability, self._settings.max_pending, tx.now))
 
     def _refuse_other(self, agent: str | None) -> None:

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import datetime
 from functools import lru_cache
 from hashlib import sha256
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 from pydantic_core import to_json
 
 from onceward.clock import Millis, iso
@@ -46,7 +45,7 @@ class Frame(BaseModel):
     source: Annotated[str, Field(min_length=1, max_length=256)]
     type: Text
     recipient: Annotated[str, Field(pattern=f"^{AGENT.pattern}$", max_length=128)]
-    time: datetime | None = None
+    time: AwareDatetime | None = None
     session: Text = DEFAULT_SESSION
     topic: Text | None = None
     priority: Annotated[int, Field(ge=0, le=4)] = NORMAL
@@ -54,13 +53,21 @@ class Frame(BaseModel):
     correlationid: Text | None = None
     causationid: Text | None = None
     replyto: Text | None = None
-    expirytime: datetime | None = None
+    expirytime: AwareDatetime | None = None
     idempotencykey: Text | None = None
     subject: Text | None = None
     dataschema: Text | None = None
     datacontenttype: Text = JSON
     data: JsonValue = None
     data_base64: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_unset(cls, values: Any) -> Any:
+        """CloudEvents: an attribute that is null is one that is not set."""
+        if isinstance(values, dict) and None in values.values():
+            return {name: value for name, value in values.items() if value is not None}
+        return values
 
     @model_validator(mode="after")
     def _attributes_are_legal(self) -> Self:
@@ -120,10 +127,10 @@ def check_extension(name: str, value: object) -> None:
     if EXTENSION.fullmatch(name) is None:
         msg = f"header {name!r} must be 1 to 20 lower-case letters and digits"
         raise InvalidMessage(msg)
-    if isinstance(value, str) or value is True or value is False:
+    if (isinstance(value, str) and (value.isprintable() or not value)) or value is True or value is False:
         return
     if not isinstance(value, int) or not -INT32 <= value < INT32:
-        msg = f"header {name!r} must be a string, a boolean or a 32-bit integer, not {value!r:.60}"
+        msg = f"header {name!r} must be printable text, a boolean or a 32-bit integer, not {value!r:.60}"
         raise InvalidMessage(msg)
 
 

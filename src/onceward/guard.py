@@ -9,6 +9,7 @@ here ever opens a database file.
 from __future__ import annotations
 
 import os
+import re
 import stat
 import sys
 import time
@@ -37,20 +38,26 @@ NETWORK: Final = frozenset(
         "davfs",
     },
 )
+MOUNT_FIELDS: Final = 5
+ESCAPED: Final = re.compile(r"\\([0-7]{3})")
 FileKey = tuple[int, int]
 """Device and inode: what a file is, whatever its name."""
 
 
 def canonical(path: str | os.PathLike[str]) -> Path:
     """Return the one path under which a file is opened, whatever links lead there."""
-    return Path(os.path.realpath(path))
+    try:
+        return Path(os.path.realpath(path))
+    except ValueError as error:
+        msg = f"{path!r} is no path: {error}"
+        raise StoreUnusable(msg) from error
 
 
 def file_key(path: Path | str) -> FileKey | None:
     """Return device and inode of a file, None if there is none."""
     try:
         found = os.stat(path)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     return found.st_dev, found.st_ino
 
@@ -78,6 +85,9 @@ def prepare(path: Path, *, allow_network: bool) -> bool:
     except PermissionError as error:
         msg = f"cannot create {path}: {error.strerror}"
         raise ReadOnlyStore(msg) from error
+    except (OSError, ValueError) as error:
+        msg = f"cannot create {path}: {error}"
+        raise StoreUnusable(msg) from error
     sync_folder(path.parent)
     return True
 
@@ -106,7 +116,7 @@ def sync_folder(folder: Path) -> None:
 def refuse_network(folder: Path, *, allow: bool, mounts: str = "/proc/self/mountinfo") -> None:
     """Raise NetworkFilesystem if *folder* lies where locks do not hold, unless that is allowed."""
     kind = filesystem(folder, mounts)
-    if allow or not (kind in NETWORK or kind.startswith("fuse.")):
+    if allow or not (kind in NETWORK or kind == "fuse" or kind.startswith("fuse.")):
         return
     msg = f"{folder} lies on {kind}, whose locks SQLite cannot trust: use a local disk, or network_filesystem=True"
     raise NetworkFilesystem(msg)
@@ -121,8 +131,11 @@ def filesystem(folder: Path, mounts: str = "/proc/self/mountinfo") -> str:
     best, kind = -1, ""
     for line in lines:
         left, _, right = line.partition(" - ")
-        point = left.split(" ")[4].replace("\\040", " ")
-        if len(point) > best and folder.is_relative_to(point):
+        fields = left.split(" ")
+        if len(fields) < MOUNT_FIELDS:
+            continue
+        point = ESCAPED.sub(lambda octal: chr(int(octal[1], 8)), fields[4])
+        if len(point) >= best and folder.is_relative_to(point):
             best, kind = len(point), right.split(" ")[0]
     return kind
 

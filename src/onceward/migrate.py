@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.resources
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -22,7 +23,7 @@ CREATE TABLE schema_migrations (
 """
 APPLIED: Final = "SELECT version, name, digest FROM schema_migrations ORDER BY version"
 RECORD: Final = "INSERT INTO schema_migrations (version, name, digest, applied_at) VALUES (?, ?, ?, ?)"
-TABLES: Final = "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view')"
+TABLES: Final = "SELECT lower(name) FROM sqlite_schema"
 COLUMNS: Final = "SELECT group_concat(name) FROM pragma_table_info('schema_migrations')"
 
 
@@ -98,9 +99,11 @@ def _refuse_strangers(names: set[str], known: tuple[Migration, ...]) -> None:
         raise SchemaMismatch(msg)
 
 
+CREATES: Final = re.compile(r"^CREATE (?:UNIQUE )?(?:TABLE|VIEW|INDEX|TRIGGER) (\w+)", re.MULTILINE)
+
+
 def _created(known: tuple[Migration, ...]) -> set[str]:
-    words = [line.split() for m in known for line in m.sql.splitlines() if line.startswith(("CREATE TABLE", "CREATE VIEW"))]
-    return {line[2] for line in words}
+    return {name.lower() for m in known for name in CREATES.findall(m.sql)}
 
 
 def apply(tx: Runs, migration: Migration, now: Millis) -> None:

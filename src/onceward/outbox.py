@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pydantic_core import to_json
+
 from onceward.clock import Millis
 from onceward.connect import ConstraintError
 from onceward.counters import bump
@@ -152,7 +154,7 @@ def _twin(tx: Tx, values: tuple[Any, ...]) -> str:
 
 def _essence(text: str) -> tuple[Any, ...]:
     frame = Frame.parse(text)
-    return frame.recipient, frame.type, frame.topic, frame.data, frame.data_base64
+    return frame.recipient, frame.type, frame.topic, to_json(frame.data), frame.data_base64
 
 
 def refuse_buried(tx: Tx, message_id: str, recipient: str, key: str | None) -> None:

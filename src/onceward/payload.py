@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import base64
+import binascii
 import json
 from dataclasses import is_dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
-from pydantic_core import PydanticSerializationError, to_json
+from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from onceward.errors import InvalidMessage
 from onceward.names import plain_text
@@ -17,6 +18,8 @@ from onceward.names import plain_text
 JSON: Final = "application/json"
 TEXT: Final = "text/plain"
 BYTES: Final = "application/octet-stream"
+SHALLOW: Final = 400
+"""A text this short is neither too deep nor holds a number too long for any reader."""
 
 
 class Msg(BaseModel):
@@ -27,7 +30,7 @@ class Msg(BaseModel):
     another module never orphans mail that is already queued.
     """
 
-    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False, ser_json_inf_nan="constants")
     __message_type__: ClassVar[str] = "msg"
 
     def __init_subclass__(cls, *, type: str | None = None, **kwargs: Any) -> None:  # noqa: A002 - the wire's word
@@ -55,26 +58,27 @@ def encode(body: object) -> Payload:
         InvalidMessage: the body cannot be written as JSON.
 
     """
-    if isinstance(body, Msg):
-        return Payload(JSON, body.__pydantic_serializer__.to_json(body).decode(), body.__message_type__)
     if isinstance(body, bytes | bytearray | memoryview):
         return Payload(BYTES, f'"{base64.b64encode(bytes(body)).decode()}"', "bytes")
     try:
-        text = to_json(_plain(body), inf_nan_mode="constants").decode()
+        text = _json(body)
+        if "NaN" in text or "Infinity" in text:
+            json.loads(text, parse_constant=_refuse_constant)
+        if len(text) > SHALLOW:
+            from_json(text)  # the reader's own limits on depth and on the length of numbers
     except (PydanticSerializationError, ValueError, RecursionError) as error:
         msg = f"body of type {type(body).__name__} cannot be written as JSON: {error}"
         raise InvalidMessage(msg) from error
-    if "NaN" in text or "Infinity" in text:
-        _refuse_constants(text)
     if isinstance(body, str):
         return Payload(TEXT, text, "text")
     return Payload(JSON, text, _declared(body))
 
 
-def _plain(body: object) -> object:
-    if isinstance(body, BaseModel):
-        return body.model_dump(mode="python")
-    return body
+def _json(body: object) -> str:
+    if isinstance(body, Msg):
+        return body.__pydantic_serializer__.to_json(body, by_alias=True).decode()
+    plain = body.model_dump(mode="python", by_alias=True) if isinstance(body, BaseModel) else body
+    return to_json(plain, inf_nan_mode="constants", by_alias=True).decode()
 
 
 def _declared(body: object) -> str:
@@ -88,12 +92,9 @@ def message_type(model: type) -> str:
     return getattr(model, "__message_type__", None) or model.__name__.lower()
 
 
-def _refuse_constants(text: str) -> None:
-    def refuse(name: str) -> None:
-        msg = f"body holds {name}, which JSON cannot carry: send null or a string"
-        raise InvalidMessage(msg)
-
-    json.loads(text, parse_constant=refuse)
+def _refuse_constant(name: str) -> None:
+    msg = f"{name} has no word in JSON: send null or a string"
+    raise ValueError(msg)
 
 
 def decode(data: Any, base64_text: str | None, wanted: Any) -> Any:
@@ -104,14 +105,23 @@ def decode(data: Any, base64_text: str | None, wanted: Any) -> Any:
         InvalidMessage: the body does not fit the wanted type; trying again cannot help.
 
     """
-    value = data if base64_text is None else base64.b64decode(base64_text, validate=True)
-    if wanted is None or wanted is Any or wanted is object:
-        return value
     try:
-        return adapter(wanted).validate_python(value, **_lenience(wanted))
-    except ValidationError as error:
+        value = data if base64_text is None else base64.b64decode(base64_text, validate=True)
+        if wanted is None or wanted is Any or wanted is object:
+            return value
+        return _validated(value, wanted)
+    except (ValidationError, binascii.Error) as error:
         msg = f"body does not fit {getattr(wanted, '__name__', wanted)}: {error}"
         raise InvalidMessage(msg) from error
+
+
+def _validated(value: Any, wanted: Any) -> Any:
+    try:
+        return adapter(wanted).validate_python(value, **_lenience(wanted))
+    except ValidationError:
+        if isinstance(value, bytes) or wanted in (str, bytes):
+            raise
+        return adapter(wanted).validate_json(to_json(value))  # strict models read JSON's dates only as JSON
 
 
 @lru_cache(maxsize=1024)

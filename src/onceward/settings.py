@@ -13,7 +13,8 @@ from onceward.parcel import Durability
 
 PREFIX: Final = "ONCEWARD_"
 SWITCH: Final = "ONCEWARD_DISABLED"
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 DAY: Final = 86_400.0
 
 
@@ -70,9 +71,9 @@ class Settings(BaseModel):
     breaker_open_for: Seconds = 30.0
     breaker_successes: Annotated[int, Field(ge=1)] = 2
 
-    lease: Annotated[float, Field(gt=0)] = 30.0
+    lease: Positive = 30.0
     """How long a claim lasts without a heartbeat."""
-    max_runtime: Annotated[float, Field(gt=0)] = 3600.0
+    max_runtime: Positive = 3600.0
     """Longest run of one handler; its lease is not prolonged beyond."""
     handler_retries: Annotated[int, Field(ge=0)] = 10
     """Re-attempts of a failing handler before the message becomes a dead letter."""
@@ -87,7 +88,7 @@ class Settings(BaseModel):
     """How long acked and processed rows, marks and the trail are kept."""
     retention_slice: Annotated[int, Field(ge=1)] = 500
     """Rows deleted in one transaction, between which writers get their turn."""
-    janitor_interval: Annotated[float, Field(gt=0)] = 60.0
+    janitor_interval: Positive = 60.0
     safety_poll: Seconds = 0.1
     """How often ``PRAGMA data_version`` is looked at, should a doorbell get lost; 0 turns it off."""
     stop_timeout: Seconds = 5.0

@@ -8,7 +8,7 @@ from typing import Final
 from onceward.clock import Millis
 from onceward.tx import Tx
 
-OPEN: Final = "INSERT INTO tickets (id, session, recipient, asked_at, deadline_at) VALUES (?, ?, ?, ?, ?)"
+OPEN: Final = "INSERT INTO tickets (id, session, recipient, asked_at, deadline_at) VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"
 LOOK: Final = """
 SELECT t.state, t.reason, t.recipient, b.frame
   FROM tickets AS t LEFT JOIN inbox AS b ON b.id = t.reply_id AND b.sender = t.recipient

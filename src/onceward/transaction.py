@@ -8,6 +8,7 @@ from typing import Any, Unpack
 from onceward.errors import StoreError, StoreFault
 from onceward.sender import Options, PublishOptions, Sender, SendOptions, options_of
 from onceward.tx import Tx
+from onceward.writer import ENDED
 
 Bindings = Sequence[Any] | Mapping[str, Any] | None
 
@@ -37,6 +38,7 @@ class Transaction:
         try:
             found = tx.rows(sql, bindings)
         except Exception as error:
+            self._still(tx, error)
             raise self._sender.mapped(error) from error
         self._still(tx)
         return found
@@ -81,13 +83,13 @@ class Transaction:
         if not self._open:
             msg = "this transaction is over: begin another"
             raise StoreError(msg)
+        self._still(self._tx)
         return self._tx
 
     @staticmethod
-    def _still(tx: Tx) -> None:
-        if not tx.alive:
-            msg = "the statement ended the transaction: leave COMMIT and ROLLBACK to the block; nothing of it was kept"
-            raise StoreFault(msg)
+    def _still(tx: Tx, cause: Exception | None = None) -> None:
+        if not tx.alive and not isinstance(cause, MemoryError):
+            raise StoreFault(ENDED) from cause
 
     def finish(self) -> None:
         """Take the transaction out of the user's hands."""

@@ -29,13 +29,15 @@ class Handle(Protocol):
 class Tx:
     """An open transaction: run SQL, and say what is to happen after the commit."""
 
-    __slots__ = ("_handle", "effects", "message_ids", "now")
+    __slots__ = ("_handle", "effects", "gone", "message_ids", "now")
 
     def __init__(self, handle: Handle, now: Millis) -> None:
         self._handle = handle
         self.now = now
         self.effects: list[Callable[[], None]] = []
         self.message_ids: list[str] = []
+        self.gone = False
+        """Whether it was rolled back behind our back, even if somebody began another since."""
 
     def rows(self, sql: str, bindings: Any = None) -> list[tuple[Any, ...]]:
         """Run *sql* and return all rows; nothing stays open behind it."""
@@ -57,7 +59,12 @@ class Tx:
     @property
     def alive(self) -> bool:
         """Whether the transaction is still open; SQLite may have rolled it back on an I/O error."""
-        return self._handle.in_transaction
+        return not self.gone and self._handle.in_transaction
+
+    def abandon(self) -> None:
+        """Undo whatever is open on the connection."""
+        if self._handle.in_transaction:
+            self._handle.execute("ROLLBACK")
 
     def after(self, effect: Callable[[], None]) -> None:
         """Call *effect* once the commit is done; never if it is rolled back."""

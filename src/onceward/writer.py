@@ -23,10 +23,14 @@ from onceward.tx import Handle, Tx
 
 T = TypeVar("T")
 GROUP_MAX: Final = 512
+ENDED: Final = "the transaction was ended inside its block: leave COMMIT and ROLLBACK to the block; nothing of it was kept"
 
 
 class Store(Protocol):
     """What the writer asks of the database it writes to."""
+
+    committing: bool
+    """Set while the writer commits: a commit by anybody else is refused."""
 
     def handle(self, deadline: float) -> Handle:
         """Return the connection, its busy handler set to *deadline*."""
@@ -156,8 +160,7 @@ class Writer:
         host, tx = cast("_Job[Any]", self._host), cast("Tx", self._tx)
         try:
             if not tx.alive:
-                msg = "the transaction was ended inside its block: leave COMMIT and ROLLBACK to the block"
-                raise StoreFault(msg)
+                raise StoreFault(ENDED)
             host.effects, host.ids = tx.effects, tx.message_ids
             batch = self._drain()
             for job in batch:
@@ -200,8 +203,12 @@ class Writer:
             gate = job.gate = Lock()
             gate.acquire()
             self._queue.append(job)
-        if not gate.acquire(timeout=self._timeout):
-            self._give_up(job)
+        try:
+            if not gate.acquire(timeout=self._timeout):
+                self._give_up(job)
+        except BaseException:
+            self._abandon(job)
+            raise
         if self._closed and not job.done:
             self._leave()
             self.check()
@@ -216,12 +223,25 @@ class Writer:
             msg = "the postbox is closed: open it again"
             raise StoreClosed(msg)
 
-    def _give_up(self, job: _Job[Any]) -> None:
+    def _abandon(self, job: _Job[Any]) -> None:
+        """Leave the queue on an interrupt; a turn that was given to us meanwhile is passed on."""
+        if self._withdraw(job):
+            return
+        while not job.done and not job.gate.acquire(timeout=0.01):
+            pass
+        if not job.done:
+            self._leave()
+
+    def _withdraw(self, job: _Job[Any]) -> bool:
         with self._mutex:
             waiting = job in self._queue
             if waiting:
                 self._queue.remove(job)
-        if waiting:
+        return waiting
+
+    def _give_up(self, job: _Job[Any]) -> None:
+        if self._withdraw(job):
+            job.done = True
             msg = "other work of this process held the file for the whole deadline; nothing was written, try again"
             raise Busy(msg)
         job.gate.acquire()  # it is being worked on at this very moment: its outcome is near
@@ -251,11 +271,21 @@ class Writer:
         handle = self._store.handle(deadline)
         try:
             handle.execute("BEGIN IMMEDIATE")
+            self._tx = Tx(handle, self._store.now())
         except BaseException as error:
-            raise self._store.mapped(error) from error
-        self._tx = Tx(handle, self._store.now())
+            if handle.in_transaction:
+                handle.execute("ROLLBACK")
+            mapped = self._store.mapped(error)
+            if mapped is error:
+                raise
+            raise mapped from error
         self._owner = get_ident()
         return self._tx
+
+    def rolled_back(self) -> None:
+        """Hear from SQLite that the open transaction was rolled back, by whomever."""
+        if self._tx is not None:
+            self._tx.gone = True
 
     def _run(self, batch: list[_Job[Any]], deadline: float) -> None:
         """Run a batch in one transaction; every job ends with a result or an error."""
@@ -307,6 +337,7 @@ class Writer:
     def _try_commit(self) -> tuple[BaseException | None, bool]:
         """Return COMMIT's error, if any, and whether it is certain that nothing was written."""
         tx = cast("Tx", self._tx)
+        self._store.committing = True
         try:
             tx.commit()
         except BaseException as error:  # noqa: BLE001 - classified here
@@ -316,6 +347,8 @@ class Writer:
                     self._end()
                     return None, True
             return self._commit_failed(tx, error)
+        finally:
+            self._store.committing = False
         self._end()
         if self._store.orphaned():
             self._reopen()
@@ -356,8 +389,8 @@ class Writer:
     def _rollback(self) -> None:
         tx = self._tx
         self._end()
-        if tx is not None and tx.alive:
-            tx.run("ROLLBACK")
+        if tx is not None:
+            tx.abandon()
 
     @staticmethod
     def _fail(jobs: list[_Job[Any]], error: BaseException | None) -> None:
@@ -368,6 +401,8 @@ class Writer:
     @contextmanager
     def _savepoint(self) -> Iterator[Tx]:
         tx = cast("Tx", self._tx)
+        if not tx.alive:
+            raise StoreFault(ENDED)
         kept = len(tx.effects), len(tx.message_ids)
         tx.savepoint()
         try:

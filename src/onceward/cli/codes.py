@@ -45,11 +45,15 @@ class TimedOut(OncewardError):
     retryable = True
 
 
+class Conflicting(OncewardError):
+    """What is there already stands in the way: choose another name or place, or look at it first."""
+
+
 ENDINGS: Final[tuple[tuple[tuple[type[OncewardError], ...], int], ...]] = (
     ((Usage, InvalidMessage), USAGE),
     ((NothingThere, UnknownRecipient), NOTHING_THERE),
     ((TimedOut, AnswerTimeout, Busy), TIMED_OUT),
-    ((Conflict, LeaseLost), CONFLICT),
+    ((Conflicting, Conflict, LeaseLost), CONFLICT),
     ((Frozen, QueueFull, StoreCapacity, StoreUnusable, Refused), REFUSED),
 )
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from onceward.cli import queries
 from onceward.cli.codes import DONE
-from onceward.cli.look import Look, views, whole_id
+from onceward.cli.look import views, whole_id
 from onceward.cli.paint import dated, document, show_one
 from onceward.cli.place import Where
 

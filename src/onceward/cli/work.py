@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -59,8 +58,8 @@ def load(target: str) -> Agent:
     if not module or not name:
         msg = f"{target!r} does not say where the agent is: write module:agent"
         raise Usage(msg)
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
     found: Any = _imported(module)
     for part in name.split("."):
         found = getattr(found, part, None)
@@ -76,5 +75,5 @@ def _imported(module: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise
-        msg = f"no module {error.name!r} is found from {os.getcwd()}"
+        msg = f"no module {error.name!r} is found from {Path.cwd()}"
         raise Usage(msg) from error

@@ -1,0 +1,176 @@
+"""What the doctor looks at: each function examines one thing and returns what it found, with the cure."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from onceward import Health, Postbox
+from onceward.cli import queries
+from onceward.cli.handles import holders
+from onceward.cli.look import Look, pending
+from onceward.cli.spans import ago
+from onceward.clock import SystemClock
+from onceward.connect import check_version
+from onceward.errors import OncewardError, SqliteTooOld
+from onceward.guard import NETWORK, filesystem
+from onceward.settings import Settings, disabled
+
+Level = Literal["ok", "warning", "serious"]
+MINUTE: Final = 60_000
+PRIVATE: Final = 0o077
+VOLATILE: Final = frozenset({"tmpfs", "ramfs"})
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was examined."""
+
+    check: str
+    level: Level
+    found: str
+    cure: str = ""
+
+
+def library() -> Finding:
+    """Examine the SQLite library."""
+    try:
+        check_version()
+    except SqliteTooOld as error:
+        return Finding("sqlite", "serious", str(error), "upgrade apsw")
+    return Finding("sqlite", "ok", "the library has the WAL fixes")
+
+
+def permissions(path: Path) -> Finding:
+    """Examine who may read the file and its side files, and who may replace it."""
+    if os.name == "nt":
+        return Finding("permissions", "ok", "not examined on this platform")
+    files = [found for suffix in ("", "-wal", "-shm") if (found := Path(f"{path}{suffix}")).exists()]
+    if exposed := [found for found in files if found.stat().st_mode & PRIVATE]:
+        modes = ", ".join(f"{found.name} {stat.S_IMODE(found.stat().st_mode):04o}" for found in exposed)
+        return Finding("permissions", "serious", f"others may read the mail: {modes}", f"chmod 600 {' '.join(map(str, exposed))}")
+    folder = path.absolute().parent
+    mode = folder.stat().st_mode
+    if mode & (stat.S_IWGRP | stat.S_IWOTH) and not mode & stat.S_ISVTX:
+        return Finding("permissions", "warning", f"others may replace files in {folder}", f"chmod go-w {folder}")
+    return Finding("permissions", "ok", "0600, in a folder that only its owner changes")
+
+
+def disk(path: Path) -> Finding:
+    """Examine the file system and the number of names."""
+    kind = filesystem(Path(os.path.realpath(path)).parent)
+    if kind in NETWORK or kind.startswith("fuse."):
+        return Finding("disk", "serious", f"SQLite cannot trust the locks of {kind}", "move the file to a local disk")
+    if path.stat().st_nlink > 1:
+        return Finding("disk", "serious", f"{path.stat().st_nlink} hard links lead to the file", "copy it under one name")
+    if kind in VOLATILE:
+        return Finding("disk", "warning", f"{kind} is memory: a restart of the machine empties it", "keep the file on a disk")
+    return Finding("disk", "ok", kind or "a local file system, as far as can be told")
+
+
+def others(path: Path) -> Finding:
+    """Examine which other processes hold the file."""
+    found = holders(path)
+    pids = ", ".join(str(holder.pid) for holder in found)
+    if gone := [str(holder.pid) for holder in found if holder.deleted]:
+        said = f"processes {', '.join(gone)} hold a file of this name that was deleted or replaced"
+        return Finding("handles", "serious", said, "stop them before anything else; what they commit reaches nobody")
+    if mixed := [str(holder.pid) for holder in found if holder.mixed]:
+        said = f"processes {', '.join(mixed)} have two SQLite libraries loaded"
+        return Finding("handles", "warning", said, "make sure that they open this file with onceward only")
+    return Finding("handles", "ok", f"held by processes {pids}" if found else "nobody else holds the file")
+
+
+def schema(found: Look, path: Path) -> Finding:
+    """Examine the schema's version."""
+    try:
+        steps = pending(found, path)
+    except OncewardError as error:
+        return Finding("schema", "serious", str(error), "use the version that wrote the file, or a file of its own")
+    if steps:
+        return Finding("schema", "serious", f"lacks {', '.join(s.name for s in steps)}", f"onceward migrate {path}")
+    return Finding("schema", "ok", "up to date")
+
+
+def writing(box: Postbox, found: Look) -> Finding:
+    """Commit for real, durably, and see that another connection sees it."""
+    [before] = found.rows(queries.WRITTEN)
+    began = time.monotonic()
+    box.resolve("doctor")  # stores how far the clock has come: a commit that changes nothing else
+    took = 1000 * (time.monotonic() - began)
+    [after] = found.rows(queries.WRITTEN)
+    if before == after:
+        return Finding("write", "serious", "a commit is not seen by a second connection", "stop all processes, then onceward check")
+    return Finding("write", "ok", f"a durable commit took {took:.1f} ms and is seen by a second connection")
+
+
+def wal(health: Health, path: Path) -> Finding:
+    """Examine the size of the WAL and whether a reader pins it."""
+    limit = Settings.load(None, {}).wal_limit
+    size = f"{health.wal_bytes / (1 << 20):.1f} MiB"
+    if health.wal_bytes > limit:
+        why = "a reader pins it" if health.wal_pinned else "nobody empties it"
+        return Finding("wal", "serious", f"{size}, {why}", f"end long readers of {path}, keep a relay or a worker running")
+    if health.wal_pinned:
+        return Finding("wal", "warning", f"{size}, pinned by a reader", "end readers that stay open, if this lasts")
+    return Finding("wal", "ok", size)
+
+
+def clock(found: Look) -> Finding:
+    """Examine whether the wall clock is behind what the file has seen."""
+    [(newest,)] = found.rows(queries.NEWEST)
+    behind = newest - SystemClock().now()
+    if behind > MINUTE:
+        said = f"the wall clock is {behind // 1000} s behind the newest message"
+        return Finding("clock", "serious", said, "set the clock: due mail waits until it has caught up")
+    return Finding("clock", "ok", "not behind the newest message")
+
+
+def switch(health: Health, path: Path) -> Finding:
+    """Examine the kill-switch."""
+    if disabled():
+        return Finding("frozen", "warning", "ONCEWARD_DISABLED is set in this environment", "unset ONCEWARD_DISABLED")
+    if health.frozen:
+        return Finding("frozen", "warning", "frozen: nothing is sent, delivered or handled", f"onceward thaw --db {path}")
+    return Finding("frozen", "ok", "not frozen")
+
+
+def breakers(found: Look, path: Path) -> Iterator[Finding]:
+    """Examine the peers' circuit breakers."""
+    rows = found.ask(queries.BREAKERS)
+    for row in rows:
+        said = f"{row['name']}: {row['breaker']} after {row['failures']} failures: {row['last_error']}"
+        yield Finding("breakers", "warning", said, f"mend the peer; onceward peers close-breaker {row['name']} --db {path}")
+    if not rows:
+        yield Finding("breakers", "ok", "all closed")
+
+
+def graves(health: Health, path: Path) -> Finding:
+    """Examine the dead letters."""
+    if health.dead_letters:
+        cure = f"onceward dead ls --db {path}, then replay or discard"
+        return Finding("dead letters", "warning", f"{health.dead_letters} messages ended badly", cure)
+    return Finding("dead letters", "ok", "none")
+
+
+def idle(box: Postbox, found: Look) -> Iterator[Finding]:
+    """Examine mail that waits although it is due: for somebody who carries it, or for a recipient that exists."""
+    now = SystemClock().now()
+    rows = found.ask(queries.IDLE)
+    late = [row for row in rows if now - row["oldest_at"] > MINUTE]
+    urls = {peer.name: peer.url for peer in box.peers.list()}
+    for row in rows:
+        name = row["recipient"]
+        if not urls.get(name) and not box.path.with_name(f"{name}.db").exists():
+            said = f"{row['messages']} messages for {name}, and nobody knows where {name} lives"
+            yield Finding("delivery", "warning", said, f"onceward peers add {name} URL, or onceward init {name} in the same home")
+    for row in late:
+        said = f"{row['messages']} messages for {row['recipient']} are due, the oldest from {ago(row['oldest_at'], now)}"
+        yield Finding("delivery", "warning", said, f"keep onceward relay {box.path} running, or a worker")
+    if not rows:
+        yield Finding("delivery", "ok", "no mail waits that is due")

@@ -1,0 +1,56 @@
+"""Who else holds a file open, as the operating system tells it; no database file is ever opened in here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+PROC: Final = Path("/proc")
+GONE: Final = " (deleted)"
+OURS, OTHER = "apsw", ("_sqlite3", "libsqlite3")
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A process that has a file, its WAL or its index open."""
+
+    pid: int
+    deleted: bool
+    """Whether what it holds is no longer what the name leads to."""
+    mixed: bool
+    """Whether it has two SQLite libraries loaded, which lose each other's locks where both open the file."""
+
+
+def holders(path: Path) -> list[Holder]:
+    """Return the other processes that hold *path*; none where the system does not tell."""
+    names = tuple(f"{os.path.realpath(path)}{suffix}" for suffix in ("", "-wal", "-shm"))
+    found = []
+    for pid in _processes():
+        held = [link for link in _links(pid) if link.removesuffix(GONE) in names]
+        if held:
+            found.append(Holder(pid, any(link.endswith(GONE) for link in held), _mixed(pid)))
+    return found
+
+
+def _processes() -> list[int]:
+    with suppress(OSError):
+        return sorted(int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit() and int(entry.name) != os.getpid())
+    return []
+
+
+def _links(pid: int) -> Iterator[str]:
+    with suppress(OSError):  # it has ended, or is somebody else's
+        for entry in (PROC / str(pid) / "fd").iterdir():
+            with suppress(OSError):
+                yield str(entry.readlink())
+
+
+def _mixed(pid: int) -> bool:
+    with suppress(OSError):
+        text = (PROC / str(pid) / "maps").read_text(encoding="utf-8", errors="replace")
+        return f"/{OURS}/" in text and any(name in text for name in OTHER)
+    return False

@@ -1,0 +1,219 @@
+"""One agent in a box: its real file, a clock that you turn, no threads, and a death at any point you name."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import Any, Final, Self
+
+from onceward.agent import Agent
+from onceward.frame import Frame
+from onceward.names import DEFAULT_SESSION
+from onceward.payload import Msg, decode
+from onceward.postbox import Postbox
+from onceward.settings import Settings
+from onceward.testing.clock import ManualClock
+from onceward.testing.crash import Crash, Life, Point, mortal
+from onceward.testing.trial import TrialContext, trial_message
+from onceward.testing.wire import SCHEME, Wire, door
+from onceward.transport import Accept
+
+STEADY: Final[Mapping[str, Any]] = {"retry_jitter": 0.0, "share_commit_for": 0.0, "hold_unknown": True}
+"""What makes a run the same every time: no jitter, a commit per message whatever the machine's speed, any recipient."""
+ROUNDS: Final = 10_000
+EVERYTHING: Final = 1_000_000
+
+
+class Harness:
+    """
+    An agent under test, with the peers that write to it.
+
+    Everything is the real thing (schema, dispatcher, worker, transactions) but
+    the clock, which you turn, and the threads, of which there are none:
+    ``deliver`` runs the engines here until nothing is due. Settings are given as
+    keywords, as for ``Postbox``.
+    """
+
+    def __init__(self, agent: Agent | str, *, schema: str = "", clock: ManualClock | None = None, **settings: Any) -> None:
+        self._agent = agent if isinstance(agent, Agent) else Agent(agent)
+        self._given = {**STEADY, **settings}
+        self._settings = Settings.load(None, self._given)
+        self.clock = clock or ManualClock()
+        """The time of all postboxes of this harness."""
+        self._folder = TemporaryDirectory(prefix="onceward-")
+        self._life = Life(self._path(self._agent.name))
+        self._doors: dict[str, Accept] = {}
+        self._away: dict[str, Callable[[], None]] = {}
+        self._peers: dict[str, Postbox] = {}
+        self._trials: list[TrialContext] = []
+        self._box = self._open(mortal(self._agent, self._life), Wire(self._doors, self._life))
+        if schema:
+            self.sql(schema)
+
+    # -- opening and closing ------------------------------------------------------------------
+
+    def _path(self, name: str) -> Path:
+        return Path(self._folder.name) / f"{name}.db"
+
+    def _open(self, agent: Agent, wire: Wire) -> Postbox:
+        box = Postbox(
+            self._path(agent.name),
+            agent=agent,
+            run=False,
+            clock=self.clock,
+            rng=random.Random(0),  # noqa: S311 - the same jitter in every run
+            transports={SCHEME: wire},
+            **self._given,
+        )
+        box.on("*", self._life.told)
+        self._doors[agent.name], self._away[agent.name] = door(box, self._settings)
+        return box
+
+    def _leave(self, box: Postbox) -> None:
+        self._doors.pop(box.agent, None)
+        self._away.pop(box.agent)()
+        box.close()
+
+    def restart(self) -> None:
+        """Close the agent's file and open it again, as a new process does; peers stay."""
+        self._undo_trials()
+        self._leave(self._box)
+        self._life.again()
+        self._box = self._open(mortal(self._agent, self._life), Wire(self._doors, self._life))
+
+    def close(self) -> None:
+        """Close all files and delete them; safe to call twice."""
+        if not self._away:
+            return
+        self._undo_trials()
+        for box in (self._box, *self._peers.values()):
+            self._leave(box)
+        self._life.end_watch()
+        self._folder.cleanup()
+
+    def __enter__(self) -> Self:
+        """Use the harness for a block."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Close it."""
+        self.close()
+
+    # -- who is here --------------------------------------------------------------------------
+
+    @property
+    def postbox(self) -> Postbox:
+        """The agent's postbox; another object after a crash or a restart."""
+        return self._box
+
+    def peer(self, name: str, agent: Agent | None = None) -> Postbox:
+        """Return the postbox of a peer, made on first use, with the handlers of *agent* if given."""
+        if name not in self._peers:
+            box = self._peers[name] = self._open(agent or Agent(name), Wire(self._doors))
+            box.peers.register(self._agent.name, f"{SCHEME}:{self._agent.name}")
+            self._box.peers.register(name, f"{SCHEME}:{name}")
+        return self._peers[name]
+
+    # -- mail and time ------------------------------------------------------------------------
+
+    def send(self, body: object, *, sender: str = "tester", session: str = DEFAULT_SESSION, **options: Any) -> str:
+        """Commit a message to the agent in the outbox of *sender*, from where ``deliver`` takes it; return its id."""
+        return self.peer(sender).session(session).send(self._agent.name, body, **options)
+
+    def deliver(self) -> int:
+        """Carry mail, run handlers and carry their mail, until nothing is due; return how many steps that took."""
+        self._undo_trials()
+        self._life.pumping = True
+        total = 0
+        try:
+            for _ in range(ROUNDS):
+                moved = sum(box.pump() for box in (*self._peers.values(), self._box))
+                total += moved
+                if not moved:
+                    break
+        finally:
+            self._life.pumping = False
+        return total
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass: leases run out, retries and delayed mail become due; ``deliver`` acts on them."""
+        self.clock.advance(seconds)
+
+    @contextmanager
+    def crash_at(self, point: Point) -> Iterator[None]:
+        """
+        Kill the agent's process at *point* within the block, and start it again after the block.
+
+        What was not committed is gone, what was leased stays leased until its
+        time has run out, and the peers know of nothing.
+
+        Raises:
+            AssertionError: the block ended without anybody having come to that point.
+
+        """
+        self._life.arm(point)
+        try:
+            yield
+            self._life.told()
+        except Crash:
+            if not self._life.over:
+                raise
+        finally:
+            died = self._life.over
+            self._life.arm(None)
+            if died:
+                self.restart()
+        if not died:
+            msg = f"nobody came to the point {point}: the process is still alive"
+            raise AssertionError(msg)
+
+    # -- looking ------------------------------------------------------------------------------
+
+    def sql(self, sql: str, bindings: Sequence[Any] | Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
+        """Run statements of your own in the agent's file, commit, and return the rows."""
+        with self._box.begin() as tx:
+            return tx.execute(sql, bindings)
+
+    def sent(self, to: str, model: type | None = None) -> list[Any]:
+        """
+        Return the bodies of all messages that the agent committed for *to*, delivered or not, in order.
+
+        Bodies are read as *model*, else as the ``Msg`` class of their type where
+        there is one, else as plain values.
+        """
+        page = self._box.history(recipient=to, limit=EVERYTHING)
+        mine = [Frame.parse(past.frame) for past in reversed(page.messages) if past.box in {"out", "outbox"}]
+        return [_body(frame, model) for frame in mine]
+
+    def context(
+        self, body: object = None, *, sender: str = "tester", session: str = DEFAULT_SESSION, attempt: int = 1
+    ) -> TrialContext:
+        """Return a context to call a handler with: ``pay(InvoiceCreated(…), harness.context())``; see TrialContext."""
+        message = trial_message(
+            body, sender=sender, recipient=self._agent.name, session=session, attempt=attempt, at=self.clock.now()
+        )
+        trial = TrialContext(message, self._box.session(session))
+        self._trials.append(trial)
+        return trial
+
+    def _undo_trials(self) -> None:
+        while self._trials:
+            self._trials.pop().undo()
+
+
+def _body(frame: Frame, model: type | None) -> Any:
+    return decode(frame.data, frame.data_base64, model or _model(frame.type))
+
+
+def _model(type_name: str) -> type | None:
+    """Return the youngest message class of that wire name: a test that declares one anew means its own."""
+    found = [model for model in _family(Msg) if model.__message_type__ == type_name]
+    return found[-1] if found else None
+
+
+def _family(model: type[Msg]) -> list[type[Msg]]:
+    return [each for child in model.__subclasses__() for each in (child, *_family(child))]

@@ -1,0 +1,48 @@
+"""Doors and wires: how parcels get from one file to another where a test is the whole network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from onceward.db import Database
+from onceward.errors import Unreachable
+from onceward.parcel import Answer, Parcel
+from onceward.postbox import Postbox
+from onceward.receiver import Receiver
+from onceward.settings import Settings
+from onceward.testing.crash import Life
+from onceward.transport import Accept, Features
+
+SCHEME: Final = "test"
+
+
+def door(postbox: Postbox, settings: Settings) -> tuple[Accept, Callable[[], None]]:
+    """Return what takes parcels in for an open postbox, and the call that gives it back."""
+    db = Database.open(postbox.path, agent=postbox.agent)  # the same object that the postbox uses
+    return Receiver(db, max_body=settings.max_body, max_inbox=settings.max_inbox).accept, db.close
+
+
+class Wire:
+    """Carries parcels straight to the doors of one test; where the sender may die, it dies on the way."""
+
+    features = Features(schemes=frozenset({SCHEME}))
+
+    def __init__(self, doors: dict[str, Accept], life: Life | None = None) -> None:
+        self._doors, self._life = doors, life
+
+    def deliver(self, url: str, parcel: Parcel) -> Answer:
+        """Call the door of the recipient; raises Unreachable where nobody has one."""
+        accept = self._doors.get(url.removeprefix(f"{SCHEME}:"))
+        if accept is None:
+            msg = f"nobody lives at {url} in this test"
+            raise Unreachable(msg)
+        if self._life is None:
+            return accept(parcel)
+        self._life.reach("before-push")
+        answer = accept(parcel)
+        self._life.reach("after-push")
+        return answer
+
+    def close(self) -> None:
+        """Nothing is held."""

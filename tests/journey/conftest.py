@@ -1,0 +1,205 @@
+"""A small world for journeys: real files, a clock that is turned by hand, a wire that fails when told, and an audit at the end."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onceward import Agent, Postbox
+from onceward.errors import Refused, Unreachable
+from onceward.parcel import Answer, Parcel
+from onceward.transport import Features
+from onceward.transports.memory import MemoryTransport
+
+START = 1_767_225_600_000
+
+
+class Crash(BaseException):
+    """The process dies at this very point: nothing of ours may catch it."""
+
+
+class Clock:
+    """Time stands still until a test turns it."""
+
+    def __init__(self) -> None:
+        self._at = START
+        self._waited = 0.0
+
+    def now(self) -> int:
+        """Return the wall clock in milliseconds."""
+        return self._at
+
+    def monotonic(self) -> float:
+        """Return the seconds that have passed."""
+        return self._waited
+
+    def forward(self, seconds: float) -> None:
+        """Let time pass."""
+        self._at += round(seconds * 1000)
+        self._waited += seconds
+
+
+class Wire:
+    """
+    Carries parcels inside the process and misbehaves by script, one word per push.
+
+    ``ok``; ``down`` (nobody there); ``error`` (an exception that is no word about the peer);
+    ``lost`` (arrives, the answer does not); ``refuse``; ``busy``; ``cut`` (the process dies
+    before the push), ``died`` (the process dies after it).
+    """
+
+    features = Features(schemes=frozenset({"wire"}))
+
+    def __init__(self) -> None:
+        self.script: list[str] = []
+        self.always = "ok"
+        self.pushed: list[Parcel] = []
+        self.on_push: Callable[[Parcel], None] = lambda _: None
+        self._inner = MemoryTransport()
+
+    def deliver(self, url: str, parcel: Parcel) -> Answer:
+        """Push as the script says."""
+        self.pushed.append(parcel)
+        self.on_push(parcel)
+        word = self.script.pop(0) if self.script else self.always
+        match word:
+            case "down":
+                raise Unreachable(word)
+            case "error":
+                raise RuntimeError(word)
+            case "refuse":
+                raise Refused(word)
+            case "busy":
+                return Answer(verdict="busy")
+            case "cut":
+                raise Crash(word)
+        answer = self._inner.deliver(url.replace("wire:", "memory:"), parcel)
+        if word == "lost":
+            raise Unreachable(word)
+        if word == "died":
+            raise Crash(word)
+        return answer
+
+    def push_again(self, parcel: Parcel) -> Answer:
+        """Deliver a copy that some network kept for long."""
+        return self._inner.deliver(f"memory:{parcel.recipient}", parcel)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids of all frames that were pushed, in order, repeats included."""
+        return [carried.id for parcel in self.pushed for carried in parcel.frames]
+
+
+@dataclass
+class World:
+    """Agents in one folder on one clock."""
+
+    home: Path
+    clock: Clock
+    wire: Wire
+    boxes: dict[str, Postbox] = field(default_factory=dict)
+    crash: type[BaseException] = Crash
+    audited: bool = True
+    _given: dict[str, tuple[Any, dict[str, Any]]] = field(default_factory=dict)
+
+    def open(self, who: str | Agent, **overrides: Any) -> Postbox:
+        """Open an agent's postbox without engines."""
+        name = who.name if isinstance(who, Agent) else who
+        self._given[name] = (who, dict(overrides))
+        named: dict[str, Any] = {"retry_jitter": 0.0, "transports": {"wire": self.wire}} | overrides
+        box = Postbox(self.path(name), agent=who, run=False, clock=self.clock, rng=random.Random(7), **named)
+        self.boxes[name] = box
+        return box
+
+    def wired(self, sender: str | Agent, receiver: str | Agent, **overrides: Any) -> tuple[Postbox, Postbox]:
+        """Open two agents that reach each other by the wire only."""
+        one, other = self.open(sender, **overrides), self.open(receiver)
+        one.peers.register(other.agent, f"wire:{other.agent}")
+        other.peers.register(one.agent, f"wire:{one.agent}")
+        return one, other
+
+    def path(self, name: str) -> Path:
+        """Return where an agent's file lies."""
+        return self.home / f"{name}.db"
+
+    def shut(self) -> None:
+        """Close everything, so that no handle of this process is left on any file."""
+        for box in self.boxes.values():
+            box.close()
+        self.boxes.clear()
+
+    def reopen(self, *names: str) -> tuple[Postbox, ...]:
+        """Close everything and open the named agents (all, where none is named) as they were opened before."""
+        self.shut()
+        return tuple(self.open(self._given[name][0], **self._given[name][1]) for name in names or tuple(self._given))
+
+    def keep_copy(self, name: str) -> None:
+        """Copy a closed agent's file, as a backup does."""
+        shutil.copyfile(self.path(name), self.home / f"{name}.backup")
+
+    def restore(self, name: str) -> None:
+        """Put the copy back over the closed file."""
+        shutil.copyfile(self.home / f"{name}.backup", self.path(name))
+
+    def settle(self) -> None:
+        """Run everybody's engines until nobody moves anything."""
+        while sum([box.pump() for box in self.boxes.values()]):
+            pass
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass and run everybody's engines."""
+        self.clock.forward(seconds)
+        self.settle()
+
+
+def sql(box: Postbox, statement: str, *bindings: Any) -> list[tuple[Any, ...]]:
+    """Return what a statement finds in a postbox's file."""
+    return box.db.read(statement, bindings)
+
+
+@pytest.fixture(autouse=True)
+def _calm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No setting of whoever runs the tests reaches them."""
+    for name in ("ONCEWARD_DISABLED", "ONCEWARD_HOME", "ONCEWARD_DURABILITY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """Return an empty folder for agents, and audit every file in it when the test is over."""
+    made = World(tmp_path, Clock(), Wire())
+    yield made
+    made.shut()
+    if made.audited:
+        assert {} == audit(tmp_path)
+
+
+def audit(home: Path) -> dict[str, list[Any]]:
+    """Return by agent what is wrong with its file; empty is good."""
+    found: dict[str, list[Any]] = {}
+    for path in sorted(home.glob("*.db")):
+        with Postbox(path, run=False) as box:
+            wrong = [*box.check(), *differences(box)]
+            if wrong:
+                found[path.name] = wrong
+    return found
+
+
+def differences(box: Postbox) -> list[str]:
+    """Return where ``stats()`` says something else than the rows do."""
+    told = box.stats()
+    counted = dict(box.db.read("SELECT state, count(*) FROM outbox_view GROUP BY state"))
+    waiting = dict(box.db.read("SELECT state, count(*) FROM inbox_view GROUP BY state"))
+    real = {name: counted.get(name, 0) for name in ("pending", "sending", "sent", "failed")}
+    real |= {f"inbox_{name}": waiting.get(name, 0) for name in ("pending", "processing")}
+    real["dead_letters"] = box.db.read("SELECT count(*) FROM dead_letters")[0][0]
+    return [f"{name}: told {told[name]}, counted {number}" for name, number in real.items() if told[name] != number]
