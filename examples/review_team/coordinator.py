@@ -27,7 +27,8 @@ ROOM = 8
 """Tasks that one worker may have open; so work goes to those who are alive."""
 GIVE_UP_AFTER = 60.0
 """Seconds without any answer after which the open tasks are given up, to be looked into."""
-STANDARD_LIBRARY = [Path(module.__file__).parent for module in (json, email, asyncio, http)]
+GAVE_UP = 75
+STANDARD_LIBRARY = [Path(package.__path__[0]) for package in (json, email, asyncio, http)]
 
 # A task's row commits with its message, and a result's row with the mark that its answer is processed.
 # No UNIQUE and no OR IGNORE: an answer that took effect twice would stand here twice, for everybody to see.
@@ -106,6 +107,18 @@ def prepare(path: Path, folders: Iterable[Path]) -> None:
             sys.exit("there is no Python file to review")
 
 
+def end_of_input() -> Event:
+    """Return the flag that will be set when standard input ends."""
+    ended = Event()
+
+    def wait() -> None:
+        until_input_ends()
+        ended.set()
+
+    Thread(target=wait, daemon=True).start()
+    return ended
+
+
 def now() -> int:
     """Return the time in milliseconds."""
     return time.time_ns() // 1_000_000
@@ -118,12 +131,11 @@ def main() -> int:
     parser.add_argument("team", nargs="+", metavar="WORKER")
     parser.add_argument("--code", nargs="+", type=Path, default=STANDARD_LIBRARY, metavar="FOLDER")
     args = parser.parse_args()
-    path, closing = args.home / "coordinator.db", Event()
+    path = args.home / "coordinator.db"
     prepare(path, args.code)
-    Thread(target=lambda: (until_input_ends(), closing.set()), daemon=True).start()
     # hold_unknown: the team may come to life after its first task was written.
     with Postbox(path, agent=coordinator, settings=PATIENCE, hold_unknown=True) as box:
-        return 0 if work(box, args.team, closing) else 1
+        return 0 if work(box, args.team, end_of_input()) else GAVE_UP
 
 
 if __name__ == "__main__":

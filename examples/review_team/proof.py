@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from statistics import quantiles
 from typing import Any
 
 from onceward import Postbox
@@ -36,6 +35,7 @@ QUESTIONS = (
     ("coordinator", "what became of its mail", "SELECT type, state, count(*) FROM outbox_view GROUP BY type, state"),
     ("worker-1", "reviews done twice", "SELECT task FROM review GROUP BY task HAVING count(*) > 1"),
     ("worker-1", "what it received", "SELECT type, state, count(*) FROM inbox_view GROUP BY type, state"),
+    ("worker-2", "all its numbers", "SELECT * FROM stats_view"),
 )
 """What to ask by oneself: whose file, the question, the query."""
 
@@ -116,10 +116,9 @@ def recoveries(seen: Evidence, kills: Iterable[tuple[str, int]]) -> list[int]:
 
 def spread(values: list[int]) -> dict[str, int]:
     """Return the middle, the slow end and the slowest of some milliseconds."""
-    if len(values) < 2:
-        values = (values or [0]) * 2
-    hundredths = quantiles(values, n=100, method="inclusive")
-    return {"p50": round(hundredths[49]), "p99": round(hundredths[98]), "max": max(values)}
+    ordered = sorted(values) or [0]
+    last = len(ordered) - 1
+    return {"p50": ordered[last // 2], "p99": ordered[last * 99 // 100], "max": ordered[last]}
 
 
 def report(seen: Evidence, kills: list[tuple[str, int]]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ class Finding:
 
 
 def long_function(node: ast.AST) -> str | None:
-    """A function should fit a screen."""
+    """Notice what does not fit a screen."""
     if not isinstance(node, Function) or node.end_lineno is None:
         return None
     lines = node.end_lineno - node.lineno + 1
@@ -33,14 +33,14 @@ def long_function(node: ast.AST) -> str | None:
 
 
 def missing_docstring(node: ast.AST) -> str | None:
-    """What is public says what it promises."""
+    """Notice a public name that promises nothing."""
     if not isinstance(node, Function | ast.ClassDef) or node.name.startswith("_"):
         return None
     return None if ast.get_docstring(node, clean=False) else f"{node.name} says nothing about itself"
 
 
 def too_many_arguments(node: ast.AST) -> str | None:
-    """Nobody remembers the order of so many."""
+    """Notice more than anybody can keep in order."""
     if not isinstance(node, Function):
         return None
     count = len(node.args.posonlyargs) + len(node.args.args) + len(node.args.kwonlyargs)
@@ -48,7 +48,7 @@ def too_many_arguments(node: ast.AST) -> str | None:
 
 
 def many_branches(node: ast.AST) -> str | None:
-    """Every branch is a case that somebody has to test."""
+    """Notice more cases than anybody will test."""
     if not isinstance(node, Function):
         return None
     count = sum(isinstance(inner, ast.If | ast.For | ast.While | ast.ExceptHandler) for inner in ast.walk(node))
@@ -56,19 +56,19 @@ def many_branches(node: ast.AST) -> str | None:
 
 
 def bare_except(node: ast.AST) -> str | None:
-    """It catches Ctrl-C, too."""
+    """Notice what catches Ctrl-C, too."""
     return "except: without a type" if isinstance(node, ast.ExceptHandler) and node.type is None else None
 
 
 def swallowed_exception(node: ast.AST) -> str | None:
-    """An error that nobody hears of."""
+    """Notice an error that nobody will hear of."""
     if isinstance(node, ast.ExceptHandler) and all(isinstance(line, ast.Pass) for line in node.body):
         return "an exception is caught and forgotten"
     return None
 
 
 def mutable_default(node: ast.AST) -> str | None:
-    """The same list for every call."""
+    """Notice the one list that all calls share."""
     if not isinstance(node, Function):
         return None
     defaults = (*node.args.defaults, *(each for each in node.args.kw_defaults if each is not None))
@@ -77,7 +77,7 @@ def mutable_default(node: ast.AST) -> str | None:
 
 
 def star_import(node: ast.AST) -> str | None:
-    """Nobody can tell where a name comes from."""
+    """Notice names that come from nowhere."""
     stars = isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names)
     return "import *" if stars else None
 

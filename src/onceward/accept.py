@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
@@ -11,7 +12,7 @@ from onceward.clock import Millis
 from onceward.counters import bump
 from onceward.errors import InvalidMessage
 from onceward.frame import Frame, digest
-from onceward.parcel import Answer, Carried, Durability, Parcel, Receipt, Verdict
+from onceward.parcel import STRENGTH, Answer, Carried, Durability, Parcel, Receipt, Verdict, weakened
 from onceward.payload import encode
 from onceward.tx import Tx
 
@@ -46,6 +47,8 @@ MARK: Final = """
 INSERT INTO processed_messages (sender, message_id, session, outcome, processed_at) VALUES (?, ?, ?, 'processed', ?)
 ON CONFLICT DO NOTHING
 """
+MINTED: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7")
+"""Ids that sort by time; marks of others are never pruned, so they need no horizon."""
 ENVELOPE_MAX: Final = 64 << 10
 TOO_LARGE: Final = "invalid: data: larger than max_body"
 
@@ -58,6 +61,11 @@ class Door:
     durability: Durability
     max_body: int = 1 << 20
     max_inbox: int = 1_000_000
+    accept_weaker: bool = False
+
+    def trusts(self, other: Durability) -> bool:
+        """Return whether receipts of that durability may end our custody."""
+        return self.accept_weaker or STRENGTH[other] >= STRENGTH[self.durability]
 
 
 @dataclass(slots=True)
@@ -79,7 +87,8 @@ def accept(tx: Tx, parcel: Parcel, door: Door, examined: list[Examined]) -> Kept
     Stream position, rows and outcomes are one commit: after a crash either all
     of it happened or the same parcel comes again and finds nothing changed.
     """
-    moved = outbox.settle(tx, parcel.sender, parcel.receipts, ask_at=tx.now, stored_ends=False)
+    told = parcel.receipts if door.trusts(parcel.durability) else tuple(map(weakened, parcel.receipts))
+    moved = outbox.settle(tx, parcel.sender, told, ask_at=tx.now, stored_ends=False)
     if not parcel.frames:
         return Kept(_answer(door, "accepted"), moved=moved)
     verdict, opening, where = _judge(tx, parcel)
@@ -194,7 +203,7 @@ def _examine(carried: Carried, parcel: Parcel, door: Door) -> Examined:
 
 def _refusal(examined: Examined, horizon: str | None, now: Millis) -> str:
     """Return why a frame is refused for good, empty if it is not."""
-    if horizon is not None and examined.carried.id <= horizon:
+    if horizon is not None and MINTED.match(examined.carried.id) and examined.carried.id <= horizon:
         return "stale: its mark may have been pruned, so it cannot be told from a duplicate"
     if examined.frame is not None and examined.frame.expires_at is not None and examined.frame.expires_at <= now:
         return "expired: its time to live ran out on the way"

@@ -23,8 +23,6 @@ from onceward.sender import Sender
 from onceward.settings import Settings, disabled
 from onceward.tx import Tx
 
-FROZEN = "SELECT frozen_at FROM identity"
-
 
 class Desk:
     """Hands out messages to a reader and settles them."""
@@ -57,9 +55,8 @@ class Desk:
         return None
 
     def _claim(self, types: tuple[str, ...] | None, session: str | None) -> Leased | None:
-        if disabled() or self._db.read(FROZEN)[0][0] is not None:
-            return None
-        if not self._db.read(lanes.SOME_READY, (self._db.now(),))[0][0]:
+        [(frozen_at, ready, due_at)] = self._db.read(lanes.AGENDA)
+        if disabled() or frozen_at is not None or not (ready or (due_at is not None and due_at <= self._db.now())):
             return None
         search = Wanted(messages=1, lanes=-1 if types else 8, session=session, types=types)
         until = round(1000 * self._settings.lease)

@@ -34,7 +34,7 @@ from onceward.events import (
 from onceward.hooks import Hooks
 from onceward.ids import new_token
 from onceward.parcel import Answer
-from onceward.parcels import Packed, Settled, Terms
+from onceward.parcels import Mine, Packed, Settled, Terms
 from onceward.peers import Lease
 from onceward.policy import RetryPolicy, retry_policy
 from onceward.settings import Settings, disabled
@@ -45,7 +45,6 @@ _log = logging.getLogger("onceward")
 CARRIERS: Final = 64
 WAKE_ROWS: Final = 1000
 ASK_EVERY: Final = 1000
-FROZEN: Final = "SELECT frozen_at FROM identity"
 
 Route = Callable[[str, str | None], tuple[Transport, str]]
 """From a peer's name and registered url to the transport and the url; raises Unreachable where there is none."""
@@ -134,33 +133,36 @@ class Dispatcher:
 
     # -- looking ----------------------------------------------------------------------------
 
-    def frozen(self) -> bool:
-        """Whether the kill-switch forbids any attempt."""
-        return disabled() or self._db.read(FROZEN)[0][0] is not None
+    def _agenda(self) -> tuple[bool, list[Millis]]:
+        """Return whether the kill-switch forbids any attempt, and the moments at which something will be due."""
+        [(frozen_at, *moments)] = self._db.read(outbox.AGENDA)
+        return disabled() or frozen_at is not None, [at for at in moments if at is not None]
 
     def _find(self) -> list[str]:
         """Wake what is due and return the peers that have something to be pushed."""
-        if self.frozen():
+        frozen, moments = self._agenda()
+        if frozen:
             return []
         now = self._db.now()
-        [(due,)], [(expiry,)] = self._db.read(outbox.NEXT_DUE), self._db.read(outbox.NEXT_EXPIRY)
-        if (due is not None and due <= now) or (expiry is not None and expiry <= now):
+        if moments and min(moments) <= now:
             self._db.write(self._wake)
-        found = {name for sql in (outbox.RECIPIENTS, receipts.CREDITORS, peers.IN_FLIGHT) for (name,) in self._db.read(sql)}
-        return sorted(found - {name for (name,) in self._db.read(peers.RESTING, (now,))})
+        return [name for (name,) in self._db.read(outbox.CALLERS, (now,))]
 
     def _wake(self, tx: Tx) -> None:
         parcels.unhold(tx)
-        _, _, gone = outbox.wake(tx, WAKE_ROWS)
-        expired = [seq for (seq,) in tx.rows(outbox.EXPIRED, (tx.now, WAKE_ROWS))] + [seq for seq, _ in gone]
-        if expired:
-            self._tell_buried(tx, [(i, p, "expired") for i, p in dead_letters.bury_out(tx, expired, reason="expired")])
+        woken = outbox.wake(tx, WAKE_ROWS, self._policy.exhausted)
+        expired = [seq for (seq,) in tx.rows(outbox.EXPIRED, (tx.now, WAKE_ROWS))] + woken.expired
+        for seqs, reason, error in ((expired, "expired", ""), (woken.unanswered, "max_retries_exceeded", "stored, but never processed")):
+            if seqs:
+                buried = dead_letters.bury_out(tx, seqs, reason=reason, error=error)
+                self._tell_buried(tx, [(i, p, reason) for i, p in buried])
 
     def _next_due(self) -> float | None:
-        if self.frozen():
+        frozen, moments = self._agenda()
+        if frozen:
             return 1.0
-        moments = [row[0][0] for row in map(self._db.read, (outbox.NEXT_DUE, outbox.NEXT_EXPIRY, peers.NEXT)) if row[0][0] is not None]
-        return max(0.001, (min(moments) - self._db.now()) / 1000) if moments else None
+        later = [at for at in moments if at > self._db.now()]
+        return max(0.001, (min(later) - self._db.now()) / 1000) if later else None
 
     # -- carrying ---------------------------------------------------------------------------
 
@@ -178,8 +180,6 @@ class Dispatcher:
 
     def carry(self, name: str) -> int:
         """Push to one peer until nothing is left for it; return how many parcels arrived."""
-        if not self._db.read(peers.URL, (name,)):
-            self._db.write(lambda tx: tx.run(peers.KNOW, (name,)))
         count, packed = 0, self._db.write(lambda tx: self._first(tx, name))
         while packed is not None and packed.parcel is not None:
             following = self._push(packed)
@@ -194,7 +194,10 @@ class Dispatcher:
         return count
 
     def _first(self, tx: Tx, name: str) -> Packed | None:
-        held = peers.lease(tx, name, owner=self.owner, until=self._lease_until(tx.now))
+        until = self._lease_until(tx.now)
+        held = peers.lease(tx, name, owner=self.owner, until=until)
+        if held is None and tx.run(peers.KNOW, (name,)):
+            held = peers.lease(tx, name, owner=self.owner, until=until)
         return None if held is None else self._pack(tx, held)
 
     def _lease_until(self, now: Millis) -> Millis:
@@ -208,7 +211,7 @@ class Dispatcher:
         packed = parcels.pack(
             tx,
             held,
-            sender=self._db.agent,
+            mine=Mine(self._db.agent, self._db.durability),
             settings=self._settings,
             until=self._lease_until(tx.now),
             max_bytes=max_bytes,
@@ -237,6 +240,9 @@ class Dispatcher:
     def _settle(self, tx: Tx, packed: Packed, answer: Answer, *, streams: bool) -> Packed | None:
         if answer.verdict == "busy":
             self._rest(tx, packed, "busy: the peer's inbox is full", nobody=True)
+            return None
+        if answer.verdict == "fork" and packed.parcel is not None and packed.parcel.number == 1 and answer.epoch != packed.lease.epoch:
+            self._rest(tx, packed, "the peer takes no new epoch", nobody=True)
             return None
         if answer.verdict == "fork":
             return self._pack(tx, self._forked(tx, packed, answer))

@@ -47,7 +47,11 @@ UPDATE lanes
  WHERE lane_id = :lane AND token = :token AND owner = :owner
 """
 CLEAR: Final = "UPDATE lanes SET due_at = NULL WHERE lane_id = ? AND head IS NULL AND owner IS NULL"
-SOME_READY: Final = "SELECT EXISTS (SELECT 1 FROM lanes WHERE (head IS NOT NULL AND due_at IS NULL) OR due_at <= ?)"
+AGENDA: Final = """
+SELECT (SELECT frozen_at FROM identity),
+       EXISTS (SELECT 1 FROM lanes WHERE head IS NOT NULL AND due_at IS NULL),
+       (SELECT min(due_at) FROM lanes WHERE due_at IS NOT NULL)
+"""
 NEXT_DUE: Final = "SELECT min(due_at) FROM lanes WHERE due_at IS NOT NULL"
 FORGET: Final = """
 DELETE FROM lanes WHERE lane_id IN (

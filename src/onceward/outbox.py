@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -37,7 +37,8 @@ SELECT o.seq, o.id, o.frame, o.digest, o.expires_at, o.parcel, o.attempts, o.lan
 """
 SENT: Final = """
 UPDATE outbox
-   SET state = 'sent', sent_at = :now, due_at = :ask_at, attempts = attempts + 1, parcel = :parcel
+   SET state = 'sent', sent_at = :now, due_at = :ask_at, parcel = :parcel,
+       attempts = CASE WHEN :held THEN 0 ELSE attempts + 1 END
  WHERE id IN (SELECT value FROM json_each(:ids)) AND recipient = :peer AND state = 'pending'
 RETURNING id
 """
@@ -61,7 +62,7 @@ UPDATE dead_letters SET late = :state, late_at = :now
 """
 TICKET_FAILED: Final = "UPDATE tickets SET state = 'failed', reason = ?, ended_at = ? WHERE id = ? AND state = 'open'"
 DUE: Final = """
-SELECT seq, id, recipient, state, attempts, expires_at FROM outbox WHERE due_at <= ? ORDER BY due_at, seq LIMIT ?
+SELECT seq, state, attempts, expires_at FROM outbox WHERE due_at <= ? ORDER BY due_at, seq LIMIT ?
 """
 WAKE: Final = "UPDATE outbox SET due_at = NULL WHERE seq IN (SELECT value FROM json_each(?)) AND state = 'pending'"
 ASK: Final = "UPDATE outbox SET state = 'pending', due_at = NULL WHERE seq IN (SELECT value FROM json_each(?)) AND state = 'sent'"
@@ -81,28 +82,37 @@ RETURNING seq, id, attempts
 """
 CANCEL: Final = """
 UPDATE outbox SET state = 'cancelled', due_at = NULL, ended_at = ?, reason = 'cancelled'
- WHERE id = ? AND state = 'pending' AND parcel IS NULL
+ WHERE id = ? AND state = 'pending' AND sent_at IS NULL AND attempts = 0 AND coalesce(parcel, 0) = 0
    AND seq NOT IN (SELECT j.value FROM peers AS p, json_each(p.parcel) AS j WHERE p.parcel IS NOT NULL)
 """
 RESEND: Final = """
 UPDATE outbox SET state = 'pending', due_at = NULL, ended_at = NULL
- WHERE recipient = ? AND state = ? AND parcel > ?
+ WHERE recipient = ? AND state = ? AND (parcel > ? OR parcel = 0) AND (state = 'sent' OR expires_at IS NULL OR expires_at > ?)
 RETURNING id
 """
 OLDEST: Final = "SELECT id FROM outbox WHERE recipient = ? ORDER BY seq LIMIT 1"
-RECIPIENTS: Final = """
+# Who has mail, an unsettled parcel or receipts to come, and rests neither by backoff nor in somebody's hands.
+CALLERS: Final = """
 WITH RECURSIVE next(name) AS (
     SELECT min(recipient) FROM outbox WHERE state = 'pending' AND due_at IS NULL
     UNION ALL
     SELECT (SELECT min(recipient) FROM outbox WHERE state = 'pending' AND due_at IS NULL AND recipient > next.name)
       FROM next WHERE next.name IS NOT NULL
+), found(name) AS (
+    SELECT name FROM next WHERE name IS NOT NULL
+    UNION SELECT peer FROM receipts
+    UNION SELECT name FROM peers WHERE parcel IS NOT NULL
 )
-SELECT name FROM next WHERE name IS NOT NULL
+SELECT f.name FROM found AS f LEFT JOIN peers AS p ON p.name = f.name
+ WHERE coalesce(max(p.due_at, p.lease_at), p.due_at, p.lease_at, 0) <= ?
+ ORDER BY f.name
 """
-NEXT_DUE: Final = "SELECT min(due_at) FROM outbox WHERE due_at IS NOT NULL"
-NEXT_EXPIRY: Final = "SELECT min(expires_at) FROM outbox WHERE expires_at IS NOT NULL AND state = 'pending'"
-STATE: Final = "SELECT state FROM outbox_view WHERE id = ?"
-DEAD_STATE: Final = "SELECT 1 FROM dead_letters WHERE origin = 'outbox' AND id = ?"
+AGENDA: Final = """
+SELECT (SELECT frozen_at FROM identity),
+       (SELECT min(due_at) FROM outbox WHERE due_at IS NOT NULL),
+       (SELECT min(expires_at) FROM outbox WHERE expires_at IS NOT NULL AND state = 'pending'),
+       (SELECT min(coalesce(max(due_at, lease_at), due_at, lease_at)) FROM peers WHERE due_at IS NOT NULL OR lease_at IS NOT NULL)
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,19 +203,20 @@ def settle(tx: Tx, peer: str, receipts: Iterable[Receipt], *, ask_at: Millis, st
     for receipt in receipts:
         by_state.setdefault(receipt.state, []).append(receipt)
     done = [r.id for r in by_state.get("processed", ())]
-    held = [r.id for state in ("stored", "duplicate") for r in by_state.get(state, ())]
+    stored, held = ([r.id for r in by_state.get(state, ())] for state in ("stored", "duplicate"))
     if stored_ends:
-        done, held = done + held, []
+        done, stored, held = done + stored + held, [], []
     acked = _ack(tx, peer, done, parcel)
-    sent = _sent(tx, peer, held, ask_at, parcel)
+    sent = _sent(tx, peer, stored, ask_at, parcel, held=False) + _sent(tx, peer, held, ask_at, parcel, held=True)
     failed = [r for r in by_state.get("dead", ()) if _fail(tx, peer, r, parcel)]
     return Moved(tuple(sent), tuple(acked), tuple((r.id, r.reason or "dead") for r in failed))
 
 
-def _sent(tx: Tx, peer: str, ids: list[str], ask_at: Millis, parcel: int | None) -> list[str]:
+def _sent(tx: Tx, peer: str, ids: list[str], ask_at: Millis, parcel: int | None, *, held: bool) -> list[str]:
+    """Note what the peer stored; what it *held* already proves that it is only busy, so that asking spends no budget."""
     if not ids:
         return []
-    named = {"ids": json.dumps(ids), "peer": peer, "now": tx.now, "ask_at": ask_at, "parcel": parcel or 0}
+    named = {"ids": json.dumps(ids), "peer": peer, "now": tx.now, "ask_at": ask_at, "parcel": parcel or 0, "held": held}
     moved = [str(i) for (i,) in tx.rows(SENT, named)]
     bump(tx, left=len(moved), sent=len(moved))
     return moved
@@ -237,31 +248,36 @@ def _fail(tx: Tx, peer: str, receipt: Receipt, parcel: int | None) -> bool:
     return False
 
 
-def wake(tx: Tx, limit: int) -> tuple[int, int, list[tuple[int, int]]]:
-    """
-    Make due rows ready: parked ones, and sent ones whose outcome is to be asked for.
+@dataclass(frozen=True, slots=True)
+class Woken:
+    """Sent messages whose ack deadline passed and that are not asked about any more, by sequence."""
 
-    Returns how many were woken, how many are asked about, and (seq, attempts) of asked rows past their time to live.
-    """
+    expired: list[int]
+    unanswered: list[int]
+
+
+def wake(tx: Tx, limit: int, exhausted: Callable[[int], bool]) -> Woken:
+    """Make due rows ready: parked ones, and sent ones whose outcome is asked for by pushing them again."""
     due = tx.rows(DUE, (tx.now, limit))
-    parked = [seq for seq, _, _, state, _, _ in due if state == "pending"]
-    asked = [row for row in due if row[3] == "sent"]
-    expired = [(row[0], row[4]) for row in asked if row[5] is not None and row[5] <= tx.now]
-    gone = {seq for seq, _ in expired}
-    again = [row[0] for row in asked if row[0] not in gone]
+    parked = [seq for seq, state, _, _ in due if state == "pending"]
+    asked = [(seq, attempts, expires_at) for seq, state, attempts, expires_at in due if state == "sent"]
+    expired = [seq for seq, _, expires_at in asked if expires_at is not None and expires_at <= tx.now]
+    unanswered = [seq for seq, attempts, _ in asked if exhausted(attempts)]
+    given_up = {*expired, *unanswered}
+    again = [seq for seq, _, _ in asked if seq not in given_up]
     if parked:
         tx.run(WAKE, (json.dumps(parked),))
     if again:
         moved = tx.run(ASK, (json.dumps(again),))
         bump(tx, left=-moved, sent=-moved, retries=moved)
-    return len(parked), len(again), expired
+    return Woken(expired, [seq for seq in unanswered if seq not in expired])
 
 
 def resend(tx: Tx, peer: str, *, after: int) -> int:
     """Make everything pending again that left in a parcel later than *after*; return how many."""
     total = 0
     for was, deltas in (("sent", {"sent": -1}), ("acked", {"acked": -1}), ("failed", {"failed": -1})):
-        count = len(tx.rows(RESEND, (peer, was, after)))
+        count = len(tx.rows(RESEND, (peer, was, after, tx.now)))
         bump(tx, left=-count, **{name: by * count for name, by in deltas.items()})
         total += count
     return total
@@ -272,4 +288,5 @@ def cancel(tx: Tx, message_id: str) -> bool:
     if not tx.run(CANCEL, (tx.now, message_id)):
         return False
     bump(tx, left=1, cancelled=1)
+    tx.run(TICKET_FAILED, ("cancelled", tx.now, message_id))
     return True

@@ -41,6 +41,11 @@ class Receipt:
     reason: str | None = None
 
 
+def weakened(receipt: Receipt) -> Receipt:
+    """Return what a receipt is worth that comes from a file less durable than ours: the peer has it, for now."""
+    return Receipt(receipt.id, "stored") if receipt.state == "processed" else receipt
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parcel:
     """One push: frames under a number of their stream, and receipts, which need none."""
@@ -52,6 +57,8 @@ class Parcel:
     previous: str
     frames: tuple[Carried, ...] = ()
     receipts: tuple[Receipt, ...] = ()
+    durability: Durability = "safe"
+    """What the sender's receipts are worth."""
 
     @property
     def last_id(self) -> str:

@@ -9,7 +9,7 @@ from typing import Final
 from onceward import dead_letters, outbox, peers, receipts
 from onceward.clock import Millis
 from onceward.outbox import Row
-from onceward.parcel import STRENGTH, Answer, Carried, Durability, Parcel, Receipt
+from onceward.parcel import STRENGTH, Answer, Carried, Durability, Parcel, Receipt, weakened
 from onceward.peers import Lease
 from onceward.settings import Settings
 from onceward.tx import Tx
@@ -34,6 +34,14 @@ class Packed:
     """(id, peer, reason) of messages that went to the dead letters instead."""
 
 
+@dataclass(frozen=True, slots=True)
+class Mine:
+    """Who packs, and what its receipts are worth."""
+
+    agent: str
+    durability: Durability
+
+
 @dataclass(slots=True)
 class _Choice:
     rows: list[Row] = field(default_factory=list)
@@ -43,7 +51,7 @@ class _Choice:
     scanned: int = 0
 
 
-def pack(tx: Tx, held: Lease, *, sender: str, settings: Settings, until: Millis, max_bytes: int) -> Packed:
+def pack(tx: Tx, held: Lease, *, mine: Mine, settings: Settings, until: Millis, max_bytes: int) -> Packed:
     """
     Return the next parcel for the leased peer: the stored one, or a new one that is stored now.
 
@@ -63,7 +71,8 @@ def pack(tx: Tx, held: Lease, *, sender: str, settings: Settings, until: Millis,
     if not rows and not owed:
         return Packed(held, None, buried=tuple(buried))
     parcel = Parcel(
-        sender=sender,
+        sender=mine.agent,
+        durability=mine.durability,
         recipient=held.name,
         epoch=held.epoch,
         number=held.number + 1,
@@ -152,16 +161,12 @@ def settle(tx: Tx, packed: Packed, answer: Answer, terms: Terms) -> Settled:
         peers.prolong(tx, held, until=terms.ask_at)
         return Settled(held, outbox.Moved())
     weak = STRENGTH[answer.durability] < STRENGTH[terms.durability] and not terms.settings.accept_weaker
-    told = [_weakened(r) for r in answer.receipts] if weak else list(answer.receipts)
+    told = [weakened(r) for r in answer.receipts] if weak else list(answer.receipts)
     stored_ends = terms.settings.ack == "stored" and not weak
     moved = outbox.settle(tx, held.name, told, ask_at=terms.ask_at, stored_ends=stored_ends, parcel=held.ordinal)
     rejected = _reject(tx, held.name, [r for r in told if r.state == "rejected"])
     after, closed = peers.advance(tx, held, parcel.last_id, terms.settings)
     return Settled(after, moved, rejected, closed=closed, weak=answer.durability if weak else None)
-
-
-def _weakened(receipt: Receipt) -> Receipt:
-    return Receipt(receipt.id, "stored") if receipt.state == "processed" else receipt
 
 
 def _reject(tx: Tx, peer: str, refused: list[Receipt]) -> tuple[tuple[str, str], ...]:

@@ -50,12 +50,6 @@ UPDATE peers
  WHERE name = :name AND token = :token AND owner = :owner
 RETURNING epoch, generation, again_seq
 """
-RESTING: Final = "SELECT name FROM peers WHERE (due_at > ?1) OR (lease_at > ?1)"
-IN_FLIGHT: Final = "SELECT name FROM peers WHERE parcel IS NOT NULL"
-NEXT: Final = """
-SELECT min(coalesce(max(p.due_at, p.lease_at), p.due_at, p.lease_at)) FROM peers AS p
- WHERE coalesce(max(p.due_at, p.lease_at), p.due_at, p.lease_at) IS NOT NULL
-"""
 CLOSE_BREAKER: Final = "UPDATE peers SET breaker = 'closed', failures = 0, due_at = NULL, successes = 0 WHERE name = ?"
 SUBSCRIBE: Final = "INSERT INTO subscriptions (peer, pattern) VALUES (?, ?) ON CONFLICT DO NOTHING"
 UNSUBSCRIBE: Final = "DELETE FROM subscriptions WHERE peer = ? AND pattern = ?"

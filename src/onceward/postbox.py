@@ -95,7 +95,7 @@ class Postbox:
         db, settings, hooks, rng = self._db, self._settings, self._hooks, self._rng
         self._sender = Sender(db, settings=settings, hooks=hooks, ids=ids, known=self._knows)
         self._desk = Desk(db, settings=settings, hooks=hooks, sender=self._sender, rng=rng)
-        self._receiver = Receiver(db, max_body=settings.max_body, max_inbox=settings.max_inbox, hooks=hooks)
+        self._receiver = Receiver(db, settings=settings, hooks=hooks)
         self._dispatcher = Dispatcher(db, settings=settings, hooks=hooks, route=self._route, rng=rng)
         self._janitor = Janitor(self._db, settings=self._settings)
         self._workers: list[Worker] = []
@@ -138,26 +138,21 @@ class Postbox:
         }
 
     def _knows(self, name: str) -> bool:
-        return self._where(name, None) is not None
-
-    def _where(self, name: str, url: str | None) -> str | None:
-        """Return the url of a recipient: registered, or the file of that name beside our own."""
-        if url is not None:
-            return url
         rows = self._db.read(peers.URL, (name,))
-        if rows and rows[0][0] is not None:
-            return str(rows[0][0])
-        beside = self._db.path if name == self._db.agent else self._db.path.with_name(f"{name}.db")
-        return f"file:{beside}" if beside.exists() else None
+        return bool(rows and rows[0][0] is not None) or self._beside(name) is not None
+
+    def _beside(self, name: str) -> str | None:
+        """Return the url of the file of that name in our own folder, None where there is none."""
+        path = self._db.path if name == self._db.agent else self._db.path.with_name(f"{name}.db")
+        return f"file:{path}" if path.exists() else None
 
     def _route(self, name: str, url: str | None) -> tuple[Transport, str]:
-        found = self._where(name, url)
+        found = url or self._beside(name)
         if found is None:
             msg = f"nobody knows where {name} lives: register it, or create {name}.db beside this file"
             raise Unreachable(msg)
         scheme = found.partition(":")[0]
-        transport = self._transports.get(scheme) or self._load(scheme)
-        return transport, found
+        return self._transports.get(scheme) or self._load(scheme), found
 
     def _load(self, scheme: str) -> Transport:
         for point in entry_points(group="onceward.transports", name=scheme):
@@ -170,7 +165,7 @@ class Postbox:
     def _open_file(self, path: Path, agent: str) -> Opened:
         wanted = Settings(busy_timeout=min(self._settings.busy_timeout, self._settings.deliver_timeout))
         db = Database.open(path, agent=agent, settings=wanted, vfs=self._vfs, create=False)
-        own = Receiver(db, max_body=self._settings.max_body, max_inbox=self._settings.max_inbox)
+        own = Receiver(db, settings=self._settings)
         return (lambda parcel: _doors.get(id(db), own).accept(parcel)), db.close
 
     def _own_loop(self) -> asyncio.AbstractEventLoop:
@@ -300,7 +295,7 @@ class Postbox:
         """Run the engines on this thread until nothing is due; return how many parcels and messages moved."""
         moved = 0
         for _ in range(PUMP_MAX):
-            step = self._dispatcher.pump() + sum(worker.round() for worker in self._workers)
+            step = self._dispatcher.pump() + sum(worker.pump() for worker in self._workers)
             moved += step
             if not step:
                 break

@@ -13,7 +13,6 @@ from onceward.tx import Tx
 OWE: Final = "INSERT INTO receipts (peer, receipts, created_at) VALUES (?, ?, ?)"
 OWED: Final = "SELECT seq, receipts FROM receipts WHERE peer = ? ORDER BY seq LIMIT ?"
 PAID: Final = "DELETE FROM receipts WHERE peer = ? AND seq <= ?"
-CREDITORS: Final = "SELECT DISTINCT peer FROM receipts"
 FORGIVE: Final = "DELETE FROM receipts WHERE created_at < ?"
 
 

@@ -8,15 +8,22 @@ from onceward.dispatcher import tell_moved
 from onceward.events import Duplicate, Event, Received, Rejected
 from onceward.hooks import Hooks
 from onceward.parcel import Answer, Parcel
+from onceward.settings import Settings
 from onceward.tx import Tx
 
 
 class Receiver:
     """Takes parcels for one agent."""
 
-    def __init__(self, db: Database, *, max_body: int, max_inbox: int, hooks: Hooks | None = None) -> None:
+    def __init__(self, db: Database, *, settings: Settings, hooks: Hooks | None = None) -> None:
         self._db, self._hooks = db, Hooks() if hooks is None else hooks
-        self._door = Door(agent=db.agent, durability=db.durability, max_body=max_body, max_inbox=max_inbox)
+        self._door = Door(
+            agent=db.agent,
+            durability=db.durability,
+            max_body=settings.max_body,
+            max_inbox=settings.max_inbox,
+            accept_weaker=settings.accept_weaker,
+        )
 
     def accept(self, parcel: Parcel) -> Answer:
         """

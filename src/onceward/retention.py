@@ -18,15 +18,16 @@ SELECT seq, state <> 'pending' AND ended_at < :before FROM inbox
 """
 DROP_OUT: Final = "DELETE FROM outbox WHERE seq = ?"
 DROP_IN: Final = "DELETE FROM inbox WHERE seq = ?"
-HORIZON: Final = """
-UPDATE identity SET horizon_id = max(horizon_id, coalesce((
-    SELECT max(message_id) FROM (SELECT message_id, processed_at FROM processed_messages ORDER BY seq LIMIT :limit)
-     WHERE processed_at < :before), ''))
+# Only ids that sort by time move the horizon and lose their marks; marks of ids that users chose are kept for ever.
+OLD_MARKS: Final = """
+SELECT seq, message_id FROM processed_messages
+ WHERE processed_at < :before AND message_id GLOB '????????-????-7???-????-????????????'
+ ORDER BY seq LIMIT :limit
 """
-MARKS: Final = """
-DELETE FROM processed_messages
- WHERE seq IN (SELECT seq FROM processed_messages ORDER BY seq LIMIT :limit) AND processed_at < :before
+HORIZON: Final = f"""
+UPDATE identity SET horizon_id = max(horizon_id, coalesce((SELECT max(message_id) FROM ({OLD_MARKS})), ''))
 """
+MARKS: Final = f"DELETE FROM processed_messages WHERE seq IN (SELECT seq FROM ({OLD_MARKS}))"
 TICKETS: Final = """
 DELETE FROM tickets WHERE id IN (SELECT id FROM tickets WHERE coalesce(ended_at, deadline_at, asked_at) < :before LIMIT :limit)
 """

@@ -17,7 +17,6 @@ from onceward import inbox, lanes
 from onceward.agent import Agent
 from onceward.context import Context
 from onceward.db import Database
-from onceward.dispatcher import FROZEN
 from onceward.errors import InvalidMessage, OncewardError, StoreClosed
 from onceward.events import DeadLettered, Event, Processed, Retried
 from onceward.group import Group
@@ -100,7 +99,9 @@ class Worker:
             self._flag.clear()
             wait: float | None = 1.0
             try:
-                wait = 0.0 if self.round() else self._next_due()
+                wait = self._idle_for()
+                if wait == 0.0 and not self.round():
+                    wait = self._idle_for() or 0.01  # others were quicker
             except StoreClosed:
                 return
             except Exception as error:  # noqa: BLE001 - a worker outlives every error of its file
@@ -108,22 +109,23 @@ class Worker:
             if wait != 0.0:
                 self._flag.wait(wait)
 
-    def _next_due(self) -> float | None:
-        if self.frozen():
+    def _idle_for(self) -> float | None:
+        """Return how long there will be nothing to claim: 0 for now, None until somebody rings."""
+        [(frozen_at, ready, due_at)] = self._db.read(lanes.AGENDA)
+        if disabled() or frozen_at is not None:
             return 1.0
-        [(due_at,)] = self._db.read(lanes.NEXT_DUE)
-        return None if due_at is None else max(0.001, (due_at - self._db.now()) / 1000)
-
-    def frozen(self) -> bool:
-        """Whether the kill-switch forbids claiming."""
-        return disabled() or self._db.read(FROZEN)[0][0] is not None
+        if ready:
+            return 0.0
+        return None if due_at is None else max(0.0, (due_at - self._db.now()) / 1000)
 
     # -- working ----------------------------------------------------------------------------
 
+    def pump(self) -> int:
+        """Handle, on this thread, one claim of what is ready now; return how many messages it held."""
+        return self.round() if self._idle_for() == 0.0 else 0
+
     def round(self) -> int:
         """Claim what is ready, handle and settle it; return how many messages were claimed."""
-        if self.frozen() or not self._db.read(lanes.SOME_READY, (self._db.now(),))[0][0]:
-            return 0
         wanted = Wanted(messages=self._size, types=self._types)
         lease_for = round(1000 * self._settings.lease)
         claimed = self._db.write(lambda tx: inbox.claim(tx, wanted, owner=self.owner, until=tx.now + lease_for))

@@ -9,6 +9,7 @@ with a comment ``<!-- setup … -->`` of Python that readers do not need to see.
 ```python NAME.py        is written to that file instead
 ```sql NAME.db           is run on that file by another program: a fresh process with Python's own sqlite3
 ```console               ``$ python3 NAME.py`` is run, ``$ onceward …`` is compared with the command's help
+```py                    is a signature, nothing is run
 =======================  ================================================================================
 """
 
@@ -37,7 +38,7 @@ SETUP = re.compile(r"<!-- setup\n(?P<text>.*?)^-->$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!`)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 HEADING = re.compile(r"^#+ (?P<title>.+)$", re.MULTILINE)
 SAME = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-LANGUAGES = {"python", "sql", "console", "text", "json", "toml", ""}
+LANGUAGES = {"python", "py", "sql", "console", "text", "json", "toml"}
 
 ASK_SQLITE = """
 import sqlite3, sys
@@ -125,9 +126,7 @@ def _query(block: Block) -> str:
 def _console(where: str, text: str) -> None:
     for command, output in _commands(text):
         words = shlex.split(command, comments=True)
-        if words[0] == "onceward":
-            _known_to_the_command(where, words[1:])
-        elif words[0] == "python3" and words[1].endswith(".py"):
+        if words[0] == "python3" and words[1].endswith(".py"):
             _run(where, words[1:], output)
 
 
@@ -150,16 +149,33 @@ def _compare(where: str, want: str, got: str) -> None:
     assert doctest.OutputChecker().check_output(want, got, SAME), f"{where}\n--- the page says\n{want}--- it printed\n{got}"
 
 
-def _known_to_the_command(where: str, words: list[str]) -> None:
+@pytest.fixture(scope="module")
+def help_pages() -> dict[str, str]:
+    """Return the help of every command by its full name."""
     cli = pytest.importorskip("onceward.cli", reason="the command is an extra")
     pages: dict[str, str] = cli.help_pages()
+    return pages
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_commands_on_a_page_exist(page: Path, help_pages: dict[str, str]) -> None:
+    """Every ``$ onceward …`` names a command that exists, with options that it has."""
+    commands = [command for block in _blocks(page) if block.language == "console" for command, _ in _commands(block.text)]
+    found = [(_full_name(words, help_pages), words) for words in map(shlex.split, commands) if words[0] == "onceward"]
+
+    assert [] == [words for name, words in found if name == "onceward" and not words[1].startswith("-")]
+    assert [] == [(name, option) for name, words in found for option in _options(words) if option not in help_pages[name]]
+
+
+def _full_name(words: list[str], help_pages: dict[str, str]) -> str:
     name = "onceward"
-    for word in words:
-        name = f"{name} {word}" if f"{name} {word}" in pages else name
-    if words and not words[0].startswith("-"):
-        assert name != "onceward", f"{where}: onceward has no command {words[0]}"
-    options = [word.partition("=")[0] for word in words if word.startswith("--")]
-    assert [] == [option for option in options if option not in pages[name]], where
+    for word in words[1:]:
+        name = f"{name} {word}" if f"{name} {word}" in help_pages else name
+    return name
+
+
+def _options(words: list[str]) -> list[str]:
+    return [word.partition("=")[0] for word in words if word.startswith("--")]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=_name)

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib.metadata import version
 from typing import Final
 
@@ -31,51 +32,62 @@ schema or file), 130 and 143 interrupted or terminated after a graceful stop.
 """
 
 COMMANDS: Final = {
-    "init": ("onceward.cli.init:init", "Create an agent's file."),
+    "init": ("onceward.cli.init:init", "Create an agent's file, HOME/agents/NAME.db, and print its path."),
     "send": ("onceward.cli.send:send", "Commit a message into the outbox and print its id."),
     "recv": ("onceward.cli.recv:recv", "Take the next message, print it, and mark it as processed."),
-    "ls": ("onceward.cli.ls:ls", "List queues by state, lanes, or the messages of a box."),
+    "ls": ("onceward.cli.ls:ls", "List queues by state, lanes, or the messages of a box; consumes nothing."),
     "show": ("onceward.cli.show:show", "Show everything that is known about a message."),
-    "stats": ("onceward.cli.stats:stats", "Print the present numbers and the totals."),
-    "work": ("onceward.cli.work:work", "Run an agent's handlers until told to stop."),
-    "relay": ("onceward.cli.relay:relay", "Deliver an agent's mail until told to stop, without handlers."),
-    "freeze": ("onceward.cli.switch:freeze", "Stop sending, delivering and handling, in all processes."),
+    "stats": ("onceward.cli.stats:stats", "Print the present numbers, and the totals since the file was made."),
+    "peers ls": ("onceward.cli.peers:ls", "List the peers."),
+    "peers add": ("onceward.cli.peers:add", "Reach an agent at a url from now on; its breaker closes."),
+    "peers forget": ("onceward.cli.peers:forget", "Drop a peer's url; mail for it waits, and what was agreed with it is kept."),
+    "peers close-breaker": (
+        "onceward.cli.peers:close_breaker",
+        "Try a peer again at once, whatever its breaker or its backoff say.",
+    ),
+    "dead ls": ("onceward.cli.dead:ls", "List dead letters, oldest first."),
+    "dead show": ("onceward.cli.dead:show", "Show a dead letter whole, with its frame."),
+    "dead replay": ("onceward.cli.dead:replay", "Put dead letters back on their way and print their ids."),
+    "dead discard": ("onceward.cli.dead:discard", "Forget dead letters and print their ids; what is forgotten cannot be replayed."),
+    "dead purge": ("onceward.cli.dead:purge", "Forget the dead letters that died long ago, and print their ids."),
+    "work": ("onceward.cli.work:work", "Run an agent's handlers on its file until told to stop."),
+    "relay": ("onceward.cli.relay:relay", "Deliver an agent's mail until told to stop, without running handlers."),
+    "freeze": ("onceward.cli.switch:freeze", "Stop sending, delivering and handling, in all processes and durably."),
     "thaw": ("onceward.cli.switch:thaw", "Go on where freeze stopped."),
-    "migrate": ("onceward.cli.migrate:migrate", "Bring a file's schema up to this version."),
-    "check": ("onceward.cli.check:check", "Run the invariants over files; exit 1 with the offenders."),
+    "migrate": ("onceward.cli.migrate:migrate", "Bring a file's schema up to this version and print the steps it took."),
+    "check": ("onceward.cli.check:check", "Run the invariants over files and print the offenders."),
     "doctor": ("onceward.cli.doctor:doctor", "Examine a file and its surroundings; each finding names its cure."),
-    "sql": ("onceward.cli.sql:sql", "Run a reading SQL statement."),
+    "sql": ("onceward.cli.sql:sql", "Run a reading SQL statement on a read-only connection."),
     "demo": ("onceward.cli.demo:demo", "Watch agents lose nothing while their processes are killed."),
-    "bench": ("onceward.bench:run", "Measure this machine."),
+    "bench": ("onceward.bench:run", "Measure what the library costs on this machine."),
 }
-"""Import string and summary by command; a command's module is loaded when it is called."""
+"""Import string and summary by full name; the module of a command is loaded when it is called."""
 
-NOUNS: Final = {
-    "peers": ("Who is reached where.", "onceward.cli.peers", ("ls", "add", "forget", "close-breaker")),
-    "dead": ("Messages that ended badly.", "onceward.cli.dead", ("ls", "show", "replay", "discard", "purge")),
-}
-"""Summary, module and verbs of the commands that have verbs of their own."""
+NOUNS: Final = {"peers": "Who is reached where.", "dead": "Messages that ended badly."}
+"""Commands that have verbs of their own."""
 
 
-def build() -> App:
-    """Return the program."""
-    app = App(name="onceward", help=HELP, version=version("onceward"), help_format="plaintext")
-    for name, (path, summary) in COMMANDS.items():
-        app.command(path, name=name, help=None if path.startswith("onceward.cli.") and name != "demo" else summary)
-    for noun, (summary, module, verbs) in NOUNS.items():
-        app.command(group := App(name=noun, help=summary))
-        for verb in verbs:
-            group.command(f"{module}:{verb.replace('-', '_')}", name=verb)
+def build(tokens: Sequence[str] = ()) -> App:
+    """Return the program; the command that *tokens* call explains itself at length, the others in a line."""
+    app = App(name="onceward", help=HELP, version=version("onceward"))
+    nouns = {name: App(name=name, help=summary) for name, summary in NOUNS.items()}
+    for noun in nouns.values():
+        app.command(noun)
+    called = {" ".join(tokens[:1]), " ".join(tokens[:2])}
+    for full, (path, summary) in COMMANDS.items():
+        of, _, verb = full.rpartition(" ")
+        nouns.get(of, app).command(path, name=verb, help=None if full in called else summary)
     return app
 
 
 def run(tokens: Sequence[str]) -> int:
     """Run one command; errors go to stderr, in words or as an object, and their kind is the exit code."""
     try:
-        code = build()(list(tokens), exit_on_error=False, print_error=False, result_action="return_value")
+        check_command(tokens)
+        code = build(tokens)(list(tokens), exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
     except CycloptsError as error:
-        _tell(Usage(_spoken(error)), tokens)
+        _tell(Usage(str(error)), tokens)
         return USAGE
     except OncewardError as error:
         _tell(error, tokens)
@@ -88,11 +100,17 @@ def run(tokens: Sequence[str]) -> int:
     return code if isinstance(code, int) else DONE
 
 
-def _spoken(error: CycloptsError) -> str:
-    try:
-        return str(error)
-    except ImportError as missing:  # it looks for commands of a similar name, and one lacks its library
-        return f"{type(error).__name__}; {missing}"
+def check_command(tokens: Sequence[str]) -> None:
+    """Raise Usage for a command that does not exist, without loading those that do."""
+    for depth, given in enumerate(tokens[:2]):
+        before = [*tokens[:depth]]
+        there = {full.split()[depth] for full in COMMANDS if full.split()[:depth] == before and len(full.split()) > depth}
+        if given.startswith("-") or not there:
+            return
+        if given not in there:
+            near = get_close_matches(given, there, 1)
+            msg = f"there is no command {' '.join([*before, given])!r}" + (f": did you mean {near[0]}?" if near else "")
+            raise Usage(msg)
 
 
 def _tell(error: OncewardError, tokens: Sequence[str]) -> None:
@@ -104,14 +122,13 @@ def _tell(error: OncewardError, tokens: Sequence[str]) -> None:
 
 def pages() -> dict[str, str]:
     """Return the plain help text of the program and of every command, by full name."""
-    app = build()
+    names = ["", *NOUNS, *COMMANDS]
+    return {f"onceward {name}".strip(): _page(name.split()) for name in names}
+
+
+def _page(name: Sequence[str]) -> str:
+    app = build(name)
     app.help_formatter = "plain"
-    verbs = [[noun, verb] for noun, (_, _, verbs) in NOUNS.items() for verb in ("", *verbs)]
-    names = [[], *([name] for name in COMMANDS), *([part for part in verb if part] for verb in verbs)]
-    return {" ".join(["onceward", *name]): _page(app, name) for name in names}
-
-
-def _page(app: App, name: list[str]) -> str:
     text = io.StringIO()
-    app.help_print(name, console=Console(file=text, width=120, force_terminal=False, no_color=True))
+    app.help_print(list(name), console=Console(file=text, width=120, force_terminal=False, no_color=True))
     return "\n".join(line.rstrip() for line in text.getvalue().strip().splitlines()) + "\n"

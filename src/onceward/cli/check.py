@@ -15,9 +15,10 @@ WHERE = Where()
 
 def check(*files: Path, where: Where = WHERE) -> int:
     """
-    Run the invariants over files, SQLite's integrity check and every frame's digest among them.
+    Run the invariants over files and print the offenders.
 
-    Prints each offender: path, invariant, offender, rule. Exit code 1 if there is any; 6 if some files could not be opened and the
+    SQLite's integrity check and every frame's digest are among them. Columns: path, invariant, offender, rule. Exit code 1 if
+    there is any; 6 if some files could not be opened and the
     others are sound.
 
     Args:

@@ -14,7 +14,7 @@ from onceward.cli.paint import dated, document, show_one
 from onceward.cli.paint import show as show_rows
 from onceward.cli.place import Conversation, Quiet, Where, open_box
 from onceward.cli.show import without_nothing
-from onceward.cli.spans import Span
+from onceward.cli.spans import MaybeSpan
 
 WHERE = Where()
 CONVERSATION = Conversation()
@@ -25,7 +25,9 @@ BATCH: Final = 200
 
 def ls(*, reason: str | None = None, peer: str | None = None, limit: int = 100, where: Conversation = CONVERSATION) -> int:
     """
-    List dead letters, oldest first: id, origin, sender, recipient, type, reason, attempts, dead, last_error.
+    List dead letters, oldest first.
+
+    Columns: id, origin, sender, recipient, type, reason, attempts, dead, last_error.
 
     Args:
         reason: Only those that died for this reason: max_retries_exceeded, expired, rejected, unhandled, ...
@@ -94,7 +96,7 @@ def discard(*ids: str, choice: Choice = CHOICE, where: Conversation = CONVERSATI
     return _settle("discard", ids, choice, where, _forget)
 
 
-def purge(*, older_than: Span = None, choice: Choice = CHOICE, where: Conversation = CONVERSATION) -> int:
+def purge(*, older_than: MaybeSpan = None, choice: Choice = CHOICE, where: Conversation = CONVERSATION) -> int:
     """
     Forget the dead letters that died long ago, and print their ids.
 

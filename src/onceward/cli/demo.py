@@ -1,37 +1,133 @@
-"""The demo: a team of processes at real work, killed at random moments, and the proof that nothing was lost or doubled."""
+"""``onceward demo``: a team at real work, killed at random moments, and the proof that nothing was lost or doubled."""
 
 from __future__ import annotations
 
-import importlib.resources
-import json as json_text
-import os
 import random
-import signal
-import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from itertools import cycle
 from pathlib import Path
-from threading import Thread
-from typing import IO, Any, Final
+from typing import Any, Final
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from onceward.cli.codes import FAILED, SIGNAL, Conflicting, NothingThere, Usage
-from onceward.clock import SystemClock
+from onceward.cli.codes import DONE, FAILED, SIGNAL, NothingThere, Usage
+from onceward.cli.paint import document, note, safe
+from onceward.cli.stage import Team, Watch, plan
 
-WORKERS: Final = ("worker-1", "worker-2", "worker-3")
-BOSS: Final = "coordinator"
-START_WITHIN: Final = 60.0
-STOP_WITHIN: Final = 5.0
-CRASHES: Final = 3
-"""How often a member may end by itself before the demo gives up on it."""
-TICK: Final = 0.05
+SHELLS: Final = ("onceward sql --db", "sqlite3 -readonly -box")
+"""What can ask the files: our own command, and SQLite's."""
+KILLING: Final = (0.05, 0.95)
+"""The part of the time in which members are killed."""
 
-Watch = Callable[[float, str], None]
-"""Told how many seconds have passed and what there is to say."""
+
+def demo(  # noqa: PLR0913 - one parameter per option
+    *,
+    path: Path | None = None,
+    seconds: float = 20.0,
+    kills: int = 6,
+    json: bool = False,
+    home: Path | None = None,
+    seed: int | None = None,
+) -> int:
+    """
+    Watch agents lose nothing while their processes are killed.
+
+    A coordinator and three workers, each a process with a file of its own, review Python files again and again. At random moments
+    one of them gets a SIGKILL and is started again. At the end their files are opened afresh and compared. Exit code 1 if anything
+    was lost or doubled, or an invariant is broken.
+
+    Args:
+        path: The folder to review. Default: four packages of the standard library.
+        seconds: How long they work.
+        kills: How many processes are killed meanwhile.
+        json: Print one JSON document, and nothing else.
+        home: Where the files are kept: a new or an empty folder. Default: a new temporary one.
+        seed: Repeats the choice of victims and moments. Default: another one every time.
+
+    """
+    if seconds <= 0 or kills < 0:
+        msg = "--seconds must be more than 0, and --kills not less"
+        raise Usage(msg)
+    code = [] if path is None else [_reviewable(path)]
+    chosen = random.randrange(10**6) if seed is None else seed  # noqa: S311 - victims, not secrets
+    team = Team(_empty(home), code)
+    try:
+        with _watched(seconds, quiet=json) as watch:
+            team.perform(seconds, plan(seconds, kills, chosen), watch)
+    except KeyboardInterrupt:
+        note(f"interrupted; the files are kept in {team.home}")
+        return SIGNAL + 2
+    report = team.prove() | {"seconds": seconds, "seed": chosen, "crashes": sum(each.crashes for each in team.members.values())}
+    if json:
+        document(report)
+    else:
+        _show(report)
+    return DONE if report["ok"] else FAILED
+
+
+def _reviewable(path: Path) -> Path:
+    if not path.is_dir():
+        msg = f"there is no folder {path}: name one that holds Python files"
+        raise NothingThere(msg)
+    if not any(found.is_file() for found in path.rglob("*.py")):
+        msg = f"there is no Python file under {path}: name a folder that holds some"
+        raise NothingThere(msg)
+    return path.resolve()
+
+
+def _empty(home: Path | None) -> Path:
+    if home is None:
+        return Path(tempfile.mkdtemp(prefix="onceward-demo-"))
+    home.mkdir(parents=True, exist_ok=True)
+    if any(home.iterdir()):
+        msg = f"{home} is not empty: name a new folder, so that only this run is judged"
+        raise Usage(msg)
+    return home.resolve()
+
+
+@contextmanager
+def _watched(seconds: float, *, quiet: bool) -> Iterator[Watch]:
+    columns = (TextColumn("[bold]review team"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=Console(stderr=True), disable=quiet, transient=True) as progress:
+        bar = progress.add_task("starting", total=seconds)
+        yield lambda passed, said: progress.update(bar, completed=passed, description=said)
+
+
+def _show(report: dict[str, Any]) -> None:
+    console = Console(highlight=False)
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    for name, value in _lines(report):
+        table.add_row(name, value)
+    console.print(table)
+    verdict = "[green]Nothing was lost, nothing took effect twice.[/]" if report["ok"] else "[bold red]That should not have happened.[/]"
+    console.print(f"\n{verdict} Look for yourself:\n")
+    for each, shell in zip(report["questions"], cycle(SHELLS), strict=False):
+        file = Path(report["home"], f"{each['agent']}.db")
+        console.print(f"  # {each['question']}", style="dim")
+        console.print(f'  {shell} {file} "{each["sql"]}"', soft_wrap=True, markup=False)
+
+
+def _lines(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for name in ("files", "tasks", "results"):
+        yield name, str(report[name])
+    for name in ("lost", "duplicates"):
+        yield name, f"[{'red' if report[name] else 'green'}]{report[name]}[/]"
+    wrong = [*report["torn"], *(f"{v['agent']}: {v['invariant']} {v['offender']}" for v in report["violations"])]
+    for said in wrong[:10]:
+        yield "broken", f"[red]{escape(safe(said))}[/]"
+    kills = ", ".join(f"{agent} {times}" for agent, times in sorted(report["kills"].items()))
+    yield "kills", f"{sum(report['kills'].values())}" + (f" ({kills})" if kills else "")
+    yield "retries", f"{report['handled_again']} handled again, {report['pushed_again']} pushed again"
+    yield "sent to result", _spread(report["latency_ms"])
+    yield "kill to next effect", _spread(report["back_after_ms"])
+    yield "found", ", ".join(f"{count} {rule}" for rule, count in list(report["findings"].items())[:4])
+
+
+def _spread(span: dict[str, int]) -> str:
+    return f"p50 {span['p50']} ms, p99 {span['p99']} ms, max {span['max']} ms"

@@ -15,9 +15,10 @@ WHERE = Where()
 
 def migrate(db: Path | None = None, /, *, dry_run: Annotated[bool, Quiet] = False, where: Where = WHERE) -> int:
     """
-    Bring a file's schema up to this version and print the steps it took: version and name.
+    Bring a file's schema up to this version and print the steps it took.
 
-    Steps go forward only, all in one transaction; opening a file does the same. A file that a newer version wrote is refused
+    Columns: version and name. Steps go forward only, all in one transaction; opening a file does the same. A file that a newer
+    version wrote is refused
     (exit code 7).
 
     Args:

@@ -17,9 +17,9 @@ COLUMNS: Final = ("name", "url", "breaker", "failures", "in_flight", "due_at", "
 
 def ls(*, where: Where = WHERE) -> int:
     """
-    List the peers: name, url, breaker, failures, in_flight, due, seen, last_error.
+    List the peers.
 
-    A peer without a url is looked for beside our own file.
+    Columns: name, url, breaker, failures, in_flight, due, seen, last_error. A peer without a url is looked for beside our own file.
 
     Args:
         where: Whose file.
@@ -65,7 +65,7 @@ def forget(name: str, /, *, where: Where = WHERE) -> int:
 
 def close_breaker(name: str, /, *, where: Where = WHERE) -> int:
     """
-    Try a peer again at once, without waiting for its breaker or its backoff.
+    Try a peer again at once, whatever its breaker or its backoff say.
 
     Args:
         name: The peer.

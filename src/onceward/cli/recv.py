@@ -17,7 +17,7 @@ from onceward.cli.codes import DONE, NothingThere, TimedOut
 from onceward.cli.look import views
 from onceward.cli.paint import compact, show, show_one
 from onceward.cli.place import Conversation, open_box
-from onceward.cli.spans import Span
+from onceward.cli.spans import MaybeSpan
 from onceward.clock import SystemClock
 from onceward.errors import Frozen
 from onceward.settings import disabled
@@ -30,7 +30,7 @@ LOOK_EVERY: Final = 0.1
 def recv(
     *,
     type: str | None = None,  # noqa: A002 - the wire's word
-    wait: Span = None,
+    wait: MaybeSpan = None,
     ack: Annotated[bool, Parameter(negative="--keep")] = True,
     where: Conversation = WHERE,
 ) -> int:

@@ -12,7 +12,7 @@ from onceward import Postbox
 from onceward.cli.codes import DONE, Usage
 from onceward.cli.paint import document, note, show
 from onceward.cli.place import Conversation, Quiet, open_box
-from onceward.cli.spans import Span
+from onceward.cli.spans import MaybeSpan
 from onceward.names import DEFAULT_SESSION
 
 WHERE = Conversation()
@@ -27,8 +27,8 @@ def send(  # noqa: PLR0913 - each is an option of the command
     type: str | None = None,  # noqa: A002 - the wire's word
     topic: str | None = None,
     key: str | None = None,
-    delay: Span = None,
-    ttl: Span = None,
+    delay: MaybeSpan = None,
+    ttl: MaybeSpan = None,
     priority: str = "normal",
     ordering_key: str | None = None,
     correlation_id: str | None = None,

@@ -16,9 +16,10 @@ WHERE = Where()
 
 def show(id: str, /, *, where: Where = WHERE) -> int:  # noqa: A002 - the wire's word
     """
-    Show everything that is known about a message: its rows in outbox, inbox, dead letters and marks, and its frame.
+    Show everything that is known about a message.
 
-    A message that an agent sent to itself has a row in both boxes. The trail is added where the file keeps one.
+    That is its rows in outbox, inbox, dead letters and marks, and its frame. A message that an agent sent to itself has a row
+    in both boxes. The trail is added where the file keeps one.
 
     Args:
         id: The message's id, or a beginning of it that no other message has.

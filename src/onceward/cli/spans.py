@@ -24,11 +24,15 @@ def seconds(text: str) -> float:
     return sum(float(number) * UNITS[unit] for number, unit in PART.findall(text))
 
 
-def _converted(_: Any, tokens: Sequence[Any]) -> float:
-    return seconds(tokens[0].value)
+class Span(float):
+    """A span in seconds; its name is what the help page shows."""
 
 
-Span = Annotated[float | None, Parameter(converter=_converted)]
+def _converted(_: Any, tokens: Sequence[Any]) -> Span:
+    return Span(seconds(tokens[0].value))
+
+
+MaybeSpan = Annotated[Span | None, Parameter(converter=_converted)]
 """An option that takes a span and is absent by default."""
 
 

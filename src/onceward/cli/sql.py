@@ -14,9 +14,10 @@ WHERE = Where()
 
 def sql(statement: str, /, *, where: Where = WHERE) -> int:
     """
-    Run a reading SQL statement on a read-only connection; whatever would write is refused (exit code 7).
+    Run a reading SQL statement on a read-only connection.
 
-    The views are the public contract: outbox_view, inbox_view, processed_view, dead_letter_view, peer_view, lane_view, stats_view,
+    Whatever would write is refused (exit code 7). The views are the public contract: outbox_view, inbox_view, processed_view,
+    dead_letter_view, peer_view, lane_view, stats_view,
     trail_view. Times are integer milliseconds, and blobs are printed in hexadecimal. Columns are printed as selected.
 
     Args:

@@ -13,7 +13,9 @@ WHERE = Where()
 
 def stats(*, where: Where = WHERE) -> int:
     """
-    Print the present numbers (pending, sending, ...) and the totals since the file was made, which survive pruning.
+    Print the present numbers, and the totals since the file was made.
+
+    The totals survive the pruning of old rows.
 
     Args:
         where: Whose file.

@@ -11,7 +11,9 @@ WHERE = Where()
 
 def freeze(*, where: Where = WHERE) -> int:
     """
-    Stop sending, delivering and handling, in all processes and durably; nothing is lost and no retry is spent.
+    Stop sending, delivering and handling, in all processes and durably.
+
+    Nothing is lost and no retry is spent; thaw goes on.
 
     Args:
         where: Whose file.

@@ -30,7 +30,7 @@ class Fault(StrEnum):
     BUSY = "busy"
     """The peer says that it has no room now; it does not arrive."""
     PARTIAL = "partial"
-    """It arrives, but the last frame is missing from it and from the answer, as plain functions may do."""
+    """It arrives, but the answer says nothing about its last frame, as plain functions may do."""
     CORRUPT = "corrupt"
     """It arrives with the text of its last frame damaged, so that no frame can be read from it."""
 
@@ -87,7 +87,8 @@ class FaultyTransport:
             case Fault.BUSY:
                 return Answer(verdict="busy")
             case Fault.PARTIAL:
-                return self._inner.deliver(url, replace(parcel, frames=parcel.frames[:-1]))
+                answer = self._inner.deliver(url, parcel)
+                return replace(answer, receipts=answer.receipts[:-1])
             case Fault.CORRUPT:
                 return self._inner.deliver(url, replace(parcel, frames=_damaged(parcel.frames)))
         return self._inner.deliver(url, parcel)

@@ -18,7 +18,7 @@ from onceward.postbox import Postbox
 from onceward.settings import Settings
 from onceward.testing.clock import ManualClock
 from onceward.testing.crash import Crash, Life, Point, mortal
-from onceward.testing.trial import TrialContext, trial_message
+from onceward.testing.trial import TrialContext, trial
 from onceward.testing.wire import SCHEME, Wire, door
 from onceward.transport import Accept
 
@@ -193,12 +193,10 @@ class Harness:
         self, body: object = None, *, sender: str = "tester", session: str = DEFAULT_SESSION, attempt: int = 1
     ) -> TrialContext:
         """Return a context to call a handler with: ``pay(InvoiceCreated(…), harness.context())``; see TrialContext."""
-        message = trial_message(
-            body, sender=sender, recipient=self._agent.name, session=session, attempt=attempt, at=self.clock.now()
-        )
-        trial = TrialContext(message, self._box.session(session))
-        self._trials.append(trial)
-        return trial
+        conversation, name, at = self._box.session(session), self._agent.name, self.clock.now()
+        made = trial(body, session=conversation, agent=name, sender=sender, attempt=attempt, at=at)
+        self._trials.append(made)
+        return made
 
     def _undo_trials(self) -> None:
         while self._trials:

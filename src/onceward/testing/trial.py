@@ -8,13 +8,11 @@ from typing import Any, Self, cast
 
 from onceward.clock import Millis
 from onceward.context import Context
-from onceward.frame import Envelope, Frame, compose
-from onceward.ids import new_id
+from onceward.frame import Frame
 from onceward.inbox import Leased
 from onceward.lanes import LaneLease
-from onceward.message import Message
-from onceward.payload import encode
 from onceward.session import Session
+from onceward.testing.forge import forge, spell
 from onceward.transaction import Transaction
 
 
@@ -28,9 +26,9 @@ class TrialContext(Context):
     undoes them.
     """
 
-    def __init__(self, message: Message[Any], session: Session) -> None:
+    def __init__(self, leased: Leased, frame: Frame, body: object, session: Session) -> None:
         nothing = cast("Any", None)  # group and sender serve the property that is replaced below
-        super().__init__(message, nothing, nothing, self._extended)
+        super().__init__(leased, frame, body, group=nothing, sender=nothing, extend=lambda _, span: self.extended.append(span))
         self._conversation, self._scope = session, ExitStack()
         self.extended: list[float] = []
         """The spans that the handler asked for with ``extend``."""
@@ -41,9 +39,6 @@ class TrialContext(Context):
         if self._transaction is None:
             self._transaction = self._scope.enter_context(self._conversation.begin())
         return self._transaction
-
-    def _extended(self, seconds: float) -> None:
-        self.extended.append(seconds)
 
     def undo(self) -> None:
         """Undo what the handler did, unless a ``with`` block has committed it."""
@@ -67,10 +62,10 @@ class _Undone(Exception):  # noqa: N818 - never seen outside
     """Ends a trial that nobody committed."""
 
 
-def trial_message(body: object, *, sender: str, recipient: str, session: str, attempt: int, at: Millis) -> Message[Any]:
-    """Return a message as a handler would see it, with *body* and a frame of its own."""
-    payload = encode(body)
-    envelope = Envelope(id=new_id(), sender=sender, recipient=recipient, type=payload.type, created_at=at, session=session)
-    text = compose(envelope, payload.media, payload.text)
-    leased = Leased(LaneLease(0, 0, "trial", attempt), 0, sender, envelope.id, session, text, b"", None, attempt, at)
-    return Message(leased, Frame.parse(text), body, None)
+def trial(body: object, *, session: Session, agent: str, sender: str, attempt: int, at: Millis) -> TrialContext:
+    """Return the context of a message with *body*, which no file has ever seen."""
+    frame = forge(body, sender=sender, recipient=agent, session=session.name, at=at)
+    lease = LaneLease(0, 0, "trial", attempt)
+    leased = Leased(lane=lease, seq=0, sender=sender, id=frame.id, session=session.name, frame=spell(frame), digest=b"",
+                    expires_at=None, attempt=attempt, received_at=at)  # fmt: skip
+    return TrialContext(leased, frame, body, session)

@@ -10,7 +10,7 @@ from threading import Lock
 from typing import Final
 
 from onceward.errors import OncewardError, Refused, StoreError, Unreachable, WrongAgent
-from onceward.guard import canonical, file_key
+from onceward.guard import file_key
 from onceward.parcel import Answer, Parcel
 from onceward.transport import Accept, Features
 
@@ -45,7 +45,7 @@ class FileTransport:
             Refused: the file belongs to another agent or cannot be used.
 
         """
-        path = canonical(url.removeprefix(SCHEME))
+        path = Path(url.removeprefix(SCHEME))
         try:
             return self._accept_of(path, parcel.recipient)(parcel)
         except (Refused, Unreachable):

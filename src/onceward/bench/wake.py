@@ -1,0 +1,101 @@
+"""How long one message takes from an idle sender to a commit in another process, and what idling costs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from onceward import Agent, Postbox
+from onceward.bench import pipeline
+from onceward.bench.crew import LONGEST, Link, hear, over, running
+from onceward.bench.deliver import TABLE, bob
+from onceward.bench.mail import note
+from onceward.bench.measure import Goal, Result, quantile_ms
+
+ROUNDS: Final = 100
+REST: Final = 0.02
+P50_MS: Final = {"safe": 2.5, "fast": 1.2}
+IDLE_PERCENT: Final = {1: 0.5, 100: 3.0}
+IDLE_FOR: Final = 5.0
+SETTLE_FOR: Final = 0.5
+
+
+def wake(folder: Path, *, rounds: int = ROUNDS) -> Iterator[Result]:
+    """Send one message at a time to an idle process, against the pipeline by hand, in turns."""
+    for durability, limit in P50_MS.items():
+        ours, by_hand = folder / f"ours-{durability}", folder / f"raw-{durability}"
+        ours.mkdir()
+        by_hand.mkdir()
+        with (
+            running(receive, ours, durability) as link,
+            running(pipeline.receive, by_hand, durability, True) as other,  # noqa: FBT003 - it tells of each commit
+            Postbox(ours / "alice.db", agent="alice", durability=durability, safety_poll=0) as box,
+            pipeline.Sender(by_hand, durability) as rival,
+        ):
+            body = note()
+            pairs = [(_once(lambda: box.send("bob", body), link), _once(rival.send, other)) for _ in range(rounds + 3)][3:]
+        yield _row(durability, [one for one, _ in pairs], [other for _, other in pairs], limit)
+
+
+def _row(durability: str, ours: list[float], raw: list[float], limit: float) -> Result:
+    return Result(
+        case="wake",
+        durability=durability,
+        ratio=median(raw) / median(ours),
+        p50_ms=quantile_ms(sorted(ours), 0.5),
+        p99_ms=quantile_ms(sorted(ours), 0.99),
+        more={"raw_p50_ms": quantile_ms(sorted(raw), 0.5), "raw_p99_ms": quantile_ms(sorted(raw), 0.99), "rounds": len(ours)},
+        goals=(Goal("p50_ms", at_most=limit),),
+    )
+
+
+def _once(send: Callable[[], object], link: Link) -> float:
+    """Return the seconds from the call to the other process's commit; its clock is ours."""
+    time.sleep(REST)
+    before = time.monotonic_ns()
+    send()
+    return (int(hear(link)) - before) / 1e9
+
+
+def receive(link: Link, folder: Path, durability: str) -> None:
+    """Handle whatever comes and tell when it was committed; the body of the other process."""
+    with Postbox(folder / "bob.db", agent=bob, durability=durability, safety_poll=0) as box:
+        with box.begin() as tx:
+            tx.execute(TABLE)
+        box.on("message.processed", lambda _: link.send(time.monotonic_ns()))
+        link.send("ready")
+        over(link, LONGEST)
+
+
+def idle(folder: Path, *, boxes: tuple[int, ...] = (1, 100), seconds: float = IDLE_FOR) -> Iterator[Result]:
+    """Let a process watch postboxes that nobody writes to, with the default settings, and read its processor time."""
+    for count in boxes:
+        home = folder / f"idle-{count}"
+        home.mkdir()
+        with running(rest, home, count, seconds) as link:
+            percent = float(hear(link))
+        goals = [Goal("cpu_percent", at_most=IDLE_PERCENT.get(count, max(IDLE_PERCENT.values())))]
+        yield Result(case="idle", durability="safe", more={"boxes": count, "cpu_percent": percent}, goals=tuple(goals))
+
+
+def rest(link: Link, home: Path, count: int, seconds: float) -> None:
+    """Open postboxes, do nothing, and tell which share of a core that took; the body of the other process."""
+    with ExitStack() as stack:
+        for number in range(count):
+            agent = Agent(f"agent{number}")
+            agent.on("bench.note")(_ignore)
+            stack.enter_context(Postbox(home / f"agent{number}.db", agent=agent))
+        link.send("ready")
+        time.sleep(SETTLE_FOR)
+        before = time.process_time()
+        time.sleep(seconds)
+        link.send(100 * (time.process_time() - before) / seconds)
+        over(link, LONGEST)
+
+
+def _ignore(body: object) -> None:
+    del body

@@ -1,0 +1,164 @@
+"""``init``, ``send`` and ``recv``: a message goes in by one command and comes out by another."""
+
+import json
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onceward import Postbox
+
+Cli = Callable[..., Any]
+
+
+def test_init_creates_a_private_file_once(cli: Cli, home: Path) -> None:
+    """The second init finds the file and changes nothing."""
+    path = home / "agents" / "shop.db"
+
+    first, second = cli("init", "shop"), cli("init", "shop", "--json")
+
+    assert (0, f"{path}\n") == (first.code, first.out)
+    assert {"agent": "shop", "path": str(path), "created": False} == second.json
+    assert 0o600 == stat.S_IMODE(path.stat().st_mode)
+
+
+def test_init_takes_a_home(cli: Cli, tmp_path: Path) -> None:
+    """--home says where the folder of agents lies, and it is created."""
+    other = tmp_path / "other" / "home"
+
+    assert {"agent": "a", "path": str(other / "agents" / "a.db"), "created": True} == cli("init", "a", "--home", other, "--json").json
+
+
+@pytest.mark.usefixtures("billing")
+def test_send_prints_the_id_and_nothing_else(cli: Cli, shop: Postbox) -> None:
+    """The id is what a script goes on with; the message waits for a relay."""
+    ran = cli("send", "billing", '{"id": 7}', "--type", "invoice.created")
+
+    assert (0, "") == (ran.code, ran.err)
+    assert "pending" == shop.resolve(ran.out.strip())
+    assert [ran.out.strip()] == [m.id for m in shop.history(type="invoice.created").messages]
+
+
+@pytest.mark.usefixtures("billing", "shop")
+def test_send_as_json(cli: Cli) -> None:
+    """The document names id, recipient, session and state; --deliver hands it over at once."""
+    ran = cli("send", "billing", "1", "--session", "run-1", "--deliver", "--json")
+
+    assert ["id", "recipient", "session", "state"] == list(ran.json)
+    assert ("billing", "run-1", "sent") == (ran.json["recipient"], ran.json["session"], ran.json["state"])
+
+
+@pytest.mark.parametrize(
+    ("text", "body", "kind"),
+    [
+        ('{"a": [1, null]}', {"a": [1, None]}, "json"),
+        ("42", 42, "json"),
+        ("hello there", "hello there", "text"),
+        ('"42"', "42", "text"),
+        ("-5", -5, "json"),
+        ("--", "--", "text"),
+    ],
+)
+@pytest.mark.usefixtures("billing")
+def test_a_body_is_json_or_text(cli: Cli, shop: Postbox, text: str, body: object, kind: str) -> None:
+    """What is JSON is sent as its value, anything else as text."""
+    tokens = ["--", text] if text == "--" else [text]
+    sent = cli("send", "billing", *tokens).out.strip()
+
+    [message] = shop.history(type=kind).messages
+    assert (sent, body) == (message.id, message.body)
+
+
+@pytest.mark.usefixtures("billing")
+def test_a_body_comes_from_stdin(cli: Cli, shop: Postbox) -> None:
+    """A dash reads the body, so that it may be large or secret."""
+    cli("send", "billing", "-", stdin='{"large": true}')
+
+    assert [{"large": True}] == [message.body for message in shop.history().messages]
+
+
+@pytest.mark.usefixtures("billing")
+def test_send_hands_every_option_on(cli: Cli, shop: Postbox) -> None:
+    """What the command line says is what the frame says."""
+    options = {
+        "type": "t", "topic": "a.b", "key": "k", "delay": "5m", "ttl": "2h30m", "priority": "high", "ordering-key": "lane",
+        "correlation-id": "c", "reply-to": "shop", "session": "s",
+    }  # fmt: skip
+    cli("send", "billing", "1", *(part for name, value in options.items() for part in (f"--{name}", value)))
+
+    [row] = cli("ls", "outbox", "--json").json
+    frame = json.loads(shop.history().messages[0].frame)
+    assert ("t", "a.b", "urgent", "s", "k") == (row["type"], row["topic"], row["priority"], row["session"], row["key"])
+    assert ("lane", "c", "shop") == (frame["partitionkey"], frame["correlationid"], frame["replyto"])
+    assert row["created_at"] < row["due_at"] < row["expires_at"]
+
+
+@pytest.mark.usefixtures("billing", "shop")
+def test_the_same_key_is_the_same_message(cli: Cli) -> None:
+    """A script that is run again sends nothing twice."""
+    assert cli("send", "billing", "1", "--key", "k").out == cli("send", "billing", "1", "--key", "k").out
+
+
+def test_recv_prints_a_line_and_acknowledges(cli: Cli, shop: Postbox, billing: Postbox) -> None:
+    """What was printed is processed; the sender hears of it."""
+    sent = billing.send("shop", {"n": 1}, type="hello")
+    billing.pump()
+
+    ran = cli("recv", "--type", "hello")
+
+    assert (0, [[sent, "billing", "default", "hello", '{"n":1}']]) == (ran.code, ran.lines)
+    shop.pump()
+    assert "acked" == billing.resolve(sent)
+
+
+def test_recv_keep_consumes_nothing(cli: Cli, shop: Postbox, billing: Postbox) -> None:
+    """However often one looks: no lease, no attempt, and the next reader gets the message as if nobody had looked."""
+    sent = billing.send("shop", {"n": 1})
+    billing.pump()
+
+    looked = [cli("recv", "--keep", "--json").json for _ in range(12)]
+    taken = cli("recv", "--json").json
+
+    keys = ["id", "sender", "recipient", "session", "type", "topic", "priority", "attempt", "received_at", "body", "frame"]
+    assert keys == list(taken)
+    assert [taken] * 12 == looked
+    assert (sent, 1, {"n": 1}) == (taken["id"], taken["attempt"], taken["body"])
+    assert 0 == shop.stats()["inbox_pending"]
+
+
+def test_recv_takes_only_its_session(cli: Cli, billing: Postbox, shop: Postbox) -> None:
+    """Another conversation's message stays where it is, for takers and for lookers."""
+    billing.send("shop", 1)
+    sent = billing.session("run-1").send("shop", 2)
+    billing.pump()
+
+    assert [sent] * 2 == [cli("recv", "--session", "run-1", how, "--json").json["id"] for how in ("--keep", "--ack")]
+    assert 3 == cli("recv", "--session", "run-1").code
+    assert 1 == shop.stats()["inbox_pending"]
+
+
+def test_recv_looks_at_what_it_would_take(cli: Cli, billing: Postbox, shop: Postbox) -> None:
+    """--keep names the most urgent message, as the next recv does."""
+    assert shop.agent
+    billing.send("shop", "later", priority="low")
+    urgent = billing.send("shop", "now", priority="critical")
+    billing.pump()
+
+    assert [urgent, urgent] == [cli("recv", how, "--json").json["id"] for how in ("--keep", "--ack")]
+
+
+def test_recv_does_not_acknowledge_what_nobody_read(cli: Cli, shop: Postbox, billing: Postbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipe that closes while the message is printed leaves it in the inbox."""
+    billing.send("shop", 1)
+    billing.pump()
+
+    def broken(*_: object) -> None:
+        raise BrokenPipeError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("onceward.cli.recv.show", broken)
+        ran = cli("recv")
+
+    assert (1, 1) == (ran.code, shop.stats()["inbox_pending"])

@@ -1,0 +1,378 @@
+"""Files that are not what they were: restored, cloned, deleted. Nothing is lost silently and nothing takes effect twice."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+from onceward import Agent, Context, Msg
+from onceward.parcel import Parcel
+
+if TYPE_CHECKING:
+    from tests.journey.conftest import World
+
+DAY = 86_400.0
+
+
+class Job(Msg, type="job"):
+    """A task with a number."""
+
+    n: int
+
+
+def counting(name: str = "billing") -> Agent:
+    """Return an agent that writes one row per job into its own file."""
+    agent = Agent(name)
+
+    @agent.on(Job)
+    def work(job: Job, ctx: Context) -> None:
+        ctx.tx.execute("CREATE TABLE IF NOT EXISTS effects (n)")
+        ctx.tx.execute("INSERT INTO effects VALUES (?)", (job.n,))
+
+    return agent
+
+
+def effects(world: World, name: str = "billing") -> list[int]:
+    """Return the numbers of the jobs that had their effect, in order."""
+    box = world.boxes[name]
+    if not box.db.read("SELECT 1 FROM sqlite_schema WHERE name = 'effects'"):
+        return []
+    return [n for (n,) in box.db.read("SELECT n FROM effects ORDER BY rowid")]
+
+
+def test_a_restored_sender_goes_on_in_a_new_epoch(world: World) -> None:
+    """A sender that lost its newest part is told so by the first push, and what it still holds takes effect once."""
+    shop, _ = world.wired("shop", counting())
+    shop.send("billing", Job(n=1))
+    world.settle()
+    world.shut()
+    world.keep_copy("shop")
+    shop, _ = world.reopen("shop", "billing")
+    shop.send("billing", Job(n=2))
+    world.settle()
+    world.shut()
+    world.restore("shop")
+    shop, billing = world.reopen("shop", "billing")
+    heard: list[str] = []
+    shop.on("forked", lambda event: heard.append(event.name))
+    shop.send("billing", Job(n=3))
+    world.settle()
+
+    assert ["forked"] == heard
+    assert [1, 2, 3] == effects(world)
+    assert 1 == billing.stats()["forks"]
+
+
+def test_a_sender_restored_to_a_waiting_message_does_not_repeat_it(world: World) -> None:
+    """Mail that the older copy holds as pending, and that took effect since, is answered as processed."""
+    shop, _ = world.wired("shop", counting())
+    message = shop.send("billing", Job(n=1))
+    world.shut()
+    world.keep_copy("shop")
+    shop, _ = world.reopen("shop", "billing")
+    world.settle()
+    shop.send("billing", Job(n=2))
+    world.settle()
+    world.shut()
+    world.restore("shop")
+    shop, _ = world.reopen("shop", "billing")
+    shop.send("billing", Job(n=3))
+    world.settle()
+
+    assert [1, 2, 3] == effects(world)
+    assert "acked" == shop.resolve(message)
+
+
+def test_both_clones_of_a_sender_go_on(world: World) -> None:
+    """Two copies of one file both send: each message of either takes effect once, whoever pushes in between."""
+    shop, _ = world.wired("shop", counting())
+    shop.send("billing", Job(n=0))
+    world.settle()
+    world.shut()
+    elsewhere = world.home / "elsewhere"
+    elsewhere.mkdir()
+    shutil.copyfile(world.path("shop"), elsewhere / "shop.db")
+    here, there = world.path("shop"), elsewhere / "shop.db"
+    spare = elsewhere / "spare.db"
+    for n in range(1, 7):
+        shop, _ = world.reopen("shop", "billing")
+        shop.send("billing", Job(n=n))
+        world.settle()
+        world.shut()
+        here.rename(spare)
+        there.rename(here)
+        spare.rename(there)
+    world.reopen("billing")
+
+    assert [0, 1, 2, 3, 4, 5, 6] == effects(world)
+
+
+def test_a_restored_receiver_gets_back_what_the_sender_still_has(world: World) -> None:
+    """A receiver that lost its newest part makes the sender push that part again, and both say so."""
+    shop, _ = world.wired("shop", counting())
+    shop.send("billing", Job(n=1))
+    world.settle()
+    world.shut()
+    world.keep_copy("billing")
+    shop, _ = world.reopen("shop", "billing")
+    lost = [shop.send("billing", Job(n=n)) for n in (2, 3)]
+    world.settle()
+    world.shut()
+    world.restore("billing")
+    shop, _ = world.reopen("shop", "billing")
+    heard: list[object] = []
+    shop.on("peer_rolled_back", heard.append)
+    shop.send("billing", Job(n=4))
+    world.settle()
+
+    assert [1, 2, 3, 4] == effects(world)
+    assert ["acked", "acked"] == [shop.resolve(message) for message in lost]
+    assert 1 == len(heard)
+
+
+def test_a_restored_receiver_gets_back_what_was_acked_early(world: World) -> None:
+    """A message whose outcome overtook the answer to its push is pushed again after a rollback like any other."""
+    shop, billing = world.wired("shop", counting())
+    shop.send("billing", Job(n=1))
+    world.settle()
+    world.shut()
+    world.keep_copy("billing")
+    shop, billing = world.reopen("shop", "billing")
+    shop.send("billing", Job(n=2))
+
+    def early(parcel: Parcel) -> None:
+        world.wire.on_push = lambda _: None
+        world.wire.push_again(parcel)
+        billing.pump()
+
+    world.wire.on_push = early
+    world.settle()
+    world.shut()
+    world.restore("billing")
+    shop, _ = world.reopen("shop", "billing")
+    shop.send("billing", Job(n=3))
+    world.settle()
+
+    assert [1, 2, 3] == effects(world)
+
+
+def test_a_recreated_receiver_gets_everything_retained(world: World) -> None:
+    """A receiver that was deleted and born again is sent all that the sender still has, in order, once."""
+    shop, _ = world.wired("shop", counting())
+    for n in (1, 2):
+        shop.send("billing", Job(n=n))
+        world.settle()
+    world.shut()
+    for path in world.home.glob("billing.db*"):
+        path.unlink()
+    shop, billing = world.reopen("shop", "billing")
+    billing.peers.register("shop", "wire:shop")
+    shop.send("billing", Job(n=3))
+    world.settle()
+
+    assert [1, 2, 3] == effects(world)
+
+
+def test_a_receiver_replaced_under_a_running_sender(world: World) -> None:
+    """A sender that reaches its peer by file notices that the file is another one, and starts over with it."""
+    shop, _ = world.open("shop"), world.open(counting())
+    shop.send("billing", Job(n=1))
+    world.settle()
+    world.boxes.pop("billing").close()
+    for path in world.home.glob("billing.db*"):
+        path.unlink()
+    world.open(counting())
+    shop.send("billing", Job(n=2))
+    for _ in range(3):
+        world.wait(61)
+
+    assert [1, 2] == effects(world)
+
+
+def test_a_delayed_first_parcel_of_an_old_epoch_changes_nothing(world: World) -> None:
+    """Parcel number 1 of an epoch that was left long ago comes again: its frames are known, and nothing is done twice."""
+    shop, billing = world.wired("shop", counting())
+    shop.send("billing", Job(n=1))
+    world.settle()
+    old = world.wire.pushed[0]
+    world.shut()
+    world.keep_copy("shop")
+    shop, _ = world.reopen("shop", "billing")
+    shop.send("billing", Job(n=2))
+    world.settle()
+    world.shut()
+    world.restore("shop")
+    shop, billing = world.reopen("shop", "billing")
+    shop.send("billing", Job(n=3))
+    world.settle()
+    answer = world.wire.push_again(old)
+    shop.send("billing", Job(n=4))
+    world.settle()
+
+    assert ["processed"] == [receipt.state for receipt in answer.receipts]
+    assert [1, 2, 3, 4] == effects(world)
+    assert 1 == old.number
+    assert [] == billing.dead_letters.list()
+
+
+def test_a_delayed_parcel_beyond_the_horizon_is_refused(world: World) -> None:
+    """An old first parcel whose marks are pruned cannot be judged, so it is refused as stale, not done again."""
+    shop, billing = world.wired("shop", counting())
+    shop.send("billing", Job(n=1))
+    world.settle()
+    old = world.wire.pushed[0]
+    world.wait(8 * DAY)
+    billing.tidy()
+    before = billing.db.read("SELECT count(*) FROM processed_messages")
+    # the stream moved on to another epoch in between
+    billing.db.write(lambda tx: tx.run("UPDATE streams SET epoch = 'later', number = 7, last_id = 'x'"))
+    answer = world.wire.push_again(old)
+
+    assert [(0,)] == before
+    assert [("rejected", True)] == [(r.state, (r.reason or "").startswith("stale")) for r in answer.receipts]
+    assert [1] == effects(world)
+
+
+def test_a_stale_question_becomes_a_dead_letter_that_can_be_sent_as_new(world: World) -> None:
+    """A message asked about after the peer forgot it is dead as stale: its own id stays stale, a new one goes through."""
+    shop, billing = world.wired("shop", counting())
+    message = shop.send("billing", Job(n=1))
+    shop.pump()
+    billing._listener.close()  # noqa: SLF001 - nobody answers at billing for long
+    billing.pump()
+    billing.db.write(lambda tx: tx.run("DELETE FROM receipts"))
+    world.clock.forward(8 * DAY)
+    billing.tidy()
+    (billing,) = world.boxes["billing"], 
+    billing._listener.listen("billing", billing._receiver.accept)  # noqa: SLF001
+    world.settle()
+    stale = [letter.reason for letter in shop.dead_letters.list()]
+    shop.dead_letters.replay(message)
+    world.settle()
+    stale += [letter.reason for letter in shop.dead_letters.list()]
+    new = shop.dead_letters.replay(message, as_new=True)
+    world.settle()
+
+    assert ["stale", "stale"] == stale
+    assert new != message
+    assert "acked" == shop.resolve(new)
+    assert [1, 1] == effects(world)
+
+
+def test_the_horizon_of_one_sender_is_not_anothers(world: World) -> None:
+    """An agent's first mail after a long outage is new: what others sent meanwhile says nothing about it."""
+    shop, billing = world.wired("shop", counting())
+    late = world.open("late")
+    late.peers.register("billing", "wire:billing")
+    waiting = late.send("billing", Job(n=1))
+    shop.send("billing", Job(n=2))
+    shop.pump()
+    billing.pump()
+    world.clock.forward(8 * DAY)
+    billing.tidy()
+    world.settle()
+
+    assert [] == late.dead_letters.list()
+    assert "acked" == late.resolve(waiting)
+    assert [2, 1] == effects(world)
+
+
+def test_an_id_of_the_users_does_not_move_the_horizon(world: World) -> None:
+    """Ids that users choose do not sort by time, so forgetting one must not make all younger messages stale."""
+    shop, billing = world.wired("shop", counting())
+    shop.send("billing", Job(n=1), message_id="order-1")
+    world.settle()
+    world.clock.forward(8 * DAY)
+    billing.tidy()
+    other = world.open("other")
+    other.peers.register("billing", "wire:billing")
+    message = other.send("billing", Job(n=2))
+    world.settle()
+
+    assert [] == other.dead_letters.list()
+    assert "acked" == other.resolve(message)
+    assert [1, 2] == effects(world)
+
+
+def test_a_new_message_with_an_id_of_the_users_is_new(world: World) -> None:
+    """A chosen id that sorts before one that was forgotten is still the id of a new message."""
+    shop, billing = world.wired("shop", counting())
+    shop.send("billing", Job(n=1), message_id="order-9")
+    world.settle()
+    world.clock.forward(8 * DAY)
+    billing.tidy()
+    message = shop.send("billing", Job(n=2), message_id="order-8")
+    world.settle()
+
+    assert [] == shop.dead_letters.list()
+    assert "acked" == shop.resolve(message)
+
+
+def test_an_acked_message_does_not_die_by_a_fork(world: World) -> None:
+    """Mail that ended well long ago stays ended well when a fork makes the sender ask about all it retains."""
+    shop, _ = world.wired("shop", counting())
+    message = shop.send("billing", Job(n=1), ttl=60)
+    world.settle()
+    world.clock.forward(120)
+    billing = world.boxes["billing"]
+    billing.db.write(lambda tx: tx.run("UPDATE streams SET epoch = 'of a clone', number = 3, last_id = 'x'"))
+    shop.send("billing", Job(n=2))
+    world.settle()
+
+    assert [] == shop.dead_letters.list()
+    assert "acked" == shop.resolve(message)
+
+
+def test_a_peer_that_always_forks_is_left_alone(world: World) -> None:
+    """A peer that answers every push with 'fork' is rested like any failing peer, not pushed at without end."""
+    shop, _ = world.wired("shop", counting())
+    shop.send("billing", Job(n=1))
+    limit = 50
+
+    def confuse(parcel: Parcel) -> None:
+        if len(world.wire.pushed) > limit:
+            raise world.crash
+        billing = world.boxes["billing"]
+        number = parcel.number
+        billing.db.write(
+            lambda tx: tx.run(
+                "INSERT OR REPLACE INTO streams VALUES ('shop', ?, ?, 'another', 0)", (parcel.epoch, number + 7)
+            )
+        )
+
+    world.wire.on_push = confuse
+    shop.pump()
+
+    assert limit > len(world.wire.pushed)
+
+
+def test_a_given_up_parcel_does_not_fork_its_stream(world: World) -> None:
+    """A parcel given up after it had arrived: what follows is accepted at once, and nothing is reported as a fork."""
+    shop, billing = world.wired("shop", counting(), max_retries=0)
+    given_up = shop.send("billing", Job(n=1))
+    world.wire.on_push = lambda parcel: (world.wire.push_again(parcel), None)[1]
+    world.wire.script = ["error"]
+    shop.pump()
+    world.wire.on_push = lambda _: None
+    shop.send("billing", Job(n=2))
+    world.wait(2)
+
+    assert "dead" == shop.resolve(given_up)
+    assert [1, 2] == effects(world)
+    assert 0 == billing.stats()["forks"]
+
+
+def test_an_expired_parcel_does_not_block_its_stream(world: World) -> None:
+    """A message that expires inside the parcel in flight is buried; its neighbours go on in order."""
+    shop, billing = world.wired("shop", counting())
+    expiring = shop.send("billing", Job(n=1), ttl=10)
+    shop.send("billing", Job(n=2))
+    world.wire.script = ["down"]
+    shop.pump()
+    world.wait(11)
+    shop.send("billing", Job(n=3))
+    world.settle()
+
+    assert "dead" == shop.resolve(expiring)
+    assert [2, 3] == effects(world)
+    assert 0 == billing.stats()["forks"]

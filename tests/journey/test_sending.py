@@ -1,0 +1,316 @@
+"""From send to acked: what the sender's file says at every station, and what happens to receipts that come oddly."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from onceward import Agent, Context, Msg, Reject
+from onceward.parcel import Parcel, Receipt
+
+if TYPE_CHECKING:
+    from tests.journey.conftest import World
+
+
+class Job(Msg, type="job"):
+    """A task with a number."""
+
+    n: int
+
+
+class Result(Msg, type="result"):
+    """What came of a task."""
+
+    n: int
+
+
+def counting(name: str = "billing") -> Agent:
+    """Return an agent that writes one row per job."""
+    agent = Agent(name)
+
+    @agent.on(Job)
+    def work(job: Job, ctx: Context) -> None:
+        ctx.tx.execute("CREATE TABLE IF NOT EXISTS effects (n)")
+        ctx.tx.execute("INSERT INTO effects VALUES (?)", (job.n,))
+
+    return agent
+
+
+def effects(world: World, name: str = "billing") -> list[int]:
+    """Return the numbers of the jobs that had their effect, in order."""
+    box = world.boxes[name]
+    if not box.db.read("SELECT 1 FROM sqlite_schema WHERE name = 'effects'"):
+        return []
+    return [n for (n,) in box.db.read("SELECT n FROM effects ORDER BY rowid")]
+
+
+def test_a_message_is_pending_then_sent_then_acked(world: World) -> None:
+    """The sender's file tells each station: promised, stored by the peer, processed by the peer."""
+    shop, billing = world.wired("shop", counting())
+    message = shop.send("billing", Job(n=1))
+    seen = [shop.resolve(message)]
+
+    shop.pump()
+    seen.append(shop.resolve(message))
+    billing.pump()
+    seen.append(shop.resolve(message))
+
+    assert ["pending", "sent", "acked"] == seen
+    assert [1] == effects(world)
+
+
+def test_a_message_in_a_parcel_is_sending(world: World) -> None:
+    """A message whose push has not been answered stands as sending, before and after a restart."""
+    shop, _ = world.wired("shop", counting())
+    message = shop.send("billing", Job(n=1))
+    world.wire.script = ["down"]
+    shop.pump()
+
+    assert "sending" == shop.resolve(message)
+    shop, _ = world.reopen("shop", "billing")
+    assert "sending" == shop.resolve(message)
+
+
+def test_a_rolled_back_send_never_leaves(world: World) -> None:
+    """A message is undone with the transaction that promised it, though its id was known already."""
+    shop, _ = world.wired("shop", counting())
+
+    def fail() -> str:
+        with shop.begin() as tx:
+            message = tx.send("billing", Job(n=1))
+            with pytest.raises(ZeroDivisionError), shop.begin() as inner:
+                inner.send("billing", Job(n=2))
+                raise ZeroDivisionError
+            tx.execute("CREATE TABLE mine (id)")
+            tx.execute("INSERT INTO mine VALUES (?)", (message,))
+            return message
+
+    kept = fail()
+    world.settle()
+
+    assert [1] == effects(world)
+    assert "acked" == shop.resolve(kept)
+
+
+def test_an_early_receipt_counts(world: World) -> None:
+    """The peer's word that it processed a message holds, though the answer to the push is still under way."""
+    shop, billing = world.wired("shop", counting())
+    message = shop.send("billing", Job(n=1))
+
+    def early(parcel: Parcel) -> None:
+        world.wire.on_push = lambda _: None
+        world.wire.push_again(parcel)
+        billing.pump()
+
+    world.wire.on_push = early
+    shop.pump()
+
+    assert "acked" == shop.resolve(message)
+    assert [1] == effects(world)
+
+
+def test_a_late_answer_does_not_downgrade(world: World) -> None:
+    """A message that is acked stays acked when the answer 'stored' of its own push comes after the outcome."""
+    shop, billing = world.wired("shop", counting())
+    message = shop.send("billing", Job(n=1))
+    world.wire.script = ["lost"]
+    shop.pump()
+    billing.pump()
+    before = shop.resolve(message)
+    world.wait(2)
+
+    assert ("acked", "acked") == (before, shop.resolve(message))
+    assert [1] == effects(world)
+
+
+def test_a_receipt_told_twice_counts_once(world: World) -> None:
+    """The same outcome delivered again changes neither the message nor the totals."""
+    shop, _ = world.wired("shop", counting())
+    message = shop.send("billing", Job(n=1))
+    world.settle()
+    before = shop.stats()
+    again = Parcel(
+        sender="billing", recipient="shop", epoch="", number=0, previous="", receipts=(Receipt(message, "processed"),) * 2
+    )
+    world.wire.push_again(again)
+
+    assert before == shop.stats()
+
+
+def test_a_receipt_of_somebody_else_counts_nothing(world: World) -> None:
+    """Only the recipient can end a message: another agent's receipt for its id is passed over."""
+    shop, _ = world.wired("shop", counting())
+    message = shop.send("billing", Job(n=1))
+    shop.pump()
+    world.wire.push_again(
+        Parcel(sender="thief", recipient="shop", epoch="", number=0, previous="", receipts=(Receipt(message, "processed"),))
+    )
+
+    assert "sent" == shop.resolve(message)
+
+
+def test_a_receipt_for_a_dead_letter_is_noted(world: World) -> None:
+    """An outcome that comes after we gave a message up is written beside its dead letter, and revives nothing."""
+    shop, billing = world.wired("shop", counting(), max_retries=0)
+    message = shop.send("billing", Job(n=1))
+    world.wire.on_push = lambda parcel: (world.wire.push_again(parcel), None)[1]
+    world.wire.script = ["error"]
+    shop.pump()
+    world.wire.on_push = lambda _: None
+    before = shop.resolve(message)
+    world.settle()
+    letter = shop.dead_letters.get(message)
+
+    assert ("dead", "dead") == (before, shop.resolve(message))
+    assert letter is not None
+    assert ("max_retries_exceeded", "processed") == (letter.reason, letter.late)
+    assert [1] == effects(world)
+    assert [] == billing.check()
+
+
+def test_a_lost_answer_means_the_same_parcel_and_no_second_effect(world: World) -> None:
+    """A sender that died between the peer's commit and its own pushes the same parcel; the peer finds nothing new."""
+    shop, billing = world.wired("shop", counting())
+    ids = shop.send_many([("billing", Job(n=n)) for n in range(3)])
+    world.wire.script = ["died"]
+    with pytest.raises(world.crash):
+        shop.pump()
+    billing.pump()
+    shop, billing = world.reopen("shop", "billing")
+    world.wait(61)
+
+    first, second = [parcel for parcel in world.wire.pushed if parcel.frames]
+    assert (first.epoch, first.number, first.frames) == (second.epoch, second.number, second.frames)
+    assert [0, 1, 2] == effects(world)
+    assert ["acked"] * 3 == [shop.resolve(message) for message in ids]
+    assert 3 == billing.stats()["duplicates"]
+
+
+def test_a_stored_parcel_survives_a_restart(world: World) -> None:
+    """What was packed before a crash is pushed as it was packed, though newer mail came in between."""
+    shop, _ = world.wired("shop", counting())
+    old = shop.send_many([("billing", Job(n=n)) for n in range(2)])
+    world.wire.script = ["cut"]
+    with pytest.raises(world.crash):
+        shop.pump()
+    shop, _ = world.reopen("shop", "billing")
+    shop.send("billing", Job(n=2), priority="critical")
+    world.wait(61)
+
+    assert old == [carried.id for carried in world.wire.pushed[1].frames]
+    assert [0, 1, 2] == effects(world)
+
+
+def test_a_dead_message_is_failed_at_the_sender(world: World) -> None:
+    """A message that the peer buried ends failed here, with the peer's reason."""
+    agent = Agent("billing")
+
+    @agent.on(Job)
+    def refuse(job: Job) -> None:
+        raise Reject(f"no {job.n}")
+
+    shop, billing = world.wired("shop", agent)
+    message = shop.send("billing", Job(n=1))
+    world.settle()
+
+    assert "failed" == shop.resolve(message)
+    assert [("rejected", "no 1")] == [(letter.reason, letter.last_error) for letter in billing.dead_letters.list()]
+
+
+def test_an_ack_timeout_asks_with_the_same_id(world: World) -> None:
+    """A message that is stored but not handled is asked about again and again; the peer still has it and says so."""
+    shop, billing = world.open("shop"), world.open("billing")
+    shop.peers.register("billing", "wire:billing")
+    message = shop.send("billing", Job(n=1))
+    for _ in range(30):
+        world.wait(31)
+
+    assert {message} == set(world.wire.ids)
+    assert 31 == len(world.wire.ids)
+    assert "sent" == shop.resolve(message)
+    assert (1, 30) == (billing.stats()["inbox_pending"], billing.stats()["duplicates"])
+
+
+def test_asking_does_not_spend_the_budget(world: World) -> None:
+    """A message whose peer kept answering 'I still have it' is not given up by the first failing push after that."""
+    shop, _ = world.open("shop", max_retries=3), world.open("billing")
+    shop.peers.register("billing", "wire:billing")
+    message = shop.send("billing", Job(n=1))
+    for _ in range(6):
+        world.wait(31)
+    world.wire.script = ["error"]
+    world.wait(31)
+
+    assert [] == shop.dead_letters.list()
+    assert shop.resolve(message) in {"pending", "sending", "sent"}
+
+
+def test_custody_stays_where_the_peer_is_weaker(world: World) -> None:
+    """The word of a peer whose commits do not survive power loss ends nothing, however it comes back."""
+    shop = world.open("shop")
+    world.open(counting(), durability="fast")
+    world.settle()
+    message = shop.send("billing", Job(n=1))
+    world.settle()
+
+    assert [1] == effects(world)
+    assert "sent" == shop.resolve(message)
+
+
+def test_a_weaker_peer_may_be_trusted(world: World) -> None:
+    """With accept_weaker the word of such a peer counts."""
+    shop = world.open("shop", accept_weaker=True)
+    world.open(counting(), durability="fast")
+    message = shop.send("billing", Job(n=1))
+    world.settle()
+
+    assert "acked" == shop.resolve(message)
+
+
+def test_a_message_with_an_id_of_its_own_can_be_withdrawn(world: World) -> None:
+    """A message that never left can be cancelled, whoever minted its id."""
+    shop, _ = world.wired("shop", counting())
+    minted = shop.send("billing", Job(n=1), delay=60)
+    given = shop.send("billing", Job(n=2), delay=60, message_id="order-2")
+
+    assert [True, True] == [shop.cancel(minted), shop.cancel(given)]
+
+
+def test_withdrawing_a_request_ends_its_ticket(world: World) -> None:
+    """Nobody waits for the reply to a request that was cancelled."""
+    shop, _ = world.wired("shop", counting())
+    ticket = shop.request("billing", Job(n=1), delay=60)
+
+    assert shop.cancel(ticket.id)
+    assert 0 == shop.stats()["tickets_open"]
+
+
+def test_the_same_id_is_the_same_message(world: World) -> None:
+    """Sending again with an id after an unknown outcome gives one message and one effect, even after it was handled."""
+    shop, _ = world.wired("shop", counting())
+    first = shop.send("billing", Job(n=1), message_id="order-1")
+    world.settle()
+    second = shop.send("billing", Job(n=1), message_id="order-1")
+    world.settle()
+
+    assert first == second
+    assert [1] == effects(world)
+
+
+def test_a_reply_comes_back(world: World) -> None:
+    """What a handler returns is sent to whoever sent the message, tied to it."""
+    agent = Agent("billing")
+
+    @agent.on(Job)
+    def work(job: Job) -> Result:
+        return Result(n=job.n + 1)
+
+    shop, _ = world.wired("shop", agent)
+    message = shop.send("billing", Job(n=1))
+    world.settle()
+    reply = shop.receive(Result)
+
+    assert reply is not None
+    assert (Result(n=2), message, message) == (reply.body, reply.causation_id, reply.correlation_id)
+    reply.ack()

@@ -1,0 +1,22 @@
+"""What the tests of words share: a frame's text around any body, as a send would write it."""
+
+from collections.abc import Callable
+
+import pytest
+
+from onceward.frame import Envelope, cast, mould
+from onceward.payload import encode
+
+Write = Callable[..., str]
+
+
+@pytest.fixture(scope="session")
+def write() -> Write:
+    """Return the call that writes a frame from *a* to *b* as ``send`` does."""
+
+    def composed(body: object = None, *, created_at: int = 1_767_225_600_123, **attributes: object) -> str:
+        payload = encode(body)
+        envelope = Envelope(**{"sender": "a", "recipient": "b", "type": payload.type, "media": payload.media} | attributes)  # type: ignore[arg-type]
+        return cast(mould(envelope), "0190-1", created_at, payload.text)
+
+    return composed
