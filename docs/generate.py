@@ -23,6 +23,7 @@ import onceward
 from onceward import errors, events, lifecycle, settings
 
 ROOT = Path(__file__).resolve().parents[1]
+SOURCE = ROOT / "src" / "onceward"
 
 ROOMS = {
     "The postbox": "Postbox Session Transaction Message Ticket",
@@ -37,9 +38,14 @@ ROOMS = {
 BUILT = ("Postbox", "AsyncPostbox", "Agent", "Retry", "Reject", "Drop", "Settings")
 """What users build themselves; everything else is handed to them."""
 HIDDEN = {
-    "Session": "over sending outlook receive_any", "Agent": "find", "Transaction": "put finish", "Context": "close replied cancel", "Postbox": "db settings",
-    "Message": "settled", "AsyncSession": "outlook",
-}  # fmt: skip
+    "Agent": "find",
+    "AsyncSession": "outlook",
+    "Context": "cancel close replied",
+    "Message": "settled",
+    "Postbox": "db settings",
+    "Session": "outlook over receive_any sending",
+    "Transaction": "finish put",
+}
 """What one room of the house offers another."""
 
 LIMITS = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
@@ -56,6 +62,7 @@ def pages() -> dict[str, str]:
         "events.md": events_page(),
         "frame.md": shapes.frame_page(),
         "lifecycle.md": lifecycle_page(),
+        "rooms.md": rooms_page(),
         "lifecycle-inbox.svg": statechart.draw(lifecycle.INBOX, statechart.INBOX, "States of an inbox row"),
         "lifecycle-outbox.svg": statechart.draw(lifecycle.OUTBOX, statechart.OUTBOX, "States of an outbox row"),
         "schema.md": shapes.schema_page(meanings),
@@ -223,6 +230,26 @@ def lifecycle_page() -> str:
 def _moves(moves: dict[tuple[str, str], str]) -> str:
     rows = [(str(number), code(start), code(end), why) for number, ((start, end), why) in enumerate(moves.items(), start=1)]
     return table(("", "from", "to", "when"), *rows)
+
+
+def rooms_page() -> str:
+    """Return the page of the house: every file by floor, with the first line of its docstring."""
+    source = (ROOT / "tests" / "house" / "test_floors.py").read_text(encoding="utf-8")
+    floors: dict[str, str] = readers.constant(source, "FLOORS")
+    parts = ["Every file of the source by its floor, lowest first. Why it is so: [the house](../explanation/house.md)."]
+    for floor, listed in floors.items():
+        files = [file for entry in listed.split() for file in _files(entry)]
+        rows = [("room", "what it is for"), *((code(_room(file)), readers.first_line(file)) for file in files)]
+        parts += [f"## {floor}", table(*rows)]
+    return page("Rooms", *parts)
+
+
+def _files(entry: str) -> list[Path]:
+    return sorted((SOURCE / entry).rglob("*.py")) if entry.endswith("/") else [SOURCE / f"{entry}.py"]
+
+
+def _room(file: Path) -> str:
+    return file.relative_to(SOURCE).with_suffix("").as_posix().removesuffix("/__init__")
 
 
 def has_command() -> bool:

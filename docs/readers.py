@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
+from typing import Any
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 RAISES = re.compile(r"^Raises:\n+(?P<rest>.*)", re.MULTILINE | re.DOTALL)
@@ -156,3 +158,16 @@ def result(item: Function) -> str:
 def prose(text: str) -> str:
     """Return the text of a docstring as Markdown."""
     return inspect.cleandoc(text).replace("``", "`")
+
+
+def first_line(file: Path) -> str:
+    """Return what a file promises in the first line of its docstring."""
+    return prose(ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "").partition("\n")[0]
+
+
+def constant(source: str, name: str) -> Any:
+    """Return the value that *source* gives to *name*, without running it."""
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
+            return ast.literal_eval(node.value)
+    raise KeyError(name)

@@ -165,7 +165,7 @@ def relations(con: apsw.Connection, kind: str) -> list[str]:
 def described(text: str) -> dict[str, dict[str, str]]:
     """Return what schema/README.md says: by table and column, the sentence on the table itself under ''."""
     found: dict[str, dict[str, str]] = {}
-    for part in re.split(r"^### ", text, flags=re.MULTILINE)[1:]:
+    for part in re.split(r"^### ", text.replace("../docs/reference/", ""), flags=re.MULTILINE)[1:]:
         name, _, rest = part.partition("\n")
         listed = dict(re.findall(r"^- `(\w+)`: (.+)\.$", rest, flags=re.MULTILINE))
         found[name.strip()] = {"": rest.strip().partition("\n")[0]} | listed

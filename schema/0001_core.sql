@@ -242,7 +242,7 @@ BEGIN
     SELECT RAISE(ABORT, 'onceward:illegal_transition');
 END;
 
-CREATE TRIGGER outbox_frame_guard BEFORE UPDATE OF seq, id, recipient, frame ON outbox
+CREATE TRIGGER outbox_frame_guard BEFORE UPDATE OF seq, rowid, oid, _rowid_, id, recipient, frame ON outbox
 BEGIN
     SELECT RAISE(ABORT, 'onceward:frame_is_immutable');
 END;
@@ -260,7 +260,7 @@ BEGIN
     SELECT RAISE(ABORT, 'onceward:illegal_transition');
 END;
 
-CREATE TRIGGER inbox_frame_guard BEFORE UPDATE OF seq, id, sender, frame ON inbox
+CREATE TRIGGER inbox_frame_guard BEFORE UPDATE OF seq, rowid, oid, _rowid_, id, sender, frame ON inbox
 BEGIN
     SELECT RAISE(ABORT, 'onceward:frame_is_immutable');
 END;

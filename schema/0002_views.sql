@@ -83,16 +83,27 @@ CREATE TRIGGER send_insert INSTEAD OF INSERT ON send
 BEGIN
     SELECT CASE
         WHEN NEW.recipient IS NULL OR NOT (NEW.recipient GLOB '[A-Za-z0-9]*') OR NEW.recipient GLOB '*[^A-Za-z0-9._-]*'
-          OR length(NEW.recipient) > 128 OR lower(NEW.recipient) IN ('all', 'broadcast')
+          OR length(NEW.recipient) > 128 OR instr(NEW.recipient, char(0)) OR lower(NEW.recipient) IN ('all', 'broadcast')
             THEN RAISE(ABORT, 'onceward:recipient is no agent name')
-        WHEN NEW.type IS NULL OR length(NEW.type) NOT BETWEEN 1 AND 256 THEN RAISE(ABORT, 'onceward:type is missing')
+        WHEN NEW.type IS NULL OR length(NEW.type) NOT BETWEEN 1 AND 256 OR NEW.type GLOB '*[' || char(1) || '-' || char(31) || ']*'
+            THEN RAISE(ABORT, 'onceward:type must be 1 to 256 printable characters')
+        WHEN length(NEW.session) NOT BETWEEN 1 AND 256 THEN RAISE(ABORT, 'onceward:session must be 1 to 256 characters')
+        WHEN length(NEW.topic) NOT BETWEEN 1 AND 256 OR NEW.topic GLOB '*[*#]*' OR NEW.topic GLOB '.*' OR NEW.topic GLOB '*.' OR NEW.topic GLOB '*..*'
+            THEN RAISE(ABORT, 'onceward:topic must be dotted, without empty segments or wildcards')
+        WHEN length(NEW.key) NOT BETWEEN 1 AND 256 THEN RAISE(ABORT, 'onceward:key must be 1 to 256 characters')
+        WHEN length(NEW.ordering_key) NOT BETWEEN 1 AND 256 THEN RAISE(ABORT, 'onceward:ordering_key must be 1 to 256 characters')
+        WHEN length(NEW.correlation_id) NOT BETWEEN 1 AND 256 THEN RAISE(ABORT, 'onceward:correlation_id must be 1 to 256 characters')
         WHEN NEW.body IS NOT NULL AND NOT json_valid(NEW.body) THEN RAISE(ABORT, 'onceward:body is not JSON')
         WHEN length(CAST(NEW.body AS BLOB)) > 1048576 THEN RAISE(ABORT, 'onceward:body is too large')
         WHEN NEW.priority IS NOT NULL AND NEW.priority NOT IN ('critical', 'urgent', 'high', 'normal', 'low', 'background')
             THEN RAISE(ABORT, 'onceward:priority is unknown')
         WHEN NEW.id IS NOT NULL AND (length(NEW.id) NOT BETWEEN 1 AND 128 OR NEW.id GLOB '*[^A-Za-z0-9._:-]*')
             THEN RAISE(ABORT, 'onceward:id is malformed')
-        WHEN NEW.ttl < 0 OR NEW.delay < 0 THEN RAISE(ABORT, 'onceward:ttl and delay are seconds, not negative')
+        WHEN NEW.ttl IS NOT NULL AND (typeof(NEW.ttl) NOT IN ('integer', 'real') OR NEW.ttl NOT BETWEEN 0 AND 1e10)
+          OR NEW.delay IS NOT NULL AND (typeof(NEW.delay) NOT IN ('integer', 'real') OR NEW.delay NOT BETWEEN 0 AND 1e10)
+            THEN RAISE(ABORT, 'onceward:ttl and delay are seconds, not negative')
+        WHEN EXISTS (SELECT 1 FROM outbox WHERE id = NEW.id OR (recipient = NEW.recipient AND key = NEW.key))
+            THEN RAISE(ABORT, 'onceward:id or key is known')  -- a conflict clause of the outer INSERT must not reach the inner one
         END;
     INSERT INTO peers (name, epoch)
     SELECT NEW.recipient, lower(hex(randomblob(16)))
@@ -104,16 +115,16 @@ BEGIN
            v.at,
            json_set(
                json_patch('{}', json_object(
-                   'specversion', '1.0', 'id', v.id, 'source', 'urn:onceward:' || i.agent, 'type', NEW.type,
-                   'time', strftime('%Y-%m-%dT%H:%M:%fZ', v.at / 1000.0, 'unixepoch'), 'recipient', NEW.recipient,
-                   'session', coalesce(NEW.session, 'default'), 'priority', v.rank, 'topic', NEW.topic,
-                   'partitionkey', NEW.ordering_key, 'correlationid', NEW.correlation_id, 'idempotencykey', NEW.key,
+                   'specversion', '1.0', 'id', v.id, 'source', 'urn:onceward:' || i.agent, 'type', CAST(NEW.type AS TEXT),
+                   'time', strftime('%Y-%m-%dT%H:%M:%fZ', v.at / 1000.0, 'unixepoch'), 'recipient', CAST(NEW.recipient AS TEXT),
+                   'session', CAST(coalesce(NEW.session, 'default') AS TEXT), 'priority', v.rank, 'topic', CAST(NEW.topic AS TEXT),
+                   'partitionkey', CAST(NEW.ordering_key AS TEXT), 'correlationid', CAST(NEW.correlation_id AS TEXT), 'idempotencykey', CAST(NEW.key AS TEXT),
                    'expirytime', CASE WHEN NEW.ttl IS NOT NULL
                        THEN strftime('%Y-%m-%dT%H:%M:%fZ', (v.at + CAST(NEW.ttl * 1000 AS INTEGER)) / 1000.0, 'unixepoch') END,
                    'datacontenttype', 'application/json')),
                '$.data', json(coalesce(NEW.body, 'null')))
       FROM identity AS i,
-           (SELECT max(coalesce(NEW.id, m.id)) AS id, max(m.at) AS at,
+           (SELECT max(CAST(coalesce(NEW.id, m.id) AS TEXT)) AS id, max(m.at) AS at,
                    max(CASE NEW.priority WHEN 'critical' THEN 0 WHEN 'urgent' THEN 1 WHEN 'high' THEN 1 WHEN 'low' THEN 3 WHEN 'background' THEN 4 ELSE 2 END) AS rank
               FROM (SELECT max(substr(n.ms, 1, 8) || '-' || substr(n.ms, 9, 4) || '-7' || substr(n.dice, 1, 3) || '-'
                                || substr('89ab', 1 + (n.die & 3), 1) || substr(n.dice, 4, 3) || '-' || substr(n.dice, 7, 12)) AS id,

@@ -130,7 +130,7 @@ def mapped(error: BaseException, path: Path | str = "") -> BaseException:
             return StoreCorrupt(f"{path}: text that is no UTF-8 ({error.reason}); recover a copy of the file")
         case apsw.ReadOnlyError() | apsw.CantOpenError() | apsw.PermissionsError() | apsw.AuthError():
             return ReadOnlyStore(f"{path}: {error}; check permissions of the file and its folder")
-        case apsw.IOError() | apsw.NoMemError() | apsw.ProtocolError():
+        case apsw.IOError() | apsw.NoMemError() | apsw.ProtocolError() | apsw.ConnectionClosedError():
             return StoreFault(f"{path}: {error}; nothing was written, check the disk and try again")
         case apsw.ConstraintError() if MARK in str(error):
             return _raised(str(error).partition(MARK)[2])

@@ -16,7 +16,7 @@ import apsw
 from onceward import guard, migrate
 from onceward.clock import Clock, Millis, SystemClock
 from onceward.connect import Patience, check_version, connect, harden, mapped
-from onceward.errors import StoreClosed, StoreCorrupt, StoreFault, StoreUnusable, WrongAgent
+from onceward.errors import ForkedProcess, StoreClosed, StoreCorrupt, StoreFault, StoreUnusable, WrongAgent
 from onceward.ids import new_token
 from onceward.names import agent_name
 from onceward.parcel import Durability
@@ -46,10 +46,14 @@ UPDATE peers
    SET epoch = lower(hex(randomblob(16))), generation = generation + 1, number = 0, last_id = '', parcel = NULL,
        again_seq = coalesce((SELECT max(seq) FROM outbox), 0)
 """
+LIMIT: Final = "UPDATE identity SET max_pending = ?"
+LEVEL: Final = "UPDATE identity SET durability = ?"
 TICK: Final = "UPDATE identity SET clock_at = max(clock_at, ?)"
 
 _registry: dict[tuple[guard.FileKey, str], Database] = {}
 _registry_lock = RLock()
+_inherited: set[guard.FileKey] = set()
+"""Files that were open when this process was forked off: SQLite here believes to hold locks on them that it has not."""
 
 
 class Database:
@@ -112,12 +116,17 @@ class Database:
             found = None if key is None else _registry.get((key, vfs or ""))
             if found is None:
                 found = cls._first(real, agent, chosen, clock or SystemClock(), vfs)
-            found._refuse_other(agent)
+            else:
+                found._refuse_other(agent)
+                found._adopt(chosen, clock)
             found._users += 1
             return found  # type: ignore[return-value]  # the registry holds what cls made
 
     @classmethod
     def _first(cls, real: Path, agent: str | None, settings: Settings, clock: Clock, vfs: str | None) -> Database:
+        if guard.file_key(real) in _inherited:
+            msg = f"{real} was open when this process forked: start children by spawn, or fork before opening"
+            raise ForkedProcess(msg)
         guard.prepare(real, allow_network=settings.network_filesystem)
         if not any(_lies_at(con, real) for con in apsw.connections()):
             guard.refuse_foreign(real)
@@ -126,6 +135,21 @@ class Database:
         assert key is not None  # noqa: S101 - it is open
         _registry[(key, vfs or "")] = made
         return made
+
+    def _adopt(self, settings: Settings, clock: Clock | None) -> None:
+        """Let a second opener's explicit settings hold: the first may have been a neighbour that only delivered."""
+        given = settings.model_fields_set
+        if clock is not None:
+            self.clock = clock
+        if "busy_timeout" in given:
+            self._writer.timeout = max(self._writer.timeout, settings.busy_timeout)
+        if "max_pending" in given:
+            self.write(lambda tx: tx.run(LIMIT, (settings.max_pending,)))
+        if "durability" in given and settings.durability != self.durability:
+            self.durability = settings.durability
+            self.write(lambda tx: tx.run(LEVEL, (settings.durability,)))
+            with self._writer.exclusive() as handle:
+                handle.execute(f"PRAGMA synchronous = {'full' if self.durability == 'safe' else 'normal'}")
 
     # -- opening ----------------------------------------------------------------------------
 
@@ -257,12 +281,13 @@ class Database:
         return mapped(error, self.path)
 
     def _drop(self) -> None:
-        for con in (self._con, self._reader):
-            if con is not None:
-                with suppress(apsw.Error):
-                    con.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-                    con.close(force=True)
-        self._con = self._reader = None
+        with self._reading:
+            for con in (self._con, self._reader):
+                if con is not None:
+                    with suppress(apsw.Error):
+                        con.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+                        con.close(force=True)
+            self._con = self._reader = None
 
     # -- what the rest of the house uses ------------------------------------------------------
 
@@ -307,6 +332,7 @@ class Database:
 
     def checkpoint(self, *, truncate: bool) -> tuple[int, int]:
         """Move WAL pages into the file; return (pages in the WAL, pages moved), -1 where a reader was in the way."""
+        self._writer.check()
         with self._reading:
             if self._reader is None:
                 return -1, -1
@@ -329,7 +355,7 @@ class Database:
             return
         with _registry_lock:
             self._users -= 1
-            if self._users > 0 or (self._con is None and self._reader is None):
+            if self._users != 0:
                 return
             with suppress(StoreClosed):
                 self._writer.close()
@@ -357,6 +383,7 @@ def _keep_for_the_parent() -> None:
     # A forked child must not close the parent's handles, not even when its interpreter ends.
     import ctypes  # noqa: PLC0415 - paid by forks only
 
+    _inherited.update(key for key, _ in _registry)
     for database in _registry.values():
         for con in (database._con, database._reader):  # noqa: SLF001 - this module's own class
             if con is not None:

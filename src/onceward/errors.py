@@ -115,7 +115,7 @@ class StoreClosed(StoreError):
 
 
 class ForkedProcess(StoreClosed):
-    """The postbox was opened before fork(): open it in the child, or start children by spawn."""
+    """The file was open when the process forked: start children by spawn, or fork before opening."""
 
 
 class SendError(OncewardError):

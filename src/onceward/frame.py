@@ -124,7 +124,7 @@ RESERVED_ATTRIBUTES: Final = frozenset(Frame.model_fields)
 
 def check_extension(name: str, value: object) -> None:
     """Raise InvalidMessage unless *name* and *value* may be an extension attribute of a frame."""
-    if EXTENSION.fullmatch(name) is None:
+    if not isinstance(name, str) or EXTENSION.fullmatch(name) is None:
         msg = f"header {name!r} must be 1 to 20 lower-case letters and digits"
         raise InvalidMessage(msg)
     if (isinstance(value, str) and (value.isprintable() or not value)) or value is True or value is False:

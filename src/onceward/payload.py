@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from dataclasses import is_dataclass
 from functools import lru_cache
@@ -65,7 +64,7 @@ def encode(body: object) -> Payload:
         if "NaN" in text or "Infinity" in text:
             json.loads(text, parse_constant=_refuse_constant)
         if len(text) > SHALLOW:
-            from_json(text)  # the reader's own limits on depth and on the length of numbers
+            from_json(f"[{text}]")  # the reader's own limits on depth and on the length of numbers
     except (PydanticSerializationError, ValueError, RecursionError) as error:
         msg = f"body of type {type(body).__name__} cannot be written as JSON: {error}"
         raise InvalidMessage(msg) from error
@@ -110,7 +109,7 @@ def decode(data: Any, base64_text: str | None, wanted: Any) -> Any:
         if wanted is None or wanted is Any or wanted is object:
             return value
         return _validated(value, wanted)
-    except (ValidationError, binascii.Error) as error:
+    except ValueError as error:  # ValidationError and binascii.Error are
         msg = f"body does not fit {getattr(wanted, '__name__', wanted)}: {error}"
         raise InvalidMessage(msg) from error
 

@@ -31,7 +31,7 @@ PROLONG: Final = "UPDATE peers SET lease_at = :until WHERE name = :name AND toke
 STORE: Final = "UPDATE peers SET parcel = :parcel, lease_at = :until WHERE name = :name AND token = :token AND owner = :owner"
 ADVANCE: Final = """
 UPDATE peers
-   SET number = number + 1, last_id = :last_id, parcel = NULL, failures = 0, due_at = NULL, last_error = NULL, seen_at = :now,
+   SET number = :number, last_id = :last_id, parcel = NULL, failures = 0, due_at = NULL, last_error = NULL, seen_at = :now,
        successes = CASE breaker WHEN 'half_open' THEN successes + 1 ELSE 0 END,
        breaker = CASE WHEN breaker = 'half_open' AND successes + 1 < :needed THEN 'half_open' ELSE 'closed' END
  WHERE name = :name AND token = :token AND owner = :owner
@@ -114,7 +114,9 @@ def prolong(tx: Tx, held: Lease, *, until: Millis) -> None:
 
 def advance(tx: Tx, held: Lease, last_id: str, settings: Settings) -> tuple[Lease, bool]:
     """Note that the parcel arrived; return the lease for the next one, and whether the breaker closed by it."""
-    found = tx.rows(ADVANCE, held.fence | {"last_id": last_id, "now": tx.now, "needed": settings.breaker_successes})
+    found = tx.rows(
+        ADVANCE, held.fence | {"number": held.number + 1, "last_id": last_id, "now": tx.now, "needed": settings.breaker_successes}
+    )
     _proved(len(found), held)
     closed = held.breaker != "closed" and found[0][0] == "closed"
     after = replace(

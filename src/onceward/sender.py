@@ -147,7 +147,7 @@ class Sender:
             made = self._mould(session, to, kind, media, options, now)
         message_id = self._ids() if options.message_id is None else _message_id(options.message_id)
         text = cast(made.shared, message_id, now, body_text)
-        due_at = None if not options.delay else now + _millis("delay", options.delay)
+        due_at = None if options.delay is None or options.delay == 0 else now + _millis("delay", options.delay)
         values = (
             message_id,
             to,
@@ -178,7 +178,7 @@ class Sender:
         return made
 
     def _check_recipient(self, to: str) -> None:
-        if to in self._good:
+        if isinstance(to, str) and to in self._good:
             return
         agent_name(to)
         if not (self._settings.hold_unknown or self._known(to)):

@@ -19,7 +19,6 @@ from pathlib import Path
 from threading import Lock, Thread
 from typing import Final, Literal
 
-from onceward.errors import OncewardError
 from onceward.guard import file_key
 from onceward.ids import new_token
 
@@ -203,7 +202,7 @@ class Watcher:
         with self._lock:
             due = [(bell, version) for bell, (version, every) in self._bells.items() if every > 0]
         for bell, version in due:
-            with suppress(OncewardError):
+            with suppress(Exception):  # one file's trouble must not deafen the others
                 number = version()
                 if self._versions.get(bell, number) != number:
                     bell.ring_here()

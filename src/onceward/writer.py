@@ -84,7 +84,7 @@ class Writer:
     """The turnstile in front of one database's writing connection."""
 
     def __init__(self, store: Store, timeout: float) -> None:
-        self._store, self._timeout = store, timeout
+        self._store, self.timeout = store, timeout
         self._mutex = Lock()
         self._queue: deque[_Job[Any]] = deque()
         self._taken = False
@@ -176,6 +176,15 @@ class Writer:
         self._rollback()
         self._leave()
 
+    @contextmanager
+    def exclusive(self) -> Iterator[Handle]:
+        """Lend the connection outside of any transaction, for settings of its own."""
+        deadline = self._enter(_Job(None))
+        try:
+            yield self._store.handle(deadline)
+        finally:
+            self._leave()
+
     def park(self) -> None:
         """Let no thread join the open transaction until somebody adopts it."""
         self._owner = 0
@@ -195,16 +204,17 @@ class Writer:
     def _enter(self, job: _Job[Any]) -> float:
         """Return with the turn, or with the job done by somebody else."""
         self.check()
-        deadline = time.monotonic() + self._timeout
+        deadline = time.monotonic() + self.timeout
         with self._mutex:
             if not self._taken:
+                self.check()
                 self._taken = True
                 return deadline
             gate = job.gate = Lock()
             gate.acquire()
             self._queue.append(job)
         try:
-            if not gate.acquire(timeout=self._timeout):
+            if not gate.acquire(timeout=self.timeout):
                 self._give_up(job)
         except BaseException:
             self._abandon(job)
@@ -217,7 +227,7 @@ class Writer:
     def check(self) -> None:
         """Raise ForkedProcess or StoreClosed where nothing may be done any more."""
         if os.getpid() != self._pid:
-            msg = "this postbox was opened before fork(): open it anew in the child"
+            msg = "this postbox was opened before fork(): open it in processes started by spawn, or fork before opening"
             raise ForkedProcess(msg)
         if self._closed:
             msg = "the postbox is closed: open it again"
@@ -296,6 +306,9 @@ class Writer:
             return
         for job in batch:
             self._attempt(job, tx, nested=len(batch) > 1)
+            if job is not batch[0] and isinstance(job.error, KeyboardInterrupt):
+                self._interrupt, job.error = job.error, None  # meant for this thread, not for the job's caller
+                self._attempt(job, tx, nested=True)
             if not tx.alive:
                 self._end()
                 self._fail(batch, job.error)
@@ -370,13 +383,15 @@ class Writer:
 
     def _repeat(self, job: _Job[Any], first: BaseException, *, certain: bool) -> None:
         try:
-            tx = self._begin(time.monotonic() + self._timeout)
+            tx = self._begin(time.monotonic() + self.timeout)
         except BaseException as error:  # noqa: BLE001 - told to the caller
             job.error = error if certain else _unknown(job, first)
             return
         self._attempt(job, tx, nested=False)
         if job.error is not None or not tx.alive:
             self._rollback()
+            if job.error is None or not certain:  # it may have failed because the first commit happened after all
+                job.error = _unknown(job, job.error or first)
             return
         failed, certain = self._try_commit()
         if failed is not None:

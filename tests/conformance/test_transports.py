@@ -7,7 +7,7 @@ from onceward.frame import Frame
 from onceward.parcel import Receipt
 from onceward.receiver import Receiver
 from onceward.testing.conformance import TransportConformance
-from onceward.testing.line import MAX_BODY, MAX_INBOX, FarEnd
+from onceward.testing.line import LIMITS, FarEnd
 from onceward.transport import Transport
 from onceward.transports.file import FileTransport, Opened
 from onceward.transports.function import FunctionTransport
@@ -68,4 +68,4 @@ class TestAsyncFunction(TransportConformance):
 
 def _open_file(path: Path, agent: str) -> Opened:
     db = Database.open(path, agent=agent, create=False)
-    return Receiver(db, max_body=MAX_BODY, max_inbox=MAX_INBOX).accept, db.close
+    return Receiver(db, settings=LIMITS).accept, db.close

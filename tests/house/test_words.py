@@ -39,5 +39,6 @@ def test_the_search_sees_the_files(root: Path) -> None:
 def _texts(root: Path) -> Iterator[Path]:
     folders = (path for folder in FOLDERS for path in (root / folder).rglob("*"))
     for path in (*sorted(root.glob("*")), *folders):
-        if path.is_file() and path.suffix in KINDS and "__pycache__" not in path.parts:
+        hidden = any(part.startswith((".", "__")) for part in path.relative_to(root).parts[1:-1])
+        if path.is_file() and path.suffix in KINDS and not hidden:
             yield path

@@ -53,3 +53,12 @@ def until(reached: Callable[[], bool]) -> None:
             msg = "messages did not arrive: see stats() and health() of both files"
             raise TimeoutError(msg)
         time.sleep(LOOK_EVERY)
+
+
+def nothing(link: Link) -> None:
+    """Say nothing."""
+
+
+def say_when(link: Link) -> None:
+    """Say the time on the clock that all processes of a machine share."""
+    link.send(time.monotonic_ns())

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from onceward.bench import raw
-from onceward.bench.crew import Link, over
+from onceward.bench.crew import Link, nothing, over
 from onceward.bench.mail import note
 from onceward.bench.measure import Lap
 
@@ -107,7 +107,7 @@ class Sender:
         bell.close()
 
 
-def receive(link: Link, folder: Path, durability: str, *, tell: bool = False) -> None:
+def receive(link: Link, folder: Path, durability: str, told: Callable[[Link], None] = nothing) -> None:
     """Handle whatever comes in and acknowledge it in the sender's file; the body of the other process."""
     bell = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     bell.bind(str(folder / "bell"))
@@ -118,8 +118,7 @@ def receive(link: Link, folder: Path, durability: str, *, tell: bool = False) ->
             with suppress(TimeoutError):
                 bell.recv(64)
             for ids in _rounds(own):
-                if tell:
-                    link.send(time.monotonic_ns())
+                told(link)
                 peer.execute("BEGIN IMMEDIATE")
                 peer.execute(ACK, (json.dumps(ids),))
                 peer.execute("COMMIT")

@@ -11,7 +11,7 @@ from typing import Final
 
 from onceward import Agent, Postbox
 from onceward.bench import pipeline
-from onceward.bench.crew import LONGEST, Link, hear, over, running
+from onceward.bench.crew import LONGEST, Link, hear, over, running, say_when
 from onceward.bench.deliver import TABLE, bob
 from onceward.bench.mail import note
 from onceward.bench.measure import Goal, Result, quantile_ms
@@ -32,7 +32,7 @@ def wake(folder: Path, *, rounds: int = ROUNDS) -> Iterator[Result]:
         by_hand.mkdir()
         with (
             running(receive, ours, durability) as link,
-            running(pipeline.receive, by_hand, durability, True) as other,  # noqa: FBT003 - it tells of each commit
+            running(pipeline.receive, by_hand, durability, say_when) as other,
             Postbox(ours / "alice.db", agent="alice", durability=durability, safety_poll=0) as box,
             pipeline.Sender(by_hand, durability) as rival,
         ):
@@ -66,7 +66,7 @@ def receive(link: Link, folder: Path, durability: str) -> None:
     with Postbox(folder / "bob.db", agent=bob, durability=durability, safety_poll=0) as box:
         with box.begin() as tx:
             tx.execute(TABLE)
-        box.on("message.processed", lambda _: link.send(time.monotonic_ns()))
+        box.on("processed", lambda _: say_when(link))
         link.send("ready")
         over(link, LONGEST)
 

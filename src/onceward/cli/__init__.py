@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -18,7 +19,12 @@ def main(tokens: Sequence[str] | None = None) -> int:
             raise
         sys.stderr.write(f"the command line needs {error.name}, which is not installed: {INSTALL}\n")
         return 1
-    return run(sys.argv[1:] if tokens is None else list(tokens))
+    try:
+        return run(sys.argv[1:] if tokens is None else list(tokens))
+    except BrokenPipeError:  # whoever read our output has gone: nobody is left to be told
+        if tokens is None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the interpreter's last flush
+        return 1
 
 
 def help_pages() -> dict[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -14,7 +13,7 @@ from typing import Final
 from cyclopts import App, CycloptsError
 from rich.console import Console
 
-from onceward.cli.codes import DONE, FAILED, SIGNAL, USAGE, Usage, code_of, problem
+from onceward.cli.codes import DONE, SIGNAL, USAGE, Usage, code_of, problem
 from onceward.cli.paint import note
 from onceward.errors import OncewardError
 
@@ -94,9 +93,6 @@ def run(tokens: Sequence[str]) -> int:
         return code_of(error)
     except KeyboardInterrupt:
         return SIGNAL + 2
-    except BrokenPipeError:  # whoever read our output has gone: nobody is left to be told
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - for the interpreter's last flush
-        return FAILED
     return code if isinstance(code, int) else DONE
 
 

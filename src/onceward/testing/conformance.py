@@ -265,7 +265,7 @@ class TransportConformance:
     def test_a_partial_answer_holds_one_lane(self, function: Line) -> None:
         """The frame without a receipt is tried again by itself; its lane waits for it, others go on."""
         held, free = function.near.session("held"), function.near.session("free")
-        function.far.silent = {"held 1"}
+        function.far.silent = ["held 1"]
         held.send(FAR, "held 1")
         function.run()
         held.send(FAR, "held 2")

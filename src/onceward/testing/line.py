@@ -24,6 +24,8 @@ NEAR: Final = "near"
 FAR: Final = "far"
 MAX_BODY: Final = 64 << 10
 MAX_INBOX: Final = 1000
+LIMITS: Final = Settings(max_body=MAX_BODY, max_inbox=MAX_INBOX, retry_jitter=0.0)
+"""Settings of the far end, with limits that a test can reach."""
 EVERYTHING: Final = 1_000_000
 
 
@@ -36,23 +38,20 @@ class FarEnd:
     """
 
     def __init__(self, path: Path, clock: ManualClock, near: Accept) -> None:
-        limits = Settings(max_body=MAX_BODY, max_inbox=MAX_INBOX)
         self.agent, self.path = FAR, path
         wire = Wire({NEAR: near})
-        self.postbox = Postbox(
-            path, agent=Agent(FAR), run=False, clock=clock, settings=limits, transports={SCHEME: wire}, retry_jitter=0.0
-        )
+        self.postbox = Postbox(path, agent=Agent(FAR), run=False, clock=clock, settings=LIMITS, transports={SCHEME: wire})
         self.postbox.peers.register(NEAR, f"{SCHEME}:{NEAR}")
         self.at_the_end = ExitStack()
         """Takes what the transport needs closed: ``far.at_the_end.callback(listener.close)``."""
-        self.silent: set[str] = set()
+        self.silent: list[Any] = []
         """Bodies that ``take`` neither keeps nor mentions."""
         self.seen: list[Any] = []
         """Bodies that ``take`` has kept, in order."""
         self.handled: list[Any] = []
         """Bodies that were handled, in order: effects, that is."""
         self._known: set[str] = set()
-        self._accept, away = door(self.postbox, limits)
+        self._accept, away = door(self.postbox, LIMITS)
         self.at_the_end.callback(self.postbox.close)
         self.at_the_end.callback(away)
 

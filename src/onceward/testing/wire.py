@@ -20,7 +20,7 @@ SCHEME: Final = "test"
 def door(postbox: Postbox, settings: Settings) -> tuple[Accept, Callable[[], None]]:
     """Return what takes parcels in for an open postbox, and the call that gives it back."""
     db = Database.open(postbox.path, agent=postbox.agent)  # the same object that the postbox uses
-    return Receiver(db, max_body=settings.max_body, max_inbox=settings.max_inbox).accept, db.close
+    return Receiver(db, settings=settings).accept, db.close
 
 
 class Wire:

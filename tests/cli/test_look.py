@@ -1,0 +1,165 @@
+"""``ls``, ``show``, ``stats`` and ``sql``: they look, and change nothing."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onceward import Postbox
+
+Cli = Callable[..., Any]
+
+QUEUE = ["box", "peer", "session", "state", "messages", "oldest_at"]
+LANE = ["sender", "lane", "session", "priority", "state", "head_id", "attempts", "due_at", "claimed"]
+OUT = [
+    "id", "recipient", "session", "type", "topic", "priority", "state", "attempts", "key", "created_at", "due_at", "expires_at",
+    "sent_at", "ended_at", "reason",
+]  # fmt: skip
+IN = [
+    "id", "sender", "session", "lane", "type", "topic", "priority", "state", "attempts", "received_at", "expires_at", "ended_at",
+    "reason",
+]  # fmt: skip
+
+
+@pytest.fixture
+def sent(shop: Postbox, billing: Postbox) -> str:
+    """Return the id of a message that shop sent and billing holds."""
+    message_id = shop.send("billing", {"n": 1}, type="hello")
+    shop.pump()
+    assert billing.stats()["inbox_pending"] == 1
+    return message_id
+
+
+@pytest.mark.parametrize(
+    ("what", "agent", "keys"), [("queues", "shop", QUEUE), ("lanes", "billing", LANE), ("outbox", "shop", OUT), ("inbox", "billing", IN)]
+)
+@pytest.mark.usefixtures("sent")
+def test_ls_has_stable_keys(cli: Cli, what: str, agent: str, keys: list[str]) -> None:
+    """Programs read these keys; they are only ever added to."""
+    [row] = cli("ls", what, "--agent", agent, "--json").json
+
+    assert keys == list(row)
+
+
+def test_ls_counts_by_state(cli: Cli, shop: Postbox, sent: str, buried: list[str]) -> None:
+    """A line per box, peer, session and state; dead letters are among them."""
+    assert sent
+    shop.send("billing", 2)
+
+    rows = [line[:5] for line in cli("ls").lines]
+
+    assert [
+        ["outbox", "billing", "default", "pending", "1"],
+        ["outbox", "billing", "default", "sent", "1"],
+        ["dead", "billing", "default", "dead", str(len(buried))],
+    ] == rows
+
+
+def test_ls_filters(cli: Cli, shop: Postbox, sent: str) -> None:
+    """State, peer, session and limit narrow the list down; nothing left is an empty list, not an error."""
+    waiting = shop.session("run-1").send("billing", 2)
+
+    assert [waiting] == [line[0] for line in cli("ls", "outbox", "--state", "pending").lines]
+    assert [waiting] == [line[0] for line in cli("ls", "outbox", "--session", "run-1").lines]
+    assert [waiting] == [line[0] for line in cli("ls", "outbox", "--limit", "1").lines]
+    assert [sent] == [line[0] for line in cli("ls", "outbox", "--state", "sent", "--peer", "billing").lines]
+    assert (0, []) == ((ran := cli("ls", "outbox", "--peer", "nobody", "--json")).code, ran.json)
+
+
+def test_show_has_the_whole_message(cli: Cli, sent: str) -> None:
+    """A unique beginning of the id is enough, and the frame comes with it."""
+    shown = cli("show", sent[:-2], "--json").json
+
+    assert ["id", "rows", "trail"] == list(shown)
+    [row] = shown["rows"]
+    keys = ["box", "id", "sender", "recipient", "session", "lane", "type", "priority", "state", "attempts", "created_at", "due_at", "sent_at"]
+    assert [*keys, "frame"] == list(row)
+    assert (sent, "outbox", "sent", {"n": 1}) == (shown["id"], row["box"], row["state"], row["frame"]["data"])
+
+
+def test_show_tells_of_marks_and_trail(cli: Cli, billing: Postbox, home: Path) -> None:
+    """A processed message shows its row, its mark, and its way where the file keeps a trail."""
+    with Postbox(home / "agents" / "shop.db", agent="shop", run=False, trail=True) as shop:
+        sent = billing.send("shop", 1)
+        billing.pump()
+        assert 0 == cli("recv").code
+
+        shown = cli("show", sent, "--json").json
+
+        assert shop.agent == "shop"
+    assert ["inbox", "processed"] == [row["box"] for row in shown["rows"]]
+    assert [(None, "pending"), ("pending", "processed")] == [(step["from_state"], step["to_state"]) for step in shown["trail"]]
+    assert ["at", "box", "peer", "from_state", "to_state", "reason"] == list(shown["trail"][0])
+
+
+def test_show_as_lines(cli: Cli, sent: str) -> None:
+    """In a pipe every field is a line, the frame as JSON."""
+    fields = dict(cli("show", sent).lines)
+
+    assert (sent, "billing", {"n": 1}) == (fields["id"], fields["recipient"], json.loads(fields["frame"])["data"])
+
+
+def test_an_ambiguous_beginning_is_refused(cli: Cli, shop: Postbox, sent: str) -> None:
+    """Two candidates are no answer."""
+    shop.send("billing", 2)
+
+    ran = cli("show", sent[:4])
+
+    assert (2, "") == (ran.code, ran.out)
+    assert "give more of it" in ran.err
+
+
+def test_stats_are_the_postbox_s_numbers(cli: Cli, shop: Postbox, sent: str) -> None:
+    """The same names and numbers as in ``Postbox.stats``."""
+    assert sent
+    numbers = {name: number for name, number in shop.stats().items() if name != "totalRetries"}
+
+    assert numbers == cli("stats", "--json").json
+    assert [[name, str(number)] for name, number in numbers.items()] == cli("stats").lines
+
+
+@pytest.mark.usefixtures("shop")
+def test_sql_reads(cli: Cli) -> None:
+    """Values come as they are: times as numbers, blobs in hexadecimal, names told apart."""
+    ran = cli("sql", "SELECT 1 AS at, x'00ff' AS blob, NULL AS nothing, 1700000000000 AS sent_at, 2 AS at", "--json")
+
+    assert [{"at": 1, "blob": "00ff", "nothing": None, "sent_at": 1700000000000, "at:2": 2}] == ran.json
+    assert [["1700000000000", "a\\tb"]] == cli("sql", "SELECT 1700000000000 AS sent_at, 'a' || char(9) || 'b' AS text").lines
+    assert [["1"]] == cli("sql", "-", stdin="SELECT count(*) FROM stats_view").lines
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM outbox",
+        "UPDATE identity SET agent = 'x'",
+        "CREATE TABLE x (y)",
+        "VACUUM INTO 'copy.db'",
+        "INSERT INTO send (recipient, type) VALUES ('a', 'b')",
+        "SELECT 1; DELETE FROM peers",
+        "PRAGMA user_version = 3",
+    ],
+)
+@pytest.mark.usefixtures("shop")
+def test_sql_refuses_to_write(cli: Cli, home: Path, statement: str) -> None:
+    """The file stays as it is, and no other file appears."""
+    before = sorted(path.name for path in home.iterdir())
+
+    ran = cli("sql", statement, "--json")
+
+    assert (7, "ReadOnlyStore") == (ran.code, ran.problem["type"].rpartition(":")[2])
+    assert before == sorted(path.name for path in home.iterdir())
+
+
+def test_looking_leaves_no_trace(cli: Cli, home: Path) -> None:
+    """The file's bytes are the same after every looking command, and nobody needs to have it open."""
+    cli("init", "shop")
+    path = home / "agents" / "shop.db"
+    before = path.read_bytes()
+
+    codes = [cli(*command.split()).code for command in ("ls", "ls lanes", "stats", "peers ls", "dead ls", "recv --keep", "migrate --dry-run")]
+
+    assert [0, 0, 0, 0, 0, 3, 0] == codes
+    assert before == path.read_bytes()

@@ -1,0 +1,128 @@
+"""``peers``, ``dead``, ``freeze`` and ``thaw``: what an operator mends things with."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from onceward import Postbox
+
+Cli = Callable[..., Any]
+
+
+@pytest.mark.usefixtures("shop")
+def test_a_peer_is_added_listed_and_forgotten(cli: Cli) -> None:
+    """Its url is what changes; the peer itself stays known."""
+    assert "memory:far" == cli("peers", "add", "far", "memory:far", "--json").json["url"]
+
+    [row] = cli("peers", "ls", "--json").json
+    keys = ["name", "url", "breaker", "failures", "in_flight", "number", "stream_number", "due_at", "seen_at", "last_error"]
+    assert keys == list(row)
+    assert [["far", "memory:far", "closed", "0", "0", "", "", ""]] == cli("peers", "ls").lines
+
+    assert cli("peers", "forget", "far", "--json").json["url"] is None
+
+
+def test_a_breaker_is_closed(cli: Cli, shop: Postbox) -> None:
+    """The peer is tried again at once."""
+    shop.peers.register("far", "memory:far")
+    for _ in range(5):
+        shop.send("far", 1)
+        shop.pump()
+        shop.peers.close_breaker("far")
+    shop.pump()
+
+    closed = cli("peers", "close-breaker", "far", "--json").json
+
+    assert ["name", "url", "breaker", "failures", "due_at"] == list(closed)
+    assert ("closed", 0, None) == (closed["breaker"], closed["failures"], closed["due_at"])
+
+
+def test_dead_letters_are_listed_and_shown(cli: Cli, buried: list[str]) -> None:
+    """With reason and time; one of them whole, with its frame."""
+    rows = cli("dead", "ls", "--json").json
+    keys = [
+        "id", "origin", "sender", "recipient", "session", "type", "priority", "reason", "last_error", "attempts", "created_at",
+        "dead_at", "late",
+    ]  # fmt: skip
+
+    assert [keys] * 2 == [list(row) for row in rows]
+    assert sorted(buried) == sorted(row["id"] for row in rows)
+    assert [] == cli("dead", "ls", "--reason", "expired").lines
+
+    shown = cli("dead", "show", buried[1], "--json").json
+    assert (buried[1], {"n": 1}) == (shown["id"], shown["rows"][0]["frame"]["data"])
+
+
+def test_a_dead_letter_is_replayed_by_id(cli: Cli, shop: Postbox, buried: list[str]) -> None:
+    """It is back in the inbox under its own id."""
+    ran = cli("dead", "replay", buried[0])
+
+    assert (0, f"{buried[0]}\n") == (ran.code, ran.out)
+    assert (1, 1) == (shop.stats()["inbox_pending"], shop.stats()["dead_letters"])
+
+
+def test_ids_come_from_stdin(cli: Cli, shop: Postbox, buried: list[str]) -> None:
+    """So that one command's output is the next one's input."""
+    listed = cli("dead", "ls").out
+
+    ran = cli("dead", "discard", "-", stdin="\n".join(line.split("\t")[0] for line in listed.splitlines()))
+
+    assert (0, sorted(buried)) == (ran.code, sorted(ran.out.split()))
+    assert 0 == shop.stats()["dead_letters"]
+
+
+def test_bulk_work_is_tried_dry_then_confirmed(cli: Cli, shop: Postbox, buried: list[str]) -> None:
+    """A dry run changes nothing, and nobody is taken by surprise."""
+    dry = cli("dead", "discard", "--reason", "rejected", "--dry-run", "--json")
+    unasked = cli("dead", "discard", "--reason", "rejected")
+
+    assert ["done", "failed", "dry_run"] == list(dry.json)
+    assert (sorted(buried), True) == (sorted(dry.json["done"]), dry.json["dry_run"])
+    assert 2 == unasked.code
+    assert 2 == shop.stats()["dead_letters"]
+
+    assert 0 == cli("dead", "discard", "--reason", "rejected", "--yes").code
+    assert 0 == shop.stats()["dead_letters"]
+
+
+@pytest.mark.parametrize(("answer", "code", "left"), [("y\n", 0, 0), ("\n", 3, 2), ("", 3, 2)])
+@pytest.mark.usefixtures("buried")
+def test_a_person_is_asked(cli: Cli, shop: Postbox, monkeypatch: pytest.MonkeyPatch, answer: str, code: int, left: int) -> None:
+    """On a terminal the count is named and the default is no."""
+    monkeypatch.setattr("io.StringIO.isatty", lambda _: True, raising=False)
+    monkeypatch.setattr("onceward.cli.choice.sys.stdin", None)
+
+    ran = cli("dead", "purge", "--all", stdin=answer)
+
+    assert (code, left) == (ran.code, shop.stats()["dead_letters"])
+    assert "purge 2 dead letters? [y/N]" in ran.err
+
+
+def test_purge_takes_what_is_old_enough(cli: Cli, shop: Postbox, buried: list[str]) -> None:
+    """Younger ones stay."""
+    assert 3 == cli("dead", "purge", "--older-than", "7d", "--yes").code
+    assert 2 == cli("dead", "purge", "--yes").code
+    assert sorted(buried) == sorted(cli("dead", "purge", "--older-than", "0", "--peer", "billing", "--yes").out.split())
+    assert 0 == shop.stats()["dead_letters"]
+
+
+def test_an_outgoing_one_is_sent_as_new(cli: Cli, shop: Postbox, billing: Postbox) -> None:
+    """The new id is printed; the old letter is gone."""
+    assert billing.agent
+    old = shop.send("billing", {"n": 1}, ttl=0.0)
+    shop.pump()
+
+    ran = cli("dead", "replay", "--all", "--as-new", "--yes", "--json")
+
+    [new] = ran.json["done"]
+    assert new != old
+    assert ("absent", "pending") == (shop.resolve(old), shop.resolve(new))
+
+
+def test_freeze_and_thaw(cli: Cli, shop: Postbox) -> None:
+    """The switch is in the file, so that every process sees it."""
+    assert {"agent": "shop", "frozen": True} == cli("freeze", "--json").json
+    assert shop.health().frozen
+    assert {"agent": "shop", "frozen": False} == cli("thaw", "--json").json
+    assert not shop.health().frozen

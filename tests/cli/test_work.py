@@ -1,0 +1,145 @@
+"""``work``, ``relay``, ``migrate`` and ``check``: the engines and the house-keeping."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onceward import Postbox
+
+Cli = Callable[..., Any]
+
+APP = """
+from onceward import Agent, Reject
+
+class team:
+    billing = Agent("billing")
+
+@team.billing.on("hello")
+def hello(body: dict) -> dict:
+    return {"seen": body["n"]}
+
+@team.billing.on("bad")
+def bad(body: dict) -> None:
+    raise Reject("no such thing")
+
+other = "no agent"
+"""
+
+
+@pytest.fixture
+def app(home: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return how to name the agent that the module in the current folder declares."""
+    (home / "billing_app.py").write_text(APP, encoding="utf-8")
+    monkeypatch.delitem(sys.modules, "billing_app", raising=False)
+    return "billing_app:team.billing"
+
+
+def test_work_once_handles_what_is_due(cli: Cli, shop: Postbox, app: str) -> None:
+    """The file is created, the mail handled, the reply delivered; what fails is said on stderr."""
+    assert 0 == cli("work", "agents/billing.db", app, "--once").code
+    sent = shop.send("billing", {"n": 7}, type="hello", reply_to="shop")
+    shop.send("billing", {}, type="bad")
+    shop.pump()
+
+    ran = cli("work", "agents/billing.db", app, "--once", "--json")
+
+    assert ["agent", "path", "moved", "signal"] == list(ran.json)
+    assert ran.json["moved"] > 0
+    assert "dead: agent=billing" in ran.err
+    assert "acked" == shop.resolve(sent)
+    assert {"seen": 7} == cli("recv", "--json").json["body"]
+
+
+def test_work_with_several_processes(cli: Cli, shop: Postbox, app: str) -> None:
+    """Two processes share the mail of one agent, and each message is handled once."""
+    cli("init", "billing")
+    sent = shop.send_many([("billing", {"n": n}) for n in range(20)], type="hello")
+    shop.pump()
+
+    ran = cli("work", "agents/billing.db", app, "--once", "--processes", "2")
+
+    assert 0 == ran.code
+    assert {"acked"} == {shop.resolve(message_id) for message_id in sent}
+
+
+def test_a_worker_that_fails_ends_the_team(cli: Cli, app: str) -> None:
+    """A file that is not the agent's is refused by each worker, and the team says that it failed."""
+    cli("init", "shop")
+
+    assert 1 == cli("work", "agents/shop.db", app, "--processes", "2").code
+
+
+@pytest.mark.parametrize("target", ["billing_app", "billing_app:", "nowhere.to:be", "billing_app:other", "billing_app:missing"])
+@pytest.mark.usefixtures("app")
+def test_an_agent_that_is_none_is_a_usage_error(cli: Cli, home: Path, target: str) -> None:
+    """Nothing is created for it."""
+    assert 2 == cli("work", "new.db", target).code
+    assert not (home / "new.db").exists()
+
+
+def test_an_error_inside_the_module_is_the_module_s(cli: Cli, home: Path) -> None:
+    """Its traceback is what its author needs."""
+    (home / "broken_app.py").write_text("import no_such_library_at_all\n", encoding="utf-8")
+
+    with pytest.raises(ModuleNotFoundError, match="no_such_library_at_all"):
+        cli("work", "new.db", "broken_app:agent")
+
+
+def test_relay_once_delivers(cli: Cli, shop: Postbox, billing: Postbox) -> None:
+    """Without handlers: the mail of shop reaches billing, and stays there."""
+    sent = shop.send("billing", 1)
+
+    ran = cli("relay", "agents/shop.db", "--once", "--json")
+
+    assert (0, "shop", 1) == (ran.code, ran.json["agent"], ran.json["moved"])
+    assert ("sent", 1) == (shop.resolve(sent), billing.stats()["inbox_pending"])
+
+
+def test_relay_without_a_file_relays_our_own(cli: Cli, shop: Postbox) -> None:
+    """The environment says whose mail."""
+    assert shop.agent == cli("relay", "--once", "--json").json["agent"]
+
+
+def test_migrate_of_a_current_file_takes_no_step(cli: Cli, home: Path) -> None:
+    """It says so, and may be repeated."""
+    cli("init", "shop")
+    path = str(home / "agents" / "shop.db")
+
+    assert {"path": path, "steps": [], "dry_run": False} == cli("migrate", "--json").json
+    assert "is up to date" in cli("migrate", path).err
+
+
+def test_migrate_names_the_steps(cli: Cli, home: Path) -> None:
+    """An empty file lacks every step; a dry run takes none, and without an agent none can be taken."""
+    empty = home / "empty.db"
+    empty.touch()
+
+    ran = cli("migrate", "empty.db", "--dry-run")
+
+    assert ["1", "0001_core"] == ran.lines[0]
+    assert 0 == empty.stat().st_size
+    assert 7 == cli("ls", "--db", "empty.db").code
+
+
+def test_check_finds_nothing_in_sound_files(cli: Cli, shop: Postbox, billing: Postbox) -> None:
+    """Any number of files at once."""
+    ran = cli("check", str(shop.path), str(billing.path), "--json")
+
+    assert 0 == ran.code
+    assert {"checked": [str(shop.path), str(billing.path)], "offenders": [], "unread": []} == ran.json
+
+
+def test_check_names_the_offenders(cli: Cli, shop: Postbox, billing: Postbox) -> None:
+    """A counter that lies is found, with the rule that it breaks."""
+    assert billing.agent
+    with shop.begin() as tx:
+        tx.execute("UPDATE counters SET value = value + 1 WHERE name = 'left'")
+
+    ran = cli("check", "--json")
+
+    assert 1 == ran.code
+    assert [["path", "invariant", "offender", "rule"]] == [list(offender) for offender in ran.json["offenders"]]
+    assert "S2" == cli("check").lines[0][1]

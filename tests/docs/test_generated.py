@@ -1,0 +1,159 @@
+"""What can be read off the code is read off the code: the reference pages are what ``docs/generate.py`` writes."""
+
+import importlib
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import jsonschema
+import pytest
+from pydantic import ValidationError
+
+import onceward
+from onceward import Frame, Postbox
+from onceward.parcel import Durability, ReceiptState
+
+ROOT = Path(__file__).parents[2]
+
+
+class Generator(Protocol):
+    """The part of ``docs/generate.py`` that is used here."""
+
+    ROOMS: dict[str, str]
+
+    def pages(self) -> dict[str, str]:
+        """Return every generated file by its path in the repository."""
+        ...
+
+
+@pytest.fixture(scope="module")
+def generator() -> Iterator[Generator]:
+    """Return the script as a module."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "docs"))
+        yield cast("Generator", importlib.import_module("generate"))
+
+
+@pytest.fixture(scope="module")
+def pages(generator: Generator) -> dict[str, str]:
+    """Return what the script would write now."""
+    return generator.pages()
+
+
+@pytest.fixture(scope="module")
+def validator() -> jsonschema.Draft202012Validator:
+    """Return the published JSON Schema of a frame, ready to judge."""
+    schema = json.loads((ROOT / "schema" / "frame.schema.json").read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
+
+
+def test_generated_files_are_up_to_date(pages: dict[str, str]) -> None:
+    """After a change to the code nobody forgot ``python3 docs/generate.py``."""
+    stale = [name for name, text in pages.items() if not (ROOT / name).is_file() or (ROOT / name).read_text(encoding="utf-8") != text]
+
+    assert [] == stale, "run: python3 docs/generate.py"
+
+
+def test_nothing_generated_is_left_over(pages: dict[str, str]) -> None:
+    """The reference holds no page that the script does not write any more."""
+    there = {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs" / "reference").iterdir()}
+
+    assert set() == there - set(pages)
+
+
+def test_every_public_name_has_a_place(generator: Generator) -> None:
+    """A new public name is put beside its relatives; errors have their own page."""
+    placed = {name for listed in generator.ROOMS.values() for name in listed.split()} | set(dir(onceward.errors)) | {"errors"}
+
+    assert set() == set(onceward.__all__) - placed
+
+
+@pytest.mark.parametrize("page", ["docs/reference/events.md", "docs/reference/errors.md", "docs/reference/frame.md"])
+def test_no_row_is_without_meaning(page: str, pages: dict[str, str]) -> None:
+    """Every event, error and attribute says what it is."""
+    empty = [line for line in pages[page].splitlines() if re.fullmatch(r"\|.*\|\s+\|", line) and "HandlerSignal" not in line]
+
+    assert [] == empty
+
+
+def test_guarantees_name_every_durability_class() -> None:
+    """The page that says what a commit survives says it of each class there is."""
+    text = (ROOT / "docs" / "explanation" / "guarantees.md").read_text(encoding="utf-8")
+
+    assert [] == [name for name in Durability.__args__ if f"| `{name}`" not in text]
+
+
+def test_glossary_names_every_receipt() -> None:
+    """What a peer may say of a frame is explained."""
+    text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+
+    assert [] == [name for name in ReceiptState.__args__ if f"`{name}`" not in text]
+
+
+SENT: list[tuple[object, dict[str, Any]]] = [
+    ({"id": 7}, {}),
+    (None, {"type": "nothing"}),
+    ("text", {"priority": "critical", "topic": "a.b", "ttl": 60, "delay": 5}),
+    (b"\x00\xff", {"key": "k", "reply_to": "carol", "ordering_key": "lane"}),
+    ([1, "two", 3.5, None, True], {"correlation_id": "c", "causation_id": "d", "headers": {"traceparent": "x", "flag": True, "n": 5}}),
+]
+
+
+@pytest.mark.parametrize(("body", "options"), SENT)
+def test_what_is_sent_fits_the_published_schema(
+    body: object, options: dict[str, Any], validator: jsonschema.Draft202012Validator, tmp_path: Path
+) -> None:
+    """Any program may judge our frames by ``frame.schema.json``, whatever was sent with whatever options."""
+    with Postbox(tmp_path / "a.db", agent="a", run=False, hold_unknown=True) as box:
+        box.send("b", body, **options)
+        [past] = box.history().messages
+
+    assert [] == [error.message for error in validator.iter_errors(json.loads(past.frame))]
+
+
+def test_what_sql_sends_fits_the_published_schema(validator: jsonschema.Draft202012Validator, tmp_path: Path) -> None:
+    """The frame that the view ``send`` builds is judged by the same schema."""
+    with Postbox(tmp_path / "a.db", agent="a", run=False) as box:
+        with box.begin() as tx:
+            tx.execute(
+                "INSERT INTO send (recipient, type, body, topic, priority, ttl, key, ordering_key, correlation_id)"
+                " VALUES ('b', 't', '{\"x\": null}', 'a.b', 'urgent', 60, 'k', 'lane', 'c')"
+            )
+            tx.execute("INSERT INTO send (recipient, type) VALUES ('b', 't')")
+        frames = [json.loads(past.frame) for past in box.history().messages]
+
+    assert [] == [error.message for frame in frames for error in validator.iter_errors(frame)]
+
+
+GOOD = {"specversion": "1.0", "id": "1", "source": "urn:onceward:a", "type": "t", "recipient": "b"}
+JUDGED = [
+    (GOOD, True),
+    (GOOD | {"data": {"a": [1]}, "myext": "x", "n": 1, "flag": False}, True),
+    (GOOD | {"data": None, "data_base64": "AA=="}, True),
+    (GOOD | {"data": 1, "data_base64": "AA=="}, False),
+    (GOOD | {"Upper": "x"}, False),
+    (GOOD | {"with_underscore": "x"}, False),
+    (GOOD | {"myext": {"no": "object"}}, False),
+    (GOOD | {"n": 2**31}, False),
+    (GOOD | {"priority": 5}, False),
+    (GOOD | {"recipient": "no spaces"}, False),
+    (GOOD | {"specversion": "2.0"}, False),
+    ({"specversion": "1.0", "id": "1"}, False),
+]
+
+
+@pytest.mark.parametrize(("frame", "is_one"), JUDGED)
+def test_schema_and_model_judge_alike(frame: dict[str, Any], is_one: bool, validator: jsonschema.Draft202012Validator) -> None:
+    """What the published schema takes is what our own door takes."""
+    assert (is_one, is_one) == (validator.is_valid(frame), _is_frame(frame))
+
+
+def _is_frame(frame: dict[str, Any]) -> bool:
+    try:
+        Frame.model_validate(frame)
+    except (ValidationError, onceward.errors.InvalidMessage):
+        return False
+    return True

@@ -1,0 +1,410 @@
+"""Peers that cannot be reached: how long they rest, whose budget it costs, and that nobody else is delayed."""
+
+from __future__ import annotations
+
+from threading import Event as Flag
+from typing import TYPE_CHECKING
+
+import pytest
+
+from onceward import Agent, Frame, Msg, Postbox
+from onceward.errors import Unreachable
+from onceward.transports.function import FunctionTransport
+
+if TYPE_CHECKING:
+    from tests.journey.conftest import World
+
+
+class Job(Msg, type="job"):
+    """A task with a number."""
+
+    n: int
+
+
+def quiet(name: str = "billing") -> Agent:
+    """Return an agent that handles jobs and has nothing to say."""
+    agent = Agent(name)
+
+    @agent.on(Job)
+    def work(job: Job) -> None:
+        del job
+
+    return agent
+
+
+def push_times(world: World, shop: Postbox, seconds: int, step: float = 0.5) -> list[float]:
+    """Return after how many seconds pushes happened while time passed in steps, the file reopened at each."""
+    begun, times, seen = world.clock.now(), [], len(world.wire.pushed)
+    for _ in range(round(seconds / step)):
+        shop.pump()
+        if len(world.wire.pushed) > seen:
+            seen = len(world.wire.pushed)
+            times.append((world.clock.now() - begun) / 1000)
+        world.clock.forward(step)
+        (shop, _) = world.reopen("shop", "billing")
+    return times
+
+
+def test_backoff_doubles_and_survives_restarts(world: World) -> None:
+    """A peer that fails is tried again after 1, 2, 4 and 8 seconds, though the sender restarts all the time."""
+    shop, _ = world.wired("shop", quiet())
+    shop.send("billing", Job(n=1))
+    world.wire.always = "down"
+
+    assert [0, 1, 3, 7, 15] == push_times(world, shop, 20)
+
+
+def test_five_failures_open_the_breaker_for_thirty_seconds(world: World) -> None:
+    """The fifth failure opens the breaker; after 30 s one probe goes out, and its failure opens it again."""
+    shop, _ = world.wired("shop", quiet())
+    shop.send("billing", Job(n=1))
+    world.wire.always = "down"
+    times = push_times(world, shop, 48)
+    shop = world.boxes["shop"]
+    [peer] = shop.peers.list()
+
+    assert [0, 1, 3, 7, 15, 45] == times
+    assert ("open", 6) == (peer.breaker, peer.failures)
+
+
+def test_two_successes_close_the_breaker(world: World) -> None:
+    """After a probe that arrived the breaker is half open, after a second push it is closed; hooks hear of both ends."""
+    shop, _ = world.wired("shop", quiet())
+    heard: list[str] = []
+    for name in ("breaker_opened", "breaker_closed"):
+        shop.on(name, lambda event: heard.append(event.name))
+    shop.send("billing", Job(n=1))
+    world.wire.script = ["down"] * 5
+    for wait in (0, 1, 2, 4, 8):
+        world.wait(wait)
+    seen = [shop.peers.list()[0].breaker]
+    world.wait(30)
+    seen.append(shop.peers.list()[0].breaker)
+    shop.send("billing", Job(n=2))
+    world.settle()
+    seen.append(shop.peers.list()[0].breaker)
+
+    assert ["open", "half_open", "closed"] == seen
+    assert ["breaker_opened", "breaker_closed"] == heard
+
+
+def test_a_failure_while_half_open_starts_over(world: World) -> None:
+    """One success and one failure of the probes leave the breaker open, and two more successes are needed."""
+    shop, _ = world.wired("shop", quiet())
+    shop.send("billing", Job(n=1))
+    world.wire.script = ["down"] * 5 + ["ok", "down"]
+    for wait in (0, 1, 2, 4, 8, 30):
+        world.wait(wait)
+    shop.send("billing", Job(n=2))
+    world.settle()
+    seen = [shop.peers.list()[0].breaker]
+    world.wait(60)
+    seen.append(shop.peers.list()[0].breaker)
+    shop.send("billing", Job(n=3))
+    world.settle()
+    seen.append(shop.peers.list()[0].breaker)
+
+    assert ["open", "half_open", "closed"] == seen
+
+
+def test_receipts_alone_are_successes_too(world: World) -> None:
+    """A peer that took our receipts has answered: its breaker closes and its backoff is over."""
+    shop, billing = world.wired("shop", quiet())
+    for n in range(1, 4):
+        shop.send("billing", Job(n=n))
+        shop.pump()
+        world.wire.script = ["down"]
+        billing.pump()
+        world.wait(61)
+    [peer] = billing.peers.list()
+
+    assert ("closed", 0, None) == (peer.breaker, peer.failures, peer.due_at)
+
+
+def test_closing_the_breaker_by_hand_tries_at_once(world: World) -> None:
+    """Who knows that the peer is back need not wait."""
+    shop, _ = world.wired("shop", quiet())
+    message = shop.send("billing", Job(n=1))
+    world.wire.script = ["down"] * 5
+    for wait in (0, 1, 2, 4, 8):
+        world.wait(wait)
+    shop.peers.close_breaker("billing")
+    world.settle()
+
+    assert "acked" == shop.resolve(message)
+
+
+def test_nobody_there_costs_no_budget(world: World) -> None:
+    """By default mail for an unreachable peer waits as long as it takes."""
+    shop, _ = world.wired("shop", quiet(), max_retries=2)
+    message = shop.send("billing", Job(n=1))
+    world.wire.script = ["down"] * 20
+    for _ in range(25):
+        world.wait(61)
+
+    assert "acked" == shop.resolve(message)
+
+
+def test_nobody_there_may_cost_budget(world: World) -> None:
+    """With unreachable='spend' such attempts count, and the message is given up when they are used up."""
+    shop, _ = world.wired("shop", quiet(), max_retries=2, unreachable="spend")
+    message = shop.send("billing", Job(n=1))
+    world.wire.always = "down"
+    for _ in range(5):
+        world.wait(61)
+    letter = shop.dead_letters.get(message)
+
+    assert letter is not None
+    assert ("max_retries_exceeded", 3) == (letter.reason, letter.attempts)
+    assert 3 == len(world.wire.pushed)
+
+
+def test_a_failing_push_costs_budget(world: World) -> None:
+    """An error that is no word about the peer counts: eleven attempts by default, then a dead letter with the error."""
+    shop, _ = world.wired("shop", quiet())
+    message = shop.send("billing", Job(n=1))
+    world.wire.always = "error"
+    for _ in range(15):
+        world.wait(61)
+    letter = shop.dead_letters.get(message)
+
+    assert 11 == len(world.wire.pushed)
+    assert letter is not None
+    assert ("max_retries_exceeded", "RuntimeError: error") == (letter.reason, letter.last_error)
+
+
+def test_retries_are_counted(world: World) -> None:
+    """totalRetries tells how many attempts were repeats."""
+    shop, _ = world.wired("shop", quiet())
+    shop.send("billing", Job(n=1))
+    world.wire.script = ["error", "error"]
+    for _ in range(4):
+        world.wait(61)
+
+    assert 2 == shop.stats()["totalRetries"]
+
+
+def test_a_refused_parcel_is_dead_and_the_next_goes_on(world: World) -> None:
+    """A peer that will never take a parcel costs that parcel's messages, with its reason, and nothing else."""
+    shop, billing = world.wired("shop", quiet())
+    first = shop.send("billing", Job(n=1))
+    world.wire.script = ["refuse"]
+    shop.pump()
+    second = shop.send("billing", Job(n=2))
+    world.settle()
+
+    assert ("dead", "acked") == (shop.resolve(first), shop.resolve(second))
+    assert 0 == billing.stats()["forks"]
+
+
+def test_an_idle_dispatcher_has_nothing_to_wait_for(world: World) -> None:
+    """When the only message for a resting peer has expired, the dispatcher sleeps until somebody calls."""
+    shop, _ = world.wired("shop", quiet())
+    shop.send("billing", Job(n=1), ttl=5)
+    world.wire.always = "down"
+    for _ in range(5):
+        world.wait(61)
+
+    assert "expired" == shop.dead_letters.list()[0].reason
+    assert shop._dispatcher._next_due() is None  # noqa: SLF001 - what the engine's thread would wait for
+
+
+def test_receipts_after_a_failure_leave_nothing_to_wait_for(world: World) -> None:
+    """A peer that took our receipts at the second attempt does not keep the dispatcher awake."""
+    shop, billing = world.wired("shop", quiet())
+    shop.send("billing", Job(n=1))
+    shop.pump()
+    world.wire.script = ["down"]
+    billing.pump()
+    world.wait(2)
+    world.clock.forward(61)
+
+    assert billing._dispatcher._next_due() is None  # noqa: SLF001 - what the engine's thread would wait for
+
+
+def test_a_hanging_peer_delays_no_other(world: World) -> None:
+    """While one peer's push hangs, another peer gets its mail, from the same engines."""
+    hang, hung = Flag(), Flag()
+
+    def wait(frames: list[Frame]) -> bool:
+        del frames
+        hung.set()
+        return hang.wait(30)
+
+    transports = {"function": FunctionTransport(wait)}
+    acked = Flag()
+    with Postbox(world.path("ok"), agent=quiet("ok")), Postbox(world.path("shop"), agent="shop", transports=transports) as shop:
+        shop.on("acked", lambda _: acked.set())
+        shop.peers.register("slow", "function:x")
+        shop.send("slow", Job(n=1))
+        assert hung.wait(30)
+        shop.send("ok", Job(n=2))
+        assert acked.wait(30)
+        hang.set()
+
+
+def test_a_failing_peer_delays_no_other(world: World) -> None:
+    """A round that finds one peer down still pushes to the others."""
+    shop, _ = world.wired("shop", quiet())
+    world.open(quiet("ok"))
+    shop.send("billing", Job(n=1))
+    other = shop.send("ok", Job(n=2))
+    world.wire.always = "down"
+    world.settle()
+
+    assert "acked" == shop.resolve(other)
+
+
+def test_stopping_does_not_wait_for_a_hanging_push(world: World) -> None:
+    """stop(timeout) gives up waiting for a push that does not return; the parcel is pushed again later."""
+    hang, hung, stopped = Flag(), Flag(), Flag()
+
+    def wait(frames: list[Frame]) -> bool:
+        del frames
+        hung.set()
+        stopped.wait(30)
+        hang.set()
+        return True
+
+    transports = {"function": FunctionTransport(wait)}
+    box = Postbox(world.path("shop"), agent="shop", transports=transports)
+    box.peers.register("slow", "function:x")
+    message = box.send("slow", Job(n=1))
+    assert hung.wait(30)
+    box.stop(timeout=0.05)
+    early = hang.is_set()
+    state = box.resolve(message)
+    stopped.set()
+    assert hang.wait(30)
+    box.close()
+
+    assert (False, "sending") == (early, state)
+
+
+def test_stopping_drains_what_is_under_way(world: World) -> None:
+    """A push that returns in time is settled before stop returns, and the rest of the queue stays where it is."""
+    pushing, go = Flag(), Flag()
+
+    def carry(frames: list[Frame]) -> bool:
+        assert 1 == len(frames)
+        pushing.set()
+        return go.wait(30)
+
+    transports = {"function": FunctionTransport(carry)}
+    box = Postbox(world.path("shop"), agent="shop", transports=transports, parcel_frames=1, ack="stored")
+    box.peers.register("slow", "function:x")
+    first, second = box.send_many([("slow", Job(n=1)), ("slow", Job(n=2))])
+    assert pushing.wait(30)
+    box._dispatcher._stopping.set()  # noqa: SLF001 - as stop does first: what is under way is the last push
+    go.set()
+    box.stop(timeout=30)
+
+    assert ("acked", "pending") == (box.resolve(first), box.resolve(second).replace("sending", "pending"))
+    box.close()
+
+
+def test_a_silent_function_holds_only_the_lanes_it_failed(world: World) -> None:
+    """Frames that a function did not confirm are tried again by themselves; other lanes of the parcel are through."""
+    pushed: list[list[int]] = []
+    refuse = {1}
+
+    def send(frames: list[Frame]) -> list[bool]:
+        numbers = [int(frame.data["n"]) for frame in frames]  # type: ignore[index,call-overload]  # jobs carry n
+        pushed.append(numbers)
+        return [n not in refuse for n in numbers]
+
+    shop = world.open("shop", transports={"function": FunctionTransport(send)}, ack="stored")
+    shop.peers.register("bridge", "function:x")
+    shop.session("a").send("bridge", Job(n=1))
+    shop.session("b").send("bridge", Job(n=2))
+    shop.pump()
+    shop.session("a").send("bridge", Job(n=3))
+    shop.session("b").send("bridge", Job(n=4))
+    shop.pump()
+    refuse.clear()
+    world.wait(1)
+
+    assert [[1, 2], [4], [1, 3]] == pushed
+    assert 4 == shop.stats()["acked"]
+
+
+def test_a_lane_waits_for_its_oldest_failure(world: World) -> None:
+    """A younger message of a lane that failed once is not handed over while the older one waits longer."""
+    done: list[int] = []
+    fail = {1: 4, 2: 1}
+
+    def send(frames: list[Frame]) -> list[bool]:
+        said = []
+        for frame in frames:
+            n = int(frame.data["n"])  # type: ignore[index,call-overload]  # jobs carry n
+            fail[n] = fail.get(n, 0) - 1
+            said.append(fail[n] < 0)
+            done.extend([n] * said[-1])
+        return said
+
+    shop = world.open("shop", transports={"function": FunctionTransport(send)}, ack="stored")
+    shop.peers.register("bridge", "function:x")
+    shop.send("bridge", Job(n=1))
+    for wait in (0, 1, 2):
+        world.wait(wait)
+    shop.send("bridge", Job(n=2))
+    for _ in range(60):
+        world.wait(0.5)
+
+    assert [1, 2] == done
+
+
+def test_a_function_that_never_confirms_is_given_up(world: World) -> None:
+    """A message that the function takes but whose outcome nobody ever tells is not pushed without end."""
+    calls: list[int] = []
+    transports = {"function": FunctionTransport(lambda frames: calls.append(len(frames)) or True)}
+    shop = world.open("shop", transports=transports, max_retries=2)
+    shop.peers.register("bridge", "function:x")
+    shop.send("bridge", Job(n=1))
+    for _ in range(20):
+        world.wait(31)
+
+    assert 3 >= len(calls)
+
+
+def test_a_function_that_raises_unreachable_costs_nothing(world: World) -> None:
+    """Unreachable from a function means what it says; anything else spends the budget."""
+    said: list[Exception] = [Unreachable("no"), ValueError("no"), Unreachable("no")]
+
+    def send(frames: list[Frame]) -> bool:
+        del frames
+        if said:
+            raise said.pop()
+        return True
+
+    shop = world.open("shop", transports={"function": FunctionTransport(send)}, max_retries=1, ack="stored")
+    shop.peers.register("bridge", "function:x")
+    message = shop.send("bridge", Job(n=1))
+    for _ in range(6):
+        world.wait(61)
+
+    assert "acked" == shop.resolve(message)
+
+
+def test_a_file_that_is_not_there_yet_gets_its_mail_later(world: World) -> None:
+    """Mail for an agent that has not been created waits, and arrives when it is."""
+    shop = world.open("shop", hold_unknown=True)
+    message = shop.send("billing", Job(n=1))
+    world.wait(1)
+    world.open(quiet())
+    world.wait(61)
+
+    assert "acked" == shop.resolve(message)
+
+
+@pytest.mark.parametrize("word", ["down", "error", "busy", "lost"])
+def test_every_failure_is_seen_at_the_peer(world: World, word: str) -> None:
+    """Whatever goes wrong, the peer's row says what and until when it rests."""
+    shop, _ = world.wired("shop", quiet())
+    shop.send("billing", Job(n=1))
+    world.wire.script = [word]
+    shop.pump()
+    [peer] = shop.peers.list()
+
+    assert (1, world.clock.now() + 1000) == (peer.failures, peer.due_at)
+    assert peer.last_error

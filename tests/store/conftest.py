@@ -1,0 +1,82 @@
+"""What the tests of the store share: postboxes that close themselves, other processes, and a clock that stands still."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onceward import Postbox
+from onceward.testing.clock import ManualClock
+
+SHELL = Path("/usr/bin/sqlite3")
+RUNNER = """
+import json, sqlite3, sys
+path, statements = json.loads(sys.argv[1])
+con, found = sqlite3.connect(path, isolation_level=None, timeout=5), []
+for sql in statements:
+    try:
+        found.append(con.execute(sql).fetchall())
+    except sqlite3.Error as error:
+        found.append(f"{type(error).__name__}: {error}")
+con.close()
+print(json.dumps(found))
+"""
+
+Open = Callable[..., Postbox]
+Elsewhere = Callable[..., list[Any]]
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """Return a clock that stands still until the test turns it."""
+    return ManualClock()
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Open]:
+    """Return the call that opens ``<agent>.db`` without engines; everything is closed after the test."""
+    with ExitStack() as stack:
+
+        def open_box(agent: str = "a", *, at: Path | None = None, **options: Any) -> Postbox:
+            path = tmp_path / f"{agent}.db" if at is None else at
+            return stack.enter_context(Postbox(path, agent=agent, run=False, **{"hold_unknown": True, "busy_timeout": 5.0} | options))
+
+        yield open_box
+
+
+@pytest.fixture
+def box(opened: Open) -> Postbox:
+    """Return an open postbox of agent *a* that may send to anybody."""
+    return opened()
+
+
+@pytest.fixture
+def elsewhere() -> Elsewhere:
+    """Return the call that runs statements with the standard library's sqlite3 in another process: rows or error texts."""
+
+    def run(path: Path, *statements: str) -> list[Any]:
+        done = subprocess.run(
+            [sys.executable, "-c", RUNNER, json.dumps([str(path), statements])], capture_output=True, text=True, check=True, timeout=60
+        )
+        found: list[Any] = json.loads(done.stdout)
+        return found
+
+    return run
+
+
+@pytest.fixture
+def shell() -> Callable[[Path, str], str]:
+    """Return the call that runs SQL in the ``sqlite3`` shell: its output, or its error."""
+    if not SHELL.exists():
+        pytest.skip("no sqlite3 shell on this machine")
+
+    def run(path: Path, sql: str) -> str:
+        done = subprocess.run([SHELL, str(path), sql], capture_output=True, text=True, check=False, timeout=60)
+        return (done.stderr or done.stdout).strip()
+
+    return run
