@@ -28,6 +28,7 @@ SOURCE = ROOT / "src" / "onceward"
 ROOMS = {
     "The postbox": "Postbox Session Transaction Message Ticket",
     "Beside the mail": "facade.Peers facade.DeadLetters Page views.Past views.DeadLetter views.PeerInfo invariants.Violation Health",
+    "Options of every send": "sender.SendOptions sender.PublishOptions",
     "Agents and handlers": "Agent Context Msg",
     "The same, awaitable": "AsyncPostbox AsyncSession AsyncTransaction AsyncMessage AsyncContext",
     "Settings and policies": "Settings RetryPolicy",
@@ -105,9 +106,14 @@ def _class(value: type) -> str:
     shown = f"```py\n{readers.signature(made, name)}\n```" if made is not None and name in BUILT else ""
     fields = [] if name in ELSEWHERE else readers.fields(node)
     listed = "\n".join(_field(field) for field in [*fields, *readers.attributes(node)] if field.name not in hidden)
-    parts = [f"### {name}", shown, readers.docs(node), listed]
+    parts = [f"### {name}", shown, readers.docs(node), *_inherited(node), listed]
     parts += [_method(item) for item in readers.methods(node) if item.name not in hidden]
     return "\n\n".join(part for part in parts if part)
+
+
+def _inherited(node: readers.ClassDef) -> list[str]:
+    shown = {name.rpartition(".")[2] for listed in ROOMS.values() for name in listed.split()}
+    return [f"With everything of {code(base)}." for base in readers.bases(node) if base in shown]
 
 
 def _field(field: readers.Field) -> str:

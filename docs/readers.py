@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+ClassDef = ast.ClassDef
 RAISES = re.compile(r"^Raises:\n+(?P<rest>.*)", re.MULTILINE | re.DOTALL)
 RAISED = re.compile(r"^ {4}(?P<names>[\w., ]+): (?P<text>.*(?:\n {8}.*)*)", re.MULTILINE)
 LONGEST = 96
@@ -43,6 +44,11 @@ def methods(node: ast.ClassDef) -> Iterator[Function]:
     for item in node.body:
         if isinstance(item, Function) and not item.name.startswith("_") and "overload" not in decorators(item):
             yield item
+
+
+def bases(node: ast.ClassDef) -> list[str]:
+    """Return the names of the classes that *node* is built on."""
+    return [ast.unparse(base) for base in node.bases]
 
 
 def decorators(item: Function) -> list[str]:

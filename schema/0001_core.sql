@@ -116,17 +116,17 @@ CREATE TABLE streams (
 
 -- The unit of order and of leasing on the way in.
 CREATE TABLE lanes (
-    lane_id  INTEGER PRIMARY KEY AUTOINCREMENT,
-    sender   TEXT    NOT NULL,
-    name     TEXT    NOT NULL,
-    rank     INTEGER NOT NULL,
-    session  TEXT    NOT NULL,
-    head     INTEGER,
-    due_at   INTEGER,
-    token    INTEGER NOT NULL DEFAULT 0,
-    owner    TEXT,
-    claimed  TEXT    CHECK (claimed IS NULL OR json_valid(claimed)),
-    attempts INTEGER NOT NULL DEFAULT 0,
+    lane_id    INTEGER PRIMARY KEY AUTOINCREMENT,
+    sender     TEXT    NOT NULL,
+    name       TEXT    NOT NULL,
+    rank       INTEGER NOT NULL,
+    session    TEXT    NOT NULL,
+    head       INTEGER,
+    due_at     INTEGER,
+    token      INTEGER NOT NULL DEFAULT 0,
+    owner      TEXT,
+    claimed    TEXT    CHECK (claimed IS NULL OR json_valid(claimed)),
+    careful_to INTEGER NOT NULL DEFAULT 0,
     UNIQUE (sender, name, rank),
     CHECK ((owner IS NULL) = (claimed IS NULL)),
     CHECK (owner IS NULL OR due_at IS NOT NULL)

@@ -41,7 +41,7 @@ CREATE VIEW lane_view AS
 SELECT l.sender, l.name AS lane, l.session,
        CASE l.rank WHEN 0 THEN 'critical' WHEN 1 THEN 'urgent' WHEN 2 THEN 'normal' WHEN 3 THEN 'low' ELSE 'background' END AS priority,
        CASE WHEN l.owner IS NOT NULL THEN 'leased' WHEN l.head IS NULL THEN 'empty' WHEN l.due_at IS NULL THEN 'ready' ELSE 'waiting' END AS state,
-       b.id AS head_id, l.attempts, l.due_at, coalesce(json_array_length(l.claimed), 0) AS claimed
+       b.id AS head_id, coalesce(b.attempts, 0) AS attempts, l.due_at, coalesce(json_array_length(l.claimed), 0) AS claimed
   FROM lanes AS l LEFT JOIN inbox AS b ON b.seq = l.head;
 
 CREATE VIEW stats_view AS

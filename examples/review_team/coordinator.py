@@ -78,17 +78,34 @@ def hand_out(box: Postbox, team: list[str]) -> bool:
 
 def work(box: Postbox, team: list[str], closing: Event) -> bool:
     """Hand out tasks until *closing*, then wait for what is open; say whether everything was answered."""
-    answered, heard = Event(), time.monotonic()
-    box.on("processed", lambda _: answered.set())
-    while time.monotonic() - heard < GIVE_UP_AFTER:
-        stats = box.stats()
-        print(stats["enqueued"], stats["processed"], flush=True)  # "tasks results", for whoever watches
-        if closing.is_set() and stats["enqueued"] == stats["acked"] == stats["processed"]:
-            return True
-        if closing.is_set() or not hand_out(box, team):
-            heard = time.monotonic() if answered.wait(0.1) else heard
+    answered = Event()
+    box.on("processed", lambda _: answered.set())  # heard after the commit
+    while not closing.is_set():
+        tell(box)
+        if not hand_out(box, team):
+            answered.wait(0.1)
+            answered.clear()
+    return finish(box, answered)
+
+
+def finish(box: Postbox, answered: Event) -> bool:
+    """Wait until nothing is open; give up when no answer comes any more."""
+    deadline = time.monotonic() + GIVE_UP_AFTER
+    while time.monotonic() < deadline:
+        tell(box)
+        with box.begin() as tx:
+            if not tx.execute(OPEN):
+                return True
+        if answered.wait(0.1):
+            deadline = time.monotonic() + GIVE_UP_AFTER
             answered.clear()
     return False
+
+
+def tell(box: Postbox) -> None:
+    """Say "tasks results" to whoever watches our output."""
+    stats = box.stats()
+    print(stats["enqueued"], stats["processed"], flush=True)
 
 
 def python_files(folders: Iterable[Path]) -> list[str]:

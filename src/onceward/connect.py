@@ -30,6 +30,7 @@ OLDEST: Final = (3, 51, 3)
 WITHDRAWN: Final = (3, 52, 0)
 MARK: Final = "onceward:"
 ConstraintError = apsw.ConstraintError
+SQLError = apsw.SQLError
 """A row that the schema refused; named here so that nobody else need know apsw."""
 
 # One reason per line; read back by a test.

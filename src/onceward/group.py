@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from threading import RLock
-from typing import Final
+from typing import Final, cast
 
-from onceward import inbox
+from onceward import inbox, lanes
+from onceward.connect import ConstraintError, SQLError
 from onceward.db import Database
-from onceward.errors import LeaseLost, OncewardError
+from onceward.errors import InvalidMessage, OncewardError
 from onceward.events import Event
 from onceward.inbox import Ended, Leased
 from onceward.lifecycle import Settlement
@@ -37,6 +39,7 @@ class Group:
         self._ended: list[Ended] = []
         self._events: list[Event] = []
         self._rest: dict[int, tuple[list[Leased], int]] = {}
+        self._kept = (0, 0)
         self.lost = False
         """Whether the last commit failed, so that everything it held will be handled again."""
 
@@ -44,19 +47,29 @@ class Group:
         """Return the transaction for the handler that runs now, inside a savepoint of its own."""
         with self._lock:
             if self._tx is None:
-                self._tx = self._db.turn.begin()
-                self._since = self._since or time.monotonic()
+                self._begin()
+            tx = cast("Tx", self._tx)
             self._db.turn.adopt()
             if not self._inside:
-                self._tx.savepoint()
+                tx.savepoint()
+                self._kept = (len(tx.effects), len(tx.message_ids))
                 self._inside = True
-            return self._tx
+            return tx
+
+    def _begin(self) -> None:
+        if self._db.turn.held:
+            msg = "this handler has a transaction of its own open: do in it what is not the message's, and end it before ctx is used"
+            raise InvalidMessage(msg)
+        self._tx = self._db.turn.begin()
+        self._since = self._since or time.monotonic()
 
     def undo(self) -> None:
-        """Undo what the handler that ran wrote; its neighbours keep theirs."""
+        """Undo what the handler that ran wrote; its neighbours keep theirs, unless the handler ended the transaction."""
         with self._lock:
             if self._inside and self._tx is not None:
-                self._tx.undo()
+                del self._tx.effects[self._kept[0] :], self._tx.message_ids[self._kept[1] :]
+                if not self._tx.alive or not _undone(self._tx):
+                    self._break()
             self._outside()
 
     def end(self, leased: Leased, settlement: Settlement, *, rest: tuple[list[Leased], int], events: list[Event]) -> None:
@@ -74,15 +87,33 @@ class Group:
             self._events += events
             self._rest[leased.lane.lane_id] = rest
 
+    def abandon(self) -> None:
+        """Undo everything that is not committed: the thread is being taken away."""
+        with self._lock:
+            self._break()
+            self._outside()
+
+    def _break(self) -> None:
+        """Undo the whole group; its messages are handled again, each with a commit of its own."""
+        ended, self._ended, self._events, self._rest = self._ended, [], [], {}
+        tx, self._tx, self._since = self._tx, None, 0.0
+        if tx is not None:
+            self._db.turn.rollback()
+        if ended:
+            self.lost = True
+            self._release(ended)
+
     def _outside(self) -> None:
         self._inside = False
         if self._tx is not None:
-            self._db.turn.park()
+            self._db.turn.park(self.commit)
 
     @property
     def due(self) -> bool:
         """Whether it is time to commit."""
-        return bool(self._ended) and (len(self._ended) >= FULL or time.monotonic() - self._since >= self._share_for)
+        return bool(self._ended) and (
+            len(self._ended) >= FULL or self._ended[-1].leased.lane.careful or time.monotonic() - self._since >= self._share_for
+        )
 
     def upkeep(self, work: Callable[[Tx], object] | None = None) -> None:
         """
@@ -116,7 +147,7 @@ class Group:
                 return
             try:
                 self._settle(tx, ended, rest)
-            except (OncewardError, LeaseLost):
+            except (OncewardError, ConstraintError):
                 self.lost = True
                 self._release(ended)
                 return
@@ -137,9 +168,22 @@ class Group:
         self._db.turn.commit()
 
     def _release(self, ended: list[Ended]) -> None:
-        # Handlers ran and were undone: the attempt counts, so that a message which breaks commits is found.
-        leases = {e.leased.lane.lane_id: (e.leased.lane, e.leased.lane.attempts) for e in ended}
-        try:
-            self._db.write(lambda tx: inbox.release(tx, leases))
-        except OncewardError:
-            return  # the leases run out by themselves
+        lanes_of: dict[int, list[Leased]] = {}
+        for each in ended:
+            lanes_of.setdefault(each.leased.lane.lane_id, []).append(each.leased)
+
+        def give_back(tx: Tx) -> None:
+            for leased in lanes_of.values():
+                lanes.release(tx, leased[0].lane, [one.seq for one in leased], broken=True)
+
+        with suppress(OncewardError):  # otherwise the leases run out by themselves
+            self._db.write(give_back)
+
+
+def _undone(tx: Tx) -> bool:
+    """Undo the handler's savepoint; say whether it was still there."""
+    try:
+        tx.undo()
+    except SQLError:
+        return False
+    return True

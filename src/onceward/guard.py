@@ -59,6 +59,9 @@ def file_key(path: Path | str) -> FileKey | None:
         found = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        msg = f"{path} cannot be looked at: {error.strerror}"
+        raise StoreUnusable(msg) from error
     return found.st_dev, found.st_ino
 
 

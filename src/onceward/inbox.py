@@ -17,12 +17,12 @@ from onceward.parcel import Receipt
 from onceward.tx import Tx
 
 NEXT: Final = """
-SELECT seq, sender, id, session, frame, digest, expires_at, attempts, received_at FROM inbox
+SELECT seq, sender, id, session, frame, digest, expires_at, attempts + 1, received_at FROM inbox
  WHERE lane_id = ? AND state = 'pending'
  ORDER BY seq LIMIT ?
 """
 NEXT_OF: Final = """
-SELECT seq, sender, id, session, frame, digest, expires_at, attempts, received_at FROM inbox
+SELECT seq, sender, id, session, frame, digest, expires_at, attempts + 1, received_at FROM inbox
  WHERE lane_id = ? AND state = 'pending' AND type IN (SELECT value FROM json_each(?))
  ORDER BY seq LIMIT ?
 """
@@ -94,25 +94,20 @@ def claim(tx: Tx, wanted: Wanted, *, owner: str, until: Millis) -> list[list[Lea
     for lane in lanes.ready(tx, wanted.lanes, wanted.session):
         if left <= 0:
             break
-        rows = _next(tx, lane, 1 if lane[2] else left, wanted.types)
-        if not rows:
-            continue
-        held = lanes.lease(tx, lane, [row[0] for row in rows], owner=owner, until=until)
-        claimed.append([_leased(held, row, is_head=row[0] == lane[3]) for row in rows])
-        left -= len(rows)
+        rows = _next(tx, lane[0], left, wanted.types)
+        if rows and rows[0][0] <= lane[2]:
+            rows = rows[:1]
+        if rows:
+            held = lanes.lease(tx, lane, [row[0] for row in rows], owner=owner, until=until)
+            claimed.append([Leased(held, *row) for row in rows])
+            left -= len(rows)
     return claimed
 
 
-def _next(tx: Tx, lane: tuple[int, int, int, int], limit: int, types: tuple[str, ...] | None) -> list[tuple[Any, ...]]:
+def _next(tx: Tx, lane_id: int, limit: int, types: tuple[str, ...] | None) -> list[tuple[Any, ...]]:
     if types is None:
-        return tx.rows(NEXT, (lane[0], limit))
-    return tx.rows(NEXT_OF, (lane[0], json.dumps(types), limit))
-
-
-def _leased(held: LaneLease, row: tuple[Any, ...], *, is_head: bool) -> Leased:
-    seq, sender, message_id, session, frame, seen, expires_at, attempts, received_at = row
-    attempt = max(attempts + 1, held.attempts if is_head else 1)
-    return Leased(held, seq, sender, message_id, session, frame, seen, expires_at, attempt, received_at)
+        return tx.rows(NEXT, (lane_id, limit))
+    return tx.rows(NEXT_OF, (lane_id, json.dumps(types), limit))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,13 +140,12 @@ def settle(tx: Tx, ended: Sequence[Ended], rest: dict[int, list[int]]) -> None:
                 _bury(tx, each.leased, reason, error)
     last = {e.leased.lane.lane_id: e for e in ended}
     for lane_id, each in last.items():
-        again = isinstance(each.settlement, Again)
+        again = each.settlement if isinstance(each.settlement, Again) else None
         lanes.settle(
             tx,
             each.leased.lane,
             rest=[] if again else rest.get(lane_id, []),
-            due_at=each.settlement.due_at if isinstance(each.settlement, Again) else None,
-            attempts=each.leased.attempt if again else (1 if rest.get(lane_id) else 0),
+            due_at=None if again is None else again.due_at,
         )
     receipts.owe(tx, [(e.leased.sender, receipt) for e in ended if (receipt := _receipt(e)) is not None])
 
@@ -184,15 +178,6 @@ def _receipt(ended: Ended) -> Receipt | None:
         case Dead(reason=reason):
             return Receipt(ended.leased.id, "dead", reason)
     return None
-
-
-def release(tx: Tx, leases: dict[int, tuple[LaneLease, int]]) -> None:
-    """Give lanes back unhandled, each with the attempts its head has really had; lost ones are left alone."""
-    for held, attempts in leases.values():
-        tx.run(lanes.SETTLE, {
-            "rest": None, "due_at": None, "attempts": attempts,
-            "lane": held.lane_id, "token": held.token, "owner": held.owner,
-        })  # fmt: skip
 
 
 def expire(tx: Tx, limit: int) -> int:

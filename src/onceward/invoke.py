@@ -30,6 +30,8 @@ class Prepared:
     handler: Handler
     frame: Frame
     body: Any
+    error: Exception | None = None
+    """What the payload's own validators raised; the handler's failure, not the reader's."""
 
 
 def prepare(agent: Agent, leased: Leased, now: Millis, policy: RetryPolicy) -> Prepared | Settlement:
@@ -45,9 +47,14 @@ def prepare(agent: Agent, leased: Leased, now: Millis, policy: RetryPolicy) -> P
             return Dead("unhandled", f"agent {agent.name} has no handler for {frame.type}")
         if leased.attempt > 1 and _exhausted(policy, handler, leased.attempt - 1):
             return Dead("max_retries_exceeded", "its handler never came to an end: process killed or lease lost")
+    except InvalidMessage as error:
+        return Dead("rejected", str(error))
+    try:
         return Prepared(handler, frame, decode(frame.data, frame.data_base64, handler.body))
     except InvalidMessage as error:
         return Dead("rejected", str(error))
+    except Exception as error:  # noqa: BLE001 - a validator with a bug
+        return Prepared(handler, frame, None, error)
 
 
 def _exhausted(policy: RetryPolicy, handler: Handler, attempt: int) -> bool:
@@ -72,6 +79,8 @@ def verdict(error: BaseException, prepared: Prepared, leased: Leased, now: Milli
 def call(prepared: Prepared, context: Context, loop: Loop) -> Any:
     """Run the handler on this thread, or its coroutine on the loop while this thread serves its database calls."""
     handler = prepared.handler
+    if prepared.error is not None:
+        raise prepared.error
     if not handler.is_async:
         return handler.call(prepared.body, context) if handler.takes_context else handler.call(prepared.body)
     return _await(prepared, context, loop())

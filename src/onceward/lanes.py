@@ -19,21 +19,24 @@ HEADS: Final = """
 UPDATE lanes SET head = (SELECT min(seq) FROM inbox WHERE lane_id = lanes.lane_id AND state = 'pending')
  WHERE lane_id IN (SELECT value FROM json_each(?)) AND head IS NULL
 """
+EXPIRED: Final = "SELECT lane_id, claimed, careful_to FROM lanes WHERE due_at <= ? AND owner IS NOT NULL"
+CAREFUL: Final = "UPDATE lanes SET careful_to = max(careful_to, ?) WHERE lane_id = ?"
+TRIED: Final = "UPDATE inbox SET attempts = attempts + ? WHERE seq = ? AND state = 'pending'"
 WAKE: Final = "UPDATE lanes SET due_at = NULL, owner = NULL, claimed = NULL WHERE due_at <= ?"
 READY: Final = """
-SELECT lane_id, token, attempts, head FROM lanes
+SELECT lane_id, token, careful_to FROM lanes
  WHERE head IS NOT NULL AND due_at IS NULL
  ORDER BY rank, head
  LIMIT ?
 """
 READY_FOR: Final = """
-SELECT lane_id, token, attempts, head FROM lanes
+SELECT lane_id, token, careful_to FROM lanes
  WHERE head IS NOT NULL AND due_at IS NULL AND session = ?
  ORDER BY rank, head
  LIMIT ?
 """
 LEASE: Final = """
-UPDATE lanes SET owner = ?, token = token + 1, due_at = ?, claimed = ?, attempts = attempts + 1
+UPDATE lanes SET owner = ?, token = token + 1, due_at = ?, claimed = ?
  WHERE lane_id = ? AND token = ? AND owner IS NULL
 """
 PROLONG: Final = "UPDATE lanes SET due_at = ? WHERE lane_id = ? AND token = ? AND owner = ?"
@@ -42,8 +45,7 @@ UPDATE lanes
    SET head = (SELECT min(seq) FROM inbox WHERE lane_id = lanes.lane_id AND state = 'pending'),
        owner = CASE WHEN :rest IS NULL THEN NULL ELSE owner END,
        claimed = :rest,
-       due_at = CASE WHEN :rest IS NULL THEN :due_at ELSE due_at END,
-       attempts = :attempts
+       due_at = CASE WHEN :rest IS NULL THEN :due_at ELSE due_at END
  WHERE lane_id = :lane AND token = :token AND owner = :owner
 """
 CLEAR: Final = "UPDATE lanes SET due_at = NULL WHERE lane_id = ? AND head IS NULL AND owner IS NULL"
@@ -69,8 +71,8 @@ class LaneLease:
     lane_id: int
     token: int
     owner: str
-    attempts: int
-    """How often its head has been claimed, this claim included."""
+    careful: bool
+    """Whether one message was claimed alone and its attempt counted beforehand."""
 
 
 def open_lane(tx: Tx, sender: str, name: str, rank: int, *, session: str) -> int:
@@ -84,25 +86,38 @@ def wake_heads(tx: Tx, lane_ids: list[int]) -> None:
     tx.run(HEADS, (json.dumps(lane_ids),))
 
 
-def wake_due(tx: Tx) -> int:
-    """Free the lanes whose backoff or lease has run out: recovery is claiming."""
-    return tx.run(WAKE, (tx.now,))
+def wake_due(tx: Tx) -> None:
+    """
+    Free the lanes whose backoff or lease has run out: recovery is claiming.
+
+    Whoever held an expired lease may have died of one of its messages. If it
+    was alone, its attempt is counted; if not, the lane is handed over carefully
+    until all of them are through.
+    """
+    for lane_id, claimed, careful_to in tx.rows(EXPIRED, (tx.now,)):
+        seqs = json.loads(claimed)
+        if len(seqs) == 1 and seqs[0] > careful_to:
+            tx.run(TRIED, (1, seqs[0]))
+        tx.run(CAREFUL, (max(seqs), lane_id))
+    tx.run(WAKE, (tx.now,))
 
 
-def ready(tx: Tx, limit: int, session: str | None = None) -> list[tuple[int, int, int, int]]:
-    """Return (lane, token, attempts, head) of lanes that may be claimed, urgent and old ones first."""
-    if session is None:
-        return [(lane, token, attempts, head) for lane, token, attempts, head in tx.rows(READY, (limit,))]
-    return [(lane, token, attempts, head) for lane, token, attempts, head in tx.rows(READY_FOR, (session, limit))]
+def ready(tx: Tx, limit: int, session: str | None = None) -> list[tuple[int, int, int]]:
+    """Return (lane, token, careful up to) of lanes that may be claimed, urgent and old ones first."""
+    rows = tx.rows(READY, (limit,)) if session is None else tx.rows(READY_FOR, (session, limit))
+    return [(lane, token, careful_to) for lane, token, careful_to in rows]
 
 
-def lease(tx: Tx, lane: tuple[int, int, int, int], seqs: list[int], *, owner: str, until: Millis) -> LaneLease:
-    """Lease a ready lane for *seqs*."""
-    lane_id, token, attempts, _ = lane
+def lease(tx: Tx, lane: tuple[int, int, int], seqs: list[int], *, owner: str, until: Millis) -> LaneLease:
+    """Lease a ready lane for *seqs*; carefully, the attempt is counted before it is made."""
+    lane_id, token, careful_to = lane
     if not tx.run(LEASE, (owner, until, json.dumps(seqs), lane_id, token)):
         msg = f"lane {lane_id} was leased in between"
         raise LeaseLost(msg)
-    return LaneLease(lane_id, token + 1, owner, attempts + 1)
+    careful = seqs[0] <= careful_to
+    if careful:
+        tx.run(TRIED, (1, seqs[0]))
+    return LaneLease(lane_id, token + 1, owner, careful)
 
 
 def prolong(tx: Tx, held: LaneLease, *, until: Millis) -> bool:
@@ -110,7 +125,7 @@ def prolong(tx: Tx, held: LaneLease, *, until: Millis) -> bool:
     return tx.run(PROLONG, (until, held.lane_id, held.token, held.owner)) > 0
 
 
-def settle(tx: Tx, held: LaneLease, *, rest: list[int], due_at: Millis | None, attempts: int) -> None:
+def settle(tx: Tx, held: LaneLease, *, rest: list[int], due_at: Millis | None) -> None:
     """
     Move the lane's head on; with *rest* empty the lease ends and the lane may be claimed from *due_at* on.
 
@@ -121,7 +136,6 @@ def settle(tx: Tx, held: LaneLease, *, rest: list[int], due_at: Millis | None, a
     named = {
         "rest": json.dumps(rest) if rest else None,
         "due_at": due_at,
-        "attempts": attempts,
         "lane": held.lane_id,
         "token": held.token,
         "owner": held.owner,
@@ -131,3 +145,19 @@ def settle(tx: Tx, held: LaneLease, *, rest: list[int], due_at: Millis | None, a
         raise LeaseLost(msg)
     if due_at is not None and not rest:
         tx.run(CLEAR, (held.lane_id,))
+
+
+def release(tx: Tx, held: LaneLease, seqs: list[int], *, broken: bool) -> None:
+    """
+    Give a lane back unhandled; a lost one is left alone.
+
+    *broken* says that its messages were handled but could not be committed:
+    then they are handed over carefully, each with a commit of its own.
+    """
+    named = {"rest": None, "due_at": None, "lane": held.lane_id, "token": held.token, "owner": held.owner}
+    if not tx.run(SETTLE, named):
+        return
+    if broken:
+        tx.run(CAREFUL, (max(seqs), held.lane_id))
+    elif held.careful:
+        tx.run(TRIED, (-1, seqs[0]))

@@ -151,6 +151,9 @@ class Worker:
         try:
             while untouched and not self._stopping.is_set() and not self._group.lost:
                 self._handle_lane(untouched.pop(0))
+        except BaseException:
+            self._group.abandon()
+            raise
         finally:
             self._active.clear()
             self._group.commit()
@@ -158,22 +161,32 @@ class Worker:
             self._give_back(untouched)
 
     def _give_back(self, untouched: list[list[Leased]]) -> None:
-        leases = {lane[0].lane.lane_id: (lane[0].lane, lane[0].lane.attempts - 1) for lane in untouched}
-        if leases:
+        def work(tx: Tx) -> None:
+            for messages in untouched:
+                lanes.release(tx, messages[0].lane, [m.seq for m in messages], broken=False)
+
+        if untouched:
             with suppress(OncewardError):
-                self._db.write(lambda tx: inbox.release(tx, leases))
+                self._db.write(work)
 
     def _handle_lane(self, messages: list[Leased]) -> None:
         now = self._db.now()
         prepared = [prepare(self._agent, leased, now, self._policy) for leased in messages]  # before any lock is held
         for index, (leased, ready) in enumerate(zip(messages, prepared, strict=True)):
-            settlement = self._run(ready, leased) if isinstance(ready, Prepared) else ready
+            settlement = self._handle(leased, ready)
+            if self._group.lost:
+                return
             rest = len(messages) if self._stopping.is_set() else index + 1
             self._group.end(leased, settlement, rest=(messages, rest), events=self._events(leased, settlement))
             if self._group.due:
                 self._group.commit()
             if isinstance(settlement, Again) or self._group.lost or self._stopping.is_set():
                 return
+
+    def _handle(self, leased: Leased, ready: Prepared | Settlement) -> Settlement:
+        if leased.expires_at is not None and leased.expires_at <= self._db.now():
+            return Done("expired")
+        return self._run(ready, leased) if isinstance(ready, Prepared) else ready
 
     def _run(self, ready: Prepared, leased: Leased) -> Settlement:
         context = Context(leased, ready.frame, ready.body, group=self._group, sender=self._sender, extend=self._extend)

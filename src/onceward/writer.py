@@ -94,6 +94,7 @@ class Writer:
         self._pid = os.getpid()
         self._closed = False
         self._interrupt: BaseException | None = None
+        self._parked: tuple[int, Callable[[], None]] | None = None
 
     @property
     def held(self) -> bool:
@@ -185,13 +186,21 @@ class Writer:
         finally:
             self._leave()
 
-    def park(self) -> None:
-        """Let no thread join the open transaction until somebody adopts it."""
+    def park(self, commit: Callable[[], None]) -> None:
+        """Let no thread join the open transaction; *commit* ends it when the parking thread needs the turn itself."""
         self._owner = 0
+        self._parked = (get_ident(), commit)
+
+    def _unpark(self) -> None:
+        parked = self._parked
+        if parked is not None and parked[0] == get_ident():
+            self._parked = None
+            parked[1]()
 
     def adopt(self) -> None:
         """Make the calling thread the one whose work joins the open transaction."""
         self._owner = get_ident()
+        self._parked = None
 
     def close(self) -> None:
         """Let nobody in any more; waits for the one who is."""
@@ -204,6 +213,7 @@ class Writer:
     def _enter(self, job: _Job[Any]) -> float:
         """Return with the turn, or with the job done by somebody else."""
         self.check()
+        self._unpark()
         deadline = time.monotonic() + self.timeout
         with self._mutex:
             if not self._taken:

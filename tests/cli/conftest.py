@@ -38,6 +38,14 @@ class Ran:
         return [line.split("\t") for line in self.out.splitlines()]
 
 
+class Terminal(io.StringIO):
+    """A person who types."""
+
+    def isatty(self) -> bool:
+        """Return that it is one."""
+        return True
+
+
 Cli = Callable[..., Ran]
 
 
@@ -55,11 +63,11 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def cli(home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
-    """Return a call that runs one command line, with *stdin* to read from."""
+    """Return a call that runs one command line, with a pipe or a person to read from."""
     assert home.is_dir()
 
-    def call(*tokens: str, stdin: str = "") -> Ran:
-        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+    def call(*tokens: object, stdin: str = "", person: str | None = None) -> Ran:
+        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin) if person is None else Terminal(person))
         capsys.readouterr()
         code = main([str(token) for token in tokens])
         out, err = capsys.readouterr()

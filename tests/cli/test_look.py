@@ -74,7 +74,21 @@ def test_show_has_the_whole_message(cli: Cli, sent: str) -> None:
 
     assert ["id", "rows", "trail"] == list(shown)
     [row] = shown["rows"]
-    keys = ["box", "id", "sender", "recipient", "session", "lane", "type", "priority", "state", "attempts", "created_at", "due_at", "sent_at"]
+    keys = [
+        "box",
+        "id",
+        "sender",
+        "recipient",
+        "session",
+        "lane",
+        "type",
+        "priority",
+        "state",
+        "attempts",
+        "created_at",
+        "due_at",
+        "sent_at",
+    ]
     assert [*keys, "frame"] == list(row)
     assert (sent, "outbox", "sent", {"n": 1}) == (shown["id"], row["box"], row["state"], row["frame"]["data"])
 
@@ -123,9 +137,9 @@ def test_stats_are_the_postbox_s_numbers(cli: Cli, shop: Postbox, sent: str) -> 
 @pytest.mark.usefixtures("shop")
 def test_sql_reads(cli: Cli) -> None:
     """Values come as they are: times as numbers, blobs in hexadecimal, names told apart."""
-    ran = cli("sql", "SELECT 1 AS at, x'00ff' AS blob, NULL AS nothing, 1700000000000 AS sent_at, 2 AS at", "--json")
+    ran = cli("sql", "SELECT 1 AS at, x'00ff' AS blob, NULL AS gone, 1700000000000 AS sent_at, 2 AS at", "--json")
 
-    assert [{"at": 1, "blob": "00ff", "nothing": None, "sent_at": 1700000000000, "at:2": 2}] == ran.json
+    assert [{"at": 1, "blob": "00ff", "gone": None, "sent_at": 1700000000000, "at:2": 2}] == ran.json
     assert [["1700000000000", "a\\tb"]] == cli("sql", "SELECT 1700000000000 AS sent_at, 'a' || char(9) || 'b' AS text").lines
     assert [["1"]] == cli("sql", "-", stdin="SELECT count(*) FROM stats_view").lines
 
@@ -159,7 +173,9 @@ def test_looking_leaves_no_trace(cli: Cli, home: Path) -> None:
     path = home / "agents" / "shop.db"
     before = path.read_bytes()
 
-    codes = [cli(*command.split()).code for command in ("ls", "ls lanes", "stats", "peers ls", "dead ls", "recv --keep", "migrate --dry-run")]
+    codes = [
+        cli(*command.split()).code for command in ("ls", "ls lanes", "stats", "peers ls", "dead ls", "recv --keep", "migrate --dry-run")
+    ]
 
     assert [0, 0, 0, 0, 0, 3, 0] == codes
     assert before == path.read_bytes()

@@ -88,12 +88,9 @@ def test_bulk_work_is_tried_dry_then_confirmed(cli: Cli, shop: Postbox, buried: 
 
 @pytest.mark.parametrize(("answer", "code", "left"), [("y\n", 0, 0), ("\n", 3, 2), ("", 3, 2)])
 @pytest.mark.usefixtures("buried")
-def test_a_person_is_asked(cli: Cli, shop: Postbox, monkeypatch: pytest.MonkeyPatch, answer: str, code: int, left: int) -> None:
+def test_a_person_is_asked(cli: Cli, shop: Postbox, answer: str, code: int, left: int) -> None:
     """On a terminal the count is named and the default is no."""
-    monkeypatch.setattr("io.StringIO.isatty", lambda _: True, raising=False)
-    monkeypatch.setattr("onceward.cli.choice.sys.stdin", None)
-
-    ran = cli("dead", "purge", "--all", stdin=answer)
+    ran = cli("dead", "purge", "--all", person=answer)
 
     assert (code, left) == (ran.code, shop.stats()["dead_letters"])
     assert "purge 2 dead letters? [y/N]" in ran.err

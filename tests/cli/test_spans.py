@@ -21,9 +21,7 @@ def test_what_is_no_span_is_refused(text: str) -> None:
         seconds(text)
 
 
-@pytest.mark.parametrize(
-    ("then", "expected"), [(0, "2 h ago"), (7_195_000, "5 s ago"), (7_320_000, "in 2 m"), (7_200_000, "0 s ago")]
-)
+@pytest.mark.parametrize(("then", "expected"), [(0, "2 h ago"), (7_195_000, "5 s ago"), (7_320_000, "in 2 m"), (7_200_000, "0 s ago")])
 def test_a_moment_is_told_by_its_distance(then: int, expected: str) -> None:
     """One unit is enough for people; programs get the moment itself."""
     assert expected == ago(then, 7_200_000)

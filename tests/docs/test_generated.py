@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, cast, get_args
 
 import jsonschema
 import pytest
@@ -83,14 +83,14 @@ def test_guarantees_name_every_durability_class() -> None:
     """The page that says what a commit survives says it of each class there is."""
     text = (ROOT / "docs" / "explanation" / "guarantees.md").read_text(encoding="utf-8")
 
-    assert [] == [name for name in Durability.__args__ if f"| `{name}`" not in text]
+    assert [] == [name for name in get_args(Durability) if f"| `{name}`" not in text]
 
 
 def test_glossary_names_every_receipt() -> None:
     """What a peer may say of a frame is explained."""
     text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
 
-    assert [] == [name for name in ReceiptState.__args__ if f"`{name}`" not in text]
+    assert [] == [name for name in get_args(ReceiptState) if f"`{name}`" not in text]
 
 
 SENT: list[tuple[object, dict[str, Any]]] = [

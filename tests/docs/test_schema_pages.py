@@ -47,7 +47,7 @@ def test_every_column_is_described(file: apsw.Connection) -> None:
     relations = file.execute(
         "SELECT type, name FROM sqlite_schema WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite~_%' ESCAPE '~'"
     )
-    real = {(str(kind), str(name)): _columns(file, name) for kind, name in relations.fetchall()}
+    real = {(str(kind), str(name)): _columns(file, str(name)) for kind, name in relations.fetchall()}
 
     assert real == _described()
 

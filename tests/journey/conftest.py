@@ -59,6 +59,8 @@ class Wire:
     def __init__(self) -> None:
         self.script: list[str] = []
         self.always = "ok"
+        self.of: str | None = None
+        """Whose pushes the script is about; None is everybody's."""
         self.pushed: list[Parcel] = []
         self.on_push: Callable[[Parcel], None] = lambda _: None
         self._inner = MemoryTransport()
@@ -67,7 +69,7 @@ class Wire:
         """Push as the script says."""
         self.pushed.append(parcel)
         self.on_push(parcel)
-        word = self.script.pop(0) if self.script else self.always
+        word = self._word(parcel.sender)
         match word:
             case "down":
                 raise Unreachable(word)
@@ -85,6 +87,11 @@ class Wire:
         if word == "died":
             raise Crash(word)
         return answer
+
+    def _word(self, sender: str) -> str:
+        if self.of not in {None, sender}:
+            return "ok"
+        return self.script.pop(0) if self.script else self.always
 
     def push_again(self, parcel: Parcel) -> Answer:
         """Deliver a copy that some network kept for long."""

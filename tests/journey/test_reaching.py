@@ -92,7 +92,7 @@ def test_a_failure_while_half_open_starts_over(world: World) -> None:
     """One success and one failure of the probes leave the breaker open, and two more successes are needed."""
     shop, _ = world.wired("shop", quiet())
     shop.send("billing", Job(n=1))
-    world.wire.script = ["down"] * 5 + ["ok", "down"]
+    world.wire.of, world.wire.script = "shop", ["down"] * 5 + ["ok", "down"]
     for wait in (0, 1, 2, 4, 8, 30):
         world.wait(wait)
     shop.send("billing", Job(n=2))

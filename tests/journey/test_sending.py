@@ -181,7 +181,8 @@ def test_a_lost_answer_means_the_same_parcel_and_no_second_effect(world: World) 
     world.wait(61)
 
     first, second = [parcel for parcel in world.wire.pushed if parcel.frames]
-    assert (first.epoch, first.number, first.frames) == (second.epoch, second.number, second.frames)
+    assert (first.epoch, first.number, first.last_id) == (second.epoch, second.number, second.last_id)
+    assert ids == [carried.id for carried in second.frames]
     assert [0, 1, 2] == effects(world)
     assert ["acked"] * 3 == [shop.resolve(message) for message in ids]
     assert 3 == billing.stats()["duplicates"]
@@ -199,7 +200,7 @@ def test_a_stored_parcel_survives_a_restart(world: World) -> None:
     world.wait(61)
 
     assert old == [carried.id for carried in world.wire.pushed[1].frames]
-    assert [0, 1, 2] == effects(world)
+    assert [0, 1, 2] == sorted(effects(world))
 
 
 def test_a_dead_message_is_failed_at_the_sender(world: World) -> None:
@@ -227,9 +228,9 @@ def test_an_ack_timeout_asks_with_the_same_id(world: World) -> None:
         world.wait(31)
 
     assert {message} == set(world.wire.ids)
-    assert 31 == len(world.wire.ids)
+    assert 30 == len(world.wire.ids)
     assert "sent" == shop.resolve(message)
-    assert (1, 30) == (billing.stats()["inbox_pending"], billing.stats()["duplicates"])
+    assert (1, 29) == (billing.stats()["inbox_pending"], billing.stats()["duplicates"])
 
 
 def test_asking_does_not_spend_the_budget(world: World) -> None:

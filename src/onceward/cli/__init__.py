@@ -15,9 +15,10 @@ def main(tokens: Sequence[str] | None = None) -> int:
     try:
         from onceward.cli.app import run  # noqa: PLC0415 - its libraries are an extra that may be absent
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in LIBRARIES:
+        library = (error.name or "").partition(".")[0]
+        if library not in LIBRARIES:
             raise
-        sys.stderr.write(f"the command line needs {error.name}, which is not installed: {INSTALL}\n")
+        sys.stderr.write(f"the command line needs {library}, which is not installed: {INSTALL}\n")
         return 1
     try:
         return run(sys.argv[1:] if tokens is None else list(tokens))

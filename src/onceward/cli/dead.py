@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Final
 
+from cyclopts import Parameter
+
 from onceward import Postbox
 from onceward.cli import queries
 from onceward.cli.choice import Choice, Outcome, by_id, confirm, in_bulk
@@ -21,6 +23,7 @@ CONVERSATION = Conversation()
 CHOICE = Choice()
 COLUMNS: Final = ("id", "origin", "sender", "recipient", "type", "reason", "attempts", "dead_at", "last_error")
 BATCH: Final = 200
+Ids = Annotated[str, Parameter(allow_leading_hyphen=True)]
 
 
 def ls(*, reason: str | None = None, peer: str | None = None, limit: int = 100, where: Conversation = CONVERSATION) -> int:
@@ -62,7 +65,7 @@ def show(id: str, /, *, where: Where = WHERE) -> int:  # noqa: A002 - the wire's
     return DONE
 
 
-def replay(*ids: str, as_new: Annotated[bool, Quiet] = False, choice: Choice = CHOICE, where: Conversation = CONVERSATION) -> int:
+def replay(*ids: Ids, as_new: Annotated[bool, Quiet] = False, choice: Choice = CHOICE, where: Conversation = CONVERSATION) -> int:
     """
     Put dead letters back on their way and print their ids.
 
@@ -83,7 +86,7 @@ def replay(*ids: str, as_new: Annotated[bool, Quiet] = False, choice: Choice = C
     return _settle("replay", ids, choice, where, work)
 
 
-def discard(*ids: str, choice: Choice = CHOICE, where: Conversation = CONVERSATION) -> int:
+def discard(*ids: Ids, choice: Choice = CHOICE, where: Conversation = CONVERSATION) -> int:
     """
     Forget dead letters and print their ids; what is forgotten cannot be replayed.
 

@@ -161,7 +161,7 @@ def graves(health: Health, path: Path) -> Finding:
 def idle(box: Postbox, found: Look) -> Iterator[Finding]:
     """Examine mail that waits although it is due: for somebody who carries it, or for a recipient that exists."""
     now = SystemClock().now()
-    rows = found.ask(queries.IDLE)
+    rows = found.ask(queries.IDLE, now=now)
     late = [row for row in rows if now - row["oldest_at"] > MINUTE]
     urls = {peer.name: peer.url for peer in box.peers.list()}
     for row in rows:

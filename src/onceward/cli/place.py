@@ -24,8 +24,7 @@ class Answer:
     """How a command answers."""
 
     json: Annotated[bool, Quiet] = False
-    """Print one JSON document, and errors as JSON objects on stderr. Without it: a table on a terminal, else tab-separated
-    lines without a header."""
+    """Print one JSON document, and errors as objects on stderr; without it a table on a terminal, else tab-separated lines."""
 
     @property
     def style(self) -> Style:

@@ -105,7 +105,7 @@ SELECT max((SELECT coalesce(max(created_at), 0) FROM (SELECT created_at FROM out
 """
 IDLE: Final = """
 SELECT recipient, count(*) AS messages, min(created_at) AS oldest_at
-  FROM outbox_view WHERE state = 'pending' AND due_at IS NULL
+  FROM outbox_view WHERE state IN ('pending', 'sending') AND coalesce(due_at, 0) <= :now
  GROUP BY recipient ORDER BY recipient
 """
 BREAKERS: Final = "SELECT name, breaker, failures, last_error FROM peer_view WHERE breaker <> 'closed' ORDER BY name"

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
+
+from cyclopts import Parameter
 
 from onceward.cli.codes import DONE
 from onceward.cli.look import look
@@ -10,9 +13,10 @@ from onceward.cli.paint import document, note, show
 from onceward.cli.place import Where
 
 WHERE = Where()
+Statement = Annotated[str, Parameter(allow_leading_hyphen=True)]
 
 
-def sql(statement: str, /, *, where: Where = WHERE) -> int:
+def sql(statement: Statement, /, *, where: Where = WHERE) -> int:
     """
     Run a reading SQL statement on a read-only connection.
 

@@ -70,6 +70,7 @@ class Member:
         if self.process is not None:
             self.process.kill()
             self.process.wait()
+            self.dismiss()
 
     def dismiss(self) -> None:
         """Close its standard input, which tells it to finish."""
@@ -79,18 +80,24 @@ class Member:
 
     @property
     def code(self) -> int | None:
-        """Its exit code; None while it runs."""
+        """Its exit code; None while it runs, or was never started."""
         return None if self.process is None else self.process.poll()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs."""
+        return self.process is not None and self.code is None
 
 
 def _listen(said: IO[str], hear: Callable[[str], None]) -> None:
-    for line in said:
-        hear(line)
+    with said:
+        for line in said:
+            hear(line)
 
 
 @dataclass
 class Team:
-    """The processes of one run, what they say, and whom we killed."""
+    """The processes of one run, what the coordinator says, and whom we killed."""
 
     home: Path
     code: list[Path]
@@ -172,17 +179,21 @@ class Team:
             tell()
 
     def _stop(self) -> None:
-        """End everybody, gently first, and keep what we know of the kills."""
-        for member in self.members.values():
-            member.dismiss()
-        deadline = time.monotonic() + STOP_WITHIN
+        """End everybody, gently first, who asks before who answers; and write down whom we killed."""
         try:
-            while time.monotonic() < deadline and any(member.code is None for member in self.members.values()):
-                time.sleep(TICK)
+            for names in ([COORDINATOR], WORKERS):
+                self._wait([self.members[name] for name in names])
         finally:
             for member in self.members.values():
                 member.kill()
             (self.home / "kills.json").write_text(json.dumps(self.killed), encoding="utf-8")
+
+    def _wait(self, members: list[Member]) -> None:
+        for member in members:
+            member.dismiss()
+        deadline = time.monotonic() + STOP_WITHIN
+        while time.monotonic() < deadline and any(member.alive for member in members):
+            time.sleep(TICK)
 
     def prove(self) -> dict[str, Any]:
         """Have a fresh process compare the files, and return its report."""

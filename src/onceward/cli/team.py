@@ -47,13 +47,18 @@ def _watch(team: Sequence[Child], told: SimpleQueue[int | Child]) -> int:
             _stop(team)
             continue
         running -= 1
-        if news.returncode not in GRACEFUL:
-            note(f"worker {news.pid} failed ({news.returncode}); stopping the others")
-            code = FAILED
+        if code == DONE:  # else we are stopping, and it may have been stopped before it was ready to listen
+            code = _verdict(news)
+        if code == FAILED:
             _stop(team)
-        elif code == DONE:
-            code = news.returncode
     return code
+
+
+def _verdict(ended: Child) -> int:
+    if ended.returncode in GRACEFUL:
+        return ended.returncode
+    note(f"worker {ended.pid} failed ({ended.returncode}); stopping the others")
+    return FAILED
 
 
 def _stop(team: Sequence[Child]) -> None:

@@ -1,0 +1,92 @@
+"""Help: complete enough that the docs are made of it, and light enough for every call."""
+
+import importlib
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from onceward.cli import help_pages
+from onceward.cli.app import COMMANDS, NOUNS
+
+Cli = Callable[..., Any]
+GUESTS = {"demo", "bench"}
+OWN = sorted(set(COMMANDS) - GUESTS)
+
+
+@pytest.fixture(scope="module")
+def pages() -> dict[str, str]:
+    """Return the help pages."""
+    return help_pages()
+
+
+def test_every_command_has_a_page(pages: dict[str, str]) -> None:
+    """The program, its nouns, and every verb."""
+    assert ["onceward", *(f"onceward {name}" for name in (*NOUNS, *COMMANDS))] == list(pages)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_page_explains_every_option(pages: dict[str, str], name: str) -> None:
+    """No option stands there without a sentence."""
+    page = pages[f"onceward {name}"]
+    options = [line for line in page.splitlines() if line.startswith("  ")]
+
+    assert page.startswith(f"Usage: onceward {name}")
+    assert "--json" in page
+    assert [] == [line for line in options if line.rstrip().endswith(":") or ":" not in line]
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_the_summary_is_the_docstring_s_first_line(name: str) -> None:
+    """The table of commands and the command itself do not drift apart."""
+    path, summary = COMMANDS[name]
+    module, _, function = path.partition(":")
+    doc = getattr(importlib.import_module(module), function).__doc__ or ""
+
+    assert summary == doc.strip().partition("\n")[0]
+
+
+def test_pages_are_plain_text(pages: dict[str, str]) -> None:
+    """No colour, no frames: they go into documents."""
+    assert {True} == {page.isascii() for page in pages.values()}
+
+
+@pytest.mark.parametrize("tokens", [[], ["--help"], ["-h"]])
+def test_onceward_alone_shows_help(cli: Cli, tokens: list[str]) -> None:
+    """Every command is named with its summary."""
+    ran = cli(*tokens)
+
+    assert (0, "") == (ran.code, ran.err)
+    assert {True} == {f" {name.split()[0]} " in ran.out for name in COMMANDS}
+
+
+def test_a_noun_alone_shows_its_verbs(cli: Cli) -> None:
+    """With their summaries."""
+    ran = cli("dead")
+
+    assert 0 == ran.code
+    assert {True} == {verb in ran.out for verb in ("ls", "show", "replay", "discard", "purge")}
+
+
+def test_version(cli: Cli) -> None:
+    """The installed one."""
+    assert importlib.import_module("importlib.metadata").version("onceward") == cli("--version").out.strip()
+
+
+@pytest.mark.parametrize(("tokens", "guess"), [(["sned"], "did you mean send?"), (["dead", "replya"], "did you mean replay?")])
+def test_a_slip_is_guessed(cli: Cli, tokens: list[str], guess: str) -> None:
+    """The nearest command is named."""
+    assert guess in cli(*tokens).err
+
+
+@pytest.mark.parametrize("library", ["cyclopts", "rich"])
+def test_without_the_extra_the_install_line_is_printed(library: str) -> None:
+    """The script exists in every installation, and says what it needs."""
+    bare = f"import sys; sys.modules[{library!r}] = None; from onceward.cli import main; sys.exit(main(['stats']))"
+
+    ran = subprocess.run([sys.executable, "-c", bare], capture_output=True, text=True, check=False)
+
+    assert (1, "") == (ran.returncode, ran.stdout)
+    assert [f"the command line needs {library}, which is not installed: pip install 'onceward[cli]'"] == ran.stderr.splitlines()

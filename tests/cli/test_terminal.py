@@ -1,0 +1,103 @@
+"""On a terminal: tables with words and colours, and nothing that mail could do to the screen."""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from onceward import Postbox
+from onceward.cli import main
+from onceward.cli.paint import cell, safe
+
+Cli = Callable[..., Any]
+
+
+@pytest.fixture
+def screen(home: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Return a call that runs a command on a wide terminal and returns what stands there."""
+    assert home.is_dir()
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+    def show(*tokens: str) -> str:
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+        capsys.readouterr()
+        assert 0 == main(tokens)
+        return capsys.readouterr().out
+
+    return show
+
+
+@pytest.mark.usefixtures("billing")
+def test_a_table_has_a_header_and_relative_times(screen: Callable[..., str], shop: Postbox) -> None:
+    """People read how long ago, not when."""
+    shop.send("billing", 1)
+
+    table = screen("ls")
+
+    assert ["box", "peer", "session", "state", "messages", "oldest"] == plain(table).splitlines()[0].split()
+    assert "0 s ago" in table
+
+
+@pytest.mark.usefixtures("billing")
+def test_states_are_coloured_words(screen: Callable[..., str], shop: Postbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The word stands there too, and NO_COLOR is heard."""
+    shop.send("billing", 1)
+
+    assert "\x1b[33mpending" in screen("ls")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "pending" in screen("ls")
+    assert "\x1b[3" not in screen("ls")
+
+
+def test_a_message_is_shown_field_by_field(screen: Callable[..., str], shop: Postbox, billing: Postbox) -> None:
+    """Also the ones whose text looks like markup: it is text."""
+    billing.send("shop", "[red]not markup[/red]", type="hello")
+    billing.pump()
+    assert shop.agent
+
+    assert "[red]not markup[/red]" in screen("recv", "--keep")
+
+
+def test_mail_cannot_move_the_cursor(screen: Callable[..., str], shop: Postbox, billing: Postbox) -> None:
+    """Control characters are spelled out, on the terminal as in a pipe."""
+    billing.send("shop", "\x1b]0;owned\x07\x9b2J\n")
+    billing.pump()
+    assert shop.agent
+
+    shown = screen("recv", "--keep")
+
+    assert "\\x1b]0;owned\\x07" in shown
+    assert "\x1b]0" not in shown
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("plain", "plain"), ("a\tb\nc", "a\\tb\\nc"), ("\x1b[2J", "\\x1b[2J"), ("\u202eevil", "\\u202eevil"), ("Grüße", "Grüße")],
+)
+def test_text_is_made_safe(text: str, expected: str) -> None:
+    """Letters of any language stay; what steers a screen or breaks a line does not."""
+    assert expected == safe(text)
+
+
+@pytest.mark.parametrize(
+    ("value", "name", "expected"),
+    [
+        (None, "", ""),
+        (True, "", "true"),
+        (7, "n", "7"),
+        (0, "sent_at", "1970-01-01T00:00:00.000Z"),
+        (b"\x01", "", "01"),
+        ([1, "a"], "", '[1,"a"]'),
+    ],
+)
+def test_a_value_is_a_cell(value: object, name: str, expected: str) -> None:
+    """Nothing is empty, times are RFC 3339, structures are JSON."""
+    assert expected == cell(value, name)
+
+
+def plain(text: str) -> str:
+    """Return text without colours."""
+    return "".join(part.partition("m")[2] if at else part for at, part in enumerate(text.split("\x1b[")))

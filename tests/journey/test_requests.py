@@ -1,0 +1,207 @@
+"""Asking and being answered: now, late, after a restart, or not at all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from onceward import Agent, Context, Msg, Postbox, Reject, Ticket
+from onceward.errors import AnswerTimeout, InvalidMessage, RequestFailed
+
+if TYPE_CHECKING:
+    from tests.journey.conftest import World
+
+
+class Ask(Msg, type="ask"):
+    """A question."""
+
+    n: int
+
+
+class Answer(Msg, type="answer"):
+    """Its answer."""
+
+    n: int
+
+
+class Progress(Msg, type="progress"):
+    """Something said in between."""
+
+    percent: int
+
+
+def answering(name: str = "oracle") -> Agent:
+    """Return an agent that answers with the next number."""
+    agent = Agent(name)
+
+    @agent.on(Ask)
+    def answer(ask: Ask) -> Answer:
+        return Answer(n=ask.n + 1)
+
+    return agent
+
+
+def test_a_reply_survives_a_restart_of_who_asked(world: World) -> None:
+    """The ticket's id is enough to get the reply in another process, as often as one likes."""
+    shop, _ = world.open("shop"), world.open(answering())
+    ticket = shop.request("oracle", Ask(n=1))
+    shop, _ = world.reopen("shop", "oracle")
+    world.settle()
+    shop, _ = world.reopen("shop", "oracle")
+
+    assert [Answer(n=2)] * 2 == [shop.result(ticket.id, reply=Answer) for _ in range(2)]
+    assert shop.receive() is None
+    assert 0 == shop.stats()["tickets_open"]
+
+
+def test_no_reply_yet_is_a_timeout(world: World) -> None:
+    """Waiting ends with AnswerTimeout, and the same ticket gets the reply later."""
+    shop, _ = world.open("shop"), world.open(answering())
+    ticket = shop.request("oracle", Ask(n=1))
+    with pytest.raises(AnswerTimeout):
+        shop.result(ticket, reply=Answer)
+    world.settle()
+
+    assert Answer(n=2) == shop.result(ticket, reply=Answer)
+
+
+def test_a_late_reply_is_kept(world: World) -> None:
+    """A reply after the deadline is still there for who asks again."""
+    shop, _ = world.open("shop"), world.open(answering())
+    ticket = shop.request("oracle", Ask(n=1), timeout=5)
+    world.clock.forward(6)
+    world.settle()
+
+    assert Answer(n=2) == shop.result(ticket, reply=Answer)
+    assert [("late",)] == shop.db.read("SELECT state FROM tickets")
+
+
+def test_a_request_that_the_peer_gave_up_fails(world: World) -> None:
+    """A rejected request ends its waiting with the peer's reason."""
+    agent = Agent("oracle")
+
+    @agent.on(Ask)
+    def answer(ask: Ask) -> Answer:
+        raise Reject(f"{ask.n} is no question")
+
+    shop, _ = world.open("shop"), world.open(agent)
+    ticket = shop.request("oracle", Ask(n=1))
+    world.settle()
+
+    with pytest.raises(RequestFailed, match="rejected"):
+        shop.result(ticket, reply=Answer)
+
+
+def test_a_request_that_expired_here_fails(world: World) -> None:
+    """A request that never left ends its waiting too."""
+    shop, _ = world.open("shop", hold_unknown=True), None
+    ticket = shop.request("oracle", Ask(n=1), ttl=5)
+    world.wait(6)
+
+    with pytest.raises(RequestFailed, match="expired"):
+        shop.result(ticket, reply=Answer)
+
+
+def test_the_reply_is_what_is_replied(world: World) -> None:
+    """What a handler sends to the asker besides its reply is ordinary mail, not the reply."""
+    agent = Agent("oracle")
+
+    @agent.on(Ask)
+    def answer(ask: Ask, ctx: Context) -> Answer:
+        ctx.send("shop", Progress(percent=50))
+        return Answer(n=ask.n + 1)
+
+    shop, _ = world.open("shop"), world.open(agent)
+    ticket = shop.request("oracle", Ask(n=1))
+    world.settle()
+    progress = shop.receive(Progress)
+
+    assert Answer(n=2) == shop.result(ticket, reply=Answer)
+    assert progress is not None
+    progress.ack()
+
+
+def test_nobody_else_can_answer(world: World) -> None:
+    """A message of a third agent that names the request as its cause is no reply to it."""
+    shop, thief = world.open("shop"), world.open("thief")
+    world.open(answering())
+    ticket = shop.request("oracle", Ask(n=1))
+    thief.send("shop", Answer(n=666), causation_id=ticket.id, correlation_id=ticket.id)
+    thief.pump()
+    early = shop.stats()["tickets_open"]
+    world.settle()
+
+    assert 1 == early
+    assert Answer(n=2) == shop.result(ticket, reply=Answer)
+    for message in shop.messages(timeout=0):
+        message.ack()
+
+
+def test_a_reply_of_another_shape_is_named(world: World) -> None:
+    """A reply that does not fit what was asked for raises InvalidMessage, and can be read as what it is."""
+    shop, _ = world.open("shop"), world.open(answering())
+    ticket = shop.request("oracle", Ask(n=1))
+    world.settle()
+    with pytest.raises(InvalidMessage):
+        shop.result(ticket, reply=Progress)
+
+    assert {"n": 2} == shop.result(ticket, reply=dict)
+
+
+def test_a_replayed_request_can_still_be_answered(world: World) -> None:
+    """A request that was given up and replayed gets its reply through the old ticket."""
+    shop = world.open("shop", hold_unknown=True)
+    ticket = shop.request("oracle", Ask(n=1))
+    world.open(Agent("oracle"))
+    shop.db.write(lambda tx: tx.run("UPDATE outbox SET expires_at = created_at"))
+    world.settle()
+    world.boxes.pop("oracle").close()
+    world.open(answering())
+    shop.dead_letters.replay(ticket.id)
+    world.settle()
+
+    assert Answer(n=2) == shop.result(ticket, reply=Answer)
+
+
+def test_asking_inside_a_transaction_is_refused(world: World) -> None:
+    """Waiting for a reply to a message that is not committed would wait for ever."""
+    shop, _ = world.open("shop"), world.open(answering())
+    with shop.begin(), pytest.raises(InvalidMessage):
+        shop.ask("oracle", Ask(n=1), reply=Answer, timeout=1)
+
+
+def test_an_unknown_ticket_is_named(world: World) -> None:
+    """A ticket this file never gave out is an error, not a wait."""
+    shop = world.open("shop")
+    with pytest.raises(InvalidMessage):
+        shop.result(Ticket("nothing", "oracle"), reply=Answer, timeout=5)
+
+
+def test_asking_with_engines(world: World) -> None:
+    """With engines running, ask returns the reply."""
+    with Postbox(world.path("oracle"), agent=answering()), Postbox(world.path("shop"), agent="shop") as shop:
+        assert [Answer(n=n + 1) for n in range(5)] == [
+            shop.ask("oracle", Ask(n=n), reply=Answer, timeout=30) for n in range(5)
+        ]
+
+
+def test_agents_that_ask_each_other_do_not_lock_up(world: World) -> None:
+    """A handler may ask another agent while it runs, and even its asker."""
+    one, two = Agent("one"), Agent("two")
+    boxes: dict[str, Postbox] = {}
+
+    @one.on(Ask)
+    def first(ask: Ask) -> Answer:
+        return boxes["one"].ask("two", Progress(percent=ask.n), reply=Answer, timeout=30)
+
+    @two.on(Progress)
+    def second(progress: Progress) -> Answer:
+        return Answer(n=progress.percent * 2)
+
+    with (
+        Postbox(world.path("one"), agent=one) as boxes["one"],
+        Postbox(world.path("two"), agent=two),
+        Postbox(world.path("shop"), agent="shop") as shop,
+    ):
+        assert Answer(n=14) == shop.ask("one", Ask(n=7), reply=Answer, timeout=30)

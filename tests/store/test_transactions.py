@@ -1,0 +1,385 @@
+"""Transactions: one fate for everything inside, whoever interrupts, waits or misbehaves."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import apsw
+import pytest
+
+from onceward import Postbox
+from onceward.errors import Busy, InvalidMessage, StoreClosed, StoreError, StoreFault
+from onceward.testing.clock import ManualClock
+
+Open = Callable[..., Postbox]
+HOLDER = """
+import sqlite3, sys
+con = sqlite3.connect(sys.argv[1], isolation_level=None)
+con.execute("BEGIN IMMEDIATE")
+print("held", flush=True)
+sys.stdin.readline()
+con.execute("ROLLBACK")
+"""
+
+
+@pytest.fixture
+def ledger(box: Postbox) -> Postbox:
+    """Return a postbox with a table of the user's own."""
+    with box.begin() as tx:
+        tx.execute("CREATE TABLE t (x INTEGER UNIQUE)")
+    return box
+
+
+def seen(box: Postbox) -> tuple[list[int], int]:
+    """Return the user's rows, and how many messages were promised."""
+    return [x for (x,) in box._db.read("SELECT x FROM t ORDER BY x")], box.stats()["enqueued"]
+
+
+def test_rows_and_mail_are_one_commit(ledger: Postbox) -> None:
+    """After the block both are there, under the id that was known before."""
+    with ledger.begin() as tx:
+        tx.execute("INSERT INTO t VALUES (1)")
+        message_id = tx.send("b", 1)
+
+    assert (([1], 1), "pending") == (seen(ledger), ledger.resolve(message_id))
+
+
+def test_an_exception_undoes_rows_and_mail(ledger: Postbox) -> None:
+    """After an exception nothing is there, and the next block works."""
+    with pytest.raises(ZeroDivisionError), ledger.begin() as tx:
+        tx.execute("INSERT INTO t VALUES (1)")
+        tx.send("b", 1)
+        _ = 1 // 0
+
+    assert ([], 0) == seen(ledger)
+    assert "pending" == ledger.resolve(ledger.send("b", 1))
+
+
+def test_a_refused_send_leaves_the_rest(ledger: Postbox) -> None:
+    """A message that breaks a rule is not written; the transaction goes on with what is."""
+    with ledger.begin() as tx:
+        tx.execute("INSERT INTO t VALUES (1)")
+        with pytest.raises(InvalidMessage):
+            tx.send("b", float("nan"))
+        tx.send("b", 1)
+
+    assert ([1], 1) == seen(ledger)
+
+
+def test_a_failing_statement_leaves_the_rest(ledger: Postbox) -> None:
+    """What SQLite says of the user's own statement is the user's own error."""
+    with ledger.begin() as tx:
+        tx.execute("INSERT INTO t VALUES (1)")
+        with pytest.raises(apsw.ConstraintError):
+            tx.execute("INSERT INTO t VALUES (1)")
+        with pytest.raises(apsw.SQLError):
+            tx.execute("nonsense")
+        tx.executemany("INSERT INTO t VALUES (?)", [(2,), (3,)])
+
+    assert ([1, 2, 3], 0) == seen(ledger)
+
+
+def test_inner_rollback_keeps_the_outer(ledger: Postbox) -> None:
+    """A nested block that fails takes back its own writes and mail, nothing else."""
+    with ledger.begin() as outer:
+        outer.execute("INSERT INTO t VALUES (1)")
+        with pytest.raises(KeyError), ledger.begin() as inner:
+            inner.execute("INSERT INTO t VALUES (2)")
+            inner.send("b", 2)
+            with ledger.begin() as innermost:
+                innermost.execute("INSERT INTO t VALUES (3)")
+            raise KeyError
+        with ledger.begin() as inner:
+            inner.send("b", 4)
+        ledger.send("b", 5)
+
+    assert ([1], 2) == seen(ledger)
+
+
+def test_outer_rollback_takes_all(ledger: Postbox) -> None:
+    """What nested blocks and plain sends did inside belongs to the outermost block."""
+    with pytest.raises(KeyError), ledger.begin():
+        with ledger.begin() as inner:
+            inner.execute("INSERT INTO t VALUES (2)")
+        ledger.send("b", 5)
+        ledger.send_many([("b", 6), ("b", 7)])
+        raise KeyError
+
+    assert ([], 0) == seen(ledger)
+
+
+def test_reading_inside_the_block_sees_its_writes(ledger: Postbox) -> None:
+    """Inside the block the open transaction is what is read; outside nobody sees it before the commit."""
+    with ledger.begin() as tx:
+        message_id = tx.send("b", 1)
+        inside = ledger.history().total_count
+        outside = Reader(ledger).look("SELECT count(*) FROM outbox")
+
+    assert (1, 0, "pending") == (inside, outside, ledger.resolve(message_id))
+
+
+class Reader:
+    """Reads from another thread."""
+
+    def __init__(self, box: Postbox) -> None:
+        self._box = box
+
+    def look(self, sql: str) -> Any:
+        """Return the one value of *sql*."""
+        found: list[Any] = []
+        thread = Thread(target=lambda: found.append(self._box._db.read(sql)[0][0]))
+        thread.start()
+        thread.join()
+        return found[0]
+
+
+ENDINGS = ["COMMIT", "END", "ROLLBACK", "COMMIT; BEGIN", "ROLLBACK; BEGIN IMMEDIATE", "/* x */ commit", "INSERT INTO t VALUES (9); COMMIT", "END TRANSACTION; BEGIN"]
+
+
+@pytest.mark.parametrize("sql", ENDINGS)
+def test_ending_the_transaction_inside_its_block_is_an_error(ledger: Postbox, sql: str) -> None:
+    """COMMIT and ROLLBACK belong to the block: a statement that tries them raises, and nothing of the block is kept."""
+    with pytest.raises(StoreError), ledger.begin() as tx:
+        tx.execute("INSERT INTO t VALUES (1)")
+        tx.send("b", 1)
+        tx.execute(sql)
+
+    assert ([], 0) == seen(ledger)
+    assert "pending" == ledger.resolve(ledger.send("b", 2))
+
+
+@pytest.mark.parametrize("sql", ENDINGS)
+def test_a_transaction_that_ended_takes_nothing_more(ledger: Postbox, sql: str) -> None:
+    """An application that swallows the error cannot write on: nothing is committed behind its back."""
+    with pytest.raises(StoreError), ledger.begin() as tx:
+        for call in (lambda: tx.execute(sql), lambda: tx.execute("INSERT INTO t VALUES (2)"), lambda: tx.send("b", 1), lambda: ledger.send("b", 2)):
+            with pytest.raises(StoreError):
+                call()
+
+    assert ([], 0) == seen(ledger)
+
+
+@pytest.mark.parametrize("sql", ["SAVEPOINT mine", "RELEASE job", "ROLLBACK TO job"])
+def test_savepoints_of_the_users_own_do_not_break_the_block(ledger: Postbox, sql: str) -> None:
+    """Whatever a user does with savepoints, an exception undoes everything and the postbox works on."""
+    with pytest.raises((StoreError, apsw.SQLError, KeyError)), ledger.begin() as outer:
+        outer.execute("INSERT INTO t VALUES (1)")
+        with ledger.begin() as inner:
+            inner.execute("INSERT INTO t VALUES (2)")
+            inner.execute(sql)
+        raise KeyError
+
+    assert ([], 0) == seen(ledger)
+    assert "pending" == ledger.resolve(ledger.send("b", 2))
+
+
+def test_a_transaction_is_over_after_its_block(ledger: Postbox) -> None:
+    """The object that was lent cannot be used after the block."""
+    with ledger.begin() as tx:
+        pass
+
+    for call in (lambda: tx.execute("SELECT 1"), lambda: tx.send("b", 1), lambda: tx.executemany("SELECT 1", [])):
+        with pytest.raises(StoreError, match="over"):
+            call()
+
+
+def test_another_threads_write_never_ends_in_our_rollback(ledger: Postbox) -> None:
+    """A send from a second thread waits for the first one's block and survives its rollback."""
+    sent: list[str] = []
+    with pytest.raises(KeyError), ledger.begin() as tx:
+        tx.execute("INSERT INTO t VALUES (1)")
+        thread = Thread(target=lambda: sent.append(ledger.send("b", 2)))
+        thread.start()
+        waits(ledger, 1)
+        raise KeyError
+    thread.join()
+
+    assert (([], 1), "pending") == (seen(ledger), ledger.resolve(sent[0]))
+
+
+def waits(box: Postbox, count: int) -> None:
+    """Return once so many callers stand in the writer's queue."""
+    pause = Event()
+    while len(box._db.turn._queue) < count:
+        pause.wait(0.001)
+
+
+@pytest.fixture
+def holder(box: Postbox) -> Iterator[Callable[[], None]]:
+    """Hold the file's write lock in another process until called."""
+    other = subprocess.Popen([sys.executable, "-c", HOLDER, str(box.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert other.stdin is not None
+    assert other.stdout is not None
+    assert "held\n" == other.stdout.readline()
+    yield lambda: other.communicate("\n")[0] and None
+    if other.poll() is None:
+        other.communicate("\n")
+    other.stdout.close()
+    other.stdin.close()
+
+
+def test_busy_after_the_deadline_means_nothing_was_written(opened: Open, box: Postbox, holder: Callable[[], None]) -> None:
+    """While another process holds the file, every write gives up at its deadline and may simply be tried again."""
+    box._db.turn._timeout = 0.05
+
+    with pytest.raises(Busy):
+        box.send("b", 1)
+    with pytest.raises(Busy), box.begin():
+        pass
+    assert 0 == box.stats()["enqueued"]
+    holder()
+    assert ("pending", 1) == (box.resolve(box.send("b", 2)), box.stats()["enqueued"])
+
+
+def test_waiting_behind_our_own_thread_ends_too(ledger: Postbox) -> None:
+    """A write that waits for a block of the same process gives up at its deadline; the block is not harmed."""
+    caught: list[BaseException] = []
+
+    def send() -> None:
+        try:
+            ledger.send("b", 2)
+        except Busy as error:
+            caught.append(error)
+
+    ledger._db.turn._timeout = 0.05
+    with ledger.begin() as tx:
+        tx.execute("INSERT INTO t VALUES (1)")
+        thread = Thread(target=send)
+        thread.start()
+        thread.join()
+
+    assert ([1], 0) == seen(ledger)
+    assert [Busy] == [type(error) for error in caught]
+
+
+class Interrupting(ManualClock):
+    """A clock in whose tick Ctrl-C lands, as it may at any instruction."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.in_ticks = 0
+
+    def now(self) -> int:
+        """Return the time, or be interrupted."""
+        self.in_ticks -= 1
+        if self.in_ticks == 0:
+            raise KeyboardInterrupt
+        return super().now()
+
+
+@pytest.mark.parametrize("tick", [1, 2])
+def test_an_interrupt_around_begin_leaves_no_open_transaction(opened: Open, tick: int) -> None:
+    """Ctrl-C before or after BEGIN writes nothing, and neither we nor another process find the file locked."""
+    clock = Interrupting()
+    box = opened(clock=clock)
+    clock.in_ticks = tick
+
+    with pytest.raises(KeyboardInterrupt):
+        box.send("b", 1)
+
+    assert ("pending", 1) == (box.resolve(box.send("b", 2)), box.stats()["enqueued"])
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_an_interrupt_while_waiting_does_not_lose_the_turn(ledger: Postbox, committed: bool) -> None:
+    """Ctrl-C in a queue leaves it: nothing of the interrupted send is written, and the next caller gets the turn."""
+    entered, go = Event(), Event()
+
+    def hold() -> None:
+        try:
+            with ledger.begin():
+                entered.set()
+                go.wait()
+                if not committed:
+                    raise KeyError
+        except KeyError:
+            pass
+
+    def interrupt() -> None:
+        waits(ledger, 1)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threads = [Thread(target=hold), Thread(target=interrupt)]
+    threads[0].start()
+    entered.wait()
+    threads[1].start()
+    with pytest.raises(KeyboardInterrupt):
+        ledger.send("b", 1)
+    go.set()
+    for thread in threads:
+        thread.join()
+
+    assert ("pending", ([], 1)) == (ledger.resolve(ledger.send("b", 2)), seen(ledger))
+
+
+def test_an_interrupt_in_a_block_undoes_it(ledger: Postbox) -> None:
+    """Ctrl-C inside the block is an exception like any other."""
+    with pytest.raises(KeyboardInterrupt), ledger.begin() as tx:
+        tx.send("b", 1)
+        signal.raise_signal(signal.SIGINT)
+
+    assert ([], 0) == seen(ledger)
+
+
+def test_after_commit_effects_follow_the_commit(box: Postbox) -> None:
+    """Hooks hear of a send after its commit and never of one that was rolled back, nested or not."""
+    heard: list[tuple[str, str]] = []
+    box.on("enqueued", lambda event: heard.append((event.message_id, box.resolve(event.message_id))))
+
+    with box.begin() as tx:
+        first = tx.send("b", 1)
+        with pytest.raises(KeyError), box.begin() as inner:
+            inner.send("b", 2)
+            raise KeyError
+        assert [] == heard
+    with pytest.raises(KeyError), box.begin() as tx:
+        tx.send("b", 3)
+        raise KeyError
+
+    assert [(first, "pending")] == heard
+
+
+def test_a_closed_postbox_takes_nothing(opened: Open) -> None:
+    """Every call on a closed postbox says so, and none of them opens the file again."""
+    box = opened()
+    box.close()
+
+    for call in (lambda: box.send("b", 1), box.stats, box.check, box.health, box.history, box.receive, box.peers.list, box.pump, box.freeze):
+        with pytest.raises(StoreClosed):
+            call()
+    with pytest.raises(StoreClosed), box.begin():
+        pass
+    assert (None, None) == (box._db._con, box._db._reader)
+
+
+def test_closing_between_look_and_turn_is_noticed(box: Postbox) -> None:
+    """A caller that saw the postbox open and comes to its turn after the closing is told so; the file stays closed."""
+    turn = box._db.turn
+    look = turn.check
+
+    def late() -> None:
+        look()
+        turn.check = look  # type: ignore[method-assign]
+        box.close()
+
+    turn.check = late  # type: ignore[method-assign]
+    with pytest.raises(StoreClosed):
+        box.send("b", 1)
+
+    assert None is box._db._con
+
+
+def test_the_error_of_a_dead_transaction_names_the_cure(ledger: Postbox) -> None:
+    """Whoever ends a transaction by hand reads what to do instead."""
+    with pytest.raises(StoreFault, match="leave COMMIT and ROLLBACK to the block"), ledger.begin() as tx:
+        tx.execute("ROLLBACK")
+
+
+def test_paths_are_the_real_ones(box: Postbox, tmp_path: Path) -> None:
+    """A postbox tells the file it has open."""
+    assert tmp_path.resolve() / "a.db" == box.path
