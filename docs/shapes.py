@@ -27,7 +27,8 @@ MEANING = {
     "priority": "0 critical, 1 urgent, 2 normal, 3 low, 4 background",
     "partitionkey": "ordering key: the lane, where it is not the session",
     "correlationid": "id of the conversation's first message",
-    "causationid": "id of the message that this one answers or follows from",
+    "causationid": "id of the message whose handling sent this one",
+    "inreplyto": "id of the message that this one answers; a waiting ticket takes it",
     "replyto": "agent that the reply goes to, where it is not the sender",
     "expirytime": "from then on nobody wants it",
     "idempotencykey": "the sender's own key for this message",
@@ -43,7 +44,12 @@ DIALECT = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": "ur
 BOTH_BODIES = {"required": ["data", "data_base64"], "properties": {"data": {"not": {"type": "null"}}, "data_base64": {"type": "string"}}}
 EXTENSION = {
     "description": "an extension attribute",
-    "anyOf": [{"type": "string"}, {"type": "boolean"}, {"type": "integer", "minimum": -(2**31), "maximum": 2**31 - 1}],
+    "anyOf": [
+        {"type": "string", "pattern": "^[^\\u0000-\\u001f\\u007f-\\u009f]*$"},
+        {"type": "boolean"},
+        {"type": "integer", "minimum": -(2**31), "maximum": 2**31 - 1},
+        {"type": "null"},
+    ],
 }
 
 
@@ -102,6 +108,8 @@ def frame_schema() -> str:
     for name, given in schema["properties"].items():
         given.pop("title", None)
         given["description"] = MEANING[name].replace("`", "")
+        if name not in (*schema["required"], "data"):
+            schema["properties"][name] = _or_null(given)
     known = "|".join(sorted(schema["properties"]))
     schema |= {
         "title": "onceward frame",
@@ -111,6 +119,15 @@ def frame_schema() -> str:
         "not": BOTH_BODIES,
     }
     return json.dumps(DIALECT | schema, indent=2) + "\n"
+
+
+def _or_null(given: dict[str, Any]) -> dict[str, Any]:
+    """Return what an attribute may be, and null: CloudEvents take that for one that is not set."""
+    if "anyOf" in given:
+        return given
+    notes = {name: given[name] for name in ("description", "default") if name in given}
+    kinds = [{name: value for name, value in given.items() if name not in notes}, {"type": "null"}]
+    return notes | {"anyOf": kinds}
 
 
 # -- the tables -------------------------------------------------------------------------------

@@ -79,7 +79,7 @@ CREATE TABLE outbox (
 -- What may be packed now, in the order of packing. Rows that are not due stay out of it.
 CREATE INDEX outbox_ready ON outbox (recipient, rank, seq) WHERE state = 'pending' AND due_at IS NULL;
 CREATE INDEX outbox_due   ON outbox (due_at, seq)          WHERE due_at IS NOT NULL;
-CREATE INDEX outbox_expiry ON outbox (expires_at, seq)    WHERE expires_at IS NOT NULL AND state = 'pending';
+CREATE INDEX outbox_expiry ON outbox (expires_at, seq)    WHERE expires_at IS NOT NULL AND state = 'pending' AND sent_at IS NULL;
 CREATE UNIQUE INDEX outbox_key ON outbox (recipient, key) WHERE key IS NOT NULL;
 
 -- Outgoing lanes that wait behind a head that failed alone; their rows are parked until then.

@@ -118,7 +118,7 @@ def spread(values: list[int]) -> dict[str, int]:
     """Return the middle, the slow end and the slowest of some milliseconds."""
     ordered = sorted(values) or [0]
     last = len(ordered) - 1
-    return {"p50": ordered[last // 2], "p99": ordered[last * 99 // 100], "max": ordered[last]}
+    return {"p50": ordered[last // 2], "p99": ordered[last - last // 100], "max": ordered[last]}
 
 
 def report(seen: Evidence, kills: list[tuple[str, int]]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 from onceward import lanes, outbox
 from onceward.clock import Millis
 from onceward.counters import bump
-from onceward.errors import InvalidMessage
+from onceward.errors import InvalidMessage, Unreachable
 from onceward.frame import Frame, digest
 from onceward.parcel import STRENGTH, Answer, Carried, Durability, Parcel, Receipt, Verdict, weakened
 from onceward.payload import encode
@@ -38,10 +38,12 @@ LIMITS: Final = """
 SELECT (SELECT horizon_id FROM identity),
        coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'inbox'), 0) - (SELECT value FROM counters WHERE name = 'ended')
 """
-AWAITED: Final = "SELECT id FROM tickets WHERE state = 'open' AND id IN (SELECT value FROM json_each(?))"
+AWAITED: Final = """
+SELECT id FROM tickets WHERE state IN ('open', 'failed') AND recipient = ? AND id IN (SELECT value FROM json_each(?))
+"""
 ANSWER: Final = """
 UPDATE tickets SET state = CASE WHEN deadline_at < :now THEN 'late' ELSE 'answered' END, reply_id = :reply, ended_at = :now
- WHERE id = :id AND state = 'open'
+ WHERE id = :id AND state IN ('open', 'failed')
 """
 MARK: Final = """
 INSERT INTO processed_messages (sender, message_id, session, outcome, processed_at) VALUES (?, ?, ?, 'processed', ?)
@@ -178,7 +180,17 @@ class Examined:
 
 
 def examine(parcel: Parcel, door: Door) -> list[Examined]:
-    """Read and check a parcel's frames; needs no file, so that the lock is held for the writing only."""
+    """
+    Read and check a parcel's frames; needs no file, so that the lock is held for the writing only.
+
+    Raises:
+        Unreachable: a frame was damaged on the way; the same parcel is to be pushed again.
+
+    """
+    for carried in parcel.frames:
+        if digest(carried.text) != carried.digest:
+            msg = f"frame {carried.id} was damaged on the way: its digest does not match"
+            raise Unreachable(msg)
     return [_examine(carried, parcel, door) for carried in parcel.frames]
 
 
@@ -196,9 +208,9 @@ def _examine(carried: Carried, parcel: Parcel, door: Door) -> Examined:
     ):
         if said != expected:
             return Examined(carried, None, f"invalid: {field_name}: does not match the parcel")
-    if len(carried.text) > door.max_body and body_size(frame) > door.max_body:
+    if 4 * len(carried.text) > door.max_body and body_size(frame) > door.max_body:
         return Examined(carried, None, TOO_LARGE)
-    return Examined(carried, frame, digest=digest(carried.text))
+    return Examined(carried, frame, digest=carried.digest)
 
 
 def _refusal(examined: Examined, horizon: str | None, now: Millis) -> str:
@@ -223,7 +235,7 @@ def _store(tx: Tx, sender: str, fresh: list[Examined]) -> list[str]:
     """Insert new rows and wake their lanes; return the ids that answered a waiting request."""
     if not fresh:
         return []
-    awaited = _awaited(tx, fresh)
+    awaited = _awaited(tx, sender, fresh)
     lane_ids: dict[tuple[str, int], int] = {}
     rows: list[tuple[Any, ...]] = []
     answered: list[tuple[str, str, str, Millis]] = []
@@ -232,9 +244,9 @@ def _store(tx: Tx, sender: str, fresh: list[Examined]) -> list[str]:
         lane = (frame.lane, frame.priority)
         if lane not in lane_ids:
             lane_ids[lane] = lanes.open_lane(tx, sender, *lane, session=frame.session)
-        done = frame.causationid in awaited and _answered(tx, frame)
+        done = frame.inreplyto in awaited and _answered(tx, frame)
         if done:
-            awaited.discard(str(frame.causationid))
+            awaited.discard(str(frame.inreplyto))
             answered.append((sender, frame.id, frame.session, tx.now))
         rows.append(_row(frame, each, lane_ids[lane], tx.now, done=done))
     tx.many(KEEP, rows)
@@ -245,13 +257,14 @@ def _store(tx: Tx, sender: str, fresh: list[Examined]) -> list[str]:
     return [message_id for _, message_id, _, _ in answered]
 
 
-def _awaited(tx: Tx, fresh: list[Examined]) -> set[str]:
-    causes = [each.frame.causationid for each in fresh if each.frame is not None and each.frame.causationid is not None]
-    return {str(i) for (i,) in tx.rows(AWAITED, (json.dumps(causes),))} if causes else set()
+def _awaited(tx: Tx, sender: str, fresh: list[Examined]) -> set[str]:
+    """Return the requests to *sender* that these frames answer and that still wait, or had been given up."""
+    asked = [each.frame.inreplyto for each in fresh if each.frame is not None and each.frame.inreplyto is not None]
+    return {str(i) for (i,) in tx.rows(AWAITED, (sender, json.dumps(asked)))} if asked else set()
 
 
 def _answered(tx: Tx, frame: Frame) -> bool:
-    return tx.run(ANSWER, {"id": frame.causationid, "reply": frame.id, "now": tx.now}) > 0
+    return tx.run(ANSWER, {"id": frame.inreplyto, "reply": frame.id, "now": tx.now}) > 0
 
 
 def _row(frame: Frame, each: Examined, lane_id: int, now: Millis, *, done: bool) -> tuple[Any, ...]:

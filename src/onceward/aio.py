@@ -19,6 +19,7 @@ from onceward.facade import DeadLetters, Health, Peers
 from onceward.hooks import Hook
 from onceward.message import Message
 from onceward.names import DEFAULT_SESSION
+from onceward.parcel import Answer, Parcel
 from onceward.postbox import Postbox
 from onceward.sender import PublishOptions, SendOptions
 from onceward.session import Session, read_reply
@@ -392,6 +393,10 @@ class AsyncPostbox:
     async def health(self) -> Health:
         """Return how the file is."""
         return await self._crossing.call(self._box.health)
+
+    async def accept(self, parcel: Parcel) -> Answer:
+        """Keep a parcel once and answer for each frame; see ``Postbox.accept``."""
+        return await self._crossing.call(lambda: self._box.accept(parcel))
 
     async def freeze(self) -> None:
         """Stop sending, pushing and handling in all processes, durably."""

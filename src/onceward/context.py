@@ -75,7 +75,7 @@ class Context:
 
 def reply_options(frame: Frame, options: SendOptions) -> tuple[str, Options]:
     """Return whom a reply goes to and the options that tie it to its message."""
-    tied: SendOptions = {"causation_id": frame.id, "correlation_id": frame.correlationid or frame.id}
+    tied: SendOptions = {"in_reply_to": frame.id, "causation_id": frame.id, "correlation_id": frame.correlationid or frame.id}
     named: SendOptions = tied | options
     if frame.priority_name != "normal":
         named.setdefault("priority", frame.priority_name)

@@ -48,6 +48,7 @@ INSERT INTO inbox (sender, id, lane_id, session, type, topic, rank, frame, diges
 SELECT peer, id, ?, session, type, topic, rank, frame, digest, created_at FROM dead_letters WHERE seq = ?
 RETURNING seq
 """
+REOPEN: Final = "UPDATE tickets SET state = 'open', reason = NULL, ended_at = NULL WHERE id = ? AND state = 'failed'"
 UNMARK: Final = "DELETE FROM processed_messages WHERE sender = ? AND message_id = ? AND outcome = 'dead'"
 HEAD: Final = "UPDATE lanes SET head = ? WHERE lane_id = ? AND head IS NULL"
 DROP: Final = "DELETE FROM dead_letters WHERE seq = ?"
@@ -90,6 +91,7 @@ def replay(tx: Tx, message_id: str) -> str:
     seq, origin, _, peer, rank, lane, session = found[0]
     if origin == "outbox":
         tx.run(REVIVE_OUT, (seq,))
+        tx.run(REOPEN, (message_id,))
     else:
         _revive_in(tx, seq, message_id, (peer, lane, rank, session))
     tx.run(DROP, (seq,))

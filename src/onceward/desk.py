@@ -84,16 +84,17 @@ class Desk:
             return Dead("max_retries_exceeded", "readers never settled it")
         return None
 
-    def _end(self, leased: Leased, settlement: Settlement) -> None:
+    def _end(self, leased: Leased, settlement: Settlement) -> Tx:
         """Settle one message, in this thread's open transaction if there is one."""
-        self._db.write(lambda tx: self._settle(tx, leased, settlement))
+        return self._db.write(lambda tx: self._settle(tx, leased, settlement))
 
-    def _settle(self, tx: Tx, leased: Leased, settlement: Settlement) -> None:
+    def _settle(self, tx: Tx, leased: Leased, settlement: Settlement) -> Tx:
         inbox.settle(tx, [Ended(leased, settlement)], {})
         tx.after(lambda: self._db.bell.ring("out"))
         event = self._event(leased, settlement, tx.now)
         if self._hooks.wanted(type(event)):
             tx.after(lambda: self._hooks.tell([event]))
+        return tx
 
     def _event(self, leased: Leased, settlement: Settlement, at: int) -> Event:
         named: dict[str, Any] = {"agent": self._db.agent, "at": at, "message_id": leased.id, "peer": leased.sender}
@@ -107,25 +108,24 @@ class Desk:
 
     # -- message.Desk -----------------------------------------------------------------------
 
-    def ack(self, leased: Leased) -> None:
+    def ack(self, leased: Leased) -> Tx:
         """Commit the processed mark."""
-        self._end(leased, Done())
+        return self._end(leased, Done())
 
-    def drop(self, leased: Leased) -> None:
+    def drop(self, leased: Leased) -> Tx:
         """End the message without effects."""
-        self._end(leased, Done("dropped"))
+        return self._end(leased, Done("dropped"))
 
-    def reject(self, leased: Leased, reason: str) -> None:
+    def reject(self, leased: Leased, reason: str) -> Tx:
         """Bury the message."""
-        self._end(leased, Dead("rejected", reason))
+        return self._end(leased, Dead("rejected", reason))
 
-    def retry(self, leased: Leased, reason: str, after: float | None) -> None:
+    def retry(self, leased: Leased, reason: str, after: float | None) -> Tx:
         """Put the message back, or bury it where its budget is spent."""
         if self._policy.exhausted(leased.attempt):
-            self._end(leased, Dead("max_retries_exceeded", reason))
-            return
+            return self._end(leased, Dead("max_retries_exceeded", reason))
         wait = self._policy.delay(leased.attempt, self._rng) if after is None else round(1000 * after)
-        self._end(leased, Again(self._db.now() + wait, reason))
+        return self._end(leased, Again(self._db.now() + wait, reason))
 
     def extend(self, leased: Leased, seconds: float) -> None:
         """Keep the lease longer."""

@@ -16,7 +16,7 @@ from typing import Final
 from onceward import dead_letters, outbox, parcels, peers, receipts
 from onceward.clock import Millis
 from onceward.db import Database
-from onceward.errors import OncewardError, Refused, StoreClosed, Unreachable
+from onceward.errors import LeaseLost, OncewardError, Refused, StoreClosed, Unreachable
 from onceward.events import (
     Acked,
     BreakerClosed,
@@ -75,6 +75,8 @@ class Dispatcher:
         self.owner = new_token()
         self._flag, self._stopping = Flag(), Flag()
         self._busy: set[str] = set()
+        self._renewed: set[str] = set()
+        """Peers that answered a fork since they were last leased: a second one is a failure like any other."""
         self._lock = Lock()
         self._pool: ThreadPoolExecutor | None = None
         self._thread: Thread | None = None
@@ -129,7 +131,12 @@ class Dispatcher:
 
     def pump(self) -> int:
         """Push, on this thread, whatever is due now; return how many parcels went out."""
-        return sum(self.carry(name) for name in self._find())
+        return sum(map(self._carry_on, self._find()))
+
+    def _carry_on(self, name: str) -> int:
+        with suppress(LeaseLost):  # somebody else pushes to this peer: it is in good hands
+            return self.carry(name)
+        return 0
 
     # -- looking ----------------------------------------------------------------------------
 
@@ -150,9 +157,9 @@ class Dispatcher:
 
     def _wake(self, tx: Tx) -> None:
         parcels.unhold(tx)
-        woken = outbox.wake(tx, WAKE_ROWS, self._policy.exhausted)
-        expired = [seq for (seq,) in tx.rows(outbox.EXPIRED, (tx.now, WAKE_ROWS))] + woken.expired
-        for seqs, reason, error in ((expired, "expired", ""), (woken.unanswered, "max_retries_exceeded", "stored, but never processed")):
+        unanswered = outbox.wake(tx, WAKE_ROWS, self._policy.exhausted)
+        expired = [seq for (seq,) in tx.rows(outbox.EXPIRED, (tx.now, WAKE_ROWS))]
+        for seqs, reason, error in ((expired, "expired", ""), (unanswered, "max_retries_exceeded", "stored, but never processed")):
             if seqs:
                 buried = dead_letters.bury_out(tx, seqs, reason=reason, error=error)
                 self._tell_buried(tx, [(i, p, reason) for i, p in buried])
@@ -180,6 +187,7 @@ class Dispatcher:
 
     def carry(self, name: str) -> int:
         """Push to one peer until nothing is left for it; return how many parcels arrived."""
+        self._renewed.discard(name)
         count, packed = 0, self._db.write(lambda tx: self._first(tx, name))
         while packed is not None and packed.parcel is not None:
             following = self._push(packed)
@@ -241,10 +249,11 @@ class Dispatcher:
         if answer.verdict == "busy":
             self._rest(tx, packed, "busy: the peer's inbox is full", nobody=True)
             return None
-        if answer.verdict == "fork" and packed.parcel is not None and packed.parcel.number == 1 and answer.epoch != packed.lease.epoch:
+        if answer.verdict == "fork" and packed.lease.name in self._renewed:
             self._rest(tx, packed, "the peer takes no new epoch", nobody=True)
             return None
         if answer.verdict == "fork":
+            self._renewed.add(packed.lease.name)
             return self._pack(tx, self._forked(tx, packed, answer))
         ask_at = tx.now + round(1000 * self._settings.ack_timeout)
         terms = Terms(self._settings, self._db.durability, ask_at, streams)

@@ -52,6 +52,7 @@ class Frame(BaseModel):
     partitionkey: Text | None = None
     correlationid: Text | None = None
     causationid: Text | None = None
+    inreplyto: Text | None = None
     replyto: Text | None = None
     expirytime: AwareDatetime | None = None
     idempotencykey: Text | None = None
@@ -148,6 +149,7 @@ class Envelope:
     ordering_key: str | None = None
     correlation_id: str | None = None
     causation_id: str | None = None
+    in_reply_to: str | None = None
     reply_to: str | None = None
     expires_at: Millis | None = None
     key: str | None = None
@@ -180,6 +182,7 @@ def _options(e: Envelope) -> str:
         ("partitionkey", e.ordering_key),
         ("correlationid", e.correlation_id),
         ("causationid", e.causation_id),
+        ("inreplyto", e.in_reply_to),
         ("replyto", e.reply_to),
         ("idempotencykey", e.key),
     ):

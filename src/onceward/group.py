@@ -13,12 +13,12 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from threading import RLock
-from typing import Final, cast
+from typing import Final
 
 from onceward import inbox, lanes
 from onceward.connect import ConstraintError, SQLError
 from onceward.db import Database
-from onceward.errors import InvalidMessage, OncewardError
+from onceward.errors import OncewardError
 from onceward.events import Event
 from onceward.inbox import Ended, Leased
 from onceward.lifecycle import Settlement
@@ -47,8 +47,9 @@ class Group:
         """Return the transaction for the handler that runs now, inside a savepoint of its own."""
         with self._lock:
             if self._tx is None:
-                self._begin()
-            tx = cast("Tx", self._tx)
+                self._tx = self._db.turn.begin()
+                self._since = self._since or time.monotonic()
+            tx = self._tx
             self._db.turn.adopt()
             if not self._inside:
                 tx.savepoint()
@@ -56,12 +57,18 @@ class Group:
                 self._inside = True
             return tx
 
-    def _begin(self) -> None:
-        if self._db.turn.held:
-            msg = "this handler has a transaction of its own open: do in it what is not the message's, and end it before ctx is used"
-            raise InvalidMessage(msg)
-        self._tx = self._db.turn.begin()
-        self._since = self._since or time.monotonic()
+    def aside(self, work: Callable[[Tx], object]) -> None:
+        """Write what is not the message's own; outside of its transaction where it has none open."""
+        with self._lock:
+            if self._inside:
+                work(self.enter())
+                return
+            self.commit()
+            self._db.turn.host(None)
+            try:
+                self._db.write(work)
+            finally:
+                self._db.turn.host(self.enter)
 
     def undo(self) -> None:
         """Undo what the handler that ran wrote; its neighbours keep theirs, unless the handler ended the transaction."""
@@ -106,7 +113,7 @@ class Group:
     def _outside(self) -> None:
         self._inside = False
         if self._tx is not None:
-            self._db.turn.park(self.commit)
+            self._db.turn.park()
 
     @property
     def due(self) -> bool:

@@ -129,6 +129,8 @@ def settle(tx: Tx, ended: Sequence[Ended], rest: dict[int, list[int]]) -> None:
         LeaseLost: one of the lanes is somebody else's now; roll the transaction back.
 
     """
+    for held in {e.leased.lane.lane_id: e.leased.lane for e in ended}.values():
+        lanes.prove(tx, held)
     for outcome in ("processed", "dropped", "expired"):
         seqs = [e.leased.seq for e in ended if isinstance(e.settlement, Done) and e.settlement.outcome == outcome]
         _end(tx, seqs, outcome)

@@ -13,7 +13,7 @@ from typing import Any
 from onceward.agent import Agent, Handler
 from onceward.clock import Millis
 from onceward.context import AsyncContext, Context
-from onceward.errors import Drop, InvalidMessage, Reject, Retry
+from onceward.errors import Drop, Frozen, InvalidMessage, Reject, Retry
 from onceward.frame import Frame
 from onceward.inbox import Leased
 from onceward.lifecycle import Again, Dead, Done, Settlement
@@ -68,6 +68,8 @@ def verdict(error: BaseException, prepared: Prepared, leased: Leased, now: Milli
             return Dead("rejected", str(error))
         case Drop():
             return Done("dropped")
+        case Frozen():
+            return Again(now, "frozen: it goes on after thaw()")
     text = str(error) if isinstance(error, Retry) else f"{type(error).__name__}: {error}"
     if _exhausted(policy, prepared.handler, leased.attempt):
         return Dead("max_retries_exceeded", text)

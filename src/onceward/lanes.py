@@ -40,6 +40,7 @@ UPDATE lanes SET owner = ?, token = token + 1, due_at = ?, claimed = ?
  WHERE lane_id = ? AND token = ? AND owner IS NULL
 """
 PROLONG: Final = "UPDATE lanes SET due_at = ? WHERE lane_id = ? AND token = ? AND owner = ?"
+HELD: Final = "SELECT 1 FROM lanes WHERE lane_id = ? AND token = ? AND owner = ?"
 SETTLE: Final = """
 UPDATE lanes
    SET head = (SELECT min(seq) FROM inbox WHERE lane_id = lanes.lane_id AND state = 'pending'),
@@ -123,6 +124,13 @@ def lease(tx: Tx, lane: tuple[int, int, int], seqs: list[int], *, owner: str, un
 def prolong(tx: Tx, held: LaneLease, *, until: Millis) -> bool:
     """Keep the lease longer; False where it is lost."""
     return tx.run(PROLONG, (until, held.lane_id, held.token, held.owner)) > 0
+
+
+def prove(tx: Tx, held: LaneLease) -> None:
+    """Raise LeaseLost unless the lease is still ours; inside a transaction it then stays so."""
+    if not tx.rows(HELD, (held.lane_id, held.token, held.owner)):
+        msg = f"the lease on lane {held.lane_id} ran out; another worker has it"
+        raise LeaseLost(msg)
 
 
 def settle(tx: Tx, held: LaneLease, *, rest: list[int], due_at: Millis | None) -> None:

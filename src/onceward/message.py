@@ -10,6 +10,7 @@ from onceward.clock import Millis
 from onceward.errors import Drop, InvalidMessage, Reject, Retry
 from onceward.frame import Frame
 from onceward.inbox import Leased
+from onceward.tx import Tx
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -17,19 +18,19 @@ T_co = TypeVar("T_co", covariant=True)
 class Desk(Protocol):
     """Where a pulled message is settled."""
 
-    def ack(self, leased: Leased) -> None:
+    def ack(self, leased: Leased) -> Tx:
         """Commit the processed mark."""
         ...
 
-    def retry(self, leased: Leased, reason: str, after: float | None) -> None:
+    def retry(self, leased: Leased, reason: str, after: float | None) -> Tx:
         """Put the message back."""
         ...
 
-    def reject(self, leased: Leased, reason: str) -> None:
+    def reject(self, leased: Leased, reason: str) -> Tx:
         """Bury the message."""
         ...
 
-    def drop(self, leased: Leased) -> None:
+    def drop(self, leased: Leased) -> Tx:
         """End the message without effects."""
         ...
 
@@ -56,7 +57,7 @@ class Message(Generic[T_co]):
         self.frame = frame
         """The message as it travelled, with every attribute."""
         self.body: T_co = body
-        self.settled = False
+        self._end: Tx | None = None
         self.id: str = frame.id
         """Names the message everywhere: the idempotency key for effects outside the file."""
         self.sender: str = frame.sender
@@ -66,6 +67,7 @@ class Message(Generic[T_co]):
         self.priority: str = frame.priority_name
         self.correlation_id: str | None = frame.correlationid
         self.causation_id: str | None = frame.causationid
+        self.in_reply_to: str | None = frame.inreplyto
         self.headers: dict[str, str | int | bool] = frame.headers
 
     def __repr__(self) -> str:
@@ -87,15 +89,19 @@ class Message(Generic[T_co]):
         """When it was committed into this inbox."""
         return self._leased.received_at
 
-    def _settle(self, how: Callable[[Desk], None]) -> None:
+    @property
+    def settled(self) -> bool:
+        """Whether its lease was ended, in a commit or in a transaction that is still open; a rollback gives it back."""
+        return self._end is not None and not self._end.gone
+
+    def _settle(self, how: Callable[[Desk], Tx]) -> None:
         if self._desk is None:
             msg = "in a handler, returning settles the message: raise Retry, Reject or Drop for anything else"
             raise InvalidMessage(msg)
         if self.settled:
             msg = f"message {self.id} is settled already"
             raise InvalidMessage(msg)
-        how(self._desk)
-        self.settled = True
+        self._end = how(self._desk)
 
     def ack(self) -> None:
         """Commit the processed mark, in the open transaction of this thread if there is one; raises LeaseLost."""

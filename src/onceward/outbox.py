@@ -24,14 +24,14 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 TWIN: Final = "SELECT id, frame FROM outbox WHERE id = ? OR (recipient = ? AND key = ?)"
 BURIED: Final = "SELECT 1 FROM dead_letters WHERE origin = 'outbox' AND (id = ?1 OR (peer = ?2 AND key = ?3))"
 READY: Final = """
-SELECT seq, id, frame, digest, expires_at, parcel, attempts, lane, rank
+SELECT seq, id, frame, digest, expires_at, parcel, attempts, lane, rank, sent_at
   FROM outbox
  WHERE recipient = ? AND state = 'pending' AND due_at IS NULL
  ORDER BY rank, seq
  LIMIT ?
 """
 BY_SEQ: Final = """
-SELECT o.seq, o.id, o.frame, o.digest, o.expires_at, o.parcel, o.attempts, o.lane, o.rank
+SELECT o.seq, o.id, o.frame, o.digest, o.expires_at, o.parcel, o.attempts, o.lane, o.rank, o.sent_at
   FROM json_each(?) AS j JOIN outbox AS o ON o.seq = j.value
  ORDER BY j.key
 """
@@ -62,13 +62,13 @@ UPDATE dead_letters SET late = :state, late_at = :now
 """
 TICKET_FAILED: Final = "UPDATE tickets SET state = 'failed', reason = ?, ended_at = ? WHERE id = ? AND state = 'open'"
 DUE: Final = """
-SELECT seq, state, attempts, expires_at FROM outbox WHERE due_at <= ? ORDER BY due_at, seq LIMIT ?
+SELECT seq, state, attempts FROM outbox WHERE due_at <= ? ORDER BY due_at, seq LIMIT ?
 """
 WAKE: Final = "UPDATE outbox SET due_at = NULL WHERE seq IN (SELECT value FROM json_each(?)) AND state = 'pending'"
 ASK: Final = "UPDATE outbox SET state = 'pending', due_at = NULL WHERE seq IN (SELECT value FROM json_each(?)) AND state = 'sent'"
 EXPIRED: Final = """
 SELECT seq FROM outbox
- WHERE expires_at <= ? AND expires_at IS NOT NULL AND state = 'pending'
+ WHERE expires_at <= ? AND expires_at IS NOT NULL AND state = 'pending' AND sent_at IS NULL
  ORDER BY expires_at LIMIT ?
 """
 PARK: Final = "UPDATE outbox SET due_at = ? WHERE seq = ? AND state = 'pending'"
@@ -110,7 +110,7 @@ SELECT f.name FROM found AS f LEFT JOIN peers AS p ON p.name = f.name
 AGENDA: Final = """
 SELECT (SELECT frozen_at FROM identity),
        (SELECT min(due_at) FROM outbox WHERE due_at IS NOT NULL),
-       (SELECT min(expires_at) FROM outbox WHERE expires_at IS NOT NULL AND state = 'pending'),
+       (SELECT min(expires_at) FROM outbox WHERE expires_at IS NOT NULL AND state = 'pending' AND sent_at IS NULL),
        (SELECT min(coalesce(max(due_at, lease_at), due_at, lease_at)) FROM peers WHERE due_at IS NOT NULL OR lease_at IS NOT NULL)
 """
 
@@ -128,6 +128,11 @@ class Row:
     attempts: int
     lane: str
     rank: int
+    sent_at: Millis | None
+
+    def expired(self, now: Millis) -> bool:
+        """Whether nobody wants it any more; what a peer has stored is for the peer to judge."""
+        return self.sent_at is None and self.expires_at is not None and self.expires_at <= now
 
     @property
     def sound(self) -> bool:
@@ -248,29 +253,23 @@ def _fail(tx: Tx, peer: str, receipt: Receipt, parcel: int | None) -> bool:
     return False
 
 
-@dataclass(frozen=True, slots=True)
-class Woken:
-    """Sent messages whose ack deadline passed and that are not asked about any more, by sequence."""
+def wake(tx: Tx, limit: int, exhausted: Callable[[int], bool]) -> list[int]:
+    """
+    Make due rows ready: parked ones, and sent ones whose outcome is asked for by pushing them again.
 
-    expired: list[int]
-    unanswered: list[int]
-
-
-def wake(tx: Tx, limit: int, exhausted: Callable[[int], bool]) -> Woken:
-    """Make due rows ready: parked ones, and sent ones whose outcome is asked for by pushing them again."""
+    Returns the sequences of those that were stored again and again but never
+    processed: they are not asked about any more.
+    """
     due = tx.rows(DUE, (tx.now, limit))
-    parked = [seq for seq, state, _, _ in due if state == "pending"]
-    asked = [(seq, attempts, expires_at) for seq, state, attempts, expires_at in due if state == "sent"]
-    expired = [seq for seq, _, expires_at in asked if expires_at is not None and expires_at <= tx.now]
-    unanswered = [seq for seq, attempts, _ in asked if exhausted(attempts)]
-    given_up = {*expired, *unanswered}
-    again = [seq for seq, _, _ in asked if seq not in given_up]
+    parked = [seq for seq, state, _ in due if state == "pending"]
+    unanswered = [seq for seq, state, attempts in due if state == "sent" and exhausted(attempts)]
+    again = [seq for seq, state, attempts in due if state == "sent" and not exhausted(attempts)]
     if parked:
         tx.run(WAKE, (json.dumps(parked),))
     if again:
         moved = tx.run(ASK, (json.dumps(again),))
         bump(tx, left=-moved, sent=-moved, retries=moved)
-    return Woken(expired, [seq for seq in unanswered if seq not in expired])
+    return unanswered
 
 
 def resend(tx: Tx, peer: str, *, after: int) -> int:

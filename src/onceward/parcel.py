@@ -25,10 +25,11 @@ STRENGTH: Final[dict[str, int]] = {"fast": 0, "safe": 1}
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """A frame under way: its id, its stored text, and whether it may have been pushed before."""
+    """A frame under way: its id, its stored text and digest, and whether it may have been pushed before."""
 
     id: str
     text: str
+    digest: bytes
     again: bool = False
 
 

@@ -8,6 +8,8 @@ from typing import Final
 
 from onceward import dead_letters, outbox, peers, receipts
 from onceward.clock import Millis
+from onceward.counters import bump
+from onceward.frame import digest
 from onceward.outbox import Row
 from onceward.parcel import STRENGTH, Answer, Carried, Durability, Parcel, Receipt, weakened
 from onceward.peers import Lease
@@ -17,7 +19,8 @@ from onceward.tx import Tx
 HELD: Final = "SELECT lane, rank, due_at FROM held_lanes WHERE recipient = ?"
 HOLD: Final = """
 INSERT INTO held_lanes (recipient, lane, rank, head, due_at) SELECT recipient, lane, rank, seq, ? FROM outbox WHERE id = ?
-ON CONFLICT (recipient, lane, rank) DO UPDATE SET due_at = excluded.due_at, head = excluded.head
+ON CONFLICT (recipient, lane, rank) DO UPDATE SET due_at = max(due_at, excluded.due_at), head = min(head, excluded.head)
+RETURNING due_at
 """
 UNHOLD: Final = "DELETE FROM held_lanes WHERE due_at <= ?"
 RECEIPT_ROWS: Final = 200
@@ -47,6 +50,7 @@ class _Choice:
     rows: list[Row] = field(default_factory=list)
     expired: list[int] = field(default_factory=list)
     corrupt: list[int] = field(default_factory=list)
+    oversize: list[int] = field(default_factory=list)
     parked: list[tuple[Millis, int]] = field(default_factory=list)
     scanned: int = 0
 
@@ -77,14 +81,14 @@ def pack(tx: Tx, held: Lease, *, mine: Mine, settings: Settings, until: Millis, 
         epoch=held.epoch,
         number=held.number + 1,
         previous=held.last_id,
-        frames=tuple(Carried(r.id, r.frame, r.parcel is not None or r.seq <= held.again_seq) for r in rows),
+        frames=tuple(Carried(r.id, r.frame, r.digest or digest(r.frame), r.parcel is not None or r.seq <= held.again_seq) for r in rows),
         receipts=owed,
     )
     return Packed(held, parcel, upto, tuple(buried))
 
 
 def _unfit(tx: Tx, row: Row) -> bool:
-    return (row.expires_at is not None and row.expires_at <= tx.now) or not row.sound
+    return row.expired(tx.now) or not row.sound
 
 
 def _fresh(
@@ -92,8 +96,8 @@ def _fresh(
 ) -> tuple[Lease, list[Row], list[tuple[str, str, str]]]:
     limit, buried = settings.parcel_frames, []
     while True:
-        choice = _choose(tx, held, limit, min(settings.parcel_bytes, max_bytes))
-        for seqs, reason in ((choice.expired, "expired"), (choice.corrupt, "corrupt")):
+        choice = _choose(tx, held, limit, limit_bytes=min(settings.parcel_bytes, max_bytes), max_bytes=max_bytes)
+        for seqs, reason in ((choice.expired, "expired"), (choice.corrupt, "corrupt"), (choice.oversize, "too_large")):
             if seqs:
                 buried += [(i, p, reason) for i, p in dead_letters.bury_out(tx, seqs, reason=reason)]
         if choice.parked:
@@ -105,22 +109,26 @@ def _fresh(
     return held, choice.rows, buried
 
 
-def _choose(tx: Tx, held: Lease, limit: int, max_bytes: int) -> _Choice:
+def _choose(tx: Tx, held: Lease, limit: int, *, limit_bytes: int, max_bytes: int) -> _Choice:
     lanes = {(lane, rank): due_at for lane, rank, due_at in tx.rows(HELD, (held.name,))}
     choice, size = _Choice(), 0
     for row in outbox.ready(tx, held.name, limit):
         choice.scanned += 1
-        if row.expires_at is not None and row.expires_at <= tx.now:
+        if row.expired(tx.now):
             choice.expired.append(row.seq)
         elif not row.sound:
             choice.corrupt.append(row.seq)
         elif (row.lane, row.rank) in lanes:
             choice.parked.append((lanes[row.lane, row.rank], row.seq))
         else:
-            size += len(row.frame)
-            if choice.rows and size > max_bytes:
+            size += (own := len(row.frame.encode()))
+            if own > max_bytes:
+                choice.oversize.append(row.seq)
+                size -= own
+            elif choice.rows and size > limit_bytes:
                 break
-            choice.rows.append(row)
+            else:
+                choice.rows.append(row)
     return choice
 
 
@@ -158,14 +166,15 @@ def settle(tx: Tx, packed: Packed, answer: Answer, terms: Terms) -> Settled:
     assert parcel is not None  # noqa: S101 - only pushed parcels have answers
     receipts.paid(tx, held.name, packed.paid_upto)
     if not parcel.frames:
-        peers.prolong(tx, held, until=terms.ask_at)
-        return Settled(held, outbox.Moved())
+        after, closed = peers.advance(tx, held, 0, held.last_id, terms.settings)
+        return Settled(after, outbox.Moved(), closed=closed)
     weak = STRENGTH[answer.durability] < STRENGTH[terms.durability] and not terms.settings.accept_weaker
     told = [weakened(r) for r in answer.receipts] if weak else list(answer.receipts)
-    stored_ends = terms.settings.ack == "stored" and not weak
+    # A plain function sends no outcome later: what it stored is all that will be known.
+    stored_ends = (terms.settings.ack == "stored" or not terms.streams) and not weak
     moved = outbox.settle(tx, held.name, told, ask_at=terms.ask_at, stored_ends=stored_ends, parcel=held.ordinal)
     rejected = _reject(tx, held.name, [r for r in told if r.state == "rejected"])
-    after, closed = peers.advance(tx, held, parcel.last_id, terms.settings)
+    after, closed = peers.advance(tx, held, 1, parcel.last_id, terms.settings)
     return Settled(after, moved, rejected, closed=closed, weak=answer.durability if weak else None)
 
 
@@ -181,8 +190,9 @@ def _reject(tx: Tx, peer: str, refused: list[Receipt]) -> tuple[tuple[str, str],
 
 def hold(tx: Tx, message_id: str, *, error: str, due_at: Millis) -> None:
     """Let one message that failed alone rest, and its lane with it."""
-    tx.run(outbox.FAIL_ONE, (due_at, error[:500], message_id))
-    tx.run(HOLD, (due_at, message_id))
+    [(lane_due_at,)] = tx.rows(HOLD, (due_at, message_id))  # not before an older one of the lane
+    tx.run(outbox.FAIL_ONE, (lane_due_at, error[:500], message_id))
+    bump(tx, retries=1)
 
 
 def unhold(tx: Tx) -> None:
@@ -194,4 +204,6 @@ def spend(tx: Tx, held: Lease, error: str) -> list[tuple[int, str, int]]:
     """Count an attempt against each message of the parcel in flight; return (seq, id, attempts) of each."""
     if held.parcel is None:
         return []
-    return [(s, str(i), a) for s, i, a in tx.rows(outbox.SPEND, (error[:500], json.dumps(held.parcel)))]
+    spent = [(s, str(i), a) for s, i, a in tx.rows(outbox.SPEND, (error[:500], json.dumps(held.parcel)))]
+    bump(tx, retries=len(spent))
+    return spent

@@ -112,16 +112,16 @@ def prolong(tx: Tx, held: Lease, *, until: Millis) -> None:
     _proved(tx.run(PROLONG, held.fence | {"until": until}), held)
 
 
-def advance(tx: Tx, held: Lease, last_id: str, settings: Settings) -> tuple[Lease, bool]:
-    """Note that the parcel arrived; return the lease for the next one, and whether the breaker closed by it."""
+def advance(tx: Tx, held: Lease, by: int, last_id: str, settings: Settings) -> tuple[Lease, bool]:
+    """Note that a push arrived, *by* one parcel or by receipts alone; return the lease for the next one, and whether the breaker closed by it."""
     found = tx.rows(
-        ADVANCE, held.fence | {"number": held.number + 1, "last_id": last_id, "now": tx.now, "needed": settings.breaker_successes}
+        ADVANCE, held.fence | {"number": held.number + by, "last_id": last_id, "now": tx.now, "needed": settings.breaker_successes}
     )
     _proved(len(found), held)
     closed = held.breaker != "closed" and found[0][0] == "closed"
     after = replace(
         held,
-        number=held.number + 1,
+        number=held.number + by,
         last_id=last_id,
         parcel=None,
         failures=0,

@@ -26,6 +26,7 @@ from onceward.ids import IdSource, new_id
 from onceward.janitor import Janitor
 from onceward.message import Message
 from onceward.names import DEFAULT_SESSION
+from onceward.parcel import Answer, Parcel
 from onceward.receiver import Receiver
 from onceward.sender import PublishOptions, Sender, SendOptions
 from onceward.session import Session
@@ -34,6 +35,7 @@ from onceward.tickets import Ticket
 from onceward.transaction import Transaction
 from onceward.transport import Features, Transport
 from onceward.transports.file import FileTransport, Opened
+from onceward.transports.function import serve
 from onceward.transports.memory import MemoryListener, MemoryTransport
 from onceward.worker import Worker
 
@@ -172,7 +174,7 @@ class Postbox:
         with self._lock:
             if self._loop is None:
                 self._loop, self._loop_is_ours = asyncio.new_event_loop(), True
-                Thread(target=self._loop.run_forever, name=f"onceward-loop-{self.agent}", daemon=True).start()
+                Thread(target=serve, args=(self._loop,), name=f"onceward-loop-{self.agent}", daemon=True).start()
             return self._loop
 
     @property
@@ -278,6 +280,10 @@ class Postbox:
     def health(self) -> Health:
         """Return how the file is."""
         return health(self._db)
+
+    def accept(self, parcel: Parcel) -> Answer:
+        """Keep a parcel once and answer for each frame: what a listener of one's own hands parcels to."""
+        return self._receiver.accept(parcel)
 
     # -- switching ----------------------------------------------------------------------------
 

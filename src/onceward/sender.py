@@ -39,6 +39,7 @@ class Options:
     reply_to: str | None = None
     correlation_id: str | None = None
     causation_id: str | None = None
+    in_reply_to: str | None = None
     headers: Mapping[str, str | int | bool] | None = None
     ordering_key: str | None = None
     message_id: str | None = None
@@ -57,11 +58,19 @@ class PublishOptions(TypedDict, total=False):
     priority: str
     """critical, urgent (high), normal, low or background."""
     ttl: float | None
+    """Seconds after which nobody wants it: it then expires instead of being handled."""
     delay: float | None
+    """Seconds before it may leave."""
     reply_to: str | None
+    """Agent that the reply goes to; by default the sender."""
     correlation_id: str | None
+    """Id of the conversation's first message; replies carry it on."""
     causation_id: str | None
+    """Id of the message that this one answers or follows from."""
+    in_reply_to: str | None
+    """Id of the request that this message answers."""
     headers: Mapping[str, str | int | bool] | None
+    """Extension attributes of the frame: 1 to 20 lower-case letters and digits."""
     ordering_key: str | None
     """The unit of order; by default the session."""
     message_id: str | None
@@ -72,6 +81,7 @@ class SendOptions(PublishOptions, total=False):
     """The keyword arguments of every ``send``."""
 
     topic: str | None
+    """What it is published under; handlers may be chosen by it."""
 
 
 def options_of(given: SendOptions) -> Options:
@@ -198,6 +208,7 @@ class Sender:
             ordering_key=_text("ordering_key", options.ordering_key),
             correlation_id=_text("correlation_id", options.correlation_id),
             causation_id=_text("causation_id", options.causation_id),
+            in_reply_to=_text("in_reply_to", options.in_reply_to),
             reply_to=None if options.reply_to is None else agent_name(options.reply_to),
             expires_at=None if options.ttl is None else now + _millis("ttl", options.ttl),
             key=_text("key", options.key),

@@ -54,7 +54,9 @@ class Settings(BaseModel):
     """What ends the sender's custody: the handler's commit, or the peer's durable receipt."""
 
     retry_first: Seconds = 1.0
+    """Pause after the first failure; it doubles with each further one."""
     retry_cap: Seconds = 60.0
+    """Longest pause between two attempts."""
     retry_jitter: Annotated[float, Field(ge=0, le=1)] = 0.1
     """Share of the delay by which it is varied at random, up or down."""
     max_retries: Annotated[int, Field(ge=0)] = 10
@@ -66,10 +68,15 @@ class Settings(BaseModel):
     deliver_timeout: Seconds = 30.0
     """Longest push of one parcel."""
     parcel_frames: Annotated[int, Field(ge=1, le=10_000)] = 500
+    """Most messages of one push."""
     parcel_bytes: Annotated[int, Field(ge=1 << 10)] = 4 << 20
+    """Largest push; a single message may be larger."""
     breaker_failures: Annotated[int, Field(ge=1)] = 5
+    """Failures in a row that open a peer's breaker."""
     breaker_open_for: Seconds = 30.0
+    """How long an open breaker leaves its peer alone before it is tried again."""
     breaker_successes: Annotated[int, Field(ge=1)] = 2
+    """Pushes that must succeed before a half-open breaker closes."""
 
     lease: Positive = 30.0
     """How long a claim lasts without a heartbeat."""
@@ -89,9 +96,11 @@ class Settings(BaseModel):
     retention_slice: Annotated[int, Field(ge=1)] = 500
     """Rows deleted in one transaction, between which writers get their turn."""
     janitor_interval: Positive = 60.0
+    """Time between two rounds of pruning and checkpoints."""
     safety_poll: Seconds = 0.1
     """How often ``PRAGMA data_version`` is looked at, should a doorbell get lost; 0 turns it off."""
     stop_timeout: Seconds = 5.0
+    """Longest wait for running handlers and pushes when the postbox stops."""
     trail: bool = False
     """Write every transition into the table ``trail``."""
 

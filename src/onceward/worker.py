@@ -192,6 +192,7 @@ class Worker:
         context = Context(leased, ready.frame, ready.body, group=self._group, sender=self._sender, extend=self._extend)
         limit = ready.handler.max_runtime or self._settings.max_runtime
         self._run_now = _Run(time.monotonic(), limit, context)
+        self._db.turn.host(self._group.enter)  # whatever the handler writes to its file commits with its mark
         try:
             answer = call(ready, context, self._loop)
             if answer is not None:
@@ -200,12 +201,13 @@ class Worker:
             self._group.undo()
             return verdict(error, ready, leased, self._db.now(), self._policy, self._rng)
         finally:
+            self._db.turn.host(None)
             self._run_now = None
             context.close()
         return Done()
 
     def _extend(self, leased: Leased, seconds: float) -> None:
-        self._db.write(lambda tx: lanes.prolong(tx, leased.lane, until=tx.now + round(1000 * seconds)))
+        self._group.aside(lambda tx: lanes.prolong(tx, leased.lane, until=tx.now + round(1000 * seconds)))
 
     def _events(self, leased: Leased, settlement: Settlement) -> list[Event]:
         named: dict[str, Any] = {

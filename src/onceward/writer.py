@@ -94,7 +94,7 @@ class Writer:
         self._pid = os.getpid()
         self._closed = False
         self._interrupt: BaseException | None = None
-        self._parked: tuple[int, Callable[[], None]] | None = None
+        self._hosts: dict[int, Callable[[], object]] = {}
 
     @property
     def held(self) -> bool:
@@ -111,6 +111,8 @@ class Writer:
             BaseException: whatever *work* raised; its writes were rolled back.
 
         """
+        if self._hosts:
+            self._join_host()
         if self.held:
             with self._savepoint() as tx:
                 return work(tx)
@@ -126,6 +128,8 @@ class Writer:
     @contextmanager
     def transaction(self) -> Iterator[Tx]:
         """Open a transaction for the caller's own statements, or join the one this thread has open."""
+        if self._hosts:
+            self._join_host()
         if self.held:
             with self._savepoint() as tx:
                 yield tx
@@ -186,21 +190,25 @@ class Writer:
         finally:
             self._leave()
 
-    def park(self, commit: Callable[[], None]) -> None:
-        """Let no thread join the open transaction; *commit* ends it when the parking thread needs the turn itself."""
+    def park(self) -> None:
+        """Let no thread join the open transaction until somebody adopts it."""
         self._owner = 0
-        self._parked = (get_ident(), commit)
 
-    def _unpark(self) -> None:
-        parked = self._parked
-        if parked is not None and parked[0] == get_ident():
-            self._parked = None
-            parked[1]()
+    def host(self, enter: Callable[[], object] | None) -> None:
+        """Let what this thread writes from now on join the transaction that *enter* opens or adopts; None ends that."""
+        if enter is None:
+            self._hosts.pop(get_ident(), None)
+        else:
+            self._hosts[get_ident()] = enter
+
+    def _join_host(self) -> None:
+        enter = self._hosts.get(get_ident())
+        if enter is not None:
+            enter()
 
     def adopt(self) -> None:
         """Make the calling thread the one whose work joins the open transaction."""
         self._owner = get_ident()
-        self._parked = None
 
     def close(self) -> None:
         """Let nobody in any more; waits for the one who is."""
@@ -213,7 +221,6 @@ class Writer:
     def _enter(self, job: _Job[Any]) -> float:
         """Return with the turn, or with the job done by somebody else."""
         self.check()
-        self._unpark()
         deadline = time.monotonic() + self.timeout
         with self._mutex:
             if not self._taken:
@@ -415,6 +422,7 @@ class Writer:
         tx = self._tx
         self._end()
         if tx is not None:
+            tx.gone = True
             tx.abandon()
 
     @staticmethod

@@ -22,6 +22,11 @@ class TestBroken(TransportConformance):
     def nowhere(self, far):
         return "memory:nobody"
 """
+MISCOUNT = """
+    def test_nothing(self, line):
+        with line.far.postbox.begin() as tx:
+            tx.execute("UPDATE counters SET value = value + 1 WHERE name = 'ended'")
+"""
 
 LIAR = """
 class Broken:
@@ -139,16 +144,7 @@ def test_an_honest_transport_passes(pytester: pytest.Pytester) -> None:
 
 def test_the_invariants_are_checked_after_every_test(pytester: pytest.Pytester) -> None:
     """A transport whose test passes is still found if a file is left in a state that may not be."""
-    path = pytester.makepyfile(
-        HEADER
-        + HONEST
-        + FOOTER
-        + """
-    def test_nothing(self, line):
-        with line.far.postbox.begin() as tx:
-            tx.execute("UPDATE counters SET value = value + 1 WHERE name = 'ended'")
-"""
-    )
+    path = pytester.makepyfile(HEADER + HONEST + FOOTER + MISCOUNT)
 
     ran = pytester.inline_run(path, *QUIETLY, "-k", "test_nothing")
 

@@ -55,7 +55,7 @@ STAIRS = {
     "dead_letters": "counters",
     "outbox": "counters",
     "inbox": "counters dead_letters lanes receipts",
-    "parcels": "dead_letters outbox peers receipts",
+    "parcels": "counters dead_letters outbox peers receipts",
     "accept": "counters lanes outbox",
     "views": "lanes",
     # hands and engines
@@ -83,7 +83,7 @@ IN_SIGHT = ("F0 words", "F1 ground and contracts")
 
 GUESTS = {
     "apsw": "connect db bench/ testing/",
-    "asyncio": "aio crossing invoke postbox transports/",
+    "asyncio": "aio crossing invoke postbox transports/ bench/",
     "cyclopts": "cli/",
     "hypothesis": "testing/",
     "pytest": "testing/",
@@ -219,7 +219,7 @@ def _floor(room: str) -> str | None:
 
 
 def _same_folder(room: str, target: str) -> bool:
-    return "." in f"{room}{target}" and room.partition(".")[0] == target.partition(".")[0]
+    return room.partition(".")[0] == target.partition(".")[0]
 
 
 def _may_import(room: str, target: str) -> bool:

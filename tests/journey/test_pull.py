@@ -215,7 +215,7 @@ def test_reading_by_type_leaves_the_rest(world: World) -> None:
     shop.send("reader", Note(text="first"))
     shop.send("reader", Job(n=1))
     shop.pump()
-    for _ in range(12):
+    for _ in range(10):
         job = reader.receive(Job)
         assert job is not None
         job.retry(after=0)

@@ -1,6 +1,7 @@
 """What the tests of the store share: postboxes that close themselves, other processes, and a clock that stands still."""
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ import pytest
 from onceward import Postbox
 from onceward.testing.clock import ManualClock
 
-SHELL = Path("/usr/bin/sqlite3")
+SHELL = shutil.which("sqlite3")
 RUNNER = """
 import json, sqlite3, sys
 path, statements = json.loads(sys.argv[1])
@@ -72,11 +73,11 @@ def elsewhere() -> Elsewhere:
 @pytest.fixture
 def shell() -> Callable[[Path, str], str]:
     """Return the call that runs SQL in the ``sqlite3`` shell: its output, or its error."""
-    if not SHELL.exists():
+    if SHELL is None:
         pytest.skip("no sqlite3 shell on this machine")
 
     def run(path: Path, sql: str) -> str:
-        done = subprocess.run([SHELL, str(path), sql], capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run([str(SHELL), "-bail", str(path)], input=sql, capture_output=True, text=True, check=False, timeout=60)
         return (done.stderr or done.stdout).strip()
 
     return run

@@ -1,6 +1,5 @@
 """The guard: which file system holds a folder, and whether the file is still where it was."""
 
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -150,7 +149,7 @@ def test_a_replaced_file_is_refused(opened: Open, tmp_path: Path) -> None:
     settled(box)
     other.close()
     shutil.copy(other.path, tmp_path / "copy")
-    os.replace(tmp_path / "copy", box.path)
+    (tmp_path / "copy").replace(box.path)
 
     for expected in (OutcomeUnknown, StoreError):
         with pytest.raises(expected):
@@ -168,7 +167,7 @@ def test_a_file_replaced_by_its_like_is_refused(opened: Open, tmp_path: Path) ->
     (tmp_path / "twin").mkdir()
     twin = opened("a", at=tmp_path / "twin" / "a.db")
     twin.close()
-    os.replace(twin.path, box.path)
+    twin.path.replace(box.path)
 
     with pytest.raises(OutcomeUnknown):
         box.send("b", 2)

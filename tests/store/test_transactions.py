@@ -1,10 +1,6 @@
 """Transactions: one fate for everything inside, whoever interrupts, waits or misbehaves."""
 
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -13,18 +9,9 @@ import apsw
 import pytest
 
 from onceward import Postbox
-from onceward.errors import Busy, InvalidMessage, StoreClosed, StoreError, StoreFault
-from onceward.testing.clock import ManualClock
+from onceward.errors import InvalidMessage, StoreClosed, StoreError, StoreFault
 
 Open = Callable[..., Postbox]
-HOLDER = """
-import sqlite3, sys
-con = sqlite3.connect(sys.argv[1], isolation_level=None)
-con.execute("BEGIN IMMEDIATE")
-print("held", flush=True)
-sys.stdin.readline()
-con.execute("ROLLBACK")
-"""
 
 
 @pytest.fixture
@@ -138,7 +125,16 @@ class Reader:
         return found[0]
 
 
-ENDINGS = ["COMMIT", "END", "ROLLBACK", "COMMIT; BEGIN", "ROLLBACK; BEGIN IMMEDIATE", "/* x */ commit", "INSERT INTO t VALUES (9); COMMIT", "END TRANSACTION; BEGIN"]
+ENDINGS = [
+    "COMMIT",
+    "END",
+    "ROLLBACK",
+    "COMMIT; BEGIN",
+    "ROLLBACK; BEGIN IMMEDIATE",
+    "/* x */ commit",
+    "INSERT INTO t VALUES (9); COMMIT",
+    "END TRANSACTION; BEGIN",
+]
 
 
 @pytest.mark.parametrize("sql", ENDINGS)
@@ -157,7 +153,12 @@ def test_ending_the_transaction_inside_its_block_is_an_error(ledger: Postbox, sq
 def test_a_transaction_that_ended_takes_nothing_more(ledger: Postbox, sql: str) -> None:
     """An application that swallows the error cannot write on: nothing is committed behind its back."""
     with pytest.raises(StoreError), ledger.begin() as tx:
-        for call in (lambda: tx.execute(sql), lambda: tx.execute("INSERT INTO t VALUES (2)"), lambda: tx.send("b", 1), lambda: ledger.send("b", 2)):
+        for call in (
+            lambda: tx.execute(sql),
+            lambda: tx.execute("INSERT INTO t VALUES (2)"),
+            lambda: tx.send("b", 1),
+            lambda: ledger.send("b", 2),
+        ):
             with pytest.raises(StoreError):
                 call()
 
@@ -209,127 +210,15 @@ def waits(box: Postbox, count: int) -> None:
         pause.wait(0.001)
 
 
-@pytest.fixture
-def holder(box: Postbox) -> Iterator[Callable[[], None]]:
-    """Hold the file's write lock in another process until called."""
-    other = subprocess.Popen([sys.executable, "-c", HOLDER, str(box.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert other.stdin is not None
-    assert other.stdout is not None
-    assert "held\n" == other.stdout.readline()
-    yield lambda: other.communicate("\n")[0] and None
-    if other.poll() is None:
-        other.communicate("\n")
-    other.stdout.close()
-    other.stdin.close()
-
-
-def test_busy_after_the_deadline_means_nothing_was_written(opened: Open, box: Postbox, holder: Callable[[], None]) -> None:
-    """While another process holds the file, every write gives up at its deadline and may simply be tried again."""
-    box._db.turn._timeout = 0.05
-
-    with pytest.raises(Busy):
-        box.send("b", 1)
-    with pytest.raises(Busy), box.begin():
-        pass
-    assert 0 == box.stats()["enqueued"]
-    holder()
-    assert ("pending", 1) == (box.resolve(box.send("b", 2)), box.stats()["enqueued"])
-
-
-def test_waiting_behind_our_own_thread_ends_too(ledger: Postbox) -> None:
-    """A write that waits for a block of the same process gives up at its deadline; the block is not harmed."""
-    caught: list[BaseException] = []
-
-    def send() -> None:
-        try:
-            ledger.send("b", 2)
-        except Busy as error:
-            caught.append(error)
-
-    ledger._db.turn._timeout = 0.05
-    with ledger.begin() as tx:
-        tx.execute("INSERT INTO t VALUES (1)")
-        thread = Thread(target=send)
-        thread.start()
-        thread.join()
-
-    assert ([1], 0) == seen(ledger)
-    assert [Busy] == [type(error) for error in caught]
-
-
-class Interrupting(ManualClock):
-    """A clock in whose tick Ctrl-C lands, as it may at any instruction."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.in_ticks = 0
-
-    def now(self) -> int:
-        """Return the time, or be interrupted."""
-        self.in_ticks -= 1
-        if self.in_ticks == 0:
-            raise KeyboardInterrupt
-        return super().now()
-
-
-@pytest.mark.parametrize("tick", [1, 2])
-def test_an_interrupt_around_begin_leaves_no_open_transaction(opened: Open, tick: int) -> None:
-    """Ctrl-C before or after BEGIN writes nothing, and neither we nor another process find the file locked."""
-    clock = Interrupting()
-    box = opened(clock=clock)
-    clock.in_ticks = tick
-
-    with pytest.raises(KeyboardInterrupt):
-        box.send("b", 1)
-
-    assert ("pending", 1) == (box.resolve(box.send("b", 2)), box.stats()["enqueued"])
-
-
-@pytest.mark.parametrize("committed", [True, False])
-def test_an_interrupt_while_waiting_does_not_lose_the_turn(ledger: Postbox, committed: bool) -> None:
-    """Ctrl-C in a queue leaves it: nothing of the interrupted send is written, and the next caller gets the turn."""
-    entered, go = Event(), Event()
-
-    def hold() -> None:
-        try:
-            with ledger.begin():
-                entered.set()
-                go.wait()
-                if not committed:
-                    raise KeyError
-        except KeyError:
-            pass
-
-    def interrupt() -> None:
-        waits(ledger, 1)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    threads = [Thread(target=hold), Thread(target=interrupt)]
-    threads[0].start()
-    entered.wait()
-    threads[1].start()
-    with pytest.raises(KeyboardInterrupt):
-        ledger.send("b", 1)
-    go.set()
-    for thread in threads:
-        thread.join()
-
-    assert ("pending", ([], 1)) == (ledger.resolve(ledger.send("b", 2)), seen(ledger))
-
-
-def test_an_interrupt_in_a_block_undoes_it(ledger: Postbox) -> None:
-    """Ctrl-C inside the block is an exception like any other."""
-    with pytest.raises(KeyboardInterrupt), ledger.begin() as tx:
-        tx.send("b", 1)
-        signal.raise_signal(signal.SIGINT)
-
-    assert ([], 0) == seen(ledger)
+def id_of(event: object) -> str:
+    """Return the message that an event is about."""
+    return str(getattr(event, "message_id"))  # noqa: B009 - events of all kinds come here
 
 
 def test_after_commit_effects_follow_the_commit(box: Postbox) -> None:
     """Hooks hear of a send after its commit and never of one that was rolled back, nested or not."""
     heard: list[tuple[str, str]] = []
-    box.on("enqueued", lambda event: heard.append((event.message_id, box.resolve(event.message_id))))
+    box.on("enqueued", lambda event: heard.append((id_of(event), box.resolve(id_of(event)))))
 
     with box.begin() as tx:
         first = tx.send("b", 1)
@@ -349,29 +238,22 @@ def test_a_closed_postbox_takes_nothing(opened: Open) -> None:
     box = opened()
     box.close()
 
-    for call in (lambda: box.send("b", 1), box.stats, box.check, box.health, box.history, box.receive, box.peers.list, box.pump, box.freeze):
+    for call in (
+        lambda: box.send("b", 1),
+        box.stats,
+        box.check,
+        box.health,
+        box.history,
+        box.receive,
+        box.peers.list,
+        box.pump,
+        box.freeze,
+    ):
         with pytest.raises(StoreClosed):
             call()
     with pytest.raises(StoreClosed), box.begin():
         pass
     assert (None, None) == (box._db._con, box._db._reader)
-
-
-def test_closing_between_look_and_turn_is_noticed(box: Postbox) -> None:
-    """A caller that saw the postbox open and comes to its turn after the closing is told so; the file stays closed."""
-    turn = box._db.turn
-    look = turn.check
-
-    def late() -> None:
-        look()
-        turn.check = look  # type: ignore[method-assign]
-        box.close()
-
-    turn.check = late  # type: ignore[method-assign]
-    with pytest.raises(StoreClosed):
-        box.send("b", 1)
-
-    assert None is box._db._con
 
 
 def test_the_error_of_a_dead_transaction_names_the_cure(ledger: Postbox) -> None:

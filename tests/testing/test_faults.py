@@ -81,9 +81,7 @@ def test_after_the_script_nothing_fails(inner: Recorder, one: Parcel) -> None:
     ("fault", "error", "arrived"),
     [(Fault.DROP, Unreachable, 0), (Fault.LOSE_RECEIPT, Unreachable, 1), (Fault.REFUSE, Refused, 0)],
 )
-def test_what_the_sender_hears_and_what_arrives(
-    inner: Recorder, one: Parcel, fault: Fault, error: type[Exception], arrived: int
-) -> None:
+def test_what_the_sender_hears_and_what_arrives(inner: Recorder, one: Parcel, fault: Fault, error: type[Exception], arrived: int) -> None:
     """A lost parcel and a lost answer look the same to the sender; only the far end knows."""
     with pytest.raises(error, match="script"):
         FaultyTransport(inner, [fault]).deliver(URL, one)

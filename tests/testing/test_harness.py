@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
+from pydantic import BaseModel
 
 from onceward import Agent, Context, Msg, Reject, Retry
 from onceward.errors import InvalidMessage
@@ -173,7 +174,7 @@ def test_an_agent_may_be_a_name(harness: Callable[..., Harness]) -> None:
 def test_sent_reads_bodies_as_asked(box: Harness) -> None:
     """A body is read as the class of its type, or as the one that the test names."""
 
-    class Note(Msg, type="json"):
+    class Note(BaseModel):
         paid: int
 
     box.send(InvoiceCreated(id=7, cents=1))

@@ -7,8 +7,6 @@ import pytest
 
 pytest_plugins = ["pytester"]
 QUIETLY = ("-p", "no:cacheprovider", "-p", "no:unraisableexception")
-PLUGIN = "from onceward.testing.plugin import *"
-"""What the entry point does, also where the package is on the path without being installed."""
 USES_ALL = """
 from onceward import Agent
 
@@ -39,7 +37,6 @@ print(sorted(name for name in sys.modules if name.startswith("onceward.testing")
 
 def test_the_fixtures_work(pytester: pytest.Pytester) -> None:
     """A postbox, a clock and a factory of harnesses are there by name alone."""
-    pytester.makeconftest(PLUGIN)
     pytester.makepyfile(USES_ALL)
 
     pytester.runpytest_inprocess(*QUIETLY).assert_outcomes(passed=2)
@@ -47,7 +44,6 @@ def test_the_fixtures_work(pytester: pytest.Pytester) -> None:
 
 def test_the_fixtures_are_explained(pytester: pytest.Pytester) -> None:
     """``pytest --fixtures`` says what each is for."""
-    pytester.makeconftest(PLUGIN)
     shown = pytester.runpytest_inprocess("--fixtures", *QUIETLY).stdout.str()
 
     assert [] == [name for name in ("manual_clock", "postbox", "harness") if f"\n{name} --" not in shown]
@@ -55,7 +51,6 @@ def test_the_fixtures_are_explained(pytester: pytest.Pytester) -> None:
 
 def test_harnesses_are_closed_after_the_test(pytester: pytest.Pytester) -> None:
     """Files and connections of a test do not outlive it."""
-    pytester.makeconftest(PLUGIN)
     pytester.makepyfile(
         """
         folders = []

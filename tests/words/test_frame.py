@@ -81,7 +81,8 @@ def test_a_null_attribute_is_an_absent_one(name: str) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"specversion": "0.3"}, {"id": ""}, {"id": 1}, {"id": "x" * 257}, {"source": ""}, {"type": ""}, {"type": None}, {"recipient": "b\n"},
+        {"specversion": "0.3"}, {"id": ""}, {"id": 1}, {"id": "x" * 257}, {"source": ""}, {"type": ""}, {"type": None},
+        {"recipient": "b\n"},
         {"recipient": "../b"}, {"recipient": "b" * 129}, {"recipient": ""}, {"session": ""}, {"topic": "x" * 257}, {"priority": 5},
         {"priority": -1}, {"priority": 1.5}, {"priority": "high"}, {"time": "yesterday"}, {"expirytime": "soon"},
         {"time": "2026-01-01T00:00:00"}, {"expirytime": "0001-01-01T00:00:00"}, {"Foo": "x"}, {"fo-o": "x"}, {"": "x"}, {"foo": 1.5},

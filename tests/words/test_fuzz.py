@@ -16,8 +16,14 @@ values: Any = st.recursive(
 )
 moments = st.datetimes().map(lambda at: at.isoformat()) | st.datetimes().map(lambda at: at.isoformat() + "+01:00") | values
 attributes = st.fixed_dictionaries(
-    {"specversion": st.just("1.0"), "id": st.text(max_size=5), "source": st.text(max_size=5), "type": st.text(max_size=5), "recipient": st.just("b")},
-    optional={name: values for name in sorted(RESERVED_ATTRIBUTES - {"specversion", "id", "source", "type", "recipient", "time", "expirytime"})}
+    {
+        "specversion": st.just("1.0"),
+        "id": st.text(max_size=5),
+        "source": st.text(max_size=5),
+        "type": st.text(max_size=5),
+        "recipient": st.just("b"),
+    },
+    optional=dict.fromkeys(sorted(RESERVED_ATTRIBUTES - {"specversion", "id", "source", "type", "recipient", "time", "expirytime"}), values)
     | {"time": moments, "expirytime": moments, "foo": values, "Foo": values},
 )
 
@@ -52,7 +58,8 @@ def test_any_bytes_are_a_frame_or_refused(text: bytes | str) -> None:
 @given(st.data())
 def test_a_mutilated_frame_is_a_frame_or_refused(data: st.DataObject) -> None:
     """Cutting, flipping and doubling parts of a good frame never confuses the parser."""
-    good = '{"specversion":"1.0","id":"1","source":"urn:onceward:a","type":"t","recipient":"b","time":"2026-01-01T00:00:00.000Z","data":{"a":[1]}}'
+    head = '{"specversion":"1.0","id":"1","source":"urn:onceward:a","type":"t","recipient":"b"'
+    good = head + ',"time":"2026-01-01T00:00:00.000Z","data":{"a":[1]}}'
     raw = good.encode()
     start = data.draw(st.integers(0, len(raw)))
     end = data.draw(st.integers(start, len(raw)))
@@ -70,5 +77,10 @@ def test_any_header_is_taken_or_refused(name: Any, value: object) -> None:
     except InvalidMessage:
         return
     assert isinstance(value, str | int)
-    frame = Frame.parse(json.dumps({"specversion": "1.0", "id": "1", "source": "s", "type": "t", "recipient": "b"} | ({name: value} if name not in RESERVED_ATTRIBUTES else {})))
+    frame = Frame.parse(
+        json.dumps(
+            {"specversion": "1.0", "id": "1", "source": "s", "type": "t", "recipient": "b"}
+            | ({name: value} if name not in RESERVED_ATTRIBUTES else {})
+        )
+    )
     assert name in RESERVED_ATTRIBUTES or {name: value} == frame.headers

@@ -64,7 +64,11 @@ def test_a_bad_environment_is_refused(value: str) -> None:
         Settings.load(None, {}, {"ONCEWARD_MAX_PENDING": value})
 
 
-@given(st.dictionaries(st.sampled_from(sorted(Settings.model_fields)), st.one_of(st.text(), st.integers(), st.floats(), st.booleans(), st.none())))
+@given(
+    st.dictionaries(
+        st.sampled_from(sorted(Settings.model_fields)), st.one_of(st.text(), st.integers(), st.floats(), st.booleans(), st.none())
+    )
+)
 def test_any_values_are_loaded_or_refused(values: dict[str, object]) -> None:
     """Whatever is passed ends as valid settings or as the one error that callers know."""
     try:
@@ -74,7 +78,9 @@ def test_any_values_are_loaded_or_refused(values: dict[str, object]) -> None:
     assert set(values) == loaded.model_fields_set
 
 
-@pytest.mark.parametrize(("value", "expected"), [("1", True), ("TRUE", True), (" on ", True), ("yes", True), ("0", False), ("", False), ("off", False)])
+@pytest.mark.parametrize(
+    ("value", "expected"), [("1", True), ("TRUE", True), (" on ", True), ("yes", True), ("0", False), ("", False), ("off", False)]
+)
 def test_the_switch_in_the_environment(value: str, expected: bool) -> None:
     """ONCEWARD_DISABLED knows the usual words for yes; everything else is no."""
     assert expected == disabled({"ONCEWARD_DISABLED": value})

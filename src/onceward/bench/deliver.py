@@ -13,6 +13,7 @@ from onceward.bench import pipeline
 from onceward.bench.crew import LONGEST, Link, over, running, until
 from onceward.bench.mail import UNBOUNDED, Note, note
 from onceward.bench.measure import Goal, Lap, Result, alternate, compare
+from onceward.bench.plan import Plan
 
 MESSAGES: Final = 50_000
 BATCH: Final = 100
@@ -30,16 +31,19 @@ def work(body: Note, ctx: Context) -> None:
     ctx.tx.execute(WRITE, (body.number, body.text))
 
 
-def deliver(folder: Path, *, size: int = MESSAGES, durability: str = "safe") -> Iterator[Result]:
+def deliver(plan: Plan) -> Iterator[Result]:
     """Carry messages between two processes, against a pipeline of outbox, inbox and acknowledgement by hand."""
-    ours, by_hand = folder / "ours", folder / "raw"
-    ours.mkdir()
-    by_hand.mkdir()
-    with running(receive, ours, durability), running(pipeline.receive, by_hand, durability):
-        with Postbox(ours / "alice.db", agent="alice", durability=durability, max_pending=UNBOUNDED) as box:
-            with pipeline.Sender(by_hand, durability) as rival:
-                pairs = alternate(lambda: lap(box, size), lambda: rival.lap(size, BATCH), rounds=ROUNDS)
-    yield compare("deliver", pairs, durability=durability, goals=GOALS, messages=size, per_commit=BATCH)
+    size = plan.messages(MESSAGES, per_second=10_000)
+    ours, by_hand = plan.room("ours"), plan.room("raw")
+    with (
+        running(receive, ours, "safe"),
+        running(pipeline.receive, by_hand, "safe"),
+        Postbox(ours / "alice.db", agent="alice", max_pending=UNBOUNDED) as box,
+        pipeline.Sender(by_hand, "safe") as rival,
+    ):
+        plan.settle()
+        pairs = alternate(lambda: lap(box, size), lambda: rival.lap(size, BATCH), rounds=min(ROUNDS, plan.rounds))
+    yield compare("deliver", pairs, durability="safe", goals=GOALS, messages=size, per_commit=BATCH)
 
 
 def lap(box: Postbox, size: int) -> Lap:

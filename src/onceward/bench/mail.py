@@ -20,14 +20,14 @@ class Note(Msg, type="bench.note"):
 
 def note(number: int = 0, size: int = BODY_BYTES) -> Note:
     """Return a message whose JSON has *size* bytes."""
-    bare = len(Note(number=number, text="").model_dump_json())
+    bare = len(f'{{"number":{number},"text":""}}')
     return Note(number=number, text="x" * max(0, size - bare))
 
 
 def idle_box(folder: Path, durability: str, **settings: Any) -> Postbox:
     """Open a postbox whose engines stand still, for what is measured without them."""
     return Postbox(
-        folder / f"alice-{durability}.db",
+        folder / "alice.db",
         agent="alice",
         run=False,
         durability=durability,

@@ -10,14 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import Any
 
 import apsw
 
 from onceward.guard import filesystem
-
-ROUNDS: Final = 5
-LAP_FOR: Final = 0.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +97,7 @@ def compare(case: str, pairs: Pairs, *, durability: str, goals: Sequence[Goal] =
     )
 
 
-def alternate(ours: Callable[[], Lap], raw: Callable[[], Lap], *, rounds: int = ROUNDS) -> Pairs:
+def alternate(ours: Callable[[], Lap], raw: Callable[[], Lap], *, rounds: int) -> Pairs:
     """Run the two in turns after one unmeasured lap each."""
     ours(), raw()
     pairs = []

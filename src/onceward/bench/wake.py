@@ -15,29 +15,36 @@ from onceward.bench.crew import LONGEST, Link, hear, over, running, say_when
 from onceward.bench.deliver import TABLE, bob
 from onceward.bench.mail import note
 from onceward.bench.measure import Goal, Result, quantile_ms
+from onceward.bench.plan import Plan
 
 ROUNDS: Final = 100
+WARM: Final = 3
 REST: Final = 0.02
 P50_MS: Final = {"safe": 2.5, "fast": 1.2}
 IDLE_PERCENT: Final = {1: 0.5, 100: 3.0}
-IDLE_FOR: Final = 5.0
 SETTLE_FOR: Final = 0.5
 
 
-def wake(folder: Path, *, rounds: int = ROUNDS) -> Iterator[Result]:
-    """Send one message at a time to an idle process, against the pipeline by hand, in turns."""
+def wake(plan: Plan) -> Iterator[Result]:
+    """Send one message at a time to an idle process, against the pipeline by hand, in turns; then let processes idle."""
+    yield from latency(plan)
+    yield from idle(plan)
+
+
+def latency(plan: Plan) -> Iterator[Result]:
+    """Measure from the call to the commit of the other process's handler, the slow net turned off."""
+    rounds = plan.messages(ROUNDS, per_second=200)
     for durability, limit in P50_MS.items():
-        ours, by_hand = folder / f"ours-{durability}", folder / f"raw-{durability}"
-        ours.mkdir()
-        by_hand.mkdir()
+        ours, by_hand = plan.room(f"ours-{durability}"), plan.room(f"raw-{durability}")
         with (
             running(receive, ours, durability) as link,
             running(pipeline.receive, by_hand, durability, say_when) as other,
             Postbox(ours / "alice.db", agent="alice", durability=durability, safety_poll=0) as box,
             pipeline.Sender(by_hand, durability) as rival,
         ):
+            plan.settle()
             body = note()
-            pairs = [(_once(lambda: box.send("bob", body), link), _once(rival.send, other)) for _ in range(rounds + 3)][3:]
+            pairs = [(_once(lambda: box.send("bob", body), link), _once(rival.send, other)) for _ in range(rounds + WARM)][WARM:]
         yield _row(durability, [one for one, _ in pairs], [other for _, other in pairs], limit)
 
 
@@ -71,15 +78,14 @@ def receive(link: Link, folder: Path, durability: str) -> None:
         over(link, LONGEST)
 
 
-def idle(folder: Path, *, boxes: tuple[int, ...] = (1, 100), seconds: float = IDLE_FOR) -> Iterator[Result]:
+def idle(plan: Plan) -> Iterator[Result]:
     """Let a process watch postboxes that nobody writes to, with the default settings, and read its processor time."""
-    for count in boxes:
-        home = folder / f"idle-{count}"
-        home.mkdir()
-        with running(rest, home, count, seconds) as link:
+    for full, limit in IDLE_PERCENT.items():
+        boxes = min(full, plan.messages(full, per_second=200))
+        with running(rest, plan.room(f"idle-{full}"), boxes, 10 * plan.lap_for) as link:
             percent = float(hear(link))
-        goals = [Goal("cpu_percent", at_most=IDLE_PERCENT.get(count, max(IDLE_PERCENT.values())))]
-        yield Result(case="idle", durability="safe", more={"boxes": count, "cpu_percent": percent}, goals=tuple(goals))
+        goals = (Goal("cpu_percent", at_most=limit),)
+        yield Result(case="idle", durability="safe", more={"boxes": boxes, "cpu_percent": percent}, goals=goals)
 
 
 def rest(link: Link, home: Path, count: int, seconds: float) -> None:

@@ -126,5 +126,5 @@ def _page(name: Sequence[str]) -> str:
     app = build(name)
     app.help_formatter = "plain"
     text = io.StringIO()
-    app.help_print(list(name), console=Console(file=text, width=120, force_terminal=False, no_color=True))
+    app.help_print(list(name), console=Console(file=text, width=160, force_terminal=False, no_color=True))
     return "\n".join(line.rstrip() for line in text.getvalue().strip().splitlines()) + "\n"

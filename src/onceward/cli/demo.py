@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import cycle
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from rich.console import Console
 from rich.markup import escape
@@ -17,6 +17,7 @@ from rich.table import Table
 
 from onceward.cli.codes import DONE, FAILED, SIGNAL, NothingThere, Usage
 from onceward.cli.paint import document, note, safe
+from onceward.cli.place import Quiet
 from onceward.cli.stage import Team, Watch, plan
 
 SHELLS: Final = ("onceward sql --db", "sqlite3 -readonly -box")
@@ -25,12 +26,12 @@ KILLING: Final = (0.05, 0.95)
 """The part of the time in which members are killed."""
 
 
-def demo(  # noqa: PLR0913 - one parameter per option
+def demo(
     *,
     path: Path | None = None,
     seconds: float = 20.0,
     kills: int = 6,
-    json: bool = False,
+    json: Annotated[bool, Quiet] = False,
     home: Path | None = None,
     seed: int | None = None,
 ) -> int:

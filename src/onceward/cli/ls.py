@@ -37,8 +37,7 @@ def ls(
     state, attempts, received, reason. Messages come newest first.
 
     Args:
-        what: queues: how many messages per peer, session and state; lanes: the units of order of the inbox; outbox and inbox:
-            their messages.
+        what: Queues are counts per peer, session and state; lanes the units of order of the inbox; the boxes their messages.
         state: Only this state: pending, sending, sent, acked, failed, cancelled, processing, processed, dropped, expired or dead.
         peer: Only mail to or from this agent.
         limit: At most so many lines.

@@ -131,14 +131,19 @@ class Team:
             self._stop()
 
     def _start(self) -> None:
-        """Start everybody; return when the first answer is in."""
-        for member in self.members.values():
-            member.start(self._hear)
+        """Start the workers, then who looks for them; return when the first answer is in."""
+        for name in WORKERS:
+            self.members[name].start(self._hear)
+        self._await(lambda: all((self.home / f"{name}.db").exists() for name in WORKERS))
+        self.members[COORDINATOR].start(self._hear)
+        self._await(lambda: self.results > 0)
+
+    def _await(self, wanted: Callable[[], bool]) -> None:
         deadline = time.monotonic() + START_WITHIN
-        while not self.results:
+        while not wanted():
             self._look_after(self.members.values())
             if time.monotonic() > deadline:
-                msg = f"no answer within {START_WITHIN:.0f} s: see the logs in {self.home}"
+                msg = f"the team is not at work after {START_WITHIN:.0f} s: see the logs in {self.home}"
                 raise OncewardError(msg)
             time.sleep(TICK)
 

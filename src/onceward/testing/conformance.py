@@ -29,6 +29,7 @@ from onceward.transport import Transport
 
 HARMLESS = (Fault.NONE, Fault.DROP, Fault.LOSE_RECEIPT, Fault.DUPLICATE, Fault.DELAY, Fault.BUSY, Fault.PARTIAL)
 """Faults after which every message must still arrive once and in order."""
+MANY = 20
 ODD_TEXTS = ("", " ", "ä€𝄞", "👩‍👩‍👧", "\u2028\u2029", "\x00\x1f\x7f", '"\\/\n\r\t', "\ufeffbom", "a" * 5000)
 ODD_BYTES = (b"", bytes(range(256)), b"\xff\xfe", b"\x00" * 1000)
 
@@ -252,15 +253,15 @@ class TransportConformance:
     def test_a_bad_way_harms_nothing(self, line: Line, seed: int) -> None:
         """Many failures in a row delay messages; they neither lose, nor repeat, nor reorder any."""
         rng = random.Random(seed)  # noqa: S311 - the same failures in every run
-        for n in range(20):
+        for n in range(MANY):
             line.near.send(FAR, n)
             line.script[:] = [rng.choice(HARMLESS)]
             line.turn()
         line.script.clear()
         line.turn(10)
 
-        assert list(range(20)) == line.arrived()
-        assert 20 == line.near.stats()["acked"]
+        assert list(range(MANY)) == line.arrived()
+        assert MANY == line.near.stats()["acked"]
 
     def test_a_partial_answer_holds_one_lane(self, function: Line) -> None:
         """The frame without a receipt is tried again by itself; its lane waits for it, others go on."""

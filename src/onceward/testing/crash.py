@@ -32,7 +32,7 @@ Point = Literal[
 POINTS: Final[tuple[Point, ...]] = get_args(Point)
 
 
-class Crash(BaseException):  # noqa: N818 - no error: nothing of ours may catch it
+class Crash(BaseException):
     """The process dies here; ``except Exception`` does not see it, as nothing sees SIGKILL."""
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 from onceward.clock import Millis
-from onceward.frame import SOURCE, Frame
+from onceward.frame import SOURCE, Frame, digest
 from onceward.ids import new_id
 from onceward.names import DEFAULT_SESSION
 from onceward.parcel import Carried, Parcel, Receipt
@@ -48,7 +48,7 @@ def parcel(
     recipient: str = "far",
 ) -> Parcel:
     """Return a parcel with a number and a predecessor of your choice."""
-    carried = tuple(Carried(frame.id, spell(frame)) for frame in frames)
+    carried = tuple(Carried(frame.id, spell(frame), digest(spell(frame))) for frame in frames)
     return Parcel(
         sender=sender,
         recipient=recipient,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,6 +24,8 @@ from onceward.transport import Accept
 
 STEADY: Final[Mapping[str, Any]] = {"retry_jitter": 0.0, "share_commit_for": 0.0, "hold_unknown": True}
 """What makes a run the same every time: no jitter, a commit per message whatever the machine's speed, any recipient."""
+UNDECLARED: Final = frozenset({"json", "text", "bytes"})
+"""Types of bodies without a class."""
 ROUNDS: Final = 10_000
 EVERYTHING: Final = 1_000_000
 
@@ -47,7 +49,6 @@ class Harness:
         self._folder = TemporaryDirectory(prefix="onceward-")
         self._life = Life(self._path(self._agent.name))
         self._doors: dict[str, Accept] = {}
-        self._away: dict[str, Callable[[], None]] = {}
         self._peers: dict[str, Postbox] = {}
         self._trials: list[TrialContext] = []
         self._box = self._open(mortal(self._agent, self._life), Wire(self._doors, self._life))
@@ -70,12 +71,11 @@ class Harness:
             **self._given,
         )
         box.on("*", self._life.told)
-        self._doors[agent.name], self._away[agent.name] = door(box, self._settings)
+        self._doors[agent.name] = door(box, self._settings)
         return box
 
     def _leave(self, box: Postbox) -> None:
-        self._doors.pop(box.agent, None)
-        self._away.pop(box.agent)()
+        del self._doors[box.agent]
         box.close()
 
     def restart(self) -> None:
@@ -87,7 +87,7 @@ class Harness:
 
     def close(self) -> None:
         """Close all files and delete them; safe to call twice."""
-        if not self._away:
+        if not self._doors:
             return
         self._undo_trials()
         for box in (self._box, *self._peers.values()):
@@ -189,9 +189,7 @@ class Harness:
         mine = [Frame.parse(past.frame) for past in reversed(page.messages) if past.box in {"out", "outbox"}]
         return [_body(frame, model) for frame in mine]
 
-    def context(
-        self, body: object = None, *, sender: str = "tester", session: str = DEFAULT_SESSION, attempt: int = 1
-    ) -> TrialContext:
+    def context(self, body: object = None, *, sender: str = "tester", session: str = DEFAULT_SESSION, attempt: int = 1) -> TrialContext:
         """Return a context to call a handler with: ``pay(InvoiceCreated(…), harness.context())``; see TrialContext."""
         conversation, name, at = self._box.session(session), self._agent.name, self.clock.now()
         made = trial(body, session=conversation, agent=name, sender=sender, attempt=attempt, at=at)
@@ -209,6 +207,8 @@ def _body(frame: Frame, model: type | None) -> Any:
 
 def _model(type_name: str) -> type | None:
     """Return the youngest message class of that wire name: a test that declares one anew means its own."""
+    if type_name in UNDECLARED:
+        return None
     found = [model for model in _family(Msg) if model.__message_type__ == type_name]
     return found[-1] if found else None
 

@@ -51,9 +51,8 @@ class FarEnd:
         self.handled: list[Any] = []
         """Bodies that were handled, in order: effects, that is."""
         self._known: set[str] = set()
-        self._accept, away = door(self.postbox, LIMITS)
+        self._accept = door(self.postbox, LIMITS)
         self.at_the_end.callback(self.postbox.close)
-        self.at_the_end.callback(away)
 
     def accept(self, parcel: Parcel) -> Answer:
         """Keep a parcel once and answer after the commit; the door of transports with streams."""
@@ -128,7 +127,7 @@ def open_line(folder: Path, make: Callable[[FarEnd], tuple[Transport, str]]) -> 
     """Open both ends in *folder* with the transport that *make* returns between them."""
     clock, doors, script = ManualClock(), list[Accept](), list[Fault]()
     with ExitStack() as stack:
-        far = FarEnd(folder / f"{FAR}.db", clock, lambda parcel: _only(doors)(parcel))
+        far = FarEnd(folder / f"{FAR}.db", clock, _late(doors))
         stack.enter_context(far.at_the_end)
         transport, url = make(far)
         faulty = FaultyTransport(transport, iter(lambda: script.pop(0) if script else Fault.NONE, None))
@@ -143,17 +142,20 @@ def open_line(folder: Path, make: Callable[[FarEnd], tuple[Transport, str]]) -> 
             )
         )
         near.peers.register(FAR, url)
-        accept, away = door(near, Settings())
-        stack.callback(away)
-        doors.append(accept)
+        doors.append(door(near, Settings()))
         yield Line(near, far, transport, url, clock, script)
 
 
-def _only(doors: list[Accept]) -> Accept:
-    if not doors:
-        msg = f"{NEAR} is not open yet"
-        raise Unreachable(msg)
-    return doors[0]
+def _late(doors: list[Accept]) -> Accept:
+    """Return the door that will be the first of *doors*, once it is there."""
+
+    def accept(parcel: Parcel) -> Answer:
+        if not doors:
+            msg = f"{NEAR} is not open yet"
+            raise Unreachable(msg)
+        return doors[0](parcel)
+
+    return accept
 
 
 def _past(box: Postbox, side: str) -> list[Any]:

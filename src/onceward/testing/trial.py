@@ -58,14 +58,14 @@ class TrialContext(Context):
             self._transaction = None
 
 
-class _Undone(Exception):  # noqa: N818 - never seen outside
+class _Undone(Exception):
     """Ends a trial that nobody committed."""
 
 
 def trial(body: object, *, session: Session, agent: str, sender: str, attempt: int, at: Millis) -> TrialContext:
     """Return the context of a message with *body*, which no file has ever seen."""
     frame = forge(body, sender=sender, recipient=agent, session=session.name, at=at)
-    lease = LaneLease(0, 0, "trial", attempt)
+    lease = LaneLease(lane_id=0, token=0, owner="trial", careful=False)
     leased = Leased(lane=lease, seq=0, sender=sender, id=frame.id, session=session.name, frame=spell(frame), digest=b"",
                     expires_at=None, attempt=attempt, received_at=at)  # fmt: skip
     return TrialContext(leased, frame, body, session)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
-from onceward.db import Database
 from onceward.errors import Unreachable
 from onceward.parcel import Answer, Parcel
 from onceward.postbox import Postbox
@@ -17,10 +15,9 @@ from onceward.transport import Accept, Features
 SCHEME: Final = "test"
 
 
-def door(postbox: Postbox, settings: Settings) -> tuple[Accept, Callable[[], None]]:
-    """Return what takes parcels in for an open postbox, and the call that gives it back."""
-    db = Database.open(postbox.path, agent=postbox.agent)  # the same object that the postbox uses
-    return Receiver(db, settings=settings).accept, db.close
+def door(postbox: Postbox, settings: Settings) -> Accept:
+    """Return what takes parcels in for an open postbox."""
+    return Receiver(postbox.db, settings=settings).accept
 
 
 class Wire:

@@ -61,7 +61,7 @@ class FunctionTransport:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                Thread(target=self._loop.run_forever, name="onceward-function", daemon=True).start()
+                Thread(target=serve, args=(self._loop,), name="onceward-function", daemon=True).start()
             return self._loop
 
     def close(self) -> None:
@@ -70,6 +70,14 @@ class FunctionTransport:
             loop, self._loop = self._loop, None
         if loop is not None:
             loop.call_soon_threadsafe(loop.stop)
+
+
+def serve(loop: asyncio.AbstractEventLoop) -> None:
+    """Run a loop until it is stopped, then close it."""
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
 
 
 def _receipts(said: Receipts, frames: list[Frame]) -> tuple[Receipt, ...]:

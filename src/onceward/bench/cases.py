@@ -1,0 +1,29 @@
+"""Every case by its name; its module is loaded when it is called."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from typing import Final, cast
+
+from onceward.bench.measure import Result
+from onceward.bench.plan import Plan
+
+Case = Callable[[Plan], Iterator[Result]]
+
+CASES: Final = {
+    "send": "onceward.bench.send:send",
+    "send-many": "onceward.bench.send:send_many",
+    "group": "onceward.bench.group:group",
+    "deliver": "onceward.bench.deliver:deliver",
+    "wake": "onceward.bench.wake:wake",
+    "backlog": "onceward.bench.backlog:backlog",
+    "peers": "onceward.bench.peers:peers",
+    "memory": "onceward.bench.memory:memory",
+}
+
+
+def case(name: str) -> Case:
+    """Return the case of that name; raises KeyError where there is none."""
+    module, _, function = CASES[name].partition(":")
+    return cast("Case", getattr(importlib.import_module(module), function))

@@ -1,0 +1,172 @@
+"""Coroutines as handlers: the same promises, and they can be stopped."""
+
+from __future__ import annotations
+
+import asyncio
+from threading import Event as Flag
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from onceward import Agent, AsyncContext, Msg, Postbox, Retry
+
+if TYPE_CHECKING:
+    from tests.journey.conftest import World
+
+LONG = 30.0
+
+
+class Job(Msg, type="job"):
+    """A task with a number."""
+
+    n: int
+
+
+class Done(Msg, type="done"):
+    """Its answer."""
+
+    n: int
+
+
+def table(box: Postbox) -> None:
+    """Make a table for effects."""
+    with box.begin() as tx:
+        tx.execute("CREATE TABLE effects (n)")
+
+
+def effects(box: Postbox) -> list[int]:
+    """Return the numbers of all effects."""
+    return [n for (n,) in box.db.read("SELECT n FROM effects ORDER BY rowid")]
+
+
+def test_a_coroutine_writes_sends_and_replies_in_one_commit(world: World) -> None:
+    """Everything awaited through the context is committed with the mark; a failing run leaves nothing."""
+    agent = Agent("billing")
+
+    @agent.on(Job)
+    async def work(job: Job, ctx: AsyncContext) -> Done:
+        await ctx.tx.execute("INSERT INTO effects VALUES (?)", (job.n,))
+        await ctx.tx.executemany("INSERT INTO effects VALUES (?)", [(10,), (11,)])
+        await ctx.send("shop", Done(n=100))
+        await asyncio.sleep(0)
+        if ctx.message.attempt == 1:
+            raise Retry(after=0)
+        return Done(n=job.n)
+
+    shop, billing = world.open("shop"), world.open(agent)
+    table(billing)
+    ticket = shop.request("billing", Job(n=1))
+    world.settle()
+
+    assert ([1, 10, 11], 2) == (effects(billing), billing.stats()["enqueued"])
+    assert "acked" == shop.resolve(ticket.id)
+
+
+def test_a_coroutine_that_fails_is_tried_again(world: World) -> None:
+    """An exception of a coroutine is a verdict like any other."""
+    agent, ran = Agent("billing"), list[int]()
+
+    @agent.on(Job, attempts=2)
+    async def work(job: Job, ctx: AsyncContext) -> None:
+        ran.append(ctx.message.attempt)
+        raise ValueError(job.n)
+
+    shop, billing = world.open("shop"), world.open(agent)
+    shop.send("billing", Job(n=1))
+    for _ in range(3):
+        world.wait(2)
+
+    assert [1, 2] == ran
+    assert ["ValueError: 1"] == [letter.last_error for letter in billing.dead_letters.list()]
+
+
+def test_a_cancelled_coroutine_is_tried_again(world: World) -> None:
+    """A coroutine that is cancelled from inside is no end of its message, nor of the worker."""
+    agent, ran = Agent("billing"), list[int]()
+
+    @agent.on(Job)
+    async def work(job: Job, ctx: AsyncContext) -> None:
+        ran.append(job.n)
+        await ctx.tx.execute("INSERT INTO effects VALUES (?)", (job.n,))
+        if len(ran) == 1:
+            raise asyncio.CancelledError
+
+    shop, billing = world.open("shop"), world.open(agent)
+    table(billing)
+    shop.send("billing", Job(n=1))
+    world.settle()
+    world.wait(2)
+
+    assert ([1, 1], [1]) == (ran, effects(billing))
+
+
+@pytest.mark.parametrize("touches", [False, True])
+def test_a_coroutine_beyond_its_runtime_is_stopped(world: World, touches: bool) -> None:
+    """A coroutine that waits for ever is cancelled when its time is up, also inside its transaction; others go on."""
+    agent, cancelled = Agent("billing"), Flag()
+
+    @agent.on(Job, attempts=1, max_runtime=0.05)
+    async def work(job: Job, ctx: AsyncContext) -> None:
+        if touches:
+            await ctx.tx.execute("INSERT INTO effects VALUES (?)", (job.n,))
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    dead = Flag()
+    with Postbox(world.path("billing"), agent=agent, lease=0.3) as billing, Postbox(world.path("shop"), agent="shop") as shop:
+        table(billing)
+        billing.on("dead", lambda _: dead.set())
+        shop.send("billing", Job(n=1))
+        assert cancelled.wait(LONG)
+        assert dead.wait(LONG)
+        assert [] == effects(billing)
+
+
+@pytest.mark.parametrize("touches", [False, True])
+def test_a_coroutine_that_exits_does_not_hang_the_worker(world: World, touches: bool) -> None:
+    """SystemExit inside a coroutine ends its message like any failure: file and worker stay usable."""
+    agent, ran = Agent("billing"), list[int]()
+
+    @agent.on(Job, attempts=1)
+    async def work(job: Job, ctx: AsyncContext) -> None:
+        ran.append(job.n)
+        if touches:
+            await ctx.tx.execute("INSERT INTO effects VALUES (?)", (job.n,))
+        if job.n == 1:
+            raise SystemExit
+
+    done = Flag()
+    named: dict[str, Any] = {"lease": 0.3, "busy_timeout": 2.0}
+    with Postbox(world.path("billing"), agent=agent, **named) as billing, Postbox(world.path("shop"), agent="shop") as shop:
+        table(billing)
+        shop.on("acked", lambda _: done.set())
+        shop.session("a").send("billing", Job(n=1))
+        shop.session("b").send("billing", Job(n=2))
+        assert done.wait(10)
+
+
+def test_work_left_behind_by_a_coroutine_commits_nothing(world: World) -> None:
+    """A task that a coroutine started and did not await cannot write with somebody else's commit."""
+    agent, tasks = Agent("billing"), list[Any]()
+
+    @agent.on(Job)
+    async def work(job: Job, ctx: AsyncContext) -> None:
+        async def later() -> None:
+            await asyncio.sleep(0)
+            await ctx.tx.execute("INSERT INTO effects VALUES (?)", (100 + job.n,))
+
+        if job.n == 1:
+            tasks.append(asyncio.create_task(later()))
+        await ctx.tx.execute("INSERT INTO effects VALUES (?)", (job.n,))
+
+    shop, billing = world.open("shop"), world.open(agent)
+    table(billing)
+    for n in (1, 2):
+        shop.send("billing", Job(n=n))
+        world.settle()
+
+    assert {1, 2} <= set(effects(billing))
+    assert 2 == billing.stats()["processed"]

@@ -1,0 +1,333 @@
+"""The kill-switch, hooks and limits: what they stop, whom they tell, and that they lose nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from onceward import Agent, Context, Msg, Postbox
+from onceward.errors import Frozen, QueueFull
+from onceward.events import Event
+
+if TYPE_CHECKING:
+    from tests.journey.conftest import World
+
+DAY = 86_400.0
+
+
+class Job(Msg, type="job"):
+    """A task with a number."""
+
+    n: int
+
+
+class Done(Msg, type="done"):
+    """Its answer."""
+
+    n: int
+
+
+def noting(ran: list[int], **options: Any) -> Agent:
+    """Return an agent that notes its jobs and answers."""
+    agent = Agent("billing")
+
+    @agent.on(Job, **options)
+    def work(job: Job) -> Done:
+        ran.append(job.n)
+        return Done(n=job.n)
+
+    return agent
+
+
+def test_a_frozen_sender_sends_and_pushes_nothing(world: World) -> None:
+    """While frozen nothing is accepted and nothing leaves, in every process; thawed, all that waited goes on."""
+    ran: list[int] = []
+    shop, _ = world.wired("shop", noting(ran))
+    message = shop.send("billing", Job(n=1))
+    shop.freeze()
+    with pytest.raises(Frozen):
+        shop.send("billing", Job(n=2))
+    shop, _ = world.reopen("shop", "billing")
+    world.wait(100)
+    frozen = shop.resolve(message), list(world.wire.pushed), shop.health().frozen
+    shop.thaw()
+    world.settle()
+
+    assert ("pending", [], True) == frozen
+    assert ("acked", [1]) == (shop.resolve(message), ran)
+
+
+def test_a_frozen_receiver_takes_in_and_handles_nothing(world: World) -> None:
+    """A frozen agent keeps what arrives and neither handles it nor hands it out; no attempt is spent."""
+    ran: list[int] = []
+    shop, billing = world.wired("shop", noting(ran, attempts=1))
+    billing.freeze()
+    shop.send("billing", Job(n=1))
+    for _ in range(5):
+        world.wait(31)
+    held = list(ran), billing.receive(), billing.stats()["inbox_pending"]
+    billing.thaw()
+    world.settle()
+
+    assert ([], None, 1) == held
+    assert [1] == ran
+
+
+def test_freezing_stops_a_push_after_the_parcel_under_way(world: World) -> None:
+    """A queue of many parcels is not emptied after the switch was thrown."""
+    shop, _ = world.wired("shop", noting([]), parcel_frames=1)
+    shop.send_many([("billing", Job(n=n)) for n in range(5)])
+    world.wire.on_push = lambda _: shop.freeze()
+    shop.pump()
+    shop.thaw()
+
+    assert 1 == len(world.wire.pushed)
+
+
+def test_freezing_stops_a_worker_after_the_message_in_hand(world: World) -> None:
+    """Messages that were claimed together are given back when the switch is thrown."""
+    ran: list[int] = []
+    agent = Agent("billing")
+
+    @agent.on(Job)
+    def work(job: Job) -> None:
+        ran.append(job.n)
+        billing.freeze()
+
+    shop, billing = world.wired("shop", agent)
+    shop.send_many([("billing", Job(n=n)) for n in range(5)])
+    shop.pump()
+    world.claim_many(billing, 10)
+    billing.pump()
+    billing.thaw()
+
+    assert [0] == ran
+
+
+def test_a_switch_thrown_inside_a_handler_costs_no_attempt(world: World) -> None:
+    """A handler that cannot reply because of the switch is handled again after it, though it may run only once."""
+    ran: list[int] = []
+    agent = Agent("billing")
+
+    @agent.on(Job, attempts=1)
+    def work(job: Job) -> Done:
+        ran.append(job.n)
+        if len(ran) == 1:
+            billing.freeze()
+        return Done(n=job.n)
+
+    shop, billing = world.wired("shop", agent)
+    message = shop.send("billing", Job(n=1))
+    world.settle()
+    billing.thaw()
+    world.wait(61)
+
+    assert [] == billing.dead_letters.list()
+    assert "acked" == shop.resolve(message)
+
+
+def test_the_environment_can_switch_off(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ONCEWARD_DISABLED stops sending, pushing, handling and receiving in its process, and nothing is lost."""
+    ran: list[int] = []
+    shop, billing = world.wired("shop", noting(ran))
+    message = shop.send("billing", Job(n=1))
+    shop.pump()
+    monkeypatch.setenv("ONCEWARD_DISABLED", "1")
+    with pytest.raises(Frozen):
+        shop.send("billing", Job(n=2))
+    world.wait(40)
+    off = list(ran), billing.receive(), len(world.wire.pushed)
+    monkeypatch.delenv("ONCEWARD_DISABLED")
+    world.settle()
+
+    assert ([], None, 1) == off
+    assert "acked" == shop.resolve(message)
+
+
+def test_hooks_hear_after_the_commit(world: World) -> None:
+    """When a hook is told of an event, another connection can already see what it is about."""
+    shop, billing = world.wired("shop", noting([]))
+    seen: list[tuple[str, object]] = []
+
+    def look(event: Event) -> None:
+        box = shop if event.agent == "shop" else billing
+        assert not box.db.turn.held
+        counts = box.db.read("SELECT (SELECT count(*) FROM outbox), (SELECT count(*) FROM inbox WHERE state <> 'pending')")
+        seen.append((f"{event.agent} {event.name}", counts[0]))
+
+    shop.on("*", look)
+    billing.on("*", look)
+    with shop.begin() as tx:
+        tx.send("billing", Job(n=1))
+        inside = list(seen)
+    with pytest.raises(ZeroDivisionError), shop.begin() as tx:
+        tx.send("billing", Job(n=2))
+        raise ZeroDivisionError
+    world.settle()
+
+    assert [] == inside
+    assert ("shop enqueued", (1, 0)) == seen[0]
+    assert {"shop enqueued", "billing received", "shop sent", "billing processed", "shop acked"} <= {name for name, _ in seen}
+    assert 1 == [name for name, _ in seen].count("shop enqueued")
+
+
+def test_a_raising_hook_harms_nothing(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """A hook that raises is logged; its neighbours are told and the journey goes on."""
+    shop, billing = world.wired("shop", noting([]))
+    heard: list[str] = []
+
+    def fail(_: Event) -> None:
+        raise ValueError
+
+    for box in (shop, billing):
+        box.on("*", fail)
+        box.on("*", lambda event: heard.append(event.name))
+    message = shop.send("billing", Job(n=1))
+    world.settle()
+
+    assert "acked" == shop.resolve(message)
+    assert {"enqueued", "sent", "received", "processed", "acked"} <= set(heard)
+    assert caplog.records
+
+
+def test_a_full_outbox_refuses_and_drains(world: World) -> None:
+    """Beyond max_pending nothing is written; as soon as mail has left there is room again."""
+    shop, _ = world.wired("shop", noting([]), max_pending=2)
+    shop.send_many([("billing", Job(n=n)) for n in range(2)])
+    with pytest.raises(QueueFull):
+        shop.send("billing", Job(n=2))
+    with pytest.raises(QueueFull):
+        shop.send_many([("billing", Job(n=n)) for n in range(3)])
+    pending = shop.stats()["pending"]
+    world.settle()
+    shop.send("billing", Job(n=3))
+
+    assert 2 == pending
+
+
+def test_a_full_inbox_is_busy_and_drains(world: World) -> None:
+    """A receiver over its limit refuses the parcel whole; nothing is lost, and it is taken when there is room."""
+    ran: list[int] = []
+    billing = world.open(noting(ran), max_inbox=3)
+    shop = world.open("shop", parcel_frames=2, max_retries=2)
+    shop.peers.register("billing", "wire:billing")
+    shop.send_many([("billing", Job(n=n)) for n in range(8)])
+    shop.pump()
+    held = billing.stats()["inbox_pending"]
+    for _ in range(12):
+        world.wait(61)
+
+    assert 3 >= held
+    assert list(range(8)) == ran
+
+
+def test_a_parcel_larger_than_the_inbox_gets_through(world: World) -> None:
+    """A queue that is longer than the receiver's inbox arrives bit by bit, however large the sender's parcels are."""
+    ran: list[int] = []
+    world.open(noting(ran), max_inbox=3)
+    shop = world.open("shop")
+    shop.peers.register("billing", "wire:billing")
+    shop.send_many([("billing", Job(n=n)) for n in range(8)])
+    for _ in range(30):
+        world.wait(61)
+
+    assert list(range(8)) == ran
+
+
+def test_the_receivers_limit_holds_for_every_writer(world: World) -> None:
+    """A sender that writes into the file of an agent that is not running keeps to that agent's limit."""
+    world.open("billing", max_inbox=3)
+    world.shut()
+    shop = world.open("shop", parcel_frames=1)
+    shop.send_many([("billing", Job(n=n)) for n in range(8)])
+    world.settle()
+    billing = world.open("billing")
+
+    assert 3 == billing.stats()["inbox_pending"]
+
+
+def test_questions_are_answered_by_a_full_inbox(world: World) -> None:
+    """A receiver without room still says what it has."""
+    billing = world.open("billing", max_inbox=2)
+    shop = world.open("shop")
+    shop.peers.register("billing", "wire:billing")
+    shop.send_many([("billing", Job(n=n)) for n in range(2)])
+    for _ in range(3):
+        world.wait(31)
+    [peer] = shop.peers.list()
+
+    assert (0, None) == (peer.failures, peer.last_error)
+    assert 2 == billing.stats()["inbox_pending"]
+
+
+def test_tables_are_pruned(world: World) -> None:
+    """After the retention nothing is left of mail that ended, well or badly at the peer; totals stay."""
+    agent = noting([])
+    shop, billing = world.wired("shop", agent)
+    for n in range(5):
+        shop.send("billing", Job(n=n))
+    shop.send("billing", {"n": "x"}, type="job")
+    world.settle()
+    for message in shop.messages(timeout=0):
+        message.ack()
+    world.settle()
+    world.clock.forward(8 * DAY)
+    for box in (shop, billing):
+        box.tidy()
+    left = {
+        f"{box.agent} {name}": box.db.read(f"SELECT count(*) FROM {name}")[0][0]  # noqa: S608 - names of ours
+        for box in (shop, billing)
+        for name in ("outbox", "inbox", "processed_messages", "receipts", "lanes", "held_lanes", "tickets")
+    }
+
+    assert {} == {name: count for name, count in left.items() if count}
+    assert 5 == shop.stats()["acked"]
+
+
+def test_totals_and_rows_agree_in_the_middle(world: World) -> None:
+    """At every station stats() tells what a count of the rows tells."""
+    shop, billing = world.wired("shop", noting([]))
+    shop.send_many([("billing", Job(n=n)) for n in range(4)])
+    shop.send("billing", Job(n=9), delay=60)
+    wanted = [shop.stats() | {"station": 0}]
+    shop.pump()
+    wanted.append(shop.stats() | {"station": 1})
+    message = billing.receive()
+    assert message is not None
+    held = billing.stats()
+    message.ack()
+    world.settle()
+    wanted.append(shop.stats() | {"station": 2})
+    names = ("enqueued", "pending", "sending", "sent", "acked")
+
+    assert [(5, 5, 0, 0, 0), (5, 1, 0, 4, 0), (5, 1, 0, 0, 4)] == [tuple(told[name] for name in names) for told in wanted]
+    assert (3, 1) == (held["inbox_pending"], held["inbox_processing"])
+
+
+def test_a_second_opener_gets_its_settings(world: World) -> None:
+    """Who opens a file that this process holds already still gets the limit it asks for."""
+    world.open("billing")
+    shop = world.open("shop")
+    shop.send("billing", Job(n=1))
+    shop.pump()
+    with Postbox(world.path("billing"), agent="billing", run=False, max_pending=1) as box:
+        box.send("shop", Job(n=1))
+        with pytest.raises(QueueFull):
+            box.send("shop", Job(n=2))
+
+
+def test_context_names(world: World) -> None:
+    """A handler knows which message, attempt and session it works for."""
+    seen: list[tuple[str, int, str]] = []
+    agent = Agent("billing")
+
+    @agent.on(Job)
+    def work(job: Job, ctx: Context) -> None:
+        seen.append((ctx.message.id, ctx.message.attempt + job.n, ctx.session))
+
+    shop, _ = world.wired("shop", agent)
+    message = shop.session("run-42").send("billing", Job(n=0))
+    world.settle()
+
+    assert [(message, 1, "run-42")] == seen

@@ -1,0 +1,114 @@
+"""Admission: what may not be sent is refused before anything is written, and room is counted exactly."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from onceward import Postbox
+from onceward.errors import Frozen, InvalidMessage, QueueFull, UnknownRecipient
+
+Open = Callable[..., Postbox]
+HAMMER = """
+import sys
+from onceward import Postbox
+from onceward.errors import QueueFull
+with Postbox(sys.argv[1], agent="a", run=False, hold_unknown=True) as box:
+    sys.stdin.readline()
+    sent = 0
+    for step in range(40):
+        try:
+            box.send("b", step)
+            sent += 1
+        except QueueFull:
+            pass
+print(sent)
+"""
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"type": ""}, {"type": "a\nb"}, {"type": ["x"]}, {"type": 5}, {"topic": "a.*"}, {"topic": ""}, {"key": ""}, {"key": 5},
+        {"key": "x" * 257}, {"priority": "none"}, {"priority": []}, {"ttl": -1}, {"ttl": float("nan")}, {"ttl": float("inf")}, {"ttl": "5"},
+        {"delay": -1}, {"delay": "x"}, {"reply_to": "a b"}, {"correlation_id": ""}, {"causation_id": ""}, {"ordering_key": ""},
+        {"message_id": "a b"}, {"message_id": ""}, {"message_id": "x" * 129}, {"headers": {"data": "x"}}, {"headers": {"Foo": "x"}},
+        {"headers": {"a" * 21: "x"}}, {"headers": {"x": 1.5}}, {"headers": {"x": 2**31}}, {"headers": {"x": None}}, {"headers": {1: "x"}},
+        {"headers": {"x": "a\nb"}}, {"headers": {"x": "\ud800"}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_bad_options_are_refused_before_anything_is_written(box: Postbox, options: dict[str, Any]) -> None:
+    """Every option that breaks its rule raises InvalidMessage and writes nothing."""
+    with pytest.raises(InvalidMessage):
+        box.send("b", 1, **options)
+
+    assert 0 == box.stats()["enqueued"]
+
+
+def test_sending_to_nobody_fails_at_once(opened: Open) -> None:
+    """A recipient that is neither registered nor at home is unknown, unless mail for such is to be held."""
+    with pytest.raises(UnknownRecipient, match="nobody"):
+        opened("a", hold_unknown=False).send("nobody", 1)
+
+
+def test_a_frozen_file_refuses_and_thaws(box: Postbox) -> None:
+    """Between freeze and thaw nothing is promised and nothing is lost."""
+    kept = box.send("b", 1)
+    box.freeze()
+    for call in (lambda: box.send("b", 2), lambda: box.send_many([("b", 2)]), lambda: box.request("b", 2)):
+        with pytest.raises(Frozen):
+            call()
+    box.thaw()
+
+    assert (["pending"] * 2, 2) == ([box.resolve(kept), box.resolve(box.send("b", 3))], box.stats()["enqueued"])
+
+
+def test_the_switch_in_the_environment_refuses_too(box: Postbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ONCEWARD_DISABLED stops sending in this process at once."""
+    monkeypatch.setenv("ONCEWARD_DISABLED", "1")
+    for call in (lambda: box.send("b", 2), lambda: box.send_many([("b", 2)])):
+        with pytest.raises(Frozen):
+            call()
+
+
+def test_the_queue_limit_is_exact(opened: Open) -> None:
+    """The message that fills the last place passes, the next one does not, and a place that is freed can be used."""
+    box = opened(max_pending=3)
+    ids = [box.send("b", k) for k in range(3)]
+    with pytest.raises(QueueFull):
+        box.send("b", 3)
+    assert ids[0] == box.send("b", 0, message_id=ids[0])
+    box.cancel(ids[0])
+    box.send("b", 4)
+
+    with pytest.raises(QueueFull):
+        box.send("b", 5)
+    assert (3, []) == (box.stats()["pending"], box.check())
+
+
+def test_a_batch_that_does_not_fit_is_refused_whole(opened: Open) -> None:
+    """Many messages are taken all or none."""
+    box = opened(max_pending=3)
+    box.send("b", 0)
+    with pytest.raises(QueueFull):
+        box.send_many([("b", k) for k in range(3)])
+    with pytest.raises(InvalidMessage):
+        box.send_many([("b", 1), ("b", float("nan"))])
+
+    assert (1, []) == (box.stats()["enqueued"], box.check())
+
+
+def test_the_queue_limit_is_exact_among_eight_processes(opened: Open) -> None:
+    """Eight processes that send as fast as they can fill the queue to the last place and not beyond."""
+    box = opened(max_pending=100)
+    processes = [
+        subprocess.Popen([sys.executable, "-c", HAMMER, str(box.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(8)
+    ]
+    sent = [int(process.communicate("\n", timeout=120)[0]) for process in processes]
+
+    assert ([0] * 8, 100) == ([process.returncode for process in processes], sum(sent))
+    assert (100, []) == (box.stats()["pending"], box.check())

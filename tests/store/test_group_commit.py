@@ -1,0 +1,250 @@
+"""Group commit: many writers, one commit, and each keeps a fate of its own."""
+
+import signal
+from collections.abc import Callable
+from threading import Barrier, Event, Thread, current_thread, main_thread
+from typing import Any
+
+import pytest
+
+from onceward import Postbox
+from onceward.errors import InvalidMessage, StoreError
+from onceward.tx import Tx
+
+WRITERS = 32
+
+
+def queue_of(box: Postbox, *works: Callable[[], object]) -> list[object]:
+    """Let all works wait behind one transaction, so that they share a commit; return each one's result or error."""
+    outcomes: list[object] = [None] * len(works)
+    pause = Event()
+
+    def run(index: int) -> None:
+        try:
+            outcomes[index] = works[index]()
+        except BaseException as error:  # noqa: BLE001 - the outcome under test
+            outcomes[index] = error
+
+    threads = [Thread(target=run, args=(index,)) for index in range(len(works))]
+    with box.begin():
+        for count, thread in enumerate(threads, 1):
+            thread.start()
+            while len(box._db.turn._queue) < count:
+                pause.wait(0.001)
+    for thread in threads:
+        thread.join()
+    return outcomes
+
+
+def commits(box: Postbox) -> Callable[[], int]:
+    """Return the call that tells how many commits the writing connection has made since."""
+    con, seen = box._db._con, []
+    assert con is not None
+
+    def trace(_: object, sql: str, __: object) -> bool:
+        seen.append(sql)
+        return True
+
+    con.exec_trace = trace
+    return lambda: sum(sql == "COMMIT" for sql in seen)
+
+
+def test_writers_that_wait_share_one_commit(box: Postbox) -> None:
+    """Thirty-two sends that queue behind a block are committed with it."""
+    count = commits(box)
+    ids = queue_of(box, *[lambda k=k: box.send("b", k) for k in range(WRITERS)])
+
+    assert (1, WRITERS, {"pending"}) == (count(), len(set(ids)), {box.resolve(str(each)) for each in ids})
+
+
+def test_one_failing_writer_harms_no_neighbour(box: Postbox) -> None:
+    """Each writer of a shared commit gets its own error, and only its own writes are undone."""
+
+    def bad(tx: Tx) -> None:
+        tx.run("INSERT INTO held_lanes VALUES ('x', 'x', 0, 0, 0)")
+        message = "mine"
+        raise KeyError(message)
+
+    outcomes = queue_of(
+        box,
+        lambda: box.send("b", 1),
+        lambda: box._db.write(bad),
+        lambda: box.send("b", 2, key="k"),
+        lambda: box.send("b", 3, key="k"),
+        lambda: box.send("b", 4),
+    )
+
+    assert [str, KeyError, str, "Conflict", str] == [type(o) if type(o).__name__ != "Conflict" else "Conflict" for o in outcomes]
+    assert (3, 0, []) == (box.stats()["enqueued"], box._db.read("SELECT count(*) FROM held_lanes")[0][0], box.check())
+
+
+def test_neighbours_survive_a_block_that_is_rolled_back(box: Postbox) -> None:
+    """Those who wait behind a block that fails are not part of its failure."""
+    pause, sent = Event(), []
+    threads = [Thread(target=lambda k=k: sent.append(box.send("b", k))) for k in range(8)]
+    with pytest.raises(KeyError), box.begin() as tx:
+        tx.send("b", "lost")
+        for thread in threads:
+            thread.start()
+        while len(box._db.turn._queue) < len(threads):
+            pause.wait(0.001)
+        raise KeyError
+    for thread in threads:
+        thread.join()
+
+    assert ({"pending"}, 8) == ({box.resolve(each) for each in sent}, box.stats()["enqueued"])
+
+
+def test_after_commit_effects_run_once_for_committed_work_only(box: Postbox) -> None:
+    """In a shared commit each caller's effects run in that caller's thread, after the commit; a failed caller's never run."""
+    ran: list[tuple[int, bool, int]] = []
+
+    def work(k: int) -> Callable[[Tx], None]:
+        def put(tx: Tx) -> None:
+            me = current_thread().ident
+            tx.after(lambda: ran.append((k, me is not None, box._db.read("SELECT count(*) FROM held_lanes")[0][0])))
+            tx.run("INSERT INTO held_lanes VALUES ('x', ?, 0, 0, 0)", (str(k),))
+            if k % 2:
+                raise KeyError
+
+        return put
+
+    queue_of(box, *[lambda k=k: box._db.write(work(k)) for k in range(6)])
+
+    assert [(0, True, 3), (2, True, 3), (4, True, 3)] == sorted(ran)
+
+
+def test_many_threads_without_any_order(box: Postbox) -> None:
+    """Thirty-two threads that send, fail and use blocks at will lose nothing and add nothing."""
+    start, kept, refused = Barrier(WRITERS), [], []
+
+    def run(k: int) -> None:
+        start.wait()
+        for step in range(5):
+            try:
+                if k % 3 == 0:
+                    with box.begin() as tx:
+                        first, second = tx.send("b", step), tx.send("c", step)
+                        if step == 2:
+                            raise KeyError
+                    kept.extend([first, second])
+                elif k % 3 == 1:
+                    kept.append(box.send("b", step))
+                else:
+                    kept.append(box.send("b", step, priority="none" if step == 2 else "low"))
+            except (KeyError, InvalidMessage) as error:
+                refused.append(error)
+
+    threads = [Thread(target=run, args=(k,)) for k in range(WRITERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert {row[0] for row in box._db.read("SELECT id FROM outbox")} == set(kept)
+    assert (21, []) == (len(refused), box.check())
+
+
+@pytest.mark.parametrize(
+    "path", [pytest.param("block", marks=pytest.mark.xfail(strict=True, reason="S-25b: commit() serves neighbours without it")), "write"]
+)
+def test_an_interrupt_reaches_the_thread_it_was_meant_for(box: Postbox, path: str) -> None:  # noqa: C901 - four parties
+    """Ctrl-C while the main thread does a neighbour's work is raised in the main thread; the neighbour gets its result."""
+    outcome: list[object] = []
+    pause, entered, go = Event(), Event(), Event()
+
+    def neighbours_work(tx: Tx) -> Any:
+        if current_thread() is main_thread() and not outcome:
+            outcome.append("interrupted")
+            signal.raise_signal(signal.SIGINT)
+        return tx.rows("SELECT 7")
+
+    def hold() -> None:
+        try:
+            with box.begin():
+                entered.set()
+                go.wait()
+                raise KeyError
+        except KeyError:
+            pass
+
+    def neighbour() -> None:
+        while len(box._db.turn._queue) < 1:
+            pause.wait(0.001)
+        queued = Thread(target=release)
+        queued.start()
+        try:
+            outcome.append(box._db.write(neighbours_work))
+        except BaseException as error:  # noqa: BLE001 - the outcome under test
+            outcome.append(error)
+        queued.join()
+
+    def release() -> None:
+        while len(box._db.turn._queue) < 2:
+            pause.wait(0.001)
+        go.set()
+
+    threads = [Thread(target=hold), Thread(target=neighbour)]
+    threads[0].start()
+    entered.wait()
+    threads[1].start()
+    with pytest.raises(KeyboardInterrupt):
+        if path == "write":
+            box.send("b", 1)
+        else:
+            with box.begin() as tx:
+                tx.send("b", 1)
+    for thread in threads:
+        thread.join()
+
+    assert ["interrupted", [(7,)]] == outcome
+    assert (1, []) == (box.stats()["enqueued"], box.check())
+
+
+def test_a_neighbour_that_fills_the_disk_harms_nobody(box: Postbox) -> None:
+    """One writer of a shared commit that finds no room gets StoreCapacity; the others' messages are there."""
+    con = box._db._con
+    assert con is not None
+    box.send("b", 0)
+    con.pragma("max_page_count", con.pragma("page_count") + 8)
+
+    outcomes = queue_of(box, lambda: box.send("b", 1), lambda: box.send("b", "x" * 400_000), lambda: box.send("b", 2))
+
+    assert [str, "StoreCapacity", str] == [type(o) if isinstance(o, str) else type(o).__name__ for o in outcomes]
+    assert (3, []) == (box.stats()["enqueued"], box.check())
+
+
+def test_a_disk_that_stays_full_refuses_and_keeps(box: Postbox) -> None:
+    """With no page left sends are refused, earlier messages stay whole, and with room everything goes on."""
+    con = box._db._con
+    assert con is not None
+    kept = [box.send("b", k) for k in range(3)]
+    con.pragma("max_page_count", con.pragma("page_count"))
+    with pytest.raises(StoreError) as caught:
+        for _ in range(20):
+            kept.append(box.send("b", "x" * 3000))  # noqa: PERF401 - those before the failure count
+
+    assert "StoreCapacity" == type(caught.value).__name__
+    assert ({"pending"}, []) == ({box.resolve(each) for each in kept}, box.check())
+    con.pragma("max_page_count", 1 << 30)
+    assert "pending" == box.resolve(box.send("b", "x" * 3000))
+
+
+def test_a_block_on_a_full_disk_is_all_or_nothing(box: Postbox) -> None:
+    """An application that swallows the full disk inside its block commits nothing of the block."""
+    with box.begin() as tx:
+        tx.execute("CREATE TABLE t (x)")
+    con = box._db._con
+    assert con is not None
+    con.pragma("max_page_count", con.pragma("page_count") + 2)
+    with pytest.raises(StoreError), box.begin() as tx:
+        tx.execute("INSERT INTO t VALUES (1)")
+        for call in (
+            lambda: tx.execute("INSERT INTO t VALUES (?)", ("y" * 50_000,)),
+            lambda: tx.execute("INSERT INTO t VALUES (2)"),
+            lambda: tx.send("b", 1),
+        ):
+            with pytest.raises(StoreError):
+                call()
+
+    assert (0, 0, []) == (box._db.read("SELECT count(*) FROM t")[0][0], box.stats()["enqueued"], box.check())

@@ -1,0 +1,78 @@
+"""One promise for one id or key: sending again is always safe, and never the same for another body."""
+
+import pytest
+
+from onceward import Postbox, dead_letters
+from onceward.errors import Conflict
+
+
+def test_the_same_key_and_body_is_the_same_message(box: Postbox) -> None:
+    """Sending again under a key returns the first id, through restarts of the caller, transactions and other options."""
+    first = box.send("b", {"n": 1}, key="k")
+    with box.begin() as tx:
+        again = tx.send("b", {"n": 1}, key="k", priority="low", delay=5)
+
+    assert ([first] * 3, 1) == ([first, again, box.session("other").send("b", {"n": 1}, key="k")], box.stats()["enqueued"])
+
+
+@pytest.mark.parametrize("other", [{"n": 2}, {"n": True}, {"n": 1.0}, {"n": "1"}, [1], None, b"1", {"n": 1, "m": 1}], ids=repr)
+def test_another_body_under_a_known_key_is_a_conflict(box: Postbox, other: object) -> None:
+    """A key stands for one body, compared as JSON and not as Python does; nothing is written."""
+    box.send("b", {"n": 1}, key="k")
+
+    with pytest.raises(Conflict):
+        box.send("b", other, key="k")
+    assert (1, []) == (box.stats()["enqueued"], box.check())
+
+
+@pytest.mark.parametrize("options", [{"type": "other"}, {"topic": "a.b"}])
+def test_another_type_or_topic_under_a_known_key_is_a_conflict(box: Postbox, options: dict[str, str]) -> None:
+    """What a receiver would treat differently is not the same message."""
+    box.send("b", 1, key="k")
+
+    with pytest.raises(Conflict):
+        box.send("b", 1, key="k", **options)  # type: ignore[arg-type]
+
+
+def test_a_key_belongs_to_one_recipient(box: Postbox) -> None:
+    """The same key to two recipients is two messages."""
+    assert box.send("b", 1, key="k") != box.send("c", 1, key="k")
+    assert 2 == box.stats()["enqueued"]
+
+
+def test_the_same_message_id_is_the_same_message(box: Postbox) -> None:
+    """An id of the caller's own is as good as a key, and stands for one recipient and body."""
+    assert ["mine", "mine"] == [box.send("b", 1, message_id="mine") for _ in range(2)]
+    for to, body in (("b", 2), ("c", 1)):
+        with pytest.raises(Conflict):
+            box.send(to, body, message_id="mine")
+    assert 1 == box.stats()["enqueued"]
+
+
+def test_a_repeated_request_is_one_request(box: Postbox) -> None:
+    """Asking again under the same id or key returns the ticket of the first."""
+    assert box.request("b", 1, message_id="mine") == box.request("b", 1, message_id="mine")
+    assert box.request("b", 1, key="k") == box.request("b", 1, key="k")
+    assert (2, 2) == (box.stats()["enqueued"], box.stats()["tickets_open"])
+
+
+def test_a_key_and_an_id_of_two_messages_are_a_conflict(box: Postbox) -> None:
+    """An id and a key that stand for different messages cannot be one."""
+    box.send("b", 1, message_id="mine")
+    box.send("b", 1, key="k")
+
+    with pytest.raises(Conflict):
+        box.send("b", 1, key="k", message_id="mine")
+
+
+@pytest.mark.parametrize("name", ["key", "message_id"])
+def test_a_dead_letter_is_replayed_not_sent_again(box: Postbox, name: str) -> None:
+    """The id and key of a dead letter stay taken until it is replayed or discarded."""
+    message_id = box.send("b", 1, **{name: "mine"})  # type: ignore[arg-type]
+    box._db.write(lambda tx: dead_letters.bury_out(tx, [1], reason="test"))
+
+    with pytest.raises(Conflict, match="dead letter"):
+        box.send("b", 1, **{name: "mine"})  # type: ignore[arg-type]
+    box.dead_letters.replay(message_id)
+    assert message_id == box.send("b", 1, **{name: "mine"})  # type: ignore[arg-type]
+    assert (1, []) == (box.stats()["pending"], box.check())

@@ -1,0 +1,120 @@
+"""Invariants: each one holds in a file that was used, and each one notices when its rule is broken."""
+
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from onceward import Postbox
+from onceward.invariants import FRAMES, INVARIANTS, check
+
+Open = Callable[..., Postbox]
+COPY_OUT = """
+INSERT INTO dead_letters (origin, id, peer, session, lane, type, rank, reason, attempts, frame, digest, created_at, dead_at)
+SELECT 'outbox', id, recipient, session, lane, type, rank, 'planted', 0, frame, digest, created_at, 9 FROM outbox WHERE seq = 1
+"""
+COPY_IN = """
+INSERT INTO dead_letters (origin, id, peer, session, lane, type, rank, reason, attempts, frame, digest, created_at, dead_at)
+SELECT 'inbox', id, sender, session, session, type, rank, 'planted', 0, frame, digest, received_at, 9999999999999
+  FROM inbox WHERE state = '{0}' LIMIT 1
+"""
+UNGUARD = "".join(f"DROP TRIGGER {box}_{name}; " for box in ("outbox", "inbox") for name in ("guard", "delete_guard", "frame_guard"))
+MARK_IT = """
+INSERT INTO processed_messages (sender, message_id, session, outcome, processed_at)
+SELECT sender, id, session, 'processed', 1 FROM inbox WHERE state = 'pending'
+"""
+PLANTED: dict[str, tuple[str, ...]] = {
+    "S1": (COPY_OUT,),
+    "S2": (f"{UNGUARD}DELETE FROM outbox WHERE seq = 1", "UPDATE counters SET value = value + 1 WHERE name = 'left'"),  # noqa: S608 - planted on purpose
+    "S3": ("UPDATE outbox SET state = 'sent', sent_at = 1, due_at = 9 WHERE seq = 1", "UPDATE counters SET value = 5 WHERE name = 'sent'"),
+    "S4": ("INSERT INTO peers (name, epoch, parcel) SELECT 'z', 'e', json_array(max(seq)) FROM outbox",),
+    "S5": ("UPDATE outbox SET state = 'sent', sent_at = 1 WHERE seq = 1",),
+    "S6": ("UPDATE outbox SET state = 'acked', ended_at = 2, sent_at = NULL WHERE seq = 1",),
+    "R1": ("DELETE FROM processed_messages WHERE seq = (SELECT max(seq) FROM processed_messages)",),
+    "R2": (MARK_IT,),
+    "R3": (f"{UNGUARD}DELETE FROM inbox WHERE state = 'pending'", "UPDATE counters SET value = value + 1 WHERE name = 'ended'"),  # noqa: S608 - planted on purpose
+    "R4": ("UPDATE lanes SET head = NULL", "UPDATE lanes SET head = 1"),
+    "R5": ("DELETE FROM lanes",),
+    "R6": (COPY_IN.format("pending") + "; DELETE FROM processed_messages",),  # noqa: S608 - planted on purpose
+    "R7": (COPY_IN.format("pending"),),
+    "T1": ("UPDATE tickets SET state = 'answered', ended_at = 1",),
+    "S8": (f"{UNGUARD}UPDATE outbox SET frame = replace(frame, '1', '2') WHERE seq = 1", "UPDATE outbox SET digest = x'00' WHERE seq = 1"),  # noqa: S608 - planted on purpose
+    "R8": (f"{UNGUARD}UPDATE inbox SET frame = frame || ' '", "UPDATE inbox SET digest = zeroblob(16)"),  # noqa: S608 - planted on purpose
+    "R9": ("UPDATE dead_letters SET digest = zeroblob(16)", "UPDATE dead_letters SET frame = frame || ' '"),
+}  # fmt: skip
+
+
+@pytest.fixture
+def used(opened: Open) -> Postbox:
+    """Return a postbox that has sent, received, handled, rejected and asked, and has something waiting on both sides."""
+    peer, box = opened("b"), opened("a")
+    box.send("b", 1)
+    box.send("c", 2)
+    box.request("d", 3)
+    for body in range(4):
+        peer.send("a", body)
+    peer.pump()
+    for settle in ("ack", "reject", "ack"):
+        message = box.receive()
+        assert message is not None
+        getattr(message, settle)()
+    return box
+
+
+def test_a_used_file_breaks_no_rule(used: Postbox) -> None:
+    """After ordinary work all invariants hold."""
+    assert [] == used.check()
+
+
+def test_every_invariant_has_its_violations() -> None:
+    """The table of planted violations names every invariant but the file's own soundness, which has a test of its own."""
+    assert {*INVARIANTS, *FRAMES} - {"D1"} == set(PLANTED)
+
+
+@pytest.mark.parametrize(("name", "sql"), [(name, sql) for name, all_of_it in PLANTED.items() for sql in all_of_it])
+def test_a_planted_violation_is_found(used: Postbox, name: str, sql: str) -> None:
+    """Each invariant names itself, its rule and an offender when its rule is broken."""
+    used._db.write(lambda tx: tx.rows(sql))
+
+    found = {violation.invariant: violation for violation in check(used._db)}
+
+    assert name in found
+    assert ((INVARIANTS | FRAMES)[name][0], True) == (found[name].rule, bool(found[name].offender))
+
+
+def test_a_damaged_index_is_found(opened: Open) -> None:
+    """A page that no longer agrees with its table is found by the last rule, or the file says that it is unreadable."""
+    box = opened()
+    box.send_many([("b", "x" * 200) for _ in range(300)])
+    [(page,)] = box._db.read("SELECT rootpage FROM sqlite_schema WHERE name = 'outbox_ready'")
+    path, size = box.path, 4096
+    box.close()
+    raw = bytearray(path.read_bytes())
+    raw[(page - 1) * size + 40 : page * size] = b"\x07" * (size - 40)
+    path.write_bytes(raw)
+
+    found = {violation.invariant for violation in opened().check()}
+
+    assert "D1" in found
+
+
+def test_single_bits_are_found(opened: Open, tmp_path: Path) -> None:
+    """A flipped bit inside a stored frame, which SQLite cannot see, is found by the digest."""
+    box = opened()
+    box.send_many([("b", f"needle {k}") for k in range(50)])
+    box.close()
+    path = tmp_path / "a.db"
+    raw = path.read_bytes()
+    path.write_bytes(raw.replace(b"needle 7", b"needle 6"))
+
+    assert {"S8"} == {violation.invariant for violation in opened().check()}
+
+
+def test_the_hosts_own_keys_are_not_ours_to_judge(opened: Open, tmp_path: Path) -> None:
+    """Foreign keys of a host that keeps them off, even malformed ones, are no violation and no error."""
+    con = sqlite3.connect(tmp_path / "host.db")
+    con.executescript("CREATE TABLE p (x); CREATE TABLE c (y REFERENCES p (x)); INSERT INTO c VALUES (1)")
+    con.close()
+
+    assert [] == opened(at=tmp_path / "host.db").check()

@@ -1,0 +1,82 @@
+"""Statements: what an operation costs does not depend on the machine, and not on how many messages it moves."""
+
+from collections.abc import Callable
+from typing import Any
+
+from onceward import Postbox, inbox
+from onceward.inbox import Ended
+from onceward.lifecycle import Done
+
+Open = Callable[..., Postbox]
+
+
+class Counted:
+    """Counts the statements of a postbox's writing connection."""
+
+    def __init__(self, box: Postbox) -> None:
+        self._con = box._db._con
+        self.seen: list[str] = []
+        assert self._con is not None
+        self._con.exec_trace = self._trace
+
+    def _trace(self, _: object, sql: str, __: object) -> bool:
+        self.seen.append(" ".join(sql.split()))
+        return True
+
+    def take(self) -> list[str]:
+        """Return the statements since the last look, without BEGIN and COMMIT."""
+        found, self.seen = self.seen, []
+        return [sql for sql in found if sql not in {"BEGIN IMMEDIATE", "COMMIT"}]
+
+
+def test_a_send_is_one_insert(box: Postbox) -> None:
+    """A plain send is one statement between BEGIN and COMMIT, on its own and inside a block."""
+    box.send("b", 0)
+    counted = Counted(box)
+    box.send("b", 1)
+    assert ["INSERT INTO outbox"] == [sql[:18] for sql in counted.take()]
+    with box.begin() as tx:
+        tx.send("b", 2)
+        tx.send("c", 3)
+    assert ["INSERT INTO outbox"] * 2 == [sql[:18] for sql in counted.take()]
+
+
+def test_a_send_under_a_key_looks_once(box: Postbox) -> None:
+    """A key costs one look into the dead letters."""
+    counted = Counted(box)
+    box.send("b", 1, key="k")
+
+    assert ["SELECT 1 FROM dead", "INSERT INTO outbox"] == [sql[:18] for sql in counted.take()]
+
+
+def dispatched(opened: Open, count: int) -> tuple[int, int, int]:
+    """Return how many statements a push of so many messages costs the sender, the recipient and the recipient's settling of them."""
+    names = f"s{count}", f"r{count}"
+    receiver, sender = opened(names[1]), opened(names[0])
+    sender.send_many([(names[1], k) for k in range(count)])
+    ours, theirs = Counted(sender), Counted(receiver)
+    sender.pump()
+    costs = len(ours.take()), len(theirs.take())
+    claimed = receiver._db.write(lambda tx: _claim(tx, count))
+    theirs.take()
+    receiver._db.write(lambda tx: _settle(tx, claimed))
+    settled = len(theirs.take())
+    assert (0, count, []) == (sender.stats()["pending"], receiver.stats()["processed"], sender.check() + receiver.check())
+    return *costs, settled
+
+
+def _claim(tx: Any, count: int) -> Any:
+    return inbox.claim(tx, inbox.Wanted(messages=count), owner="me", until=tx.now + 30_000)
+
+
+def _settle(tx: Any, claimed: Any) -> None:
+    inbox.settle(tx, [Ended(each, Done()) for lane in claimed for each in lane], {})
+
+
+def test_a_hundred_messages_cost_as_many_statements_as_ten(opened: Open) -> None:
+    """Packing, accepting and settling are set-based: statements do not grow with the messages, but for one row each kept."""
+    ten, hundred = dispatched(opened, 10), dispatched(opened, 100)
+
+    assert ten[0] == hundred[0] <= 16
+    assert ten[1] + 90 == hundred[1]
+    assert ten[2] == hundred[2] <= 8

@@ -1,0 +1,184 @@
+"""Waiting and interrupts: a turn is given up at its deadline or by Ctrl-C, and never lost."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from threading import Event, Thread
+
+import pytest
+
+from onceward import Postbox
+from onceward.errors import Busy, StoreClosed
+from onceward.testing.clock import ManualClock
+
+Open = Callable[..., Postbox]
+
+
+HOLDER = """
+import sqlite3, sys
+con = sqlite3.connect(sys.argv[1], isolation_level=None)
+con.execute("BEGIN IMMEDIATE")
+print("held", flush=True)
+sys.stdin.readline()
+con.execute("ROLLBACK")
+"""
+
+
+@pytest.fixture
+def ledger(box: Postbox) -> Postbox:
+    """Return a postbox with a table of the user's own."""
+    with box.begin() as tx:
+        tx.execute("CREATE TABLE t (x INTEGER UNIQUE)")
+    return box
+
+
+def seen(box: Postbox) -> tuple[list[int], int]:
+    """Return the user's rows, and how many messages were promised."""
+    return [x for (x,) in box._db.read("SELECT x FROM t ORDER BY x")], box.stats()["enqueued"]
+
+
+def waits(box: Postbox, count: int) -> None:
+    """Return once so many callers stand in the writer's queue."""
+    pause = Event()
+    while len(box._db.turn._queue) < count:
+        pause.wait(0.001)
+
+
+@pytest.fixture
+def holder(box: Postbox) -> Iterator[Callable[[], None]]:
+    """Hold the file's write lock in another process until called."""
+    other = subprocess.Popen([sys.executable, "-c", HOLDER, str(box.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert other.stdin is not None
+    assert other.stdout is not None
+    assert "held\n" == other.stdout.readline()
+
+    def release() -> None:
+        other.communicate("\n")
+
+    yield release
+    if other.poll() is None:
+        other.communicate("\n")
+    other.stdout.close()
+    other.stdin.close()
+
+
+def test_busy_after_the_deadline_means_nothing_was_written(opened: Open, box: Postbox, holder: Callable[[], None]) -> None:
+    """While another process holds the file, every write gives up at its deadline and may simply be tried again."""
+    box._db.turn.timeout = 0.05
+
+    with pytest.raises(Busy):
+        box.send("b", 1)
+    with pytest.raises(Busy), box.begin():
+        pass
+    assert 0 == box.stats()["enqueued"]
+    holder()
+    assert ("pending", 1) == (box.resolve(box.send("b", 2)), box.stats()["enqueued"])
+
+
+def test_waiting_behind_our_own_thread_ends_too(ledger: Postbox) -> None:
+    """A write that waits for a block of the same process gives up at its deadline; the block is not harmed."""
+    caught: list[BaseException] = []
+
+    def send() -> None:
+        try:
+            ledger.send("b", 2)
+        except Busy as error:
+            caught.append(error)
+
+    ledger._db.turn.timeout = 0.05
+    with ledger.begin() as tx:
+        tx.execute("INSERT INTO t VALUES (1)")
+        thread = Thread(target=send)
+        thread.start()
+        thread.join()
+
+    assert ([1], 0) == seen(ledger)
+    assert [Busy] == [type(error) for error in caught]
+
+
+class Interrupting(ManualClock):
+    """A clock in whose tick Ctrl-C lands, as it may at any instruction."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.in_ticks = 0
+
+    def now(self) -> int:
+        """Return the time, or be interrupted."""
+        self.in_ticks -= 1
+        if self.in_ticks == 0:
+            raise KeyboardInterrupt
+        return super().now()
+
+
+@pytest.mark.parametrize("tick", [1, 2])
+def test_an_interrupt_around_begin_leaves_no_open_transaction(opened: Open, tick: int) -> None:
+    """Ctrl-C before or after BEGIN writes nothing, and neither we nor another process find the file locked."""
+    clock = Interrupting()
+    box = opened(clock=clock)
+    clock.in_ticks = tick
+
+    with pytest.raises(KeyboardInterrupt):
+        box.send("b", 1)
+
+    assert ("pending", 1) == (box.resolve(box.send("b", 2)), box.stats()["enqueued"])
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_an_interrupt_while_waiting_does_not_lose_the_turn(ledger: Postbox, committed: bool) -> None:
+    """Ctrl-C in a queue leaves it: nothing of the interrupted send is written, and the next caller gets the turn."""
+    entered, go = Event(), Event()
+
+    def hold() -> None:
+        try:
+            with ledger.begin():
+                entered.set()
+                go.wait()
+                if not committed:
+                    raise KeyError
+        except KeyError:
+            pass
+
+    def interrupt() -> None:
+        waits(ledger, 1)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threads = [Thread(target=hold), Thread(target=interrupt)]
+    threads[0].start()
+    entered.wait()
+    threads[1].start()
+    with pytest.raises(KeyboardInterrupt):
+        ledger.send("b", 1)
+    go.set()
+    for thread in threads:
+        thread.join()
+
+    assert ("pending", ([], 1)) == (ledger.resolve(ledger.send("b", 2)), seen(ledger))
+
+
+def test_an_interrupt_in_a_block_undoes_it(ledger: Postbox) -> None:
+    """Ctrl-C inside the block is an exception like any other."""
+    with pytest.raises(KeyboardInterrupt), ledger.begin() as tx:
+        tx.send("b", 1)
+        signal.raise_signal(signal.SIGINT)
+
+    assert ([], 0) == seen(ledger)
+
+
+def test_closing_between_look_and_turn_is_noticed(box: Postbox) -> None:
+    """A caller that saw the postbox open and comes to its turn after the closing is told so; the file stays closed."""
+    turn = box._db.turn
+    look = turn.check
+
+    def late() -> None:
+        look()
+        turn.check = look  # type: ignore[method-assign]
+        box.close()
+
+    turn.check = late  # type: ignore[method-assign]
+    with pytest.raises(StoreClosed):
+        box.send("b", 1)
+
+    assert None is box._db._con
