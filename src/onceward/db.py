@@ -295,8 +295,14 @@ class Database:
         """Run *work* and commit it, together with others that wait; see Writer.write."""
         return self._writer.write(work)
 
+    def contribute(self, work: Callable[[Tx], T]) -> T:
+        """Run a user's work: inside a handler it joins the handler's transaction, elsewhere it is as ``write``."""
+        self._writer.join_host()
+        return self._writer.write(work)
+
     def transaction(self) -> AbstractContextManager[Tx]:
-        """Open a transaction of the caller's own; see Writer.transaction."""
+        """Open a transaction for a user's own statements; inside a handler it joins the handler's."""
+        self._writer.join_host()
         return self._writer.transaction()
 
     @property
@@ -328,7 +334,7 @@ class Database:
 
     def tick(self) -> None:
         """Store how far the clock has come, so that it never runs backwards across restarts."""
-        self.write(lambda tx: tx.run(TICK, (tx.now,)))
+        self.contribute(lambda tx: tx.run(TICK, (tx.now,)))
 
     def checkpoint(self, *, truncate: bool) -> tuple[int, int]:
         """Move WAL pages into the file; return (pages in the WAL, pages moved), -1 where a reader was in the way."""

@@ -86,7 +86,7 @@ class Desk:
 
     def _end(self, leased: Leased, settlement: Settlement) -> Tx:
         """Settle one message, in this thread's open transaction if there is one."""
-        return self._db.write(lambda tx: self._settle(tx, leased, settlement))
+        return self._db.contribute(lambda tx: self._settle(tx, leased, settlement))
 
     def _settle(self, tx: Tx, leased: Leased, settlement: Settlement) -> Tx:
         inbox.settle(tx, [Ended(leased, settlement)], {})
@@ -129,7 +129,7 @@ class Desk:
 
     def extend(self, leased: Leased, seconds: float) -> None:
         """Keep the lease longer."""
-        if not self._db.write(lambda tx: lanes.prolong(tx, leased.lane, until=tx.now + round(1000 * seconds))):
+        if not self._db.contribute(lambda tx: lanes.prolong(tx, leased.lane, until=tx.now + round(1000 * seconds))):
             msg = f"the lease on message {leased.id} ran out; another reader has it"
             raise LeaseLost(msg)
 
@@ -137,4 +137,4 @@ class Desk:
         """Answer the message's sender."""
         to, options = reply_options(message.frame, {})
         draft = self._sender.draft(message.session, to, body, options)
-        return self._db.write(lambda tx: self._sender.put(tx, draft))
+        return self._db.contribute(lambda tx: self._sender.put(tx, draft))

@@ -195,7 +195,7 @@ class Dispatcher:
             if self._stopping.is_set():
                 break
             packed = following
-        if packed is not None:
+        if packed is not None and packed.parcel is not None:
             with suppress(OncewardError):
                 held = packed.lease
                 self._db.write(lambda tx: peers.release(tx, held))

@@ -36,12 +36,12 @@ class Peers:
         if scheme not in self._schemes():
             msg = f"no transport for {url!r}: there are {', '.join(sorted(self._schemes()))}"
             raise InvalidMessage(msg)
-        self._db.write(lambda tx: tx.run(peers.REGISTER, (name, url)))
+        self._db.contribute(lambda tx: tx.run(peers.REGISTER, (name, url)))
         self._db.bell.ring("out")
 
     def forget(self, name: str) -> None:
         """Drop a registered url; mail for the peer waits, and its stream is kept."""
-        self._db.write(lambda tx: tx.run(peers.FORGET, (name,)))
+        self._db.contribute(lambda tx: tx.run(peers.FORGET, (name,)))
 
     def list(self) -> list[views.PeerInfo]:
         """Return all peers by name."""
@@ -53,18 +53,18 @@ class Peers:
 
     def close_breaker(self, name: str) -> None:
         """Try the peer again at once."""
-        self._db.write(lambda tx: tx.run(peers.CLOSE_BREAKER, (name,)))
+        self._db.contribute(lambda tx: tx.run(peers.CLOSE_BREAKER, (name,)))
         self._db.bell.ring("out")
 
     def subscribe(self, name: str, pattern: str) -> None:
         """Let *name* have what is published here under *pattern*."""
         agent_name(name)
         check_pattern(pattern)
-        self._db.write(lambda tx: tx.run(peers.SUBSCRIBE, (name, pattern)))
+        self._db.contribute(lambda tx: tx.run(peers.SUBSCRIBE, (name, pattern)))
 
     def unsubscribe(self, name: str, pattern: str) -> None:
         """End a subscription; nothing happens where there is none."""
-        self._db.write(lambda tx: tx.run(peers.UNSUBSCRIBE, (name, pattern)))
+        self._db.contribute(lambda tx: tx.run(peers.UNSUBSCRIBE, (name, pattern)))
 
 
 class DeadLetters:
@@ -96,7 +96,7 @@ class DeadLetters:
         new_id = self._again(message_id) if as_new else None
         if new_id is not None:
             return new_id
-        origin = self._db.write(lambda tx: dead_letters.replay(tx, message_id))
+        origin = self._db.contribute(lambda tx: dead_letters.replay(tx, message_id))
         self._db.bell.ring("out" if origin == "outbox" else "in")
         return message_id
 
@@ -117,16 +117,16 @@ class DeadLetters:
             dead_letters.discard(tx, message_id)
             return self._sender.put(tx, draft)
 
-        return self._db.write(move)
+        return self._db.contribute(move)
 
     def discard(self, message_id: str) -> bool:
         """Forget a dead letter; say whether there was one."""
-        return self._db.write(lambda tx: dead_letters.discard(tx, message_id))
+        return self._db.contribute(lambda tx: dead_letters.discard(tx, message_id))
 
     def purge(self, *, older_than: float) -> int:
         """Forget the dead letters that died more than *older_than* seconds ago; return how many."""
         before = self._db.now() - round(older_than * 1000) + 1
-        return self._db.write(lambda tx: dead_letters.purge(tx, before=before))
+        return self._db.contribute(lambda tx: dead_letters.purge(tx, before=before))
 
 
 def raw(frame: Frame) -> bytes:

@@ -271,7 +271,7 @@ class Postbox:
 
     def cancel(self, message_id: str) -> bool:
         """Withdraw a message that has not left yet; say whether that was still possible."""
-        return self._db.write(lambda tx: outbox.cancel(tx, message_id))
+        return self._db.contribute(lambda tx: outbox.cancel(tx, message_id))
 
     def check(self) -> list[invariants.Violation]:
         """Return the invariants that do not hold in this file; empty is good."""
@@ -289,11 +289,11 @@ class Postbox:
 
     def freeze(self) -> None:
         """Stop sending, pushing and handling in all processes, durably; nothing is lost, no budget is spent."""
-        self._db.write(lambda tx: tx.run(FREEZE, (tx.now,)))
+        self._db.contribute(lambda tx: tx.run(FREEZE, (tx.now,)))
 
     def thaw(self) -> None:
         """Go on where ``freeze`` stopped."""
-        self._db.write(lambda tx: tx.run(THAW))
+        self._db.contribute(lambda tx: tx.run(THAW))
         self._db.bell.ring("out")
         self._db.bell.ring("in")
 

@@ -79,7 +79,7 @@ class Session:
         """Check and serialise a message at once; return the call that commits it."""
         sender = self._sender
         draft = sender.draft(self.name, to, body, options_of(options))
-        return lambda: self._db.write(lambda tx: sender.put(tx, draft))
+        return lambda: self._db.contribute(lambda tx: sender.put(tx, draft))
 
     def send_many(self, messages: Iterable[tuple[str, object]], **options: Unpack[SendOptions]) -> list[str]:
         """Commit many (recipient, body) at once, in order, all or none; the options hold for each; returns their ids."""
@@ -88,7 +88,7 @@ class Session:
             msg = "send_many gives each message an id of its own: keys belong to single sends"
             raise InvalidMessage(msg)
         drafts = self._sender.draft_all(self.name, messages, named)
-        return self._db.write(lambda tx: self._sender.put_all(tx, drafts))
+        return self._db.contribute(lambda tx: self._sender.put_all(tx, drafts))
 
     def publish(self, topic: str, body: object, **options: Unpack[PublishOptions]) -> list[str]:
         """Send *body* to every peer that subscribed to *topic*, all in one commit; returns the ids, none where nobody did."""
@@ -105,7 +105,7 @@ class Session:
         """
         options.setdefault("reply_to", self._db.agent)
         draft = self._sender.draft(self.name, to, body, options_of(options))
-        return self._db.write(lambda tx: self._sender.put_request(tx, draft, timeout))
+        return self._db.contribute(lambda tx: self._sender.put_request(tx, draft, timeout))
 
     def ask(self, to: str, body: object, *, reply: type[T], timeout: float = 30.0, **options: Unpack[SendOptions]) -> T:
         """

@@ -192,19 +192,24 @@ class Worker:
         context = Context(leased, ready.frame, ready.body, group=self._group, sender=self._sender, extend=self._extend)
         limit = ready.handler.max_runtime or self._settings.max_runtime
         self._run_now = _Run(time.monotonic(), limit, context)
+        try:
+            self._call(ready, context)
+        except (Exception, CancelledError) as error:  # noqa: BLE001 - every exception is a verdict about this message
+            self._group.undo()
+            return verdict(error, ready, leased, self._db.now(), self._policy, self._rng)
+        finally:
+            self._run_now = None
+            context.close()
+        return Done()
+
+    def _call(self, ready: Prepared, context: Context) -> None:
         self._db.turn.host(self._group.enter)  # whatever the handler writes to its file commits with its mark
         try:
             answer = call(ready, context, self._loop)
             if answer is not None:
                 context.reply(answer)
-        except (Exception, CancelledError) as error:  # noqa: BLE001 - every exception is a verdict about this message
-            self._group.undo()
-            return verdict(error, ready, leased, self._db.now(), self._policy, self._rng)
         finally:
             self._db.turn.host(None)
-            self._run_now = None
-            context.close()
-        return Done()
 
     def _extend(self, leased: Leased, seconds: float) -> None:
         self._group.aside(lambda tx: lanes.prolong(tx, leased.lane, until=tx.now + round(1000 * seconds)))

@@ -111,8 +111,6 @@ class Writer:
             BaseException: whatever *work* raised; its writes were rolled back.
 
         """
-        if self._hosts:
-            self._join_host()
         if self.held:
             with self._savepoint() as tx:
                 return work(tx)
@@ -128,8 +126,6 @@ class Writer:
     @contextmanager
     def transaction(self) -> Iterator[Tx]:
         """Open a transaction for the caller's own statements, or join the one this thread has open."""
-        if self._hosts:
-            self._join_host()
         if self.held:
             with self._savepoint() as tx:
                 yield tx
@@ -195,13 +191,14 @@ class Writer:
         self._owner = 0
 
     def host(self, enter: Callable[[], object] | None) -> None:
-        """Let what this thread writes from now on join the transaction that *enter* opens or adopts; None ends that."""
+        """Let what this thread contributes from now on join the transaction that *enter* opens or adopts; None ends that."""
         if enter is None:
             self._hosts.pop(get_ident(), None)
         else:
             self._hosts[get_ident()] = enter
 
-    def _join_host(self) -> None:
+    def join_host(self) -> None:
+        """Let this thread's next work join the transaction of the handler that it runs, if it runs one."""
         enter = self._hosts.get(get_ident())
         if enter is not None:
             enter()

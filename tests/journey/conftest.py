@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -167,6 +168,23 @@ class World:
         """Make a box's worker claim many messages at once, as it does after it found them to be quick."""
         for worker in box._workers:  # noqa: SLF001 - the size adapts to real time, which a test does not wait for
             worker._size = messages  # noqa: SLF001
+
+    @staticmethod
+    def elsewhere(work: Callable[[], object]) -> None:
+        """Do something on another thread, as somebody else would, and wait for it."""
+        wrong: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                work()
+            except BaseException as error:  # noqa: BLE001 - raised again below
+                wrong.append(error)
+
+        thread = Thread(target=run)
+        thread.start()
+        thread.join()
+        if wrong:
+            raise wrong[0]
 
     def wait(self, seconds: float) -> None:
         """Let time pass and run everybody's engines."""

@@ -96,7 +96,8 @@ def test_a_replayed_outgoing_letter_that_had_arrived_ends_acked(world: World) ->
     world.wire.of, world.wire.always = "billing", "down"
     billing.pump()
     world.wait(40)
-    shop.dead_letters.replay(message) if shop.dead_letters.get(message) else None
+    if shop.dead_letters.get(message) is not None:
+        shop.dead_letters.replay(message)
     world.wire.always = "ok"
     world.wait(100)
 
@@ -147,6 +148,7 @@ def test_listing_discarding_and_purging(world: World) -> None:
     """Letters are found by reason and peer, forgotten one by one or by age, and nothing else is."""
     shop = world.open("shop", hold_unknown=True)
     first = shop.send("billing", Job(n=1), ttl=5)
+    world.wait(6)
     world.wait(100)
     second = shop.send("store", Job(n=2), ttl=5)
     world.wait(10)

@@ -103,11 +103,12 @@ def test_a_dispatcher_that_lost_its_lease_changes_nothing(world: World) -> None:
 
     world.wire.on_push = overtake
     shop.pump()
-    rival.close()
     world.settle()
+    outcome = shop.resolve(message)
+    rival.close()
 
     assert [1, 2] == effects(billing)
-    assert "acked" == shop.resolve(message)
+    assert "acked" == outcome
     assert 0 == billing.stats()["forks"]
 
 
@@ -119,7 +120,7 @@ def test_urgent_mail_overtakes(world: World) -> None:
         shop.send("billing", Job(lane="x", n=n), priority=priority)
     world.settle()
 
-    assert [5, 3, 4, 2, 1, 0] == [n for n in (effects(billing))]
+    assert [5, 3, 4, 2, 1, 0] == effects(billing)
     pushed = [parcel.frames[0].id for parcel in world.wire.pushed if parcel.frames and parcel.sender == "shop"]
     assert 6 == len(pushed)
 

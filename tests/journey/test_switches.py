@@ -93,7 +93,7 @@ def test_freezing_stops_a_worker_after_the_message_in_hand(world: World) -> None
     @agent.on(Job)
     def work(job: Job) -> None:
         ran.append(job.n)
-        billing.freeze()
+        world.elsewhere(billing.freeze)
 
     shop, billing = world.wired("shop", agent)
     shop.send_many([("billing", Job(n=n)) for n in range(5)])
@@ -114,7 +114,7 @@ def test_a_switch_thrown_inside_a_handler_costs_no_attempt(world: World) -> None
     def work(job: Job) -> Done:
         ran.append(job.n)
         if len(ran) == 1:
-            billing.freeze()
+            world.elsewhere(billing.freeze)
         return Done(n=job.n)
 
     shop, billing = world.wired("shop", agent)

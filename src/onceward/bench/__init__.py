@@ -5,20 +5,21 @@ from __future__ import annotations
 import json as jsonlib
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, Final
 
-from onceward.bench.cases import CASES, case as find
+from onceward.bench.cases import CASES
+from onceward.bench.cases import case as find
 from onceward.bench.measure import machine
 from onceward.bench.plan import Plan
 from onceward.bench.show import line
 
-DONE = 0
-UNKNOWN = 2
+DONE: Final = 0
+UNKNOWN: Final = 2
 
 
-def run(
-    case: str, *, json: bool = False, seconds: float | None = None, size: int | None = None, folder: Path | None = None
-) -> int:
+def run(case: str, *, json: bool = False, seconds: float | None = None, size: int | None = None, folder: Path | None = None) -> int:
     """
     Measure one case and print its rows.
 
@@ -31,17 +32,23 @@ def run(
 
     """
     if case == "report":
-        from onceward.bench.report import write  # noqa: PLC0415 - it draws, and knows every case
+        from onceward.bench.report import measured  # noqa: PLC0415 - it draws and writes, which no other case needs
 
-        return write(seconds=seconds, folder=folder)
+        measured(row for name in CASES for row in rows(name, seconds=seconds, size=size, folder=folder))
+        return DONE
     if case not in CASES:
         sys.stderr.write(f"no case is called {case!r}: there are {', '.join(CASES)}, and report\n")
         return UNKNOWN
+    for row in rows(case, seconds=seconds, size=size, folder=folder):
+        sys.stdout.write(f"{jsonlib.dumps(row) if json else line(row)}\n")
+        sys.stdout.flush()
+    return DONE
+
+
+def rows(case: str, *, seconds: float | None = None, size: int | None = None, folder: Path | None = None) -> Iterator[dict[str, Any]]:
+    """Yield the rows of one case as they are measured."""
     with tempfile.TemporaryDirectory(dir=folder, prefix="onceward-bench-", ignore_cleanup_errors=True) as made:
         plan = Plan(folder=Path(made), seconds=seconds, size=size)
         facts = machine(plan.folder)
         for result in find(case)(plan):
-            row = result.as_dict(facts)
-            sys.stdout.write(f"{jsonlib.dumps(row) if json else line(row)}\n")
-            sys.stdout.flush()
-    return DONE
+            yield result.as_dict(facts)

@@ -1,4 +1,4 @@
-"""Does packing and settling cost the same, however much lies in the file?"""
+"""Whether packing and settling cost the same, however much lies in the file."""
 
 from __future__ import annotations
 

@@ -38,9 +38,7 @@ def acked(path: Path, count: int) -> None:
     _fill(path, count, state="acked", ended_at=_now())
 
 
-def _fill(
-    path: Path, count: int, *, state: str, lanes: int = 1, due_at: int | None = None, ended_at: int | None = None
-) -> None:
+def _fill(path: Path, count: int, *, state: str, lanes: int = 1, due_at: int | None = None, ended_at: int | None = None) -> None:
     named = {"lanes": lanes, "state": state, "due_at": due_at, "ended_at": ended_at, "frame": HEADER % note().model_dump_json()}
     with Postbox(path, agent="alice", run=False, max_pending=UNBOUNDED) as box:
         for done in range(0, count, SLICE):

@@ -1,4 +1,4 @@
-"""Many callers at once, each waiting for its own durable commit: do they share it?"""
+"""Many callers at once, each waiting for its own durable commit: whether they share it."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def alternate(ours: Callable[[], Lap], raw: Callable[[], Lap], *, rounds: int) -
 
 def repeat(step: Callable[[], object], seconds: float, *, messages: int = 1) -> Lap:
     """Repeat *step*, which moves *messages*, for about *seconds*, at least once."""
-    clock, waits = time.perf_counter, []
+    clock, waits = time.perf_counter, list[float]()
     began = before = clock()
     while not waits or before - began < seconds:
         step()

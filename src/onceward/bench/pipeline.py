@@ -18,7 +18,7 @@ from itertools import islice
 from pathlib import Path
 from threading import Event, Thread
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, cast
 
 from onceward.bench import raw
 from onceward.bench.crew import Link, nothing, over
@@ -101,7 +101,7 @@ class Sender:
                 self._peer.execute("BEGIN IMMEDIATE")
                 self._peer.executemany(KEEP, [(message_id, kind, body, now) for _, message_id, kind, body in found])
                 self._peer.execute("COMMIT")
-                self._seen = found[-1][0]
+                self._seen = cast("int", found[-1][0])
                 with suppress(OSError):
                     bell.sendto(b"!", self._bell)
         bell.close()
@@ -131,9 +131,9 @@ def _rounds(own: raw.Connection) -> Iterator[list[str]]:
         now = time.time_ns() // 1_000_000
         own.execute("BEGIN IMMEDIATE")
         for _, _, text in found:
-            body = json.loads(text)
+            body = json.loads(cast("str", text))
             own.execute(WORK, (body["number"], body["text"]))
         own.executemany(MARK, [(message_id, now) for _, message_id, _ in found])
         own.execute(DONE, (json.dumps([seq for seq, _, _ in found]),))
         own.execute("COMMIT")
-        yield [message_id for _, message_id, _ in found]
+        yield [str(message_id) for _, message_id, _ in found]

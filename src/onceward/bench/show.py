@@ -6,6 +6,7 @@ from typing import Any, Final
 
 QUIET: Final = {"case", "durability", "goals", "machine"}
 """What a line says elsewhere, or not at all."""
+THOUSAND: Final = 1000
 
 
 def line(row: dict[str, Any]) -> str:
@@ -25,4 +26,4 @@ def number(value: Any) -> str:
     """Return a number the way people read it: thousands grouped, small ones with their digits."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return f"{value:,.0f}" if abs(value) >= THOUSAND else f"{value:.4g}"

@@ -1,0 +1,187 @@
+"""Every case measures something and says what; how fast it was is nobody's business here."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from onceward import bench
+from onceward.bench import report
+from onceward.bench.cases import CASES
+from onceward.bench.measure import Goal, Lap, Pairs, alternate, compare, quantile_ms, repeat, short
+from onceward.bench.plan import Plan
+from onceward.bench.plot import plot
+
+REQUIRED = {"case", "rate", "raw_rate", "ratio", "p50_ms", "p99_ms", "durability", "goals", "machine"}
+TINY = 0.02
+
+ROWS = {
+    "send": ["send safe", "send fast"],
+    "send-many": ["send-many safe", "send-many fast"],
+    "group": ["group-threads safe", "group-tasks safe"],
+    "deliver": ["deliver safe"],
+    "wake": ["wake safe", "wake fast", "idle safe", "idle safe"],
+    "backlog": ["backlog safe"] * 5,
+    "memory": ["memory safe", "import none"],
+}
+
+
+def rows(capsys: pytest.CaptureFixture[str], case: str, folder: Path) -> list[dict[str, Any]]:
+    """Return what a tiny run of a case prints, line by line."""
+    assert bench.run(case, json=True, seconds=TINY, folder=folder) == 0
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_row_has_the_required_keys(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each line of a case is one JSON object that names its case, numbers, durability, goals and machine."""
+    found = rows(capsys, case, tmp_path)
+
+    assert [] == [row for row in found if not REQUIRED <= row.keys()]
+    if case in ROWS:
+        assert ROWS[case] == [f"{row['case']} {row['durability']}" for row in found]
+
+
+@pytest.mark.parametrize("case", ["send", "send-many", "group", "deliver"])
+def test_comparisons_measure_both_sides(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A ratio stands beside the two rates that it compares, and beside a goal."""
+    for row in rows(capsys, case, tmp_path):
+        assert row["rate"] > 0
+        assert row["raw_rate"] > 0
+        assert row["ratio"] > 0
+        assert "ratio" in row["goals"]
+
+
+def test_every_peer_states_its_durability(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A queue is compared at a durability that stands in its row, or named as not installed."""
+    found = rows(capsys, "peers", tmp_path)
+
+    assert found[0]["system"] == "onceward"
+    assert {"sqlite3 by hand", "litequeue", "persist-queue", "huey", "NATS JetStream"} == {row["system"] for row in found[1:]}
+    assert [] == [row for row in found if not row["durability"] and "skipped" not in row]
+
+
+def test_files_are_gone_afterwards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run leaves nothing in the folder that it was given."""
+    rows(capsys, "send", tmp_path)
+
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_words_name_goals_and_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without ``json`` each row is a line for people, its goals judged."""
+    assert bench.run("send", seconds=TINY, folder=tmp_path) == 0
+
+    for line in capsys.readouterr().out.splitlines():
+        assert re.fullmatch(r"send \((safe|fast)\): rate .*, ratio .*, goal ratio >= 0\.\d+ (met|MISSED)", line)
+
+
+def test_unknown_case_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """A wrong name ends with 2 and a list of the right ones."""
+    assert bench.run("sned") == 2
+
+    assert "send-many" in capsys.readouterr().err
+
+
+def test_the_module_runs_as_a_program(tmp_path: Path) -> None:
+    """``python -m onceward.bench`` prints the same rows, without the command's extras installed."""
+    command = [sys.executable, "-m", "onceward.bench", "send", "--json", "--seconds", str(TINY), "--folder", str(tmp_path)]
+    answer = subprocess.run(command, capture_output=True, check=True, text=True)
+
+    assert ["safe", "fast"] == [json.loads(line)["durability"] for line in answer.stdout.splitlines()]
+
+
+def test_ratio_is_the_median_of_neighbours() -> None:
+    """Laps are compared with their neighbour in time, so one disturbed pair does not decide."""
+    pairs = Pairs((Lap(10, 1.0), Lap(10, 1.0), Lap(10, 10.0)), (Lap(20, 1.0), Lap(10, 1.0), Lap(1, 10.0)))
+
+    assert pairs.ratio == 1.0
+
+
+def test_laps_alternate_after_a_warm_up() -> None:
+    """Ours and the rival take turns, and the first lap of each is not measured."""
+    order: list[str] = []
+
+    def lap(name: str) -> Lap:
+        order.append(name)
+        return Lap(len(order), 1.0)
+
+    pairs = alternate(lambda: lap("ours"), lambda: lap("raw"), rounds=2)
+
+    assert ["ours", "raw"] * 3 == order
+    assert [3, 5] == [one.messages for one in pairs.ours]
+
+
+def test_repeat_runs_at_least_once() -> None:
+    """Even a lap without time counts its messages and waits."""
+    lap = repeat(lambda: None, 0.0, messages=100)
+
+    assert (100, 1) == (lap.messages, len(lap.waits))
+
+
+def test_goals_are_judged_by_their_bound() -> None:
+    """A goal says its bound and whether the printed number keeps it."""
+    pairs = Pairs((Lap(90, 1.0),), (Lap(100, 1.0),))
+    row = compare("send", pairs, durability="safe", goals=[Goal("ratio", at_least=0.9), Goal("worst", at_most=5)], worst=6.0).as_dict({})
+
+    assert {"ratio": {"at_least": 0.9, "met": True}, "worst": {"at_most": 5, "met": False}} == row["goals"]
+
+
+@pytest.mark.parametrize(("value", "expected"), [(1234.567, 1235.0), (0.000123456, 0.0001235), (7, 7), ("x", "x"), (None, None)])
+def test_numbers_carry_four_digits(value: object, expected: object) -> None:
+    """More digits than a shared machine deserves are not printed."""
+    assert expected == short(value)
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.5, 3000.0), (0.99, 4000.0), (0.0, 1000.0)])
+def test_quantiles_are_milliseconds(share: float, expected: float) -> None:
+    """Waits are seconds inside and milliseconds where people read them."""
+    assert expected == quantile_ms([1.0, 2.0, 3.0, 4.0], share)
+
+
+def test_no_waits_have_no_quantile() -> None:
+    """A case that times only whole laps prints null, not zero."""
+    assert quantile_ms([], 0.5) is None
+
+
+@pytest.mark.parametrize(
+    ("plan", "expected"),
+    [({}, 50_000), ({"seconds": 0.02}, 200), ({"seconds": 60.0}, 50_000), ({"seconds": 0.02, "size": 5000}, 5000)],
+)
+def test_short_laps_shrink_sizes(plan: dict[str, Any], expected: int, tmp_path: Path) -> None:
+    """A quick look moves fewer messages, and a given size is taken as it is."""
+    assert expected == Plan(folder=tmp_path, **plan).messages(50_000, per_second=10_000)
+
+
+def test_report_writes_rows_page_and_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The rows are kept, and the page and the plot can be written from them again."""
+    found = rows(capsys, "send", tmp_path)
+    report.measured(iter(found), tmp_path)
+
+    kept = json.loads((tmp_path / "benchmarks.json").read_text(encoding="utf-8"))
+    page = (tmp_path / "benchmarks.md").read_text(encoding="utf-8")
+    assert found == kept
+    assert {"benchmarks.md": page, "benchmarks.svg": (tmp_path / "benchmarks.svg").read_text(encoding="utf-8")} == report.written(kept)
+    assert page.count("| send | ") == len(found)
+
+
+def test_plot_is_a_picture_with_every_bar(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The plot is well-formed SVG with one bar per row and one tick per goal."""
+    found = rows(capsys, "send", tmp_path)
+    picture = ET.fromstring(plot(found))  # noqa: S314 - our own text
+    drawn = [element.tag.rpartition("}")[2] for element in picture.iter()]
+
+    assert (2, 2) == (drawn.count("rect"), drawn.count("line"))
+
+
+def test_the_published_page_is_what_its_rows_say(pytestconfig: pytest.Config) -> None:
+    """Nobody polishes a figure by hand: page and plot are written from the rows beside them."""
+    folder = pytestconfig.rootpath / "docs" / "reference"
+    kept = json.loads((folder / "benchmarks.json").read_text(encoding="utf-8"))
+
+    assert report.written(kept) == {name: (folder / name).read_text(encoding="utf-8") for name in ("benchmarks.md", "benchmarks.svg")}
