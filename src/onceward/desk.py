@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from onceward import inbox, lanes
+from onceward import guard, inbox, lanes
 from onceward.agent import type_names
 from onceward.context import reply_options
 from onceward.db import Database
@@ -39,7 +39,7 @@ class Desk:
     ) -> None:
         self._db, self._settings, self._sender, self._hooks, self._rng = db, settings, sender, hooks, rng
         self._policy = policy or retry_policy(settings, retries=settings.handler_retries)
-        self._owner = new_token()
+        self._owner = f"{guard.process_mark()}/{new_token()}"
 
     def take(self, wanted: Any, session: str | None) -> Message[Any] | None:
         """

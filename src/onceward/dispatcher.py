@@ -13,7 +13,7 @@ from threading import Event as Flag
 from threading import Lock, Thread
 from typing import Final
 
-from onceward import dead_letters, outbox, parcels, peers, receipts
+from onceward import dead_letters, guard, outbox, parcels, peers, receipts
 from onceward.clock import Millis
 from onceward.db import Database
 from onceward.errors import LeaseLost, OncewardError, Refused, StoreClosed, Unreachable
@@ -43,6 +43,7 @@ from onceward.tx import Tx
 
 _log = logging.getLogger("onceward")
 CARRIERS: Final = 64
+GLANCE: Final = 1.0
 WAKE_ROWS: Final = 1000
 ASK_EVERY: Final = 1000
 
@@ -72,7 +73,7 @@ class Dispatcher:
     ) -> None:
         self._db, self._settings, self._route, self._hooks, self._rng = db, settings, route, hooks, rng
         self._policy = policy or retry_policy(settings)
-        self.owner = new_token()
+        self.owner = f"{guard.process_mark()}/{new_token()}"
         self._flag, self._stopping = Flag(), Flag()
         self._busy: set[str] = set()
         self._renewed: set[str] = set()
@@ -86,6 +87,7 @@ class Dispatcher:
 
     def start(self) -> None:
         """Start pushing in the background."""
+        self._free_dead()
         self._pool = ThreadPoolExecutor(CARRIERS, thread_name_prefix="onceward-carrier")
         self._unlisten = self._db.bell.listen("out", self._flag.set, version=self._db.version, poll=self._settings.safety_poll)
         self._thread = Thread(target=self._run, name=f"onceward-dispatcher-{self._db.agent}", daemon=True)
@@ -110,7 +112,15 @@ class Dispatcher:
             self._flag.clear()
             with suppress(StoreClosed):
                 wait = self._look()
+                if wait is not None and wait > GLANCE:  # somebody holds a peer: perhaps nobody any more
+                    wait = GLANCE
+                    self._free_dead()
                 self._flag.wait(wait)
+
+    def _free_dead(self) -> None:
+        with suppress(OncewardError):
+            if any(guard.is_dead(owner) for (owner,) in self._db.read(peers.OWNERS)):
+                self._db.write(lambda tx: peers.free_dead(tx, guard.is_dead))
 
     def _look(self) -> float | None:
         """Hand every peer that has mail to a carrier; return how long nothing will be due."""

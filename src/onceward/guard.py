@@ -163,6 +163,28 @@ def _descriptors() -> list[int]:
         return []
 
 
+MARK_PARTS: Final = 4
+
+
+def process_mark(pid: int | None = None) -> str:
+    """Return what names one process of this machine and no later one; empty where that cannot be told."""
+    try:
+        space = os.stat("/proc/self/ns/pid").st_ino
+        started = Path(f"/proc/{pid or os.getpid()}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""
+    return f"{boot_id()[:8]}.{space}.{pid or os.getpid()}.{started}"
+
+
+def is_dead(owner: str) -> bool:
+    """Return whether the process of *owner* (mark, slash, token) has surely ended; False where that cannot be told from here."""
+    mark = owner.partition("/")[0]
+    here, parts = process_mark().split("."), mark.split(".")
+    if not len(here) == len(parts) == MARK_PARTS or here[:2] != parts[:2]:
+        return False
+    return process_mark(int(parts[2])) != mark
+
+
 def boot_id() -> str:
     """Return what changes when the operating system restarts, empty where it cannot be told."""
     try:

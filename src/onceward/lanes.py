@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -39,6 +40,8 @@ LEASE: Final = """
 UPDATE lanes SET owner = ?, token = token + 1, due_at = ?, claimed = ?
  WHERE lane_id = ? AND token = ? AND owner IS NULL
 """
+OWNERS: Final = "SELECT DISTINCT owner FROM lanes WHERE due_at IS NOT NULL AND owner IS NOT NULL"
+FREE: Final = "UPDATE lanes SET due_at = min(due_at, ?) WHERE owner = ?"
 PROLONG: Final = "UPDATE lanes SET due_at = ? WHERE lane_id = ? AND token = ? AND owner = ?"
 HELD: Final = "SELECT 1 FROM lanes WHERE lane_id = ? AND token = ? AND owner = ?"
 SETTLE: Final = """
@@ -119,6 +122,13 @@ def lease(tx: Tx, lane: tuple[int, int, int], seqs: list[int], *, owner: str, un
     if careful:
         tx.run(TRIED, (1, seqs[0]))
     return LaneLease(lane_id, token + 1, owner, careful)
+
+
+def free_dead(tx: Tx, dead: Callable[[str], bool]) -> None:
+    """End the leases whose owners have died, so that nobody waits for them; fencing holds all the same."""
+    for (owner,) in tx.rows(OWNERS):
+        if dead(owner):
+            tx.run(FREE, (tx.now, owner))
 
 
 def prolong(tx: Tx, held: LaneLease, *, until: Millis) -> bool:

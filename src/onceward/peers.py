@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -42,6 +43,8 @@ UPDATE peers
    SET failures = :failures, due_at = :due_at, last_error = :error, successes = 0, owner = NULL, lease_at = NULL, breaker = :breaker
  WHERE name = :name AND token = :token AND owner = :owner
 """
+OWNERS: Final = "SELECT DISTINCT owner FROM peers WHERE owner IS NOT NULL"
+FREE: Final = "UPDATE peers SET lease_at = min(lease_at, ?) WHERE owner = ?"
 RELEASE: Final = "UPDATE peers SET owner = NULL, lease_at = NULL WHERE name = :name AND token = :token AND owner = :owner"
 RENEW: Final = """
 UPDATE peers
@@ -149,6 +152,13 @@ def rest(tx: Tx, held: Lease, error: str, *, policy: RetryPolicy, rng: random.Ra
     named = {"failures": failures, "due_at": due_at, "error": error[:500], "breaker": breaker}
     _proved(tx.run(REST, held.fence | named), held)
     return Rested(due_at, opened and held.breaker == "closed" and failures == settings.breaker_failures)
+
+
+def free_dead(tx: Tx, dead: Callable[[str], bool]) -> None:
+    """End the leases whose owners have died, so that nobody waits for them; fencing holds all the same."""
+    for (owner,) in tx.rows(OWNERS):
+        if dead(owner):
+            tx.run(FREE, (tx.now, owner))
 
 
 def release(tx: Tx, held: Lease) -> None:

@@ -13,7 +13,7 @@ from threading import Event as Flag
 from threading import Lock, Thread
 from typing import Any, Final
 
-from onceward import inbox, lanes
+from onceward import guard, inbox, lanes
 from onceward.agent import Agent
 from onceward.context import Context
 from onceward.db import Database
@@ -34,6 +34,7 @@ from onceward.tx import Tx
 _log = logging.getLogger("onceward")
 QUICK: Final = 0.05
 SLOW: Final = 0.5
+GLANCE: Final = 1.0
 TICK: Final = 0.02
 
 
@@ -64,7 +65,7 @@ class Worker:
         self._db, self._agent, self._settings, self._hooks = db, agent, settings, hooks
         self._sender, self._rng, self._loop = sender, rng, loop
         self._policy = policy or retry_policy(settings, retries=settings.handler_retries)
-        self.owner = new_token()
+        self.owner = f"{guard.process_mark()}/{new_token()}"
         self._group = Group(db, share_for=settings.share_commit_for, told=hooks.tell)
         self._types = _only_types(agent)
         self._flag, self._stopping, self._active = Flag(), Flag(), Flag()
@@ -79,6 +80,7 @@ class Worker:
 
     def start(self) -> None:
         """Start claiming in the background, with a heartbeat beside it."""
+        self._free_dead()
         self._unlisten = self._db.bell.listen("in", self._flag.set, version=self._db.version, poll=self._settings.safety_poll)
         for target, name in ((self._work, "worker"), (self._beat, "heartbeat")):
             thread = Thread(target=target, name=f"onceward-{name}-{self._db.agent}", daemon=True)
@@ -106,8 +108,16 @@ class Worker:
                 return
             except Exception as error:  # noqa: BLE001 - a worker outlives every error of its file
                 _log.warning("worker of %s rests for a second: %s", self._db.agent, error)
+            if wait and wait > GLANCE:  # somebody holds a lane: perhaps nobody any more
+                wait = GLANCE
+                self._free_dead()
             if wait != 0.0:
                 self._flag.wait(wait)
+
+    def _free_dead(self) -> None:
+        with suppress(OncewardError):
+            if any(guard.is_dead(owner) for (owner,) in self._db.read(lanes.OWNERS)):
+                self._db.write(lambda tx: lanes.free_dead(tx, guard.is_dead))
 
     def _idle_for(self) -> float | None:
         """Return how long there will be nothing to claim: 0 for now, None until somebody rings."""

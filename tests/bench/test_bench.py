@@ -26,7 +26,7 @@ ROWS = {
     "group": ["group-threads safe", "group-tasks safe"],
     "deliver": ["deliver safe"],
     "wake": ["wake safe", "wake fast", "idle safe", "idle safe"],
-    "backlog": ["backlog safe"] * 5,
+    "backlog": ["backlog safe"] * 9,
     "memory": ["memory safe", "import none"],
 }
 

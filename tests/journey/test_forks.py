@@ -332,9 +332,7 @@ def test_a_peer_that_always_forks_is_left_alone(world: World) -> None:
         billing = world.boxes["billing"]
         number = parcel.number
         billing.db.write(
-            lambda tx: tx.run(
-                "INSERT OR REPLACE INTO streams VALUES ('shop', ?, ?, 'another', 0)", (parcel.epoch, number + 7)
-            )
+            lambda tx: tx.run("INSERT OR REPLACE INTO streams VALUES ('shop', ?, ?, 'another', 0)", (parcel.epoch, number + 7))
         )
 
     world.wire.on_push = confuse

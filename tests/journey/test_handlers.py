@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import apsw
@@ -235,7 +236,7 @@ def test_backoff_doubles_and_survives_a_restart(world: World) -> None:
         world.wait(1)
         world.reopen()
 
-    assert [1, 2, 4, 8] == [(later - sooner) // 1000 for sooner, later in zip(at, at[1:], strict=False)]
+    assert [1, 2, 4, 8] == [(later - sooner) // 1000 for sooner, later in pairwise(at)]
 
 
 def test_reject_and_drop_end_a_message(world: World) -> None:
@@ -603,7 +604,12 @@ def test_hooks_hear_nothing_of_what_was_undone(world: World) -> None:
 def test_the_transaction_ends_with_the_handler(world: World) -> None:
     """A transaction that a handler kept for later is closed: nothing slips into somebody else's commit."""
     kept: list[Context] = []
-    shop, billing = prepared(world, lambda job, ctx: (write(ctx, job.n), kept.append(ctx))[1])
+
+    def work(job: Job, ctx: Context) -> None:
+        write(ctx, job.n)
+        kept.append(ctx)
+
+    shop, billing = prepared(world, work)
     shop.send("billing", Job(n=1))
     world.settle()
 

@@ -115,7 +115,9 @@ def test_signals_end_the_block_quietly(world: World, signal: Exception, stays: b
         raise signal
     world.clock.forward(5)
 
-    assert stays == ((again := reader.receive(Job)) is not None)
+    again = reader.receive(Job)
+
+    assert stays == (again is not None)
     if again is not None:
         again.ack()
     assert isinstance(signal, Reject) == bool(reader.dead_letters.list())

@@ -32,6 +32,11 @@ def quiet(name: str = "billing") -> Agent:
     return agent
 
 
+def number(frame: Frame) -> int:
+    """Return the number of the job in a frame."""
+    return Job.model_validate(frame.data).n
+
+
 def push_times(world: World, shop: Postbox, seconds: int, step: float = 0.5) -> list[float]:
     """Return after how many seconds pushes happened while time passed in steps, the file reopened at each."""
     begun, times, seen = world.clock.now(), [], len(world.wire.pushed)
@@ -174,7 +179,7 @@ def test_a_failing_push_costs_budget(world: World) -> None:
 
 
 def test_retries_are_counted(world: World) -> None:
-    """totalRetries tells how many attempts were repeats."""
+    """The total of retries tells how many attempts were repeats."""
     shop, _ = world.wired("shop", quiet())
     shop.send("billing", Job(n=1))
     world.wire.script = ["error", "error"]
@@ -309,7 +314,7 @@ def test_a_silent_function_holds_only_the_lanes_it_failed(world: World) -> None:
     refuse = {1}
 
     def send(frames: list[Frame]) -> list[bool]:
-        numbers = [int(frame.data["n"]) for frame in frames]  # type: ignore[index,call-overload]  # jobs carry n
+        numbers = [number(frame) for frame in frames]
         pushed.append(numbers)
         return [n not in refuse for n in numbers]
 
@@ -336,7 +341,7 @@ def test_a_lane_waits_for_its_oldest_failure(world: World) -> None:
     def send(frames: list[Frame]) -> list[bool]:
         said = []
         for frame in frames:
-            n = int(frame.data["n"])  # type: ignore[index,call-overload]  # jobs carry n
+            n = number(frame)
             fail[n] = fail.get(n, 0) - 1
             said.append(fail[n] < 0)
             done.extend([n] * said[-1])
@@ -357,7 +362,12 @@ def test_a_lane_waits_for_its_oldest_failure(world: World) -> None:
 def test_a_function_that_never_confirms_is_given_up(world: World) -> None:
     """A message that the function takes but whose outcome nobody ever tells is not pushed without end."""
     calls: list[int] = []
-    transports = {"function": FunctionTransport(lambda frames: calls.append(len(frames)) or True)}
+
+    def send(frames: list[Frame]) -> bool:
+        calls.append(len(frames))
+        return True
+
+    transports = {"function": FunctionTransport(send)}
     shop = world.open("shop", transports=transports, max_retries=2)
     shop.peers.register("bridge", "function:x")
     shop.send("bridge", Job(n=1))

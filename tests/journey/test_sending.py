@@ -130,9 +130,7 @@ def test_a_receipt_told_twice_counts_once(world: World) -> None:
     message = shop.send("billing", Job(n=1))
     world.settle()
     before = shop.stats()
-    again = Parcel(
-        sender="billing", recipient="shop", epoch="", number=0, previous="", receipts=(Receipt(message, "processed"),) * 2
-    )
+    again = Parcel(sender="billing", recipient="shop", epoch="", number=0, previous="", receipts=(Receipt(message, "processed"),) * 2)
     world.wire.push_again(again)
 
     assert before == shop.stats()

@@ -13,7 +13,7 @@ import pytest
 
 from onceward import Agent, AsyncContext, Context, Msg, Postbox
 
-LONG = 60.0
+LONG = 20.0
 BRISK: dict[str, Any] = {"lease": 0.3, "deliver_timeout": 0.5, "retry_first": 0.02, "retry_cap": 0.1, "ack_timeout": 1.0}
 
 
@@ -122,7 +122,7 @@ def test_threads_send_while_workers_work(home: Path, workers: int, style: str) -
                 with billing.begin() as tx:
                     tx.execute("SELECT count(*) FROM effects")
 
-        in_threads(*[lambda t=t: send(t) for t in range(threads)], occupy, occupy)  # type: ignore[misc]  # bound now
+        in_threads(*[lambda t=t: send(t) for t in range(threads)], occupy, occupy)
         assert acked.reached()
         assert list(range(each * threads)) == effects(billing)
 
@@ -175,7 +175,7 @@ def test_async_handlers_under_load(home: Path) -> None:
             for n in range(each):
                 shop.session(f"s{thread}").send("billing", Job(n=thread * each + n))
 
-        in_threads(*[lambda t=t: send(t) for t in range(threads)])  # type: ignore[misc]  # bound now
+        in_threads(*[lambda t=t: send(t) for t in range(threads)])
         assert acked.reached()
         assert list(range(each * threads)) == effects(billing)
 
@@ -214,7 +214,7 @@ def test_boxes_come_and_go(home: Path) -> None:
                 with Postbox(home / "shop.db", agent="shop", **BRISK) as box:
                     sent.append(box.session(f"s{thread}").send("billing", Job(n=n)))
 
-        in_threads(*[lambda t=t: come_and_go(t) for t in range(4)])  # type: ignore[misc]  # bound now
+        in_threads(*[lambda t=t: come_and_go(t) for t in range(4)])
         arrived = Tally(48)
         with Postbox(home / "shop.db", agent="shop", **BRISK) as shop:
             for _ in range(billing.stats()["received"]):

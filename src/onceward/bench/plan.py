@@ -32,9 +32,11 @@ class Plan:
         return ROUNDS if self.lap_for >= LAP_FOR / 5 else 1
 
     def messages(self, full: int, *, per_second: int) -> int:
-        """Return how many messages a case of *full* size moves: fewer where laps are shorter than usual."""
-        if self.size is not None:
-            return self.size
+        """Return how many messages a case of *full* size moves: the size asked for, or fewer where laps are short."""
+        return self.scaled(full, per_second=per_second) if self.size is None else self.size
+
+    def scaled(self, full: int, *, per_second: int) -> int:
+        """Return *full*, or less where laps are shorter than usual."""
         return full if self.seconds is None else max(1, min(full, round(self.seconds * per_second)))
 
     def room(self, name: str) -> Path:
