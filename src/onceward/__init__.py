@@ -2,7 +2,8 @@
 
 from onceward import errors
 from onceward.agent import Agent
-from onceward.aio import AsyncMessage, AsyncPostbox, AsyncSession, AsyncTransaction
+from onceward.aio import AsyncPostbox, AsyncSession
+from onceward.awaitable import AsyncMessage, AsyncTransaction
 from onceward.context import AsyncContext, Context
 from onceward.errors import Drop, OncewardError, OutcomeUnknown, Reject, Retry
 from onceward.facade import Health

@@ -9,93 +9,24 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar, Unpack, overload
+from typing import Any, Self, TypeVar, Unpack, overload
 
 from onceward import invariants, views
 from onceward.agent import Agent
+from onceward.awaitable import AsyncDeadLetters, AsyncMessage, AsyncPeers, AsyncTransaction
 from onceward.crossing import Crossing
-from onceward.errors import AnswerTimeout, Drop, InvalidMessage, Reject, Retry, StoreClosed
-from onceward.facade import DeadLetters, Health, Peers
+from onceward.errors import AnswerTimeout, InvalidMessage, StoreClosed
+from onceward.facade import Health
 from onceward.hooks import Hook
-from onceward.message import Message
 from onceward.names import DEFAULT_SESSION
 from onceward.parcel import Answer, Parcel
 from onceward.postbox import Postbox
 from onceward.sender import PublishOptions, SendOptions
 from onceward.session import Session, read_reply
 from onceward.tickets import Ticket
-from onceward.transaction import Bindings, Transaction
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
-
-
-class AsyncTransaction:
-    """A transaction of one task: your statements and your messages, committed together or not at all."""
-
-    def __init__(self, yours: Transaction, crossing: Crossing) -> None:
-        self._yours, self._crossing = yours, crossing
-
-    async def execute(self, sql: str, bindings: Bindings = None) -> list[tuple[Any, ...]]:
-        """Run *sql* and return all its rows; see ``Transaction.execute``."""
-        return await self._crossing.call(lambda: self._yours.execute(sql, bindings))
-
-    async def executemany(self, sql: str, bindings: Iterable[Any]) -> None:
-        """Run *sql* once for each of *bindings*."""
-        await self._crossing.call(lambda: self._yours.executemany(sql, bindings))
-
-    async def send(self, to: str, body: object, **options: Unpack[SendOptions]) -> str:
-        """Promise a message with this transaction; see ``Transaction.send``."""
-        return await self._crossing.call(lambda: self._yours.send(to, body, **options))
-
-    async def publish(self, topic: str, body: object, **options: Unpack[PublishOptions]) -> list[str]:
-        """Send to every peer that subscribed to *topic*; see ``Transaction.publish``."""
-        return await self._crossing.call(lambda: self._yours.publish(topic, body, **options))
-
-
-class AsyncMessage(Generic[T_co]):
-    """A message in your hands until its lease ends; see ``Message``."""
-
-    def __init__(self, message: Message[T_co], crossing: Crossing) -> None:
-        self._message, self._crossing = message, crossing
-        self.body: T_co = message.body
-
-    def __getattr__(self, name: str) -> Any:
-        """Return what the message itself knows: id, sender, session, type, topic, priority, attempt …."""
-        return getattr(self._message, name)
-
-    async def ack(self) -> None:
-        """Commit the processed mark; see ``Message.ack``."""
-        await self._crossing.call(self._message.ack)
-
-    async def retry(self, after: float | None = None, reason: str = "retry asked by reader") -> None:
-        """Put the message back; see ``Message.retry``."""
-        await self._crossing.call(lambda: self._message.retry(after, reason))
-
-    async def reject(self, reason: str = "rejected by reader") -> None:
-        """Make the message a dead letter; see ``Message.reject``."""
-        await self._crossing.call(lambda: self._message.reject(reason))
-
-    async def drop(self) -> None:
-        """End the message without effects; see ``Message.drop``."""
-        await self._crossing.call(self._message.drop)
-
-    async def extend(self, seconds: float) -> None:
-        """Keep the message for *seconds* from now; see ``Message.extend``."""
-        await self._crossing.call(lambda: self._message.extend(seconds))
-
-    async def reply(self, body: object) -> str:
-        """Answer the sender; see ``Message.reply``."""
-        return await self._crossing.call(lambda: self._message.reply(body))
-
-    async def __aenter__(self) -> Self:
-        """Work on the message."""
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
-        """Settle what is not settled yet, as ``with message:`` does."""
-        await self._crossing.call(lambda: self._message.__exit__(kind, error, trace))
-        return isinstance(error, Retry | Reject | Drop)
 
 
 class AsyncSession:
@@ -170,68 +101,6 @@ class AsyncSession:
     async def history(self, **filters: Any) -> views.Page:
         """Return past messages, newest first; see ``Session.history``."""
         return await self._crossing.call(lambda: self._session.history(**filters))
-
-
-class AsyncPeers:
-    """Who is reached where; see ``Peers``."""
-
-    def __init__(self, peers: Peers, crossing: Crossing) -> None:
-        self._peers, self._crossing = peers, crossing
-
-    async def register(self, name: str, url: str) -> None:
-        """Reach *name* at *url* from now on."""
-        await self._crossing.call(lambda: self._peers.register(name, url))
-
-    async def forget(self, name: str) -> None:
-        """Drop a registered url."""
-        await self._crossing.call(lambda: self._peers.forget(name))
-
-    async def list(self) -> list[views.PeerInfo]:
-        """Return all peers by name."""
-        return await self._crossing.call(self._peers.list)
-
-    async def get(self, name: str) -> views.PeerInfo | None:
-        """Return one peer, None where it is unknown."""
-        return await self._crossing.call(lambda: self._peers.get(name))
-
-    async def close_breaker(self, name: str) -> None:
-        """Try the peer again at once."""
-        await self._crossing.call(lambda: self._peers.close_breaker(name))
-
-    async def subscribe(self, name: str, pattern: str) -> None:
-        """Let *name* have what is published here under *pattern*."""
-        await self._crossing.call(lambda: self._peers.subscribe(name, pattern))
-
-    async def unsubscribe(self, name: str, pattern: str) -> None:
-        """End a subscription."""
-        await self._crossing.call(lambda: self._peers.unsubscribe(name, pattern))
-
-
-class AsyncDeadLetters:
-    """Messages that ended badly here; see ``DeadLetters``."""
-
-    def __init__(self, letters: DeadLetters, crossing: Crossing) -> None:
-        self._letters, self._crossing = letters, crossing
-
-    async def list(self, *, reason: str | None = None, peer: str | None = None, limit: int = 100) -> list[views.DeadLetter]:
-        """Return dead letters, oldest first."""
-        return await self._crossing.call(lambda: self._letters.list(reason=reason, peer=peer, limit=limit))
-
-    async def get(self, message_id: str) -> views.DeadLetter | None:
-        """Return one dead letter, None where there is none of that id."""
-        return await self._crossing.call(lambda: self._letters.get(message_id))
-
-    async def replay(self, message_id: str, *, as_new: bool = False) -> str:
-        """Put a dead letter back on its way; see ``DeadLetters.replay``."""
-        return await self._crossing.call(lambda: self._letters.replay(message_id, as_new=as_new))
-
-    async def discard(self, message_id: str) -> bool:
-        """Forget a dead letter; say whether there was one."""
-        return await self._crossing.call(lambda: self._letters.discard(message_id))
-
-    async def purge(self, *, older_than: float) -> int:
-        """Forget the dead letters that died more than *older_than* seconds ago."""
-        return await self._crossing.call(lambda: self._letters.purge(older_than=older_than))
 
 
 class AsyncPostbox:

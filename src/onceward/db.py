@@ -142,7 +142,7 @@ class Database:
         if clock is not None:
             self.clock = clock
         if "busy_timeout" in given:
-            self._writer.timeout = max(self._writer.timeout, settings.busy_timeout)
+            self._writer.be_patient(settings.busy_timeout)
         if "max_pending" in given:
             self.write(lambda tx: tx.run(LIMIT, (settings.max_pending,)))
         if "durability" in given and settings.durability != self.durability:

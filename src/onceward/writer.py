@@ -9,20 +9,18 @@ was lost, so it must be repeatable: inserts by id, settles by token.
 
 from __future__ import annotations
 
-import os
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from threading import Lock, get_ident
-from typing import Any, Final, Generic, Protocol, TypeVar, cast
+from threading import get_ident
+from typing import Any, Final, Protocol, TypeVar, cast
 
 from onceward.clock import Millis
-from onceward.errors import Busy, ForkedProcess, OutcomeUnknown, StoreClosed, StoreError, StoreFault
+from onceward.errors import OutcomeUnknown, StoreError, StoreFault
+from onceward.turnstile import Job, Turnstile
 from onceward.tx import Handle, Tx
 
 T = TypeVar("T")
-GROUP_MAX: Final = 512
 ENDED: Final = "the transaction was ended inside its block: leave COMMIT and ROLLBACK to the block; nothing of it was kept"
 
 
@@ -53,47 +51,14 @@ class Store(Protocol):
         ...
 
 
-class _Job(Generic[T]):
-    """One unit of work in the queue; ``work`` is None for a caller that wants the turn itself."""
-
-    __slots__ = ("done", "effects", "error", "gate", "ids", "result", "work")
-
-    def __init__(self, work: Callable[[Tx], T] | None) -> None:
-        self.work = work
-        self.ids: list[str] = []
-        self.result: T | None = None
-        self.error: BaseException | None = None
-        self.effects: list[Callable[[], None]] = []
-        self.done = False
-        self.gate: Any = None
-
-    def outcome(self) -> T:
-        if self.error is not None:
-            raise self.error
-        for effect in self.effects:
-            effect()
-        return cast("T", self.result)
-
-    def finish(self) -> None:
-        self.done = True
-        if self.gate is not None:
-            self.gate.release()
-
-
 class Writer:
     """The turnstile in front of one database's writing connection."""
 
     def __init__(self, store: Store, timeout: float) -> None:
-        self._store, self.timeout = store, timeout
-        self._mutex = Lock()
-        self._queue: deque[_Job[Any]] = deque()
-        self._taken = False
+        self._store, self._turnstile = store, Turnstile(timeout)
         self._owner = 0
         self._tx: Tx | None = None
-        self._host: _Job[Any] | None = None
-        self._pid = os.getpid()
-        self._closed = False
-        self._interrupt: BaseException | None = None
+        self._host: Job[Any] | None = None
         self._hosts: dict[int, Callable[[], object]] = {}
 
     @property
@@ -114,13 +79,13 @@ class Writer:
         if self.held:
             with self._savepoint() as tx:
                 return work(tx)
-        job = _Job(work)
-        deadline = self._enter(job)
+        job = Job(work)
+        deadline = self._turnstile.enter(job)
         if not job.done:
             try:
-                self._run([job, *self._drain()], deadline)
+                self._run([job, *self._turnstile.drain()], deadline)
             finally:
-                self._leave()
+                self._turnstile.leave()
         return job.outcome()
 
     @contextmanager
@@ -140,12 +105,12 @@ class Writer:
 
     def begin(self) -> Tx:
         """Take the turn and open a transaction; ``commit`` or ``rollback`` must follow, from any thread."""
-        job: _Job[Any] = _Job(None)
-        deadline = self._enter(job)
+        job: Job[Any] = Job(None)
+        deadline = self._turnstile.enter(job)
         try:
             tx = self._begin(deadline)
         except BaseException:
-            self._leave()
+            self._turnstile.leave()
             raise
         self._host = job
         return tx
@@ -158,33 +123,33 @@ class Writer:
             OutcomeUnknown: COMMIT raised; ask ``resolve`` for the messages it names.
 
         """
-        host, tx = cast("_Job[Any]", self._host), cast("Tx", self._tx)
+        host, tx = cast("Job[Any]", self._host), cast("Tx", self._tx)
         try:
             if not tx.alive:
                 raise StoreFault(ENDED)
             host.effects, host.ids = tx.effects, tx.message_ids
-            batch = self._drain()
+            batch = self._turnstile.drain()
             for job in batch:
                 self._attempt(job, tx, nested=True)
             self._commit(batch, host)
         finally:
             self._rollback()
-            self._leave()
+            self._turnstile.leave()
         host.outcome()
 
     def rollback(self) -> None:
         """Undo what was written since ``begin`` and give the turn away."""
         self._rollback()
-        self._leave()
+        self._turnstile.leave()
 
     @contextmanager
     def exclusive(self) -> Iterator[Handle]:
         """Lend the connection outside of any transaction, for settings of its own."""
-        deadline = self._enter(_Job(None))
+        deadline = self._turnstile.enter(Job(None))
         try:
             yield self._store.handle(deadline)
         finally:
-            self._leave()
+            self._turnstile.leave()
 
     def park(self) -> None:
         """Let no thread join the open transaction until somebody adopts it."""
@@ -207,87 +172,17 @@ class Writer:
         """Make the calling thread the one whose work joins the open transaction."""
         self._owner = get_ident()
 
-    def close(self) -> None:
-        """Let nobody in any more; waits for the one who is."""
-        self._enter(_Job(None))
-        self._closed = True
-        self._leave()
-
-    # -- the turn ---------------------------------------------------------------------------
-
-    def _enter(self, job: _Job[Any]) -> float:
-        """Return with the turn, or with the job done by somebody else."""
-        self.check()
-        deadline = time.monotonic() + self.timeout
-        with self._mutex:
-            if not self._taken:
-                self.check()
-                self._taken = True
-                return deadline
-            gate = job.gate = Lock()
-            gate.acquire()
-            self._queue.append(job)
-        try:
-            if not gate.acquire(timeout=self.timeout):
-                self._give_up(job)
-        except BaseException:
-            self._abandon(job)
-            raise
-        if self._closed and not job.done:
-            self._leave()
-            self.check()
-        return deadline
-
     def check(self) -> None:
         """Raise ForkedProcess or StoreClosed where nothing may be done any more."""
-        if os.getpid() != self._pid:
-            msg = "this postbox was opened before fork(): open it in processes started by spawn, or fork before opening"
-            raise ForkedProcess(msg)
-        if self._closed:
-            msg = "the postbox is closed: open it again"
-            raise StoreClosed(msg)
+        self._turnstile.check()
 
-    def _abandon(self, job: _Job[Any]) -> None:
-        """Leave the queue on an interrupt; a turn that was given to us meanwhile is passed on."""
-        if self._withdraw(job):
-            return
-        while not job.done and not job.gate.acquire(timeout=0.01):
-            pass
-        if not job.done:
-            self._leave()
+    def be_patient(self, seconds: float) -> None:
+        """Wait at least *seconds* for others from now on."""
+        self._turnstile.timeout = max(self._turnstile.timeout, seconds)
 
-    def _withdraw(self, job: _Job[Any]) -> bool:
-        with self._mutex:
-            waiting = job in self._queue
-            if waiting:
-                self._queue.remove(job)
-        return waiting
-
-    def _give_up(self, job: _Job[Any]) -> None:
-        if self._withdraw(job):
-            job.done = True
-            msg = "other work of this process held the file for the whole deadline; nothing was written, try again"
-            raise Busy(msg)
-        job.gate.acquire()  # it is being worked on at this very moment: its outcome is near
-
-    def _drain(self) -> list[_Job[Any]]:
-        found: list[_Job[Any]] = []
-        if not self._queue:
-            return found
-        with self._mutex:
-            while self._queue and self._queue[0].work is not None and len(found) < GROUP_MAX:
-                found.append(self._queue.popleft())
-        return found
-
-    def _leave(self) -> None:
-        with self._mutex:
-            heir = self._queue.popleft() if self._queue else None
-            self._taken = heir is not None
-        if heir is not None:
-            heir.gate.release()
-        interrupt, self._interrupt = self._interrupt, None
-        if interrupt is not None:
-            raise interrupt
+    def close(self) -> None:
+        """Let nobody in any more; waits for the one who is."""
+        self._turnstile.close()
 
     # -- the transaction --------------------------------------------------------------------
 
@@ -311,7 +206,7 @@ class Writer:
         if self._tx is not None:
             self._tx.gone = True
 
-    def _run(self, batch: list[_Job[Any]], deadline: float) -> None:
+    def _run(self, batch: list[Job[Any]], deadline: float) -> None:
         """Run a batch in one transaction; every job ends with a result or an error."""
         try:
             tx = self._begin(deadline)
@@ -321,7 +216,7 @@ class Writer:
         for job in batch:
             self._attempt(job, tx, nested=len(batch) > 1)
             if job is not batch[0] and isinstance(job.error, KeyboardInterrupt):
-                self._interrupt, job.error = job.error, None  # meant for this thread, not for the job's caller
+                self._turnstile.interrupt, job.error = job.error, None  # meant for this thread, not for the job's caller
                 self._attempt(job, tx, nested=True)
             if not tx.alive:
                 self._end()
@@ -333,7 +228,7 @@ class Writer:
         else:
             self._commit(batch)
 
-    def _attempt(self, job: _Job[Any], tx: Tx, *, nested: bool) -> None:
+    def _attempt(self, job: Job[Any], tx: Tx, *, nested: bool) -> None:
         work = cast("Callable[[Tx], Any]", job.work)
         tx.effects, tx.message_ids = job.effects, job.ids = [], []
         try:
@@ -349,7 +244,7 @@ class Writer:
             if nested:
                 tx.undo()
 
-    def _commit(self, batch: list[_Job[Any]], host: _Job[Any] | None = None) -> None:
+    def _commit(self, batch: list[Job[Any]], host: Job[Any] | None = None) -> None:
         """Commit; where that failed, repeat what can be repeated and tell the rest."""
         error, certain = self._try_commit()
         if error is not None:
@@ -369,7 +264,7 @@ class Writer:
             tx.commit()
         except BaseException as error:  # noqa: BLE001 - classified here
             if isinstance(error, KeyboardInterrupt):
-                self._interrupt = error
+                self._turnstile.interrupt = error
                 if not tx.alive:
                     self._end()
                     return None, True
@@ -395,9 +290,9 @@ class Writer:
         with suppress(StoreError):  # the next writer meets the same error and tells its caller
             self._store.reopen()
 
-    def _repeat(self, job: _Job[Any], first: BaseException, *, certain: bool) -> None:
+    def _repeat(self, job: Job[Any], first: BaseException, *, certain: bool) -> None:
         try:
-            tx = self._begin(time.monotonic() + self.timeout)
+            tx = self._begin(time.monotonic() + self._turnstile.timeout)
         except BaseException as error:  # noqa: BLE001 - told to the caller
             job.error = error if certain else _unknown(job, first)
             return
@@ -423,7 +318,7 @@ class Writer:
             tx.abandon()
 
     @staticmethod
-    def _fail(jobs: list[_Job[Any]], error: BaseException | None) -> None:
+    def _fail(jobs: list[Job[Any]], error: BaseException | None) -> None:
         for job in jobs:
             job.error = error or job.error
             job.finish()
@@ -444,5 +339,5 @@ class Writer:
         tx.keep()
 
 
-def _unknown(job: _Job[Any], error: BaseException) -> OutcomeUnknown:
+def _unknown(job: Job[Any], error: BaseException) -> OutcomeUnknown:
     return OutcomeUnknown(f"COMMIT: {error}; ask resolve(id), or send again with the same id", tuple(job.ids))
