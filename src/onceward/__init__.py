@@ -6,8 +6,8 @@ from onceward.aio import AsyncPostbox, AsyncSession
 from onceward.awaitable import AsyncMessage, AsyncTransaction
 from onceward.context import AsyncContext, Context
 from onceward.errors import Drop, OncewardError, OutcomeUnknown, Reject, Retry
-from onceward.facade import Health
 from onceward.frame import Frame
+from onceward.health import Health
 from onceward.message import Message
 from onceward.parcel import Answer, Parcel, Receipt
 from onceward.payload import Msg

@@ -16,7 +16,7 @@ from onceward.agent import Agent
 from onceward.awaitable import AsyncDeadLetters, AsyncMessage, AsyncPeers, AsyncTransaction
 from onceward.crossing import Crossing
 from onceward.errors import AnswerTimeout, InvalidMessage, StoreClosed
-from onceward.facade import Health
+from onceward.health import Health
 from onceward.hooks import Hook
 from onceward.names import DEFAULT_SESSION
 from onceward.parcel import Answer, Parcel

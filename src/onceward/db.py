@@ -8,16 +8,15 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from threading import Lock, RLock
+from threading import Lock
 from typing import Any, Final, Self, TypeVar
 
 import apsw
 
-from onceward import guard, migrate
+from onceward import guard, identity, migrate, registry
 from onceward.clock import Clock, Millis, SystemClock
 from onceward.connect import Patience, check_version, connect, harden, mapped
-from onceward.errors import ForkedProcess, StoreClosed, StoreCorrupt, StoreFault, StoreUnusable, WrongAgent
-from onceward.ids import new_token
+from onceward.errors import ForkedProcess, StoreClosed, StoreCorrupt, StoreFault, StoreUnusable
 from onceward.names import agent_name
 from onceward.parcel import Durability
 from onceward.settings import Settings
@@ -27,33 +26,6 @@ from onceward.writer import Writer
 
 T = TypeVar("T")
 APPLICATION_ID: Final = 0x6F6E6365  # "once"
-
-IDENTITY: Final = "SELECT agent, file_id, durability, boot_id FROM identity"
-BORN: Final = """
-INSERT INTO identity (one, agent, file_id, durability, max_pending, clock_at, opened_at, created_at)
-VALUES (1, ?1, ?2, ?3, ?4, ?5, ?5, ?5)
-"""
-# The open barrier: one durable commit before anything that was read is acted upon.
-BARRIER: Final = """
-UPDATE identity
-   SET opened = opened + 1, opened_at = ?1, clock_at = max(clock_at, ?1), boot_id = ?2, durability = ?3,
-       max_pending = coalesce(?4, max_pending)
-RETURNING clock_at
-"""
-# A 'fast' file that lived through a reboot may have lost its tail: what it sent since is to be judged by id.
-RENEW_ALL: Final = """
-UPDATE peers
-   SET epoch = lower(hex(randomblob(16))), generation = generation + 1, number = 0, last_id = '', parcel = NULL,
-       again_seq = coalesce((SELECT max(seq) FROM outbox), 0)
-"""
-LIMIT: Final = "UPDATE identity SET max_pending = ?"
-LEVEL: Final = "UPDATE identity SET durability = ?"
-TICK: Final = "UPDATE identity SET clock_at = max(clock_at, ?)"
-
-_registry: dict[tuple[guard.FileKey, str], Database] = {}
-_registry_lock = RLock()
-_inherited: set[guard.FileKey] = set()
-"""Files that were open when this process was forked off: SQLite here believes to hold locks on them that it has not."""
 
 
 class Database:
@@ -108,12 +80,12 @@ class Database:
             agent_name(agent)
         real = guard.canonical(path)
         chosen = settings or Settings()
-        with _registry_lock:
+        with registry.lock:
             key = guard.file_key(real)
             if key is None and not create:
                 msg = f"no file {real}: its agent has not been created"
                 raise StoreUnusable(msg)
-            found = None if key is None else _registry.get((key, vfs or ""))
+            found = None if key is None else registry.files.get((key, vfs or ""))
             if found is None:
                 found = cls._first(real, agent, chosen, clock or SystemClock(), vfs)
             else:
@@ -124,7 +96,7 @@ class Database:
 
     @classmethod
     def _first(cls, real: Path, agent: str | None, settings: Settings, clock: Clock, vfs: str | None) -> Database:
-        if guard.file_key(real) in _inherited:
+        if guard.file_key(real) in registry.inherited:
             msg = f"{real} was open when this process forked: start children by spawn, or fork before opening"
             raise ForkedProcess(msg)
         guard.prepare(real, allow_network=settings.network_filesystem)
@@ -133,7 +105,7 @@ class Database:
         made = cls(real, agent=agent, settings=settings, clock=clock, vfs=vfs)
         key = guard.file_key(real)
         assert key is not None  # noqa: S101 - it is open
-        _registry[(key, vfs or "")] = made
+        registry.files[(key, vfs or "")] = made
         return made
 
     def _adopt(self, settings: Settings, clock: Clock | None) -> None:
@@ -144,10 +116,10 @@ class Database:
         if "busy_timeout" in given:
             self._writer.be_patient(settings.busy_timeout)
         if "max_pending" in given:
-            self.write(lambda tx: tx.run(LIMIT, (settings.max_pending,)))
+            self.write(lambda tx: tx.run(identity.LIMIT, (settings.max_pending,)))
         if "durability" in given and settings.durability != self.durability:
             self.durability = settings.durability
-            self.write(lambda tx: tx.run(LEVEL, (settings.durability,)))
+            self.write(lambda tx: tx.run(identity.LEVEL, (settings.durability,)))
             with self._writer.exclusive() as handle:
                 handle.execute(f"PRAGMA synchronous = {'full' if self.durability == 'safe' else 'normal'}")
 
@@ -186,20 +158,10 @@ class Database:
         tx = Tx(con, self.clock.now())
         con.execute("BEGIN")
         try:
-            known = {name for (name,) in tx.rows(migrate.TABLES)}
             migrate.pending(tx)
-            owner = tx.rows(IDENTITY) if "identity" in known and "schema_migrations" in known else []
+            identity.look(tx, self._wanted)
         finally:
             con.execute("ROLLBACK")
-        if owner and self._wanted is not None and owner[0][0] != self._wanted:
-            self._refuse_owner(owner[0][0])
-        if not owner and self._wanted is None:
-            msg = f"{self.path} is no agent's file yet: open it with agent=NAME first"
-            raise StoreUnusable(msg)
-
-    def _refuse_owner(self, owner: str) -> None:
-        msg = f"{self.path} belongs to agent {owner!r}, not {self._wanted!r}: open it under its own name"
-        raise WrongAgent(msg)
 
     def _harden(self, con: apsw.Connection) -> None:
         if con.pragma("page_count") == 0:
@@ -223,34 +185,15 @@ class Database:
             con.pragma("synchronous", "normal")
 
     def _identify(self, tx: Tx) -> None:
-        found = tx.rows(IDENTITY)
-        if not found:
-            self._born(tx)
-            found = tx.rows(IDENTITY)
-        [(self.agent, file_id, stored, boot)] = found
-        if self._wanted is not None and self.agent != self._wanted:
-            self._refuse_owner(self.agent)
-        if self.file_id not in {"", file_id}:
+        found = identity.identify(tx, self._wanted, self._settings)
+        if self.file_id not in {"", found.file_id}:
             msg = f"{self.path} was replaced by another file while it was open: close, look, and open again"
             raise StoreCorrupt(msg)
-        self.file_id = file_id
-        if self._wanted is None or "durability" not in self._settings.model_fields_set:
-            self.durability = stored
-        now_boot = guard.boot_id()
-        if stored == "fast" and boot not in {"", now_boot}:
-            tx.run(RENEW_ALL)
-        limit = self._settings.max_pending if "max_pending" in self._settings.model_fields_set else None
-        [(self._floor,)] = tx.rows(BARRIER, (tx.now, now_boot, self.durability, limit))
-
-    def _born(self, tx: Tx) -> None:
-        tx.run(BORN, (self._wanted, new_token(), self._settings.durability, self._settings.max_pending, tx.now))
+        self.agent, self.file_id, self.durability, self._floor = found.agent, found.file_id, found.durability, found.clock_at
 
     def _refuse_other(self, agent: str | None) -> None:
-        if agent is not None and agent != self.agent:
-            if not self._users:
-                self.close()
-            msg = f"{self.path} belongs to agent {self.agent!r}, not {agent!r}: open it under its own name"
-            raise WrongAgent(msg)
+        if agent is not None:
+            identity.refuse_other(self.agent, agent)
 
     # -- what the writer asks (writer.Store) --------------------------------------------------
 
@@ -334,7 +277,7 @@ class Database:
 
     def tick(self) -> None:
         """Store how far the clock has come, so that it never runs backwards across restarts."""
-        self.contribute(lambda tx: tx.run(TICK, (tx.now,)))
+        self.contribute(lambda tx: tx.run(identity.TICK, (tx.now,)))
 
     def checkpoint(self, *, truncate: bool) -> tuple[int, int]:
         """Move WAL pages into the file; return (pages in the WAL, pages moved), -1 where a reader was in the way."""
@@ -359,14 +302,14 @@ class Database:
         """Give the file back; the last user closes it. Safe to call twice and in a forked child."""
         if os.getpid() != self._pid:
             return
-        with _registry_lock:
+        with registry.lock:
             self._users -= 1
             if self._users != 0:
                 return
             with suppress(StoreClosed):
                 self._writer.close()
-            for key in [key for key, known in _registry.items() if known is self]:
-                del _registry[key]
+            for key in [key for key, known in registry.files.items() if known is self]:
+                del registry.files[key]
             self.bell.close()
             with self._reading:
                 for con in (self._reader, self._con):
@@ -384,18 +327,6 @@ def _lies_at(con: apsw.Connection, path: Path) -> bool:
         except apsw.ConnectionClosedError:
             return False
 
-
-def _keep_for_the_parent() -> None:
-    # A forked child must not close the parent's handles, not even when its interpreter ends.
-    import ctypes  # noqa: PLC0415 - paid by forks only
-
-    _inherited.update(key for key, _ in _registry)
-    for database in _registry.values():
-        for con in (database._con, database._reader):  # noqa: SLF001 - this module's own class
-            if con is not None:
-                ctypes.pythonapi.Py_IncRef(ctypes.py_object(con))
-    _registry.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_keep_for_the_parent)
+    def connections(self) -> tuple[apsw.Connection | None, ...]:
+        """Return the handles that a forked child must leave alone."""
+        return self._con, self._reader

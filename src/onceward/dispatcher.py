@@ -13,31 +13,22 @@ from threading import Event as Flag
 from threading import Lock, Thread
 from typing import Final
 
-from onceward import dead_letters, guard, outbox, parcels, peers, receipts
+from onceward import dead_letters, guard, outbox, parcels, peers
 from onceward.clock import Millis
 from onceward.db import Database
 from onceward.errors import LeaseLost, OncewardError, Refused, StoreClosed, Unreachable
 from onceward.events import (
-    Acked,
-    BreakerClosed,
-    BreakerOpened,
-    DeadLettered,
     Event,
-    Failed,
-    Forked,
-    PeerRolledBack,
-    Retried,
-    Sent,
-    Unreached,
-    WeakReceipt,
 )
 from onceward.hooks import Hooks
 from onceward.ids import new_token
 from onceward.parcel import Answer
-from onceward.parcels import Mine, Packed, Settled, Terms
+from onceward.parcels import Mine, Packed, Terms
 from onceward.peers import Lease
 from onceward.policy import RetryPolicy, retry_policy
+from onceward.setbacks import Setbacks
 from onceward.settings import Settings, disabled
+from onceward.teller import Teller
 from onceward.transport import Transport
 from onceward.tx import Tx
 
@@ -71,8 +62,10 @@ class Dispatcher:
         rng: random.Random,
         policy: RetryPolicy | None = None,
     ) -> None:
-        self._db, self._settings, self._route, self._hooks, self._rng = db, settings, route, hooks, rng
+        self._db, self._settings, self._route = db, settings, route
         self._policy = policy or retry_policy(settings)
+        self._teller = Teller(hooks, db.agent)
+        self._setbacks = Setbacks(settings=settings, policy=self._policy, rng=rng, teller=self._teller)
         self.owner = f"{guard.process_mark()}/{new_token()}"
         self._flag, self._stopping = Flag(), Flag()
         self._busy: set[str] = set()
@@ -172,7 +165,7 @@ class Dispatcher:
         for seqs, reason, error in ((expired, "expired", ""), (unanswered, "max_retries_exceeded", "stored, but never processed")):
             if seqs:
                 buried = dead_letters.bury_out(tx, seqs, reason=reason, error=error)
-                self._tell_buried(tx, [(i, p, reason) for i, p in buried])
+                self._teller.buried(tx, [(i, p, reason) for i, p in buried])
 
     def _next_due(self) -> float | None:
         frozen, moments = self._agenda()
@@ -234,7 +227,7 @@ class Dispatcher:
             until=self._lease_until(tx.now),
             max_bytes=max_bytes,
         )
-        self._tell_buried(tx, packed.buried)
+        self._teller.buried(tx, packed.buried)
         if packed.parcel is None:
             peers.release(tx, packed.lease)
         return packed
@@ -247,128 +240,29 @@ class Dispatcher:
             answer = transport.deliver(url, packed.parcel)
         except Refused as error:
             refusal = str(error)
-            return self._db.write(lambda tx: self._refused(tx, packed, refusal))
+            return self._db.write(lambda tx: self._pack(tx, self._setbacks.refused(tx, packed, refusal)))
         except Exception as error:  # noqa: BLE001 - whatever a transport raises, the peer was not reached
             problem, nobody = f"{type(error).__name__}: {error}", isinstance(error, Unreachable)
-            self._db.write(lambda tx: self._rest(tx, packed, problem, nobody=nobody))
+            self._db.write(lambda tx: self._setbacks.rest(tx, packed, problem, nobody=nobody))
             return None
         streams = transport.features.streams
         return self._db.write(lambda tx: self._settle(tx, packed, answer, streams=streams))
 
     def _settle(self, tx: Tx, packed: Packed, answer: Answer, *, streams: bool) -> Packed | None:
         if answer.verdict == "busy":
-            self._rest(tx, packed, "busy: the peer's inbox is full", nobody=True)
+            self._setbacks.rest(tx, packed, "busy: the peer's inbox is full", nobody=True)
             return None
         if answer.verdict == "fork" and packed.lease.name in self._renewed:
-            self._rest(tx, packed, "the peer takes no new epoch", nobody=True)
+            self._setbacks.rest(tx, packed, "the peer takes no new epoch", nobody=True)
             return None
         if answer.verdict == "fork":
             self._renewed.add(packed.lease.name)
-            return self._pack(tx, self._forked(tx, packed, answer))
+            return self._pack(tx, self._setbacks.forked(tx, packed, answer))
         ask_at = tx.now + round(1000 * self._settings.ack_timeout)
         terms = Terms(self._settings, self._db.durability, ask_at, streams)
         settled = parcels.settle(tx, packed, answer, terms)
-        self._unanswered(tx, packed, answer)
-        self._tell_settled(tx, settled)
-        return self._pack(tx, settled.lease)
-
-    def _unanswered(self, tx: Tx, packed: Packed, answer: Answer) -> None:
-        """Frames that a partial answer left out, or that failed alone, rest with their lanes."""
-        assert packed.parcel is not None  # noqa: S101 - it was pushed
-        told = {r.id: r for r in answer.receipts}
-        for carried in packed.parcel.frames:
-            receipt = told.get(carried.id)
-            if receipt is None or receipt.state == "busy":
-                self._fail_alone(tx, carried.id, packed.lease.name, (receipt and receipt.reason) or "no receipt in the answer")
-
-    def _fail_alone(self, tx: Tx, message_id: str, peer: str, error: str) -> None:
-        found = tx.rows("SELECT seq, attempts FROM outbox WHERE id = ? AND state = 'pending'", (message_id,))
-        for seq, attempts in found:
-            if self._policy.exhausted(attempts + 1):
-                buried = dead_letters.bury_out(tx, [seq], reason="max_retries_exceeded", error=error)
-                self._tell_buried(tx, [(i, p, "max_retries_exceeded") for i, p in buried])
-                continue
-            due_at = tx.now + self._policy.delay(attempts + 1, self._rng)
-            parcels.hold(tx, message_id, error=error, due_at=due_at)
-            self._tell(tx, Retried(
-                agent=self._db.agent, at=tx.now, message_id=message_id, peer=peer, attempt=attempts + 1, error=error, due_at=due_at,
-            ))  # fmt: skip
-
-    # -- what goes wrong ----------------------------------------------------------------------
-
-    def _rest(self, tx: Tx, packed: Packed, error: str, *, nobody: bool) -> None:
-        held = packed.lease
-        if not nobody or self._settings.unreachable == "spend":
-            held = self._spend(tx, held, error)
-        rested = peers.rest(tx, held, error, policy=self._policy, rng=self._rng, settings=self._settings)
-        self._tell(tx, Unreached(agent=self._db.agent, at=tx.now, peer=held.name, error=error, due_at=rested.due_at))
-        if rested.opened:
-            self._tell(tx, BreakerOpened(agent=self._db.agent, at=tx.now, peer=held.name, due_at=rested.due_at))
-
-    def _spend(self, tx: Tx, held: Lease, error: str) -> Lease:
-        """Count the attempt against the budget of each message; give up those that have none left."""
-        spent = parcels.spend(tx, held, error)
-        gone = [seq for seq, _, attempts in spent if self._policy.exhausted(attempts)]
-        if not gone:
-            return held
-        buried = dead_letters.bury_out(tx, gone, reason="max_retries_exceeded", error=error)
-        self._tell_buried(tx, [(i, p, "max_retries_exceeded") for i, p in buried])
-        return peers.renew(tx, held, "a parcel was given up: its budget is spent")
-
-    def _refused(self, tx: Tx, packed: Packed, error: str) -> Packed:
-        buried = dead_letters.bury_out(tx, packed.lease.parcel or (), reason="rejected", error=error)
-        self._tell_buried(tx, [(i, p, "rejected") for i, p in buried])
-        receipts.paid(tx, packed.lease.name, packed.paid_upto)
-        return self._pack(tx, peers.renew(tx, packed.lease, f"refused: {error}"))
-
-    def _forked(self, tx: Tx, packed: Packed, answer: Answer) -> Lease:
-        """Our stream does not continue what the peer knows: one of the two files is not what it was."""
-        held = packed.lease
-        detail = f"we are at parcel {held.number + 1} of {held.epoch[:8]}, the peer at {answer.number} of {answer.epoch[:8] or 'none'}"
-        same = answer.epoch == held.epoch
-        lost = 0
-        if not (same and answer.number >= held.number):
-            after = (held.generation << 32) | answer.number if same else 0
-            lost = outbox.resend(tx, held.name, after=after)
-        if lost:
-            oldest = tx.rows(outbox.OLDEST, (held.name,))
-            self._tell(tx, PeerRolledBack(
-                agent=self._db.agent, at=tx.now, peer=held.name, resent=lost, retained_from=oldest[0][0] if oldest else None,
-            ))  # fmt: skip
-        self._tell(tx, Forked(agent=self._db.agent, at=tx.now, peer=held.name, detail=detail))
-        return peers.renew(tx, held, f"fork: {detail}")
-
-    # -- telling ----------------------------------------------------------------------------
-
-    def _tell(self, tx: Tx, *events: Event) -> None:
-        wanted = [event for event in events if self._hooks.wanted(type(event))]
-        if wanted:
-            tx.after(lambda: self._hooks.tell(wanted))
-
-    def _tell_buried(self, tx: Tx, buried: tuple[tuple[str, str, str], ...] | list[tuple[str, str, str]]) -> None:
-        agent, at = self._db.agent, tx.now
-        self._tell(tx, *(DeadLettered(agent=agent, at=at, message_id=i, peer=p, reason=r, error="") for i, p, r in buried))
-
-    def _tell_settled(self, tx: Tx, settled: Settled) -> None:
-        agent, at, peer = self._db.agent, tx.now, settled.lease.name
-        tell_moved(self._hooks, tx, agent=agent, peer=peer, moved=settled.moved)
-        self._tell_buried(tx, [(i, peer, reason) for i, reason in settled.rejected])
-        if settled.closed:
-            self._tell(tx, BreakerClosed(agent=agent, at=at, peer=peer))
-        if settled.weak is not None:
-            self._tell(tx, WeakReceipt(agent=agent, at=at, peer=peer, durability=settled.weak))
+        self._setbacks.unanswered(tx, packed, answer)
+        self._teller.settled(tx, settled)
         if settled.moved.acked or settled.moved.failed:
             tx.after(lambda: self._db.bell.ring("in"))  # somebody may wait for an outcome
-
-
-def tell_moved(hooks: Hooks, tx: Tx, *, agent: str, peer: str, moved: outbox.Moved) -> None:
-    """Tell the hooks, after the commit, which messages the peer stored, processed or gave up."""
-    events: list[Event] = []
-    if hooks.wanted(Sent):
-        events += [Sent(agent=agent, at=tx.now, message_id=i, peer=peer) for i in moved.sent]
-    if hooks.wanted(Acked):
-        events += [Acked(agent=agent, at=tx.now, message_id=i, peer=peer) for i in moved.acked]
-    if hooks.wanted(Failed):
-        events += [Failed(agent=agent, at=tx.now, message_id=i, peer=peer, error=why) for i, why in moved.failed]
-    if events:
-        tx.after(lambda: hooks.tell(events))
+        return self._pack(tx, settled.lease)

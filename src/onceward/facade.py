@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from onceward import dead_letters, peers, views
 from onceward.db import Database
@@ -134,47 +133,3 @@ def raw(frame: Frame) -> bytes:
     import base64  # noqa: PLC0415 - binary bodies only
 
     return base64.b64decode(frame.data_base64 or "")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Health:
-    """How a file is."""
-
-    agent: str
-    path: str
-    durability: str
-    sqlite: str
-    schema: int
-    wal_bytes: int
-    wal_pinned: bool
-    """Whether a reader keeps the WAL from being emptied."""
-    frozen: bool
-    pending: int
-    dead_letters: int
-    breakers_open: int
-
-
-SCHEMA = "SELECT max(version) FROM schema_migrations"
-OPEN_BREAKERS = "SELECT count(*) FROM peers WHERE breaker <> 'closed'"
-FROZEN = "SELECT frozen_at IS NOT NULL FROM identity"
-SQLITE = "SELECT sqlite_version()"
-
-
-def health(db: Database) -> Health:
-    """Return how a file is; tries a checkpoint to see whether a reader pins the WAL."""
-    pages, moved = db.checkpoint(truncate=False)
-    numbers = views.stats(db)
-    [(schema,)], [(breakers,)], [(frozen,)], [(sqlite,)] = (db.read(sql) for sql in (SCHEMA, OPEN_BREAKERS, FROZEN, SQLITE))
-    return Health(
-        agent=db.agent,
-        path=str(db.path),
-        durability=db.durability,
-        sqlite=sqlite,
-        schema=schema,
-        wal_bytes=db.wal_bytes(),
-        wal_pinned=pages > moved >= 0,
-        frozen=bool(frozen),
-        pending=numbers["pending"],
-        dead_letters=numbers["dead_letters"],
-        breakers_open=breakers,
-    )

@@ -7,20 +7,18 @@ import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from importlib.metadata import entry_points
 from pathlib import Path
 from threading import Lock, Thread
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, overload
 
-from onceward import invariants, outbox, peers, trail, views
+from onceward import health, invariants, outbox, trail, views
 from onceward.agent import Agent
 from onceward.clock import Clock
 from onceward.db import Database
 from onceward.desk import Desk
 from onceward.dispatcher import Dispatcher
-from onceward.errors import Unreachable
-from onceward.facade import DeadLetters, Health, Peers, health
+from onceward.facade import DeadLetters, Peers
 from onceward.hooks import Hook, Hooks
 from onceward.ids import IdSource, new_id
 from onceward.janitor import Janitor
@@ -28,24 +26,19 @@ from onceward.message import Message
 from onceward.names import DEFAULT_SESSION
 from onceward.parcel import Answer, Parcel
 from onceward.receiver import Receiver
+from onceward.routes import Routes, doors
 from onceward.sender import PublishOptions, Sender, SendOptions
 from onceward.session import Session
 from onceward.settings import Settings
 from onceward.tickets import Ticket
 from onceward.transaction import Transaction
-from onceward.transport import Features, Transport
-from onceward.transports.file import FileTransport, Opened
+from onceward.transport import Transport
 from onceward.transports.function import serve
-from onceward.transports.memory import MemoryListener, MemoryTransport
+from onceward.transports.memory import MemoryListener
 from onceward.worker import Worker
 
 T = TypeVar("T")
-FREEZE = "UPDATE identity SET frozen_at = coalesce(frozen_at, ?)"
-THAW = "UPDATE identity SET frozen_at = NULL"
 PUMP_MAX = 10_000
-
-_doors: dict[int, Receiver] = {}
-"""Receivers of the postboxes open in this process, by their database's id: their hooks hear of mail by file too."""
 
 
 class Postbox:
@@ -82,11 +75,9 @@ class Postbox:
         self._handlers = agent if isinstance(agent, Agent) else None
         name = agent.name if isinstance(agent, Agent) else agent
         self._db = Database.open(path, agent=name, settings=self._settings, clock=clock, vfs=vfs, create=name is not None)
-        self._vfs, self._rng = vfs, rng or random.Random()  # noqa: S311 - jitter, not a secret
+        self._rng = rng or random.Random()  # noqa: S311 - jitter, not a secret
         self._hooks = Hooks()
-        self._transports: dict[str, Transport] = dict(transports or {})
-        self._transports.setdefault("file", FileTransport(self._open_file))
-        self._transports.setdefault("memory", MemoryTransport())
+        self._routes = Routes(self._db, settings=self._settings, transports=transports, vfs=vfs)
         self._lock, self._closed = Lock(), False
         self._loop, self._loop_is_ours = loop, False
         self._wire(ids)
@@ -95,19 +86,19 @@ class Postbox:
 
     def _wire(self, ids: IdSource) -> None:
         db, settings, hooks, rng = self._db, self._settings, self._hooks, self._rng
-        self._sender = Sender(db, settings=settings, hooks=hooks, ids=ids, known=self._knows)
+        self._sender = Sender(db, settings=settings, hooks=hooks, ids=ids, known=self._routes.knows)
         self._desk = Desk(db, settings=settings, hooks=hooks, sender=self._sender, rng=rng)
         self._receiver = Receiver(db, settings=settings, hooks=hooks)
-        self._dispatcher = Dispatcher(db, settings=settings, hooks=hooks, route=self._route, rng=rng)
+        self._dispatcher = Dispatcher(db, settings=settings, hooks=hooks, route=self._routes.route, rng=rng)
         self._janitor = Janitor(self._db, settings=self._settings)
         self._workers: list[Worker] = []
         if self._handlers is not None and self._handlers.handlers:
             self._workers = [self._worker() for _ in range(self._settings.workers)]
         self._listener = MemoryListener()
         self._listener.listen(self._db.agent, self._receiver.accept)
-        _doors[id(self._db)] = self._receiver
+        doors[id(self._db)] = self._receiver
         self._default = self.session()
-        self.peers = Peers(self._db, self._features)
+        self.peers = Peers(self._db, self._routes.features)
         """Who is reached where."""
         self.dead_letters = DeadLetters(self._db, self._sender)
         """Messages that ended badly here."""
@@ -131,44 +122,6 @@ class Postbox:
         self._janitor.start()
         for worker in self._workers:
             worker.start()
-
-    # -- finding the way ----------------------------------------------------------------------
-
-    def _features(self) -> dict[str, Features]:
-        return {scheme: transport.features for scheme, transport in self._transports.items()} | {
-            point.name: Features(schemes=frozenset({point.name})) for point in entry_points(group="onceward.transports")
-        }
-
-    def _knows(self, name: str) -> bool:
-        rows = self._db.read(peers.URL, (name,))
-        return bool(rows and rows[0][0] is not None) or self._beside(name) is not None
-
-    def _beside(self, name: str) -> str | None:
-        """Return the url of the file of that name in our own folder, None where there is none."""
-        path = self._db.path if name == self._db.agent else self._db.path.with_name(f"{name}.db")
-        return f"file:{path}" if path.exists() else None
-
-    def _route(self, name: str, url: str | None) -> tuple[Transport, str]:
-        found = url or self._beside(name)
-        if found is None:
-            msg = f"nobody knows where {name} lives: register it, or create {name}.db beside this file"
-            raise Unreachable(msg)
-        scheme = found.partition(":")[0]
-        return self._transports.get(scheme) or self._load(scheme), found
-
-    def _load(self, scheme: str) -> Transport:
-        for point in entry_points(group="onceward.transports", name=scheme):
-            made: Transport = point.load()()
-            self._transports[scheme] = made
-            return made
-        msg = f"no transport serves {scheme}: pass transports={{'{scheme}': …}} or install one"
-        raise Unreachable(msg)
-
-    def _open_file(self, path: Path, agent: str) -> Opened:
-        wanted = Settings(busy_timeout=min(self._settings.busy_timeout, self._settings.deliver_timeout))
-        db = Database.open(path, agent=agent, settings=wanted, vfs=self._vfs, create=False)
-        own = Receiver(db, settings=self._settings)
-        return (lambda parcel: _doors.get(id(db), own).accept(parcel)), db.close
 
     def _own_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
@@ -277,9 +230,9 @@ class Postbox:
         """Return the invariants that do not hold in this file; empty is good."""
         return invariants.check(self._db)
 
-    def health(self) -> Health:
+    def health(self) -> health.Health:
         """Return how the file is."""
-        return health(self._db)
+        return health.look(self._db)
 
     def accept(self, parcel: Parcel) -> Answer:
         """Keep a parcel once and answer for each frame: what a listener of one's own hands parcels to."""
@@ -289,11 +242,11 @@ class Postbox:
 
     def freeze(self) -> None:
         """Stop sending, pushing and handling in all processes, durably; nothing is lost, no budget is spent."""
-        self._db.contribute(lambda tx: tx.run(FREEZE, (tx.now,)))
+        self._db.contribute(lambda tx: health.freeze(tx))
 
     def thaw(self) -> None:
         """Go on where ``freeze`` stopped."""
-        self._db.contribute(lambda tx: tx.run(THAW))
+        self._db.contribute(lambda tx: health.thaw(tx))
         self._db.bell.ring("out")
         self._db.bell.ring("in")
 
@@ -327,10 +280,9 @@ class Postbox:
             self._closed = True
         self.stop(timeout)
         self._listener.close()
-        if _doors.get(id(self._db)) is self._receiver:
-            del _doors[id(self._db)]
-        for transport in self._transports.values():
-            transport.close()
+        if doors.get(id(self._db)) is self._receiver:
+            del doors[id(self._db)]
+        self._routes.close()
         if self._loop is not None and self._loop_is_ours:
             self._loop.call_soon_threadsafe(self._loop.stop)
         self._db.close()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from onceward.accept import Door, Examined, Kept, accept, examine
 from onceward.db import Database
-from onceward.dispatcher import tell_moved
-from onceward.events import Duplicate, Event, Received, Rejected
+from onceward.events import Duplicate, Received, Rejected
 from onceward.hooks import Hooks
 from onceward.parcel import Answer, Parcel
 from onceward.settings import Settings
+from onceward.teller import Teller
 from onceward.tx import Tx
 
 
@@ -17,6 +17,7 @@ class Receiver:
 
     def __init__(self, db: Database, *, settings: Settings, hooks: Hooks | None = None) -> None:
         self._db, self._hooks = db, Hooks() if hooks is None else hooks
+        self._teller = Teller(self._hooks, db.agent)
         self._door = Door(
             agent=db.agent,
             durability=db.durability,
@@ -38,7 +39,7 @@ class Receiver:
 
     def _accept(self, tx: Tx, parcel: Parcel, examined: list[Examined]) -> Kept:
         kept = accept(tx, parcel, self._door, examined)
-        tell_moved(self._hooks, tx, agent=self._db.agent, peer=parcel.sender, moved=kept.moved)
+        self._teller.moved(tx, parcel.sender, kept.moved)
         self._tell(tx, parcel.sender, kept)
         if kept.received or kept.moved.acked or kept.moved.failed:
             tx.after(lambda: self._db.bell.ring("in"))
@@ -47,12 +48,10 @@ class Receiver:
         return kept
 
     def _tell(self, tx: Tx, peer: str, kept: Kept) -> None:
-        agent, at, events = self._db.agent, tx.now, list[Event]()
+        agent, at = self._db.agent, tx.now
         if self._hooks.wanted(Received):
-            events += [Received(agent=agent, at=at, message_id=i, peer=peer) for i in kept.received]
+            self._teller.tell(tx, *(Received(agent=agent, at=at, message_id=i, peer=peer) for i in kept.received))
         if self._hooks.wanted(Duplicate):
-            events += [Duplicate(agent=agent, at=at, message_id=i, peer=peer) for i in kept.duplicates]
+            self._teller.tell(tx, *(Duplicate(agent=agent, at=at, message_id=i, peer=peer) for i in kept.duplicates))
         if self._hooks.wanted(Rejected):
-            events += [Rejected(agent=agent, at=at, message_id=i, peer=peer, reason=why) for i, why in kept.rejected]
-        if events:
-            tx.after(lambda: self._hooks.tell(events))
+            self._teller.tell(tx, *(Rejected(agent=agent, at=at, message_id=i, peer=peer, reason=why) for i, why in kept.rejected))

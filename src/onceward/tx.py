@@ -26,6 +26,33 @@ class Handle(Protocol):
         ...
 
 
+class Store(Protocol):
+    """What a writer asks of the database it writes to."""
+
+    committing: bool
+    """Set while the writer commits: a commit by anybody else is refused."""
+
+    def handle(self, deadline: float) -> Handle:
+        """Return the connection, its busy handler set to *deadline*."""
+        ...
+
+    def now(self) -> Millis:
+        """Return the file's time, which never runs backwards."""
+        ...
+
+    def orphaned(self) -> bool:
+        """Return whether the last commit went to a file that nobody will find."""
+        ...
+
+    def reopen(self) -> None:
+        """Open the file anew, with an open barrier."""
+        ...
+
+    def mapped(self, error: BaseException) -> BaseException:
+        """Return what a foreign error means."""
+        ...
+
+
 class Tx:
     """An open transaction: run SQL, and say what is to happen after the commit."""
 

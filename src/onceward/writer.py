@@ -13,42 +13,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from threading import get_ident
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
-from onceward.clock import Millis
 from onceward.errors import OutcomeUnknown, StoreError, StoreFault
 from onceward.turnstile import Job, Turnstile
-from onceward.tx import Handle, Tx
+from onceward.tx import Handle, Store, Tx
 
 T = TypeVar("T")
 ENDED: Final = "the transaction was ended inside its block: leave COMMIT and ROLLBACK to the block; nothing of it was kept"
-
-
-class Store(Protocol):
-    """What the writer asks of the database it writes to."""
-
-    committing: bool
-    """Set while the writer commits: a commit by anybody else is refused."""
-
-    def handle(self, deadline: float) -> Handle:
-        """Return the connection, its busy handler set to *deadline*."""
-        ...
-
-    def now(self) -> Millis:
-        """Return the file's time, which never runs backwards."""
-        ...
-
-    def orphaned(self) -> bool:
-        """Return whether the last commit went to a file that nobody will find."""
-        ...
-
-    def reopen(self) -> None:
-        """Open the file anew, with an open barrier."""
-        ...
-
-    def mapped(self, error: BaseException) -> BaseException:
-        """Return what a foreign error means."""
-        ...
 
 
 class Writer:

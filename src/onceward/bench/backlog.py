@@ -1,13 +1,18 @@
-"""Whether packing and settling cost the same, however much lies in the file."""
+"""Whether a message costs the same on its way out and on its way in, however much lies in the file."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Final
 
+from onceward import Agent, Postbox
 from onceward.bench import fill
+from onceward.bench.crew import until
+from onceward.bench.mail import Note
 from onceward.bench.measure import Goal, Result
 from onceward.bench.plan import Plan
 from onceward.bench.sink import Sink, box_with
@@ -22,57 +27,75 @@ FRAMES: Final = 500
 ROUNDS: Final = 5
 DEARER: Final = 1.5
 
+Shapes = dict[str, Callable[[Path], None]]
+"""How a file is filled, by what is said of it; the first is the smallest."""
+
 
 def backlog(plan: Plan) -> Iterator[Result]:
-    """Push a few parcels out of each file, in turns; every message may cost 1.5 times what it costs in the smallest file."""
-    files = {name: _made(plan, name, fillings) for name, fillings in _shapes(plan).items()}
-    rounds = min(ROUNDS, plan.rounds)
-    frames = max(1, min(FRAMES, _small(plan) // ((rounds + 1) * (PARCELS + 1))))
-    costs: dict[str, list[float]] = {name: [] for name in files}
-    for _ in range(rounds + 1):
-        for name, path in files.items():
-            costs[name].append(_cost(path, frames))
-    smallest = costs[f"{_small(plan)} pending"][1:]
-    for name, each in costs.items():
-        dearer = median(one / other for one, other in zip(each[1:], smallest, strict=True))
-        more = {"shape": name, "us_per_message": median(each[1:]), "of_smallest": dearer}
-        yield Result(
-            case="backlog", durability="safe", rate=1e6 / median(each[1:]), more=more, goals=(Goal("of_smallest", at_most=DEARER),)
-        )
+    """Compare files of each size in turns; a message may cost 1.5 times what it costs in the smallest file."""
+    small, large = plan.scaled(SMALL, per_second=PER_SECOND), plan.scaled(LARGE, per_second=2 * PER_SECOND)
+    many = plan.scaled(MANY, per_second=2 * PER_SECOND)
+    rounds = min(ROUNDS, plan.rounds) + 1
+    frames = max(1, min(FRAMES, small // (rounds * (PARCELS + 1))))
+    handled = max(2, small // (2 * rounds))
+    yield from _compared(plan, _outgoing(small, large, many), rounds, lambda path: _packed(path, frames))
+    yield from _compared(plan, _one_lane(small, large), rounds, lambda path: _handled(path, handled))
+    yield from _compared(plan, _own_lanes(small, many), rounds, lambda path: _handled(path, handled))
 
 
-Filling = Callable[[Path], None]
-
-
-def _small(plan: Plan) -> int:
-    return plan.messages(SMALL, per_second=PER_SECOND)
-
-
-def _shapes(plan: Plan) -> dict[str, tuple[Filling, ...]]:
-    small, large, many = _small(plan), plan.messages(LARGE, per_second=2 * PER_SECOND), plan.messages(MANY, per_second=PER_SECOND)
-
-    def ready(path: Path) -> None:
+def _outgoing(small: int, large: int, many: int) -> Shapes:
+    def behind(path: Path, before: Callable[[Path, int], None], count: int) -> None:
+        before(path, count)
         fill.pending(path, small)
 
     return {
-        f"{small} pending": (ready,),
-        f"{large} pending, in one lane": (lambda path: fill.pending(path, large),),
-        f"{large} acked before {small} pending": (lambda path: fill.acked(path, large), ready),
-        f"{many} pending, each in a lane of its own": (lambda path: fill.pending(path, many, lanes=many),),
-        f"{many} delayed before {small} pending": (lambda path: fill.delayed(path, many), ready),
+        f"{small} pending": partial(fill.pending, count=small),
+        f"{large} pending": partial(fill.pending, count=large),
+        f"{large} acked before {small} pending": partial(behind, before=fill.acked, count=large),
+        f"{many} pending in lanes of their own": partial(fill.pending, count=many, lanes=many),
+        f"{many} delayed before {small} pending": partial(behind, before=fill.delayed, count=many),
     }
 
 
-def _made(plan: Plan, name: str, fillings: tuple[Filling, ...]) -> Path:
-    path = plan.room(name.replace(" ", "-").replace(",", "")) / "alice.db"
-    for filling in fillings:
-        filling(path)
-    return path
+def _one_lane(small: int, large: int) -> Shapes:
+    return {f"inbox: {count} in one lane": partial(fill.inbox, count=count, lanes=1) for count in (small, large)}
 
 
-def _cost(path: Path, frames: int) -> float:
-    """Return the microseconds that one message took between the first push and the last one."""
+def _own_lanes(small: int, many: int) -> Shapes:
+    return {f"inbox: {count} in lanes of their own": partial(fill.inbox, count=count, lanes=count) for count in (small, many)}
+
+
+def _compared(plan: Plan, shapes: Shapes, rounds: int, cost: Callable[[Path], float]) -> Iterator[Result]:
+    files = {name: plan.room(name.replace(" ", "-").replace(":", "")) / "box.db" for name in shapes}
+    for name, path in files.items():
+        shapes[name](path)
+    costs = [{name: cost(path) for name, path in files.items()} for _ in range(rounds)][1:]
+    smallest = next(iter(shapes))
+    for name in shapes:
+        dearer = median(each[name] / each[smallest] for each in costs)
+        typical = median(each[name] for each in costs)
+        more = {"shape": name, "us_per_message": typical, "of_smallest": dearer}
+        yield Result(case="backlog", durability="safe", rate=1e6 / typical, more=more, goals=(Goal("of_smallest", at_most=DEARER),))
+
+
+def _packed(path: Path, frames: int) -> float:
+    """Return the microseconds that one message takes to be packed and settled, a few parcels long."""
     sink = Sink(PARCELS + 1)
     with box_with(path, sink, run=False, parcel_frames=frames) as box:
         box.pump()
     return 1e6 * (sink.came[-1] - sink.came[0]) / sum(sink.messages[:-1])
+
+
+def _handled(path: Path, count: int) -> float:
+    """Return the microseconds that one message takes to be claimed, handled by nothing and settled."""
+    came: list[float] = []
+    agent = Agent("bob")
+
+    @agent.on(Note)
+    def note(body: Note) -> None:
+        del body
+        came.append(time.perf_counter())
+
+    with Postbox(path, agent=agent):
+        until(lambda: len(came) >= count)
+    return 1e6 * (came[count - 1] - came[0]) / (count - 1)

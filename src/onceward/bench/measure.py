@@ -143,8 +143,16 @@ def machine(folder: Path) -> dict[str, Any]:
         "python": platform.python_version(),
         "apsw": apsw.apsw_version(),
         "sqlite": apsw.sqlite_lib_version(),
+        "scheduler": scheduler(),
         "load": short(os.getloadavg()[0]) if hasattr(os, "getloadavg") else None,
     }
+
+
+def scheduler() -> str:
+    """Return whether this process waits its turn like everybody, or runs before others: a busy neighbour costs a tick per sync."""
+    if not hasattr(os, "sched_getscheduler"):
+        return "ordinary"
+    return "ordinary" if os.sched_getscheduler(0) == os.SCHED_OTHER else "real-time"
 
 
 def sync_ms(path: Path, times: int = 40) -> float:

@@ -36,7 +36,7 @@ def memory(plan: Plan) -> Iterator[Result]:
         drained, largest, before = hear(link)
     more = {"pending": pending, "drained": drained, "rss_mb": largest, "rss_before_open_mb": before}
     yield Result(case="memory", durability="safe", more=more, goals=(Goal("rss_mb", at_most=LARGEST_MB),))
-    yield imported(plan.room("bytecode"), max(1, min(IMPORTS, plan.messages(IMPORTS, per_second=50))))
+    yield imported(plan.room("bytecode"), max(1, min(IMPORTS, plan.scaled(IMPORTS, per_second=50))))
 
 
 def drain(link: Link, path: Path, pending: int, seconds: float) -> None:

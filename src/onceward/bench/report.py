@@ -21,8 +21,9 @@ What the library costs over the same work written by hand. Every case runs the h
 turns* with ours (A B A B, medians of the pairwise ratios), because absolute rates of a shared machine move by half
 between minutes and ratios of neighbours do not. Bodies are typed messages of 512 bytes of JSON.
 
-Measured with `python -m onceward.bench report` on {machine}. Run one case on your machine with
-`python -m onceward.bench send` (`--json` for one object per row, `--folder` to choose the disk).
+Measured with `python -m onceward.bench report` on {machine}.
+Run one case on your machine with `python -m onceward.bench send` (`--json` for one object per row, `--folder` to choose
+the disk).
 
 ![Rates against the same work by hand, and the goals](benchmarks.svg)
 
@@ -73,7 +74,7 @@ processor time of a process that only watches its postboxes, with the default se
     Section(
         title="Behind a backlog",
         cases=("backlog",),
-        prose="Packing and settling one message, in files that hold more and more.",
+        prose="Packing and settling one message on its way out, claiming and settling one on its way in, in files that hold more and more.",
     ),
     Section(
         title="Memory and import",
@@ -137,4 +138,5 @@ def _goals(row: dict[str, Any]) -> str:
 
 def _machine(facts: dict[str, Any]) -> str:
     disk = f"{facts['filesystem']} ({facts['sync_ms']} ms per synced write)"
-    return f"{facts['cpus']} cores, {facts['system']}, {disk}, Python {facts['python']}, apsw {facts['apsw']}"
+    software = f"Python {facts['python']}, apsw {facts['apsw']}"
+    return f"{facts['cpus']} cores, {facts['system']}, {disk},\n{facts['scheduler']} scheduling, {software}"

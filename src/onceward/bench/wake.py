@@ -81,7 +81,7 @@ def receive(link: Link, folder: Path, durability: str) -> None:
 def idle(plan: Plan) -> Iterator[Result]:
     """Let a process watch postboxes that nobody writes to, with the default settings, and read its processor time."""
     for full, limit in IDLE_PERCENT.items():
-        boxes = min(full, plan.messages(full, per_second=200))
+        boxes = min(full, plan.scaled(full, per_second=200))
         with running(rest, plan.room(f"idle-{full}"), boxes, 10 * plan.lap_for) as link:
             percent = float(hear(link))
         goals = (Goal("cpu_percent", at_most=limit),)

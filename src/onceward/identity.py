@@ -1,0 +1,92 @@
+"""Whose file it is, how durable, and how often it was opened: one row, changed by every opening."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from onceward import guard
+from onceward.clock import Millis
+from onceward.errors import StoreUnusable, WrongAgent
+from onceward.ids import new_token
+from onceward.parcel import Durability
+from onceward.settings import Settings
+from onceward.tx import Tx
+
+EXISTS: Final = (
+    "SELECT 1 FROM sqlite_schema WHERE name = 'identity' AND EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'schema_migrations')"
+)
+IDENTITY: Final = "SELECT agent, file_id, durability, boot_id FROM identity"
+BORN: Final = """
+INSERT INTO identity (one, agent, file_id, durability, max_pending, clock_at, opened_at, created_at)
+VALUES (1, ?1, ?2, ?3, ?4, ?5, ?5, ?5)
+"""
+# The open barrier: one durable commit before anything that was read is acted upon.
+BARRIER: Final = """
+UPDATE identity
+   SET opened = opened + 1, opened_at = ?1, clock_at = max(clock_at, ?1), boot_id = ?2, durability = ?3,
+       max_pending = coalesce(?4, max_pending)
+RETURNING clock_at
+"""
+# A 'fast' file that lived through a reboot may have lost its tail: what it sent since is to be judged by id.
+RENEW_ALL: Final = """
+UPDATE peers
+   SET epoch = lower(hex(randomblob(16))), generation = generation + 1, number = 0, last_id = '', parcel = NULL,
+       again_seq = coalesce((SELECT max(seq) FROM outbox), 0)
+"""
+LIMIT: Final = "UPDATE identity SET max_pending = ?"
+LEVEL: Final = "UPDATE identity SET durability = ?"
+TICK: Final = "UPDATE identity SET clock_at = max(clock_at, ?)"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What an opening found and settled."""
+
+    agent: str
+    file_id: str
+    durability: Durability
+    clock_at: Millis
+
+
+def look(tx: Tx, wanted: str | None) -> None:
+    """
+    Refuse an opening before anything of the file is changed.
+
+    Raises:
+        WrongAgent: the file is another agent's.
+        StoreUnusable: the file is nobody's yet, and no name was given.
+
+    """
+    owner = tx.rows(IDENTITY) if tx.rows(EXISTS) else []
+    if owner and wanted is not None:
+        refuse_other(owner[0][0], wanted)
+    if not owner and wanted is None:
+        msg = "the file is no agent's yet: open it with agent=NAME first"
+        raise StoreUnusable(msg)
+
+
+def refuse_other(owner: str, wanted: str) -> None:
+    """Raise WrongAgent unless the file is the wanted agent's."""
+    if owner != wanted:
+        msg = f"the file belongs to agent {owner!r}, not {wanted!r}: open it under its own name"
+        raise WrongAgent(msg)
+
+
+def identify(tx: Tx, wanted: str | None, settings: Settings) -> Identity:
+    """Name a new file, recognise an old one, and write the open barrier."""
+    found = tx.rows(IDENTITY)
+    if not found:
+        tx.run(BORN, (wanted, new_token(), settings.durability, settings.max_pending, tx.now))
+        found = tx.rows(IDENTITY)
+    [(agent, file_id, stored, boot)] = found
+    if wanted is not None:
+        refuse_other(agent, wanted)
+    given = settings.model_fields_set
+    durability = settings.durability if wanted is not None and "durability" in given else stored
+    now_boot = guard.boot_id()
+    if stored == "fast" and boot not in {"", now_boot}:
+        tx.run(RENEW_ALL)
+    limit = settings.max_pending if "max_pending" in given else None
+    [(clock_at,)] = tx.rows(BARRIER, (tx.now, now_boot, durability, limit))
+    return Identity(agent, file_id, durability, clock_at)
