@@ -10,10 +10,11 @@ from typing import Any, Final, cast
 from onceward import lanes, outbox
 from onceward.clock import Millis
 from onceward.counters import bump
-from onceward.errors import InvalidMessage, Unreachable
-from onceward.frame import Frame, digest
+from onceward.errors import InvalidMessage
+from onceward.frame import Frame
 from onceward.parcel import STRENGTH, Answer, Carried, Durability, Parcel, Receipt, Verdict, weakened
 from onceward.payload import encode
+from onceward.transport import refuse_damaged
 from onceward.tx import Tx
 
 STREAM: Final = "SELECT epoch, number, last_id FROM streams WHERE sender = ?"
@@ -187,10 +188,7 @@ def examine(parcel: Parcel, door: Door) -> list[Examined]:
         Unreachable: a frame was damaged on the way; the same parcel is to be pushed again.
 
     """
-    for carried in parcel.frames:
-        if digest(carried.text) != carried.digest:
-            msg = f"frame {carried.id} was damaged on the way: its digest does not match"
-            raise Unreachable(msg)
+    refuse_damaged(parcel)
     return [_examine(carried, parcel, door) for carried in parcel.frames]
 
 

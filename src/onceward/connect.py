@@ -25,6 +25,7 @@ from onceward.errors import (
     StoreError,
     StoreFault,
 )
+from onceward.guard import canonical
 
 OLDEST: Final = (3, 51, 3)
 WITHDRAWN: Final = (3, 52, 0)
@@ -144,3 +145,14 @@ def _raised(code: str) -> OncewardError:
     if code == "queue_full":
         return QueueFull("max_pending messages wait already; nothing was written, wait for the dispatcher")
     return InvalidMessage(f"refused by the schema: {code}")
+
+
+def lies_at(con: apsw.Connection, path: Path) -> bool:
+    """Return whether a connection of this process, of whomever, has *path* open."""
+    while True:
+        try:
+            return canonical(con.filename or "/") == path
+        except apsw.ThreadingViolationError:
+            time.sleep(0.001)  # another thread is inside it, for a statement's time
+        except apsw.ConnectionClosedError:
+            return False

@@ -15,7 +15,7 @@ import apsw
 
 from onceward import guard, identity, migrate, registry
 from onceward.clock import Clock, Millis, SystemClock
-from onceward.connect import Patience, check_version, connect, harden, mapped
+from onceward.connect import Patience, check_version, connect, harden, lies_at, mapped
 from onceward.errors import ForkedProcess, StoreClosed, StoreCorrupt, StoreFault, StoreUnusable
 from onceward.names import agent_name
 from onceward.parcel import Durability
@@ -66,13 +66,10 @@ class Database:
         """
         Open (create, migrate) the file and pass the open barrier.
 
-        Without *agent* the file must exist and says itself whose it is, and its
-        own durability holds.
+        Without *agent* the file says itself whose it is, and its durability holds.
 
         Raises:
-            StoreUnusable: see its subclasses; nothing was changed.
-            StoreCorrupt: the file is damaged or no database; it was left as it is.
-            Busy: another process held the file for the whole deadline.
+            StoreUnusable, StoreCorrupt, Busy: see each class; nothing was changed.
 
         """
         check_version()
@@ -100,7 +97,7 @@ class Database:
             msg = f"{real} was open when this process forked: start children by spawn, or fork before opening"
             raise ForkedProcess(msg)
         guard.prepare(real, allow_network=settings.network_filesystem)
-        if not any(_lies_at(con, real) for con in apsw.connections()):
+        if not any(lies_at(con, real) for con in apsw.connections()):
             guard.refuse_foreign(real)
         made = cls(real, agent=agent, settings=settings, clock=clock, vfs=vfs)
         key = guard.file_key(real)
@@ -316,16 +313,6 @@ class Database:
                     if con is not None:
                         con.close(force=True)
                 self._con = self._reader = None
-
-
-def _lies_at(con: apsw.Connection, path: Path) -> bool:
-    while True:
-        try:
-            return guard.canonical(con.filename or "/") == path
-        except apsw.ThreadingViolationError:
-            time.sleep(0.001)  # another thread is inside it, for a statement's time
-        except apsw.ConnectionClosedError:
-            return False
 
     def connections(self) -> tuple[apsw.Connection | None, ...]:
         """Return the handles that a forked child must leave alone."""

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from onceward.errors import Unreachable
+from onceward.frame import digest
 from onceward.parcel import Answer, Parcel
 
 Accept = Callable[[Parcel], Answer]
@@ -58,3 +60,11 @@ class Listener(Protocol):
     def close(self) -> None:
         """Take nothing more; safe to call twice."""
         ...
+
+
+def refuse_damaged(parcel: Parcel) -> None:
+    """Raise Unreachable if a frame was damaged on the way; the same parcel is then pushed again."""
+    for carried in parcel.frames:
+        if digest(carried.text) != carried.digest:
+            msg = f"frame {carried.id} was damaged on the way: its digest does not match"
+            raise Unreachable(msg)

@@ -62,6 +62,11 @@ class Turnstile:
         self._taken = False
         self._pid = os.getpid()
 
+    @property
+    def waiting(self) -> int:
+        """How many wait for their turn."""
+        return len(self._queue)
+
     def close(self) -> None:
         """Let nobody in any more; waits for the one who is."""
         self.enter(Job(None))

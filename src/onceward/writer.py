@@ -144,6 +144,11 @@ class Writer:
         """Make the calling thread the one whose work joins the open transaction."""
         self._owner = get_ident()
 
+    @property
+    def waiting(self) -> int:
+        """How many wait for their turn."""
+        return self._turnstile.waiting
+
     def check(self) -> None:
         """Raise ForkedProcess or StoreClosed where nothing may be done any more."""
         self._turnstile.check()

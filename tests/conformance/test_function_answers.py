@@ -9,7 +9,6 @@ from onceward.testing import ManualClock
 from onceward.transports.function import FunctionTransport, Receipts
 
 
-@pytest.mark.xfail(strict=True, reason="a stored receipt of a function does not end custody yet: Terms.streams is not looked at")
 @pytest.mark.parametrize("answer", [True, [True]], ids=["one word for all", "a word for each"])
 def test_yes_ends_custody(tmp_path: Path, answer: Receipts) -> None:
     """A function that took a message is not asked again: nobody behind it will ever say processed."""

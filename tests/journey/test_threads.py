@@ -248,7 +248,7 @@ def test_freezing_and_thawing_under_load(home: Path) -> None:
     """A switch that is thrown again and again delays mail, and loses and repeats none of it."""
     agent = Agent("billing")
 
-    @agent.on(Job, attempts=1)
+    @agent.on(Job, attempts=20)
     def work(job: Job, ctx: Context) -> Echo:
         ctx.tx.execute("INSERT INTO effects VALUES (?)", (job.n,))
         return Echo(n=job.n)

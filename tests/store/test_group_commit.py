@@ -29,7 +29,7 @@ def queue_of(box: Postbox, *works: Callable[[], object]) -> list[object]:
     with box.begin():
         for count, thread in enumerate(threads, 1):
             thread.start()
-            while len(box._db.turn._queue) < count:
+            while box._db.turn.waiting < count:
                 pause.wait(0.001)
     for thread in threads:
         thread.join()
@@ -86,7 +86,7 @@ def test_neighbours_survive_a_block_that_is_rolled_back(box: Postbox) -> None:
         tx.send("b", "lost")
         for thread in threads:
             thread.start()
-        while len(box._db.turn._queue) < len(threads):
+        while box._db.turn.waiting < len(threads):
             pause.wait(0.001)
         raise KeyError
     for thread in threads:
@@ -169,7 +169,7 @@ def test_an_interrupt_reaches_the_thread_it_was_meant_for(box: Postbox, path: st
             pass
 
     def neighbour() -> None:
-        while len(box._db.turn._queue) < 1:
+        while box._db.turn.waiting < 1:
             pause.wait(0.001)
         queued = Thread(target=release)
         queued.start()
@@ -180,7 +180,7 @@ def test_an_interrupt_reaches_the_thread_it_was_meant_for(box: Postbox, path: st
         queued.join()
 
     def release() -> None:
-        while len(box._db.turn._queue) < 2:
+        while box._db.turn.waiting < 2:
             pause.wait(0.001)
         go.set()
 

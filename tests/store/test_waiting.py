@@ -42,7 +42,7 @@ def seen(box: Postbox) -> tuple[list[int], int]:
 def waits(box: Postbox, count: int) -> None:
     """Return once so many callers stand in the writer's queue."""
     pause = Event()
-    while len(box._db.turn._queue) < count:
+    while box._db.turn.waiting < count:
         pause.wait(0.001)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from onceward.errors import Unreachable
 from onceward.frame import Frame
 from onceward.parcel import Answer, Durability, Parcel, Receipt
-from onceward.transport import Features
+from onceward.transport import Features, refuse_damaged
 
 Said = Receipt | bool | None
 Receipts = Sequence[Said] | Mapping[str, Said] | bool | None
@@ -40,6 +40,7 @@ class FunctionTransport:
         del url
         if not parcel.frames:
             return Answer(verdict="accepted", durability=self._durability)
+        refuse_damaged(parcel)
         frames = [Frame.parse(carried.text) for carried in parcel.frames]
         said = self._send(frames)
         if inspect.isawaitable(said):
