@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Literal, ParamSpec, Self, TypeVar, get_type_hints
+from typing import Any, Final, Literal, ParamSpec, Self, TypeVar, get_type_hints
 
 from pydantic import BaseModel
 
@@ -15,6 +15,8 @@ from onceward.payload import message_type
 from onceward.topics import check_pattern, matches
 
 P = ParamSpec("P")
+WITH_CONTEXT: Final = 2
+"""Parameters of a handler that wants a context beside its message."""
 R = TypeVar("R")
 
 
@@ -106,7 +108,7 @@ class Agent:
 
 def _signature(call: Callable[..., Any], model: type | None) -> tuple[Any, bool]:
     parameters = [p for p in inspect.signature(call).parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    if not 1 <= len(parameters) <= 2:
+    if not 1 <= len(parameters) <= WITH_CONTEXT:
         msg = f"handler {getattr(call, '__name__', call)} must take the message and, if it wants, a context"
         raise InvalidMessage(msg)
     try:
@@ -114,7 +116,7 @@ def _signature(call: Callable[..., Any], model: type | None) -> tuple[Any, bool]
     except (NameError, TypeError):
         hints = {}
     wanted = hints.get(parameters[0].name, model)
-    return (model if wanted is None else wanted), len(parameters) == 2
+    return (model if wanted is None else wanted), len(parameters) == WITH_CONTEXT
 
 
 def type_names(wanted: Any) -> tuple[str, ...] | None:

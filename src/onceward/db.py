@@ -39,7 +39,7 @@ class Database:
     def __init__(self, path: Path, *, agent: str | None, settings: Settings, clock: Clock, vfs: str | None) -> None:
         self.path, self.clock, self._vfs = path, clock, vfs
         self._settings, self._wanted = settings, agent
-        self._pid, self._floor, self._users = os.getpid(), 0, 0
+        self._pid, self._floor, self.users = os.getpid(), 0, 0
         self.committing = False
         self.agent, self.file_id = agent or "", ""
         self.durability: Durability = settings.durability
@@ -86,9 +86,9 @@ class Database:
             if found is None:
                 found = cls._first(real, agent, chosen, clock or SystemClock(), vfs)
             else:
-                found._refuse_other(agent)
-                found._adopt(chosen, clock)
-            found._users += 1
+                found.refuse_other(agent)
+                found.adopt(chosen, clock)
+            found.users += 1
             return found  # type: ignore[return-value]  # the registry holds what cls made
 
     @classmethod
@@ -105,7 +105,7 @@ class Database:
         registry.files[(key, vfs or "")] = made
         return made
 
-    def _adopt(self, settings: Settings, clock: Clock | None) -> None:
+    def adopt(self, settings: Settings, clock: Clock | None) -> None:
         """Let a second opener's explicit settings hold: the first may have been a neighbour that only delivered."""
         given = settings.model_fields_set
         if clock is not None:
@@ -188,7 +188,8 @@ class Database:
             raise StoreCorrupt(msg)
         self.agent, self.file_id, self.durability, self._floor = found.agent, found.file_id, found.durability, found.clock_at
 
-    def _refuse_other(self, agent: str | None) -> None:
+    def refuse_other(self, agent: str | None) -> None:
+        """Raise WrongAgent unless the file is the wanted agent's."""
         if agent is not None:
             identity.refuse_other(self.agent, agent)
 
@@ -300,8 +301,8 @@ class Database:
         if os.getpid() != self._pid:
             return
         with registry.lock:
-            self._users -= 1
-            if self._users != 0:
+            self.users -= 1
+            if self.users != 0:
                 return
             with suppress(StoreClosed):
                 self._writer.close()

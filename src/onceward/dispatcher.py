@@ -181,7 +181,7 @@ class Dispatcher:
             self.carry(name)
         except OncewardError as error:
             _log.info("carrying to %s was broken off: %s", name, error)
-        except Exception:
+        except Exception:  # noqa: BLE001 - a carrier outlives every error of a transport
             _log.exception("carrying to %s failed", name)
         finally:
             with self._lock:

@@ -53,5 +53,5 @@ class Hooks:
             for hook in (*self._told.get(event.name, ()), *self._told.get(ALL, ())):
                 try:
                     hook(event)
-                except Exception:
+                except Exception:  # noqa: BLE001 - a hook can harm nothing
                     _log.exception("hook %r failed on %s", hook, event.name)

@@ -61,7 +61,9 @@ def _exhausted(policy: RetryPolicy, handler: Handler, attempt: int) -> bool:
     return policy.exhausted(attempt) if handler.attempts is None else attempt >= handler.attempts
 
 
-def verdict(error: BaseException, prepared: Prepared, leased: Leased, now: Millis, policy: RetryPolicy, rng: random.Random) -> Settlement:
+def verdict(
+    error: BaseException, prepared: Prepared, leased: Leased, *, now: Millis, policy: RetryPolicy, rng: random.Random
+) -> Settlement:
     """Return how a message ends whose handler raised."""
     match error:
         case Reject():

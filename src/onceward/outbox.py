@@ -86,6 +86,7 @@ UPDATE outbox SET state = 'cancelled', due_at = NULL, ended_at = ?, reason = 'ca
  WHERE id = ? AND state = 'pending' AND sent_at IS NULL AND attempts = 0 AND coalesce(parcel, 0) = 0
    AND seq NOT IN (SELECT j.value FROM peers AS p, json_each(p.parcel) AS j WHERE p.parcel IS NOT NULL)
 """
+CANCELLED: Final = "SELECT 1 FROM outbox WHERE id = ? AND state = 'cancelled'"
 RESEND: Final = """
 UPDATE outbox SET state = 'pending', due_at = NULL, ended_at = NULL
  WHERE recipient = ? AND state = ? AND (parcel > ? OR parcel = 0) AND (state = 'sent' OR expires_at IS NULL OR expires_at > ?)
@@ -286,7 +287,7 @@ def resend(tx: Tx, peer: str, *, after: int) -> int:
 def cancel(tx: Tx, message_id: str) -> bool:
     """Withdraw a message that has not left yet; say whether it was still possible."""
     if not tx.run(CANCEL, (tx.now, message_id)):
-        return False
+        return bool(tx.rows(CANCELLED, (message_id,)))  # asked twice, or repeated after a COMMIT whose outcome was lost
     bump(tx, left=1, cancelled=1)
     tx.run(TICKET_FAILED, ("cancelled", tx.now, message_id))
     return True

@@ -116,7 +116,7 @@ def prolong(tx: Tx, held: Lease, *, until: Millis) -> None:
 
 
 def advance(tx: Tx, held: Lease, by: int, last_id: str, settings: Settings) -> tuple[Lease, bool]:
-    """Note that a push arrived, *by* one parcel or by receipts alone; return the lease for the next one, and whether the breaker closed by it."""
+    """Note that a push arrived, *by* one parcel or none; return the lease for the next, and whether the breaker closed by it."""
     found = tx.rows(
         ADVANCE, held.fence | {"number": held.number + by, "last_id": last_id, "now": tx.now, "needed": settings.breaker_successes}
     )

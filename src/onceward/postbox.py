@@ -242,11 +242,11 @@ class Postbox:
 
     def freeze(self) -> None:
         """Stop sending, pushing and handling in all processes, durably; nothing is lost, no budget is spent."""
-        self._db.contribute(lambda tx: health.freeze(tx))
+        self._db.contribute(health.freeze)
 
     def thaw(self) -> None:
         """Go on where ``freeze`` stopped."""
-        self._db.contribute(lambda tx: health.thaw(tx))
+        self._db.contribute(health.thaw)
         self._db.bell.ring("out")
         self._db.bell.ring("in")
 

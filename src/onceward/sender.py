@@ -154,7 +154,7 @@ class Sender:
         kind = declared if options.type is None else options.type
         made = self._moulds.get((session, to, kind, media)) if options is PLAIN else None
         if made is None:
-            made = self._mould(session, to, kind, media, options, now)
+            made = self._mould(session, to, kind, media, options=options, now=now)
         message_id = self._ids() if options.message_id is None else _message_id(options.message_id)
         text = cast(made.shared, message_id, now, body_text)
         due_at = None if options.delay is None or options.delay == 0 else now + _millis("delay", options.delay)
@@ -176,9 +176,9 @@ class Sender:
         )
         return Draft(message_id, to, session, values, made.given is not None or made.key is not None)
 
-    def _mould(self, session: str, to: str, kind: str, media: str, options: Options, now: Millis) -> _Mould:
+    def _mould(self, session: str, to: str, kind: str, media: str, *, options: Options, now: Millis) -> _Mould:
         self._check_recipient(to)
-        envelope = self._envelope(session, to, kind, media, options, now)
+        envelope = self._envelope(session, to, kind, media, options=options, now=now)
         given = None if options.message_id is None else 0
         made = _Mould(
             mould(envelope), envelope.ordering_key or session, envelope.topic, envelope.rank, envelope.expires_at, given, envelope.key
@@ -196,7 +196,7 @@ class Sender:
             raise UnknownRecipient(msg)
         self._good.add(to)
 
-    def _envelope(self, session: str, to: str, kind: str, media: str, options: Options, now: Millis) -> Envelope:
+    def _envelope(self, session: str, to: str, kind: str, media: str, *, options: Options, now: Millis) -> Envelope:
         return Envelope(
             sender=self._db.agent,
             recipient=to,

@@ -1,5 +1,5 @@
 """
-"Somebody committed, look again."
+Tells that somebody committed: look again.
 
 Three nets, each slower than the one before: a callback inside the process, a
 datagram on a Unix socket across processes, and ``PRAGMA data_version`` should a
@@ -127,7 +127,7 @@ def _datagram() -> socket.socket | None:
     if not HAS_UNIX:
         return None
     made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    made.setblocking(False)
+    made.setblocking(False)  # noqa: FBT003 - the socket module's own signature
     return made
 
 
@@ -155,7 +155,7 @@ class Watcher:
         self._sockets: dict[Bell, socket.socket | None] = {}
         self._versions: dict[Bell, int] = {}
         self._nudge_in, self._nudge_out = socket.socketpair()
-        self._nudge_in.setblocking(False)
+        self._nudge_in.setblocking(False)  # noqa: FBT003 - the socket module's own signature
         self._selector.register(self._nudge_in, selectors.EVENT_READ, None)
         self._thread = Thread(target=self._run, name="onceward-watcher", daemon=True)
         self._thread.start()

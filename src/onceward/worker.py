@@ -206,7 +206,7 @@ class Worker:
             self._call(ready, context)
         except (Exception, CancelledError) as error:  # noqa: BLE001 - every exception is a verdict about this message
             self._group.undo()
-            return verdict(error, ready, leased, self._db.now(), self._policy, self._rng)
+            return verdict(error, ready, leased, now=self._db.now(), policy=self._policy, rng=self._rng)
         finally:
             self._run_now = None
             context.close()

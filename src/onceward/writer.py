@@ -102,7 +102,7 @@ class Writer:
             host.effects, host.ids = tx.effects, tx.message_ids
             batch = self._turnstile.drain()
             for job in batch:
-                self._attempt(job, tx, nested=True)
+                self._serve(job, tx)
             self._commit(batch, host)
         finally:
             self._rollback()
@@ -191,10 +191,10 @@ class Writer:
             self._fail(batch, error)
             return
         for job in batch:
-            self._attempt(job, tx, nested=len(batch) > 1)
-            if job is not batch[0] and isinstance(job.error, KeyboardInterrupt):
-                self._turnstile.interrupt, job.error = job.error, None  # meant for this thread, not for the job's caller
-                self._attempt(job, tx, nested=True)
+            if job is batch[0]:
+                self._attempt(job, tx, nested=len(batch) > 1)
+            else:
+                self._serve(job, tx)
             if not tx.alive:
                 self._end()
                 self._fail(batch, job.error)
@@ -204,6 +204,13 @@ class Writer:
             self._fail(batch, None)
         else:
             self._commit(batch)
+
+    def _serve(self, job: Job[Any], tx: Tx) -> None:
+        """Do a neighbour's work; an interrupt meanwhile is meant for this thread, not for the neighbour."""
+        self._attempt(job, tx, nested=True)
+        if isinstance(job.error, KeyboardInterrupt):
+            self._turnstile.interrupt, job.error = job.error, None
+            self._attempt(job, tx, nested=True)
 
     def _attempt(self, job: Job[Any], tx: Tx, *, nested: bool) -> None:
         work = cast("Callable[[Tx], Any]", job.work)
@@ -317,4 +324,4 @@ class Writer:
 
 
 def _unknown(job: Job[Any], error: BaseException) -> OutcomeUnknown:
-    return OutcomeUnknown(f"COMMIT: {error}; ask resolve(id), or send again with the same id", tuple(job.ids))
+    return OutcomeUnknown(f"COMMIT: {str(error).partition(';')[0]}; ask resolve(id), or send again with the same id", tuple(job.ids))

@@ -66,7 +66,7 @@ def holder(box: Postbox) -> Iterator[Callable[[], None]]:
 
 def test_busy_after_the_deadline_means_nothing_was_written(opened: Open, box: Postbox, holder: Callable[[], None]) -> None:
     """While another process holds the file, every write gives up at its deadline and may simply be tried again."""
-    box._db.turn.timeout = 0.05
+    box._db.turn._turnstile.timeout = 0.05
 
     with pytest.raises(Busy):
         box.send("b", 1)
@@ -87,7 +87,7 @@ def test_waiting_behind_our_own_thread_ends_too(ledger: Postbox) -> None:
         except Busy as error:
             caught.append(error)
 
-    ledger._db.turn.timeout = 0.05
+    ledger._db.turn._turnstile.timeout = 0.05
     with ledger.begin() as tx:
         tx.execute("INSERT INTO t VALUES (1)")
         thread = Thread(target=send)

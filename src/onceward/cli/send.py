@@ -19,7 +19,7 @@ WHERE = Conversation()
 Body = Annotated[str, Parameter(allow_leading_hyphen=True)]
 
 
-def send(  # noqa: PLR0913 - each is an option of the command
+def send(
     to: str,
     body: Body = "null",
     /,

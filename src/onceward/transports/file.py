@@ -54,7 +54,8 @@ class FileTransport:
             raise Refused(str(error)) from error
         except OncewardError as error:
             self._forget(path)
-            raise Unreachable(f"{type(error).__name__}: {error}") from error
+            msg = f"{type(error).__name__}: {error}"
+            raise Unreachable(msg) from error
 
     def _accept_of(self, path: Path, agent: str) -> Accept:
         with self._lock:
