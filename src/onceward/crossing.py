@@ -148,10 +148,25 @@ class Crossing:
                 crosser.run()
             return
         try:
-            self._db.write(lambda tx: _run_each(tx, crossers))
+            if not self._db.write(lambda tx: self._all_well(tx, crossers)):
+                self._db.write(lambda tx: _run_each(tx, crossers))
         except BaseException as error:  # noqa: BLE001 - the commit they shared
             for crosser in crossers:
                 crosser.error = crosser.error or error
+
+    def _all_well(self, tx: Tx, crossers: list[_Crosser]) -> bool:
+        """Run all of them without a savepoint each; what fails undoes everything, to be run again one by one."""
+        tx.savepoint()
+        with self._db.turn.bare():
+            for crosser in crossers:
+                crosser.error = None
+                crosser.run()
+                if crosser.error is not None:
+                    tx.effects.clear()
+                    tx.undo()
+                    return False
+        tx.keep()
+        return True
 
     def close(self) -> None:
         """Serve what has crossed already, then nothing more."""

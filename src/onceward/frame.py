@@ -13,8 +13,8 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
-from pydantic_core import to_json
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic_core import from_json, to_json
 
 from onceward.clock import Millis, iso
 from onceward.errors import InvalidMessage
@@ -26,6 +26,7 @@ NORMAL: Final = 2
 EXTENSION: Final = re.compile(r"[a-z0-9]{1,20}")
 Text = Annotated[str, Field(min_length=1, max_length=256)]
 INT32: Final = 2**31
+NULLS: Final = re.compile(r'"[a-z0-9]{1,20}"\s*:\s*null')
 
 
 class Frame(BaseModel):
@@ -62,18 +63,12 @@ class Frame(BaseModel):
     data: JsonValue = None
     data_base64: str | None = None
 
-    @model_validator(mode="before")
-    @classmethod
-    def _null_is_unset(cls, values: Any) -> Any:
-        """CloudEvents: an attribute that is null is one that is not set."""
-        if isinstance(values, dict) and None in values.values():
-            return {name: value for name, value in values.items() if value is not None}
-        return values
-
     @model_validator(mode="after")
     def _attributes_are_legal(self) -> Self:
-        for name, value in (self.__pydantic_extra__ or {}).items():
-            check_extension(name, value)
+        extra = self.__pydantic_extra__
+        if extra:
+            for name, value in extra.items():
+                check_extension(name, value)
         if self.data_base64 is not None and self.data is not None:
             msg = "a frame carries data or data_base64, never both"
             raise ValueError(msg)
@@ -89,8 +84,10 @@ class Frame(BaseModel):
 
         """
         try:
+            if NULLS.search(text if isinstance(text, str) else text.decode()):
+                return cls.model_validate(_without_nulls(from_json(text)))
             return cls.model_validate_json(text)
-        except (ValidationError, RecursionError, UnicodeError) as error:
+        except (ValueError, RecursionError) as error:
             msg = f"not a frame: {error}"
             raise InvalidMessage(msg) from error
 
@@ -118,6 +115,13 @@ class Frame(BaseModel):
     def expires_at(self) -> Millis | None:
         """The moment from which nobody wants this message, in milliseconds; None is never."""
         return None if self.expirytime is None else round(self.expirytime.timestamp() * 1000)
+
+
+def _without_nulls(found: Any) -> Any:
+    """CloudEvents: an attribute that is null is one that is not set."""
+    if isinstance(found, dict):
+        return {name: value for name, value in found.items() if value is not None}
+    return found
 
 
 RESERVED_ATTRIBUTES: Final = frozenset(Frame.model_fields)

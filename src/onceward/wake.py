@@ -13,7 +13,7 @@ import selectors
 import socket
 import stat
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock, Thread
@@ -26,7 +26,7 @@ Side = Literal["out", "in"]
 """Which engines a ring is for: ``out`` the dispatcher, ``in`` workers and waiting readers."""
 
 HAS_UNIX: Final = hasattr(socket, "AF_UNIX")
-POKE: Final = b"!"
+POKE: Final[dict[Side, bytes]] = {"out": b"o", "in": b"i"}
 
 
 class Bell:
@@ -36,6 +36,9 @@ class Bell:
         self._listeners: dict[Side, tuple[Callable[[], None], ...]] = {"out": (), "in": ()}
         self._lock = Lock()
         self._folder = _folder(path)
+        if self._folder is not None:
+            with suppress(OSError):
+                self._folder.mkdir(mode=0o700, exist_ok=True)  # a look at what is there costs less than at what is not
         self._seen: tuple[int, tuple[str, ...]] = (0, ())
         self._own: str | None = None
         self._socket = _datagram()
@@ -46,12 +49,13 @@ class Bell:
         for tell in local:
             tell()
         if side == "in" or not local:
-            self._poke()
+            self._poke(side)
 
-    def ring_here(self) -> None:
-        """Tell everybody in this process."""
-        for tell in (*self._listeners["out"], *self._listeners["in"]):
-            tell()
+    def ring_here(self, sides: Iterable[Side] = ("out", "in")) -> None:
+        """Tell those of *sides* in this process."""
+        for side in sides:
+            for tell in self._listeners[side]:
+                tell()
 
     def listen(self, side: Side, tell: Callable[[], None], *, version: Callable[[], int], poll: float) -> Callable[[], None]:
         """Call *tell* whenever *side* may have something new; returns the call that ends it."""
@@ -99,12 +103,12 @@ class Bell:
         if self._socket is not None:
             self._socket.close()
 
-    def _poke(self) -> None:
+    def _poke(self, side: Side) -> None:
         if self._folder is None or self._socket is None:
             return
         for name in self._others():
             try:
-                self._socket.sendto(POKE, name)
+                self._socket.sendto(POKE[side], name)
             except (BlockingIOError, InterruptedError):
                 continue  # its queue is full: it will look anyway
             except OSError:
@@ -184,18 +188,16 @@ class Watcher:
 
     def _nudge(self) -> None:
         with suppress(BlockingIOError):
-            self._nudge_out.send(POKE)
+            self._nudge_out.send(b"!")
 
     def _run(self) -> None:
         while True:
             with self._lock:
                 poll = min((every for _, every in self._bells.values() if every > 0), default=None)
             for key, _ in self._selector.select(poll):
-                with suppress(OSError):
-                    while key.fileobj.recv(64):  # type: ignore[union-attr]  # only sockets are registered
-                        pass
+                heard = _heard(key.fileobj)  # type: ignore[arg-type]  # only sockets are registered
                 if key.data is not None:
-                    key.data.ring_here()
+                    key.data.ring_here(side for side in POKE if POKE[side] in heard)
             self._look()
 
     def _look(self) -> None:
@@ -207,6 +209,14 @@ class Watcher:
                 if self._versions.get(bell, number) != number:
                     bell.ring_here()
                 self._versions[bell] = number
+
+
+def _heard(bell: socket.socket) -> bytes:
+    found = b""
+    with suppress(OSError):
+        while said := bell.recv(64):
+            found += said[:1]
+    return found
 
 
 def _shorter(one: float, other: float) -> float:

@@ -29,6 +29,7 @@ class Writer:
     def __init__(self, store: Store, timeout: float) -> None:
         self._store, self._turnstile = store, Turnstile(timeout)
         self._owner = 0
+        self._bare = False
         self._tx: Tx | None = None
         self._host: Job[Any] | None = None
         self._hosts: dict[int, Callable[[], object]] = {}
@@ -49,6 +50,8 @@ class Writer:
 
         """
         if self.held:
+            if self._bare:
+                return work(cast("Tx", self._tx))
             with self._savepoint() as tx:
                 return work(tx)
         job = Job(work)
@@ -113,6 +116,15 @@ class Writer:
         """Undo what was written since ``begin`` and give the turn away."""
         self._rollback()
         self._turnstile.leave()
+
+    @contextmanager
+    def bare(self) -> Iterator[None]:
+        """Let work that joins run without savepoints: what fails takes the whole transaction with it."""
+        self._bare = True
+        try:
+            yield
+        finally:
+            self._bare = False
 
     @contextmanager
     def exclusive(self) -> Iterator[Handle]:

@@ -175,7 +175,6 @@ def test_settling_through_a_failed_sync_never_lies(
     assert [] == received.check()
 
 
-@pytest.mark.xfail(strict=True, reason="S-24b: the repeat finds nothing left to withdraw")
 def test_cancelling_through_a_failed_sync_never_lies(shaky: Postbox, disk: Flaky) -> None:
     """A withdrawal whose sync failed is not reported as impossible when it happened."""
     message_id = shaky.send("b", 1)
@@ -236,7 +235,6 @@ def test_settling_a_parcel_through_a_failed_sync_skips_no_number(opened: Open, d
     assert ({"sent"}, []) == ({box.resolve(each) for each in ids}, box.check())
 
 
-@pytest.mark.xfail(strict=True, reason="S-41: the text of the fault is quoted whole")
 def test_the_fault_names_no_certainty_that_it_does_not_have(shaky: Postbox, disk: Flaky) -> None:
     """An unknown outcome does not claim in the same breath that nothing was written."""
     disk.failing = 1

@@ -146,7 +146,7 @@ def test_many_threads_without_any_order(box: Postbox) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", [pytest.param("block", marks=pytest.mark.xfail(strict=True, reason="S-25b: commit() serves neighbours without it")), "write"]
+    "path", ["block", "write"]
 )
 def test_an_interrupt_reaches_the_thread_it_was_meant_for(box: Postbox, path: str) -> None:  # noqa: C901 - four parties
     """Ctrl-C while the main thread does a neighbour's work is raised in the main thread; the neighbour gets its result."""

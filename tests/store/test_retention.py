@@ -191,7 +191,6 @@ def test_a_peer_from_the_future_makes_nobody_else_stale(pair: Pair, opened: Open
     assert "sent" == other.resolve(message_id)
 
 
-@pytest.mark.xfail(strict=True, reason="S-43: R6 takes pruned marks for lost ones")
 def test_a_dead_letter_outlives_its_mark_without_alarm(pair: Pair) -> None:
     """The invariants know that marks of old dead letters are pruned."""
     pair.rejected()
@@ -200,7 +199,6 @@ def test_a_dead_letter_outlives_its_mark_without_alarm(pair: Pair) -> None:
     assert (1, 0, []) == (len(pair.receiver.dead_letters.list()), rows(pair.receiver, "processed_messages"), pair.receiver.check())
 
 
-@pytest.mark.xfail(strict=True, reason="S-43: R6 takes pruned marks for lost ones")
 def test_a_dead_letter_beside_an_old_mark_is_no_alarm(pair: Pair) -> None:
     """Marks that are kept for ever do not make pruned ones look lost."""
     pair.journey(message_id="mine")

@@ -169,7 +169,7 @@ def test_an_interrupt_in_a_block_undoes_it(ledger: Postbox) -> None:
 
 def test_closing_between_look_and_turn_is_noticed(box: Postbox) -> None:
     """A caller that saw the postbox open and comes to its turn after the closing is told so; the file stays closed."""
-    turn = box._db.turn
+    turn = box._db.turn._turnstile
     look = turn.check
 
     def late() -> None:
