@@ -111,7 +111,7 @@ class Database:
         if clock is not None:
             self.clock = clock
         if "busy_timeout" in given:
-            self._writer.be_patient(settings.busy_timeout)
+            self._writer.turnstile.be_patient(settings.busy_timeout)
         if "max_pending" in given:
             self.write(lambda tx: tx.run(identity.LIMIT, (settings.max_pending,)))
         if "durability" in given and settings.durability != self.durability:
@@ -256,7 +256,7 @@ class Database:
         if self._writer.held:
             with self._writer.transaction() as tx:
                 return tx.rows(sql, bindings)
-        self._writer.check()
+        self._writer.turnstile.check()
         with self._reading:
             self._read_patience.deadline = time.monotonic() + self._settings.busy_timeout
             if self._reader is None:
@@ -279,7 +279,7 @@ class Database:
 
     def checkpoint(self, *, truncate: bool) -> tuple[int, int]:
         """Move WAL pages into the file; return (pages in the WAL, pages moved), -1 where a reader was in the way."""
-        self._writer.check()
+        self._writer.turnstile.check()
         with self._reading:
             if self._reader is None:
                 return -1, -1
@@ -305,7 +305,7 @@ class Database:
             if self.users != 0:
                 return
             with suppress(StoreClosed):
-                self._writer.close()
+                self._writer.turnstile.close()
             for key in [key for key, known in registry.files.items() if known is self]:
                 del registry.files[key]
             self.bell.close()

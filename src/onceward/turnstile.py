@@ -67,6 +67,10 @@ class Turnstile:
         """How many wait for their turn."""
         return len(self._queue)
 
+    def be_patient(self, seconds: float) -> None:
+        """Let everybody wait at least *seconds* from now on."""
+        self.timeout = max(self.timeout, seconds)
+
     def close(self) -> None:
         """Let nobody in any more; waits for the one who is."""
         self.enter(Job(None))

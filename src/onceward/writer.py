@@ -27,7 +27,9 @@ class Writer:
     """The turnstile in front of one database's writing connection."""
 
     def __init__(self, store: Store, timeout: float) -> None:
-        self._store, self._turnstile = store, Turnstile(timeout)
+        self._store = store
+        self.turnstile = Turnstile(timeout)
+        """Who may write now, and who waits."""
         self._owner = 0
         self._bare = False
         self._tx: Tx | None = None
@@ -55,12 +57,12 @@ class Writer:
             with self._savepoint() as tx:
                 return work(tx)
         job = Job(work)
-        deadline = self._turnstile.enter(job)
+        deadline = self.turnstile.enter(job)
         if not job.done:
             try:
-                self._run([job, *self._turnstile.drain()], deadline)
+                self._run([job, *self.turnstile.drain()], deadline)
             finally:
-                self._turnstile.leave()
+                self.turnstile.leave()
         return job.outcome()
 
     @contextmanager
@@ -81,11 +83,11 @@ class Writer:
     def begin(self) -> Tx:
         """Take the turn and open a transaction; ``commit`` or ``rollback`` must follow, from any thread."""
         job: Job[Any] = Job(None)
-        deadline = self._turnstile.enter(job)
+        deadline = self.turnstile.enter(job)
         try:
             tx = self._begin(deadline)
         except BaseException:
-            self._turnstile.leave()
+            self.turnstile.leave()
             raise
         self._host = job
         return tx
@@ -103,19 +105,19 @@ class Writer:
             if not tx.alive:
                 raise StoreFault(ENDED)
             host.effects, host.ids = tx.effects, tx.message_ids
-            batch = self._turnstile.drain()
+            batch = self.turnstile.drain()
             for job in batch:
                 self._serve(job, tx)
             self._commit(batch, host)
         finally:
             self._rollback()
-            self._turnstile.leave()
+            self.turnstile.leave()
         host.outcome()
 
     def rollback(self) -> None:
         """Undo what was written since ``begin`` and give the turn away."""
         self._rollback()
-        self._turnstile.leave()
+        self.turnstile.leave()
 
     @contextmanager
     def bare(self) -> Iterator[None]:
@@ -129,11 +131,11 @@ class Writer:
     @contextmanager
     def exclusive(self) -> Iterator[Handle]:
         """Lend the connection outside of any transaction, for settings of its own."""
-        deadline = self._turnstile.enter(Job(None))
+        deadline = self.turnstile.enter(Job(None))
         try:
             yield self._store.handle(deadline)
         finally:
-            self._turnstile.leave()
+            self.turnstile.leave()
 
     def park(self) -> None:
         """Let no thread join the open transaction until somebody adopts it."""
@@ -155,23 +157,6 @@ class Writer:
     def adopt(self) -> None:
         """Make the calling thread the one whose work joins the open transaction."""
         self._owner = get_ident()
-
-    @property
-    def waiting(self) -> int:
-        """How many wait for their turn."""
-        return self._turnstile.waiting
-
-    def check(self) -> None:
-        """Raise ForkedProcess or StoreClosed where nothing may be done any more."""
-        self._turnstile.check()
-
-    def be_patient(self, seconds: float) -> None:
-        """Wait at least *seconds* for others from now on."""
-        self._turnstile.timeout = max(self._turnstile.timeout, seconds)
-
-    def close(self) -> None:
-        """Let nobody in any more; waits for the one who is."""
-        self._turnstile.close()
 
     # -- the transaction --------------------------------------------------------------------
 
@@ -221,7 +206,7 @@ class Writer:
         """Do a neighbour's work; an interrupt meanwhile is meant for this thread, not for the neighbour."""
         self._attempt(job, tx, nested=True)
         if isinstance(job.error, KeyboardInterrupt):
-            self._turnstile.interrupt, job.error = job.error, None
+            self.turnstile.interrupt, job.error = job.error, None
             self._attempt(job, tx, nested=True)
 
     def _attempt(self, job: Job[Any], tx: Tx, *, nested: bool) -> None:
@@ -260,7 +245,7 @@ class Writer:
             tx.commit()
         except BaseException as error:  # noqa: BLE001 - classified here
             if isinstance(error, KeyboardInterrupt):
-                self._turnstile.interrupt = error
+                self.turnstile.interrupt = error
                 if not tx.alive:
                     self._end()
                     return None, True
@@ -288,7 +273,7 @@ class Writer:
 
     def _repeat(self, job: Job[Any], first: BaseException, *, certain: bool) -> None:
         try:
-            tx = self._begin(time.monotonic() + self._turnstile.timeout)
+            tx = self._begin(time.monotonic() + self.turnstile.timeout)
         except BaseException as error:  # noqa: BLE001 - told to the caller
             job.error = error if certain else _unknown(job, first)
             return

@@ -305,7 +305,6 @@ def test_mail_that_failed_at_the_peer_is_pruned(world: World) -> None:
     assert 1 == shop.stats()["failed"]
 
 
-@pytest.mark.xfail(strict=True, reason="R6 takes a dead letter that outlived all marks for a violation")
 def test_a_dead_letter_may_outlive_its_mark(world: World) -> None:
     """A file whose marks were pruned while a dead letter is kept is in order."""
     shop, billing = world.wired("shop", noting([]))

@@ -29,7 +29,7 @@ def queue_of(box: Postbox, *works: Callable[[], object]) -> list[object]:
     with box.begin():
         for count, thread in enumerate(threads, 1):
             thread.start()
-            while box._db.turn.waiting < count:
+            while box._db.turn.turnstile.waiting < count:
                 pause.wait(0.001)
     for thread in threads:
         thread.join()
@@ -86,7 +86,7 @@ def test_neighbours_survive_a_block_that_is_rolled_back(box: Postbox) -> None:
         tx.send("b", "lost")
         for thread in threads:
             thread.start()
-        while box._db.turn.waiting < len(threads):
+        while box._db.turn.turnstile.waiting < len(threads):
             pause.wait(0.001)
         raise KeyError
     for thread in threads:
@@ -145,9 +145,7 @@ def test_many_threads_without_any_order(box: Postbox) -> None:
     assert (21, []) == (len(refused), box.check())
 
 
-@pytest.mark.parametrize(
-    "path", ["block", "write"]
-)
+@pytest.mark.parametrize("path", ["block", "write"])
 def test_an_interrupt_reaches_the_thread_it_was_meant_for(box: Postbox, path: str) -> None:  # noqa: C901 - four parties
     """Ctrl-C while the main thread does a neighbour's work is raised in the main thread; the neighbour gets its result."""
     outcome: list[object] = []
@@ -169,7 +167,7 @@ def test_an_interrupt_reaches_the_thread_it_was_meant_for(box: Postbox, path: st
             pass
 
     def neighbour() -> None:
-        while box._db.turn.waiting < 1:
+        while box._db.turn.turnstile.waiting < 1:
             pause.wait(0.001)
         queued = Thread(target=release)
         queued.start()
@@ -180,7 +178,7 @@ def test_an_interrupt_reaches_the_thread_it_was_meant_for(box: Postbox, path: st
         queued.join()
 
     def release() -> None:
-        while box._db.turn.waiting < 2:
+        while box._db.turn.turnstile.waiting < 2:
             pause.wait(0.001)
         go.set()
 

@@ -206,7 +206,7 @@ def test_another_threads_write_never_ends_in_our_rollback(ledger: Postbox) -> No
 def waits(box: Postbox, count: int) -> None:
     """Return once so many callers stand in the writer's queue."""
     pause = Event()
-    while box._db.turn.waiting < count:
+    while box._db.turn.turnstile.waiting < count:
         pause.wait(0.001)
 
 

@@ -42,7 +42,7 @@ def seen(box: Postbox) -> tuple[list[int], int]:
 def waits(box: Postbox, count: int) -> None:
     """Return once so many callers stand in the writer's queue."""
     pause = Event()
-    while box._db.turn.waiting < count:
+    while box._db.turn.turnstile.waiting < count:
         pause.wait(0.001)
 
 
@@ -66,7 +66,7 @@ def holder(box: Postbox) -> Iterator[Callable[[], None]]:
 
 def test_busy_after_the_deadline_means_nothing_was_written(opened: Open, box: Postbox, holder: Callable[[], None]) -> None:
     """While another process holds the file, every write gives up at its deadline and may simply be tried again."""
-    box._db.turn._turnstile.timeout = 0.05
+    box._db.turn.turnstile.timeout = 0.05
 
     with pytest.raises(Busy):
         box.send("b", 1)
@@ -87,7 +87,7 @@ def test_waiting_behind_our_own_thread_ends_too(ledger: Postbox) -> None:
         except Busy as error:
             caught.append(error)
 
-    ledger._db.turn._turnstile.timeout = 0.05
+    ledger._db.turn.turnstile.timeout = 0.05
     with ledger.begin() as tx:
         tx.execute("INSERT INTO t VALUES (1)")
         thread = Thread(target=send)
@@ -169,7 +169,7 @@ def test_an_interrupt_in_a_block_undoes_it(ledger: Postbox) -> None:
 
 def test_closing_between_look_and_turn_is_noticed(box: Postbox) -> None:
     """A caller that saw the postbox open and comes to its turn after the closing is told so; the file stays closed."""
-    turn = box._db.turn._turnstile
+    turn = box._db.turn.turnstile
     look = turn.check
 
     def late() -> None:

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from statistics import median
+from threading import Event as Flag
 from typing import Final
 
 from onceward import Agent, Postbox
 from onceward.bench import fill
-from onceward.bench.crew import until
+from onceward.bench.crew import LONGEST
 from onceward.bench.mail import Note
 from onceward.bench.measure import Goal, Result
 from onceward.bench.plan import Plan
@@ -87,15 +88,22 @@ def _packed(path: Path, frames: int) -> float:
 
 
 def _handled(path: Path, count: int) -> float:
-    """Return the microseconds that one message takes to be claimed, handled by nothing and settled."""
-    came: list[float] = []
+    """Return the microseconds that one message takes to be claimed, handled by nothing and settled; the rest stays."""
+    came, enough, stopped = list[float](), Flag(), Flag()
     agent = Agent("bob")
 
     @agent.on(Note)
     def note(body: Note) -> None:
         del body
         came.append(time.perf_counter())
+        if len(came) >= count:
+            enough.set()
+            stopped.wait()
 
-    with Postbox(path, agent=agent):
-        until(lambda: len(came) >= count)
-    return 1e6 * (came[count - 1] - came[0]) / (count - 1)
+    with Postbox(path, agent=agent) as box:
+        if not enough.wait(LONGEST):
+            msg = f"{count} messages were not handled: see health() of {path}"
+            raise TimeoutError(msg)
+        box.stop(0.0)
+        stopped.set()
+    return 1e6 * (came[-1] - came[0]) / (len(came) - 1)
