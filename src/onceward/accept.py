@@ -56,6 +56,10 @@ ENVELOPE_MAX: Final = 64 << 10
 TOO_LARGE: Final = "invalid: data: larger than max_body"
 
 
+Known = dict[str, tuple[str | None, str | None]]
+"""By message id: the state of its row and the outcome of its mark, where there is one."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Door:
     """Whose inbox it is and what it takes."""
@@ -100,11 +104,13 @@ def accept(tx: Tx, parcel: Parcel, door: Door, examined: list[Examined]) -> Kept
         bump(tx, forks=1)
         return Kept(_answer(door, "fork", where=where), moved=moved)
     [(horizon, waiting)] = tx.rows(LIMITS)
-    if verdict == "accepted" and waiting + len(parcel.frames) > door.max_inbox:
+    known = _known(tx, parcel)
+    new = len(parcel.frames) - len(known)
+    if verdict == "accepted" and new and waiting and waiting + new > door.max_inbox:
         return Kept(_answer(door, "busy"), moved=moved)
     judged = opening or verdict == "duplicate"
     # What this file never had a parcel from cannot have been pruned here: its frames are new, however old.
-    kept = _keep(tx, parcel, door, examined, horizon="" if first_contact else horizon, judge_all=judged)
+    kept = _keep(tx, parcel, door, examined, known=known, horizon="" if first_contact else horizon, judge_all=judged)
     kept.moved = moved
     kept.answer = _answer(door, verdict, kept.answer.receipts)
     if verdict == "accepted":
@@ -132,10 +138,9 @@ def _judge(tx: Tx, parcel: Parcel) -> tuple[Verdict, bool, tuple[str, int]]:
     return "fork", False, here
 
 
-def _keep(tx: Tx, parcel: Parcel, door: Door, examined: list[Examined], *, horizon: str, judge_all: bool) -> Kept:
+def _keep(tx: Tx, parcel: Parcel, door: Door, examined: list[Examined], *, known: Known, horizon: str, judge_all: bool) -> Kept:
     """Store what is new; a frame that may have come before is judged by its id and, unknown, by the horizon."""
     kept = Kept(_answer(door, "accepted"))
-    known = _known(tx, parcel)
     fresh: list[Examined] = []
     receipts: dict[str, Receipt] = {}
     for each in examined:
@@ -157,7 +162,7 @@ def _keep(tx: Tx, parcel: Parcel, door: Door, examined: list[Examined], *, horiz
     return kept
 
 
-def _known(tx: Tx, parcel: Parcel) -> dict[str, tuple[str | None, str | None]]:
+def _known(tx: Tx, parcel: Parcel) -> Known:
     rows = tx.rows(KNOWN, {"sender": parcel.sender, "ids": json.dumps([c.id for c in parcel.frames])})
     return {i: (state, outcome) for i, state, outcome in rows if state is not None or outcome is not None}
 

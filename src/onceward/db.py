@@ -238,12 +238,12 @@ class Database:
 
     def contribute(self, work: Callable[[Tx], T]) -> T:
         """Run a user's work: inside a handler it joins the handler's transaction, elsewhere it is as ``write``."""
-        self._writer.join_host()
+        self._writer.hosts.join()
         return self._writer.write(work)
 
     def transaction(self) -> AbstractContextManager[Tx]:
         """Open a transaction for a user's own statements; inside a handler it joins the handler's."""
-        self._writer.join_host()
+        self._writer.hosts.join()
         return self._writer.transaction()
 
     @property

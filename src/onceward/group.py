@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from threading import RLock
-from typing import Final
+from typing import Final, TypeVar
 
 from onceward import inbox, lanes
 from onceward.connect import ConstraintError, SQLError
@@ -24,6 +24,7 @@ from onceward.inbox import Ended, Leased
 from onceward.lifecycle import Settlement
 from onceward.tx import Tx
 
+T = TypeVar("T")
 FULL: Final = 256
 
 
@@ -57,18 +58,13 @@ class Group:
                 self._inside = True
             return tx
 
-    def aside(self, work: Callable[[Tx], object]) -> None:
+    def aside(self, work: Callable[[Tx], T]) -> T:
         """Write what is not the message's own; outside of its transaction where it has none open."""
         with self._lock:
             if self._inside:
-                work(self.enter())
-                return
+                return work(self.enter())
             self.commit()
-            self._db.turn.host(None)
-            try:
-                self._db.write(work)
-            finally:
-                self._db.turn.host(self.enter)
+            return self._db.write(work)
 
     def undo(self) -> None:
         """Undo what the handler that ran wrote; its neighbours keep theirs, unless the handler ended the transaction."""

@@ -182,7 +182,14 @@ def is_dead(owner: str) -> bool:
     here, parts = process_mark().split("."), mark.split(".")
     if not len(here) == len(parts) == MARK_PARTS or here[:2] != parts[:2]:
         return False
-    return process_mark(int(parts[2])) != mark
+    try:
+        os.kill(int(parts[2]), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    there = process_mark(int(parts[2]))
+    return there not in {"", mark}
 
 
 def boot_id() -> str:

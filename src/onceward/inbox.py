@@ -136,8 +136,8 @@ def settle(tx: Tx, ended: Sequence[Ended], rest: dict[int, list[int]]) -> None:
         _end(tx, seqs, outcome)
     for each in ended:
         match each.settlement:
-            case Again(error=error):
-                tx.run(TRIED, (each.leased.attempt, error[:500], each.leased.seq))
+            case Again(error=error, counted=counted):
+                tx.run(TRIED, (each.leased.attempt - (not counted), error[:500], each.leased.seq))
             case Dead(reason=reason, error=error):
                 _bury(tx, each.leased, reason, error)
     last = {e.leased.lane.lane_id: e for e in ended}

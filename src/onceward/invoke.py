@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -71,7 +71,7 @@ def verdict(
         case Drop():
             return Done("dropped")
         case Frozen():
-            return Again(now, "frozen: it goes on after thaw()")
+            return Again(now, "frozen: it goes on after thaw()", counted=False)
     text = str(error) if isinstance(error, Retry) else f"{type(error).__name__}: {error}"
     if _exhausted(policy, prepared.handler, leased.attempt):
         return Dead("max_retries_exceeded", text)
@@ -100,12 +100,21 @@ def _await(prepared: Prepared, context: Context, loop: asyncio.AbstractEventLoop
 
     window = AsyncContext(context, on_worker)
     args = (prepared.body, window) if prepared.handler.takes_context else (prepared.body,)
-    future = asyncio.run_coroutine_threadsafe(prepared.handler.call(*args), loop)
+    future = asyncio.run_coroutine_threadsafe(_ordinary(prepared.handler.call(*args)), loop)
     future.add_done_callback(lambda _: jobs.put(None))
     context.cancel = future.cancel
     while (job := jobs.get()) is not None:
         job()
     return future.result()
+
+
+async def _ordinary(handler: Awaitable[Any]) -> Any:
+    """Await a handler; its exit must not take the loop along, which others share."""
+    try:
+        return await handler
+    except (SystemExit, KeyboardInterrupt) as error:
+        msg = f"the handler raised {error!r}"
+        raise RuntimeError(msg) from error
 
 
 def _fulfil(done: Future[Any], work: Callable[[], Any]) -> None:

@@ -50,6 +50,8 @@ class Again:
 
     due_at: Millis
     error: str
+    counted: bool = True
+    """Whether the attempt counts against the budget."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,9 +103,12 @@ class Session:
 
         A reply that comes later than *timeout* seconds is kept as a late one.
         """
+        return self._db.contribute(self._requesting(to, body, timeout, options))
+
+    def _requesting(self, to: str, body: object, timeout: float | None, options: SendOptions) -> Callable[[Tx], Ticket]:
         options.setdefault("reply_to", self._db.agent)
         draft = self._sender.draft(self.name, to, body, options_of(options))
-        return self._db.contribute(lambda tx: self._sender.put_request(tx, draft, timeout))
+        return lambda tx: self._sender.put_request(tx, draft, timeout)
 
     def ask(self, to: str, body: object, *, reply: type[T], timeout: float = 30.0, **options: Unpack[SendOptions]) -> T:
         """
@@ -120,7 +123,8 @@ class Session:
         if self._db.turn.held:
             msg = "ask inside an open transaction would wait for a message that is not committed: ask outside of it"
             raise InvalidMessage(msg)
-        return self.result(self.request(to, body, timeout=timeout, **options), reply=reply, timeout=timeout)
+        ticket = self._db.turn.aside(self._requesting(to, body, timeout, options))
+        return self.result(ticket, reply=reply, timeout=timeout)
 
     def result(self, ticket: Ticket | str, *, reply: type[T], timeout: float = 0.0) -> T:
         """

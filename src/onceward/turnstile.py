@@ -10,11 +10,11 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
-from threading import Lock
+from threading import Lock, get_ident
 from typing import Any, Final, Generic, TypeVar, cast
 
 from onceward.errors import Busy, ForkedProcess, StoreClosed
-from onceward.tx import Tx
+from onceward.tx import Host, Tx
 
 T = TypeVar("T")
 GROUP_MAX: Final = 512
@@ -152,3 +152,28 @@ class Turnstile:
         interrupt, self.interrupt = self.interrupt, None
         if interrupt is not None:
             raise interrupt
+
+
+class Hosts:
+    """Which threads run a handler: what they contribute joins its transaction."""
+
+    def __init__(self) -> None:
+        self._by_thread: dict[int, Host] = {}
+
+    def invite(self, host: Host) -> None:
+        """Let what this thread contributes from now on join the transaction of *host*."""
+        self._by_thread[get_ident()] = host
+
+    def dismiss(self) -> None:
+        """End what ``invite`` began."""
+        self._by_thread.pop(get_ident(), None)
+
+    def mine(self) -> Host | None:
+        """Return the host of this thread, None where it runs no handler."""
+        return self._by_thread.get(get_ident())
+
+    def join(self) -> None:
+        """Enter the transaction of this thread's handler, if it runs one."""
+        host = self.mine()
+        if host is not None:
+            host.enter()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from onceward.clock import Millis
+
+T = TypeVar("T")
 
 
 class Handle(Protocol):
@@ -110,3 +112,15 @@ class Tx:
         if self.alive:
             self._handle.execute("ROLLBACK TO job")
             self._handle.execute("RELEASE job")
+
+
+class Host(Protocol):
+    """A running handler's transaction, as the writer sees it."""
+
+    def enter(self) -> Tx:
+        """Open or adopt the transaction."""
+        ...
+
+    def aside(self, work: Callable[[Tx], T]) -> T:
+        """Commit work that is not the handler's own."""
+        ...

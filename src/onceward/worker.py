@@ -213,13 +213,13 @@ class Worker:
         return Done()
 
     def _call(self, ready: Prepared, context: Context) -> None:
-        self._db.turn.host(self._group.enter)  # whatever the handler writes to its file commits with its mark
+        self._db.turn.hosts.invite(self._group)  # whatever the handler writes to its file commits with its mark
         try:
             answer = call(ready, context, self._loop)
             if answer is not None:
                 context.reply(answer)
         finally:
-            self._db.turn.host(None)
+            self._db.turn.hosts.dismiss()
 
     def _extend(self, leased: Leased, seconds: float) -> None:
         self._group.aside(lambda tx: lanes.prolong(tx, leased.lane, until=tx.now + round(1000 * seconds)))
@@ -250,18 +250,23 @@ class Worker:
                 continue
             if not self._held and self._stopping.is_set():
                 return
+            self._stop_late()
             with suppress(OncewardError):
                 due = time.monotonic() - beaten >= every
                 beaten = time.monotonic() if due else beaten
                 self._group.upkeep(self._prolong if due else None)
             time.sleep(TICK)
 
+    def _stop_late(self) -> None:
+        """Cancel a coroutine that runs for longer than it may; a thread cannot be stopped, it loses its lease."""
+        run = self._run_now
+        if run is not None and run.context.cancel is not None and time.monotonic() - run.started > run.limit:
+            run.context.cancel()
+
     def _prolong(self, tx: Tx) -> None:
         """Keep the leases of this round, unless its handler has run for longer than it may."""
         run = self._run_now
         if run is not None and time.monotonic() - run.started > run.limit:
-            if run.context.cancel is not None:
-                run.context.cancel()
             return
         for lane in list(self._held.values()):
             lanes.prolong(tx, lane, until=tx.now + round(1000 * self._settings.lease))

@@ -16,7 +16,7 @@ from threading import get_ident
 from typing import Any, Final, TypeVar, cast
 
 from onceward.errors import OutcomeUnknown, StoreError, StoreFault
-from onceward.turnstile import Job, Turnstile
+from onceward.turnstile import Hosts, Job, Turnstile
 from onceward.tx import Handle, Store, Tx
 
 T = TypeVar("T")
@@ -34,7 +34,8 @@ class Writer:
         self._bare = False
         self._tx: Tx | None = None
         self._host: Job[Any] | None = None
-        self._hosts: dict[int, Callable[[], object]] = {}
+        self.hosts = Hosts()
+        """Which threads run handlers, whose transactions their writes join."""
 
     @property
     def held(self) -> bool:
@@ -141,18 +142,10 @@ class Writer:
         """Let no thread join the open transaction until somebody adopts it."""
         self._owner = 0
 
-    def host(self, enter: Callable[[], object] | None) -> None:
-        """Let what this thread contributes from now on join the transaction that *enter* opens or adopts; None ends that."""
-        if enter is None:
-            self._hosts.pop(get_ident(), None)
-        else:
-            self._hosts[get_ident()] = enter
-
-    def join_host(self) -> None:
-        """Let this thread's next work join the transaction of the handler that it runs, if it runs one."""
-        enter = self._hosts.get(get_ident())
-        if enter is not None:
-            enter()
+    def aside(self, work: Callable[[Tx], T]) -> T:
+        """Run *work* and commit it at once, even inside a handler, which must not have touched the file yet."""
+        host = self.hosts.mine()
+        return self.write(work) if host is None else host.aside(work)
 
     def adopt(self) -> None:
         """Make the calling thread the one whose work joins the open transaction."""

@@ -103,11 +103,8 @@ def test_a_cancelled_coroutine_is_tried_again(world: World) -> None:
     assert ([1, 1], [1]) == (ran, effects(billing))
 
 
-STUCK = pytest.mark.xfail(strict=True, reason="the heartbeat looks at the runtime only outside of the transaction")
-
-
 @QUIET
-@pytest.mark.parametrize("touches", [False, pytest.param(True, marks=STUCK)])
+@pytest.mark.parametrize("touches", [False, True])
 def test_a_coroutine_beyond_its_runtime_is_stopped(world: World, touches: bool) -> None:
     """A coroutine that waits for ever is cancelled when its time is up, also inside its transaction; others go on."""
     agent, cancelled = Agent("billing"), Flag()
@@ -135,7 +132,6 @@ def test_a_coroutine_beyond_its_runtime_is_stopped(world: World, touches: bool) 
         assert [] == effects(billing)
 
 
-@pytest.mark.xfail(strict=True, reason="SystemExit ends the loop that all coroutines of the postbox run on")
 @QUIET
 @pytest.mark.parametrize("touches", [False, True])
 def test_a_coroutine_that_exits_does_not_hang_the_worker(world: World, touches: bool) -> None:

@@ -184,7 +184,6 @@ def test_asking_with_engines(world: World) -> None:
         assert [Answer(n=n + 1) for n in range(5)] == [shop.ask("oracle", Ask(n=n), reply=Answer, timeout=30) for n in range(5)]
 
 
-@pytest.mark.xfail(strict=True, reason="a request asked inside a handler leaves only when the handler has ended")
 def test_agents_that_ask_each_other_do_not_lock_up(world: World) -> None:
     """A handler may ask another agent while it runs, and even its asker."""
     one, two = Agent("one"), Agent("two")

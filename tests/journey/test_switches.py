@@ -74,7 +74,6 @@ def test_a_frozen_receiver_takes_in_and_handles_nothing(world: World) -> None:
     assert [1] == ran
 
 
-@pytest.mark.xfail(strict=True, reason="the dispatcher looks at the switch before a round, not between parcels")
 def test_freezing_stops_a_push_after_the_parcel_under_way(world: World) -> None:
     """A queue of many parcels is not emptied after the switch was thrown."""
     shop, _ = world.wired("shop", noting([]), parcel_frames=1)
@@ -107,7 +106,6 @@ def test_freezing_stops_a_worker_after_the_message_in_hand(world: World) -> None
     assert [0] == ran
 
 
-@pytest.mark.xfail(strict=True, reason="Frozen inside a handler counts as a failed attempt")
 def test_a_switch_thrown_inside_a_handler_costs_no_attempt(world: World) -> None:
     """A handler that cannot reply because of the switch is handled again after it, though it may run only once."""
     ran: list[int] = []
@@ -225,7 +223,6 @@ def test_a_full_inbox_is_busy_and_drains(world: World) -> None:
     assert list(range(8)) == ran
 
 
-@pytest.mark.xfail(strict=True, reason="a parcel larger than max_inbox is refused by an empty inbox too")
 def test_a_parcel_larger_than_the_inbox_gets_through(world: World) -> None:
     """A queue that is longer than the receiver's inbox arrives bit by bit, however large the sender's parcels are."""
     ran: list[int] = []
@@ -252,7 +249,6 @@ def test_the_receivers_limit_holds_for_every_writer(world: World) -> None:
     assert 3 == billing.stats()["inbox_pending"]
 
 
-@pytest.mark.xfail(strict=True, reason="known frames count against max_inbox")
 def test_questions_are_answered_by_a_full_inbox(world: World) -> None:
     """A receiver without room still says what it has."""
     billing = world.open("billing", max_inbox=2)
