@@ -38,8 +38,6 @@ GLANCE: Final = 1.0
 WAKE_ROWS: Final = 1000
 ASK_EVERY: Final = 1000
 
-FROZEN: Final = "SELECT frozen_at FROM identity"
-
 Route = Callable[[str, str | None], tuple[Transport, str]]
 """From a peer's name and registered url to the transport and the url; raises Unreachable where there is none."""
 
@@ -217,7 +215,7 @@ class Dispatcher:
         return now + round(1000 * (self._settings.deliver_timeout + self._settings.lease))
 
     def _pack(self, tx: Tx, held: Lease) -> Packed:
-        if disabled() or tx.rows(FROZEN)[0][0] is not None:
+        if disabled() or outbox.frozen(tx):
             peers.release(tx, held)
             return Packed(held, None)
         try:

@@ -59,7 +59,7 @@ def test_generated_files_are_up_to_date(pages: dict[str, str]) -> None:
 
 def test_nothing_generated_is_left_over(pages: dict[str, str]) -> None:
     """The reference holds no page that the script does not write any more."""
-    there = {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs" / "reference").iterdir()}
+    there = {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs" / "reference").iterdir() if path.stem != "benchmarks"}
 
     assert set() == there - set(pages)
 
@@ -155,7 +155,7 @@ def test_schema_and_model_judge_alike(frame: dict[str, Any], is_one: bool, valid
 
 def _is_frame(frame: dict[str, Any]) -> bool:
     try:
-        Frame.model_validate(frame)
+        Frame.parse(json.dumps(frame))
     except (ValidationError, onceward.errors.InvalidMessage):
         return False
     return True

@@ -187,7 +187,8 @@ class Harness:
         """
         page = self._box.history(recipient=to, limit=EVERYTHING)
         mine = [Frame.parse(past.frame) for past in reversed(page.messages) if past.box in {"out", "outbox"}]
-        return [_body(frame, model) for frame in mine]
+        home = {handler.call.__module__ for handler in self._agent.handlers}
+        return [_body(frame, model or _model(frame.type, home)) for frame in mine]
 
     def context(self, body: object = None, *, sender: str = "tester", session: str = DEFAULT_SESSION, attempt: int = 1) -> TrialContext:
         """Return a context to call a handler with: ``pay(InvoiceCreated(…), harness.context())``; see TrialContext."""
@@ -202,15 +203,15 @@ class Harness:
 
 
 def _body(frame: Frame, model: type | None) -> Any:
-    return decode(frame.data, frame.data_base64, model or _model(frame.type))
+    return decode(frame.data, frame.data_base64, model)
 
 
-def _model(type_name: str) -> type | None:
-    """Return the youngest message class of that wire name: a test that declares one anew means its own."""
+def _model(type_name: str, home: set[str]) -> type | None:
+    """Return the message class of that wire name: the handlers' own module's, else the youngest."""
     if type_name in UNDECLARED:
         return None
     found = [model for model in _family(Msg) if model.__message_type__ == type_name]
-    return found[-1] if found else None
+    return next((model for model in found if model.__module__ in home), found[-1] if found else None)
 
 
 def _family(model: type[Msg]) -> list[type[Msg]]:
