@@ -118,13 +118,14 @@ class Dispatcher:
     def _look(self) -> float | None:
         """Hand every peer that has mail to a carrier; return how long nothing will be due."""
         try:
-            for name in self._find():
+            names = self._find()
+            for name in names:
                 with self._lock:
                     if name in self._busy or self._pool is None or self._stopping.is_set():
                         continue
                     self._busy.add(name)
                 self._pool.submit(self._carry_safely, name)
-            return self._next_due()
+            return GLANCE if names else self._next_due()  # a carrier that is done rings by itself
         except StoreClosed:
             self._stopping.set()
             return 0.0

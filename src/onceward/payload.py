@@ -17,8 +17,10 @@ from onceward.names import plain_text
 JSON: Final = "application/json"
 TEXT: Final = "text/plain"
 BYTES: Final = "application/octet-stream"
-SHALLOW: Final = 400
-"""A text this short is neither too deep nor holds a number too long for any reader."""
+SHALLOW: Final = 190
+"""With so few brackets no text is too deep for any reader."""
+LONG: Final = 4000
+"""A text this short holds no number too long for any reader."""
 
 
 class Msg(BaseModel):
@@ -63,7 +65,7 @@ def encode(body: object) -> Payload:
         text = _json(body)
         if "NaN" in text or "Infinity" in text:
             json.loads(text, parse_constant=_refuse_constant)
-        if len(text) > SHALLOW:
+        if len(text) > LONG or (len(text) > SHALLOW and text.count("[") + text.count("{") > SHALLOW):
             from_json(f"[{text}]")  # the reader's own limits on depth and on the length of numbers
     except (PydanticSerializationError, ValueError, RecursionError) as error:
         msg = f"body of type {type(body).__name__} cannot be written as JSON: {error}"
