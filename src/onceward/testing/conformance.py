@@ -170,11 +170,12 @@ class TransportConformance:
 
     def test_a_full_inbox_takes_nothing(self, stream: Line) -> None:
         """A parcel beyond the far end's room is refused whole, never half, and may come again."""
-        frames = [forge(n, sender=NEAR, recipient=FAR) for n in range(MAX_INBOX + 1)]
+        first, *frames = [forge(n, sender=NEAR, recipient=FAR) for n in range(MAX_INBOX + 1)]
+        stream.transport.deliver(stream.url, parcel(1, [first]))
 
-        assert "busy" == stream.transport.deliver(stream.url, parcel(1, frames)).verdict
-        assert [] == stream.far.kept
-        assert "accepted" == stream.transport.deliver(stream.url, parcel(1, frames[:-1])).verdict
+        assert "busy" == stream.transport.deliver(stream.url, parcel(2, frames, previous=first.id)).verdict
+        assert 1 == len(stream.far.kept)
+        assert "accepted" == stream.transport.deliver(stream.url, parcel(2, frames[:-1], previous=first.id)).verdict
 
     def test_the_answer_names_the_durability(self, stream: Line) -> None:
         """The sender learns how durable the far end's commit is, or custody could end too early."""
