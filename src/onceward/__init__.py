@@ -1,9 +1,9 @@
 """Exactly-once mail between agents, in one SQLite file each."""
 
+import typing as _typing
+
 from onceward import errors
 from onceward.agent import Agent
-from onceward.aio import AsyncPostbox, AsyncSession
-from onceward.awaitable import AsyncMessage, AsyncTransaction
 from onceward.context import AsyncContext, Context
 from onceward.errors import Drop, OncewardError, OutcomeUnknown, Reject, Retry
 from onceward.frame import Frame
@@ -19,6 +19,10 @@ from onceward.tickets import Ticket
 from onceward.transaction import Transaction
 from onceward.transport import Features, Transport
 from onceward.views import Page
+
+if _typing.TYPE_CHECKING:
+    from onceward.aio import AsyncPostbox, AsyncSession
+    from onceward.awaitable import AsyncMessage, AsyncTransaction
 
 __all__ = [
     "Agent",
@@ -51,3 +55,20 @@ __all__ = [
     "Transport",
     "errors",
 ]
+
+_LAZY = {"AsyncPostbox": "aio", "AsyncSession": "aio", "AsyncMessage": "awaitable", "AsyncTransaction": "awaitable"}
+
+
+def __getattr__(name: str) -> _typing.Any:
+    """Load the awaitable half on first use: asyncio is the largest part of what importing the rest costs."""
+    if name not in _LAZY:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    from importlib import import_module  # noqa: PLC0415 - see above
+
+    return getattr(import_module(f"onceward.{_LAZY[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """List the public names, the lazy ones too."""
+    return [*__all__]

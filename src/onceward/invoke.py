@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onceward.agent import Agent, Handler
 from onceward.clock import Millis
@@ -20,7 +19,10 @@ from onceward.lifecycle import Again, Dead, Done, Settlement
 from onceward.payload import decode
 from onceward.policy import RetryPolicy
 
-Loop = Callable[[], asyncio.AbstractEventLoop]
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
+Loop = Callable[[], "AbstractEventLoop"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,9 @@ def call(prepared: Prepared, context: Context, loop: Loop) -> Any:
     return _await(prepared, context, loop())
 
 
-def _await(prepared: Prepared, context: Context, loop: asyncio.AbstractEventLoop) -> Any:
+def _await(prepared: Prepared, context: Context, loop: AbstractEventLoop) -> Any:
+    import asyncio  # noqa: PLC0415 - async handlers only
+
     jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
 
     async def on_worker(work: Callable[[], Any]) -> Any:

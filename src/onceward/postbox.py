@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Lock
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from onceward import health, invariants, outbox, trail, views
 from onceward.agent import Agent
@@ -22,6 +21,7 @@ from onceward.facade import DeadLetters, Peers
 from onceward.hooks import Hook, Hooks
 from onceward.ids import IdSource, new_id
 from onceward.janitor import Janitor
+from onceward.loop import start_loop
 from onceward.message import Message
 from onceward.names import DEFAULT_SESSION
 from onceward.parcel import Answer, Parcel
@@ -33,9 +33,11 @@ from onceward.settings import Settings
 from onceward.tickets import Ticket
 from onceward.transaction import Transaction
 from onceward.transport import Transport
-from onceward.transports.function import serve
 from onceward.transports.memory import MemoryListener
 from onceward.worker import Worker
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
 
 T = TypeVar("T")
 PUMP_MAX = 10_000
@@ -68,7 +70,7 @@ class Postbox:
         rng: random.Random | None = None,
         transports: Mapping[str, Transport] | None = None,
         vfs: str | None = None,
-        loop: asyncio.AbstractEventLoop | None = None,
+        loop: AbstractEventLoop | None = None,
         **overrides: Any,
     ) -> None:
         self._settings = Settings.load(settings, overrides)
@@ -123,11 +125,10 @@ class Postbox:
         for worker in self._workers:
             worker.start()
 
-    def _own_loop(self) -> asyncio.AbstractEventLoop:
+    def _own_loop(self) -> AbstractEventLoop:
         with self._lock:
             if self._loop is None:
-                self._loop, self._loop_is_ours = asyncio.new_event_loop(), True
-                Thread(target=serve, args=(self._loop,), name=f"onceward-loop-{self.agent}", daemon=True).start()
+                self._loop, self._loop_is_ours = start_loop(f"onceward-loop-{self.agent}"), True
             return self._loop
 
     @property

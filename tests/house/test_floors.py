@@ -19,7 +19,7 @@ FLOORS = {
         errors clock ids names payload frame parcel lifecycle events settings topics
     """,
     "F1 ground and contracts": """
-        guard registry connect tx turnstile writer identity db wake migrate transport policy hooks
+        guard registry connect tx turnstile writer identity db loop wake migrate transport policy hooks
     """,
     "F2 boxes and wings": """
         counters dead_letters receipts lanes peers tickets outbox inbox parcels accept trail views health retention invariants
@@ -91,7 +91,7 @@ IN_SIGHT = ("F0 words", "F1 ground and contracts")
 
 GUESTS = {
     "apsw": "connect db bench/ testing/",
-    "asyncio": "aio crossing invoke postbox transports/ bench/",
+    "asyncio": "aio crossing invoke loop postbox transports/ bench/",
     "cyclopts": "cli/",
     "hypothesis": "testing/",
     "pytest": "testing/",

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from threading import Lock, Thread
+from threading import Lock
 from typing import Any
 
 from onceward.errors import Unreachable
 from onceward.frame import Frame
+from onceward.loop import start_loop
 from onceward.parcel import Answer, Durability, Parcel, Receipt
 from onceward.transport import Features, refuse_damaged
 
@@ -61,8 +62,7 @@ class FunctionTransport:
     def _own_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                Thread(target=serve, args=(self._loop,), name="onceward-function", daemon=True).start()
+                self._loop = start_loop("onceward-function")
             return self._loop
 
     def close(self) -> None:
@@ -71,14 +71,6 @@ class FunctionTransport:
             loop, self._loop = self._loop, None
         if loop is not None:
             loop.call_soon_threadsafe(loop.stop)
-
-
-def serve(loop: asyncio.AbstractEventLoop) -> None:
-    """Run a loop until it is stopped, then close it."""
-    try:
-        loop.run_forever()
-    finally:
-        loop.close()
 
 
 def _receipts(said: Receipts, frames: list[Frame]) -> tuple[Receipt, ...]:
