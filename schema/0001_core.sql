@@ -8,7 +8,8 @@ CREATE TABLE identity (
     file_id     TEXT    NOT NULL,
     durability  TEXT    NOT NULL CHECK (durability IN ('safe', 'fast')),
     max_pending INTEGER NOT NULL,
-    horizon_id  TEXT    NOT NULL DEFAULT '',
+    max_inbox   INTEGER NOT NULL,
+    max_body    INTEGER NOT NULL,
     clock_at    INTEGER NOT NULL,
     frozen_at   INTEGER,
     opened      INTEGER NOT NULL DEFAULT 0,
@@ -111,6 +112,7 @@ CREATE TABLE streams (
     epoch      TEXT    NOT NULL,
     number     INTEGER NOT NULL,
     last_id    TEXT    NOT NULL,
+    horizon_id TEXT    NOT NULL DEFAULT '',
     updated_at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 

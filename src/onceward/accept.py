@@ -17,7 +17,7 @@ from onceward.payload import encode
 from onceward.transport import refuse_damaged
 from onceward.tx import Tx
 
-STREAM: Final = "SELECT epoch, number, last_id FROM streams WHERE sender = ?"
+STREAM: Final = "SELECT epoch, number, last_id, horizon_id FROM streams WHERE sender = ?"
 KEEP_STREAM: Final = """
 INSERT INTO streams (sender, epoch, number, last_id, updated_at) VALUES (?, ?, ?, ?, ?)
 ON CONFLICT (sender) DO UPDATE
@@ -36,8 +36,7 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (sender, id) DO NOTHING
 """
 LIMITS: Final = """
-SELECT (SELECT horizon_id FROM identity),
-       coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'inbox'), 0) - (SELECT value FROM counters WHERE name = 'ended')
+SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'inbox'), 0) - (SELECT value FROM counters WHERE name = 'ended')
 """
 AWAITED: Final = """
 SELECT id FROM tickets WHERE state IN ('open', 'failed') AND recipient = ? AND id IN (SELECT value FROM json_each(?))
@@ -50,7 +49,7 @@ MARK: Final = """
 INSERT INTO processed_messages (sender, message_id, session, outcome, processed_at) VALUES (?, ?, ?, 'processed', ?)
 ON CONFLICT DO NOTHING
 """
-MINTED: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7")
+MINTED: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 """Ids that sort by time; marks of others are never pruned, so they need no horizon."""
 ENVELOPE_MAX: Final = 64 << 10
 TOO_LARGE: Final = "invalid: data: larger than max_body"
@@ -98,19 +97,16 @@ def accept(tx: Tx, parcel: Parcel, door: Door, examined: list[Examined]) -> Kept
     moved = outbox.settle(tx, parcel.sender, told, ask_at=tx.now, stored_ends=False)
     if not parcel.frames:
         return Kept(_answer(door, "accepted"), moved=moved)
-    verdict, opening, where = _judge(tx, parcel)
-    first_contact = not where[0]
+    verdict, judge_all, where, horizon = _judge(tx, parcel)
     if verdict == "fork":
         bump(tx, forks=1)
         return Kept(_answer(door, "fork", where=where), moved=moved)
-    [(horizon, waiting)] = tx.rows(LIMITS)
+    [(waiting,)] = tx.rows(LIMITS)
     known = _known(tx, parcel)
     new = len(parcel.frames) - len(known)
     if verdict == "accepted" and new and waiting and waiting + new > door.max_inbox:
         return Kept(_answer(door, "busy"), moved=moved)
-    judged = opening or verdict == "duplicate"
-    # What this file never had a parcel from cannot have been pruned here: its frames are new, however old.
-    kept = _keep(tx, parcel, door, examined, known=known, horizon="" if first_contact else horizon, judge_all=judged)
+    kept = _keep(tx, parcel, door, examined, known=known, horizon=horizon, judge_all=judge_all)
     kept.moved = moved
     kept.answer = _answer(door, verdict, kept.answer.receipts)
     if verdict == "accepted":
@@ -123,19 +119,19 @@ def _answer(door: Door, verdict: Verdict, receipts: tuple[Receipt, ...] = (), wh
     return Answer(verdict=verdict, receipts=receipts, durability=door.durability, epoch=where[0], number=where[1])
 
 
-def _judge(tx: Tx, parcel: Parcel) -> tuple[Verdict, bool, tuple[str, int]]:
-    """Return the verdict, whether the parcel opens an epoch, and where the stream stands."""
+def _judge(tx: Tx, parcel: Parcel) -> tuple[Verdict, bool, tuple[str, int], str]:
+    """Return the verdict, whether every frame is to be judged by its id, where the stream stands, and its horizon."""
     found = tx.rows(STREAM, (parcel.sender,))
-    epoch, number, last_id = found[0] if found else ("", 0, "")
+    epoch, number, last_id, horizon = found[0] if found else ("", 0, "", "")
     here = (str(epoch), int(number))
     if parcel.epoch == epoch:
         if parcel.number == number + 1 and parcel.previous == last_id:
-            return "accepted", False, here
+            return "accepted", False, here, horizon
         if parcel.number == number and parcel.last_id == last_id:
-            return "duplicate", False, here
+            return "duplicate", True, here, horizon
     elif parcel.number == 1 and parcel.previous == "":
-        return "accepted", True, here
-    return "fork", False, here
+        return "accepted", True, here, horizon
+    return "fork", False, here, horizon
 
 
 def _keep(tx: Tx, parcel: Parcel, door: Door, examined: list[Examined], *, known: Known, horizon: str, judge_all: bool) -> Kept:
@@ -218,7 +214,7 @@ def _examine(carried: Carried, parcel: Parcel, door: Door) -> Examined:
 
 def _refusal(examined: Examined, horizon: str | None, now: Millis) -> str:
     """Return why a frame is refused for good, empty if it is not."""
-    if horizon is not None and MINTED.match(examined.carried.id) and examined.carried.id <= horizon:
+    if horizon is not None and MINTED.fullmatch(examined.carried.id) and examined.carried.id <= horizon:
         return "stale: its mark may have been pruned, so it cannot be told from a duplicate"
     if examined.frame is not None and examined.frame.expires_at is not None and examined.frame.expires_at <= now:
         return "expired: its time to live ran out on the way"

@@ -41,7 +41,7 @@ class Database:
         self._settings, self._wanted = settings, agent
         self._pid, self._floor, self.users = os.getpid(), 0, 0
         self.committing = False
-        self.agent, self.file_id = agent or "", ""
+        self.agent, self.file_id, self.max_inbox, self.max_body = agent or "", "", settings.max_inbox, settings.max_body
         self.durability: Durability = settings.durability
         self._patience = Patience(random.Random())  # noqa: S311 - jitter, not a secret
         self._read_patience = Patience(random.Random())  # noqa: S311
@@ -112,8 +112,8 @@ class Database:
             self.clock = clock
         if "busy_timeout" in given:
             self._writer.turnstile.be_patient(settings.busy_timeout)
-        if "max_pending" in given:
-            self.write(lambda tx: tx.run(identity.LIMIT, (settings.max_pending,)))
+        if given & {"max_pending", "max_inbox", "max_body"}:
+            [(self.max_inbox, self.max_body)] = self.write(lambda tx: tx.rows(identity.LIMITS, identity.limits(settings)))
         if "durability" in given and settings.durability != self.durability:
             self.durability = settings.durability
             self.write(lambda tx: tx.run(identity.LEVEL, (settings.durability,)))
@@ -187,6 +187,7 @@ class Database:
             msg = f"{self.path} was replaced by another file while it was open: close, look, and open again"
             raise StoreCorrupt(msg)
         self.agent, self.file_id, self.durability, self._floor = found.agent, found.file_id, found.durability, found.clock_at
+        self.max_inbox, self.max_body = found.max_inbox, found.max_body
 
     def refuse_other(self, agent: str | None) -> None:
         """Raise WrongAgent unless the file is the wanted agent's."""
@@ -270,8 +271,7 @@ class Database:
 
     def version(self) -> int:
         """Return a number that changes whenever somebody else committed."""
-        [(number,)] = self.read("PRAGMA data_version")
-        return int(number)
+        return int(self.read("PRAGMA data_version")[0][0])
 
     def tick(self) -> None:
         """Store how far the clock has come, so that it never runs backwards across restarts."""

@@ -18,15 +18,15 @@ EXISTS: Final = (
 )
 IDENTITY: Final = "SELECT agent, file_id, durability, boot_id FROM identity"
 BORN: Final = """
-INSERT INTO identity (one, agent, file_id, durability, max_pending, clock_at, opened_at, created_at)
-VALUES (1, ?1, ?2, ?3, ?4, ?5, ?5, ?5)
+INSERT INTO identity (one, agent, file_id, durability, max_pending, max_inbox, max_body, clock_at, opened_at, created_at)
+VALUES (1, ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7, ?7)
 """
 # The open barrier: one durable commit before anything that was read is acted upon.
 BARRIER: Final = """
 UPDATE identity
    SET opened = opened + 1, opened_at = ?1, clock_at = max(clock_at, ?1), boot_id = ?2, durability = ?3,
-       max_pending = coalesce(?4, max_pending)
-RETURNING clock_at
+       max_pending = coalesce(?4, max_pending), max_inbox = coalesce(?5, max_inbox), max_body = coalesce(?6, max_body)
+RETURNING clock_at, max_inbox, max_body
 """
 # A 'fast' file that lived through a reboot may have lost its tail: what it sent since is to be judged by id.
 RENEW_ALL: Final = """
@@ -34,7 +34,11 @@ UPDATE peers
    SET epoch = lower(hex(randomblob(16))), generation = generation + 1, number = 0, last_id = '', parcel = NULL,
        again_seq = coalesce((SELECT max(seq) FROM outbox), 0)
 """
-LIMIT: Final = "UPDATE identity SET max_pending = ?"
+LIMITS: Final = """
+UPDATE identity
+   SET max_pending = coalesce(?, max_pending), max_inbox = coalesce(?, max_inbox), max_body = coalesce(?, max_body)
+RETURNING max_inbox, max_body
+"""
 LEVEL: Final = "UPDATE identity SET durability = ?"
 TICK: Final = "UPDATE identity SET clock_at = max(clock_at, ?)"
 
@@ -47,6 +51,8 @@ class Identity:
     file_id: str
     durability: Durability
     clock_at: Millis
+    max_inbox: int
+    max_body: int
 
 
 def look(tx: Tx, wanted: str | None) -> None:
@@ -77,7 +83,8 @@ def identify(tx: Tx, wanted: str | None, settings: Settings) -> Identity:
     """Name a new file, recognise an old one, and write the open barrier."""
     found = tx.rows(IDENTITY)
     if not found:
-        tx.run(BORN, (wanted, new_token(), settings.durability, settings.max_pending, tx.now))
+        limits_now = (settings.max_pending, settings.max_inbox, settings.max_body)
+        tx.run(BORN, (wanted, new_token(), settings.durability, *limits_now, tx.now))
         found = tx.rows(IDENTITY)
     [(agent, file_id, stored, boot)] = found
     if wanted is not None:
@@ -87,6 +94,11 @@ def identify(tx: Tx, wanted: str | None, settings: Settings) -> Identity:
     now_boot = guard.boot_id()
     if stored == "fast" and boot not in {"", now_boot}:
         tx.run(RENEW_ALL)
-    limit = settings.max_pending if "max_pending" in given else None
-    [(clock_at,)] = tx.rows(BARRIER, (tx.now, now_boot, durability, limit))
-    return Identity(agent, file_id, durability, clock_at)
+    [(clock_at, max_inbox, max_body)] = tx.rows(BARRIER, (tx.now, now_boot, durability, *limits(settings)))
+    return Identity(agent, file_id, durability, clock_at, max_inbox, max_body)
+
+
+def limits(settings: Settings) -> tuple[int | None, ...]:
+    """Return the limits that were set on purpose, None for those that the file knows better."""
+    given = settings.model_fields_set
+    return tuple(getattr(settings, name) if name in given else None for name in ("max_pending", "max_inbox", "max_body"))

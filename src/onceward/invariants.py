@@ -55,7 +55,7 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
         SELECT b.id FROM inbox AS b
           LEFT JOIN processed_messages AS p ON p.sender = b.sender AND p.message_id = b.id AND p.consumer = ''
          WHERE b.state IN ('processed', 'dropped', 'expired') AND p.seq IS NULL
-           AND b.id > (SELECT horizon_id FROM identity)
+           AND b.id > coalesce((SELECT horizon_id FROM streams WHERE sender = b.sender), '')
         """,
     ),
     "R2": (
@@ -93,7 +93,7 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
         SELECT d.id FROM dead_letters AS d
           LEFT JOIN processed_messages AS p ON p.sender = d.peer AND p.message_id = d.id
          WHERE d.origin = 'inbox' AND p.seq IS NULL
-           AND d.id > (SELECT horizon_id FROM identity)
+           AND d.id > coalesce((SELECT horizon_id FROM streams WHERE sender = d.peer), '')
         """,
     ),
     "R7": (

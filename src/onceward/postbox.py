@@ -244,6 +244,7 @@ class Postbox:
     def freeze(self) -> None:
         """Stop sending, pushing and handling in all processes, durably; nothing is lost, no budget is spent."""
         self._db.contribute(health.freeze)
+        self._db.bell.ring("in")
 
     def thaw(self) -> None:
         """Go on where ``freeze`` stopped."""

@@ -18,12 +18,18 @@ class Receiver:
     def __init__(self, db: Database, *, settings: Settings, hooks: Hooks | None = None) -> None:
         self._db, self._hooks = db, Hooks() if hooks is None else hooks
         self._teller = Teller(self._hooks, db.agent)
-        self._door = Door(
+        self._accept_weaker = settings.accept_weaker
+
+    @property
+    def _door(self) -> Door:
+        """Whose inbox it is and what it takes: the file's own limits hold, whoever writes into it."""
+        db = self._db
+        return Door(
             agent=db.agent,
             durability=db.durability,
-            max_body=settings.max_body,
-            max_inbox=settings.max_inbox,
-            accept_weaker=settings.accept_weaker,
+            max_body=db.max_body,
+            max_inbox=db.max_inbox,
+            accept_weaker=self._accept_weaker,
         )
 
     def accept(self, parcel: Parcel) -> Answer:
@@ -34,11 +40,12 @@ class Receiver:
             StoreError: the file failed; nothing was kept, the same parcel may come again.
 
         """
-        examined = examine(parcel, self._door)
-        return self._db.write(lambda tx: self._accept(tx, parcel, examined)).answer
+        door = self._door
+        examined = examine(parcel, door)
+        return self._db.write(lambda tx: self._accept(tx, parcel, door, examined)).answer
 
-    def _accept(self, tx: Tx, parcel: Parcel, examined: list[Examined]) -> Kept:
-        kept = accept(tx, parcel, self._door, examined)
+    def _accept(self, tx: Tx, parcel: Parcel, door: Door, examined: list[Examined]) -> Kept:
+        kept = accept(tx, parcel, door, examined)
         self._teller.moved(tx, parcel.sender, kept.moved)
         self._tell(tx, parcel.sender, kept)
         if kept.received or kept.moved.acked or kept.moved.failed:

@@ -18,14 +18,18 @@ SELECT seq, state <> 'pending' AND ended_at < :before FROM inbox
 """
 DROP_OUT: Final = "DELETE FROM outbox WHERE seq = ?"
 DROP_IN: Final = "DELETE FROM inbox WHERE seq = ?"
-# Only ids that sort by time move the horizon and lose their marks; marks of ids that users chose are kept for ever.
-OLD_MARKS: Final = """
-SELECT seq, message_id FROM processed_messages
- WHERE processed_at < :before AND message_id GLOB '????????-????-7???-????-????????????'
+# Only ids that sort by time move their sender's horizon and lose their marks; marks of ids that users chose are kept for ever.
+HEX: Final = "[0-9a-f]"
+MINTED: Final = "-".join((HEX * 8, HEX * 4, "7" + HEX * 3, "[89ab]" + HEX * 3, HEX * 12))
+OLD_MARKS: Final = f"""
+SELECT seq, sender, message_id FROM processed_messages
+ WHERE processed_at < :before AND message_id GLOB '{MINTED}'
  ORDER BY seq LIMIT :limit
 """
 HORIZON: Final = f"""
-UPDATE identity SET horizon_id = max(horizon_id, coalesce((SELECT max(message_id) FROM ({OLD_MARKS})), ''))
+UPDATE streams
+   SET horizon_id = max(horizon_id, (SELECT max(m.message_id) FROM ({OLD_MARKS}) AS m WHERE m.sender = streams.sender))
+ WHERE sender IN (SELECT sender FROM ({OLD_MARKS}))
 """
 MARKS: Final = f"DELETE FROM processed_messages WHERE seq IN (SELECT seq FROM ({OLD_MARKS}))"
 TICKETS: Final = """

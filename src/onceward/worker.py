@@ -160,7 +160,10 @@ class Worker:
         untouched = list(claimed)
         try:
             while untouched and not self._stopping.is_set() and not self._group.lost:
-                self._handle_lane(untouched.pop(0))
+                left = self._handle_lane(untouched.pop(0))
+                if left:
+                    untouched.insert(0, left)
+                    break
         except BaseException:
             self._group.abandon()
             raise
@@ -179,19 +182,28 @@ class Worker:
             with suppress(OncewardError):
                 self._db.write(work)
 
-    def _handle_lane(self, messages: list[Leased]) -> None:
+    def _handle_lane(self, messages: list[Leased]) -> list[Leased]:
+        """Handle a lane's messages in order; return those that the kill-switch leaves for later."""
         now = self._db.now()
         prepared = [prepare(self._agent, leased, now, self._policy) for leased in messages]  # before any lock is held
         for index, (leased, ready) in enumerate(zip(messages, prepared, strict=True)):
+            if (self._flag.is_set() or not self._threads) and self._switched_off():
+                return messages[index:]
             settlement = self._handle(leased, ready)
             if self._group.lost:
-                return
+                break
             rest = len(messages) if self._stopping.is_set() else index + 1
             self._group.end(leased, settlement, rest=(messages, rest), events=self._events(leased, settlement))
             if self._group.due:
                 self._group.commit()
             if isinstance(settlement, Again) or self._group.lost or self._stopping.is_set():
-                return
+                break
+        return []
+
+    def _switched_off(self) -> bool:
+        """Look at the switch; somebody rang, and it may have been who threw it."""
+        self._flag.clear()
+        return disabled() or self._db.read(lanes.AGENDA)[0][0] is not None
 
     def _handle(self, leased: Leased, ready: Prepared | Settlement) -> Settlement:
         if leased.expires_at is not None and leased.expires_at <= self._db.now():

@@ -85,7 +85,6 @@ def test_freezing_stops_a_push_after_the_parcel_under_way(world: World) -> None:
     assert 1 == len(world.wire.pushed)
 
 
-@pytest.mark.xfail(strict=True, reason="the worker looks at the switch before a claim, not between messages")
 def test_freezing_stops_a_worker_after_the_message_in_hand(world: World) -> None:
     """Messages that were claimed together are given back when the switch is thrown."""
     ran: list[int] = []
@@ -236,7 +235,6 @@ def test_a_parcel_larger_than_the_inbox_gets_through(world: World) -> None:
     assert list(range(8)) == ran
 
 
-@pytest.mark.xfail(strict=True, reason="deliveries by file use the limits of the sender")
 def test_the_receivers_limit_holds_for_every_writer(world: World) -> None:
     """A sender that writes into the file of an agent that is not running keeps to that agent's limit."""
     world.open("billing", max_inbox=3)

@@ -121,7 +121,7 @@ def test_illegal_moves_fail_in_other_programs_too(opened: Callable[..., Postbox]
         "UPDATE inbox SET sender = 'x'", "UPDATE inbox SET rowid = 99", "DELETE FROM inbox", "UPDATE inbox SET ended_at = 1",
         "UPDATE lanes SET owner = 'x'", "UPDATE lanes SET claimed = '[1]'", "UPDATE peers SET owner = 'x'", "UPDATE peers SET parcel = 'x'",
         "UPDATE peers SET breaker = 'broken'",
-        "INSERT INTO identity SELECT 2, agent, file_id, durability, 1, '', 1, NULL, 1, 1, '', 1 FROM identity",
+        "INSERT INTO identity SELECT 2, agent, file_id, durability, 1, 1, 1, 1, NULL, 1, 1, '', 1 FROM identity",
         "UPDATE identity SET durability = 'none'",
     ],
 )  # fmt: skip
