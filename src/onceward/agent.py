@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal, ParamSpec, Self, TypeVar, get_type_hints
 
@@ -131,4 +131,3 @@ def type_names(wanted: Any) -> tuple[str, ...] | None:
 
 
 PLAIN: dict[Any, tuple[str, ...]] = {dict: ("json",), list: ("json",), str: ("text",), bytes: ("bytes",)}
-Returned = Awaitable[Any] | Any

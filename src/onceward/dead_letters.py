@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable
 from typing import Any, Final
 
+from onceward import lanes
 from onceward.clock import Millis
 from onceward.counters import bump
 from onceward.errors import InvalidMessage
@@ -38,19 +39,12 @@ REVIVE_OUT: Final = """
 INSERT INTO outbox (id, recipient, session, lane, type, topic, rank, parcel, key, frame, digest, created_at)
 SELECT id, peer, session, lane, type, topic, rank, 0, key, frame, digest, created_at FROM dead_letters WHERE seq = ?
 """
-REVIVE_LANE: Final = """
-INSERT INTO lanes (sender, name, rank, session) VALUES (?, ?, ?, ?)
-ON CONFLICT (sender, name, rank) DO UPDATE SET session = excluded.session
-RETURNING lane_id
-"""
 REVIVE_IN: Final = """
 INSERT INTO inbox (sender, id, lane_id, session, type, topic, rank, frame, digest, received_at)
 SELECT peer, id, ?, session, type, topic, rank, frame, digest, created_at FROM dead_letters WHERE seq = ?
-RETURNING seq
 """
 REOPEN: Final = "UPDATE tickets SET state = 'open', reason = NULL, ended_at = NULL WHERE id = ? AND state = 'failed'"
 UNMARK: Final = "DELETE FROM processed_messages WHERE sender = ? AND message_id = ? AND outcome = 'dead'"
-HEAD: Final = "UPDATE lanes SET head = ? WHERE lane_id = ? AND head IS NULL"
 DROP: Final = "DELETE FROM dead_letters WHERE seq = ?"
 DISCARD: Final = "DELETE FROM dead_letters WHERE id = ?"
 PURGE: Final = "DELETE FROM dead_letters WHERE dead_at < ?"
@@ -100,10 +94,11 @@ def replay(tx: Tx, message_id: str) -> str:
 
 
 def _revive_in(tx: Tx, seq: int, message_id: str, lane: tuple[Any, ...]) -> None:
-    tx.run(UNMARK, (lane[0], message_id))
-    [(lane_id,)] = tx.rows(REVIVE_LANE, lane)
-    [(new_seq,)] = tx.rows(REVIVE_IN, (lane_id, seq))
-    tx.run(HEAD, (new_seq, lane_id))
+    peer, name, rank, session = lane
+    tx.run(UNMARK, (peer, message_id))
+    lane_id = lanes.open_lane(tx, peer, name, rank, session=session)
+    tx.rows(REVIVE_IN, (lane_id, seq))
+    lanes.wake_heads(tx, [lane_id])
 
 
 def discard(tx: Tx, message_id: str) -> bool:

@@ -10,10 +10,8 @@ from onceward.agent import type_names
 from onceward.context import reply_options
 from onceward.db import Database
 from onceward.errors import InvalidMessage, LeaseLost
-from onceward.events import DeadLettered, Event, Processed, Retried
 from onceward.frame import Frame
 from onceward.hooks import Hooks
-from onceward.ids import new_token
 from onceward.inbox import Ended, Leased, Wanted
 from onceward.lifecycle import Again, Dead, Done, Settlement
 from onceward.message import Message
@@ -21,6 +19,7 @@ from onceward.payload import decode
 from onceward.policy import RetryPolicy, retry_policy
 from onceward.sender import Sender
 from onceward.settings import Settings, disabled
+from onceward.teller import ending
 from onceward.tx import Tx
 
 
@@ -39,7 +38,7 @@ class Desk:
     ) -> None:
         self._db, self._settings, self._sender, self._hooks, self._rng = db, settings, sender, hooks, rng
         self._policy = policy or retry_policy(settings, retries=settings.handler_retries)
-        self._owner = f"{guard.process_mark()}/{new_token()}"
+        self._owner = guard.owner_name()
 
     def take(self, wanted: Any, session: str | None) -> Message[Any] | None:
         """
@@ -91,20 +90,10 @@ class Desk:
     def _settle(self, tx: Tx, leased: Leased, settlement: Settlement) -> Tx:
         inbox.settle(tx, [Ended(leased, settlement)], {})
         tx.after(lambda: self._db.bell.ring("out"))
-        event = self._event(leased, settlement, tx.now)
+        event = ending(leased, settlement, agent=self._db.agent, at=tx.now)
         if self._hooks.wanted(type(event)):
             tx.after(lambda: self._hooks.tell([event]))
         return tx
-
-    def _event(self, leased: Leased, settlement: Settlement, at: int) -> Event:
-        named: dict[str, Any] = {"agent": self._db.agent, "at": at, "message_id": leased.id, "peer": leased.sender}
-        match settlement:
-            case Done(outcome=outcome):
-                return Processed(**named, outcome=outcome)
-            case Dead(reason=reason, error=error):
-                return DeadLettered(**named, reason=reason, error=error)
-            case Again(due_at=due_at, error=error):
-                return Retried(**named, attempt=leased.attempt, error=error, due_at=due_at)
 
     # -- message.Desk -----------------------------------------------------------------------
 

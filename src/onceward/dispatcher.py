@@ -8,20 +8,15 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
 from threading import Event as Flag
 from threading import Lock, Thread
 from typing import Final
 
-from onceward import dead_letters, guard, outbox, parcels, peers
+from onceward import dead_letters, guard, health, leases, outbox, parcels, peers
 from onceward.clock import Millis
 from onceward.db import Database
 from onceward.errors import LeaseLost, OncewardError, Refused, StoreClosed, Unreachable
-from onceward.events import (
-    Event,
-)
 from onceward.hooks import Hooks
-from onceward.ids import new_token
 from onceward.parcel import Answer
 from onceward.parcels import Mine, Packed, Terms
 from onceward.peers import Lease
@@ -36,17 +31,9 @@ _log = logging.getLogger("onceward")
 CARRIERS: Final = 64
 GLANCE: Final = 1.0
 WAKE_ROWS: Final = 1000
-ASK_EVERY: Final = 1000
 
 Route = Callable[[str, str | None], tuple[Transport, str]]
 """From a peer's name and registered url to the transport and the url; raises Unreachable where there is none."""
-
-
-@dataclass(slots=True)
-class _Told:
-    """Events collected in a transaction, told after its commit."""
-
-    events: list[Event] = field(default_factory=list)
 
 
 class Dispatcher:
@@ -66,7 +53,7 @@ class Dispatcher:
         self._policy = policy or retry_policy(settings)
         self._teller = Teller(hooks, db.agent)
         self._setbacks = Setbacks(settings=settings, policy=self._policy, rng=rng, teller=self._teller)
-        self.owner = f"{guard.process_mark()}/{new_token()}"
+        self.owner = guard.owner_name()
         self._flag, self._stopping = Flag(), Flag()
         self._busy: set[str] = set()
         self._renewed: set[str] = set()
@@ -80,7 +67,7 @@ class Dispatcher:
 
     def start(self) -> None:
         """Start pushing in the background."""
-        self._free_dead()
+        leases.free_dead(self._db, owners=peers.OWNERS, free=peers.FREE)
         self._pool = ThreadPoolExecutor(CARRIERS, thread_name_prefix="onceward-carrier")
         self._unlisten = self._db.bell.listen("out", self._flag.set, version=self._db.version, poll=self._settings.safety_poll)
         self._thread = Thread(target=self._run, name=f"onceward-dispatcher-{self._db.agent}", daemon=True)
@@ -107,13 +94,8 @@ class Dispatcher:
                 wait = self._look()
                 if wait is not None and wait > GLANCE:  # somebody holds a peer: perhaps nobody any more
                     wait = GLANCE
-                    self._free_dead()
+                    leases.free_dead(self._db, owners=peers.OWNERS, free=peers.FREE)
                 self._flag.wait(wait)
-
-    def _free_dead(self) -> None:
-        with suppress(OncewardError):
-            if any(guard.is_dead(owner) for (owner,) in self._db.read(peers.OWNERS)):
-                self._db.write(lambda tx: peers.free_dead(tx, guard.is_dead))
 
     def _look(self) -> float | None:
         """Hand every peer that has mail to a carrier; return how long nothing will be due."""
@@ -216,7 +198,7 @@ class Dispatcher:
         return now + round(1000 * (self._settings.deliver_timeout + self._settings.lease))
 
     def _pack(self, tx: Tx, held: Lease) -> Packed:
-        if disabled() or outbox.frozen(tx):
+        if disabled() or health.frozen(tx):
             peers.release(tx, held)
             return Packed(held, None)
         try:

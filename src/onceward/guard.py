@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from onceward.errors import ForeignHandle, NetworkFilesystem, ReadOnlyStore, StoreUnusable
+from onceward.ids import new_token
 
 NETWORK: Final = frozenset(
     {
@@ -164,6 +165,11 @@ def _descriptors() -> list[int]:
 
 
 MARK_PARTS: Final = 4
+
+
+def owner_name() -> str:
+    """Name a new owner of leases: this process, and random bits, so that several of one process differ."""
+    return f"{process_mark()}/{new_token()}"
 
 
 def process_mark(pid: int | None = None) -> str:

@@ -65,3 +65,8 @@ def freeze(tx: Tx) -> None:
 def thaw(tx: Tx) -> None:
     """Take the kill-switch back."""
     tx.run(THAW)
+
+
+def frozen(tx: Tx) -> bool:
+    """Return whether the kill-switch is thrown."""
+    return bool(tx.rows(FROZEN)[0][0])

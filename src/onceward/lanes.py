@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -122,13 +121,6 @@ def lease(tx: Tx, lane: tuple[int, int, int], seqs: list[int], *, owner: str, un
     if careful:
         tx.run(TRIED, (1, seqs[0]))
     return LaneLease(lane_id, token + 1, owner, careful)
-
-
-def free_dead(tx: Tx, dead: Callable[[str], bool]) -> None:
-    """End the leases whose owners have died, so that nobody waits for them; fencing holds all the same."""
-    for (owner,) in tx.rows(OWNERS):
-        if dead(owner):
-            tx.run(FREE, (tx.now, owner))
 
 
 def prolong(tx: Tx, held: LaneLease, *, until: Millis) -> bool:

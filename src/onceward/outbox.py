@@ -72,7 +72,6 @@ SELECT seq FROM outbox
  ORDER BY expires_at LIMIT ?
 """
 PARK: Final = "UPDATE outbox SET due_at = ? WHERE seq = ? AND state = 'pending'"
-FROZEN: Final = "SELECT frozen_at FROM identity"
 TRIED: Final = "SELECT seq, attempts FROM outbox WHERE id = ? AND state = 'pending'"
 FAIL_ONE: Final = (
     "UPDATE outbox SET due_at = ?, attempts = attempts + 1, parcel = coalesce(parcel, 0), reason = ? WHERE id = ? AND state = 'pending'"
@@ -297,8 +296,3 @@ def cancel(tx: Tx, message_id: str) -> bool:
 def tried(tx: Tx, message_id: str) -> list[tuple[int, int]]:
     """Return (sequence, attempts) of a message that still waits; empty where it does not."""
     return [(seq, attempts) for seq, attempts in tx.rows(TRIED, (message_id,))]
-
-
-def frozen(tx: Tx) -> bool:
-    """Return whether the kill-switch is thrown."""
-    return tx.rows(FROZEN)[0][0] is not None

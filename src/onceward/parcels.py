@@ -139,7 +139,6 @@ class Settled:
     lease: Lease
     moved: outbox.Moved
     rejected: tuple[tuple[str, str], ...] = ()
-    retried: tuple[tuple[str, int, str, Millis], ...] = ()
     closed: bool = False
     weak: Durability | None = None
 

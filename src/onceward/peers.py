@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -152,13 +151,6 @@ def rest(tx: Tx, held: Lease, error: str, *, policy: RetryPolicy, rng: random.Ra
     named = {"failures": failures, "due_at": due_at, "error": error[:500], "breaker": breaker}
     _proved(tx.run(REST, held.fence | named), held)
     return Rested(due_at, opened and held.breaker == "closed" and failures == settings.breaker_failures)
-
-
-def free_dead(tx: Tx, dead: Callable[[str], bool]) -> None:
-    """End the leases whose owners have died, so that nobody waits for them; fencing holds all the same."""
-    for (owner,) in tx.rows(OWNERS):
-        if dead(owner):
-            tx.run(FREE, (tx.now, owner))
 
 
 def release(tx: Tx, held: Lease) -> None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from onceward import outbox
-from onceward.events import Acked, BreakerClosed, DeadLettered, Event, Failed, Sent, WeakReceipt
+from onceward.clock import Millis
+from onceward.events import Acked, BreakerClosed, DeadLettered, Event, Failed, Processed, Retried, Sent, WeakReceipt
 from onceward.hooks import Hooks
+from onceward.inbox import Leased
+from onceward.lifecycle import Again, Dead, Done, Settlement
 from onceward.parcels import Settled
 from onceward.tx import Tx
 
@@ -47,3 +51,15 @@ class Teller:
             self.tell(tx, *(Acked(agent=agent, at=at, message_id=i, peer=peer) for i in moved.acked))
         if self._hooks.wanted(Failed):
             self.tell(tx, *(Failed(agent=agent, at=at, message_id=i, peer=peer, error=why) for i, why in moved.failed))
+
+
+def ending(leased: Leased, settlement: Settlement, *, agent: str, at: Millis) -> Event:
+    """Return the event of how a received message's lease ended."""
+    named: dict[str, Any] = {"agent": agent, "at": at, "message_id": leased.id, "peer": leased.sender}
+    match settlement:
+        case Done(outcome=outcome):
+            return Processed(**named, outcome=outcome)
+        case Dead(reason=reason, error=error):
+            return DeadLettered(**named, reason=reason, error=error)
+        case Again(due_at=due_at, error=error):
+            return Retried(**named, attempt=leased.attempt, error=error, due_at=due_at)

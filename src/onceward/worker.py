@@ -11,24 +11,24 @@ from contextlib import suppress
 from dataclasses import dataclass
 from threading import Event as Flag
 from threading import Lock, Thread
-from typing import Any, Final
+from typing import Final
 
-from onceward import guard, inbox, lanes
+from onceward import guard, inbox, lanes, leases
 from onceward.agent import Agent
 from onceward.context import Context
 from onceward.db import Database
 from onceward.errors import InvalidMessage, OncewardError, StoreClosed
-from onceward.events import DeadLettered, Event, Processed, Retried
+from onceward.events import Event
 from onceward.group import Group
 from onceward.hooks import Hooks
-from onceward.ids import new_token
 from onceward.inbox import Leased, Wanted
 from onceward.invoke import Loop, Prepared, call, prepare, verdict
 from onceward.lanes import LaneLease
-from onceward.lifecycle import Again, Dead, Done, Settlement
+from onceward.lifecycle import Again, Done, Settlement
 from onceward.policy import RetryPolicy, retry_policy
 from onceward.sender import Sender
 from onceward.settings import Settings, disabled
+from onceward.teller import ending
 from onceward.tx import Tx
 
 _log = logging.getLogger("onceward")
@@ -65,7 +65,7 @@ class Worker:
         self._db, self._agent, self._settings, self._hooks = db, agent, settings, hooks
         self._sender, self._rng, self._loop = sender, rng, loop
         self._policy = policy or retry_policy(settings, retries=settings.handler_retries)
-        self.owner = f"{guard.process_mark()}/{new_token()}"
+        self.owner = guard.owner_name()
         self._group = Group(db, share_for=settings.share_commit_for, told=hooks.tell)
         self._types = _only_types(agent)
         self._flag, self._stopping, self._active = Flag(), Flag(), Flag()
@@ -80,7 +80,7 @@ class Worker:
 
     def start(self) -> None:
         """Start claiming in the background, with a heartbeat beside it."""
-        self._free_dead()
+        leases.free_dead(self._db, owners=lanes.OWNERS, free=lanes.FREE)
         self._unlisten = self._db.bell.listen("in", self._flag.set, version=self._db.version, poll=self._settings.safety_poll)
         for target, name in ((self._work, "worker"), (self._beat, "heartbeat")):
             thread = Thread(target=target, name=f"onceward-{name}-{self._db.agent}", daemon=True)
@@ -110,14 +110,9 @@ class Worker:
                 _log.warning("worker of %s rests for a second: %s", self._db.agent, error)
             if wait and wait > GLANCE:  # somebody holds a lane: perhaps nobody any more
                 wait = GLANCE
-                self._free_dead()
+                leases.free_dead(self._db, owners=lanes.OWNERS, free=lanes.FREE)
             if wait != 0.0:
                 self._flag.wait(wait)
-
-    def _free_dead(self) -> None:
-        with suppress(OncewardError):
-            if any(guard.is_dead(owner) for (owner,) in self._db.read(lanes.OWNERS)):
-                self._db.write(lambda tx: lanes.free_dead(tx, guard.is_dead))
 
     def _idle_for(self) -> float | None:
         """Return how long there will be nothing to claim: 0 for now, None until somebody rings."""
@@ -237,20 +232,10 @@ class Worker:
         self._group.aside(lambda tx: lanes.prolong(tx, leased.lane, until=tx.now + round(1000 * seconds)))
 
     def _events(self, leased: Leased, settlement: Settlement) -> list[Event]:
-        named: dict[str, Any] = {
-            "agent": self._db.agent,
-            "at": self._db.now(),
-            "message_id": leased.id,
-            "peer": leased.sender,
-        }
-        match settlement:
-            case Done(outcome=outcome) if self._hooks.wanted(Processed):
-                return [Processed(**named, outcome=outcome)]
-            case Dead(reason=reason, error=error) if self._hooks.wanted(DeadLettered):
-                return [DeadLettered(**named, reason=reason, error=error)]
-            case Again(due_at=due_at, error=error) if self._hooks.wanted(Retried):
-                return [Retried(**named, attempt=leased.attempt, error=error, due_at=due_at)]
-        return []
+        if not self._hooks:
+            return []
+        event = ending(leased, settlement, agent=self._db.agent, at=self._db.now())
+        return [event] if self._hooks.wanted(type(event)) else []
 
     # -- heartbeat --------------------------------------------------------------------------
 

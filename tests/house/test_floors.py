@@ -22,7 +22,7 @@ FLOORS = {
         guard registry connect tx turnstile writer identity db loop wake migrate transport policy hooks
     """,
     "F2 boxes and wings": """
-        counters dead_letters receipts lanes peers tickets outbox inbox parcels accept trail views health retention invariants
+        counters leases dead_letters receipts lanes peers tickets outbox inbox parcels accept trail views health retention invariants
         transports/ observers/
     """,
     "F3 hands and engines": """
@@ -56,7 +56,7 @@ STAIRS = {
     "identity": "guard tx",
     "db": "connect guard identity migrate registry tx wake writer",
     # boxes
-    "dead_letters": "counters",
+    "dead_letters": "counters lanes",
     "outbox": "counters",
     "inbox": "counters dead_letters lanes receipts",
     "parcels": "counters dead_letters outbox peers receipts",
@@ -66,12 +66,12 @@ STAIRS = {
     # hands and engines
     "transaction": "sender",
     "context": "group message sender transaction",
-    "desk": "agent context message sender",
+    "desk": "agent context message sender teller",
     "invoke": "agent context",
     "setbacks": "teller",
     "dispatcher": "setbacks teller",
     "receiver": "teller",
-    "worker": "agent context group invoke sender",
+    "worker": "agent context group invoke sender teller",
     # the door
     "postbox": "facade routes session",
     "awaitable": "facade",
