@@ -28,7 +28,7 @@ SOURCE = ROOT / "src" / "onceward"
 ROOMS = {
     "The postbox": "Postbox Session Transaction Message Ticket",
     "Beside the mail": "facade.Peers facade.DeadLetters Page views.Past views.DeadLetter views.PeerInfo invariants.Violation Health",
-    "Options of every send": "sender.SendOptions sender.PublishOptions",
+    "Options of every send": "options.SendOptions options.PublishOptions",
     "Agents and handlers": "Agent Context Msg",
     "The same, awaitable": "AsyncPostbox AsyncSession AsyncTransaction AsyncMessage AsyncContext",
     "Settings and policies": "Settings RetryPolicy",

@@ -31,8 +31,8 @@ SELECT j.value,
 """
 KEEP: Final = """
 INSERT INTO inbox (sender, id, lane_id, session, type, topic, rank, state, expires_at, correlation_id, causation_id,
-                   frame, digest, received_at, ended_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+                   frame, digest, received_at, ended_at, channel, kind, mailbox)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (sender, id) DO NOTHING
 """
 LIMITS: Final = """
@@ -283,4 +283,7 @@ def _row(frame: Frame, each: Examined, lane_id: int, now: Millis, *, done: bool)
         each.digest,
         now,
         now if done else None,
+        frame.channel,
+        frame.kind,
+        frame.mailbox,
     )

@@ -19,9 +19,9 @@ from onceward.errors import AnswerTimeout, InvalidMessage, StoreClosed
 from onceward.health import Health
 from onceward.hooks import Hook
 from onceward.names import DEFAULT_SESSION
+from onceward.options import PublishOptions, SendOptions
 from onceward.parcel import Answer, Parcel
 from onceward.postbox import Postbox
-from onceward.sender import PublishOptions, SendOptions
 from onceward.session import Session, read_reply
 from onceward.tickets import Ticket
 

@@ -11,7 +11,7 @@ from onceward.crossing import Crossing
 from onceward.errors import Drop, Reject, Retry
 from onceward.facade import DeadLetters, Peers
 from onceward.message import Message
-from onceward.sender import PublishOptions, SendOptions
+from onceward.options import PublishOptions, SendOptions
 from onceward.transaction import Bindings, Transaction
 
 T_co = TypeVar("T_co", covariant=True)

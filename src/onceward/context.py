@@ -10,7 +10,8 @@ from onceward.frame import Frame
 from onceward.group import Group
 from onceward.inbox import Leased
 from onceward.message import Message
-from onceward.sender import Options, PublishOptions, Sender, SendOptions, options_of
+from onceward.options import Options, PublishOptions, SendOptions, options_of
+from onceward.sender import Sender
 from onceward.transaction import Bindings, Transaction
 
 T = TypeVar("T")

@@ -14,10 +14,11 @@ from onceward.tx import Tx
 
 BURY_OUT: Final = """
 INSERT INTO dead_letters (origin, id, peer, session, lane, type, topic, rank, reason, last_error, attempts, expires_at, key, frame,
-                          digest, created_at, dead_at)
-SELECT 'outbox', id, recipient, session, lane, type, topic, rank, :reason, :error, attempts, expires_at, key, frame,
-       digest, created_at, :now
-  FROM outbox WHERE seq IN (SELECT value FROM json_each(:seqs)) AND state IN ('pending', 'sent')
+                          digest, created_at, dead_at, channel, kind, correlation_id)
+SELECT 'outbox', id, recipient, session, lane, type, topic, rank, :reason, :error, attempts, expires_at, key,
+       CASE WHEN o.body_id IS NULL THEN o.frame ELSE o.frame || (SELECT b.text FROM bodies AS b WHERE b.body_id = o.body_id) || '}' END,
+       digest, created_at, :now, channel, kind, correlation_id
+  FROM outbox AS o WHERE seq IN (SELECT value FROM json_each(:seqs)) AND state IN ('pending', 'sent')
 RETURNING id, peer
 """
 COUNT_OUT: Final = "SELECT state, count(*) FROM outbox WHERE seq IN (SELECT value FROM json_each(?)) GROUP BY state"
@@ -27,21 +28,24 @@ UPDATE tickets SET state = 'failed', reason = ?, ended_at = ? WHERE state = 'ope
 """
 BURY_IN: Final = """
 INSERT INTO dead_letters (origin, id, peer, session, lane, type, topic, rank, reason, last_error, attempts, expires_at, frame,
-                          digest, created_at, dead_at)
+                          digest, created_at, dead_at, channel, kind, correlation_id, mailbox)
 SELECT 'inbox', b.id, b.sender, b.session, coalesce(l.name, b.session), b.type, b.topic, b.rank, :reason, :error, :attempts,
-       b.expires_at, b.frame, b.digest, b.received_at, :now
+       b.expires_at, b.frame, b.digest, b.received_at, :now, b.channel, b.kind, b.correlation_id, b.mailbox
   FROM inbox AS b LEFT JOIN lanes AS l ON l.lane_id = b.lane_id
  WHERE b.seq = :seq AND b.state = 'pending'
 """
 REMOVE_IN: Final = "DELETE FROM inbox WHERE seq = ?"
 FIND: Final = "SELECT seq, origin, id, peer, rank, lane, session FROM dead_letters WHERE id = ?"
 REVIVE_OUT: Final = """
-INSERT INTO outbox (id, recipient, session, lane, type, topic, rank, parcel, key, frame, digest, created_at)
-SELECT id, peer, session, lane, type, topic, rank, 0, key, frame, digest, created_at FROM dead_letters WHERE seq = ?
+INSERT INTO outbox (id, recipient, session, lane, type, topic, rank, parcel, key, frame, digest, created_at, channel, kind, correlation_id)
+SELECT id, peer, session, lane, type, topic, rank, 0, key, frame, digest, created_at, channel, kind, correlation_id
+  FROM dead_letters WHERE seq = ?
 """
 REVIVE_IN: Final = """
-INSERT INTO inbox (sender, id, lane_id, session, type, topic, rank, frame, digest, received_at)
-SELECT peer, id, ?, session, type, topic, rank, frame, digest, created_at FROM dead_letters WHERE seq = ?
+INSERT INTO inbox (sender, id, lane_id, session, type, topic, rank, frame, digest, received_at,
+                   channel, kind, correlation_id, mailbox)
+SELECT peer, id, ?, session, type, topic, rank, frame, digest, created_at, channel, kind, correlation_id, mailbox
+  FROM dead_letters WHERE seq = ?
 """
 REOPEN: Final = "UPDATE tickets SET state = 'open', reason = NULL, ended_at = NULL WHERE id = ? AND state = 'failed'"
 UNMARK: Final = "DELETE FROM processed_messages WHERE sender = ? AND message_id = ? AND outcome = 'dead'"

@@ -9,8 +9,9 @@ from onceward.db import Database
 from onceward.errors import InvalidMessage
 from onceward.frame import Frame
 from onceward.names import agent_name
+from onceward.options import Options
 from onceward.payload import BYTES
-from onceward.sender import Options, Sender
+from onceward.sender import Sender
 from onceward.topics import check_pattern
 from onceward.transport import Features
 from onceward.tx import Tx

@@ -34,7 +34,7 @@ class Frame(BaseModel):
 
     Attribute names are CloudEvents'; those of the specification's core and of
     its catalogue keep their meaning, the others (recipient, session, topic,
-    priority, replyto) are extensions of ours. Unknown extension attributes are
+    priority, replyto, channel, kind, mailbox) are extensions of ours. Unknown extension attributes are
     kept, as the specification asks.
     """
 
@@ -54,6 +54,9 @@ class Frame(BaseModel):
     causationid: Text | None = None
     inreplyto: Text | None = None
     replyto: Text | None = None
+    channel: Text | None = None
+    kind: Text | None = None
+    mailbox: Text | None = None
     expirytime: AwareDatetime | None = None
     idempotencykey: Text | None = None
     subject: Text | None = None
@@ -164,6 +167,9 @@ class Envelope:
     reply_to: str | None = None
     expires_at: Millis | None = None
     key: str | None = None
+    channel: str | None = None
+    kind: str | None = None
+    mailbox: str | None = None
     headers: dict[str, Any] | None = None
 
 
@@ -196,6 +202,9 @@ def _options(e: Envelope) -> str:
         ("inreplyto", e.in_reply_to),
         ("replyto", e.reply_to),
         ("idempotencykey", e.key),
+        ("channel", e.channel),
+        ("kind", e.kind),
+        ("mailbox", e.mailbox),
     ):
         if value is not None:
             text += f',"{name}":{quote(value)}'

@@ -8,6 +8,7 @@ from typing import Final
 from onceward.db import Database
 from onceward.errors import StoreClosed, StoreError
 from onceward.frame import digest
+from onceward.outbox import WHOLE
 
 INVARIANTS: Final[dict[str, tuple[str, str]]] = {
     "S1": (
@@ -112,7 +113,7 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
 FRAMES: Final = {
     "S8": (
         "every frame of the outbox is what was written",
-        "SELECT id, frame, digest FROM outbox WHERE digest IS NOT NULL",
+        f"SELECT id, {WHOLE}, digest FROM outbox AS o WHERE digest IS NOT NULL",  # noqa: S608 - constants only
     ),
     "R8": ("every frame of the inbox is what was accepted", "SELECT id, frame, digest FROM inbox"),
     "R9": ("every dead letter is what it was", "SELECT id, frame, digest FROM dead_letters WHERE digest IS NOT NULL"),

@@ -17,24 +17,29 @@ from onceward.frame import Frame, digest
 from onceward.parcel import Receipt
 from onceward.tx import Tx
 
+WHOLE: Final = (
+    "CASE WHEN o.body_id IS NULL THEN o.frame ELSE o.frame || (SELECT b.text FROM bodies AS b WHERE b.body_id = o.body_id) || '}' END"
+)
+"""The frame of outbox AS o: the text of a body that several messages share is stored once."""
 ADD: Final = """
-INSERT INTO outbox (id, recipient, session, lane, type, topic, rank, due_at, expires_at, parcel, key, frame, digest, created_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO outbox (id, recipient, session, lane, type, topic, rank, due_at, expires_at, parcel, key, frame, digest, created_at,
+                    channel, kind, correlation_id, body_id)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
-TWIN: Final = "SELECT id, frame FROM outbox WHERE id = ? OR (recipient = ? AND key = ?)"
+TWIN: Final = f"SELECT id, {WHOLE} FROM outbox AS o WHERE id = ? OR (recipient = ? AND key = ?)"  # noqa: S608 - constants only
 BURIED: Final = "SELECT 1 FROM dead_letters WHERE origin = 'outbox' AND (id = ?1 OR (peer = ?2 AND key = ?3))"
-READY: Final = """
-SELECT seq, id, frame, digest, expires_at, parcel, attempts, lane, rank, sent_at
-  FROM outbox
+READY: Final = f"""
+SELECT seq, id, {WHOLE}, digest, expires_at, parcel, attempts, lane, rank, sent_at
+  FROM outbox AS o
  WHERE recipient = ? AND state = 'pending' AND due_at IS NULL
  ORDER BY rank, seq
  LIMIT ?
-"""
-BY_SEQ: Final = """
-SELECT o.seq, o.id, o.frame, o.digest, o.expires_at, o.parcel, o.attempts, o.lane, o.rank, o.sent_at
+"""  # noqa: S608 - constants only
+BY_SEQ: Final = f"""
+SELECT o.seq, o.id, {WHOLE}, o.digest, o.expires_at, o.parcel, o.attempts, o.lane, o.rank, o.sent_at
   FROM json_each(?) AS j JOIN outbox AS o ON o.seq = j.value
  ORDER BY j.key
-"""
+"""  # noqa: S608 - constants only
 SENT: Final = """
 UPDATE outbox
    SET state = 'sent', sent_at = :now, due_at = :ask_at, parcel = :parcel,

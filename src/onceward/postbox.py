@@ -24,10 +24,11 @@ from onceward.janitor import Janitor
 from onceward.loop import start_loop
 from onceward.message import Message
 from onceward.names import DEFAULT_SESSION
+from onceward.options import PublishOptions, SendOptions
 from onceward.parcel import Answer, Parcel
 from onceward.receiver import Receiver
 from onceward.routes import Routes, doors
-from onceward.sender import PublishOptions, Sender, SendOptions
+from onceward.sender import Sender
 from onceward.session import Session
 from onceward.settings import Settings
 from onceward.tickets import Ticket

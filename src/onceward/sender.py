@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypedDict
+from typing import Any, Final, NamedTuple
 
 from onceward import outbox, tickets
 from onceward.clock import Millis
@@ -17,6 +16,7 @@ from onceward.frame import RESERVED_ATTRIBUTES, Envelope, cast, check_extension,
 from onceward.hooks import Hooks
 from onceward.ids import IdSource
 from onceward.names import agent_name, plain_text, rank
+from onceward.options import PLAIN, Options
 from onceward.payload import BYTES, TEXT, Payload, encode
 from onceward.peers import SUBSCRIPTIONS
 from onceward.settings import Settings, disabled
@@ -24,69 +24,6 @@ from onceward.topics import check_topic, matches
 from onceward.tx import Tx
 
 ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """Everything of a send besides recipient and body; spans in seconds."""
-
-    type: str | None = None
-    topic: str | None = None
-    key: str | None = None
-    priority: str = "normal"
-    ttl: float | None = None
-    delay: float | None = None
-    reply_to: str | None = None
-    correlation_id: str | None = None
-    causation_id: str | None = None
-    in_reply_to: str | None = None
-    headers: Mapping[str, str | int | bool] | None = None
-    ordering_key: str | None = None
-    message_id: str | None = None
-
-
-PLAIN: Final = Options()
-
-
-class PublishOptions(TypedDict, total=False):
-    """The keyword arguments of every ``publish``; spans are seconds, all may be left out."""
-
-    type: str | None
-    """Wire name of the message type; by default the one its class declares."""
-    key: str | None
-    """The same key with the same body returns the id of the first; with another body it raises Conflict."""
-    priority: str
-    """critical, urgent (high), normal, low or background."""
-    ttl: float | None
-    """Seconds after which nobody wants it: it then expires instead of being handled."""
-    delay: float | None
-    """Seconds before it may leave."""
-    reply_to: str | None
-    """Agent that the reply goes to; by default the sender."""
-    correlation_id: str | None
-    """Id of the conversation's first message; replies carry it on."""
-    causation_id: str | None
-    """Id of the message that this one answers or follows from."""
-    in_reply_to: str | None
-    """Id of the request that this message answers."""
-    headers: Mapping[str, str | int | bool] | None
-    """Extension attributes of the frame: 1 to 20 lower-case letters and digits."""
-    ordering_key: str | None
-    """The unit of order; by default the session."""
-    message_id: str | None
-    """An id of the caller's own, under which sending again is safe."""
-
-
-class SendOptions(PublishOptions, total=False):
-    """The keyword arguments of every ``send``."""
-
-    topic: str | None
-    """What it is published under; handlers may be chosen by it."""
-
-
-def options_of(given: SendOptions) -> Options:
-    """Return keyword arguments as one value; the common empty ones cost nothing."""
-    return Options(**given) if given else PLAIN
 
 
 class Draft(NamedTuple):
@@ -110,6 +47,9 @@ class _Mould(NamedTuple):
     expires_at: Millis | None
     given: int | None
     key: str | None
+    channel: str | None
+    kind: str | None
+    correlation_id: str | None
 
 
 MOULDS_MAX: Final = 4096
@@ -173,6 +113,10 @@ class Sender:
             text,
             digest(text),
             now,
+            made.channel,
+            made.kind,
+            made.correlation_id,
+            None,
         )
         return Draft(message_id, to, session, values, made.given is not None or made.key is not None)
 
@@ -181,7 +125,16 @@ class Sender:
         envelope = self._envelope(session, to, kind, media, options=options, now=now)
         given = None if options.message_id is None else 0
         made = _Mould(
-            mould(envelope), envelope.ordering_key or session, envelope.topic, envelope.rank, envelope.expires_at, given, envelope.key
+            shared=mould(envelope),
+            lane=envelope.ordering_key or session,
+            topic=envelope.topic,
+            rank=envelope.rank,
+            expires_at=envelope.expires_at,
+            given=given,
+            key=envelope.key,
+            channel=envelope.channel,
+            kind=envelope.kind,
+            correlation_id=envelope.correlation_id,
         )
         if options is PLAIN and len(self._moulds) < MOULDS_MAX:
             self._moulds[session, to, kind, media] = made
@@ -212,6 +165,9 @@ class Sender:
             reply_to=None if options.reply_to is None else agent_name(options.reply_to),
             expires_at=None if options.ttl is None else now + _millis("ttl", options.ttl),
             key=_text("key", options.key),
+            channel=_text("channel", options.channel),
+            kind=_text("kind", options.kind),
+            mailbox=_text("mailbox", options.mailbox),
             headers=_headers(options.headers),
         )
 

@@ -15,8 +15,9 @@ from onceward.errors import AnswerTimeout, InvalidMessage, RequestFailed
 from onceward.frame import Frame
 from onceward.message import Message
 from onceward.names import plain_text
+from onceward.options import PublishOptions, SendOptions, options_of
 from onceward.payload import decode
-from onceward.sender import PublishOptions, Sender, SendOptions, options_of
+from onceward.sender import Sender
 from onceward.settings import Settings
 from onceward.tickets import Ticket
 from onceward.transaction import Transaction

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Unpack
 
 from onceward.errors import StoreError, StoreFault
-from onceward.sender import Options, PublishOptions, Sender, SendOptions, options_of
+from onceward.options import Options, PublishOptions, SendOptions, options_of
+from onceward.sender import Sender
 from onceward.tx import Tx
 from onceward.writer import ENDED
 

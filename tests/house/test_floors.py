@@ -16,7 +16,7 @@ import pytest
 
 FLOORS = {
     "F0 words": """
-        errors clock ids names payload frame parcel lifecycle events settings topics
+        errors clock ids names payload options frame parcel lifecycle events settings topics
     """,
     "F1 ground and contracts": """
         guard registry connect tx turnstile writer identity db loop wake migrate transport policy hooks
@@ -63,6 +63,7 @@ STAIRS = {
     "accept": "counters lanes outbox",
     "views": "lanes",
     "health": "views",
+    "invariants": "outbox",
     # hands and engines
     "transaction": "sender",
     "context": "group message sender transaction",
