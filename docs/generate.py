@@ -17,6 +17,7 @@ from typing import Any
 import readers
 import shapes
 import statechart
+import walk
 from pieces import code, flow, page, table
 
 import onceward
@@ -59,6 +60,7 @@ def pages() -> dict[str, str]:
     meanings = shapes.described((ROOT / "schema" / "README.md").read_text(encoding="utf-8"))
     reference = {
         "api.md": api_page(),
+        "differences.md": walk.differences_page(),
         "errors.md": errors_page(),
         "events.md": events_page(),
         "frame.md": shapes.frame_page(),

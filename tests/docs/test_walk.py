@@ -1,0 +1,85 @@
+"""Every line that four other systems state is walked: a test shows it here, or the difference is said."""
+
+import ast
+import importlib
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Protocol, cast
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+STATED = {"M": 64, "Z": 74, "C": 72, "A": 50}
+"""How many lines each system states, counted from 1."""
+
+
+class Line(Protocol):
+    """The part of a line that is looked at here."""
+
+    name: str
+    says: str
+    tests: tuple[str, ...]
+    differs: str
+
+
+class Walk(Protocol):
+    """The part of ``docs/walk.py`` that is used here."""
+
+    def lines(self, letter: str) -> list[Line]:
+        """Return the lines of one system."""
+        ...
+
+
+@pytest.fixture(scope="module")
+def walk() -> Iterator[Walk]:
+    """Return the script as a module."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "docs"))
+        yield cast("Walk", importlib.import_module("walk"))
+
+
+@pytest.mark.parametrize("letter", STATED)
+def test_every_line_is_there_once_and_in_order(letter: str, walk: Walk) -> None:
+    """No line was left out, added or put elsewhere."""
+    assert [f"{letter}{number}" for number in range(1, STATED[letter] + 1)] == [line.name for line in walk.lines(letter)]
+
+
+@pytest.mark.parametrize("letter", STATED)
+def test_every_line_is_shown_or_differs(letter: str, walk: Walk) -> None:
+    """A line says what is stated, and names a test or a difference."""
+    assert [] == [line.name for line in walk.lines(letter) if not line.says or not (line.tests or line.differs)]
+
+
+@pytest.mark.parametrize("letter", STATED)
+def test_every_named_test_exists(letter: str, walk: Walk) -> None:
+    """A test that was renamed or removed leaves no line without proof; one that is expected to fail proves nothing."""
+    named = [(line.name, test) for line in walk.lines(letter) for test in line.tests]
+
+    assert [] == [f"{name}: {test}" for name, test in named if test.partition("::")[2] not in _proofs(test.partition("::")[0])]
+
+
+def test_a_failing_proof_is_none(tmp_path: Path) -> None:
+    """Only tests that are expected to pass count."""
+    (tmp_path / "test_x.py").write_text(
+        "import pytest\ndef test_good(): ...\n"
+        "@pytest.mark.xfail(strict=True)\ndef test_bad(): ...\n"
+        "@pytest.mark.skip\ndef test_no(): ...\n",
+        encoding="utf-8",
+    )
+
+    assert {"test_good"} == _proofs(str(tmp_path / "test_x.py"))
+
+
+@cache
+def _proofs(path: str) -> set[str]:
+    file = ROOT / path
+    if not path or not file.is_file():
+        return set()
+    functions = (node for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(node, ast.FunctionDef))
+    return {node.name for node in functions if node.name.startswith("test_") and not any(map(_excused, node.decorator_list))}
+
+
+def _excused(decorator: ast.expr) -> bool:
+    return re.search(r"\bmark\.(xfail|skip)\b", ast.unparse(decorator)) is not None
