@@ -1,0 +1,122 @@
+"""A world of agents on one clock and one seed: real files and transports, no threads, and backups that come back."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from onceward.agent import Agent
+from onceward.clock import Clock
+from onceward.ids import IdSource
+from onceward.postbox import Postbox
+from onceward.settings import Settings
+from onceward.testing.clock import ManualClock
+from onceward.testing.faults import Fault, FaultyTransport
+from onceward.testing.wire import SCHEME, Wire, door
+from onceward.transport import Accept
+
+STEADY: Final[dict[str, Any]] = {"durability": "fast", "retry_jitter": 0.0, "share_commit_for": 0.0, "hold_unknown": True}
+"""The same run every time, and quick: what is looked at are the files, not what survives a power cut."""
+TURN: Final = 61.0
+"""Longer than any backoff and any ack deadline, so that a turn brings whatever can come."""
+ROUNDS: Final = 50
+
+
+class World:
+    """
+    Agents that live in one folder and share a clock, a source of ids and a die.
+
+    ``open`` starts an agent, ``run`` lets the named ones work until nothing is
+    due, ``keep`` and ``restore`` are the backup that somebody brings back.
+    """
+
+    def __init__(self, folder: Path, *, seed: int = 0, clock: ManualClock | None = None) -> None:
+        self.folder, self.clock = folder, clock or ManualClock()
+        self.dice = random.Random(seed)  # noqa: S311 - which message goes where, not a secret
+        self._ids = sorted_ids(self.clock, random.Random(seed + 1))  # noqa: S311 - as above
+        self._open: dict[Path, Postbox] = {}
+        self._doors: dict[str, Accept] = {}
+
+    def path(self, name: str, where: str = "") -> Path:
+        """Return where the file of an agent lies, or a second one of it in the subfolder *where*."""
+        return self.folder / where / f"{name}.db"
+
+    def open(self, agent: Agent | str, *, where: str = "", faults: Iterable[Fault] = (), **settings: Any) -> Postbox:
+        """Open an agent's file, created on first use; *faults* befall what it delivers to a ``url``."""
+        name = agent.name if isinstance(agent, Agent) else agent
+        path = self.path(name, where)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        chosen = Settings.load(None, {**STEADY, **settings})
+        transports = {SCHEME: FaultyTransport(Wire(self._doors), faults)}
+        box = Postbox(path, agent=agent, run=False, clock=self.clock, ids=self._ids, rng=self.dice, transports=transports, settings=chosen)
+        self._open[path], self._doors[name] = box, door(box, chosen)
+        return box
+
+    @staticmethod
+    def url(name: str) -> str:
+        """Return where an open agent is reached without a file in between, so that faults can befall the way."""
+        return f"{SCHEME}:{name}"
+
+    def shut(self, box: Postbox) -> Path:
+        """Close an agent's file and return its path."""
+        if self._open.pop(box.path, None) is box:
+            self._doors.pop(box.agent, None)
+        box.close()
+        return box.path
+
+    def run(self, *boxes: Postbox) -> None:
+        """Let these agents push and handle until nothing is due any more."""
+        for _ in range(ROUNDS):
+            if not sum(box.pump() for box in boxes):
+                return
+
+    def turns(self, *boxes: Postbox, times: int = 1) -> None:
+        """Let time pass beyond every backoff, and run, so many times."""
+        for _ in range(times):
+            self.clock.advance(TURN)
+            self.run(*boxes)
+
+    def rest(self) -> None:
+        """Close every file: who delivers by file holds its peers' files open too, and nothing may be swapped under them."""
+        for box in list(self._open.values()):
+            self.shut(box)
+
+    def keep(self, name: str, where: str = "kept") -> Path:
+        """Close all agents, copy the file of one aside and return the copy; agents are opened again by who needs them."""
+        self.rest()
+        copy = self.path(name, where)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        return Path(shutil.copyfile(self.path(name), copy))
+
+    def restore(self, name: str, copy: Path) -> None:
+        """Close all agents and put the copy in the place of the file of one, as who restores a backup does."""
+        self.rest()
+        shutil.move(copy, self.path(name))
+
+    def __enter__(self) -> Self:
+        """Live for a block."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Close every file."""
+        self.rest()
+
+
+def sorted_ids(clock: Clock, dice: random.Random) -> IdSource:
+    """Return a source of UUIDv7s that are the same in every run: the clock's time, a count within it, and chance."""
+    last, count = 0, 0
+
+    def mint() -> str:
+        nonlocal last, count
+        at = clock.now()
+        count = count + 1 if at == last else 0
+        last = at
+        spill, low = divmod(count, 1 << 12)
+        tail = f"{dice.getrandbits(48):012x}"
+        return f"{at:012x}"[:8] + f"-{f'{at:012x}'[8:]}-7{low:03x}-{0x8000 | spill & 0x3FFF:04x}-{tail}"
+
+    return mint

@@ -1,0 +1,67 @@
+"""The fleet generator makes what it says, the same again for the same seed, and leaves files that are sound."""
+
+from pathlib import Path
+
+import pytest
+
+from onceward import Postbox
+from onceward.errors import OncewardError
+from onceward.testing.fleet import TASKS, Fleet, build
+
+IDS = """
+SELECT sender, recipient, id FROM outbox_view UNION SELECT sender, recipient, id FROM inbox_view
+ UNION SELECT sender, recipient, id FROM dead_letter_view UNION SELECT sender, recipient, id FROM processed_view
+"""
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Fleet:
+    """Return a fleet of size one, with every mishap."""
+    return build(tmp_path_factory.mktemp("fleet"))
+
+
+def _messages(folder: Path) -> tuple[set[tuple[str, str, str]], list[str]]:
+    """Return every message that any file knows, and the files that nobody can read."""
+    found: set[tuple[str, str, str]] = set()
+    unread = []
+    for path in sorted(folder.rglob("*.db")):
+        try:
+            with Postbox(path, run=False) as box:
+                assert [] == box.check(), path
+                found |= {(str(s), str(r), str(i)) for s, r, i in box.db.read(IDS)}
+        except OncewardError:
+            unread.append(path.name)
+    return found, unread
+
+
+def test_it_holds_as_many_messages_and_bad_files_as_it_says(fleet: Fleet) -> None:
+    """The verdicts add up to the messages in the files; the invariants of every readable file hold."""
+    found, unread = _messages(fleet.folder)
+
+    assert (fleet.frames, ["empty.db", "notes.db", "witness-far.db"]) == (len(found), sorted(unread))
+    assert fleet.quarantined == len(unread)
+
+
+def test_the_same_seed_makes_the_same_messages(fleet: Fleet, tmp_path: Path) -> None:
+    """A fleet can be made again, on another machine, for whoever wants to look into what was found."""
+    again = build(tmp_path)
+
+    assert (fleet.verdicts, fleet.now) == (again.verdicts, again.now)
+    assert _messages(fleet.folder)[0] == _messages(tmp_path)[0]
+
+
+def test_a_larger_fleet_has_more_of_everything(fleet: Fleet, tmp_path: Path) -> None:
+    """Size counts the crews, and how often each mishap happens; the messages that fare well around it stay as many."""
+    twice = build(tmp_path, size=2)
+
+    grown = {name: twice.verdicts[name] for name in fleet.verdicts if twice.verdicts[name] != 2 * fleet.verdicts[name]}
+    assert {"delivered_once", "unprocessed"} == set(grown)
+    assert (2 * fleet.gaps, 2 * fleet.order, 2 * fleet.conversations) == (twice.gaps, twice.order, twice.conversations)
+
+
+def test_a_fleet_without_mishaps_is_clean(tmp_path: Path) -> None:
+    """Bad weather alone leaves nothing behind: every message takes effect once."""
+    clean = build(tmp_path, mishaps=())
+
+    assert {"delivered_once": 4 * TASKS} == clean.verdicts
+    assert 4 * TASKS == len(_messages(tmp_path)[0])
