@@ -255,9 +255,9 @@ class AsyncPostbox:
         """Withdraw a message that has not left yet."""
         return await self._crossing.call(lambda: self._box.cancel(message_id))
 
-    async def check(self) -> list[invariants.Violation]:
-        """Return the invariants that do not hold in this file."""
-        return await self._crossing.call(self._box.check)
+    async def check(self, *others: AsyncPostbox) -> list[invariants.Violation]:
+        """Return the invariants that do not hold in this file, and in the mail between it and *others*."""
+        return await self._crossing.call(lambda: self._box.check(*(other._box for other in others)))  # noqa: SLF001 - of our own kind
 
     async def health(self) -> Health:
         """Return how the file is."""

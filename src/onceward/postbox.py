@@ -11,7 +11,7 @@ from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
-from onceward import health, invariants, outbox, trail, views
+from onceward import custody, health, invariants, outbox, trail, views
 from onceward.agent import Agent
 from onceward.clock import Clock
 from onceward.db import Database
@@ -228,9 +228,10 @@ class Postbox:
         """Withdraw a message that has not left yet; say whether that was still possible."""
         return self._db.contribute(lambda tx: outbox.cancel(tx, message_id))
 
-    def check(self) -> list[invariants.Violation]:
-        """Return the invariants that do not hold in this file; empty is good."""
-        return invariants.check(self._db)
+    def check(self, *others: Postbox) -> list[invariants.Violation]:
+        """Return the invariants that do not hold in this file, and in the mail between it and *others*; empty is good."""
+        pairs = [pair for other in others for pair in ((self._db, other._db), (other._db, self._db))]  # noqa: SLF001 - of our own kind
+        return [*invariants.check(self._db), *(found for pair in pairs for found in custody.check(*pair))]
 
     def health(self) -> health.Health:
         """Return how the file is."""

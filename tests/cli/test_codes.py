@@ -18,6 +18,7 @@ def test_0_done(cli: Cli) -> None:
     assert codes.DONE == cli("stats").code
 
 
+@pytest.mark.broken("a row is taken out by hand")
 def test_1_failed(cli: Cli, shop: Postbox) -> None:
     """Here: an invariant does not hold."""
     with shop.begin() as tx:

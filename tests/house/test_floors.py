@@ -22,7 +22,8 @@ FLOORS = {
         guard registry connect tx turnstile writer identity db loop wake migrate transport policy hooks
     """,
     "F2 boxes and wings": """
-        counters leases dead_letters receipts lanes peers tickets outbox inbox parcels accept trail views health retention invariants
+        counters leases dead_letters receipts lanes peers tickets outbox inbox parcels accept trail views health retention
+        invariants custody
         transports/ observers/
     """,
     "F3 hands and engines": """
@@ -64,6 +65,7 @@ STAIRS = {
     "views": "lanes",
     "health": "views",
     "invariants": "outbox",
+    "custody": "accept invariants",
     # hands and engines
     "transaction": "sender",
     "context": "group message sender transaction",

@@ -78,6 +78,7 @@ def test_what_is_young_stays(pair: Pair) -> None:
     assert (1, 1, 1) == (rows(pair.sender, "outbox"), rows(pair.receiver, "inbox"), rows(pair.receiver, "processed_messages"))
 
 
+@pytest.mark.broken("rows are changed by hand")
 def test_what_is_not_settled_stays_for_ever(pair: Pair, opened: Open) -> None:
     """Waiting, sent, failed and dead messages are nobody's to forget."""
     pair.receiver.close()

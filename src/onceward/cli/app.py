@@ -54,7 +54,7 @@ COMMANDS: Final = {
     "freeze": ("onceward.cli.switch:freeze", "Stop sending, delivering and handling, in all processes and durably."),
     "thaw": ("onceward.cli.switch:thaw", "Go on where freeze stopped."),
     "migrate": ("onceward.cli.migrate:migrate", "Bring a file's schema up to this version and print the steps it took."),
-    "check": ("onceward.cli.check:check", "Run the invariants over files and print the offenders."),
+    "check": ("onceward.cli.check:check", "Run the invariants over files, and over the mail between them, and print the offenders."),
     "doctor": ("onceward.cli.doctor:doctor", "Examine a file and its surroundings; each finding names its cure."),
     "sql": ("onceward.cli.sql:sql", "Run a reading SQL statement on a read-only connection."),
     "demo": ("onceward.cli.demo:demo", "Watch agents lose nothing while their processes are killed."),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from onceward import Postbox
 from onceward.cli.codes import DONE, FAILED, PARTLY, code_of, problem
 from onceward.cli.paint import document, note, show
 from onceward.cli.place import Where, open_box
@@ -15,9 +17,10 @@ WHERE = Where()
 
 def check(*files: Path, where: Where = WHERE) -> int:
     """
-    Run the invariants over files and print the offenders.
+    Run the invariants over files, and over the mail between them, and print the offenders.
 
-    SQLite's integrity check and every frame's digest are among them. Columns: path, invariant, offender, rule. Exit code 1 if
+    SQLite's integrity check and every frame's digest are among them. Given both ends of a conversation it also checks custody:
+    the sender forgot only what the recipient keeps. Columns: path, invariant, offender, rule. Exit code 1 if
     there is any; 6 if some files could not be opened and the
     others are sound.
 
@@ -26,14 +29,16 @@ def check(*files: Path, where: Where = WHERE) -> int:
         where: Whose file, where none is given.
 
     """
-    offenders: list[dict[str, Any]] = []
     unread: list[tuple[Path, OncewardError]] = []
     paths = list(files) or [where.path()]
-    for path in paths:
-        try:
-            offenders += _offenders(path)
-        except OncewardError as error:
-            unread.append((path, error))
+    with ExitStack() as stack:
+        boxes: list[tuple[Path, Postbox]] = []
+        for path in paths:
+            try:
+                boxes.append((path, stack.enter_context(open_box(path))))
+            except OncewardError as error:
+                unread.append((path, error))
+        offenders = [found for index in range(len(boxes)) for found in _offenders(boxes[index:])]
     if where.json:
         failures: list[dict[str, Any]] = [{"path": str(path)} | problem(error) for path, error in unread]
         document({"checked": [str(path) for path in paths], "offenders": offenders, "unread": failures})
@@ -47,9 +52,11 @@ def check(*files: Path, where: Where = WHERE) -> int:
     return DONE
 
 
-def _offenders(path: Path) -> list[dict[str, Any]]:
-    with open_box(path) as box:
-        return [{"path": str(path), "invariant": found.invariant, "offender": found.offender, "rule": found.rule} for found in box.check()]
+def _offenders(boxes: list[tuple[Path, Postbox]]) -> list[dict[str, Any]]:
+    """Check the first file, and the mail between it and the others."""
+    (path, box), *others = boxes
+    found = box.check(*(other for _, other in others))
+    return [{"path": str(path), "invariant": each.invariant, "offender": each.offender, "rule": each.rule} for each in found]
 
 
 def _say(files: int, offenders: int, unread: list[tuple[Path, OncewardError]]) -> None:

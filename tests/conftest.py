@@ -1,0 +1,43 @@
+"""What every test shares: whatever file of ours it leaves behind is sound, and keeps custody of its mail."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from onceward import Postbox
+from onceward.errors import OncewardError
+
+HEADER = 72
+"""Bytes of a database file up to the end of its application id."""
+
+
+@pytest.fixture(autouse=True)
+def left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+    """After the test every file in its folder passes ``check``; ``@pytest.mark.broken(why)`` says where that is not to be."""
+    folder = request.getfixturevalue("tmp_path") if "tmp_path" in request.fixturenames else None  # before the others: it goes last
+    yield
+    if folder is not None and request.node.get_closest_marker("broken") is None:
+        assert [] == offenders(folder)
+
+
+def offenders(folder: Path) -> list[str]:
+    """Return what breaks a rule in the files below *folder*; files that refuse to open are their own tests' business."""
+    with ExitStack() as stack:
+        boxes: list[Postbox] = []
+        for path in sorted(path for path in folder.rglob("*.db") if _ours(path)):
+            try:
+                boxes.append(stack.enter_context(Postbox(path, run=False)))
+            except OncewardError:
+                continue
+        return [
+            f"{box.path.name}: {broken.invariant} {broken.offender} ({broken.rule})"
+            for index, box in enumerate(boxes)
+            for broken in box.check(*boxes[index + 1 :])
+        ]
+
+
+def _ours(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(HEADER)[68:72] == b"once"

@@ -1,0 +1,95 @@
+"""Custody: what holds between two files in use, and that each rule notices when it is broken."""
+
+from collections.abc import Callable
+
+import pytest
+
+from onceward import Postbox
+from onceward.custody import RULES, check
+
+Open = Callable[..., Postbox]
+UNGUARD = "".join(f"DROP TRIGGER {name}; " for name in ("outbox_guard", "outbox_frame_guard", "inbox_guard", "inbox_delete_guard"))
+ACK_ALL = "UPDATE outbox SET state = 'acked', sent_at = 1, ended_at = 1, due_at = NULL"
+PLANTED: dict[str, list[tuple[str, str]]] = {
+    "X1": [
+        ("bob", f"{UNGUARD}DELETE FROM inbox WHERE state = 'pending'"),  # noqa: S608 - planted on purpose
+        ("bob", "DELETE FROM inbox WHERE state = 'processed'; DELETE FROM processed_messages"),
+        ("ann", ACK_ALL),
+    ],
+    "X2": [("bob", "UPDATE streams SET number = number - 1"), ("ann", "UPDATE peers SET number = number + 1")],
+    "X3": [("bob", "UPDATE streams SET number = number + 1"), ("ann", "UPDATE peers SET number = number - 1")],
+    "X4": [("bob", "UPDATE inbox SET digest = zeroblob(16)"), ("ann", "UPDATE outbox SET digest = zeroblob(16) WHERE state = 'sent'")],
+}
+
+
+@pytest.fixture
+def pair(opened: Open) -> tuple[Postbox, Postbox]:
+    """Return two postboxes whose mail is handled, waits at the peer, died there, and waits here."""
+    bob, ann = opened("bob"), opened("ann")
+    for body in range(4):
+        ann.send("bob", body)
+    ann.pump()
+    for settle in ("ack", "reject"):
+        message = bob.receive()
+        assert message is not None
+        getattr(message, settle)()
+    bob.pump()
+    ann.send("bob", "not yet")
+    return ann, bob
+
+
+def test_files_in_use_break_no_rule(pair: tuple[Postbox, Postbox]) -> None:
+    """Acked, dead, waiting and unsent mail all keep custody, and two strangers have none to break."""
+    ann, bob = pair
+
+    assert [] == ann.check(bob)
+    assert [] == check(bob._db, ann._db)
+
+
+def test_every_rule_has_its_violations() -> None:
+    """The table of planted violations names every rule."""
+    assert set(RULES) == set(PLANTED)
+
+
+@pytest.mark.broken("the violation is planted")
+@pytest.mark.parametrize(("rule", "where", "sql"), [(rule, *planted) for rule, both in PLANTED.items() for planted in both])
+def test_a_planted_violation_is_found(pair: tuple[Postbox, Postbox], rule: str, where: str, sql: str) -> None:
+    """Each rule names itself when one of the two files is changed behind the other's back."""
+    ann, bob = pair
+    (ann if where == "ann" else bob)._db.write(lambda tx: tx.rows(sql))
+
+    assert rule in {found.invariant for found in ann.check(bob)}
+
+
+def test_a_pruned_mark_is_no_broken_custody(pair: tuple[Postbox, Postbox]) -> None:
+    """What the recipient has forgotten by rule lies below its horizon, and is not missed."""
+    ann, bob = pair
+    bob._db.write(lambda tx: tx.rows("DELETE FROM inbox WHERE state = 'processed'"))
+    bob._db.write(lambda tx: tx.rows("DELETE FROM processed_messages WHERE outcome = 'processed'"))
+    assert ["X1"] == [found.invariant for found in ann.check(bob)]
+
+    [(newest,)] = ann._db.read("SELECT max(id) FROM outbox WHERE state = 'acked'")
+    bob._db.write(lambda tx: tx.rows("UPDATE streams SET horizon_id = ?", (newest,)))
+
+    assert [] == ann.check(bob)
+
+
+def test_a_recipient_restored_from_a_backup_is_seen(pair: tuple[Postbox, Postbox], opened: Open) -> None:
+    """A backup that forgets accepted parcels breaks custody until the sender has sent again what it retains."""
+    ann, bob = pair
+    for box in pair:
+        box.close()
+    kept = bob.path.read_bytes()
+    ann, bob = opened("ann"), opened("bob")
+    ann.pump()
+    for box in (ann, bob):
+        box.close()
+    bob.path.write_bytes(kept)
+    ann, bob = opened("ann"), opened("bob")
+
+    assert {"X1", "X2"} == {found.invariant for found in ann.check(bob)}
+
+    ann.send("bob", "anything")
+    ann.pump()
+
+    assert [] == ann.check(bob)
