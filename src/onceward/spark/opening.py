@@ -1,0 +1,191 @@
+"""Opens one agent's file for reading, live or not, or says why it cannot be read."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, cast
+
+import apsw
+
+from onceward.connect import Patience, connect, mapped
+from onceward.errors import Busy, OncewardError, ReadOnlyStore, StoreCorrupt
+from onceward.migrate import migrations
+from onceward.spark.files import look
+
+Reason = Literal["vanished", "unreadable", "empty", "foreign", "corrupt", "older", "newer", "locked", "changing"]
+"""Why a file is not read, in one word."""
+REASONS: Final = {
+    "vanished": "it was there when the files were listed, and is gone",
+    "unreadable": "the operating system does not let us read it",
+    "empty": "it has no tables, or belongs to nobody yet",
+    "foreign": "it is a SQLite database, but no agent's",
+    "corrupt": "SQLite finds it damaged, or it is no database at all",
+    "older": "its schema is older than the first one with views: open it once with this version",
+    "newer": "its schema is newer than this version, and what was asked for is not in it: upgrade onceward",
+    "locked": "others held it for longer than busyTimeout",
+    "changing": "it was written to each time while a copy was made",
+}
+"""What each reason means."""
+IDENTITY: Final = "SELECT agent, file_id FROM identity"
+VERSION: Final = "SELECT coalesce(max(version), 0) FROM schema_migrations"
+TABLES: Final = "SELECT count(*) FROM sqlite_schema"
+HAS: Final = "SELECT name FROM pragma_table_info(?)"
+CHECK: Final = "PRAGMA quick_check(1)"
+COPY_TRIES: Final = 3
+
+
+class Unreadable(OncewardError):
+    """A file of the fleet cannot be read: its row in ``quarantine`` says why; mend or exclude it, or read with PERMISSIVE."""
+
+    def __init__(self, path: str, reason: Reason, detail: str) -> None:
+        super().__init__(f"{path}: {reason}, {REASONS[reason]} ({detail})")
+        self.path, self.reason, self.detail = path, reason, detail
+
+    def __reduce__(self) -> tuple[type[Unreadable], tuple[str, Reason, str]]:
+        return Unreadable, (self.path, self.reason, self.detail)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """An agent's file, open for reading."""
+
+    con: apsw.Connection
+    path: str
+    agent: str
+    file_id: str
+    version: int
+    """Its newest schema step."""
+
+    def columns(self, view: str) -> frozenset[str]:
+        """Return the columns of a view in this file; none where it has no such view."""
+        return frozenset(str(name) for (name,) in self.con.execute(HAS, (view,)))
+
+    def check(self) -> None:
+        """
+        Read every page.
+
+        Raises:
+            Unreadable: something is damaged.
+
+        """
+        [(said,)] = self.con.execute(CHECK).fetchall()
+        if said != "ok":
+            raise Unreadable(self.path, "corrupt", str(said))
+
+
+@contextmanager
+def opened(path: str, *, copy: str = "auto", busy_timeout: float = 5.0) -> Iterator[Source]:
+    """
+    Open *path* read-only together with its WAL; nothing of the file is changed.
+
+    Raises:
+        Unreadable: with the reason; also for what SQLite finds while the block reads.
+
+    """
+    with judged(path):
+        if look(path) is None:
+            raise Unreadable(path, "vanished", "no such file")
+        if copy == "always":
+            with _copied(path) as copied, _connected(copied, path, busy_timeout) as source:
+                yield source
+            return
+        try:
+            con = _asked(path, path, busy_timeout)
+        except ReadOnlyStore:
+            if copy == "never":
+                raise
+            with _copied(path) as copied, _connected(copied, path, busy_timeout) as source:
+                yield source
+            return
+        try:
+            yield con
+        finally:
+            con.con.close()
+
+
+@contextmanager
+def judged(path: str) -> Iterator[None]:
+    """Tell what goes wrong with a file by its reason."""
+    try:
+        yield
+    except Unreadable:
+        raise
+    except (apsw.Error, OncewardError, OSError, UnicodeDecodeError) as error:
+        raise Unreadable(path, _reason(path, error), str(error)) from error
+
+
+def _reason(path: str, error: Exception) -> Reason:
+    match mapped(error, path):
+        case Busy():
+            return "locked"
+        case StoreCorrupt() | UnicodeDecodeError():
+            return "corrupt"
+        case apsw.SQLError():
+            return "foreign"
+    return "unreadable" if Path(path).exists() else "vanished"
+
+
+@contextmanager
+def _connected(path: str, name: str, busy_timeout: float) -> Iterator[Source]:
+    source = _asked(path, name, busy_timeout)
+    try:
+        yield source
+    finally:
+        source.con.close()
+
+
+def _asked(path: str, name: str, busy_timeout: float) -> Source:
+    con = connect(Path(path), readonly=True)
+    try:
+        patience = Patience(random.Random())  # noqa: S311 - jitter, not a secret
+        patience.deadline = time.monotonic() + busy_timeout
+        con.set_busy_handler(patience)
+        con.execute("PRAGMA query_only = ON")
+        return _identified(con, name)
+    except BaseException as error:
+        con.close()
+        raise mapped(error, name) from error
+
+
+def _identified(con: apsw.Connection, path: str) -> Source:
+    try:
+        found = con.execute(IDENTITY).fetchall()
+        [(version,)] = con.execute(VERSION).fetchall()
+    except apsw.SQLError as error:
+        [(tables,)] = con.execute(TABLES).fetchall()
+        raise Unreadable(path, "foreign" if tables else "empty", str(error)) from error
+    if not found:
+        raise Unreadable(path, "empty", "it has our tables, but no owner yet")
+    [(agent, file_id)] = found
+    return Source(con, path, str(agent), str(file_id), cast("int", version))
+
+
+def lacking(source: Source, view: str) -> Unreadable:
+    """Return why a file without *view* cannot be read."""
+    reason: Reason = "newer" if source.version > migrations()[-1].version else "older"
+    return Unreadable(source.path, reason, f"schema {source.version} without {view}")
+
+
+@contextmanager
+def _copied(path: str) -> Iterator[str]:
+    """Copy the file with its WAL while nobody writes to it: one without the other would miss or tear rows."""
+    with tempfile.TemporaryDirectory(prefix="onceward-copy-") as folder:
+        copy = Path(folder, "copy.db")
+        wal = Path(f"{copy}-wal")
+        for _ in range(COPY_TRIES):
+            before = look(path)
+            shutil.copyfile(path, copy)
+            wal.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                shutil.copyfile(f"{path}-wal", wal)
+            if before == look(path):
+                yield str(copy)
+                return
+        raise Unreadable(path, "changing", f"{COPY_TRIES} tries")

@@ -1,0 +1,168 @@
+"""Reads one file's rows as Arrow batches, by statements that are short, so that no live file's WAL is held for long."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final, cast
+
+import apsw
+import pyarrow as pa
+
+from onceward.spark.columns import OWN, Kind, Part
+from onceward.spark.opening import Source, Unreadable, judged, lacking
+from onceward.spark.plan import LAST
+
+TYPES: Final[Mapping[Kind, pa.DataType]] = {
+    "string": pa.string(),
+    "bigint": pa.int64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "binary": pa.binary(),
+}
+CHUNK: Final = 64
+HOLD: Final = 0.5
+"""Seconds after which a statement is ended and another goes on behind its last row."""
+HEAVY: Final = 8 * 1024 * 1024
+"""Bytes of frames after which a batch is full, however few its rows."""
+KEYED: Final = "SELECT seq{columns} FROM {view} WHERE seq > ? AND seq <= ?{where} ORDER BY seq"
+UNKEYED: Final = "SELECT 0{columns} FROM {view} WHERE 1{where}"
+EDGES: Final = "SELECT (SELECT seq FROM {view} ORDER BY seq LIMIT 1), (SELECT seq FROM {view} ORDER BY seq DESC LIMIT 1)"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is read of every file: columns with their types, a condition, and how much at once."""
+
+    columns: Mapping[str, Kind]
+    where: str = ""
+    rows: int = 1024
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns as Arrow spells them."""
+        return pa.schema([pa.field(name, TYPES[kind]) for name, kind in self.columns.items()])
+
+
+@contextmanager
+def moment(source: Source) -> Iterator[None]:
+    """Let all that the block reads of the file be of one moment."""
+    with judged(source.path):
+        source.con.execute("BEGIN")
+        try:
+            yield
+        finally:
+            if source.con.in_transaction:
+                source.con.execute("ROLLBACK")
+
+
+def edges(source: Source, part: Part) -> tuple[int, int]:
+    """Return the first and the last sequence of a part; (0, 0) where it is empty or not in this file."""
+    if not source.columns(part.view):
+        return 0, 0
+    [found] = source.con.execute(EDGES.format(view=part.view)).fetchall()
+    first, last = (cast("int", seq or 0) for seq in found)
+    return first, last
+
+
+def batches(source: Source, part: Part, wanted: Wanted, *, after: int = 0, to: int = LAST) -> Iterator[pa.RecordBatch]:
+    """
+    Yield the rows of a part whose sequence is above *after* and up to *to*, in that order.
+
+    Raises:
+        Unreadable: the file broke, or its schema does not have the view.
+
+    """
+    with judged(source.path):
+        sql = _statement(source, part, wanted)
+        if sql is None:
+            return
+        pieces = _pieces(source.con, sql, wanted, after, to) if part.keyed else _stream(source.con, sql, wanted)
+        done = 0
+        for rows in pieces:
+            try:
+                batch = _batch(source, part, wanted, rows, done)
+            except pa.ArrowException as error:
+                raise Unreadable(source.path, "corrupt", str(error)) from error
+            yield batch
+            done += len(rows)
+
+
+def _statement(source: Source, part: Part, wanted: Wanted) -> str | None:
+    there = source.columns(part.view) if part.view.isidentifier() else None
+    if there is not None and not there:
+        if part.name in {"outbox", "inbox"}:
+            raise lacking(source, part.view)
+        return None  # a table that came with a later version is empty in this file
+    read = [_expression(name, part, there) for name in wanted.columns if name not in OWN]
+    where = f" AND ({wanted.where}\n)" if wanted.where else ""
+    shape = KEYED if part.keyed else UNKEYED
+    return shape.format(columns="".join(f", {sql}" for sql in read), view=part.view, where=where)
+
+
+def _expression(name: str, part: Part, there: frozenset[str] | None) -> str:
+    sql = part.columns[name]
+    plain = sql.partition(" ")[0].strip('"')
+    missing = there is not None and plain.isidentifier() and plain not in there and plain not in {"NULL", "CASE"}
+    return "NULL" if missing else sql
+
+
+def _pieces(con: apsw.Connection, sql: str, wanted: Wanted, after: int, to: int) -> Iterator[list[tuple[Any, ...]]]:
+    names = [name for name in wanted.columns if name not in OWN]
+    heavy = 1 + names.index("frame") if "frame" in names else None
+    cursor, began = con.execute(sql, (after, to)), time.monotonic()
+    while rows := _take(cursor, wanted.rows, heavy):
+        if time.monotonic() - began > HOLD:
+            cursor.close()
+            yield rows
+            cursor, began = con.execute(sql, (rows[-1][0], to)), time.monotonic()
+        else:
+            yield rows
+
+
+def _take(cursor: apsw.Cursor, limit: int, heavy: int | None) -> list[tuple[Any, ...]]:
+    rows: list[tuple[Any, ...]] = []
+    weight = 0
+    while len(rows) < limit and weight < HEAVY and (more := list(islice(cursor, min(CHUNK, limit - len(rows))))):
+        rows += more
+        if heavy is not None:
+            weight += sum(len(row[heavy] or "") for row in more)
+    return rows
+
+
+def _stream(con: apsw.Connection, sql: str, wanted: Wanted) -> Iterator[list[tuple[Any, ...]]]:
+    cursor = con.execute(sql)
+    while rows := list(islice(cursor, wanted.rows)):
+        yield rows
+
+
+def _batch(source: Source, part: Part, wanted: Wanted, rows: Sequence[tuple[Any, ...]], done: int) -> pa.RecordBatch:
+    count = len(rows)
+    seqs, *values = zip(*rows, strict=True)
+    own = {
+        "_db": lambda: pa.repeat(source.path, count),
+        "_agent": lambda: pa.repeat(source.agent, count),
+        "_seq": lambda: pa.array(seqs if part.keyed else range(done + 1, done + count + 1), pa.int64()),
+    }
+    read = iter(values)
+    arrays = [own[name]() if name in own else _array(name, kind, next(read)) for name, kind in wanted.columns.items()]
+    if not arrays:
+        return pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
+    return pa.record_batch(arrays, schema=wanted.schema)
+
+
+def _array(name: str, kind: Kind, values: Sequence[Any]) -> pa.Array:
+    if name == "body_bytes":
+        values = [_bytes(value) for value in values]
+    return pa.array(values, TYPES[kind])
+
+
+def _bytes(text: str | None) -> bytes | None:
+    try:
+        return None if text is None else base64.b64decode(text)
+    except binascii.Error:
+        return None

@@ -1,0 +1,86 @@
+"""A local Spark session that is ready at once, and our source in a session of the user's own."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+
+from onceward.spark import gateway
+from onceward.spark.options import spelt
+
+MEMORY: Final = "2g"
+CORES: Final = os.cpu_count() or 1
+DEFAULTS: Final = {
+    "spark.master": f"local[{CORES}]",
+    "spark.app.name": "onceward",
+    "spark.log.level": "ERROR",
+    "spark.ui.enabled": "false",  # no port, no threads, no noise
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",  # as the files' own times
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.shuffle.partitions": str(2 * CORES),  # 200 tasks would cost more than their work
+    "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
+    "spark.python.worker.reuse": "true",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.warehouse.dir": f"{tempfile.gettempdir()}/onceward-warehouse",  # else a folder here, whatever here is
+}
+
+
+def session(**conf: Any) -> SparkSession:
+    """
+    Return a local Spark session with our source registered; one that is there already is taken and given *conf*.
+
+    The heap is ``spark.driver.memory``. Keywords are Spark's settings with
+    underscores for dots, or exactly as Spark spells them: ``session(**{"spark.master": "local[4]"})``.
+
+    Raises:
+        NoJava, SparkDidNotStart: see each class.
+
+    """
+    given = {_setting(name): _text(value) for name, value in conf.items()}
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if SparkSession.getActiveSession() is None:
+        gateway.start(given.get("spark.driver.memory", MEMORY))
+    builder = SparkSession.builder
+    for name, value in (DEFAULTS | given).items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    register(spark)
+    return spark
+
+
+def register(spark: SparkSession) -> None:
+    """Let *spark* read and write format ``onceward``; the package must be installed where its executors run."""
+    from onceward.spark.source import Onceward  # noqa: PLC0415
+
+    spark.dataSource.register(Onceward)
+
+
+def stop() -> None:
+    """End the session and the JVM that it ran in."""
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        active.stop()
+    gateway.stop()
+
+
+def read(spark: SparkSession, path: str | Sequence[str], table: str, **options: Any) -> DataFrame:
+    """Return one table of all files that *path* names."""
+    reader = spark.read.format("onceward").option("table", table)
+    for name, value in options.items():
+        reader = reader.option(spelt(name), _text(value))
+    return reader.load(path if isinstance(path, str) else list(path))
+
+
+def _setting(name: str) -> str:
+    return name if "." in name else name.replace("_", ".")
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

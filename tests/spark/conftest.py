@@ -1,0 +1,68 @@
+"""One Spark for the whole run, as its start costs ten seconds; and a small fleet of real files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from onceward import Agent, Postbox, Reject
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CORES = 2
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Return a local session of two cores with our format in it; it ends with the run."""
+    pytest.importorskip("pyspark", reason="pip install 'onceward[spark]' brings it")
+    from onceward import spark as door  # noqa: PLC0415 - an extra
+
+    made = door.session(
+        **{
+            "spark.master": f"local[{CORES}]",
+            "spark.driver.memory": "1g",
+            "spark.sql.shuffle.partitions": str(CORES),
+            "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+        }
+    )
+    yield made
+    door.stop()
+
+
+@pytest.fixture(scope="session")
+def mail(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder, not to be changed, where alice sent bob five messages: three processed, one dead, one on its way."""
+    folder = tmp_path_factory.mktemp("mail")
+    bob = Agent("bob")
+
+    @bob.on("note")
+    def handle(body: dict[str, int]) -> None:
+        if body["number"] == 3:
+            raise Reject
+
+    with Postbox(folder / "alice.db", agent="alice", run=False) as sender, Postbox(folder / "bob.db", agent=bob, run=False) as receiver:
+        for number in range(4):
+            sender.send("bob", {"number": number}, type="note")
+        for _ in range(3):
+            sender.pump()
+            receiver.pump()
+        sender.send("bob", b"\x00bytes", type="note", key="last")
+    return folder
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Callable[..., Path]:
+    """Return what makes an agent's file with so many waiting messages."""
+
+    def make(name: str = "alice", messages: int = 0, **options: str) -> Path:
+        path = tmp_path / f"{name}.db"
+        with Postbox(path, agent=name, run=False, hold_unknown=True) as made:
+            made.session().send_many([("bob", {"number": number}) for number in range(messages)], type="note", **options)
+        return path
+
+    return make

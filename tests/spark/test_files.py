@@ -1,0 +1,135 @@
+"""Which files are a fleet's, and which task reads which: decided by names and sizes, without Spark."""
+
+import os
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onceward.spark.files import Found, find
+from onceward.spark.plan import FILE_COST, LAST, SMALLEST, Slice, tasks
+
+MIB = 1024 * 1024
+
+
+def named(found: list[Found]) -> list[str]:
+    """Return the last parts of the paths."""
+    return [Path(one.path).name for one in found]
+
+
+def touch(path: Path, size: int = 0) -> Path:
+    """Make a file of that size."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(bytes(size))
+    return path
+
+
+def file(name: str, size: int) -> Found:
+    """Return a file as it would be found."""
+    return Found(name, size, (0, size, 0, 0, 0))
+
+
+def test_a_pattern_is_any_depth_and_leaves_side_files_out(tmp_path: Path) -> None:
+    """``**`` finds files in all folders; SQLite's own files beside a database are none."""
+    for name in ("a.db", "one/b.db", "one/two/c.db", "one/b.db-wal", "one/b.db-shm", "one/notes.txt"):
+        touch(tmp_path / name)
+
+    assert ["a.db", "b.db", "c.db"] == named(find([f"{tmp_path}/**/*.db"]))
+    assert ["b.db", "notes.txt"] == named(find([f"{tmp_path}/one/*"]))
+
+
+def test_a_folder_means_its_databases(tmp_path: Path) -> None:
+    """A folder's name reads all its ``*.db``, as ``file:`` URLs and several patterns do; nothing is listed twice."""
+    touch(tmp_path / "a.db"), touch(tmp_path / "deep" / "b.db"), touch(tmp_path / "c.txt")
+
+    assert ["a.db", "b.db"] == named(find([str(tmp_path)]))
+    assert ["a.db", "b.db"] == named(find([f"file://{tmp_path}", f"file:{tmp_path}/a.db", f"{tmp_path}/*.db"]))
+
+
+def test_a_link_and_its_file_are_one(tmp_path: Path) -> None:
+    """A file under two names is read once: its rows must not count as duplicates."""
+    real = touch(tmp_path / "real" / "a.db")
+    (tmp_path / "link.db").symlink_to(real)
+
+    assert [str(real)] == [found.path for found in find([f"{tmp_path}/**/*.db"])]
+
+
+def test_what_is_not_there_is_not_found(tmp_path: Path) -> None:
+    """A pattern without files is an empty fleet, and a file that vanished is left out."""
+    assert [] == find([f"{tmp_path}/*.db", f"{tmp_path}/gone.db"])
+
+
+def test_the_size_counts_the_wal_and_the_mark_sees_it_change(tmp_path: Path) -> None:
+    """What was committed may still be in the WAL: it is read with the file, and its change is a change of the file."""
+    touch(tmp_path / "a.db", 100)
+    touch(tmp_path / "a.db-wal", 50)
+    [before] = find([str(tmp_path)])
+    os.utime(tmp_path / "a.db-wal", ns=(1, 1))
+    [after] = find([str(tmp_path)])
+
+    assert 150 == before.size
+    assert before.mark != after.mark
+
+
+def test_small_files_share_a_task() -> None:
+    """A thousand files of a few pages are a handful of tasks, not a thousand."""
+    files = [file(f"{number}.db", 64 * 1024) for number in range(1000)]
+    planned = tasks(files, target=64 * MIB, least=4, edges=None)
+
+    assert 4 <= len(planned) <= 8
+    assert {one.path for one in files} == {piece.path for task in planned for piece in task}
+
+
+def test_a_large_file_is_cut_by_its_sequence() -> None:
+    """Slices of a large file follow each other without a gap, and the last one takes what is written meanwhile."""
+    [*planned] = tasks([file("big.db", 256 * MIB)], target=64 * MIB, least=4, edges=lambda _: (1001, 5000))
+    slices = sorted((piece for task in planned for piece in task), key=lambda piece: piece.after)
+
+    assert 4 <= len(slices)
+    assert (0, LAST) == (slices[0].after, slices[-1].to)
+    assert [one.to for one in slices[:-1]] == [one.after for one in slices[1:]]
+
+
+def test_a_large_file_of_few_rows_is_not_cut_finer_than_rows() -> None:
+    """Frames of a megabyte make large files of a few rows; no slice is empty by construction."""
+    planned = tasks([file("big.db", 256 * MIB)], target=MIB, least=1, edges=lambda _: (7, 9))
+
+    assert 3 == sum(len(task) for task in planned)
+
+
+def test_nothing_is_opened_for_small_files() -> None:
+    """Only files larger than a task are asked for their sequence."""
+    asked: list[str] = []
+
+    def edges(path: str) -> tuple[int, int]:
+        asked.append(path)
+        return 1, 100
+
+    tasks([file("small.db", MIB), file("big.db", 200 * MIB)], target=64 * MIB, least=1, edges=edges)
+
+    assert ["big.db"] == asked
+
+
+@given(st.lists(st.integers(0, 300 * MIB), max_size=30), st.integers(1, 128 * MIB), st.integers(1, 16), st.integers(0, 10**6))
+def test_every_row_is_in_one_slice(sizes: list[int], target: int, least: int, last: int) -> None:
+    """Whatever sizes and targets: each file's sequence is covered once from its beginning to its end, and no task is empty."""
+    files = [file(f"{number}.db", size) for number, size in enumerate(sizes)]
+    planned = tasks(files, target=max(target, MIB), least=least, edges=lambda _: (min(1, last), last))
+
+    by_file: dict[str, list[Slice]] = {}
+    for piece in sorted((piece for task in planned for piece in task), key=lambda piece: piece.after):
+        by_file.setdefault(piece.path, []).append(piece)
+    assert {one.path for one in files} == by_file.keys()
+    for pieces in by_file.values():
+        assert [0, *(one.to for one in pieces)] == [*(one.after for one in pieces), LAST]
+    assert [] == [task for task in planned if not task]
+
+
+@given(st.lists(st.integers(0, 8 * MIB), min_size=1, max_size=60))
+def test_tasks_are_as_large_as_wished(sizes: list[int]) -> None:
+    """A task of several files is no larger than the target."""
+    files = [file(f"{number}.db", size) for number, size in enumerate(sizes)]
+    size_of = {one.path: one.size + FILE_COST for one in files}
+    planned = tasks(files, target=16 * MIB, least=1, edges=None)
+
+    assert [] == [task for task in planned if len(task) > 1 and sum(size_of[piece.path] for piece in task) > max(16 * MIB, SMALLEST)]

@@ -1,0 +1,148 @@
+"""Files are opened as they are found, live or damaged, and never changed by it."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import apsw
+import pytest
+
+from onceward import Postbox
+from onceward.spark.opening import Unreadable, opened
+
+COUNT = "SELECT count(*) FROM outbox_view"
+SOME = 20
+
+
+def reason(path: Path, **options: str) -> str:
+    """Return why a file is refused."""
+    with pytest.raises(Unreadable) as caught, opened(str(path), **options) as source:  # type: ignore[arg-type]
+        source.check()
+    return caught.value.reason
+
+
+def count(path: Path, **options: str) -> int:
+    """Return how many outbox rows a reader sees."""
+    with opened(str(path), **options) as source:  # type: ignore[arg-type]
+        [(found,)] = source.con.execute(COUNT).fetchall()
+        return int(str(found))
+
+
+def damage(path: Path, at: int) -> None:
+    """Overwrite a piece of a file."""
+    data = bytearray(path.read_bytes())
+    data[at : at + 2000] = b"\xa5" * 2000
+    path.write_bytes(data)
+
+
+def test_a_good_file_says_whose_it_is(box: Callable[..., Path]) -> None:
+    """The agent's name comes from the file, not from its name."""
+    path = box("alice", 3)
+    moved = path.rename(path.with_name("backup-of-somebody.db"))
+
+    with opened(str(moved)) as source:
+        assert "alice" == source.agent
+        assert source.version >= 2
+
+
+def test_rows_that_are_still_in_the_wal_are_read(box: Callable[..., Path]) -> None:
+    """A live file's newest rows are not in the main file yet; a reader sees them all."""
+    path = box()
+    with Postbox(path, run=False, hold_unknown=True) as live:
+        live.session().send_many([("bob", number) for number in range(SOME)], type="note")
+        assert path.with_name(f"{path.name}-wal").stat().st_size > 0
+
+        assert SOME == count(path)
+
+
+@pytest.mark.parametrize("copy", ["auto", "never", "always"])
+def test_reading_changes_nothing(box: Callable[..., Path], copy: str) -> None:
+    """The file's bytes are the same afterwards; a WAL that SQLite made for its lock stays empty."""
+    path = box("alice", SOME)
+    before = path.read_bytes()
+
+    assert SOME == count(path, copy=copy)
+    assert before == path.read_bytes()
+    assert 0 == sum(wal.stat().st_size for wal in path.parent.glob("*-wal"))
+
+
+def test_a_copy_takes_the_wal_along(box: Callable[..., Path]) -> None:
+    """A copy of the main file alone would miss what is in the WAL."""
+    path = box()
+    with Postbox(path, run=False, hold_unknown=True) as live:
+        live.session().send_many([("bob", number) for number in range(SOME)], type="note")
+
+        assert SOME == count(path, copy="always")
+
+
+def test_a_reader_cannot_write(box: Callable[..., Path]) -> None:
+    """The connection refuses to change the file."""
+    with opened(str(box())) as source, pytest.raises(apsw.ReadOnlyError):
+        source.con.execute("DELETE FROM trail")
+
+
+@pytest.mark.broken("a damaged file stays damaged")
+def test_what_is_no_agents_file_is_named_by_its_reason(tmp_path: Path, box: Callable[..., Path]) -> None:
+    """Vanished, empty, damaged and foreign files are told apart."""
+    (tmp_path / "empty.db").touch()
+    (tmp_path / "text.db").write_text("buy milk\n" * 500)
+    with apsw.Connection(str(tmp_path / "other.db")) as con:
+        con.execute("CREATE TABLE t (x)")
+    con.close()
+    broken = box("broken", 200)
+    damage(broken, 9 * 4096)
+
+    assert "vanished" == reason(tmp_path / "gone.db")
+    assert "empty" == reason(tmp_path / "empty.db")
+    assert "corrupt" == reason(tmp_path / "text.db")
+    assert "foreign" == reason(tmp_path / "other.db")
+    assert "corrupt" == reason(broken)
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may read everything")
+def test_what_may_not_be_read_is_unreadable(box: Callable[..., Path]) -> None:
+    """A file without permission is named so."""
+    path = box()
+    path.chmod(0)
+
+    assert "unreadable" == reason(path)
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may write everywhere")
+def test_a_read_only_folder_is_read_through_a_copy(box: Callable[..., Path]) -> None:
+    """SQLite needs to write beside a WAL; where it may not, a copy is read."""
+    path = box("alice", SOME)
+    path.parent.chmod(0o500)
+    try:
+        assert SOME == count(path)
+        assert "unreadable" == reason(path, copy="never")
+    finally:
+        path.parent.chmod(0o700)
+
+
+def test_a_locked_file_is_waited_for_and_then_left(box: Callable[..., Path]) -> None:
+    """Whoever locks a file against readers for longer than the patience lasts gets it left out."""
+    path = box("alice", 1)
+    con = apsw.Connection(str(path))
+    con.execute("PRAGMA journal_mode = DELETE; BEGIN EXCLUSIVE").fetchall()
+    with pytest.raises(Unreadable) as caught, opened(str(path), busy_timeout=0.05):
+        pass
+    con.close()
+
+    assert "locked" == caught.value.reason
+
+
+def test_a_file_that_changes_under_every_copy_is_left(box: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy is trusted only if nobody wrote while it was made."""
+    path = box("alice", 1)
+    really = shutil.copyfile
+
+    def copyfile(source: str, target: str) -> object:
+        done = really(source, target)
+        os.utime(path)
+        return done
+
+    monkeypatch.setattr(shutil, "copyfile", copyfile)
+
+    assert "changing" == reason(path, copy="always")

@@ -1,0 +1,240 @@
+"""The tables of a fleet, as Spark reads them."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from onceward import Postbox
+from onceward.spark import read
+from onceward.spark.columns import VIEWS, tables
+
+pytest.importorskip("pyspark", reason="pip install 'onceward[spark]' brings it")
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Made = Callable[..., Path]
+
+
+def view(path: Path, name: str) -> list[dict[str, Any]]:
+    """Return a view's rows as the agent itself sees them, its times as Spark's."""
+    with Postbox(path, run=False) as box, box.begin() as tx:
+        names = [column for (column,) in tx.execute("SELECT name FROM pragma_table_info(?)", (name,))]
+        return [dict(zip(names, row, strict=True)) for row in tx.execute(f"SELECT * FROM {name}")]  # noqa: S608 - our own views
+
+
+def rows(frame: DataFrame, *, times: bool = False) -> list[dict[str, Any]]:
+    """Return a frame's rows in a stable order, their times as integer milliseconds."""
+    found = [row.asDict() for row in frame.collect()]
+    if not times:
+        found = [{name: millis(value) for name, value in row.items()} for row in found]
+    return sorted(found, key=repr)
+
+
+def millis(value: Any) -> Any:
+    """Return a time as milliseconds since 1970, and everything else as it is."""
+    if not isinstance(value, dt.datetime):
+        return value
+    return round(value.astimezone(dt.UTC).timestamp() * 1000)
+
+
+def without_own(found: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Leave the source's own columns away."""
+    return sorted(({name: value for name, value in row.items() if not name.startswith("_")} for row in found), key=repr)
+
+
+@pytest.mark.parametrize("name", sorted(VIEWS.keys() & {"outbox", "inbox", "processed", "dead_letters", "trail", "peers", "lanes"}))
+def test_a_table_is_its_view_in_every_file(spark: SparkSession, mail: Path, name: str) -> None:
+    """Every column and every row of the public view arrives, with the type that it has there."""
+    expected = [row for path in mail.glob("*.db") for row in view(path, VIEWS[name])]
+
+    assert sorted(expected, key=repr) == without_own(rows(read(spark, str(mail), name)))
+
+
+def test_every_row_says_where_it_is_from(spark: SparkSession, mail: Path) -> None:
+    """File, agent and number are enough to find the row again."""
+    found = rows(read(spark, str(mail), "outbox", columns="_db,_agent,_seq,seq,sender"))
+
+    assert 5 == len(found)
+    assert [{"_db": str(mail / "alice.db"), "_agent": "alice", "_seq": seq, "seq": seq, "sender": "alice"} for seq in range(1, 6)] == found
+
+
+def test_times_are_times(spark: SparkSession, mail: Path) -> None:
+    """Columns that end in ``_at`` are timestamps in UTC, so that Spark's own functions work on them."""
+    frame = read(spark, str(mail), "outbox")
+    kinds = dict(frame.dtypes)
+
+    assert {"timestamp"} == {kinds[name] for name in kinds if name.endswith("_at")}
+    assert {"bigint"} == {kinds[name] for name in ("_seq", "seq", "attempts")}
+    assert 5 == frame.where("created_at between current_timestamp() - interval 1 hour and current_timestamp()").count()
+
+
+def test_bodies_are_read_on_request(spark: SparkSession, mail: Path) -> None:
+    """``body`` is the JSON text that was sent, ``body_bytes`` what was sent as bytes; neither is read unasked."""
+    found = rows(read(spark, str(mail), "outbox", columns="body,body_bytes", where="seq IN (1, 5)"))
+
+    assert [{"body": '{"number":0}', "body_bytes": None}, {"body": None, "body_bytes": b"\x00bytes"}] == found
+    assert not {"body", "body_bytes"} & set(read(spark, str(mail), "outbox").columns)
+
+
+def test_a_frame_is_a_variant_by_sparks_own_function(spark: SparkSession, mail: Path) -> None:
+    """The frame's text needs no schema to be asked."""
+    frame = read(spark, str(mail), "inbox", columns="id,frame").selectExpr("id", "parse_json(frame) AS frame")
+
+    assert ["alice"] == [
+        row.source.removeprefix("urn:onceward:") for row in frame.selectExpr("frame:source::string AS source").distinct().collect()
+    ]
+
+
+def test_a_condition_is_asked_of_the_file(spark: SparkSession, mail: Path) -> None:
+    """``where`` is SQLite's, on the view's own columns."""
+    assert 1 == read(spark, str(mail), "outbox", where="key = 'last'").count()
+    assert 2 == read(spark, str(mail), "outbox", where="seq > 2 AND key IS NULL -- and nothing else").count()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"table": "outbx"}, "there is no table"),
+        ({"colums": "id"}, "there is no option 'colums'"),
+        ({"columns": "id,idd"}, "has no column 'idd'"),
+        ({"where": "nobody = 1"}, "no such column"),
+        ({"where": "1); DROP TABLE outbox; --"}, "without a semicolon"),
+        ({"mode": "SLOPPY"}, "is none of"),
+        ({"taskBytes": "many"}, "cannot be 'many'"),
+    ],
+)
+def test_a_wrong_option_is_named(spark: SparkSession, mail: Path, options: dict[str, str], said: str) -> None:
+    """A misspelt option is refused before anything is read; it would otherwise be forgotten silently."""
+    with pytest.raises(Exception, match=said):
+        spark.read.format("onceward").options(**{"table": "outbox"} | options).load(str(mail)).count()
+
+
+def test_a_schema_of_the_users_own_chooses_columns(spark: SparkSession, mail: Path) -> None:
+    """``schema(...)`` is checked against the table's columns and types."""
+    reader = spark.read.format("onceward").option("table", "outbox")
+
+    assert ["id", "state"] == reader.schema("id STRING, state STRING").load(str(mail)).columns
+    with pytest.raises(Exception, match="no column seq of type string"):
+        reader.schema("seq STRING").load(str(mail)).count()
+
+
+def test_no_column_at_all_can_be_counted(spark: SparkSession, mail: Path) -> None:
+    """An empty schema has as many rows as any other."""
+    from pyspark.sql.types import StructType  # noqa: PLC0415 - an extra
+
+    assert 5 == spark.read.format("onceward").option("table", "outbox").schema(StructType()).load(str(mail)).count()
+
+
+def test_a_fleet_without_files_is_empty(spark: SparkSession, tmp_path: Path) -> None:
+    """A pattern that nothing matches reads as nothing, with the table's columns."""
+    frame = read(spark, f"{tmp_path}/**/*.db", "inbox")
+
+    assert (0, "_db") == (frame.count(), frame.columns[0])
+
+
+def test_a_table_that_a_file_does_not_have_yet_is_empty(spark: SparkSession, mail: Path) -> None:
+    """Files of before a table's migration have none of its rows; that is no error."""
+    assert 0 == read(spark, str(mail), "runs", mode="FAILFAST").count()
+
+
+def test_columns_that_an_older_file_lacks_are_null(spark: SparkSession, box: Made) -> None:
+    """Views only gain columns: what a file does not know yet is unknown in Spark."""
+    path = box("old", 2)
+    with Postbox(path, run=False) as old, old.begin() as tx:
+        [(sql,)] = tx.execute("SELECT sql FROM sqlite_schema WHERE name = 'outbox_view'")
+        tx.execute("DROP VIEW outbox_view")
+        tx.execute(str(sql).replace("o.reason, o.frame", "o.frame").replace("o.key, ", ""))
+
+    assert [{"id": True, "key": None, "reason": None}] * 2 == [
+        {"id": bool(row["id"]), "key": row["key"], "reason": row["reason"]}
+        for row in rows(read(spark, str(path), "outbox", columns="id,key,reason", mode="FAILFAST"))
+    ]
+
+
+@pytest.mark.parametrize("snapshot", [True, False])
+def test_a_large_file_is_cut_and_nothing_is_lost(spark: SparkSession, box: Made, snapshot: bool) -> None:
+    """Slices, batches and tasks of any size give each row once; as of one moment, a file is one task."""
+    path = box("alice", 2500)
+    frame = read(spark, str(path), "outbox", columns="_seq", taskBytes=100_000, minTasks=1, batchRows=100, snapshot=snapshot)
+
+    assert list(range(1, 2501)) == sorted(row[0] for row in frame.collect())
+    assert (frame.rdd.getNumPartitions() == 1) is snapshot
+
+
+def test_agents_tell_whose_files_there_are(spark: SparkSession, mail: Path) -> None:
+    """One row for each file, with its numbers."""
+    found = {row["agent"]: row for row in rows(read(spark, str(mail), "agents"))}
+
+    assert ["alice", "bob"] == sorted(found)
+    assert (5, 1) == (found["alice"]["enqueued"], found["alice"]["pending"])
+    assert (4, 3, 1) == tuple(found["bob"][name] for name in ("received", "processed", "dead_letters"))
+
+
+def test_the_ledger_is_all_boxes_of_a_file_at_one_moment(spark: SparkSession, mail: Path) -> None:
+    """One scan holds what the four tables hold, under one set of names."""
+    found = rows(read(spark, str(mail), "ledger"))
+    counts = {name: sum(row["box"] == name for row in found) for name in ("outbox", "inbox", "processed", "dead_letters")}
+
+    assert {name: read(spark, str(mail), name).count() for name in counts} == counts
+    assert {"processed", "dead"} == {row["state"] for row in found if row["box"] == "processed"}
+    assert [] == [row for row in found if row["at"] is None or row["id"] is None]
+
+
+def test_bad_files_are_left_out_and_counted(spark: SparkSession, box: Made, tmp_path: Path) -> None:
+    """One bad file never fails a job: it stands in quarantine, and in the ledger, with its reason."""
+    box("alice", 3)
+    (tmp_path / "empty.db").touch()
+    (tmp_path / "notes.db").write_text("buy milk\n" * 500)
+
+    assert 3 == read(spark, str(tmp_path), "outbox").count()
+    expected = {str(tmp_path / "empty.db"): "empty", str(tmp_path / "notes.db"): "corrupt"}
+    assert expected == {row.path: row.reason for row in read(spark, str(tmp_path), "quarantine", deep=True).collect()}
+    ledger = read(spark, str(tmp_path), "ledger").where("box = 'quarantine'")
+    assert expected == {row["_db"]: row.state for row in ledger.collect()}
+
+
+def test_failfast_insists(spark: SparkSession, box: Made, tmp_path: Path) -> None:
+    """Whoever cannot do without a file says so, and is told which it was."""
+    box("alice", 3)
+    (tmp_path / "notes.db").write_text("buy milk\n" * 500)
+
+    with pytest.raises(Exception, match=r"notes\.db: corrupt"):
+        read(spark, str(tmp_path), "outbox", mode="FAILFAST").count()
+
+
+def test_live_files_are_read_consistently(spark: SparkSession, box: Made) -> None:
+    """While an agent sends, a ledger of its file shows each message once, in one state."""
+    path = box("alice", 200)
+    with Postbox(path, run=False, hold_unknown=True) as live:
+        frame = read(spark, str(path), "ledger", columns="id,box")
+        seen = []
+        for _ in range(3):
+            live.session().send_many([("bob", number) for number in range(100)], type="note")
+            seen.append((frame.count(), frame.distinct().count()))
+
+    assert [(300, 300), (400, 400), (500, 500)] == seen
+
+
+def test_filters_are_sparks_and_stay_right(spark: SparkSession, box: Made) -> None:
+    """One relation scanned with several filters, in unions and self joins, gives each its own rows."""
+    path = box("alice", 40)
+    frame = read(spark, str(path), "outbox", columns="_seq,id")
+    low, high = frame.where("_seq <= 10"), frame.where("_seq > 10")
+
+    assert (10, 40, 30) == (low.count(), frame.count(), high.count())
+    assert 40 == low.union(high).count()
+    assert 5 == low.alias("a").join(frame.where("_seq > 5").alias("b"), "id").count()
+
+
+def test_all_tables_have_their_own_columns_first() -> None:
+    """Whoever reads any table finds file, agent and number in the same place."""
+    strangers = {"quarantine"}
+
+    assert [] == [
+        name for name, table in tables().items() if name not in strangers and list(table.columns)[:3] != ["_db", "_agent", "_seq"]
+    ]
