@@ -59,10 +59,10 @@ def mail(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def box(tmp_path: Path) -> Callable[..., Path]:
     """Return what makes an agent's file with so many waiting messages."""
 
-    def make(name: str = "alice", messages: int = 0, **options: str) -> Path:
+    def make(name: str = "alice", messages: int = 0) -> Path:
         path = tmp_path / f"{name}.db"
         with Postbox(path, agent=name, run=False, hold_unknown=True) as made:
-            made.session().send_many([("bob", {"number": number}) for number in range(messages)], type="note", **options)
+            made.session().send_many([("bob", {"number": number}) for number in range(messages)], type="note")
         return path
 
     return make
