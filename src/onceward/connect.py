@@ -52,9 +52,12 @@ def check_version(version: str = "") -> None:
         raise SqliteTooOld(msg)
 
 
-def connect(path: Path, *, vfs: str | None = None, readonly: bool = False) -> apsw.Connection:
+def connect(path: Path, *, vfs: str | None = None, readonly: bool = False, patience: Patience | None = None) -> apsw.Connection:
     """
     Open *path*, which exists, with our pragmas; nothing of the file is changed.
+
+    Without *patience* a file that somebody holds exclusively, as its makers do
+    for a moment, is busy at once.
 
     Raises:
         StoreError: mapped from what SQLite said.
@@ -63,7 +66,7 @@ def connect(path: Path, *, vfs: str | None = None, readonly: bool = False) -> ap
     flags = apsw.SQLITE_OPEN_READONLY if readonly else apsw.SQLITE_OPEN_READWRITE
     try:
         con = apsw.Connection(f"file:{quote(str(path))}", flags | apsw.SQLITE_OPEN_URI, vfs=vfs)
-        con.set_busy_timeout(0)
+        con.set_busy_handler(patience)
         con.config(apsw.SQLITE_DBCONFIG_DQS_DML, 0)
         con.config(apsw.SQLITE_DBCONFIG_DQS_DDL, 0)
         con.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
@@ -81,9 +84,9 @@ def _refuse_readonly(path: Path) -> None:
     raise ReadOnlyStore(msg)
 
 
-def harden(con: apsw.Connection, *, full: bool, checkpoint_pages: int) -> None:
+def harden(con: apsw.Connection, *, full: bool, checkpoint_pages: int, patience: Callable[[int], bool] = lambda _: False) -> None:
     """Set journal mode, sync level and checkpointing; the levels are what the durability class promises."""
-    mode = con.pragma("journal_mode", "wal")
+    mode = _to_wal(con, patience)
     if mode != "wal":
         msg = f"journal mode is {mode}, WAL was refused: close other connections, or use a local disk"
         raise StoreError(msg)
@@ -92,6 +95,18 @@ def harden(con: apsw.Connection, *, full: bool, checkpoint_pages: int) -> None:
         con.pragma("fullfsync", 1)
         con.pragma("checkpoint_fullfsync", 1)
     con.wal_autocheckpoint(checkpoint_pages)
+
+
+def _to_wal(con: apsw.Connection, patience: Callable[[int], bool]) -> str:
+    """Switch to WAL: of several that open a new file at once SQLite asks the busy handler of none, so we do."""
+    calls = 0
+    while True:
+        try:
+            return str(con.pragma("journal_mode", "wal"))
+        except apsw.BusyError:
+            if not patience(calls):
+                raise
+            calls += 1
 
 
 class Patience:

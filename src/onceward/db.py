@@ -128,8 +128,7 @@ class Database:
             self._con = self._connected(deadline)
             self._harden(self._con)
             self._prepare(self._con)
-            self._reader = connect(self.path, vfs=self._vfs)
-            self._reader.set_busy_handler(self._read_patience)
+            self._reader = connect(self.path, vfs=self._vfs, patience=self._read_patience)
             self._reader.execute("PRAGMA query_only = ON")
         except BaseException as error:
             self._drop()
@@ -140,9 +139,8 @@ class Database:
         self._watch = guard.Watch(self.path)
 
     def _connected(self, deadline: float) -> apsw.Connection:
-        con = connect(self.path, vfs=self._vfs)
-        self._patience.deadline = deadline
-        con.set_busy_handler(self._patience)
+        self._patience.deadline = self._read_patience.deadline = deadline
+        con = connect(self.path, vfs=self._vfs, patience=self._patience)
         try:
             self._look_first(con)
         except BaseException:
@@ -164,7 +162,7 @@ class Database:
         if con.pragma("page_count") == 0:
             con.pragma("auto_vacuum", 2)
             con.pragma("application_id", APPLICATION_ID)
-        harden(con, full=True, checkpoint_pages=self._settings.checkpoint_pages)
+        harden(con, full=True, checkpoint_pages=self._settings.checkpoint_pages, patience=self._patience)
 
     def _prepare(self, con: apsw.Connection) -> None:
         con.execute("BEGIN IMMEDIATE")

@@ -23,7 +23,7 @@ FLOORS = {
     """,
     "F2 boxes and wings": """
         counters leases dead_letters receipts lanes peers tickets outbox inbox parcels accept trail views health retention
-        invariants custody
+        invariants custody directory
         transports/ observers/
     """,
     "F3 hands and engines": """

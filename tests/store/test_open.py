@@ -3,6 +3,8 @@
 import os
 import sqlite3
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from onceward.errors import (
 )
 
 Open = Callable[..., Postbox]
+MAKE = "import sys; from onceward import Postbox; box = Postbox(sys.argv[1], agent='a', run=False); print(box.agent); box.close()"
 
 
 def modes(path: Path) -> dict[str, int]:
@@ -173,3 +176,12 @@ def test_the_standard_library_may_read_in_another_process(box: Postbox, elsewher
 
     assert [[[1]]] == elsewhere(box.path, "SELECT count(*) FROM outbox")
     assert ["pending", "pending"] == [box.resolve(kept), box.resolve(box.send("b", 2))]
+
+
+def test_processes_may_make_a_file_together(tmp_path: Path) -> None:
+    """Of several processes that open a new file at the same moment none is told that it is busy."""
+    command = [sys.executable, "-c", MAKE, str(tmp_path / "a.db")]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(4)]
+    said = [process.communicate(timeout=60)[0] for process in running]
+
+    assert ["a\n"] * 4 == said

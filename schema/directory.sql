@@ -1,0 +1,88 @@
+-- A home's directory: who is there, which channels, who takes part in them, which mailboxes. Messages are never in here.
+-- Made by the first verb that needs it. Times are integer milliseconds since 1970, UTC.
+
+CREATE TABLE meta (
+    one       INTEGER PRIMARY KEY CHECK (one = 1),
+    version   INTEGER NOT NULL,
+    clock_at  INTEGER NOT NULL,
+    opened    INTEGER NOT NULL DEFAULT 0,
+    routes    INTEGER NOT NULL DEFAULT 0
+) STRICT;
+
+CREATE TABLE agents (
+    name      TEXT PRIMARY KEY,
+    joined_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE channels (
+    name        TEXT PRIMARY KEY,
+    type        TEXT    NOT NULL CHECK (type IN ('direct', 'group', 'broadcast', 'pubsub')),
+    state       TEXT    NOT NULL DEFAULT 'active' CHECK (state IN ('active', 'paused', 'draining', 'closed')),
+    mode        TEXT    CHECK (mode IN ('hold', 'reject')),
+    config      TEXT    NOT NULL CHECK (json_valid(config)),
+    description TEXT    NOT NULL DEFAULT '',
+    created_by  TEXT    NOT NULL,
+    created_at  INTEGER NOT NULL,
+    changed_at  INTEGER NOT NULL,
+    CHECK ((state = 'paused') = (mode IS NOT NULL))
+) STRICT, WITHOUT ROWID;
+
+-- The number of a member tells who joined after whom: late ones are given what sticky channels retain.
+CREATE TABLE members (
+    number    INTEGER PRIMARY KEY AUTOINCREMENT,
+    channel   TEXT    NOT NULL,
+    agent     TEXT    NOT NULL,
+    role      TEXT    NOT NULL CHECK (role IN ('owner', 'member', 'observer')),
+    joined_at INTEGER NOT NULL,
+    UNIQUE (channel, agent)
+) STRICT;
+
+-- Who wants which topics: of one channel; of one publisher; or, with neither, of everybody in the home.
+CREATE TABLE subscriptions (
+    number     INTEGER PRIMARY KEY AUTOINCREMENT,
+    subscriber TEXT    NOT NULL,
+    pattern    TEXT    NOT NULL,
+    channel    TEXT    NOT NULL DEFAULT '',
+    publisher  TEXT    NOT NULL DEFAULT '',
+    created_at INTEGER NOT NULL,
+    UNIQUE (channel, publisher, subscriber, pattern),
+    CHECK (channel = '' OR publisher = '')
+) STRICT;
+
+-- A public mailbox is known by its name; of a private one only the SHA-256 of its id is written down, in hexadecimal.
+CREATE TABLE mailboxes (
+    number      INTEGER PRIMARY KEY AUTOINCREMENT,
+    public      INTEGER NOT NULL CHECK (public IN (0, 1)),
+    name        TEXT    NOT NULL,
+    owner       TEXT    NOT NULL,
+    ttl         INTEGER,
+    created_at  INTEGER NOT NULL,
+    expires_at  INTEGER,
+    description TEXT    NOT NULL DEFAULT '',
+    UNIQUE (public, name)
+) STRICT;
+
+CREATE INDEX mailboxes_expiry ON mailboxes (expires_at) WHERE expires_at IS NOT NULL;
+
+-- What happened here and is to be told under a reserved topic: written with the change, sent by the agent that made it.
+CREATE TABLE notices (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    agent  TEXT    NOT NULL,
+    topic  TEXT    NOT NULL,
+    body   TEXT    NOT NULL CHECK (json_valid(body)),
+    at     INTEGER NOT NULL
+) STRICT;
+
+CREATE INDEX notices_agent ON notices (agent, number);
+
+-- Whoever keeps channels, members and subscriptions in memory looks at one number to know whether they are still true.
+CREATE TRIGGER channels_new   AFTER INSERT ON channels      BEGIN UPDATE meta SET routes = routes + 1; END;
+CREATE TRIGGER channels_move  AFTER UPDATE ON channels      BEGIN UPDATE meta SET routes = routes + 1; END;
+CREATE TRIGGER channels_gone  AFTER DELETE ON channels      BEGIN UPDATE meta SET routes = routes + 1; END;
+CREATE TRIGGER members_new    AFTER INSERT ON members       BEGIN UPDATE meta SET routes = routes + 1; END;
+CREATE TRIGGER members_move   AFTER UPDATE ON members       BEGIN UPDATE meta SET routes = routes + 1; END;
+CREATE TRIGGER members_gone   AFTER DELETE ON members       BEGIN UPDATE meta SET routes = routes + 1; END;
+CREATE TRIGGER wishes_new     AFTER INSERT ON subscriptions BEGIN UPDATE meta SET routes = routes + 1; END;
+CREATE TRIGGER wishes_gone    AFTER DELETE ON subscriptions BEGIN UPDATE meta SET routes = routes + 1; END;
+CREATE TRIGGER agents_new     AFTER INSERT ON agents        BEGIN UPDATE meta SET routes = routes + 1; END;
+CREATE TRIGGER agents_gone    AFTER DELETE ON agents        BEGIN UPDATE meta SET routes = routes + 1; END;
