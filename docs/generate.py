@@ -28,7 +28,8 @@ SOURCE = ROOT / "src" / "onceward"
 
 ROOMS = {
     "The postbox": "Postbox Session Transaction Message Ticket",
-    "Beside the mail": "facade.Peers facade.DeadLetters Page views.Past views.DeadLetter views.PeerInfo invariants.Violation Health",
+    "Beside the mail": "facade.Peers Page views.Past views.PeerInfo invariants.Violation Health",
+    "Dead letters": "letters.DeadLetters letters.Filter letters.Replays views.DeadLetter",
     "Options of every send": "options.SendOptions options.PublishOptions",
     "Agents and handlers": "Agent Context Msg",
     "The same, awaitable": "AsyncPostbox AsyncSession AsyncTransaction AsyncMessage AsyncContext",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack
@@ -9,7 +10,8 @@ from typing import Any, Generic, Self, TypeVar, Unpack
 from onceward import views
 from onceward.crossing import Crossing
 from onceward.errors import Drop, Reject, Retry
-from onceward.facade import DeadLetters, Peers
+from onceward.facade import Peers
+from onceward.letters import DeadLetters, Filter, Replays
 from onceward.message import Message
 from onceward.options import PublishOptions, SendOptions
 from onceward.transaction import Bindings, Transaction
@@ -126,21 +128,31 @@ class AsyncDeadLetters:
     def __init__(self, letters: DeadLetters, crossing: Crossing) -> None:
         self._letters, self._crossing = letters, crossing
 
-    async def list(self, *, reason: str | None = None, peer: str | None = None, limit: int = 100) -> list[views.DeadLetter]:
+    async def list(self, *, limit: int = 100, **which: Unpack[Filter]) -> list[views.DeadLetter]:
         """Return dead letters, oldest first."""
-        return await self._crossing.call(lambda: self._letters.list(reason=reason, peer=peer, limit=limit))
+        return await self._crossing.call(lambda: self._letters.list(limit=limit, **which))
 
-    async def get(self, message_id: str) -> views.DeadLetter | None:
+    async def get(self, message_id: str, *, peer: str | None = None) -> views.DeadLetter | None:
         """Return one dead letter, None where there is none of that id."""
-        return await self._crossing.call(lambda: self._letters.get(message_id))
+        return await self._crossing.call(lambda: self._letters.get(message_id, peer=peer))
 
-    async def replay(self, message_id: str, *, as_new: bool = False) -> str:
+    async def replay(self, message_id: str, *, as_new: bool = False, peer: str | None = None) -> str:
         """Put a dead letter back on its way; see ``DeadLetters.replay``."""
-        return await self._crossing.call(lambda: self._letters.replay(message_id, as_new=as_new))
+        return await self._crossing.call(lambda: self._letters.replay(message_id, as_new=as_new, peer=peer))
 
-    async def discard(self, message_id: str) -> bool:
+    async def replay_all(
+        self, *, as_new: bool = False, dry_run: bool = False, rate: float | None = None, limit: int = -1, **which: Unpack[Filter]
+    ) -> Replays:
+        """Put all letters that match back on their way; see ``DeadLetters.replay_all``."""
+        return await self._crossing.call(lambda: self._letters.replay_all(as_new=as_new, dry_run=dry_run, rate=rate, limit=limit, **which))
+
+    async def discard(self, message_id: str, *, peer: str | None = None) -> bool:
         """Forget a dead letter; say whether there was one."""
-        return await self._crossing.call(lambda: self._letters.discard(message_id))
+        return await self._crossing.call(lambda: self._letters.discard(message_id, peer=peer))
+
+    async def discard_all(self, *, limit: int = -1, **which: Unpack[Filter]) -> builtins.list[str]:
+        """Forget all letters that match; see ``DeadLetters.discard_all``."""
+        return await self._crossing.call(lambda: self._letters.discard_all(limit=limit, **which))
 
     async def purge(self, *, older_than: float) -> int:
         """Forget the dead letters that died more than *older_than* seconds ago."""

@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
+from math import isinf
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, JsonValue, ValidationError
@@ -94,11 +95,14 @@ class Frame(BaseModel):
         return cls.model_validate(_without_nulls(from_json(text)))
 
     def check(self) -> None:
-        """Raise InvalidMessage for what field by field cannot be seen: names of extensions, and a body given twice."""
+        """Raise InvalidMessage for what field by field cannot be seen: names of extensions, a body given twice, infinite numbers."""
         for name, value in (self.__pydantic_extra__ or {}).items():
             check_extension(name, value)
         if self.data_base64 is not None and self.data is not None:
             msg = "a frame carries data or data_base64, never both"
+            raise InvalidMessage(msg)
+        if infinite(self.data):
+            msg = "a number of the body is too large for a float"
             raise InvalidMessage(msg)
 
     @property
@@ -125,6 +129,15 @@ class Frame(BaseModel):
     def expires_at(self) -> Millis | None:
         """The moment from which nobody wants this message, in milliseconds; None is never."""
         return None if self.expirytime is None else round(self.expirytime.timestamp() * 1000)
+
+
+def infinite(value: Any) -> bool:
+    """Return whether a number in *value* is no number: JSON readers make infinity of a large exponent."""
+    if isinstance(value, float):
+        return isinf(value)
+    if isinstance(value, dict):
+        return any(map(infinite, value.values()))
+    return isinstance(value, list) and any(map(infinite, value))
 
 
 def _without_nulls(found: Any) -> Any:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from threading import Event as Flag
 from threading import Thread
 
-from onceward import inbox, lanes, receipts, retention
+from onceward import dead_letters, inbox, lanes, receipts, retention
 from onceward.db import Database
 from onceward.errors import OncewardError
 from onceward.settings import Settings
@@ -47,6 +47,7 @@ class Janitor:
         pruned += self._until_done(lambda: self._db.write(lambda tx: retention.rest(tx, before=before, limit=limit)))
         self._until_done(lambda: self._db.write(lambda tx: tx.run(lanes.FORGET, (0, limit))))
         self._db.write(lambda tx: receipts.forgive(tx, before=before))
+        self._db.write(dead_letters.forget_replays)
         if pruned:
             self._db.write(lambda tx: tx.rows(retention.VACUUM))
         self._db.tick()

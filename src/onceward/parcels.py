@@ -182,7 +182,7 @@ def _reject(tx: Tx, peer: str, refused: list[Receipt]) -> tuple[tuple[str, str],
     for receipt in refused:
         reason, _, detail = (receipt.reason or "rejected").partition(": ")
         seqs = tx.rows("SELECT seq FROM outbox WHERE id = ? AND recipient = ?", (receipt.id, peer))
-        if seqs and dead_letters.bury_out(tx, [s for (s,) in seqs], reason=reason, error=detail):
+        if seqs and dead_letters.bury_out(tx, [s for (s,) in seqs], reason=reason, error=detail, unknown=True):
             done.append((receipt.id, reason))
     return tuple(done)
 

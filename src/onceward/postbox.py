@@ -17,10 +17,11 @@ from onceward.clock import Clock
 from onceward.db import Database
 from onceward.desk import Desk
 from onceward.dispatcher import Dispatcher
-from onceward.facade import DeadLetters, Peers
+from onceward.facade import Peers
 from onceward.hooks import Hook, Hooks
 from onceward.ids import IdSource, new_id
 from onceward.janitor import Janitor
+from onceward.letters import DeadLetters
 from onceward.loop import start_loop
 from onceward.message import Message
 from onceward.names import DEFAULT_SESSION

@@ -9,7 +9,7 @@ from onceward.tx import Tx
 
 # Oldest first by sequence: rows ended after they were created, so the first young row ends the walk.
 OUTBOX: Final = """
-SELECT seq, state IN ('acked', 'cancelled') AND ended_at < :before FROM outbox
+SELECT seq, state IN ('acked', 'cancelled', 'failed') AND ended_at < :before FROM outbox
  WHERE seq > :after AND created_at < :before ORDER BY seq LIMIT :limit
 """
 INBOX: Final = """

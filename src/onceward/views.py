@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -10,6 +11,7 @@ from onceward.db import Database
 from onceward.errors import InvalidMessage
 from onceward.frame import Frame
 from onceward.lanes import NEXT_DUE
+from onceward.topics import check_pattern, matches
 
 COLUMNS: Final = "id, sender, recipient, session, type, topic, priority, state, attempts, at, reason, frame, box"
 PAST: Final = """
@@ -40,10 +42,17 @@ PEERS: Final = """
 SELECT name, url, epoch, number, in_flight, breaker, failures, due_at, last_error, seen_at, stream_number FROM peer_view ORDER BY name
 """
 DEAD: Final = """
-SELECT id, origin, sender, recipient, session, type, topic, priority, reason, last_error, attempts, created_at, dead_at, late, frame
-  FROM dead_letter_view
- WHERE (:reason IS NULL OR reason = :reason) AND (:peer IS NULL OR sender = :peer OR recipient = :peer) AND (:id IS NULL OR id = :id)
- ORDER BY seq LIMIT :limit
+SELECT seq, topic FROM dead_letter_view
+ WHERE (:id IS NULL OR id = :id) AND (:reason IS NULL OR reason = :reason) AND (:origin IS NULL OR origin = :origin)
+   AND (:peer IS NULL OR sender = :peer OR recipient = :peer) AND (:session IS NULL OR session = :session)
+   AND (:before IS NULL OR dead_at < :before)
+ ORDER BY seq
+"""
+LETTERS: Final = """
+SELECT d.id, d.origin, d.sender, d.recipient, d.session, d.type, d.topic, d.priority, d.reason, d.last_error, d.attempts, d.created_at,
+       d.dead_at, d.late, d.frame, d.replays, d.seq
+  FROM json_each(?) AS j JOIN dead_letter_view AS d ON d.seq = j.value
+ ORDER BY d.seq
 """
 FILTERS: Final = {
     "session": "session = :session",
@@ -128,6 +137,23 @@ class DeadLetter:
     dead_at: Millis
     late: str | None
     frame: str
+    replays: int
+    """How often it was replayed already, and died again."""
+    seq: int
+    """Order of dying; two senders may have chosen one id."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Which:
+    """Which dead letters are meant: those for which everything holds that is said here."""
+
+    id: str | None = None
+    reason: str | None = None
+    peer: str | None = None
+    topic: str | None = None
+    session: str | None = None
+    origin: str | None = None
+    before: Millis | None = None
 
 
 def history(db: Database, *, limit: int = 100, offset: int = 0, **filters: Any) -> Page:
@@ -187,12 +213,13 @@ def peers(db: Database) -> list[PeerInfo]:
     return [PeerInfo(*row) for row in db.read(PEERS)]
 
 
-def dead_letters(
-    db: Database, *, reason: str | None = None, peer: str | None = None, message_id: str | None = None, limit: int = 100
-) -> list[DeadLetter]:
-    """Return dead letters, oldest first."""
-    named = {"reason": reason, "peer": peer, "id": message_id, "limit": limit}
-    return [DeadLetter(*row) for row in db.read(DEAD, named)]
+def dead_letters(db: Database, which: Which, *, limit: int = 100) -> list[DeadLetter]:
+    """Return dead letters, oldest first; a topic may be a pattern."""
+    if which.topic is not None:
+        check_pattern(which.topic)
+    found = db.read(DEAD, {name: getattr(which, name) for name in ("id", "reason", "origin", "peer", "session", "before")})
+    seqs = [seq for seq, topic in found if which.topic is None or (topic is not None and matches(which.topic, topic))]
+    return [DeadLetter(*row) for row in db.read(LETTERS, (json.dumps(seqs[:limit] if limit >= 0 else seqs),))]
 
 
 def until_due(db: Database, left: float | None) -> float | None:

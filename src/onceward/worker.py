@@ -36,6 +36,7 @@ QUICK: Final = 0.05
 SLOW: Final = 0.5
 GLANCE: Final = 1.0
 TICK: Final = 0.02
+LANES: Final = 100
 
 
 @dataclass(slots=True)
@@ -103,7 +104,7 @@ class Worker:
             try:
                 wait = self._idle_for()
                 if wait == 0.0 and not self.round():
-                    wait = self._idle_for() or 0.01  # others were quicker
+                    wait = self._idle_for(nothing_here=True)
             except StoreClosed:
                 return
             except Exception as error:  # noqa: BLE001 - a worker outlives every error of its file
@@ -114,13 +115,20 @@ class Worker:
             if wait != 0.0:
                 self._flag.wait(wait)
 
-    def _idle_for(self) -> float | None:
-        """Return how long there will be nothing to claim: 0 for now, None until somebody rings."""
+    def _idle_for(self, *, nothing_here: bool = False) -> float | None:
+        """
+        Return how long there will be nothing to claim: 0 for now, None until somebody rings.
+
+        After a claim that found *nothing here* for us, what is ready is for others:
+        a commit that changes this rings, whoever makes it.
+        """
         [(frozen_at, ready, due_at)] = self._db.read(lanes.AGENDA)
         if disabled() or frozen_at is not None:
             return 1.0
-        if ready:
+        if ready and not nothing_here:
             return 0.0
+        if ready and self._types is None:
+            return 0.01  # others were quicker
         return None if due_at is None else max(0.0, (due_at - self._db.now()) / 1000)
 
     # -- working ----------------------------------------------------------------------------
@@ -131,7 +139,7 @@ class Worker:
 
     def round(self) -> int:
         """Claim what is ready, handle and settle it; return how many messages were claimed."""
-        wanted = Wanted(messages=self._size, types=self._types)
+        wanted = Wanted(messages=self._size, lanes=LANES if self._types is None else -1, types=self._types)
         lease_for = round(1000 * self._settings.lease)
         claimed = self._db.write(lambda tx: inbox.claim(tx, wanted, owner=self.owner, until=tx.now + lease_for))
         total = sum(map(len, claimed))

@@ -43,7 +43,7 @@ def test_dead_letters_are_listed_and_shown(cli: Cli, buried: list[str]) -> None:
     rows = cli("dead", "ls", "--json").json
     keys = [
         "id", "origin", "sender", "recipient", "session", "type", "priority", "reason", "last_error", "attempts", "created_at",
-        "dead_at", "late",
+        "dead_at", "late", "topic", "replays",
     ]  # fmt: skip
 
     assert [keys] * 2 == [list(row) for row in rows]

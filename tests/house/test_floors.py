@@ -31,7 +31,7 @@ FLOORS = {
         crossing desk invoke teller setbacks dispatcher receiver worker janitor
     """,
     "F4 the door": """
-        session facade routes postbox awaitable aio __init__
+        session facade letters routes postbox awaitable aio __init__
     """,
     "F5 windows": """
         cli/ bench/ spark/ testing/
@@ -76,8 +76,8 @@ STAIRS = {
     "receiver": "teller",
     "worker": "agent context group invoke sender teller",
     # the door
-    "postbox": "facade routes session",
-    "awaitable": "facade",
+    "postbox": "facade letters routes session",
+    "awaitable": "facade letters",
     "aio": "awaitable postbox session",
     "__init__": "aio awaitable postbox session",
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
+from threading import Event as Flag
 from typing import TYPE_CHECKING
 
 import apsw
@@ -696,3 +697,43 @@ def test_the_same_job_from_two_senders_is_two_jobs(world: World) -> None:
     world.settle()
 
     assert [1, 2] == sorted(effects(billing))
+
+
+def test_mail_for_others_lets_a_worker_rest(world: World) -> None:
+    """A worker that found only mail it leaves to readers sleeps until the next commit, and handles what that brought."""
+    agent, done = Agent("billing", unhandled="wait"), Flag()
+
+    @agent.on(Job)
+    def handle(_: Job) -> None:
+        done.set()
+
+    shop, billing = world.open("shop"), world.open(agent)
+    [worker] = billing._workers  # noqa: SLF001 - a rest is seen from inside only
+    shop.send("billing", Other(n=1))
+    shop.pump()
+
+    assert (0, None) == (worker.round(), worker._idle_for(nothing_here=True))  # noqa: SLF001
+    worker.start()
+    try:
+        shop.send("billing", Job(n=1))
+        shop.pump()
+        assert done.wait(30)
+    finally:
+        worker.stop(30)
+
+
+def test_mail_for_others_does_not_hide_what_is_wanted(world: World) -> None:
+    """However many lanes hold only mail that is left to readers, the wanted message behind them is found."""
+    agent, ran = Agent("billing", unhandled="wait"), list[int]()
+
+    @agent.on(Job)
+    def handle(job: Job) -> None:
+        ran.append(job.n)
+
+    shop, _ = world.open("shop"), world.open(agent)
+    for number in range(120):
+        shop.send("billing", Other(n=number), ordering_key=f"lane {number}")
+    shop.send("billing", Job(n=7))
+    world.settle()
+
+    assert [7] == ran

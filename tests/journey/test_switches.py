@@ -285,7 +285,6 @@ def left(box: Postbox) -> dict[str, int]:
     return {name: count for name, count in counts.items() if count}
 
 
-@pytest.mark.xfail(strict=True, reason="rows in failed are never pruned")
 def test_mail_that_failed_at_the_peer_is_pruned(world: World) -> None:
     """What the peer gave up, and keeps, is forgotten here after the retention."""
     shop, _ = world.wired("shop", noting([]))

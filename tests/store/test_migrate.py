@@ -19,7 +19,7 @@ def test_the_ledger_names_every_step(box: Postbox) -> None:
     known = migrate.migrations()
 
     assert [(m.version, m.name) for m in known] == box._db.read("SELECT version, name FROM schema_migrations ORDER BY version")
-    assert list(range(1, len(known) + 1)) == [m.version for m in known]
+    assert sorted({m.version for m in known}) == [m.version for m in known]
     assert box.health().schema == known[-1].version
 
 
@@ -37,7 +37,7 @@ def test_an_older_file_is_brought_up_with_all_its_rows(opened: Open, monkeypatch
     ids = box.send_many([("b", k) for k in range(20)])
     box.close()
     newer = Migration(
-        len(migrate.migrations()) + 1,
+        migrate.migrations()[-1].version + 1,
         "9999_more",
         "ALTER TABLE outbox ADD COLUMN note TEXT; CREATE TABLE extra (x) STRICT".replace("(x)", "(x TEXT)"),
     )

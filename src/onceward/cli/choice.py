@@ -14,8 +14,9 @@ from onceward.cli.codes import DONE, PARTLY, NothingThere, Usage, code_of, probl
 from onceward.cli.look import Look, whole_id
 from onceward.cli.paint import document, note, show
 from onceward.cli.place import Conversation, Quiet
-from onceward.clock import SystemClock
+from onceward.clock import Millis, SystemClock
 from onceward.errors import OncewardError
+from onceward.topics import check_pattern, matches
 
 EVERYTHING: Final = -1
 """SQLite's word for no limit."""
@@ -32,6 +33,8 @@ class Choice:
     """Only those that died for this reason."""
     peer: str | None = None
     """Only those to or from this agent."""
+    topic: str | None = None
+    """Only those of this topic, which may be a pattern such as build.#."""
     dry_run: Annotated[bool, Quiet] = False
     """Say which it would be, and change nothing."""
     yes: Annotated[bool, Quiet] = False
@@ -40,7 +43,12 @@ class Choice:
     @property
     def in_bulk(self) -> bool:
         """Whether anything but ids says what is meant."""
-        return self.all or self.reason is not None or self.peer is not None
+        return self.all or any(value is not None for value in (self.reason, self.peer, self.topic))
+
+    def which(self, session: str | None, older_than: float | None = None) -> dict[str, Any]:
+        """Return the same as the keywords of a postbox's dead letters."""
+        named = {"reason": self.reason, "peer": self.peer, "topic": self.topic, "session": session, "older_than": older_than}
+        return {name: value for name, value in named.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +101,22 @@ def in_bulk(found: Look, choice: Choice, session: str | None, older_than: float 
         NothingThere: none does.
 
     """
-    before = None if older_than is None else SystemClock().now() - round(older_than * 1000)
-    named = {"reason": choice.reason, "peer": choice.peer, "session": session, "before": before}
-    ids = [row["id"] for row in found.ask(queries.DEAD, **named, limit=EVERYTHING)]
+    named = {"reason": choice.reason, "peer": choice.peer, "session": session, "before": died_before(older_than)}
+    ids = [row["id"] for row in found.ask(queries.DEAD, **named, limit=EVERYTHING) if of_topic(row["topic"], choice.topic)]
     if not ids:
         msg = "no dead letter matches"
         raise NothingThere(msg)
-    return list(dict.fromkeys(ids))
+    return ids
+
+
+def died_before(older_than: float | None) -> Millis | None:
+    """Return the moment before which letters died that are older than a span."""
+    return None if older_than is None else SystemClock().now() - round(older_than * 1000)
+
+
+def of_topic(topic: str | None, pattern: str | None) -> bool:
+    """Return whether a letter's topic falls under a pattern; without a pattern it does."""
+    return pattern is None or (topic is not None and matches(check_pattern(pattern), topic))
 
 
 def confirm(verb: str, ids: Sequence[str], choice: Choice) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from cyclopts import Parameter
 
 from onceward import Postbox
 from onceward.cli import queries
-from onceward.cli.choice import Choice, Outcome, by_id, confirm, in_bulk
+from onceward.cli.choice import EVERYTHING, Choice, Outcome, by_id, confirm, died_before, in_bulk, of_topic
 from onceward.cli.codes import DONE, Usage
 from onceward.cli.look import views, whole_id
 from onceward.cli.paint import dated, document, show_one
@@ -22,11 +22,18 @@ WHERE = Where()
 CONVERSATION = Conversation()
 CHOICE = Choice()
 COLUMNS: Final = ("id", "origin", "sender", "recipient", "type", "reason", "attempts", "dead_at", "last_error")
-BATCH: Final = 200
 Ids = Annotated[str, Parameter(allow_leading_hyphen=True)]
 
 
-def ls(*, reason: str | None = None, peer: str | None = None, limit: int = 100, where: Conversation = CONVERSATION) -> int:
+def ls(
+    *,
+    reason: str | None = None,
+    peer: str | None = None,
+    topic: str | None = None,
+    older_than: MaybeSpan = None,
+    limit: int = 100,
+    where: Conversation = CONVERSATION,
+) -> int:
     """
     List dead letters, oldest first.
 
@@ -35,13 +42,16 @@ def ls(*, reason: str | None = None, peer: str | None = None, limit: int = 100, 
     Args:
         reason: Only those that died for this reason: max_retries_exceeded, expired, rejected, unhandled, ...
         peer: Only those to or from this agent.
+        topic: Only those of this topic, which may be a pattern such as build.#.
+        older_than: Only those that died longer ago than this span.
         limit: At most so many lines.
         where: Whose file, which session.
 
     """
     with views(where.path()) as found:
-        rows = found.ask(queries.DEAD, reason=reason, peer=peer, session=where.session, before=None, limit=limit)
-    show_rows(rows, COLUMNS, where.style)
+        named = {"reason": reason, "peer": peer, "session": where.session, "before": died_before(older_than)}
+        rows = [row for row in found.ask(queries.DEAD, **named, limit=EVERYTHING) if of_topic(row["topic"], topic)]
+    show_rows(rows[:limit] if limit >= 0 else rows, COLUMNS, where.style)
     return DONE
 
 
@@ -65,7 +75,13 @@ def show(id: str, /, *, where: Where = WHERE) -> int:  # noqa: A002 - the wire's
     return DONE
 
 
-def replay(*ids: Ids, as_new: Annotated[bool, Quiet] = False, choice: Choice = CHOICE, where: Conversation = CONVERSATION) -> int:
+def replay(
+    *ids: Ids,
+    as_new: Annotated[bool, Quiet] = False,
+    rate: float | None = None,
+    choice: Choice = CHOICE,
+    where: Conversation = CONVERSATION,
+) -> int:
     """
     Put dead letters back on their way and print their ids.
 
@@ -74,16 +90,20 @@ def replay(*ids: Ids, as_new: Annotated[bool, Quiet] = False, choice: Choice = C
     Args:
         ids: Ids of dead letters, or unique beginnings; a dash reads them from stdin.
         as_new: Send the body of an outgoing one under a new id, which is printed instead.
+        rate: In bulk, let at most so many outgoing ones leave in a second.
         choice: Which, in bulk.
         where: Whose file, which session.
 
     """
 
-    def work(box: Postbox, chosen: list[str], outcome: Outcome) -> None:
-        for message_id in chosen:
-            outcome.attempt(message_id, lambda i=message_id: box.dead_letters.replay(i, as_new=as_new))  # type: ignore[misc]
+    def one(box: Postbox, message_id: str) -> str:
+        return box.dead_letters.replay(message_id, as_new=as_new)
 
-    return _settle("replay", ids, choice, where, work)
+    def bulk(box: Postbox, which: dict[str, Any]) -> Outcome:
+        replays = box.dead_letters.replay_all(as_new=as_new, rate=rate, **which)
+        return Outcome(replays.done, replays.failed)
+
+    return _settle("replay", ids, choice, where, (one, bulk))
 
 
 def discard(*ids: Ids, choice: Choice = CHOICE, where: Conversation = CONVERSATION) -> int:
@@ -96,7 +116,7 @@ def discard(*ids: Ids, choice: Choice = CHOICE, where: Conversation = CONVERSATI
         where: Whose file, which session.
 
     """
-    return _settle("discard", ids, choice, where, _forget)
+    return _settle("discard", ids, choice, where, (_forget, _forget_all))
 
 
 def purge(*, older_than: MaybeSpan = None, choice: Choice = CHOICE, where: Conversation = CONVERSATION) -> int:
@@ -110,40 +130,46 @@ def purge(*, older_than: MaybeSpan = None, choice: Choice = CHOICE, where: Conve
 
     """
     if older_than is None and not choice.in_bulk:
-        msg = "which dead letters? Give --older-than SPAN, --reason, --peer or --all"
+        msg = "which dead letters? Give --older-than SPAN, --reason, --peer, --topic or --all"
         raise Usage(msg)
-    path = where.path()
-    with views(path) as found:
-        chosen = in_bulk(found, choice, where.session, older_than)
-    confirm("purge", chosen, choice)
-    return _carry_out(chosen, Outcome(), choice, where, _forget)
+    return _in_bulk("purge", choice, where, _forget_all, older_than)
 
 
-Work = Callable[[Postbox, list[str], Outcome], None]
+One = Callable[[Postbox, str], str]
+Bulk = Callable[[Postbox, dict[str, Any]], Outcome]
 
 
-def _settle(verb: str, ids: tuple[str, ...], choice: Choice, where: Conversation, work: Work) -> int:
+def _settle(verb: str, ids: tuple[str, ...], choice: Choice, where: Conversation, work: tuple[One, Bulk]) -> int:
     if bool(ids) == choice.in_bulk:
-        msg = f"which dead letters? Give ids to {verb}, or --all, --reason or --peer, not both"
+        msg = f"which dead letters? Give ids to {verb}, or --all, --reason, --peer or --topic, not both"
         raise Usage(msg)
-    with views(where.path()) as found:
-        chosen, outcome = by_id(found, ids) if ids else (in_bulk(found, choice, where.session), Outcome())
     if not ids:
-        confirm(verb, chosen, choice)
-    return _carry_out(chosen, outcome, choice, where, work)
-
-
-def _carry_out(chosen: list[str], outcome: Outcome, choice: Choice, where: Conversation, work: Work) -> int:
+        return _in_bulk(verb, choice, where, work[1])
+    with views(where.path()) as found:
+        chosen, outcome = by_id(found, ids)
     if choice.dry_run:
         outcome.done.extend(chosen)
     elif chosen:
         with open_box(where.path()) as box:
-            work(box, chosen, outcome)
+            for message_id in chosen:
+                outcome.attempt(message_id, lambda i=message_id: work[0](box, i))  # type: ignore[misc]
     return outcome.tell(choice, where)
 
 
-def _forget(box: Postbox, chosen: list[str], outcome: Outcome) -> None:
-    for batch in (chosen[at : at + BATCH] for at in range(0, len(chosen), BATCH)):
-        with box.begin():
-            gone = [message_id for message_id in batch if box.dead_letters.discard(message_id)]
-        outcome.done.extend(gone)
+def _in_bulk(verb: str, choice: Choice, where: Conversation, work: Bulk, older_than: float | None = None) -> int:
+    with views(where.path()) as found:
+        chosen = in_bulk(found, choice, where.session, older_than)
+    confirm(verb, chosen, choice)
+    if choice.dry_run:
+        return Outcome(chosen).tell(choice, where)
+    with open_box(where.path()) as box:
+        return work(box, choice.which(where.session, older_than)).tell(choice, where)
+
+
+def _forget(box: Postbox, message_id: str) -> str:
+    box.dead_letters.discard(message_id)
+    return message_id
+
+
+def _forget_all(box: Postbox, which: dict[str, Any]) -> Outcome:
+    return Outcome(box.dead_letters.discard_all(**which))

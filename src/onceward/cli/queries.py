@@ -85,7 +85,7 @@ SELECT name, url, breaker, failures, in_flight, number, stream_number, due_at, s
 """
 PEER: Final = "SELECT name, url, breaker, failures, due_at FROM peer_view WHERE name = :name"
 DEAD: Final = """
-SELECT id, origin, sender, recipient, session, type, priority, reason, last_error, attempts, created_at, dead_at, late
+SELECT id, origin, sender, recipient, session, type, priority, reason, last_error, attempts, created_at, dead_at, late, topic, replays
   FROM dead_letter_view
  WHERE (:reason IS NULL OR reason = :reason) AND (:peer IS NULL OR sender = :peer OR recipient = :peer)
    AND (:session IS NULL OR session = :session) AND (:before IS NULL OR dead_at < :before)
@@ -95,7 +95,7 @@ SELECT id, origin, sender, recipient, session, type, priority, reason, last_erro
 DEAD_IDS: Final = "SELECT id FROM dead_letter_view WHERE id >= :low AND id < :high ORDER BY id LIMIT 3"
 DEAD_ONE: Final = """
 SELECT id, origin, sender, recipient, session, lane, type, topic, priority, reason, last_error, attempts, created_at, dead_at,
-       late, late_at, frame
+       late, late_at, channel, kind, correlation_id, mailbox, queue, replays, frame
   FROM dead_letter_view WHERE id = :id
 """
 WRITTEN: Final = "PRAGMA data_version"
