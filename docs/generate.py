@@ -30,9 +30,11 @@ ROOMS = {
     "The postbox": "Postbox Session Transaction Message Ticket",
     "Beside the mail": "facade.Peers Page views.Past views.PeerInfo invariants.Violation Health",
     "Dead letters": "letters.DeadLetters letters.Filter letters.Replays views.DeadLetter",
+    "Sessions with runs": "Run queueing.Queues queueing.Runs modes.QueueOptions runs.Summary runs.Before run_views.RunInfo "
+    "run_views.QueueInfo run_views.Waits",
     "Options of every send": "options.SendOptions options.PublishOptions",
     "Agents and handlers": "Agent Context Msg",
-    "The same, awaitable": "AsyncPostbox AsyncSession AsyncTransaction AsyncMessage AsyncContext",
+    "The same, awaitable": "AsyncPostbox AsyncSession AsyncTransaction AsyncMessage AsyncContext AsyncRun",
     "Settings and policies": "Settings RetryPolicy",
     "For transports": "Transport Features Parcel Receipt Answer Frame",
 }
@@ -41,11 +43,12 @@ ROOMS = {
 BUILT = ("Postbox", "AsyncPostbox", "Agent", "Retry", "Reject", "Drop", "Settings")
 """What users build themselves; everything else is handed to them."""
 HIDDEN = {
-    "Agent": "find",
+    "Agent": "find serves",
     "AsyncSession": "outlook",
     "Context": "cancel close replied",
     "Message": "settled",
     "Postbox": "db settings",
+    "Run": "at_its_end drafts",
     "Session": "outlook over receive_any sending",
     "Transaction": "finish put",
 }
@@ -69,6 +72,7 @@ def pages() -> dict[str, str]:
         "rooms.md": rooms_page(),
         "lifecycle-inbox.svg": statechart.draw(lifecycle.INBOX, statechart.INBOX, "States of an inbox row"),
         "lifecycle-outbox.svg": statechart.draw(lifecycle.OUTBOX, statechart.OUTBOX, "States of an outbox row"),
+        "lifecycle-runs.svg": statechart.draw(lifecycle.RUNS, statechart.RUNS, "States of a run"),
         "schema.md": shapes.schema_page(meanings),
         "settings.md": settings_page(),
     }
@@ -228,6 +232,10 @@ def lifecycle_page() -> str:
         "![States of an inbox row](lifecycle-inbox.svg)",
         _moves(lifecycle.INBOX),
         "`processing` is the views' word for a pending row in a leased lane.",
+        "## Runs",
+        "![States of a run](lifecycle-runs.svg)",
+        _moves(lifecycle.RUNS),
+        "What that means for its messages: [which mode do I want](../how-to/runs/which-mode.md).",
         "## Dead letters",
         flow(
             "A message that ends badly leaves its box: the row moves to `dead_letters` in the same commit, with a reason.",

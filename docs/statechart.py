@@ -93,6 +93,13 @@ OUTBOX = Layout(
     hints={"pending": "sending, while in a parcel"},
     ended=frozenset({"acked", "failed", "cancelled"}),
 )  # fmt: skip
+RUNS = Layout(
+    size=(620, 240),
+    places={"open": (110, 120), "done": (500, 40), "aborted": (500, 120), "failed": (500, 200)},
+    bends={},
+    hints={"open": "holds the session's lease"},
+    ended=frozenset({"done", "aborted", "failed"}),
+)
 INBOX = Layout(
     size=(620, 240),
     places={"pending": (110, 120), "processed": (500, 40), "dropped": (500, 120), "expired": (500, 200)},

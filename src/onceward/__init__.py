@@ -13,6 +13,7 @@ from onceward.parcel import Answer, Parcel, Receipt
 from onceward.payload import Msg
 from onceward.policy import RetryPolicy
 from onceward.postbox import Postbox
+from onceward.run import AsyncRun, Run
 from onceward.session import Session
 from onceward.settings import Settings
 from onceward.tickets import Ticket
@@ -30,6 +31,7 @@ __all__ = [
     "AsyncContext",
     "AsyncMessage",
     "AsyncPostbox",
+    "AsyncRun",
     "AsyncSession",
     "AsyncTransaction",
     "Context",
@@ -48,6 +50,7 @@ __all__ = [
     "Reject",
     "Retry",
     "RetryPolicy",
+    "Run",
     "Session",
     "Settings",
     "Ticket",

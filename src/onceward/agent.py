@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, ParamSpec, Self, TypeVar, get_type_hints
+from typing import Any, Final, Literal, ParamSpec, Self, TypeVar, Unpack, get_type_hints
 
 from pydantic import BaseModel
 
 from onceward.errors import InvalidMessage
+from onceward.modes import QueueOptions, check_sessions, checked
 from onceward.names import agent_name, plain_text
 from onceward.payload import message_type
 from onceward.topics import check_pattern, matches
@@ -38,6 +40,26 @@ class Handler:
         return matches(self.pattern, type_name) or (topic is not None and matches(self.pattern, topic))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionHandler:
+    """The function that runs an agent's sessions of one pattern, and how their queues are set."""
+
+    pattern: str
+    call: Callable[..., Any]
+    options: Mapping[str, Any]
+    """Fields of a queue policy; None where the home's setting holds."""
+    reads: Mapping[str, type]
+    """Body classes by their types' wire names."""
+    obey: tuple[str, ...]
+    is_async: bool
+    attempts: int | None = None
+    max_runtime: float | None = None
+
+    def wants(self, session: str) -> bool:
+        """Return whether sessions of this name are for this handler."""
+        return re.fullmatch(".*".join(map(re.escape, self.pattern.split("*"))), session) is not None
+
+
 class Agent:
     """
     A name and its handlers.
@@ -51,6 +73,7 @@ class Agent:
         self.unhandled = unhandled
         """What becomes of messages that no handler wants: dead letters, or left for ``receive``."""
         self.handlers: list[Handler] = []
+        self.sessions: list[SessionHandler] = []
 
     def on(
         self, what: type | str, *, attempts: int | None = None, max_runtime: float | None = None
@@ -98,7 +121,63 @@ class Agent:
                 msg = f"agent {self.name} already handles {handler.pattern!r}"
                 raise InvalidMessage(msg)
             self.handlers.append(handler)
+        for served in other.sessions:
+            self._serve(served)
         return self
+
+    def session(
+        self,
+        pattern: str = "*",
+        *,
+        reads: Sequence[type] = (),
+        obey: Sequence[str] = (),
+        attempts: int | None = None,
+        max_runtime: float | None = None,
+        **options: Unpack[QueueOptions],
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]:
+        """
+        Serve sessions by runs: one call of the function for a batch of messages, one at a time in each session.
+
+        The function takes the run (``AsyncRun`` where it is ``async def``). What
+        it returns is the run's result and, unless the current message is itself
+        an answer, the reply to it. Bodies are read as the classes of *reads*
+        whose type they are of. Agents in *obey* may ask for a mode of their own
+        for single messages, by the header ``queuemode``.
+
+        Raises:
+            InvalidMessage: the pattern or an option breaks its rules, or a handler of the same pattern exists.
+
+        """
+        fields = checked(options)
+        check_sessions(pattern)
+
+        def declare(call: Callable[P, R]) -> Callable[P, R]:
+            self._serve(
+                SessionHandler(
+                    pattern=pattern,
+                    call=call,
+                    options=fields,
+                    reads={message_type(model): model for model in reads},
+                    obey=tuple(agent_name(name) for name in obey),
+                    is_async=inspect.iscoroutinefunction(call),
+                    attempts=attempts,
+                    max_runtime=max_runtime,
+                )
+            )
+            return call
+
+        return declare
+
+    def _serve(self, handler: SessionHandler) -> None:
+        if any(known.pattern == handler.pattern for known in self.sessions):
+            msg = f"agent {self.name} already serves sessions {handler.pattern!r}"
+            raise InvalidMessage(msg)
+        self.sessions.append(handler)
+
+    def serves(self, session: str) -> SessionHandler | None:
+        """Return who runs a session: an exact name before a pattern, a longer pattern before a shorter one."""
+        found = [handler for handler in self.sessions if handler.wants(session)]
+        return min(found, key=lambda h: (h.pattern != session, -len(h.pattern), h.pattern), default=None)
 
     def find(self, type_name: str, topic: str | None) -> Handler | None:
         """Return the handler of a message: an exact one before a pattern, older before younger."""

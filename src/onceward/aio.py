@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar, Unpack, overload
 
 from onceward import invariants, views
 from onceward.agent import Agent
-from onceward.awaitable import AsyncDeadLetters, AsyncMessage, AsyncPeers, AsyncTransaction
+from onceward.awaitable import AsyncDeadLetters, AsyncMessage, AsyncPeers, AsyncQueues, AsyncRuns, AsyncTransaction
 from onceward.crossing import Crossing
 from onceward.errors import AnswerTimeout, InvalidMessage, StoreClosed
 from onceward.health import Health
@@ -125,6 +125,7 @@ class AsyncPostbox:
         """Who is reached where."""
         self.dead_letters = AsyncDeadLetters(box.dead_letters, crossing)
         """Messages that ended badly here."""
+        self.queues, self.runs = AsyncQueues(box.queues, crossing), AsyncRuns(box.runs, crossing)
         self._default = self.session()
         return self
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack
 
@@ -13,7 +13,10 @@ from onceward.errors import Drop, Reject, Retry
 from onceward.facade import Peers
 from onceward.letters import DeadLetters, Filter, Replays
 from onceward.message import Message
+from onceward.modes import QueueOptions
 from onceward.options import PublishOptions, SendOptions
+from onceward.queueing import Queues, Runs
+from onceward.run_views import QueueInfo, RunInfo, Waits
 from onceward.transaction import Bindings, Transaction
 
 T_co = TypeVar("T_co", covariant=True)
@@ -36,6 +39,10 @@ class AsyncTransaction:
     async def send(self, to: str, body: object, **options: Unpack[SendOptions]) -> str:
         """Promise a message with this transaction; see ``Transaction.send``."""
         return await self._crossing.call(lambda: self._yours.send(to, body, **options))
+
+    async def dispatch(self, to: str, body: object, *, session: str | None = None, **options: Unpack[SendOptions]) -> str:
+        """Give another agent a task with this transaction; see ``Transaction.dispatch``."""
+        return await self._crossing.call(lambda: self._yours.dispatch(to, body, session=session, **options))
 
     async def publish(self, topic: str, body: object, **options: Unpack[PublishOptions]) -> list[str]:
         """Send to every peer that subscribed to *topic*; see ``Transaction.publish``."""
@@ -157,3 +164,65 @@ class AsyncDeadLetters:
     async def purge(self, *, older_than: float) -> int:
         """Forget the dead letters that died more than *older_than* seconds ago."""
         return await self._crossing.call(lambda: self._letters.purge(older_than=older_than))
+
+
+class AsyncQueues:
+    """The queues of sessions with runs; see ``Queues``."""
+
+    def __init__(self, queues: Queues, crossing: Crossing) -> None:
+        self._queues, self._crossing = queues, crossing
+
+    async def list(self) -> list[QueueInfo]:
+        """Return the queues of all sessions that ever had one, by name."""
+        return await self._crossing.call(self._queues.list)
+
+    async def get(self, session: str) -> QueueInfo | None:
+        """Return one session's queue, None where it never had one."""
+        return await self._crossing.call(lambda: self._queues.get(session))
+
+    async def waiting(self, session: str) -> builtins.list[Waits]:
+        """Return the messages that wait, in the order in which they will be taken."""
+        return await self._crossing.call(lambda: self._queues.waiting(session))
+
+    async def set(self, session: str, **options: Unpack[QueueOptions]) -> None:
+        """Set a session's queue for itself; see ``Queues.set``."""
+        await self._crossing.call(lambda: self._queues.set(session, **options))
+
+    async def reorder(self, session: str, ids: Sequence[str]) -> builtins.list[str]:
+        """Put waiting messages to the front; see ``Queues.reorder``."""
+        return await self._crossing.call(lambda: self._queues.reorder(session, ids))
+
+    async def remove(self, session: str, message_id: str) -> bool:
+        """Drop one waiting message; see ``Queues.remove``."""
+        return await self._crossing.call(lambda: self._queues.remove(session, message_id))
+
+    async def pause(self, session: str) -> None:
+        """Begin no further run of this session; see ``Queues.pause``."""
+        await self._crossing.call(lambda: self._queues.pause(session))
+
+    async def resume(self, session: str) -> None:
+        """Go on where ``pause`` stopped."""
+        await self._crossing.call(lambda: self._queues.resume(session))
+
+    async def dissolve(self, pattern: str) -> None:
+        """Serve sessions of a pattern by runs no more; see ``Queues.dissolve``."""
+        await self._crossing.call(lambda: self._queues.dissolve(pattern))
+
+
+class AsyncRuns:
+    """The runs of an agent's sessions, open and past; see ``Runs``."""
+
+    def __init__(self, runs: Runs, crossing: Crossing) -> None:
+        self._runs, self._crossing = runs, crossing
+
+    async def list(self, *, session: str | None = None, state: str | None = None, limit: int = 100) -> list[RunInfo]:
+        """Return runs, newest first."""
+        return await self._crossing.call(lambda: self._runs.list(session=session, state=state, limit=limit))
+
+    async def get(self, run_id: str) -> RunInfo | None:
+        """Return one run, None where there is none of that id."""
+        return await self._crossing.call(lambda: self._runs.get(run_id))
+
+    async def abort(self, run_id: str, cause: str = "aborted by hand") -> bool:
+        """End an open run from outside; see ``Runs.abort``."""
+        return await self._crossing.call(lambda: self._runs.abort(run_id, cause))

@@ -54,6 +54,11 @@ class Context:
         options.setdefault("causation_id", self._frame.id)
         return self.tx.put(to, body, options_of(options))
 
+    def dispatch(self, to: str, body: object, *, session: str | None = None, **options: Unpack[SendOptions]) -> str:
+        """Give another agent a task with the processed mark; its end comes back as a ``worker_result``; see ``Transaction.dispatch``."""
+        options.setdefault("causation_id", self._frame.id)
+        return self.tx.dispatch(to, body, session=session, **options)
+
     def publish(self, topic: str, body: object, **options: Unpack[PublishOptions]) -> list[str]:
         """Send to every peer that subscribed to *topic*, with the processed mark; returns the ids."""
         options.setdefault("causation_id", self._frame.id)
@@ -100,6 +105,10 @@ class AsyncContext:
     async def send(self, to: str, body: object, **options: Unpack[SendOptions]) -> str:
         """Promise a message with the processed mark; returns its id."""
         return str(await self._on_worker(lambda: self._context.send(to, body, **options)))
+
+    async def dispatch(self, to: str, body: object, *, session: str | None = None, **options: Unpack[SendOptions]) -> str:
+        """Give another agent a task with the processed mark; returns the dispatch id."""
+        return str(await self._on_worker(lambda: self._context.dispatch(to, body, session=session, **options)))
 
     async def publish(self, topic: str, body: object, **options: Unpack[PublishOptions]) -> list[str]:
         """Send to every peer that subscribed to *topic*, with the processed mark; returns the ids."""

@@ -19,6 +19,7 @@ Everything that can go wrong, as one tree.
     │   ├── Unreachable              nobody there; try later
     │   └── Refused                  the peer will never take this
     ├── LeaseLost                  somebody else owns the message now; our writes were rolled back
+    │   └── RunAborted               the run was ended from outside; its messages are somebody else's
     ├── AnswerTimeout              no reply in time; the ticket stays valid
     └── RequestFailed              the peer gave the request up
 
@@ -166,6 +167,10 @@ class Refused(DeliveryError):
 
 class LeaseLost(OncewardError):
     """The lease ran out and somebody else owns the message: our writes were rolled back; do nothing."""
+
+
+class RunAborted(LeaseLost):
+    """The run was ended from outside, or its lease ran out: nothing more of it can be committed; return at once."""
 
 
 class AnswerTimeout(OncewardError, TimeoutError):

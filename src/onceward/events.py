@@ -166,6 +166,60 @@ class WeakReceipt(PeerEvent):
     durability: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEvent(Event):
+    """A fact about one session's run."""
+
+    session: str
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStarted(RunEvent):
+    """A run was committed with the messages it is bound to."""
+
+    name: ClassVar[str] = "run_started"
+    mode: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageBound(RunEvent):
+    """A message left its session's queue for a run."""
+
+    name: ClassVar[str] = "message_bound"
+    message_id: str
+    peer: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnded(RunEvent):
+    """A run's effects and its end were committed; ``state`` is done or failed."""
+
+    name: ClassVar[str] = "run_ended"
+    state: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunAborted(RunEvent):
+    """A run was ended from outside; ``consumed`` says whether its messages count as delivered."""
+
+    name: ClassVar[str] = "run_aborted"
+    cause: str
+    consumed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overflowed(Event):
+    """A session's queue was full: ``dropped`` waiting messages made room, ``refused`` new ones found none."""
+
+    name: ClassVar[str] = "overflowed"
+    session: str
+    dropped: int
+    refused: int
+
+
 def _names() -> dict[str, type[Event]]:
     found: dict[str, type[Event]] = {}
     rest: list[type[Event]] = [Event]

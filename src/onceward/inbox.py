@@ -38,9 +38,11 @@ MARK_DEAD: Final = """
 INSERT INTO processed_messages (sender, message_id, session, outcome, processed_at) VALUES (?, ?, ?, 'dead', ?)
 """
 TRIED: Final = "UPDATE inbox SET attempts = ?, reason = ? WHERE seq = ? AND state = 'pending'"
+# Whoever ends a dispatched task tells its caller; the janitor cannot.
 EXPIRED: Final = """
 SELECT b.seq FROM inbox AS b JOIN lanes AS l ON l.lane_id = b.lane_id
- WHERE b.expires_at <= ? AND b.expires_at IS NOT NULL AND b.state = 'pending' AND l.owner IS NULL
+ WHERE b.expires_at <= ? AND b.expires_at IS NOT NULL AND b.state = 'pending' AND b.run_id IS NULL
+   AND (l.owner IS NULL OR l.sender = '') AND instr(b.frame, '"callersession"') = 0
  ORDER BY b.expires_at LIMIT ?
 """
 OF_SEQS: Final = "SELECT sender, id FROM inbox WHERE seq IN (SELECT value FROM json_each(?))"
@@ -131,15 +133,7 @@ def settle(tx: Tx, ended: Sequence[Ended], rest: dict[int, list[int]]) -> None:
     """
     for held in {e.leased.lane.lane_id: e.leased.lane for e in ended}.values():
         lanes.prove(tx, held)
-    for outcome in ("processed", "dropped", "expired"):
-        seqs = [e.leased.seq for e in ended if isinstance(e.settlement, Done) and e.settlement.outcome == outcome]
-        _end(tx, seqs, outcome)
-    for each in ended:
-        match each.settlement:
-            case Again(error=error, counted=counted):
-                tx.run(TRIED, (each.leased.attempt - (not counted), error[:500], each.leased.seq))
-            case Dead(reason=reason, error=error):
-                _bury(tx, each.leased, reason, error)
+    conclude(tx, ended)
     last = {e.leased.lane.lane_id: e for e in ended}
     for lane_id, each in last.items():
         again = each.settlement if isinstance(each.settlement, Again) else None
@@ -149,6 +143,19 @@ def settle(tx: Tx, ended: Sequence[Ended], rest: dict[int, list[int]]) -> None:
             rest=[] if again else rest.get(lane_id, []),
             due_at=None if again is None else again.due_at,
         )
+
+
+def conclude(tx: Tx, ended: Sequence[Ended]) -> None:
+    """Carry out verdicts and owe their receipts; whose messages they are is the caller's business."""
+    for outcome in ("processed", "dropped", "expired"):
+        seqs = [e.leased.seq for e in ended if isinstance(e.settlement, Done) and e.settlement.outcome == outcome]
+        _end(tx, seqs, outcome)
+    for each in ended:
+        match each.settlement:
+            case Again(error=error, counted=counted):
+                tx.run(TRIED, (each.leased.attempt - (not counted), error[:500], each.leased.seq))
+            case Dead(reason=reason, error=error):
+                _bury(tx, each.leased, reason, error)
     receipts.owe(tx, [(e.leased.sender, receipt) for e in ended if (receipt := _receipt(e)) is not None])
 
 

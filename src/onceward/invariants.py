@@ -101,6 +101,25 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
         "a message is in the inbox or in its dead letters, never in both",
         "SELECT b.id FROM inbox AS b JOIN dead_letters AS d ON d.origin = 'inbox' AND d.peer = b.sender AND d.id = b.id",
     ),
+    "Q1": (
+        "a message that is bound to a run is so to one that is open, in whose list it stands",
+        """
+        SELECT b.id FROM inbox AS b LEFT JOIN runs AS r ON r.seq = b.run_id
+         WHERE b.state = 'pending' AND b.run_id IS NOT NULL
+           AND (r.state IS NOT 'open' OR b.seq NOT IN (SELECT value FROM json_each(r.bound)))
+        """,
+    ),
+    "Q2": (
+        "an open run holds every message that it lists",
+        """
+        SELECT r.id FROM runs AS r, json_each(r.bound) AS j LEFT JOIN inbox AS b ON b.seq = j.value
+         WHERE r.state = 'open' AND (b.seq IS NULL OR b.run_id IS NOT r.seq OR b.state <> 'pending')
+        """,
+    ),
+    "Q3": (
+        "what was dropped waits for a run that can be told of it",
+        "SELECT o.id FROM overflows AS o JOIN runs AS r ON r.seq = o.run_id WHERE r.state <> 'open'",
+    ),
     "T1": (
         "an answered ticket names its reply",
         "SELECT id FROM tickets WHERE state IN ('answered', 'late') AND reply_id IS NULL",

@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from onceward.agent import Agent, Handler
 from onceward.clock import Millis
-from onceward.context import AsyncContext, Context
+from onceward.context import AsyncContext, Context, OnWorker
 from onceward.errors import Drop, Frozen, InvalidMessage, Reject, Retry
 from onceward.frame import Frame
 from onceward.inbox import Leased
@@ -67,6 +67,12 @@ def verdict(
     error: BaseException, prepared: Prepared, leased: Leased, *, now: Millis, policy: RetryPolicy, rng: random.Random
 ) -> Settlement:
     """Return how a message ends whose handler raised."""
+    spent = _exhausted(policy, prepared.handler, leased.attempt)
+    return judge(error, leased.attempt, spent=spent, now=now, policy=policy, rng=rng)
+
+
+def judge(error: BaseException, attempt: int, *, spent: bool, now: Millis, policy: RetryPolicy, rng: random.Random) -> Settlement:
+    """Return what an exception means after the *attempt*-th attempt; *spent* says that it was the last one."""
     match error:
         case Reject():
             return Dead("rejected", str(error))
@@ -75,10 +81,10 @@ def verdict(
         case Frozen():
             return Again(now, "frozen: it goes on after thaw()", counted=False)
     text = str(error) if isinstance(error, Retry) else f"{type(error).__name__}: {error}"
-    if _exhausted(policy, prepared.handler, leased.attempt):
+    if spent:
         return Dead("max_retries_exceeded", text)
     after = error.after if isinstance(error, Retry) else None
-    wait = policy.delay(leased.attempt, rng) if after is None else round(1000 * after)
+    wait = policy.delay(attempt, rng) if after is None else round(1000 * after)
     return Again(now + wait, text)
 
 
@@ -93,6 +99,19 @@ def call(prepared: Prepared, context: Context, loop: Loop) -> Any:
 
 
 def _await(prepared: Prepared, context: Context, loop: AbstractEventLoop) -> Any:
+    def start(on_worker: OnWorker) -> Awaitable[Any]:
+        window = AsyncContext(context, on_worker)
+        args = (prepared.body, window) if prepared.handler.takes_context else (prepared.body,)
+        return cast("Awaitable[Any]", prepared.handler.call(*args))
+
+    def stoppable(stop: Callable[[], object]) -> None:
+        context.cancel = stop
+
+    return attend(start, loop, stoppable)
+
+
+def attend(start: Callable[[OnWorker], Awaitable[Any]], loop: AbstractEventLoop, stoppable: Callable[[Callable[[], object]], None]) -> Any:
+    """Run a coroutine on *loop* while this thread serves its database calls; *stoppable* is given what cancels it."""
     import asyncio  # noqa: PLC0415 - async handlers only
 
     jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -102,11 +121,9 @@ def _await(prepared: Prepared, context: Context, loop: AbstractEventLoop) -> Any
         jobs.put(lambda: _fulfil(done, work))
         return await asyncio.wrap_future(done)
 
-    window = AsyncContext(context, on_worker)
-    args = (prepared.body, window) if prepared.handler.takes_context else (prepared.body,)
-    future = asyncio.run_coroutine_threadsafe(_ordinary(prepared.handler.call(*args)), loop)
+    future = asyncio.run_coroutine_threadsafe(_ordinary(start(on_worker)), loop)
     future.add_done_callback(lambda _: jobs.put(None))
-    context.cancel = future.cancel
+    stoppable(future.cancel)
     while (job := jobs.get()) is not None:
         job()
     return future.result()

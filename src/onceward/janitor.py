@@ -7,7 +7,7 @@ from contextlib import suppress
 from threading import Event as Flag
 from threading import Thread
 
-from onceward import dead_letters, inbox, lanes, receipts, retention
+from onceward import dead_letters, inbox, lanes, receipts, retention, runs
 from onceward.db import Database
 from onceward.errors import OncewardError
 from onceward.settings import Settings
@@ -45,6 +45,7 @@ class Janitor:
         pruned = sum(self._prune(box, before) for box in ("outbox", "inbox"))
         pruned += self._until_done(lambda: self._db.write(lambda tx: retention.marks(tx, before=before, limit=limit)))
         pruned += self._until_done(lambda: self._db.write(lambda tx: retention.rest(tx, before=before, limit=limit)))
+        pruned += self._until_done(lambda: self._db.write(lambda tx: runs.prune(tx, before=before, limit=limit)))
         self._until_done(lambda: self._db.write(lambda tx: tx.run(lanes.FORGET, (0, limit))))
         self._db.write(lambda tx: receipts.forgive(tx, before=before))
         self._db.write(dead_letters.forget_replays)

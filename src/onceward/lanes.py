@@ -26,12 +26,14 @@ WAKE: Final = "UPDATE lanes SET due_at = NULL, owner = NULL, claimed = NULL WHER
 READY: Final = """
 SELECT lane_id, token, careful_to FROM lanes
  WHERE head IS NOT NULL AND due_at IS NULL
+   AND NOT EXISTS (SELECT 1 FROM run_handlers AS h WHERE lanes.session GLOB h.pattern)
  ORDER BY rank, head
  LIMIT ?
 """
 READY_FOR: Final = """
 SELECT lane_id, token, careful_to FROM lanes
  WHERE head IS NOT NULL AND due_at IS NULL AND session = ?
+   AND NOT EXISTS (SELECT 1 FROM run_handlers AS h WHERE lanes.session GLOB h.pattern)
  ORDER BY rank, head
  LIMIT ?
 """
@@ -54,7 +56,8 @@ UPDATE lanes
 CLEAR: Final = "UPDATE lanes SET due_at = NULL WHERE lane_id = ? AND head IS NULL AND owner IS NULL"
 AGENDA: Final = """
 SELECT (SELECT frozen_at FROM identity),
-       EXISTS (SELECT 1 FROM lanes WHERE head IS NOT NULL AND due_at IS NULL),
+       EXISTS (SELECT 1 FROM lanes WHERE head IS NOT NULL AND due_at IS NULL
+                  AND NOT EXISTS (SELECT 1 FROM run_handlers AS h WHERE lanes.session GLOB h.pattern)),
        (SELECT min(due_at) FROM lanes WHERE due_at IS NOT NULL)
 """
 NEXT_DUE: Final = "SELECT min(due_at) FROM lanes WHERE due_at IS NOT NULL"
@@ -106,7 +109,7 @@ def wake_due(tx: Tx) -> None:
 
 
 def ready(tx: Tx, limit: int, session: str | None = None) -> list[tuple[int, int, int]]:
-    """Return (lane, token, careful up to) of lanes that may be claimed, urgent and old ones first."""
+    """Return (lane, token, careful up to) of lanes that may be claimed, urgent and old ones first; sessions with runs are not."""
     rows = tx.rows(READY, (limit,)) if session is None else tx.rows(READY_FOR, (session, limit))
     return [(lane, token, careful_to) for lane, token, careful_to in rows]
 

@@ -33,6 +33,14 @@ INBOX: Final[dict[tuple[str, str], str]] = {
 }
 """Legal moves of an inbox row. ``processing`` is ``pending`` inside a leased lane."""
 
+RUNS: Final[dict[tuple[str, str], str]] = {
+    ("open", "done"): "the handler returned: effects, mail, marks of its messages and this are one commit",
+    ("open", "aborted"): "preempted, stopped, or its process died: unconsumed messages are back at the head in the same commit",
+    ("open", "failed"): "the handler raised: its messages wait for another attempt, or are dead letters",
+}
+"""Legal moves of a run and why they happen. A run that has ended is never opened again; its messages may get another."""
+
+RUN_STATES: Final = ("open", "done", "aborted", "failed")
 OUTBOX_STATES: Final = ("pending", "sent", "acked", "failed", "cancelled")
 INBOX_STATES: Final = ("pending", "processed", "dropped", "expired")
 

@@ -27,8 +27,10 @@ from onceward.message import Message
 from onceward.names import DEFAULT_SESSION
 from onceward.options import PublishOptions, SendOptions
 from onceward.parcel import Answer, Parcel
+from onceward.queueing import Queues, Runs
 from onceward.receiver import Receiver
 from onceward.routes import Routes, doors
+from onceward.runner import Runner
 from onceward.sender import Sender
 from onceward.session import Session
 from onceward.settings import Settings
@@ -96,8 +98,11 @@ class Postbox:
         self._dispatcher = Dispatcher(db, settings=settings, hooks=hooks, route=self._routes.route, rng=rng)
         self._janitor = Janitor(self._db, settings=self._settings)
         self._workers: list[Worker] = []
+        self._runners: list[Runner] = []
         if self._handlers is not None and self._handlers.handlers:
             self._workers = [self._worker() for _ in range(self._settings.workers)]
+        if self._handlers is not None and self._handlers.sessions:
+            self._runners = [Runner(db, self._handlers, settings=settings, hooks=hooks, sender=self._sender, rng=rng, loop=self._own_loop)]
         self._listener = MemoryListener()
         self._listener.listen(self._db.agent, self._receiver.accept)
         doors[id(self._db)] = self._receiver
@@ -106,6 +111,10 @@ class Postbox:
         """Who is reached where."""
         self.dead_letters = DeadLetters(self._db, self._sender)
         """Messages that ended badly here."""
+        self.queues = Queues(db, sender=self._sender, hooks=hooks)
+        """What waits in sessions with runs."""
+        self.runs = Runs(db, sender=self._sender, hooks=hooks)
+        """Open and past runs."""
         if "trail" in self._settings.model_fields_set:
             trail.switch(self._db, on=self._settings.trail)
 
@@ -121,11 +130,15 @@ class Postbox:
             loop=self._own_loop,
         )
 
+    @property
+    def _engines(self) -> list[Worker | Runner]:
+        return [*self._workers, *self._runners]
+
     def _start(self) -> None:
         self._dispatcher.start()
         self._janitor.start()
-        for worker in self._workers:
-            worker.start()
+        for engine in self._engines:
+            engine.start()
 
     def _own_loop(self) -> AbstractEventLoop:
         with self._lock:
@@ -259,7 +272,7 @@ class Postbox:
         """Run the engines on this thread until nothing is due; return how many parcels and messages moved."""
         moved = 0
         for _ in range(PUMP_MAX):
-            step = self._dispatcher.pump() + sum(worker.pump() for worker in self._workers)
+            step = self._dispatcher.pump() + sum(engine.pump() for engine in self._engines)
             moved += step
             if not step:
                 break
@@ -272,8 +285,8 @@ class Postbox:
     def stop(self, timeout: float | None = None) -> None:
         """Claim and push nothing more; settle what is finished, give the rest back. The file stays open."""
         limit = self._settings.stop_timeout if timeout is None else timeout
-        for worker in self._workers:
-            worker.stop(limit)
+        for engine in self._engines:
+            engine.stop(limit)
         self._dispatcher.stop(limit)
         self._janitor.stop(limit)
 

@@ -91,6 +91,19 @@ class Settings(BaseModel):
     share_commit_for: Seconds = 0.02
     """Longest span in which quick handlers share one commit; 0 gives each its own."""
 
+    max_runs: Annotated[int, Field(ge=1, le=1000)] = 16
+    """Runs of different sessions that this process has open at the same time."""
+    queue_mode: Literal["steer", "followup", "collect", "queue", "interrupt"] = "followup"
+    """What a session with runs does with mail that comes while it is busy, where neither session nor handler say."""
+    queue_debounce: Annotated[float, Field(le=1e9, allow_inf_nan=False)] = 1.0
+    """Quiet that a collect waits for; negative counts as 0."""
+    queue_cap: Annotated[float, Field(ge=1, le=1e9)] = 20
+    """Messages that may wait in one session's queue; fractions are cut off."""
+    queue_overflow: Literal["old", "new", "summarize"] = "summarize"
+    """What a full queue does: drop the old, refuse the new, or drop the old with a summary for the next run."""
+    queue_aborted: Literal["deliver", "return"] = "deliver"
+    """What becomes of a preempted run's messages when partial output was stored."""
+
     retention: Seconds = 7 * DAY
     """How long acked and processed rows, marks and the trail are kept."""
     retention_slice: Annotated[int, Field(ge=1)] = 500

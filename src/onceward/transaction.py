@@ -7,6 +7,7 @@ from typing import Any, Unpack
 
 from onceward.errors import StoreError, StoreFault
 from onceward.options import Options, PublishOptions, SendOptions, options_of
+from onceward.results import task
 from onceward.sender import Sender
 from onceward.tx import Tx
 from onceward.writer import ENDED
@@ -70,6 +71,20 @@ class Transaction:
         """Promise a message whose options are a value already."""
         tx = self._alive()
         draft = self._sender.draft(self._session, to, body, options)
+        try:
+            return self._sender.put(tx, draft)
+        except Exception as error:
+            raise self._sender.mapped(error) from error
+
+    def dispatch(self, to: str, body: object, *, session: str | None = None, **options: Unpack[SendOptions]) -> str:
+        """
+        Give another agent a task with this transaction, in a session of its own; return the dispatch id.
+
+        However it ends there, a ``worker_result`` with that id comes into this
+        session, once; the other agent must serve the task's session by runs.
+        """
+        tx = self._alive()
+        draft = task(self._sender, self._session, to, body, session=session, options=options)
         try:
             return self._sender.put(tx, draft)
         except Exception as error:

@@ -16,7 +16,7 @@ import pytest
 
 FLOORS = {
     "F0 words": """
-        errors clock ids names payload options frame parcel lifecycle events settings topics
+        errors clock ids names payload options frame parcel lifecycle events settings topics modes
     """,
     "F1 ground and contracts": """
         guard registry connect tx turnstile writer identity db loop wake migrate transport policy hooks
@@ -24,14 +24,17 @@ FLOORS = {
     "F2 boxes and wings": """
         counters leases dead_letters receipts lanes peers tickets outbox inbox parcels accept trail views health retention
         invariants custody directory
+        queues runs run_views
         transports/ observers/
     """,
     "F3 hands and engines": """
         sender transaction message agent group context
         crossing desk invoke teller setbacks dispatcher receiver worker janitor
+        results reading closing usher run stage runner
     """,
     "F4 the door": """
         session facade letters routes postbox awaitable aio __init__
+        queueing
     """,
     "F5 windows": """
         cli/ bench/ spark/ testing/
@@ -48,6 +51,7 @@ STAIRS = {
     "lifecycle": "clock",
     "events": "clock",
     "settings": "errors parcel",
+    "modes": "clock errors",
     # ground
     "wake": "guard",
     "registry": "guard",
@@ -66,8 +70,16 @@ STAIRS = {
     "health": "views",
     "invariants": "outbox",
     "custody": "accept invariants",
+    "queues": "inbox lanes",
+    "runs": "inbox lanes",
     # hands and engines
-    "transaction": "sender",
+    "transaction": "results sender",
+    "results": "sender",
+    "closing": "results sender teller transaction",
+    "usher": "agent closing reading teller",
+    "run": "context message reading results sender transaction usher",
+    "stage": "closing context invoke reading run sender transaction usher",
+    "runner": "agent closing invoke sender stage teller usher",
     "context": "group message sender transaction",
     "desk": "agent context message sender teller",
     "invoke": "agent context",
@@ -76,8 +88,8 @@ STAIRS = {
     "receiver": "teller",
     "worker": "agent context group invoke sender teller",
     # the door
-    "postbox": "facade letters routes session",
-    "awaitable": "facade letters",
+    "postbox": "facade letters queueing routes session",
+    "awaitable": "facade letters queueing",
     "aio": "awaitable postbox session",
     "__init__": "aio awaitable postbox session",
 }

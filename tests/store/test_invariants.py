@@ -24,6 +24,14 @@ MARK_IT = """
 INSERT INTO processed_messages (sender, message_id, session, outcome, processed_at)
 SELECT sender, id, session, 'processed', 1 FROM inbox WHERE state = 'pending'
 """
+END_RUN = """
+; UPDATE runs SET state = 'failed', ended_at = 1;
+INSERT INTO overflows (session, sender, id, line, run_id, dropped_at) VALUES ('s', 'b', 'm', 'l', 1, 1)
+"""
+OPEN_RUN = """
+INSERT INTO runs (id, session, mode, lane_id, token, owner, bound, event_ids, started_at)
+SELECT 'r', 's', 'queue', lane_id, 1, 'o', json_array(max(seq)), json_array(max(id)), 1 FROM inbox WHERE state = 'pending'
+"""
 PLANTED: dict[str, tuple[str, ...]] = {
     "S1": (COPY_OUT,),
     "S2": (f"{UNGUARD}DELETE FROM outbox WHERE seq = 1", "UPDATE counters SET value = value + 1 WHERE name = 'left'"),  # noqa: S608 - planted on purpose
@@ -38,6 +46,9 @@ PLANTED: dict[str, tuple[str, ...]] = {
     "R5": ("DELETE FROM lanes",),
     "R6": (COPY_IN.format("pending") + "; DELETE FROM processed_messages",),  # noqa: S608 - planted on purpose
     "R7": (COPY_IN.format("pending"),),
+    "Q1": ("UPDATE inbox SET run_id = 9 WHERE state = 'pending'",),
+    "Q2": (OPEN_RUN,),
+    "Q3": (OPEN_RUN + END_RUN,),
     "T1": ("UPDATE tickets SET state = 'answered', ended_at = 1",),
     "S8": (f"{UNGUARD}UPDATE outbox SET frame = replace(frame, '1', '2') WHERE seq = 1", "UPDATE outbox SET digest = x'00' WHERE seq = 1"),  # noqa: S608 - planted on purpose
     "R8": (f"{UNGUARD}UPDATE inbox SET frame = frame || ' '", "UPDATE inbox SET digest = zeroblob(16)"),  # noqa: S608 - planted on purpose

@@ -16,7 +16,7 @@ from weakref import WeakSet
 
 import apsw
 
-from onceward.agent import Agent, Handler
+from onceward.agent import Agent, Handler, SessionHandler
 from onceward.guard import canonical
 
 Point = Literal[
@@ -114,10 +114,11 @@ def mortal(agent: Agent, life: Life) -> Agent:
     """Return *agent* with handlers that pass the points of *life*; the agent itself stays as it is."""
     twin = Agent(agent.name, unhandled=agent.unhandled)
     twin.handlers = [replace(handler, call=_mortal(handler, life)) for handler in agent.handlers]
+    twin.sessions = [replace(handler, call=_mortal(handler, life)) for handler in agent.sessions]
     return twin
 
 
-def _mortal(handler: Handler, life: Life) -> Callable[..., Any]:
+def _mortal(handler: Handler | SessionHandler, life: Life) -> Callable[..., Any]:
     if handler.is_async:
         return _mortal_async(handler.call, life)
 

@@ -1,0 +1,90 @@
+"""Dispatched tasks and their results: what a worker's end says, and to whom."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from onceward.errors import Conflict, TooLarge
+from onceward.frame import Frame
+from onceward.ids import new_token
+from onceward.lifecycle import Dead, Done, Settlement
+from onceward.modes import CALLER, WORKER_RESULT
+from onceward.options import Options, SendOptions, options_of
+from onceward.runs import OpenRun
+from onceward.sender import Draft, Sender
+from onceward.tx import Tx
+
+
+def task(sender: Sender, caller: str, to: str, body: object, *, session: str | None, options: SendOptions) -> Draft:
+    """
+    Return a task for another agent, in a session of its own; its id is the dispatch id.
+
+    However the task ends there, a ``worker_result`` comes back into the session *caller*, once.
+    """
+    spawned = session or f"{to}-{new_token()[:12]}"
+    named = options_of(options)
+    headers: dict[str, Any] = dict(named.headers or {}) | {CALLER: caller}
+    return sender.draft(spawned, to, body, replace(named, headers=headers))
+
+
+def is_task(frame: str) -> bool:
+    """Return whether a stored frame may be a dispatched task; cheap, and never wrong when it says no."""
+    return f'"{CALLER}"' in frame
+
+
+def result(sender: Sender, stored: str, end: End, run: OpenRun | None) -> Draft | None:
+    """Return the message that tells a dispatched task's end; None where the message was no task."""
+    frame = Frame.parse(stored)
+    caller = frame.headers.get(CALLER)
+    if not isinstance(caller, str):
+        return None
+    body: dict[str, Any] = {"dispatch_id": frame.id, "spawned_session_label": frame.session, "outcome": end.outcome, "error": end.error}
+    body["run_id"] = None if run is None else run.id
+    told = {"result": _plain(end.result), "partial": _plain(None if run is None else run.partial)}
+    options = Options(
+        type=WORKER_RESULT, key=f"{WORKER_RESULT}:{frame.id}", in_reply_to=frame.id, causation_id=frame.id,
+        correlation_id=frame.correlationid, headers={"dispatchid": frame.id, "spawnedsession": frame.session},
+    )  # fmt: skip
+    to = frame.replyto or frame.sender
+    sender.trust(to)
+    try:
+        return sender.draft(caller, to, body | told, options)
+    except TooLarge:
+        return sender.draft(caller, to, body | {"result": None, "partial": None, "truncated": True}, options)
+
+
+def _plain(text: str | None) -> Any:
+    return None if text is None else json.loads(text)
+
+
+def put_once(tx: Tx, sender: Sender, draft: Draft) -> None:
+    """Promise a result unless the task's first end was told already: a replayed dead letter has a second end."""
+    with suppress(Conflict):
+        sender.put(tx, draft)
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a task ended, as its caller is told."""
+
+    outcome: str
+    """done, failed, aborted, dropped, expired or refused."""
+    error: str | None = None
+    result: str | None = None
+
+
+def end_of(settlement: Settlement, result: str | None = None) -> End:
+    """Return what a verdict means for the caller of a task."""
+    match settlement:
+        case Dead(reason="overflow", error=error):
+            return End("refused", error)
+        case Dead(reason=reason, error=error):
+            return End("failed", f"{reason}: {error}")
+        case Done(outcome="processed"):
+            return End("done", None, result)
+        case Done(outcome=outcome):
+            return End(outcome)
+    return End("aborted")
