@@ -31,11 +31,10 @@ def test_both_ends_agree(both: tuple[Path, Path], cli: Any) -> None:
 @pytest.mark.broken("the recipient forgets by hand")
 def test_a_recipient_that_forgot_is_found(both: tuple[Path, Path], cli: Any) -> None:
     """Each file alone is sound; only both together tell that an acked message is gone."""
-    with Postbox(both[1], run=False) as bob:
-        with bob.begin() as tx:
-            tx.execute("DELETE FROM inbox")
-            tx.execute("DELETE FROM processed_messages")
-            tx.execute("UPDATE lanes SET head = NULL")
+    with Postbox(both[1], run=False) as bob, bob.begin() as tx:
+        tx.execute("DELETE FROM inbox")
+        tx.execute("DELETE FROM processed_messages")
+        tx.execute("UPDATE lanes SET head = NULL")
 
     assert 0 == cli("check", str(both[1])).code
     ran = cli("check", *map(str, both), "--json")
