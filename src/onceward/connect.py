@@ -52,12 +52,14 @@ def check_version(version: str = "") -> None:
         raise SqliteTooOld(msg)
 
 
-def connect(path: Path, *, vfs: str | None = None, readonly: bool = False, patience: Patience | None = None) -> apsw.Connection:
+def connect(
+    path: Path, *, vfs: str | None = None, readonly: bool = False, patience: Callable[[int], bool] | None = None
+) -> apsw.Connection:
     """
     Open *path*, which exists, with our pragmas; nothing of the file is changed.
 
-    Without *patience* a file that somebody holds exclusively, as its makers do
-    for a moment, is busy at once.
+    *patience* is asked from the first statement on: even a pragma reads the
+    schema, and after a crash somebody else may be recovering the WAL just now.
 
     Raises:
         StoreError: mapped from what SQLite said.

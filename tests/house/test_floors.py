@@ -120,8 +120,8 @@ GUESTS = {
 """Which rooms may import a library that the rest of the house must not depend on."""
 
 SQL_FLOOR = "F2 boxes and wings"
-SQL_ROOMS = "connect db identity migrate tx writer bench/ cli/ spark/"
-"""SQL stands beside the verb that runs it: on this floor, and in rooms that open, commit, compare or show a file."""
+SQL_ROOMS = "connect db identity migrate tx writer bench/ cli/ spark/ testing/"
+"""SQL stands beside the verb that runs it: on this floor, and in rooms that open, commit, compare, show or try a file."""
 
 SQL = re.compile(
     r"\bSELECT\s.*\bFROM\b|\bINSERT\s+(OR\s+\w+\s+)?INTO\b|\bUPDATE\s+\S+\s+SET\b|\bDELETE\s+FROM\b"

@@ -5,11 +5,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from threading import Event, Thread
 
 import pytest
 
 from onceward import Postbox
+from onceward.connect import Patience
 from onceward.errors import Busy, StoreClosed
 from onceward.testing.clock import ManualClock
 
@@ -20,6 +22,17 @@ HOLDER = """
 import sqlite3, sys
 con = sqlite3.connect(sys.argv[1], isolation_level=None)
 con.execute("BEGIN IMMEDIATE")
+print("held", flush=True)
+sys.stdin.readline()
+con.execute("ROLLBACK")
+"""
+
+
+TAKEN = """
+import sqlite3, sys
+con = sqlite3.connect(sys.argv[1], isolation_level=None)
+con.execute("CREATE TABLE theirs (x)")
+con.execute("BEGIN EXCLUSIVE")
 print("held", flush=True)
 sys.stdin.readline()
 con.execute("ROLLBACK")
@@ -182,3 +195,22 @@ def test_closing_between_look_and_turn_is_noticed(box: Postbox) -> None:
         box.send("b", 1)
 
     assert None is box._db._con
+
+
+def test_opening_waits_from_its_first_statement(opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that somebody holds, or recovers after a crash, at the moment of opening is waited for, until the deadline."""
+    path = tmp_path / "taken.db"
+    other = subprocess.Popen([sys.executable, "-c", TAKEN, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert other.stdout is not None
+    assert "held\n" == other.stdout.readline()
+    with pytest.raises(Busy):
+        opened("late", at=path, busy_timeout=0.0)
+
+    def release(_patience: Patience, _calls: int) -> bool:
+        other.communicate("\n")
+        return True
+
+    monkeypatch.setattr(Patience, "__call__", release)
+
+    assert {"pending": 0} == {"pending": opened("late", at=path).stats()["pending"]}
+    assert 0 == other.wait()

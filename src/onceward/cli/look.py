@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,10 +12,10 @@ from typing import Any, Final
 from onceward import migrate
 from onceward.cli.codes import NothingThere, Usage
 from onceward.cli.place import existing
-from onceward.connect import connect, mapped
+from onceward.connect import Patience, connect, mapped
 from onceward.errors import ReadOnlyStore, StoreUnusable
 
-PATIENCE_MS: Final = 5000
+WAIT_FOR: Final = 5.0
 """Readers of a WAL hardly ever wait; only a recovery or the last close makes them."""
 HIGHEST: Final = "\U0010ffff"
 
@@ -23,7 +25,6 @@ class Look:
 
     def __init__(self, con: Any, path: Path) -> None:
         self._con, self._path = con, path
-        con.set_busy_timeout(PATIENCE_MS)
 
     def ask(self, sql: str, **named: Any) -> list[dict[str, Any]]:
         """Run one reading statement; a column name that comes twice gets a number."""
@@ -71,10 +72,17 @@ def _distinct(names: list[str]) -> list[str]:
     return [name if name not in names[:at] else f"{name}:{names[: at + 1].count(name)}" for at, name in enumerate(names)]
 
 
+def _patience() -> Patience:
+    """Return a handler that waits once: the deadline is that of the whole look."""
+    patience = Patience(random.Random())  # noqa: S311 - jitter, not a secret
+    patience.deadline = time.monotonic() + WAIT_FOR
+    return patience
+
+
 @contextmanager
 def look(path: Path) -> Iterator[Look]:
     """Open a file read-only, whatever its schema; nothing of it is changed."""
-    con = connect(existing(path), readonly=True)
+    con = connect(existing(path), readonly=True, patience=_patience())
     try:
         yield Look(con, path)
     finally:

@@ -1,0 +1,61 @@
+"""Real processes, SIGKILL and SIGSTOP at random: each promise has exactly one effect, in order, and nothing is stranded."""
+
+import os
+import signal
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from onceward import Agent, Context
+from onceward.testing import kills, trade
+from onceward.testing.history import Log
+
+KILLS = int(os.environ.get("ONCEWARD_KILLS", "500"))
+SEED = int(os.environ.get("ONCEWARD_SEED") or f"{datetime.now(UTC):%Y%m%d}")
+
+
+@pytest.mark.timeout(60 + KILLS)
+def test_traders_survive(tmp_path: Path) -> None:
+    """Seven processes in five roles are killed again and again; the logs, the effects and both files agree afterwards."""
+    verdict = trade.trial(kills=KILLS, seed=SEED, folder=tmp_path)
+    print(f"{verdict.kills} kills, {verdict.stops} stops, {verdict.orders} orders, {verdict.seconds:.0f} s, seed {SEED}")
+
+    assert () == verdict.violations, f"seed {SEED}"
+    assert verdict.kills >= KILLS
+    assert verdict.orders > KILLS
+
+
+def hasty(folder: Path, name: str) -> None:
+    """Promise before the commit: the mistake that the trial must find."""
+    with trade.open_box(folder, trade.ANN, run=False) as box:
+        promised = trade.log(folder, "promised")
+        trade.log(folder, "tried").add(f"{name}:0000001")
+        with box.session(name).begin() as tx:
+            tx.send(trade.BOB, trade.Order(lane=name, number=1), message_id=f"{name}:0000001")
+            promised.add(f"{name}:0000001")
+            os.kill(os.getpid(), 9)
+
+
+def forgetful(folder: Path, name: str) -> None:
+    """Work outside of the message's transaction: a second mistake that the trial must find."""
+    del name
+    bob = Agent(trade.BOB)
+
+    @bob.on(trade.Order)
+    def fulfil(order: trade.Order, ctx: Context) -> None:
+        Log(folder / "strayed.log").add([ctx.message.id, order.lane, order.number])
+
+    with trade.open_box(folder, bob, run=True):
+        signal.pause()
+
+
+@pytest.mark.parametrize(("role", "planted", "word"), [("sender", hasty, "promised"), ("worker", forgetful, "effect")])
+def test_a_planted_mistake_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, role: str, planted: kills.Role, word: str) -> None:
+    """A sender that promises too early and a worker whose effects are not in the commit are both found."""
+    for number in (1, 2):
+        monkeypatch.setitem(trade.ROLES, f"{role}-{number}", planted)
+
+    verdict = trade.trial(kills=10, seed=SEED, folder=tmp_path)
+
+    assert [wrong for wrong in verdict.violations if word in wrong]
