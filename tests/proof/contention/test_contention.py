@@ -1,0 +1,64 @@
+"""Sixteen processes write to one file: nobody is refused, nobody starves, nothing is lost."""
+
+import os
+import time
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+
+from onceward import Postbox
+from onceward.testing.history import Log
+
+WRITERS = 16
+SECONDS = float(os.environ.get("ONCEWARD_CONTENTION", "20"))
+LONGEST = 2.0
+FAIREST = 0.2
+
+
+def write(folder: Path, name: str) -> None:
+    """Send until the time is up; log the ids, and the longest wait for a commit."""
+    sent: list[str] = []
+    longest = 0.0
+    with Postbox(folder / "ann.db", agent="ann", run=False, hold_unknown=True) as box:
+        Log(folder / "ready.log").add(name)
+        while len(list(Log(folder / "ready.log"))) < WRITERS:
+            time.sleep(0.01)
+        end = time.monotonic() + SECONDS
+        while (begun := time.monotonic()) < end:
+            sent.append(box.send("bob", name))
+            longest = max(longest, time.monotonic() - begun)
+    Log(folder / "sent.log").add([name, longest, sent])
+
+
+@pytest.mark.timeout(120 + 2 * SECONDS)
+def test_many_writers_share_one_file(tmp_path: Path) -> None:
+    """No Busy surfaces, every send is there, the worst wait is bounded and the slowest has a fair share of the fastest."""
+    with Postbox(tmp_path / "ann.db", agent="ann", run=False, max_pending=10**7):
+        pass
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["onceward"])
+    writers = [context.Process(target=write, args=(tmp_path, f"w{number}")) for number in range(WRITERS)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+
+    assert [0] * WRITERS == [writer.exitcode for writer in writers]
+    told = {str(name): (float(longest), ids) for name, longest, ids in map(_told, Log(tmp_path / "sent.log"))}
+    with Postbox(tmp_path / "ann.db", agent="ann", run=False) as box, box.begin() as tx:
+        kept = {str(i) for (i,) in tx.execute("SELECT id FROM outbox")}
+    counts = sorted(len(ids) for _, ids in told.values())
+    worst = max(longest for longest, _ in told.values())
+    print(f"{sum(counts)} sends in {SECONDS:.0f} s, least {counts[0]}, most {counts[-1]}, worst wait {worst:.2f} s")
+
+    assert WRITERS == len(told)
+    assert kept == {i for _, ids in told.values() for i in ids}
+    assert counts[0] >= FAIREST * counts[-1]
+    assert worst < LONGEST
+
+
+def _told(fact: object) -> tuple[str, float, list[str]]:
+    assert isinstance(fact, list)
+    name, longest, ids = fact
+    return name, longest, ids
