@@ -41,3 +41,14 @@ ALTER TABLE dead_letters ADD COLUMN carried INTEGER NOT NULL DEFAULT 1;
 CREATE INDEX dead_letters_id  ON dead_letters (id);
 CREATE INDEX dead_letters_key ON dead_letters (peer, key) WHERE key IS NOT NULL;
 CREATE INDEX dead_letters_created ON dead_letters (created_at);
+
+-- Which rows of a box are from when: one line for each thousand rows, written after the fact by whoever tidies or looks back.
+-- A time is found by its chapters, so that sending and accepting keep no index of times.
+CREATE TABLE chapters (
+    box       TEXT    NOT NULL CHECK (box IN ('inbox', 'outbox')),
+    last_seq  INTEGER NOT NULL,
+    first_seq INTEGER NOT NULL,
+    min_at    INTEGER NOT NULL,
+    max_at    INTEGER NOT NULL,
+    PRIMARY KEY (box, last_seq)
+) STRICT, WITHOUT ROWID;

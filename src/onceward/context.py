@@ -51,7 +51,7 @@ class Context:
 
     def send(self, to: str, body: object, **options: Unpack[SendOptions]) -> str:
         """Promise a message with the processed mark; takes what ``Transaction.send`` takes; returns its id."""
-        options.setdefault("causation_id", self._frame.id)
+        self._follow(options)
         return self.tx.put(to, body, options_of(options))
 
     def dispatch(self, to: str, body: object, *, session: str | None = None, **options: Unpack[SendOptions]) -> str:
@@ -61,8 +61,13 @@ class Context:
 
     def publish(self, topic: str, body: object, **options: Unpack[PublishOptions]) -> list[str]:
         """Send to every peer that subscribed to *topic*, with the processed mark; returns the ids."""
-        options.setdefault("causation_id", self._frame.id)
+        self._follow(options)
         return self.tx.publish(topic, body, **options)
+
+    def _follow(self, options: PublishOptions) -> None:
+        """Let a message say which one it follows from, and to whose conversation it belongs."""
+        options.setdefault("causation_id", self._frame.id)
+        options.setdefault("correlation_id", self._frame.correlationid or self._frame.id)
 
     def reply(self, body: object, **options: Unpack[SendOptions]) -> str:
         """Answer the sender, or whom it named as reply address, with the processed mark; returns the id."""

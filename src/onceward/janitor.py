@@ -7,7 +7,7 @@ from contextlib import suppress
 from threading import Event as Flag
 from threading import Thread
 
-from onceward import dead_letters, inbox, lanes, receipts, retention, runs
+from onceward import chapters, dead_letters, inbox, lanes, receipts, retention, runs
 from onceward.db import Database
 from onceward.errors import OncewardError
 from onceward.settings import Settings
@@ -51,6 +51,8 @@ class Janitor:
         self._db.write(dead_letters.forget_replays)
         if pruned:
             self._db.write(lambda tx: tx.rows(retention.VACUUM))
+        for box in chapters.AT:
+            chapters.catch_up(self._db, box)
         self._db.tick()
         self._checkpoint()
         return pruned

@@ -11,7 +11,7 @@ from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
-from onceward import custody, health, invariants, outbox, trail, views
+from onceward import custody, health, history, invariants, outbox, trail, views
 from onceward.agent import Agent
 from onceward.clock import Clock
 from onceward.db import Database
@@ -222,12 +222,12 @@ class Postbox:
         return views.stats(self._db)
 
     def history(self, **filters: Any) -> views.Page:
-        """Return past messages, newest first; see ``views.history``; consumes nothing."""
-        return views.history(self._db, **filters)
+        """Return past messages, newest first; see ``history.look``; consumes nothing."""
+        return history.look(self._db, **filters)
 
     def thread(self, message_id: str) -> list[views.Past]:
         """Return the conversation that a message belongs to, oldest first; consumes nothing."""
-        return views.thread(self._db, message_id)
+        return history.thread(self._db, message_id)
 
     def on(self, event: str, hook: Hook) -> Callable[[], None]:
         """Tell *hook* of every event of that name (``*``: all), after its commit; returns the call that ends it."""

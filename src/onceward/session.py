@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from threading import Event as Flag
 from typing import Any, TypeVar, Unpack, overload
 
-from onceward import tickets, views
+from onceward import history, tickets, views
 from onceward.db import Database
 from onceward.desk import Desk
 from onceward.errors import AnswerTimeout, InvalidMessage, RequestFailed
@@ -205,11 +205,11 @@ class Session:
 
     def thread(self, message_id: str) -> list[views.Past]:
         """Return the conversation that a message belongs to, oldest first; consumes nothing."""
-        return views.thread(self._db, message_id)
+        return history.thread(self._db, message_id)
 
     def history(self, **filters: Any) -> views.Page:
-        """Return past messages of this session, newest first; see ``views.history``; consumes nothing."""
-        return views.history(self._db, session=self.name, **filters)
+        """Return past messages of this session, newest first; see ``history.look``; consumes nothing."""
+        return history.look(self._db, session=self.name, **filters)
 
 
 def read_reply(ticket_id: str, found: tickets.Outlook, reply: type[T]) -> T:

@@ -8,30 +8,10 @@ from typing import Any, Final
 
 from onceward.clock import Millis
 from onceward.db import Database
-from onceward.errors import InvalidMessage
 from onceward.frame import Frame
 from onceward.lanes import NEXT_DUE
 from onceward.topics import check_pattern, matches
 
-COLUMNS: Final = "id, sender, recipient, session, type, topic, priority, state, attempts, at, reason, frame, box"
-PAST: Final = """
-SELECT id, sender, recipient, session, type, topic, priority, state, attempts, created_at AS at, reason, frame, 'out' AS box
-  FROM outbox_view
-UNION ALL
-SELECT id, sender, recipient, session, type, topic, priority, state, attempts, received_at AS at, reason, frame, 'in' AS box
-  FROM inbox_view
-UNION ALL
-SELECT id, sender, recipient, session, type, topic, priority, 'dead' AS state, attempts, created_at AS at, reason, frame, origin AS box
-  FROM dead_letter_view
-"""
-HISTORY: Final = f"SELECT {COLUMNS} FROM ({PAST}) WHERE {{where}} ORDER BY at DESC, id DESC LIMIT :limit OFFSET :offset"
-COUNT: Final = f"SELECT count(*) FROM ({PAST}) WHERE {{where}}"
-ONE: Final = f"SELECT {COLUMNS} FROM ({PAST}) WHERE id = :id"
-THREAD: Final = f"""
-SELECT {COLUMNS} FROM ({PAST})
- WHERE id = :root OR frame ->> '$.correlationid' = :root OR frame ->> '$.causationid' = :root
- ORDER BY at, id
-"""
 STATS: Final = "SELECT * FROM stats_view"
 STATS_COLUMNS: Final = "SELECT name FROM pragma_table_info('stats_view')"
 RESOLVE: Final = """
@@ -54,16 +34,6 @@ SELECT d.id, d.origin, d.sender, d.recipient, d.session, d.type, d.topic, d.prio
   FROM json_each(?) AS j JOIN dead_letter_view AS d ON d.seq = j.value
  ORDER BY d.seq
 """
-FILTERS: Final = {
-    "session": "session = :session",
-    "sender": "sender = :sender",
-    "recipient": "recipient = :recipient",
-    "type": "type = :type",
-    "topic": "topic = :topic",
-    "state": "state = :state",
-    "since": "at >= :since",
-    "until": "at < :until",
-}
 LONGEST: Final = 1.0
 
 
@@ -84,6 +54,9 @@ class Past:
     reason: str | None
     frame: str
     box: str
+    channel: str | None = None
+    kind: str | None = None
+    correlation_id: str | None = None
 
     @property
     def body(self) -> Any:
@@ -97,8 +70,11 @@ class Page:
     """One page of a longer answer."""
 
     messages: list[Past]
-    total_count: int
+    total_count: int | None
+    """How many there are on all pages; None where nobody was to count."""
     has_more: bool
+    next: str | None = None
+    """Where the next page begins, for ``after``; None on the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,44 +130,6 @@ class Which:
     session: str | None = None
     origin: str | None = None
     before: Millis | None = None
-
-
-def history(db: Database, *, limit: int = 100, offset: int = 0, **filters: Any) -> Page:
-    """
-    Return sent and received messages, newest first.
-
-    Filters, all of which must hold: session, sender, recipient, type, topic,
-    state, since and until (milliseconds).
-
-    Raises:
-        InvalidMessage: a filter of that name does not exist.
-
-    """
-    unknown = set(filters) - set(FILTERS)
-    if unknown or limit < 0 or offset < 0:
-        msg = f"history filters are {', '.join(FILTERS)}, limit and offset not negative; got {sorted(unknown)}"
-        raise InvalidMessage(msg)
-    chosen = {name: value for name, value in filters.items() if value is not None}
-    where = " AND ".join(FILTERS[name] for name in chosen) or "1"
-    rows = db.read(HISTORY.format(where=where), chosen | {"limit": limit, "offset": offset})
-    [(total,)] = db.read(COUNT.format(where=where), chosen)
-    return Page([Past(*row) for row in rows], total, total > offset + len(rows))
-
-
-def thread(db: Database, message_id: str) -> list[Past]:
-    """Return every message of the conversation that *message_id* belongs to, oldest first."""
-    found = [Past(*row) for row in db.read(ONE, {"id": message_id})]
-    if not found:
-        return []
-    frame = Frame.parse(found[0].frame)
-    root = frame.correlationid or frame.causationid or frame.id
-    return [Past(*row) for row in db.read(THREAD, {"root": root})]
-
-
-def find(db: Database, message_id: str) -> Past | None:
-    """Return one message of this file, None where it is unknown."""
-    rows = db.read(ONE, {"id": message_id})
-    return Past(*rows[0]) if rows else None
 
 
 def stats(db: Database) -> dict[str, int]:

@@ -19,11 +19,11 @@ FLOORS = {
         errors clock ids names payload options frame parcel lifecycle events settings topics modes
     """,
     "F1 ground and contracts": """
-        guard registry connect tx turnstile writer identity db loop wake migrate transport policy hooks
+        guard registry connect regexp tx turnstile writer identity db loop wake migrate transport policy hooks
     """,
     "F2 boxes and wings": """
         counters leases dead_letters receipts lanes peers tickets outbox inbox parcels accept trail views health retention
-        invariants custody directory
+        chapters archive history invariants custody directory
         queues runs run_views
         transports/ observers/
     """,
@@ -67,6 +67,8 @@ STAIRS = {
     "parcels": "counters dead_letters outbox peers receipts",
     "accept": "counters lanes outbox",
     "views": "lanes",
+    "archive": "chapters outbox",
+    "history": "archive views",
     "health": "views",
     "invariants": "outbox",
     "custody": "accept invariants",
@@ -105,7 +107,7 @@ IN_SIGHT = ("F0 words", "F1 ground and contracts")
 """Windows look through the door and know the words and the ground; only test aids may stand in for what is behind."""
 
 GUESTS = {
-    "apsw": "connect db bench/ spark/ testing/",
+    "apsw": "connect db regexp bench/ spark/ testing/",
     "asyncio": "aio crossing invoke loop postbox transports/ bench/",
     "cyclopts": "cli/",
     "hypothesis": "testing/",

@@ -1,0 +1,276 @@
+"""Looking back: every filter against a plain rule, pages that miss and repeat nothing, conversations whole and in order."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from onceward import Agent, AsyncPostbox, Context, Msg, Postbox
+from onceward.archive import NEVER
+from onceward.chapters import LENGTH
+from onceward.counters import bump
+from onceward.errors import InvalidMessage
+from onceward.topics import matches
+from onceward.views import Past
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.journey.conftest import World
+
+
+class Note(Msg, type="note"):
+    """A message with a text."""
+
+    text: str
+
+
+WORDS = ("alpha", "beta 12", "größe", "x" * 50)
+TOPICS = (None, "build.api", "build.api.failed", "deploy")
+
+
+def busy(world: World, *, seed: int, messages: int = 60) -> Postbox:
+    """Return a postbox that sent, received, buried and dropped a good deal."""
+    rng = random.Random(seed)
+    shop = world.open("shop", hold_unknown=True)
+    others = [world.open(name, hold_unknown=True) for name in ("one", "two")]
+    for box in others:
+        box.peers.register("shop", "wire:shop")
+        shop.peers.register(box.agent, f"wire:{box.agent}")
+    for _ in range(messages):
+        box = rng.choice([shop, shop, *others])
+        to = rng.choice(["one", "two", "nobody"] if box is shop else ["shop"])
+        session = box.session(rng.choice(("s", "t")))
+        ttl = None if to == "nobody" else rng.choice((None, 1.0))
+        body: Any = rng.choice((Note(text=rng.choice(WORDS)), rng.choice(WORDS), {"n": 1}, b"raw"))
+        session.send(
+            to, body, topic=rng.choice(TOPICS), priority=rng.choice(("normal", "urgent", "low")), ttl=ttl,
+            correlation_id=rng.choice((None, "c1", "c2")), type=rng.choice((None, "other")),
+        )  # fmt: skip
+        world.clock.forward(rng.choice((0, 0.5)))
+        if rng.random() < 0.3:
+            world.settle()
+        if rng.random() < 0.2 and (message := shop.receive()) is not None:
+            rng.choice((message.ack, message.reject, message.drop))()
+    shop.db.write(lambda tx: tx.run("UPDATE outbox SET kind = 'query', channel = 'main' WHERE seq % 3 = 0"))
+    shop.db.write(lambda tx: tx.run("UPDATE inbox SET kind = 'command', channel = 'main' WHERE seq % 4 = 0"))
+    return shop
+
+
+def everything(box: Postbox) -> list[Past]:
+    """Return all past messages, by the one call that has no filter."""
+    return box.history(limit=NEVER).messages
+
+
+def fits(past: Past, filters: dict[str, Any]) -> bool:
+    """Judge one message by the plain rule."""
+    body = past.body if not (past.frame.find('"data_base64"') > 0) else None
+    text = None if body is None else body if isinstance(body, str) else past.frame[past.frame.find('"data":') + 7 : -1]
+    rules: dict[str, Callable[[Any], bool]] = {
+        "topic": lambda v: past.topic is not None and matches(v, past.topic),
+        "since": lambda v: past.at >= v,
+        "until": lambda v: past.at < v,
+        "kind": lambda v: past.kind in ([v] if isinstance(v, str) else v),
+        "priority": lambda v: past.priority in ([v] if isinstance(v, str) else v),
+        "content": lambda v: text is not None and v in text,
+    }
+    return all(rules[name](value) if name in rules else getattr(past, name) == value for name, value in filters.items())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_every_filter_says_what_the_plain_rule_says(world: World, seed: int) -> None:
+    """One, two or three filters at once find exactly what a look at every message finds, in the same order, and count it."""
+    shop = busy(world, seed=seed)
+    rng, every = random.Random(seed), everything(shop)
+    values: dict[str, list[Any]] = {
+        "session": ["s", "t", "none"], "sender": ["shop", "one", "none"], "recipient": ["shop", "one", "nobody"],
+        "type": ["note", "other"], "topic": ["build.api", "build.#", "*", "build.*.failed"], "channel": ["main", "none"],
+        "state": sorted({past.state for past in every}), "kind": ["query", ["query", "command"]], "priority": ["urgent", ["low", "normal"]],
+        "correlation_id": ["c1", "c2"], "content": ["beta", "text", "größe"],
+        "since": [past.at for past in every], "until": [past.at for past in every],
+    }  # fmt: skip
+
+    assert {"out", "in", "outbox"} <= {past.box for past in every}
+    for _ in range(80):
+        filters = {name: rng.choice(values[name]) for name in rng.sample(sorted(values), rng.choice((1, 2, 3)))}
+        wanted = [past for past in every if fits(past, filters)]
+        page = shop.history(limit=NEVER, **filters)
+        assert (wanted, len(wanted), False) == (page.messages, page.total_count, page.has_more), filters
+
+
+@pytest.mark.parametrize("filters", [{}, {"session": "s"}, {"sender": "one"}, {"since": 1}, {"channel": "main"}, {"content": "a"}], ids=str)
+@pytest.mark.parametrize("count", [True, False])
+def test_pages_miss_and_repeat_nothing(world: World, filters: dict[str, Any], count: bool) -> None:
+    """By offset or by where the last page ended, pages put together are the whole, though mail came in between."""
+    shop = busy(world, seed=9)
+    whole = [past.id for past in shop.history(limit=NEVER, **filters).messages]
+    by_offset = [
+        past.id for at in range(0, len(whole) + 7, 7) for past in shop.history(limit=7, offset=at, count=count, **filters).messages
+    ]
+    page = shop.history(limit=7, count=count, **filters)
+    by_key, totals = [past.id for past in page.messages], {page.total_count}
+    while page.next is not None:
+        shop.session("s").send("nobody", "a newcomer", topic="a")
+        page = shop.history(limit=7, after=page.next, count=False, **filters)
+        by_key += [past.id for past in page.messages]
+
+    assert (whole, whole) == (by_offset, by_key)
+    assert {len(whole) if count else None} == totals
+    assert not page.has_more
+
+
+def test_newest_first_by_default_a_hundred(world: World) -> None:
+    """Without a word a page holds the hundred newest, says how many there are and that there are more."""
+    shop = world.open("shop", hold_unknown=True)
+    ids = shop.send_many([("nobody", n) for n in range(130)])
+    page = shop.history()
+
+    assert (ids[:-101:-1], 130, True) == ([past.id for past in page.messages], page.total_count, page.has_more)
+    assert ([], 130, True) == ((empty := shop.history(limit=0)).messages, empty.total_count, empty.has_more)
+    assert 130 == shop.stats()["pending"]
+
+
+def test_a_time_is_found_though_the_clock_stepped_back(world: World) -> None:
+    """A span of time holds what is from then, wherever it lies: rows of one chapter need not be in the order of their times."""
+    shop = world.open("shop", hold_unknown=True)
+    rng = random.Random(1)
+    moments = [1000 + n * 10 + rng.choice((0, 0, 0, -9000, 9000)) for n in range(4 * LENGTH)]
+    for at in range(0, len(moments), LENGTH):
+        shop.send_many([("nobody", None)] * LENGTH)
+        first = [(moment, at + place + 1) for place, moment in enumerate(moments[at : at + LENGTH])]
+        shop.db.write(lambda tx, first=first: tx.many("UPDATE outbox SET created_at = ? WHERE seq = ?", first))  # type: ignore[misc]
+        if at == 2 * LENGTH:
+            shop.tidy()
+    for since, until in ((0, 500), (1000, 2000), (19_990, 20_010), (-(10**6), 10**6), (50_000, 60_000)):
+        wanted = sum(since <= moment < until for moment in moments)
+        assert wanted == shop.history(since=since, until=until, limit=0).total_count, (since, until)
+
+    assert 3 <= shop.db.read("SELECT count(*) FROM chapters")[0][0]
+
+
+def test_chapters_go_with_their_rows(world: World) -> None:
+    """What is forgotten leaves no chapter behind."""
+    world.audited = False
+    shop = world.open("shop", hold_unknown=True)
+    shop.send_many([("nobody", None)] * (2 * LENGTH + 5))
+    shop.tidy()
+    before = shop.db.read("SELECT count(*) FROM chapters")[0][0]
+    shop.db.write(
+        lambda tx: tx.run("UPDATE outbox SET state = 'acked', sent_at = 1, ended_at = 1, created_at = 1 WHERE seq <= ?", (LENGTH + 1,))
+    )
+    shop.db.write(lambda tx: bump(tx, left=LENGTH + 1, acked=LENGTH + 1))
+    world.clock.forward(8 * 86_400)
+    shop.tidy()
+    shop.send_many([("nobody", None)] * LENGTH)
+    shop.tidy()
+
+    assert (2, [(2 * LENGTH,), (3 * LENGTH,)]) == (before, shop.db.read("SELECT last_seq FROM chapters"))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"colour": "red"}, {"limit": -1}, {"offset": -1}, {"state": "lost"}, {"topic": "a.#.b"}, {"topic": "a..b"}, {"priority": "highest"},
+        {"content": "("}, {"content": ""}, {"content": "a" * 1001}, {"content": "[z-"}, {"content": "a\0b"}, {"after": "7"}, {"after": ""},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_filter_that_is_none_is_refused(world: World, wrong: dict[str, Any]) -> None:
+    """A misspelt filter finds an error, not nothing."""
+    shop = world.open("shop")
+    with pytest.raises(InvalidMessage):
+        shop.history(**wrong)
+
+
+@pytest.mark.parametrize("pattern", ["(a+)+$b", "(a|a)*c", "(a*)*c", "a*a*a*a*a*a*c", "(.*)(.*)(.*)(.*)c"])
+def test_no_pattern_takes_long(world: World, pattern: str) -> None:
+    """Patterns that hang other matchers are done at once over half a megabyte."""
+    shop = world.open("shop", hold_unknown=True)
+    shop.send("nobody", "a" * 500_000)
+
+    assert 0 == shop.history(content=pattern).total_count
+    assert 1 == shop.history(content="^a+$").total_count
+
+
+@pytest.mark.broken("a frame is damaged")
+def test_a_damaged_frame_hides_no_other(world: World) -> None:
+    """A search through bodies passes over what cannot be read."""
+    world.audited = False
+    shop = world.open("shop", hold_unknown=True)
+    broken, sound = shop.send_many([("nobody", "find me"), ("nobody", "find me")])
+    shop.db.write(lambda tx: tx.run("DROP TRIGGER outbox_frame_guard"))
+    shop.db.write(lambda tx: tx.run("UPDATE outbox SET frame = substr(frame, 9) WHERE id = ?", (broken,)))
+
+    assert [sound] == [past.id for past in shop.history(content="find").messages]
+    assert [broken] == [past.id for past in shop.thread(broken)]
+
+
+def answering() -> Agent:
+    """Return an agent that answers questions, asks a third, and tells a fourth."""
+    agent = Agent("oracle")
+
+    @agent.on("ask")
+    def answer(body: str, ctx: Context) -> str:
+        ctx.send("third", body + "?", type="ask", priority="urgent")
+        ctx.send("shop", "by the way", type="note")
+        return body + "!"
+
+    return agent
+
+
+def test_a_conversation_is_whole_and_in_order(world: World) -> None:
+    """Question, answers and what was sent on because of it are one thread, seen alike from each of its messages and no other."""
+    shop, oracle = world.open("shop"), world.open(answering())
+    world.open("third")
+    asked = shop.send("oracle", "why", type="ask")
+    shop.send("oracle", "what", type="ask")
+    world.clock.forward(1)
+    world.settle()
+    thread = oracle.thread(asked)
+
+    assert asked == thread[0].id
+    assert {("in", "ask"), ("out", "ask"), ("out", "note"), ("out", "text")} == {(past.box, past.type) for past in thread}
+    assert [[past.id for past in thread]] * 4 == [[each.id for each in oracle.thread(past.id)] for past in thread]
+    assert [asked, "note", "text"] == [asked, *sorted(past.type for past in shop.thread(asked)[1:])]
+    assert [] == shop.thread("unknown")
+
+
+def test_dead_members_stay_in_their_conversation(world: World) -> None:
+    """A message that died is still told with the others."""
+    shop = world.open("shop", hold_unknown=True)
+    first = shop.send("nobody", "one", correlation_id="talk")
+    world.clock.forward(1)
+    second = shop.send("nobody", "two", correlation_id="talk", ttl=1, delay=1)
+    world.wait(5)
+
+    assert [(first, "sending"), (second, "dead")] == [(past.id, past.state) for past in shop.thread(first)]
+    assert [first, second] == [past.id for past in shop.thread(second)]
+
+
+def test_looking_back_sees_what_its_own_transaction_wrote(world: World) -> None:
+    """Inside a block history and thread are of the block, also where bodies are searched, and a rollback takes it back."""
+    shop = world.open("shop", hold_unknown=True)
+    with shop.begin() as tx:
+        message = tx.send("nobody", "draft")
+        seen = shop.history(content="dra").messages
+        told = shop.thread(message)
+    found = [[past.id for past in each] for each in (seen, told)]
+
+    assert [[message]] * 2 == found
+
+
+def test_asyncio_looks_back_alike(world: World) -> None:
+    """The awaitable twins answer the same."""
+    shop = busy(world, seed=3)
+    wanted = shop.history(sender="one", limit=3)
+    message = wanted.messages[0].id
+    thread = shop.thread(message)
+
+    async def look() -> tuple[Any, Any]:
+        async with AsyncPostbox(shop.path, run=False, clock=world.clock) as box:
+            return await box.history(sender="one", limit=3), await box.thread(message)
+
+    assert (wanted, thread) == asyncio.run(look())
