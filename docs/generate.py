@@ -32,9 +32,10 @@ ROOMS = {
     "Dead letters": "letters.DeadLetters letters.Filter letters.Replays views.DeadLetter",
     "Sessions with runs": "Run queueing.Queues queueing.Runs modes.QueueOptions runs.Summary runs.Before run_views.RunInfo "
     "run_views.QueueInfo run_views.Waits",
+    "Mailboxes": "post_office.Mailboxes Mailbox Letter Start addresses.Address mailbox.Effects",
     "Options of every send": "options.SendOptions options.PublishOptions",
     "Agents and handlers": "Agent Context Msg",
-    "The same, awaitable": "AsyncPostbox AsyncSession AsyncTransaction AsyncMessage AsyncContext AsyncRun",
+    "The same, awaitable": "AsyncPostbox AsyncSession AsyncTransaction AsyncMessage AsyncContext AsyncRun AsyncMailbox",
     "Settings and policies": "Settings RetryPolicy",
     "For transports": "Transport Features Parcel Receipt Answer Frame",
 }
@@ -46,6 +47,8 @@ HIDDEN = {
     "Agent": "find serves",
     "AsyncSession": "outlook",
     "Context": "cancel close replied",
+    "Mailbox": "desk walk",
+    "Mailboxes": "close sweep",
     "Message": "settled",
     "Postbox": "db settings",
     "Run": "at_its_end drafts",

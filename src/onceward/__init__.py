@@ -8,11 +8,14 @@ from onceward.context import AsyncContext, Context
 from onceward.errors import Drop, OncewardError, OutcomeUnknown, Reject, Retry
 from onceward.frame import Frame
 from onceward.health import Health
+from onceward.mailbox import Mailbox
 from onceward.message import Message
 from onceward.parcel import Answer, Parcel, Receipt
 from onceward.payload import Msg
 from onceward.policy import RetryPolicy
 from onceward.postbox import Postbox
+from onceward.readers import Start
+from onceward.readout import Letter
 from onceward.run import AsyncRun, Run
 from onceward.session import Session
 from onceward.settings import Settings
@@ -23,12 +26,14 @@ from onceward.views import Page
 
 if _typing.TYPE_CHECKING:
     from onceward.aio import AsyncPostbox, AsyncSession
+    from onceward.aio_mailbox import AsyncMailbox
     from onceward.awaitable import AsyncMessage, AsyncTransaction
 
 __all__ = [
     "Agent",
     "Answer",
     "AsyncContext",
+    "AsyncMailbox",
     "AsyncMessage",
     "AsyncPostbox",
     "AsyncRun",
@@ -39,6 +44,8 @@ __all__ = [
     "Features",
     "Frame",
     "Health",
+    "Letter",
+    "Mailbox",
     "Message",
     "Msg",
     "OncewardError",
@@ -53,13 +60,20 @@ __all__ = [
     "Run",
     "Session",
     "Settings",
+    "Start",
     "Ticket",
     "Transaction",
     "Transport",
     "errors",
 ]
 
-_LAZY = {"AsyncPostbox": "aio", "AsyncSession": "aio", "AsyncMessage": "awaitable", "AsyncTransaction": "awaitable"}
+_LAZY = {
+    "AsyncMailbox": "aio_mailbox",
+    "AsyncMessage": "awaitable",
+    "AsyncPostbox": "aio",
+    "AsyncSession": "aio",
+    "AsyncTransaction": "awaitable",
+}
 
 
 def __getattr__(name: str) -> _typing.Any:

@@ -231,29 +231,38 @@ def body_size(frame: Frame) -> int:
 
 
 def _store(tx: Tx, sender: str, fresh: list[Examined]) -> list[str]:
-    """Insert new rows and wake their lanes; return the ids that answered a waiting request."""
+    """Insert new rows and wake their lanes; return the ids that are at their end for the sender: answers, and mail for mailboxes."""
     if not fresh:
         return []
     awaited = _awaited(tx, sender, fresh)
     lane_ids: dict[tuple[str, int], int] = {}
     rows: list[tuple[Any, ...]] = []
-    answered: list[tuple[str, str, str, Millis]] = []
+    settled: list[tuple[str, str, str, Millis]] = []
+    answered = 0
     for each in fresh:
         frame = cast("Frame", each.frame)
-        lane = (frame.lane, frame.priority)
-        if lane not in lane_ids:
-            lane_ids[lane] = lanes.open_lane(tx, sender, *lane, session=frame.session)
         done = frame.inreplyto in awaited and _answered(tx, frame)
+        boxed = frame.mailbox is not None and not done
         if done:
             awaited.discard(str(frame.inreplyto))
-            answered.append((sender, frame.id, frame.session, tx.now))
-        rows.append(_row(frame, each, lane_ids[lane], tx.now, done=done))
+            answered += 1
+        if done or boxed:
+            settled.append((sender, frame.id, frame.session, tx.now))
+        lane_id = lanes.NONE if boxed else _lane(tx, sender, frame, lane_ids)
+        rows.append(_row(frame, each, lane_id, tx.now, done=done))
     tx.many(KEEP, rows)
-    if answered:
-        tx.many(MARK, answered)
-        bump(tx, processed=len(answered), ended=len(answered))
+    if settled:
+        tx.many(MARK, settled)
+        bump(tx, processed=answered, ended=answered)
     lanes.wake_heads(tx, list(lane_ids.values()))
-    return [message_id for _, message_id, _, _ in answered]
+    return [message_id for _, message_id, _, _ in settled]
+
+
+def _lane(tx: Tx, sender: str, frame: Frame, lane_ids: dict[tuple[str, int], int]) -> int:
+    lane = (frame.lane, frame.priority)
+    if lane not in lane_ids:
+        lane_ids[lane] = lanes.open_lane(tx, sender, *lane, session=frame.session)
+    return lane_ids[lane]
 
 
 def _awaited(tx: Tx, sender: str, fresh: list[Examined]) -> set[str]:

@@ -13,8 +13,10 @@ from typing import Any, Self, TypeVar, Unpack, overload
 
 from onceward import invariants, views
 from onceward.agent import Agent
+from onceward.aio_mailbox import AsyncMailboxes
 from onceward.awaitable import AsyncDeadLetters, AsyncMessage, AsyncPeers, AsyncQueues, AsyncRuns, AsyncTransaction
 from onceward.crossing import Crossing
+from onceward.db import Database
 from onceward.errors import AnswerTimeout, InvalidMessage, StoreClosed
 from onceward.health import Health
 from onceward.hooks import Hook
@@ -24,6 +26,7 @@ from onceward.parcel import Answer, Parcel
 from onceward.postbox import Postbox
 from onceward.session import Session, read_reply
 from onceward.tickets import Ticket
+from onceward.waiting import Due
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -126,6 +129,8 @@ class AsyncPostbox:
         self.dead_letters = AsyncDeadLetters(box.dead_letters, crossing)
         """Messages that ended badly here."""
         self.queues, self.runs = AsyncQueues(box.queues, crossing), AsyncRuns(box.runs, crossing)
+        self.mailboxes = AsyncMailboxes(box.mailboxes, crossing, self.wait)
+        """Mailboxes of the home."""
         self._default = self.session()
         return self
 
@@ -152,24 +157,27 @@ class AsyncPostbox:
             raise StoreClosed(msg)
         return self._opened
 
-    async def wait(self, look: Callable[[], T | None], seconds: float | None) -> T | None:
+    async def wait(
+        self, look: Callable[[], T | None], seconds: float | None, *, db: Database | None = None, due: Due | None = None
+    ) -> T | None:
         """Look, and look again whenever somebody committed, until there is something or *seconds* have passed."""
         found = await self._crossing.call(look)
         if found is not None or seconds == 0:
             return found
         deadline = None if seconds is None else time.monotonic() + seconds
-        rang, loop, db = asyncio.Event(), asyncio.get_running_loop(), self._box.db
+        rang, loop, file = asyncio.Event(), asyncio.get_running_loop(), db or self._box.db
+        wake = due or (lambda left: views.until_due(file, left))
 
         def ring() -> None:
             loop.call_soon_threadsafe(rang.set)
 
-        stop = db.bell.listen("in", ring, version=db.version, poll=self._box.settings.safety_poll)
+        stop = file.bell.listen("in", ring, version=file.version, poll=self._box.settings.safety_poll)
         try:
             while (found := await self._crossing.call(look)) is None:
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     return None
-                await _ring(rang, await self._crossing.call(lambda left=left: views.until_due(db, left)))  # type: ignore[misc]
+                await _ring(rang, await self._crossing.call(lambda left=left: wake(left)))  # type: ignore[misc]
         finally:
             stop()
         return found

@@ -44,7 +44,7 @@ REMOVE_IN: Final = "DELETE FROM inbox WHERE seq = ?"
 FIND: Final = """
 SELECT d.origin, d.id, d.peer, d.rank, d.lane, d.session,
        d.origin = 'outbox' AND NOT d.carried AND d.expires_at <= :now AND i.frozen_at IS NULL
-       AND d.frame ->> '$.expirytime' IS NOT NULL
+       AND d.frame ->> '$.expirytime' IS NOT NULL, d.mailbox IS NOT NULL
   FROM dead_letters AS d, identity AS i WHERE d.seq = :seq
 """
 # What expired while it lay here is not stopped here again: whoever replays it wants it, and the peer judges by its frame.
@@ -58,8 +58,8 @@ SELECT id, peer, session, lane, type, topic, rank, :due_at, CASE WHEN expires_at
 REVIVE_IN: Final = """
 INSERT INTO inbox (sender, id, lane_id, session, type, topic, rank, expires_at, frame, digest, received_at,
                    channel, kind, correlation_id, mailbox)
-SELECT peer, id, :lane, session, type, topic, rank, CASE WHEN expires_at > :now THEN expires_at END, frame, digest, created_at,
-       channel, kind, correlation_id, mailbox
+SELECT peer, id, :lane, session, type, topic, rank, CASE WHEN expires_at > :now OR mailbox IS NOT NULL THEN expires_at END,
+       frame, digest, created_at, channel, kind, correlation_id, mailbox
   FROM dead_letters WHERE seq = :seq
 """
 REMEMBER: Final = """
@@ -116,12 +116,14 @@ def replay(tx: Tx, seq: int, *, due_at: Millis | None = None) -> tuple[str, str]
     if not found:
         msg = "that dead letter is gone: list them again"
         raise InvalidMessage(msg)
-    origin, message_id, peer, rank, lane, session, expired = found[0]
+    origin, message_id, peer, rank, lane, session, expired, boxed = found[0]
     if expired:
         msg = f"{message_id} expired and its frame says so, the peer would refuse it: replay it with as_new=True"
         raise InvalidMessage(msg)
     if origin == "outbox":
         _revive_out(tx, seq, message_id, due_at)
+    elif boxed:
+        tx.rows(REVIVE_IN, {"lane": lanes.NONE, "now": tx.now, "seq": seq})  # it is read by position again, not by lane
     else:
         _revive_in(tx, seq, message_id, (peer, lane, rank, session))
     tx.run(REMEMBER, (seq,))

@@ -18,6 +18,8 @@ Everything that can go wrong, as one tree.
     ├── DeliveryError              raised by transports
     │   ├── Unreachable              nobody there; try later
     │   └── Refused                  the peer will never take this
+    ├── NoMailbox                  no such mailbox, or not any more
+    ├── DuplicateMailbox           created by somebody else already
     ├── LeaseLost                  somebody else owns the message now; our writes were rolled back
     │   └── RunAborted               the run was ended from outside; its messages are somebody else's
     ├── AnswerTimeout              no reply in time; the ticket stays valid
@@ -171,6 +173,17 @@ class LeaseLost(OncewardError):
 
 class RunAborted(LeaseLost):
     """The run was ended from outside, or its lease ran out: nothing more of it can be committed; return at once."""
+
+
+class NoMailbox(OncewardError, LookupError):
+    """No mailbox has this name or id, or it has expired: create it, or ask its owner; an id that was never there looks the same."""
+
+    def __init__(self, message: str = "no such mailbox: it was never created, or it has expired") -> None:
+        super().__init__(message)
+
+
+class DuplicateMailbox(OncewardError):
+    """A mailbox of this name is there already; nothing was changed: use ``ensure``, which takes what is there."""
 
 
 class AnswerTimeout(OncewardError, TimeoutError):

@@ -64,7 +64,7 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
         """
         SELECT b.id FROM inbox AS b
           JOIN processed_messages AS p ON p.sender = b.sender AND p.message_id = b.id
-         WHERE b.state = 'pending'
+         WHERE b.state = 'pending' AND b.mailbox IS NULL
         """,
     ),
     "R3": (
@@ -86,7 +86,10 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
     ),
     "R5": (
         "every waiting message has a lane that will hand it out",
-        "SELECT b.id FROM inbox AS b LEFT JOIN lanes AS l ON l.lane_id = b.lane_id WHERE b.state = 'pending' AND l.lane_id IS NULL",
+        """
+        SELECT b.id FROM inbox AS b LEFT JOIN lanes AS l ON l.lane_id = b.lane_id
+         WHERE b.state = 'pending' AND b.mailbox IS NULL AND l.lane_id IS NULL
+        """,
     ),
     "R6": (
         "every dead letter of the inbox is marked, so that its frame is not accepted again",
@@ -119,6 +122,25 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
     "Q3": (
         "what was dropped waits for a run that can be told of it",
         "SELECT o.id FROM overflows AS o JOIN runs AS r ON r.seq = o.run_id WHERE r.state <> 'open'",
+    ),
+    "M1": (
+        "mail for a mailbox waits in no lane, and its sender knows that it was stored",
+        """
+        SELECT b.id FROM inbox AS b
+          LEFT JOIN processed_messages AS p ON p.sender = b.sender AND p.message_id = b.id AND p.consumer = ''
+         WHERE b.mailbox IS NOT NULL AND b.state = 'pending' AND (b.lane_id <> 0 OR p.seq IS NULL)
+           AND b.id > coalesce((SELECT horizon_id FROM streams WHERE sender = b.sender), '')
+        """,
+    ),
+    "M2": (
+        "what is in the hands of a reader was passed by its position",
+        """
+        SELECT r.mailbox || '/' || r.name || ' row ' || h.seq FROM handouts AS h
+          LEFT JOIN readers AS r ON r.reader_id = h.reader_id
+         WHERE r.reader_id IS NULL
+            OR h.seq > CASE h.rank WHEN 0 THEN r.critical WHEN 1 THEN r.urgent WHEN 2 THEN r.normal
+                                   WHEN 3 THEN r.low ELSE r.background END
+        """,
     ),
     "T1": (
         "an answered ticket names its reply",

@@ -7,7 +7,7 @@ from contextlib import suppress
 from threading import Event as Flag
 from threading import Thread
 
-from onceward import chapters, dead_letters, inbox, lanes, receipts, retention, runs
+from onceward import chapters, dead_letters, inbox, lanes, mailboxes, receipts, retention, runs
 from onceward.db import Database
 from onceward.errors import OncewardError
 from onceward.settings import Settings
@@ -16,8 +16,8 @@ from onceward.settings import Settings
 class Janitor:
     """Tidies one file now and then, in slices that let writers pass."""
 
-    def __init__(self, db: Database, *, settings: Settings) -> None:
-        self._db, self._settings = db, settings
+    def __init__(self, db: Database, *, settings: Settings, chore: Callable[[int], int] = lambda _: 0) -> None:
+        self._db, self._settings, self._chore = db, settings, chore
         self._stopping = Flag()
         self._thread: Thread | None = None
 
@@ -41,6 +41,7 @@ class Janitor:
         """Do one round; return how many rows were pruned."""
         before = self._db.now() - round(1000 * self._settings.retention)
         limit = self._settings.retention_slice
+        self._until_done(lambda: self._db.write(lambda tx: mailboxes.expire(tx, limit)))
         self._until_done(lambda: self._db.write(lambda tx: inbox.expire(tx, limit)))
         pruned = sum(self._prune(box, before) for box in ("outbox", "inbox"))
         pruned += self._until_done(lambda: self._db.write(lambda tx: retention.marks(tx, before=before, limit=limit)))
@@ -53,6 +54,7 @@ class Janitor:
             self._db.write(lambda tx: tx.rows(retention.VACUUM))
         for box in chapters.AT:
             chapters.catch_up(self._db, box)
+        self._until_done(lambda: self._chore(limit))
         self._db.tick()
         self._checkpoint()
         return pruned

@@ -68,6 +68,8 @@ DELETE FROM lanes WHERE lane_id IN (
        AND NOT EXISTS (SELECT 1 FROM inbox WHERE inbox.lane_id = l.lane_id AND state = 'pending')
      ORDER BY lane_id LIMIT ?)
 """
+NONE: Final = 0
+"""The lane of mail for mailboxes, which is nobody's turn: it has no row, so no worker ever claims it."""
 
 
 @dataclass(frozen=True, slots=True)

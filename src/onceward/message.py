@@ -9,32 +9,45 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 from onceward.clock import Millis
 from onceward.errors import Drop, InvalidMessage, Reject, Retry
 from onceward.frame import Frame
-from onceward.inbox import Leased
 from onceward.tx import Tx
 
 T_co = TypeVar("T_co", covariant=True)
 
 
-class Desk(Protocol):
-    """Where a pulled message is settled."""
+class Held(Protocol):
+    """The part of a lease that a message shows."""
 
-    def ack(self, leased: Leased) -> Tx:
+    @property
+    def attempt(self) -> int:
+        """Which attempt this is, from 1."""
+        ...
+
+    @property
+    def received_at(self) -> Millis:
+        """When the message was committed into the inbox."""
+        ...
+
+
+class Desk(Protocol):
+    """Where a pulled message is settled; what a lease is, is the desk's own affair."""
+
+    def ack(self, leased: Any) -> Tx:
         """Commit the processed mark."""
         ...
 
-    def retry(self, leased: Leased, reason: str, after: float | None) -> Tx:
+    def retry(self, leased: Any, reason: str, after: float | None) -> Tx:
         """Put the message back."""
         ...
 
-    def reject(self, leased: Leased, reason: str) -> Tx:
+    def reject(self, leased: Any, reason: str) -> Tx:
         """Bury the message."""
         ...
 
-    def drop(self, leased: Leased) -> Tx:
+    def drop(self, leased: Any) -> Tx:
         """End the message without effects."""
         ...
 
-    def extend(self, leased: Leased, seconds: float) -> None:
+    def extend(self, leased: Any, seconds: float) -> None:
         """Keep the lease longer."""
         ...
 
@@ -52,7 +65,7 @@ class Message(Generic[T_co]):
     transaction: ``with session.begin() as tx: tx.execute(…); message.ack()``.
     """
 
-    def __init__(self, leased: Leased, frame: Frame, body: Any, desk: Desk | None) -> None:
+    def __init__(self, leased: Held, frame: Frame, body: Any, desk: Desk | None) -> None:
         self._leased, self._desk = leased, desk
         self.frame = frame
         """The message as it travelled, with every attribute."""

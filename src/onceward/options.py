@@ -27,6 +27,8 @@ class Options:
     channel: str | None = None
     kind: str | None = None
     mailbox: str | None = None
+    ends_at: int | None = None
+    """When the mailbox that it is for expires, in milliseconds: the message does not outlive it."""
 
 
 PLAIN: Final = Options()

@@ -16,6 +16,7 @@ from onceward.agent import Agent
 from onceward.clock import Clock
 from onceward.db import Database
 from onceward.desk import Desk
+from onceward.directory import Home
 from onceward.dispatcher import Dispatcher
 from onceward.facade import Peers
 from onceward.hooks import Hook, Hooks
@@ -23,10 +24,12 @@ from onceward.ids import IdSource, new_id
 from onceward.janitor import Janitor
 from onceward.letters import DeadLetters
 from onceward.loop import start_loop
+from onceward.maildesk import Tools
 from onceward.message import Message
 from onceward.names import DEFAULT_SESSION
 from onceward.options import PublishOptions, SendOptions
 from onceward.parcel import Answer, Parcel
+from onceward.post_office import Mailboxes
 from onceward.queueing import Queues, Runs
 from onceward.receiver import Receiver
 from onceward.routes import Routes, doors
@@ -96,7 +99,6 @@ class Postbox:
         self._desk = Desk(db, settings=settings, hooks=hooks, sender=self._sender, rng=rng)
         self._receiver = Receiver(db, settings=settings, hooks=hooks)
         self._dispatcher = Dispatcher(db, settings=settings, hooks=hooks, route=self._routes.route, rng=rng)
-        self._janitor = Janitor(self._db, settings=self._settings)
         self._workers: list[Worker] = []
         self._runners: list[Runner] = []
         if self._handlers is not None and self._handlers.handlers:
@@ -115,20 +117,17 @@ class Postbox:
         """What waits in sessions with runs."""
         self.runs = Runs(db, sender=self._sender, hooks=hooks)
         """Open and past runs."""
+        self._home = Home(db, settings)
+        self.mailboxes = Mailboxes(self._home, Tools(settings, self._sender, hooks, rng), self._default, self._routes.file_of)
+        """Mailboxes of the home."""
+        self._janitor = Janitor(db, settings=settings, chore=self.mailboxes.sweep)
         if "trail" in self._settings.model_fields_set:
             trail.switch(self._db, on=self._settings.trail)
 
     def _worker(self) -> Worker:
         assert self._handlers is not None  # noqa: S101 - the caller looked
-        return Worker(
-            self._db,
-            self._handlers,
-            settings=self._settings,
-            hooks=self._hooks,
-            sender=self._sender,
-            rng=self._rng,
-            loop=self._own_loop,
-        )
+        db, sender, hooks = self._db, self._sender, self._hooks
+        return Worker(db, self._handlers, settings=self._settings, hooks=hooks, sender=sender, rng=self._rng, loop=self._own_loop)
 
     @property
     def _engines(self) -> list[Worker | Runner]:
@@ -301,6 +300,8 @@ class Postbox:
         if doors.get(id(self._db)) is self._receiver:
             del doors[id(self._db)]
         self._routes.close()
+        self.mailboxes.close()
+        self._home.close()
         if self._loop is not None and self._loop_is_ours:
             self._loop.call_soon_threadsafe(self._loop.stop)
         self._db.close()

@@ -45,10 +45,14 @@ class Routes:
         rows = self._db.read(peers.URL, (name,))
         return bool(rows and rows[0][0] is not None) or self._beside(name) is not None
 
-    def _beside(self, name: str) -> str | None:
-        """Return the url of the file of that name in our own folder, None where there is none."""
+    def file_of(self, name: str) -> Path | None:
+        """Return the file of that name in our own folder, None where there is none."""
         path = self._db.path if name == self._db.agent else self._db.path.with_name(f"{name}.db")
-        return f"file:{path}" if path.exists() else None
+        return path if path.exists() else None
+
+    def _beside(self, name: str) -> str | None:
+        path = self.file_of(name)
+        return None if path is None else f"file:{path}"
 
     def route(self, name: str, url: str | None) -> tuple[Transport, str]:
         """Return the transport and the url for a peer; raises Unreachable where there is none."""

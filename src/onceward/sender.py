@@ -65,6 +65,11 @@ class Sender:
         self._good: set[str] = set()
         self._moulds: dict[tuple[str, str, str, str], _Mould] = {}
 
+    @property
+    def db(self) -> Database:
+        """The file whose outbox this is."""
+        return self._db
+
     def draft(self, session: str, to: str, body: object, options: Options = PLAIN) -> Draft:
         """
         Check, mint and serialise a message; nothing is written and no lock is taken.
@@ -169,7 +174,7 @@ class Sender:
             causation_id=_text("causation_id", options.causation_id),
             in_reply_to=_text("in_reply_to", options.in_reply_to),
             reply_to=None if options.reply_to is None else agent_name(options.reply_to),
-            expires_at=None if options.ttl is None else now + _millis("ttl", options.ttl),
+            expires_at=_expiry(options, now),
             key=_text("key", options.key),
             channel=_text("channel", options.channel),
             kind=_text("kind", options.kind),
@@ -185,6 +190,11 @@ class Sender:
         if message_id == draft.id:
             self._promise(tx, [draft])
         return message_id
+
+    def commit(self, session: str, to: str, body: object, options: Options = PLAIN) -> str:
+        """Commit one message, in this thread's open transaction if there is one; returns its id."""
+        draft = self.draft(session, to, body, options)
+        return self._db.contribute(lambda tx: self.put(tx, draft))
 
     def put_all(self, tx: Tx, drafts: Sequence[Draft]) -> list[str]:
         """Write many drafts into the caller's transaction, in their order."""
@@ -239,6 +249,14 @@ def _millis(field: str, seconds: float) -> Millis:
         msg = f"{field} {seconds!r} must be seconds, not negative"
         raise InvalidMessage(msg)
     return round(seconds * 1000)
+
+
+def _expiry(options: Options, now: Millis) -> Millis | None:
+    """Return when nobody wants the message any more: after its own time to live, or when the mailbox it is for ends."""
+    ends_at = None if options.ttl is None else now + _millis("ttl", options.ttl)
+    if options.ends_at is None or ends_at is None:
+        return options.ends_at if ends_at is None else ends_at
+    return min(ends_at, options.ends_at)
 
 
 def _text(field: str, value: str | None) -> str | None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from threading import Event as Flag
 from typing import Any, TypeVar, Unpack, overload
 
 from onceward import history, tickets, views
@@ -22,6 +20,7 @@ from onceward.settings import Settings
 from onceward.tickets import Ticket
 from onceward.transaction import Transaction
 from onceward.tx import Tx
+from onceward.waiting import until_found
 
 T = TypeVar("T")
 
@@ -184,22 +183,8 @@ class Session:
 
     def _await(self, look: Callable[[], T | None], timeout: float | None) -> T | None:
         """Look, and look again whenever somebody committed, until there is something or time is up."""
-        found = look()
-        if found is not None or timeout == 0:
-            return found
-        deadline = None if timeout is None else time.monotonic() + timeout
-        flag = Flag()
-        stop = self._db.bell.listen("in", flag.set, version=self._db.version, poll=self._settings.safety_poll)
-        try:
-            while (found := look()) is None:
-                left = None if deadline is None else deadline - time.monotonic()
-                if left is not None and left <= 0:
-                    return None
-                flag.wait(views.until_due(self._db, left))
-                flag.clear()
-        finally:
-            stop()
-        return found
+        db = self._db
+        return until_found(db, look, timeout, poll=self._settings.safety_poll, due=lambda left: views.until_due(db, left))
 
     # -- looking back -----------------------------------------------------------------------
 

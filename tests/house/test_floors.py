@@ -16,24 +16,24 @@ import pytest
 
 FLOORS = {
     "F0 words": """
-        errors clock ids names payload options frame parcel lifecycle events settings topics modes
+        errors clock ids names payload options frame parcel lifecycle events settings topics modes readout
     """,
     "F1 ground and contracts": """
         guard registry connect regexp tx turnstile writer identity db loop wake migrate transport policy hooks
     """,
     "F2 boxes and wings": """
         counters leases dead_letters receipts lanes peers tickets outbox inbox parcels accept trail views health retention
-        chapters archive history invariants custody directory
+        chapters archive history invariants custody directory addresses readers mailboxes
         queues runs run_views
         transports/ observers/
     """,
     "F3 hands and engines": """
         sender transaction message agent group context
-        crossing desk invoke teller setbacks dispatcher receiver worker janitor
+        crossing desk invoke teller setbacks dispatcher receiver worker janitor maildesk waiting
         results reading closing usher run stage runner
     """,
     "F4 the door": """
-        session facade letters routes postbox awaitable aio __init__
+        session facade letters routes mailbox post_office postbox awaitable aio_mailbox aio __init__
         queueing
     """,
     "F5 windows": """
@@ -48,6 +48,7 @@ STAIRS = {
     "topics": "errors",
     "payload": "errors names",
     "frame": "clock errors names payload",
+    "readout": "clock errors frame payload",
     "lifecycle": "clock",
     "events": "clock",
     "settings": "errors parcel",
@@ -71,6 +72,8 @@ STAIRS = {
     "history": "archive views",
     "health": "views",
     "invariants": "outbox",
+    "addresses": "directory",
+    "mailboxes": "counters dead_letters readers",
     "custody": "accept invariants",
     "queues": "inbox lanes",
     "runs": "inbox lanes",
@@ -89,11 +92,15 @@ STAIRS = {
     "dispatcher": "setbacks teller",
     "receiver": "teller",
     "worker": "agent context group invoke sender teller",
+    "maildesk": "context message sender",
     # the door
-    "postbox": "facade letters queueing routes session",
+    "mailbox": "session",
+    "post_office": "mailbox session",
+    "postbox": "facade letters post_office queueing routes session",
     "awaitable": "facade letters queueing",
-    "aio": "awaitable postbox session",
-    "__init__": "aio awaitable postbox session",
+    "aio_mailbox": "awaitable mailbox post_office",
+    "aio": "aio_mailbox awaitable postbox session",
+    "__init__": "aio aio_mailbox awaitable mailbox postbox session",
 }
 """Which rooms of its own floor a room may import."""
 

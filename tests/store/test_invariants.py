@@ -32,6 +32,11 @@ OPEN_RUN = """
 INSERT INTO runs (id, session, mode, lane_id, token, owner, bound, event_ids, started_at)
 SELECT 'r', 's', 'queue', lane_id, 1, 'o', json_array(max(seq)), json_array(max(id)), 1 FROM inbox WHERE state = 'pending'
 """
+LOST_PLACE = """
+INSERT INTO readers (reader_id, mailbox, mode, name, critical, urgent, normal, low, background, read_at)
+VALUES (1, 'm', 'lease', 'g', 9, 9, 2, 9, 9, 1);
+INSERT INTO handouts (reader_id, seq, rank) VALUES (1, 3, 2)
+"""
 PLANTED: dict[str, tuple[str, ...]] = {
     "S1": (COPY_OUT,),
     "S2": (f"{UNGUARD}DELETE FROM outbox WHERE seq = 1", "UPDATE counters SET value = value + 1 WHERE name = 'left'"),  # noqa: S608 - planted on purpose
@@ -49,6 +54,8 @@ PLANTED: dict[str, tuple[str, ...]] = {
     "Q1": ("UPDATE inbox SET run_id = 9 WHERE state = 'pending'",),
     "Q2": (OPEN_RUN,),
     "Q3": (OPEN_RUN + END_RUN,),
+    "M1": ("UPDATE inbox SET mailbox = 'm' WHERE state = 'pending'",),
+    "M2": ("INSERT INTO handouts (reader_id, seq, rank) VALUES (99, 1, 2)", LOST_PLACE),
     "T1": ("UPDATE tickets SET state = 'answered', ended_at = 1",),
     "S8": (f"{UNGUARD}UPDATE outbox SET frame = replace(frame, '1', '2') WHERE seq = 1", "UPDATE outbox SET digest = x'00' WHERE seq = 1"),  # noqa: S608 - planted on purpose
     "R8": (f"{UNGUARD}UPDATE inbox SET frame = frame || ' '", "UPDATE inbox SET digest = zeroblob(16)"),  # noqa: S608 - planted on purpose

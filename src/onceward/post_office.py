@@ -1,0 +1,127 @@
+"""Where mailboxes are made and found: the home's directory says whose each is, its owner's file holds its messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from threading import Lock
+from typing import Final
+
+from onceward import addresses
+from onceward.addresses import Address
+from onceward.clock import Millis
+from onceward.db import Database
+from onceward.directory import Home
+from onceward.errors import InvalidMessage, NoMailbox
+from onceward.mailbox import Mailbox
+from onceward.mailboxes import Place
+from onceward.maildesk import MailDesk, Tools
+from onceward.session import Session
+from onceward.settings import DAY, Settings
+
+FileOf = Callable[[str], Path | None]
+"""From an agent's name to its file, None where there is none."""
+TTL_MAX: Final = 1e9
+
+
+class Mailboxes:
+    """
+    The mailboxes of the home.
+
+    A public mailbox has a name, and everybody may find it. A private one has
+    an id that cannot be guessed: whoever has it may send and read, nobody
+    else can tell that it is there. Both end by their time to live; there is
+    no other end.
+    """
+
+    def __init__(self, home: Home, tools: Tools, session: Session, file_of: FileOf) -> None:
+        self._db, self._home, self._tools, self._session, self._file_of = tools.sender.db, home, tools, session, file_of
+        self._foreign: dict[str, Database] = {}
+        self._lock = Lock()
+
+    def ensure(self, name: str | None = None, *, ttl: float | None = DAY, public: bool = False, description: str = "") -> Mailbox:
+        """
+        Return a mailbox, made in our file if there was none.
+
+        With *public* it bears *name*: lower-case letters and digits in dotted
+        segments. Without a name a private one is made; its ``id`` is the only
+        way to it. The first creation fixes *ttl* (seconds; None is for ever)
+        for good: a later call returns what is there, whoever made it.
+
+        Raises:
+            NoMailbox: *name* is the id of a private mailbox that is not there.
+            InvalidMessage: the name or the time to live breaks its rule.
+
+        """
+        if name is not None and not public:
+            return self.open(name)
+        secret, wanted = self._wanted(name, ttl, public=public, description=description)
+        made, created = addresses.ensure(self._home.directory, wanted)
+        return self._mailbox(made, secret, created=created)
+
+    def create(self, name: str | None = None, *, ttl: float | None = DAY, public: bool = False, description: str = "") -> Mailbox:
+        """
+        Make a mailbox in our file; as ``ensure``, but only if there was none.
+
+        Raises:
+            DuplicateMailbox: one of that name is there; nothing was changed.
+
+        """
+        if name is not None and not public:
+            msg = "the id of a private mailbox is minted: leave the name out, or say public=True"
+            raise InvalidMessage(msg)
+        secret, wanted = self._wanted(name, ttl, public=public, description=description)
+        return self._mailbox(addresses.create(self._home.directory, wanted), secret, created=True)
+
+    def open(self, name: str) -> Mailbox:
+        """Return a mailbox by its public name or its private id; raises NoMailbox, which does not tell one absence from another."""
+        if not self._home.known:
+            raise NoMailbox
+        return self._mailbox(addresses.find(self._home.directory, name), name, created=False)
+
+    def list(self) -> list[Address]:
+        """Return the public mailboxes by name; private ones are never listed."""
+        return addresses.listed(self._home.directory) if self._home.known else []
+
+    def _wanted(self, name: str | None, ttl: float | None, *, public: bool, description: str) -> tuple[str, Address]:
+        secret = addresses.public_name(name or "") if public else addresses.new_secret()
+        stored = secret if public else addresses.secret_name(secret)
+        about = addresses.description(description)
+        return secret, Address(public, stored, self._db.agent, _millis(ttl), 0, None, about)
+
+    def _mailbox(self, address: Address, name: str, *, created: bool) -> Mailbox:
+        ours = address.owner == self._db.agent
+        db = self._db if ours else self._file(address.owner)
+        desk = MailDesk(db, Place(mailbox=address.key, expires_at=address.expires_at), self._tools)
+        return Mailbox(address, desk, self._session, id=name, created=created, ours=ours)
+
+    def _file(self, owner: str) -> Database:
+        """Return the file of another agent of the home, opened for reading mailboxes and kept open until we close."""
+        with self._lock:
+            if owner not in self._foreign:
+                path = self._file_of(owner)
+                if path is None:
+                    raise NoMailbox
+                wanted = Settings(busy_timeout=self._tools.settings.busy_timeout)
+                self._foreign[owner] = Database.open(path, agent=owner, settings=wanted, clock=self._db.clock, create=False)
+            return self._foreign[owner]
+
+    def sweep(self, limit: int) -> int:
+        """Forget mailboxes of the home that have expired; return how many of at most *limit*."""
+        return addresses.sweep(self._home.directory, limit) if self._home.known else 0
+
+    def close(self) -> None:
+        """Give the files of others back."""
+        with self._lock:
+            opened, self._foreign = self._foreign, {}
+        for db in opened.values():
+            db.close()
+
+
+def _millis(ttl: float | None) -> Millis | None:
+    if ttl is None:
+        return None
+    if not isinstance(ttl, int | float) or isinstance(ttl, bool) or not 0.001 <= ttl <= TTL_MAX:  # noqa: PLR2004 - a millisecond
+        msg = f"ttl {ttl!r} must be seconds, at least a millisecond, or None for ever"
+        raise InvalidMessage(msg)
+    return round(ttl * 1000)
