@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from typing import Final, Protocol
 
 Millis = int
 """A moment (UTC since 1970) or a span, in milliseconds; moments are named ``*_at``."""
@@ -31,6 +31,51 @@ class SystemClock:
     def monotonic(self) -> float:
         """Return seconds on a clock that never steps."""
         return time.monotonic()
+
+
+class FileTime:
+    """
+    The time of one file: the wall clock, but it never runs backwards and never stands still.
+
+    Where the wall clock is behind what the file has seen (it was set back, or
+    had been wrong), time goes on from there at half pace until the wall clock
+    has caught up: backoffs and leases still end, and the difference melts away.
+    """
+
+    FORGETS: Final[Millis] = 90_000
+    """How much of the time a file may forget; janitors store it every minute, so that nobody else has to."""
+
+    def __init__(self) -> None:
+        self._floor = self._kept = 0
+        self._behind: tuple[float, Millis] | None = None
+
+    def see(self, at: Millis) -> None:
+        """Take note that the file has stored *at*."""
+        self._floor, self._behind = max(self._floor, at), None
+        self.keep(at)
+
+    def keep(self, at: Millis) -> None:
+        """Take note that the file will remember *at*, whatever happens to this process."""
+        self._kept = max(self._kept, at)
+
+    def leads(self, at: Millis) -> bool:
+        """Return whether the file would forget too much of the time if it ended here."""
+        return at - self._kept > self.FORGETS
+
+    def now(self, clock: Clock) -> Millis:
+        """Return the present moment, not before any that was returned earlier."""
+        wall = clock.now()
+        if self._behind is None:
+            if wall >= self._floor:
+                self._floor = wall
+                return wall
+            self._behind = clock.monotonic(), self._floor
+        since, floor = self._behind
+        walked = max(self._floor, floor + int(500 * (clock.monotonic() - since)))
+        if wall >= walked:
+            walked, self._behind = wall, None
+        self._floor = walked
+        return walked
 
 
 def iso(at: Millis) -> str:

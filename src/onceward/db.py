@@ -14,7 +14,7 @@ from typing import Any, Final, Self, TypeVar
 import apsw
 
 from onceward import guard, identity, migrate, registry
-from onceward.clock import Clock, Millis, SystemClock
+from onceward.clock import Clock, FileTime, Millis, SystemClock
 from onceward.connect import Patience, check_version, connect, harden, lies_at, mapped
 from onceward.errors import ForkedProcess, StoreClosed, StoreCorrupt, StoreFault, StoreUnusable
 from onceward.names import agent_name
@@ -39,7 +39,7 @@ class Database:
     def __init__(self, path: Path, *, agent: str | None, settings: Settings, clock: Clock, vfs: str | None) -> None:
         self.path, self.clock, self._vfs = path, clock, vfs
         self._settings, self._wanted = settings, agent
-        self._pid, self._floor, self.users = os.getpid(), 0, 0
+        self._pid, self._time, self.users = os.getpid(), FileTime(), 0
         self.committing = False
         self.agent, self.file_id, self.max_inbox, self.max_body = agent or "", "", settings.max_inbox, settings.max_body
         self.durability: Durability = settings.durability
@@ -86,7 +86,7 @@ class Database:
             if found is None:
                 found = cls._first(real, agent, chosen, clock or SystemClock(), vfs)
             else:
-                found.refuse_other(agent)
+                identity.refuse_other(found.agent, agent)
                 found.adopt(chosen, clock)
             found.users += 1
             return found  # type: ignore[return-value]  # the registry holds what cls made
@@ -184,13 +184,9 @@ class Database:
         if self.file_id not in {"", found.file_id}:
             msg = f"{self.path} was replaced by another file while it was open: close, look, and open again"
             raise StoreCorrupt(msg)
-        self.agent, self.file_id, self.durability, self._floor = found.agent, found.file_id, found.durability, found.clock_at
+        self.agent, self.file_id, self.durability = found.agent, found.file_id, found.durability
+        self._time.see(found.clock_at)
         self.max_inbox, self.max_body = found.max_inbox, found.max_body
-
-    def refuse_other(self, agent: str | None) -> None:
-        """Raise WrongAgent unless the file is the wanted agent's."""
-        if agent is not None:
-            identity.refuse_other(self.agent, agent)
 
     # -- what the writer asks (writer.Store) --------------------------------------------------
 
@@ -203,9 +199,12 @@ class Database:
         return self._con
 
     def now(self) -> Millis:
-        """Return the wall clock, or what the file has seen already if that is later."""
-        self._floor = max(self._floor, self.clock.now())
-        return self._floor
+        """Return the file's time: the wall clock, but never earlier than what the file has seen, and never standing still."""
+        return self._time.now(self.clock)
+
+    def note(self, tx: Tx) -> None:
+        """Let an open transaction store how far the clock has come, if the file would forget too much of it."""
+        identity.note(tx, self._time)
 
     def orphaned(self) -> bool:
         """Return whether file or WAL were taken away, so that the last commit reached nobody."""

@@ -9,7 +9,6 @@ the database, the transaction belongs to nobody, and the heartbeat may commit it
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from threading import RLock
@@ -49,7 +48,7 @@ class Group:
         with self._lock:
             if self._tx is None:
                 self._tx = self._db.turn.begin()
-                self._since = self._since or time.monotonic()
+                self._since = self._since or self._db.clock.monotonic()
             tx = self._tx
             self._db.turn.adopt()
             if not self._inside:
@@ -85,7 +84,7 @@ class Group:
             if self._inside and self._tx is not None:
                 self._tx.keep()
             self._outside()
-            self._since = self._since or time.monotonic()
+            self._since = self._since or self._db.clock.monotonic()
             self._ended.append(Ended(leased, settlement))
             self._events += events
             self._rest[leased.lane.lane_id] = rest
@@ -115,7 +114,7 @@ class Group:
     def due(self) -> bool:
         """Whether it is time to commit."""
         return bool(self._ended) and (
-            len(self._ended) >= FULL or self._ended[-1].leased.lane.careful or time.monotonic() - self._since >= self._share_for
+            len(self._ended) >= FULL or self._ended[-1].leased.lane.careful or self._db.clock.monotonic() - self._since >= self._share_for
         )
 
     def upkeep(self, work: Callable[[Tx], object] | None = None) -> None:

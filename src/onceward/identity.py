@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from onceward import guard
-from onceward.clock import Millis
+from onceward.clock import FileTime, Millis
 from onceward.errors import StoreUnusable, WrongAgent
 from onceward.ids import new_token
 from onceward.parcel import Durability
@@ -65,16 +65,16 @@ def look(tx: Tx, wanted: str | None) -> None:
 
     """
     owner = tx.rows(IDENTITY) if tx.rows(EXISTS) else []
-    if owner and wanted is not None:
+    if owner:
         refuse_other(owner[0][0], wanted)
     if not owner and wanted is None:
         msg = "the file is no agent's yet: open it with agent=NAME first"
         raise StoreUnusable(msg)
 
 
-def refuse_other(owner: str, wanted: str) -> None:
-    """Raise WrongAgent unless the file is the wanted agent's."""
-    if owner != wanted:
+def refuse_other(owner: str, wanted: str | None) -> None:
+    """Raise WrongAgent unless the file is the wanted agent's, or anybody's is wanted."""
+    if wanted is not None and owner != wanted:
         msg = f"the file belongs to agent {owner!r}, not {wanted!r}: open it under its own name"
         raise WrongAgent(msg)
 
@@ -87,8 +87,7 @@ def identify(tx: Tx, wanted: str | None, settings: Settings) -> Identity:
         tx.run(BORN, (wanted, new_token(), settings.durability, *limits_now, tx.now))
         found = tx.rows(IDENTITY)
     [(agent, file_id, stored, boot)] = found
-    if wanted is not None:
-        refuse_other(agent, wanted)
+    refuse_other(agent, wanted)
     given = settings.model_fields_set
     durability = settings.durability if wanted is not None and "durability" in given else stored
     now_boot = guard.boot_id()
@@ -96,6 +95,18 @@ def identify(tx: Tx, wanted: str | None, settings: Settings) -> Identity:
         tx.run(RENEW_ALL)
     [(clock_at, max_inbox, max_body)] = tx.rows(BARRIER, (tx.now, now_boot, durability, *limits(settings)))
     return Identity(agent, file_id, durability, clock_at, max_inbox, max_body)
+
+
+def note(tx: Tx, time: FileTime) -> None:
+    """
+    Store how far the clock has come where that is much further than the file knows.
+
+    A clock may be set back, and its process die: what it wrote while it was
+    ahead (leases, backoffs) must not seem a day away to the next one.
+    """
+    if time.leads(tx.now):
+        tx.run(TICK, (tx.now,))
+        tx.kept = lambda: time.keep(tx.now)
 
 
 def limits(settings: Settings) -> tuple[int | None, ...]:

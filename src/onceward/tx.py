@@ -42,6 +42,10 @@ class Store(Protocol):
         """Return the file's time, which never runs backwards."""
         ...
 
+    def note(self, tx: Tx) -> None:
+        """Hear of a transaction that has just begun."""
+        ...
+
     def orphaned(self) -> bool:
         """Return whether the last commit went to a file that nobody will find."""
         ...
@@ -58,13 +62,15 @@ class Store(Protocol):
 class Tx:
     """An open transaction: run SQL, and say what is to happen after the commit."""
 
-    __slots__ = ("_handle", "effects", "gone", "message_ids", "now")
+    __slots__ = ("_handle", "effects", "gone", "kept", "message_ids", "now")
 
     def __init__(self, handle: Handle, now: Millis) -> None:
         self._handle = handle
         self.now = now
         self.effects: list[Callable[[], None]] = []
         self.message_ids: list[str] = []
+        self.kept: Callable[[], None] | None = None
+        """Hears that the transaction is durable, whoever's work it held."""
         self.gone = False
         """Whether it was rolled back behind our back, even if somebody began another since."""
 
@@ -75,6 +81,8 @@ class Tx:
     def commit(self) -> None:
         """Make it durable."""
         self._handle.execute("COMMIT")
+        if self.kept is not None:
+            self.kept()
 
     def run(self, sql: str, bindings: Any = None) -> int:
         """Run one changing statement and return how many rows it changed."""

@@ -144,9 +144,9 @@ class Worker:
         claimed = self._db.write(lambda tx: inbox.claim(tx, wanted, owner=self.owner, until=tx.now + lease_for))
         total = sum(map(len, claimed))
         if total:
-            started = time.monotonic()
+            started = self._db.clock.monotonic()
             self._handle_all(claimed)
-            self._adapt(total, time.monotonic() - started)
+            self._adapt(total, self._db.clock.monotonic() - started)
         return total
 
     def _adapt(self, total: int, took: float) -> None:

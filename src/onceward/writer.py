@@ -158,6 +158,7 @@ class Writer:
         try:
             handle.execute("BEGIN IMMEDIATE")
             self._tx = Tx(handle, self._store.now())
+            self._store.note(self._tx)
         except BaseException as error:
             if handle.in_transaction:
                 handle.execute("ROLLBACK")

@@ -1,0 +1,27 @@
+"""``python -m onceward.testing.simulation SEED`` tells one story aloud; with ``--worlds N`` many are told quietly."""
+
+from __future__ import annotations
+
+import sys
+
+from onceward.testing.simulation.campaign import simulate, tell, todays_seed
+
+
+def main(arguments: list[str]) -> int:
+    """Tell what is asked for; return how much was wrong."""
+    if arguments[:1] == ["--worlds"]:
+        found = simulate(int(arguments[1]))
+        _say(f"{found.count} worlds from seed {todays_seed()} in {found.seconds:.0f} s", *found.violations)
+        _say(*(f"{times:8}  {what}" for what, times in sorted(found.reached.items())))
+        return len(found.violations)
+    told = tell(int(arguments[0]), aloud=True)
+    _say(*told.wrong, f"fingerprint {told.fingerprint}")
+    return len(told.wrong)
+
+
+def _say(*lines: str) -> None:
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+
+
+if __name__ == "__main__":
+    sys.exit(bool(main(sys.argv[1:])))

@@ -1,0 +1,235 @@
+"""What the world saw from outside: who was promised what, and which effects there are. It asks the files, never the engines."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import apsw
+
+from onceward.frame import digest
+from onceward.invariants import FRAMES, INVARIANTS
+from onceward.parcel import Answer, Parcel
+
+Word = Literal["promised", "maybe", "denied", "cancelled"]
+"""What a sender was told: it returned, nobody can say, it raised saying that nothing was written, it was taken back."""
+
+EFFECTS: Final = """
+CREATE TABLE IF NOT EXISTS simulated_effects (seq INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL, sender TEXT NOT NULL)
+"""
+EFFECT: Final = "INSERT INTO simulated_effects (id, sender) VALUES (?, ?)"
+SEEN: Final = "SELECT seq, id, sender FROM simulated_effects WHERE seq > ? ORDER BY seq"
+TRACES: Final = """
+SELECT 'dead letter here' FROM dead_letters WHERE id = ?1
+UNION ALL SELECT state FROM outbox WHERE id = ?1 AND state IN ('cancelled', 'failed')
+UNION ALL SELECT state FROM inbox WHERE id = ?1 AND state IN ('dropped', 'expired')
+UNION ALL SELECT outcome FROM processed_messages WHERE message_id = ?1 AND outcome <> 'processed'
+UNION ALL SELECT 'the reply to a request' FROM tickets WHERE reply_id = ?1
+"""
+OPEN: Final = """
+SELECT 'outbox ' || id || ' ' || state FROM outbox WHERE state IN ('pending', 'sent')
+UNION ALL SELECT 'inbox ' || id FROM inbox WHERE state = 'pending'
+UNION ALL SELECT 'lane ' || name FROM lanes WHERE owner IS NOT NULL
+"""
+ACKED: Final = "SELECT id, recipient FROM outbox WHERE state = 'acked'"
+STORED: Final = """
+SELECT 1 FROM inbox WHERE sender = ?1 AND id = ?2
+UNION ALL SELECT 1 FROM processed_messages WHERE sender = ?1 AND message_id = ?2
+UNION ALL SELECT 1 FROM dead_letters WHERE origin = 'inbox' AND peer = ?1 AND id = ?2
+UNION ALL SELECT 1 FROM streams WHERE sender = ?1 AND horizon_id >= ?2
+"""
+OFTEN: Final = {name: sql for name, (_, sql) in INVARIANTS.items() if name != "D1"}
+"""What is asked after every step; SQLite's own check is for the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """One parcel as the network saw it: what was done to it, and the answer that came out, if any."""
+
+    parcel: Parcel
+    fate: str
+    answer: Answer | None
+
+
+@dataclass(slots=True)
+class Sent:
+    """One send, as its caller saw it."""
+
+    id: str
+    sender: str
+    recipient: str
+    lane: tuple[str, str]
+    place: int
+    word: Word
+    ordered: bool = True
+    """Whether its place in the lane is promised: not after a delay, a replay or a restored file."""
+    excused: str = ""
+    """Why its loss would be no violation."""
+
+
+@dataclass(slots=True)
+class File:
+    """One agent's file, watched through a connection of our own."""
+
+    path: Path
+    connection: apsw.Connection | None = None
+    version: int | None = None
+    upto: int = 0
+    effects: dict[str, int] = field(default_factory=dict)
+    """Place of the first effect by message id."""
+
+    def ask(self, sql: str, bindings: Any = ()) -> list[tuple[Any, ...]]:
+        """Return all rows of one query."""
+        if self.connection is None:
+            self.connection = apsw.Connection(str(self.path))
+        return list(self.connection.execute(sql, bindings).fetchall())
+
+    def changed(self) -> bool:
+        """Say whether anybody has written to the file since the last call."""
+        if self.connection is None:
+            self.ask("SELECT count(*) FROM sqlite_schema")
+        assert self.connection is not None
+        before, self.version = self.version, self.connection.data_version()
+        return before != self.version
+
+    def close(self) -> None:
+        """Let go of the file, which may be replaced now."""
+        if self.connection is not None:
+            self.connection.close()
+        self.connection, self.version = None, None
+
+
+class History:
+    """Everything that callers and files said, and what of it cannot be true together."""
+
+    def __init__(self, files: dict[str, Path]) -> None:
+        self.files = {agent: File(path) for agent, path in files.items()}
+        self.sent: dict[str, Sent] = {}
+        self.minted: set[str] = set()
+        """Every id that was ever handed out."""
+        self.questions: dict[str, list[str]] = {}
+        """Ids whose outcome nobody knew, by sender."""
+        self.doubled: set[str] = set()
+        """Whose file had a copy, or a past, that acted too."""
+        self.forgetful: set[str] = set()
+        """Whose past is lost, because its senders may have pruned what it would need again."""
+        self.wrong: list[str] = []
+        """What cannot be true."""
+        self.reached: Counter[str] = Counter()
+        """How often each thing worth seeing was seen."""
+
+    def send(self, sent: Sent) -> None:
+        """Note a send and what its caller was told."""
+        self.sent.setdefault(sent.id, sent)
+        self.reached[f"send {sent.word}"] += 1
+
+    def resolved(self, message_id: str, state: str, *, remembers: bool) -> None:
+        """Note what the file says of a send whose outcome nobody knew."""
+        sent = self.sent[message_id]
+        if state != "absent":
+            sent.word = "promised"
+        elif remembers:
+            sent.word = "denied"
+        self.reached["resolved as absent" if state == "absent" else "resolved as there"] += 1
+
+    def pushed(self, push: Push) -> None:
+        """Note a push and its answer."""
+        self.reached[f"push {push.fate}"] += 1
+        answer = push.answer
+        if answer is None:
+            return
+        self.reached[f"answer {answer.verdict}"] += 1
+        if answer.verdict == "fork" and answer.epoch == push.parcel.epoch and push.parcel.number > answer.number + 1:
+            self.reached["gap"] += 1
+        for receipt in answer.receipts:
+            self.reached[f"receipt {receipt.state} {(receipt.reason or '').partition(':')[0]}".strip()] += 1
+        if answer.receipts and {r.id for r in answer.receipts} - {c.id for c in push.parcel.frames}:
+            self.wrong.append(f"answer to {push.parcel.sender} names frames that were not in its parcel")
+
+    # -- looking ------------------------------------------------------------------------------
+
+    def look(self, agent: str) -> None:
+        """Judge one file as it stands: its invariants, and no effect twice, of nothing unheard of, or that was denied."""
+        file = self.files[agent]
+        if not file.changed():
+            return
+        for name, sql in OFTEN.items():
+            self.wrong += [f"{agent} {name}: {offender}" for (offender, *_) in file.ask(sql)]
+        for seq, message_id, _ in file.ask(SEEN, (file.upto,)):
+            file.upto = seq
+            if message_id in file.effects:
+                self.wrong.append(f"{agent}: {message_id} took effect twice")
+            file.effects[message_id] = seq
+            self._known(agent, message_id)
+
+    def _known(self, agent: str, message_id: str) -> None:
+        sent = self.sent.get(message_id)
+        if sent is not None and sent.word in ("denied", "cancelled"):
+            self.wrong.append(f"{agent}: {message_id} took effect, and its sender was told that it would not: {sent.word}")
+        if message_id not in self.minted:
+            self.wrong.append(f"{agent}: {message_id} took effect, and nobody ever sent it")
+
+    def _custody(self, sender: str) -> None:
+        """Judge that *sender* forgot only what its recipients know, or knew before they were rolled back."""
+        for message_id, recipient in self.files[sender].ask(ACKED):
+            if recipient in self.forgetful or self.files[recipient].ask(STORED, (sender, message_id)):
+                continue
+            self.wrong.append(f"{sender} counts {message_id} as acked, and {recipient} has never stored it")
+
+    def rolled_back(self, agent: str, place: int, *, remembers: bool) -> None:
+        """Note that the file of *agent* is again what it was at *place*."""
+        file = self.files[agent]
+        file.close()
+        file.upto, file.effects = 0, {}
+        self.questions.pop(agent, None)
+        self.doubled.add(agent)
+        if not remembers:
+            self.forgetful.add(agent)
+        for sent in self.sent.values():
+            if agent in {sent.sender, sent.recipient}:
+                sent.ordered = False
+            if sent.sender == agent and (sent.word == "cancelled" or (sent.word == "promised" and sent.place > place)):
+                sent.word = "maybe"
+            if sent.recipient == agent and agent in self.forgetful:
+                sent.excused = "its recipient was rolled back, and its sender has forgotten it"
+
+    # -- the end ------------------------------------------------------------------------------
+
+    def open_ends(self) -> list[str]:
+        """Return what still waits in any file."""
+        return [f"{agent}: {row}" for agent, file in self.files.items() for (row,) in file.ask(OPEN)]
+
+    def judge(self) -> None:
+        """Judge the end: everything promised has its effect or its explanation, lanes kept their order, files are sound."""
+        for agent, file in self.files.items():
+            self.look(agent)
+            self._custody(agent)
+            self.wrong += [f"{agent} D1: {row}" for (row,) in file.ask(INVARIANTS["D1"][1])]
+            for name, (_, sql) in FRAMES.items():
+                self.wrong += [f"{agent} {name}: {i}" for i, text, seen in file.ask(sql) if digest(text) != seen]
+        for sent in self.sent.values():
+            if sent.word == "promised" and not sent.excused and not self._arrived(sent) and not self._explained(sent):
+                self.wrong.append(f"{sent.id} from {sent.sender} was promised, and {sent.recipient} knows nothing of it")
+        self._orders()
+
+    def _arrived(self, sent: Sent) -> bool:
+        return sent.id in self.files[sent.recipient].effects
+
+    def _explained(self, sent: Sent) -> bool:
+        found = [row[0] for agent in (sent.sender, sent.recipient) for row in self.files[agent].ask(TRACES, (sent.id,))]
+        self.reached.update(f"ended as {row}" for row in found[:1])
+        return bool(found)
+
+    def _orders(self) -> None:
+        last: dict[tuple[str, str, tuple[str, str]], tuple[int, int]] = {}
+        for sent in sorted(self.sent.values(), key=lambda each: each.place):
+            seq = self.files[sent.recipient].effects.get(sent.id)
+            if seq is None or not sent.ordered:
+                continue
+            lane = (sent.sender, sent.recipient, sent.lane)
+            before, earlier = last.get(lane, (0, 0))
+            if seq < before:
+                self.wrong.append(f"{sent.recipient}: number {sent.place} of lane {lane} took effect before number {earlier}")
+            last[lane] = (seq, sent.place)

@@ -1,0 +1,36 @@
+"""Ids of a simulated world: as sorted as real ones, and the same for the same seed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from itertools import count
+
+from onceward.clock import Clock
+
+
+class Mint:
+    """Mints UUIDv7 by the clock of the agent that asks, which may have been set back."""
+
+    def __init__(self, rng: random.Random, clocks: Mapping[str, Clock], minted: set[str]) -> None:
+        self._rng, self._clocks, self._minted = rng, clocks, minted
+        self._numbers = count(1)
+        self.next: dict[str, list[str]] = {}
+        """Ids that the agents are to mint next."""
+
+    def source(self, name: str) -> Callable[[], str]:
+        """Return the source of ids of an agent."""
+
+        def ids() -> str:
+            waiting = self.next.get(name)
+            return waiting.pop(0) if waiting else self.new(name)
+
+        return ids
+
+    def new(self, name: str) -> str:
+        """Return a new id, as an agent mints one now."""
+        at, chance, number = self._clocks[name].now(), self._rng.getrandbits(62), next(self._numbers) & 0xFFF
+        stamp, last = f"{at:012x}", f"{0x8 | chance & 3:x}{chance >> 2 & 0xFFF:03x}-{chance >> 14:012x}"
+        made = f"{stamp[:8]}-{stamp[8:]}-7{number:03x}-{last}"
+        self._minted.add(made)
+        return made

@@ -1,0 +1,164 @@
+"""The network of one simulated world: it loses, doubles, delays, damages and reorders what it carries."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final, Protocol, TypeVar
+
+from onceward.errors import OncewardError, Refused, Unreachable
+from onceward.parcel import Answer, Carried, Parcel
+from onceward.testing.simulation.history import History, Push
+from onceward.testing.simulation.process import SCHEME, Died, Process
+from onceward.testing.simulation.weather import Weather
+from onceward.transport import Features
+
+T = TypeVar("T")
+NOBODY: Final = "nobody is there"
+DIED: Final = "it died over it"
+LATE_MAX: Final = 12
+"""How many parcels may be under way; the oldest is lost to make room."""
+
+
+class Scene(Protocol):
+    """What the network asks of its world."""
+
+    rng: random.Random
+    weather: Weather
+    history: History
+
+    def note(self, *facts: object) -> None:
+        """Add a fact to the story."""
+        ...
+
+    def meanwhile(self) -> None:
+        """Let others act."""
+        ...
+
+    def awake(self, name: str) -> Process | None:
+        """Return a process of an agent that can take something in."""
+        ...
+
+    def enter(self, process: Process, work: Callable[[], T]) -> T:
+        """Let a process do something; raises Died."""
+        ...
+
+
+class Network:
+    """Carries parcels between processes of one world."""
+
+    def __init__(self, world: Scene) -> None:
+        self._world = world
+        self.cut: set[frozenset[str]] = set()
+        """Pairs of agents that cannot reach each other now."""
+        self.late: list[Parcel] = []
+        """Parcels that are still under way."""
+
+    def port(self, process: Process) -> Port:
+        """Return the transport of one process."""
+        return Port(self, process)
+
+    def push(self, process: Process, parcel: Parcel) -> Answer:
+        """Carry a parcel of *process*, with whatever befalls it; raises Unreachable and Refused."""
+        world = self._world
+        world.meanwhile()
+        fate = self._fate(parcel)
+        world.note("push", process.agent, parcel.recipient, parcel.number, len(parcel.frames), fate)
+        answer: Answer | None = None
+        try:
+            answer = self._suffer(fate, parcel)
+        finally:
+            world.history.pushed(Push(parcel, fate, answer))
+            world.meanwhile()
+        return answer
+
+    def _fate(self, parcel: Parcel) -> str:
+        if frozenset((parcel.sender, parcel.recipient)) in self.cut:
+            return "drop"
+        for name, rate in self._world.weather.ways.items():
+            if self._world.rng.random() < rate:
+                return name
+        return "arrive"
+
+    def _suffer(self, fate: str, parcel: Parcel) -> Answer:
+        match fate:
+            case "drop":
+                raise _silence(fate)
+            case "delay":
+                self.late = [*self.late, parcel][-LATE_MAX:]
+                raise _silence(fate)
+            case "lose":
+                self.hand_over(parcel)
+                raise _silence(fate)
+            case "refuse":
+                msg = "the peer refuses it, as the weather has it"
+                raise Refused(msg)
+            case "corrupt":
+                return self.hand_over(self._damaged(parcel))
+            case "twice":
+                self.hand_over(parcel)
+        return self.hand_over(parcel)
+
+    def hand_over(self, parcel: Parcel) -> Answer:
+        """Give a parcel to a process of its recipient; raises Unreachable where none can take it."""
+        world = self._world
+        process = world.awake(parcel.recipient)
+        if process is None:
+            raise _silence(NOBODY)
+        try:
+            answer = world.enter(process, lambda: process.box.accept(parcel))
+        except Died:
+            raise _silence(DIED) from None
+        except OncewardError as error:
+            raise _silence(repr(error)) from error
+        world.note("answer", parcel.recipient, parcel.sender, answer.verdict, [(r.state, r.reason) for r in answer.receipts])
+        return answer
+
+    def arrive_late(self) -> None:
+        """Let one of the parcels arrive that are still under way; nobody waits for its answer any more."""
+        if not self.late:
+            return
+        parcel = self.late.pop(self._world.rng.randrange(len(self.late)))
+        answer: Answer | None = None
+        try:
+            answer = self.hand_over(parcel)
+        except Unreachable:
+            return
+        finally:
+            self._world.history.pushed(Push(parcel, "late", answer))
+
+    def _damaged(self, parcel: Parcel) -> Parcel:
+        if not parcel.frames:
+            return parcel
+        rng = self._world.rng
+        at = rng.randrange(len(parcel.frames))
+        frames = list(parcel.frames)
+        frames[at] = _flipped(frames[at], rng.randrange(len(frames[at].text)))
+        return replace(parcel, frames=tuple(frames))
+
+
+class Port:
+    """The network as one process's transport."""
+
+    features = Features(schemes=frozenset({SCHEME}))
+
+    def __init__(self, network: Network, process: Process) -> None:
+        self._network, self._process = network, process
+
+    def deliver(self, url: str, parcel: Parcel) -> Answer:
+        """Carry a parcel; raises Unreachable and Refused as every transport may."""
+        del url
+        return self._network.push(self._process, parcel)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _silence(why: str) -> Unreachable:
+    return Unreachable(f"no answer: {why}")
+
+
+def _flipped(carried: Carried, at: int) -> Carried:
+    text = carried.text
+    return replace(carried, text=f"{text[:at]}{chr(ord(text[at]) ^ 1)}{text[at + 1 :]}")

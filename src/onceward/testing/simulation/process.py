@@ -1,0 +1,261 @@
+"""One incarnation of an agent: its open file and its engines, mortal at every statement."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import apsw
+
+from onceward import registry
+from onceward.agent import Agent
+from onceward.clock import Millis
+from onceward.errors import InvalidMessage
+from onceward.hooks import Hooks
+from onceward.postbox import Postbox
+from onceward.sender import Sender
+from onceward.settings import Settings
+from onceward.testing.clock import ManualClock
+from onceward.transport import Transport
+from onceward.worker import Worker
+
+SCHEME: Final = "sim"
+TROUBLE: Final = "disk I/O error, as the weather has it"
+JULIAN: Final = 210_866_760_000_000
+"""Milliseconds from the start of SQLite's day count to 1970."""
+
+
+class Killed(BaseException):
+    """The process dies here; ``except Exception`` does not see it, as nothing sees SIGKILL."""
+
+    def __init__(self, process: Process) -> None:
+        super().__init__(f"{process.agent} was killed")
+        self.process = process
+
+
+class Died(Exception):
+    """Tells the world, one level up, that whoever it called is no more."""
+
+
+class Process:
+    """
+    An agent's file, open as one process would have it open.
+
+    Every statement passes two points, before and after it. ``kill_in(n)``
+    chooses one of the next points: from there on no statement reaches the file,
+    whatever the code on the stack still tries. ``fail_commit`` lets the next
+    COMMIT report an error, before or after it has happened.
+    """
+
+    def __init__(
+        self, agent: Agent, path: Path, *, clock: ManualClock, rng: random.Random, ids: Callable[[], str], settings: Settings
+    ) -> None:
+        self.agent, self.path, self.clock = agent.name, path, clock
+        self.over = False
+        """Whether it has died."""
+        self.points = 0
+        """How many points were passed."""
+        self._fuse: int | None = None
+        self._trouble: str = ""
+        self._rng, self._ids, self._settings, self._declared = rng, ids, settings, agent
+        self._dice = random.Random(rng.random())  # noqa: S311 - the seed decides
+        self._slot = _take_slot(self)
+        self.box: Postbox
+        self.workers: list[Worker] = []
+
+    def start(self, transport: Transport, wrap: Callable[[Process, Callable[..., Any]], Callable[..., Any]]) -> None:
+        """Open the file and build the engines; *wrap* is put around every handler. Raises Killed if it dies while opening."""
+        self.box = Postbox(
+            self.path,
+            agent=self.agent,
+            run=False,
+            clock=self.clock,
+            ids=self._ids,
+            rng=self._rng,
+            settings=self._settings,
+            transports={SCHEME: transport},
+            vfs=self._slot,
+        )
+        if self._declared.handlers:
+            self.workers = [self._worker(wrap) for _ in range(self._settings.workers)]
+
+    def _worker(self, wrap: Callable[[Process, Callable[..., Any]], Callable[..., Any]]) -> Worker:
+        hooks = Hooks()
+        sender = Sender(self.box.db, settings=self._settings, hooks=hooks, ids=self._ids, known=lambda _: True)
+        agent = wrapped(self._declared, lambda call: wrap(self, call))
+        return Worker(self.box.db, agent, settings=self._settings, hooks=hooks, sender=sender, rng=self._rng, loop=_no_loop)
+
+    def work_off(self) -> None:
+        """Run all engines until nothing is due."""
+        self.box.thaw()
+        self.box.pump()
+        for worker in self.workers:
+            while worker.pump():
+                pass
+        self.box.pump()
+
+    # -- dying --------------------------------------------------------------------------------
+
+    def kill_in(self, points: int | None) -> None:
+        """Die *points* points from now; None lets it live."""
+        self._fuse = points
+
+    def fail_commit(self, when: str) -> None:
+        """Let the next COMMIT raise, ``before`` or ``after`` it has happened; empty takes that back."""
+        self._trouble = when
+
+    def die(self) -> None:
+        """Be dead from now on; what stays of the file is what SQLite has written."""
+        self.over = True
+        raise Killed(self)
+
+    def bury(self) -> None:
+        """Give back what the process held of this machine, as the system does; nothing more is written."""
+        self.over = True
+        for db in [db for (_, vfs), db in registry.files.items() if vfs == self._slot]:
+            for connection in db.connections():
+                if connection is not None:
+                    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+            if not hasattr(self, "box"):
+                db.close()  # it died between opening the file and the rest
+        if hasattr(self, "box"):
+            self.box.close()
+        self._free()
+
+    def close(self) -> None:
+        """End in good order."""
+        self.box.close()
+        self._free()
+
+    def _free(self) -> None:
+        if _running.pop(self._slot, None) is not None:
+            _free_slots.append(self._slot)
+
+    # -- what happens at every statement ------------------------------------------------------
+
+    def randomblob(self, *size: Any) -> bytes:
+        """Stand in for SQLite's own dice, so that epochs are the same in every run of a seed."""
+        return self._dice.randbytes(int(size[0]))
+
+    def _point(self) -> None:
+        self.points += 1
+        if self._fuse is not None:
+            self._fuse -= 1
+            if self._fuse < 0:
+                self._fuse = None
+                self.die()
+
+    def before(self, sql: str) -> None:
+        """Say that *sql* is about to run."""
+        if _undoes(sql):
+            return
+        if self.over:
+            raise Killed(self)
+        self._point()
+        if sql == "COMMIT" and self._trouble == "before":
+            self._trouble = ""
+            raise apsw.IOError(TROUBLE)
+
+    def after(self, sql: str) -> None:
+        """Say that *sql* has run."""
+        if self.over or _undoes(sql):
+            return
+        self._point()
+        if sql == "COMMIT" and self._trouble == "after":
+            self._trouble = ""
+            raise apsw.IOError(TROUBLE)
+
+
+def _undoes(sql: str) -> bool:
+    """Say whether a statement only undoes: it writes nothing, so dying at it is dying before what it undoes."""
+    return sql.startswith("ROLLBACK")
+
+
+def wrapped(agent: Agent, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Agent:
+    """Return *agent* with *wrap* around its handlers, each called with body and context; *agent* itself stays as it is."""
+    twin = Agent(agent.name, unhandled=agent.unhandled)
+    for handler in agent.handlers:
+        if handler.is_async:
+            msg = f"{agent.name} handles {handler.pattern} by a coroutine: one thread has no loop to run it on"
+            raise InvalidMessage(msg)
+        call = handler.call if handler.takes_context else _without_context(handler.call)
+        twin.handlers.append(replace(handler, call=wrap(call), takes_context=True))
+    return twin
+
+
+def _without_context(call: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda body, _context: call(body)
+
+
+def _no_loop() -> Any:
+    msg = "a simulated process has one thread and no loop"
+    raise AssertionError(msg)
+
+
+# -- connections: each finds its process by the VFS that it was opened with ------------------------
+
+
+class _Cursor(apsw.Cursor):
+    process: Process
+
+    def execute(self, statements: str, bindings: Any = None, **options: Any) -> Any:
+        self.process.before(statements)
+        found = super().execute(statements, bindings, **options)
+        self.process.after(statements)
+        return found
+
+    def executemany(self, statements: str, sequenceofbindings: Any, **options: Any) -> Any:
+        self.process.before(statements)
+        found = super().executemany(statements, sequenceofbindings, **options)
+        self.process.after(statements)
+        return found
+
+
+class _Slot(apsw.VFS):
+    """The stock VFS under a name of its own, telling the time of the process that uses it."""
+
+    def __init__(self, name: str) -> None:
+        self.label = name
+        super().__init__(name, "")
+
+    def xCurrentTimeInt64(self) -> int:  # noqa: N802 - SQLite's name
+        """Return the process's wall clock as SQLite counts it."""
+        process = _running.get(self.label)
+        at: Millis = 0 if process is None else process.clock.now()
+        return at + JULIAN
+
+
+_slots: list[_Slot] = []
+_free_slots: list[str] = []
+_running: dict[str, Process] = {}
+
+
+def _take_slot(process: Process) -> str:
+    if not _slots:
+        apsw.connection_hooks.append(_connected)
+    if not _free_slots:
+        made = _Slot(f"onceward-sim-{len(_slots)}")
+        _slots.append(made)
+        _free_slots.append(made.label)
+    slot = _free_slots.pop()
+    _running[slot] = process
+    return slot
+
+
+def _connected(connection: apsw.Connection) -> None:
+    process = _running.get(connection.open_vfs)
+    if process is None:
+        return
+    if process.over:
+        raise Killed(process)
+
+    def cursor(of: apsw.Connection) -> _Cursor:
+        made = _Cursor(of)
+        made.process = process
+        return made
+
+    connection.cursor_factory = cursor
+    connection.create_scalar_function("randomblob", process.randomblob, 1, flags=apsw.SQLITE_INNOCUOUS)

@@ -1,0 +1,310 @@
+"""A world of agents on one thread: their processes, clocks and network, and every accident that a seed can think of."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from hashlib import blake2b
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from onceward.agent import Agent
+from onceward.errors import OncewardError
+from onceward.settings import Settings
+from onceward.testing.clock import ManualClock
+from onceward.testing.simulation import disks
+from onceward.testing.simulation.history import EFFECT, EFFECTS, History
+from onceward.testing.simulation.mint import Mint
+from onceward.testing.simulation.network import Network
+from onceward.testing.simulation.process import SCHEME, Died, Killed, Process
+from onceward.testing.simulation.weather import Weather
+
+T = TypeVar("T")
+DEEP: Final = 2
+"""How many pushes and handlers may be under way inside each other."""
+ROUNDS: Final = 150
+PAUSE: Final = 9.0
+"""Seconds between two rounds of the end: longer than any backoff of the weather."""
+
+GREETING: Final = {"n": 0, "do": "note"}
+
+_founded: dict[tuple[str, ...], bytes] = {}
+"""Files that were just made, by agent, schema and neighbours: worlds are many, and begin alike."""
+
+
+class Simulation:
+    """
+    A world that tells the same story for the same seed.
+
+    The agents are real: their files, engines and handlers run as they do in
+    production, statement by statement, but on one thread, with the time and the
+    network of this world. ``step`` lets somebody do something, often with an
+    accident; ``settle`` lets all accidents end and everybody finish; ``wrong``
+    says what should not have been possible.
+
+    At the end everybody sends *greeting* to everybody, if there is one: a file
+    that was rolled back is noticed at the next contact, not before.
+    """
+
+    def __init__(
+        self,
+        agents: Sequence[Agent],
+        *,
+        seed: int,
+        schema: Mapping[str, str] | None = None,
+        weather: Weather | None = None,
+        greeting: object = None,
+    ) -> None:
+        self.seed, self.rng = seed, random.Random(seed)  # noqa: S311 - the seed decides
+        self.weather, self._greeting = weather or Weather.of(self.rng), greeting
+        self.agents = {agent.name: agent for agent in agents}
+        self.clocks = {name: ManualClock() for name in self.agents}
+        self._folder = TemporaryDirectory(prefix="onceward-sim-", dir=disks.folder())
+        self.paths = {name: Path(self._folder.name) / f"{name}.db" for name in self.agents}
+        self.history = History(self.paths)
+        self.network = Network(self)
+        self.mint = Mint(self.rng, self.clocks, self.history.minted)
+        self.processes: dict[str, list[Process]] = {name: [] for name in self.agents}
+        self.clones: list[Process] = []
+        """Processes on copies of somebody's file, which think that they are it."""
+        self._stack: list[Process] = []
+        self.backups: dict[str, tuple[Path, int]] = {}
+        """The last backup of a file, and the place in the story that it holds."""
+        self._trace = blake2b(digest_size=16)
+        self._places = count(1)
+        self._settings = Settings.load(None, self.weather.settings, env={})
+        for name in self.agents:
+            self._found(name, (schema or {}).get(name, ""))
+            for _ in range(self.weather.processes):
+                self.begin(name)
+
+    # -- people -------------------------------------------------------------------------------
+
+    @property
+    def wrong(self) -> list[str]:
+        """What cannot be true."""
+        return self.history.wrong
+
+    def _found(self, name: str, schema: str) -> None:
+        """Make the file of an agent, in fair weather; a copy where one like it was made before."""
+        kind = (name, schema, *self.agents)
+        if kind in _founded:
+            self.paths[name].write_bytes(_founded[kind])
+            return
+        process = self._process(name, self.paths[name])
+        process.start(self.network.port(process), self._witnessed)
+        with process.box.begin() as tx:
+            for statement in (EFFECTS, *filter(str.strip, schema.split(";"))):
+                tx.execute(statement)
+        for other in self.agents:
+            if other != name:
+                process.box.peers.register(other, f"{SCHEME}:{other}")
+        process.close()
+        _founded[kind] = self.paths[name].read_bytes()
+
+    def _process(self, name: str, path: Path) -> Process:
+        return Process(
+            self.agents[name],
+            path,
+            clock=self.clocks[name],
+            rng=random.Random(self.rng.random()),  # noqa: S311 - the seed decides
+            ids=self.mint.source(name),
+            settings=self._settings,
+        )
+
+    def begin(self, name: str, *, at: Path | None = None) -> Process | None:
+        """Start a process of an agent; None if it died over it."""
+        process = self._process(name, at or self.paths[name])
+        if at is None:
+            self.processes[name].append(process)
+        else:
+            self.clones.append(process)
+        try:
+            self.enter(process, lambda: process.start(self.network.port(process), self._witnessed))
+        except Died:
+            return None
+        except OncewardError as error:
+            self.note("cannot begin", name, type(error).__name__)
+            self._gone(process)
+            return None
+        return process
+
+    @property
+    def busy(self) -> Sequence[Process]:
+        """Who is in the middle of something."""
+        return self._stack
+
+    def awake(self, name: str) -> Process | None:
+        """Return a process of an agent that is alive and not in the middle of something."""
+        free = [process for process in self.processes[name] if process not in self._stack]
+        return self.rng.choice(free) if free else None
+
+    def enter(self, process: Process, work: Callable[[], T]) -> T:
+        """Let a process do something; raises Died if it was killed meanwhile."""
+        self._stack.append(process)
+        try:
+            return work()
+        except Killed as killed:
+            if killed.process is not process:
+                raise
+            self.note("died", process.agent, process.points)
+            self._gone(process)
+            raise Died(process.agent) from None
+        finally:
+            self._stack.pop()
+            if not process.over:
+                process.kill_in(None)
+                process.fail_commit("")
+
+    def _gone(self, process: Process) -> None:
+        process.bury()
+        self.history.reached["died"] += 1
+        for alive in (*self.processes.values(), self.clones):
+            if process in alive:
+                alive.remove(process)
+
+    def _witnessed(self, process: Process, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Put the effect that the history counts, and what others do meanwhile, around one handler."""
+
+        def run(body: Any, context: Any) -> Any:
+            self.meanwhile()
+            answer = call(body, context)
+            context.tx.execute(EFFECT, (context.message.id, context.message.sender))
+            self.note("handled", process.agent, context.message.id, context.message.attempt)
+            self.meanwhile()
+            return answer
+
+        return run
+
+    # -- time ---------------------------------------------------------------------------------
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass for everybody."""
+        for clock in self.clocks.values():
+            clock.advance(seconds)
+
+    def meanwhile(self) -> None:
+        """Let others act, or time pass, while somebody is in the middle of something."""
+        if len(self._stack) <= DEEP and self.rng.random() < self.weather.meanwhile:
+            for _ in range(self.rng.randint(1, 3)):
+                self._meanwhile(self)
+
+    _meanwhile: Callable[[Simulation], None] = staticmethod(lambda _: None)
+
+    def run(self, steps: int, step: Callable[[Simulation], None], meanwhile: Callable[[Simulation], None] | None = None) -> None:
+        """Tell *steps* steps of the story, and judge every file that was touched after each; *meanwhile* is a step inside another."""
+        self._meanwhile = meanwhile or step
+        for _ in range(steps):
+            step(self)
+            self.look()
+            if self.history.wrong:
+                return
+
+    def look(self) -> None:
+        """Judge all files as they stand."""
+        for name in self.agents:
+            self.history.look(name)
+
+    # -- accidents ----------------------------------------------------------------------------
+
+    def kill(self, process: Process) -> None:
+        """Kill a process between two steps."""
+        self.note("killed", process.agent)
+        self._gone(process)
+
+    def copy(self, name: str, to: Path) -> int:
+        """Back a file up as SQLite does; return the place in the story that it holds."""
+        disks.copy(self.paths[name], to)
+        return self.place()
+
+    def restore(self, name: str, backup: Path, place: int) -> bool:
+        """Put a backup in the place of an agent's file, all of whose processes end; say whether that was possible now."""
+        if any(process.agent == name for process in self._stack):
+            return False
+        for process in list(self.processes[name]):
+            self.kill(process)
+        self.history.rolled_back(name, place, remembers=self.weather.remembers and self._greeting is not None)
+        disks.replace(self.paths[name], backup)
+        self.note("restored", name, place)
+        return True
+
+    def place(self) -> int:
+        """Return the next place in the story."""
+        return next(self._places)
+
+    # -- the end ------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Let all accidents end, and everybody run until nothing waits any more; what then still waits is wrong."""
+        self.weather = Weather(processes=self.weather.processes, settings=self.weather.settings)
+        self.network.cut.clear()
+        while self.clones:
+            self.kill(self.clones[-1])
+        self._round()
+        for name in self.agents if self._greeting is not None else ():
+            self._greet(name)
+        waits: list[str] = []
+        for _ in range(ROUNDS):
+            self._round()
+            waits = self.history.open_ends()
+            if self.history.wrong or not waits:
+                break
+            self.pass_time(PAUSE)
+        if not self.history.wrong:
+            self.history.wrong += [f"it never ends: {row}" for row in waits]
+            self.history.judge()
+
+    def _greet(self, name: str) -> None:
+        """Let an agent write to everybody once more: a file that was rolled back is noticed at the next contact."""
+        for other in self.agents:
+            process = self.awake(name)
+            if other != name and process is not None:
+                with suppress(OncewardError, Died):
+                    self.enter(process, lambda process=process, other=other: process.box.send(other, self._greeting))  # type: ignore[misc]
+
+    def _round(self) -> None:
+        for name, alive in self.processes.items():
+            if not alive:
+                self.begin(name)
+        self.network.arrive_late()
+        for process in [process for alive in self.processes.values() for process in alive]:
+            with suppress(OncewardError, Died):
+                self.enter(process, process.work_off)
+        self.look()
+
+    # -- the story ----------------------------------------------------------------------------
+
+    def note(self, *facts: object) -> None:
+        """Add a fact to the story."""
+        self._trace.update(repr(facts).encode())
+        if self.telling is not None:
+            self.telling(" ".join(map(str, facts)))
+
+    telling: Callable[[str], None] | None = None
+    """Who hears the story while it is told."""
+
+    @property
+    def fingerprint(self) -> str:
+        """The story so far, as a digest: the same for the same seed."""
+        return self._trace.hexdigest()
+
+    def close(self) -> None:
+        """End all processes and delete all files; safe to call twice."""
+        for process in [process for alive in (*self.processes.values(), self.clones) for process in alive]:
+            process.bury()
+        self.processes, self.clones = {name: [] for name in self.agents}, []
+        for file in self.history.files.values():
+            file.close()
+        self._folder.cleanup()
+
+    def __enter__(self) -> Self:
+        """Use the world for a block."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Close it."""
+        self.close()

@@ -1,0 +1,95 @@
+"""A wall clock that jumps, and is set right again, delays mail by seconds and never by the length of its jump."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from onceward import Postbox
+from onceward.clock import FileTime
+from onceward.errors import Unreachable
+from onceward.parcel import Answer, Parcel
+from onceward.testing import ManualClock
+from onceward.transport import Features
+
+DAY = 86_400.0
+
+
+class Doors:
+    """A transport of one test: nobody answers until somebody is let in."""
+
+    features = Features(schemes=frozenset({"door"}))
+
+    def __init__(self) -> None:
+        self.accept: Callable[[Parcel], Answer] | None = None
+
+    def deliver(self, url: str, parcel: Parcel) -> Answer:
+        """Hand the parcel to whoever is in."""
+        if self.accept is None:
+            raise Unreachable(url)
+        return self.accept(parcel)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def test_a_clock_set_back_by_a_day_holds_no_retry_back_for_a_day(tmp_path: Path) -> None:
+    """A backoff that was written while the clock was a day ahead ends after twice its span at most."""
+    clock, doors = ManualClock(), Doors()
+    with (
+        Postbox(tmp_path / "bob.db", agent="bob", run=False, clock=clock) as bob,
+        Postbox(tmp_path / "ada.db", agent="ada", run=False, clock=clock, transports={"door": doors}, retry_jitter=0.0) as ada,
+    ):
+        ada.peers.register("bob", "door:bob")
+        clock.step(DAY)
+        mail = ada.send("bob", "hello")
+        ada.pump()
+        doors.accept = bob.accept
+        clock.step(-DAY)
+        ada.pump()
+        clock.advance(2.0)
+        ada.pump()
+
+        assert "sent" == ada.resolve(mail)
+
+
+def test_whoever_dies_ahead_of_time_leaves_no_lease_a_day_away(tmp_path: Path) -> None:
+    """The file itself remembers how far the clock had come, so that the next process waits for a lease, not for the clock."""
+    clock, path = ManualClock(), tmp_path / "ada.db"
+    with Postbox(path, agent="ada", run=False, clock=clock, lease=5.0, hold_unknown=True) as ada:
+        ada.send("ada", "hello")
+        ada.pump()
+        clock.step(DAY)
+        taken = ada.receive()
+        assert taken is not None
+    clock.step(-DAY)
+    with Postbox(path, agent="ada", run=False, clock=clock, lease=5.0) as ada:
+        early = ada.receive()
+        clock.advance(2 * (5.0 + 90.0))
+        again = ada.receive()
+
+        assert (None, 2) == (early, None if again is None else again.attempt)
+
+
+def test_time_goes_on_at_half_pace_until_the_wall_clock_has_caught_up() -> None:
+    """It never runs backwards, never stands still, and is the wall clock again in the end."""
+    clock, time = ManualClock(), FileTime()
+    begun = time.now(clock)
+    clock.step(-100.0)
+    seen = [time.now(clock) - begun]
+    for _ in range(3):
+        clock.advance(100.0)
+        seen.append(time.now(clock) - begun)
+
+    assert [0, 50_000, 100_000, 200_000] == seen
+
+
+def test_a_file_that_remembers_more_is_believed() -> None:
+    """What the file has stored is where time goes on from, whatever this process had seen before."""
+    clock, time = ManualClock(), FileTime()
+    begun = time.now(clock)
+    time.see(begun + 10_000)
+    clock.advance(4.0)
+    first = time.now(clock)
+    clock.advance(4.0)
+
+    assert (10_000, 12_000) == (first - begun, time.now(clock) - begun)
+    assert [False, True] == [time.leads(begun + 100_000), time.leads(begun + 100_001)]

@@ -1,0 +1,120 @@
+"""The judges are not asleep: bugs that are planted into the real code are found, each by the judge that it concerns."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from onceward import accept, group, inbox, lanes, outbox
+from onceward.clock import Clock, FileTime
+from onceward.parcel import Receipt
+from onceward.testing.simulation import Simulation, Weather, people, tell
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+ENOUGH = 150
+"""Worlds in which a planted bug must show."""
+
+
+def no_second_net(patch: pytest.MonkeyPatch) -> None:
+    """Ids that came before are taken for new ones."""
+    patch.setattr(accept, "_known", lambda _tx, _parcel: {})
+    patch.setattr(
+        accept, "KEEP", accept.KEEP.replace("ON CONFLICT (sender, id) DO NOTHING", "ON CONFLICT (sender, id) DO UPDATE SET topic = 1")
+    )
+
+
+def no_first_net(patch: pytest.MonkeyPatch) -> None:
+    """Every parcel continues its stream: what comes late is new where its mark has been pruned."""
+    patch.setattr(accept, "_judge", lambda _tx, _parcel: ("accepted", False, ("", 0), ""))
+
+
+def no_horizon(patch: pytest.MonkeyPatch) -> None:
+    """Take for new what cannot be judged any more."""
+    patch.setattr(accept, "_refusal", lambda examined, _horizon, _now: examined.problem)
+
+
+def leases_are_not_proved(patch: pytest.MonkeyPatch) -> None:
+    """Let a worker that slept through its lease settle all the same."""
+    patch.setattr(lanes, "prove", lambda _tx, _held: None)
+    patch.setattr(lanes, "SETTLE", lanes.SETTLE.replace("AND token = :token AND owner = :owner", ""))
+    patch.setattr(lanes, "HELD", "SELECT 1 WHERE ?1 OR ?2 OR ?3 OR 1")
+    patch.setattr(inbox, "MARK", inbox.MARK.replace("INSERT INTO", "INSERT OR IGNORE INTO"))
+
+
+def newest_first(patch: pytest.MonkeyPatch) -> None:
+    """Parcels are packed from the wrong end."""
+    patch.setattr(
+        outbox,
+        "READY",
+        outbox.READY.replace("ORDER BY rank, o.seq", "ORDER BY rank, o.seq DESC").replace("rank, seq\n", "rank, seq DESC\n"),
+    )
+
+
+def stored_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """Count every push as processed, whatever the answer says."""
+    real = outbox.settle
+
+    def settle(tx: Any, peer: str, told: Any, **terms: Any) -> Any:
+        return real(tx, peer, [Receipt(r.id, "processed") for r in told], **terms)
+
+    patch.setattr(outbox, "settle", settle)
+
+
+def effects_survive_their_message(patch: pytest.MonkeyPatch) -> None:
+    """Keep what a failing handler wrote."""
+    patch.setattr(group, "_undone", lambda tx: tx.keep() or True)
+
+
+def time_stands_still(patch: pytest.MonkeyPatch) -> None:
+    """Let a file wait until a clock that was set back has come to where it was."""
+    seen: dict[int, int] = {}
+
+    def now(self: FileTime, clock: Clock) -> int:
+        seen[id(self)] = max(seen.get(id(self), 0), clock.now())
+        return seen[id(self)]
+
+    patch.setattr(FileTime, "now", now)
+
+
+PLANTS: dict[Plant, str] = {
+    no_second_net: "",
+    no_first_net: "twice",
+    no_horizon: "twice",
+    leases_are_not_proved: "twice",
+    newest_first: "before number",
+    stored_is_forgotten: "",
+    effects_survive_their_message: "half an effect",
+    time_stands_still: "never ends",
+}
+"""Each bug, and what is said of it."""
+
+
+@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
+def test_a_planted_bug_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within a few worlds the story of a planted bug goes wrong, or breaks off."""
+    plant(monkeypatch)
+    found = _first_wrong()
+
+    assert found, "no world showed it"
+    assert PLANTS[plant] in found
+
+
+def _first_wrong() -> str:
+    for seed in range(ENOUGH):
+        try:
+            told = tell(seed)
+        except Exception as error:  # noqa: BLE001 - an engine that falls over has been found out too
+            return repr(error)
+        if told.wrong:
+            return "\n".join(told.wrong)
+    return ""
+
+
+def test_fair_weather_ends_with_every_effect() -> None:
+    """Without accidents everything that was promised takes effect."""
+    with Simulation(people("ada", "bob"), seed=1, weather=Weather(), schema={}) as world:
+        [process] = world.processes["ada"]
+        ids = [process.box.send("bob", {"n": n, "do": "note"}) for n in range(5)]
+        world.settle()
+
+        assert ([], ids) == (world.wrong, list(world.history.files["bob"].effects))
