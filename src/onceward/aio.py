@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar, Unpack, overload
 from onceward import invariants, views
 from onceward.agent import Agent
 from onceward.aio_mailbox import AsyncMailboxes
-from onceward.awaitable import AsyncDeadLetters, AsyncMessage, AsyncPeers, AsyncQueues, AsyncRuns, AsyncTransaction
+from onceward.awaitable import AsyncDeadLetters, AsyncMessage, AsyncNeighbours, AsyncPeers, AsyncQueues, AsyncRuns, AsyncTransaction
 from onceward.crossing import Crossing
 from onceward.db import Database
 from onceward.errors import AnswerTimeout, InvalidMessage, StoreClosed
@@ -49,7 +49,7 @@ class AsyncSession:
             finally:
                 yours.finish()
 
-    async def send(self, to: str, body: object, **options: Unpack[SendOptions]) -> str:
+    async def send(self, to: str | None, body: object, **options: Unpack[SendOptions]) -> str:
         """Commit one message into the outbox, together with others of this tick; see ``Session.send``."""
         return await self._crossing.write(self._session.sending(to, body, options))
 
@@ -124,6 +124,8 @@ class AsyncPostbox:
         box = await asyncio.to_thread(lambda: Postbox(self._path, agent=self._agent, loop=loop, **self._arguments))
         crossing = Crossing(box.db, loop)
         self._opened = (box, crossing)
+        self.home = AsyncNeighbours(box.home, crossing)
+        """The agents of the home, and what they publish."""
         self.peers = AsyncPeers(box.peers, crossing)
         """Who is reached where."""
         self.dead_letters = AsyncDeadLetters(box.dead_letters, crossing)
@@ -200,7 +202,7 @@ class AsyncPostbox:
         """Open a transaction in the default session."""
         return self._default.begin()
 
-    async def send(self, to: str, body: object, **options: Unpack[SendOptions]) -> str:
+    async def send(self, to: str | None, body: object, **options: Unpack[SendOptions]) -> str:
         """Send in the default session; see ``Session.send``."""
         return await self._default.send(to, body, **options)
 

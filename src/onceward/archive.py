@@ -9,9 +9,9 @@ from itertools import islice
 from typing import Any, Final
 
 from onceward import chapters
+from onceward.bodies import WHOLE
 from onceward.db import Database
 from onceward.lifecycle import INBOX_STATES, OUTBOX_STATES
-from onceward.outbox import WHOLE
 
 BATCH: Final = 2000
 """Rows of one read, so that nobody waits long for the reader."""

@@ -10,7 +10,7 @@ from typing import Any, Generic, Self, TypeVar, Unpack
 from onceward import views
 from onceward.crossing import Crossing
 from onceward.errors import Drop, Reject, Retry
-from onceward.facade import Peers
+from onceward.facade import Neighbours, Peers
 from onceward.letters import DeadLetters, Filter, Replays
 from onceward.message import Message
 from onceward.modes import QueueOptions
@@ -36,7 +36,7 @@ class AsyncTransaction:
         """Run *sql* once for each of *bindings*."""
         await self._crossing.call(lambda: self._yours.executemany(sql, bindings))
 
-    async def send(self, to: str, body: object, **options: Unpack[SendOptions]) -> str:
+    async def send(self, to: str | None, body: object, **options: Unpack[SendOptions]) -> str:
         """Promise a message with this transaction; see ``Transaction.send``."""
         return await self._crossing.call(lambda: self._yours.send(to, body, **options))
 
@@ -226,3 +226,30 @@ class AsyncRuns:
     async def abort(self, run_id: str, cause: str = "aborted by hand") -> bool:
         """End an open run from outside; see ``Runs.abort``."""
         return await self._crossing.call(lambda: self._runs.abort(run_id, cause))
+
+
+class AsyncNeighbours:
+    """The agents of the home, and what they publish; see ``Neighbours``."""
+
+    def __init__(self, neighbours: Neighbours, crossing: Crossing) -> None:
+        self._neighbours, self._crossing = neighbours, crossing
+
+    async def register(self) -> bool:
+        """Take part: from now on what is sent to all reaches this agent too."""
+        return await self._crossing.call(self._neighbours.register)
+
+    async def withdraw(self) -> bool:
+        """Take part no longer in what is sent to all."""
+        return await self._crossing.call(self._neighbours.withdraw)
+
+    async def list(self) -> list[str]:
+        """Return all other registered agents by name."""
+        return await self._crossing.call(self._neighbours.list)
+
+    async def subscribe(self, pattern: str) -> bool:
+        """Have what anybody else in the home publishes under *pattern*."""
+        return await self._crossing.call(lambda: self._neighbours.subscribe(pattern))
+
+    async def unsubscribe(self, pattern: str) -> bool:
+        """End a subscription."""
+        return await self._crossing.call(lambda: self._neighbours.unsubscribe(pattern))

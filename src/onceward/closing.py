@@ -9,12 +9,13 @@ from onceward import inbox, lanes, queues, results, runs
 from onceward.clock import Millis
 from onceward.errors import InvalidMessage
 from onceward.events import RunAborted, RunEnded
+from onceward.fanout import Publisher
 from onceward.inbox import Ended, Leased
 from onceward.lifecycle import Again, Done, Settlement
 from onceward.modes import QueuePolicy
 from onceward.results import End
 from onceward.runs import OpenRun
-from onceward.sender import Draft, Sender
+from onceward.sender import Draft
 from onceward.teller import Teller, ending
 from onceward.transaction import Transaction
 from onceward.tx import Tx
@@ -41,7 +42,7 @@ class Outcome:
 class Closing:
     """Knows how runs end, of their own or from outside."""
 
-    def __init__(self, agent: str, *, sender: Sender, teller: Teller, owner: str) -> None:
+    def __init__(self, agent: str, *, sender: Publisher, teller: Teller, owner: str) -> None:
         self._agent, self._sender, self._teller, self._owner = agent, sender, teller, owner
 
     def commit(self, tx: Tx, run: OpenRun, effects: Effects) -> None:

@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import cached_property
 from typing import Any, TypeVar, Unpack
 
+from onceward.fanout import Publisher
 from onceward.frame import Frame
 from onceward.group import Group
 from onceward.inbox import Leased
 from onceward.message import Message
 from onceward.options import Options, PublishOptions, SendOptions, options_of
-from onceward.sender import Sender
 from onceward.transaction import Bindings, Transaction
 
 T = TypeVar("T")
@@ -27,7 +27,7 @@ class Context:
     """
 
     def __init__(
-        self, leased: Leased, frame: Frame, body: Any, *, group: Group, sender: Sender, extend: Callable[[Leased, float], None]
+        self, leased: Leased, frame: Frame, body: Any, *, group: Group, sender: Publisher, extend: Callable[[Leased, float], None]
     ) -> None:
         self.session: str = leased.session
         """The conversation that the message belongs to; mail sent through the context stays in it."""
@@ -49,10 +49,10 @@ class Context:
             self._transaction = Transaction(self._group.enter(), self._sender, self.session)
         return self._transaction
 
-    def send(self, to: str, body: object, **options: Unpack[SendOptions]) -> str:
+    def send(self, to: str | None, body: object, **options: Unpack[SendOptions]) -> str:
         """Promise a message with the processed mark; takes what ``Transaction.send`` takes; returns its id."""
         self._follow(options)
-        return self.tx.put(to, body, options_of(options))
+        return self.tx.send(to, body, **options)
 
     def dispatch(self, to: str, body: object, *, session: str | None = None, **options: Unpack[SendOptions]) -> str:
         """Give another agent a task with the processed mark; its end comes back as a ``worker_result``; see ``Transaction.dispatch``."""
@@ -107,7 +107,7 @@ class AsyncContext:
         self.tx = AsyncEffects(context, on_worker)
         """The transaction that the processed mark commits with; opened on first use."""
 
-    async def send(self, to: str, body: object, **options: Unpack[SendOptions]) -> str:
+    async def send(self, to: str | None, body: object, **options: Unpack[SendOptions]) -> str:
         """Promise a message with the processed mark; returns its id."""
         return str(await self._on_worker(lambda: self._context.send(to, body, **options)))
 
@@ -142,6 +142,6 @@ class AsyncEffects:
         """Run *sql* once for each of *bindings*."""
         await self._on_worker(lambda: self._context.tx.executemany(sql, bindings))
 
-    async def send(self, to: str, body: object, **options: Unpack[SendOptions]) -> str:
+    async def send(self, to: str | None, body: object, **options: Unpack[SendOptions]) -> str:
         """Promise a message with this transaction; returns its id."""
         return str(await self._on_worker(lambda: self._context.send(to, body, **options)))

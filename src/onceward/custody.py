@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from onceward.accept import MINTED
+from onceward.bodies import WHOLE
 from onceward.db import Database
+from onceward.frame import digest
 from onceward.invariants import Violation
 
 RULES: Final = {
@@ -18,10 +20,10 @@ RULES: Final = {
     "X4": "the same id is the same message on both sides",
 }
 SLICE: Final = 1000
-TOLD: Final = """
-SELECT seq, id, digest, state IN ('sent', 'acked') FROM outbox
+TOLD: Final = f"""
+SELECT seq, id, digest, state IN ('sent', 'acked'), CASE WHEN body_id IS NOT NULL THEN {WHOLE} END FROM outbox AS o
  WHERE seq > ? AND recipient = ? AND state IN ('sent', 'acked', 'pending') ORDER BY seq LIMIT ?
-"""
+"""  # noqa: S608 - constants only
 KEPT: Final = """
 SELECT j.value, b.digest,
        b.seq IS NOT NULL
@@ -80,7 +82,7 @@ def _slices(sender: Database, recipient: str) -> Iterator[list[_Row]]:
     after = 0
     while found := sender.read(TOLD, (after, recipient, SLICE)):
         after = found[-1][0]
-        yield [_Row(str(i), seen, bool(stored)) for _, i, seen, stored in found]
+        yield [_Row(str(i), seen if whole is None else digest(whole), bool(stored)) for _, i, seen, stored, whole in found]
 
 
 def _violation(name: str, offender: str) -> Violation:

@@ -7,25 +7,25 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from onceward import lanes
+from onceward.bodies import WHOLE
 from onceward.clock import Millis
 from onceward.connect import ConstraintError
 from onceward.counters import bump
 from onceward.errors import Conflict, InvalidMessage
 from onceward.tx import Tx
 
-BURY_OUT: Final = """
+BURY_OUT: Final = f"""
 INSERT INTO dead_letters (origin, id, peer, session, lane, type, topic, rank, reason, last_error, attempts, expires_at, key, frame,
                           digest, created_at, dead_at, channel, kind, correlation_id, replays, carried)
 SELECT 'outbox', id, recipient, session, lane, type, topic, rank, :reason, :error, attempts, expires_at, key,
-       CASE WHEN o.body_id IS NULL THEN o.frame ELSE o.frame || (SELECT b.text FROM bodies AS b WHERE b.body_id = o.body_id) || '}' END,
-       digest, created_at, :now, channel, kind, correlation_id,
+       {WHOLE}, CASE WHEN o.body_id IS NULL THEN digest END, created_at, :now, channel, kind, correlation_id,
        coalesce((SELECT r.times FROM replayed AS r WHERE r.origin = 'outbox' AND r.peer = o.recipient AND r.id = o.id), 0),
        NOT :unknown AND (o.parcel IS NOT NULL OR o.attempts > 0 OR o.sent_at IS NOT NULL OR EXISTS (
            SELECT 1 FROM peers AS p WHERE p.name = o.recipient
               AND (o.seq <= p.again_seq OR o.seq IN (SELECT value FROM json_each(p.parcel)))))
   FROM outbox AS o WHERE seq IN (SELECT value FROM json_each(:seqs)) AND state IN ('pending', 'sent')
 RETURNING id, peer
-"""
+"""  # noqa: S608 - constants only
 COUNT_OUT: Final = "SELECT state, count(*) FROM outbox WHERE seq IN (SELECT value FROM json_each(?)) GROUP BY state"
 REMOVE_OUT: Final = "DELETE FROM outbox WHERE seq IN (SELECT value FROM json_each(?)) AND state IN ('pending', 'sent')"
 TICKETS_FAILED: Final = """

@@ -202,6 +202,15 @@ class Directory:
                 raise mapped(error, self.path) from error
         return found
 
+    def look(self, work: Callable[[Tx], T]) -> T:
+        """Run several reading statements on one snapshot."""
+        with self._lock:
+            self.read("BEGIN")
+            try:
+                return work(Tx(self._con, self.now()))
+            finally:
+                self._con.execute("ROLLBACK")
+
     def version(self) -> int:
         """Return a number that changes whenever anybody changed the directory, this process included."""
         with self._lock:

@@ -14,7 +14,8 @@ Everything that can go wrong, as one tree.
     │   └── StoreClosed              closed, or inherited through fork
     │       └── ForkedProcess
     ├── SendError                  nothing was written; the id may be used again
-    │   ├── InvalidMessage · TooLarge · UnknownRecipient · Conflict · QueueFull · Frozen
+    │   ├── InvalidMessage · TooLarge · TopicError · ValidationFailed
+    │   ├── UnknownRecipient · Conflict · QueueFull · Frozen
     ├── DeliveryError              raised by transports
     │   ├── Unreachable              nobody there; try later
     │   └── Refused                  the peer will never take this
@@ -131,6 +132,18 @@ class InvalidMessage(SendError, ValueError):
 
 class TooLarge(InvalidMessage):
     """The body exceeds ``max_body`` bytes of UTF-8: send a reference, or raise the limit on both sides."""
+
+
+class TopicError(InvalidMessage):
+    """A topic or pattern is malformed, reserved, or none of a closed set: use one that the message names."""
+
+
+class ValidationFailed(InvalidMessage):
+    """A field breaks a rule of its channel, nothing was written: see ``field``, ``reason`` and ``value_length``."""
+
+    def __init__(self, field: str, reason: str, value_length: int = 0) -> None:
+        super().__init__(f"{field}: {reason}")
+        self.field, self.reason, self.value_length = field, reason, value_length
 
 
 class UnknownRecipient(SendError, LookupError):

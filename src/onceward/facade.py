@@ -8,6 +8,7 @@ from onceward import peers, views
 from onceward.db import Database
 from onceward.errors import InvalidMessage
 from onceward.names import agent_name
+from onceward.roster import Roster
 from onceward.topics import check_pattern
 from onceward.transport import Features
 
@@ -15,8 +16,8 @@ from onceward.transport import Features
 class Peers:
     """Who is reached where. Peers come from here, from the home folder and from transports, never from messages."""
 
-    def __init__(self, db: Database, schemes: Callable[[], dict[str, Features]]) -> None:
-        self._db, self._schemes = db, schemes
+    def __init__(self, db: Database, schemes: Callable[[], dict[str, Features]], roster: Roster) -> None:
+        self._db, self._schemes, self._roster = db, schemes, roster
 
     def register(self, name: str, url: str) -> None:
         """
@@ -55,8 +56,35 @@ class Peers:
         """Let *name* have what is published here under *pattern*."""
         agent_name(name)
         check_pattern(pattern)
-        self._db.contribute(lambda tx: tx.run(peers.SUBSCRIBE, (name, pattern)))
+        self._roster.subscribe(name, pattern, publisher=self._db.agent)
 
     def unsubscribe(self, name: str, pattern: str) -> None:
         """End a subscription; nothing happens where there is none."""
-        self._db.contribute(lambda tx: tx.run(peers.UNSUBSCRIBE, (name, pattern)))
+        self._roster.unsubscribe(name, pattern, publisher=self._db.agent)
+
+
+class Neighbours:
+    """The agents of the home, and what they publish."""
+
+    def __init__(self, roster: Roster) -> None:
+        self._roster = roster
+
+    def register(self) -> bool:
+        """Take part: from now on what is sent to all reaches this agent too; say whether it did not before."""
+        return self._roster.enrol()
+
+    def withdraw(self) -> bool:
+        """Take part no longer in what is sent to all; say whether it did before."""
+        return self._roster.withdraw()
+
+    def list(self) -> list[str]:
+        """Return all other registered agents by name: who is reached by what is sent to all."""
+        return self._roster.everybody()
+
+    def subscribe(self, pattern: str) -> bool:
+        """Have what anybody else in the home publishes under *pattern*; say whether that is new; raises TopicError."""
+        return self._roster.subscribe(self._roster.agent, check_pattern(pattern))
+
+    def unsubscribe(self, pattern: str) -> bool:
+        """End a subscription; say whether there was one."""
+        return self._roster.unsubscribe(self._roster.agent, pattern)

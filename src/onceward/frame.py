@@ -147,7 +147,9 @@ def _without_nulls(found: Any) -> Any:
     return found
 
 
-RESERVED_ATTRIBUTES: Final = frozenset(Frame.model_fields)
+BODY_ERROR: Final = "bodyerror"
+"""Extension attribute that says why a message comes without its body."""
+RESERVED_ATTRIBUTES: Final = frozenset(Frame.model_fields) | {BODY_ERROR}
 
 
 def check_extension(name: str, value: object) -> None:
@@ -188,10 +190,16 @@ class Envelope:
 
 def mould(envelope: Envelope) -> str:
     """Return the part of a frame's text that all frames of one envelope share."""
+    before, after = halves(envelope)
+    return f"{before}{quote(envelope.recipient)}{after}"
+
+
+def halves(envelope: Envelope) -> tuple[str, str]:
+    """Return what stands before and after the recipient in the shared part: one message for many differs in it alone."""
     e = envelope
     return (
-        f'","source":{quote(SOURCE + e.sender)},"type":{quote(e.type)},"recipient":{quote(e.recipient)},"session":{quote(e.session)}'
-        f'{_options(e)},"datacontenttype":{quote(e.media)},"{"data_base64" if e.media == BYTES else "data"}":'
+        f'","source":{quote(SOURCE + e.sender)},"type":{quote(e.type)},"recipient":',
+        f',"session":{quote(e.session)}{_options(e)},"datacontenttype":{quote(e.media)},"{"data_base64" if e.media == BYTES else "data"}":',
     )
 
 
@@ -203,6 +211,11 @@ def cast(shared: str, message_id: str, created_at: Millis, body: str) -> str:
     happens at every send, and the body was serialised a moment ago.
     """
     return f'{{"specversion":"1.0","time":"{iso(created_at)}","id":"{message_id}{shared}{body}}}'
+
+
+def head(shared: str, message_id: str, created_at: Millis) -> str:
+    """Return a frame's text up to its body, which is stored elsewhere."""
+    return f'{{"specversion":"1.0","time":"{iso(created_at)}","id":"{message_id}{shared}'
 
 
 def _options(e: Envelope) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from onceward.bodies import BODY_DIGEST, seal
 from onceward.db import Database
 from onceward.errors import StoreClosed, StoreError
 from onceward.frame import digest
-from onceward.outbox import WHOLE
 
 INVARIANTS: Final[dict[str, tuple[str, str]]] = {
     "S1": (
@@ -49,6 +49,22 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
     "S6": (
         "a message was sent before it ended, unless it was withdrawn",
         "SELECT id FROM outbox WHERE state IN ('acked', 'failed') AND sent_at IS NULL",
+    ),
+    "S10": (
+        "every message has its body",
+        """
+        SELECT o.id FROM outbox AS o WHERE o.body_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM bodies AS b WHERE b.body_id = o.body_id)
+        UNION ALL
+        SELECT 'post ' || p.number FROM posts AS p WHERE NOT EXISTS (SELECT 1 FROM bodies AS b WHERE b.body_id = p.body_id)
+        """,
+    ),
+    "S11": (
+        "a body that is stored once goes with the last message that refers to it",
+        """
+        SELECT 'body ' || b.body_id FROM bodies AS b
+         WHERE NOT EXISTS (SELECT 1 FROM outbox AS o WHERE o.body_id = b.body_id)
+           AND NOT EXISTS (SELECT 1 FROM posts AS p WHERE p.body_id = b.body_id)
+        """,
     ),
     "R1": (
         "processed and marked are the same thing",
@@ -154,11 +170,15 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
 FRAMES: Final = {
     "S8": (
         "every frame of the outbox is what was written",
-        f"SELECT id, {WHOLE}, digest FROM outbox AS o WHERE digest IS NOT NULL",  # noqa: S608 - constants only
+        "SELECT id, frame, digest FROM outbox WHERE digest IS NOT NULL AND body_id IS NULL",
     ),
+    "S9": ("every body that is stored once is what was written", "SELECT 'body ' || body_id, text, digest FROM bodies"),
     "R8": ("every frame of the inbox is what was accepted", "SELECT id, frame, digest FROM inbox"),
     "R9": ("every dead letter is what it was", "SELECT id, frame, digest FROM dead_letters WHERE digest IS NOT NULL"),
 }
+
+
+HEADS: Final = f"SELECT id, frame, digest, {BODY_DIGEST} FROM outbox AS o WHERE digest IS NOT NULL AND body_id IS NOT NULL"  # noqa: S608
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +197,8 @@ def check(db: Database) -> list[Violation]:
         found += [Violation(name, rule, str(row[0])) for row in _ask(db, sql)]
     for name, (rule, sql) in FRAMES.items():
         found += [Violation(name, rule, str(i)) for i, text, seen in _ask(db, sql) if digest(str(text)) != seen]
-    return found
+    heads = [i for i, head, seen, body in _ask(db, HEADS) if body is not None and seal(str(head), bytes(body)) != seen]  # type: ignore[call-overload]
+    return found + [Violation("S8", FRAMES["S8"][0], str(i)) for i in heads]
 
 
 def _ask(db: Database, sql: str) -> list[tuple[object, ...]]:

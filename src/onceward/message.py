@@ -8,7 +8,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 from onceward.clock import Millis
 from onceward.errors import Drop, InvalidMessage, Reject, Retry
-from onceward.frame import Frame
+from onceward.frame import BODY_ERROR, Frame
 from onceward.tx import Tx
 
 T_co = TypeVar("T_co", covariant=True)
@@ -81,7 +81,12 @@ class Message(Generic[T_co]):
         self.correlation_id: str | None = frame.correlationid
         self.causation_id: str | None = frame.causationid
         self.in_reply_to: str | None = frame.inreplyto
+        self.channel: str | None = frame.channel
+        self.kind: str | None = frame.kind
         self.headers: dict[str, str | int | bool] = frame.headers
+        said = self.headers.pop(BODY_ERROR, None)
+        self.body_error: str | None = None if said is None else str(said)
+        """Why the body is missing, None where it is not: the sender's file had lost it."""
 
     def __repr__(self) -> str:
         """Name the message without its body, which may be secret or large."""

@@ -29,6 +29,8 @@ class Options:
     mailbox: str | None = None
     ends_at: int | None = None
     """When the mailbox that it is for expires, in milliseconds: the message does not outlive it."""
+    system: bool = False
+    """Whether a reserved topic may be published: only the library itself says so."""
 
 
 PLAIN: Final = Options()

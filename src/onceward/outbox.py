@@ -9,6 +9,8 @@ from typing import Any, Final
 
 from pydantic_core import to_json
 
+from onceward import bodies
+from onceward.bodies import BODY_DIGEST, WHOLE
 from onceward.clock import Millis
 from onceward.connect import ConstraintError
 from onceward.counters import bump
@@ -17,10 +19,6 @@ from onceward.frame import Frame, digest
 from onceward.parcel import Receipt
 from onceward.tx import Tx
 
-WHOLE: Final = (
-    "CASE WHEN o.body_id IS NULL THEN o.frame ELSE o.frame || (SELECT b.text FROM bodies AS b WHERE b.body_id = o.body_id) || '}' END"
-)
-"""The frame of outbox AS o: the text of a body that several messages share is stored once."""
 ADD: Final = """
 INSERT INTO outbox (id, recipient, session, lane, type, topic, rank, due_at, expires_at, parcel, key, frame, digest, created_at,
                     channel, kind, correlation_id, body_id)
@@ -29,14 +27,16 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 TWIN: Final = f"SELECT id, {WHOLE} FROM outbox AS o WHERE id = ? OR (recipient = ? AND key = ?)"  # noqa: S608 - constants only
 BURIED: Final = "SELECT 1 FROM dead_letters WHERE origin = 'outbox' AND (id = ?1 OR (peer = ?2 AND key = ?3))"
 READY: Final = f"""
-SELECT seq, id, {WHOLE}, digest, expires_at, parcel, attempts, lane, rank, sent_at
+SELECT seq, id, {WHOLE}, digest, expires_at, parcel, attempts, lane, rank, sent_at,
+       CASE WHEN body_id IS NOT NULL THEN frame END, {BODY_DIGEST}
   FROM outbox AS o
  WHERE recipient = ? AND state = 'pending' AND due_at IS NULL
  ORDER BY rank, seq
  LIMIT ?
 """  # noqa: S608 - constants only
 BY_SEQ: Final = f"""
-SELECT o.seq, o.id, {WHOLE}, o.digest, o.expires_at, o.parcel, o.attempts, o.lane, o.rank, o.sent_at
+SELECT o.seq, o.id, {WHOLE}, o.digest, o.expires_at, o.parcel, o.attempts, o.lane, o.rank, o.sent_at,
+       CASE WHEN o.body_id IS NOT NULL THEN o.frame END, {BODY_DIGEST}
   FROM json_each(?) AS j JOIN outbox AS o ON o.seq = j.value
  ORDER BY j.key
 """  # noqa: S608 - constants only
@@ -136,6 +136,8 @@ class Row:
     lane: str
     rank: int
     sent_at: Millis | None
+    head: str | None = None  # where the body is stored once: the frame up to it
+    body_digest: bytes | None = None
 
     def expired(self, now: Millis) -> bool:
         """Whether nobody wants it any more; what a peer has stored is for the peer to judge."""
@@ -144,29 +146,44 @@ class Row:
     @property
     def sound(self) -> bool:
         """Whether the frame is what was written; rows from plain SQL carry no digest yet."""
-        return self.digest is None or digest(self.frame) == self.digest
+        if self.head is None:
+            return self.digest is None or digest(self.frame) == self.digest
+        if self.body_digest is None:
+            return True  # its body is gone, and the frame says so
+        sealed = self.digest is None or bodies.seal(self.head, self.body_digest) == self.digest
+        return sealed and digest(self.frame[len(self.head) : -1]) == self.body_digest
+
+    @property
+    def frame_digest(self) -> bytes:
+        """The digest of the whole frame, as it is carried."""
+        return digest(self.frame) if self.head is not None or self.digest is None else self.digest
 
 
-def add(tx: Tx, values: tuple[Any, ...]) -> str:
+def add(tx: Tx, values: tuple[Any, ...], body: str | None = None) -> str:
     """
     Promise a message; return its id, or the id of the same message promised before.
+
+    With a *body* its frame ends before the data, and the body is stored beside it.
 
     Raises:
         Conflict: the id or key stands for another body.
         QueueFull, Frozen: from the admission trigger; nothing was written.
 
     """
+    body_id = None if body is None else bodies.keep(tx, body)
     try:
-        tx.rows(ADD, values)
+        tx.rows(ADD, values if body_id is None else (*values[:-1], body_id))
     except ConstraintError as error:
+        if body_id is not None:
+            bodies.drop(tx, body_id)
         if "UNIQUE" not in str(error):
             raise
-        return _twin(tx, values)
+        return _twin(tx, values, values[11] if body is None else f"{values[11]}{body}}}")
     return str(values[0])
 
 
-def _twin(tx: Tx, values: tuple[Any, ...]) -> str:
-    message_id, recipient, key, text = values[0], values[1], values[10], values[11]
+def _twin(tx: Tx, values: tuple[Any, ...], text: str) -> str:
+    message_id, recipient, key = values[0], values[1], values[10]
     known = tx.rows(TWIN, (message_id, recipient, key))
     if len(known) == 1 and _essence(known[0][1]) == _essence(text):
         return str(known[0][0])

@@ -9,7 +9,6 @@ from typing import Final
 from onceward import dead_letters, outbox, peers, receipts
 from onceward.clock import Millis
 from onceward.counters import bump
-from onceward.frame import digest
 from onceward.outbox import Row
 from onceward.parcel import STRENGTH, Answer, Carried, Durability, Parcel, Receipt, weakened
 from onceward.peers import Lease
@@ -81,7 +80,7 @@ def pack(tx: Tx, held: Lease, *, mine: Mine, settings: Settings, until: Millis, 
         epoch=held.epoch,
         number=held.number + 1,
         previous=held.last_id,
-        frames=tuple(Carried(r.id, r.frame, r.digest or digest(r.frame), r.parcel is not None or r.seq <= held.again_seq) for r in rows),
+        frames=tuple(Carried(r.id, r.frame, r.frame_digest, r.parcel is not None or r.seq <= held.again_seq) for r in rows),
         receipts=owed,
     )
     return Packed(held, parcel, upto, tuple(buried))

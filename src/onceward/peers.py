@@ -53,9 +53,6 @@ UPDATE peers
 RETURNING epoch, generation, again_seq
 """
 CLOSE_BREAKER: Final = "UPDATE peers SET breaker = 'closed', failures = 0, due_at = NULL, successes = 0 WHERE name = ?"
-SUBSCRIBE: Final = "INSERT INTO subscriptions (peer, pattern) VALUES (?, ?) ON CONFLICT DO NOTHING"
-UNSUBSCRIBE: Final = "DELETE FROM subscriptions WHERE peer = ? AND pattern = ?"
-SUBSCRIPTIONS: Final = "SELECT peer, pattern FROM subscriptions ORDER BY peer, pattern"
 
 
 @dataclass(frozen=True, slots=True)

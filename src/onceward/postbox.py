@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from onceward import custody, health, history, invariants, outbox, trail, views
 from onceward.agent import Agent
@@ -18,7 +17,8 @@ from onceward.db import Database
 from onceward.desk import Desk
 from onceward.directory import Home
 from onceward.dispatcher import Dispatcher
-from onceward.facade import Peers
+from onceward.facade import Neighbours, Peers
+from onceward.fanout import Publisher
 from onceward.hooks import Hook, Hooks
 from onceward.ids import IdSource, new_id
 from onceward.janitor import Janitor
@@ -27,20 +27,18 @@ from onceward.loop import start_loop
 from onceward.maildesk import Tools
 from onceward.message import Message
 from onceward.names import DEFAULT_SESSION
-from onceward.options import PublishOptions, SendOptions
 from onceward.parcel import Answer, Parcel
 from onceward.post_office import Mailboxes
 from onceward.queueing import Queues, Runs
 from onceward.receiver import Receiver
+from onceward.roster import Roster
 from onceward.routes import Routes, doors
 from onceward.runner import Runner
-from onceward.sender import Sender
 from onceward.session import Session
 from onceward.settings import Settings
-from onceward.tickets import Ticket
-from onceward.transaction import Transaction
 from onceward.transport import Transport
 from onceward.transports.memory import MemoryListener
+from onceward.verbs import Verbs
 from onceward.worker import Worker
 
 if TYPE_CHECKING:
@@ -50,7 +48,7 @@ T = TypeVar("T")
 PUMP_MAX = 10_000
 
 
-class Postbox:
+class Postbox(Verbs):
     """
     One agent's SQLite file, open.
 
@@ -95,7 +93,9 @@ class Postbox:
 
     def _wire(self, ids: IdSource) -> None:
         db, settings, hooks, rng = self._db, self._settings, self._hooks, self._rng
-        self._sender = Sender(db, settings=settings, hooks=hooks, ids=ids, known=self._routes.knows)
+        self._home = Home(db, settings)
+        self._roster = Roster(self._home, db)
+        self._sender = Publisher(db, roster=self._roster, settings=settings, hooks=hooks, ids=ids, known=self._routes.knows)
         self._desk = Desk(db, settings=settings, hooks=hooks, sender=self._sender, rng=rng)
         self._receiver = Receiver(db, settings=settings, hooks=hooks)
         self._dispatcher = Dispatcher(db, settings=settings, hooks=hooks, route=self._routes.route, rng=rng)
@@ -109,7 +109,9 @@ class Postbox:
         self._listener.listen(self._db.agent, self._receiver.accept)
         doors[id(self._db)] = self._receiver
         self._default = self.session()
-        self.peers = Peers(self._db, self._routes.features)
+        self.home = Neighbours(self._roster)
+        """The agents of the home, and what they publish."""
+        self.peers = Peers(self._db, self._routes.features, self._roster)
         """Who is reached where."""
         self.dead_letters = DeadLetters(self._db, self._sender)
         """Messages that ended badly here."""
@@ -117,7 +119,6 @@ class Postbox:
         """What waits in sessions with runs."""
         self.runs = Runs(db, sender=self._sender, hooks=hooks)
         """Open and past runs."""
-        self._home = Home(db, settings)
         self.mailboxes = Mailboxes(self._home, Tools(settings, self._sender, hooks, rng), self._default, self._routes.file_of)
         """Mailboxes of the home."""
         self._janitor = Janitor(db, settings=settings, chore=self.mailboxes.sweep)
@@ -170,34 +171,6 @@ class Postbox:
     def session(self, name: str = DEFAULT_SESSION) -> Session:
         """Return the conversation called *name*; making one costs nothing and opens nothing."""
         return Session(name, db=self._db, sender=self._sender, desk=self._desk, settings=self._settings)
-
-    def begin(self) -> AbstractContextManager[Transaction]:
-        """Open a transaction in the default session; see ``Session.begin``."""
-        return self._default.begin()
-
-    def send(self, to: str, body: object, **options: Unpack[SendOptions]) -> str:
-        """Send in the default session; see ``Session.send``."""
-        return self._default.send(to, body, **options)
-
-    def send_many(self, messages: Iterable[tuple[str, object]], **options: Unpack[SendOptions]) -> list[str]:
-        """Send many in the default session; see ``Session.send_many``."""
-        return self._default.send_many(messages, **options)
-
-    def publish(self, topic: str, body: object, **options: Unpack[PublishOptions]) -> list[str]:
-        """Publish in the default session; see ``Session.publish``."""
-        return self._default.publish(topic, body, **options)
-
-    def ask(self, to: str, body: object, *, reply: type[T], timeout: float = 30.0, **options: Unpack[SendOptions]) -> T:
-        """Ask in the default session; see ``Session.ask``."""
-        return self._default.ask(to, body, reply=reply, timeout=timeout, **options)
-
-    def request(self, to: str, body: object, *, timeout: float | None = None, **options: Unpack[SendOptions]) -> Ticket:
-        """Request in the default session; see ``Session.request``."""
-        return self._default.request(to, body, timeout=timeout, **options)
-
-    def result(self, ticket: Ticket | str, *, reply: type[T], timeout: float = 0.0) -> T:
-        """Return the reply to a ticket of any session; see ``Session.result``."""
-        return self._default.result(ticket, reply=reply, timeout=timeout)
 
     @overload
     def receive(self, type: type[T], timeout: float = 0.0) -> Message[T] | None: ...

@@ -10,6 +10,7 @@ from onceward import queues, run_views, runs
 from onceward.closing import Closing
 from onceward.db import Database
 from onceward.errors import InvalidMessage
+from onceward.fanout import Publisher
 from onceward.guard import owner_name
 from onceward.hooks import Hooks
 from onceward.inbox import Ended
@@ -18,7 +19,6 @@ from onceward.lifecycle import Done
 from onceward.modes import QueueOptions, checked, glob
 from onceward.names import plain_text
 from onceward.run_views import QueueInfo, RunInfo, Waits
-from onceward.sender import Sender
 from onceward.teller import Teller
 from onceward.tx import Tx
 
@@ -26,7 +26,7 @@ from onceward.tx import Tx
 class Queues:
     """The queues of sessions with runs. Settings may change while messages wait; none is lost by it."""
 
-    def __init__(self, db: Database, *, sender: Sender, hooks: Hooks) -> None:
+    def __init__(self, db: Database, *, sender: Publisher, hooks: Hooks) -> None:
         self._db = db
         self._closing = Closing(db.agent, sender=sender, teller=Teller(hooks, db.agent), owner=owner_name())
 
@@ -126,7 +126,7 @@ class Queues:
 class Runs:
     """The runs of an agent's sessions, open and past."""
 
-    def __init__(self, db: Database, *, sender: Sender, hooks: Hooks) -> None:
+    def __init__(self, db: Database, *, sender: Publisher, hooks: Hooks) -> None:
         self._db = db
         self._closing = Closing(db.agent, sender=sender, teller=Teller(hooks, db.agent), owner=owner_name())
 

@@ -8,12 +8,13 @@ from typing import Any, Protocol, TypeVar, Unpack
 
 from onceward.context import OnWorker, reply_options
 from onceward.errors import RunAborted
+from onceward.fanout import Publisher
 from onceward.message import Message
 from onceward.options import PublishOptions, SendOptions, options_of
 from onceward.reading import Read
 from onceward.results import task
 from onceward.runs import Before, Summary
-from onceward.sender import Draft, Sender
+from onceward.sender import Draft
 from onceward.transaction import Transaction
 from onceward.usher import Seat
 
@@ -44,7 +45,7 @@ class Run:
     never after the run was ended by somebody else. Slow work holds no lock.
     """
 
-    def __init__(self, seat: Seat, *, sender: Sender, holder: Holder) -> None:
+    def __init__(self, seat: Seat, *, sender: Publisher, holder: Holder) -> None:
         self.id: str = seat.run.id
         """Names the run everywhere; another attempt at the same messages is another run."""
         self.session: str = seat.run.session

@@ -16,10 +16,10 @@ from onceward.agent import Agent
 from onceward.closing import Closing
 from onceward.db import Database
 from onceward.errors import OncewardError, StoreClosed
+from onceward.fanout import Publisher
 from onceward.hooks import Hooks
 from onceward.invoke import Loop
 from onceward.policy import retry_policy
-from onceward.sender import Sender
 from onceward.settings import Settings, disabled
 from onceward.stage import Stage
 from onceward.teller import Teller
@@ -36,7 +36,7 @@ class Runner:
     """Serves the sessions of one agent by runs, in one process."""
 
     def __init__(
-        self, db: Database, agent: Agent, *, settings: Settings, hooks: Hooks, sender: Sender, rng: random.Random, loop: Loop
+        self, db: Database, agent: Agent, *, settings: Settings, hooks: Hooks, sender: Publisher, rng: random.Random, loop: Loop
     ) -> None:
         self._db, self._settings, self._sender, self._rng, self._loop = db, settings, sender, rng, loop
         self._policy = retry_policy(settings, retries=settings.handler_retries)

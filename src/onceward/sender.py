@@ -6,21 +6,21 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from onceward import outbox, tickets
+from onceward import bodies, outbox, tickets
+from onceward.bodies import seal
 from onceward.clock import Millis
 from onceward.connect import ConstraintError
 from onceward.db import Database
 from onceward.errors import Frozen, InvalidMessage, TooLarge, UnknownRecipient
 from onceward.events import Enqueued
-from onceward.frame import RESERVED_ATTRIBUTES, Envelope, cast, check_extension, digest, mould
+from onceward.frame import RESERVED_ATTRIBUTES, Envelope, cast, check_extension, digest, head, mould
 from onceward.hooks import Hooks
 from onceward.ids import IdSource
 from onceward.names import agent_name, plain_text, rank
 from onceward.options import PLAIN, Options
 from onceward.payload import BYTES, TEXT, Payload, encode
-from onceward.peers import SUBSCRIPTIONS
 from onceward.settings import Settings, disabled
-from onceward.topics import check_topic, matches
+from onceward.topics import check_topic
 from onceward.tx import Tx
 
 ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
@@ -35,6 +35,8 @@ class Draft(NamedTuple):
     values: tuple[Any, ...]
     given: bool
     """Whether the caller chose the id or a key, so that it may be known already."""
+    body: str | None = None
+    """A body that is stored beside its message, whose frame then ends before the data."""
 
 
 class _Mould(NamedTuple):
@@ -62,6 +64,7 @@ class Sender:
         self._db, self._settings, self._ids, self._hooks, self._known = db, settings, ids, hooks, known
         self.mint = ids
         """Mints one new id at each call."""
+        self._cut = min(settings.body_threshold, settings.max_body)
         self._good: set[str] = set()
         self._moulds: dict[tuple[str, str, str, str], _Mould] = {}
 
@@ -78,33 +81,35 @@ class Sender:
             InvalidMessage, TooLarge, UnknownRecipient, Frozen: nothing was written.
 
         """
-        if disabled():
-            msg = "ONCEWARD_DISABLED is set: unset it to send again; nothing was written"
-            raise Frozen(msg)
-        return self._cast(session, to, body, options, self._db.now())
+        return self._cast(session, to, body, options, self.start())
 
     def draft_all(self, session: str, messages: Iterable[tuple[str, object]], options: Options = PLAIN) -> list[Draft]:
         """Check, mint and serialise many messages of one moment; see ``draft``."""
-        now = self._db.now()
-        drafts = [self._cast(session, to, body, options, now) for to, body in messages]
+        now = self.start()
+        return [self._cast(session, to, body, options, now) for to, body in messages]
+
+    def start(self) -> Millis:
+        """Return the moment of a send; raises Frozen where the environment forbids it."""
         if disabled():
             msg = "ONCEWARD_DISABLED is set: unset it to send again; nothing was written"
             raise Frozen(msg)
-        return drafts
+        return self._db.now()
+
+    @staticmethod
+    def due(options: Options, now: Millis) -> Millis | None:
+        """Return when a message may leave; None is at once."""
+        return None if options.delay is None or options.delay == 0 else now + _millis("delay", options.delay)
 
     def _cast(self, session: str, to: str, body: object, options: Options, now: Millis) -> Draft:
         media, body_text, declared = payload = encode(body)
-        limit = self._settings.max_body
-        if len(body_text) * 4 > limit and (size := size_of(body, payload)) > limit:
-            msg = f"body of {size} bytes exceeds max_body {limit}: send a reference, or raise the limit on both sides"
-            raise TooLarge(msg)
+        beside = len(body_text) * 4 > self._cut and self._long(body, payload)
         kind = declared if options.type is None else options.type
         made = self._moulds.get((session, to, kind, media)) if options is PLAIN else None
         if made is None:
             made = self._mould(session, to, kind, media, options=options, now=now)
         message_id = self._ids() if options.message_id is None else _message_id(options.message_id)
-        text = cast(made.shared, message_id, now, body_text)
-        due_at = None if options.delay is None or options.delay == 0 else now + _millis("delay", options.delay)
+        text = head(made.shared, message_id, now) if beside else cast(made.shared, message_id, now, body_text)
+        due_at = self.due(options, now)
         values = (
             message_id,
             to,
@@ -118,18 +123,30 @@ class Sender:
             made.given,
             made.key,
             text,
-            digest(text),
+            seal(text, digest(body_text)) if beside else digest(text),
             now,
             made.channel,
             made.kind,
             made.correlation_id,
             None,
         )
-        return Draft(message_id, to, session, values, made.given is not None or made.key is not None)
+        return Draft(message_id, to, session, values, made.given is not None or made.key is not None, body_text if beside else None)
+
+    def _long(self, body: object, payload: Payload) -> bool:
+        """Return whether a body is stored beside its message; raises TooLarge where it is not taken at all."""
+        return self.check_size(body, payload) > self._settings.body_threshold
+
+    def check_size(self, body: object, payload: Payload) -> int:
+        """Return the size of a body; raises TooLarge where it is not taken."""
+        size, limit = size_of(body, payload), self._settings.max_body
+        if size > limit:
+            msg = f"body of {size} bytes exceeds max_body {limit}: send a reference, or raise the limit on both sides"
+            raise TooLarge(msg)
+        return size
 
     def _mould(self, session: str, to: str, kind: str, media: str, *, options: Options, now: Millis) -> _Mould:
         self._check_recipient(to)
-        envelope = self._envelope(session, to, kind, media, options=options, now=now)
+        envelope = self.envelope(session, to, kind, media, options=options, now=now)
         given = None if options.message_id is None else 0
         made = _Mould(
             shared=mould(envelope),
@@ -160,14 +177,15 @@ class Sender:
             raise UnknownRecipient(msg)
         self._good.add(to)
 
-    def _envelope(self, session: str, to: str, kind: str, media: str, *, options: Options, now: Millis) -> Envelope:
+    def envelope(self, session: str, to: str, kind: str, media: str, *, options: Options, now: Millis) -> Envelope:
+        """Return what all of a message but its id, time and body says, checked."""
         return Envelope(
             sender=self._db.agent,
             recipient=to,
             type=plain_text("type", kind),
             media=media,
             session=plain_text("session", session),
-            topic=None if options.topic is None else check_topic(options.topic),
+            topic=None if options.topic is None else check_topic(options.topic, system=options.system),
             rank=rank(options.priority),
             ordering_key=_text("ordering_key", options.ordering_key),
             correlation_id=_text("correlation_id", options.correlation_id),
@@ -186,9 +204,9 @@ class Sender:
         """Write one draft into the caller's transaction; returns the id of the message, new or known."""
         if draft.given:
             outbox.refuse_buried(tx, draft.id, draft.recipient, draft.values[10])
-        message_id = outbox.add(tx, draft.values)
+        message_id = outbox.add(tx, draft.values, draft.body)
         if message_id == draft.id:
-            self._promise(tx, [draft])
+            self.promise(tx, [draft])
         return message_id
 
     def commit(self, session: str, to: str, body: object, options: Options = PLAIN) -> str:
@@ -201,13 +219,19 @@ class Sender:
         if any(draft.given for draft in drafts):
             return [self.put(tx, draft) for draft in drafts]
         try:
-            tx.many(outbox.ADD, [draft[3] for draft in drafts])
+            tx.many(outbox.ADD, [draft[3] if draft[5] is None else (*draft[3][:-1], bodies.keep(tx, draft[5])) for draft in drafts])
         except ConstraintError as error:
             raise self._db.mapped(error) from error
-        self._promise(tx, drafts)
+        self.promise(tx, drafts)
         return [draft.id for draft in drafts]
 
-    def _promise(self, tx: Tx, drafts: Sequence[Draft]) -> None:
+    def put_sharing(self, tx: Tx, drafts: Sequence[Draft], body_id: int) -> None:
+        """Write drafts whose body is stored already."""
+        tx.many(outbox.ADD, [(*draft[3][:-1], body_id) for draft in drafts])
+        self.promise(tx, drafts)
+
+    def promise(self, tx: Tx, drafts: Sequence[Draft]) -> None:
+        """Let those who carry and those who listen know of what was written, once it is committed."""
         tx.message_ids += [draft.id for draft in drafts]
         tx.after(self._ring)
         if self._hooks.wanted(Enqueued):
@@ -228,11 +252,6 @@ class Sender:
     def mapped(self, error: BaseException) -> BaseException:
         """Return what a foreign error means for the caller."""
         return self._db.mapped(error)
-
-    def subscribers(self, topic: str) -> list[str]:
-        """Return the peers that want *topic*, each once however many of its patterns match."""
-        check_topic(topic)
-        return sorted({peer for peer, pattern in self._db.read(SUBSCRIPTIONS) if matches(pattern, topic)})
 
 
 def size_of(body: object, payload: Payload) -> int:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar, Unpack, overload
+from typing import Any, TypeVar, Unpack, cast, overload
 
 from onceward import history, tickets, views
 from onceward.db import Database
 from onceward.desk import Desk
 from onceward.errors import AnswerTimeout, InvalidMessage, RequestFailed
+from onceward.fanout import Fan, Posted, Publisher, is_for_all
 from onceward.frame import Frame
 from onceward.message import Message
 from onceward.names import plain_text
 from onceward.options import PublishOptions, SendOptions, options_of
 from onceward.payload import decode
-from onceward.sender import Sender
 from onceward.settings import Settings
 from onceward.tickets import Ticket
 from onceward.transaction import Transaction
@@ -33,7 +33,7 @@ class Session:
     one recipient arrive in the order of their commits.
     """
 
-    def __init__(self, name: str, *, db: Database, sender: Sender, desk: Desk, settings: Settings) -> None:
+    def __init__(self, name: str, *, db: Database, sender: Publisher, desk: Desk, settings: Settings) -> None:
         self.name = plain_text("session", name)
         self._db, self._sender, self._desk, self._settings = db, sender, desk, settings
 
@@ -60,12 +60,15 @@ class Session:
         """Return the user's view of a transaction that is open already."""
         return Transaction(tx, self._sender, self.name)
 
-    def send(self, to: str, body: object, **options: Unpack[SendOptions]) -> str:
+    def send(self, to: str | None, body: object, **options: Unpack[SendOptions]) -> str:
         """
         Commit one message into the outbox and return its id; joins this thread's open transaction.
 
         Spans are seconds. The same *key* (or *message_id*) with the same body
-        returns the id of the first; with another body it raises Conflict.
+        returns the id of the first; with another body it raises Conflict. To
+        None, ``"all"`` or ``"broadcast"`` it reaches every registered agent of
+        the home but this one, and the id is the one that all copies carry as
+        correlation id.
 
         Raises:
             SendError: see its subclasses; nothing was written.
@@ -75,10 +78,12 @@ class Session:
         """
         return self.sending(to, body, options)()
 
-    def sending(self, to: str, body: object, options: SendOptions) -> Callable[[], str]:
+    def sending(self, to: str | None, body: object, options: SendOptions) -> Callable[[], str]:
         """Check and serialise a message at once; return the call that commits it."""
         sender = self._sender
-        draft = sender.draft(self.name, to, body, options_of(options))
+        if is_for_all(to):
+            return lambda: self.spread(sender.fan_all(self.name, to, body, options_of(options))).id
+        draft = sender.draft(self.name, cast("str", to), body, options_of(options))
         return lambda: self._db.contribute(lambda tx: sender.put(tx, draft))
 
     def send_many(self, messages: Iterable[tuple[str, object]], **options: Unpack[SendOptions]) -> list[str]:
@@ -91,9 +96,12 @@ class Session:
         return self._db.contribute(lambda tx: self._sender.put_all(tx, drafts))
 
     def publish(self, topic: str, body: object, **options: Unpack[PublishOptions]) -> list[str]:
-        """Send *body* to every peer that subscribed to *topic*, all in one commit; returns the ids, none where nobody did."""
-        with self.begin() as tx:
-            return tx.publish(topic, body, **options)
+        """Send *body* to every agent that subscribed to *topic*, all in one commit; returns the ids, none where nobody did."""
+        return [message_id for _, message_id in self.spread(self._sender.fan_topic(self.name, topic, body, options)).copies]
+
+    def spread(self, fan: Fan) -> Posted:
+        """Commit a message to many: all copies or none."""
+        return self._db.contribute(lambda tx: self._sender.put_fan(tx, fan)) if fan.drafts else fan.posted
 
     # -- asking -----------------------------------------------------------------------------
 

@@ -44,6 +44,8 @@ class Settings(BaseModel):
 
     max_body: Annotated[int, Field(ge=1)] = 1 << 20
     """Largest body, refused on send and on receipt."""
+    body_threshold: Annotated[int, Field(ge=0)] = 3584
+    """Bodies of more bytes than this are stored beside their message, not in it."""
     max_pending: Annotated[int, Field(ge=1)] = 100_000
     """Messages that may wait in the outbox of this file."""
     max_inbox: Annotated[int, Field(ge=1)] = 1_000_000

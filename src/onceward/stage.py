@@ -12,6 +12,7 @@ from onceward.closing import Closing, Effects, Outcome, verdicts
 from onceward.context import OnWorker, reply_options
 from onceward.db import Database
 from onceward.errors import LeaseLost, OncewardError, Retry
+from onceward.fanout import Publisher
 from onceward.inbox import Leased
 from onceward.invoke import Loop, attend, judge
 from onceward.lanes import LaneLease
@@ -22,7 +23,6 @@ from onceward.policy import RetryPolicy
 from onceward.reading import Read
 from onceward.run import AsyncRun, Run
 from onceward.runs import OpenRun, checkpoint
-from onceward.sender import Sender
 from onceward.transaction import Transaction
 from onceward.tx import Tx
 from onceward.usher import Seat, Usher, exhausted
@@ -38,7 +38,7 @@ class Stage:
         seat: Seat,
         db: Database,
         *,
-        sender: Sender,
+        sender: Publisher,
         usher: Usher,
         closing: Closing,
         policy: RetryPolicy,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 from onceward.errors import StoreError, StoreFault
+from onceward.fanout import Fan, Posted, Publisher, is_for_all
 from onceward.options import Options, PublishOptions, SendOptions, options_of
 from onceward.results import task
-from onceward.sender import Sender
 from onceward.tx import Tx
 from onceward.writer import ENDED
 
@@ -23,7 +23,7 @@ class Transaction:
     ROLLBACK are the block's business.
     """
 
-    def __init__(self, tx: Tx, sender: Sender, session: str) -> None:
+    def __init__(self, tx: Tx, sender: Publisher, session: str) -> None:
         self._tx, self._sender, self._session = tx, sender, session
         self._open = True
 
@@ -54,18 +54,25 @@ class Transaction:
             raise self._sender.mapped(error) from error
         self._still(tx)
 
-    def send(self, to: str, body: object, **options: Unpack[SendOptions]) -> str:
+    def send(self, to: str | None, body: object, **options: Unpack[SendOptions]) -> str:
         """
         Promise a message with this transaction; return its id, which exists before the commit.
 
         Spans are seconds. The same *key* with the same body returns the id of
-        the first; with another body it raises Conflict.
+        the first; with another body it raises Conflict. To None, ``"all"`` or
+        ``"broadcast"`` it reaches every registered agent of the home but this
+        one, and the id is the one that all copies carry as correlation id.
 
         Raises:
             SendError: see its subclasses; this message was not written, the transaction goes on.
 
         """
-        return self.put(to, body, options_of(options))
+        named = options_of(options)
+        return (
+            self._spread(self._sender.fan_all(self._session, to, body, named)).id
+            if is_for_all(to)
+            else self.put(cast("str", to), body, named)
+        )
 
     def put(self, to: str, body: object, options: Options) -> str:
         """Promise a message whose options are a value already."""
@@ -91,9 +98,12 @@ class Transaction:
             raise self._sender.mapped(error) from error
 
     def publish(self, topic: str, body: object, **options: Unpack[PublishOptions]) -> list[str]:
-        """Send *body* to every peer that subscribed to *topic*; return the ids, none where nobody did."""
-        named = Options(topic=topic, **options)
-        return [self.put(peer, body, named) for peer in self._sender.subscribers(topic)]
+        """Send *body* to every agent that subscribed to *topic*, each once; return the ids, none where nobody did."""
+        self._alive()
+        return [message_id for _, message_id in self._spread(self._sender.fan_topic(self._session, topic, body, options)).copies]
+
+    def _spread(self, fan: Fan) -> Posted:
+        return self._sender.put_fan(self._alive(), fan)
 
     def _alive(self) -> Tx:
         if not self._open:

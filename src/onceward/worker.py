@@ -19,6 +19,7 @@ from onceward.context import Context
 from onceward.db import Database
 from onceward.errors import InvalidMessage, OncewardError, StoreClosed
 from onceward.events import Event
+from onceward.fanout import Publisher
 from onceward.group import Group
 from onceward.hooks import Hooks
 from onceward.inbox import Leased, Wanted
@@ -26,7 +27,6 @@ from onceward.invoke import Loop, Prepared, call, prepare, verdict
 from onceward.lanes import LaneLease
 from onceward.lifecycle import Again, Done, Settlement
 from onceward.policy import RetryPolicy, retry_policy
-from onceward.sender import Sender
 from onceward.settings import Settings, disabled
 from onceward.teller import ending
 from onceward.tx import Tx
@@ -58,7 +58,7 @@ class Worker:
         *,
         settings: Settings,
         hooks: Hooks,
-        sender: Sender,
+        sender: Publisher,
         rng: random.Random,
         loop: Loop,
         policy: RetryPolicy | None = None,

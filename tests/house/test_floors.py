@@ -23,17 +23,17 @@ FLOORS = {
     """,
     "F2 boxes and wings": """
         counters leases dead_letters receipts lanes peers tickets outbox inbox parcels accept trail views health retention
-        chapters archive history invariants custody directory addresses readers mailboxes
+        chapters archive history invariants custody directory addresses readers mailboxes bodies roster
         queues runs run_views
         transports/ observers/
     """,
     "F3 hands and engines": """
-        sender transaction message agent group context
+        sender fanout transaction message agent group context
         crossing desk invoke teller setbacks dispatcher receiver worker janitor maildesk waiting
         results reading closing usher run stage runner
     """,
     "F4 the door": """
-        session facade letters routes mailbox post_office postbox awaitable aio_mailbox aio __init__
+        session verbs facade letters routes mailbox post_office postbox awaitable aio_mailbox aio __init__
         queueing
     """,
     "F5 windows": """
@@ -62,41 +62,44 @@ STAIRS = {
     "identity": "guard tx",
     "db": "connect guard identity migrate registry tx wake writer",
     # boxes
-    "dead_letters": "counters lanes",
-    "outbox": "counters",
+    "dead_letters": "bodies counters lanes",
+    "outbox": "bodies counters",
+    "roster": "directory",
     "inbox": "counters dead_letters lanes receipts",
     "parcels": "counters dead_letters outbox peers receipts",
     "accept": "counters lanes outbox",
     "views": "lanes",
-    "archive": "chapters outbox",
+    "archive": "bodies chapters",
     "history": "archive views",
     "health": "views",
-    "invariants": "outbox",
+    "invariants": "bodies",
     "addresses": "directory",
     "mailboxes": "counters dead_letters readers",
-    "custody": "accept invariants",
+    "custody": "accept bodies invariants",
     "queues": "inbox lanes",
     "runs": "inbox lanes",
     # hands and engines
-    "transaction": "results sender",
+    "transaction": "fanout results sender",
     "results": "sender",
-    "closing": "results sender teller transaction",
+    "closing": "fanout results sender teller transaction",
     "usher": "agent closing reading teller",
-    "run": "context message reading results sender transaction usher",
-    "stage": "closing context invoke reading run sender transaction usher",
-    "runner": "agent closing invoke sender stage teller usher",
-    "context": "group message sender transaction",
+    "run": "context fanout message reading results sender transaction usher",
+    "stage": "closing context fanout invoke reading run transaction usher",
+    "runner": "agent closing fanout invoke stage teller usher",
+    "fanout": "sender",
+    "context": "fanout group message transaction",
     "desk": "agent context message sender teller",
     "invoke": "agent context",
     "setbacks": "teller",
     "dispatcher": "setbacks teller",
     "receiver": "teller",
-    "worker": "agent context group invoke sender teller",
+    "worker": "agent context fanout group invoke teller",
     "maildesk": "context message sender",
     # the door
+    "verbs": "session",
     "mailbox": "session",
     "post_office": "mailbox session",
-    "postbox": "facade letters post_office queueing routes session",
+    "postbox": "facade letters post_office queueing routes session verbs",
     "awaitable": "facade letters queueing",
     "aio_mailbox": "awaitable mailbox post_office",
     "aio": "aio_mailbox awaitable postbox session",

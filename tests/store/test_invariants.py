@@ -57,7 +57,14 @@ PLANTED: dict[str, tuple[str, ...]] = {
     "M1": ("UPDATE inbox SET mailbox = 'm' WHERE state = 'pending'",),
     "M2": ("INSERT INTO handouts (reader_id, seq, rank) VALUES (99, 1, 2)", LOST_PLACE),
     "T1": ("UPDATE tickets SET state = 'answered', ended_at = 1",),
-    "S8": (f"{UNGUARD}UPDATE outbox SET frame = replace(frame, '1', '2') WHERE seq = 1", "UPDATE outbox SET digest = x'00' WHERE seq = 1"),  # noqa: S608 - planted on purpose
+    "S8": (
+        f"{UNGUARD}UPDATE outbox SET frame = replace(frame, '1', '2') WHERE seq = 1",  # noqa: S608 - planted on purpose
+        "UPDATE outbox SET digest = x'00' WHERE seq = 1",
+        "UPDATE outbox SET digest = x'00' WHERE body_id > 0",
+    ),
+    "S9": ("UPDATE bodies SET text = text || ' '", "UPDATE bodies SET digest = zeroblob(16)"),
+    "S10": ("DELETE FROM bodies",),
+    "S11": ("INSERT INTO bodies (text, digest) VALUES ('1', x'00')",),
     "R8": (f"{UNGUARD}UPDATE inbox SET frame = frame || ' '", "UPDATE inbox SET digest = zeroblob(16)"),  # noqa: S608 - planted on purpose
     "R9": ("UPDATE dead_letters SET digest = zeroblob(16)", "UPDATE dead_letters SET frame = frame || ' '"),
 }  # fmt: skip
@@ -70,6 +77,7 @@ def used(opened: Open) -> Postbox:
     box.send("b", 1)
     box.send("c", 2)
     box.request("d", 3)
+    box.send("c", "long" * 1000)
     for body in range(4):
         peer.send("a", body)
     peer.pump()

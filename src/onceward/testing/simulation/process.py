@@ -13,10 +13,12 @@ import apsw
 from onceward import registry
 from onceward.agent import Agent
 from onceward.clock import Millis
+from onceward.directory import Home
 from onceward.errors import InvalidMessage
+from onceward.fanout import Publisher
 from onceward.hooks import Hooks
 from onceward.postbox import Postbox
-from onceward.sender import Sender
+from onceward.roster import Roster
 from onceward.settings import Settings
 from onceward.testing.clock import ManualClock
 from onceward.transport import Transport
@@ -84,7 +86,8 @@ class Process:
 
     def _worker(self, wrap: Callable[[Process, Callable[..., Any]], Callable[..., Any]]) -> Worker:
         hooks = Hooks()
-        sender = Sender(self.box.db, settings=self._settings, hooks=hooks, ids=self._ids, known=lambda _: True)
+        roster = Roster(Home(self.box.db, self._settings), self.box.db)
+        sender = Publisher(self.box.db, roster=roster, settings=self._settings, hooks=hooks, ids=self._ids, known=lambda _: True)
         agent = wrapped(self._declared, lambda call: wrap(self, call))
         return Worker(self.box.db, agent, settings=self._settings, hooks=hooks, sender=sender, rng=self._rng, loop=_no_loop)
 
