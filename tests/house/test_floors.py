@@ -79,7 +79,7 @@ STAIRS = {
     "queues": "inbox lanes",
     "runs": "inbox lanes",
     # hands and engines
-    "transaction": "fanout results sender",
+    "transaction": "fanout results",
     "results": "sender",
     "closing": "fanout results sender teller transaction",
     "usher": "agent closing reading teller",
