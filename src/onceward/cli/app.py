@@ -57,12 +57,14 @@ COMMANDS: Final = {
     "check": ("onceward.cli.check:check", "Run the invariants over files, and over the mail between them, and print the offenders."),
     "doctor": ("onceward.cli.doctor:doctor", "Examine a file and its surroundings; each finding names its cure."),
     "sql": ("onceward.cli.sql:sql", "Run a reading SQL statement on a read-only connection."),
+    "fleet demo": ("onceward.cli.fleet:demo", "Make a fleet in which everything went wrong, and find every message of it."),
+    "fleet reconcile": ("onceward.cli.fleet:reconcile", "Hold what all agents sent against what all agents received and processed."),
     "demo": ("onceward.cli.demo:demo", "Watch agents lose nothing while their processes are killed."),
     "bench": ("onceward.bench:run", "Measure what the library costs on this machine."),
 }
 """Import string and summary by full name; the module of a command is loaded when it is called."""
 
-NOUNS: Final = {"peers": "Who is reached where.", "dead": "Messages that ended badly."}
+NOUNS: Final = {"peers": "Who is reached where.", "dead": "Messages that ended badly.", "fleet": "Many agents' files at once, on Spark."}
 """Commands that have verbs of their own."""
 
 

@@ -28,11 +28,12 @@ class Span(float):
     """A span in seconds; its name is what the help page shows."""
 
 
-def _converted(_: Any, tokens: Sequence[Any]) -> Span:
+def converted(_: Any, tokens: Sequence[Any]) -> Span:
+    """Return what was typed as a span, for the parser of the command line."""
     return Span(seconds(tokens[0].value))
 
 
-MaybeSpan = Annotated[Span | None, Parameter(converter=_converted)]
+MaybeSpan = Annotated[Span | None, Parameter(converter=converted)]
 """An option that takes a span and is absent by default."""
 
 

@@ -89,7 +89,9 @@ def read(options: Options, wanted: Wanted, slices: list[plan.Slice]) -> Iterator
                     raise
                 left_out.append(error)
                 if options.table == "ledger":
-                    yield _record(wanted, {"box": "quarantine", "_db": error.path, "state": error.reason, "reason": error.detail})
+                    yield _record(
+                        wanted, {"box": "quarantine", "_db": error.path, "id": error.path, "state": error.reason, "reason": error.detail}
+                    )
     if left_out:
         log.warning("%d files left out, see table quarantine; the first is %s", len(left_out), left_out[0])
 

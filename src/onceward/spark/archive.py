@@ -1,0 +1,153 @@
+"""Appends what has ended to Parquet, by day; each batch once, whatever is killed, and read back as it was."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import expr, to_date
+
+from onceward import Postbox
+from onceward.clock import Clock
+from onceward.errors import OncewardError
+from onceward.spark import manifest
+from onceward.spark.columns import table as table_of
+from onceward.spark.facts import LEDGERS
+from onceward.spark.facts import ledger as ledger_of
+from onceward.spark.fleet import Fleet
+
+JOB: Final = "archive"
+ENDED: Final[Mapping[str, str]] = {
+    "outbox": "ended_at",
+    "inbox": "ended_at",
+    "processed": "processed_at",
+    "dead_letters": "dead_at",
+    "trail": "at",
+}
+"""The tables that are archived, and the moment from which a row of each does not change any more."""
+SETTLE: Final = 900.0
+"""Seconds before the reading that are left to the next batch: a transaction that began then may still be open."""
+KEEP: Final = 7 * 86_400.0
+MARGIN: Final = 60.0
+"""Seconds that pruning stays behind the cut, as time goes on while it opens a file."""
+Tell = Callable[[str], object]
+
+
+class NotArchived(OncewardError):
+    """What the archive holds of a file is not what the file holds: nothing of it was pruned; archive it anew."""
+
+
+def run(fleet: Fleet, out: Path, *, now: int | None = None, settle: float = SETTLE, tell: Tell = str) -> dict[str, Any]:
+    """
+    Append to the archive in *out* what has ended since the last batch, and return the manifest.
+
+    A batch takes of each file what ended between the file's last cut and this
+    one's, so it can be repeated: one that was broken off is written anew under
+    the same number, and only the manifest makes it count.
+
+    Raises:
+        OutputTaken: the folder is not empty, and not ours.
+
+    """
+    planned = manifest.plan(fleet, JOB)
+    known = manifest.claim(out, planned)
+    batches, cuts = known.get("batches", []), dict(known.get("cuts", {}))
+    cut = (time.time_ns() // 1_000_000 if now is None else now) - round(1000 * settle)
+    number, rows = len(batches) + 1, {}
+    present = [file["path"] for file in planned["files"]]
+    for table, moment in ENDED.items():
+        tell(f"archiving {table}")
+        target = out / table / f"batch={number:06d}"
+        since = {path: cuts.get(path, -1) for path in present}
+        _ended(fleet, table, moment, since, cut).write.partitionBy("day").mode("overwrite").parquet(str(target))
+        rows[table] = fleet.spark.read.parquet(str(target)).count() if list(target.rglob("*.parquet")) else 0
+    quarantined = [row["path"] for row in fleet.table("quarantine", "path").collect()]
+    cuts |= dict.fromkeys(set(present) - set(quarantined), cut)
+    done = planned | {"batches": [*batches, {"number": number, "cut": cut, "rows": rows, "quarantined": quarantined}], "cuts": cuts}
+    manifest.write(out / manifest.NAME, done)
+    return done
+
+
+def _ended(fleet: Fleet, table: str, moment: str, since: Mapping[str, int], cut: int) -> DataFrame:
+    """Return the rows of a table that ended in the window of their file; files with one last cut are read together."""
+    groups: defaultdict[int, list[str]] = defaultdict(list)
+    for path, last in since.items():
+        groups[last].append(path)
+    parts = [
+        Fleet(fleet.spark, tuple(paths), fleet.options).table(table, where=f"{moment} >= {last} AND {moment} < {cut}")
+        for last, paths in groups.items()
+        if last < cut
+    ]
+    found = parts[0] if parts else fleet.table(table, where="0")
+    for part in parts[1:]:
+        found = found.unionByName(part, allowMissingColumns=True)
+    return found.withColumn("day", to_date(expr(moment)))
+
+
+def read(spark: SparkSession, out: Path, table: str) -> DataFrame:
+    """
+    Return a table of the archive, with the columns of every version that wrote to it; only finished batches count.
+
+    Raises:
+        FileNotFoundError: there is no archive.
+
+    """
+    known = manifest.read(out / manifest.NAME)
+    if known is None:
+        msg = f"there is no finished archive in {out}"
+        raise FileNotFoundError(msg)
+    paths = [str(out / table / f"batch={batch['number']:06d}") for batch in known["batches"] if batch["rows"][table]]
+    if not paths:
+        return spark.createDataFrame([], table_of(table).ddl())
+    return spark.read.option("mergeSchema", "true").option("basePath", str(out / table)).parquet(*paths)
+
+
+def ledger(spark: SparkSession, out: Path) -> DataFrame:
+    """Return the archive as a ledger, to be reconciled beside live files."""
+    return ledger_of({table: read(spark, out, table) for table in LEDGERS})
+
+
+def prune(fleet: Fleet, out: Path, *, keep: float = KEEP, clock: Clock | None = None) -> dict[str, int]:
+    """
+    Forget in the agents' files what the archive holds and is older than *keep* seconds; return the rows pruned by file.
+
+    Each file's part of the archive is compared with the file first. Marks go
+    with the rest, as by retention: a message that is pushed again after that
+    long is refused as stale, never taken twice.
+
+    Raises:
+        NotArchived: files hold ended messages that the archive does not; these files were left alone.
+
+    """
+    cuts: dict[str, int] = (manifest.read(out / manifest.NAME) or {}).get("cuts", {})
+    present = {path: cut for path, cut in cuts.items() if Path(path).exists()}
+    missing = _missing(fleet, out, present)
+    kept = {path: _prune(Path(path), cut, keep, clock) for path, cut in sorted(present.items()) if path not in missing}
+    if missing:
+        msg = f"{len(missing)} files hold ended messages that {out} does not, the first is {min(missing)}: archive again"
+        raise NotArchived(msg)
+    return kept
+
+
+def _prune(path: Path, cut: int, keep: float, clock: Clock | None) -> int:
+    with Postbox(path, run=False, clock=clock) as box:
+        now = box.db.now()  # the file's own time, which may be ahead of ours
+    since = (now - min(cut, now - round(1000 * keep))) / 1000
+    with Postbox(path, run=False, clock=clock, retention=since + MARGIN) as box:
+        return box.tidy()
+
+
+def _missing(fleet: Fleet, out: Path, cuts: Mapping[str, int]) -> set[str]:
+    """Return the files with ended rows before their cut that the archive lacks."""
+    found: set[str] = set()
+    for table, moment in ENDED.items():
+        if not cuts or table == "trail":
+            continue
+        live = Fleet(fleet.spark, tuple(cuts), fleet.options).table(table, "_db", "seq", where=f"{moment} < {max(cuts.values())}")
+        behind = live.join(read(fleet.spark, out, table).select("_db", "seq"), ["_db", "seq"], "left_anti")
+        found |= {row["_db"] for row in behind.select("_db").distinct().collect()}
+    return found

@@ -1,0 +1,99 @@
+"""What a job read, by which rules, and how far it has come: one JSON file beside its results, written last."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+from onceward.errors import OncewardError
+from onceward.spark.fleet import Fleet
+from onceward.spark.verdicts import Rules
+
+NAME: Final = "manifest.json"
+PLAN: Final = "work/plan.json"
+"""What is there while a job runs, and after it was broken off."""
+
+
+class OutputTaken(OncewardError):
+    """The folder holds something that no job of ours wrote: name a new folder."""
+
+
+def plan(fleet: Fleet, job: str, rules: Rules | None = None) -> dict[str, Any]:
+    """Return what is about to be read: the files with size and marks, so that a later run can tell what has changed."""
+    files = [{"path": found.path, "bytes": found.size, "mark": list(found.mark)} for found in fleet.files()]
+    told = {} if rules is None else {"rules": asdict(rules)}
+    return {"job": job, "onceward": version("onceward"), "paths": list(fleet.paths), "files": files} | told
+
+
+def prepare(out: Path, planned: dict[str, Any], *, resume: bool) -> dict[str, Any]:
+    """
+    Make the folder ready, and return the plan to follow: the one of a run that was broken off, if it is to be resumed.
+
+    Raises:
+        OutputTaken: the folder is not empty, and not ours.
+
+    """
+    before = read(out / PLAN)
+    if resume and before is not None and _same(before, planned):
+        return before
+    if out.exists() and any(out.iterdir()) and before is None and read(out / NAME) is None:
+        msg = f"{out} holds files that no fleet job wrote: name a new folder"
+        raise OutputTaken(msg)
+    (out / NAME).unlink(missing_ok=True)
+    write(out / PLAN, planned)
+    return planned
+
+
+def claim(out: Path, planned: dict[str, Any]) -> dict[str, Any]:
+    """
+    Return what the folder's manifest says, for a job that adds to what it did before; *planned* where it is new.
+
+    Raises:
+        OutputTaken: the folder is not empty, and not this job's.
+
+    """
+    before = read(out / NAME)
+    if before is not None and before["job"] == planned["job"]:
+        return before
+    if out.exists() and any(out.iterdir()):
+        msg = f"{out} holds files that no fleet {planned['job']} wrote: name a new folder"
+        raise OutputTaken(msg)
+    write(out / NAME, planned)
+    return planned
+
+
+def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    def essence(planned: dict[str, Any]) -> list[Any]:
+        rules = planned.get("rules", {})
+        return [planned["job"], planned["onceward"], planned["paths"], rules.get("grace"), rules.get("late_after")]
+
+    return essence(one) == essence(other)
+
+
+def rules(planned: dict[str, Any]) -> Rules:
+    """Return the rules of a plan."""
+    return Rules(**planned["rules"])
+
+
+def read(path: Path) -> dict[str, Any] | None:
+    """Return a manifest, None where there is none."""
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
+    return found if "job" in found else None
+
+
+def write(path: Path, content: dict[str, Any]) -> None:
+    """Write a manifest so that it is there whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_suffix(".new")
+    with new.open("w", encoding="utf-8") as file:
+        json.dump(content, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)

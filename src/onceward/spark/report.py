@@ -1,0 +1,188 @@
+"""The report on a fleet as one HTML file: it carries its pictures and its style, and asks nobody for anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from html import escape
+from typing import Any, Final
+
+from onceward.clock import iso
+from onceward.spark import charts
+from onceward.spark.verdicts import FATAL, VERDICTS, Rules
+
+Row = Mapping[str, Any]
+WORST: Final = 20
+"""Agents in the matrix, and rows in each table; everything is in the Parquet files beside the report."""
+STYLE: Final = """
+:root { color-scheme: light dark; --ink: #1f2328; --soft: #59636e; --line: #d1d9e0; --good: #2da44e; --moving: #bf8700; --bad: #cf222e;
+  --ended: #8c959f; --open: #8250df; --two: #0969da; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --soft: #9198a1; --line: #3d444d; --good: #3fb950; --moving: #d29922;
+  --bad: #f85149; --ended: #6e7681; --open: #a371f7; --two: #4493f8; } }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); max-width: 820px; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.6rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; } p.note, .note { color: var(--soft); }
+.yes { color: var(--good); font-weight: 600; } .no { color: var(--bad); font-weight: 600; }
+table { border-collapse: collapse; font-size: 13px; width: 100%; } td, th { text-align: left; padding: 3px 10px 3px 0;
+  border-bottom: 1px solid var(--line); vertical-align: top; overflow-wrap: anywhere; } th { color: var(--soft); font-weight: 500; }
+td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; } svg { max-width: 100%; height: auto; }
+svg text { font: 12px system-ui, sans-serif; fill: var(--ink); } svg .note { fill: var(--soft); }
+.good { fill: var(--good); } .ended { fill: var(--ended); }
+.moving { fill: var(--moving); } .open { fill: var(--open); }
+.bad { fill: var(--bad); }
+.axis { stroke: var(--soft); } .tick { stroke: var(--line); } polyline { fill: none; stroke-width: 2; }
+.line0 { stroke: var(--two); } .line1 { stroke: var(--good); } .line2 { stroke: var(--open); }
+.dot0 { fill: var(--two); } .dot1 { fill: var(--good); } .dot2 { fill: var(--open); }
+"""
+HEAD: Final = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>{title}</title><style>{style}</style></head><body>
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What a reconciliation found, as plain values."""
+
+    rules: Rules
+    files: int
+    agents: int
+    verdicts: Mapping[str, int]
+    quarantine: Sequence[Row] = ()
+    twins: Sequence[Row] = ()
+    """Agents of which more than one file was read."""
+    percentiles: Sequence[Row] = ()
+    histogram: Mapping[str, Sequence[tuple[int, int]]] = field(default_factory=dict)
+    hours: Mapping[str, Sequence[tuple[int, int]]] = field(default_factory=dict)
+    pairs: Sequence[Row] = ()
+    lanes: Sequence[Row] = ()
+    examples: Sequence[Row] = ()
+    lane_totals: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def messages(self) -> int:
+        """How many messages were judged."""
+        return sum(self.verdicts.values())
+
+    @property
+    def broken(self) -> int:
+        """How many messages break the promise: lost, or taken twice."""
+        return sum(self.verdicts.get(name, 0) for name in FATAL)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the verdicts that occur, from good to bad."""
+        return [{"verdict": v.name, "messages": self.verdicts[v.name], "meaning": v.meaning} for v in VERDICTS if self.verdicts.get(v.name)]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as plain values, for a program that reads on."""
+        plain = {name: value for name, value in asdict(self).items() if name not in {"histogram", "hours"}}
+        return plain | {"messages": self.messages, "broken": self.broken}
+
+    @property
+    def open(self) -> int:
+        """How many messages nothing can be said of, and files that nobody could read."""
+        return sum(self.verdicts.get(v.name, 0) for v in VERDICTS if v.weight == "open") + len(self.quarantine)
+
+
+def html(report: Report) -> str:
+    """Return the whole page; every text in it that came out of a file is escaped."""
+    body = [
+        _verdict(report), _verdicts(report), _times(report), _busy(report), _pairs(report), _lanes(report), _examples(report),
+        _files(report), _rules(report.rules),
+    ]  # fmt: skip
+    head = HEAD.format(title="Fleet report", style=STYLE)
+    return head + "\n".join(part for part in body if part) + "\n</body></html>\n"
+
+
+def _verdict(report: Report) -> str:
+    bad = {name: report.verdicts[name] for name in FATAL if report.verdicts.get(name)}
+    said = "Nothing was lost, nothing took effect twice." if not bad else f"{report.broken:,} messages break the promise."
+    doubt = f" Of {report.open:,} messages or files nothing can be said." if report.open else ""
+    return (
+        f"<h1>Fleet report</h1><p>{report.messages:,} messages of {report.agents:,} agents in {report.files:,} files, "
+        f'as of {iso(report.rules.now)}.</p><p class="{"no" if bad else "yes"}">{said}</p><p class="note">{doubt}</p>'
+    )
+
+
+def _verdicts(report: Report) -> str:
+    rows = [v for v in VERDICTS if report.verdicts.get(v.name)]
+    drawn = charts.bars([charts.Bar(v.name, report.verdicts[v.name], v.weight) for v in rows])
+    meanings = table(report.rows())
+    return f'<h2>How the messages stand</h2>{drawn}<p class="note">Logarithmic scale.</p>{meanings}'
+
+
+def _times(report: Report) -> str:
+    if not report.percentiles:
+        return ""
+    note = "Percentiles are exact in rank and within one percent in value; milliseconds, by the clocks of the two agents."
+    drawn = charts.cumulated(report.histogram)
+    return f'<h2>How long they took</h2>{drawn}{table(report.percentiles)}<p class="note">{note}</p>'
+
+
+def _busy(report: Report) -> str:
+    drawn = charts.hours(report.hours)
+    return f"<h2>Messages per hour</h2>{drawn}" if drawn else ""
+
+
+def _pairs(report: Report) -> str:
+    if not report.pairs:
+        return ""
+    bad = [v.name for v in VERDICTS if v.weight == "bad"]
+    cells = {(str(row["sender"]), str(row["recipient"])): (row["messages"], sum(row[name] for name in bad)) for row in report.pairs[:WORST]}
+    columns = ("sender", "recipient", "messages", *bad, "unprocessed", "p50", "p99")
+    shown = [{name: row.get(name) for name in columns} for row in report.pairs[:WORST]]
+    return f"<h2>Worst pairs of agents</h2>{charts.matrix(cells)}{table(shown)}"
+
+
+def _lanes(report: Report) -> str:
+    if not report.lanes:
+        return '<h2>Order</h2><p class="yes">No message overtook another of its lane.</p>'
+    totals = ", ".join(f"{name.replace('_', ' ')}: {count:,}" for name, count in report.lane_totals.items())
+    note = (
+        "overtook: handled before one of its lane that was accepted earlier, as pulling by type does. arrived late: after one that was "
+        "sent later, as delayed and replayed messages do. gap: waits or is lost while later ones of its lane took effect."
+    )
+    return f'<h2>Order</h2><p>{totals}</p>{table(report.lanes)}<p class="note">{note}</p>'
+
+
+def _examples(report: Report) -> str:
+    if not report.examples:
+        return ""
+    return f"<h2>Messages to look at</h2>{table(report.examples)}<p class='note'>All of them are in findings/ beside this report.</p>"
+
+
+def _files(report: Report) -> str:
+    parts = []
+    if report.quarantine:
+        parts.append(f"<h2>Files that could not be read</h2>{table(report.quarantine)}")
+    if report.twins:
+        note = "Copies of one file change nothing in the counts. Files that went ways of their own do: see duplicated."
+        parts.append(f'<h2>Agents with more than one file</h2>{table(report.twins)}<p class="note">{note}</p>')
+    return "".join(parts)
+
+
+def _rules(rules: Rules) -> str:
+    return (
+        f"<h2>By which rules</h2><p>What happened after {iso(rules.cutoff)}, the last {rules.grace:g} s before the reading, is in flight. "
+        "Before that, a message is lost when its sender believes it done, its recipient's file was read and has neither the message nor "
+        "a mark nor a dead letter, and the recipient's records reach back that far. While its sender still keeps it, it is in flight, "
+        "however old. "
+        f"A message is late more than {rules.late_after:g} s after it was sent. What such a report can prove, and what it cannot, is said "
+        "in onceward's pages under “Limits of a fleet report”.</p>"
+    )
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Return rows as an HTML table, with their keys as its head; numbers stand at the right."""
+    if not rows:
+        return ""
+    names = list(rows[0])
+    numbers = {name for name in names if all(isinstance(row.get(name), int | float | None) for row in rows)}
+    head = "".join(f"<th{' class=n' if name in numbers else ''}>{escape(name.replace('_', ' '))}</th>" for name in names)
+    lines = ("".join(_cell(row.get(name), numeric=name in numbers) for name in names) for row in rows)
+    return f"<table><tr>{head}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+
+
+def _cell(value: object, *, numeric: bool) -> str:
+    text = "" if value is None else f"{value:,}" if isinstance(value, int | float) else str(value)
+    return f"<td{' class=n' if numeric else ''}>{escape(text)}</td>"

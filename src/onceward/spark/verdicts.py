@@ -1,0 +1,73 @@
+"""What can be said of one message once both of its files were read: the words, their meaning, and which of them are bad."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal, Self
+
+from onceward.clock import SystemClock
+
+Weight = Literal["good", "ended", "moving", "open", "bad"]
+"""``good`` took effect; ``ended`` ended otherwise, with a reason; ``moving`` is under way; ``open`` is unproved; ``bad`` must not be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One word for how a message stands."""
+
+    name: str
+    weight: Weight
+    meaning: str
+
+
+VERDICTS: Final[tuple[Verdict, ...]] = (
+    Verdict("delivered_once", "good", "it took effect exactly once"),
+    Verdict("late", "good", "it took effect exactly once, but after the limit, or after its sender had given it up"),
+    Verdict("dropped", "ended", "its handler dropped it on purpose"),
+    Verdict("cancelled", "ended", "its sender withdrew it before it left"),
+    Verdict("expired", "ended", "its time to live ran out before it took effect"),
+    Verdict("dead_lettered", "ended", "it was given up with a reason and is, or was, kept as a dead letter"),
+    Verdict("in_flight", "moving", "its sender still keeps it, or it moved within the grace before the reading"),
+    Verdict("unprocessed", "moving", "its recipient keeps it, unhandled for longer than the grace"),
+    Verdict("forgotten", "open", "one side's records were pruned by age; what is left contradicts nothing"),
+    Verdict("unwitnessed", "open", "the file of the other side was not read, so nobody can say"),
+    Verdict("orphan", "bad", "it arrived, and its sender's file has never heard of it"),
+    Verdict("duplicated", "bad", "it was accepted more than once, in two files of its recipient"),
+    Verdict("double_processed", "bad", "it took effect more than once"),
+    Verdict("lost", "bad", "its sender believes it done, and its recipient has no trace of it"),
+)
+"""From good to bad; every message gets exactly one."""
+
+MEANING: Final = {verdict.name: verdict.meaning for verdict in VERDICTS}
+NAMES: Final = tuple(verdict.name for verdict in VERDICTS)
+FATAL: Final = ("lost", "duplicated", "double_processed")
+"""What breaks the promise: with any of these the command ends with exit code 1."""
+SETTLED: Final = ("delivered_once", "late")
+"""Messages that took effect once, whose latencies are measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """How messages that still move are told from lost ones; written into every report."""
+
+    now: int
+    """The moment of the reading, in milliseconds since 1970."""
+    grace: float = 900.0
+    """Seconds before the reading in which nothing is judged: files are read one after the other, and mail needs its time."""
+    late_after: float = 3600.0
+    """Seconds from send to effect after which a message counts as late."""
+
+    @classmethod
+    def at_present(cls, *, grace: float = 900.0, late_after: float = 3600.0) -> Self:
+        """Return the rules of a reading that begins now."""
+        return cls(now=SystemClock().now(), grace=float(grace), late_after=float(late_after))
+
+    @property
+    def cutoff(self) -> int:
+        """The moment after which nothing is judged."""
+        return self.now - round(1000 * self.grace)
+
+    @property
+    def late_ms(self) -> int:
+        """The limit in milliseconds."""
+        return round(1000 * self.late_after)
