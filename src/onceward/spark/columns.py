@@ -31,10 +31,15 @@ NUMBERS: Final = frozenset({"in_flight", "claimed", "attempts"})
 """Columns that a view computes, and that are numbers; other computed ones are text."""
 OWN: Final[Mapping[str, Kind]] = {"_db": "string", "_agent": "string", "_seq": "bigint"}
 """What every table has first: the file, whose it is, and the row's number in it."""
-ASKED: Final[Mapping[str, Kind]] = {"body": "string", "body_bytes": "binary"}
-"""What a table with frames has when ``columns`` names it: the body as JSON text, or its bytes."""
-BODY: Final = "CASE WHEN json_valid(frame) THEN frame -> '$.data' END"
-BODY_BYTES: Final = "CASE WHEN json_valid(frame) THEN frame ->> '$.data_base64' END"
+ASKED: Final[Mapping[str, Kind]] = {"_epoch": "bigint", "body": "string", "body_bytes": "binary"}
+"""
+What is read only when ``columns`` names it: how often a stream found the file restored or replaced; and, where there
+are frames, the body as JSON text, or as bytes where it was bytes.
+"""
+GIVEN: Final = frozenset({*OWN, "_epoch"})
+"""Columns that are no view's."""
+BODY: Final = """CASE WHEN json_valid("frame") THEN "frame" -> '$.data' END"""
+BODY_BYTES: Final = """CASE WHEN json_valid("frame") THEN "frame" ->> '$.data_base64' END"""
 IDENTITY: Final[Mapping[str, Kind]] = {
     "agent": "string",
     "file_id": "string",
@@ -69,7 +74,7 @@ LEDGER: Final[Mapping[str, Kind]] = {
 BOXES: Final = {
     "outbox": {"origin": "'outbox'", "at": "created_at"},
     "inbox": {"origin": "'inbox'", "at": "received_at"},
-    "processed": {"origin": "'inbox'", "at": "processed_at", "state": "outcome"},
+    "processed": {"origin": "'inbox'", "at": "processed_at", "state": '"outcome"'},
     "dead_letters": {"at": "dead_at", "state": "'dead'"},
 }
 """What a ledger's row says by another name, by its table."""
@@ -156,7 +161,8 @@ def _kind(name: str, declared: str) -> Kind:
 def _of_view(name: str, view: str, declared: Mapping[str, str]) -> Table:
     kinds = {column: _kind(column, kind) for column, kind in declared.items()}
     sql = {column: _sql(column, kinds[column], computed=not kind) for column, kind in declared.items()}
-    if "frame" in kinds:
+    kinds["_epoch"] = ASKED["_epoch"]
+    if "frame" in declared:
         kinds |= ASKED
         sql |= {"body": BODY, "body_bytes": BODY_BYTES}
     return Table(name, {**OWN, **kinds}, (Part(name, view, sql, keyed="seq" in declared),))

@@ -45,7 +45,8 @@ def look(path: str) -> Found | None:
     size, changed = 0, 0
     with suppress(OSError):
         wal = os.stat(f"{path}-wal")
-        size, changed = wal.st_size, wal.st_mtime_ns
+        if wal.st_size:  # an empty one is made by whoever only reads
+            size, changed = wal.st_size, wal.st_mtime_ns
     return Found(path, main.st_size + size, (main.st_ino, main.st_size, main.st_mtime_ns, size, changed))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -25,6 +25,9 @@ class Slice:
     path: str
     after: int = 0
     to: int = LAST
+    file_id: str = ""
+    """Which file it must be, where another one may lie there by now; empty: any."""
+    epoch: int = 0
 
 
 def tasks(files: Iterable[Found], *, target: int, least: int, edges: Callable[[str], tuple[int, int]] | None) -> list[list[Slice]]:
@@ -36,8 +39,18 @@ def tasks(files: Iterable[Found], *, target: int, least: int, edges: Callable[[s
     """
     listed = list(files)
     total = sum(found.size + FILE_COST for found in listed)
-    aim = max(1, min(target, max(SMALLEST, total // (least or 2 * (os.cpu_count() or 1)))))
+    aim = _aim(total, target, least or 2 * (os.cpu_count() or 1))
     return _packed(sorted(_cut(listed, aim, edges), key=lambda piece: -piece[0]), aim)
+
+
+def packed(pieces: Sequence[tuple[int, Slice]], target: int, least: int) -> list[list[Slice]]:
+    """Return the tasks of slices whose sizes are known."""
+    sized = [(size + FILE_COST, piece) for size, piece in pieces]
+    return _packed(sorted(sized, key=lambda piece: -piece[0]), _aim(sum(size for size, _ in sized), target, least))
+
+
+def _aim(total: int, target: int, least: int) -> int:
+    return max(1, min(target, max(SMALLEST, total // least)))
 
 
 def _cut(files: Iterable[Found], aim: int, edges: Callable[[str], tuple[int, int]] | None) -> Iterator[tuple[int, Slice]]:

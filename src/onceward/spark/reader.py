@@ -98,6 +98,8 @@ def read(options: Options, wanted: Wanted, slices: list[plan.Slice]) -> Iterator
 
 def _rows(options: Options, wanted: Wanted, piece: plan.Slice) -> Iterator[pa.RecordBatch]:
     with opened(piece.path, copy=options.copy, busy_timeout=options.busy_timeout) as source:
+        if piece.file_id not in {"", source.file_id}:
+            raise Unreadable(piece.path, "vanished", "another file lies in its place")
         if options.whole:
             with moment(source):
                 yield from _parts(options, wanted, source, piece)
@@ -107,7 +109,7 @@ def _rows(options: Options, wanted: Wanted, piece: plan.Slice) -> Iterator[pa.Re
 
 def _parts(options: Options, wanted: Wanted, source: Source, piece: plan.Slice) -> Iterator[pa.RecordBatch]:
     for part in options.chosen.parts:
-        yield from batches(source, part, wanted, after=piece.after, to=piece.to)
+        yield from batches(source, part, wanted, piece)
 
 
 def _quarantine(options: Options, wanted: Wanted, slices: list[plan.Slice]) -> Iterator[pa.RecordBatch]:

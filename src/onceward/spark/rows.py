@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,9 +15,9 @@ from typing import Any, Final, cast
 import apsw
 import pyarrow as pa
 
-from onceward.spark.columns import OWN, Kind, Part
+from onceward.spark.columns import GIVEN, Kind, Part
 from onceward.spark.opening import Source, Unreadable, judged, lacking
-from onceward.spark.plan import LAST
+from onceward.spark.plan import Slice
 
 TYPES: Final[Mapping[Kind, pa.DataType]] = {
     "string": pa.string(),
@@ -24,6 +25,7 @@ TYPES: Final[Mapping[Kind, pa.DataType]] = {
     "timestamp": pa.timestamp("us", tz="UTC"),
     "binary": pa.binary(),
 }
+QUOTED: Final = re.compile(r'"(\w+)"')
 CHUNK: Final = 64
 HOLD: Final = 0.5
 """Seconds after which a statement is ended and another goes on behind its last row."""
@@ -69,9 +71,9 @@ def edges(source: Source, part: Part) -> tuple[int, int]:
     return first, last
 
 
-def batches(source: Source, part: Part, wanted: Wanted, *, after: int = 0, to: int = LAST) -> Iterator[pa.RecordBatch]:
+def batches(source: Source, part: Part, wanted: Wanted, piece: Slice) -> Iterator[pa.RecordBatch]:
     """
-    Yield the rows of a part whose sequence is above *after* and up to *to*, in that order.
+    Yield the rows of a part whose sequence is in *piece*, in that order.
 
     Raises:
         Unreadable: the file broke, or its schema does not have the view.
@@ -81,11 +83,11 @@ def batches(source: Source, part: Part, wanted: Wanted, *, after: int = 0, to: i
         sql = _statement(source, part, wanted)
         if sql is None:
             return
-        pieces = _pieces(source.con, sql, wanted, after, to) if part.keyed else _stream(source.con, sql, wanted)
+        pieces = _pieces(source.con, sql, wanted, piece.after, piece.to) if part.keyed else _stream(source.con, sql, wanted)
         done = 0
         for rows in pieces:
             try:
-                batch = _batch(source, part, wanted, rows, done)
+                batch = _batch(part, wanted, rows, Origin(source.path, source.agent, piece.epoch, done))
             except pa.ArrowException as error:
                 raise Unreadable(source.path, "corrupt", str(error)) from error
             yield batch
@@ -98,7 +100,7 @@ def _statement(source: Source, part: Part, wanted: Wanted) -> str | None:
         if part.name in {"outbox", "inbox"}:
             raise lacking(source, part.view)
         return None  # a table that came with a later version is empty in this file
-    read = [_expression(name, part, there) for name in wanted.columns if name not in OWN]
+    read = [_expression(name, part, there) for name in wanted.columns if name not in GIVEN]
     where = f" AND ({wanted.where}\n)" if wanted.where else ""
     shape = KEYED if part.keyed else UNKEYED
     return shape.format(columns="".join(f", {sql}" for sql in read), view=part.view, where=where)
@@ -106,13 +108,11 @@ def _statement(source: Source, part: Part, wanted: Wanted) -> str | None:
 
 def _expression(name: str, part: Part, there: frozenset[str] | None) -> str:
     sql = part.columns[name]
-    plain = sql.partition(" ")[0].strip('"')
-    missing = there is not None and plain.isidentifier() and plain not in there and plain not in {"NULL", "CASE"}
-    return "NULL" if missing else sql
+    return sql if there is None or there.issuperset(QUOTED.findall(sql)) else "NULL"
 
 
 def _pieces(con: apsw.Connection, sql: str, wanted: Wanted, after: int, to: int) -> Iterator[list[tuple[Any, ...]]]:
-    names = [name for name in wanted.columns if name not in OWN]
+    names = [name for name in wanted.columns if name not in GIVEN]
     heavy = 1 + names.index("frame") if "frame" in names else None
     cursor, began = con.execute(sql, (after, to)), time.monotonic()
     while rows := _take(cursor, wanted.rows, heavy):
@@ -140,16 +140,28 @@ def _stream(con: apsw.Connection, sql: str, wanted: Wanted) -> Iterator[list[tup
         yield rows
 
 
-def _batch(source: Source, part: Part, wanted: Wanted, rows: Sequence[tuple[Any, ...]], done: int) -> pa.RecordBatch:
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where some rows are from: what no view says."""
+
+    path: str
+    agent: str
+    epoch: int
+    done: int
+    """Rows that were read before them."""
+
+
+def _batch(part: Part, wanted: Wanted, rows: Sequence[tuple[Any, ...]], origin: Origin) -> pa.RecordBatch:
     count = len(rows)
     seqs, *values = zip(*rows, strict=True)
-    own = {
-        "_db": lambda: pa.repeat(source.path, count),
-        "_agent": lambda: pa.repeat(source.agent, count),
-        "_seq": lambda: pa.array(seqs if part.keyed else range(done + 1, done + count + 1), pa.int64()),
+    given = {
+        "_db": lambda: pa.repeat(origin.path, count),
+        "_agent": lambda: pa.repeat(origin.agent, count),
+        "_seq": lambda: pa.array(seqs if part.keyed else range(origin.done + 1, origin.done + count + 1), pa.int64()),
+        "_epoch": lambda: pa.repeat(pa.scalar(origin.epoch, pa.int64()), count),
     }
     read = iter(values)
-    arrays = [own[name]() if name in own else _array(name, kind, next(read)) for name, kind in wanted.columns.items()]
+    arrays = [given[name]() if name in given else _array(name, kind, next(read)) for name, kind in wanted.columns.items()]
     if not arrays:
         return pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
     return pa.record_batch(arrays, schema=wanted.schema)

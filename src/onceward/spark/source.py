@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 
 from onceward.spark.options import Options
 from onceward.spark.reader import Reader
+from onceward.spark.stream import StreamReader
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -34,3 +35,7 @@ class Onceward(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads a table at once."""
         return Reader(Options.of(self._given), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return what follows a table."""
+        return StreamReader(Options.of(self._given), schema)

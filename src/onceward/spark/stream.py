@@ -1,0 +1,86 @@
+"""Follows a table of the whole fleet, micro-batch by micro-batch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from onceward.spark import follow, plan
+from onceward.spark.columns import InvalidOption
+from onceward.spark.options import Options
+from onceward.spark.positions import START, Manifests, Offset, Positions
+from onceward.spark.reader import Task, read, wanted_columns
+from onceward.spark.rows import Wanted
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """New rows of one table, by file and sequence; a row is read once for each epoch of its file, in the state that it has then."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        if len(options.chosen.parts) != 1 or options.chosen.parts[0].view not in follow.COUNTED:
+            msg = f"table {options.table} cannot be followed, its rows have no sequence: read it at once, or follow trail"
+            raise InvalidOption(msg)
+        self._options = options
+        self._wanted = Wanted(wanted_columns(options, schema), options.where, options.batch_rows)
+        self._manifests = Manifests(options.manifests)
+        self._follower: follow.Follower | None = None
+        self._frozen = False
+        self._target: dict[str, follow.Head] | None = None
+
+    def initialOffset(self) -> Offset:
+        """Begin with nothing read."""
+        return dict(START)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return the limit that the options name."""
+        most = self._options.max_rows_per_trigger
+        return ReadMaxRows(most) if most else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """From now on there is nothing newer than what the next look finds."""
+        self._frozen, self._target = True, None
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        """Return how far the next micro-batch goes; *start* itself where nothing is new."""
+        known = self._manifests.positions(start)
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        reached = follow.advance(known, self._heads(known), most)
+        return start if reached is known else self._manifests.offset(reached)
+
+    def _heads(self, known: Positions) -> dict[str, follow.Head]:
+        if self._target is not None:
+            return self._target
+        if self._follower is None:
+            self._follower = follow.Follower(self._options)
+        heads = dict(self._follower.heads(known))
+        if self._frozen:
+            self._target = heads
+        return heads
+
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        """Return the tasks of the micro-batch between two offsets; after a restart the same again."""
+        before, after = self._manifests.positions(start), self._manifests.positions(end)
+        target = self._options.task_bytes
+        pieces = list(follow.slices(before, after, target))
+        least = self._options.min_tasks or 2 * (os.cpu_count() or 1)
+        return [Task(slices) for slices in plan.packed(pieces, target, least)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one task."""
+        return read(self._options, self._wanted, partition.value or [])
+
+    def commit(self, end: Offset) -> None:
+        """Forget manifests that no restart will ask for."""
+        self._manifests.prune(end)
+
+    def __getstate__(self) -> dict[str, object]:
+        """Travel to the executors without what only the planner needs."""
+        return {**self.__dict__, "_follower": None, "_target": None}
