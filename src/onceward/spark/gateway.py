@@ -15,7 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import Final
@@ -57,9 +58,13 @@ class SparkDidNotStart(OncewardError):
     """The JVM ended before it answered, or did not answer in time: its own words are on stderr."""
 
 
-def start(memory: str) -> None:
+@contextmanager
+def announced(memory: str) -> Iterator[None]:
     """
-    Start a JVM of *memory* heap for this process, unless one is there or announced already.
+    Start a JVM of *memory* heap, unless this process has one, and tell PySpark of it while the block connects.
+
+    No longer than that: a program that this one starts must not find our JVM
+    in its environment and take it for its own.
 
     Raises:
         NoJava, SparkDidNotStart: see each class.
@@ -67,18 +72,30 @@ def start(memory: str) -> None:
     """
     with _lock:
         if _running or PORT in os.environ:
+            yield
             return
         folder = tempfile.TemporaryDirectory(prefix="onceward-spark-", ignore_cleanup_errors=True)
         try:
-            process = _launch(find(), memory, Path(folder.name))
+            process, told = _launch(find(), memory, Path(folder.name))
         except BaseException:
             folder.cleanup()
             raise
         _running.append((process, folder))
+        os.environ |= told
+        try:
+            yield
+        finally:
+            for name in told:
+                del os.environ[name]
+
+
+def running() -> bool:
+    """Return whether this process has a JVM of ours."""
+    return bool(_running)
 
 
 def stop() -> None:
-    """End the JVM that ``start`` started, after its sessions were stopped; nothing happens where there is none."""
+    """End the JVM that was started, after its sessions were stopped."""
     with _lock:
         for process, folder in _running:
             if process.stdin is not None:
@@ -89,11 +106,10 @@ def stop() -> None:
                 process.kill()
                 process.wait()
             folder.cleanup()
-            os.environ.pop(PORT, None), os.environ.pop(SECRET, None)
         _running.clear()
 
 
-def _launch(java: Java, memory: str, folder: Path) -> subprocess.Popen[bytes]:
+def _launch(java: Java, memory: str, folder: Path) -> tuple[subprocess.Popen[bytes], dict[str, str]]:
     answer = folder / "gateway"
     (folder / "log4j2.properties").write_text(QUIET, encoding="utf-8")
     env = environment(os.environ) | {"_PYSPARK_DRIVER_CONN_INFO_PATH": str(answer)}
@@ -109,8 +125,7 @@ def _launch(java: Java, memory: str, folder: Path) -> subprocess.Popen[bytes]:
         process.kill()
         process.communicate()
         raise
-    os.environ |= {PORT: str(port), SECRET: secret}
-    return process
+    return process, {PORT: str(port), SECRET: secret}
 
 
 def _ignore_interrupt() -> None:

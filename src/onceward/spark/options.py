@@ -112,7 +112,7 @@ def spelt(name: str) -> str:
 
 def _value(name: str, text: str) -> Any:
     kinds: dict[str, Callable[[str], Any]] = {
-        "path": _paths, "columns": _names, "snapshot": _yes, "deep": _yes, "mode": str.upper, "copy": str.lower,
+        "path": _paths, "columns": _names, "snapshot": flag, "deep": flag, "mode": str.upper, "copy": str.lower,
         "task_bytes": int, "min_tasks": int, "batch_rows": int, "busy_timeout": float, "max_rows_per_trigger": int,
     }  # fmt: skip
     try:
@@ -132,7 +132,8 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip().strip("`") for name in text.split(",") if name.strip())
 
 
-def _yes(text: str) -> bool:
+def flag(text: str) -> bool:
+    """Return what a user means by true or false."""
     return YES[text.lower()]
 
 

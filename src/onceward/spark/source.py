@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter
 
+from onceward.spark.columns import InvalidOption
 from onceward.spark.options import Options
 from onceward.spark.reader import Reader
 from onceward.spark.stream import StreamReader
+from onceward.spark.writer import Sending, StreamWriter, Writer
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -39,3 +41,19 @@ class Onceward(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return what follows a table."""
         return StreamReader(Options.of(self._given), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's signature
+        """Return what sends the rows of a frame."""
+        _refuse(overwrite=overwrite)
+        return Writer(Sending.of(self._given), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001 - as above
+        """Return what sends the rows of a stream."""
+        _refuse(overwrite=overwrite)
+        return StreamWriter(Sending.of(self._given), schema)
+
+
+def _refuse(*, overwrite: bool) -> None:
+    if overwrite:
+        msg = "what was sent cannot be overwritten: write with mode append"
+        raise InvalidOption(msg)

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Sequence
 from typing import Any, Final
 
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 from onceward.spark import gateway
@@ -45,12 +46,14 @@ def session(**conf: Any) -> SparkSession:
     """
     given = {_setting(name): _text(value) for name, value in conf.items()}
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    if SparkSession.getActiveSession() is None:
-        gateway.start(given.get("spark.driver.memory", MEMORY))
     builder = SparkSession.builder
-    for name, value in (DEFAULTS | given).items():
+    for name, value in (given if SparkSession.getActiveSession() is not None else DEFAULTS | given).items():
         builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    if SparkContext._gateway is not None:  # noqa: SLF001 - PySpark has a JVM already, its own or ours
+        spark = builder.getOrCreate()
+    else:
+        with gateway.announced(given.get("spark.driver.memory", MEMORY)):
+            spark = builder.getOrCreate()
     register(spark)
     return spark
 
@@ -63,10 +66,14 @@ def register(spark: SparkSession) -> None:
 
 
 def stop() -> None:
-    """End the session and the JVM that it ran in."""
+    """End the session and the JVM that it ran in; a session may be started again afterwards."""
     active = SparkSession.getActiveSession()
     if active is not None:
         active.stop()
+    connected = SparkContext._gateway  # noqa: SLF001 - PySpark never lets go of a gateway by itself
+    if connected is not None and gateway.running():
+        connected.shutdown()
+        SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - as above
     gateway.stop()
 
 

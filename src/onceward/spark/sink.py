@@ -1,0 +1,221 @@
+"""Rows of one batch become outbox messages, once: one transaction for each file, with a receipt of its own in the file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Final
+
+from onceward import Postbox, Transaction
+from onceward.errors import OncewardError
+from onceward.migrate import migrations
+from onceward.names import DEFAULT_SESSION
+from onceward.settings import DAY
+from onceward.spark.columns import InvalidOption
+from onceward.spark.files import find
+from onceward.spark.opening import Unreadable, opened
+
+RECEIPTS: Final = """
+CREATE TABLE IF NOT EXISTS spark_batches (
+    query        TEXT    NOT NULL,
+    batch        INTEGER NOT NULL,
+    digest       TEXT    NOT NULL,
+    messages     INTEGER NOT NULL,
+    committed_at INTEGER NOT NULL,
+    PRIMARY KEY (query, batch)
+) STRICT, WITHOUT ROWID
+"""
+KNOWN: Final = "SELECT digest FROM spark_batches WHERE query = ? AND batch = ?"
+NEWEST: Final = "SELECT coalesce(max(batch), -1) FROM spark_batches WHERE query = ?"
+RECORD: Final = """
+INSERT INTO spark_batches (query, batch, digest, messages, committed_at)
+VALUES (:query, :batch, :digest, :messages, CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER))
+"""
+FORGET: Final = """
+DELETE FROM spark_batches
+ WHERE (query = :query AND batch < :batch - :kept)
+    OR committed_at < CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) - :for_ms
+"""
+KEPT: Final = 100
+"""Batches of a query that a file remembers; a stream repeats only its last."""
+KEPT_FOR: Final = 90 * DAY
+"""Seconds for which a file remembers queries that have ended."""
+OPTIONS: Final = ("type", "topic", "key", "priority", "ttl", "delay", "ordering_key", "correlation_id", "causation_id", "reply_to")
+"""Columns that are options of ``send``."""
+COLUMNS: Final = ("agent", "_db", "recipient", "body", "session", *OPTIONS)
+
+
+class OtherRows(OncewardError):
+    """The batch was committed before with other rows: make the query deterministic, or start it under a new checkpoint."""
+
+
+class BatchTooOld(OncewardError):
+    """A file has newer batches of this query: its checkpoint was set back; begin under a new one, or a new query name."""
+
+
+class NoSuchAgent(OncewardError):
+    """A row names an agent whose file is not there, or lies there twice: correct the row, or the option path, or give _db."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One batch of one query, and how it is to be sent."""
+
+    query: str
+    number: int
+    paths: tuple[str, ...] = ()
+    """Where agents' files are looked for by name."""
+    hold_unknown: bool = False
+    busy_timeout: float = 30.0
+
+
+Row = Mapping[str, Any]
+
+
+def check_columns(names: Iterable[str]) -> None:
+    """Raise InvalidOption unless rows with these columns can be sent."""
+    given = set(names)
+    if unknown := sorted(given - set(COLUMNS)):
+        msg = f"column {unknown[0]!r} means nothing here: a message is made of {', '.join(COLUMNS)}"
+        raise InvalidOption(msg)
+    if not {"recipient", "body"} <= given or not given & {"agent", "_db"}:
+        msg = "a message needs the columns recipient and body, and agent or _db for who sends it"
+        raise InvalidOption(msg)
+
+
+def deliver(rows: Sequence[Row], batch: Batch) -> dict[str, int]:
+    """
+    Send the rows of a batch, and return how many messages each file was given; a file that had them already is not in it.
+
+    May be called again after a crash at any point: files whose transaction was
+    committed recognise the batch, the others get it.
+
+    Raises:
+        NoSuchAgent: nothing was sent.
+        OtherRows, BatchTooOld, Unreadable: of a file; the ones before it are committed, and the batch can be given again.
+        SendError, StoreError: as ``Postbox.send`` raises them, likewise.
+
+    """
+    files = _files(rows, batch.paths)
+    by_file: dict[str, list[Row]] = {}
+    for row in rows:
+        by_file.setdefault(files[_sender(row)], []).append(row)
+    sent = {}
+    for path, mine in sorted(by_file.items()):
+        _refuse_other_schema(path, batch.busy_timeout)
+        if _send(path, mine, batch):
+            sent[path] = len(mine)
+    return sent
+
+
+def _send(path: str, rows: Sequence[Row], batch: Batch) -> bool:
+    marks = [_mark(row) for row in rows]
+    digest = hashlib.blake2b("".join(sorted(marks)).encode(), digest_size=16).hexdigest()
+    with Postbox(path, run=False, hold_unknown=batch.hold_unknown, busy_timeout=batch.busy_timeout) as box, box.begin() as tx:
+        tx.execute(RECEIPTS)
+        if _seen(tx, path, batch, digest):
+            return False
+        named = zip(rows, _ids(marks, box.agent, batch), strict=True)
+        for session, group in groupby(named, key=lambda pair: pair[0].get("session") or DEFAULT_SESSION):
+            with box.session(session).begin() as inner:
+                for row, message_id in group:
+                    inner.send(str(row["recipient"]), _body(row["body"]), message_id=message_id, **_options(row))
+        given = {"query": batch.query, "batch": batch.number, "digest": digest, "messages": len(rows)}
+        tx.execute(RECORD, given)
+        tx.execute(FORGET, {"query": batch.query, "batch": batch.number, "kept": KEPT, "for_ms": round(KEPT_FOR * 1000)})
+    return True
+
+
+def _seen(tx: Transaction, path: str, batch: Batch, digest: str) -> bool:
+    known = tx.execute(KNOWN, (batch.query, batch.number))
+    if known and known[0][0] != digest:
+        msg = f"{path}: batch {batch.number} of {batch.query} was sent before with other rows; its rows must be the same each time"
+        raise OtherRows(msg)
+    [(newest,)] = tx.execute(NEWEST, (batch.query,))
+    if not known and newest > batch.number:
+        msg = f"{path}: batch {batch.number} of {batch.query} is asked for, but {newest} was sent already"
+        raise BatchTooOld(msg)
+    return bool(known)
+
+
+def _ids(marks: Iterable[str], agent: str, batch: Batch) -> Iterator[str]:
+    """Yield ids that depend on the rows alone: whatever the order, the partitions, and how often."""
+    ordinal: Counter[str] = Counter()
+    for mark in marks:
+        ordinal[mark] += 1
+        text = json.dumps([batch.query, batch.number, agent, mark, ordinal[mark]])
+        yield f"spark.{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
+
+
+def _mark(row: Row) -> str:
+    text = json.dumps({name: row[name] for name in sorted(row)}, default=_spelt, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _spelt(value: object) -> str:
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def _body(value: Any) -> Any:
+    """Return what is sent: text is JSON, bytes are bytes, structs and lists are themselves."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError as error:
+        msg = f"body {value!r:.60} is no JSON: make it so by to_json, or cast it to BINARY"
+        raise InvalidOption(msg) from error
+
+
+def _options(row: Row) -> Any:
+    return {name: row[name] for name in OPTIONS if row.get(name) is not None}
+
+
+def _sender(row: Row) -> tuple[str, str]:
+    return str(row.get("_db") or ""), str(row.get("agent") or "")
+
+
+def _files(rows: Iterable[Row], paths: tuple[str, ...]) -> dict[tuple[str, str], str]:
+    wanted = {_sender(row) for row in rows}
+    known = _by_agent({agent for path, agent in wanted if not path}, paths)
+    return {(path, agent): path or known[agent] for path, agent in wanted}
+
+
+def _by_agent(agents: set[str], paths: tuple[str, ...]) -> dict[str, str]:
+    """Return the file of each agent: first those that bear its name, then all."""
+    found = [one.path for one in find(paths)] if agents else []
+    named = _owners([path for path in found if Path(path).stem in agents])
+    if agents - named.keys():
+        named = _owners(found)
+    for agent in sorted(agents):
+        if len(named.get(agent, ())) != 1:
+            there = ", ".join(named.get(agent, ())) or f"none of {len(found)} files in {', '.join(paths) or 'no path'}"
+            msg = f"agent {agent!r}: its file is {there}; there must be one"
+            raise NoSuchAgent(msg)
+    return {agent: named[agent][0] for agent in agents}
+
+
+def _owners(paths: Iterable[str]) -> dict[str, list[str]]:
+    owners: dict[str, list[str]] = {}
+    for path in paths:
+        with ExitStack() as stack:
+            try:
+                source = stack.enter_context(opened(path))
+            except Unreadable:
+                continue  # nobody's, as long as it cannot be read
+            owners.setdefault(source.agent, []).append(path)
+    return owners
+
+
+def _refuse_other_schema(path: str, busy_timeout: float) -> None:
+    """Refuse what opening would take through migrations, under an agent that does not expect it."""
+    newest = migrations()[-1].version
+    with opened(path, copy="never", busy_timeout=busy_timeout) as source:
+        if source.version != newest:
+            raise Unreadable(path, "older" if source.version < newest else "newer", f"its schema is {source.version}, ours {newest}")

@@ -1,0 +1,142 @@
+"""Hands the rows of a batch to the sink: tasks only collect them, the driver commits them file by file."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from onceward.spark import sink
+from onceward.spark.columns import InvalidOption
+from onceward.spark.options import flag
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+QUERY: str = "sql.streaming.queryId"
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Collected(WriterCommitMessage):
+    """The rows of one partition on their way to the driver."""
+
+    query: str
+    partition: int
+    rows: bytes
+
+
+@dataclass(frozen=True)
+class Sending:
+    """How rows are sent, from the options of the format."""
+
+    paths: tuple[str, ...] = ()
+    query: str = ""
+    number: int = 0
+    hold_unknown: bool = False
+    busy_timeout: float = 30.0
+    run: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """Names this run, where no query is named."""
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> Sending:
+        """
+        Return *given*, checked.
+
+        Raises:
+            InvalidOption: see its message.
+
+        """
+        known = {name.lower(): value for name, value in given.items()}
+        names = {"path": "paths", "query": "query", "batch": "number", "holdunknown": "hold_unknown", "busytimeout": "busy_timeout"}
+        if unknown := sorted(known.keys() - names.keys() - {"checkpointlocation"}):
+            msg = f"there is no option {unknown[0]!r} of writing: there are path, query, batch, holdUnknown, busyTimeout"
+            raise InvalidOption(msg)
+        kinds: dict[str, Any] = {"path": lambda text: (text,), "batch": int, "holdunknown": flag, "busytimeout": float}
+        try:
+            return cls(**{names[name]: kinds.get(name, str)(value) for name, value in known.items() if name in names})
+        except (ValueError, KeyError) as error:
+            msg = f"an option of writing cannot be so: {error}"
+            raise InvalidOption(msg) from error
+
+    def collect(self, batches: Iterator[pa.RecordBatch]) -> Collected:
+        """Return the rows of one task; nothing is written yet, so a task that dies is simply run again."""
+        context = TaskContext.get()
+        query = (context.getLocalProperty(QUERY) if context is not None else None) or self.run
+        return Collected(self.query or query, context.partitionId() if context is not None else 0, packed(batches))
+
+    def commit(self, messages: Iterable[WriterCommitMessage | None], number: int) -> None:
+        """Send the rows of all tasks, in the order of partitions and of rows in them."""
+        collected = sorted((one for one in messages if isinstance(one, Collected) and one.rows), key=lambda one: one.partition)
+        if not collected:
+            return
+        rows = [row for one in collected for row in unpacked(one.rows)]
+        batch = sink.Batch(collected[0].query, number, self.paths, self.hold_unknown, self.busy_timeout)
+        sent = sink.deliver(rows, batch)
+        log.info("batch %d of %s: %d messages in %d files", number, batch.query, sum(sent.values()), len(sent))
+
+
+class Writer(DataSourceArrowWriter):
+    """Sends the rows of a frame."""
+
+    def __init__(self, sending: Sending, schema: StructType) -> None:
+        sink.check_columns(schema.fieldNames())
+        self._sending = sending
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Collect one task's rows."""
+        return self._sending.collect(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Send all rows; once the query and batch that the options name were sent, they are not sent again."""
+        self._sending.commit(messages, self._sending.number)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Do nothing: what a file has committed it recognises, and nothing else was written."""
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Sends the rows of each micro-batch."""
+
+    def __init__(self, sending: Sending, schema: StructType) -> None:
+        sink.check_columns(schema.fieldNames())
+        self._sending = sending
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Collect one task's rows."""
+        return self._sending.collect(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Send the micro-batch; after a crash anywhere in here Spark gives it again, and it is recognised file by file."""
+        self._sending.commit(messages, batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - as above
+        """Do nothing: what a file has committed it recognises, and nothing else was written."""
+
+
+def packed(batches: Iterator[pa.RecordBatch]) -> bytes:
+    """Return record batches as compressed bytes; none where there are no rows."""
+    out = pa.BufferOutputStream()
+    writer = None
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        if writer is None:
+            writer = pa.ipc.new_stream(out, batch.schema, options=pa.ipc.IpcWriteOptions(compression="zstd"))
+        writer.write_batch(batch)
+    if writer is None:
+        return b""
+    writer.close()
+    return bytes(out.getvalue())
+
+
+def unpacked(rows: bytes) -> Iterator[dict[str, Any]]:
+    """Yield the rows of packed batches."""
+    for batch in pa.ipc.open_stream(rows):
+        yield from batch.to_pylist()

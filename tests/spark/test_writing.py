@@ -1,0 +1,120 @@
+"""Frames and streams that are sent, in the hands of Spark, whose driver may be killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import apsw
+import pytest
+
+from onceward import Postbox
+from onceward.spark.opening import opened
+
+pytest.importorskip("pyspark", reason="pip install 'onceward[spark]' brings it")
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+RELAY = str(Path(__file__).with_name("relay.py"))
+PATIENCE = 180.0
+
+
+def agents(folder: Path, *names: str) -> Path:
+    """Make agents' files in a folder."""
+    folder.mkdir(exist_ok=True)
+    for name in names:
+        Postbox(folder / f"{name}.db", agent=name, run=False).close()
+    return folder
+
+
+def bodies(path: Path) -> list[Any]:
+    """Return the bodies of an agent's outbox, sorted."""
+    with opened(str(path)) as source:
+        return sorted(json.loads(str(body)) for (body,) in source.con.execute("SELECT frame -> '$.data' FROM outbox_view"))
+
+
+def numbers(spark: SparkSession, count: int) -> DataFrame:
+    """Return messages of alice and carol in turns, spread over four tasks."""
+    agent = "IF(id % 2 = 0, 'alice', 'carol') AS agent"
+    return (
+        spark.range(count).repartition(4).selectExpr(agent, "'bob' AS recipient", "CAST(id AS STRING) AS body", "struct(id) AS s").drop("s")
+    )
+
+
+def test_a_frame_is_sent_once_however_often_it_is_written(spark: SparkSession, tmp_path: Path) -> None:
+    """Rows of one agent come from several tasks; a named query is recognised by every file, an unnamed one is new each time."""
+    agents(tmp_path, "alice", "carol")
+    writer = numbers(spark, 20).write.format("onceward").mode("append").options(holdUnknown=True)
+
+    for _ in range(2):
+        writer.option("query", "nightly").option("batch", 20261121).save(str(tmp_path))
+    assert (list(range(0, 20, 2)), list(range(1, 20, 2))) == tuple(bodies(tmp_path / f"{name}.db") for name in ("alice", "carol"))
+    with pytest.raises(Exception, match="sent before with other rows"):
+        numbers(spark, 18).write.format("onceward").mode("append").options(holdUnknown=True, query="nightly", batch=20261121).save(
+            str(tmp_path)
+        )
+
+    numbers(spark, 2).write.format("onceward").mode("append").options(holdUnknown=True).save(str(tmp_path))
+    assert 11 == len(bodies(tmp_path / "alice.db"))
+
+
+@pytest.mark.parametrize(
+    ("mode", "options", "expression", "said"),
+    [
+        ("overwrite", {}, "body", "cannot be overwritten"),
+        ("append", {"hold": "true"}, "body", "no option 'hold' of writing"),
+        ("append", {}, "body AS text", "column 'text' means nothing"),
+    ],
+)
+def test_what_cannot_be_sent_is_said_at_once(
+    spark: SparkSession, tmp_path: Path, *, mode: str, options: dict[str, str], expression: str, said: str
+) -> None:
+    """Wrong modes, options and columns are refused before a task runs."""
+    frame = numbers(spark, 2).selectExpr("agent", "recipient", expression)
+
+    with pytest.raises(Exception, match=said):
+        frame.write.format("onceward").mode(mode).options(**options).save(str(tmp_path))
+
+
+def test_a_killed_driver_loses_nothing_and_sends_nothing_twice(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """
+    The whole program is killed between the commits of two files; started again, it completes the batch.
+
+    The second file is held by us, so that the kill meets the very moment. A worker of the killed program may live on and
+    wait for that file: then two send the same batch at the same time.
+    """
+    source, target = agents(tmp_path / "source", "dave"), agents(tmp_path / "target", "alice", "carol")
+    state = str(tmp_path_factory.mktemp("state"))
+    with Postbox(source / "dave.db", run=False, hold_unknown=True) as dave:
+        dave.session().send_many([("bob", number) for number in range(10)], type="note")
+    command = [sys.executable, RELAY, f"{source}/*.db", str(target), state]
+
+    held = apsw.Connection(str(target / "carol.db"))
+    held.execute("BEGIN IMMEDIATE")
+    program = subprocess.Popen(command, start_new_session=True)
+    assert soon(lambda: len(bodies(target / "alice.db")) == 10 or program.poll() is not None)
+    os.killpg(program.pid, signal.SIGKILL)
+    program.wait()
+    assert [] == bodies(target / "carol.db")
+    held.execute("ROLLBACK")
+    held.close()
+    subprocess.run(command, check=True, timeout=PATIENCE)
+
+    assert (list(range(10)), list(range(10))) == (bodies(target / "alice.db"), bodies(target / "carol.db"))
+
+
+def soon(true: Callable[[], bool]) -> bool:
+    """Wait for what another process does."""
+    deadline = time.monotonic() + PATIENCE
+    while not true():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True
