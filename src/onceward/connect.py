@@ -6,6 +6,7 @@ import random
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
@@ -66,6 +67,7 @@ def connect(
 
     """
     flags = apsw.SQLITE_OPEN_READONLY if readonly else apsw.SQLITE_OPEN_READWRITE
+    con = None
     try:
         con = apsw.Connection(f"file:{quote(str(path))}", flags | apsw.SQLITE_OPEN_URI, vfs=vfs)
         con.set_busy_handler(patience)
@@ -76,9 +78,25 @@ def connect(
             con.execute(pragma)
         if not readonly and con.readonly("main"):
             _refuse_readonly(path)
-    except apsw.Error as error:
+    except (apsw.Error, OncewardError) as error:
+        leave(con)
         raise mapped(error, path) from error
     return con
+
+
+def leave(con: apsw.Connection | None) -> None:
+    """Close a connection; a disk that fails meanwhile takes nothing away, what was committed lies in the WAL."""
+    if con is not None:
+        with suppress(apsw.Error):
+            con.close(force=True)
+
+
+def drop(con: apsw.Connection | None) -> None:
+    """Close a connection without moving anything of the WAL: the file may not be what it was."""
+    if con is not None:
+        with suppress(apsw.Error):
+            con.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        leave(con)
 
 
 def _refuse_readonly(path: Path) -> None:

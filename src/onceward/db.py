@@ -15,7 +15,7 @@ import apsw
 
 from onceward import guard, identity, migrate, registry
 from onceward.clock import Clock, FileTime, Millis, SystemClock
-from onceward.connect import Patience, check_version, connect, harden, lies_at, mapped
+from onceward.connect import Patience, check_version, connect, drop, harden, leave, lies_at, mapped
 from onceward.errors import ForkedProcess, StoreClosed, StoreCorrupt, StoreFault, StoreUnusable
 from onceward.names import agent_name
 from onceward.parcel import Durability
@@ -144,7 +144,7 @@ class Database:
         try:
             self._look_first(con)
         except BaseException:
-            con.close()
+            leave(con)
             raise
         return con
 
@@ -156,7 +156,8 @@ class Database:
             migrate.pending(tx)
             identity.look(tx, self._wanted)
         finally:
-            con.execute("ROLLBACK")
+            if con.in_transaction:  # an error may have ended it already
+                con.execute("ROLLBACK")
 
     def _harden(self, con: apsw.Connection) -> None:
         if con.pragma("page_count") == 0:
@@ -222,10 +223,7 @@ class Database:
     def _drop(self) -> None:
         with self._reading:
             for con in (self._con, self._reader):
-                if con is not None:
-                    with suppress(apsw.Error):
-                        con.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-                        con.close(force=True)
+                drop(con)
             self._con = self._reader = None
 
     # -- what the rest of the house uses ------------------------------------------------------
@@ -253,7 +251,10 @@ class Database:
         """Run a reading statement on a snapshot of its own; inside the thread's transaction, on that."""
         if self._writer.held:
             with self._writer.transaction() as tx:
-                return tx.rows(sql, bindings)
+                try:
+                    return tx.rows(sql, bindings)
+                except Exception as error:
+                    raise mapped(error, self.path) from error
         self._writer.turnstile.check()
         with self._reading:
             self._read_patience.deadline = time.monotonic() + self._settings.busy_timeout
@@ -286,6 +287,8 @@ class Database:
                 return self._reader.wal_checkpoint(None, mode)
             except (apsw.BusyError, apsw.LockedError):
                 return -1, -1
+            except apsw.Error as error:
+                raise mapped(error, self.path) from error
 
     def wal_bytes(self) -> int:
         """Return the size of the WAL."""
@@ -308,8 +311,7 @@ class Database:
             self.bell.close()
             with self._reading:
                 for con in (self._reader, self._con):
-                    if con is not None:
-                        con.close(force=True)
+                    leave(con)
                 self._con = self._reader = None
 
     def connections(self) -> tuple[apsw.Connection | None, ...]:

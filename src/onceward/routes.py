@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from onceward import peers
+from onceward import guard, peers, registry
 from onceward.db import Database
 from onceward.errors import Unreachable
 from onceward.receiver import Receiver
@@ -73,7 +73,9 @@ class Routes:
 
     def _open_file(self, path: Path, agent: str) -> Opened:
         wanted = Settings(busy_timeout=min(self._settings.busy_timeout, self._settings.deliver_timeout))
-        db = Database.open(path, agent=agent, settings=wanted, vfs=self._vfs, create=False)
+        # Whoever has the file open brought a clock; a file that is opened by and for us lives in our time.
+        ours = None if (guard.file_key(path), self._vfs or "") in registry.files else self._db.clock
+        db = Database.open(path, agent=agent, settings=wanted, clock=ours, vfs=self._vfs, create=False)
         own = Receiver(db, settings=self._settings)
         return (lambda parcel: doors.get(id(db), own).accept(parcel)), db.close
 

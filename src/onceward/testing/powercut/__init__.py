@@ -1,0 +1,12 @@
+"""
+Power cuts, explored: a program is recorded once, and the disk is rebuilt as a cut after any operation may have left it.
+
+``explore(town, states=…)`` returns a ``Verdict``. A program of one's own is
+whatever has the two methods of ``scene.Program``.
+"""
+
+from onceward.testing.powercut.explorer import Verdict, explore
+from onceward.testing.powercut.scene import Program, Scene
+from onceward.testing.powercut.town import Town
+
+__all__ = ["Program", "Scene", "Town", "Verdict", "explore"]

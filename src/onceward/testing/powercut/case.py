@@ -1,0 +1,64 @@
+"""Cases: which life is cut where, how, and what may follow; each has a name by which it can be had again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Final, Self
+
+from onceward.testing.powercut.disk import Op
+from onceward.testing.powercut.persistence import DRAWS, MODELS
+
+KILL: Final = "kill"
+BLOCK: Final = 64
+"""Neighbouring operations that one process looks at: identical images lie close together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The end of a life: after how many operations, and by which model; ``kill`` spares the disk."""
+
+    position: int
+    model: str
+    draw: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.position}/{self.model}/{self.draw}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read what ``str`` wrote."""
+        position, model, draw = text.strip().split("/")
+        if model != KILL and model not in MODELS:
+            msg = f"no model is called {model!r}: there are {', '.join(MODELS)} and {KILL}"
+            raise ValueError(msg)
+        return cls(int(position), model, int(draw))
+
+    def rng(self, seed: int) -> Random:
+        """Return the chance that belongs to this cut, whoever looks at it and when."""
+        return Random(f"{seed}:{self}")  # noqa: S311 - the same image in every run
+
+
+def shuffled(length: int, rng: Random, *, part: int, parts: int) -> list[Cut]:
+    """Return every cut of a life of so many operations, in random order, that falls to one of several processes."""
+    mine = [at for at in range(1, length + 1) if at // BLOCK % parts == part]
+    found = [Cut(at, model, draw) for at in mine for model, draw in DRAWS]
+    rng.shuffle(found)
+    return found
+
+
+def endings(log: Sequence[Op], rng: Random) -> Iterator[Cut]:
+    """Yield ends of a first life without end: kills as often as cuts, and half of the kills right before a sync."""
+    unsynced = [position for position, op in enumerate(log) if op.kind == "sync"]
+    while True:
+        model, draw = rng.choice(DRAWS)
+        cut = Cut(rng.randint(1, len(log)), model, draw)
+        yield rng.choice((cut, cut, Cut(cut.position, KILL), Cut(rng.choice(unsynced), KILL)))
+
+
+def seconds(log: Sequence[Op], rng: Random) -> Iterator[Cut]:
+    """Yield cuts of a life that recovers without end, more of them while what it found may not be durable yet."""
+    while True:
+        model, draw = rng.choice(DRAWS)
+        yield Cut(rng.randint(1, rng.choice((len(log), len(log) // 4 + 1))), model, draw)

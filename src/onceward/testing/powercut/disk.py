@@ -1,0 +1,137 @@
+"""What a disk holds while a program writes: for each file what a power cut leaves for sure, and what is still under way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+Kind = Literal["write", "truncate", "sync", "link", "unlink", "sync-folder"]
+Image = dict[str, bytes]
+"""A disk's files by name, as a machine finds them that starts again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One thing that SQLite asked of the disk."""
+
+    kind: Kind
+    inode: int = 0
+    name: str = ""
+    at: int = 0
+    data: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A write or truncation that no sync has made durable yet, with its place in the order of all."""
+
+    number: int
+    op: Op
+
+
+@dataclass(slots=True)
+class Inode:
+    """One file, whatever its name."""
+
+    durable: bytes = b""
+    pending: list[Pending] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Folder:
+    """The names of one agent's files: those that are durable, and changes to them, kept in order by the file system's journal."""
+
+    durable: dict[str, int] = field(default_factory=dict)
+    pending: list[tuple[str, int | None]] = field(default_factory=list)
+
+    def names(self, changes: int) -> dict[str, int]:
+        """Return the names as they stand when the first *changes* of the pending ones survived."""
+        found = dict(self.durable)
+        for name, inode in self.pending[:changes]:
+            if inode is None:
+                found.pop(name, None)
+            else:
+                found[name] = inode
+        return found
+
+
+class Disk:
+    """
+    The disk of all agents of a program, fed one operation after the other.
+
+    Each agent is given a folder of its own, whoever lies beside it: a sync of
+    one agent's folder must not be what saves the other.
+    """
+
+    def __init__(self) -> None:
+        self.inodes: dict[int, Inode] = {}
+        self.folders: dict[str, Folder] = {}
+        self.count = 0
+
+    @classmethod
+    def of(cls, image: Image) -> Disk:
+        """Return a disk on which all of *image* is durable."""
+        made = cls()
+        for number, (name, data) in enumerate(sorted(image.items()), 1):
+            made.inodes[number] = Inode(data)
+            made.folder(name).durable[name] = number
+        return made
+
+    def folder(self, name: str) -> Folder:
+        """Return the folder in which a file of that name lies."""
+        return self.folders.setdefault(name.partition(".")[0], Folder())
+
+    def apply(self, op: Op) -> None:
+        """Take the next operation."""
+        self.count += 1
+        match op.kind:
+            case "write" | "truncate":
+                self.inodes[op.inode].pending.append(Pending(self.count, op))
+            case "sync":
+                inode = self.inodes[op.inode]
+                inode.durable, inode.pending = replay(inode.durable, (each.op for each in inode.pending)), []
+            case "link":
+                self.inodes.setdefault(op.inode, Inode())
+                self.folder(op.name).pending.append((op.name, op.inode))
+            case "unlink":
+                self.folder(op.name).pending.append((op.name, None))
+            case "sync-folder":
+                folder = self.folder(op.name)
+                folder.durable, folder.pending = folder.names(len(folder.pending)), []
+
+    def clone(self) -> Disk:
+        """Return a disk in the same state that goes its own way from here."""
+        twin = Disk()
+        twin.count = self.count
+        twin.inodes = {number: Inode(each.durable, list(each.pending)) for number, each in self.inodes.items()}
+        twin.folders = {name: Folder(dict(each.durable), list(each.pending)) for name, each in self.folders.items()}
+        return twin
+
+    def cached(self) -> Image:
+        """Return the files as a running machine shows them: what a killed program leaves to the next one."""
+        return {
+            name: replay(inode.durable, (each.op for each in inode.pending))
+            for name, number in self.present().items()
+            for inode in (self.inodes[number],)
+        }
+
+    def present(self) -> dict[str, int]:
+        """Return the inode of each name as a running machine shows them."""
+        return {name: number for folder in self.folders.values() for name, number in folder.names(len(folder.pending)).items()}
+
+
+def replay(data: bytes, ops: Iterable[Op]) -> bytes:
+    """Return *data* after *ops*, the very same where there are none; a write beyond its end leaves zeros in between."""
+    todo = list(ops)
+    if not todo:
+        return data
+    found = bytearray(data)
+    for op in todo:
+        if op.kind == "truncate":
+            del found[op.at :]
+            found.extend(bytes(op.at - len(found)))
+        else:
+            found.extend(bytes(max(0, op.at - len(found))))
+            found[op.at : op.at + len(op.data)] = op.data
+    return bytes(found)

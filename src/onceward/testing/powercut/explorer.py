@@ -1,0 +1,83 @@
+"""The explorer: one recorded life, thousands of ends."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Final
+
+from onceward.testing.powercut.part import Found, Task, run
+from onceward.testing.powercut.scene import Program
+
+PATIENCE: Final = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What an exploration found."""
+
+    harness: str
+    count: int
+    """Distinct states of the disk that a program was started on."""
+    violations: tuple[str, ...]
+    """One line for each state in which a promise was broken: its name, then what was broken."""
+    seconds: float
+    seed: int
+    operations: int = 0
+    """Length of the recorded life."""
+    in_full: int = 0
+    """States that were judged to the end; the others had come back as one of these."""
+    kinds: Counter[str] = field(default_factory=Counter)
+    """How often each kind of violation was found."""
+
+    def __str__(self) -> str:
+        said = f"{self.harness}: seed {self.seed}, {self.operations} operations, {self.count} states ({self.in_full} in full)"
+        return f"{said}, {len(self.violations)} violations {dict(self.kinds) or ''} in {self.seconds:.1f} s"
+
+
+def explore(
+    program: Program,
+    *,
+    states: int = 1000,
+    depth: int = 1,
+    seconds: float = PATIENCE,
+    enough: int | None = None,
+    only: str = "",
+    keep: Path | None = None,
+    workers: int | None = None,
+) -> Verdict:
+    """
+    Cut the power in *states* distinct ways, start again each time, and return what broke.
+
+    At *depth* 2 the first life is cut or killed, a second one is recorded while
+    it recovers and goes on, and is cut too. Ends early after *seconds*, or
+    after *enough* violations. *only* names one state of an earlier run.
+    Images of states with violations are copied to *keep*.
+    """
+    count = 1 if only else workers or min(8, os.cpu_count() or 1)
+    begun = time.monotonic()
+    task = Task(
+        program, depth=depth, states=-(-states // count), seconds=seconds, enough=enough, only=only, keep=str(keep or ""), parts=count
+    )
+    with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
+        parts = list(pool.map(run, [replace(task, part=part) for part in range(count)]))
+    return _merged(program, depth, parts, time.monotonic() - begun)
+
+
+def _merged(program: Program, depth: int, parts: list[Found], seconds: float) -> Verdict:
+    violations = [each for part in parts for each in part.violations]
+    return Verdict(
+        harness="power cuts" if depth == 1 else "power cuts, two deep",
+        count=len(set[bytes]().union(*(part.images for part in parts))),
+        violations=tuple(str(each) for each in violations),
+        seconds=seconds,
+        seed=program.seed,
+        operations=max(part.operations for part in parts),
+        in_full=sum(part.in_full for part in parts),
+        kinds=Counter(kind for each in violations for kind in each.kinds),
+    )

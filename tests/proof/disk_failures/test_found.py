@@ -1,0 +1,108 @@
+"""What the sweep found once: each of these was a bug of ours."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import apsw
+import pytest
+
+from onceward import Postbox
+from onceward.errors import OncewardError, StoreFault
+from onceward.testing import ManualClock
+from onceward.testing.iofaults.failing import FailingDisk, Fault
+from onceward.testing.powercut.disk import Disk
+
+
+@pytest.fixture
+def fault() -> Fault:
+    """Return a disk's trouble, none as yet: set its kind and number."""
+    return Fault()
+
+
+@pytest.fixture
+def disk(fault: Fault) -> Iterator[str]:
+    """Return the name of a file system that suffers from it."""
+    vfs = FailingDisk(Disk(), 1, fault)
+    yield vfs.name
+    fault.kind = ""
+    vfs.unregister()
+
+
+def next_one(fault: Fault, kind: str, *, sticky: bool = False) -> None:
+    """Let the next operation of that kind fail."""
+    fault.kind, fault.number, fault.sticky, fault.fired = kind, fault.seen[kind] + 1, sticky, False
+
+
+@pytest.mark.parametrize("kind", ["read", "write", "sync"])
+def test_a_checkpoint_that_fails_is_ours_to_tell(tmp_path: Path, fault: Fault, disk: str, kind: str) -> None:
+    """The janitor waits for errors of ours; a stranger's would end its thread for good."""
+    with Postbox(tmp_path / "a.db", agent="a", run=False, vfs=disk) as box:
+        box.send("a", 1)
+        next_one(fault, kind, sticky=True)
+
+        with pytest.raises(OncewardError):
+            box.tidy()
+        fault.kind = ""
+        box.tidy()
+
+
+@pytest.mark.parametrize("kind", ["read", "write", "sync", "truncate"])
+def test_closing_on_a_disk_that_fails(tmp_path: Path, fault: Fault, disk: str, kind: str) -> None:
+    """Closing raises nothing and closes everything; what was committed is there afterwards."""
+    box = Postbox(tmp_path / "a.db", agent="a", run=False, vfs=disk)
+    mail = box.send("a", 1)
+    next_one(fault, kind, sticky=True)
+    box.close()
+    fault.kind = ""
+
+    assert [] == [con for con in apsw.connections() if (con.filename or "").startswith(str(tmp_path))]
+    with Postbox(tmp_path / "a.db", agent="a", run=False) as again:
+        assert ("pending", []) == (again.resolve(mail), again.check())
+
+
+def test_opening_through_any_read_error(tmp_path: Path, fault: Fault, disk: str) -> None:
+    """Whichever read of an opening fails, the error is one of ours, nothing stays open, and the next opening works."""
+    path = tmp_path / "a.db"
+    with Postbox(path, agent="a", run=False) as box:
+        mail = box.send("a", 1)
+    Postbox(path, agent="a", run=False, vfs=disk).close()
+    sound, reads, fired = path.read_bytes(), fault.seen["read"], 0
+
+    for number in range(1, reads + 1):
+        path.write_bytes(sound)
+        path.with_name("a.db-wal").unlink(missing_ok=True)
+        fault.kind, fault.number, fault.fired = "read", number, False
+        fault.seen.clear()
+        with suppress(OncewardError):
+            Postbox(path, agent="a", run=False, vfs=disk).close()
+        assert [] == [con for con in apsw.connections() if con.filename == str(path)]
+        fired += fault.fired
+    fault.kind = ""
+
+    assert fired > 10
+    with Postbox(path, agent="a", run=False) as box:
+        assert "pending" == box.resolve(mail)
+
+
+def test_reading_inside_a_block_on_a_disk_that_fails(tmp_path: Path, fault: Fault, disk: str) -> None:
+    """A read that we make for a send in a block fails in our own words, and the block is undone."""
+    with Postbox(tmp_path / "a.db", agent="a", run=False, vfs=disk) as box:
+        box.db.write(lambda tx: tx.run("CREATE TABLE filler (x)"))
+        box.db.write(lambda tx: tx.run("INSERT INTO filler SELECT randomblob(100000) FROM json_each('[1,2,3]')"))
+        box.db.write(lambda tx: tx.run("PRAGMA shrink_memory"))
+        with pytest.raises(StoreFault), box.begin():
+            box.db.turn._store.handle(0.0).execute("PRAGMA shrink_memory")  # noqa: SLF001
+            next_one(fault, "read")
+            box.db.read("SELECT sum(length(x)) FROM filler")
+
+
+def test_mail_by_file_arrives_in_the_senders_time(tmp_path: Path) -> None:
+    """A file that is opened to deliver into it lives in the sender's time, unless its owner is here with a clock of its own."""
+    clock = ManualClock()
+    Postbox(tmp_path / "b.db", agent="b", run=False, clock=clock).close()
+    with Postbox(tmp_path / "a.db", agent="a", run=False, clock=clock) as a:
+        a.send("b", "hello")
+        a.pump()
+    with Postbox(tmp_path / "b.db", agent="b", run=False, clock=clock) as b:
+        assert [clock.now()] == [past.at for past in b.history().messages]
