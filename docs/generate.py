@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "onceward"
 
 ROOMS = {
-    "The postbox": "Postbox Session Transaction Message Ticket",
+    "The postbox": "Postbox polls.Polls Session Transaction Message Ticket",
     "Beside the mail": "facade.Peers Page views.Past views.PeerInfo invariants.Violation Health",
     "Dead letters": "letters.DeadLetters letters.Filter letters.Replays views.DeadLetter",
     "Sessions with runs": "Run queueing.Queues queueing.Runs modes.QueueOptions runs.Summary runs.Before run_views.RunInfo "
@@ -35,7 +35,7 @@ ROOMS = {
     "Mailboxes": "post_office.Mailboxes Mailbox Letter Start addresses.Address mailbox.Effects",
     "Options of every send": "options.SendOptions options.PublishOptions",
     "Agents and handlers": "Agent Context Msg",
-    "The same, awaitable": "AsyncPostbox AsyncSession AsyncTransaction AsyncMessage AsyncContext AsyncRun AsyncMailbox",
+    "The same, awaitable": "AsyncPostbox AsyncSession AsyncTransaction AsyncMessage AsyncContext AsyncRun AsyncMailbox aio_polls.AsyncPolls",
     "Settings and policies": "Settings RetryPolicy",
     "For transports": "Transport Features Parcel Receipt Answer Frame",
 }
@@ -48,7 +48,7 @@ HIDDEN = {
     "AsyncSession": "outlook",
     "Context": "cancel close replied",
     "Mailbox": "desk walk",
-    "Mailboxes": "close sweep",
+    "Mailboxes": "sweep",
     "Message": "settled",
     "Postbox": "db settings",
     "Run": "at_its_end drafts",

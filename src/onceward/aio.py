@@ -14,6 +14,7 @@ from typing import Any, Self, TypeVar, Unpack, overload
 from onceward import invariants, views
 from onceward.agent import Agent
 from onceward.aio_mailbox import AsyncMailboxes
+from onceward.aio_polls import AsyncPolls
 from onceward.awaitable import AsyncDeadLetters, AsyncMessage, AsyncNeighbours, AsyncPeers, AsyncQueues, AsyncRuns, AsyncTransaction
 from onceward.crossing import Crossing
 from onceward.db import Database
@@ -106,7 +107,7 @@ class AsyncSession:
         return await self._crossing.call(lambda: self._session.history(**filters))
 
 
-class AsyncPostbox:
+class AsyncPostbox(AsyncPolls):
     """
     One agent's SQLite file, open, for asyncio.
 

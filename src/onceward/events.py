@@ -111,6 +111,27 @@ class Processed(MessageEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Polled(Event):
+    """The agent polled a session: its cursor moved from one inbox row to another, and so many messages were handed over."""
+
+    name: ClassVar[str] = "polled"
+    session: str
+    topics: tuple[str, ...]
+    matched: int
+    cursor_from: int
+    cursor_to: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expired(Event):
+    """Messages whose time to live had run out were ended on request."""
+
+    name: ClassVar[str] = "expired"
+    session: str | None
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PeerEvent(Event):
     """A fact about one peer."""
 

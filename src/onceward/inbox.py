@@ -41,9 +41,10 @@ TRIED: Final = "UPDATE inbox SET attempts = ?, reason = ? WHERE seq = ? AND stat
 # Whoever ends a dispatched task tells its caller; the janitor cannot.
 EXPIRED: Final = """
 SELECT b.seq FROM inbox AS b JOIN lanes AS l ON l.lane_id = b.lane_id
- WHERE b.expires_at <= ? AND b.expires_at IS NOT NULL AND b.state = 'pending' AND b.run_id IS NULL
+ WHERE b.expires_at <= :now AND b.expires_at IS NOT NULL AND b.state = 'pending' AND b.run_id IS NULL
+   AND (:session IS NULL OR b.session = :session)
    AND (l.owner IS NULL OR l.sender = '') AND instr(b.frame, '"callersession"') = 0
- ORDER BY b.expires_at LIMIT ?
+ ORDER BY b.expires_at LIMIT :limit
 """
 OF_SEQS: Final = "SELECT sender, id FROM inbox WHERE seq IN (SELECT value FROM json_each(?))"
 REHEAD: Final = """
@@ -180,22 +181,30 @@ def _bury(tx: Tx, leased: Leased, reason: str, error: str) -> None:
 
 def _receipt(ended: Ended) -> Receipt | None:
     match ended.settlement:
-        case Done(outcome="expired"):
-            return Receipt(ended.leased.id, "dead", "expired")
-        case Done():
-            return Receipt(ended.leased.id, "processed")
+        case Done(outcome=outcome):
+            return _outcome(ended.leased.id, outcome)
         case Dead(reason=reason):
             return Receipt(ended.leased.id, "dead", reason)
     return None
 
 
-def expire(tx: Tx, limit: int) -> int:
-    """End messages whose time to live ran out before anybody claimed them; return how many."""
-    seqs = [seq for (seq,) in tx.rows(EXPIRED, (tx.now, limit))]
-    if seqs:
-        listed = json.dumps(seqs)
-        owed = [(str(s), Receipt(str(i), "dead", "expired")) for s, i in tx.rows(OF_SEQS, (listed,))]
-        _end(tx, seqs, "expired")
-        tx.run(REHEAD, (listed,))
-        receipts.owe(tx, owed)
+def expire(tx: Tx, limit: int, session: str | None = None) -> int:
+    """End messages (of a session) whose time to live ran out before anybody claimed them; return how many."""
+    seqs = [seq for (seq,) in tx.rows(EXPIRED, {"now": tx.now, "limit": limit, "session": session})]
+    finish(tx, seqs, "expired")
     return len(seqs)
+
+
+def finish(tx: Tx, seqs: list[int], outcome: str) -> None:
+    """End waiting messages that are in nobody's hands, and tell their senders."""
+    if not seqs:
+        return
+    listed = json.dumps(seqs)
+    owed = [(str(sender), _outcome(str(i), outcome)) for sender, i in tx.rows(OF_SEQS, (listed,))]
+    _end(tx, seqs, outcome)
+    tx.run(REHEAD, (listed,))
+    receipts.owe(tx, owed)
+
+
+def _outcome(message_id: str, outcome: str) -> Receipt:
+    return Receipt(message_id, "dead", "expired") if outcome == "expired" else Receipt(message_id, "processed")

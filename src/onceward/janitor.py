@@ -10,7 +10,7 @@ from threading import Thread
 from onceward import chapters, dead_letters, inbox, lanes, mailboxes, receipts, retention, runs
 from onceward.db import Database
 from onceward.errors import OncewardError
-from onceward.settings import Settings
+from onceward.settings import Settings, disabled
 
 
 class Janitor:
@@ -41,8 +41,9 @@ class Janitor:
         """Do one round; return how many rows were pruned."""
         before = self._db.now() - round(1000 * self._settings.retention)
         limit = self._settings.retention_slice
-        self._until_done(lambda: self._db.write(lambda tx: mailboxes.expire(tx, limit)))
-        self._until_done(lambda: self._db.write(lambda tx: inbox.expire(tx, limit)))
+        if not (disabled() or mailboxes.frozen(self._db.read)):  # the kill-switch lets nothing expire either
+            self._until_done(lambda: self._db.write(lambda tx: mailboxes.expire(tx, limit)))
+            self._until_done(lambda: self._db.write(lambda tx: inbox.expire(tx, limit)))
         pruned = sum(self._prune(box, before) for box in ("outbox", "inbox"))
         pruned += self._until_done(lambda: self._db.write(lambda tx: retention.marks(tx, before=before, limit=limit)))
         pruned += self._until_done(lambda: self._db.write(lambda tx: retention.rest(tx, before=before, limit=limit)))

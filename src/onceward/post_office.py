@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from threading import Lock
 from typing import Final
 
 from onceward import addresses
 from onceward.addresses import Address
 from onceward.clock import Millis
-from onceward.db import Database
 from onceward.directory import Home
 from onceward.errors import InvalidMessage, NoMailbox
 from onceward.mailbox import Mailbox
 from onceward.mailboxes import Place
 from onceward.maildesk import MailDesk, Tools
+from onceward.other_files import OtherFiles
 from onceward.session import Session
-from onceward.settings import DAY, Settings
+from onceward.settings import DAY
 
-FileOf = Callable[[str], Path | None]
-"""From an agent's name to its file, None where there is none."""
 TTL_MAX: Final = 1e9
 
 
@@ -34,10 +29,8 @@ class Mailboxes:
     no other end.
     """
 
-    def __init__(self, home: Home, tools: Tools, session: Session, file_of: FileOf) -> None:
-        self._db, self._home, self._tools, self._session, self._file_of = tools.sender.db, home, tools, session, file_of
-        self._foreign: dict[str, Database] = {}
-        self._lock = Lock()
+    def __init__(self, home: Home, tools: Tools, session: Session, files: OtherFiles) -> None:
+        self._db, self._home, self._tools, self._session, self._files = tools.sender.db, home, tools, session, files
 
     def ensure(self, name: str | None = None, *, ttl: float | None = DAY, public: bool = False, description: str = "") -> Mailbox:
         """
@@ -91,31 +84,15 @@ class Mailboxes:
 
     def _mailbox(self, address: Address, name: str, *, created: bool) -> Mailbox:
         ours = address.owner == self._db.agent
-        db = self._db if ours else self._file(address.owner)
+        db = self._files.file(address.owner)
+        if db is None:
+            raise NoMailbox
         desk = MailDesk(db, Place(mailbox=address.key, expires_at=address.expires_at), self._tools)
         return Mailbox(address, desk, self._session, id=name, created=created, ours=ours)
-
-    def _file(self, owner: str) -> Database:
-        """Return the file of another agent of the home, opened for reading mailboxes and kept open until we close."""
-        with self._lock:
-            if owner not in self._foreign:
-                path = self._file_of(owner)
-                if path is None:
-                    raise NoMailbox
-                wanted = Settings(busy_timeout=self._tools.settings.busy_timeout)
-                self._foreign[owner] = Database.open(path, agent=owner, settings=wanted, clock=self._db.clock, create=False)
-            return self._foreign[owner]
 
     def sweep(self, limit: int) -> int:
         """Forget mailboxes of the home that have expired; return how many of at most *limit*."""
         return addresses.sweep(self._home.directory, limit) if self._home.known else 0
-
-    def close(self) -> None:
-        """Give the files of others back."""
-        with self._lock:
-            opened, self._foreign = self._foreign, {}
-        for db in opened.values():
-            db.close()
 
 
 def _millis(ttl: float | None) -> Millis | None:

@@ -27,7 +27,9 @@ from onceward.loop import start_loop
 from onceward.maildesk import Tools
 from onceward.message import Message
 from onceward.names import DEFAULT_SESSION
+from onceward.other_files import OtherFiles
 from onceward.parcel import Answer, Parcel
+from onceward.polls import Polls
 from onceward.post_office import Mailboxes
 from onceward.queueing import Queues, Runs
 from onceward.receiver import Receiver
@@ -48,7 +50,7 @@ T = TypeVar("T")
 PUMP_MAX = 10_000
 
 
-class Postbox(Verbs):
+class Postbox(Verbs, Polls):
     """
     One agent's SQLite file, open.
 
@@ -85,6 +87,7 @@ class Postbox(Verbs):
         self._rng = rng or random.Random()  # noqa: S311 - jitter, not a secret
         self._hooks = Hooks()
         self._routes = Routes(self._db, settings=self._settings, transports=transports, vfs=vfs)
+        self._files = OtherFiles(self._db, self._settings, self._routes.file_of)
         self._lock, self._closed = Lock(), False
         self._loop, self._loop_is_ours = loop, False
         self._wire(ids)
@@ -119,7 +122,7 @@ class Postbox(Verbs):
         """What waits in sessions with runs."""
         self.runs = Runs(db, sender=self._sender, hooks=hooks)
         """Open and past runs."""
-        self.mailboxes = Mailboxes(self._home, Tools(settings, self._sender, hooks, rng), self._default, self._routes.file_of)
+        self.mailboxes = Mailboxes(self._home, Tools(settings, self._sender, hooks, rng), self._default, self._files)
         """Mailboxes of the home."""
         self._janitor = Janitor(db, settings=settings, chore=self.mailboxes.sweep)
         if "trail" in self._settings.model_fields_set:
@@ -273,7 +276,7 @@ class Postbox(Verbs):
         if doors.get(id(self._db)) is self._receiver:
             del doors[id(self._db)]
         self._routes.close()
-        self.mailboxes.close()
+        self._files.close()
         self._home.close()
         if self._loop is not None and self._loop_is_ours:
             self._loop.call_soon_threadsafe(self._loop.stop)
