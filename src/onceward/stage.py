@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from onceward.closing import Closing, Effects, Outcome, verdicts
 from onceward.context import OnWorker, reply_options
 from onceward.db import Database
-from onceward.errors import LeaseLost, OncewardError, Retry
+from onceward.errors import HandlerSignal, LeaseLost, OncewardError, Retry
 from onceward.fanout import Publisher
 from onceward.inbox import Leased
 from onceward.invoke import Loop, attend, judge
@@ -169,5 +169,5 @@ class Stage:
             spent = exhausted(self._policy, self._seat.handler, leased.attempt)
             return judge(error, leased.attempt, spent=spent, now=now, policy=self._policy, rng=self._rng)
 
-        cause = str(error) if isinstance(error, OncewardError) else f"{type(error).__name__}: {error}"
+        cause = str(error) if isinstance(error, OncewardError | HandlerSignal) else f"{type(error).__name__}: {error}"
         return self._end(Outcome(verdicts(self._leased, judged), cause=cause[:500]), Effects(), go_on=go_on)
