@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from onceward.closing import Closing, Effects, Outcome, verdicts
@@ -123,7 +124,9 @@ class Stage:
         except (Exception, CancelledError) as error:  # noqa: BLE001 - every exception is a verdict about this run's messages
             if self._run.cancelled:
                 return None
-            return self._fail(Retry("it ran for longer than it may") if self._late else error, go_on=go_on)
+            with suppress(LeaseLost):
+                return self._fail(Retry("it ran for longer than it may") if self._late else error, go_on=go_on)
+            return None
 
     def _call(self, loop: Loop) -> Any:
         handler = self._seat.handler

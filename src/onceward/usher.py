@@ -146,11 +146,11 @@ class Usher:
         tx.run(queues.HURRY, (lane_id,))
 
     def _mode_of(self, session: str, fresh: Sequence[Arrival], policy: QueuePolicy) -> str:
-        """Return the mode that new messages ask for; a session in mode ``queue`` hears no wishes."""
+        """Return the mode that new messages ask for, if there are any; a session in mode ``queue`` hears no wishes."""
         handler = self._agent.serves(session)
         heard = () if handler is None or policy.mode == "queue" else (*handler.obey, self._agent.name)
         modes = [_wish(each, heard) or policy.mode for each in fresh]
-        return next((mode for mode in reversed(modes) if mode in PREEMPTING), policy.mode if not modes else modes[-1])
+        return next((mode for mode in reversed(modes) if mode in PREEMPTING), "")
 
     def _preempt(self, tx: Tx, session: str, mode: str, by: Arrival, policy: QueuePolicy) -> None:
         run = runs.open_in(tx, session)
