@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from onceward import Agent, Postbox, Run
 from onceward.modes import MODES, OVERFLOWS
@@ -22,6 +22,10 @@ LEASE, REST, DEBOUNCE = 30_000, 1_000, 2_000
 Ids = tuple[str, ...]
 SESSIONS = ("red", "green")
 sessions = st.sampled_from(SESSIONS)
+
+WEIGHTED = (
+    *("arrive", "look", "finish") * 4, *("checkpoint", "change", "wait", "speak_late") * 2, "abort", "pause", "crash",
+)  # fmt: skip
 
 
 @dataclass
@@ -123,10 +127,15 @@ class Play(RuleBasedStateMachine):
 
     # -- what happens -------------------------------------------------------------------------
 
-    @rule(session=sessions, count=st.integers(1, 6), protected=st.booleans())
-    def arrive(self, session: str, count: int, protected: bool) -> None:
+    @rule(data=st.data())
+    def happen(self, data: Any) -> None:
+        """One of the things below, the interesting ones more often."""
+        getattr(self, data.draw(st.sampled_from(WEIGHTED)))(data)
+
+    def arrive(self, data: Any) -> None:
         """Messages come into the file; nobody looks yet."""
-        for _ in range(count):
+        session, protected = data.draw(sessions), data.draw(st.integers(0, 3)) == 0
+        for _ in range(data.draw(st.integers(1, 6))):
             message_id = f"m{len(self.sent):04}" + ("-p" if protected else "")
             name = message_id.replace("-p", "!")
             self.sent.append(name)
@@ -134,8 +143,7 @@ class Play(RuleBasedStateMachine):
             self.user.pump()
             self.mail[session].append(name)
 
-    @rule()
-    def look(self) -> None:
+    def look(self, _: Any = None) -> None:
         """Look once: what died is recovered, mail taken in, runs begun."""
         runner = self.box._runners[0]  # noqa: SLF001 - looked at by hand, run by run
         looked = self.box.db.write(lambda tx: runner.usher.look(tx, 100))
@@ -161,59 +169,62 @@ class Play(RuleBasedStateMachine):
             policy=runner._policy, rng=random.Random(0), limit=9e9,  # noqa: SLF001
         )  # fmt: skip
 
-    @precondition(lambda self: self.seats)
-    @rule(data=st.data(), well=st.booleans())
-    def finish(self, data: Any, well: bool) -> None:
+    def finish(self, data: Any) -> None:
         """Let a handler return or raise; its lease may have run out unnoticed, which harms nobody."""
-        stage = self.seats.pop(data.draw(st.integers(0, len(self.seats) - 1)))
+        if not self.seats:
+            self.look()
+            return
+        stage, well = self.seats.pop(data.draw(st.integers(0, len(self.seats) - 1))), data.draw(st.booleans())
         self.fails |= set() if well else {stage.row.id}
         assert stage.play(self._no_loop, go_on=False) is None
         self.model[stage.row.session].finish(self._now(), well=well)
 
-    @precondition(lambda self: self.seats)
-    @rule(data=st.data())
     def checkpoint(self, data: Any) -> None:
         """Store partial output of an open run."""
+        if not self.seats:
+            self.look()
+            return
         stage = data.draw(st.sampled_from(self.seats))
         stage.checkpoint({"partial": stage.row.id})
         self.model[stage.row.session].partial = True
 
-    @precondition(lambda self: self.late)
-    @rule(data=st.data())
     def speak_late(self, data: Any) -> None:
         """Let a run that was ended from outside return after all: nothing changes."""
+        if not self.late:
+            self.look()
+            return
         stage = self.late.pop(data.draw(st.integers(0, len(self.late) - 1)))
         assert stage.play(self._no_loop, go_on=True) is None
 
-    @precondition(lambda self: self.seats)
-    @rule(data=st.data())
     def abort(self, data: Any) -> None:
         """Somebody ends a run by hand."""
+        if not self.seats:
+            self.look()
+            return
         stage = self.seats.pop(data.draw(st.integers(0, len(self.seats) - 1)))
         assert self.box.runs.abort(stage.row.id)
         self.model[stage.row.session].abort(preempted=True)
         self.late.append(stage)
 
-    @rule(session=sessions, mode=st.sampled_from(MODES), cap=st.integers(1, 5), overflow=st.sampled_from(OVERFLOWS))
-    def change(self, session: str, mode: str, cap: int, overflow: str) -> None:
+    def change(self, data: Any) -> None:
         """Somebody sets the queue otherwise while messages wait."""
+        session, cap = data.draw(sessions), data.draw(st.integers(1, 5))
+        mode, overflow = data.draw(st.sampled_from(MODES)), data.draw(st.sampled_from(OVERFLOWS))
         self.box.queues.set(session, mode=mode, cap=cap, overflow=overflow)
         model = self.model[session]
         model.mode, model.cap, model.overflow = mode, cap, overflow
 
-    @rule(session=sessions, paused=st.booleans())
-    def pause(self, session: str, paused: bool) -> None:
+    def pause(self, data: Any) -> None:
         """Somebody pauses or resumes the queue."""
+        session, paused = data.draw(sessions), data.draw(st.integers(0, 2)) == 0
         (self.box.queues.pause if paused else self.box.queues.resume)(session)
         self.model[session].paused = paused
 
-    @rule(seconds=st.sampled_from([0.5, 1.0, 2.0, 11.0, LEASE / 1000 + 1]))
-    def wait(self, seconds: float) -> None:
+    def wait(self, data: Any) -> None:
         """Time passes: quiet, backoffs, leases."""
-        self.clock.advance(seconds)
+        self.clock.advance(data.draw(st.sampled_from([0.5, 1.0, 2.0, 11.0, LEASE / 1000 + 1])))
 
-    @rule()
-    def crash(self) -> None:
+    def crash(self, _: Any) -> None:
         """Lose the process with all its runs; another one opens the files."""
         self.late, self.seats = [], []
         self.box.close()
@@ -261,5 +272,5 @@ def _names(ids: tuple[str, ...]) -> tuple[str, ...]:
 
 TestPlay = Play.TestCase
 TestPlay.settings = settings(
-    max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+    max_examples=30, stateful_step_count=50, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
