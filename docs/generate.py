@@ -14,6 +14,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import fleets
 import readers
 import shapes
 import statechart
@@ -78,6 +79,7 @@ def pages() -> dict[str, str]:
         "lifecycle-runs.svg": statechart.draw(lifecycle.RUNS, statechart.RUNS, "States of a run"),
         "schema.md": shapes.schema_page(meanings),
         "settings.md": settings_page(),
+        "spark.md": fleets.fleet_page(meanings),
     }
     if has_command():
         reference["cli.md"] = command_page()

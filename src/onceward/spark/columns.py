@@ -27,7 +27,7 @@ VIEWS: Final = {
     "lanes": "lane_view",
 }
 """View by table."""
-NUMBERS: Final = frozenset({"in_flight", "claimed", "attempts"})
+NUMBERS: Final = frozenset({"in_flight", "claimed", "attempts", "messages"})
 """Columns that a view computes, and that are numbers; other computed ones are text."""
 OWN: Final[Mapping[str, Kind]] = {"_db": "string", "_agent": "string", "_seq": "bigint"}
 """What every table has first: the file, whose it is, and the row's number in it."""

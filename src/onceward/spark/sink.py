@@ -51,6 +51,16 @@ OPTIONS: Final = ("type", "topic", "key", "priority", "ttl", "delay", "ordering_
 COLUMNS: Final = ("agent", "_db", "recipient", "body", "session", *OPTIONS)
 
 
+WRITING: Final = {
+    "path": "where agents' files are looked for by name: a glob or a folder; `save(...)` sets it",
+    "query": "name of this writing: with it the same batch is never sent twice, however often the job runs; streams bring their own",
+    "batch": "number of the batch within the query, such as the day; 0",
+    "holdUnknown": "`true`: take messages for recipients that nobody knows yet; `false`",
+    "busyTimeout": "seconds to wait for a file that others write to; 30",
+}
+"""The options of writing."""
+
+
 class OtherRows(OncewardError):
     """The batch was committed before with other rows: make the query deterministic, or start it under a new checkpoint."""
 

@@ -25,7 +25,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """New rows of one table, by file and sequence; a row is read once for each epoch of its file, in the state that it has then."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        if len(options.chosen.parts) != 1 or options.chosen.parts[0].view not in follow.COUNTED:
+        if [part.keyed and part.view in follow.COUNTED for part in options.chosen.parts] != [True]:
             msg = f"table {options.table} cannot be followed, its rows have no sequence: read it at once, or follow trail"
             raise InvalidOption(msg)
         self._options = options

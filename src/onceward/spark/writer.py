@@ -56,7 +56,7 @@ class Sending:
         known = {name.lower(): value for name, value in given.items()}
         names = {"path": "paths", "query": "query", "batch": "number", "holdunknown": "hold_unknown", "busytimeout": "busy_timeout"}
         if unknown := sorted(known.keys() - names.keys() - {"checkpointlocation"}):
-            msg = f"there is no option {unknown[0]!r} of writing: there are path, query, batch, holdUnknown, busyTimeout"
+            msg = f"there is no option {unknown[0]!r} of writing: there are {', '.join(sink.WRITING)}"
             raise InvalidOption(msg)
         kinds: dict[str, Any] = {"path": lambda text: (text,), "batch": int, "holdunknown": flag, "busytimeout": float}
         try:

@@ -1,0 +1,128 @@
+"""The reference page of fleets as Spark tables: columns, options, reasons."""  # noqa: INP001 - a script, no package
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+from typing import Any
+
+import readers
+from pieces import code, flow, page, table
+
+from onceward import spark
+from onceward.spark import columns, opening, options, sink
+
+SOURCE = Path(spark.__file__)
+OWN = {
+    "_db": "path of the file",
+    "_agent": "the agent whose file it is",
+    "_seq": "number of the row in its file; where the view has no sequence, its place in this reading",
+    "_epoch": "in a stream: how often the file was found restored or replaced; else 0",
+    "body": "the message's body as JSON text",
+    "body_bytes": "the message's body, where it was sent as bytes",
+}
+LEDGER = {
+    "box": "`outbox`, `inbox`, `processed` or `dead_letters`; `quarantine` for a file that could not be read",
+    "state": "state or outcome; `dead` for dead letters, the reason for files in quarantine",
+    "origin": "whose message it is here: `outbox` for what was sent, `inbox` for what was received",
+    "at": "when it was promised, accepted, marked or dead",
+}
+AGENTS = {
+    "agent": "the agent",
+    "file_id": "random mark of the file",
+    "durability": "what a commit survives",
+    "frozen_at": "since when the kill-switch is on",
+    "opened_at": "when it was opened last",
+    "created_at": "when the file was made",
+    "schema_version": "its newest schema step",
+}
+QUARANTINE = {
+    "path": "the file",
+    "reason": "why it is not read, in one word",
+    "detail": "what SQLite or the system said",
+    "at": "when it was looked at",
+}
+WRITTEN = {
+    "agent": "who sends it; its file is looked for in `path`",
+    "_db": "instead of `agent`: the sender's file",
+    "recipient": "agent it goes to; required",
+    "body": "text is JSON, BINARY is sent as bytes, structs and arrays as themselves; required",
+    "session": "conversation; `default` where NULL",
+}
+
+
+def fleet_page(meanings: dict[str, dict[str, str]]) -> str:
+    """Return the page of the format ``onceward``."""
+    return page(
+        "Fleets on Spark",
+        flow(
+            "`python3 -m pip install 'onceward[spark]'` brings Spark and a Java. Format `onceward` reads agents' files as tables, follows",
+            "them as streams, and sends rows as messages. Everywhere below, a fleet is a glob, a folder, or a list of these.",
+        ),
+        "## Functions of `onceward.spark`",
+        *_functions(),
+        "## Options of reading",
+        flow(
+            '`spark.read.format("onceward").option("table", "outbox").load("/fleet/**/*.db")`; `readStream` likewise.',
+            "Spark does not take both a `path` option and a path in `load`, so the table is named by an option.",
+        ),
+        _options(),
+        "## Options of writing",
+        flow(
+            '`df.write.format("onceward").mode("append").save("/fleet/**/*.db")`, or `writeStream`.',
+            "Each file gets its messages of one batch in one transaction, with a receipt in its table `spark_batches`.",
+        ),
+        table(("option", "meaning"), *((code(name), meaning) for name, meaning in sink.WRITING.items())),
+        "Columns of the rows:",
+        table(("column", "meaning"), *((code(name), _written(name)) for name in sink.COLUMNS)),
+        "## Why a file is not read",
+        table(("reason", "meaning"), *((code(reason), meaning) for reason, meaning in opening.REASONS.items())),
+        "## Tables",
+        *(_table(name, found, meanings) for name, found in columns.tables().items()),
+    )
+
+
+def _functions() -> list[str]:
+    tree = ast.parse(SOURCE.read_text(encoding="utf-8"))
+    return [
+        f"### `{name}()`\n\n```py\n{readers.signature(node, name)}\n```\n\n{readers.docs(node)}"
+        for name in spark.__all__
+        for node in tree.body
+        if isinstance(node, readers.Function) and node.name == name
+    ]
+
+
+def _options() -> str:
+    notes = {field.name: " ".join(field.note.split()) for field in readers.fields(readers.find(options.Options))}
+    defaults = options.option_names()
+    rows = [(code(name), code(_value(default)), note) for (name, default), note in zip(defaults.items(), notes.values(), strict=True)]
+    return table(("option", "default", "meaning"), *rows)
+
+
+def _value(default: Any) -> str:
+    return "" if default in ("", (), None) else json.dumps(default)
+
+
+def _written(name: str) -> str:
+    return WRITTEN.get(name) or "as in every `send`"
+
+
+def _table(name: str, found: columns.Table, meanings: dict[str, dict[str, str]]) -> str:
+    view = columns.VIEWS.get(name, "")
+    known = {"ledger": LEDGER, "agents": AGENTS | meanings["stats_view"], "quarantine": QUARANTINE}.get(name, meanings.get(view, {}))
+    meant = {column: OWN.get(column) or known.get(column) or _elsewhere(column, meanings) for column in found.columns}
+    rows = [(code(column), kind.upper(), meant[column]) for column, kind in found.columns.items()]
+    first = {
+        "agents": "One row for each file, with its numbers of now.",
+        "ledger": "What each file says of all its messages, read at one moment, and a row for each file that could not be read.",
+        "quarantine": "The files that cannot be read; with `deep` every page of every file is looked at.",
+    }.get(name) or f"`{view}` of every file: {meanings[view]['']}"
+    asked = [code(column) for column in found.columns if column in columns.ASKED]
+    note = f"\n\nOnly where `columns` names them: {', '.join(asked)}." if asked else ""
+    return f"### {name}\n\n{first}{note}\n\n{table(('column', 'type', 'meaning'), *rows)}"
+
+
+def _elsewhere(column: str, meanings: dict[str, dict[str, str]]) -> str:
+    views = ("outbox_view", "inbox_view", "processed_view", "dead_letter_view")
+    return next((meanings[view][column] for view in views if column in meanings[view]), "")
