@@ -30,13 +30,15 @@ SOURCE = ROOT / "src" / "onceward"
 ROOMS = {
     "The postbox": "Postbox polls.Polls Session Transaction Message Ticket",
     "Beside the mail": "facade.Peers Page views.Past views.PeerInfo invariants.Violation Health",
+    "Limits": "bounds.Limits limits.Limit bounds.DropRecord",
     "Dead letters": "letters.DeadLetters letters.Filter letters.Replays views.DeadLetter",
     "Sessions with runs": "Run queueing.Queues queueing.Runs modes.QueueOptions runs.Summary runs.Before run_views.RunInfo "
     "run_views.QueueInfo run_views.Waits",
     "Mailboxes": "post_office.Mailboxes Mailbox Letter Start addresses.Address mailbox.Effects",
     "Options of every send": "options.SendOptions options.PublishOptions",
     "Agents and handlers": "Agent Context Msg",
-    "The same, awaitable": "AsyncPostbox AsyncSession AsyncTransaction AsyncMessage AsyncContext AsyncRun AsyncMailbox aio_polls.AsyncPolls",
+    "The same, awaitable": "AsyncPostbox AsyncSession AsyncTransaction AsyncMessage AsyncContext AsyncRun AsyncMailbox "
+    "aio_polls.AsyncPolls aio_limits.AsyncLimits",
     "Settings and policies": "Settings RetryPolicy",
     "For transports": "Transport Features Parcel Receipt Answer Frame",
 }

@@ -52,3 +52,63 @@ CREATE TABLE chapters (
     max_at    INTEGER NOT NULL,
     PRIMARY KEY (box, last_seq)
 ) STRICT, WITHOUT ROWID;
+
+-- What the user bounds: messages that are promised and not settled, by scope. A name of '*' is for each one of its scope by itself.
+CREATE TABLE limits (
+    scope        TEXT    NOT NULL CHECK (scope IN ('outbox', 'session', 'lane', 'channel', 'store')),
+    name         TEXT    NOT NULL,
+    max_messages INTEGER,
+    max_bytes    INTEGER,
+    overflow     TEXT    NOT NULL CHECK (overflow IN ('reject', 'hold', 'drop_old', 'drop_new', 'summarize')),
+    PRIMARY KEY (scope, name),
+    CHECK (scope NOT IN ('outbox', 'store') OR name = ''),
+    CHECK (scope <> 'store' OR overflow = 'reject'),
+    CHECK (max_messages IS NOT NULL OR max_bytes IS NOT NULL)
+) STRICT, WITHOUT ROWID;
+
+-- How full each bounded scope is: kept by triggers that exist while there are limits.
+CREATE TABLE fullness (
+    scope    TEXT    NOT NULL,
+    name     TEXT    NOT NULL,
+    messages INTEGER NOT NULL,
+    bytes    INTEGER NOT NULL,
+    PRIMARY KEY (scope, name)
+) STRICT, WITHOUT ROWID;
+
+-- A token bucket: how many messages may be sent at once from now on.
+CREATE TABLE buckets (
+    name       TEXT PRIMARY KEY,
+    per_second REAL    NOT NULL CHECK (per_second > 0),
+    burst      REAL    NOT NULL CHECK (burst >= 1),
+    tokens     REAL    NOT NULL,
+    filled_at  INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- The size that the file may grow to.
+CREATE TABLE file_limit (
+    one       INTEGER PRIMARY KEY CHECK (one = 1),
+    max_bytes INTEGER NOT NULL CHECK (max_bytes > 0)
+) STRICT;
+
+-- Every message that a policy dropped.
+CREATE TABLE drops (
+    seq        INTEGER PRIMARY KEY AUTOINCREMENT,
+    id         TEXT    NOT NULL,
+    recipient  TEXT    NOT NULL,
+    session    TEXT    NOT NULL,
+    scope      TEXT    NOT NULL,
+    name       TEXT    NOT NULL,
+    policy     TEXT    NOT NULL,
+    line       TEXT,
+    summary_id TEXT,
+    dropped_at INTEGER NOT NULL
+) STRICT;
+
+CREATE INDEX drops_untold ON drops (recipient, session, seq) WHERE policy = 'summarize';
+CREATE INDEX drops_at     ON drops (dropped_at);
+
+CREATE VIEW drop_view AS
+SELECT d.seq, d.id, i.agent AS sender, d.recipient, d.session, d.scope, d.name, d.policy, d.line, d.summary_id, d.dropped_at
+  FROM drops AS d, identity AS i;
+
+INSERT INTO counters (name) VALUES ('overflowed');

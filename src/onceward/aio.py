@@ -13,6 +13,7 @@ from typing import Any, Self, TypeVar, Unpack, overload
 
 from onceward import invariants, views
 from onceward.agent import Agent
+from onceward.aio_limits import AsyncLimits
 from onceward.aio_mailbox import AsyncMailboxes
 from onceward.aio_polls import AsyncPolls
 from onceward.awaitable import AsyncDeadLetters, AsyncMessage, AsyncNeighbours, AsyncPeers, AsyncQueues, AsyncRuns, AsyncTransaction
@@ -131,6 +132,8 @@ class AsyncPostbox(AsyncPolls):
         """Who is reached where."""
         self.dead_letters = AsyncDeadLetters(box.dead_letters, crossing)
         """Messages that ended badly here."""
+        self.limits = AsyncLimits(box.limits, crossing)
+        """What bounds the file."""
         self.queues, self.runs = AsyncQueues(box.queues, crossing), AsyncRuns(box.runs, crossing)
         self.mailboxes = AsyncMailboxes(box.mailboxes, crossing, self.wait)
         """Mailboxes of the home."""

@@ -25,6 +25,7 @@ from onceward.errors import (
     StoreCorrupt,
     StoreError,
     StoreFault,
+    StoreFull,
 )
 from onceward.guard import canonical
 
@@ -179,6 +180,10 @@ def _raised(code: str) -> OncewardError:
         return Frozen("the kill-switch is on: thaw() first; nothing was written")
     if code == "queue_full":
         return QueueFull("max_pending messages wait already; nothing was written, wait for the dispatcher")
+    if code == "store_full":
+        return StoreFull("the file holds as many active messages as it may; nothing was written, let some be settled")
+    if code.endswith("_full"):
+        return QueueFull(f"the limit of the {code.removesuffix('_full')} is reached; nothing was written, wait until some of it is settled")
     return InvalidMessage(f"refused by the schema: {code}")
 
 

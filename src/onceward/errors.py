@@ -15,7 +15,10 @@ Everything that can go wrong, as one tree.
     │       └── ForkedProcess
     ├── SendError                  nothing was written; the id may be used again
     │   ├── InvalidMessage · TooLarge · TopicError · ValidationFailed
-    │   ├── UnknownRecipient · Conflict · QueueFull · Frozen
+    │   ├── UnknownRecipient · Conflict · Frozen
+    │   ├── QueueFull                a limit of messages is reached; wait until some are settled
+    │   │   └── StoreFull              the limit of the whole file
+    │   ├── RateLimited              sent too fast; retry_after says when to come again
     ├── DeliveryError              raised by transports
     │   ├── Unreachable              nobody there; try later
     │   └── Refused                  the peer will never take this
@@ -158,6 +161,20 @@ class QueueFull(SendError):
     """``max_pending`` messages wait already; nothing was written: wait for the dispatcher, then try again."""
 
     retryable = True
+
+
+class StoreFull(QueueFull):
+    """The file holds as many active messages as it may; nothing was written: let some be settled, or raise the limit."""
+
+
+class RateLimited(SendError):
+    """Messages are sent faster than the rate allows; nothing was written: wait ``retry_after`` seconds, then try again."""
+
+    retryable = True
+
+    def __init__(self, message: str, *, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class Frozen(SendError, RuntimeError):

@@ -132,6 +132,25 @@ class Expired(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Dropped(MessageEvent):
+    """A policy dropped the message because a limit was reached; ``drop_view`` keeps a record of it."""
+
+    name: ClassVar[str] = "dropped"
+    scope: str
+    """What was full, with its name: ``session run-42``."""
+    policy: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NearlyFull(Event):
+    """Nine tenths of what the file may hold are in use."""
+
+    name: ClassVar[str] = "nearly_full"
+    used: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PeerEvent(Event):
     """A fact about one peer."""
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from onceward import custody, health, history, invariants, outbox, trail, views
 from onceward.agent import Agent
+from onceward.bounds import Limits
 from onceward.clock import Clock
 from onceward.db import Database
 from onceward.desk import Desk
@@ -118,6 +119,8 @@ class Postbox(Verbs, Polls):
         """Who is reached where."""
         self.dead_letters = DeadLetters(self._db, self._sender)
         """Messages that ended badly here."""
+        self.limits = Limits(db, self._sender.gate)
+        """What bounds the file."""
         self.queues = Queues(db, sender=self._sender, hooks=hooks)
         """What waits in sessions with runs."""
         self.runs = Runs(db, sender=self._sender, hooks=hooks)

@@ -36,6 +36,7 @@ TICKETS: Final = """
 DELETE FROM tickets WHERE id IN (SELECT id FROM tickets WHERE coalesce(ended_at, deadline_at, asked_at) < :before LIMIT :limit)
 """
 TRAIL: Final = "DELETE FROM trail WHERE seq IN (SELECT seq FROM trail WHERE at < :before ORDER BY seq LIMIT :limit)"
+DROPS: Final = "DELETE FROM drops WHERE seq IN (SELECT seq FROM drops WHERE dropped_at < :before ORDER BY dropped_at LIMIT :limit)"
 VACUUM: Final = "PRAGMA incremental_vacuum(200)"
 
 
@@ -58,4 +59,4 @@ def marks(tx: Tx, *, before: Millis, limit: int) -> int:
 def rest(tx: Tx, *, before: Millis, limit: int) -> int:
     """Prune a slice of tickets and of the trail; return how many rows went."""
     named = {"before": before, "limit": limit}
-    return tx.run(TICKETS, named) + tx.run(TRAIL, named)
+    return tx.run(TICKETS, named) + tx.run(TRAIL, named) + tx.run(DROPS, named)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from onceward import bodies, outbox, tickets
+from onceward import bodies, limits, outbox, tickets
 from onceward.bodies import seal
 from onceward.clock import Millis
 from onceward.connect import ConstraintError
@@ -14,6 +14,7 @@ from onceward.db import Database
 from onceward.errors import Frozen, InvalidMessage, TooLarge, UnknownRecipient
 from onceward.events import Enqueued
 from onceward.frame import RESERVED_ATTRIBUTES, Envelope, cast, check_extension, digest, head, mould
+from onceward.gate import Gate
 from onceward.hooks import Hooks
 from onceward.ids import IdSource
 from onceward.names import agent_name, plain_text, rank
@@ -66,6 +67,8 @@ class Sender:
         """Mints one new id at each call."""
         self._cut = min(settings.body_threshold, settings.max_body)
         self._good: set[str] = set()
+        self.gate = Gate(db, hooks, self.summary)
+        """What a message passes on its way in, where the file has limits."""
         self._moulds: dict[tuple[str, str, str, str], _Mould] = {}
 
     @property
@@ -204,7 +207,12 @@ class Sender:
         """Write one draft into the caller's transaction; returns the id of the message, new or known."""
         if draft.given:
             outbox.refuse_buried(tx, draft.id, draft.recipient, draft.values[10])
-        message_id = outbox.add(tx, draft.values, draft.body)
+        if self.gate.open:
+            return self._put(tx, draft)
+        return self.gate.through(tx, draft.values, draft.body, lambda values: self._put(tx, draft, values))
+
+    def _put(self, tx: Tx, draft: Draft, values: tuple[Any, ...] | None = None) -> str:
+        message_id = outbox.add(tx, draft.values if values is None else values, draft.body)
         if message_id == draft.id:
             self.promise(tx, [draft])
         return message_id
@@ -214,9 +222,14 @@ class Sender:
         draft = self.draft(session, to, body, options)
         return self._db.contribute(lambda tx: self.put(tx, draft))
 
+    def summary(self, recipient: str, session: str, lines: list[str], dropped: int, now: Millis) -> Draft:
+        """Return a message that tells its recipient which messages were dropped on the way."""
+        options = Options(type=limits.SUMMARY, priority="urgent")
+        return self._cast(session, recipient, {"dropped": dropped, "lines": lines}, options, now)
+
     def put_all(self, tx: Tx, drafts: Sequence[Draft]) -> list[str]:
         """Write many drafts into the caller's transaction, in their order."""
-        if any(draft.given for draft in drafts):
+        if not self.gate.open or any(draft.given for draft in drafts):
             return [self.put(tx, draft) for draft in drafts]
         try:
             tx.many(outbox.ADD, [draft[3] if draft[5] is None else (*draft[3][:-1], bodies.keep(tx, draft[5])) for draft in drafts])

@@ -23,17 +23,17 @@ FLOORS = {
     """,
     "F2 boxes and wings": """
         counters leases dead_letters receipts lanes peers tickets outbox inbox parcels accept trail views health retention
-        chapters archive history invariants custody directory addresses readers mailboxes polling bodies roster
+        chapters archive history limits growth invariants custody directory addresses readers mailboxes polling bodies roster
         queues runs run_views
         transports/ observers/
     """,
     "F3 hands and engines": """
-        sender fanout transaction message agent group context
+        gate sender fanout transaction message agent group context
         crossing desk invoke teller setbacks dispatcher receiver worker janitor maildesk waiting other_files
         results reading closing usher run stage runner
     """,
     "F4 the door": """
-        session verbs facade letters routes mailbox post_office polls postbox awaitable aio_mailbox aio_polls aio __init__
+        session verbs facade letters bounds routes mailbox post_office polls postbox awaitable aio_mailbox aio_polls aio_limits aio __init__
         queueing
     """,
     "F5 windows": """
@@ -72,6 +72,7 @@ STAIRS = {
     "archive": "bodies chapters",
     "history": "archive views",
     "health": "views",
+    "limits": "counters outbox",
     "invariants": "bodies",
     "addresses": "directory",
     "mailboxes": "counters dead_letters readers",
@@ -80,6 +81,7 @@ STAIRS = {
     "queues": "inbox lanes",
     "runs": "inbox lanes",
     # hands and engines
+    "sender": "gate",
     "transaction": "fanout results",
     "results": "sender",
     "closing": "fanout results sender teller transaction",
@@ -100,11 +102,12 @@ STAIRS = {
     "verbs": "session",
     "mailbox": "session",
     "post_office": "mailbox session",
-    "postbox": "facade letters polls post_office queueing routes session verbs",
+    "postbox": "bounds facade letters polls post_office queueing routes session verbs",
     "awaitable": "facade letters queueing",
     "aio_mailbox": "awaitable mailbox post_office",
     "aio_polls": "polls",
-    "aio": "aio_mailbox aio_polls awaitable postbox session",
+    "aio_limits": "bounds",
+    "aio": "aio_limits aio_mailbox aio_polls awaitable postbox session",
     "__init__": "aio aio_mailbox awaitable mailbox postbox session",
     # windows
     "cli.cluster": "spark spark.files spark.fleet",

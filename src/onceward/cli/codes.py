@@ -13,6 +13,7 @@ from onceward.errors import (
     LeaseLost,
     OncewardError,
     QueueFull,
+    RateLimited,
     Refused,
     StoreCapacity,
     StoreUnusable,
@@ -54,7 +55,7 @@ ENDINGS: Final[tuple[tuple[tuple[type[OncewardError], ...], int], ...]] = (
     ((NothingThere, UnknownRecipient), NOTHING_THERE),
     ((TimedOut, AnswerTimeout, Busy), TIMED_OUT),
     ((Conflicting, Conflict, LeaseLost), CONFLICT),
-    ((Frozen, QueueFull, StoreCapacity, StoreUnusable, Refused), REFUSED),
+    ((Frozen, QueueFull, RateLimited, StoreCapacity, StoreUnusable, Refused), REFUSED),
 )
 
 

@@ -12,6 +12,8 @@ LEVELS: Final = {
     "unreached": "warning",
     "rejected": "warning",
     "failed": "warning",
+    "dropped": "warning",
+    "nearly_full": "warning",
     "weak_receipt": "warning",
     "dead": "error",
     "breaker_opened": "error",

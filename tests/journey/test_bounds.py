@@ -1,0 +1,439 @@
+"""Limits: each is hard, each is independent, what gives way is written down, and a refusal leaves no trace."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from onceward import Agent, AsyncPostbox, Msg, Postbox
+from onceward.errors import InvalidMessage, QueueFull, RateLimited, StoreCapacity, StoreFull
+from onceward.events import Event
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.journey.conftest import World
+
+
+class Job(Msg, type="job"):
+    """A task with a number."""
+
+    n: int
+
+
+def rows(box: Postbox) -> dict[str, list[Any]]:
+    """Return the bodies in the outbox by their state, oldest first; summaries as lists of what they tell."""
+    found: dict[str, list[Any]] = {}
+    for past in reversed(box.history(limit=1000).messages):
+        body = past.body
+        found.setdefault(past.state, []).append(body.get("n", body.get("lines")) if isinstance(body, dict) else body)
+    return found
+
+
+def counted(box: Postbox) -> dict[str, int]:
+    """Return what a plain count says of the bounded scopes."""
+    names = {"session": "session", "lane": "recipient || '/' || lane", "outbox": "''"}
+    open_rows = "state IN ('pending', 'sent') AND coalesce(due_at, 0) <> 253402300799000"
+    return {
+        f"{scope} {name}".rstrip(): count
+        for scope, column in names.items()
+        for name, count in box.db.read(f"SELECT {column}, count(*) FROM outbox WHERE {open_rows} GROUP BY 1")  # noqa: S608 - names of ours
+    }
+
+
+@pytest.mark.parametrize(
+    ("scope", "name", "twin"),
+    [("outbox", "", {}), ("session", "s", {}), ("session", "*", {}), ("lane", "b/s", {}), ("lane", "*", {"ordering_key": "s"})],
+)
+def test_a_limit_is_hard_and_its_own(world: World, scope: Any, name: str, twin: dict[str, Any]) -> None:
+    """At the limit the next message is refused, other scopes are not, the id is usable again, and a settled message makes room."""
+    shop = world.open("shop", hold_unknown=True)
+    shop.limits.set(scope, name, messages=3)
+    session = shop.session("s")
+    first, *_ = [session.send("b", Job(n=n), **twin) for n in range(3)]
+    before = shop.stats()
+    for _ in range(2):
+        with pytest.raises(QueueFull, match=scope):
+            session.send("b", Job(n=3), message_id="again", **twin)
+    assert before == shop.stats()
+    if scope != "outbox":
+        shop.session("t").send("b", Job(n=9))
+    assert shop.cancel(first)
+
+    assert "again" == session.send("b", Job(n=3), message_id="again", **twin)
+    with pytest.raises(QueueFull):
+        session.send("b", Job(n=4), **twin)
+    full, real = shop.limits.fullness(), counted(shop)
+    assert {key: real[key] for key in full} == {key: count for key, (count, _) in full.items()}
+
+
+def test_a_limit_of_ones_own_goes_before_the_star(world: World) -> None:
+    """A session with a limit of its own is not bound by the limit of every session."""
+    shop = world.open("shop", hold_unknown=True)
+    shop.limits.set("session", "*", messages=1)
+    shop.limits.set("session", "big", messages=3)
+    for n in range(3):
+        shop.session("big").send("b", Job(n=n))
+    shop.session("small").send("b", Job(n=0))
+    for name in ("big", "small"):
+        with pytest.raises(QueueFull):
+            shop.session(name).send("b", Job(n=9))
+
+    assert [("session", "*", 1), ("session", "big", 3)] == [(each.scope, each.name, each.messages) for each in shop.limits.list()]
+
+
+def test_bytes_are_counted_to_the_byte(world: World) -> None:
+    """A limit of bytes takes what fits, refuses what does not, and says so of what can never fit."""
+    shop = world.open("shop", hold_unknown=True)
+    shop.send("b", "x" * 100)
+    [(size,)] = shop.db.read("SELECT length(CAST(frame AS BLOB)) FROM outbox")
+    shop.limits.set("outbox", size=2 * size)
+    shop.send("b", "y" * 100)
+    with pytest.raises(QueueFull):
+        shop.send("b", "")
+    with pytest.raises(QueueFull, match="alone"):
+        shop.send("b", "x" * 3 * size)
+
+    assert {"outbox": (2, 2 * size)} == shop.limits.fullness()
+
+
+def test_settling_pruning_and_dying_make_room(world: World) -> None:
+    """What was acked, buried or sent back frees its place; the counts are what a count of the rows says."""
+    shop, billing = world.wired("shop", "billing")
+    shop.limits.set("outbox", messages=4)
+    shop.limits.set("session", "*", messages=4)
+    for n in range(3):
+        shop.send("billing", Job(n=n))
+    shop.send("billing", Job(n=3), ttl=5, delay=4)
+    with pytest.raises(QueueFull):
+        shop.send("billing", Job(n=4))
+    world.settle()
+    with pytest.raises(QueueFull):
+        shop.send("billing", Job(n=4))
+    for message in billing.messages(timeout=0):
+        message.ack()
+    world.settle()
+    assert {"outbox": 1, "session default": 1} == {key: count for key, (count, _) in shop.limits.fullness().items()}
+    world.wait(6)
+
+    assert ({}, 1) == (shop.limits.fullness(), shop.stats()["dead_letters"])
+    shop.dead_letters.replay_all(as_new=True)
+    assert {"outbox": 1, "session default": 1, "lane billing/default": 1} == counted(shop)
+    assert 1 == shop.limits.fullness()["outbox"][0]
+
+
+def test_drop_old_lets_the_oldest_go(world: World) -> None:
+    """The newest are kept; every dropped one has an id, a reason, a time, a record, an event and a place in the counters."""
+    shop = world.open("shop", hold_unknown=True)
+    heard: list[Event] = []
+    shop.on("dropped", heard.append)
+    shop.limits.set("session", "*", messages=3, overflow="drop_old")
+    ids = [shop.send("b", Job(n=n)) for n in range(5)]
+
+    assert {"cancelled": [0, 1], "pending": [2, 3, 4]} == rows(shop)
+    assert ["dropped: drop_old at the limit of session default"] * 2 == [past.reason for past in shop.history(state="cancelled").messages]
+    assert ids[:2] == [event.message_id for event in heard] == [drop.id for drop in reversed(shop.limits.drops())]  # type: ignore[attr-defined]
+    assert 2 == shop.db.read("SELECT value FROM counters WHERE name = 'overflowed'")[0][0] == len(shop.db.read("SELECT id FROM drop_view"))
+
+
+def test_drop_new_writes_the_new_one_down_only(world: World) -> None:
+    """What waits stays; the new message has an id and a reason, and never leaves."""
+    shop, billing = world.open("shop"), world.open("billing")
+    shop.limits.set("outbox", messages=2, overflow="drop_new")
+    ids = [shop.send("billing", Job(n=n), key=f"k{n}") for n in range(4)]
+    again = shop.send("billing", Job(n=3), key="k3")
+    world.settle()
+
+    assert (ids[3], ["sent", "sent", "cancelled", "cancelled"]) == (again, [shop.resolve(each) for each in ids])
+    assert 2 == billing.stats()["received"]
+    assert [("drop_new", ids[3]), ("drop_new", ids[2])] == [(drop.policy, drop.id) for drop in shop.limits.drops()]
+
+
+def test_a_summary_tells_what_was_dropped(world: World) -> None:
+    """The recipient gets one message that says how many were dropped and shows them, before what is left."""
+    shop, billing = world.open("shop"), world.open("billing")
+    shop.limits.set("session", "*", messages=3, overflow="summarize")
+    for n in range(6):
+        shop.send("billing", {"n": n, "long": "x" * 500})
+    world.settle()
+    told = []
+    for message in billing.messages(timeout=0):
+        told.append(message.body)
+        message.ack()
+
+    assert (4, [5]) == (told[0]["dropped"], [each["n"] for each in told[1:]][-1:])
+    assert [4, 160] == [len(told[0]["lines"]), max(map(len, told[0]["lines"]))]
+    assert ['{"n":0', '{"n":1'] == [line[:6] for line in told[0]["lines"][:2]]
+    assert {drop.summary_id for drop in shop.limits.drops()} == {shop.limits.drops()[0].summary_id}
+    assert shop.limits.drops()[0].summary_id is not None
+
+
+@pytest.mark.parametrize("overflow", ["drop_old", "summarize"])
+def test_protected_messages_never_give_way(world: World, overflow: Any) -> None:
+    """Critical ones, replies that are awaited and those that say so stay and may exceed; if only they are left, the new one is refused."""
+    shop = world.open("shop", hold_unknown=True)
+    shop.limits.set("outbox", messages=2, overflow=overflow)
+    shop.send("b", Job(n=0), priority="critical")
+    shop.send("b", Job(n=1), headers={"protected": True})
+    shop.send("b", Job(n=2), type="worker_result")
+    before = shop.stats()
+    with pytest.raises(QueueFull, match="may not be dropped"):
+        shop.send("b", Job(n=3))
+
+    assert ({"pending": [0, 1, 2]}, before) == (rows(shop), shop.stats())
+    assert [] == shop.limits.drops()
+
+
+def test_what_is_in_flight_is_nobodys_to_drop(world: World) -> None:
+    """A message that has left, or is about to, is not dropped: the peer may have it."""
+    shop, _ = world.wired("shop", "billing")
+    world.wire.always = "down"
+    shop.limits.set("outbox", messages=2, overflow="drop_old")
+    for n in range(2):
+        shop.send("billing", Job(n=n))
+    shop.pump()
+
+    with pytest.raises(QueueFull, match="may not be dropped"):
+        shop.send("billing", Job(n=2))
+    assert {"sending": [0, 1]} == rows(shop)
+
+
+def test_hold_accepts_and_keeps_back(world: World) -> None:
+    """Beyond the limit messages are accepted but leave in their order only as others are settled; none is lost or overtaken."""
+    shop, billing = world.wired("shop", "billing")
+    shop.limits.set("session", "*", messages=2, overflow="hold")
+    for n in range(6):
+        shop.send("billing", Job(n=n))
+    world.settle()
+    assert (2, 4) == (billing.stats()["inbox_pending"], len(shop.db.read("SELECT seq FROM outbox WHERE reason GLOB 'held:*'")))
+    got: list[int] = []
+    while (message := billing.receive(Job)) is not None:
+        got.append(message.body.n)
+        message.ack()
+        world.settle()
+        assert 2 >= shop.limits.fullness().get("session default", (0, 0))[0]
+        if len(got) == 2:
+            shop.send("billing", Job(n=6))
+
+    assert (list(range(7)), 7) == (got, shop.stats()["acked"])
+    assert [] == shop.check()
+
+
+def test_lifting_a_limit_frees_what_it_held(world: World) -> None:
+    """Raised, the limit lets as many go as it has room for; removed, all."""
+    shop = world.open("shop", hold_unknown=True)
+    shop.limits.set("outbox", messages=1, overflow="hold")
+    for n in range(6):
+        shop.send("b", Job(n=n))
+    held = "SELECT count(*) FROM outbox WHERE due_at IS NOT NULL"
+    counts = [shop.db.read(held)[0][0]]
+    shop.limits.set("outbox", messages=3, overflow="hold")
+    counts += [shop.db.read(held)[0][0], shop.limits.fullness()["outbox"][0]]
+    assert shop.limits.remove("outbox")
+    counts += [shop.db.read(held)[0][0]]
+
+    assert ([5, 3, 3, 0], False) == (counts, shop.limits.remove("outbox"))
+    assert [] == shop.db.read("SELECT name FROM sqlite_schema WHERE name GLOB 'limits_*' AND type = 'trigger'")
+
+
+def test_a_burial_frees_a_held_message_once(world: World) -> None:
+    """The death of a message is a place for the next, counted once."""
+    shop = world.open("shop", hold_unknown=True)
+    shop.limits.set("outbox", messages=2, overflow="hold")
+    shop.send("b", Job(n=0), ttl=5)
+    for n in range(1, 5):
+        shop.send("b", Job(n=n))
+    world.wait(6)
+
+    assert 2 == shop.limits.fullness()["outbox"][0] == counted(shop)["outbox"]
+    assert 1 == shop.stats()["dead_letters"]
+
+
+def test_the_store_counts_both_boxes(world: World) -> None:
+    """A limit of the store counts what waits here in either direction, and refuses with an error of its own."""
+    shop, billing = world.open("shop"), world.open("billing")
+    for n in range(3):
+        billing.send("shop", Job(n=n))
+    world.settle()
+    shop.limits.set("store", messages=4)
+    shop.send("billing", Job(n=0))
+    with pytest.raises(StoreFull):
+        shop.send("billing", Job(n=1), priority="critical")
+    for message in shop.messages(timeout=0):
+        message.ack()
+
+    assert shop.send("billing", Job(n=1))
+
+
+def test_a_rate_says_when_to_come_again(world: World) -> None:
+    """After the burst messages are refused until there is a token; waiting exactly as long as the error says is enough."""
+    shop = world.open("shop", hold_unknown=True)
+    shop.limits.rate(2, burst=3)
+    ids = [shop.send("b", Job(n=n)) for n in range(3)]
+    with pytest.raises(RateLimited, match="try again") as refused:
+        shop.send("b", Job(n=3), message_id="x")
+    world.clock.forward(refused.value.retry_after)
+    ids.append(shop.send("b", Job(n=3), message_id="x"))
+    with pytest.raises(RateLimited):
+        shop.send("b", Job(n=4))
+    world.open("other", hold_unknown=True).send("b", Job(n=0))
+    world.clock.forward(60)
+    ids += [shop.send("b", Job(n=n)) for n in range(3)]
+    with pytest.raises(RateLimited):
+        shop.send("b", Job(n=4))
+    shop.limits.rate(None)
+
+    assert (0.5, 7) == (refused.value.retry_after, len(set(ids)))
+    assert shop.send("b", Job(n=5))
+    with pytest.raises(InvalidMessage):
+        shop.limits.rate(0)
+
+
+def test_a_full_file_takes_no_more_but_settles(world: World) -> None:
+    """At nine tenths it is told once, at the limit new messages are refused, and what is there goes on."""
+    shop, billing = world.wired("shop", "billing")
+    heard: list[Event] = []
+    shop.on("nearly_full", heard.append)
+    [(now,)] = shop.db.read("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size")
+    shop.limits.file(now + 400_000)
+    sent = 0
+    with pytest.raises(StoreCapacity):
+        for _ in range(1000):
+            shop.send("billing", "x" * 5000)
+            sent += 1
+    world.settle()
+    for message in billing.messages(timeout=0):
+        message.ack()
+    world.settle()
+
+    assert (1, sent, []) == (len(heard), shop.stats()["acked"], shop.check())
+    shop.limits.file(None)
+    assert shop.send("billing", "x")
+
+
+def test_a_refusal_inside_a_block_leaves_the_block(world: World) -> None:
+    """Whoever catches the refusal goes on: victims of a message that was not written stay where they were."""
+    shop = world.open("shop", hold_unknown=True, max_pending=3)
+    shop.limits.set("session", "s", messages=2, overflow="drop_old")
+    shop.limits.set("outbox", messages=3)
+    with shop.session("s").begin() as tx:
+        for n in range(2):
+            tx.send("b", Job(n=n))
+        shop.session("t").send("b", Job(n=7))
+        with pytest.raises(QueueFull):
+            tx.send("b", Job(n=2), delay=1)
+        tx.execute("CREATE TABLE kept (x)")
+
+    assert {"pending": [0, 1, 7]} == rows(shop)
+    assert (0, [], []) == (shop.stats()["cancelled"], shop.limits.drops(), shop.db.read("SELECT x FROM kept"))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"scope": "room", "messages": 1}, {"scope": "outbox"}, {"scope": "outbox", "messages": 0}, {"scope": "outbox", "size": -1},
+        {"scope": "store", "messages": 1, "overflow": "drop_old"}, {"scope": "session", "messages": 1, "overflow": "shrug"},
+        {"scope": "session", "messages": 1.5},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_limit_that_is_none_is_refused(world: World, wrong: dict[str, Any]) -> None:
+    """Scope, policy and numbers are checked before anything is changed."""
+    shop = world.open("shop")
+    with pytest.raises(InvalidMessage):
+        shop.limits.set(**wrong)
+    assert [] == shop.limits.list()
+
+
+def test_a_limit_holds_for_every_language(world: World) -> None:
+    """A writer in plain SQL is refused at the limit, whatever the policy: no trigger drops anybody's mail."""
+    world.open("shop", hold_unknown=True).limits.set("session", "*", messages=2, overflow="drop_old")
+    world.shut()
+    con = sqlite3.connect(world.path("shop"), isolation_level=None)
+    try:
+        for _ in range(2):
+            con.execute("INSERT INTO send (recipient, type, body) VALUES ('b', 't', '1')")
+        with pytest.raises(sqlite3.IntegrityError, match="session_full"):
+            con.execute("INSERT INTO send (recipient, type, body) VALUES ('b', 't', '1')")
+        con.execute("INSERT INTO send (recipient, type, body, priority) VALUES ('b', 't', '1', 'critical')")
+    finally:
+        con.close()
+    [shop] = world.reopen("shop")
+
+    assert 3 == shop.stats()["pending"]
+    assert shop.send("b", Job(n=1))
+    assert (2, 2) == (shop.stats()["pending"], shop.limits.fullness()["session default"][0])
+
+
+def test_an_unbounded_file_has_no_trace_of_limits(world: World) -> None:
+    """Triggers and indexes are there only while there is a limit, and sending is one statement before and after."""
+    shop = world.open("shop", hold_unknown=True)
+    extra = "SELECT count(*) FROM sqlite_schema WHERE name GLOB 'limits_*' AND type <> 'table'"
+    counts = [shop.db.read(extra)[0][0]]
+    shop.limits.set("outbox", messages=5)
+    counts.append(shop.db.read(extra)[0][0])
+    shop.limits.remove("outbox")
+    counts.append(shop.db.read(extra)[0][0])
+
+    assert [0, 0] == [counts[0], counts[2]]
+    assert 5 < counts[1]
+
+
+PRODUCER = """
+import sys
+from onceward import Postbox
+from onceward.errors import QueueFull
+sent = refused = 0
+with Postbox(sys.argv[1], agent="shop", run=False, hold_unknown=True) as box:
+    for n in range(60):
+        try:
+            box.session(f"s{n % 2}").send("b", {"n": n}, message_id=f"{sys.argv[2]}-{n}")
+            sent += 1
+        except QueueFull:
+            refused += 1
+print(sent, refused)
+"""
+
+
+@pytest.mark.parametrize("overflow", ["reject", "drop_old", "drop_new", "hold"])
+def test_eight_producers_never_exceed_a_limit(tmp_path: Path, overflow: Any) -> None:
+    """Eight processes at once: the limit holds, and every message is written or refused, none both, none neither."""
+    path = tmp_path / "shop.db"
+    with Postbox(path, agent="shop", run=False) as box:
+        box.limits.set("session", "*", messages=20, overflow=overflow)
+    crew = [
+        subprocess.Popen([sys.executable, "-c", PRODUCER, str(path), str(number)], stdout=subprocess.PIPE, text=True) for number in range(8)
+    ]
+    told = [tuple(map(int, process.communicate(timeout=120)[0].split())) for process in crew]
+    with Postbox(path, run=False) as box:
+        stats, full = box.stats(), box.limits.fullness()
+        rows_there, broken = box.db.read("SELECT count(*) FROM outbox")[0][0], box.check()
+        drops = len(box.limits.drops(limit=1000))
+
+    assert ({(0, 0)}, []) == ({(process.returncode, sum(each) - 60) for process, each in zip(crew, told, strict=True)}, broken)
+    assert {"session s0": 20, "session s1": 20} == {name: count for name, (count, _) in full.items()}
+    assert sum(sent for sent, _ in told) == rows_there
+    wanted = {"reject": (40, 0), "drop_old": (40, 440), "drop_new": (40, 440), "hold": (480, 0)}[overflow]
+    assert wanted == (stats["pending"], drops)
+
+
+def test_asyncio_sets_and_looks_alike(world: World) -> None:
+    """The awaitable twins do the same."""
+
+    async def work() -> tuple[Any, ...]:
+        async with AsyncPostbox(world.path("shop"), agent=Agent("shop"), run=False, hold_unknown=True) as box:
+            await box.limits.set("session", "*", messages=1, overflow="drop_old")
+            await box.limits.rate(100, burst=10)
+            await box.limits.file(1 << 30)
+            ids = [await box.send("b", {"n": n}) for n in range(2)]
+            drops = await box.limits.drops()
+            found = (await box.limits.list())[0].messages, (await box.limits.fullness())["session default"][0]
+            await box.limits.remove("session", "*")
+            return [drop.id for drop in drops] == ids[:1], *found, await box.limits.list()
+
+    assert (True, 1, 1, []) == asyncio.run(work())
