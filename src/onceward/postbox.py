@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from onceward import custody, health, history, invariants, outbox, trail, views
 from onceward.agent import Agent
+from onceward.auditor import auditor
 from onceward.bounds import Limits
 from onceward.clock import Clock
 from onceward.db import Database
@@ -28,6 +29,7 @@ from onceward.loop import start_loop
 from onceward.maildesk import Tools
 from onceward.message import Message
 from onceward.names import DEFAULT_SESSION
+from onceward.observers.audit import AuditLog
 from onceward.other_files import OtherFiles
 from onceward.parcel import Answer, Parcel
 from onceward.polls import Polls
@@ -103,6 +105,11 @@ class Postbox(Verbs, Polls):
         self._desk = Desk(db, settings=settings, hooks=hooks, sender=self._sender, rng=rng)
         self._receiver = Receiver(db, settings=settings, hooks=hooks)
         self._dispatcher = Dispatcher(db, settings=settings, hooks=hooks, route=self._routes.route, rng=rng)
+        if settings.audit:
+            audit = AuditLog(settings.audit)
+            self._sender.audited = auditor(audit.write)
+            hooks.on("polled", audit)
+            hooks.on("expired", audit)
         self._workers: list[Worker] = []
         self._runners: list[Runner] = []
         if self._handlers is not None and self._handlers.handlers:

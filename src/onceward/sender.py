@@ -66,6 +66,8 @@ class Sender:
         self.mint = ids
         """Mints one new id at each call."""
         self._cut = min(settings.body_threshold, settings.max_body)
+        self.audited: Callable[[Sequence[Draft], Millis], None] | None = None
+        """Told of what was committed, where an audit is kept."""
         self._good: set[str] = set()
         self.gate = Gate(db, hooks, self.summary)
         """What a message passes on its way in, where the file has limits."""
@@ -247,6 +249,9 @@ class Sender:
         """Let those who carry and those who listen know of what was written, once it is committed."""
         tx.message_ids += [draft.id for draft in drafts]
         tx.after(self._ring)
+        if self.audited is not None:
+            told, at = self.audited, tx.now
+            tx.after(lambda: told(drafts, at))
         if self._hooks.wanted(Enqueued):
             events = [Enqueued(agent=self._db.agent, at=tx.now, message_id=d.id, peer=d.recipient) for d in drafts]
             tx.after(lambda: self._hooks.tell(events))

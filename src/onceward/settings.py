@@ -10,12 +10,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from onceward.errors import InvalidMessage
 from onceward.parcel import Durability
+from onceward.project import section
 
 PREFIX: Final = "ONCEWARD_"
 SWITCH: Final = "ONCEWARD_DISABLED"
 Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 DAY: Final = 86_400.0
+WORDS: Final = ("home", "db", "agent", "session")
+"""What environment and project may say besides settings: whose file a command means, and which conversation."""
 
 
 class Settings(BaseModel):
@@ -23,8 +26,9 @@ class Settings(BaseModel):
     How one postbox behaves.
 
     Precedence: keyword at Postbox, then a ``Settings`` object, then
-    ``ONCEWARD_<NAME>`` in the environment, then the default here. Spans are
-    seconds, sizes bytes of UTF-8.
+    ``ONCEWARD_<NAME>`` in the environment, then ``[tool.onceward]`` in the
+    nearest pyproject.toml, then the default here. Spans are seconds, sizes
+    bytes of UTF-8.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -118,18 +122,24 @@ class Settings(BaseModel):
     """Longest wait for running handlers and pushes when the postbox stops."""
     trail: bool = False
     """Write every transition into the table ``trail``."""
+    audit: str = ""
+    """File to which one JSON line is appended for each send, poll and expire, without bodies; empty is none."""
 
     @classmethod
     def load(cls, given: Settings | None, overrides: Mapping[str, Any], env: Mapping[str, str] | None = None) -> Self:
         """
-        Merge overrides, settings, environment and defaults, in that precedence.
+        Merge overrides, settings, environment, project and defaults, in that precedence.
+
+        A project is asked only where *env* is not given: that is, for the
+        process as it runs.
 
         Raises:
             InvalidMessage: a value is out of its bounds or a name is unknown.
 
         """
         named = os.environ if env is None else env
-        values: dict[str, Any] = {field: named[PREFIX + field.upper()] for field in cls.model_fields if PREFIX + field.upper() in named}
+        values = {name: value for name, value in section().items() if name not in WORDS} if env is None else {}
+        values |= {field: named[PREFIX + field.upper()] for field in cls.model_fields if PREFIX + field.upper() in named}
         if given is not None:
             values |= given.model_dump(exclude_unset=True)
         try:
@@ -142,6 +152,12 @@ class Settings(BaseModel):
     def agenium(cls, **overrides: Any) -> Self:
         """Return the preset of the Agenium outbox: 1,000 pending, no jitter, unreachable peers spend the budget."""
         return cls.model_validate({"max_pending": 1000, "retry_jitter": 0.0, "unreachable": "spend"} | overrides)
+
+
+def said(word: str) -> str | None:
+    """Return what environment or project say of ``home``, ``db``, ``agent`` or ``session``, in that precedence; None for nothing."""
+    found = os.environ.get(PREFIX + word.upper()) or section().get(word)
+    return str(found) if found else None
 
 
 def disabled(env: Mapping[str, str] | None = None) -> bool:

@@ -16,7 +16,7 @@ import pytest
 
 FLOORS = {
     "F0 words": """
-        errors clock ids names payload options frame parcel lifecycle events settings topics modes readout
+        errors clock ids names payload options frame parcel lifecycle events settings topics modes readout project
     """,
     "F1 ground and contracts": """
         guard registry connect regexp tx turnstile writer identity db loop wake migrate transport policy hooks
@@ -29,7 +29,7 @@ FLOORS = {
     """,
     "F3 hands and engines": """
         gate sender fanout transaction message agent group context
-        crossing desk invoke teller setbacks dispatcher receiver worker janitor maildesk waiting other_files
+        crossing desk invoke teller setbacks dispatcher receiver worker janitor maildesk waiting other_files auditor
         results reading closing usher run stage runner
     """,
     "F4 the door": """
@@ -51,7 +51,8 @@ STAIRS = {
     "readout": "clock errors frame payload",
     "lifecycle": "clock",
     "events": "clock",
-    "settings": "errors parcel",
+    "project": "errors",
+    "settings": "errors parcel project",
     "modes": "clock errors",
     # ground
     "wake": "guard",
@@ -97,6 +98,7 @@ STAIRS = {
     "dispatcher": "setbacks teller",
     "receiver": "teller",
     "worker": "agent context fanout group invoke teller",
+    "auditor": "sender",
     "maildesk": "context message sender",
     # the door
     "verbs": "session",

@@ -19,6 +19,7 @@ CASES: Final = {
     "wake": "onceward.bench.wake:wake",
     "backlog": "onceward.bench.backlog:backlog",
     "peers": "onceward.bench.peers:peers",
+    "claim-group": "onceward.bench.claims:claim_group",
     "memory": "onceward.bench.memory:memory",
 }
 

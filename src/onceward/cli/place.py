@@ -1,8 +1,7 @@
-"""Which file a command means: a flag, then the environment, then nothing."""
+"""Which file a command means: a flag, then the environment, then the project, then nothing."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +11,8 @@ from cyclopts import Parameter
 from onceward import Postbox
 from onceward.cli.codes import NothingThere, Usage
 from onceward.cli.paint import Style, style
-from onceward.names import agent_name
+from onceward.names import DEFAULT_SESSION, agent_name
+from onceward.settings import said
 
 Quiet = Parameter(negative=(), show_default=False)
 """An option that is either there or not."""
@@ -53,10 +53,10 @@ class Where(Answer):
         if self.db is not None and self.agent is not None:
             msg = "--db and --agent both name the file: give one of them"
             raise Usage(msg)
-        named = self.db or (None if self.agent else os.environ.get("ONCEWARD_DB"))
+        named = self.db or (None if self.agent else said("db"))
         if named:
             return Path(named)
-        agent = self.agent or os.environ.get("ONCEWARD_AGENT")
+        agent = self.agent or said("agent")
         if not agent:
             msg = "which agent? Give --db FILE or --agent NAME, or set ONCEWARD_DB or ONCEWARD_AGENT"
             raise Usage(msg)
@@ -72,9 +72,14 @@ class Conversation(Where):
     """The session meant; without it the default one is sent in, and all are looked at and received from."""
 
 
+def in_session(where: Conversation) -> str:
+    """Return the session to send in or to poll: the flag, else ONCEWARD_SESSION, else the project's, else the default one."""
+    return where.session or said("session") or DEFAULT_SESSION
+
+
 def agent_file(agent: str, home: Path | None = None) -> Path:
     """Return where an agent's file lies in a home folder."""
-    return (home or Path(os.environ.get("ONCEWARD_HOME") or ".")) / "agents" / f"{agent_name(agent)}.db"
+    return (home or Path(said("home") or ".")) / "agents" / f"{agent_name(agent)}.db"
 
 
 def existing(path: Path) -> Path:

@@ -11,9 +11,8 @@ from cyclopts import Parameter
 from onceward import Postbox
 from onceward.cli.codes import DONE, Usage
 from onceward.cli.paint import document, note, show
-from onceward.cli.place import Conversation, Quiet, open_box
+from onceward.cli.place import Conversation, Quiet, in_session, open_box
 from onceward.cli.spans import MaybeSpan
-from onceward.names import DEFAULT_SESSION
 
 WHERE = Conversation()
 Body = Annotated[str, Parameter(allow_leading_hyphen=True)]
@@ -59,7 +58,7 @@ def send(
 
     """
     with open_box(where.path()) as box:
-        session = box.session(where.session or DEFAULT_SESSION)
+        session = box.session(in_session(where))
         message_id = session.send(
             to, parsed(sys.stdin.read() if body == "-" else body), type=type, topic=topic, key=key, delay=delay, ttl=ttl,
             priority=priority, ordering_key=ordering_key, correlation_id=correlation_id, reply_to=reply_to,
