@@ -116,3 +116,11 @@ SELECT q.session,
        (SELECT m.pattern FROM run_handlers AS m WHERE q.session GLOB m.pattern ORDER BY length(m.pattern) DESC, m.pattern LIMIT 1))
   LEFT JOIN lanes AS l ON l.sender = '' AND l.name = q.session AND l.rank = 2
   LEFT JOIN runs AS r ON r.session = q.session AND r.state = 'open';
+
+CREATE VIEW waiting_view AS
+SELECT l.name AS session, row_number() OVER (PARTITION BY l.lane_id ORDER BY coalesce(b.place, b.seq), b.seq) AS place,
+       b.id, b.sender, b.type,
+       CASE b.rank WHEN 0 THEN 'critical' WHEN 1 THEN 'urgent' WHEN 2 THEN 'normal' WHEN 3 THEN 'low' ELSE 'background' END AS priority,
+       b.attempts, b.received_at, b.expires_at
+  FROM lanes AS l JOIN inbox AS b ON b.lane_id = l.lane_id AND b.state = 'pending' AND b.run_id IS NULL
+ WHERE l.sender = '';

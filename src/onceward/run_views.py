@@ -21,10 +21,7 @@ SELECT session, state, mode, debounce_for, cap, overflow, aborted, inject, waiti
   FROM session_queue_view ORDER BY session
 """
 WAITING: Final = """
-SELECT b.id, b.sender, b.type, b.attempts, b.received_at
-  FROM inbox AS b JOIN lanes AS l ON l.lane_id = b.lane_id
- WHERE l.sender = '' AND l.name = ? AND b.state = 'pending' AND b.run_id IS NULL
- ORDER BY coalesce(b.place, b.seq), b.seq
+SELECT id, sender, type, attempts, received_at FROM waiting_view WHERE session = ? ORDER BY place
 """
 
 

@@ -49,6 +49,14 @@ COMMANDS: Final = {
     "dead replay": ("onceward.cli.dead:replay", "Put dead letters back on their way and print their ids."),
     "dead discard": ("onceward.cli.dead:discard", "Forget dead letters and print their ids; what is forgotten cannot be replayed."),
     "dead purge": ("onceward.cli.dead:purge", "Forget the dead letters that died long ago, and print their ids."),
+    "runs ls": ("onceward.cli.runs:ls", "List runs, newest first."),
+    "runs show": ("onceward.cli.runs:show", "Show a run whole: its messages, what it left behind, what it returned."),
+    "queue ls": ("onceward.cli.queue:ls", "List the queues of sessions with runs, or what waits in one of them."),
+    "queue mode": ("onceward.cli.queue:mode", "Set how a session queues, also while messages wait."),
+    "queue reorder": ("onceward.cli.queue:reorder", "Put waiting messages to the front, in the order given."),
+    "queue remove": ("onceward.cli.queue:remove", "Drop waiting messages, with a reason that SQL can read."),
+    "queue pause": ("onceward.cli.queue:pause", "Begin no further run of a session; mail is taken in, the open run goes on."),
+    "queue resume": ("onceward.cli.queue:resume", "Go on where pause stopped."),
     "work": ("onceward.cli.work:work", "Run an agent's handlers on its file until told to stop."),
     "relay": ("onceward.cli.relay:relay", "Deliver an agent's mail until told to stop, without running handlers."),
     "freeze": ("onceward.cli.switch:freeze", "Stop sending, delivering and handling, in all processes and durably."),
@@ -64,7 +72,13 @@ COMMANDS: Final = {
 }
 """Import string and summary by full name; the module of a command is loaded when it is called."""
 
-NOUNS: Final = {"peers": "Who is reached where.", "dead": "Messages that ended badly.", "fleet": "Many agents' files at once, on Spark."}
+NOUNS: Final = {
+    "peers": "Who is reached where.",
+    "dead": "Messages that ended badly.",
+    "runs": "Runs of sessions, open and past.",
+    "queue": "What waits in sessions with runs.",
+    "fleet": "Many agents' files at once, on Spark.",
+}
 """Commands that have verbs of their own."""
 
 

@@ -98,6 +98,27 @@ SELECT id, origin, sender, recipient, session, lane, type, topic, priority, reas
        late, late_at, channel, kind, correlation_id, mailbox, queue, replays, frame
   FROM dead_letter_view WHERE id = :id
 """
+RUNS: Final = """
+SELECT id, session, mode, state, messages, consumed, cause, started_at, checkpoint_at, ended_at, lease_at, owner
+  FROM run_view
+ WHERE (:state IS NULL OR state = :state) AND (:session IS NULL OR session = :session)
+ ORDER BY seq DESC LIMIT :limit
+"""
+RUN_IDS: Final = "SELECT id FROM run_view WHERE id >= :low AND id < :high ORDER BY id LIMIT 3"
+RUN: Final = """
+SELECT id, session, mode, state, messages, event_ids, consumed, takes_more, partial, result, cause, token, owner, lease_at, started_at,
+       checkpoint_at, ended_at
+  FROM run_view WHERE id = :id
+"""
+SESSIONS: Final = """
+SELECT session, state, mode, debounce_for, cap, overflow, aborted, inject, waiting, bound, run, dropped, due_at, arrived_at, paused_at
+  FROM session_queue_view ORDER BY session LIMIT :limit
+"""
+WAITING: Final = """
+SELECT place, id, sender, type, priority, attempts, received_at, expires_at
+  FROM waiting_view WHERE session = :session ORDER BY place LIMIT :limit
+"""
+WAITING_IDS: Final = "SELECT id FROM waiting_view WHERE id >= :low AND id < :high ORDER BY id LIMIT 3"
 WRITTEN: Final = "PRAGMA data_version"
 NEWEST: Final = """
 SELECT max((SELECT coalesce(max(created_at), 0) FROM (SELECT created_at FROM outbox_view ORDER BY seq DESC LIMIT 1)),

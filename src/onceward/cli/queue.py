@@ -1,0 +1,143 @@
+"""``onceward queue``: what waits in sessions with runs, and how they are set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, Final, Literal
+
+from cyclopts import Parameter
+
+from onceward import Postbox
+from onceward.cli import queries
+from onceward.cli.codes import DONE, NothingThere
+from onceward.cli.look import views, whole_id
+from onceward.cli.paint import show, show_one
+from onceward.cli.place import Where, open_box
+from onceward.cli.spans import MaybeSpan
+from onceward.modes import QueueOptions
+
+WHERE = Where()
+QUEUES: Final = ("session", "state", "mode", "cap", "overflow", "waiting", "bound", "dropped", "run")
+WAITING: Final = ("place", "id", "sender", "type", "priority", "attempts", "received_at")
+Ids = Annotated[str, Parameter(allow_leading_hyphen=True)]
+
+
+def ls(session: str | None = None, /, *, limit: int = 100, where: Where = WHERE) -> int:
+    """
+    List the queues of sessions with runs, or what waits in one of them.
+
+    Columns: session, state, mode, cap, overflow, waiting, bound, dropped, run; of one queue: place, id, sender, type, priority,
+    attempts, received.
+
+    Args:
+        session: Whose queue, in the order in which it will be taken; without it, all queues by name.
+        limit: At most so many lines.
+        where: Whose file.
+
+    """
+    with views(where.path()) as found:
+        rows = found.ask(queries.SESSIONS, limit=limit) if session is None else found.ask(queries.WAITING, session=session, limit=limit)
+    show(rows, QUEUES if session is None else WAITING, where.style)
+    return DONE
+
+
+def mode(
+    session: str,
+    to: Literal["steer", "followup", "collect", "queue", "interrupt"] | None = None,
+    /,
+    *,
+    debounce: MaybeSpan = None,
+    cap: float | None = None,
+    overflow: Literal["old", "new", "summarize"] | None = None,
+    where: Where = WHERE,
+) -> int:
+    """
+    Set how a session queues, also while messages wait.
+
+    All settings of the session itself are replaced: what is left out is as its handler says.
+
+    Args:
+        session: Whose queue.
+        to: The mode.
+        debounce: Quiet that a collect waits for.
+        cap: Most messages that may wait.
+        overflow: Whether a full queue drops the old, refuses the new, or drops the old and tells the next run.
+        where: Whose file.
+
+    """
+    options: QueueOptions = {"mode": to, "debounce": debounce, "cap": cap, "overflow": overflow}
+    return _change(where, session, lambda box: box.queues.set(session, **options))
+
+
+def reorder(session: str, /, *ids: Ids, where: Where = WHERE) -> int:
+    """
+    Put waiting messages to the front, in the order given.
+
+    Args:
+        session: Whose queue.
+        ids: Ids of messages that wait there, or unique beginnings.
+        where: Whose file.
+
+    """
+    path = where.path()
+    with views(path) as found:
+        chosen = [whole_id(found, queries.WAITING_IDS, each) for each in ids]
+    with open_box(path) as box:
+        box.queues.reorder(session, chosen)
+    return ls(session, where=where)
+
+
+def remove(session: str, /, *ids: Ids, where: Where = WHERE) -> int:
+    """
+    Drop waiting messages, with a reason that SQL can read.
+
+    Args:
+        session: Whose queue.
+        ids: Ids of messages that wait there, or unique beginnings.
+        where: Whose file.
+
+    """
+    path = where.path()
+    with views(path) as found:
+        chosen = [whole_id(found, queries.WAITING_IDS, each) for each in ids]
+    with open_box(path) as box:
+        gone = [each for each in chosen if box.queues.remove(session, each)]
+    show([{"id": each} for each in gone], ("id",), where.style)
+    if len(gone) < len(ids) or not gone:
+        msg = f"not waiting in the queue of {session!r}: {', '.join(each for each in chosen if each not in gone) or 'no id was given'}"
+        raise NothingThere(msg)
+    return DONE
+
+
+def pause(session: str, /, *, where: Where = WHERE) -> int:
+    """
+    Begin no further run of a session; mail is taken in, the open run goes on.
+
+    Args:
+        session: Whose queue.
+        where: Whose file.
+
+    """
+    return _change(where, session, lambda box: box.queues.pause(session))
+
+
+def resume(session: str, /, *, where: Where = WHERE) -> int:
+    """
+    Go on where pause stopped.
+
+    Args:
+        session: Whose queue.
+        where: Whose file.
+
+    """
+    return _change(where, session, lambda box: box.queues.resume(session))
+
+
+def _change(where: Where, session: str, change: Callable[[Postbox], object]) -> int:
+    path = where.path()
+    with open_box(path) as box:
+        change(box)
+    with views(path) as found:
+        rows: list[dict[str, Any]] = [row for row in found.ask(queries.SESSIONS, limit=-1) if row["session"] == session]
+    show_one(rows[0], where.style)
+    return DONE

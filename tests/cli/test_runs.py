@@ -1,0 +1,74 @@
+"""``onceward runs`` and ``onceward queue``: looking at sessions with runs, and having them in one's hands."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onceward import Agent, Postbox, Run
+
+Cli = Any
+
+
+@pytest.fixture
+def ids(home: Path, billing: Postbox) -> Iterator[list[str]]:
+    """Return the ids of three messages that wait in a paused session of shop, after one run that was done."""
+    agent = Agent("shop")
+
+    @agent.session(mode="followup", cap=7)
+    def turn(run: Run) -> str:
+        run.checkpoint({"half": True})
+        return f"did {run.message.body}"
+
+    with Postbox(home / "agents" / "shop.db", agent=agent, run=False) as box:
+        chat = billing.session("chat")
+        chat.send("shop", "first")
+        billing.pump()
+        box.pump()
+        box.queues.pause("chat")
+        found = chat.send_many([("shop", n) for n in range(3)])
+        billing.pump()
+        box.pump()
+        yield found
+
+
+def test_runs_are_listed_and_shown(cli: Cli, ids: list[str]) -> None:
+    """A run tells its session, its messages, its partial output and its result."""
+    assert ids
+    [row] = cli("runs", "ls", "--json").json
+    shown = cli("runs", "show", row["id"][:20], "--json").json
+
+    assert ("chat", "followup", "done", 1) == (row["session"], row["mode"], row["state"], row["messages"])
+    assert ({"half": True}, "did first", 1) == (shown["partial"], shown["result"], len(shown["event_ids"]))
+    assert [] == cli("runs", "ls", "--state", "open", "--json").json
+    assert 3 == cli("runs", "show", "nothing").code
+
+
+def test_a_queue_is_in_the_operators_hands(cli: Cli, ids: list[str]) -> None:
+    """What waits is listed in its order, reordered and removed; the numbers follow."""
+    assert ids == [row["id"] for row in cli("queue", "ls", "chat", "--json").json]
+
+    assert 0 == cli("queue", "reorder", "chat", ids[2]).code
+    assert [ids[2], ids[0], ids[1]] == [row["id"] for row in cli("queue", "ls", "chat", "--json").json]
+    assert [[ids[0]]] == cli("queue", "remove", "chat", ids[0]).lines
+    assert 3 == cli("queue", "remove", "chat", ids[0]).code
+    [row] = cli("queue", "ls", "--json").json
+    assert ("chat", "paused", 2) == (row["session"], row["state"], row["waiting"])
+
+
+def test_a_mode_is_set_and_taken_back(cli: Cli, ids: list[str]) -> None:
+    """A session's own settings replace the handler's, and leaving them out gives these back."""
+    assert ids
+    row = cli("queue", "mode", "chat", "collect", "--debounce", "250ms", "--cap", "9.8", "--json").json
+    assert ("collect", 250, 9) == (row["mode"], row["debounce_for"], row["cap"])
+    assert ("followup", 7) == tuple(cli("queue", "mode", "chat", "--json").json[name] for name in ("mode", "cap"))
+    assert 2 == cli("queue", "mode", "chat", "loud").code
+    assert 0 != cli("queue", "mode", "chat", "--cap", "0").code
+
+
+def test_pause_and_resume(cli: Cli, ids: list[str]) -> None:
+    """A pause is durable and visible; resuming lets the next run begin."""
+    assert ids
+    assert "ready" == cli("queue", "resume", "chat", "--json").json["state"]
+    assert "paused" == cli("queue", "pause", "chat", "--json").json["state"]
