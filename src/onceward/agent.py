@@ -139,8 +139,8 @@ class Agent:
         Serve sessions by runs: one call of the function for a batch of messages, one at a time in each session.
 
         The function takes the run (``AsyncRun`` where it is ``async def``). What
-        it returns is the run's result and, unless the current message is itself
-        an answer, the reply to it. Bodies are read as the classes of *reads*
+        it returns is the run's result and the reply to the current message, unless
+        that is itself an answer, or a dispatched task, whose result goes back anyway. Bodies are read as the classes of *reads*
         whose type they are of. Agents in *obey* may ask for a mode of their own
         for single messages, by the header ``queuemode``.
 

@@ -18,7 +18,7 @@ from onceward.inbox import Leased
 from onceward.invoke import Loop, attend, judge
 from onceward.lanes import LaneLease
 from onceward.lifecycle import Done, Settlement
-from onceward.modes import WORKER_RESULT
+from onceward.modes import CALLER, WORKER_RESULT
 from onceward.payload import encode
 from onceward.policy import RetryPolicy
 from onceward.reading import Read
@@ -150,7 +150,8 @@ class Stage:
         if value is None:
             return None, effects
         current = self._run.message
-        if current.in_reply_to is None and current.type != WORKER_RESULT:  # an answer to an answer would never end
+        told = current.type == WORKER_RESULT or CALLER in current.headers  # a task's caller is told by its worker_result
+        if current.in_reply_to is None and not told:  # an answer to an answer would never end
             to, named = reply_options(current.frame, {})
             effects.drafts.append(self._sender.draft(self._run.session, to, value, named))
         return encode(value).text, effects

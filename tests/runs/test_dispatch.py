@@ -57,6 +57,7 @@ def test_a_result_comes_back_into_the_callers_session(office: Office) -> None:
     assert ({"dispatchid": office.ids[0], "spawnedsession": label}, "s") == (message.headers, message.session)
     assert message.in_reply_to == office.ids[0]
     assert label.startswith("worker-")
+    assert ["x", result] == [body for run in office.desk.runs for body in (m.body for m in run.messages)]
 
 
 def fail(_: Run) -> None:

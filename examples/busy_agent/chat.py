@@ -1,0 +1,98 @@
+"""
+A coding agent that is steered while it works; no network, and the same words every time.
+
+    python3 examples/busy_agent/chat.py [FOLDER]
+
+Three agents with a file each: a user who changes her mind, a coder whose
+sessions are in mode ``steer``, and a tester to whom the coder gives work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+import time
+from pathlib import Path
+from threading import Event
+
+from onceward import Agent, AsyncRun, Postbox, Run, Session
+
+PATIENCE = 60.0
+THINKING = Event()
+PLAN = ("read the code", "write regular expressions")
+
+coder = Agent("coder")
+tester = Agent("tester")
+
+
+@coder.session(mode="steer")
+async def code(run: AsyncRun) -> str | None:
+    """Do a turn; after every step a checkpoint, so that whoever comes next can go on from there."""
+    if run.message.type == "worker_result":
+        print(f"coder:  the tester says {run.message.body['result']!r}")
+        await run.send("user", "done, and tested")
+        return None
+    if run.before is None:
+        return await first_try(run)
+    print(f"coder:  stopped after {run.previous}; now: {run.message.body!r}")
+    steps = [*run.previous, "rewrite it with ast"]
+    await run.checkpoint(steps)
+    await run.dispatch("tester", {"test": steps})
+    return "rewritten, and given to the tester"
+
+
+async def first_try(run: AsyncRun) -> str:
+    """Start as everybody would, and get lost in details."""
+    steps: list[str] = []
+    for step in PLAN:
+        steps.append(step)
+        await run.checkpoint(steps)
+        print(f"coder:  {step}: done, and safe")
+    await run.send("user", "never heard: this run is ended before it says so in a commit")
+    THINKING.set()
+    await asyncio.sleep(PATIENCE)  # a model that thinks; steering cancels it here
+    return "finished"
+
+
+@tester.session()
+def test(run: Run) -> str:
+    """Test what was written."""
+    print(f"tester: testing what {len(run.message.body['test'])} steps made")
+    return "12 passed"
+
+
+def main(folder: Path) -> None:
+    """Ask for something, change one's mind in the middle, and read the answers."""
+    with (
+        Postbox(folder / "coder.db", agent=coder) as box,
+        Postbox(folder / "tester.db", agent=tester),
+        Postbox(folder / "user.db", agent="user") as user,
+    ):
+        chat = user.session("chat")
+        say(chat, "write me a parser")
+        THINKING.wait(PATIENCE)
+        say(chat, "not with regular expressions: use ast")
+        for answer in chat.messages(timeout=PATIENCE):
+            with answer:
+                print(f"user:   hears {answer.body!r}")
+            if answer.body == "done, and tested":
+                break
+        while box.runs.list(state="open"):
+            time.sleep(0.01)
+        for run in reversed(box.runs.list()):
+            print(f"file:   a run of {len(run.event_ids)} in mode {run.mode}: {run.state}")
+
+
+def say(chat: Session, text: str) -> None:
+    """Send to the coder and show it."""
+    print(f"user:   {text}")
+    chat.send("coder", text)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        main(Path(sys.argv[1]))
+    else:
+        with tempfile.TemporaryDirectory(prefix="onceward-busy-") as made:
+            main(Path(made))
