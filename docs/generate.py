@@ -29,11 +29,12 @@ SOURCE = ROOT / "src" / "onceward"
 
 ROOMS = {
     "The postbox": "Postbox polls.Polls Session Transaction Message Ticket",
-    "Beside the mail": "facade.Peers Page views.Past views.PeerInfo invariants.Violation Health",
+    "Beside the mail": "facade.Neighbours facade.Peers Page views.Past views.PeerInfo invariants.Violation Health",
     "Limits": "bounds.Limits limits.Limit bounds.DropRecord",
     "Dead letters": "letters.DeadLetters letters.Filter letters.Replays views.DeadLetter",
     "Sessions with runs": "Run queueing.Queues queueing.Runs modes.QueueOptions runs.Summary runs.Before run_views.RunInfo "
     "run_views.QueueInfo run_views.Waits",
+    "Channels": "channel.Channels Channel channels.ChannelConfig channels.ChannelInfo fanout.Posted acknowledgments.Acknowledgment",
     "Mailboxes": "post_office.Mailboxes Mailbox Letter Start addresses.Address mailbox.Effects",
     "Options of every send": "options.SendOptions options.PublishOptions",
     "Agents and handlers": "Agent Context Msg",

@@ -42,6 +42,7 @@ CREATE TABLE acknowledgments (
     PRIMARY KEY (message_id, participant)
 ) STRICT, WITHOUT ROWID;
 
+CREATE INDEX outbox_channel_open ON outbox (channel, seq) WHERE channel IS NOT NULL AND ended_at IS NULL;
 CREATE INDEX inbox_channel_next ON inbox (channel, rank, seq) WHERE channel IS NOT NULL AND state = 'pending';
 
 -- A body goes with the last row that refers to it.

@@ -4,6 +4,7 @@ import typing as _typing
 
 from onceward import errors
 from onceward.agent import Agent
+from onceward.channel import Channel
 from onceward.context import AsyncContext, Context
 from onceward.errors import Drop, OncewardError, OutcomeUnknown, Reject, Retry
 from onceward.frame import Frame
@@ -26,12 +27,14 @@ from onceward.views import Page
 
 if _typing.TYPE_CHECKING:
     from onceward.aio import AsyncPostbox, AsyncSession
+    from onceward.aio_channel import AsyncChannel
     from onceward.aio_mailbox import AsyncMailbox
     from onceward.awaitable import AsyncMessage, AsyncTransaction
 
 __all__ = [
     "Agent",
     "Answer",
+    "AsyncChannel",
     "AsyncContext",
     "AsyncMailbox",
     "AsyncMessage",
@@ -39,6 +42,7 @@ __all__ = [
     "AsyncRun",
     "AsyncSession",
     "AsyncTransaction",
+    "Channel",
     "Context",
     "Drop",
     "Features",
@@ -68,6 +72,7 @@ __all__ = [
 ]
 
 _LAZY = {
+    "AsyncChannel": "aio_channel",
     "AsyncMailbox": "aio_mailbox",
     "AsyncMessage": "awaitable",
     "AsyncPostbox": "aio",

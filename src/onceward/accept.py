@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
-from onceward import lanes, outbox
+from onceward import acknowledgments, lanes, outbox
 from onceward.clock import Millis
 from onceward.counters import bump
 from onceward.errors import InvalidMessage
@@ -242,10 +242,12 @@ def _store(tx: Tx, sender: str, fresh: list[Examined]) -> list[str]:
     for each in fresh:
         frame = cast("Frame", each.frame)
         done = frame.inreplyto in awaited and _answered(tx, frame)
-        boxed = frame.mailbox is not None and not done
         if done:
             awaited.discard(str(frame.inreplyto))
-            answered += 1
+        elif frame.kind == acknowledgments.KIND:
+            done = acknowledgments.note(tx, sender, frame)
+        answered += done
+        boxed = frame.mailbox is not None and not done
         if done or boxed:
             settled.append((sender, frame.id, frame.session, tx.now))
         lane_id = lanes.NONE if boxed else _lane(tx, sender, frame, lane_ids)

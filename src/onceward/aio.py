@@ -13,6 +13,7 @@ from typing import Any, Self, TypeVar, Unpack, overload
 
 from onceward import invariants, views
 from onceward.agent import Agent
+from onceward.aio_channel import AsyncChannels
 from onceward.aio_limits import AsyncLimits
 from onceward.aio_mailbox import AsyncMailboxes
 from onceward.aio_polls import AsyncPolls
@@ -126,6 +127,8 @@ class AsyncPostbox(AsyncPolls):
         box = await asyncio.to_thread(lambda: Postbox(self._path, agent=self._agent, loop=loop, **self._arguments))
         crossing = Crossing(box.db, loop)
         self._opened = (box, crossing)
+        self.channels = AsyncChannels(box.channels, crossing, self.wait)
+        """The channels of the home."""
         self.home = AsyncNeighbours(box.home, crossing)
         """The agents of the home, and what they publish."""
         self.peers = AsyncPeers(box.peers, crossing)

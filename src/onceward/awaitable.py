@@ -60,6 +60,11 @@ class AsyncMessage(Generic[T_co]):
         """Return what the message itself knows: id, sender, session, type, topic, priority, attempt …."""
         return getattr(self._message, name)
 
+    @property
+    def plain(self) -> Message[T_co]:
+        """The message itself."""
+        return self._message
+
     async def ack(self) -> None:
         """Commit the processed mark; see ``Message.ack``."""
         await self._crossing.call(self._message.ack)

@@ -10,6 +10,7 @@ from onceward.tx import Tx
 
 KEEP: Final = "INSERT INTO bodies (text, digest) VALUES (?, ?) RETURNING body_id"
 DROP: Final = "DELETE FROM bodies WHERE body_id = ?"
+DROP_UNUSED: Final = "DELETE FROM bodies WHERE body_id = ?1 AND NOT EXISTS (SELECT 1 FROM outbox WHERE body_id = ?1)"
 MISSING: Final = f'null,"{BODY_ERROR}":"missing"'
 """What stands for a body that is gone: its message is delivered nevertheless."""
 WHOLE: Final = f"""

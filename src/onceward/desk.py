@@ -40,6 +40,21 @@ class Desk:
         self._policy = policy or retry_policy(settings, retries=settings.handler_retries)
         self._owner = guard.owner_name()
 
+    @property
+    def db(self) -> Database:
+        """The file it reads."""
+        return self._db
+
+    @property
+    def tools(self) -> dict[str, Any]:
+        """What another desk on the same file is made with."""
+        return {"settings": self._settings, "sender": self._sender, "hooks": self._hooks, "rng": self._rng}
+
+    @property
+    def poll(self) -> float:
+        """How often a waiting reader looks by itself."""
+        return self._settings.safety_poll
+
     def take(self, wanted: Any, session: str | None) -> Message[Any] | None:
         """
         Lease the next message and return it, None where there is none.

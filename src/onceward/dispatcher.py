@@ -48,8 +48,9 @@ class Dispatcher:
         hooks: Hooks,
         rng: random.Random,
         policy: RetryPolicy | None = None,
+        errands: Callable[[], None] = lambda: None,
     ) -> None:
-        self._db, self._settings, self._route = db, settings, route
+        self._db, self._settings, self._route, self._errands = db, settings, route, errands
         self._policy = policy or retry_policy(settings)
         self._teller = Teller(hooks, db.agent)
         self._setbacks = Setbacks(settings=settings, policy=self._policy, rng=rng, teller=self._teller)
@@ -126,16 +127,18 @@ class Dispatcher:
 
     # -- looking ----------------------------------------------------------------------------
 
-    def _agenda(self) -> tuple[bool, list[Millis]]:
-        """Return whether the kill-switch forbids any attempt, and the moments at which something will be due."""
-        [(frozen_at, *moments)] = self._db.read(outbox.AGENDA)
-        return disabled() or frozen_at is not None, [at for at in moments if at is not None]
+    def _agenda(self) -> tuple[bool, bool, list[Millis]]:
+        """Return whether the kill-switch forbids any attempt, whether there are errands, and the moments at which something will be due."""
+        [(frozen_at, errands, *moments)] = self._db.read(outbox.AGENDA)
+        return disabled() or frozen_at is not None, bool(errands), [at for at in moments if at is not None]
 
     def _find(self) -> list[str]:
         """Wake what is due and return the peers that have something to be pushed."""
-        frozen, moments = self._agenda()
+        frozen, errands, moments = self._agenda()
         if frozen:
             return []
+        if errands:
+            self._errands()
         now = self._db.now()
         if moments and min(moments) <= now:
             self._db.write(self._wake)
@@ -151,11 +154,12 @@ class Dispatcher:
                 self._teller.buried(tx, [(i, p, reason) for i, p in buried])
 
     def _next_due(self) -> float | None:
-        frozen, moments = self._agenda()
+        frozen, errands, moments = self._agenda()
         if frozen:
             return 1.0
         later = [at for at in moments if at > self._db.now()]
-        return max(0.001, (min(later) - self._db.now()) / 1000) if later else None
+        wait = max(0.001, (min(later) - self._db.now()) / 1000) if later else None
+        return min(GLANCE, wait or GLANCE) if errands else wait  # the directory rings nobody: look there now and then
 
     # -- carrying ---------------------------------------------------------------------------
 

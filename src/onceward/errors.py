@@ -19,6 +19,8 @@ Everything that can go wrong, as one tree.
     │   ├── QueueFull                a limit of messages is reached; wait until some are settled
     │   │   └── StoreFull              the limit of the whole file
     │   ├── RateLimited              sent too fast; retry_after says when to come again
+    │   ├── ChannelError             the channel does not take it
+    │   │   ├── UnknownChannel · DuplicateChannel · ChannelRefused · NotParticipant
     ├── DeliveryError              raised by transports
     │   ├── Unreachable              nobody there; try later
     │   └── Refused                  the peer will never take this
@@ -35,7 +37,7 @@ without anybody changing anything, and its message says what to do.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, NoReturn
 
 
 class OncewardError(Exception):
@@ -149,6 +151,11 @@ class ValidationFailed(InvalidMessage):
         self.field, self.reason, self.value_length = field, reason, value_length
 
 
+def refuse(field: str, reason: str, value_length: int = 0) -> NoReturn:
+    """Raise ValidationFailed for a field that breaks a rule."""
+    raise ValidationFailed(field, reason, value_length)
+
+
 class UnknownRecipient(SendError, LookupError):
     """Nobody of that name is known: register a peer, create the agent's file, or pass ``hold_unknown=True``."""
 
@@ -175,6 +182,28 @@ class RateLimited(SendError):
     def __init__(self, message: str, *, retry_after: float) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+
+
+class ChannelError(SendError):
+    """A channel does not take what was asked of it, nothing was changed; see the subclass."""
+
+
+class UnknownChannel(ChannelError, LookupError):
+    """There is no channel of that name in the home: create it first."""
+
+
+class DuplicateChannel(ChannelError):
+    """A channel of that name is there already: take it with ``ensure``, or choose another name."""
+
+
+class ChannelRefused(ChannelError):
+    """The channel's state does not allow it: resume it, or ask its owner."""
+
+    retryable = True
+
+
+class NotParticipant(ChannelError):
+    """The agent takes no part in the channel, or its role does not allow it: join first, or ask the owner."""
 
 
 class Frozen(SendError, RuntimeError):

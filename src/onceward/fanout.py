@@ -10,12 +10,12 @@ from typing import Any, Final
 from onceward import bodies
 from onceward.clock import Millis
 from onceward.db import Database
-from onceward.errors import InvalidMessage, UnknownRecipient
+from onceward.errors import InvalidMessage, UnknownRecipient, refuse
 from onceward.frame import Envelope, digest, halves, head, quote
 from onceward.options import Options, PublishOptions
 from onceward.payload import encode
 from onceward.roster import Roster
-from onceward.sender import Draft, Sender
+from onceward.sender import Draft, Sender, size_of
 from onceward.topics import check_topic
 from onceward.tx import Tx
 
@@ -81,15 +81,17 @@ class Publisher(Sender):
         """Return the agents that want *topic* of what is published here, each once."""
         return self.roster.subscribers(check_topic(topic))
 
-    def fan(self, session: str, recipients: Sequence[str], body: object, options: Options, *, rooted: bool = True) -> Fan:
+    def fan(
+        self, session: str, recipients: Sequence[str], body: object, options: Options, *, rooted: bool = True, limit: int | None = None
+    ) -> Fan:
         """
         Check and serialise a message once and mint an id for each recipient; nothing is written and no lock is taken.
 
         *rooted* gives it a correlation id where it has none, so that its copies
-        can be found by what they share.
+        can be found by what they share; *limit* is the largest content in bytes.
 
         Raises:
-            InvalidMessage, TooLarge, Frozen: nothing was written.
+            ValidationFailed, InvalidMessage, TooLarge, Frozen: nothing was written.
 
         """
         if options.message_id is not None:
@@ -97,6 +99,8 @@ class Publisher(Sender):
             raise InvalidMessage(msg)
         now = self.start()
         payload = encode(body)
+        if limit is not None and (size := size_of(body, payload)) > limit:
+            refuse("content", f"{size} bytes exceed max_message_size {limit}", size)
         size = self.check_size(body, payload)
         root = options.correlation_id or self._root(session, options)
         if rooted:
@@ -126,9 +130,9 @@ class Publisher(Sender):
             drafts.append(Draft(message_id, recipient, e.session, values, given, body))
         return tuple(drafts)
 
-    def put_fan(self, tx: Tx, fan: Fan) -> Posted:
+    def put_fan(self, tx: Tx, fan: Fan, body_id: int | None = None) -> Posted:
         """
-        Write a fan into the caller's transaction, all of it or nothing.
+        Write a fan, whose body may be stored already, into the caller's transaction, all of it or nothing.
 
         With a key, who was sent it before is not sent it again.
         """
@@ -137,7 +141,10 @@ class Publisher(Sender):
         kept = len(tx.effects), len(tx.message_ids)
         tx.savepoint()
         try:
-            posted = self._put_known(tx, fan) if fan.drafts[0].given else self._put_new(tx, fan)
+            kept_id = bodies.keep(tx, fan.body) if body_id is None else body_id
+            posted = self._put_known(tx, fan, kept_id) if fan.drafts[0].given else self._put_new(tx, fan, kept_id)
+            if body_id is None:
+                tx.run(bodies.DROP_UNUSED, (kept_id,))
         except BaseException as error:
             del tx.effects[kept[0] :], tx.message_ids[kept[1] :]
             tx.undo()
@@ -145,9 +152,10 @@ class Publisher(Sender):
         tx.keep()
         return posted
 
-    def _put_new(self, tx: Tx, fan: Fan) -> Posted:
-        self.put_sharing(tx, fan.drafts, bodies.keep(tx, fan.body))
+    def _put_new(self, tx: Tx, fan: Fan, body_id: int) -> Posted:
+        self.put_sharing(tx, fan.drafts, body_id)
         return fan.posted
 
-    def _put_known(self, tx: Tx, fan: Fan) -> Posted:
-        return Posted(fan.id, tuple((draft.recipient, self.put(tx, draft)) for draft in fan.drafts))
+    def _put_known(self, tx: Tx, fan: Fan, body_id: int) -> Posted:
+        shared = [draft._replace(values=(*draft.values[:-1], body_id)) for draft in fan.drafts]
+        return Posted(fan.id, tuple((draft.recipient, self.put(tx, draft, shared=True)) for draft in shared))

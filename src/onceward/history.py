@@ -146,12 +146,10 @@ def _token(cuts: dict[str, tuple[int, int]], seen: list[Found]) -> str:
 
 
 def thread(db: Database, message_id: str) -> list[Past]:
-    """Return every message of the conversation that *message_id* belongs to, oldest first."""
+    """Return every message of the conversation that *message_id* belongs to, or that all its copies carry, oldest first."""
     found = db.read(OF_ID, {"id": message_id})
-    if not found:
-        return []
-    [(root,)] = db.read(CAUSE.format(table=found[0][0], frame=_place(found[0][0]).frame), (found[0][1],))
-    root = root or message_id
+    causes = [db.read(CAUSE.format(table=each[0], frame=_place(each[0]).frame), (each[1],))[0][0] for each in found[:1]]
+    root = next(filter(None, causes), message_id)
     members = [*found, *db.read(OF_ID, {"id": root}), *db.read(FOLLOWING, {"root": root})]
     at_of = {(table, seq): (at, message_id) for table, seq, at, message_id in members}
     ordered = sorted(at_of, key=lambda key: (at_of[key], key))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,6 +26,14 @@ SELECT seq, sender, id, session, frame, digest, expires_at, attempts + 1, receiv
  WHERE lane_id = ? AND state = 'pending' AND type IN (SELECT value FROM json_each(?))
  ORDER BY seq LIMIT ?
 """
+NEXT_IN: Final = """
+SELECT b.lane_id, l.token, l.careful_to, b.seq, b.topic, b.attempts + 1
+  FROM inbox AS b JOIN lanes AS l ON l.lane_id = b.lane_id
+ WHERE b.channel = ? AND b.state = 'pending' AND l.owner IS NULL AND l.due_at IS NULL
+ ORDER BY b.rank, b.seq LIMIT 1000
+"""
+NEXT_CAME: Final = NEXT_IN.replace("ORDER BY b.rank, b.seq", "ORDER BY b.seq")
+ONE: Final = "SELECT seq, sender, id, session, frame, digest, expires_at, attempts + 1, received_at FROM inbox WHERE seq = ?"
 END: Final = """
 UPDATE inbox SET state = :outcome, ended_at = :now, reason = :reason
  WHERE seq IN (SELECT value FROM json_each(:seqs)) AND state = 'pending'
@@ -105,6 +113,19 @@ def claim(tx: Tx, wanted: Wanted, *, owner: str, until: Millis) -> list[list[Lea
             claimed.append([Leased(held, *row) for row in rows])
             left -= len(rows)
     return claimed
+
+
+def claim_in(
+    tx: Tx, channel: str, fits: Callable[[str | None], bool], *, by_rank: bool, owner: str, lease_for: Callable[[int], Millis]
+) -> Leased | None:
+    """Lease the next message of a channel whose topic fits, in its order; None where there is none."""
+    lanes.wake_due(tx)
+    for lane_id, token, careful_to, seq, topic, attempt in tx.rows(NEXT_IN if by_rank else NEXT_CAME, (channel,)):
+        if fits(topic):
+            [row] = tx.rows(ONE, (seq,))  # before the lease, which may count the attempt
+            held = lanes.lease(tx, (lane_id, token, careful_to), [seq], owner=owner, until=tx.now + lease_for(attempt))
+            return Leased(held, *row)
+    return None
 
 
 def _next(tx: Tx, lane_id: int, limit: int, types: tuple[str, ...] | None) -> list[tuple[Any, ...]]:

@@ -9,8 +9,7 @@ from typing import Any, Final
 
 from pydantic_core import to_json
 
-from onceward import bodies
-from onceward.bodies import BODY_DIGEST, WHOLE
+from onceward.bodies import BODY_DIGEST, WHOLE, drop, keep, seal
 from onceward.clock import Millis
 from onceward.connect import ConstraintError
 from onceward.counters import bump
@@ -116,6 +115,7 @@ SELECT f.name FROM found AS f LEFT JOIN peers AS p ON p.name = f.name
 """
 AGENDA: Final = """
 SELECT (SELECT frozen_at FROM identity),
+       EXISTS (SELECT 1 FROM errands),
        (SELECT min(due_at) FROM outbox WHERE due_at IS NOT NULL),
        (SELECT min(expires_at) FROM outbox WHERE expires_at IS NOT NULL AND state = 'pending' AND sent_at IS NULL),
        (SELECT min(coalesce(max(due_at, lease_at), due_at, lease_at)) FROM peers WHERE due_at IS NOT NULL OR lease_at IS NOT NULL)
@@ -150,7 +150,7 @@ class Row:
             return self.digest is None or digest(self.frame) == self.digest
         if self.body_digest is None:
             return True  # its body is gone, and the frame says so
-        sealed = self.digest is None or bodies.seal(self.head, self.body_digest) == self.digest
+        sealed = self.digest is None or seal(self.head, self.body_digest) == self.digest
         return sealed and digest(self.frame[len(self.head) : -1]) == self.body_digest
 
     @property
@@ -159,23 +159,23 @@ class Row:
         return digest(self.frame) if self.head is not None or self.digest is None else self.digest
 
 
-def add(tx: Tx, values: tuple[Any, ...], body: str | None = None) -> str:
+def add(tx: Tx, values: tuple[Any, ...], body: str | None = None, *, shared: bool = False) -> str:
     """
     Promise a message; return its id, or the id of the same message promised before.
 
-    With a *body* its frame ends before the data, and the body is stored beside it.
+    With a *body* its frame ends before the data, and the body is stored beside it, unless others *share* it already.
 
     Raises:
         Conflict: the id or key stands for another body.
         QueueFull, Frozen: from the admission trigger; nothing was written.
 
     """
-    body_id = None if body is None else bodies.keep(tx, body)
+    body_id = None if body is None or shared else keep(tx, body)
     try:
         tx.rows(ADD, values if body_id is None else (*values[:-1], body_id))
     except ConstraintError as error:
         if body_id is not None:
-            bodies.drop(tx, body_id)
+            drop(tx, body_id)
         if "UNIQUE" not in str(error):
             raise
         return _twin(tx, values, values[11] if body is None else f"{values[11]}{body}}}")

@@ -14,13 +14,16 @@ from onceward import custody, health, history, invariants, outbox, trail, views
 from onceward.agent import Agent
 from onceward.auditor import auditor
 from onceward.bounds import Limits
+from onceward.channel import Channels
 from onceward.clock import Clock
 from onceward.db import Database
 from onceward.desk import Desk
 from onceward.directory import Home
 from onceward.dispatcher import Dispatcher
+from onceward.errands import Errands
 from onceward.facade import Neighbours, Peers
 from onceward.fanout import Publisher
+from onceward.herald import Herald
 from onceward.hooks import Hook, Hooks
 from onceward.ids import IdSource, new_id
 from onceward.janitor import Janitor
@@ -104,7 +107,8 @@ class Postbox(Verbs, Polls):
         self._sender = Publisher(db, roster=self._roster, settings=settings, hooks=hooks, ids=ids, known=self._routes.knows)
         self._desk = Desk(db, settings=settings, hooks=hooks, sender=self._sender, rng=rng)
         self._receiver = Receiver(db, settings=settings, hooks=hooks)
-        self._dispatcher = Dispatcher(db, settings=settings, hooks=hooks, route=self._routes.route, rng=rng)
+        errands = Errands(db, self._sender)
+        self._dispatcher = Dispatcher(db, settings=settings, hooks=hooks, route=self._routes.route, rng=rng, errands=errands.run)
         if settings.audit:
             audit = AuditLog(settings.audit)
             self._sender.audited = auditor(audit.write)
@@ -122,6 +126,8 @@ class Postbox(Verbs, Polls):
         self._default = self.session()
         self.home = Neighbours(self._roster)
         """The agents of the home, and what they publish."""
+        self.channels = Channels(db, Herald(db, self._sender, errands), self._desk)
+        """The channels of the home."""
         self.peers = Peers(self._db, self._routes.features, self._roster)
         """Who is reached where."""
         self.dead_letters = DeadLetters(self._db, self._sender)

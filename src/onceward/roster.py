@@ -16,7 +16,7 @@ from onceward.topics import Index
 from onceward.tx import Tx
 
 ROUTES: Final = "SELECT routes FROM meta"
-WISHES: Final = "SELECT channel, publisher, subscriber, pattern FROM subscriptions"
+WISHES: Final = "SELECT channel, publisher, subscriber, pattern, number FROM subscriptions ORDER BY number"
 MEMBERS: Final = "SELECT channel, agent, role, number FROM members ORDER BY number"
 CHANNELS: Final = "SELECT name, type, state, mode, config, description, created_by, created_at FROM channels"
 AGENTS: Final = "SELECT name FROM agents ORDER BY name"
@@ -47,6 +47,7 @@ class _Snapshot:
     channels: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     members: dict[str, tuple[Member, ...]] = field(default_factory=dict)
     wishes: dict[tuple[str, str], Index[str]] = field(default_factory=dict)
+    patterns: dict[str, list[tuple[int, str, str]]] = field(default_factory=dict)
 
 
 class Roster:
@@ -100,6 +101,23 @@ class Roster:
     def members(self, channel: str) -> tuple[Member, ...]:
         """Return who takes part in a channel, in the order of joining."""
         return self._now().members.get(channel, ())
+
+    def channels(self) -> list[tuple[Any, ...]]:
+        """Return the rows of all channels by name."""
+        found = self._now().channels
+        return [found[name] for name in sorted(found)]
+
+    def wishes(self, channel: str) -> list[tuple[int, str, str]]:
+        """Return (number, subscriber, pattern) of a channel's subscriptions, in their order."""
+        return self._now().patterns.get(channel, [])
+
+    def newest(self, channel: str) -> int:
+        """Return the number of who joined, or subscribed to, a channel last; 0 where nobody did."""
+        seen = self._now()
+        row, wishes, members = seen.channels.get(channel), seen.patterns.get(channel, []), seen.members.get(channel, ())
+        if row is not None and row[1] == "pubsub":
+            return wishes[-1][0] if wishes else 0
+        return members[-1].number if members else 0
 
     def subscribers(self, topic: str, *, channel: str = "") -> list[str]:
         """Return who wants *topic* of a channel, or of what this agent publishes; each once, however many of its patterns match."""
@@ -157,6 +175,7 @@ def _load(opened: Directory, routes: int) -> _Snapshot:
 
     def work(tx: Tx) -> _Snapshot:
         members: dict[str, list[Member]] = {}
+        wishes = tx.rows(WISHES)
         for channel, agent, role, number in tx.rows(MEMBERS):
             members.setdefault(channel, []).append(Member(agent, role, number))
         return _Snapshot(
@@ -164,7 +183,8 @@ def _load(opened: Directory, routes: int) -> _Snapshot:
             agents=tuple(name for (name,) in tx.rows(AGENTS)),
             channels={row[0]: row for row in tx.rows(CHANNELS)},
             members={channel: tuple(found) for channel, found in members.items()},
-            wishes=_indexed(tx.rows(WISHES)),
+            wishes=_indexed(wishes),
+            patterns=_patterns(wishes),
         )
 
     return opened.look(work)
@@ -172,6 +192,14 @@ def _load(opened: Directory, routes: int) -> _Snapshot:
 
 def _indexed(rows: Iterable[tuple[Any, ...]]) -> dict[tuple[str, str], Index[str]]:
     found: dict[tuple[str, str], Index[str]] = {}
-    for channel, publisher, subscriber, pattern in rows:
+    for channel, publisher, subscriber, pattern, _ in rows:
         found.setdefault((channel, publisher), Index()).add(pattern, subscriber)
+    return found
+
+
+def _patterns(rows: Iterable[tuple[Any, ...]]) -> dict[str, list[tuple[int, str, str]]]:
+    found: dict[str, list[tuple[int, str, str]]] = {}
+    for channel, _, subscriber, pattern, number in rows:
+        if channel:
+            found.setdefault(channel, []).append((number, subscriber, pattern))
     return found

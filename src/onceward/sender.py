@@ -205,16 +205,16 @@ class Sender:
             headers=_headers(options.headers),
         )
 
-    def put(self, tx: Tx, draft: Draft) -> str:
-        """Write one draft into the caller's transaction; returns the id of the message, new or known."""
+    def put(self, tx: Tx, draft: Draft, *, shared: bool = False) -> str:
+        """Write one draft, whose body may be stored already, into the caller's transaction; returns the id, new or known."""
         if draft.given:
             outbox.refuse_buried(tx, draft.id, draft.recipient, draft.values[10])
         if self.gate.open:
-            return self._put(tx, draft)
-        return self.gate.through(tx, draft.values, draft.body, lambda values: self._put(tx, draft, values))
+            return self._put(tx, draft, draft.values, shared=shared)
+        return self.gate.through(tx, draft.values, draft.body, lambda values: self._put(tx, draft, values, shared=shared))
 
-    def _put(self, tx: Tx, draft: Draft, values: tuple[Any, ...] | None = None) -> str:
-        message_id = outbox.add(tx, draft.values if values is None else values, draft.body)
+    def _put(self, tx: Tx, draft: Draft, values: tuple[Any, ...], *, shared: bool) -> str:
+        message_id = outbox.add(tx, values, draft.body, shared=shared)
         if message_id == draft.id:
             self.promise(tx, [draft])
         return message_id
@@ -242,6 +242,10 @@ class Sender:
 
     def put_sharing(self, tx: Tx, drafts: Sequence[Draft], body_id: int) -> None:
         """Write drafts whose body is stored already."""
+        if not self.gate.open:
+            for draft in drafts:
+                self.put(tx, draft._replace(values=(*draft.values[:-1], body_id)), shared=True)
+            return
         tx.many(outbox.ADD, [(*draft[3][:-1], body_id) for draft in drafts])
         self.promise(tx, drafts)
 

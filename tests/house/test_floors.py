@@ -24,6 +24,7 @@ FLOORS = {
     "F2 boxes and wings": """
         counters leases dead_letters receipts lanes peers tickets outbox inbox parcels accept trail views health retention
         chapters archive history limits growth invariants custody directory addresses readers mailboxes polling bodies roster
+        channels acknowledgments posts
         queues runs run_views
         transports/ observers/
     """,
@@ -31,9 +32,11 @@ FLOORS = {
         gate sender fanout transaction message agent group context
         crossing desk invoke teller setbacks dispatcher receiver worker janitor maildesk waiting other_files auditor
         results reading closing usher run stage runner
+        errands herald channel_desk
     """,
     "F4 the door": """
-        session verbs facade letters bounds routes mailbox post_office polls postbox awaitable aio_mailbox aio_polls aio_limits aio __init__
+        session verbs channel facade letters bounds routes mailbox post_office polls postbox awaitable aio_mailbox aio_polls aio_limits
+        aio_channel aio __init__
         queueing
     """,
     "F5 windows": """
@@ -66,9 +69,11 @@ STAIRS = {
     "dead_letters": "bodies counters lanes",
     "outbox": "bodies counters",
     "roster": "directory",
+    "channels": "directory roster",
+    "posts": "channels dead_letters",
     "inbox": "counters dead_letters lanes receipts",
     "parcels": "counters dead_letters outbox peers receipts",
-    "accept": "counters lanes outbox",
+    "accept": "acknowledgments counters lanes outbox",
     "views": "lanes",
     "archive": "bodies chapters",
     "history": "archive views",
@@ -91,6 +96,9 @@ STAIRS = {
     "stage": "closing context fanout invoke reading run transaction usher",
     "runner": "agent closing fanout invoke stage teller usher",
     "fanout": "sender",
+    "errands": "fanout sender",
+    "herald": "errands fanout",
+    "channel_desk": "desk message",
     "context": "fanout group message transaction",
     "desk": "agent context message sender teller",
     "invoke": "agent context",
@@ -104,13 +112,14 @@ STAIRS = {
     "verbs": "session",
     "mailbox": "session",
     "post_office": "mailbox session",
-    "postbox": "bounds facade letters polls post_office queueing routes session verbs",
+    "postbox": "bounds channel facade letters polls post_office queueing routes session verbs",
     "awaitable": "facade letters queueing",
     "aio_mailbox": "awaitable mailbox post_office",
     "aio_polls": "polls",
     "aio_limits": "bounds",
-    "aio": "aio_limits aio_mailbox aio_polls awaitable postbox session",
-    "__init__": "aio aio_mailbox awaitable mailbox postbox session",
+    "aio_channel": "awaitable channel",
+    "aio": "aio_channel aio_limits aio_mailbox aio_polls awaitable postbox session",
+    "__init__": "aio aio_channel aio_mailbox awaitable channel mailbox postbox session",
     # windows
     "cli.cluster": "spark spark.files spark.fleet",
     "cli.fleet": "spark.archive spark.reconcile spark.report spark.verdicts testing.fleet",

@@ -1,0 +1,79 @@
+"""The reader's side of a channel: its messages in its order, with its own time to settle them and its own retries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tenacity import stop_after_attempt, wait_exponential
+
+from onceward import inbox, lanes
+from onceward.accept import body_size
+from onceward.channels import ChannelInfo
+from onceward.clock import Millis
+from onceward.desk import Desk
+from onceward.frame import Frame
+from onceward.inbox import Leased
+from onceward.lifecycle import Dead, Settlement
+from onceward.message import Message
+from onceward.policy import RetryPolicy
+from onceward.settings import disabled
+from onceward.topics import matches
+from onceward.tx import Tx
+
+
+def channel_policy(found: ChannelInfo) -> RetryPolicy:
+    """Return the retries of a channel: doubling from its backoff, so many re-attempts, no jitter."""
+    config = found.config
+    return RetryPolicy(wait=wait_exponential(multiplier=config.retry_backoff), stop=stop_after_attempt(1 + config.max_retries))
+
+
+class ChannelDesk(Desk):
+    """Hands out the messages of one channel to this agent and settles them."""
+
+    def __init__(self, found: ChannelInfo, desk: Desk) -> None:
+        super().__init__(desk.db, **desk.tools, policy=channel_policy(found))
+        self._found = found
+
+    def take_from(self, wanted: Any, topics: tuple[str, ...]) -> Message[Any] | None:
+        """
+        Lease the next message whose topic matches and return it, None where there is none.
+
+        On a channel that delivers at most once its mark is committed before it
+        is returned.
+        """
+        while (leased := self._lease(topics)) is not None:
+            message = self._open(leased, wanted)
+            if message is not None:
+                return message
+        return None
+
+    def _lease(self, topics: tuple[str, ...]) -> Leased | None:
+        [(frozen_at, _, _)] = self._db.read(lanes.AGENDA)
+        if disabled() or frozen_at is not None:
+            return None
+        return self._db.write(lambda tx: self._claim_next(tx, topics))
+
+    def _claim_next(self, tx: Tx, topics: tuple[str, ...]) -> Leased | None:
+        def fits(topic: str | None) -> bool:
+            return not topics or (topic is not None and any(matches(pattern, topic) for pattern in topics))
+
+        by_rank = self._found.config.priority_ordering
+        return inbox.claim_in(tx, self._found.name, fits, by_rank=by_rank, owner=self._owner, lease_for=self.time_for)
+
+    def time_for(self, attempt: int) -> Millis:
+        """Return how long an attempt has: the ack timeout, and the pause that would follow it."""
+        timeout = round(1000 * self._found.config.ack_timeout)
+        return timeout if self._policy.exhausted(attempt) else timeout + self._policy.delay(attempt, self._rng)
+
+    def _open(self, leased: Leased, wanted: Any) -> Message[Any] | None:
+        message = super()._open(leased, wanted)
+        if message is not None and self._found.config.delivery == "at_most_once":
+            message.ack()
+        return message
+
+    def _problem(self, leased: Leased) -> Settlement | None:
+        problem = super()._problem(leased)
+        if problem is not None:
+            return problem
+        size, limit = body_size(Frame.parse(leased.frame)), self._found.config.max_message_size
+        return Dead("invalid", f"content of {size} bytes exceeds max_message_size {limit}") if size > limit else None
