@@ -38,8 +38,10 @@ ROOMS = {
     "Mailboxes": "post_office.Mailboxes Mailbox Letter Start addresses.Address mailbox.Effects",
     "Options of every send": "options.SendOptions options.PublishOptions",
     "Agents and handlers": "Agent Context Msg",
-    "The same, awaitable": "AsyncPostbox AsyncSession AsyncTransaction AsyncMessage AsyncContext AsyncRun AsyncMailbox "
-    "aio_polls.AsyncPolls aio_limits.AsyncLimits",
+    "The same, awaitable": (
+        "AsyncPostbox AsyncSession AsyncTransaction AsyncMessage AsyncContext AsyncRun AsyncMailbox AsyncChannel "
+        "aio_polls.AsyncPolls aio_limits.AsyncLimits"
+    ),
     "Settings and policies": "Settings RetryPolicy",
     "For transports": "Transport Features Parcel Receipt Answer Frame",
 }

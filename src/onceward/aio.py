@@ -6,7 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, overload
@@ -315,9 +315,6 @@ class AsyncPostbox(AsyncPolls):
 
 
 async def _ring(rang: asyncio.Event, seconds: float | None) -> None:
-    try:
+    with suppress(TimeoutError):
         await asyncio.wait_for(rang.wait(), seconds)
-    except TimeoutError:
-        return
-    finally:
-        rang.clear()
+    rang.clear()
