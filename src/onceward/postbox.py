@@ -124,6 +124,10 @@ class Postbox(Verbs, Polls):
         self._listener.listen(self._db.agent, self._receiver.accept)
         doors[id(self._db)] = self._receiver
         self._default = self.session()
+        self._furnish(db, settings, errands)
+
+    def _furnish(self, db: Database, settings: Settings, errands: Errands) -> None:
+        hooks = self._hooks
         self.home = Neighbours(self._roster)
         """The agents of the home, and what they publish."""
         self.channels = Channels(db, Herald(db, self._sender, errands), self._desk)
@@ -138,7 +142,7 @@ class Postbox(Verbs, Polls):
         """What waits in sessions with runs."""
         self.runs = Runs(db, sender=self._sender, hooks=hooks)
         """Open and past runs."""
-        self.mailboxes = Mailboxes(self._home, Tools(settings, self._sender, hooks, rng), self._default, self._files)
+        self.mailboxes = Mailboxes(self._home, Tools(settings, self._sender, hooks, self._rng), self._default, self._files)
         """Mailboxes of the home."""
         self._janitor = Janitor(db, settings=settings, chore=self.mailboxes.sweep)
         if "trail" in self._settings.model_fields_set:
