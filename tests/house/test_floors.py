@@ -122,6 +122,7 @@ STAIRS = {
     "__init__": "aio aio_channel aio_mailbox awaitable channel mailbox postbox session",
     # windows
     "cli.cluster": "spark spark.files spark.fleet",
+    "bench.fleet": "spark spark.files spark.follow spark.gateway spark.options spark.plan spark.positions",
     "cli.fleet": "spark.archive spark.reconcile spark.report spark.verdicts testing.fleet",
 }
 """Which rooms of its own floor a room may import."""

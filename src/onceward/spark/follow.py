@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Final, cast
 
@@ -28,7 +27,6 @@ COUNTED: Final = {
     "run_view": "runs",
 }
 AT: Final = "SELECT id FROM {view} WHERE seq = ?"
-OPENERS: Final = 4
 SETTLED_NS: Final = 2_000_000_000
 """A file that changed less than this ago may change again without a visible change of its times: it is looked at again."""
 ROW_BYTES: Final = 512
@@ -61,8 +59,7 @@ class Follower:
         found = files.find(self._options.path)
         before = time.time_ns()
         stale = [one for one in found if not self._fresh(one)]
-        with ThreadPoolExecutor(OPENERS) as pool:
-            looked = list(pool.map(lambda one: self._look(one, known.get(one.path)), stale))
+        looked = [self._look(one, known.get(one.path)) for one in stale]  # threads were slower: SQLite parses each schema anew
         self._heads = {one.path: self._heads[one.path] for one in found if one.path in self._heads}
         for one, head in zip(stale, looked, strict=True):
             if head is None:
