@@ -34,6 +34,34 @@ COMMANDS: Final = {
     "init": ("onceward.cli.init:init", "Create an agent's file, HOME/agents/NAME.db, and print its path."),
     "send": ("onceward.cli.send:send", "Commit a message into the outbox and print its id."),
     "recv": ("onceward.cli.recv:recv", "Take the next message, print it, and mark it as processed."),
+    "poll": ("onceward.cli.poll:poll", "Take what came since the last poll and print it, one JSON object for each line."),
+    "tail": (
+        "onceward.cli.poll:tail",
+        "Print the newest messages of a session, the oldest of them first, one JSON object for each line; moves no cursor.",
+    ),
+    "expire": ("onceward.cli.poll:expire", "End the messages that have outlived their time to live, and print how many."),
+    "status": (
+        "onceward.cli.poll:status",
+        "Print how each session stands, as JSON: messages, expired ones, topics, bytes, and how far it was polled.",
+    ),
+    "mailbox ensure": ("onceward.cli.mailbox:ensure", "Make a mailbox in our file if there is none, and print what it is known by."),
+    "mailbox ls": ("onceward.cli.mailbox:ls", "List the public mailboxes of the home; private ones are never listed."),
+    "mailbox send": (
+        "onceward.cli.mailbox:send",
+        "Send a message to a mailbox and print its id; what cannot be delivered now stays in our outbox.",
+    ),
+    "mailbox read": (
+        "onceward.cli.mailbox:read",
+        "Read a mailbox in the mode that is named, and print messages, one JSON object for each line.",
+    ),
+    "mailbox tail": (
+        "onceward.cli.mailbox:tail",
+        "Print the newest messages of a mailbox, the oldest of them first, one JSON object for each line; changes nothing.",
+    ),
+    "mailbox delete": (
+        "onceward.cli.mailbox:delete",
+        "Take a message away from all readers of a mailbox; exit code 3 if it is not there.",
+    ),
     "ls": ("onceward.cli.ls:ls", "List queues by state, lanes, or the messages of a box; consumes nothing."),
     "show": ("onceward.cli.show:show", "Show everything that is known about a message."),
     "stats": ("onceward.cli.stats:stats", "Print the present numbers, and the totals since the file was made."),
@@ -73,6 +101,7 @@ COMMANDS: Final = {
 """Import string and summary by full name; the module of a command is loaded when it is called."""
 
 NOUNS: Final = {
+    "mailbox": "Mailboxes of the home.",
     "peers": "Who is reached where.",
     "dead": "Messages that ended badly.",
     "runs": "Runs of sessions, open and past.",

@@ -8,9 +8,11 @@ from onceward.errors import (
     AnswerTimeout,
     Busy,
     Conflict,
+    DuplicateMailbox,
     Frozen,
     InvalidMessage,
     LeaseLost,
+    NoMailbox,
     OncewardError,
     QueueFull,
     RateLimited,
@@ -52,9 +54,9 @@ class Conflicting(OncewardError):
 
 ENDINGS: Final[tuple[tuple[tuple[type[OncewardError], ...], int], ...]] = (
     ((Usage, InvalidMessage), USAGE),
-    ((NothingThere, UnknownRecipient), NOTHING_THERE),
+    ((NothingThere, UnknownRecipient, NoMailbox), NOTHING_THERE),
     ((TimedOut, AnswerTimeout, Busy), TIMED_OUT),
-    ((Conflicting, Conflict, LeaseLost), CONFLICT),
+    ((Conflicting, Conflict, DuplicateMailbox, LeaseLost), CONFLICT),
     ((Frozen, QueueFull, RateLimited, StoreCapacity, StoreUnusable, Refused), REFUSED),
 )
 

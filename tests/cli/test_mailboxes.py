@@ -1,0 +1,106 @@
+"""Mailboxes and polling on the command line: ids and JSON lines on stdout, and what went wrong in the exit code."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from onceward import Postbox
+
+Cli = Callable[..., Any]
+
+
+def letters(ran: Any) -> list[Any]:
+    """Return the messages that a command printed, one for each line."""
+    return [json.loads(line) for line in ran.out.splitlines()]
+
+
+def bodies(ran: Any) -> list[Any]:
+    """Return what the printed messages say."""
+    return [letter["body"] for letter in letters(ran)]
+
+
+def test_a_task_queue(cli: Cli, shop: Postbox, billing: Postbox) -> None:
+    """Ensure, list, send, lease, tail and delete: a queue that nobody had to configure."""
+    assert [shop.agent, billing.agent] == ["shop", "billing"]
+    assert "task.queue\n" == cli("mailbox", "ensure", "task.queue", "--ttl", "1h", "--description", "work").out
+    assert (False, 3600.0) == ((found := cli("mailbox", "ensure", "task.queue", "--ttl", "5m", "--json").json)["created"], found["ttl"])
+    assert 5 == cli("mailbox", "ensure", "task.queue", "--exclusive").code
+    assert [["task.queue", "shop"]] == [line[:2] for line in cli("mailbox", "ls").lines]
+
+    for n in range(3):
+        message_id = cli("mailbox", "send", "task.queue", n, "--agent", "billing").out.strip()
+
+    assert [0, 1] == bodies(cli("mailbox", "read", "task.queue", "lease", "--name", "crew", "--limit", 2))
+    assert [2] == bodies(cli("mailbox", "read", "task.queue", "lease", "--name", "crew"))
+    assert 3 == cli("mailbox", "read", "task.queue", "lease", "--name", "crew").code
+    assert [0, 1, 2] == bodies(cli("mailbox", "read", "task.queue", "replay"))
+    assert [1, 2] == bodies(cli("mailbox", "tail", "task.queue", "-n", 2))
+    assert (0, 3) == (cli("mailbox", "delete", "task.queue", message_id).code, cli("mailbox", "delete", "task.queue", message_id).code)
+
+
+def test_a_cursor_and_its_filter(cli: Cli, shop: Postbox) -> None:
+    """A named position moves by what it prints; what a topic excludes may be kept."""
+    assert "shop" == shop.agent
+    cli("mailbox", "ensure", "news")
+    first = cli("mailbox", "send", "news", "a", "--topic", "old").out.strip()
+    second = cli("mailbox", "send", "news", "b", "--topic", "new").out.strip()
+
+    assert ["b"] == bodies(cli("mailbox", "read", "news", "cursor", "--topic", "new", "--keep-skipped"))
+    assert [first] == [letter["msg_id"] for letter in letters(cli("mailbox", "read", "news", "cursor"))]
+    assert ["b"] == bodies(cli("mailbox", "read", "news", "cursor", "--name", "late", "--start", second))
+    assert 4 == cli("mailbox", "read", "news", "cursor", "--wait", "10ms").code
+
+
+def test_a_private_mailbox(cli: Cli, shop: Postbox, billing: Postbox) -> None:
+    """What ensure prints is the only way to it; a wrong id is exit code 3, and is not repeated."""
+    assert [shop.agent, billing.agent] == ["shop", "billing"]
+    secret = cli("mailbox", "ensure").out.strip()
+    cli("mailbox", "send", secret, "psst", "--agent", "billing")
+
+    assert ("", ["psst"]) == (cli("mailbox", "ls").out, bodies(cli("mailbox", "read", secret, "replay")))
+    wrong = cli("mailbox", "read", secret[:-1] + "x", "replay")
+    assert (3, False) == (wrong.code, secret[:8] in wrong.err)
+
+
+def test_polling(cli: Cli, shop: Postbox, billing: Postbox) -> None:
+    """Poll takes what came, once; tail and status only look; expire says how many."""
+    assert "shop" == shop.agent
+    message_id = billing.send("shop", "hi", topic="ask", ttl=3600)
+    billing.session("s2").send("shop", {"n": 1})
+    billing.pump()
+
+    [printed] = letters(cli("poll", "--topic", "ask", "--topic", "answer"))
+
+    assert (message_id, "billing", "shop", "ask", "hi", None, 3600.0) == tuple(
+        printed[name] for name in ("msg_id", "from", "to", "topic", "body", "in_reply_to", "ttl_s")
+    )
+    assert (0, "") == ((again := cli("poll")).code, again.out)
+    assert [{"n": 1}] == bodies(cli("poll", "--session", "s2"))
+    assert ["hi"] == bodies(cli("tail", "-n", 5))
+    assert (1, 1) == ((status := cli("status").json)["default"]["messages"], status["s2"]["messages"])
+    assert "0\n" == cli("expire").out
+
+
+def test_the_session_of_the_environment(cli: Cli, shop: Postbox, billing: Postbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ONCEWARD_SESSION names the session of send, poll and tail, unless the flag does."""
+    assert "billing" == billing.agent
+    monkeypatch.setenv("ONCEWARD_SESSION", "s9")
+    message_id = cli("send", "billing", "x").out.strip()
+    shop.pump()
+
+    assert "s9" == shop.history().messages[0].session
+    assert [message_id] == [letter["msg_id"] for letter in letters(cli("poll", "--agent", "billing"))]
+    assert "" == cli("tail", "--agent", "billing", "--session", "other").out
+
+
+def test_frozen(cli: Cli, shop: Postbox, billing: Postbox) -> None:
+    """Sending is refused with exit code 7; a poll finds nothing and moves nothing."""
+    billing.send("shop", "x")
+    billing.pump()
+    shop.freeze()
+
+    assert (7, 0, "") == (cli("send", "billing", "y").code, (poll := cli("poll")).code, poll.out)
+    shop.thaw()
+    assert ["x"] == bodies(cli("poll"))
