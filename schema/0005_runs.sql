@@ -74,6 +74,7 @@ CREATE TABLE overflows (
 ) STRICT;
 
 CREATE INDEX overflows_session ON overflows (session, seq);
+CREATE INDEX overflows_run     ON overflows (run_id) WHERE run_id IS NOT NULL;
 
 CREATE TRIGGER runs_guard BEFORE UPDATE OF state ON runs
 WHEN OLD.state <> 'open' AND OLD.state <> NEW.state

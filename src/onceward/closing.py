@@ -65,11 +65,12 @@ class Closing:
         """
         End a run by its own verdicts: done, or failed with its messages waiting for another attempt.
 
+        The caller has proved, in this transaction, that the run is its own.
+
         Raises:
             RunAborted, LeaseLost: the run is not ours any more; roll the transaction back.
 
         """
-        runs.prove(tx, run)
         again = next((s for s in outcome.settlements if isinstance(s, Again)), None)
         state = "done" if all(isinstance(s, Done) for s in outcome.settlements) else "failed"
         ended = [Ended(message, settlement) for message, settlement in zip(messages, outcome.settlements, strict=True)]

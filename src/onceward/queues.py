@@ -17,12 +17,14 @@ from onceward.clock import Millis
 from onceward.errors import InvalidMessage
 from onceward.inbox import Leased
 from onceward.lanes import LaneLease
-from onceward.modes import WORKER_RESULT, QueuePolicy, Waits
+from onceward.modes import WISH, WORKER_RESULT, QueuePolicy, Waits
 from onceward.tx import Tx
 
 RANK: Final = 2
 LINES_MAX: Final = 200
 """Lines of a summary that are kept for one session; older ones are only counted."""
+LANES_MAX: Final = 200
+"""Lanes that one look takes mail from."""
 ALL: Final = 10_000
 """Most messages of one run."""
 
@@ -47,11 +49,14 @@ SELECT (SELECT frozen_at FROM identity),
        EXISTS (SELECT 1 FROM lanes AS l WHERE head IS NOT NULL AND due_at IS NULL AND sender = '' AND {OURS} AND {GOES_ON}),
        (SELECT due_at FROM lanes AS l WHERE due_at IS NOT NULL AND {OURS} ORDER BY due_at LIMIT 1)
 """
-ARRIVED: Final = f"""
-SELECT b.seq, b.session, b.lane_id, b.type, b.rank, b.sender, b.id, b.frame
-  FROM lanes AS l JOIN inbox AS b ON b.lane_id = l.lane_id AND b.state = 'pending'
+SOURCES: Final = f"""
+SELECT l.lane_id, l.head FROM lanes AS l
  WHERE l.head IS NOT NULL AND l.due_at IS NULL AND l.owner IS NULL AND l.sender <> '' AND {OURS}
- ORDER BY b.seq LIMIT :limit
+ ORDER BY l.head LIMIT :limit
+"""
+ARRIVED: Final = f"""
+SELECT seq, session, lane_id, type, rank, sender, id, CASE WHEN instr(frame, '"{WISH}"') THEN frame ELSE '' END
+  FROM inbox WHERE lane_id = ? AND state = 'pending' ORDER BY seq LIMIT ?
 """
 MOVE: Final = "UPDATE inbox SET lane_id = ? WHERE seq IN (SELECT value FROM json_each(?)) AND state = 'pending'"
 HEADS: Final = """
@@ -142,6 +147,7 @@ class Arrival:
     sender: str
     id: str
     frame: str
+    """Its frame if that may bear a wish, else nothing."""
 
     @property
     def protected(self) -> bool:
@@ -186,8 +192,20 @@ def register(tx: Tx, pattern: str, policy: QueuePolicy, obey: Sequence[str]) -> 
 
 
 def arrivals(tx: Tx, patterns: str, limit: int) -> list[Arrival]:
-    """Return mail of sessions with runs that is in no queue yet, in the order of its arrival."""
-    return [Arrival(*row) for row in tx.rows(ARRIVED, {"patterns": patterns, "limit": limit})]
+    """
+    Return mail of sessions with runs that is in no queue yet, in the order of its arrival, about *limit* messages at most.
+
+    Of longer lanes only so much is taken that nothing overtakes what is left behind.
+    """
+    sources = tx.rows(SOURCES, {"patterns": patterns, "limit": LANES_MAX + 1})
+    upto = sources[LANES_MAX][1] - 1 if len(sources) > LANES_MAX else None
+    found: list[Arrival] = []
+    for lane_id, _ in sources[:LANES_MAX]:
+        rows = tx.rows(ARRIVED, (lane_id, limit))
+        if len(rows) == limit:
+            upto = rows[-1][0] if upto is None else min(upto, rows[-1][0])
+        found += [Arrival(*row) for row in rows]
+    return sorted((each for each in found if upto is None or each.seq <= upto), key=lambda each: each.seq)[:limit]
 
 
 def enter(tx: Tx, session: str, fresh: Sequence[Arrival]) -> int:

@@ -47,7 +47,9 @@ END: Final = """
 UPDATE runs SET state = :state, consumed = :consumed, result = :result, cause = :cause, ended_at = :now
  WHERE seq = :run AND state = 'open' AND token = :token
 """
-UNBIND: Final = "UPDATE inbox SET run_id = NULL WHERE run_id = ? AND state = 'pending'"
+UNBIND: Final = """
+UPDATE inbox SET run_id = NULL WHERE seq IN (SELECT value FROM json_each(:bound)) AND run_id = :run AND state = 'pending'
+"""
 OF_SESSION: Final = (
     "SELECT seq, id, session, mode, lane_id, token, owner, bound, takes_more, partial FROM runs WHERE session = ? AND state = 'open'"
 )
@@ -213,7 +215,8 @@ def end(tx: Tx, run: OpenRun, state: str, *, consumed: bool, cause: str | None =
     named = {"state": state, "consumed": int(consumed), "result": result, "cause": cause, "now": tx.now, "run": run.seq, "token": run.token}
     if not tx.run(END, named):
         raise lost(run)
-    tx.run(UNBIND, (run.seq,))
+    if not consumed:
+        tx.run(UNBIND, {"run": run.seq, "bound": run.bound})
     tx.run(TOLD if consumed else UNTOLD, (run.seq,))
 
 

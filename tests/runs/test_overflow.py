@@ -194,3 +194,16 @@ def test_lines_are_short_and_flat() -> None:
     """A line is one line, of at most 160 characters."""
     assert "a: b c" == line("a", "b\n\n c")
     assert 160 == len(line("a", "x" * 999))
+
+
+def test_a_long_backlog_of_several_lanes_is_taken_in_its_order(desk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However little one look takes in, nothing of a session overtakes what arrived before it."""
+    monkeypatch.setattr("onceward.usher.ARRIVALS", 3)
+    monkeypatch.setattr("onceward.queues.LANES_MAX", 2)
+    one = desk(cap=100)
+    for n in range(20):
+        one.say(n, ordering_key=f"lane {n % 4}")
+    one.user.pump()
+    arrived = [body for (body,) in one.harness.sql("SELECT frame ->> '$.data' FROM inbox ORDER BY seq")]
+
+    assert [[body] for body in arrived] == one.go()

@@ -20,6 +20,7 @@ CASES: Final = {
     "backlog": "onceward.bench.backlog:backlog",
     "peers": "onceward.bench.peers:peers",
     "claim-group": "onceward.bench.claims:claim_group",
+    "runs": "onceward.bench.runs:runs",
     "memory": "onceward.bench.memory:memory",
     "fleet": "onceward.bench.fleet:fleet",
 }
