@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from onceward.bench.cases import CASES
+from onceward.bench.cases import CASES, SPARK_CASES
 from onceward.bench.cases import case as find
 from onceward.bench.measure import machine
 from onceward.bench.plan import Plan
@@ -36,8 +36,8 @@ def run(case: str, *, json: bool = False, seconds: float | None = None, size: in
 
         measured(row for name in CASES for row in rows(name, seconds=seconds, size=size, folder=folder))
         return DONE
-    if case not in CASES:
-        sys.stderr.write(f"no case is called {case!r}: there are {', '.join(CASES)}, and report\n")
+    if case not in CASES | SPARK_CASES:
+        sys.stderr.write(f"no case is called {case!r}: there are {', '.join(CASES | SPARK_CASES)}, and report\n")
         return UNKNOWN
     for row in rows(case, seconds=seconds, size=size, folder=folder):
         sys.stdout.write(f"{jsonlib.dumps(row) if json else line(row)}\n")

@@ -7,13 +7,13 @@ import sys
 from pathlib import Path
 
 from onceward.bench import run
-from onceward.bench.cases import CASES
+from onceward.bench.cases import CASES, SPARK_CASES
 
 
 def main() -> int:
     """Read the command line and measure."""
     parser = argparse.ArgumentParser(prog="python -m onceward.bench", description="Measure what the library costs on this machine.")
-    parser.add_argument("case", choices=[*CASES, "report"])
+    parser.add_argument("case", choices=[*CASES, *SPARK_CASES, "report"])
     parser.add_argument("--json", action="store_true", help="one JSON object per row")
     parser.add_argument("--seconds", type=float, help="length of one lap; short ones shrink the sizes too")
     parser.add_argument("--size", type=int, help="number of messages, where a case has one")

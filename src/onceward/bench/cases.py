@@ -25,8 +25,11 @@ CASES: Final = {
     "fleet": "onceward.bench.fleet:fleet",
 }
 
+SPARK_CASES: Final = {"fleet-reconcile": "onceward.bench.reconcile:reconcile"}
+"""Cases that need the extra ``onceward[spark]``; they are not on the page of figures."""
+
 
 def case(name: str) -> Case:
     """Return the case of that name; raises KeyError where there is none."""
-    module, _, function = CASES[name].partition(":")
+    module, _, function = (CASES | SPARK_CASES)[name].partition(":")
     return cast("Case", getattr(importlib.import_module(module), function))

@@ -95,6 +95,12 @@ COMMANDS: Final = {
     "sql": ("onceward.cli.sql:sql", "Run a reading SQL statement on a read-only connection."),
     "fleet demo": ("onceward.cli.fleet:demo", "Make a fleet in which everything went wrong, and find every message of it."),
     "fleet reconcile": ("onceward.cli.fleet:reconcile", "Hold what all agents sent against what all agents received and processed."),
+    "fleet archive": ("onceward.cli.harvest:archive", "Append what has ended to Parquet files by day, each message once."),
+    "fleet metrics": ("onceward.cli.harvest:metrics", "Figures per agent and hour, and why messages died."),
+    "fleet threads": ("onceward.cli.harvest:threads", "Conversations across agents, and who waited for whom."),
+    "fleet graph": ("onceward.cli.harvest:graph", "Who talks to whom, out of a reconciliation."),
+    "fleet replay": ("onceward.cli.harvest:replay", "Replay or discard dead letters in bulk, by a plan that is written first."),
+    "fleet export": ("onceward.cli.harvest:export", "Conversations as JSON Lines, with parts blacked out."),
     "demo": ("onceward.cli.demo:demo", "Watch agents lose nothing while their processes are killed."),
     "bench": ("onceward.bench:run", "Measure what the library costs on this machine."),
 }

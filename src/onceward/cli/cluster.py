@@ -29,7 +29,7 @@ class MissingExtra(OncewardError):
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Spark(Answer):
+class Session(Answer):
     """How Spark works for a command."""
 
     cores: int | None = None
@@ -46,9 +46,12 @@ class Spark(Answer):
         return named if self.cores is None else named | {"spark.master": f"local[{self.cores}]"}
 
 
+SESSION: Final = Session()
+
+
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Into(Spark):
+class Into(Session):
     """Where results go, beside how Spark works."""
 
     out: Path
@@ -69,7 +72,7 @@ def extra() -> Iterator[None]:
 
 
 @contextmanager
-def fleet_of(paths: tuple[str, ...], how: Spark) -> Iterator[tuple[Fleet, Tell]]:
+def fleet_of(paths: tuple[str, ...], how: Session) -> Iterator[tuple[Fleet, Tell]]:
     """
     Start Spark for a block, and give the fleet that the paths name, and what tells people how far it is.
 
@@ -83,12 +86,20 @@ def fleet_of(paths: tuple[str, ...], how: Spark) -> Iterator[tuple[Fleet, Tell]]
         msg = "which files? Name folders, files or globs, such as '/srv/agents/**/*.db'"
         raise Usage(msg)
     with extra():
-        from onceward import spark  # noqa: PLC0415 - an extra
         from onceward.spark import files  # noqa: PLC0415 - an extra
-        from onceward.spark.fleet import Fleet  # noqa: PLC0415 - an extra
     if not files.find(paths):
         msg = f"no file is named by {' '.join(paths)}"
         raise NothingThere(msg)
+    with working(how, paths) as (fleet, tell):
+        yield fleet, tell
+
+
+@contextmanager
+def working(how: Session, paths: tuple[str, ...] = ()) -> Iterator[tuple[Fleet, Tell]]:
+    """Start Spark for a block; raises MissingExtra where it is not installed."""
+    with extra():
+        from onceward import spark  # noqa: PLC0415 - an extra
+        from onceward.spark.fleet import Fleet  # noqa: PLC0415 - an extra
     with told(how) as tell:
         tell("starting Spark")
         with extra():

@@ -6,22 +6,19 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from cyclopts import Parameter
 from rich.console import Console
 
-from onceward.cli.cluster import Into, Spark, extra, fleet_of, told
+from onceward.cli.cluster import SESSION, Into, Session, extra, fleet_of, told
 from onceward.cli.codes import DONE, FAILED, Usage
 from onceward.cli.paint import document, show
 from onceward.cli.place import Answer, Quiet
-from onceward.cli.spans import Span, converted
+from onceward.cli.spans import Span, SpanOption
 
 if TYPE_CHECKING:
     from onceward.spark.report import Report
 
-SPARK: Final = Spark()
 GRACE: Final = Span(900)
 LATE: Final = Span(3600)
-SpanOption = Annotated[Span, Parameter(converter=converted)]
 
 
 def reconcile(
@@ -70,7 +67,7 @@ def _show(report: Report, how: Into) -> None:
         console.print(f"\n{said} The report: {how.out / 'report.html'}", soft_wrap=True)
 
 
-def demo(*, size: int = 1, seed: int = 0, home: Path | None = None, how: Spark = SPARK) -> int:
+def demo(*, size: int = 1, seed: int = 0, home: Path | None = None, how: Session = SESSION) -> int:
     """
     Make a fleet in which everything that can go wrong went wrong, and find every message of it.
 

@@ -33,6 +33,8 @@ def converted(_: Any, tokens: Sequence[Any]) -> Span:
     return Span(seconds(tokens[0].value))
 
 
+SpanOption = Annotated[Span, Parameter(converter=converted)]
+"""An option that takes a span and has a default."""
 MaybeSpan = Annotated[Span | None, Parameter(converter=converted)]
 """An option that takes a span and is absent by default."""
 

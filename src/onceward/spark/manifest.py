@@ -40,8 +40,9 @@ def prepare(out: Path, planned: dict[str, Any], *, resume: bool) -> dict[str, An
     before = read(out / PLAN)
     if resume and before is not None and _same(before, planned):
         return before
-    if out.exists() and any(out.iterdir()) and before is None and read(out / NAME) is None:
-        msg = f"{out} holds files that no fleet job wrote: name a new folder"
+    ours = any(found is not None and found["job"] == planned["job"] for found in (before, read(out / NAME)))
+    if out.exists() and any(out.iterdir()) and not ours:
+        msg = f"{out} holds files that no fleet {planned['job']} wrote: name a new folder"
         raise OutputTaken(msg)
     (out / NAME).unlink(missing_ok=True)
     write(out / PLAN, planned)

@@ -1,0 +1,123 @@
+"""Conversations as JSON Lines, one each, for training or audit, with what must not leave blacked out."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.functions import expr
+
+from onceward.errors import OncewardError
+from onceward.spark import manifest
+from onceward.spark.fleet import Fleet
+from onceward.spark.threads import NEEDS, messages
+
+JOB: Final = "export"
+REDACTED: Final = "[redacted]"
+ANY: Final = "*"
+"""In a pointer: every member of an object, every item of a list."""
+LINES: Final = pa.schema([("thread", pa.string()), ("line", pa.string())])
+
+
+class InvalidPointer(OncewardError):
+    """A path into the body is no JSON pointer: write it as /a/b, with ~1 for a slash in a name and ~0 for a tilde."""
+
+
+def run(fleet: Fleet, out: Path, *, redact: Sequence[str] = (), where: str = "true", tell: Callable[[str], object] = str) -> int:
+    """
+    Write the fleet's conversations into conversations.jsonl in the folder *out*; return how many there are.
+
+    *where* is a condition on the columns of ``threads.messages``.
+
+    Raises:
+        InvalidPointer, OutputTaken: see each; nothing is written.
+
+    """
+    for pointer in redact:
+        parse(pointer)
+    planned = manifest.prepare(out, manifest.plan(fleet, JOB), resume=False)
+    tell("writing conversations")
+    found = messages({name: fleet.table(name, *columns) for name, columns in NEEDS.items()}).where(where)
+    lines = export(found, redact=redact).select("line").coalesce(1)
+    lines.write.mode("overwrite").text(str(out / "work" / "lines"))
+    [written] = (out / "work" / "lines").glob("part-*")
+    written.replace(out / "conversations.jsonl")
+    with (out / "conversations.jsonl").open("rb") as file:
+        count = sum(1 for _ in file)
+    manifest.write(out / manifest.NAME, planned | {"redact": list(redact), "where": where, "conversations": count})
+    shutil.rmtree(out / "work")
+    return count
+
+
+def export(found: DataFrame, *, redact: Sequence[str] = ()) -> DataFrame:
+    """
+    Return one JSON text per conversation: ``thread`` and ``line``, from ``threads.messages``.
+
+    A line holds the thread's id and its messages in order: id, sender,
+    recipient, session, type, at, body. *redact* are JSON pointers (RFC 6901)
+    into the bodies; ``*`` stands for every member or item. Bytes stay out: of
+    a binary body nobody can tell what is in it.
+
+    Raises:
+        InvalidPointer: one of them is none; nothing is exported.
+
+    """
+    pointers = [parse(pointer) for pointer in redact]
+
+    def lines(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            made = [{"thread": row["thread"], "line": _line(row, pointers)} for row in batch.to_pylist()]
+            yield pa.RecordBatch.from_pylist(made, schema=LINES)
+
+    message = "struct(coalesce(sent_at, received_at) as at, id, sender, recipient, session, type, frame)"
+    whole = found.groupBy("thread").agg(expr(f"array_sort(collect_list({message})) as said"))
+    return whole.mapInArrow(lines, "thread string, line string")
+
+
+def parse(pointer: str) -> list[str]:
+    """Return the names of a JSON pointer; raises InvalidPointer for text that is none."""
+    if pointer and not pointer.startswith("/"):
+        msg = f"{pointer!r} is no JSON pointer: it begins with a slash"
+        raise InvalidPointer(msg)
+    parts = pointer.split("/")[1:]
+    if any("~" in part.replace("~0", "").replace("~1", "") for part in parts):
+        msg = f"{pointer!r} is no JSON pointer: a tilde is written ~0"
+        raise InvalidPointer(msg)
+    return [part.replace("~1", "/").replace("~0", "~") for part in parts]
+
+
+def blacken(body: Any, pointers: Iterable[list[str]]) -> Any:
+    """Return *body* with everything that the pointers lead to replaced; what they do not find is left as it is."""
+    for pointer in pointers:
+        body = _black(body, pointer)
+    return body
+
+
+def _black(value: Any, pointer: Sequence[str]) -> Any:
+    if not pointer:
+        return REDACTED
+    head, rest = pointer[0], pointer[1:]
+    match value:
+        case dict():
+            return {name: _black(inner, rest) if head in (ANY, name) else inner for name, inner in value.items()}
+        case list():
+            return [_black(inner, rest) if head in (ANY, str(place)) else inner for place, inner in enumerate(value)]
+    return value
+
+
+def _line(row: dict[str, Any], pointers: list[list[str]]) -> str:
+    said = [_message(message, pointers) for message in row["said"]]
+    return json.dumps({"thread": row["thread"], "messages": said}, ensure_ascii=False)
+
+
+def _message(message: dict[str, Any], pointers: list[list[str]]) -> dict[str, Any]:
+    frame = json.loads(message["frame"])
+    plain = {name: message[name] for name in ("id", "sender", "recipient", "session", "type")}
+    at = None if message["at"] is None else message["at"].isoformat()
+    body = blacken(frame.get("data"), pointers) if "data_base64" not in frame else None
+    return plain | {"at": at, "body": body}

@@ -1,0 +1,38 @@
+"""Who talks to whom: the agents as nodes, their mail as edges with counts and latencies."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql.functions import expr
+
+from onceward.spark.pairs import pairs, percentiles, spans
+
+DRAWN: Final = 2000
+"""Edges of the picture at most, the busiest first: more nobody can look at."""
+
+
+def edges(frames: DataFrame) -> DataFrame:
+    """Return one row per pair of agents: messages by verdict, and the percentiles from send to effect in milliseconds."""
+    times = percentiles(spans(frames), "sender", "recipient").where("kind = 'effect'").drop("kind", "messages")
+    return pairs(frames).join(times, ["sender", "recipient"], "left")
+
+
+def nodes(found: DataFrame) -> DataFrame:
+    """Return one row per agent out of the edges: what it sent and received, to and from how many."""
+    ends = found.selectExpr("stack(2, sender, 'out', recipient, 'in') as (agent, side)", "messages")
+    return ends.groupBy("agent").agg(
+        *(expr(f"coalesce(sum(if(side = '{side}', messages, 0)), 0) as {name}") for side, name in (("out", "sent"), ("in", "received"))),
+        *(expr(f"count_if(side = '{side}') as {name}") for side, name in (("out", "peers_out"), ("in", "peers_in"))),
+    )
+
+
+def dot(rows: list[dict[str, object]]) -> str:
+    """Return edges as a graph in the language of Graphviz."""
+    lines = (f'  "{_text(row["sender"])}" -> "{_text(row["recipient"])}" [label="{row["messages"]}"];' for row in rows)
+    return "digraph fleet {\n" + "\n".join(lines) + "\n}\n"
+
+
+def _text(name: object) -> str:
+    return str(name).replace("\\", "\\\\").replace('"', '\\"')

@@ -1,0 +1,111 @@
+"""Puts dead letters back on their way, or forgets them, in bulk: chosen by any filter, done through the agents' own files."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from onceward import Postbox
+from onceward.errors import InvalidMessage, OncewardError
+from onceward.spark import manifest
+from onceward.spark.fleet import Fleet
+from onceward.spark.reader import without_collector
+
+JOB: Final = "replay"
+Action = Literal["replay", "discard"]
+CHOSEN: Final = ("_db", "id", "origin", "sender", "recipient", "reason", "type", "dead_at")
+RECEIPT: Final = pa.schema(
+    [("_db", pa.string()), ("id", pa.string()), ("outcome", pa.string()), ("detail", pa.string()), ("at", pa.timestamp("us", "UTC"))]
+)
+
+
+def plan(fleet: Fleet, where: str, action: Action, out: Path) -> DataFrame:
+    """
+    Write down which dead letters are meant, and change nothing; return them.
+
+    *where* is any condition of Spark's on the columns of ``dead_letters``. The
+    plan in *out* is what ``carry_out`` does, no more and no less.
+
+    Raises:
+        OutputTaken: the folder is not empty, and not ours.
+
+    """
+    if (out / "receipts").exists():
+        msg = f"{out} holds the receipts of a plan that was carried out: name a new folder"
+        raise manifest.OutputTaken(msg)
+    planned = manifest.prepare(out, manifest.plan(fleet, JOB) | {"where": where, "action": action}, resume=False)
+    chosen = fleet.table("dead_letters").where(where).select(*CHOSEN)
+    chosen.write.mode("overwrite").parquet(str(out / "plan"))
+    stored = fleet.spark.read.parquet(str(out / "plan"))
+    manifest.write(out / manifest.NAME, planned | {"planned": stored.count()})
+    shutil.rmtree(out / "work")
+    return stored
+
+
+def carry_out(spark: SparkSession, out: Path) -> DataFrame:
+    """
+    Do what the plan in *out* says, once, and return the receipts: ``_db, id, outcome, detail, at``.
+
+    Outcomes: ``replayed`` or ``discarded``; ``gone`` where the letter is no
+    longer there, as after a run that was broken off: doing it again does
+    nothing twice, because messages keep their ids; ``failed`` with the reason.
+    Receipts are kept in *out*; a plan that has them all is not done again.
+
+    Raises:
+        FileNotFoundError: there is no plan in the folder.
+
+    """
+    told = manifest.read(out / manifest.NAME)
+    if told is None or told["job"] != JOB:
+        msg = f"there is no plan in {out}: make one first"
+        raise FileNotFoundError(msg)
+    done = out / "receipts"
+    if not (done / "_SUCCESS").exists():
+        receipts(spark.read.parquet(str(out / "plan")), told["action"]).write.mode("overwrite").parquet(str(done))
+    return spark.read.parquet(str(done))
+
+
+def receipts(chosen: DataFrame, action: Action) -> DataFrame:
+    """Replay or discard the chosen dead letters (``_db``, ``id``) where their files lie, a file in one task; return receipts."""
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            with without_collector():
+                yield pa.RecordBatch.from_pylist(list(_settle(batch.to_pylist(), action)), schema=RECEIPT)
+
+    by_file = chosen.select("_db", "id").repartition("_db").sortWithinPartitions("_db", "id")
+    return by_file.mapInArrow(work, "_db string, id string, outcome string, detail string, at timestamp")
+
+
+def _settle(rows: list[dict[str, Any]], action: Action) -> Iterator[dict[str, Any]]:
+    of_file: dict[str, list[str]] = {}
+    for row in rows:
+        of_file.setdefault(row["_db"], []).append(row["id"])
+    for path, ids in of_file.items():
+        try:
+            with Postbox(path, run=False) as box:
+                yield from (_receipt(path, message_id, *_one(box, message_id, action)) for message_id in ids)
+        except OncewardError as error:
+            yield from (_receipt(path, message_id, "failed", str(error)) for message_id in ids)
+
+
+def _one(box: Postbox, message_id: str, action: Action) -> tuple[str, str]:
+    try:
+        if action == "discard":
+            return ("discarded", "") if box.dead_letters.discard(message_id) else ("gone", "")
+        box.dead_letters.replay(message_id)
+    except InvalidMessage:
+        return "gone", ""
+    except OncewardError as error:
+        return "failed", str(error)
+    return "replayed", ""
+
+
+def _receipt(path: str, message_id: str, outcome: str, detail: str) -> dict[str, Any]:
+    return {"_db": path, "id": message_id, "outcome": outcome, "detail": detail, "at": time.time_ns() // 1000}

@@ -1,0 +1,269 @@
+"""What is made of a fleet's files: archive, figures, conversations, graph, export, and dead letters in bulk."""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="pip install 'onceward[spark]' brings it")
+
+import apsw
+from pyspark.sql import SparkSession
+
+from onceward import Postbox
+from onceward.spark import archive, export, graph, metrics, pairs, replay, threads
+from onceward.spark.archive import NotArchived
+from onceward.spark.facts import NEEDS
+from onceward.spark.fleet import Fleet
+from onceward.spark.keep import keep
+from onceward.spark.manifest import OutputTaken
+from onceward.spark.reconcile import reconcile
+from onceward.spark.verdicts import Rules
+from onceward.testing import ManualClock
+from onceward.testing import fleet as generator
+from onceward.testing.fleet import DUTIES, TASKS
+
+TYPES = ["case", "order", "check", "answer"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A fleet of one crew at honest work, with some dead letters beside it; nobody changes it."""
+
+    made: generator.Fleet
+    fleet: Fleet
+
+
+@pytest.fixture(scope="module")
+def case(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """Return the fleet that all jobs look at."""
+    folder = tmp_path_factory.mktemp("jobs")
+    made = generator.build(folder, mishaps=("dead_lettered", "expired"))
+    return Case(made, Fleet(spark, (str(folder),)))
+
+
+def _scan(folder: Path, sql: str) -> set[tuple[Any, ...]]:
+    """Return the distinct rows of a statement in all readable files."""
+    found: set[tuple[Any, ...]] = set()
+    for path in folder.rglob("*.db"):
+        if path.name in {"empty.db", "notes.db"}:
+            continue
+        con = apsw.Connection(str(path), apsw.SQLITE_OPEN_READONLY)
+        found |= set(con.execute(sql).fetchall())
+        con.close()
+    return found
+
+
+# -- archive ----------------------------------------------------------------------------------
+
+
+def _ended(rows: Any) -> list[tuple[Any, ...]]:
+    return sorted((row["_db"], row["seq"], row["id"], row["state"], row["frame"]) for row in rows)
+
+
+def test_an_archive_grows_by_what_has_ended_and_reads_back_equal(case: Case, tmp_path: Path) -> None:
+    """Each batch has what ended since the last; one that was broken off is repeated, and counts once; then files may be pruned."""
+    shutil.copytree(case.made.folder, tmp_path / "agents")
+    fleet, out, now = Fleet(case.fleet.spark, (str(tmp_path / "agents"),)), tmp_path / "archive", case.made.now
+    first = archive.run(fleet, out, now=now, settle=0)
+    shutil.copytree(out / "outbox" / "batch=000001", out / "outbox" / "batch=000002")  # what a killed second batch leaves
+    second = archive.run(fleet, out, now=now + 1000, settle=0)
+
+    live = fleet.table("outbox", where="ended_at IS NOT NULL").collect()
+    assert _ended(live) == _ended(archive.read(fleet.spark, out, "outbox").collect())
+    assert ([len(live), 0], 2) == ([batch["rows"]["outbox"] for batch in (*first["batches"], second["batches"][1])], len(second["batches"]))
+    assert "day=2026-01-01" in {path.name for path in (out / "outbox" / "batch=000001").iterdir()}
+
+    clock = ManualClock(now + 10 * 86_400_000)
+    pruned = archive.prune(fleet, out, keep=86_400, clock=clock)
+    assert sum(pruned.values()) > len(live)
+    assert [] == fleet.table("outbox", where="ended_at IS NOT NULL AND state = 'acked'").collect()
+    both = fleet.table("ledger", *NEEDS).unionByName(archive.ledger(fleet.spark, out), allowMissingColumns=True)
+    frames = reconcile(both, fleet.table("agents", "_db", "_agent"), Rules(now=now))
+    assert dict(case.made.verdicts) == {
+        row["verdict"]: row["count"] for row in frames.groupBy("verdict").count().orderBy("verdict").collect()
+    }
+
+
+def test_what_is_not_archived_is_not_pruned(spark: SparkSession, tmp_path: Path, box: Callable[..., Path]) -> None:
+    """A file with ended messages that the archive does not hold is left alone, loudly."""
+    path = box("alice", 2)
+    with Postbox(path, run=False) as alice, Postbox(tmp_path / "bob.db", agent="bob", run=False) as bob:
+        alice.pump()
+        for message in bob.messages(timeout=0):
+            message.ack()
+        bob.pump()
+        now = alice.db.now() + 1000
+    fleet, out = Fleet(spark, (str(tmp_path / "*.db"),)), tmp_path / "archive"
+    archive.run(fleet, out, now=now, settle=0)
+    shutil.rmtree(out / "outbox")
+    (out / "outbox" / "batch=000001").mkdir(parents=True)
+    manifest = json.loads((out / "manifest.json").read_text(encoding="utf-8"))
+    manifest["batches"][0]["rows"]["outbox"] = 0
+    (out / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+
+    with pytest.raises(NotArchived, match=r"alice\.db"):
+        archive.prune(fleet, out, keep=0, clock=ManualClock(now + 86_400_000))
+    assert 2 == len(fleet.table("outbox").collect())
+
+
+# -- figures ----------------------------------------------------------------------------------
+
+
+def test_figures_add_up_to_what_the_files_hold(case: Case) -> None:
+    """What was sent, received and died in all hours is what the files hold, and in the end nothing waits; copies do not count twice."""
+    tables = {name: case.fleet.table(name, *columns) for name, columns in metrics.NEEDS.items()}
+    hours = [row.asDict() for row in metrics.metrics(tables).collect()]
+    folder = case.made.folder
+    sent = _scan(folder, "SELECT sender, id FROM outbox_view UNION SELECT sender, id FROM dead_letter_view WHERE origin = 'outbox'")
+    received = _scan(folder, "SELECT recipient, id FROM inbox_view UNION SELECT recipient, id FROM dead_letter_view WHERE origin = 'inbox'")
+    dead = _scan(folder, "SELECT origin, sender, recipient, id, reason FROM dead_letter_view")
+
+    assert (len(sent), len(received), len(dead)) == tuple(sum(row[name] for row in hours) for name in ("sent", "received", "dead"))
+    last = {row["agent"]: row for row in sorted(hours, key=lambda row: row["hour"])}
+    assert {(0, 0)} == {(row["out_depth"], row["in_depth"]) for row in last.values()}
+    reasons = {(row["origin"], row["reason"]): row["messages"] for row in metrics.reasons(tables["dead_letters"]).collect()}
+    assert len(dead) == sum(reasons.values())
+
+
+# -- conversations ----------------------------------------------------------------------------
+
+
+def test_conversations_are_told_in_order_across_four_files(case: Case) -> None:
+    """Each case of the crew is one thread: from desk to clerk to smith to scout and back, each caused by the one before."""
+    found = threads.messages({name: case.fleet.table(name, *columns) for name, columns in threads.NEEDS.items()})
+    rows = [row.asDict() for row in threads.threads(found.where("session like 'case-%'")).orderBy("thread", "place").collect()]
+    told = [rows[at : at + 4] for at in range(0, len(rows), 4)]
+
+    assert case.made.conversations == TASKS == len(told)
+    assert {tuple(TYPES)} == {tuple(row["type"] for row in thread) for thread in told}
+    assert all(after["cause"] == before["id"] for thread in told for before, after in pairwise(thread))
+    assert all(row["waiting"] == row["sender"] and row["waited_ms"] >= 0 for row in rows)
+
+
+def test_an_export_has_the_conversations_and_not_their_secrets(case: Case, tmp_path: Path) -> None:
+    """One line for each conversation, its messages in order, and what a pointer names is nowhere in the file."""
+    count = export.run(case.fleet, tmp_path / "out", redact=["/secret"], where="session like 'case-%'")
+    text = (tmp_path / "out" / "conversations.jsonl").read_text(encoding="utf-8")
+    lines = [json.loads(line) for line in text.splitlines()]
+
+    assert (TASKS, TASKS) == (count, len(lines))
+    assert {tuple(TYPES)} == {tuple(message["type"] for message in line["messages"]) for line in lines}
+    assert {"[redacted]"} == {message["body"]["secret"] for line in lines for message in line["messages"]}
+    assert "pin-" not in text
+    assert set(range(TASKS)) == {message["body"]["case"] for line in lines for message in line["messages"]}
+
+
+@pytest.mark.parametrize(
+    ("pointer", "body", "expected"),
+    [
+        ("/a/b", {"a": {"b": 1, "c": 2}}, {"a": {"b": "[redacted]", "c": 2}}),
+        ("/a/0", {"a": [1, 2]}, {"a": ["[redacted]", 2]}),
+        ("/*/b", [{"b": 1}, {"b": 2, "c": 3}], [{"b": "[redacted]"}, {"b": "[redacted]", "c": 3}]),
+        ("/a~1b", {"a/b": 1, "a": {"b": 2}}, {"a/b": "[redacted]", "a": {"b": 2}}),
+        ("/a~0b", {"a~b": 1}, {"a~b": "[redacted]"}),
+        ("", {"a": 1}, "[redacted]"),
+        ("/a/b", {"a": 1}, {"a": 1}),
+    ],
+)
+def test_pointers_black_out_what_they_name(pointer: str, body: object, expected: object) -> None:
+    """JSON pointers as RFC 6901 has them, and a star for every member."""
+    assert expected == export.blacken(body, [export.parse(pointer)])
+
+
+@pytest.mark.parametrize("pointer", ["secret", "/a~2", "/~"])
+def test_what_is_no_pointer_is_refused(pointer: str) -> None:
+    """A secret does not slip through because its path was misspelt."""
+    with pytest.raises(export.InvalidPointer):
+        export.parse(pointer)
+
+
+# -- graph ------------------------------------------------------------------------------------
+
+
+def test_the_graph_has_an_edge_for_each_pair_and_a_node_for_each_agent(case: Case) -> None:
+    """The crew's ring is seen, with as many messages as went round."""
+    ledger, agents = case.fleet.table("ledger", *NEEDS), case.fleet.table("agents", "_db", "_agent")
+    edges = graph.edges(reconcile(ledger, agents, Rules(now=case.made.now))).cache()
+    rows = {(row["sender"], row["recipient"]): row for row in edges.collect()}
+    nodes = {row["agent"]: row.asDict() for row in graph.nodes(edges).collect()}
+    ring = [f"{role}-0" for role in DUTIES]
+
+    assert [TASKS] * 4 == [rows[pair]["delivered_once"] for pair in zip(ring, [*ring[1:], ring[0]], strict=True)]
+    assert {(TASKS, TASKS, 1, 1)} == {tuple(nodes[name][what] for what in ("sent", "received", "peers_out", "peers_in")) for name in ring}
+    assert '  "desk-0" -> "clerk-0" [label="12"];' in graph.dot([row.asDict() for row in rows.values()])
+
+
+def test_percentiles_are_exact_in_rank_and_within_one_percent(spark: SparkSession) -> None:
+    """Whatever was measured, a percentile is at most one percent off, and below fifty milliseconds not at all."""
+    values = sorted(round(1.7**step) + step for step in range(40) for _ in range(step % 5 + 1))
+    frame = spark.createDataFrame([(value,) for value in values], "span bigint")
+    counted = frame.selectExpr("'effect' as kind", f"cast({pairs.BUCKET} as int) as bucket").groupBy("kind", "bucket").count()
+    [row] = pairs.percentiles(counted).collect()
+    true = {name: values[max(0, -(-int(100 * share) * len(values) // 100) - 1)] for name, share in pairs.SHARES.items()}
+
+    assert len(values) == row["messages"]
+    assert {} == {name: (row[name], value) for name, value in true.items() if abs(row[name] - value) > max(0, value / 100)}
+
+
+# -- dead letters -----------------------------------------------------------------------------
+
+
+def test_dead_letters_are_replayed_by_a_plan(mail: Path, spark: SparkSession, tmp_path: Path) -> None:
+    """First nothing is changed; then exactly the plan is done, once, with a receipt for each; a second time nothing happens."""
+    shutil.copytree(mail, tmp_path / "agents")
+    fleet, out = Fleet(spark, (str(tmp_path / "agents"),)), tmp_path / "plan"
+    planned = [row["id"] for row in replay.plan(fleet, "reason = 'rejected'", "replay", out).collect()]
+
+    with Postbox(tmp_path / "agents" / "bob.db", run=False) as bob:
+        assert planned == [letter.id for letter in bob.dead_letters.list()]
+    assert [(planned[0], "replayed")] == [(row["id"], row["outcome"]) for row in replay.carry_out(spark, out).collect()]
+    with Postbox(tmp_path / "agents" / "bob.db", run=False) as bob:
+        assert [] == bob.dead_letters.list()
+        [message] = list(bob.messages(timeout=0))
+        assert planned == [message.id]
+        message.reject("again")
+    assert ["replayed"] == [row["outcome"] for row in replay.carry_out(spark, out).collect()]
+    with Postbox(tmp_path / "agents" / "bob.db", run=False) as bob:
+        assert 1 == len(bob.dead_letters.list())
+    with pytest.raises(OutputTaken, match="receipts"):
+        replay.plan(fleet, "true", "discard", out)
+
+
+def test_a_letter_that_is_gone_and_a_file_that_cannot_be_opened_are_told_apart(spark: SparkSession, tmp_path: Path) -> None:
+    """Nothing fails as a whole because of one letter, and nothing is passed over silently."""
+    with Postbox(tmp_path / "bob.db", agent="bob", run=False):
+        pass
+    rows = [(str(tmp_path / "bob.db"), "no-such-letter"), (str(tmp_path / "nowhere.db"), "x")]
+    done = replay.receipts(spark.createDataFrame(rows, "_db string, id string"), "discard").collect()
+
+    assert {("no-such-letter", "gone"), ("x", "failed")} == {(row["id"], row["outcome"]) for row in done}
+
+
+# -- all of them ------------------------------------------------------------------------------
+
+
+def test_a_job_that_was_broken_off_goes_on_behind_its_last_table(case: Case, tmp_path: Path) -> None:
+    """Tables that were finished are not made again; without resume all are."""
+    made: list[str] = []
+
+    def table(name: str, *, fails: bool = False) -> Callable[[], Any]:
+        def make() -> Any:
+            if fails:
+                raise KeyboardInterrupt
+            made.append(name)
+            return case.fleet.spark.range(1)
+
+        return make
+
+    with pytest.raises(KeyboardInterrupt):
+        keep(case.fleet, "two", tmp_path, {"one": table("one"), "two": table("two", fails=True)})
+    keep(case.fleet, "two", tmp_path, {"one": table("one"), "two": table("two")}, resume=True)
+    keep(case.fleet, "two", tmp_path, {"one": table("one"), "two": table("two")})
+
+    assert ["one", "two", "one", "two"] == made
