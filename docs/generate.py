@@ -40,7 +40,7 @@ ROOMS = {
     "Agents and handlers": "Agent Context Msg",
     "The same, awaitable": (
         "AsyncPostbox AsyncSession AsyncTransaction AsyncMessage AsyncContext AsyncRun AsyncMailbox AsyncChannel "
-        "aio_polls.AsyncPolls aio_limits.AsyncLimits"
+        "aio_polls.AsyncPolls aio_limits.AsyncLimits aio_looks.AsyncLooks"
     ),
     "Settings and policies": "Settings RetryPolicy",
     "For transports": "Transport Features Parcel Receipt Answer Frame",

@@ -15,6 +15,7 @@ from onceward import invariants, views
 from onceward.agent import Agent
 from onceward.aio_channel import AsyncChannels
 from onceward.aio_limits import AsyncLimits
+from onceward.aio_looks import AsyncLooks
 from onceward.aio_mailbox import AsyncMailboxes
 from onceward.aio_polls import AsyncPolls
 from onceward.awaitable import AsyncDeadLetters, AsyncMessage, AsyncNeighbours, AsyncPeers, AsyncQueues, AsyncRuns, AsyncTransaction
@@ -109,7 +110,7 @@ class AsyncSession:
         return await self._crossing.call(lambda: self._session.history(**filters))
 
 
-class AsyncPostbox(AsyncPolls):
+class AsyncPostbox(AsyncPolls, AsyncLooks):
     """
     One agent's SQLite file, open, for asyncio.
 
@@ -150,14 +151,6 @@ class AsyncPostbox(AsyncPolls):
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Close it."""
         await self.close()
-
-    @property
-    def _box(self) -> Postbox:
-        return self._both[0]
-
-    @property
-    def _crossing(self) -> Crossing:
-        return self._both[1]
 
     @property
     def _both(self) -> tuple[Postbox, Crossing]:
@@ -248,18 +241,6 @@ class AsyncPostbox(AsyncPolls):
         """Yield messages of any session; see ``Session.messages``."""
         while (found := await self.wait(lambda: self._box.receive(type), timeout)) is not None:
             yield AsyncMessage(found, self._crossing)
-
-    async def stats(self) -> dict[str, int]:
-        """Return present numbers and totals that survive pruning."""
-        return await self._crossing.call(self._box.stats)
-
-    async def history(self, **filters: Any) -> views.Page:
-        """Return past messages, newest first."""
-        return await self._crossing.call(lambda: self._box.history(**filters))
-
-    async def thread(self, message_id: str) -> list[views.Past]:
-        """Return the conversation that a message belongs to."""
-        return await self._crossing.call(lambda: self._box.thread(message_id))
 
     def on(self, event: str, hook: Hook) -> Callable[[], None]:
         """Tell *hook* of every event of that name, on the thread that committed; returns the call that ends it."""

@@ -78,7 +78,7 @@ def look(db: Database, *, limit: int = 100, offset: int = 0, after: str | None =
         found = [walk.found(cuts[walk.place.table], min(offset + limit + 1, BATCH)) for walk in walks]
         chosen = list(islice(heapq.merge(*found, key=lambda each: each.at, reverse=True), offset + limit + 1))
     page, more = chosen[offset : offset + limit], len(chosen) > offset + limit
-    return Page(_rows(db, page), total, more, _token(cuts, chosen[: offset + limit]) if more else None)
+    return Page(rows(db, page), total, more, _token(cuts, chosen[: offset + limit]) if more else None)
 
 
 @contextmanager
@@ -114,7 +114,7 @@ def _listed(value: str | Iterable[str]) -> list[str]:
     return [value] if isinstance(value, str) else list(value)
 
 
-def _rows(db: Database, chosen: list[Found]) -> list[Past]:
+def rows(db: Database, chosen: list[Found]) -> list[Past]:
     """Read the chosen messages whole, place by place, and put them in their order."""
     read: dict[tuple[str, int], Past] = {}
     for place in PLACES:
@@ -153,7 +153,7 @@ def thread(db: Database, message_id: str) -> list[Past]:
     members = [*found, *db.read(OF_ID, {"id": root}), *db.read(FOLLOWING, {"root": root})]
     at_of = {(table, seq): (at, message_id) for table, seq, at, message_id in members}
     ordered = sorted(at_of, key=lambda key: (at_of[key], key))
-    return _rows(db, [Found(at_of[table, seq][0], seq, _place(table)) for table, seq in ordered])
+    return rows(db, [Found(at_of[table, seq][0], seq, _place(table)) for table, seq in ordered])
 
 
 def _place(table: str) -> Place:

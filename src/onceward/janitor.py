@@ -7,7 +7,7 @@ from contextlib import suppress
 from threading import Event as Flag
 from threading import Thread
 
-from onceward import chapters, dead_letters, inbox, lanes, mailboxes, receipts, retention, runs
+from onceward import chapters, dead_letters, inbox, lanes, mailboxes, receipts, retention, runs, search
 from onceward.db import Database
 from onceward.errors import OncewardError
 from onceward.settings import Settings, disabled
@@ -55,6 +55,7 @@ class Janitor:
             self._db.write(lambda tx: tx.rows(retention.VACUUM))
         for box in chapters.AT:
             chapters.catch_up(self._db, box)
+        search.catch_up(self._db)
         self._until_done(lambda: self._chore(limit))
         self._db.tick()
         self._checkpoint()

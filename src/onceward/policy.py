@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
-from tenacity import RetryCallState, Retrying, stop_after_attempt, wait_exponential
+from tenacity import RetryCallState, Retrying, stop_after_attempt, wait_chain, wait_exponential, wait_fixed
 from tenacity.stop import stop_base
 from tenacity.wait import wait_base
 
@@ -49,6 +49,16 @@ class RetryPolicy:
     def exhausted(self, attempt: int) -> bool:
         """Return whether the *attempt*-th failure was the last that is allowed."""
         return bool(self.stop(_state(attempt)))
+
+    @classmethod
+    def agenium(cls) -> Self:
+        """Return 10 re-attempts after 1, 2, 4, 8, 16, 32 and then each time 60 seconds: 303 in all."""
+        return cls(wait_chain(*map(wait_fixed, (1, 2, 4, 8, 16, 32, 60))), stop_after_attempt(1 + 10))
+
+    @classmethod
+    def agenticcomm(cls, *, ack_timeout: float = 0.0) -> Self:
+        """Return 3 re-attempts after 1, 2 and 4 seconds, each after one more *ack_timeout* in which nothing was heard."""
+        return cls(wait_exponential(multiplier=1) + wait_fixed(ack_timeout), stop_after_attempt(1 + 3))
 
 
 def retry_policy(settings: Settings, *, retries: int | None = None) -> RetryPolicy:

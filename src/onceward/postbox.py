@@ -10,7 +10,7 @@ from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
-from onceward import custody, health, history, invariants, outbox, trail, views
+from onceward import custody, health, history, invariants, outbox, search, trail, views
 from onceward.agent import Agent
 from onceward.auditor import auditor
 from onceward.bounds import Limits
@@ -35,6 +35,7 @@ from onceward.names import DEFAULT_SESSION
 from onceward.observers.audit import AuditLog
 from onceward.other_files import OtherFiles
 from onceward.parcel import Answer, Parcel
+from onceward.policy import RetryPolicy
 from onceward.polls import Polls
 from onceward.post_office import Mailboxes
 from onceward.queueing import Queues, Runs
@@ -64,6 +65,7 @@ class Postbox(Verbs, Polls):
     engines: a dispatcher, a janitor, and workers if the agent has handlers.
     Settings may be given as a ``Settings`` object, as keywords, or by
     environment. Async handlers run on *loop*, or on a loop of the postbox.
+    *retry* and *handler_retry* are policies that go before those settings.
 
     Raises:
         StoreUnusable: see its subclasses; nothing was changed.
@@ -84,8 +86,11 @@ class Postbox(Verbs, Polls):
         transports: Mapping[str, Transport] | None = None,
         vfs: str | None = None,
         loop: AbstractEventLoop | None = None,
+        retry: RetryPolicy | None = None,
+        handler_retry: RetryPolicy | None = None,
         **overrides: Any,
     ) -> None:
+        self._retry, self._handler_retry = retry, handler_retry
         self._settings = Settings.load(settings, overrides)
         self._handlers = agent if isinstance(agent, Agent) else None
         name = agent.name if isinstance(agent, Agent) else agent
@@ -105,10 +110,12 @@ class Postbox(Verbs, Polls):
         self._home = Home(db, settings)
         self._roster = Roster(self._home, db)
         self._sender = Publisher(db, roster=self._roster, settings=settings, hooks=hooks, ids=ids, known=self._routes.knows)
-        self._desk = Desk(db, settings=settings, hooks=hooks, sender=self._sender, rng=rng)
+        self._desk = Desk(db, settings=settings, hooks=hooks, sender=self._sender, rng=rng, policy=self._handler_retry)
         self._receiver = Receiver(db, settings=settings, hooks=hooks)
         errands = Errands(db, self._sender)
-        self._dispatcher = Dispatcher(db, settings=settings, hooks=hooks, route=self._routes.route, rng=rng, errands=errands.run)
+        self._dispatcher = Dispatcher(
+            db, settings=settings, hooks=hooks, route=self._routes.route, rng=rng, errands=errands.run, policy=self._retry
+        )
         if settings.audit:
             audit = AuditLog(settings.audit)
             self._sender.audited = auditor(audit.write)
@@ -147,11 +154,16 @@ class Postbox(Verbs, Polls):
         self._janitor = Janitor(db, settings=settings, chore=self.mailboxes.sweep)
         if "trail" in self._settings.model_fields_set:
             trail.switch(self._db, on=self._settings.trail)
+        if "search" in self._settings.model_fields_set:
+            search.switch(self._db, on=self._settings.search)
 
     def _worker(self) -> Worker:
         assert self._handlers is not None  # noqa: S101 - the caller looked
         db, sender, hooks = self._db, self._sender, self._hooks
-        return Worker(db, self._handlers, settings=self._settings, hooks=hooks, sender=sender, rng=self._rng, loop=self._own_loop)
+        return Worker(
+            db, self._handlers, settings=self._settings, hooks=hooks, sender=sender, rng=self._rng, loop=self._own_loop,
+            policy=self._handler_retry,
+        )  # fmt: skip
 
     @property
     def _engines(self) -> list[Worker | Runner]:
@@ -223,6 +235,10 @@ class Postbox(Verbs, Polls):
     def thread(self, message_id: str) -> list[views.Past]:
         """Return the conversation that a message belongs to, oldest first; consumes nothing."""
         return history.thread(self._db, message_id)
+
+    def search(self, text: str, *, limit: int = 100, offset: int = 0) -> views.Page:
+        """Return past messages whose body holds all words of *text*, best match first; see ``search.words``."""
+        return search.words(self._db, text, limit=limit, offset=offset)
 
     def on(self, event: str, hook: Hook) -> Callable[[], None]:
         """Tell *hook* of every event of that name (``*``: all), after its commit; returns the call that ends it."""

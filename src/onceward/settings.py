@@ -124,6 +124,8 @@ class Settings(BaseModel):
     """Write every transition into the table ``trail``."""
     audit: str = ""
     """File to which one JSON line is appended for each send, poll and expire, without bodies; empty is none."""
+    search: bool = False
+    """Keep an index of the words of bodies, for ``search``."""
 
     @classmethod
     def load(cls, given: Settings | None, overrides: Mapping[str, Any], env: Mapping[str, str] | None = None) -> Self:

@@ -23,7 +23,7 @@ FLOORS = {
     """,
     "F2 boxes and wings": """
         counters leases dead_letters receipts lanes peers tickets outbox inbox parcels accept trail views health retention
-        chapters archive history limits growth invariants custody directory addresses readers mailboxes polling bodies roster
+        chapters archive history search limits growth invariants custody directory addresses readers mailboxes polling bodies roster
         channels acknowledgments posts
         queues runs run_views
         transports/ observers/
@@ -36,7 +36,7 @@ FLOORS = {
     """,
     "F4 the door": """
         session verbs channel facade letters bounds routes mailbox post_office polls postbox awaitable aio_mailbox aio_polls aio_limits
-        aio_channel aio __init__
+        aio_channel aio_looks aio __init__
         queueing
     """,
     "F5 windows": """
@@ -78,6 +78,7 @@ STAIRS = {
     "archive": "bodies chapters",
     "history": "archive views",
     "health": "views",
+    "search": "archive history views",
     "limits": "counters outbox",
     "invariants": "bodies",
     "addresses": "directory",
@@ -118,7 +119,8 @@ STAIRS = {
     "aio_polls": "polls",
     "aio_limits": "bounds",
     "aio_channel": "awaitable channel",
-    "aio": "aio_channel aio_limits aio_mailbox aio_polls awaitable postbox session",
+    "aio_looks": "postbox",
+    "aio": "aio_channel aio_limits aio_looks aio_mailbox aio_polls awaitable postbox session",
     "__init__": "aio aio_channel aio_mailbox awaitable channel mailbox postbox session",
     # windows
     "cli.cluster": "spark spark.files spark.fleet",

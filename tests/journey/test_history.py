@@ -274,3 +274,70 @@ def test_asyncio_looks_back_alike(world: World) -> None:
             return await box.history(sender="one", limit=3), await box.thread(message)
 
     assert (wanted, thread) == asyncio.run(look())
+
+
+def test_words_are_found_where_the_agent_opted_in(world: World) -> None:
+    """Sent, received and dead messages are found by their words, without regard to case and accents; nothing else is."""
+    shop, other = world.open("shop", search=True, hold_unknown=True), world.open("one")
+    sent = shop.send("nobody", "Die Größe zählt, says the invoice")
+    dead = shop.send("nobody", Note(text="an INVOICE that expired"), ttl=1, delay=1)
+    other.send("shop", {"about": "invoices", "n": 12})
+    shop.send("nobody", b"invoice")
+    assert {sent, dead} == {past.id for past in shop.search("invoice").messages}
+    world.wait(5)
+
+    assert [("sending", sent), ("dead", dead)] == sorted(
+        ((past.state, past.id) for past in shop.search("invoice").messages), key=lambda each: each[1]
+    )
+    assert [sent] == [past.id for past in shop.search("große ZAHLT").messages]
+    assert [3, 1, 1, 0, 0] == [
+        shop.search(text).total_count for text in ("invoic*", '"says the invoice"', "ABOUT 12", '"the says"', "invoice unheard")
+    ]
+    page = shop.search("invoic*", limit=2)
+    assert (2, 3, True) == (len(page.messages), page.total_count, page.has_more)
+    assert 1 == len(shop.search("invoic*", limit=2, offset=2).messages)
+
+
+def test_what_is_forgotten_is_not_found(world: World) -> None:
+    """A pruned message leaves the index; one that comes later is found."""
+    world.audited = False
+    shop, one = world.open("shop", search=True), world.open("one")
+    shop.peers.register("one", "wire:one")
+    shop.send("one", "old words")
+    world.settle()
+    for message in one.messages(timeout=0):
+        message.ack()
+    world.settle()
+    assert 1 == shop.search("words").total_count
+    world.clock.forward(8 * 86_400)
+    shop.tidy()
+    new = shop.send("one", "new words")
+
+    assert [new] == [past.id for past in shop.search("words").messages]
+    shop.tidy()
+    assert 2 >= shop.db.read("SELECT count(*) FROM search_docs")[0][0]
+
+
+def test_a_search_is_only_words(world: World) -> None:
+    """Nothing that a user types is a syntax error of the index: it finds words, or says that there are none."""
+    shop = world.open("shop", search=True)
+    for text in ("", "   ", '""', "- + *", "* ^"):
+        with pytest.raises(InvalidMessage, match="no word"):
+            shop.search(text)
+
+    assert [0] * 5 == [shop.search(text).total_count for text in ("NEAR(", 'a "b', "a AND NOT", "x:y", "it's (so)")]
+
+
+def test_without_opting_in_there_is_no_index(world: World) -> None:
+    """The error says how to opt in; opting out again leaves nothing behind."""
+    shop = world.open("shop", hold_unknown=True)
+    with pytest.raises(InvalidMessage, match="search=True"):
+        shop.search("words")
+    tables = "SELECT count(*) FROM sqlite_schema WHERE name GLOB 'search*'"
+    before = shop.db.read(tables)
+    world.shut()
+    world.open("shop", search=True).send("shop", "words")
+    world.shut()
+    shop = world.open("shop", search=False)
+
+    assert [(0,)] == before == shop.db.read(tables)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from onceward import Agent, Msg
+from onceward import Agent, Msg, RetryPolicy
 
 if TYPE_CHECKING:
     from tests.journey.conftest import World
@@ -160,3 +160,21 @@ def test_a_clock_that_runs_backwards_moves_no_deadline(world: World) -> None:
     world.wait(100)
 
     assert [1, 2] == ran
+
+
+def test_a_policy_of_ones_own_goes_before_the_settings(world: World) -> None:
+    """A postbox that was given a preset pauses and gives up as the preset says, though its settings say otherwise."""
+    policy = RetryPolicy.agenticcomm()
+    shop = world.open("shop", hold_unknown=True, retry=policy, unreachable="spend", max_retries=50, breaker_failures=100)
+    shop.peers.register("billing", "wire:billing")
+    world.wire.always = "down"
+    start = world.clock.now()
+    message = shop.send("billing", {"n": 1})
+    pushes: list[int] = []
+    world.wire.on_push = lambda _: pushes.append((world.clock.now() - start) // 1000)
+    for _ in range(12):
+        world.settle()
+        world.clock.forward(1)
+
+    assert ([0, 1, 3, 7], "dead") == (pushes, shop.resolve(message))
+    assert ["max_retries_exceeded"] == [letter.reason for letter in shop.dead_letters.list()]

@@ -21,6 +21,7 @@ CASES: Final = {
     "peers": "onceward.bench.peers:peers",
     "claim-group": "onceward.bench.claims:claim_group",
     "runs": "onceward.bench.runs:runs",
+    "history": "onceward.bench.history:history",
     "memory": "onceward.bench.memory:memory",
     "fleet": "onceward.bench.fleet:fleet",
 }
