@@ -152,10 +152,9 @@ class Postbox(Verbs, Polls):
         self.mailboxes = Mailboxes(self._home, Tools(settings, self._sender, hooks, self._rng), self._default, self._files)
         """Mailboxes of the home."""
         self._janitor = Janitor(db, settings=settings, chore=self.mailboxes.sweep)
-        if "trail" in self._settings.model_fields_set:
-            trail.switch(self._db, on=self._settings.trail)
-        if "search" in self._settings.model_fields_set:
-            search.switch(self._db, on=self._settings.search)
+        for name, switch in (("trail", trail.switch), ("search", search.switch)):
+            if name in settings.model_fields_set:
+                switch(db, on=getattr(settings, name))
 
     def _worker(self) -> Worker:
         assert self._handlers is not None  # noqa: S101 - the caller looked
