@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "onceward"
 
 ROOMS = {
-    "The postbox": "Postbox polls.Polls Session Transaction Message Ticket",
+    "The postbox": "Postbox looks.Looks polls.Polls Session Transaction Message Ticket",
     "Beside the mail": "facade.Neighbours facade.Peers Page views.Past views.PeerInfo invariants.Violation Health",
     "Limits": "bounds.Limits limits.Limit bounds.DropRecord",
     "Dead letters": "letters.DeadLetters letters.Filter letters.Replays views.DeadLetter",

@@ -10,7 +10,7 @@ from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
-from onceward import custody, health, history, invariants, outbox, search, trail, views
+from onceward import custody, health, invariants, outbox, search, trail, views
 from onceward.agent import Agent
 from onceward.auditor import auditor
 from onceward.bounds import Limits
@@ -28,6 +28,7 @@ from onceward.hooks import Hook, Hooks
 from onceward.ids import IdSource, new_id
 from onceward.janitor import Janitor
 from onceward.letters import DeadLetters
+from onceward.looks import Looks
 from onceward.loop import start_loop
 from onceward.maildesk import Tools
 from onceward.message import Message
@@ -57,7 +58,7 @@ T = TypeVar("T")
 PUMP_MAX = 10_000
 
 
-class Postbox(Verbs, Polls):
+class Postbox(Verbs, Polls, Looks):
     """
     One agent's SQLite file, open.
 
@@ -222,22 +223,6 @@ class Postbox(Verbs, Polls):
             yield message
 
     # -- seeing -------------------------------------------------------------------------------
-
-    def stats(self) -> dict[str, int]:
-        """Return present numbers and totals that survive pruning."""
-        return views.stats(self._db)
-
-    def history(self, **filters: Any) -> views.Page:
-        """Return past messages, newest first; see ``history.look``; consumes nothing."""
-        return history.look(self._db, **filters)
-
-    def thread(self, message_id: str) -> list[views.Past]:
-        """Return the conversation that a message belongs to, oldest first; consumes nothing."""
-        return history.thread(self._db, message_id)
-
-    def search(self, text: str, *, limit: int = 100, offset: int = 0) -> views.Page:
-        """Return past messages whose body holds all words of *text*, best match first; see ``search.words``."""
-        return search.words(self._db, text, limit=limit, offset=offset)
 
     def on(self, event: str, hook: Hook) -> Callable[[], None]:
         """Tell *hook* of every event of that name (``*``: all), after its commit; returns the call that ends it."""

@@ -36,7 +36,7 @@ FLOORS = {
     """,
     "F4 the door": """
         session verbs channel facade letters bounds routes mailbox post_office polls postbox awaitable aio_mailbox aio_polls aio_limits
-        aio_channel aio_looks aio __init__
+        aio_channel aio_looks looks aio __init__
         queueing
     """,
     "F5 windows": """
@@ -113,7 +113,7 @@ STAIRS = {
     "verbs": "session",
     "mailbox": "session",
     "post_office": "mailbox session",
-    "postbox": "bounds channel facade letters polls post_office queueing routes session verbs",
+    "postbox": "bounds looks channel facade letters polls post_office queueing routes session verbs",
     "awaitable": "facade letters queueing",
     "aio_mailbox": "awaitable mailbox post_office",
     "aio_polls": "polls",
