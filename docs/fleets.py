@@ -43,6 +43,28 @@ QUARANTINE = {
     "detail": "what SQLite or the system said",
     "at": "when it was looked at",
 }
+NOTES = """
+- Files are read in place, read-only, together with their WAL, also while their agents work. A statement is held for half a second at
+  most, or for as long as Spark takes for a batch; with `snapshot`, for as long as the file is read, and its WAL grows meanwhile.
+- SQLite puts its lock file (`-shm`) and an empty `-wal` beside a file that it reads. Read as the agents' own user, or with
+  `copy=always`: a lock file of somebody else's may keep an agent out.
+- Paths are local to the driver and to every executor. Copies for an object store are made by SQLite's backup, or `VACUUM INTO`: a main
+  file copied without its WAL misses what was committed last.
+- A table that a file's schema does not have yet is empty for that file, a column is NULL. Rows of newer schemas are read as far as they
+  have our columns.
+- A stream reads each row once, in the state that it has then. To follow changes of state, switch the agents' trail on and follow
+  `trail`: triggers write it in the commit of the change itself. Rows that retention prunes before they are read are not seen.
+- A stream's positions are files in `manifests`: keep that folder and the checkpoint together. A file whose numbers went back, whose
+  last row is another one, or in whose place another file lies, is read again from its beginning under a new `_epoch`.
+- A stream fails, and goes on at the next start, where a file is locked for longer than `busyTimeout`; a file that is damaged or gone
+  is left out and told in the log.
+- `spark.sql` filters are applied by Spark behind the source; `where` and `columns` are what the source itself leaves out.
+- Written rows pass through the driver, a batch at a time; a batch is at most what the driver holds, and for each agent at most
+  `max_pending`. Equal rows are as many messages. Their ids depend on query, batch and row only.
+- A query must give a batch the same rows each time (no `uuid()`, no `rand()` without a seed), and its batch numbers only go up: a
+  file refuses a batch that it has seen with other rows, or that is older than all that it remembers.
+- A file of an older schema is not written to: that would migrate it under an agent that does not expect it.
+"""
 WRITTEN = {
     "agent": "who sends it; its file is looked for in `path`",
     "_db": "instead of `agent`: the sender's file",
@@ -76,6 +98,8 @@ def fleet_page(meanings: dict[str, dict[str, str]]) -> str:
         table(("option", "meaning"), *((code(name), meaning) for name, meaning in sink.WRITING.items())),
         "Columns of the rows:",
         table(("column", "meaning"), *((code(name), _written(name)) for name in sink.COLUMNS)),
+        "## What to know",
+        NOTES,
         "## Why a file is not read",
         table(("reason", "meaning"), *((code(reason), meaning) for reason, meaning in opening.REASONS.items())),
         "## Tables",

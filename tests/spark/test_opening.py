@@ -2,7 +2,8 @@
 
 import os
 import shutil
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import apsw
@@ -13,6 +14,9 @@ from onceward.spark.opening import Unreadable, opened
 
 COUNT = "SELECT count(*) FROM outbox_view"
 SOME = 20
+NOBODY = 65534
+
+Made = Callable[..., Path]
 
 
 def reason(path: Path, **options: str) -> str:
@@ -100,25 +104,30 @@ def test_what_is_no_agents_file_is_named_by_its_reason(tmp_path: Path, box: Call
     assert "corrupt" == reason(broken)
 
 
-@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may read everything")
-def test_what_may_not_be_read_is_unreadable(box: Callable[..., Path]) -> None:
-    """A file without permission is named so."""
-    path = box()
-    path.chmod(0)
+@pytest.fixture
+def closed(box: Made, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Return a file in a folder that we may look into, but not write to, whoever runs the tests."""
+    shared = Path(tempfile.mkdtemp(prefix="onceward-closed-"))
+    shared.chmod(0o777)
+    monkeypatch.setattr(tempfile, "tempdir", str(shared))
+    folder = shared / "fleet"
+    folder.mkdir()
+    path = Path(shutil.move(box("alice", SOME), folder / "alice.db"))
+    path.chmod(0o644)
+    folder.chmod(0o555)
+    was = os.geteuid()
+    if was == 0:
+        os.seteuid(NOBODY)
+    yield path
+    os.seteuid(was)
+    folder.chmod(0o755)
+    shutil.rmtree(shared)
 
-    assert "unreadable" == reason(path)
 
-
-@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may write everywhere")
-def test_a_read_only_folder_is_read_through_a_copy(box: Callable[..., Path]) -> None:
-    """SQLite needs to write beside a WAL; where it may not, a copy is read."""
-    path = box("alice", SOME)
-    path.parent.chmod(0o500)
-    try:
-        assert SOME == count(path)
-        assert "unreadable" == reason(path, copy="never")
-    finally:
-        path.parent.chmod(0o700)
+def test_a_read_only_folder_is_read_through_a_copy(closed: Path) -> None:
+    """SQLite needs to write beside a file with a WAL; where it may not, a copy is read."""
+    assert SOME == count(closed)
+    assert "unreadable" == reason(closed, copy="never")
 
 
 def test_a_locked_file_is_waited_for_and_then_left(box: Callable[..., Path]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import apsw
 import pytest
 
 from onceward import Postbox
@@ -238,3 +239,23 @@ def test_all_tables_have_their_own_columns_first() -> None:
     assert [] == [
         name for name, table in tables().items() if name not in strangers and list(table.columns)[:3] != ["_db", "_agent", "_seq"]
     ]
+
+
+def test_a_stream_insists_on_what_may_be_read_later(box: Made) -> None:
+    """A file that is locked now fails the micro-batch: its rows would be passed over for ever; read at once, it is left out."""
+    from onceward.spark.opening import PASSING, Unreadable  # noqa: PLC0415 - with what needs pyarrow
+    from onceward.spark.options import Options  # noqa: PLC0415 - as above
+    from onceward.spark.plan import Slice  # noqa: PLC0415 - as above
+    from onceward.spark.reader import read as read_slices  # noqa: PLC0415 - as above
+    from onceward.spark.rows import Wanted  # noqa: PLC0415 - as above
+
+    path = box("alice", 2)
+    options = Options.of({"path": str(path), "busyTimeout": "0.01"})
+    holder = apsw.Connection(str(path))
+    holder.execute("PRAGMA journal_mode = DELETE; BEGIN EXCLUSIVE").fetchall()
+    try:
+        assert [] == list(read_slices(options, Wanted({"id": "string"}), [Slice(str(path))]))
+        with pytest.raises(Unreadable, match="locked"):
+            list(read_slices(options, Wanted({"id": "string"}), [Slice(str(path))], insist=PASSING))
+    finally:
+        holder.close()

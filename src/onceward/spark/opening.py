@@ -33,6 +33,8 @@ REASONS: Final = {
     "changing": "it was written to each time while a copy was made",
 }
 """What each reason means."""
+PASSING: Final = frozenset({"locked", "changing", "unreadable"})
+"""Reasons that may be gone at the next try."""
 IDENTITY: Final = "SELECT agent, file_id FROM identity"
 VERSION: Final = "SELECT coalesce(max(version), 0) FROM schema_migrations"
 TABLES: Final = "SELECT count(*) FROM sqlite_schema"

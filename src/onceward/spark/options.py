@@ -74,6 +74,9 @@ class Options:
         """Raise InvalidOption where a value cannot be; a condition is tried on an empty table."""
         chosen = table(self.table)
         chosen.ddl(self.columns)
+        if not self.path:
+            msg = "no files are named: give load(...) a glob or a folder"
+            raise InvalidOption(msg)
         for name, value, allowed in (("mode", self.mode, MODES), ("copy", self.copy, COPIES)):
             if value not in allowed:
                 msg = f"{name} {value!r} is none of {', '.join(allowed)}"

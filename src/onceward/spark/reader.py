@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
@@ -74,8 +74,8 @@ def wanted_columns(options: Options, schema: StructType) -> dict[str, Kind]:
     return {field.name: known[field.name] for field in schema.fields}
 
 
-def read(options: Options, wanted: Wanted, slices: list[plan.Slice]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of some slices, file by file."""
+def read(options: Options, wanted: Wanted, slices: list[plan.Slice], *, insist: Collection[str] = frozenset()) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of some slices, file by file; a file that cannot be read for a reason in *insist* is an error."""
     if options.table == "quarantine":
         yield from _quarantine(options, wanted, slices)
         return
@@ -85,7 +85,7 @@ def read(options: Options, wanted: Wanted, slices: list[plan.Slice]) -> Iterator
             try:
                 yield from _rows(options, wanted, piece)
             except Unreadable as error:
-                if options.mode == "FAILFAST":
+                if options.mode == "FAILFAST" or error.reason in insist:
                     raise
                 left_out.append(error)
                 if options.table == "ledger":

@@ -12,6 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from onceward.spark import follow, plan
 from onceward.spark.columns import InvalidOption
+from onceward.spark.opening import PASSING
 from onceward.spark.options import Options
 from onceward.spark.positions import START, Manifests, Offset, Positions
 from onceward.spark.reader import Task, read, wanted_columns
@@ -74,8 +75,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [Task(slices) for slices in plan.packed(pieces, target, least)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one task."""
-        return read(self._options, self._wanted, partition.value or [])
+        """
+        Yield the rows of one task.
+
+        What may be read at the next try fails the micro-batch, so that it is tried again: the offset would pass over it
+        for ever. A file that is gone or damaged is left out, told, and read again once it is restored.
+        """
+        return read(self._options, self._wanted, partition.value or [], insist=PASSING)
 
     def commit(self, end: Offset) -> None:
         """Forget manifests that no restart will ask for."""
