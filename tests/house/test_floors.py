@@ -122,6 +122,8 @@ STAIRS = {
     "aio_looks": "postbox",
     "aio": "aio_channel aio_limits aio_looks aio_mailbox aio_polls awaitable postbox session",
     "__init__": "aio aio_channel aio_mailbox awaitable channel mailbox postbox session",
+    # windows: what strangers may type is tried through the program itself
+    "testing.fuzz.targets": "cli",
     # windows
     "cli.cluster": "spark spark.files spark.fleet",
     "bench.fleet": "spark spark.files spark.follow spark.gateway spark.options spark.plan spark.positions",

@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from multiprocessing import get_context
 from typing import Final
 
+from onceward.testing.daily import SEED, seed_of_the_day
 from onceward.testing.simulation.post import HALF, SCRATCH, people
 from onceward.testing.simulation.story import interrupt, step
 from onceward.testing.simulation.weather import Weather
@@ -20,7 +20,6 @@ from onceward.testing.simulation.world import Simulation
 STEPS: Final = 70
 NAMES: Final = ("ada", "bob", "cyd")
 CHUNK: Final = 20
-SEED: Final = "ONCEWARD_SEED"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +62,7 @@ def tell(seed: int, *, steps: int = STEPS, weather: Weather | None = None, aloud
 
 def todays_seed() -> int:
     """Return the first seed of the day, or what ``ONCEWARD_SEED`` says: print it, and any run can be repeated."""
-    given = os.environ.get(SEED)
-    return int(given) if given else int(datetime.now(tz=UTC).strftime("%Y%m%d")) * 1_000_000
+    return int(os.environ[SEED]) if os.environ.get(SEED) else seed_of_the_day() * 1_000_000
 
 
 def simulate(worlds: int = 2000, *, seed: int | None = None, processes: int = 0, seconds: float | None = None) -> Campaign:

@@ -65,6 +65,8 @@ class Sent:
     word: Word
     ordered: bool = True
     """Whether its place in the lane is promised: not after a delay, a replay or a restored file."""
+    mortal: bool = False
+    """Whether it has a time to live: a file that was rolled back does not get it again."""
     excused: str = ""
     """Why its loss would be no violation."""
 
@@ -115,6 +117,11 @@ class History:
         """Whose file had a copy, or a past, that acted too."""
         self.forgetful: set[str] = set()
         """Whose past is lost, because its senders may have pruned what it would need again."""
+        self.restored: set[str] = set()
+        """Whose file was put back to an earlier state."""
+        self.blind: set[tuple[str, str]] = set()
+        """Who opened a new epoch towards whom without having heard of a fork: a rollback at that moment goes unnoticed."""
+        self._streams: dict[tuple[str, str], tuple[str, str]] = {}
         self.wrong: list[str] = []
         """What cannot be true."""
         self.reached: Counter[str] = Counter()
@@ -137,7 +144,13 @@ class History:
     def pushed(self, push: Push) -> None:
         """Note a push and its answer."""
         self.reached[f"push {push.fate}"] += 1
-        answer = push.answer
+        answer, parcel = push.answer, push.parcel
+        if parcel.frames and push.fate != "late":
+            pair = (parcel.sender, parcel.recipient)
+            epoch, verdict = self._streams.get(pair, (parcel.epoch, "fork"))
+            if epoch != parcel.epoch and verdict != "fork":
+                self.blind.add(pair)
+            self._streams[pair] = (parcel.epoch, "" if answer is None else answer.verdict)
         if answer is None:
             return
         self.reached[f"answer {answer.verdict}"] += 1
@@ -174,9 +187,10 @@ class History:
     def _custody(self, sender: str) -> None:
         """Judge that *sender* forgot only what its recipients know, or knew before they were rolled back."""
         for message_id, recipient in self.files[sender].ask(ACKED):
-            if recipient in self.forgetful or self.files[recipient].ask(STORED, (sender, message_id)):
-                continue
-            self.wrong.append(f"{sender} counts {message_id} as acked, and {recipient} has never stored it")
+            sent = self.sent.get(message_id)
+            excused = recipient in self.forgetful or (sent is not None and self._excused(sent))
+            if not excused and not self.files[recipient].ask(STORED, (sender, message_id)):
+                self.wrong.append(f"{sender} counts {message_id} as acked, and {recipient} has never stored it")
 
     def rolled_back(self, agent: str, place: int, *, remembers: bool) -> None:
         """Note that the file of *agent* is again what it was at *place*."""
@@ -185,6 +199,7 @@ class History:
         file.upto, file.effects = 0, {}
         self.questions.pop(agent, None)
         self.doubled.add(agent)
+        self.restored.add(agent)
         if not remembers:
             self.forgetful.add(agent)
         for sent in self.sent.values():
@@ -192,7 +207,7 @@ class History:
                 sent.ordered = False
             if sent.sender == agent and (sent.word == "cancelled" or (sent.word == "promised" and sent.place > place)):
                 sent.word = "maybe"
-            if sent.recipient == agent and agent in self.forgetful:
+            if sent.recipient == agent and (sent.mortal or agent in self.forgetful):
                 sent.excused = "its recipient was rolled back, and its sender has forgotten it"
 
     # -- the end ------------------------------------------------------------------------------
@@ -210,9 +225,13 @@ class History:
             for name, (_, sql) in FRAMES.items():
                 self.wrong += [f"{agent} {name}: {i}" for i, text, seen in file.ask(sql) if digest(text) != seen]
         for sent in self.sent.values():
-            if sent.word == "promised" and not sent.excused and not self._arrived(sent) and not self._explained(sent):
+            if sent.word == "promised" and not self._excused(sent) and not self._arrived(sent) and not self._explained(sent):
                 self.wrong.append(f"{sent.id} from {sent.sender} was promised, and {sent.recipient} knows nothing of it")
         self._orders()
+
+    def _excused(self, sent: Sent) -> bool:
+        """Say whether a loss is no violation; a known hole is one: see ``blind``."""
+        return bool(sent.excused) or (sent.recipient in self.restored and (sent.sender, sent.recipient) in self.blind)
 
     def _arrived(self, sent: Sent) -> bool:
         return sent.id in self.files[sent.recipient].effects

@@ -39,6 +39,7 @@ def send_from(world: Simulation, process: Process, *, certain: bool = True) -> N
     word, ids = _told(world, process, letters)
     for letter, message_id in zip(letters, ids, strict=True):
         sent = letter.sent
+        sent.ordered &= certain
         sent.word = "maybe" if word == "promised" and not certain else word if message_id == sent.id else "denied"
         world.note("sent", sent.sender, sent.recipient, sent.id, sent.word)
         world.history.send(sent)
@@ -71,7 +72,8 @@ def _letter(world: Simulation, name: str) -> Letter:
     else:
         world.mint.next.setdefault(name, []).append(message_id)
     world.history.minted.add(message_id)
-    sent = Sent(message_id, name, recipient, (lane or "default", priority), number, "maybe", ordered="delay" not in options)
+    place = (lane or "default", priority)
+    sent = Sent(message_id, name, recipient, place, number, "maybe", ordered="delay" not in options, mortal="ttl" in options)
     if not world.weather.remembers and ("ttl" in options or body["do"] == "drop"):
         sent.excused = "its end was forgotten"
     return Letter(sent, body, options)

@@ -95,7 +95,7 @@ class Simulation:
         if kind in _founded:
             self.paths[name].write_bytes(_founded[kind])
             return
-        process = self._process(name, self.paths[name])
+        process = self._process(name, self.paths[name], random.Random(0))  # noqa: S311 - as every copy of it
         process.start(self.network.port(process), self._witnessed)
         with process.box.begin() as tx:
             for statement in (EFFECTS, *filter(str.strip, schema.split(";"))):
@@ -106,19 +106,19 @@ class Simulation:
         process.close()
         _founded[kind] = self.paths[name].read_bytes()
 
-    def _process(self, name: str, path: Path) -> Process:
+    def _process(self, name: str, path: Path, rng: random.Random) -> Process:
         return Process(
             self.agents[name],
             path,
             clock=self.clocks[name],
-            rng=random.Random(self.rng.random()),  # noqa: S311 - the seed decides
+            rng=rng,
             ids=self.mint.source(name),
             settings=self._settings,
         )
 
     def begin(self, name: str, *, at: Path | None = None) -> Process | None:
         """Start a process of an agent; None if it died over it."""
-        process = self._process(name, at or self.paths[name])
+        process = self._process(name, at or self.paths[name], random.Random(self.rng.random()))  # noqa: S311 - the seed decides
         if at is None:
             self.processes[name].append(process)
         else:
