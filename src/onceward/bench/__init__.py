@@ -24,7 +24,7 @@ def run(case: str, *, json: bool = False, seconds: float | None = None, size: in
     Measure one case and print its rows.
 
     Args:
-        case: send, send-many, group, deliver, wake, backlog, peers, claim-group, runs, memory, fleet, or report, which writes the page.
+        case: send, send-many, group, deliver, wake, backlog, peers, claim-group, runs, memory, fleet, fleet-reconcile, report: the page.
         json: One JSON object per row instead of words.
         seconds: Length of one lap; short laps also shrink the sizes, for a quick look.
         size: Number of messages, where a case has one.
