@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from onceward import Agent, Context, Msg, Reject
+from onceward.events import Event
 from onceward.parcel import Parcel, Receipt
 
 if TYPE_CHECKING:
@@ -254,6 +255,22 @@ def test_custody_stays_where_the_peer_is_weaker(world: World) -> None:
     world.settle()
 
     assert [1] == effects(world)
+    assert "sent" == shop.resolve(message)
+
+
+def test_asking_a_weaker_peer_again_ends_nothing(world: World) -> None:
+    """What such a peer answers to a message that is pushed again is not trusted either."""
+    shop = world.open("shop", ack_timeout=30)
+    told: list[Event] = []
+    shop.on("weak_receipt", told.append)
+    world.open(counting(), durability="fast")
+    message = shop.send("billing", Job(n=1))
+    world.settle()
+    told.clear()
+    world.wait(31)
+    world.settle()
+
+    assert ([1], ["weak_receipt"]) == (effects(world), [event.name for event in told])
     assert "sent" == shop.resolve(message)
 
 

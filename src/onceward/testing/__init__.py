@@ -1,4 +1,4 @@
-"""Test aids: a clock that you turn, a transport that fails by script, and an agent in a box that can be killed."""
+"""Test aids: a clock that you turn, transports that fail by script, agents and processes that are killed, and a judge."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -8,18 +8,27 @@ if TYPE_CHECKING:
     from onceward.testing.crash import Crash, Point
     from onceward.testing.faults import Fault, FaultyTransport
     from onceward.testing.harness import Harness
+    from onceward.testing.history import Effect, Log, judge
+    from onceward.testing.kills import Crew, crew
     from onceward.testing.trial import TrialContext
 
-__all__ = ["Crash", "Fault", "FaultyTransport", "Harness", "ManualClock", "Point", "TrialContext"]
+__all__ = [
+    "Crash", "Crew", "Effect", "Fault", "FaultyTransport", "Harness", "Log", "ManualClock", "Point", "TrialContext", "crew", "judge",
+]  # fmt: skip
 
 _HOMES = {
     "Crash": "crash",
+    "Crew": "kills",
+    "Effect": "history",
     "Fault": "faults",
     "FaultyTransport": "faults",
     "Harness": "harness",
+    "Log": "history",
     "ManualClock": "clock",
     "Point": "crash",
     "TrialContext": "trial",
+    "crew": "kills",
+    "judge": "history",
 }
 
 

@@ -68,14 +68,14 @@ class Crew:
         if process.pid is not None and process.exitcode is None:
             os.kill(process.pid, what)
 
-    def torment(self, kills: int, *, told: Callable[[int], None] = lambda _: None) -> None:
-        """Kill and restart a random role, *kills* times; *told* hears of each."""
-        for count in range(kills):
+    def torment(self, kills: int, *, seconds: float = 86_400.0) -> None:
+        """Kill and restart a random role, *kills* times; ends early after *seconds*."""
+        deadline = time.monotonic() + seconds
+        while self.kills < kills and time.monotonic() < deadline:
             time.sleep(self.rng.uniform(*PAUSE))
             victim = self.rng.choice(sorted(self.alive))
             self.kill(victim)
             self.start(victim)
-            told(count + 1)
 
     def fallen(self) -> list[str]:
         """Return the roles that ended by themselves: a role works for ever, so each is a failure."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,17 +136,19 @@ ROLES: Final[dict[str, Role]] = {
 class Verdict:
     """What a trial has shown."""
 
-    kills: int
-    stops: int
-    orders: int
+    harness: str
+    count: int
+    """How often a process was killed."""
     violations: tuple[str, ...]
     seconds: float
     seed: int
+    stops: int
+    orders: int
 
 
-def trial(*, kills: int, seed: int, folder: Path | None = None, told: Callable[[int], None] = lambda _: None) -> Verdict:
+def trial(*, kills: int, seed: int, folder: Path | None = None, seconds: float = 86_400.0) -> Verdict:
     """
-    Kill the traders' processes *kills* times, let the mail come to rest, and judge.
+    Kill the traders' processes *kills* times, for *seconds* at most, let the mail come to rest, and judge.
 
     Every promised order has exactly one effect and one bill, in the order of
     its lane; nothing has an effect that was not sent; what the ledger says is
@@ -155,15 +156,14 @@ def trial(*, kills: int, seed: int, folder: Path | None = None, told: Callable[[
     """
     if folder is None:
         with TemporaryDirectory(prefix="onceward-kills-") as made:
-            return trial(kills=kills, seed=seed, folder=Path(made), told=told)
+            return trial(kills=kills, seed=seed, folder=Path(made), seconds=seconds)
     begun = time.monotonic()
     prepare(folder)
     with crew(folder, ROLES, random.Random(seed)) as people:  # noqa: S311 - which victim, and when
-        people.torment(kills, told=told)
+        people.torment(kills, seconds=seconds)
         violations = come_to_rest(folder, people) + people.fallen()
-        done = people.kills, people.stops
     found, orders = judged(folder)
-    return Verdict(*done, orders, tuple(violations + found), time.monotonic() - begun, seed)
+    return Verdict("kills", people.kills, tuple(violations + found), time.monotonic() - begun, seed, people.stops, orders)
 
 
 def prepare(folder: Path) -> None:

@@ -8,12 +8,12 @@ import struct
 import subprocess
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from onceward.testing import trade
+from onceward.testing.daily import seed_of_the_day
 from onceward.testing.kills import crew
 
 SHUTDOWN = 0x8004587D
@@ -21,7 +21,7 @@ SHUTDOWN = 0x8004587D
 NO_FLUSH = struct.pack("I", 2)
 """Not even the journal that is in memory is written."""
 ROUNDS = int(os.environ.get("ONCEWARD_SHUTDOWNS", "20"))
-SEED = int(os.environ.get("ONCEWARD_SEED") or f"{datetime.now(UTC):%Y%m%d}")
+SEED = seed_of_the_day()
 MEGABYTES = {"ext4": 64, "xfs": 320}
 
 

@@ -2,27 +2,27 @@
 
 import os
 import signal
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from onceward import Agent, Context
 from onceward.testing import kills, trade
+from onceward.testing.daily import seed_of_the_day
 from onceward.testing.history import Log
 
 KILLS = int(os.environ.get("ONCEWARD_KILLS", "500"))
-SEED = int(os.environ.get("ONCEWARD_SEED") or f"{datetime.now(UTC):%Y%m%d}")
+SEED = seed_of_the_day()
 
 
 @pytest.mark.timeout(60 + KILLS)
 def test_traders_survive(tmp_path: Path) -> None:
     """Seven processes in five roles are killed again and again; the logs, the effects and both files agree afterwards."""
     verdict = trade.trial(kills=KILLS, seed=SEED, folder=tmp_path)
-    print(f"{verdict.kills} kills, {verdict.stops} stops, {verdict.orders} orders, {verdict.seconds:.0f} s, seed {SEED}")
+    print(f"{verdict.count} kills, {verdict.stops} stops, {verdict.orders} orders, {verdict.seconds:.0f} s, seed {SEED}")
 
     assert () == verdict.violations, f"seed {SEED}"
-    assert verdict.kills >= KILLS
+    assert verdict.count >= KILLS
     assert verdict.orders > KILLS
 
 
