@@ -51,6 +51,10 @@ class AsyncChannel:
         """Let an agent take part; see ``Channel.add``."""
         return await self._crossing.call(lambda: self._channel.add(agent, role))
 
+    async def add_many(self, agents: Iterable[str], role: Role = "member") -> int:
+        """Let many agents take part in one change; see ``Channel.add_many``."""
+        return await self._crossing.call(lambda: self._channel.add_many(agents, role))
+
     async def leave(self) -> bool:
         """Take part no longer; see ``Channel.leave``."""
         return await self._crossing.call(self._channel.leave)

@@ -61,6 +61,12 @@ class Channel:
             self._only_owner("add others")
         return self._change(lambda: channels.join(self._herald.roster.directory, self.info(), agent, role, self._db.agent))
 
+    def add_many(self, agents: Iterable[str], role: Role = "member") -> int:
+        """Let many agents take part, all or none, in one change; return how many are new; only the owner may."""
+        self._only_owner("add others")
+        info, directory, me = self.info(), self._herald.roster.directory, self._db.agent
+        return self._change(lambda: directory.write(lambda _: sum([channels.join(directory, info, each, role, me) for each in agents])))
+
     def leave(self) -> bool:
         """Take part no longer, and end this agent's subscriptions; say whether it did."""
         return self.remove(self._db.agent)

@@ -22,6 +22,8 @@ CASES: Final = {
     "claim-group": "onceward.bench.claims:claim_group",
     "runs": "onceward.bench.runs:runs",
     "history": "onceward.bench.history:history",
+    "topics": "onceward.bench.topics:topics",
+    "fanout": "onceward.bench.fanout:fanout",
     "memory": "onceward.bench.memory:memory",
     "fleet": "onceward.bench.fleet:fleet",
 }
