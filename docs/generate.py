@@ -18,6 +18,7 @@ import fleets
 import readers
 import shapes
 import statechart
+import timeline
 import walk
 from pieces import code, flow, page, table
 
@@ -88,7 +89,9 @@ def pages() -> dict[str, str]:
     }
     if has_command():
         reference["cli.md"] = command_page()
-    return {f"docs/reference/{name}": text for name, text in reference.items()} | {"schema/frame.schema.json": shapes.frame_schema()}
+    stories = {f"docs/how-to/runs/{mode}.svg": timeline.draw(mode) for mode in timeline.STORIES}
+    named = {f"docs/reference/{name}": text for name, text in reference.items()}
+    return named | stories | {"schema/frame.schema.json": shapes.frame_schema()}
 
 
 # -- api.md ---------------------------------------------------------------------------------------
