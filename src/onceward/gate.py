@@ -7,6 +7,7 @@ from typing import Any, Final, Protocol
 
 from onceward import bodies, growth, limits, outbox
 from onceward.clock import Millis
+from onceward.connect import ConstraintError
 from onceward.db import Database
 from onceward.events import Dropped, Event, NearlyFull
 from onceward.frame import Frame
@@ -57,6 +58,13 @@ class Gate:
             QueueFull, StoreFull, RateLimited, StoreCapacity: nothing was written and nobody dropped.
 
         """
+        if self.open:
+            try:
+                return put(values)
+            except ConstraintError as error:
+                if "_full" not in str(error) or "queue_full" in str(error):
+                    raise
+                self.look()  # somebody set limits since
         tx.savepoint()
         kept = (len(tx.effects), len(tx.message_ids))
         try:

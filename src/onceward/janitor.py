@@ -56,6 +56,7 @@ class Janitor:
         for box in chapters.AT:
             chapters.catch_up(self._db, box)
         search.catch_up(self._db)
+        search.forget(self._db)
         self._until_done(lambda: self._chore(limit))
         self._db.tick()
         self._checkpoint()

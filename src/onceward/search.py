@@ -6,7 +6,7 @@ import json
 from typing import Any, Final
 
 from onceward import history
-from onceward.archive import DEAD, IN, OUT, Found
+from onceward.archive import DEAD, IN, NEVER, OUT, Found
 from onceward.db import Database
 from onceward.errors import InvalidMessage
 from onceward.migrate import folder
@@ -17,13 +17,13 @@ SLICE: Final = 500
 """Bodies of one commit."""
 PRESENT: Final = "SELECT 1 FROM sqlite_schema WHERE name = 'search_text'"
 DROP: Final = ("DROP TABLE search_text", "DROP TABLE search_docs")
-# A document's number is twice its row's, one more for the inbox.
+# A document's number is its row's in the outbox, and its row's below zero in the inbox: the newest of each is one step away.
 NEXT: Final = {
     place.table: f"""
-SELECT 2 * m.seq + {odd}, m.id, CASE WHEN json_valid({place.frame}) THEN {place.frame} ->> '$.data' END FROM {place.table} AS m
- WHERE m.seq > (SELECT coalesce(max(doc), 0) / 2 FROM search_docs WHERE doc % 2 = {odd}) ORDER BY m.seq LIMIT {SLICE}
+SELECT {sign} * m.seq, m.id, CASE WHEN json_valid({place.frame}) THEN {place.frame} ->> '$.data' END FROM {place.table} AS m
+ WHERE m.seq > (SELECT coalesce({newest}(doc), 0) * {sign} FROM search_docs WHERE doc {side} 0) ORDER BY m.seq LIMIT {SLICE}
 """
-    for odd, place in enumerate((OUT, IN))
+    for place, sign, newest, side in ((OUT, 1, "max", ">"), (IN, -1, "min", "<"))
 }
 ADD: Final = "INSERT INTO search_text (rowid, body) VALUES (?, ?)"
 NOTE: Final = "INSERT INTO search_docs (doc, id) VALUES (?, ?)"
@@ -35,13 +35,14 @@ THERE: Final = {
     IN: "SELECT j.value, m.received_at FROM json_each(?) AS j JOIN inbox AS m ON m.seq = j.value",
 }
 BURIED: Final = "SELECT m.id, m.origin, m.seq, m.created_at FROM json_each(?) AS j JOIN dead_letters AS m ON m.id = j.value"
-GONE: Final = """
+# The newest of each box stays: it says how far the index has come. Above the oldest row there may be holes; they go when it goes.
+GONE: Final = f"""
 SELECT doc FROM search_docs AS d
- WHERE NOT EXISTS (SELECT 1 FROM outbox AS o WHERE d.doc % 2 = 0 AND o.seq = d.doc / 2)
-   AND NOT EXISTS (SELECT 1 FROM inbox AS b WHERE d.doc % 2 = 1 AND b.seq = d.doc / 2)
+ WHERE (d.doc BETWEEN 1 AND (SELECT coalesce(min(seq), {NEVER}) FROM outbox) - 1
+        OR d.doc BETWEEN 1 - (SELECT coalesce(min(seq), {NEVER}) FROM inbox) AND -1)
+   AND d.doc NOT IN (SELECT max(doc) FROM search_docs UNION ALL SELECT min(doc) FROM search_docs)
    AND NOT EXISTS (SELECT 1 FROM dead_letters AS l WHERE l.id = d.id)
-   AND d.doc NOT IN (SELECT max(doc) FROM search_docs GROUP BY doc % 2)
- LIMIT 500
+ LIMIT {SLICE}
 """
 FORGET: Final = ("DELETE FROM search_text WHERE rowid = ?", "DELETE FROM search_docs WHERE doc = ?")
 
@@ -64,15 +65,18 @@ def _off(tx: Tx) -> None:
 
 
 def catch_up(db: Database) -> None:
-    """Index what is not indexed yet, and forget what is gone; nothing happens where the agent did not opt in."""
+    """Index what is not indexed yet; nothing happens where the agent did not opt in."""
     if not db.read(PRESENT):
         return
     for sql in NEXT.values():
         while db.read(sql) and db.write(lambda tx, sql=sql: _add(tx, sql)) == SLICE:  # type: ignore[misc]
             pass
-    gone = 1
-    while gone:
-        gone = db.write(_forget) if db.read(GONE) else 0
+
+
+def forget(db: Database) -> None:
+    """Let what was pruned leave the index."""
+    while db.read(PRESENT) and db.read(GONE):
+        db.write(_forget)
 
 
 def _add(tx: Tx, sql: str) -> int:
@@ -129,12 +133,12 @@ def _quoted(part: str) -> str:
 def _located(db: Database, docs: list[tuple[Any, ...]]) -> list[Found]:
     """Return where the documents lie now, in their order; a message that died is found among the dead."""
     at: dict[int, Found] = {}
-    for odd, place in enumerate((OUT, IN)):
-        seqs = json.dumps([doc // 2 for doc, _ in docs if doc % 2 == odd])
-        at |= {2 * seq + odd: Found(when, seq, place) for seq, when in db.read(THERE[place], (seqs,))}
-    lost = {(message_id, doc % 2): doc for doc, message_id in docs if doc not in at}
+    for place, sign in ((OUT, 1), (IN, -1)):
+        seqs = json.dumps([doc * sign for doc, _ in docs if doc * sign > 0])
+        at |= {seq * sign: Found(when, seq, place) for seq, when in db.read(THERE[place], (seqs,))}
+    lost = {(message_id, doc < 0): doc for doc, message_id in docs if doc not in at}
     for message_id, origin, seq, when in db.read(BURIED, (json.dumps([message_id for message_id, _ in lost]),)):
-        doc = lost.get((message_id, int(origin == "inbox")))
+        doc = lost.get((message_id, origin == "inbox"))
         if doc is not None:
             at[doc] = Found(when, seq, DEAD)
     return [at[doc] for doc, _ in docs if doc in at]

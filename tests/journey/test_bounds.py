@@ -370,6 +370,20 @@ def test_a_limit_holds_for_every_language(world: World) -> None:
     assert (2, 2) == (shop.stats()["pending"], shop.limits.fullness()["session default"][0])
 
 
+def test_a_limit_that_another_process_sets_is_noticed_when_it_is_reached(world: World) -> None:
+    """Whoever has the file open already follows the policy from the first message that meets the limit."""
+    shop = world.open("shop", hold_unknown=True)
+    setting = (
+        "import sys; from onceward import Postbox\n"
+        "with Postbox(sys.argv[1], run=False) as box: box.limits.set('session', '*', messages=2, overflow='drop_old')"
+    )
+    subprocess.run([sys.executable, "-c", setting, str(world.path("shop"))], check=True, timeout=60)
+    for n in range(4):
+        shop.send("b", Job(n=n))
+
+    assert {"cancelled": [0, 1], "pending": [2, 3]} == rows(shop)
+
+
 def test_an_unbounded_file_has_no_trace_of_limits(world: World) -> None:
     """Triggers and indexes are there only while there is a limit, and sending is one statement before and after."""
     shop = world.open("shop", hold_unknown=True)
