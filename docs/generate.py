@@ -201,8 +201,8 @@ def settings_page() -> str:
     return page(
         "Settings",
         flow(
-            "Give them as keywords to `Postbox`, as a `Settings` object, or as `ONCEWARD_<NAME>` in the environment; the first of these",
-            "that names a setting wins. Spans are seconds, sizes are bytes.",
+            "Give them as keywords to `Postbox`, as a `Settings` object, as `ONCEWARD_<NAME>` in the environment, or under",
+            "`[tool.onceward]` in the nearest `pyproject.toml`; the first of these that names a setting wins. Spans are seconds, sizes are bytes.",
         ),
         table(*rows),
         "`ONCEWARD_DISABLED=1` in the environment switches sending, pushing and handling off for one process.",

@@ -15,8 +15,8 @@ from onceward.names import DEFAULT_SESSION, agent_name, plain_text
 from onceward.other_files import OtherFiles
 from onceward.polling import Poll, Reach
 from onceward.readout import Letter
-from onceward.settings import disabled
-from onceward.topics import check_pattern
+from onceward.settings import Settings, disabled
+from onceward.topics import TopicPolicy
 from onceward.tx import Tx
 
 MOST: Final = 1 << 62
@@ -29,6 +29,7 @@ class Polls:
     _db: Database
     _hooks: Hooks
     _files: OtherFiles
+    _settings: Settings
 
     def poll(
         self,
@@ -48,12 +49,13 @@ class Polls:
         nothing is returned and nothing moves.
 
         Raises:
-            InvalidMessage: a topic or a limit breaks its rule; the cursor did not move.
+            TopicError: a topic breaks its rule, or is none of the setting ``topics``; the cursor did not move.
+            InvalidMessage: a limit breaks its rule.
             UnknownRecipient: the home has no such agent.
 
         """
         db = self._file(agent)
-        wanted = None if topics is None else tuple(check_pattern(each) for each in ([topics] if isinstance(topics, str) else topics))
+        wanted = None if topics is None else TopicPolicy.of(self._settings.topics).check_filter(topics)
         left = _limit(limit)
         plain_text("session", session)
         found: list[Letter] = []

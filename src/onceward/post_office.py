@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 from onceward import addresses
 from onceward.addresses import Address
 from onceward.clock import Millis
 from onceward.directory import Home
+from onceward.errands import Errands
 from onceward.errors import InvalidMessage, NoMailbox
 from onceward.mailbox import Mailbox
 from onceward.mailboxes import Place
@@ -16,6 +18,7 @@ from onceward.other_files import OtherFiles
 from onceward.session import Session
 from onceward.settings import DAY
 
+T = TypeVar("T")
 TTL_MAX: Final = 1e9
 
 
@@ -29,7 +32,8 @@ class Mailboxes:
     no other end.
     """
 
-    def __init__(self, home: Home, tools: Tools, session: Session, files: OtherFiles) -> None:
+    def __init__(self, home: Home, tools: Tools, session: Session, files: OtherFiles, errands: Errands) -> None:
+        self._errands = errands
         self._db, self._home, self._tools, self._session, self._files = tools.sender.db, home, tools, session, files
 
     def ensure(self, name: str | None = None, *, ttl: float | None = DAY, public: bool = False, description: str = "") -> Mailbox:
@@ -49,7 +53,7 @@ class Mailboxes:
         if name is not None and not public:
             return self.open(name)
         secret, wanted = self._wanted(name, ttl, public=public, description=description)
-        made, created = addresses.ensure(self._home.directory, wanted)
+        made, created = self._told(wanted, lambda: addresses.ensure(self._home.directory, wanted))
         return self._mailbox(made, secret, created=created)
 
     def create(self, name: str | None = None, *, ttl: float | None = DAY, public: bool = False, description: str = "") -> Mailbox:
@@ -64,7 +68,17 @@ class Mailboxes:
             msg = "the id of a private mailbox is minted: leave the name out, or say public=True"
             raise InvalidMessage(msg)
         secret, wanted = self._wanted(name, ttl, public=public, description=description)
-        return self._mailbox(addresses.create(self._home.directory, wanted), secret, created=True)
+        made = self._told(wanted, lambda: addresses.create(self._home.directory, wanted))
+        return self._mailbox(made, secret, created=True)
+
+    def _told(self, wanted: Address, work: Callable[[], T]) -> T:
+        """Change the directory; the home hears of public mailboxes, of their beginning now and of their end when it comes."""
+        if wanted.public:
+            self._errands.begin()
+        made = work()
+        if wanted.public:
+            self._errands.run()
+        return made
 
     def open(self, name: str) -> Mailbox:
         """Return a mailbox by its public name or its private id; raises NoMailbox, which does not tell one absence from another."""

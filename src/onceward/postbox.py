@@ -150,7 +150,7 @@ class Postbox(Verbs, Polls, Looks):
         """What waits in sessions with runs."""
         self.runs = Runs(db, sender=self._sender, hooks=hooks)
         """Open and past runs."""
-        self.mailboxes = Mailboxes(self._home, Tools(settings, self._sender, hooks, self._rng), self._default, self._files)
+        self.mailboxes = Mailboxes(self._home, Tools(settings, self._sender, hooks, self._rng), self._default, self._files, errands)
         """Mailboxes of the home."""
         self._janitor = Janitor(db, settings=settings, chore=self.mailboxes.sweep)
         for name, switch in (("trail", trail.switch), ("search", search.switch)):

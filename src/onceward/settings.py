@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from onceward.errors import InvalidMessage
 from onceward.parcel import Durability
@@ -19,6 +19,11 @@ Positive = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 DAY: Final = 86_400.0
 WORDS: Final = ("home", "db", "agent", "session")
 """What environment and project may say besides settings: whose file a command means, and which conversation."""
+
+
+def _listed(value: Any) -> Any:
+    """Read a list from an environment variable, where commas part it."""
+    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
 
 class Settings(BaseModel):
@@ -120,6 +125,8 @@ class Settings(BaseModel):
     """How often ``PRAGMA data_version`` is looked at, should a doorbell get lost; 0 turns it off."""
     stop_timeout: Seconds = 5.0
     """Longest wait for running handlers and pushes when the postbox stops."""
+    topics: Annotated[tuple[str, ...] | None, BeforeValidator(_listed)] = None
+    """Topics that there are, for sending and for polling; another one is a TopicError. None is open."""
     trail: bool = False
     """Write every transition into the table ``trail``."""
     audit: str = ""

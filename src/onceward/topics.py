@@ -72,6 +72,13 @@ class TopicPolicy:
             msg = f"topic {topic!r} is unknown here: there are {', '.join(sorted(self.known))}"
             raise TopicError(msg)
 
+    def checked(self, topic: str, *, system: bool = False) -> str:
+        """Return *topic* if it may be published here; raise TopicError otherwise. What the library itself tells is in no set."""
+        check_topic(topic, system=system)
+        if not system:
+            self.check(topic)
+        return topic
+
     def check_filter(self, wanted: str | Iterable[str] | None) -> tuple[str, ...]:
         """Return the patterns of a reader's filter; raise TopicError for one that is malformed or can never match."""
         patterns = () if wanted is None else (wanted,) if isinstance(wanted, str) else tuple(wanted)

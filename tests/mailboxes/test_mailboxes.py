@@ -327,3 +327,24 @@ def test_ordinary_files_have_no_directory(home: Any) -> None:
     assert [] == owner.mailboxes.list()
 
     assert ["agents"] == [path.name for path in home.folder.iterdir()]
+
+
+def test_the_home_hears_of_public_mailboxes(home: Any) -> None:
+    """Whoever subscribed is told of their beginning and of their end, once each; of private ones never."""
+    owner, ear = home.open("owner"), home.open("ear")
+    ear.home.subscribe("_system.mailbox.*")
+    owner.mailboxes.ensure("jobs", ttl=10, public=True, description="work")
+    owner.mailboxes.ensure("jobs", ttl=10, public=True)
+    owner.mailboxes.ensure(ttl=10)
+    owner.pump()
+    home.clock.advance(10)
+    owner.tidy()
+    owner.pump()
+
+    heard = []
+    while (message := ear.receive()) is not None:
+        heard.append((message.topic, message.body["mailbox"], message.body["owner"]))
+        message.ack()
+    assert [("_system.mailbox.created", "jobs", "owner"), ("_system.mailbox.expired", "jobs", "owner")] == heard
+    with pytest.raises(InvalidMessage):
+        owner.send("ear", 1, topic="_system.mailbox.created")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from onceward.errors import InvalidMessage, UnknownRecipient
+from onceward.errors import InvalidMessage, TopicError, UnknownRecipient
 
 Posted = Callable[..., list[str]]
 
@@ -107,6 +107,25 @@ def test_a_bad_topic_moves_nothing(bob: Any, posted: Posted, topics: Any) -> Non
     with pytest.raises(InvalidMessage):
         bob.poll(topics=topics)
     assert ["a"] == bodies(bob.poll())
+
+
+def test_a_closed_set_of_topics(home: Any, posted: Posted) -> None:
+    """Where the set is closed, another topic is refused on send and on poll; nothing is written and no cursor moves."""
+    posted("a", topic="ask")
+    box = home.open("closed", topics=("ask", "answer"), hold_unknown=True)
+
+    with pytest.raises(TopicError, match="unknown"):
+        box.send("bob", "x", topic="asks")
+    with pytest.raises(TopicError, match="unknown"):
+        box.publish("status", "x")
+    with pytest.raises(TopicError, match="unknown"):
+        box.poll(topics=["ask", "none"])
+    box.send("closed", "mine", topic="ask")
+    box.pump()
+    with pytest.raises(ValueError, match="unknown"):
+        box.poll(topics="status")
+    assert ["mine"] == bodies(box.poll(topics="ask"))
+    assert 1 == box.stats()["enqueued"]
 
 
 def test_sessions_are_apart(bob: Any, posted: Posted) -> None:
