@@ -1,4 +1,4 @@
-"""The walk through what four other systems state: for each line a test that shows it here, or what is different."""  # noqa: INP001 - a script, no package
+"""The walk through what five other systems state: for each line a test that shows it here, or what is different."""  # noqa: INP001 - a script, no package
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ SYSTEMS = {
     "M": ("mailboxes.toml", "mq9", "Mailboxes in a broker: priorities, time to live, queue groups, no state of readers."),
     "Z": ("queue.toml", "zos-agent-mq", "A queue of JSON lines on one machine, read by cursors."),
     "C": ("channels.toml", "AgenticComm", "Channels with roles, topics, acknowledgements and dead letters in one store."),
+    "N": ("sessions.toml", "Nexus", "Queues of sessions whose agent is busy: five modes, and results of workers."),
     "A": ("outbox.toml", "Agenium", "An outbox in SQLite that delivers at least once."),
 }
 """By the letter of their lines: the file of the walk, the system, and what it is."""
@@ -47,7 +48,7 @@ def _line(name: str, entry: dict[str, str | list[str]]) -> Line:
 def differences_page() -> str:
     """Return the page that compares this library with the systems it learned from, line by line."""
     intro = flow(
-        "What four other systems state, line by line, and how it stands here.",
+        "What five other systems state, line by line, and how it stands here.",
         "A line that works names the test that shows it; a line that differs says how, and why.",
         "The lines lie in `docs/walk/`; a test walks them.",
     )

@@ -1,4 +1,4 @@
-"""Every line that four other systems state is walked: a test shows it here, or the difference is said."""
+"""Every line that five other systems state is walked: a test shows it here, or the difference is said."""
 
 import ast
 import importlib
@@ -11,7 +11,7 @@ from typing import Protocol, cast
 import pytest
 
 ROOT = Path(__file__).parents[2]
-STATED = {"M": 64, "Z": 74, "C": 72, "A": 50}
+STATED = {"M": 64, "Z": 74, "C": 72, "A": 50, "N": 28}
 """How many lines each system states, counted from 1."""
 
 
