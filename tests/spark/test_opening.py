@@ -5,6 +5,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Timer
 
 import apsw
 import pytest
@@ -155,3 +156,15 @@ def test_a_file_that_changes_under_every_copy_is_left(box: Callable[..., Path], 
     monkeypatch.setattr(shutil, "copyfile", copyfile)
 
     assert "changing" == reason(path, copy="always")
+
+
+def test_a_reader_waits_from_its_first_statement_on(box: Made) -> None:
+    """Who comes first makes the file's index, or recovers its WAL, and keeps everybody out meanwhile; that is no reason to leave it out."""
+    path = box("alice", SOME)
+    holder = apsw.Connection(str(path))
+    holder.execute("PRAGMA journal_mode = DELETE; BEGIN EXCLUSIVE").fetchall()
+    release = Timer(0.3, holder.close)
+    release.start()
+
+    assert SOME == count(path)
+    release.join()

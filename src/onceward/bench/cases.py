@@ -25,10 +25,9 @@ CASES: Final = {
     "topics": "onceward.bench.topics:topics",
     "fanout": "onceward.bench.fanout:fanout",
     "memory": "onceward.bench.memory:memory",
-    "fleet": "onceward.bench.fleet:fleet",
 }
 
-SPARK_CASES: Final = {"fleet-reconcile": "onceward.bench.reconcile:reconcile"}
+SPARK_CASES: Final = {"fleet": "onceward.bench.fleet:fleet", "fleet-reconcile": "onceward.bench.reconcile:reconcile"}
 """Cases that need the extra ``onceward[spark]``; they are not on the page of figures."""
 
 

@@ -82,12 +82,6 @@ processor time of a process that only watches its postboxes, with the default se
         prose="The largest size of a process that drains a full outbox, and what `import onceward` adds to bare Python.",
     ),
     Section(
-        title="A fleet in Spark",
-        cases=("fleet", "fleet-planning"),
-        prose="""All columns, then three, of every file's outbox into Spark, two tasks at a time. By hand: one process that scans the same
-view of the same files. Then ten thousand files: listing and planning, a stream's first look into each, and an idle one.""",
-    ),
-    Section(
         title="Other queues",
         cases=("peers",),
         prose="""Enqueue, consume and acknowledge in one process and one file: one by one (`rate`, full cycles per second), and as a

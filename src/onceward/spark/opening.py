@@ -54,6 +54,20 @@ class Unreadable(OncewardError):
         return Unreadable, (self.path, self.reason, self.detail)
 
 
+class EachTime(Patience):
+    """Waits for as long as it may at each statement anew: a file is read by many."""
+
+    def __init__(self, timeout: float) -> None:
+        super().__init__(random.Random())  # noqa: S311 - jitter, not a secret
+        self._timeout = timeout
+
+    def __call__(self, calls: int) -> bool:
+        """Wait a moment; say False once this wait has lasted too long."""
+        if not calls:
+            self.deadline = time.monotonic() + self._timeout
+        return super().__call__(calls)
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """An agent's file, open for reading."""
@@ -144,11 +158,8 @@ def _connected(path: str, name: str, busy_timeout: float) -> Iterator[Source]:
 
 
 def _asked(path: str, name: str, busy_timeout: float) -> Source:
-    con = connect(Path(path), readonly=True)
+    con = connect(Path(path), readonly=True, patience=EachTime(busy_timeout))
     try:
-        patience = Patience(random.Random())  # noqa: S311 - jitter, not a secret
-        patience.deadline = time.monotonic() + busy_timeout
-        con.set_busy_handler(patience)
         con.execute("PRAGMA query_only = ON")
         return _identified(con, name)
     except BaseException as error:
