@@ -175,6 +175,13 @@ def mapped(error: BaseException, path: Path | str = "") -> BaseException:
     return error
 
 
+def ours(error: BaseException, path: Path | str = "") -> BaseException:
+    """Return what an error means that a statement of our own met: if that is no SQL any more, the schema is damaged."""
+    if isinstance(error, apsw.SQLError):
+        return StoreCorrupt(f"{path}: {error}; its schema is not what it was: restore a backup or recover a copy")
+    return mapped(error, path)
+
+
 def _raised(code: str) -> OncewardError:
     if code == "frozen":
         return Frozen("the kill-switch is on: thaw() first; nothing was written")

@@ -15,7 +15,7 @@ import apsw
 
 from onceward import guard, identity, migrate, registry
 from onceward.clock import Clock, FileTime, Millis, SystemClock
-from onceward.connect import Patience, check_version, connect, drop, harden, leave, lies_at, mapped
+from onceward.connect import Patience, check_version, connect, drop, harden, leave, lies_at, mapped, ours
 from onceward.errors import ForkedProcess, StoreClosed, StoreCorrupt, StoreFault, StoreUnusable
 from onceward.names import agent_name
 from onceward.parcel import Durability
@@ -132,7 +132,7 @@ class Database:
             self._reader.execute("PRAGMA query_only = ON")
         except BaseException as error:
             self._drop()
-            raise mapped(error, self.path) from error
+            raise ours(error, self.path) from error
         # Only the writer commits: a COMMIT that hides in a user's statement is refused and undone.
         self._con.set_commit_hook(lambda: not self.committing)
         self._con.set_rollback_hook(self._writer.rolled_back)
@@ -218,7 +218,7 @@ class Database:
 
     def mapped(self, error: BaseException) -> BaseException:
         """Return what a foreign error means."""
-        return mapped(error, self.path)
+        return ours(error, self.path)
 
     def _drop(self) -> None:
         with self._reading:
@@ -254,7 +254,7 @@ class Database:
                 try:
                     return tx.rows(sql, bindings)
                 except Exception as error:
-                    raise mapped(error, self.path) from error
+                    raise ours(error, self.path) from error
         self._writer.turnstile.check()
         with self._reading:
             self._read_patience.deadline = time.monotonic() + self._settings.busy_timeout
@@ -264,7 +264,7 @@ class Database:
             try:
                 found: list[tuple[Any, ...]] = self._reader.execute(sql, bindings).fetchall()
             except Exception as error:
-                raise mapped(error, self.path) from error
+                raise ours(error, self.path) from error
         return found
 
     def version(self) -> int:

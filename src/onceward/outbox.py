@@ -65,11 +65,11 @@ UPDATE dead_letters SET late = :state, late_at = :now
  WHERE origin = 'outbox' AND peer = :peer AND id IN (SELECT value FROM json_each(:ids)) AND late IS NULL
 """
 TICKET_FAILED: Final = "UPDATE tickets SET state = 'failed', reason = ?, ended_at = ? WHERE id = ? AND state = 'open'"
-DUE: Final = """
-SELECT seq, state, attempts FROM outbox WHERE due_at <= ? ORDER BY due_at, seq LIMIT ?
-"""
-WAKE: Final = "UPDATE outbox SET due_at = NULL WHERE seq IN (SELECT value FROM json_each(?)) AND state = 'pending'"
-ASK: Final = "UPDATE outbox SET state = 'pending', due_at = NULL WHERE seq IN (SELECT value FROM json_each(?)) AND state = 'sent'"
+DUE: Final = "SELECT seq, state, attempts FROM outbox WHERE due_at <= ? ORDER BY due_at, seq LIMIT ?"
+WAKE: Final = "UPDATE outbox SET due_at = NULL WHERE seq IN (SELECT value FROM json_each(?)) AND +due_at <= ? AND state = 'pending'"
+ASK: Final = (  # the row itself must be due, not only its entry in a damaged index: it would be pushed again without a pause
+    "UPDATE outbox SET state = 'pending', due_at = NULL WHERE seq IN (SELECT value FROM json_each(?)) AND +due_at <= ? AND state = 'sent'"
+)
 EXPIRED: Final = """
 SELECT seq FROM outbox
  WHERE expires_at <= ? AND expires_at IS NOT NULL AND state = 'pending' AND sent_at IS NULL
@@ -289,9 +289,9 @@ def wake(tx: Tx, limit: int, exhausted: Callable[[int], bool]) -> list[int]:
     unanswered = [seq for seq, state, attempts in due if state == "sent" and exhausted(attempts)]
     again = [seq for seq, state, attempts in due if state == "sent" and not exhausted(attempts)]
     if parked:
-        tx.run(WAKE, (json.dumps(parked),))
+        tx.run(WAKE, (json.dumps(parked), tx.now))
     if again:
-        moved = tx.run(ASK, (json.dumps(again),))
+        moved = tx.run(ASK, (json.dumps(again), tx.now))
         bump(tx, left=-moved, sent=-moved, retries=moved)
     return unanswered
 

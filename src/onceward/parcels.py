@@ -9,6 +9,7 @@ from typing import Final
 from onceward import dead_letters, outbox, peers, receipts
 from onceward.clock import Millis
 from onceward.counters import bump
+from onceward.errors import StoreCorrupt
 from onceward.outbox import Row
 from onceward.parcel import STRENGTH, Answer, Carried, Durability, Parcel, Receipt, weakened
 from onceward.peers import Lease
@@ -23,6 +24,7 @@ RETURNING due_at
 """
 UNHOLD: Final = "DELETE FROM held_lanes WHERE due_at <= ?"
 RECEIPT_ROWS: Final = 200
+STUCK: Final = "rows of the outbox that were put aside are offered again: its index is damaged, recover a copy of the file"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,11 @@ class _Choice:
     oversize: list[int] = field(default_factory=list)
     parked: list[tuple[Millis, int]] = field(default_factory=list)
     scanned: int = 0
+
+    @property
+    def aside(self) -> set[int]:
+        """Rows that must not come up again."""
+        return {*self.expired, *self.corrupt, *self.oversize, *(seq for _, seq in self.parked)}
 
 
 def pack(tx: Tx, held: Lease, *, mine: Mine, settings: Settings, until: Millis, max_bytes: int) -> Packed:
@@ -93,7 +100,7 @@ def _unfit(tx: Tx, row: Row) -> bool:
 def _fresh(
     tx: Tx, held: Lease, *, settings: Settings, until: Millis, max_bytes: int
 ) -> tuple[Lease, list[Row], list[tuple[str, str, str]]]:
-    limit, buried = settings.parcel_frames, []
+    limit, buried, aside = settings.parcel_frames, [], set[int]()
     while True:
         choice = _choose(tx, held, limit, limit_bytes=min(settings.parcel_bytes, max_bytes), max_bytes=max_bytes)
         for seqs, reason in ((choice.expired, "expired"), (choice.corrupt, "corrupt"), (choice.oversize, "too_large")):
@@ -103,6 +110,9 @@ def _fresh(
             tx.many(outbox.PARK, choice.parked)
         if choice.rows or choice.scanned < limit:
             break
+        if not aside.isdisjoint(again := choice.aside):
+            raise StoreCorrupt(STUCK)
+        aside |= again
     if choice.rows:
         held = peers.store_parcel(tx, held, tuple(row.seq for row in choice.rows), until=until)
     return held, choice.rows, buried

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Unpack, cast
 
+from onceward.connect import SQLError
 from onceward.errors import StoreError, StoreFault
 from onceward.fanout import Fan, Posted, Publisher, is_for_all
 from onceward.options import Options, PublishOptions, SendOptions, options_of
@@ -41,7 +42,7 @@ class Transaction:
             found = tx.rows(sql, bindings)
         except Exception as error:
             self._still(tx, error)
-            raise self._sender.mapped(error) from error
+            raise self._meant(error) from error
         self._still(tx)
         return found
 
@@ -51,7 +52,7 @@ class Transaction:
         try:
             tx.many(sql, bindings)
         except Exception as error:
-            raise self._sender.mapped(error) from error
+            raise self._meant(error) from error
         self._still(tx)
 
     def send(self, to: str | None, body: object, **options: Unpack[SendOptions]) -> str:
@@ -116,6 +117,10 @@ class Transaction:
     def _still(tx: Tx, cause: Exception | None = None) -> None:
         if not tx.alive and not isinstance(cause, MemoryError):
             raise StoreFault(ENDED) from cause
+
+    def _meant(self, error: Exception) -> BaseException:
+        """Return what an error means that a user's own statement met: what SQLite says of its SQL is said as it is."""
+        return error if isinstance(error, SQLError) else self._sender.mapped(error)
 
     def finish(self) -> None:
         """Take the transaction out of the user's hands."""

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
 from onceward.agent import Agent
 from onceward.context import Context
@@ -112,26 +112,7 @@ class Pair:
 
     def open(self, side: Side) -> None:
         """Start one of them, as a program does that does not know how it ended."""
-        terms = self.terms
-        box = Postbox(
-            self.path(side),
-            agent=self._agent(side),
-            run=False,
-            clock=self.clock,
-            ids=self._mint,
-            rng=random.Random(terms.seed),  # noqa: S311 - the same jitter in every run
-            vfs=self.scene.vfs,
-            durability=getattr(terms, side),
-            accept_weaker=terms.accept_weaker,
-            busy_timeout=terms.busy_timeout,
-            checkpoint_pages=60,
-            retention=20.0,
-            retention_slice=4,
-            share_commit_for=0.0,
-            retry_jitter=0.0,
-            parcel_frames=5,
-            network_filesystem=True,
-        )
+        box = Postbox(self.path(side), agent=self._agent(side), run=False, clock=self.clock, vfs=self.scene.vfs, **self.options(side))
         box.on("*", self._heard)
         try:
             self._furnish(side, box)
@@ -140,11 +121,28 @@ class Pair:
             raise
         self.boxes[side] = box
 
+    def options(self, side: Side) -> dict[str, Any]:
+        """Return what the postbox of one side is opened with."""
+        terms = self.terms
+        return {
+            "ids": self._mint,
+            "rng": random.Random(terms.seed),  # noqa: S311 - the same jitter in every run
+            "durability": getattr(terms, side),
+            "accept_weaker": terms.accept_weaker,
+            "busy_timeout": terms.busy_timeout,
+            "checkpoint_pages": 60,
+            "retention": 20.0,
+            "retention_slice": 4,
+            "share_commit_for": 0.0,
+            "retry_jitter": 0.0,
+            "parcel_frames": 5,
+            "network_filesystem": True,
+        }
+
     def _furnish(self, side: Side, box: Postbox) -> None:
         with box.begin() as tx:
             tx.execute(ROWS[side])
-        terms = self.terms
-        if terms.transport == "memory":
+        if self.terms.transport == "memory":
             other = "far" if side == "near" else "near"
             if all(peer.name != other or peer.url is None for peer in box.peers.list()):
                 box.peers.register(other, f"memory:{other}")
@@ -178,7 +176,7 @@ class Pair:
     def send(self, n: int) -> None:
         """Promise *n*, by a send of its own."""
         self.scene.note("began", n)
-        self._by_id[self.near.session(session_of(n)).send("far", work(n))] = n
+        self.promised(self.near.session(session_of(n)).send("far", work(n)), n)
         self.scene.note("sent", n)
 
     def send_many(self, numbers: list[int]) -> None:
@@ -186,8 +184,8 @@ class Pair:
         for n in numbers:
             self.scene.note("began", n)
         ids = self.near.session(session_of(numbers[0])).send_many([("far", work(n)) for n in numbers])
-        self._by_id |= dict(zip(ids, numbers, strict=True))
-        for n in numbers:
+        for message_id, n in zip(ids, numbers, strict=True):
+            self.promised(message_id, n)
             self.scene.note("sent", n)
 
     def sign(self, n: int, *, undo: type[Exception] | None = None) -> None:
@@ -196,10 +194,14 @@ class Pair:
         with self.near.session(session_of(n)).begin() as tx:
             tx.execute(SIGN, (n,))
             message_id = tx.send("far", work(n))
+            self.promised(message_id, n)
             if undo is not None:
                 raise undo
-        self._by_id[message_id] = n
         self.scene.note("sent", n)
+
+    def promised(self, message_id: str, n: int) -> None:
+        """Remember which message is which number."""
+        self._by_id[message_id] = n
 
     # -- what they are ------------------------------------------------------------------------
 

@@ -1,0 +1,59 @@
+"""
+One bit is wrong, in a file, in a WAL or on the way: no handler is given what nobody sent.
+
+The seed is today's date and is printed; ``ONCEWARD_SEED`` brings a day back.
+"""
+
+import random
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from onceward.testing.bitflips import flip
+from onceward.testing.bitflips.flips import Bench
+from onceward.testing.bitflips.watched import Noisy, flipped
+from onceward.testing.daily import seed_of_the_day
+from onceward.testing.powercut.part import arena
+
+BITS = 2_000
+SEED = seed_of_the_day()
+
+pytestmark = pytest.mark.timeout(1200)  # more than a hang; how long it takes depends on the machine
+
+
+def test_no_handler_is_given_a_wrong_message(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whichever bit flips, handlers see what was sent, and errors are ours."""
+    found = flip(SEED, bits=BITS)
+    with capsys.disabled():
+        print(f"\n{found}")
+
+    assert () == found.violations
+    assert BITS == found.count
+    assert found.noticed > BITS // 20
+
+
+def test_one_bit_is_one_bit() -> None:
+    """A flip changes one bit, the same one for the same seed."""
+    data = bytes(range(200))
+    spoilt = flipped(data, random.Random(3))
+
+    assert 1 == sum((one ^ other).bit_count() for one, other in zip(data, spoilt, strict=True))
+    assert spoilt == flipped(data, random.Random(3))
+
+
+BLIND = patch("onceward.inbox.Leased.sound", property(lambda _: True))
+"""A reader that does not look at digests."""
+
+
+@pytest.mark.parametrize(("reader", "handed_out"), [(nullcontext(), False), (BLIND, True)], ids=("sound", "blind"))
+def test_the_digest_is_what_saves_handlers(reader: AbstractContextManager[Any], handed_out: bool) -> None:
+    """Bodies in which a letter has become its neighbour are handed to nobody; without the digests they are, and it is seen."""
+    with arena() as folder, reader:
+        bench = Bench(7, folder)
+        spoilt = {name: data.replace(b'"pad":"x', b'"pad":"y') for name, data in bench.images[1].items()}
+        wrong = bench.live(spoilt, Noisy(random.Random(1), 0))
+
+    assert handed_out == any(words.startswith("WRONG message") for words in wrong)
+    assert handed_out or not wrong

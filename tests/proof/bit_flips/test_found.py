@@ -1,0 +1,61 @@
+"""What flipped bits found once: each of these was a bug of ours."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from unittest.mock import patch
+
+import apsw
+import pytest
+
+from onceward import Postbox
+from onceward.errors import StoreCorrupt
+
+STALE = "SELECT seq, state, attempts FROM outbox WHERE ? AND state = 'sent' LIMIT ?"
+SPOIL = "DROP TRIGGER outbox_frame_guard; UPDATE outbox SET frame = replace(frame, 'one', 'two')"
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Iterator[Postbox]:
+    """Return a postbox with one message to a neighbour, whose parcels hold one each."""
+    Postbox(tmp_path / "b.db", agent="b", run=False).close()
+    with Postbox(tmp_path / "a.db", agent="a", run=False, parcel_frames=1) as made:
+        made.send("b", "one")
+        yield made
+
+
+def test_a_row_that_is_offered_again_and_again(box: Postbox) -> None:
+    """A row that is put aside and comes back by a damaged index ends the transaction, instead of holding the lock for ever."""
+    box.db.write(lambda tx: tx.rows(SPOIL))
+
+    with patch("onceward.dead_letters.bury_out", lambda *_, **__: []), pytest.raises(StoreCorrupt, match="index is damaged"):
+        box.pump()
+    box.db.write(lambda tx: tx.rows("UPDATE outbox SET frame = replace(frame, 'two', 'one')"))
+
+
+def test_a_row_that_only_an_index_calls_due(box: Postbox) -> None:
+    """A message whose date has not come is not asked about, whatever a damaged index says; or it would be pushed without a pause."""
+    box.pump()
+    pushed = box.peers.list()[0].number
+
+    with patch("onceward.outbox.DUE", STALE):
+        box.db.write(lambda tx: tx.run("UPDATE outbox SET due_at = due_at + 1"))
+        box.pump()
+
+    assert pushed == box.peers.list()[0].number
+    assert 1 == box.stats()["sent"]
+
+
+def test_a_schema_that_is_not_what_it_was(tmp_path: Path, box: Postbox) -> None:
+    """A letter of the schema that changed makes our own statements fail: that is a damaged file, not a stranger's error."""
+    box.close()
+    path = tmp_path / "a.db"
+    path.write_bytes(path.read_bytes().replace(b"    agent       TEXT", b"    agenu       TEXT"))
+
+    with pytest.raises(StoreCorrupt, match="schema is not what it was"):
+        Postbox(path, agent="a", run=False)
+
+
+def test_a_users_own_mistake_stays_the_users(box: Postbox) -> None:
+    """What SQLite says of a statement that the user wrote is said as it is."""
+    with pytest.raises(apsw.SQLError), box.begin() as tx:
+        tx.execute("SELECT nothing FROM nowhere")

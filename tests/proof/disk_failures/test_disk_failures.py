@@ -1,0 +1,103 @@
+"""
+Every operation of a disk may fail: errors are ours, say what is true, and one failure is not the end.
+
+The seed is today's date and is printed; ``ONCEWARD_SEED`` brings a day back.
+"""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import apsw
+import pytest
+
+from onceward.errors import StoreFault
+from onceward.testing.daily import seed_of_the_day
+from onceward.testing.iofaults import sweep
+from onceward.testing.iofaults.bench import Bench, Case
+from onceward.testing.iofaults.failing import KINDS, FailingDisk, Fault
+from onceward.testing.powercut.disk import Disk
+from onceward.testing.powercut.pair import Terms
+from onceward.testing.powercut.part import arena
+
+FAULTS = 2_000
+SEED = seed_of_the_day()
+
+pytestmark = pytest.mark.timeout(1200)  # more than a hang; how long it takes depends on the machine
+
+
+def test_whatever_fails_nobody_is_lied_to(capsys: pytest.CaptureFixture[str]) -> None:
+    """A sample of all operations, in all ways: nothing acknowledged is lost, nothing denied is there, no error is a stranger's."""
+    found = sweep(Terms(seed=SEED, busy_timeout=0.0), faults=FAULTS)
+    with capsys.disabled():
+        print(f"\n{found}")
+
+    assert () == found.violations
+    assert found.count >= FAULTS * 0.95  # the last operations of an errand may not be reached after others have failed
+    assert set(KINDS) - {"delete", "truncate", "lock", "busy", "open", "stat"} <= set(found.kinds)
+    assert found.unknown > 0
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Bench]:
+    """Return the bench on which errands are run."""
+    with arena() as folder:
+        yield Bench(Terms(seed=7, busy_timeout=0.0), folder)
+
+
+def test_every_kind_of_failure_has_its_operations(bench: Bench) -> None:
+    """No kind is there in name only: each has operations that can fail in that way, in the errands as they stand."""
+    assert set(KINDS) == {case.kind for case in bench.cases()}
+
+
+def _lying(error: BaseException, path: object = "") -> BaseException:
+    del path
+    return StoreFault("nothing was written") if isinstance(error, apsw.Error) else error
+
+
+def _certain() -> AbstractContextManager[Any]:
+    """Plant a writer that takes every error of COMMIT for a commit that did not happen."""
+
+    def failed(self: Any, tx: Any, error: BaseException) -> tuple[BaseException, bool]:
+        del tx
+        self._rollback()
+        return self._store.mapped(error), True
+
+    return patch("onceward.writer.Writer._commit_failed", failed)
+
+
+@pytest.mark.parametrize(
+    ("planted", "said"),
+    [
+        (nullcontext, ""),
+        (lambda: patch("onceward.db.mapped", lambda error, _="": error), "UNTYPED"),
+        (_certain, "UNDONE"),
+    ],
+    ids=("sound", "unmapped", "certain"),
+)
+def test_planted_bugs_are_found(bench: Bench, planted: Any, said: str) -> None:
+    """Errors that are passed on raw, and commits that are denied although they happened, are found by the same few failures."""
+    bench.found.violations.clear()
+    with planted():
+        for number in range(1, 40):
+            bench.fail(Case("send", "sync", number, sticky=False))
+
+    assert bool(said) == any(said in words for words in bench.found.violations) if said else [] == bench.found.violations
+
+
+def test_a_failing_write_got_half_way(tmp_path: Path) -> None:
+    """A write that fails may have written its first half."""
+    fault = Fault("write", 1)
+    vfs = FailingDisk(Disk(), 1, fault)
+    try:
+        con = apsw.Connection(str(tmp_path / "a.db"), vfs=vfs.name)
+        with pytest.raises(apsw.IOError):
+            con.execute("CREATE TABLE t (x)").fetchall()
+        con.close(force=True)
+    finally:
+        vfs.unregister()
+
+    assert fault.fired
+    assert {"a.db"} <= {path.name for path in tmp_path.iterdir()}
