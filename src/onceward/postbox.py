@@ -102,9 +102,13 @@ class Postbox(Verbs, Polls, Looks):
         self._files = OtherFiles(self._db, self._settings, self._routes.file_of)
         self._lock, self._closed = Lock(), False
         self._loop, self._loop_is_ours = loop, False
-        self._wire(ids)
-        if run:
-            self._start()
+        try:
+            self._wire(ids)
+            if run:
+                self._start()
+        except BaseException:
+            self._db.close()  # nobody else will
+            raise
 
     def _wire(self, ids: IdSource) -> None:
         db, settings, hooks, rng = self._db, self._settings, self._hooks, self._rng
