@@ -44,6 +44,23 @@ COMMANDS: Final = {
         "onceward.cli.poll:status",
         "Print how each session stands, as JSON: messages, expired ones, topics, bytes, and how far it was polled.",
     ),
+    "channel create": ("onceward.cli.channel:create", "Make a channel that our agent owns, and print its name."),
+    "channel ls": ("onceward.cli.channel:ls", "List the channels of the home, or who takes part in one."),
+    "channel join": ("onceward.cli.channel:join", "Take part in a channel, or subscribe to a pattern of its topics."),
+    "channel leave": ("onceward.cli.channel:leave", "Take part in a channel no longer."),
+    "channel move": ("onceward.cli.channel:move", "Pause, resume, drain, close or delete a channel that our agent owns."),
+    "channel send": (
+        "onceward.cli.channel:send",
+        "Send to all who are to have it, in one commit, and print the id that all copies carry.",
+    ),
+    "channel recv": (
+        "onceward.cli.channel:recv",
+        "Take our agent's next message of a channel, print it, and mark it as processed; exit code 4 where none came.",
+    ),
+    "publish": (
+        "onceward.cli.channel:publish",
+        "Send to every agent that subscribed to a topic, outside of any channel, and print the ids.",
+    ),
     "mailbox ensure": ("onceward.cli.mailbox:ensure", "Make a mailbox in our file if there is none, and print what it is known by."),
     "mailbox ls": ("onceward.cli.mailbox:ls", "List the public mailboxes of the home; private ones are never listed."),
     "mailbox send": (
@@ -117,6 +134,7 @@ COMMANDS: Final = {
 """Import string and summary by full name; the module of a command is loaded when it is called."""
 
 NOUNS: Final = {
+    "channel": "Channels of the home.",
     "mailbox": "Mailboxes of the home.",
     "peers": "Who is reached where.",
     "dead": "Messages that ended badly.",

@@ -7,7 +7,9 @@ from typing import Any, Final
 from onceward.errors import (
     AnswerTimeout,
     Busy,
+    ChannelError,
     Conflict,
+    DuplicateChannel,
     DuplicateMailbox,
     Frozen,
     InvalidMessage,
@@ -19,6 +21,7 @@ from onceward.errors import (
     Refused,
     StoreCapacity,
     StoreUnusable,
+    UnknownChannel,
     UnknownRecipient,
 )
 
@@ -54,10 +57,10 @@ class Conflicting(OncewardError):
 
 ENDINGS: Final[tuple[tuple[tuple[type[OncewardError], ...], int], ...]] = (
     ((Usage, InvalidMessage), USAGE),
-    ((NothingThere, UnknownRecipient, NoMailbox), NOTHING_THERE),
+    ((NothingThere, UnknownRecipient, UnknownChannel, NoMailbox), NOTHING_THERE),
     ((TimedOut, AnswerTimeout, Busy), TIMED_OUT),
-    ((Conflicting, Conflict, DuplicateMailbox, LeaseLost), CONFLICT),
-    ((Frozen, QueueFull, RateLimited, StoreCapacity, StoreUnusable, Refused), REFUSED),
+    ((Conflicting, Conflict, DuplicateMailbox, DuplicateChannel, LeaseLost), CONFLICT),
+    ((Frozen, ChannelError, QueueFull, RateLimited, StoreCapacity, StoreUnusable, Refused), REFUSED),
 )
 
 
