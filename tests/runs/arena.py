@@ -179,7 +179,11 @@ def unordered(user: Postbox, runs: list[tuple[Any, ...]]) -> list[str]:
 def overdue(user: Postbox, runs: list[tuple[Any, ...]]) -> list[str]:
     """Return what runs said that must not have been heard: after a checkpoint by a run that is not done, before one by a run without."""
     about = {row[1]: (row[3], row[6]) for row in runs}
-    found = []
+    found = [
+        f"run {row[1]} is aborted, left nothing behind, and kept its messages"
+        for row in runs
+        if row[3] == "aborted" and row[4] and not row[6]
+    ]
     for (frame,) in user.db.read("SELECT frame FROM inbox"):
         when, run_id = json.loads(frame)["data"]
         state, checkpoint_at = about[run_id]
