@@ -196,8 +196,8 @@ def read_on(tx: Tx, place: Place, how: Advance) -> tuple[list[Row], bool]:
         seen.append(row)
         if how.wanted.wants(row):
             taken.append(row)
-    if not seen:
-        return [], False
+    if not seen or not (taken or fresh or how.consume_skipped):
+        return [], False  # nothing moves: a commit would only wake other readers, and theirs us
     readers.advance(tx, reader, [(row.rank, row.seq) for row in seen])
     readers.taken(tx, reader, [row.seq for row in (seen if how.consume_skipped else taken)])
     if not how.consume_skipped:

@@ -92,7 +92,7 @@ class MailDesk:
 
     def until_due(self, left: float | None) -> float | None:
         """Return after how many seconds to look although nobody rang: a lease runs out, or the mailbox expires."""
-        [(due_at,)] = self.db.read(readers.NEXT_DUE)
+        [(due_at,)] = self.db.read(readers.NEXT_DUE, (self.db.now(),))  # what is due already was looked at
         moments = [at for at in (due_at, self.place.expires_at) if at is not None]
         waits = [max(0.001, (at - self.db.now()) / 1000) for at in moments] + ([] if left is None else [left])
         return min(waits, default=None)

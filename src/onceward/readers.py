@@ -46,7 +46,7 @@ reader_id = :reader AND seq = :seq AND token = :token AND owner = :owner
 END: Final = f"DELETE FROM handouts WHERE {MINE}"  # noqa: S608 - constants only
 PUT_BACK: Final = f"UPDATE handouts SET owner = NULL, due_at = :due_at WHERE {MINE}"  # noqa: S608 - constants only
 PROLONG: Final = f"UPDATE handouts SET due_at = :due_at WHERE {MINE}"  # noqa: S608 - constants only
-NEXT_DUE: Final = "SELECT min(due_at) FROM handouts WHERE due_at IS NOT NULL"
+NEXT_DUE: Final = "SELECT min(due_at) FROM handouts WHERE due_at > ?"
 OLD: Final = "DELETE FROM readers WHERE expires_at <= ?"
 LOOSE: Final = """
 DELETE FROM handouts

@@ -318,6 +318,27 @@ def test_an_ack_joins_the_open_transaction(owner: Any, jobs: Any, fill: Fill) ->
     assert [] == jobs.lease("g")
 
 
+def test_leases_of_a_group_that_is_gone_wake_nobody(home: Any, owner: Any, jobs: Any, fill: Fill) -> None:
+    """What another group left behind long ago makes no reader look again and again."""
+    fill(owner, jobs, "x")
+    jobs.lease("gone", lease=5)
+    assert 5.0 == jobs.desk.until_due(None)
+    home.clock.advance(6)
+
+    assert (None, 7.0) == (jobs.desk.until_due(None), jobs.desk.until_due(7.0))
+
+
+def test_a_look_that_finds_nothing_commits_nothing(home: Any, owner: Any, jobs: Any, fill: Fill) -> None:
+    """Two readers that wait do not wake each other for ever by looking at what they keep."""
+    fill(owner, jobs, "a", topic="ask")
+    jobs.cursor("r", topics="answer", consume_skipped=False)
+    [(before,)] = home.file(owner).read("SELECT token FROM readers")
+
+    assert [] == jobs.cursor("r", topics="answer", consume_skipped=False)
+    assert [(before,)] == home.file(owner).read("SELECT token FROM readers")
+    assert ["a"] == bodies(jobs.cursor("r"))
+
+
 # -- exactly once -------------------------------------------------------------------------------------
 
 
