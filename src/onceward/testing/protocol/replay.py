@@ -1,0 +1,164 @@
+"""The model's steps, taken by the real functions on two real files: after each step both must agree."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any, Final
+
+from onceward import outbox, parcels, peers, retention
+from onceward.hooks import Hooks
+from onceward.parcel import Parcel, Receipt
+from onceward.parcels import Mine, Packed, Terms
+from onceward.policy import retry_policy
+from onceward.postbox import Postbox
+from onceward.setbacks import Setbacks
+from onceward.settings import Settings
+from onceward.teller import Teller
+from onceward.testing.clock import ManualClock
+from onceward.testing.protocol.model import Rules, State, steps
+from onceward.tx import Tx
+
+LIMITS: Final = Settings(hold_unknown=True, retry_jitter=0.0, ack_timeout=5.0, lease=1e6)
+FOREVER: Final = 10**15
+WAITING: Final = "SELECT id FROM inbox WHERE state = 'pending' ORDER BY seq"
+MARKED: Final = "SELECT message_id FROM processed_messages ORDER BY seq"
+
+
+class Real:
+    """A sender's and a recipient's file, moved by the functions that the model names."""
+
+    def __init__(self, folder: Path) -> None:
+        self._clock = ManualClock()
+        self.near = Postbox(folder / "near.db", agent="near", run=False, clock=self._clock, settings=LIMITS)
+        self.far = Postbox(folder / "far.db", agent="far", run=False, clock=self._clock, settings=LIMITS)
+        self.ids: list[str] = []
+        self.effects: list[int] = []
+        self._late: Parcel | None = None
+        policy, teller = retry_policy(LIMITS), Teller(Hooks(), "near")
+        self._setbacks = Setbacks(settings=LIMITS, policy=policy, rng=random.Random(0), teller=teller)  # noqa: S311 - as above
+        self._packed: Packed | None = None
+        self.near.db.write(lambda tx: tx.run(peers.KNOW, ("far",)))
+        held = self.near.db.write(lambda tx: peers.lease(tx, "far", owner="model", until=FOREVER))
+        assert held is not None
+        self._held = held
+
+    def take(self, step: str) -> None:
+        """Take one step of the model."""
+        name, _, argument = step.partition(" ")
+        getattr(self, f"_{name}")(*map(int, argument.split()))
+
+    def _send(self) -> None:
+        self.ids.append(self.near.send("far", len(self.ids)))
+
+    def _pack(self, size: int) -> None:
+        settings = LIMITS.model_copy(update={"parcel_frames": size})
+
+        def work(tx: Tx) -> Packed:
+            return parcels.pack(tx, self._held, mine=Mine("near", "safe"), settings=settings, until=FOREVER, max_bytes=1 << 20)
+
+        self._packed = self.near.db.write(work)
+        self._held = self._packed.lease
+
+    def _parcel(self) -> tuple[Packed, Parcel]:
+        packed = self._packed
+        assert packed is not None
+        assert packed.parcel is not None
+        return packed, packed.parcel
+
+    def _push(self) -> None:
+        packed, parcel = self._parcel()
+        answer = self.far.accept(parcel)
+        terms = Terms(LIMITS, "safe", self._clock.now() + 5000, streams=True)
+
+        def work(tx: Tx) -> Any:
+            if answer.verdict == "fork":
+                return self._setbacks.forked(tx, packed, answer)
+            return parcels.settle(tx, packed, answer, terms).lease
+
+        self._held, self._packed = self.near.db.write(work), None
+
+    def _push_lost(self) -> None:
+        self.far.accept(self._parcel()[1])
+
+    def _leave(self) -> None:
+        self._late = self._parcel()[1]
+
+    def _arrive(self) -> None:
+        assert self._late is not None
+        self.far.accept(self._late)
+
+    def _refused(self) -> None:
+        packed, _ = self._parcel()
+        self._held, self._packed = self.near.db.write(lambda tx: self._setbacks.refused(tx, packed, "no")), None
+
+    def _handle(self) -> None:
+        message = self.far.receive()
+        assert message is not None
+        self.effects.append(self.ids.index(message.id))
+        message.ack()
+
+    def _ask(self) -> None:
+        self._clock.advance(6.0)
+        self.near.db.write(lambda tx: outbox.wake(tx, 1000, lambda _: False))
+
+    def _tell(self, i: int) -> None:
+        told = [Receipt(self.ids[i], "processed")]
+        self.near.db.write(lambda tx: outbox.settle(tx, "far", told, ask_at=tx.now, stored_ends=False))
+
+    def _replay(self, i: int) -> None:
+        self.near.dead_letters.replay(self.ids[i])
+
+    def _prune(self, i: int) -> None:
+        self._clock.advance(1.0)
+
+        def work(tx: Tx) -> int:
+            retention.slice_of(tx, "inbox", after=0, before=tx.now, limit=1000)
+            return retention.marks(tx, before=tx.now, limit=1)
+
+        assert i == self.marks[0]
+        self.far.db.write(work)
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """How each message stands at its sender, in the model's words."""
+        found = (self.near.resolve(message_id) for message_id in self.ids)
+        return tuple("pending" if state == "sending" else state for state in found)
+
+    @property
+    def queue(self) -> tuple[int, ...]:
+        """What waits for its handler, oldest first."""
+        return tuple(self.ids.index(i) for (i,) in self.far.db.read(WAITING))
+
+    @property
+    def marks(self) -> tuple[int, ...]:
+        """Processed marks, oldest first."""
+        return tuple(self.ids.index(i) for (i,) in self.far.db.read(MARKED))
+
+    def close(self) -> None:
+        """Close both files."""
+        self.near.close()
+        self.far.close()
+
+
+def replay(folder: Path, *, seed: int, length: int, rules: Rules | None = None) -> list[str]:
+    """Walk *length* random steps with model and files side by side; return where they part, and what led there."""
+    rng, state, taken = random.Random(seed), State(), list[str]()  # noqa: S311 - the seed decides
+    real, known = Real(folder), rules or Rules()
+    try:
+        for _ in range(length):
+            possible = [step for step in steps(state, known) if _real(step[0], real)]
+            name, state = rng.choice(possible)
+            taken.append(name)
+            real.take(name)
+            model = (state.sender.states, state.receiver.queue, set(state.receiver.marks), set(state.receiver.effects))
+            if model != (seen := (real.states, real.queue, set(real.marks), set(real.effects))):
+                return [*taken, f"model {model}", f"files {seen}"]
+    finally:
+        real.close()
+    return []
+
+
+def _real(name: str, real: Real) -> bool:
+    """Say whether the files take this step too: marks go oldest first, and a new epoch is packed at once."""
+    return name != "repack" and (not name.startswith("prune") or int(name.split()[1]) == real.marks[0])
