@@ -139,7 +139,7 @@ def _pushes(state: State, rules: Rules) -> Iterator[Step]:
         return
     parcel = Parcel(sender.epoch, sender.number + 1, sender.last, tuple((i, sender.again[i]) for i in sender.flight))
     after, verdict, receipts = accept(receiver, parcel, rules)
-    yield "push", state._replace(sender=settle(sender, verdict, receipts, rules), receiver=after)
+    yield "push", state._replace(sender=settle(sender, verdict, receipts, receiver, rules), receiver=after)
     if after != receiver:
         yield "push_lost", state._replace(receiver=after)
     if rules.late and parcel != late:
@@ -212,10 +212,11 @@ def _judged(receiver: Receiver, parcel: Parcel, rules: Rules) -> tuple[str, bool
     return "fork", False
 
 
-def settle(sender: Sender, verdict: str, receipts: dict[int, str], rules: Rules) -> Sender:
-    """parcels.settle, and Setbacks.forked where the answer is a fork; without rollbacks there is nothing to send anew."""
+def settle(sender: Sender, verdict: str, receipts: dict[int, str], peer: Receiver, rules: Rules) -> Sender:
+    """parcels.settle, and Setbacks.forked where the answer is a fork: a peer elsewhere may have lost what it had."""
     if verdict == "fork":
-        return sender if rules.broken == "fork" else renewed(sender)
+        lost = peer.epoch != sender.epoch or peer.number < sender.number
+        return sender if rules.broken == "fork" else renewed(_resent(sender) if lost else sender)
     for i, said in receipts.items():
         kind = sender.states[i]
         if said in ("stored", "duplicate") and kind == PENDING:
@@ -225,6 +226,11 @@ def settle(sender: Sender, verdict: str, receipts: dict[int, str], rules: Rules)
         elif said == "rejected" and kind in (PENDING, SENT):
             sender = _with(sender, i, DEAD)
     return sender._replace(number=sender.number + 1, last=sender.flight[-1], flight=())
+
+
+def _resent(sender: Sender) -> Sender:
+    """outbox.resend: whatever is retained is pushed again."""
+    return sender._replace(states=tuple(PENDING if kind in (SENT, ACKED) else kind for kind in sender.states))
 
 
 def _handled(state: State) -> State:

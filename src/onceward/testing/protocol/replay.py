@@ -148,6 +148,8 @@ def replay(folder: Path, *, seed: int, length: int, rules: Rules | None = None) 
     try:
         for _ in range(length):
             possible = [step for step in steps(state, known) if _real(step[0], real)]
+            if not possible:
+                break
             name, state = rng.choice(possible)
             taken.append(name)
             real.take(name)
