@@ -138,11 +138,18 @@ class Dispatcher:
         if frozen:
             return []
         if errands:
-            self._errands()
+            self._run_errands()
         now = self._db.now()
         if moments and min(moments) <= now:
             self._db.write(self._wake)
         return [name for (name,) in self._db.read(outbox.CALLERS, (now,))]
+
+    def _run_errands(self) -> None:
+        """Do what the home asks for; mail does not wait for a directory that is in trouble."""
+        try:
+            self._errands()
+        except OncewardError as error:
+            _log.warning("errands of %s wait: %s", self._db.agent, error)
 
     def _wake(self, tx: Tx) -> None:
         parcels.unhold(tx)

@@ -693,3 +693,20 @@ def test_the_frame_says_channel_and_kind(world: World) -> None:
     [(frame,)] = boxes["b"].db.read("SELECT frame FROM inbox_view WHERE channel = 'room' AND kind = 'notification'")
 
     assert ("room", "notification", "room") == tuple(json.loads(frame)[name] for name in ("channel", "kind", "partitionkey"))
+
+
+def test_mail_does_not_wait_for_a_broken_directory(world: World) -> None:
+    """If the directory cannot be read, what is between two agents is delivered all the same."""
+    boxes = team(world, "a", "b")
+    world.shut()
+    for name in ("directory.db", "directory.db-wal", "directory.db-shm"):
+        (world.home / name).unlink(missing_ok=True)
+    (world.home / "directory.db").write_bytes(b"no database " * 1000)
+    alice, bob = world.open("a"), world.open("b")
+    alice.send("b", "plain")
+    world.settle()
+    message = bob.receive()
+    assert message is not None
+    message.ack()
+
+    assert ("plain", 2) == (message.body, len(boxes))
