@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Final
+from unittest.mock import patch
 
 import apsw
 
@@ -26,6 +27,8 @@ from onceward.testing.powercut.track import lay_out
 
 PATIENCE: Final = 86_400.0
 WIRE: Final = "wire"
+TURNS: Final = 60
+"""Rounds of one pump: on a damaged index a worker may claim the same lane again and again."""
 PARCELS: Final = 8
 """Among so many first parcels one is spoilt."""
 
@@ -120,7 +123,7 @@ class Bench:
     def live(self, image: Image, way: Noisy) -> list[str]:
         """Let both live on *image*, talking by *way*, and return what is wrong."""
         lay_out(image, self._folder)
-        with steady(self._seed, 1), planted.all_of(()):
+        with steady(self._seed, 1), planted.all_of(()), patch("onceward.postbox.PUMP_MAX", TURNS):
             life = _Life(Watched(Scene(self._folder, None, 1), self._terms, dict(self._sent), way))
             wrong = life.run()
             self.noticed = life.noticed
