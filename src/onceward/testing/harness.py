@@ -187,7 +187,8 @@ class Harness:
         """
         page = self._box.history(recipient=to, limit=EVERYTHING)
         mine = [Frame.parse(past.frame) for past in reversed(page.messages) if past.box in {"out", "outbox"}]
-        home = {handler.call.__module__ for handler in (*self._agent.handlers, *self._agent.sessions)}
+        declared: list[Any] = [*self._agent.handlers, *self._agent.sessions]
+        home = {handler.call.__module__ for handler in declared}
         return [_body(frame, model or _model(frame.type, home)) for frame in mine]
 
     def context(self, body: object = None, *, sender: str = "tester", session: str = DEFAULT_SESSION, attempt: int = 1) -> TrialContext:
