@@ -30,7 +30,7 @@ def reconcile(
     resume: Annotated[bool, Quiet] = False,
 ) -> int:
     """
-    Hold every message that any agent sent against every message that any agent received and processed.
+    Hold what all agents sent against what all agents received and processed.
 
     Writes Parquet tables, a manifest and report.html into --out. Columns: verdict, messages, meaning. Exit code 1 if any message was
     lost, accepted twice or processed twice.
@@ -69,7 +69,7 @@ def _show(report: Report, how: Into) -> None:
 
 def demo(*, size: int = 1, seed: int = 0, home: Path | None = None, how: Session = SESSION) -> int:
     """
-    Make a fleet in which everything that can go wrong went wrong, and find every message of it.
+    Make a fleet in which everything went wrong, and find every message of it.
 
     Real agents talk over real transports, by one clock and one seed; then files are restored from backups, copied, damaged and pruned.
     Columns: verdict, made, found, meaning. Exit code 1 unless exactly what was made is found.

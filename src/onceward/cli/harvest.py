@@ -50,7 +50,9 @@ def archive(
 
 def metrics(*paths: str, how: Into, resume: Resume = False) -> int:
     """
-    Figures per agent and hour: throughput, depth, retries, dead letters by reason, and who is not reached at present.
+    Figures per agent and hour, and why messages died.
+
+    Throughput, depth, retries, dead letters by reason, and who is not reached at present.
 
     Columns: agent, hour, sent, received, out_depth, in_depth, out_retries, in_retries, dead.
 
@@ -79,7 +81,9 @@ def metrics(*paths: str, how: Into, resume: Resume = False) -> int:
 
 def threads(*paths: str, how: Into, resume: Resume = False) -> int:
     """
-    Conversations across agents: what was said after what, and who waited for whom how long.
+    Conversations across agents, and who waited for whom.
+
+    What was said after what, in order, and how long who waited.
 
     Columns: thread, messages, agents, began_at, last_at, open.
 
@@ -103,7 +107,9 @@ def threads(*paths: str, how: Into, resume: Resume = False) -> int:
 
 def graph(reconciled: Path, *, how: Session = SESSION) -> int:
     """
-    Who talks to whom, out of the folder of a reconciliation: edges and nodes as Parquet, and graph.dot for Graphviz, beside it.
+    Who talks to whom, out of a reconciliation.
+
+    Writes edges and nodes as Parquet, and graph.dot for Graphviz, into its folder.
 
     Columns: sender, recipient, messages, p50, p99.
 
@@ -131,7 +137,9 @@ def graph(reconciled: Path, *, how: Session = SESSION) -> int:
 
 def export(*paths: str, how: Into, redact: tuple[str, ...] = (), where: str = "true") -> int:
     """
-    Conversations as JSON Lines, one each, in conversations.jsonl, with parts of the bodies blacked out.
+    Conversations as JSON Lines, with parts blacked out.
+
+    One line for each, in conversations.jsonl.
 
     Args:
         paths: Files, folders (all their *.db) or globs, quoted.
@@ -153,7 +161,7 @@ def export(*paths: str, how: Into, redact: tuple[str, ...] = (), where: str = "t
 
 def replay(*paths: str, where: str, how: Into, action: Literal["replay", "discard"] = "replay", go: Annotated[bool, Quiet] = False) -> int:
     """
-    Put dead letters back on their way, or discard them, in bulk; at first only a plan is written and printed.
+    Replay or discard dead letters in bulk, by a plan that is written first.
 
     The plan lies in --out. With --go it is carried out as it is, and receipts are kept beside it. Exit code 6 if some failed.
 
