@@ -202,7 +202,8 @@ def settings_page() -> str:
         "Settings",
         flow(
             "Give them as keywords to `Postbox`, as a `Settings` object, as `ONCEWARD_<NAME>` in the environment, or under",
-            "`[tool.onceward]` in the nearest `pyproject.toml`; the first of these that names a setting wins. Spans are seconds, sizes are bytes.",
+            "`[tool.onceward]` in the nearest `pyproject.toml`; the first of these that names a setting "
+            "wins. Spans are seconds, sizes are bytes.",
         ),
         table(*rows),
         "`ONCEWARD_DISABLED=1` in the environment switches sending, pushing and handling off for one process.",
