@@ -233,6 +233,21 @@ def test_a_delayed_parcel_beyond_the_horizon_is_refused(world: World) -> None:
     assert [1] == effects(world)
 
 
+def test_a_mark_outlives_its_row(world: World) -> None:
+    """A message whose row is gone but whose mark is not is a duplicate, whatever stream it comes by."""
+    shop, billing = world.wired("shop", counting())
+    shop.send("billing", Job(n=1))
+    world.settle()
+    old = world.wire.pushed[0]
+    billing.db.write(lambda tx: tx.run("DELETE FROM inbox WHERE state = 'processed'"))
+    billing.db.write(lambda tx: tx.run("UPDATE streams SET epoch = 'later', number = 7, last_id = 'x'"))
+    answer = world.wire.push_again(old)
+    world.settle()
+
+    assert ["processed"] == [receipt.state for receipt in answer.receipts]
+    assert [1] == effects(world)
+
+
 def test_a_stale_question_becomes_a_dead_letter_that_can_be_sent_as_new(world: World) -> None:
     """A message asked about after the peer forgot it is dead as stale: its own id stays stale, a new one goes through."""
     shop, billing = world.wired("shop", counting())

@@ -1,0 +1,80 @@
+"""What is not what it was goes to the dead letters: in the outbox, on the door's scales, in the inbox."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from onceward import Agent, Context, Msg, Postbox
+
+if TYPE_CHECKING:
+    from tests.journey.conftest import World
+
+
+class Job(Msg, type="job"):
+    """Something to do."""
+
+    text: str
+
+
+def writer() -> Agent:
+    """Return an agent that writes down what it is told."""
+    billing = Agent("billing")
+
+    @billing.on(Job)
+    def note(job: Job, ctx: Context) -> None:
+        ctx.tx.execute("CREATE TABLE IF NOT EXISTS noted (text TEXT)")
+        ctx.tx.execute("INSERT INTO noted VALUES (?)", (job.text,))
+
+    return billing
+
+
+def letters(box: Postbox) -> list[str]:
+    """Return why messages died in a file."""
+    return [letter.reason for letter in box.dead_letters.list()]
+
+
+@pytest.mark.broken("a frame is changed by hand")
+def test_a_changed_frame_is_not_pushed(world: World) -> None:
+    """A frame that was changed in the outbox dies there, and what follows it goes on."""
+    shop, billing = world.wired("shop", writer())
+    shop.send("billing", Job(text="first"))
+    shop.send("billing", Job(text="second"))
+    shop.db.write(lambda tx: tx.rows("DROP TRIGGER outbox_frame_guard"))
+    shop.db.write(lambda tx: tx.rows("UPDATE outbox SET frame = replace(frame, 'first', 'worst')"))
+    world.settle()
+
+    assert ["corrupt"] == letters(shop)
+    assert [("second",)] == billing.db.read("SELECT text FROM noted")
+    assert 1 == len(shop.dead_letters.discard_all(reason="corrupt"))
+
+
+@pytest.mark.broken("a frame is changed by hand")
+def test_a_changed_frame_is_not_handled(world: World) -> None:
+    """A frame that was changed in the inbox dies there, its sender is told, and what follows it goes on."""
+    shop, billing = world.wired("shop", writer())
+    first = shop.send("billing", Job(text="first"))
+    shop.send("billing", Job(text="second"))
+    shop.pump()
+    billing.db.write(lambda tx: tx.rows("DROP TRIGGER inbox_frame_guard"))
+    billing.db.write(lambda tx: tx.rows("UPDATE inbox SET frame = replace(frame, 'first', 'worst')"))
+    world.settle()
+
+    assert ["corrupt"] == letters(billing)
+    assert [("second",)] == billing.db.read("SELECT text FROM noted")
+    assert "failed" == shop.resolve(first)
+    assert 1 == len(billing.dead_letters.discard_all(reason="corrupt"))
+
+
+def test_a_rejection_ends_the_message(world: World) -> None:
+    """What the recipient refuses for good dies at its sender with the reason, and is not pushed again."""
+    shop, billing = world.open("shop"), world.open(writer(), max_body=20)
+    shop.peers.register("billing", "wire:billing")
+    shop.send("billing", Job(text="x" * 100))
+    shop.send("billing", Job(text="short"))
+    world.settle()
+
+    assert ["invalid"] == letters(shop)
+    assert [("short",)] == billing.db.read("SELECT text FROM noted")
+    assert {"pending": 0, "sent": 0} == {name: shop.stats()[name] for name in ("pending", "sent")}
