@@ -262,4 +262,7 @@ class Dispatcher:
         self._teller.settled(tx, settled)
         if settled.moved.acked or settled.moved.failed:
             tx.after(lambda: self._db.bell.ring("in"))  # somebody may wait for an outcome
+        if settled.idle and parcels.stuck(tx, packed):
+            self._setbacks.rest(tx, packed, "nothing of an answered parcel could be settled: run onceward check", nobody=True)
+            return None
         return self._pack(tx, settled.lease)

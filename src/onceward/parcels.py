@@ -22,6 +22,7 @@ INSERT INTO held_lanes (recipient, lane, rank, head, due_at) SELECT recipient, l
 ON CONFLICT (recipient, lane, rank) DO UPDATE SET due_at = max(due_at, excluded.due_at), head = min(head, excluded.head)
 RETURNING due_at
 """
+STILL_READY: Final = "SELECT count(*) FROM outbox WHERE seq IN (SELECT value FROM json_each(?)) AND state = 'pending' AND due_at IS NULL"
 UNHOLD: Final = "DELETE FROM held_lanes WHERE due_at <= ?"
 RECEIPT_ROWS: Final = 200
 STUCK: Final = "rows of the outbox that were put aside are offered again: its index is damaged, recover a copy of the file"
@@ -151,6 +152,11 @@ class Settled:
     closed: bool = False
     weak: Durability | None = None
 
+    @property
+    def idle(self) -> bool:
+        """Whether the answer changed nothing: its outcomes were told before, or the rows cannot be found by their ids."""
+        return not (self.moved.sent or self.moved.acked or self.moved.failed or self.rejected)
+
 
 @dataclass(frozen=True, slots=True)
 class Terms:
@@ -206,6 +212,11 @@ def hold(tx: Tx, message_id: str, *, error: str, due_at: Millis) -> None:
 def unhold(tx: Tx) -> None:
     """Free the lanes whose heads are due again."""
     tx.run(UNHOLD, (tx.now,))
+
+
+def stuck(tx: Tx, packed: Packed) -> bool:
+    """Return whether rows of an answered parcel would be packed again at once: an index of the file is damaged."""
+    return bool(tx.rows(STILL_READY, (json.dumps(packed.lease.parcel or ()),))[0][0])
 
 
 def spend(tx: Tx, held: Lease, error: str) -> list[tuple[int, str, int]]:

@@ -78,3 +78,21 @@ def test_a_rejection_ends_the_message(world: World) -> None:
     assert ["invalid"] == letters(shop)
     assert [("short",)] == billing.db.read("SELECT text FROM noted")
     assert {"pending": 0, "sent": 0} == {name: shop.stats()[name] for name in ("pending", "sent")}
+
+
+def test_a_parcel_that_cannot_be_settled_lets_its_peer_rest(world: World) -> None:
+    """Rows that are found for packing and not for settling, as in a damaged index, are not pushed without an end."""
+    shop, billing = world.wired("shop", writer())
+    shop.send("billing", Job(text="first"))
+    shop.db.write(lambda tx: tx.rows("CREATE TRIGGER deaf BEFORE UPDATE OF state ON outbox BEGIN SELECT RAISE(IGNORE); END"))
+    shop.pump()
+
+    assert 1 == len(world.wire.pushed)
+    assert "check" in str(shop.peers.list()[0].last_error)
+
+    shop.db.write(lambda tx: tx.rows("DROP TRIGGER deaf"))
+    world.wait(61)
+    world.settle()
+
+    assert [("first",)] == billing.db.read("SELECT text FROM noted")
+    assert {"pending": 0, "sent": 0} == {name: shop.stats()[name] for name in ("pending", "sent")}

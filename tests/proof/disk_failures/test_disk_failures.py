@@ -72,7 +72,7 @@ def _certain() -> AbstractContextManager[Any]:
     ("planted", "said"),
     [
         (nullcontext, ""),
-        (lambda: patch("onceward.db.mapped", lambda error, _="": error), "UNTYPED"),
+        (lambda: patch("onceward.db.ours", lambda error, _="": error), "UNTYPED"),
         (_certain, "UNDONE"),
     ],
     ids=("sound", "unmapped", "certain"),
