@@ -151,7 +151,7 @@ GUESTS = {
     "pyarrow": "spark/",
     "pyspark": "spark/",
     "pytest": "testing/",
-    "rich": "cli/",
+    "rich": "cli/ testing/",
     "sqlite3": "",
     "structlog": "observers/",
 }

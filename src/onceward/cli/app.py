@@ -129,6 +129,10 @@ COMMANDS: Final = {
     "fleet replay": ("onceward.cli.harvest:replay", "Replay or discard dead letters in bulk, by a plan that is written first."),
     "fleet export": ("onceward.cli.harvest:export", "Conversations as JSON Lines, with parts blacked out."),
     "demo": ("onceward.cli.demo:demo", "Watch agents lose nothing while their processes are killed."),
+    "prove": (
+        "onceward.testing.prove:prove",
+        "Try to break the promises: power cuts, failing disks, wrong bits, simulated worlds, every state of the protocol, kills.",
+    ),
     "bench": ("onceward.bench:run", "Measure what the library costs on this machine."),
 }
 """Import string and summary by full name; the module of a command is loaded when it is called."""

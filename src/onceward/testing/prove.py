@@ -1,0 +1,142 @@
+"""``onceward prove``: every machine that wants to break the promises, one after the other, in one table."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Literal, Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from onceward.testing import bitflips, iofaults, powercut, protocol, simulation, trade
+from onceward.testing.daily import seed_of_the_day
+from onceward.testing.powercut.pair import Terms
+
+DONE: Final = 0
+BROKEN: Final = 1
+UNBOUNDED: Final = 86_400.0 * 30
+SHOWN: Final = 10
+"""Violations of each harness that are printed."""
+
+
+class Finding(Protocol):
+    """What every harness returns."""
+
+    @property
+    def count(self) -> int:
+        """How much was tried."""
+        ...
+
+    @property
+    def violations(self) -> tuple[str, ...]:
+        """A line for each broken promise, with what it takes to see it again."""
+        ...
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Harness:
+    """One machine: what it counts, how much of it by default and in full, and how it is run."""
+
+    name: str
+    unit: str
+    size: int
+    full: int
+    run: Callable[[int, float, int], Finding]
+    """From size, seconds and seed."""
+
+
+def _cuts(depth: int, transport: Literal["memory", "file"]) -> Callable[[int, float, int], Finding]:
+    def run(size: int, seconds: float, seed: int) -> Finding:
+        return powercut.explore(powercut.Town(seed=seed, transport=transport), states=size, depth=depth, seconds=seconds)
+
+    return run
+
+
+HARNESSES: Final = (
+    Harness("power cuts", "states", 15_000, 1_000_000, _cuts(1, "memory")),
+    Harness("power cuts, twice", "states", 5_000, 100_000, _cuts(2, "file")),
+    Harness(
+        "disk failures",
+        "failures",
+        2_000,
+        10**9,
+        lambda n, s, seed: iofaults.sweep(Terms(seed=seed, busy_timeout=0.0), faults=n, seconds=s),
+    ),
+    Harness("bit flips", "bits", 2_000, 100_000, lambda n, s, seed: bitflips.flip(seed, bits=n, seconds=s)),
+    Harness("simulation", "worlds", 2_000, 100_000, lambda n, s, seed: simulation.simulate(n, seed=seed * 1_000_000, seconds=s)),
+    Harness("protocol", "messages", 2, 3, lambda n, _, __: protocol.explore(protocol.Rules(messages=n))),
+    Harness("kills", "kills", 500, 100_000, lambda n, s, seed: trade.trial(kills=n, seconds=s, seed=seed)),
+)
+
+
+def prove(*, seconds: float | None = None, full: bool = False, json: bool = False, seed: int | None = None, only: str = "") -> int:
+    """
+    Try to break the promises: power cuts, failing disks, wrong bits, simulated worlds, every state of the protocol, kills.
+
+    Prints a table of harness, how much was tried, violations and seconds. Exit code 1 if a promise was broken; the lines below the
+    table then say how to see it again. Planted mistakes and contention need the project's own tests: python3 -m pytest tests/proof.
+
+    Args:
+        seconds: Share so many seconds among the harnesses, instead of going through a fixed number of cases.
+        full: As many cases as a night allows.
+        json: Print one JSON document, and nothing else.
+        seed: Which cases are drawn. Default: ONCEWARD_SEED, or the date.
+        only: Only the harnesses whose name begins so.
+
+    """
+    chosen = [each for each in HARNESSES if each.name.startswith(only)]
+    drawn = seed_of_the_day() if seed is None else seed
+    share = UNBOUNDED if seconds is None else seconds / max(1, len(chosen))
+    rows: list[dict[str, Any]] = []
+    with _progress(quiet=json) as progress:
+        bar = progress.add_task("", total=len(chosen))
+        for each in chosen:
+            progress.update(bar, description=each.name)
+            found = each.run(each.full if full or (seconds is not None and each.unit != "messages") else each.size, share, drawn)
+            rows.append(_row(each, found))
+            progress.advance(bar)
+    _tell(rows, drawn, json=json)
+    return BROKEN if any(row["violations"] for row in rows) else DONE
+
+
+def _progress(*, quiet: bool) -> Progress:
+    columns = (TextColumn("[bold]proving"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    return Progress(*columns, console=Console(stderr=True), disable=quiet, transient=True)
+
+
+def _row(each: Harness, found: Finding) -> dict[str, Any]:
+    return {
+        "harness": each.name,
+        "count": found.count,
+        "unit": "states" if each.unit == "messages" else each.unit,
+        "violations": len(found.violations),
+        "seconds": round(found.seconds, 1),
+        "first": list(found.violations[:SHOWN]),
+    }
+
+
+def _tell(rows: list[dict[str, Any]], seed: int, *, json: bool) -> None:
+    if json:
+        sys.stdout.write(jsonlib.dumps({"seed": seed, "harnesses": rows}, indent=2) + "\n")
+        return
+    table = Table(box=None, pad_edge=False)
+    for name in ("harness", "tried", "violations", "seconds"):
+        table.add_column(name, justify="left" if name == "harness" else "right")
+    for row in rows:
+        broken = f"[{'red' if row['violations'] else 'green'}]{row['violations']}[/]"
+        table.add_row(row["harness"], f"{row['count']:,} {row['unit']}", broken, f"{row['seconds']:.0f}")
+    console = Console(highlight=False)
+    console.print(table)
+    console.print(f"\nseed {seed}", style="dim")
+    for row in rows:
+        for line in row["first"]:
+            console.print(f"{row['harness']}: {line}", style="red", markup=False, soft_wrap=True)
