@@ -44,7 +44,7 @@ class Finding(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Harness:
-    """One machine: what it counts, how much of it by default and in full, and how it is run."""
+    """One machine: what it counts, how large it is by default and in full, and how it is run."""
 
     name: str
     unit: str
@@ -52,6 +52,8 @@ class Harness:
     full: int
     run: Callable[[int, float, int], Finding]
     """From size, seconds and seed."""
+    timed: bool = True
+    """Whether it ends when its time is up; a search of all states does not."""
 
 
 def _cuts(depth: int, transport: Literal["memory", "file"]) -> Callable[[int, float, int], Finding]:
@@ -73,7 +75,7 @@ HARNESSES: Final = (
     ),
     Harness("bit flips", "bits", 2_000, 100_000, lambda n, s, seed: bitflips.flip(seed, bits=n, seconds=s)),
     Harness("simulation", "worlds", 2_000, 100_000, lambda n, s, seed: simulation.simulate(n, seed=seed * 1_000_000, seconds=s)),
-    Harness("protocol", "messages", 2, 3, lambda n, _, __: protocol.explore(protocol.Rules(messages=n))),
+    Harness("protocol", "states", 2, 3, lambda n, _, __: protocol.explore(protocol.Rules(messages=n)), timed=False),
     Harness("kills", "kills", 500, 100_000, lambda n, s, seed: trade.trial(kills=n, seconds=s, seed=seed)),
 )
 
@@ -101,7 +103,7 @@ def prove(*, seconds: float | None = None, full: bool = False, json: bool = Fals
         bar = progress.add_task("", total=len(chosen))
         for each in chosen:
             progress.update(bar, description=each.name)
-            found = each.run(each.full if full or (seconds is not None and each.unit != "messages") else each.size, share, drawn)
+            found = each.run(each.full if full or (seconds is not None and each.timed) else each.size, share, drawn)
             rows.append(_row(each, found))
             progress.advance(bar)
     _tell(rows, drawn, json=json)
@@ -117,7 +119,7 @@ def _row(each: Harness, found: Finding) -> dict[str, Any]:
     return {
         "harness": each.name,
         "count": found.count,
-        "unit": "states" if each.unit == "messages" else each.unit,
+        "unit": each.unit,
         "violations": len(found.violations),
         "seconds": round(found.seconds, 1),
         "first": list(found.violations[:SHOWN]),
