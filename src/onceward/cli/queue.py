@@ -79,10 +79,8 @@ def reorder(session: str, /, *ids: Ids, where: Where = WHERE) -> int:
         where: Whose file.
 
     """
-    path = where.path()
-    with views(path) as found:
-        chosen = [whole_id(found, queries.WAITING_IDS, each) for each in ids]
-    with open_box(path) as box:
+    chosen = _whole(where, ids)
+    with open_box(where.path()) as box:
         box.queues.reorder(session, chosen)
     return ls(session, where=where)
 
@@ -97,16 +95,19 @@ def remove(session: str, /, *ids: Ids, where: Where = WHERE) -> int:
         where: Whose file.
 
     """
-    path = where.path()
-    with views(path) as found:
-        chosen = [whole_id(found, queries.WAITING_IDS, each) for each in ids]
-    with open_box(path) as box:
+    chosen = _whole(where, ids)
+    with open_box(where.path()) as box:
         gone = [each for each in chosen if box.queues.remove(session, each)]
     show([{"id": each} for each in gone], ("id",), where.style)
     if len(gone) < len(ids) or not gone:
         msg = f"not waiting in the queue of {session!r}: {', '.join(each for each in chosen if each not in gone) or 'no id was given'}"
         raise NothingThere(msg)
     return DONE
+
+
+def _whole(where: Where, ids: tuple[str, ...]) -> list[str]:
+    with views(where.path()) as found:
+        return [whole_id(found, queries.WAITING_IDS, each) for each in ids]
 
 
 def pause(session: str, /, *, where: Where = WHERE) -> int:
