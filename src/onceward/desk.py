@@ -90,10 +90,8 @@ class Desk:
         return None
 
     def _problem(self, leased: Leased) -> Settlement | None:
-        if leased.expires_at is not None and leased.expires_at <= self._db.now():
-            return Done("expired")
-        if not leased.sound:
-            return Dead("corrupt", "the stored frame does not match its digest")
+        if (unfit := leased.unfit(self._db.now())) is not None:
+            return unfit
         if leased.attempt > 1 and self._policy.exhausted(leased.attempt - 1):
             return Dead("max_retries_exceeded", "readers never settled it")
         return None

@@ -81,6 +81,14 @@ class Leased:
         """Whether the frame is what was accepted."""
         return digest(self.frame) == self.digest
 
+    def unfit(self, now: Millis) -> Settlement | None:
+        """Return how it ends if nobody may see it: its time ran out, or it is not what was accepted; None for all others."""
+        if self.expires_at is not None and self.expires_at <= now:
+            return Done("expired")
+        if not self.sound:
+            return Dead("corrupt", "the stored frame does not match its digest")
+        return None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:

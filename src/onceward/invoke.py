@@ -38,10 +38,8 @@ class Prepared:
 
 def prepare(agent: Agent, leased: Leased, now: Millis, policy: RetryPolicy) -> Prepared | Settlement:
     """Return the handler and its argument, or how the message ends without one."""
-    if leased.expires_at is not None and leased.expires_at <= now:
-        return Done("expired")
-    if not leased.sound:
-        return Dead("corrupt", "the stored frame does not match its digest")
+    if (unfit := leased.unfit(now)) is not None:
+        return unfit
     try:
         frame = Frame.parse(leased.frame)
         handler = agent.find(frame.type, frame.topic)

@@ -11,7 +11,7 @@ from onceward.errors import InvalidMessage
 from onceward.frame import Frame
 from onceward.inbox import Leased
 from onceward.lanes import LaneLease
-from onceward.lifecycle import Dead, Done, Settlement
+from onceward.lifecycle import Dead, Settlement
 from onceward.modes import WORKER_RESULT
 from onceward.payload import decode
 
@@ -38,10 +38,8 @@ class Read:
 
 def problem(leased: Leased, now: Millis, spent: bool) -> Settlement | None:  # noqa: FBT001 - one question, one answer
     """Return how a message ends that must not reach a run, None for all others."""
-    if leased.expires_at is not None and leased.expires_at <= now:
-        return Done("expired")
-    if not leased.sound:
-        return Dead("corrupt", "the stored frame does not match its digest")
+    if (unfit := leased.unfit(now)) is not None:
+        return unfit
     if spent:
         return Dead("max_retries_exceeded", "its runs never came to an end: process killed or lease lost")
     return None
