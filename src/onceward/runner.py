@@ -11,7 +11,7 @@ from threading import Event as Flag
 from threading import Lock, Thread
 from typing import Final
 
-from onceward import guard, lanes, leases, queues, runs
+from onceward import background, guard, lanes, queues, runs
 from onceward.agent import Agent
 from onceward.closing import Closing
 from onceward.db import Database
@@ -58,11 +58,9 @@ class Runner:
 
     def start(self) -> None:
         """Start serving in the background, with a heartbeat beside it."""
-        leases.free_dead(self._db, owners=lanes.OWNERS, free=lanes.FREE)
-        self._unlisten = self._db.bell.listen("in", self._flag.set, version=self._db.version, poll=self._settings.safety_poll)
-        for target, name in ((self._scout, "scout"), (self._beat, "runs")):
-            thread = Thread(target=target, name=f"onceward-{name}-{self._db.agent}", daemon=True)
-            self._threads.append(thread)
+        self._unlisten = background.listen(self._db, self._flag, poll=self._settings.safety_poll)
+        self._threads = background.threads(self._db, scout=self._scout, runs=self._beat)
+        for thread in self._threads:
             thread.start()
 
     def stop(self, timeout: float) -> None:
@@ -102,7 +100,7 @@ class Runner:
                 _log.warning("runner of %s rests for a second: %s", self._db.agent, error)
             if wait is None or wait > GLANCE:
                 wait = GLANCE
-                leases.free_dead(self._db, owners=lanes.OWNERS, free=lanes.FREE)
+                background.free_dead(self._db)
             if wait:
                 self._flag.wait(wait)
 

@@ -13,7 +13,7 @@ from threading import Event as Flag
 from threading import Lock, Thread
 from typing import Final
 
-from onceward import guard, inbox, lanes, leases
+from onceward import background, guard, inbox, lanes
 from onceward.agent import Agent
 from onceward.context import Context
 from onceward.db import Database
@@ -81,11 +81,9 @@ class Worker:
 
     def start(self) -> None:
         """Start claiming in the background, with a heartbeat beside it."""
-        leases.free_dead(self._db, owners=lanes.OWNERS, free=lanes.FREE)
-        self._unlisten = self._db.bell.listen("in", self._flag.set, version=self._db.version, poll=self._settings.safety_poll)
-        for target, name in ((self._work, "worker"), (self._beat, "heartbeat")):
-            thread = Thread(target=target, name=f"onceward-{name}-{self._db.agent}", daemon=True)
-            self._threads.append(thread)
+        self._unlisten = background.listen(self._db, self._flag, poll=self._settings.safety_poll)
+        self._threads = background.threads(self._db, worker=self._work, heartbeat=self._beat)
+        for thread in self._threads:
             thread.start()
 
     def stop(self, timeout: float) -> None:
@@ -111,7 +109,7 @@ class Worker:
                 _log.warning("worker of %s rests for a second: %s", self._db.agent, error)
             if wait and wait > GLANCE:  # somebody holds a lane: perhaps nobody any more
                 wait = GLANCE
-                leases.free_dead(self._db, owners=lanes.OWNERS, free=lanes.FREE)
+                background.free_dead(self._db)
             if wait != 0.0:
                 self._flag.wait(wait)
 

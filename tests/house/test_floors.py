@@ -30,7 +30,7 @@ FLOORS = {
     """,
     "F3 hands and engines": """
         gate sender fanout transaction message agent group context
-        crossing desk invoke teller setbacks dispatcher receiver worker janitor maildesk waiting other_files auditor
+        background crossing desk invoke teller setbacks dispatcher receiver worker janitor maildesk waiting other_files auditor
         results reading closing usher run stage runner
         errands herald channel_desk
     """,
@@ -95,7 +95,7 @@ STAIRS = {
     "usher": "agent closing reading teller",
     "run": "context fanout message reading results sender transaction usher",
     "stage": "closing context fanout invoke reading run transaction usher",
-    "runner": "agent closing fanout invoke stage teller usher",
+    "runner": "agent background closing fanout invoke stage teller usher",
     "fanout": "sender",
     "errands": "fanout sender",
     "herald": "errands fanout",
@@ -106,7 +106,7 @@ STAIRS = {
     "setbacks": "teller",
     "dispatcher": "setbacks teller",
     "receiver": "teller",
-    "worker": "agent context fanout group invoke teller",
+    "worker": "agent background context fanout group invoke teller",
     "auditor": "sender",
     "maildesk": "context message sender",
     # the door
