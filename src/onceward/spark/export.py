@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-import pyarrow as pa
-from pyspark.sql import DataFrame
-from pyspark.sql.functions import expr
+from pyspark.sql import DataFrame, Row
+from pyspark.sql.functions import expr, udf
 
 from onceward.errors import OncewardError
 from onceward.spark import manifest
@@ -21,7 +21,7 @@ JOB: Final = "export"
 REDACTED: Final = "[redacted]"
 ANY: Final = "*"
 """In a pointer: every member of an object, every item of a list."""
-LINES: Final = pa.schema([("thread", pa.string()), ("line", pa.string())])
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class InvalidPointer(OncewardError):
@@ -68,15 +68,10 @@ def export(found: DataFrame, *, redact: Sequence[str] = ()) -> DataFrame:
 
     """
     pointers = [parse(pointer) for pointer in redact]
-
-    def lines(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            made = [{"thread": row["thread"], "line": _line(row, pointers)} for row in batch.to_pylist()]
-            yield pa.RecordBatch.from_pylist(made, schema=LINES)
-
-    message = "struct(coalesce(sent_at, received_at) as at, id, sender, recipient, session, type, frame)"
+    message = "struct(unix_micros(coalesce(sent_at, received_at)) as at, id, sender, recipient, session, type, frame)"
     whole = found.groupBy("thread").agg(expr(f"array_sort(collect_list({message})) as said"))
-    return whole.mapInArrow(lines, "thread string, line string")
+    line = udf(lambda thread, said: _line(thread, said, pointers), "string", useArrow=False)
+    return whole.select("thread", line("thread", "said").alias("line"))
 
 
 def parse(pointer: str) -> list[str]:
@@ -110,14 +105,14 @@ def _black(value: Any, pointer: Sequence[str]) -> Any:
     return value
 
 
-def _line(row: dict[str, Any], pointers: list[list[str]]) -> str:
-    said = [_message(message, pointers) for message in row["said"]]
-    return json.dumps({"thread": row["thread"], "messages": said}, ensure_ascii=False)
+def _line(thread: str, said: Sequence[Row], pointers: list[list[str]]) -> str:
+    messages = [_message(message, pointers) for message in said]
+    return json.dumps({"thread": thread, "messages": messages}, ensure_ascii=False)
 
 
-def _message(message: dict[str, Any], pointers: list[list[str]]) -> dict[str, Any]:
+def _message(message: Row, pointers: list[list[str]]) -> dict[str, Any]:
     frame = json.loads(message["frame"])
     plain = {name: message[name] for name in ("id", "sender", "recipient", "session", "type")}
-    at = None if message["at"] is None else message["at"].isoformat()
+    at = None if message["at"] is None else (EPOCH + timedelta(microseconds=message["at"])).isoformat()
     body = blacken(frame.get("data"), pointers) if "data_base64" not in frame else None
     return plain | {"at": at, "body": body}

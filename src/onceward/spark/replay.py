@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import expr, udf
 
 from onceward import Postbox
 from onceward.errors import InvalidMessage, OncewardError
@@ -20,9 +19,7 @@ from onceward.spark.reader import without_collector
 JOB: Final = "replay"
 Action = Literal["replay", "discard"]
 CHOSEN: Final = ("_db", "id", "origin", "sender", "recipient", "reason", "type", "dead_at")
-RECEIPT: Final = pa.schema(
-    [("_db", pa.string()), ("id", pa.string()), ("outcome", pa.string()), ("detail", pa.string()), ("at", pa.timestamp("us", "UTC"))]
-)
+RECEIPTS: Final = "array<struct<id: string, outcome: string, detail: string, at: bigint>>"
 
 
 def plan(fleet: Fleet, where: str, action: Action, out: Path) -> DataFrame:
@@ -73,26 +70,19 @@ def carry_out(spark: SparkSession, out: Path) -> DataFrame:
 
 def receipts(chosen: DataFrame, action: Action) -> DataFrame:
     """Replay or discard the chosen dead letters (``_db``, ``id``) where their files lie, a file in one task; return receipts."""
-
-    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            with without_collector():
-                yield pa.RecordBatch.from_pylist(list(_settle(batch.to_pylist(), action)), schema=RECEIPT)
-
-    by_file = chosen.select("_db", "id").repartition("_db").sortWithinPartitions("_db", "id")
-    return by_file.mapInArrow(work, "_db string, id string, outcome string, detail string, at timestamp")
+    by_file = chosen.groupBy("_db").agg(expr("array_sort(collect_list(id)) as ids"))
+    settled = udf(lambda path, ids: _settle(path, ids, action), RECEIPTS, useArrow=False).asNondeterministic()
+    told = by_file.select("_db", settled("_db", "ids").alias("told")).selectExpr("_db", "inline(told)")
+    return told.selectExpr("_db", "id", "outcome", "detail", "timestamp_micros(at) as at")
 
 
-def _settle(rows: list[dict[str, Any]], action: Action) -> Iterator[dict[str, Any]]:
-    of_file: dict[str, list[str]] = {}
-    for row in rows:
-        of_file.setdefault(row["_db"], []).append(row["id"])
-    for path, ids in of_file.items():
+def _settle(path: str, ids: list[str], action: Action) -> list[tuple[str, str, str, int]]:
+    with without_collector():
         try:
             with Postbox(path, run=False) as box:
-                yield from (_receipt(path, message_id, *_one(box, message_id, action)) for message_id in ids)
+                return [_receipt(message_id, *_one(box, message_id, action)) for message_id in ids]
         except OncewardError as error:
-            yield from (_receipt(path, message_id, "failed", str(error)) for message_id in ids)
+            return [_receipt(message_id, "failed", str(error)) for message_id in ids]
 
 
 def _one(box: Postbox, message_id: str, action: Action) -> tuple[str, str]:
@@ -107,5 +97,5 @@ def _one(box: Postbox, message_id: str, action: Action) -> tuple[str, str]:
     return "replayed", ""
 
 
-def _receipt(path: str, message_id: str, outcome: str, detail: str) -> dict[str, Any]:
-    return {"_db": path, "id": message_id, "outcome": outcome, "detail": detail, "at": time.time_ns() // 1000}
+def _receipt(message_id: str, outcome: str, detail: str) -> tuple[str, str, str, int]:
+    return message_id, outcome, detail, time.time_ns() // 1000
