@@ -103,6 +103,14 @@ class AsyncChannel:
         """Say how far this agent has come with a message; see ``Channel.acknowledge``."""
         return await self._crossing.call(lambda: self._channel.acknowledge(_plain(message), status, detail))
 
+    async def hand_over(self, message: Message[Any] | AsyncMessage[Any]) -> str:
+        """Keep a message leased after this process; see ``Channel.hand_over``."""
+        return await self._crossing.call(lambda: self._channel.hand_over(_plain(message)))
+
+    async def take_over(self, handle: str, type: Any = None) -> AsyncMessage[Any]:  # noqa: A002 - the wire's word
+        """Return a message that was handed over; see ``Channel.take_over``."""
+        return AsyncMessage(await self._crossing.call(lambda: self._channel.take_over(handle, type)), self._crossing)
+
     async def acknowledgments(self, message_id: str) -> list[Acknowledgment]:
         """Return how far its recipients have come with a message of ours; see ``Channel.acknowledgments``."""
         return await self._crossing.call(lambda: self._channel.acknowledgments(message_id))

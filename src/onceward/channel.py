@@ -166,6 +166,18 @@ class Channel:
             case _:
                 message.extend(self._own_desk.time_for(message.attempt) / 1000)
 
+    def hand_over(self, message: Message[Any]) -> str:
+        """
+        Keep a message leased after this process, until its ack timeout; return the handle by which ``take_over`` has it.
+
+        Whoever has the handle may settle the message. Our own settling raises LeaseLost from now on.
+        """
+        return self._own_desk.hand_over(message)
+
+    def take_over(self, handle: str, type: Any = None) -> Message[Any]:  # noqa: A002 - the wire's word
+        """Return a message that was handed over, in any process of this agent; raises LeaseLost where its time ran out."""
+        return self._own_desk.take_over(handle, type)
+
     def acknowledgments(self, message_id: str) -> list[Acknowledgment]:
         """Return how far its recipients have come with a message of ours, by its id or the one that all copies carry."""
         return acknowledgments.of(self._db, message_id)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Any, Final
 
 from tenacity import stop_after_attempt, wait_exponential
 
@@ -11,14 +12,22 @@ from onceward.accept import body_size
 from onceward.channels import ChannelInfo
 from onceward.clock import Millis
 from onceward.desk import Desk
+from onceward.errors import InvalidMessage, LeaseLost
 from onceward.frame import Frame
+from onceward.ids import new_token
 from onceward.inbox import Leased
+from onceward.lanes import LaneLease
 from onceward.lifecycle import Dead, Settlement
 from onceward.message import Message
+from onceward.payload import decode
 from onceward.policy import RetryPolicy
 from onceward.settings import disabled
 from onceward.topics import matches
 from onceward.tx import Tx
+
+HANDLE: Final = re.compile(r"(\d+)\.(\d+)\.(\d+)\.(\d+)\.([0-9a-f]+)")
+HANDED: Final = "handed"
+"""Owner of leases that no process holds: nobody finds it dead, so that only their end takes them back."""
 
 
 def channel_policy(found: ChannelInfo) -> RetryPolicy:
@@ -77,3 +86,28 @@ class ChannelDesk(Desk):
             return problem
         size, limit = body_size(Frame.parse(leased.frame)), self._found.config.max_message_size
         return Dead("invalid", f"content of {size} bytes exceeds max_message_size {limit}") if size > limit else None
+
+    def hand_over(self, message: Message[Any]) -> str:
+        """Take a lease out of this process's hands; return the handle under which another goes on."""
+        leased: Leased = message.leased
+        secret = new_token()
+        if not self._db.contribute(lambda tx: lanes.hand_over(tx, leased.lane, f"{HANDED}/{secret}")):
+            msg = f"the lease on message {leased.id} ran out; another reader has it"
+            raise LeaseLost(msg)
+        return f"{leased.seq}.{leased.lane.lane_id}.{leased.lane.token}.{leased.attempt}.{secret}"
+
+    def take_over(self, handle: str, wanted: Any) -> Message[Any]:
+        """Return the message of a handle; whether its lease still holds is proven by whatever is done with it."""
+        parts = HANDLE.fullmatch(handle)
+        if parts is None:
+            msg = "that is no handle: give what hand_over returned"
+            raise InvalidMessage(msg)
+        seq, lane_id, token, attempt = map(int, parts.groups()[:4])
+        lane = LaneLease(lane_id, token, f"{HANDED}/{parts[5]}", careful=False)
+        rows = self._db.read(inbox.HANDED, (seq, lane_id, token, lane.owner))
+        if not rows:
+            msg = "that message is no longer held: it was settled, or its time ran out and another reader has it"
+            raise LeaseLost(msg)
+        leased = Leased(lane, *(*rows[0][:-1], attempt, rows[0][-1]))
+        frame = Frame.parse(leased.frame)
+        return Message(leased, frame, decode(frame.data, frame.data_base64, None if isinstance(wanted, str) else wanted), self)

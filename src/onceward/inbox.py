@@ -34,6 +34,11 @@ SELECT b.lane_id, l.token, l.careful_to, b.seq, b.topic, b.attempts + 1
 """
 NEXT_CAME: Final = NEXT_IN.replace("ORDER BY b.rank, b.seq", "ORDER BY b.seq")
 ONE: Final = "SELECT seq, sender, id, session, frame, digest, expires_at, attempts + 1, received_at FROM inbox WHERE seq = ?"
+HANDED: Final = """
+SELECT b.seq, b.sender, b.id, b.session, b.frame, b.digest, b.expires_at, b.received_at
+  FROM inbox AS b JOIN lanes AS l ON l.lane_id = b.lane_id
+ WHERE b.seq = ? AND b.state = 'pending' AND l.lane_id = ? AND l.token = ? AND l.owner = ?
+"""
 END: Final = """
 UPDATE inbox SET state = :outcome, ended_at = :now, reason = :reason
  WHERE seq IN (SELECT value FROM json_each(:seqs)) AND state = 'pending'

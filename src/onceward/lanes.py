@@ -44,6 +44,7 @@ UPDATE lanes SET owner = ?, token = token + 1, due_at = ?, claimed = ?
 OWNERS: Final = "SELECT DISTINCT owner FROM lanes WHERE due_at IS NOT NULL AND owner IS NOT NULL"
 FREE: Final = "UPDATE lanes SET due_at = min(due_at, ?) WHERE owner = ?"
 PROLONG: Final = "UPDATE lanes SET due_at = ? WHERE lane_id = ? AND token = ? AND owner = ?"
+HAND: Final = "UPDATE lanes SET owner = ? WHERE lane_id = ? AND token = ? AND owner = ?"
 HELD: Final = "SELECT 1 FROM lanes WHERE lane_id = ? AND token = ? AND owner = ?"
 SETTLE: Final = """
 UPDATE lanes
@@ -131,6 +132,11 @@ def lease(tx: Tx, lane: tuple[int, int, int], seqs: list[int], *, owner: str, un
 def prolong(tx: Tx, held: LaneLease, *, until: Millis) -> bool:
     """Keep the lease longer; False where it is lost."""
     return tx.run(PROLONG, (until, held.lane_id, held.token, held.owner)) > 0
+
+
+def hand_over(tx: Tx, held: LaneLease, owner: str) -> bool:
+    """Let a lease go on in other hands, with its end and its token as they are; False where it is lost."""
+    return tx.run(HAND, (owner, held.lane_id, held.token, held.owner)) > 0
 
 
 def prove(tx: Tx, held: LaneLease) -> None:

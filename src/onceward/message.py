@@ -98,6 +98,11 @@ class Message(Generic[T_co]):
         return self._leased.attempt
 
     @property
+    def leased(self) -> Any:
+        """What proves that it is in our hands; only the desk that made it knows how to read it."""
+        return self._leased
+
+    @property
     def created_at(self) -> Millis:
         """When it was sent, by the sender's clock; when it was received, if the frame does not say."""
         return self._leased.received_at if self.frame.time is None else round(self.frame.time.timestamp() * 1000)

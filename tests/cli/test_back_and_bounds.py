@@ -22,10 +22,12 @@ def test_past_messages_are_listed_by_what_is_known_of_them(cli: Cli, shop: Postb
     asked = shop.send("a", {"n": 1}, topic="build.api", priority="urgent", type="job")
     told = shop.send("b", "text", correlation_id=asked)
 
-    assert [told, asked] == [row["id"] for row in cli("history", "--json").json]
-    assert [asked] == [row["id"] for row in cli("history", "--topic", "build.#", "--priority", "urgent", "--type", "job", "--json").json]
-    assert [{"n": 1}] == [row["body"] for row in cli("history", "--content", '"n":[0-9]', "--json").json]
-    assert [told] == [row["id"] for row in cli("history", "--recipient", "b", "--last", "1h", "--limit", "5", "--json").json]
+    assert [told, asked] == [row["id"] for row in cli("history", "--json").json["messages"]]
+    assert [asked] == [
+        row["id"] for row in cli("history", "--topic", "build.#", "--priority", "urgent", "--type", "job", "--json").json["messages"]
+    ]
+    assert [{"n": 1}] == [row["body"] for row in cli("history", "--content", '"n":[0-9]', "--json").json["messages"]]
+    assert [told] == [row["id"] for row in cli("history", "--recipient", "b", "--since", "1h", "--limit", "5", "--json").json["messages"]]
     assert [told] == [line[0] for line in cli("history", "--limit", "1").lines]
     assert 2 == cli("history", "--content", "(").code
 

@@ -27,17 +27,17 @@ def test_a_conversation(cli: Cli, shop: Postbox, billing: Postbox) -> None:
         cli("channel", "ls", "nowhere").code,
         cli("channel", "send", "room", "x", "--kind", "shout").code,
     )
-    assert [["room", "paused"]] == cli("channel", "move", "room", "reject").lines
-    assert (7, 7) == (cli("channel", "send", "room", "x").code, cli("channel", "move", "room", "delete").code)
+    assert [["room", "paused"]] == cli("channel", "pause", "room", "--mode", "reject").lines
+    assert (7, 7) == (cli("channel", "send", "room", "x").code, cli("channel", "delete", "room").code)
     assert [["room", "true"]] == cli("channel", "leave", "room", "--agent", "billing").lines
-    assert [["room", "closed"]] == cli("channel", "move", "room", "close").lines
-    assert [["room", "deleted"]] == cli("channel", "move", "room", "delete").lines
+    assert [["room", "closed"]] == cli("channel", "close", "room").lines
+    assert [["room", "deleted"]] == cli("channel", "delete", "room").lines
 
 
 def test_topics(cli: Cli, shop: Postbox, billing: Postbox) -> None:
     """A subscriber of a channel, and one of the home, each have what matches."""
     cli("channel", "create", "news", "pubsub")
-    cli("channel", "join", "news", "build.#", "--agent", "billing")
+    cli("channel", "subscribe", "news", "build.#", "--agent", "billing")
     billing.home.subscribe("plain.*")
     cli("channel", "send", "news", "green", "--topic", "build.done")
     ids = cli("publish", "plain.x", "{}").lines
@@ -47,3 +47,85 @@ def test_topics(cli: Cli, shop: Postbox, billing: Postbox) -> None:
 
     assert ("green", 1, [], shop.agent) == (message.body, len(ids), cli("publish", "other", "1").lines, message.sender)
     assert 2 == cli("publish", "_system.x", "1").code
+
+
+def test_staged_acknowledgments(cli: Cli, shop: Postbox, billing: Postbox) -> None:
+    """A message stays in the hands of whoever has its handle, across calls; the sender sees each step, and a late word is refused."""
+    assert [shop.agent, billing.agent] == ["shop", "billing"]
+    cli("channel", "create", "work", "--ack-timeout", "1h", "--max-retries", 0)
+    cli("channel", "add", "work", "billing")
+    sent = cli("channel", "send", "work", "build", "--kind", "command").out.strip()
+
+    got = cli("channel", "recv", "work", "--status", "received", "--agent", "billing").json
+    seen = [row["status"] for row in cli("channel", "acks", "work", sent, "--json").json]
+    again = cli("channel", "recv", "work", "--agent", "billing").code
+    codes = [cli("channel", "ack", "work", got["handle"], word, "--agent", "billing").code for word in ("in_progress", "completed")]
+    late = cli("channel", "ack", "work", got["handle"], "failed", "--agent", "billing")
+    [row] = cli("channel", "acks", "work", sent, "--json").json
+
+    assert (["received"], 4, [0, 0], 5, "completed", "billing") == (seen, again, codes, late.code, row["status"], row["participant"])
+    assert (2, 2) == (
+        cli("channel", "ack", "work", "nonsense", "--agent", "billing").code,
+        cli("channel", "ack", "work", got["handle"], "perhaps").code,
+    )
+
+    cli("channel", "send", "work", "again", "--kind", "command")
+    failed = cli("channel", "recv", "work", "--status", "failed", "--detail", "no disk", "--agent", "billing").json
+    assert [[failed["id"], "max_retries_exceeded", "no disk"]] == [
+        [row["id"], row["reason"], row["last_error"]] for row in cli("dead", "ls", "--origin", "inbox", "--agent", "billing", "--json").json
+    ]
+    assert [] == cli("dead", "ls", "--origin", "outbox", "--agent", "billing", "--json").json
+
+
+def test_members_states_and_how_a_channel_behaves(cli: Cli, shop: Postbox, billing: Postbox) -> None:
+    """The owner adds and removes; each state has its verb; what was said at creation is shown."""
+    assert [shop.agent, billing.agent] == ["shop", "billing"]
+    options = ("--sticky", "--as-they-came", "--retain-count", 2, "--ack-timeout", "5m", "--topic", "a.b", "--delivery", "exactly_once")
+    assert {"name": "hall", "created": True} == cli("channel", "create", "hall", "broadcast", *options, "--json").json
+    shown = cli("channel", "show", "hall", "--json").json
+    wanted = {"type": "broadcast", "sticky": True, "priority_ordering": False, "retain_count": 2, "ack_timeout": 300.0, "topics": ["a.b"]}
+    assert wanted | {"delivery": "exactly_once"} == {name: shown[name] for name in [*wanted, "delivery"]}
+
+    assert [["hall", "1"]] == cli("channel", "add", "hall", "billing", "--role", "observer").lines
+    assert [["hall", "0"]] == cli("channel", "add", "hall", "billing").lines
+    assert [["shop", "owner"], ["billing", "observer"]] == [line[:2] for line in cli("channel", "ls", "hall").lines]
+    assert [["hall", "true"]] == cli("channel", "remove", "hall", "billing").lines
+    assert 7 == cli("channel", "add", "hall", "other", "--agent", "billing").code
+    assert [["hall", "true"]] == cli("channel", "subscribe", "hall", "a.*", "--agent", "billing").lines
+    assert 2 == cli("channel", "subscribe", "hall", "c.d", "--agent", "billing").code
+    assert [["hall", "true"]] == cli("channel", "unsubscribe", "hall", "a.*", "--agent", "billing").lines
+    moves = [cli("channel", verb, "hall").lines[0][1] for verb in ("pause", "resume", "drain", "close", "delete")]
+    assert ["paused", "active", "draining", "closed", "deleted"] == moves
+
+
+def test_a_channel_s_history_is_a_page(cli: Cli, shop: Postbox, billing: Postbox) -> None:
+    """Newest first, in pages that go on where the last one ended; only what went through the channel."""
+    assert [shop.agent, billing.agent] == ["shop", "billing"]
+    cli("channel", "create", "room")
+    cli("channel", "add", "room", "billing")
+    for n in range(3):
+        cli("channel", "send", "room", n, "--kind", "notification")
+    cli("send", "billing", "9")
+    first = cli("channel", "history", "room", "--limit", 2, "--count", "--since", "1h", "--json").json
+    rest = cli("channel", "history", "room", "--limit", 2, "--after", first["next"], "--json").json
+
+    assert ([2, 1], 3, True) == ([row["body"] for row in first["messages"]], first["total_count"], first["has_more"])
+    assert ([0], None, False) == ([row["body"] for row in rest["messages"]], rest["total_count"], rest["has_more"])
+    assert [] == cli("channel", "history", "room", "--until", "2020-01-01T00:00:00Z", "--json").json["messages"]
+    assert 2 == cli("channel", "history", "room", "--since", "yesterday").code
+
+
+def test_the_home(cli: Cli, shop: Postbox, billing: Postbox) -> None:
+    """Who lies there is reached by what is sent to all; who subscribed, by what is published."""
+    assert [shop.agent, billing.agent] == ["shop", "billing"]
+    assert [["billing"]] == cli("home", "register", "--agent", "billing").lines
+    assert [["billing"]] == cli("home", "ls").lines
+    assert 0 == cli("send", "all", "1").code
+    assert [["build.#", "true"]] == cli("home", "subscribe", "build.#", "--agent", "billing").lines
+    assert 1 == len(cli("publish", "build.done", "2").lines)
+    assert [["build.#", "true"]] == cli("home", "unsubscribe", "build.#", "--agent", "billing").lines
+    assert [] == cli("publish", "build.done", "2").lines
+    assert 0 == cli("peers", "subscribe", "billing", "news").code
+    assert 1 == len(cli("publish", "news", "3").lines)
+    assert 0 == cli("peers", "unsubscribe", "billing", "news").code
+    assert ([], 2) == (cli("publish", "news", "3").lines, cli("home", "subscribe", "a.#.b").code)

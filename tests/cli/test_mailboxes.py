@@ -53,6 +53,21 @@ def test_a_cursor_and_its_filter(cli: Cli, shop: Postbox) -> None:
     assert 4 == cli("mailbox", "read", "news", "cursor", "--wait", "10ms").code
 
 
+def test_a_query_changes_nothing(cli: Cli, shop: Postbox, billing: Postbox) -> None:
+    """Newest first, by type, topic and sender; show counts; a new position may begin at a moment."""
+    assert [shop.agent, billing.agent] == ["shop", "billing"]
+    cli("mailbox", "ensure", "news")
+    cli("mailbox", "send", "news", "a", "--topic", "x.y", "--type", "t")
+    cli("mailbox", "send", "news", "b", "--agent", "billing")
+
+    assert ["b", "a"] == bodies(cli("mailbox", "query", "news"))
+    assert ["a"] == bodies(cli("mailbox", "query", "news", "--topic", "x.#", "--type", "t", "--sender", "shop"))
+    assert (["b"], []) == (bodies(cli("mailbox", "query", "news", "--limit", 1)), bodies(cli("mailbox", "query", "news", "--session", "s")))
+    assert (2, "shop") == ((shown := cli("mailbox", "show", "news", "--json").json)["messages"], shown["owner"])
+    assert ["a", "b"] == bodies(cli("mailbox", "read", "news", "cursor", "--name", "n", "--since", "1h"))
+    assert 3 == cli("mailbox", "read", "news", "cursor", "--name", "m", "--since", "2999-01-01T00:00:00Z").code
+
+
 def test_a_private_mailbox(cli: Cli, shop: Postbox, billing: Postbox) -> None:
     """What ensure prints is the only way to it; a wrong id is exit code 3, and is not repeated."""
     assert [shop.agent, billing.agent] == ["shop", "billing"]

@@ -45,7 +45,7 @@ def conversation(a: Any, b: Any) -> list[Any]:
     seen: list[Any] = [created, there.join(), there.join(), [each.name for each in b.channels.list()], there.info().type]
     asked = room.send("who?", kind="query")
     a.pump(), b.pump()
-    message = there.receive()
+    message = there.take_over(there.hand_over(there.receive()))
     there.respond(message, "me")
     seen.append(there.acknowledge(message, "completed", "done") != "")
     b.pump(), a.pump()

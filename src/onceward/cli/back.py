@@ -2,68 +2,94 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Any, Final
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Final
 
+from cyclopts import Parameter
+
+from onceward import Page
 from onceward.cli import queries
 from onceward.cli.codes import DONE
 from onceward.cli.look import views, whole_id
-from onceward.cli.paint import show
-from onceward.cli.place import Conversation, Where, open_box
-from onceward.cli.spans import MaybeSpan
-from onceward.clock import SystemClock
+from onceward.cli.paint import dated, document, show
+from onceward.cli.place import Conversation, Quiet, Where, open_box
+from onceward.cli.spans import MaybeMoment
 
 WHERE = Where()
 CONVERSATION = Conversation()
 COLUMNS: Final = ("id", "box", "sender", "recipient", "type", "topic", "state", "at", "body")
 
 
-def history(
-    *,
-    sender: str | None = None,
-    recipient: str | None = None,
-    type: str | None = None,  # noqa: A002 - the wire's word
-    topic: str | None = None,
-    state: str | None = None,
-    channel: str | None = None,
-    kind: list[str] | None = None,
-    priority: list[str] | None = None,
-    correlation_id: str | None = None,
-    content: str | None = None,
-    last: MaybeSpan = None,
-    limit: int = 100,
-    offset: int = 0,
-    where: Conversation = CONVERSATION,
-) -> int:
+Several = Annotated[list[str] | None, Parameter(negative=())]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Sought:
+    """Which past messages are meant; all that is said must hold."""
+
+    sender: str | None = None
+    """Only what this agent sent."""
+    recipient: str | None = None
+    """Only what is for this agent."""
+    type: str | None = None
+    """Only this type."""
+    topic: str | None = None
+    """Only this topic, which may be a pattern such as build.#."""
+    state: str | None = None
+    """Only this state."""
+    kind: Several = None
+    """Only this kind: command, query, response, ...; may be given more than once."""
+    priority: Several = None
+    """Only this priority; may be given more than once."""
+    correlation_id: str | None = None
+    """Only this conversation."""
+    content: str | None = None
+    """Only bodies in which this regular expression occurs."""
+    since: MaybeMoment = None
+    """Only what is from then or later: 2026-01-31T12:00:00Z, or how long ago, as in 2h."""
+    until: MaybeMoment = None
+    """Only what is from before then."""
+    limit: int = 100
+    """At most so many."""
+    offset: int = 0
+    """Leave out so many."""
+    after: str | None = None
+    """Go on where a page ended: what its JSON calls next."""
+    count: Annotated[bool, Quiet] = False
+    """Say in the JSON how many there are in all, which may take long."""
+
+    def filters(self) -> dict[str, Any]:
+        """Return the same as the keywords of the library."""
+        return dict(vars(self))
+
+
+PAST = Sought()
+
+
+def history(*, channel: str | None = None, sought: Sought = PAST, where: Conversation = CONVERSATION) -> int:
     """
     List sent, received and dead messages, newest first; consumes nothing.
 
-    Columns: id, box, sender, recipient, type, topic, state, at, body.
+    Columns: id, box, sender, recipient, type, topic, state, at, body. As JSON: a page, with total_count, has_more and next.
 
     Args:
-        sender: Only what this agent sent.
-        recipient: Only what is for this agent.
-        type: Only this type.
-        topic: Only this topic, which may be a pattern such as build.#.
-        state: Only this state.
         channel: Only what came through this channel.
-        kind: Only this kind: command, query, response, ...; may be given more than once.
-        priority: Only this priority; may be given more than once.
-        correlation_id: Only this conversation.
-        content: Only bodies in which this regular expression occurs.
-        last: Only what is younger than this span.
-        limit: At most so many lines.
-        offset: Leave out so many.
+        sought: Which.
         where: Whose file, which session.
 
     """
-    since = None if last is None else SystemClock().now() - round(last * 1000)
     with open_box(where.path()) as box:
-        page = box.history(
-            sender=sender, recipient=recipient, type=type, topic=topic, state=state, channel=channel, kind=kind, priority=priority,
-            correlation_id=correlation_id, content=content, since=since, session=where.session, limit=limit, offset=offset, count=False,
-        )  # fmt: skip
-    return _show(page.messages, where)
+        page = box.history(**sought.filters(), channel=channel, session=where.session)
+    return print_page(page, where)
+
+
+def print_page(page: Page, where: Where) -> int:
+    """Print a page of past messages."""
+    if not where.json:
+        return _show(page.messages, where)
+    document({"messages": _rows(page.messages), "total_count": page.total_count, "has_more": page.has_more, "next": page.next})
+    return DONE
 
 
 def thread(id: str, /, *, where: Where = WHERE) -> int:  # noqa: A002 - the wire's word
@@ -100,8 +126,12 @@ def search(*words: str, limit: int = 100, where: Where = WHERE) -> int:
 
 
 def _show(messages: list[Any], where: Where) -> int:
-    rows = [asdict(past) | {"body": past.body} for past in messages]
+    show(_rows(messages), COLUMNS, where.style)
+    return DONE
+
+
+def _rows(messages: list[Any]) -> list[dict[str, Any]]:
+    rows = [dated(asdict(past)) | {"body": past.body} for past in messages]
     for row in rows:
         del row["frame"]
-    show(rows, COLUMNS, where.style)
-    return DONE
+    return rows

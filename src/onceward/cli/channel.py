@@ -1,24 +1,72 @@
-"""``onceward channel``: channels of the home, and ``onceward publish``."""
+"""``onceward channel``: making channels, taking part in them, and their states."""
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
-from onceward import Message
-from onceward.cli.codes import DONE, TimedOut
-from onceward.cli.paint import document, show
-from onceward.cli.place import Conversation, Quiet, Where, in_session, open_box
-from onceward.cli.send import Body, parsed
+from cyclopts import Parameter
+
+from onceward import Channel
+from onceward.cli.codes import DONE
+from onceward.cli.paint import show, show_one
+from onceward.cli.place import Quiet, Where, open_box
 from onceward.cli.spans import MaybeSpan
 
 WHERE = Where()
-TALK = Conversation()
 COLUMNS: Final = ("name", "type", "state", "created_by", "created_at", "description")
 MEMBERS: Final = ("agent", "role", "number")
 Type = Literal["direct", "group", "broadcast", "pubsub"]
 Role = Literal["member", "observer"]
-Move = Literal["pause", "reject", "resume", "drain", "close", "delete"]
+Mode = Literal["hold", "reject"]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """How a channel behaves; what is not said is as the library has it."""
+
+    delivery: Literal["at_most_once", "at_least_once", "exactly_once"] | None = None
+    """What receiving promises; default at_least_once."""
+    max_message_size: int | None = None
+    """Largest content in bytes of UTF-8; default 1048576."""
+    max_participants: int | None = None
+    """How many may take part; default no limit."""
+    ack_timeout: MaybeSpan = None
+    """How long a reader has a message before it is handed out again; default 30s."""
+    max_retries: int | None = None
+    """Re-attempts of a reader before a message becomes a dead letter; default 3."""
+    retry_backoff: MaybeSpan = None
+    """Pause before the first re-attempt; it doubles with each further one; default 1s."""
+    echo: Annotated[bool, Quiet] = False
+    """Let senders have a copy of their own."""
+    sticky: Annotated[bool, Quiet] = False
+    """Give late ones what the channel retains."""
+    as_they_came: Annotated[bool, Quiet] = False
+    """Read messages as they came, urgent ones not first."""
+    max_pending: int | None = None
+    """How many messages of one sender may be on their way; more are accepted and wait."""
+    retain_for: MaybeSpan = None
+    """How long a sticky channel retains messages."""
+    retain_count: int | None = None
+    """How many messages of each sender a sticky channel retains."""
+    retain_bytes: int | None = None
+    """How many bytes of each sender's content a sticky channel retains."""
+    topic: Annotated[list[str] | None, Parameter(negative=())] = None
+    """A topic there is; may be given several times, and others are then refused."""
+
+    def given(self) -> dict[str, Any]:
+        """Return what was said, by the library's words."""
+        said: dict[str, Any] = {name: value for name, value in vars(self).items() if value is not None and value is not False}
+        if said.pop("as_they_came", False):
+            said["priority_ordering"] = False
+        if (topics := said.pop("topic", None)) is not None:
+            said["topics"] = frozenset(topics)
+        return said
+
+
+CONFIG = Config()
 
 
 def create(
@@ -27,9 +75,8 @@ def create(
     /,
     *,
     description: str = "",
-    sticky: Annotated[bool, Quiet] = False,
-    echo: Annotated[bool, Quiet] = False,
     ensure: Annotated[bool, Quiet] = False,
+    config: Config = CONFIG,
     where: Where = WHERE,
 ) -> int:
     """
@@ -39,23 +86,29 @@ def create(
         name: What it is called in the home.
         type: Who has a message: direct, group, broadcast or pubsub.
         description: What it is for.
-        sticky: Give late ones what the channel retains.
-        echo: Let senders have a copy of their own.
         ensure: Take the channel that is there as it is, instead of failing with exit code 5.
+        config: How it behaves.
         where: Whose agent.
 
     """
     with open_box(where.path()) as box:
-        make = box.channels.ensure if ensure else box.channels.create
-        make(name, type, description=description, sticky=sticky, echo=echo)
+        if ensure:
+            _, created = box.channels.ensure(name, type, description=description, **config.given())
+        else:
+            created = bool(box.channels.create(name, type, description=description, **config.given()))
         box.pump()
-    show([{"name": name}], ("name",), "json" if where.json else "lines")
+    if where.json:
+        show_one({"name": name, "created": created}, "json")
+    else:
+        show([{"name": name}], ("name",), "lines")
     return DONE
 
 
 def ls(name: str | None = None, /, *, where: Where = WHERE) -> int:
     """
     List the channels of the home, or who takes part in one.
+
+    Columns: name, type, state, created_by, created, description; of one channel agent, role, number.
 
     Args:
         name: A channel, whose participants are listed.
@@ -71,23 +124,33 @@ def ls(name: str | None = None, /, *, where: Where = WHERE) -> int:
     return DONE
 
 
-def join(name: str, pattern: str | None = None, /, *, role: Role = "member", where: Where = WHERE) -> int:
+def about(name: str, /, *, where: Where = WHERE) -> int:
     """
-    Take part in a channel, or subscribe to a pattern of its topics.
+    Show a channel: its type, its state and how it behaves.
 
     Args:
         name: The channel.
-        pattern: Topics that are wanted; one star is one segment, a trailing number sign any number.
+        where: Any file of the home.
+
+    """
+    with open_box(where.path()) as box:
+        found = box.channels.get(name).info()
+    facts = {column: getattr(found, column) for column in ("name", "type", "state", "mode", "created_by", "created_at", "description")}
+    show_one(facts | found.config.model_dump(mode="json"), where.style)
+    return DONE
+
+
+def join(name: str, /, *, role: Role = "member", where: Where = WHERE) -> int:
+    """
+    Take part in a channel.
+
+    Args:
+        name: The channel.
         role: member, or observer, who only reads.
         where: Whose agent.
 
     """
-    with open_box(where.path()) as box:
-        channel = box.channels.get(name)
-        new = channel.join(role) if pattern is None else channel.subscribe(pattern)
-        box.pump()
-    show([{"channel": name, "new": new}], ("channel", "new"), where.style)
-    return DONE
+    return _change(name, "new", lambda channel: channel.join(role), where)
 
 
 def leave(name: str, /, *, where: Where = WHERE) -> int:
@@ -99,114 +162,140 @@ def leave(name: str, /, *, where: Where = WHERE) -> int:
         where: Whose agent.
 
     """
-    with open_box(where.path()) as box:
-        left = box.channels.get(name).leave()
-        box.pump()
-    show([{"channel": name, "left": left}], ("channel", "left"), where.style)
-    return DONE
+    return _change(name, "left", lambda channel: channel.leave(), where)
 
 
-def move(name: str, to: Move, /, *, where: Where = WHERE) -> int:
+def add(name: str, /, *agents: str, role: Role = "member", where: Where = WHERE) -> int:
     """
-    Pause, resume, drain, close or delete a channel that our agent owns.
+    Let agents take part in a channel that our agent owns, all or none, and print how many are new.
 
     Args:
         name: The channel.
-        to: pause lets what is sent wait, reject refuses it; resume; drain; close; delete, once it is closed.
+        agents: Who.
+        role: member, or observer, who only reads.
         where: Whose agent.
 
     """
+    return _change(name, "new", lambda channel: channel.add_many(agents, role), where)
+
+
+def remove(name: str, agent_name: str, /, *, where: Where = WHERE) -> int:
+    """
+    Let an agent take part no longer in a channel that our agent owns.
+
+    Args:
+        name: The channel.
+        agent_name: Who.
+        where: Whose agent.
+
+    """
+    return _change(name, "left", lambda channel: channel.remove(agent_name), where)
+
+
+def subscribe(name: str, pattern: str, /, *, where: Where = WHERE) -> int:
+    """
+    Have what is sent in a channel under a pattern of topics; who takes no part yet becomes an observer.
+
+    Args:
+        name: The channel.
+        pattern: One star is one segment, a trailing number sign any number.
+        where: Whose agent.
+
+    """
+    return _change(name, "new", lambda channel: channel.subscribe(pattern), where)
+
+
+def unsubscribe(name: str, pattern: str, /, *, where: Where = WHERE) -> int:
+    """
+    End a subscription to a channel's topics.
+
+    Args:
+        name: The channel.
+        pattern: As it was subscribed to.
+        where: Whose agent.
+
+    """
+    return _change(name, "ended", lambda channel: channel.unsubscribe(pattern), where)
+
+
+def pause(name: str, /, *, mode: Mode = "hold", where: Where = WHERE) -> int:
+    """
+    Pause a channel that our agent owns.
+
+    Args:
+        name: The channel.
+        mode: hold accepts what is sent and lets it wait; reject refuses it.
+        where: Whose agent.
+
+    """
+    return _move(name, lambda channel: channel.pause(mode), where)
+
+
+def resume(name: str, /, *, where: Where = WHERE) -> int:
+    """
+    Go on where pause stopped; what waits at its senders is let go.
+
+    Args:
+        name: The channel.
+        where: Whose agent.
+
+    """
+    return _move(name, lambda channel: channel.resume(), where)
+
+
+def drain(name: str, /, *, where: Where = WHERE) -> int:
+    """
+    Take nothing more in a channel that our agent owns; what was sent is still delivered and read.
+
+    Args:
+        name: The channel.
+        where: Whose agent.
+
+    """
+    return _move(name, lambda channel: channel.drain(), where)
+
+
+def close(name: str, /, *, where: Where = WHERE) -> int:
+    """
+    End a channel that our agent owns; what still waits at its senders becomes dead letters.
+
+    Args:
+        name: The channel.
+        where: Whose agent.
+
+    """
+    return _move(name, lambda channel: channel.close(), where)
+
+
+def delete(name: str, /, *, where: Where = WHERE) -> int:
+    """
+    Forget a closed channel; its name may be used again.
+
+    Args:
+        name: The channel.
+        where: Whose agent.
+
+    """
+    with open_box(where.path()) as box:
+        box.channels.get(name).delete()
+        box.pump()
+    show([{"channel": name, "state": "deleted"}], ("channel", "state"), where.style)
+    return DONE
+
+
+def _change(name: str, told: str, work: Callable[[Channel], object], where: Where) -> int:
+    with open_box(where.path()) as box:
+        found = work(box.channels.get(name))
+        box.pump()
+    show([{"channel": name, told: found}], ("channel", told), where.style)
+    return DONE
+
+
+def _move(name: str, work: Callable[[Channel], None], where: Where) -> int:
     with open_box(where.path()) as box:
         channel = box.channels.get(name)
-        verbs = {"resume": channel.resume, "drain": channel.drain, "close": channel.close, "delete": channel.delete}
-        verbs[to]() if to in verbs else channel.pause("hold" if to == "pause" else "reject")
+        work(channel)
         box.pump()
-        state = "deleted" if to == "delete" else channel.info().state
+        state = channel.info().state
     show([{"channel": name, "state": state}], ("channel", "state"), where.style)
     return DONE
-
-
-def send(
-    name: str,
-    body: Body = "null",
-    /,
-    *,
-    kind: str = "text",
-    topic: str | None = None,
-    key: str | None = None,
-    priority: str = "normal",
-    ttl: MaybeSpan = None,
-    correlation_id: str | None = None,
-    where: Conversation = TALK,
-) -> int:
-    """
-    Send to all who are to have it, in one commit, and print the id that all copies carry.
-
-    Args:
-        name: The channel.
-        body: JSON, or plain text. A dash reads it from stdin.
-        kind: text, command, query, response, notification, broadcast or error.
-        topic: What it is about; a pubsub channel needs one.
-        key: Idempotency key: the same key with the same body is one message.
-        priority: critical, urgent (high), normal, low or background.
-        ttl: How long it is wanted.
-        correlation_id: The conversation that it belongs to; a response needs that of its query.
-        where: Whose agent, which session.
-
-    """
-    with open_box(where.path()) as box:
-        channel = box.channels.get(name, session=in_session(where))
-        said = parsed(sys.stdin.read() if body == "-" else body)
-        posted = channel.send(said, kind=kind, topic=topic, key=key, priority=priority, ttl=ttl, correlation_id=correlation_id)
-        box.pump()
-    if where.json:
-        document({"id": posted.id, "copies": [{"recipient": to, "id": each} for to, each in posted.copies]})
-    else:
-        show([{"id": posted.id}], ("id",), "lines")
-    return DONE
-
-
-def recv(name: str, /, *, topic: str | None = None, wait: MaybeSpan = None, where: Where = WHERE) -> int:
-    """
-    Take our agent's next message of a channel, print it, and mark it as processed; exit code 4 where none came.
-
-    Args:
-        name: The channel.
-        topic: Only what matches this pattern.
-        wait: How long to wait for one.
-        where: Whose agent.
-
-    """
-    with open_box(where.path()) as box:
-        message = box.channels.get(name).receive(timeout=wait or 0.0, topics=topic)
-        if message is None:
-            msg = f"nothing waits in channel {name}"
-            raise TimedOut(msg)
-        document(_told(message))
-        sys.stdout.flush()
-        if not message.settled:
-            message.ack()
-        box.pump()
-    return DONE
-
-
-def publish(topic: str, body: Body = "null", /, *, where: Conversation = TALK) -> int:
-    """
-    Send to every agent that subscribed to a topic, outside of any channel, and print the ids.
-
-    Args:
-        topic: What it is about.
-        body: JSON, or plain text. A dash reads it from stdin.
-        where: Whose agent, which session.
-
-    """
-    with open_box(where.path()) as box:
-        ids = box.session(in_session(where)).publish(topic, parsed(sys.stdin.read() if body == "-" else body))
-        box.pump()
-    show([{"id": each} for each in ids], ("id",), "json" if where.json else "lines")
-    return DONE
-
-
-def _told(message: Message[Any]) -> dict[str, Any]:
-    names = ("id", "sender", "channel", "kind", "type", "topic", "priority", "correlation_id", "attempt", "body")
-    return {name: getattr(message, name) for name in names}

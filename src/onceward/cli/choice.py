@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from cyclopts import Parameter
 
@@ -18,6 +18,7 @@ from onceward.clock import Millis, SystemClock
 from onceward.errors import OncewardError
 from onceward.topics import check_pattern, matches
 
+Origin = Literal["outbox", "inbox", "queue"]
 EVERYTHING: Final = -1
 """SQLite's word for no limit."""
 
@@ -35,6 +36,8 @@ class Choice:
     """Only those to or from this agent."""
     topic: str | None = None
     """Only those of this topic, which may be a pattern such as build.#."""
+    origin: Origin | None = None
+    """Only those of this origin: outbox (we sent it), inbox (we received it), queue (it waited for a run)."""
     dry_run: Annotated[bool, Quiet] = False
     """Say which it would be, and change nothing."""
     yes: Annotated[bool, Quiet] = False
@@ -43,11 +46,12 @@ class Choice:
     @property
     def in_bulk(self) -> bool:
         """Whether anything but ids says what is meant."""
-        return self.all or any(value is not None for value in (self.reason, self.peer, self.topic))
+        return self.all or any(value is not None for value in (self.reason, self.peer, self.topic, self.origin))
 
     def which(self, session: str | None, older_than: float | None = None) -> dict[str, Any]:
         """Return the same as the keywords of a postbox's dead letters."""
-        named = {"reason": self.reason, "peer": self.peer, "topic": self.topic, "session": session, "older_than": older_than}
+        named: dict[str, Any] = {"reason": self.reason, "peer": self.peer, "topic": self.topic, "origin": self.origin}
+        named |= {"session": session, "older_than": older_than}
         return {name: value for name, value in named.items() if value is not None}
 
 
@@ -101,7 +105,7 @@ def in_bulk(found: Look, choice: Choice, session: str | None, older_than: float 
         NothingThere: none does.
 
     """
-    named = {"reason": choice.reason, "peer": choice.peer, "session": session, "before": died_before(older_than)}
+    named = {"reason": choice.reason, "peer": choice.peer, "origin": choice.origin, "session": session, "before": died_before(older_than)}
     ids = [row["id"] for row in found.ask(queries.DEAD, **named, limit=EVERYTHING) if of_topic(row["topic"], choice.topic)]
     if not ids:
         msg = "no dead letter matches"

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from onceward import Postbox
 from onceward.cli import queries
-from onceward.cli.choice import EVERYTHING, Choice, Outcome, by_id, confirm, died_before, in_bulk, of_topic
+from onceward.cli.choice import EVERYTHING, Choice, Origin, Outcome, by_id, confirm, died_before, in_bulk, of_topic
 from onceward.cli.codes import DONE, Usage
 from onceward.cli.look import views, whole_id
 from onceward.cli.paint import dated, document, show_one
@@ -30,6 +30,7 @@ def ls(
     reason: str | None = None,
     peer: str | None = None,
     topic: str | None = None,
+    origin: Origin | None = None,
     older_than: MaybeSpan = None,
     limit: int = 100,
     where: Conversation = CONVERSATION,
@@ -43,13 +44,14 @@ def ls(
         reason: Only those that died for this reason: max_retries_exceeded, expired, rejected, unhandled, ...
         peer: Only those to or from this agent.
         topic: Only those of this topic, which may be a pattern such as build.#.
+        origin: Only those of this origin: outbox (we sent it), inbox (we received it), queue (it waited for a run).
         older_than: Only those that died longer ago than this span.
         limit: At most so many lines.
         where: Whose file, which session.
 
     """
     with views(where.path()) as found:
-        named = {"reason": reason, "peer": peer, "session": where.session, "before": died_before(older_than)}
+        named = {"reason": reason, "peer": peer, "origin": origin, "session": where.session, "before": died_before(older_than)}
         rows = [row for row in found.ask(queries.DEAD, **named, limit=EVERYTHING) if of_topic(row["topic"], topic)]
     show_rows(rows[:limit] if limit >= 0 else rows, COLUMNS, where.style)
     return DONE
@@ -130,7 +132,7 @@ def purge(*, older_than: MaybeSpan = None, choice: Choice = CHOICE, where: Conve
 
     """
     if older_than is None and not choice.in_bulk:
-        msg = "which dead letters? Give --older-than SPAN, --reason, --peer, --topic or --all"
+        msg = "which dead letters? Give --older-than SPAN, --reason, --peer, --topic, --origin or --all"
         raise Usage(msg)
     return _in_bulk("purge", choice, where, _forget_all, older_than)
 
@@ -141,7 +143,7 @@ Bulk = Callable[[Postbox, dict[str, Any]], Outcome]
 
 def _settle(verb: str, ids: tuple[str, ...], choice: Choice, where: Conversation, work: tuple[One, Bulk]) -> int:
     if bool(ids) == choice.in_bulk:
-        msg = f"which dead letters? Give ids to {verb}, or --all, --reason, --peer or --topic, not both"
+        msg = f"which dead letters? Give ids to {verb}, or --all, --reason, --peer, --topic or --origin, not both"
         raise Usage(msg)
     if not ids:
         return _in_bulk(verb, choice, where, work[1])

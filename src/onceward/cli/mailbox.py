@@ -10,13 +10,14 @@ from cyclopts import Parameter
 from onceward import Letter, Mailbox, Start
 from onceward.cli.codes import DONE, NothingThere, TimedOut
 from onceward.cli.paint import show, show_one
-from onceward.cli.place import Quiet, Where, open_box
+from onceward.cli.place import Conversation, Quiet, Where, open_box
 from onceward.cli.poll import print_letters
 from onceward.cli.send import Body, delivered, parsed
-from onceward.cli.spans import MaybeSpan, Span
+from onceward.cli.spans import MaybeMoment, MaybeSpan, Span
 from onceward.settings import DAY
 
 WHERE = Where()
+CONVERSATION = Conversation()
 COLUMNS: Final = ("name", "owner", "created_at", "expires_at", "description")
 LIFE: Final = Span(DAY)
 Mode = Literal["replay", "cursor", "lease"]
@@ -124,6 +125,7 @@ def read(
     limit: int = 100,
     wait: MaybeSpan = None,
     start: str = "earliest",
+    since: MaybeMoment = None,
     keep_skipped: Annotated[bool, Quiet] = False,
     where: Where = WHERE,
 ) -> int:
@@ -143,13 +145,15 @@ def read(
         limit: At most so many.
         wait: Wait so long for one to come.
         start: Where a new name begins: earliest, latest, or the id of a message, which is then the first.
+        since: Where a new name begins, as a moment: 2026-01-31T12:00:00Z, or how long ago, as in 2h.
         keep_skipped: cursor only: leave what --type and --topic exclude for another call.
         where: Whose postbox reads.
 
     """
     with open_box(where.path()) as box:
         how = {"type": type, "limit": limit, "wait": wait or 0.0}
-        count = _read(box.mailboxes.open(mailbox), mode, name, _start(start), topic=topic, keep=keep_skipped, **how)
+        begin = _start(start) if since is None else Start("from_time", int(since))
+        count = _read(box.mailboxes.open(mailbox), mode, name, begin, topic=topic, keep=keep_skipped, **how)
     if not count:
         raise TimedOut(f"no message within {wait:g} s") if wait else NothingThere("no message is there")
     return DONE
@@ -170,6 +174,51 @@ def _read(found: Mailbox, mode: Mode, name: str, start: Start, *, topic: list[st
         letters = [letter for _, letter in zip(range(limit), found.replay(kind, timeout=wait), strict=False)]
     print_letters(letters)
     return len(letters)
+
+
+def query(
+    mailbox: str,
+    /,
+    *,
+    type: str | None = None,  # noqa: A002 - the wire's word
+    topic: Annotated[list[str] | None, Parameter(negative=())] = None,
+    sender: str | None = None,
+    limit: int = 100,
+    where: Conversation = CONVERSATION,
+) -> int:
+    """
+    Print messages of a mailbox, newest first, one JSON object for each line; changes nothing.
+
+    Args:
+        mailbox: The name of a public mailbox, or the id of a private one.
+        type: Only messages of this type.
+        topic: Only this topic, or what falls under this pattern; may be given several times.
+        sender: Only what this agent sent.
+        limit: At most so many.
+        where: Whose postbox reads, and of which session.
+
+    """
+    with open_box(where.path()) as box:
+        found = box.mailboxes.open(mailbox)
+        print_letters(found.query(type, limit=limit, topics=topic or None, sender=sender, session=where.session))
+    return DONE
+
+
+def about(mailbox: str, /, *, where: Where = WHERE) -> int:
+    """
+    Show a mailbox: whose it is, when it ends, and how many messages are there.
+
+    Args:
+        mailbox: The name of a public mailbox, or the id of a private one.
+        where: Whose postbox looks.
+
+    """
+    with open_box(where.path()) as box:
+        found = box.mailboxes.open(mailbox)
+        facts = described(found) | {"messages": found.count()}
+    del facts["created"]
+    show_one(facts, where.style)
+    return DONE
 
 
 def tail(mailbox: str, /, *, n: Annotated[int, Parameter(name=("-n", "--number"))] = 10, where: Where = WHERE) -> int:

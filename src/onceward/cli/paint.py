@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
@@ -19,6 +20,9 @@ COLOURS: Final = {
     "failed": "red", "dead": "red", "open": "red", "serious": "bold red", "cancelled": "dim", "dropped": "dim", "expired": "magenta",
 }  # fmt: skip
 """Colour by state; the word stands there too."""
+
+MOMENT: Final = re.compile(r"(?:.*_)?at").fullmatch
+"""Which names are those of moments."""
 
 
 def style(wanted: Style | None = None) -> Style:
@@ -79,7 +83,7 @@ def _text(value: object, name: str, form: Style) -> str:
             return ""
         case str():
             return value
-        case int() if name.endswith("_at") and not isinstance(value, bool):
+        case int() if MOMENT(name) and not isinstance(value, bool):
             return ago(value, SystemClock().now()) if form == "table" else iso(value)
         case bytes():
             return value.hex()
@@ -90,7 +94,7 @@ def _text(value: object, name: str, form: Style) -> str:
 
 def dated(row: Row) -> dict[str, Any]:
     """Return a row with its moments as RFC 3339 text."""
-    moments = {name for name, value in row.items() if name.endswith("_at") and isinstance(value, int)}
+    moments = {name for name, value in row.items() if MOMENT(name) and isinstance(value, int)}
     return {name: iso(value) if name in moments else value for name, value in row.items()}
 
 

@@ -79,6 +79,38 @@ def close_breaker(name: str, /, *, where: Where = WHERE) -> int:
     return DONE
 
 
+def subscribe(name: str, pattern: str, /, *, where: Where = WHERE) -> int:
+    """
+    Let a peer have what our agent publishes under a pattern of topics.
+
+    Args:
+        name: The peer.
+        pattern: One star is one segment, a trailing number sign any number.
+        where: Whose file.
+
+    """
+    with open_box(where.path()) as box:
+        box.peers.subscribe(name, pattern)
+    show([{"peer": name, "pattern": pattern}], ("peer", "pattern"), where.style)
+    return DONE
+
+
+def unsubscribe(name: str, pattern: str, /, *, where: Where = WHERE) -> int:
+    """
+    End a peer's subscription to what our agent publishes.
+
+    Args:
+        name: The peer.
+        pattern: As it was subscribed to.
+        where: Whose file.
+
+    """
+    with open_box(where.path()) as box:
+        box.peers.unsubscribe(name, pattern)
+    show([{"peer": name, "pattern": pattern}], ("peer", "pattern"), where.style)
+    return DONE
+
+
 def known(box: Postbox, name: str) -> None:
     """Raise NothingThere for a peer that the file does not know."""
     if box.peers.get(name) is None:

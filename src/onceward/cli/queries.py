@@ -88,6 +88,7 @@ DEAD: Final = """
 SELECT id, origin, sender, recipient, session, type, priority, reason, last_error, attempts, created_at, dead_at, late, topic, replays
   FROM dead_letter_view
  WHERE (:reason IS NULL OR reason = :reason) AND (:peer IS NULL OR sender = :peer OR recipient = :peer)
+   AND (:origin IS NULL OR origin = :origin)
    AND (:session IS NULL OR session = :session) AND (:before IS NULL OR dead_at < :before)
  ORDER BY seq
  LIMIT :limit
