@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from onceward import inbox, lanes, queues, results, runs
 from onceward.clock import Millis
-from onceward.errors import InvalidMessage
 from onceward.events import RunAborted, RunEnded
 from onceward.fanout import Publisher
 from onceward.inbox import Ended, Leased
@@ -117,14 +116,7 @@ class Closing:
 
     def _tell_callers(self, tx: Tx, messages: Sequence[Leased], ends: Sequence[End], run: OpenRun | None) -> None:
         for leased, end in zip(messages, ends, strict=True):
-            if not results.is_task(leased.frame) or not leased.sound:
-                continue
-            try:
-                draft = results.result(self._sender, leased.frame, end, run)
-            except InvalidMessage:  # no frame, or one that names nobody: nobody can be told
-                continue
-            if draft is not None:
-                results.put_once(tx, self._sender, draft)
+            results.tell(tx, self._sender, leased, end, run)
 
 
 def verdicts(messages: Sequence[Leased], judge: Callable[[Leased], Settlement]) -> tuple[Settlement, ...]:

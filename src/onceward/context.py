@@ -6,12 +6,14 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import cached_property
 from typing import Any, TypeVar, Unpack
 
+from onceward import results
 from onceward.fanout import Publisher
 from onceward.frame import Frame
 from onceward.group import Group
 from onceward.inbox import Leased
 from onceward.message import Message
 from onceward.options import Options, PublishOptions, SendOptions, options_of
+from onceward.payload import encode
 from onceward.transaction import Bindings, Transaction
 
 T = TypeVar("T")
@@ -73,6 +75,11 @@ class Context:
         """Answer the sender, or whom it named as reply address, with the processed mark; returns the id."""
         to, named = reply_options(self._frame, options)
         return self.tx.put(to, body, named)
+
+    def report(self, answer: object) -> None:
+        """Let the caller of a dispatched task know, with the processed mark, that it is done; the worker calls this itself."""
+        result = None if answer is None else encode(answer).text
+        results.tell(self._group.enter(), self._sender, self._leased, results.End("done", None, result))
 
     def extend(self, seconds: float) -> None:
         """Keep the lease for *seconds* from now; the heartbeat does this by itself up to the maximum runtime."""

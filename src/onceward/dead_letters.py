@@ -75,6 +75,16 @@ REOPEN: Final = "UPDATE tickets SET state = 'open', reason = NULL, ended_at = NU
 UNMARK: Final = "DELETE FROM processed_messages WHERE sender = ? AND message_id = ? AND outcome = 'dead'"
 DROP: Final = "DELETE FROM dead_letters WHERE seq = ?"
 PURGE: Final = "DELETE FROM dead_letters WHERE dead_at < ?"
+TASKS_FAILED: Final = """
+INSERT INTO send (recipient, type, session, key, body)
+SELECT i.agent, 'worker_result', json_extract(d.frame, '$.callersession'), 'worker_result:' || d.id,
+       json_object('dispatch_id', d.id, 'spawned_session_label', d.session, 'outcome', 'undelivered',
+                   'error', d.reason || ': ' || coalesce(d.last_error, ''), 'run_id', NULL, 'result', NULL, 'partial', NULL)
+  FROM identity AS i, dead_letters AS d
+ WHERE d.origin = 'outbox' AND d.id IN (SELECT value FROM json_each(?)) AND instr(d.frame, '"callersession"')
+   AND json_type(d.frame, '$.callersession') = 'text'
+   AND NOT EXISTS (SELECT 1 FROM outbox AS o WHERE o.recipient = i.agent AND o.key = 'worker_result:' || d.id)
+"""
 
 
 def bury_out(tx: Tx, seqs: Iterable[int], *, reason: str, error: str = "", unknown: bool = False) -> list[tuple[str, str]]:
@@ -82,6 +92,7 @@ def bury_out(tx: Tx, seqs: Iterable[int], *, reason: str, error: str = "", unkno
     Move outgoing messages to the dead letters; return (id, peer) of each.
 
     *unknown* says that their peer has just told that it does not know them.
+    Who dispatched one of them as a task is told in its session, in the same transaction.
     """
     listed = json.dumps(list(seqs))
     states = dict(tx.rows(COUNT_OUT, (listed,)))
@@ -89,7 +100,9 @@ def bury_out(tx: Tx, seqs: Iterable[int], *, reason: str, error: str = "", unkno
     moved = [(str(i), str(p)) for i, p in tx.rows(BURY_OUT, named)]
     tx.run(REMOVE_OUT, (listed,))
     bump(tx, left=states.get("pending", 0), sent=-states.get("sent", 0), dead=len(moved))
-    tx.run(TICKETS_FAILED, (reason, tx.now, json.dumps([i for i, _ in moved])))
+    ids = json.dumps([i for i, _ in moved])
+    tx.run(TICKETS_FAILED, (reason, tx.now, ids))
+    tx.run(TASKS_FAILED, (ids,))
     return moved
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from onceward import guard, inbox, lanes
+from onceward import guard, inbox, lanes, results
 from onceward.agent import type_names
 from onceward.context import reply_options
 from onceward.db import Database
@@ -102,6 +102,8 @@ class Desk:
 
     def _settle(self, tx: Tx, leased: Leased, settlement: Settlement) -> Tx:
         inbox.settle(tx, [Ended(leased, settlement)], {})
+        if not isinstance(settlement, Again):
+            results.tell(tx, self._sender, leased, results.end_of(settlement))
         tx.after(lambda: self._db.bell.ring("out"))
         event = ending(leased, settlement, agent=self._db.agent, at=tx.now)
         if self._hooks.wanted(type(event)):

@@ -7,9 +7,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from onceward.errors import Conflict, TooLarge
+from onceward.errors import Conflict, InvalidMessage, TooLarge
 from onceward.frame import Frame
 from onceward.ids import new_token
+from onceward.inbox import Leased
 from onceward.lifecycle import Dead, Done, Settlement
 from onceward.modes import CALLER, WORKER_RESULT
 from onceward.options import Options, SendOptions, options_of
@@ -30,17 +31,28 @@ def task(sender: Sender, caller: str, to: str, body: object, *, session: str | N
     return sender.draft(spawned, to, body, replace(named, headers=headers))
 
 
-def is_task(frame: str) -> bool:
-    """Return whether a stored frame may be a dispatched task; cheap, and never wrong when it says no."""
-    return f'"{CALLER}"' in frame
+def is_task(stored: str) -> bool:
+    """Return whether a stored frame is a dispatched task; only one that looks like it is parsed."""
+    return f'"{CALLER}"' in stored and isinstance(Frame.parse(stored).headers.get(CALLER), str)
 
 
-def result(sender: Sender, stored: str, end: End, run: OpenRun | None) -> Draft | None:
-    """Return the message that tells a dispatched task's end; None where the message was no task."""
+def tell(tx: Tx, sender: Sender, leased: Leased, end: End, run: OpenRun | None = None) -> None:
+    """Promise the caller of a dispatched task what became of it, with this transaction; do nothing for other messages."""
+    if not leased.sound:
+        return
+    try:
+        if not is_task(leased.frame):
+            return
+        draft = _result(sender, leased.frame, end, run)
+    except InvalidMessage:  # no frame, or one that names nobody: nobody can be told
+        return
+    with suppress(Conflict):  # its first end was told already: a replayed dead letter has a second one
+        sender.put(tx, draft)
+
+
+def _result(sender: Sender, stored: str, end: End, run: OpenRun | None) -> Draft:
     frame = Frame.parse(stored)
-    caller = frame.headers.get(CALLER)
-    if not isinstance(caller, str):
-        return None
+    caller = str(frame.headers[CALLER])
     body: dict[str, Any] = {"dispatch_id": frame.id, "spawned_session_label": frame.session, "outcome": end.outcome, "error": end.error}
     body["run_id"] = None if run is None else run.id
     told = {"result": _plain(end.result), "partial": _plain(None if run is None else run.partial)}
@@ -60,18 +72,12 @@ def _plain(text: str | None) -> Any:
     return None if text is None else json.loads(text)
 
 
-def put_once(tx: Tx, sender: Sender, draft: Draft) -> None:
-    """Promise a result unless the task's first end was told already: a replayed dead letter has a second end."""
-    with suppress(Conflict):
-        sender.put(tx, draft)
-
-
 @dataclass(frozen=True, slots=True)
 class End:
     """How a task ended, as its caller is told."""
 
     outcome: str
-    """done, failed, aborted, dropped, expired or refused."""
+    """done, failed, aborted, dropped, expired, refused or undelivered."""
     error: str | None = None
     result: str | None = None
 

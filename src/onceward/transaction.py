@@ -88,8 +88,10 @@ class Transaction:
         """
         Give another agent a task with this transaction, in a session of its own; return the dispatch id.
 
-        However it ends there, a ``worker_result`` with that id comes into this
-        session, once; the other agent must serve the task's session by runs.
+        However it ends there, in a run, a handler or by hand, a
+        ``worker_result`` with that id comes into this session, once. If it
+        becomes a dead letter here, the result says ``undelivered``; one that
+        got there all the same may still be followed by its own.
         """
         tx = self._alive()
         draft = task(self._sender, self._session, to, body, session=session, options=options)

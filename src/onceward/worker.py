@@ -13,7 +13,7 @@ from threading import Event as Flag
 from threading import Lock, Thread
 from typing import Final
 
-from onceward import background, guard, inbox, lanes
+from onceward import background, guard, inbox, lanes, results
 from onceward.agent import Agent
 from onceward.context import Context
 from onceward.db import Database
@@ -26,6 +26,7 @@ from onceward.inbox import Leased, Wanted
 from onceward.invoke import Loop, Prepared, call, prepare, verdict
 from onceward.lanes import LaneLease
 from onceward.lifecycle import Again, Done, Settlement
+from onceward.modes import CALLER
 from onceward.policy import RetryPolicy, retry_policy
 from onceward.settings import Settings, disabled
 from onceward.teller import ending
@@ -37,6 +38,7 @@ SLOW: Final = 0.5
 GLANCE: Final = 1.0
 TICK: Final = 0.02
 LANES: Final = 100
+HANDLED: Final = Done()
 
 
 @dataclass(slots=True)
@@ -208,28 +210,42 @@ class Worker:
 
     def _handle(self, leased: Leased, ready: Prepared | Settlement) -> Settlement:
         if leased.expires_at is not None and leased.expires_at <= self._db.now():
-            return Done("expired")
-        return self._run(ready, leased) if isinstance(ready, Prepared) else ready
+            return self._told(leased, Done("expired"))
+        settlement = self._run(ready, leased) if isinstance(ready, Prepared) else ready
+        return settlement if settlement == HANDLED else self._told(leased, settlement)
+
+    def _told(self, leased: Leased, settlement: Settlement) -> Settlement:
+        """Let the caller of a task that found no good end hear of it in the same commit; where that finds no room, the task waits."""
+        if isinstance(settlement, Again) or f'"{CALLER}"' not in leased.frame:
+            return settlement
+        try:
+            results.tell(self._group.enter(), self._sender, leased, results.end_of(settlement))
+        except OncewardError as error:
+            self._group.undo()
+            return Again(self._db.now() + round(1000 * GLANCE), str(error), counted=False)
+        return settlement
 
     def _run(self, ready: Prepared, leased: Leased) -> Settlement:
         context = Context(leased, ready.frame, ready.body, group=self._group, sender=self._sender, extend=self._extend)
         limit = ready.handler.max_runtime or self._settings.max_runtime
         self._run_now = _Run(time.monotonic(), limit, context)
         try:
-            self._call(ready, context)
+            self._call(ready, leased, context)
         except (Exception, CancelledError) as error:  # noqa: BLE001 - every exception is a verdict about this message
             self._group.undo()
             return verdict(error, ready, leased, now=self._db.now(), policy=self._policy, rng=self._rng)
         finally:
             self._run_now = None
             context.close()
-        return Done()
+        return HANDLED
 
-    def _call(self, ready: Prepared, context: Context) -> None:
+    def _call(self, ready: Prepared, leased: Leased, context: Context) -> None:
         self._db.turn.hosts.invite(self._group)  # whatever the handler writes to its file commits with its mark
         try:
             answer = call(ready, context, self._loop)
-            if answer is not None:
+            if results.is_task(leased.frame):
+                context.report(answer)
+            elif answer is not None:
                 context.reply(answer)
         finally:
             self._db.turn.hosts.dismiss()

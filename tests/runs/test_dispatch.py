@@ -162,6 +162,60 @@ def test_a_handler_may_dispatch_too(desk: Any) -> None:
     assert [("done", "made", "talk")] == results
 
 
+TASKS = [
+    (lambda body: f"made {body}", ("done", "made x", None)),
+    (fail, ("failed", None, "max_retries_exceeded: RuntimeError: no luck")),
+    (reject, ("failed", None, "rejected: not mine")),
+    (drop, ("dropped", None, None)),
+]
+
+
+@pytest.mark.parametrize(("does", "told"), TASKS)
+def test_a_task_may_go_to_an_ordinary_handler(desk: Any, does: Any, told: tuple[str, Any, Any]) -> None:
+    """An agent without runs tells the end of a task all the same, once, with what its handler returned; there is no second answer."""
+    worker, one = Agent("worker"), desk()
+    worker.on("task", attempts=2)(lambda body: does(body))  # noqa: PLW0108 - `fail` is annotated for runs
+    one.harness.peer("worker", worker)
+    one.script = [lambda run: run.dispatch("worker", "x", type="task")]
+    one.say("go")
+    for _ in range(4):
+        one.go(61)
+    [result] = [run.message for run in one.runs if run.message.type == "worker_result"]
+
+    assert told == (result.body["outcome"], result.body["result"], result.body["error"])
+    assert 2 == len(one.runs)
+
+
+@pytest.mark.parametrize(("settle", "outcome"), [("ack", "done"), ("drop", "dropped"), ("reject", "failed")])
+def test_a_task_may_be_taken_by_hand(desk: Any, settle: str, outcome: str) -> None:
+    """Who receives a task and settles it has told its end."""
+    one = desk()
+    one.script = [lambda run: run.dispatch("worker", "x")]
+    worker = one.harness.peer("worker")
+    one.say("go")
+    one.go()
+    message = worker.receive()
+    getattr(message, settle)(*["not mine"] if settle == "reject" else [])
+    one.go()
+
+    assert [outcome] == [run.message.body["outcome"] for run in one.runs if run.message.type == "worker_result"]
+
+
+def test_a_task_that_never_arrived_is_told(desk: Any) -> None:
+    """The dead letter and the result are one transaction of the caller's own file; a replay that fails again tells nothing twice."""
+    one = desk()
+    one.script = [lambda run: run.dispatch("nobody", "x", ttl=5)]
+    one.harness.postbox.peers.register("nobody", "test:nobody")
+    one.say("go")
+    for _ in range(4):
+        one.go(61)
+    [result] = [run.message for run in one.runs if run.message.type == "worker_result"]
+    [letter] = one.box.dead_letters.list()
+
+    assert ("undelivered", letter.id, "s") == (result.body["outcome"], result.body["dispatch_id"], result.session)
+    assert letter.reason in result.body["error"]
+
+
 def test_the_sender_is_not_blocked_by_a_busy_target(desk: Any) -> None:
     """Mail to an agent that is busy is taken in by its session's queue at once."""
     one = desk()
