@@ -239,11 +239,16 @@ def test_readers_share_a_queue(home: Path) -> None:
             shop.session(f"s{n % 11}").send("reader", Job(n=n))
         assert stored.reached()
 
+        taken: list[int] = []
+
         def pull() -> None:
-            while (message := reader.receive(Job, timeout=0.2)) is not None:
-                with reader.begin() as tx:
-                    tx.execute("INSERT INTO effects VALUES (?)", (message.body.n,))
-                    message.ack()
+            while len(taken) < 120:
+                message = reader.receive(Job, timeout=0.2)
+                if message is not None:
+                    with reader.begin() as tx:
+                        tx.execute("INSERT INTO effects VALUES (?)", (message.body.n,))
+                        message.ack()
+                    taken.append(message.body.n)
 
         in_threads(*[pull] * 6)
         assert list(range(120)) == effects(reader)
