@@ -22,8 +22,9 @@ from onceward.spark.options import Options
 from onceward.spark.plan import tasks
 from onceward.spark.positions import Positions
 
-FILES: Final = 20
-ROWS: Final = 400_000
+FILES: Final = 100
+DIFFERENT: Final = 10
+ROWS: Final = 2_000_000
 ALL: Final = "SELECT * FROM outbox_view"
 NARROW: Final = ("id", "state", "created_at")
 SOME: Final = "SELECT id, state, created_at FROM outbox_view"
@@ -47,8 +48,11 @@ def fleet(plan: Plan) -> Iterator[Result]:
 
 def _make(folder: Path, rows: int) -> None:
     fill.acked(folder / "0.db", max(1, rows // FILES))
-    for number in range(1, FILES):
-        shutil.copyfile(folder / "0.db", folder / f"{number}.db")
+    for number in range(1, FILES):  # the same bytes under many names: a fleet of gigabytes would measure the disk
+        if number < DIFFERENT:
+            shutil.copyfile(folder / "0.db", folder / f"{number}.db")
+        else:
+            os.link(folder / f"{number % DIFFERENT}.db", folder / f"{number}.db")
 
 
 @contextmanager

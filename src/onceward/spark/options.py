@@ -35,12 +35,12 @@ class Options:
     """Read each file in one transaction, as of one moment, in one task; on by itself for `ledger`. Off: in short ones."""
     copy: str = "auto"
     """`always`: read a local copy. `auto`: only where SQLite cannot read in place, as in a read-only folder. `never`."""
-    task_bytes: int = 64 * MIB
+    task_bytes: int = 256 * MIB
     """Small files share a task up to this size; larger ones are cut by sequence."""
     min_tasks: int = 0
     """At least so many tasks where there is enough to read; 0: two for each core of the driver's machine."""
-    batch_rows: int = 1024
-    """Rows of one Arrow batch; 1024 stay in a core's cache, more were slower."""
+    batch_rows: int = 8192
+    """Rows of one Arrow batch at most; with frames fewer, so that a batch stays in a core's cache."""
     busy_timeout: float = 5.0
     """Seconds to wait for a file that others hold, before it counts as locked."""
     deep: bool = False

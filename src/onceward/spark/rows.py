@@ -6,10 +6,11 @@ import base64
 import binascii
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
+from operator import itemgetter
 from typing import Any, Final, cast
 
 import apsw
@@ -29,8 +30,10 @@ QUOTED: Final = re.compile(r'"(\w+)"')
 CHUNK: Final = 64
 HOLD: Final = 0.5
 """Seconds after which a statement is ended and another goes on behind its last row."""
-HEAVY: Final = 8 * 1024 * 1024
-"""Bytes of frames after which a batch is full, however few its rows."""
+OWNER: Final = {"outbox_view": "sender", "inbox_view": "recipient", "processed_view": "recipient"}
+"""The column of a view in which the file's own agent stands in every row."""
+HEAVY: Final = 256 * 1024
+"""Bytes of frames after which a batch is full, however few its rows: more do not stay in a core's cache."""
 KEYED: Final = "SELECT seq{columns} FROM {view} WHERE seq > ? AND seq <= ?{where} ORDER BY seq"
 UNKEYED: Final = "SELECT 0{columns} FROM {view} WHERE 1{where}"
 EDGES: Final = "SELECT (SELECT seq FROM {view} ORDER BY seq LIMIT 1), (SELECT seq FROM {view} ORDER BY seq DESC LIMIT 1)"
@@ -42,7 +45,7 @@ class Wanted:
 
     columns: Mapping[str, Kind]
     where: str = ""
-    rows: int = 1024
+    rows: int = 8192
 
     @property
     def schema(self) -> pa.Schema:
@@ -83,7 +86,7 @@ def batches(source: Source, part: Part, wanted: Wanted, piece: Slice) -> Iterato
         sql = _statement(source, part, wanted)
         if sql is None:
             return
-        pieces = _pieces(source.con, sql, wanted, piece.after, piece.to) if part.keyed else _stream(source.con, sql, wanted)
+        pieces = _pieces(source.con, sql, part, wanted, piece) if part.keyed else _stream(source.con, sql, wanted)
         done = 0
         for rows in pieces:
             try:
@@ -100,10 +103,16 @@ def _statement(source: Source, part: Part, wanted: Wanted) -> str | None:
         if part.name in {"outbox", "inbox"}:
             raise lacking(source, part.view)
         return None  # a table that came with a later version is empty in this file
-    read = [_expression(name, part, there) for name in wanted.columns if name not in GIVEN]
+    read = [_expression(name, part, there) for name in _read(part, wanted)]
     where = f" AND ({wanted.where}\n)" if wanted.where else ""
     shape = KEYED if part.keyed else UNKEYED
     return shape.format(columns="".join(f", {sql}" for sql in read), view=part.view, where=where)
+
+
+def _read(part: Part, wanted: Wanted) -> list[str]:
+    """Return the columns that are read, row by row: neither what is the same in all rows nor the sequence, which is read anyway."""
+    known = {*GIVEN, OWNER.get(part.view, ""), "seq" if part.keyed else ""}
+    return [name for name in wanted.columns if name not in known]
 
 
 def _expression(name: str, part: Part, there: frozenset[str] | None) -> str:
@@ -111,26 +120,27 @@ def _expression(name: str, part: Part, there: frozenset[str] | None) -> str:
     return sql if there is None or there.issuperset(QUOTED.findall(sql)) else "NULL"
 
 
-def _pieces(con: apsw.Connection, sql: str, wanted: Wanted, after: int, to: int) -> Iterator[list[tuple[Any, ...]]]:
-    names = [name for name in wanted.columns if name not in GIVEN]
+def _pieces(con: apsw.Connection, sql: str, part: Part, wanted: Wanted, piece: Slice) -> Iterator[list[tuple[Any, ...]]]:
+    names = _read(part, wanted)
     heavy = 1 + names.index("frame") if "frame" in names else None
-    cursor, began = con.execute(sql, (after, to)), time.monotonic()
+    cursor, began = con.execute(sql, (piece.after, piece.to)), time.monotonic()
     while rows := _take(cursor, wanted.rows, heavy):
         if time.monotonic() - began > HOLD:
             cursor.close()
             yield rows
-            cursor, began = con.execute(sql, (rows[-1][0], to)), time.monotonic()
+            cursor, began = con.execute(sql, (rows[-1][0], piece.to)), time.monotonic()
         else:
             yield rows
 
 
 def _take(cursor: apsw.Cursor, limit: int, heavy: int | None) -> list[tuple[Any, ...]]:
+    if heavy is None:
+        return list(islice(cursor, limit))
     rows: list[tuple[Any, ...]] = []
     weight = 0
     while len(rows) < limit and weight < HEAVY and (more := list(islice(cursor, min(CHUNK, limit - len(rows))))):
         rows += more
-        if heavy is not None:
-            weight += sum(len(row[heavy] or "") for row in more)
+        weight += sum(map(len, filter(None, map(itemgetter(heavy), more))))
     return rows
 
 
@@ -154,17 +164,23 @@ class Origin:
 def _batch(part: Part, wanted: Wanted, rows: Sequence[tuple[Any, ...]], origin: Origin) -> pa.RecordBatch:
     count = len(rows)
     seqs, *values = zip(*rows, strict=True)
-    given = {
-        "_db": lambda: pa.repeat(origin.path, count),
-        "_agent": lambda: pa.repeat(origin.agent, count),
-        "_seq": lambda: pa.array(seqs if part.keyed else range(origin.done + 1, origin.done + count + 1), pa.int64()),
-        "_epoch": lambda: pa.repeat(pa.scalar(origin.epoch, pa.int64()), count),
-    }
+    numbers = seqs if part.keyed else range(origin.done + 1, origin.done + count + 1)
+    given = _given(part, wanted, origin, count) | _numbers(numbers, part, wanted)
     read = iter(values)
-    arrays = [given[name]() if name in given else _array(name, kind, next(read)) for name, kind in wanted.columns.items()]
+    arrays = [given[name] if name in given else _array(name, kind, next(read)) for name, kind in wanted.columns.items()]
     if not arrays:
         return pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
     return pa.record_batch(arrays, schema=wanted.schema)
+
+
+def _given(part: Part, wanted: Wanted, origin: Origin, count: int) -> dict[str, pa.Array]:
+    own = {"_db": origin.path, "_agent": origin.agent, "_epoch": origin.epoch, OWNER.get(part.view, ""): origin.agent}
+    return {name: pa.repeat(pa.scalar(value, TYPES[wanted.columns[name]]), count) for name, value in own.items() if name in wanted.columns}
+
+
+def _numbers(seqs: Iterable[int], part: Part, wanted: Wanted) -> dict[str, pa.Array]:
+    names = {"_seq", "seq" if part.keyed else "_seq"} & wanted.columns.keys()
+    return dict.fromkeys(names, pa.array(seqs, pa.int64())) if names else {}
 
 
 def _array(name: str, kind: Kind, values: Sequence[Any]) -> pa.Array:

@@ -15,7 +15,7 @@ from onceward.spark.columns import InvalidOption
 from onceward.spark.opening import PASSING
 from onceward.spark.options import Options
 from onceward.spark.positions import START, Manifests, Offset, Positions
-from onceward.spark.reader import Task, read, wanted_columns
+from onceward.spark.reader import Task, read, settle, wanted_columns
 from onceward.spark.rows import Wanted
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         What may be read at the next try fails the micro-batch, so that it is tried again: the offset would pass over it
         for ever. A file that is gone or damaged is left out, told, and read again once it is restored.
         """
+        settle()
         return read(self._options, self._wanted, partition.value or [], insist=PASSING)
 
     def commit(self, end: Offset) -> None:
