@@ -259,3 +259,20 @@ def test_a_stream_insists_on_what_may_be_read_later(box: Made) -> None:
             list(read_slices(options, Wanted({"id": "string"}), [Slice(str(path))], insist=PASSING))
     finally:
         holder.close()
+
+
+@pytest.mark.parametrize("column", ["frame", "body"])
+def test_batches_of_large_rows_hold_few(column: str, tmp_path: Path) -> None:
+    """A batch is full by its bytes as well as by its rows, whichever column they are in; nothing is left out."""
+    from onceward.spark.options import Options  # noqa: PLC0415 - with what needs pyarrow
+    from onceward.spark.plan import Slice  # noqa: PLC0415 - as above
+    from onceward.spark.reader import read as read_slices  # noqa: PLC0415 - as above
+    from onceward.spark.rows import Wanted  # noqa: PLC0415 - as above
+
+    with Postbox(tmp_path / "alice.db", agent="alice", run=False, hold_unknown=True) as alice:
+        alice.session().send_many([("bob", {"text": "x" * 50_000})] * 200, type="note")
+    wanted = Wanted({"_seq": "bigint", column: "string"})
+    batches = list(read_slices(Options.of({"path": str(tmp_path)}), wanted, [Slice(str(tmp_path / "alice.db"))]))
+
+    assert list(range(1, 201)) == [seq for batch in batches for seq in batch.column(0).to_pylist()]
+    assert max(batch.num_rows for batch in batches) < 100

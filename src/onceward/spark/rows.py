@@ -32,8 +32,10 @@ HOLD: Final = 0.5
 """Seconds after which a statement is ended and another goes on behind its last row."""
 OWNER: Final = {"outbox_view": "sender", "inbox_view": "recipient", "processed_view": "recipient"}
 """The column of a view in which the file's own agent stands in every row."""
+LARGE: Final = frozenset({"frame", "body", "body_bytes"})
+"""Columns that may be of any length."""
 HEAVY: Final = 256 * 1024
-"""Bytes of frames after which a batch is full, however few its rows: more do not stay in a core's cache."""
+"""Bytes of these after which a batch is full, however few its rows: more do not stay in a core's cache."""
 KEYED: Final = "SELECT seq{columns} FROM {view} WHERE seq > ? AND seq <= ?{where} ORDER BY seq"
 UNKEYED: Final = "SELECT 0{columns} FROM {view} WHERE 1{where}"
 EDGES: Final = "SELECT (SELECT seq FROM {view} ORDER BY seq LIMIT 1), (SELECT seq FROM {view} ORDER BY seq DESC LIMIT 1)"
@@ -122,7 +124,7 @@ def _expression(name: str, part: Part, there: frozenset[str] | None) -> str:
 
 def _pieces(con: apsw.Connection, sql: str, part: Part, wanted: Wanted, piece: Slice) -> Iterator[list[tuple[Any, ...]]]:
     names = _read(part, wanted)
-    heavy = 1 + names.index("frame") if "frame" in names else None
+    heavy = [place for place, name in enumerate(names, 1) if name in LARGE]
     cursor, began = con.execute(sql, (piece.after, piece.to)), time.monotonic()
     while rows := _take(cursor, wanted.rows, heavy):
         if time.monotonic() - began > HOLD:
@@ -133,14 +135,14 @@ def _pieces(con: apsw.Connection, sql: str, part: Part, wanted: Wanted, piece: S
             yield rows
 
 
-def _take(cursor: apsw.Cursor, limit: int, heavy: int | None) -> list[tuple[Any, ...]]:
-    if heavy is None:
+def _take(cursor: apsw.Cursor, limit: int, heavy: Sequence[int]) -> list[tuple[Any, ...]]:
+    if not heavy:
         return list(islice(cursor, limit))
     rows: list[tuple[Any, ...]] = []
     weight = 0
     while len(rows) < limit and weight < HEAVY and (more := list(islice(cursor, min(CHUNK, limit - len(rows))))):
         rows += more
-        weight += sum(map(len, filter(None, map(itemgetter(heavy), more))))
+        weight += sum(len(value) for place in heavy for value in map(itemgetter(place), more) if value)
     return rows
 
 
