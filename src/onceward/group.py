@@ -15,6 +15,7 @@ from threading import RLock
 from typing import Final, TypeVar
 
 from onceward import inbox, lanes
+from onceward.clock import Millis
 from onceward.connect import ConstraintError, SQLError
 from onceward.db import Database
 from onceward.errors import OncewardError
@@ -30,8 +31,8 @@ FULL: Final = 256
 class Group:
     """The open commit of one worker."""
 
-    def __init__(self, db: Database, *, share_for: float, told: Callable[[list[Event]], None]) -> None:
-        self._db, self._share_for, self._told = db, share_for, told
+    def __init__(self, db: Database, *, share_for: float, rest_for: Callable[[int], Millis], told: Callable[[list[Event]], None]) -> None:
+        self._db, self._share_for, self._rest_for, self._told = db, share_for, rest_for, told
         self._lock = RLock()
         self._tx: Tx | None = None
         self._inside = False
@@ -170,13 +171,16 @@ class Group:
         self._db.turn.commit()
 
     def _release(self, ended: list[Ended]) -> None:
+        """Give lost lanes back: at once, to hand them out carefully; one that was lost carefully rests like after any failed attempt."""
         lanes_of: dict[int, list[Leased]] = {}
         for each in ended:
             lanes_of.setdefault(each.leased.lane.lane_id, []).append(each.leased)
 
         def give_back(tx: Tx) -> None:
             for leased in lanes_of.values():
-                lanes.release(tx, leased[0].lane, [one.seq for one in leased], broken=True)
+                held, attempt = leased[0].lane, leased[0].attempt
+                due_at = tx.now + self._rest_for(attempt) if held.careful else None
+                lanes.release(tx, held, [one.seq for one in leased], broken=True, due_at=due_at)
 
         with suppress(OncewardError):  # otherwise the leases run out by themselves
             self._db.write(give_back)

@@ -168,16 +168,18 @@ def settle(tx: Tx, held: LaneLease, *, rest: list[int], due_at: Millis | None) -
         tx.run(CLEAR, (held.lane_id,))
 
 
-def release(tx: Tx, held: LaneLease, seqs: list[int], *, broken: bool) -> None:
+def release(tx: Tx, held: LaneLease, seqs: list[int], *, broken: bool, due_at: Millis | None = None) -> None:
     """
-    Give a lane back unhandled; a lost one is left alone.
+    Give a lane back unhandled, to be claimed again from *due_at* on; a lost one is left alone.
 
     *broken* says that its messages were handled but could not be committed:
     then they are handed over carefully, each with a commit of its own.
     """
-    named = {"rest": None, "due_at": None, "lane": held.lane_id, "token": held.token, "owner": held.owner}
+    named = {"rest": None, "due_at": due_at, "lane": held.lane_id, "token": held.token, "owner": held.owner}
     if not tx.run(SETTLE, named):
         return
+    if due_at is not None:
+        tx.run(CLEAR, (held.lane_id,))
     if broken:
         tx.run(CAREFUL, (max(seqs), held.lane_id))
     elif held.careful:

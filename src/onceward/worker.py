@@ -15,6 +15,7 @@ from typing import Final
 
 from onceward import background, guard, inbox, lanes, results
 from onceward.agent import Agent
+from onceward.clock import Millis
 from onceward.context import Context
 from onceward.db import Database
 from onceward.errors import InvalidMessage, OncewardError, StoreClosed
@@ -69,7 +70,7 @@ class Worker:
         self._sender, self._rng, self._loop = sender, rng, loop
         self._policy = policy or retry_policy(settings, retries=settings.handler_retries)
         self.owner = guard.owner_name()
-        self._group = Group(db, share_for=settings.share_commit_for, told=hooks.tell)
+        self._group = Group(db, share_for=settings.share_commit_for, rest_for=self._rest_for, told=hooks.tell)
         self._types = _only_types(agent)
         self._flag, self._stopping, self._active = Flag(), Flag(), Flag()
         self._size = 1
@@ -175,6 +176,10 @@ class Worker:
             self._group.commit()
             self._held = {}
             self._give_back(untouched)
+
+    def _rest_for(self, attempt: int) -> Millis:
+        """Return how long a message rests whose commit failed although it had one of its own."""
+        return self._policy.delay(attempt, self._rng)
 
     def _give_back(self, untouched: list[list[Leased]]) -> None:
         def work(tx: Tx) -> None:

@@ -96,3 +96,32 @@ def test_a_parcel_that_cannot_be_settled_lets_its_peer_rest(world: World) -> Non
 
     assert [("first",)] == billing.db.read("SELECT text FROM noted")
     assert {"pending": 0, "sent": 0} == {name: shop.stats()[name] for name in ("pending", "sent")}
+
+
+@pytest.mark.broken("marks of messages that are still to be handled are planted")
+def test_a_message_that_cannot_be_settled_lets_its_lane_rest(world: World) -> None:
+    """What is claimed and never settled, as in a damaged index, is tried again after a pause, and not without an end."""
+    world.audited = False
+    tries = list[str]()
+    billing = Agent("billing")
+
+    @billing.on(Job)
+    def note(job: Job) -> None:
+        tries.append(job.text)
+
+    shop, box = world.wired("shop", billing)
+    shop.send("billing", Job(text="first"))
+    shop.pump()
+    box.db.write(lambda tx: tx.rows("CREATE TRIGGER deaf BEFORE UPDATE OF state ON inbox BEGIN SELECT RAISE(IGNORE); END"))
+    box.pump()
+    met = len(tries)
+    box.pump()
+
+    assert ["first"] * met == tries, "nothing was tried again before its time"
+    assert met <= 4, "once with the mark, once in company, once alone"
+
+    world.wait(2)
+    box.pump()
+
+    assert met + 1 == len(tries)
+    assert ["waiting"] == [state for (state,) in box.db.read("SELECT state FROM lane_view")]
