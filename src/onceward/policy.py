@@ -3,27 +3,37 @@ Verdicts as values: how long to wait before the next attempt, and when to give u
 
 tenacity's ``wait_*`` and ``stop_*`` objects are used as pure functions of the
 attempt number. Nothing here sleeps: the waiting is a date in a row, so it
-survives the process.
+survives the process. tenacity is imported by who opens a postbox, not by who
+only declares agents and messages: it takes a twentieth of the whole import.
 """
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from typing import Final, Self
-
-from tenacity import RetryCallState, Retrying, stop_after_attempt, wait_chain, wait_exponential, wait_fixed
-from tenacity.stop import stop_base
-from tenacity.wait import wait_base
+from functools import cache
+from typing import TYPE_CHECKING, Self
 
 from onceward.clock import Millis
 from onceward.settings import Settings
 
-_RETRYING: Final = Retrying()
+if TYPE_CHECKING:
+    from tenacity import RetryCallState, Retrying
+    from tenacity.stop import stop_base
+    from tenacity.wait import wait_base
+
+
+@cache
+def _retrying() -> Retrying:
+    from tenacity import Retrying  # noqa: PLC0415 - see above
+
+    return Retrying()
 
 
 def _state(attempt: int) -> RetryCallState:
-    state = RetryCallState(_RETRYING, None, (), {})
+    from tenacity import RetryCallState  # noqa: PLC0415 - see above
+
+    state = RetryCallState(_retrying(), None, (), {})
     state.attempt_number = attempt
     return state
 
@@ -53,16 +63,22 @@ class RetryPolicy:
     @classmethod
     def agenium(cls) -> Self:
         """Return 10 re-attempts after 1, 2, 4, 8, 16, 32 and then each time 60 seconds: 303 in all."""
+        from tenacity import stop_after_attempt, wait_chain, wait_fixed  # noqa: PLC0415 - see above
+
         return cls(wait_chain(*map(wait_fixed, (1, 2, 4, 8, 16, 32, 60))), stop_after_attempt(1 + 10))
 
     @classmethod
     def agenticcomm(cls, *, ack_timeout: float = 0.0) -> Self:
         """Return 3 re-attempts after 1, 2 and 4 seconds, each after one more *ack_timeout* in which nothing was heard."""
+        from tenacity import stop_after_attempt, wait_exponential, wait_fixed  # noqa: PLC0415 - see above
+
         return cls(wait_exponential(multiplier=1) + wait_fixed(ack_timeout), stop_after_attempt(1 + 3))
 
 
 def retry_policy(settings: Settings, *, retries: int | None = None) -> RetryPolicy:
     """Return the policy of the settings: doubling from ``retry_first`` to ``retry_cap``, ``max_retries`` re-attempts."""
+    from tenacity import stop_after_attempt, wait_exponential  # noqa: PLC0415 - see above
+
     return RetryPolicy(
         wait=wait_exponential(multiplier=settings.retry_first, max=settings.retry_cap),
         stop=stop_after_attempt(1 + (settings.max_retries if retries is None else retries)),
