@@ -80,13 +80,17 @@ class FileTime:
 
 def iso(at: Millis) -> str:
     """Return *at* as RFC 3339 text with milliseconds, in UTC."""
-    global _last  # noqa: PLW0603 - one remembered moment: many frames are written in one millisecond
+    global _last, _second  # noqa: PLW0603 - one remembered moment: many frames are written in one millisecond, more in one second
     known, text = _last
     if known != at:
         seconds, millis = divmod(at, 1000)
-        text = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{millis:03d}Z"
+        second = _second  # other threads change it
+        if second[0] != seconds:
+            _second = second = (seconds, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)))
+        text = f"{second[1]}.{millis:03d}Z"
         _last = (at, text)
     return text
 
 
 _last: tuple[Millis, str] = (0, "1970-01-01T00:00:00.000Z")
+_second: tuple[int, str] = (0, "1970-01-01T00:00:00")

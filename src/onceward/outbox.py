@@ -172,7 +172,7 @@ def add(tx: Tx, values: tuple[Any, ...], body: str | None = None, *, shared: boo
     """
     body_id = None if body is None or shared else keep(tx, body)
     try:
-        tx.rows(ADD, values if body_id is None else (*values[:-1], body_id))
+        tx.run(ADD, values if body_id is None else (*values[:-1], body_id))
     except ConstraintError as error:
         if body_id is not None:
             drop(tx, body_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Callable
 from dataclasses import is_dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, Final, NamedTuple
@@ -59,33 +60,52 @@ def encode(body: object) -> Payload:
         InvalidMessage: the body cannot be written as JSON.
 
     """
-    if isinstance(body, bytes | bytearray | memoryview):
-        return Payload(BYTES, f'"{base64.b64encode(bytes(body)).decode()}"', "bytes")
+    media, kind, written = _spelling(type(body))  # type: ignore[arg-type]  # classes are hashable
     try:
-        text = _json(body)
-        if "NaN" in text or "Infinity" in text:
-            json.loads(text, parse_constant=_refuse_constant)
-        if len(text) > LONG or (len(text) > SHALLOW and text.count("[") + text.count("{") > SHALLOW):
-            from_json(f"[{text}]")  # the reader's own limits on depth and on the length of numbers
+        text = written(body)
+        if media != BYTES:
+            _refuse_unreadable(text)
     except (PydanticSerializationError, ValueError, RecursionError) as error:
         msg = f"body of type {type(body).__name__} cannot be written as JSON: {error}"
         raise InvalidMessage(msg) from error
-    if isinstance(body, str):
-        return Payload(TEXT, text, "text")
-    return Payload(JSON, text, _declared(body))
+    return Payload(media, text, kind)
 
 
-def _json(body: object) -> str:
-    if isinstance(body, Msg):
-        return body.__pydantic_serializer__.to_json(body, by_alias=True).decode()
-    plain = body.model_dump(mode="python", by_alias=True) if isinstance(body, BaseModel) else body
+@lru_cache(maxsize=1024)
+def _spelling(kind: type) -> tuple[str, str, Callable[[Any], str]]:
+    """Return media type, wire type and writer of a class's bodies: to ask models for their class costs more than to write them."""
+    if issubclass(kind, bytes | bytearray | memoryview):
+        return BYTES, "bytes", _quoted_bytes
+    if issubclass(kind, str):
+        return TEXT, "text", _json
+    if issubclass(kind, BaseModel):
+        return JSON, message_type(kind), _msg_json if issubclass(kind, Msg) else _model_json
+    return JSON, message_type(kind) if is_dataclass(kind) else "json", _json
+
+
+def _quoted_bytes(body: Any) -> str:
+    return f'"{base64.b64encode(bytes(body)).decode()}"'
+
+
+def _msg_json(body: Any) -> str:
+    written: bytes = body.__pydantic_serializer__.to_json(body, by_alias=True)
+    return written.decode()
+
+
+def _model_json(body: Any) -> str:
+    return _json(body.model_dump(mode="python", by_alias=True))
+
+
+def _json(plain: Any) -> str:
     return to_json(plain, inf_nan_mode="constants", by_alias=True).decode()
 
 
-def _declared(body: object) -> str:
-    if isinstance(body, BaseModel) or is_dataclass(body):
-        return message_type(type(body))
-    return "json"
+def _refuse_unreadable(text: str) -> None:
+    """Raise ValueError for what readers do not take: words that JSON has not, and their own limits on depth and on numbers."""
+    if ("N" in text and "NaN" in text) or ("I" in text and "Infinity" in text):  # to look for one letter costs next to nothing
+        json.loads(text, parse_constant=_refuse_constant)
+    if len(text) > LONG or (len(text) > SHALLOW and text.count("[") + text.count("{") > SHALLOW):
+        from_json(f"[{text}]")
 
 
 def message_type(model: type) -> str:

@@ -250,7 +250,7 @@ class Sender:
     def promise(self, tx: Tx, drafts: Sequence[Draft]) -> None:
         """Let those who carry and those who listen know of what was written, once it is committed."""
         tx.message_ids += [draft.id for draft in drafts]
-        tx.after(self._ring)
+        tx.ring(self._ring)
         if self.audited is not None:
             told, at = self.audited, tx.now
             tx.after(lambda: told(drafts, at))

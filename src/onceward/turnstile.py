@@ -13,7 +13,7 @@ from collections.abc import Callable
 from threading import Lock, get_ident
 from typing import Any, Final, Generic, TypeVar, cast
 
-from onceward.errors import Busy, ForkedProcess, StoreClosed
+from onceward.errors import Busy, ForkedProcess, OutcomeUnknown, StoreClosed
 from onceward.tx import Host, Tx
 
 T = TypeVar("T")
@@ -33,6 +33,26 @@ class Job(Generic[T]):
         self.effects: list[Callable[[], None]] = []
         self.done = False
         self.gate: Any = None
+
+    def attempt(self, tx: Tx, mapped: Callable[[BaseException], BaseException], *, nested: bool) -> None:
+        """Do the work; what it raises is kept, as what it means to its caller, and *nested* work that failed is undone."""
+        tx.effects, tx.message_ids = self.effects, self.ids = [], []
+        try:
+            if nested:
+                tx.savepoint()
+            self.result = cast("Callable[[Tx], T]", self.work)(tx)
+            if nested:
+                tx.keep()
+        except BaseException as error:  # noqa: BLE001 - it belongs to the caller
+            self.error = mapped(error)
+            if self.error is not error:
+                self.error.__cause__ = error
+            if nested:
+                tx.undo()
+
+    def unknown(self, error: BaseException) -> OutcomeUnknown:
+        """Return what the caller is told when nobody can say whether COMMIT happened."""
+        return OutcomeUnknown(f"COMMIT: {str(error).partition(';')[0]}; ask resolve(id), or send again with the same id", tuple(self.ids))
 
     def outcome(self) -> T:
         """Return the result or raise the error, as its caller would have met it."""
@@ -83,7 +103,8 @@ class Turnstile:
         deadline = time.monotonic() + self.timeout
         with self._mutex:
             if not self._taken:
-                self.check()
+                if self.closed:  # meanwhile
+                    self.check()
                 self._taken = True
                 return deadline
             gate = job.gate = Lock()

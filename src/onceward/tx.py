@@ -62,13 +62,15 @@ class Store(Protocol):
 class Tx:
     """An open transaction: run SQL, and say what is to happen after the commit."""
 
-    __slots__ = ("_handle", "effects", "gone", "kept", "message_ids", "now")
+    __slots__ = ("_handle", "effects", "gone", "kept", "message_ids", "now", "rings")
 
     def __init__(self, handle: Handle, now: Millis) -> None:
         self._handle = handle
         self.now = now
         self.effects: list[Callable[[], None]] = []
         self.message_ids: list[str] = []
+        self.rings: dict[Callable[[], None], None] = {}
+        """What to call once after the commit, however many asked for it; harmless where it was in vain."""
         self.kept: Callable[[], None] | None = None
         """Hears that the transaction is durable, whoever's work it held."""
         self.gone = False
@@ -106,6 +108,10 @@ class Tx:
     def after(self, effect: Callable[[], None]) -> None:
         """Call *effect* once the commit is done; never if it is rolled back."""
         self.effects.append(effect)
+
+    def ring(self, bell: Callable[[], None]) -> None:
+        """Call *bell* once the commit is done, once for all whose work it held; never if all of it is rolled back."""
+        self.rings[bell] = None
 
     def savepoint(self) -> None:
         """Open an inner unit that can be undone alone."""

@@ -79,14 +79,14 @@ class Bell:
         bell = _datagram()
         if bell is None:
             return None
-        name = str(self._folder / f"{os.getpid()}-{new_token()[:8]}")
+        self._own = name = str(self._folder / f"{os.getpid()}-{new_token()[:8]}")  # before anybody of ours can see it there
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             bell.bind(name)
         except OSError:
+            self._own = None
             bell.close()
             return None
-        self._own = name
         return bell
 
     def unbind(self) -> None:
@@ -122,9 +122,9 @@ class Bell:
             return ()
         if changed != self._seen[0]:
             with suppress(OSError):
-                names = tuple(f"{self._folder}/{name}" for name in os.listdir(self._folder))
-                self._seen = (changed, names)
-        return tuple(name for name in self._seen[1] if name != self._own)
+                names = (f"{self._folder}/{name}" for name in os.listdir(self._folder))
+                self._seen = (changed, tuple(name for name in names if name != self._own))
+        return self._seen[1]
 
 
 def _datagram() -> socket.socket | None:

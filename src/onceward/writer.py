@@ -10,12 +10,12 @@ was lost, so it must be repeatable: inserts by id, settles by token.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from threading import get_ident
 from typing import Any, Final, TypeVar, cast
 
-from onceward.errors import OutcomeUnknown, StoreError, StoreFault
+from onceward.errors import StoreError, StoreFault
 from onceward.turnstile import Hosts, Job, Turnstile
 from onceward.tx import Handle, Store, Tx
 
@@ -181,50 +181,54 @@ class Writer:
         except BaseException as error:  # noqa: BLE001 - it is told to every waiting caller
             self._fail(batch, error)
             return
-        for job in batch:
-            if job is batch[0]:
-                self._attempt(job, tx, nested=len(batch) > 1)
-            else:
-                self._serve(job, tx)
+        again, last = self._together(batch, tx)
+        for last in again:
+            self._serve(last, tx)
             if not tx.alive:
-                self._end()
-                self._fail(batch, job.error)
-                return
-        if all(job.error is not None for job in batch):
+                break
+        if not tx.alive:
+            self._end()
+            self._fail(batch, last.error)
+            return
+        if [job for job in batch if job.error is None]:
+            self._commit(batch)
+        else:
             self._rollback()
             self._fail(batch, None)
+
+    def _together(self, batch: list[Job[Any]], tx: Tx) -> tuple[list[Job[Any]], Job[Any]]:
+        """Run all in one savepoint; where one fails, undo all and return who must be run again, each in a savepoint of its own."""
+        alone = len(batch) == 1
+        if not alone:
+            tx.savepoint()
+        for job in batch:
+            job.attempt(tx, self._store.mapped, nested=False)
+            if job.error is not None:
+                break
         else:
-            self._commit(batch)
+            if not alone:
+                tx.keep()
+            return [], job
+        if alone:
+            return [], job
+        tx.undo()
+        if isinstance(job.error, KeyboardInterrupt) and job is not batch[0]:  # meant for this thread, not for the neighbour
+            self.turnstile.interrupt, job.error = job.error, None
+        return [other for other in batch if other.error is None], job
 
     def _serve(self, job: Job[Any], tx: Tx) -> None:
         """Do a neighbour's work; an interrupt meanwhile is meant for this thread, not for the neighbour."""
-        self._attempt(job, tx, nested=True)
+        job.attempt(tx, self._store.mapped, nested=True)
         if isinstance(job.error, KeyboardInterrupt):
             self.turnstile.interrupt, job.error = job.error, None
-            self._attempt(job, tx, nested=True)
-
-    def _attempt(self, job: Job[Any], tx: Tx, *, nested: bool) -> None:
-        work = cast("Callable[[Tx], Any]", job.work)
-        tx.effects, tx.message_ids = job.effects, job.ids = [], []
-        try:
-            if nested:
-                tx.savepoint()
-            job.result = work(tx)
-            if nested:
-                tx.keep()
-        except BaseException as error:  # noqa: BLE001 - it belongs to the job's caller
-            job.error = self._store.mapped(error)
-            if job.error is not error:
-                job.error.__cause__ = error
-            if nested:
-                tx.undo()
+            job.attempt(tx, self._store.mapped, nested=True)
 
     def _commit(self, batch: list[Job[Any]], host: Job[Any] | None = None) -> None:
         """Commit; where that failed, repeat what can be repeated and tell the rest."""
         error, certain = self._try_commit()
         if error is not None:
             if host is not None:
-                host.error = error if certain else _unknown(host, error)
+                host.error = error if certain else host.unknown(error)
             for job in batch:
                 if job.error is None:
                     self._repeat(job, error, certain=certain)
@@ -241,12 +245,12 @@ class Writer:
             if isinstance(error, KeyboardInterrupt):
                 self.turnstile.interrupt = error
                 if not tx.alive:
-                    self._end()
+                    self._end(tx.rings)
                     return None, True
             return self._commit_failed(tx, error)
         finally:
             self._store.committing = False
-        self._end()
+        self._end(tx.rings)
         if self._store.orphaned():
             self._reopen()
             return StoreFault("the commit went to a file that was taken away"), False
@@ -269,21 +273,23 @@ class Writer:
         try:
             tx = self._begin(time.monotonic() + self.turnstile.timeout)
         except BaseException as error:  # noqa: BLE001 - told to the caller
-            job.error = error if certain else _unknown(job, first)
+            job.error = error if certain else job.unknown(first)
             return
-        self._attempt(job, tx, nested=False)
+        job.attempt(tx, self._store.mapped, nested=False)
         if job.error is not None or not tx.alive:
             self._rollback()
             if job.error is None or not certain:  # it may have failed because the first commit happened after all
-                job.error = _unknown(job, job.error or first)
+                job.error = job.unknown(job.error or first)
             return
         failed, certain = self._try_commit()
         if failed is not None:
-            job.error = failed if certain else _unknown(job, failed)
+            job.error = failed if certain else job.unknown(failed)
 
-    def _end(self) -> None:
+    def _end(self, rings: Iterable[Callable[[], None]] = ()) -> None:
         self._tx = None
         self._owner = 0
+        for ring in rings:
+            ring()
 
     def _rollback(self) -> None:
         tx = self._tx
@@ -312,7 +318,3 @@ class Writer:
             tx.undo()
             raise
         tx.keep()
-
-
-def _unknown(job: Job[Any], error: BaseException) -> OutcomeUnknown:
-    return OutcomeUnknown(f"COMMIT: {str(error).partition(';')[0]}; ask resolve(id), or send again with the same id", tuple(job.ids))
