@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
-from onceward import acknowledgments, lanes, outbox
+from onceward import acknowledgments, lanes, outbox, peers, streams
 from onceward.clock import Millis
 from onceward.counters import bump
 from onceward.errors import InvalidMessage
@@ -17,12 +17,6 @@ from onceward.payload import encode
 from onceward.transport import refuse_damaged
 from onceward.tx import Tx
 
-STREAM: Final = "SELECT epoch, number, last_id, horizon_id FROM streams WHERE sender = ?"
-KEEP_STREAM: Final = """
-INSERT INTO streams (sender, epoch, number, last_id, updated_at) VALUES (?, ?, ?, ?, ?)
-ON CONFLICT (sender) DO UPDATE
-   SET epoch = excluded.epoch, number = excluded.number, last_id = excluded.last_id, updated_at = excluded.updated_at
-"""
 KNOWN: Final = """
 SELECT j.value,
        (SELECT state FROM inbox WHERE sender = :sender AND id = j.value),
@@ -95,43 +89,31 @@ def accept(tx: Tx, parcel: Parcel, door: Door, examined: list[Examined]) -> Kept
     """
     told = parcel.receipts if door.trusts(parcel.durability) else tuple(map(weakened, parcel.receipts))
     moved = outbox.settle(tx, parcel.sender, told, ask_at=tx.now, stored_ends=False)
+    if parcel.stands is not None and (moved.sent or moved.acked or moved.failed):
+        peers.rely(tx, parcel.sender, parcel.stands)
     if not parcel.frames:
         return Kept(_answer(door, "accepted"), moved=moved)
-    verdict, judge_all, where, horizon = _judge(tx, parcel)
+    stream = streams.of(tx, parcel.sender)
+    verdict, judge_all = streams.judge(stream, parcel)
     if verdict == "fork":
         bump(tx, forks=1)
-        return Kept(_answer(door, "fork", where=where), moved=moved)
+        return Kept(_answer(door, "fork", where=stream.place), moved=moved)
     [(waiting,)] = tx.rows(LIMITS)
     known = _known(tx, parcel)
     new = len(parcel.frames) - len(known)
     if verdict == "accepted" and new and waiting and waiting + new > door.max_inbox:
         return Kept(_answer(door, "busy"), moved=moved)
-    kept = _keep(tx, parcel, door, examined, known=known, horizon=horizon, judge_all=judge_all)
+    kept = _keep(tx, parcel, door, examined, known=known, horizon=stream.horizon_id, judge_all=judge_all)
     kept.moved = moved
     kept.answer = _answer(door, verdict, kept.answer.receipts)
     if verdict == "accepted":
-        tx.run(KEEP_STREAM, (parcel.sender, parcel.epoch, parcel.number, parcel.last_id, tx.now))
+        streams.move(tx, stream, parcel)
     bump(tx, duplicates=len(kept.duplicates), refused=len(kept.rejected))
     return kept
 
 
 def _answer(door: Door, verdict: Verdict, receipts: tuple[Receipt, ...] = (), where: tuple[str, int] = ("", 0)) -> Answer:
     return Answer(verdict=verdict, receipts=receipts, durability=door.durability, epoch=where[0], number=where[1])
-
-
-def _judge(tx: Tx, parcel: Parcel) -> tuple[Verdict, bool, tuple[str, int], str]:
-    """Return the verdict, whether every frame is to be judged by its id, where the stream stands, and its horizon."""
-    found = tx.rows(STREAM, (parcel.sender,))
-    epoch, number, last_id, horizon = found[0] if found else ("", 0, "", "")
-    here = (str(epoch), int(number))
-    if parcel.epoch == epoch:
-        if parcel.number == number + 1 and parcel.previous == last_id:
-            return "accepted", False, here, horizon
-        if parcel.number == number and parcel.last_id == last_id:
-            return "duplicate", True, here, horizon
-    elif parcel.number == 1 and parcel.previous == "":
-        return "accepted", True, here, horizon
-    return "fork", False, here, horizon
 
 
 def _keep(tx: Tx, parcel: Parcel, door: Door, examined: list[Examined], *, known: Known, horizon: str, judge_all: bool) -> Kept:

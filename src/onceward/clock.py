@@ -54,6 +54,11 @@ class FileTime:
         self._floor, self._behind = max(self._floor, at), None
         self.keep(at)
 
+    def hear(self, at: Millis) -> None:
+        """Take note of what another process stored: its deadlines in the file may be that far ahead."""
+        if at > self._floor:
+            self.see(at)
+
     def keep(self, at: Millis) -> None:
         """Take note that the file will remember *at*, whatever happens to this process."""
         self._kept = max(self._kept, at)

@@ -39,7 +39,7 @@ class Database:
     def __init__(self, path: Path, *, agent: str | None, settings: Settings, clock: Clock, vfs: str | None) -> None:
         self.path, self.clock, self._vfs = path, clock, vfs
         self._settings, self._wanted = settings, agent
-        self._pid, self._time, self.users = os.getpid(), FileTime(), 0
+        self._pid, self.time, self.users = os.getpid(), FileTime(), 0
         self.committing = False
         self.agent, self.file_id, self.max_inbox, self.max_body = agent or "", "", settings.max_inbox, settings.max_body
         self.durability: Durability = settings.durability
@@ -186,7 +186,7 @@ class Database:
             msg = f"{self.path} was replaced by another file while it was open: close, look, and open again"
             raise StoreCorrupt(msg)
         self.agent, self.file_id, self.durability = found.agent, found.file_id, found.durability
-        self._time.see(found.clock_at)
+        self.time.see(found.clock_at)
         self.max_inbox, self.max_body = found.max_inbox, found.max_body
 
     # -- what the writer asks (writer.Store) --------------------------------------------------
@@ -201,11 +201,11 @@ class Database:
 
     def now(self) -> Millis:
         """Return the file's time: the wall clock, but never earlier than what the file has seen, and never standing still."""
-        return self._time.now(self.clock)
+        return self.time.now(self.clock)
 
     def note(self, tx: Tx) -> None:
         """Let an open transaction store how far the clock has come, if the file would forget too much of it."""
-        identity.note(tx, self._time)
+        identity.note(tx, self.time)
 
     def orphaned(self) -> bool:
         """Return whether file or WAL were taken away, so that the last commit reached nobody."""

@@ -129,7 +129,8 @@ class Dispatcher:
 
     def _agenda(self) -> tuple[bool, bool, list[Millis]]:
         """Return whether the kill-switch forbids any attempt, whether there are errands, and the moments at which something will be due."""
-        [(frozen_at, errands, *moments)] = self._db.read(outbox.AGENDA)
+        [(frozen_at, clock_at, errands, *moments)] = self._db.read(outbox.AGENDA)
+        self._db.time.hear(clock_at)
         return disabled() or frozen_at is not None, bool(errands), [at for at in moments if at is not None]
 
     def _find(self) -> list[str]:

@@ -32,7 +32,10 @@ RETURNING clock_at, max_inbox, max_body
 RENEW_ALL: Final = """
 UPDATE peers
    SET epoch = lower(hex(randomblob(16))), generation = generation + 1, number = 0, last_id = '', parcel = NULL,
-       again_seq = coalesce((SELECT max(seq) FROM outbox), 0)
+       again_seq = coalesce((SELECT max(seq) FROM outbox), 0),
+       relied_epoch = CASE WHEN number > 0 THEN epoch ELSE relied_epoch END,
+       relied_parcel = CASE WHEN number > 0 AND (relied_epoch <> epoch OR relied_parcel < ((generation << 32) | number))
+                            THEN (generation << 32) | number ELSE relied_parcel END
 """
 LIMITS: Final = """
 UPDATE identity

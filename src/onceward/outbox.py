@@ -114,12 +114,12 @@ SELECT f.name FROM found AS f LEFT JOIN peers AS p ON p.name = f.name
  ORDER BY f.name
 """
 AGENDA: Final = """
-SELECT (SELECT frozen_at FROM identity),
+SELECT i.frozen_at, i.clock_at,
        EXISTS (SELECT 1 FROM errands),
        (SELECT min(due_at) FROM outbox WHERE due_at IS NOT NULL),
        (SELECT min(expires_at) FROM outbox WHERE expires_at IS NOT NULL AND state = 'pending' AND sent_at IS NULL),
        (SELECT min(coalesce(max(due_at, lease_at), due_at, lease_at)) FROM peers WHERE due_at IS NOT NULL OR lease_at IS NOT NULL)
-"""
+  FROM identity AS i"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,10 @@ class Parcel:
     receipts: tuple[Receipt, ...] = ()
     durability: Durability = "safe"
     """What the sender's receipts are worth."""
+    relies_on: tuple[str, int] | None = None
+    """With number 1: epoch and number up to which the peer had answered before; a peer that knows less has lost mail."""
+    stands: tuple[str, int] | None = None
+    """With receipts: epoch and number that the recipient's own stream had reached when they were true."""
 
     @property
     def last_id(self) -> str:

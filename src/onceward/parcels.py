@@ -70,7 +70,7 @@ def pack(tx: Tx, held: Lease, *, mine: Mine, settings: Settings, until: Millis, 
         LeaseLost: another dispatcher pushes to this peer.
 
     """
-    upto, owed = receipts.owed(tx, held.name, RECEIPT_ROWS)
+    owed = receipts.owed(tx, held.name, RECEIPT_ROWS)
     rows: list[Row] = []
     buried: list[tuple[str, str, str]] = []
     if held.parcel is not None:
@@ -79,7 +79,7 @@ def pack(tx: Tx, held: Lease, *, mine: Mine, settings: Settings, until: Millis, 
             held, rows = peers.renew(tx, held, "a parcel was given up"), []
     if not rows:
         held, rows, buried = _fresh(tx, held, settings=settings, until=until, max_bytes=max_bytes)
-    if not rows and not owed:
+    if not rows and not owed.receipts:
         return Packed(held, None, buried=tuple(buried))
     parcel = Parcel(
         sender=mine.agent,
@@ -88,10 +88,12 @@ def pack(tx: Tx, held: Lease, *, mine: Mine, settings: Settings, until: Millis, 
         epoch=held.epoch,
         number=held.number + 1,
         previous=held.last_id,
+        relies_on=held.relies_on,
         frames=tuple(Carried(r.id, r.frame, r.frame_digest, r.parcel is not None or r.seq <= held.again_seq) for r in rows),
-        receipts=owed,
+        receipts=owed.receipts,
+        stands=owed.stands,
     )
-    return Packed(held, parcel, upto, tuple(buried))
+    return Packed(held, parcel, owed.upto, tuple(buried))
 
 
 def _unfit(tx: Tx, row: Row) -> bool:

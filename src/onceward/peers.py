@@ -25,7 +25,8 @@ UPDATE peers
    SET owner = :owner, token = token + 1, lease_at = :until,
        breaker = CASE breaker WHEN 'open' THEN 'half_open' ELSE breaker END
  WHERE name = :name AND (owner IS NULL OR lease_at <= :now) AND (due_at IS NULL OR due_at <= :now)
-RETURNING name, url, token, epoch, generation, number, last_id, again_seq, parcel, failures, breaker, successes
+RETURNING name, url, token, epoch, generation, number, last_id, again_seq, parcel, failures, breaker, successes,
+          relied_epoch, relied_parcel
 """
 PROLONG: Final = "UPDATE peers SET lease_at = :until WHERE name = :name AND token = :token AND owner = :owner"
 STORE: Final = "UPDATE peers SET parcel = :parcel, lease_at = :until WHERE name = :name AND token = :token AND owner = :owner"
@@ -48,9 +49,24 @@ RELEASE: Final = "UPDATE peers SET owner = NULL, lease_at = NULL WHERE name = :n
 RENEW: Final = """
 UPDATE peers
    SET epoch = lower(hex(randomblob(16))), generation = generation + 1, number = 0, last_id = '', parcel = NULL,
-       again_seq = coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'outbox'), 0), last_error = :why
+       again_seq = coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'outbox'), 0), last_error = :why,
+       relied_epoch = coalesce(:there, CASE WHEN number > 0 THEN epoch ELSE relied_epoch END),
+       relied_parcel = coalesce(:upto, CASE WHEN number > 0 AND (relied_epoch <> epoch OR relied_parcel < ((generation << 32) | number))
+                                            THEN (generation << 32) | number ELSE relied_parcel END)
  WHERE name = :name AND token = :token AND owner = :owner
-RETURNING epoch, generation, again_seq
+RETURNING epoch, generation, again_seq, relied_epoch, relied_parcel
+"""
+NUMBERS: Final = (1 << 32) - 1
+"""The part of an ordinal that is the number; the rest is the generation of its epoch."""
+# Outcomes that came beside the stream: they rest on parcels whose answers we may never have heard. Told of another epoch while the
+# first parcel of this one is under way, we push that one again, for it does not say yet that it builds on them.
+RELY: Final = """
+UPDATE peers
+   SET relied_epoch = :epoch,
+       relied_parcel = (CASE :epoch WHEN epoch THEN generation WHEN relied_epoch THEN relied_parcel >> 32 ELSE 0 END << 32) | :number,
+       owner = CASE WHEN epoch = :epoch THEN owner END, lease_at = CASE WHEN epoch = :epoch THEN lease_at END
+ WHERE name = :name AND CASE epoch WHEN :epoch THEN number < :number ELSE number = 0 END
+   AND NOT (relied_epoch = :epoch AND (relied_parcel & 4294967295) >= :number)
 """
 CLOSE_BREAKER: Final = "UPDATE peers SET breaker = 'closed', failures = 0, due_at = NULL, successes = 0 WHERE name = ?"
 
@@ -71,6 +87,8 @@ class Lease:
     failures: int
     breaker: str
     successes: int
+    relied_epoch: str
+    relied_parcel: int
     owner: str
 
     @property
@@ -82,6 +100,18 @@ class Lease:
     def ordinal(self) -> int:
         """The parcel in flight as one number that grows through all epochs."""
         return (self.generation << 32) | (self.number + 1)
+
+    @property
+    def relies_on(self) -> tuple[str, int] | None:
+        """What the first parcel of an epoch builds on; None for the others, which name their predecessor."""
+        return (self.relied_epoch, self.relied_parcel & NUMBERS) if self.number == 0 and self.relied_epoch else None
+
+    def ordinal_of(self, epoch: str, number: int) -> int:
+        """Return a place in this epoch, or in the one that it builds on, as it stands in the outbox; 0 for any other."""
+        if epoch == self.epoch:
+            return (self.generation << 32) | number
+        relied = self.relied_parcel & ~NUMBERS if self.relies_on is not None and epoch == self.relied_epoch else 0
+        return relied and relied | number
 
 
 def lease(tx: Tx, name: str, *, owner: str, until: Millis) -> Lease | None:
@@ -155,14 +185,23 @@ def release(tx: Tx, held: Lease) -> None:
     tx.run(RELEASE, held.fence)
 
 
-def renew(tx: Tx, held: Lease, why: str) -> Lease:
+def rely(tx: Tx, name: str, stands: tuple[str, int]) -> None:
+    """Note where *name* stood when it told us outcomes: they are gone if it is ever put back to before that."""
+    tx.run(RELY, {"name": name, "epoch": stands[0], "number": stands[1]})
+
+
+def renew(tx: Tx, held: Lease, why: str, *, stands: tuple[str, int] | None = None) -> Lease:
     """
     Open a new epoch: number 1 follows nothing, and everything written so far is judged by its id.
 
     It is the one way out of every irregularity: a fork, a parcel given up, a
-    peer that was rolled back.
+    peer that was rolled back. Its first parcel says what it builds on: up to
+    where the peer answered last or, after a fork, where it said that it *stands*.
+    So a peer that is put back at this very moment is noticed all the same.
     """
-    found = tx.rows(RENEW, held.fence | {"why": why[:500]})
+    there, upto = (None, None) if stands is None else (stands[0], held.ordinal_of(*stands) or stands[1])
+    found = tx.rows(RENEW, held.fence | {"why": why[:500], "there": there, "upto": upto})
     _proved(len(found), held)
-    epoch, generation, again_seq = found[0]
-    return replace(held, epoch=epoch, generation=generation, number=0, last_id="", again_seq=again_seq, parcel=None)
+    epoch, generation, again_seq, there, upto = found[0]
+    fresh = {"epoch": epoch, "generation": generation, "again_seq": again_seq, "relied_epoch": there, "relied_parcel": upto}
+    return replace(held, number=0, last_id="", parcel=None, **fresh)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from onceward.clock import Millis
@@ -11,7 +12,10 @@ from onceward.parcel import Receipt
 from onceward.tx import Tx
 
 OWE: Final = "INSERT INTO receipts (peer, receipts, created_at) VALUES (?, ?, ?)"
-OWED: Final = "SELECT seq, receipts FROM receipts WHERE peer = ? ORDER BY seq LIMIT ?"
+OWED: Final = """
+SELECT r.seq, r.receipts, s.epoch, s.number FROM receipts AS r LEFT JOIN streams AS s ON s.sender = r.peer
+ WHERE r.peer = ? ORDER BY r.seq LIMIT ?
+"""
 PAID: Final = "DELETE FROM receipts WHERE peer = ? AND seq <= ?"
 FORGIVE: Final = "DELETE FROM receipts WHERE created_at < ?"
 
@@ -24,11 +28,25 @@ def owe(tx: Tx, outcomes: Iterable[tuple[str, Receipt]]) -> None:
     tx.many(OWE, [(peer, json.dumps(listed), tx.now) for peer, listed in by_peer.items()])
 
 
-def owed(tx: Tx, peer: str, limit: int) -> tuple[int, tuple[Receipt, ...]]:
-    """Return what *peer* is to be told next, and the mark up to which that goes."""
+@dataclass(frozen=True, slots=True)
+class Owed:
+    """What a peer is to be told next."""
+
+    upto: int = 0
+    """The mark up to which it goes."""
+    receipts: tuple[Receipt, ...] = ()
+    stands: tuple[str, int] | None = None
+    """Where the peer's stream to us stands meanwhile: what the receipts rest on."""
+
+
+def owed(tx: Tx, peer: str, limit: int) -> Owed:
+    """Return what *peer* is to be told next."""
     rows = tx.rows(OWED, (peer, limit))
-    listed = [Receipt(*entry) for _, text in rows for entry in json.loads(text)]
-    return (rows[-1][0] if rows else 0), tuple(listed)
+    if not rows:
+        return Owed()
+    upto, _, epoch, number = rows[-1]
+    listed = [Receipt(*entry) for _, text, *_ in rows for entry in json.loads(text)]
+    return Owed(upto, tuple(listed), None if epoch is None else (epoch, number))
 
 
 def paid(tx: Tx, peer: str, upto: int) -> None:

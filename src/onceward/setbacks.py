@@ -73,15 +73,13 @@ class Setbacks:
         """Our stream does not continue what the peer knows: one of the two files is not what it was."""
         held = packed.lease
         detail = f"we are at parcel {held.number + 1} of {held.epoch[:8]}, the peer at {answer.number} of {answer.epoch[:8] or 'none'}"
-        same = answer.epoch == held.epoch
-        lost = 0
-        if not (same and answer.number >= held.number):
-            after = (held.generation << 32) | answer.number if same else 0
-            lost = outbox.resend(tx, held.name, after=after)
+        stands = held.ordinal_of(answer.epoch, answer.number)
+        settled = held.ordinal - 1 if held.number else held.relied_parcel
+        lost = 0 if stands and stands >= settled else outbox.resend(tx, held.name, after=stands)
         if lost:
             oldest = tx.rows(outbox.OLDEST, (held.name,))
             self._teller.tell(tx, PeerRolledBack(
                 agent=self._teller.agent, at=tx.now, peer=held.name, resent=lost, retained_from=oldest[0][0] if oldest else None,
             ))  # fmt: skip
         self._teller.tell(tx, Forked(agent=self._teller.agent, at=tx.now, peer=held.name, detail=detail))
-        return peers.renew(tx, held, f"fork: {detail}")
+        return peers.renew(tx, held, f"fork: {detail}", stands=(answer.epoch, answer.number))

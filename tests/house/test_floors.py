@@ -22,7 +22,7 @@ FLOORS = {
         guard registry connect regexp tx turnstile writer identity db loop wake migrate transport policy hooks
     """,
     "F2 boxes and wings": """
-        counters leases dead_letters receipts lanes peers tickets outbox inbox parcels accept trail views health retention
+        counters leases dead_letters receipts lanes peers streams tickets outbox inbox parcels accept trail views health retention
         chapters archive history search limits growth invariants custody directory addresses readers mailboxes polling bodies roster
         channels acknowledgments posts
         queues runs run_views
@@ -73,7 +73,7 @@ STAIRS = {
     "posts": "channels dead_letters",
     "inbox": "counters dead_letters lanes receipts",
     "parcels": "counters dead_letters outbox peers receipts",
-    "accept": "acknowledgments counters lanes outbox",
+    "accept": "acknowledgments counters lanes outbox peers streams",
     "views": "lanes",
     "archive": "bodies chapters",
     "history": "archive views",

@@ -93,3 +93,15 @@ def test_a_file_that_remembers_more_is_believed() -> None:
 
     assert (10_000, 12_000) == (first - begun, time.now(clock) - begun)
     assert [False, True] == [time.leads(begun + 100_000), time.leads(begun + 100_001)]
+
+
+def test_a_process_that_never_saw_the_clock_ahead_learns_of_it(tmp_path: Path) -> None:
+    """What one process of a file wrote ahead of time does not hold another one back: it reads how far the first had come."""
+    clock, file = ManualClock(), FileTime()
+    ahead = file.now(clock) + 86_400_000
+    file.hear(ahead)
+    heard = file.now(clock)
+    clock.advance(10.0)
+    file.hear(ahead)
+
+    assert (ahead, ahead + 5_000) == (heard, file.now(clock))

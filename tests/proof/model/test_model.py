@@ -16,26 +16,40 @@ BROKEN = {
     "retention": "twice",
 }
 """Rules that are left out, and what the search says then."""
+BACK = Rules(messages=2, frames=1, late=False, prunes=False, backups=1)
+"""A recipient that may be put back to any earlier state of its file, once."""
 EVERY = {"send", "pack", "push", "push_lost", "leave", "arrive", "refused", "handle", "ask", "tell", "prune", "repack"}
 
 
 def test_every_state_is_safe_and_can_finish() -> None:
     """Two messages with a parcel that may arrive at any later time; every kind of step is taken."""
-    found = explore(Rules(messages=2))
+    found = explore(Rules(messages=2, relies=False))
 
     assert ((), EVERY) == (found.violations, set(found.taken))
 
 
 def test_three_messages_in_parcels_of_two() -> None:
     """Three messages, two to a parcel; answers are lost, but no copy arrives later: that takes minutes, by command."""
-    assert () == explore(Rules(late=False)).violations
+    assert () == explore(Rules(late=False, relies=False)).violations
 
 
 def test_one_message_may_be_replayed_for_ever() -> None:
     """A dead letter that is put back again and again takes effect once."""
-    found = explore(Rules(messages=1, replays=True))
+    found = explore(Rules(messages=1, replays=True, relies=False))
 
     assert ((), EVERY | {"replay"}) == (found.violations, set(found.taken))
+
+
+def test_a_recipient_that_is_put_back_is_noticed() -> None:
+    """Nothing new is taken by a recipient that lost what its sender counts as done, whatever either was about to do; and all can finish."""
+    found = explore(BACK)
+
+    assert ((), {"backup", "restore"}) == (found.violations, {"backup", "restore"} & set(found.taken))
+
+
+def test_nothing_else_is_taken_for_it() -> None:
+    """Where no file is put back and no copy is late, no parcel is a fork: what epochs build on is always there."""
+    assert "forked" not in explore(Rules(messages=2, late=False, prunes=False, frames=1)).taken
 
 
 @pytest.mark.skipif(not LARGE, reason="minutes to hours: ONCEWARD_MODEL=large")
@@ -43,21 +57,38 @@ def test_one_message_may_be_replayed_for_ever() -> None:
 @pytest.mark.parametrize("messages", [3, 4])
 def test_more_messages(messages: int) -> None:
     """The same with more messages, by command."""
-    assert () == explore(Rules(messages=messages, late=messages < 4), most=50_000_000).violations
+    assert () == explore(Rules(messages=messages, late=messages < 4, relies=False), most=50_000_000).violations
+
+
+@pytest.mark.skipif(not LARGE, reason="minutes: ONCEWARD_MODEL=large")
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("rules", [Rules(messages=2), Rules(messages=1, backups=1), BACK._replace(frames=2, prunes=True)], ids=repr)
+def test_all_that_is_said(rules: Rules) -> None:
+    """The same with what epochs build on, with late copies, retention and backups at once, by command."""
+    assert () == explore(rules, most=50_000_000).violations
 
 
 @pytest.mark.parametrize("rule", BROKEN)
 def test_a_rule_that_is_left_out_is_missed(rule: str) -> None:
     """The search is not blind: without the rule it shows the shortest way to harm."""
-    found = explore(Rules(messages=2, broken=rule))
+    found = explore(Rules(messages=2, relies=False, broken=rule))
 
     assert found.path
     assert BROKEN[rule] in found.violations[0]
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize(("rule", "harm"), [("relied", "nobody noticed"), ("fork", "no way to finish")])
+def test_a_rollback_without_its_rule_does_harm(rule: str, harm: str) -> None:
+    """A recipient that was put back goes unnoticed where epochs build on nothing; its sender waits for ever where no fork is heard."""
+    found = explore(BACK._replace(broken=rule))
+
+    assert found.path
+    assert harm in found.violations[0]
+
+
+@pytest.mark.parametrize("seed", range(24))
 def test_files_do_what_the_model_says(seed: int, tmp_path: Path) -> None:
     """Random walks of the model, taken by the real functions on two files, agree after every step."""
-    rules = Rules(messages=1, replays=True) if seed % 4 == 0 else Rules()
+    rules = Rules(messages=1, replays=True) if seed % 4 == 0 else Rules(backups=seed % 3)
 
     assert [] == replay(tmp_path, seed=seed, length=60, rules=rules)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from onceward import accept, group, inbox, lanes, outbox
+from onceward import accept, group, inbox, lanes, outbox, streams
 from onceward.clock import Clock, FileTime
 from onceward.parcel import Receipt
 from onceward.testing.simulation import Simulation, Weather, people, tell
@@ -25,7 +25,7 @@ def no_second_net(patch: pytest.MonkeyPatch) -> None:
 
 def no_first_net(patch: pytest.MonkeyPatch) -> None:
     """Every parcel continues its stream: what comes late is new where its mark has been pruned."""
-    patch.setattr(accept, "_judge", lambda _tx, _parcel: ("accepted", False, ("", 0), ""))
+    patch.setattr(streams, "judge", lambda _stream, _parcel: ("accepted", False))
 
 
 def no_horizon(patch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,8 @@ import pytest
 from onceward.testing.simulation import simulate, tell, todays_seed
 
 WORLDS = int(os.environ.get("ONCEWARD_WORLDS", "200"))
+FOUND = (100860, 20261121000471)
+"""A rollback at the moment of a new epoch; a clock that had been a day ahead, in a file that another process had open too."""
 OFTEN_ENOUGH = 1000
 """Worlds after which everything that the weather knows must have happened at least once."""
 
@@ -23,6 +25,12 @@ def test_the_same_seed_tells_the_same_story() -> None:
 
     assert (first.fingerprint, first.reached) == (again.fingerprint, again.reached)
     assert first.fingerprint != other.fingerprint
+
+
+@pytest.mark.parametrize("seed", FOUND)
+def test_what_was_found_stays_mended(seed: int) -> None:
+    """Worlds that showed a mistake once go well now."""
+    assert () == tell(seed).wrong
 
 
 @pytest.mark.timeout(900)

@@ -10,18 +10,22 @@ from onceward import outbox, parcels, peers, retention
 from onceward.hooks import Hooks
 from onceward.parcel import Parcel, Receipt
 from onceward.parcels import Mine, Packed, Terms
+from onceward.peers import Lease
 from onceward.policy import retry_policy
 from onceward.postbox import Postbox
 from onceward.setbacks import Setbacks
 from onceward.settings import Settings
 from onceward.teller import Teller
 from onceward.testing.clock import ManualClock
-from onceward.testing.protocol.model import Rules, State, steps
+from onceward.testing.protocol.model import steps
+from onceward.testing.protocol.values import Rules, State
+from onceward.testing.simulation.disks import copy, replace
 from onceward.tx import Tx
 
 LIMITS: Final = Settings(hold_unknown=True, retry_jitter=0.0, ack_timeout=5.0, lease=1e6)
 FOREVER: Final = 10**15
 WAITING: Final = "SELECT id FROM inbox WHERE state = 'pending' ORDER BY seq"
+STANDS: Final = "SELECT epoch, number FROM streams WHERE sender = 'near'"
 MARKED: Final = "SELECT message_id FROM processed_messages ORDER BY seq"
 
 
@@ -30,18 +34,17 @@ class Real:
 
     def __init__(self, folder: Path) -> None:
         self._clock = ManualClock()
-        self.near = Postbox(folder / "near.db", agent="near", run=False, clock=self._clock, settings=LIMITS)
-        self.far = Postbox(folder / "far.db", agent="far", run=False, clock=self._clock, settings=LIMITS)
+        self._folder = folder
+        self.near, self.far = self._open("near"), self._open("far")
         self.ids: list[str] = []
         self.effects: list[int] = []
+        self._saved: list[int] = []
         self._late: Parcel | None = None
         policy, teller = retry_policy(LIMITS), Teller(Hooks(), "near")
         self._setbacks = Setbacks(settings=LIMITS, policy=policy, rng=random.Random(0), teller=teller)  # noqa: S311 - as above
         self._packed: Packed | None = None
         self.near.db.write(lambda tx: tx.run(peers.KNOW, ("far",)))
-        held = self.near.db.write(lambda tx: peers.lease(tx, "far", owner="model", until=FOREVER))
-        assert held is not None
-        self._held = held
+        self._held = self.near.db.write(self._lease)
 
     def take(self, step: str) -> None:
         """Take one step of the model."""
@@ -78,6 +81,20 @@ class Real:
 
         self._held, self._packed = self.near.db.write(work), None
 
+    _forked = _push
+
+    def _backup(self) -> None:
+        copy(self._folder / "far.db", self._folder / "far.backup")
+        self._saved = list(self.effects)
+
+    def _restore(self) -> None:
+        self.far.close()
+        replace(self._folder / "far.db", self._folder / "far.backup")
+        self.far, self.effects = self._open("far"), self._saved
+
+    def _open(self, name: str) -> Postbox:
+        return Postbox(self._folder / f"{name}.db", agent=name, run=False, clock=self._clock, settings=LIMITS)
+
     def _push_lost(self) -> None:
         self.far.accept(self._parcel()[1])
 
@@ -103,8 +120,22 @@ class Real:
         self.near.db.write(lambda tx: outbox.wake(tx, 1000, lambda _: False))
 
     def _tell(self, i: int) -> None:
-        told = [Receipt(self.ids[i], "processed")]
-        self.near.db.write(lambda tx: outbox.settle(tx, "far", told, ask_at=tx.now, stored_ends=False))
+        [stands] = self.far.db.read(STANDS)
+        told = (Receipt(self.ids[i], "processed"),)
+        parcel = Parcel(sender="far", recipient="near", epoch="", number=0, previous="", receipts=told, stands=stands)
+        self.near.accept(parcel)
+        self._held = self.near.db.write(self._leased_anew)
+        if self._packed is not None:
+            self._pack(len(self._held.parcel or ()))
+
+    def _leased_anew(self, tx: Tx) -> Lease:
+        peers.release(tx, self._held)
+        return self._lease(tx)
+
+    def _lease(self, tx: Tx) -> Lease:
+        held = peers.lease(tx, "far", owner="model", until=FOREVER)
+        assert held is not None
+        return held
 
     def _replay(self, i: int) -> None:
         self.near.dead_letters.replay(self.ids[i])

@@ -6,7 +6,8 @@ import time
 from collections import Counter, deque
 from dataclasses import dataclass
 
-from onceward.testing.protocol.model import Rules, State, finished, steps, wrong
+from onceward.testing.protocol.model import finished, steps, wrong
+from onceward.testing.protocol.values import Rules, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +35,12 @@ def explore(rules: Rules | None = None, *, most: int = 5_000_000) -> Search:
         state = waiting.popleft()
         for name, after in steps(state, rules):
             taken[name.partition(" ")[0]] += 1
+            kept = [] if name == "refused" else [state]
             if after in came:
-                before[after].append(state)
+                before[after] += kept
                 continue
-            came[after], before[after] = (state, name), [state]
-            if problem := wrong(after):
+            came[after], before[after] = (state, name), kept
+            if problem := wrong(after, rules):
                 return Search("model", len(came), (problem,), time.monotonic() - begun, _path(came, after), taken)
             waiting.append(after)
         if len(came) > most:
@@ -49,7 +51,7 @@ def explore(rules: Rules | None = None, *, most: int = 5_000_000) -> Search:
 
 
 def _stuck(before: dict[State, list[State]]) -> list[State]:
-    """Return the states from which no finished state can be reached, in the order of their discovery."""
+    """Return the states from which nothing finishes unless it is given up, in the order of their discovery."""
     reached = {state for state in before if finished(state)}
     waiting = deque(reached)
     while waiting:

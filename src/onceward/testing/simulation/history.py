@@ -119,9 +119,6 @@ class History:
         """Whose past is lost, because its senders may have pruned what it would need again."""
         self.restored: set[str] = set()
         """Whose file was put back to an earlier state."""
-        self.blind: set[tuple[str, str]] = set()
-        """Who opened a new epoch towards whom without having heard of a fork: a rollback at that moment goes unnoticed."""
-        self._streams: dict[tuple[str, str], tuple[str, str]] = {}
         self.wrong: list[str] = []
         """What cannot be true."""
         self.reached: Counter[str] = Counter()
@@ -144,13 +141,7 @@ class History:
     def pushed(self, push: Push) -> None:
         """Note a push and its answer."""
         self.reached[f"push {push.fate}"] += 1
-        answer, parcel = push.answer, push.parcel
-        if parcel.frames and push.fate != "late":
-            pair = (parcel.sender, parcel.recipient)
-            epoch, verdict = self._streams.get(pair, (parcel.epoch, "fork"))
-            if epoch != parcel.epoch and verdict != "fork":
-                self.blind.add(pair)
-            self._streams[pair] = (parcel.epoch, "" if answer is None else answer.verdict)
+        answer = push.answer
         if answer is None:
             return
         self.reached[f"answer {answer.verdict}"] += 1
@@ -188,7 +179,7 @@ class History:
         """Judge that *sender* forgot only what its recipients know, or knew before they were rolled back."""
         for message_id, recipient in self.files[sender].ask(ACKED):
             sent = self.sent.get(message_id)
-            excused = recipient in self.forgetful or (sent is not None and self._excused(sent))
+            excused = recipient in self.forgetful or (sent is not None and sent.excused)
             if not excused and not self.files[recipient].ask(STORED, (sender, message_id)):
                 self.wrong.append(f"{sender} counts {message_id} as acked, and {recipient} has never stored it")
 
@@ -225,13 +216,9 @@ class History:
             for name, (_, sql) in FRAMES.items():
                 self.wrong += [f"{agent} {name}: {i}" for i, text, seen in file.ask(sql) if digest(text) != seen]
         for sent in self.sent.values():
-            if sent.word == "promised" and not self._excused(sent) and not self._arrived(sent) and not self._explained(sent):
+            if sent.word == "promised" and not sent.excused and not self._arrived(sent) and not self._explained(sent):
                 self.wrong.append(f"{sent.id} from {sent.sender} was promised, and {sent.recipient} knows nothing of it")
         self._orders()
-
-    def _excused(self, sent: Sent) -> bool:
-        """Say whether a loss is no violation; a known hole is one: see ``blind``."""
-        return bool(sent.excused) or (sent.recipient in self.restored and (sent.sender, sent.recipient) in self.blind)
 
     def _arrived(self, sent: Sent) -> bool:
         return sent.id in self.files[sent.recipient].effects
