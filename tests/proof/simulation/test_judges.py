@@ -8,7 +8,7 @@ import pytest
 from onceward import accept, group, inbox, lanes, outbox, streams
 from onceward.clock import Clock, FileTime
 from onceward.parcel import Receipt
-from onceward.testing.simulation import Simulation, Weather, people, tell
+from onceward.testing.simulation import Simulation, Weather, campaign, people, tell
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 ENOUGH = 150
@@ -118,3 +118,18 @@ def test_fair_weather_ends_with_every_effect() -> None:
         world.settle()
 
         assert ([], ids) == (world.wrong, list(world.history.files["bob"].effects))
+
+
+def test_a_story_that_does_not_end_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A world that hangs says so, with its seed and where it was, instead of holding up all that follow."""
+
+    def hang(_world: Simulation) -> None:
+        while True:
+            pass
+
+    monkeypatch.setattr(campaign, "step", hang)
+    told = campaign.patiently(7, limit=1.0)
+
+    [line] = told.wrong
+    assert 7 == told.seed
+    assert line.startswith("it hangs: after 1 s it was at test_judges.py")

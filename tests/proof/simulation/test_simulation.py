@@ -53,6 +53,8 @@ EXPECTED = (
     "died",
     "ended as dead letter here",
     "gap",
+    "guard rang",
+    "lease lost in commit",
     "push corrupt",
     "push delay",
     "push drop",

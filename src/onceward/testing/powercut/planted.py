@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from unittest.mock import patch
 
 import apsw
 
 from onceward import migrate
+from onceward.bodies import WHOLE
 from onceward.clock import Millis
 from onceward.connect import connect
+from onceward.frame import digest
 from onceward.migrate import Migration
 
 NO_BARRIER: Final = """
@@ -24,18 +26,18 @@ NEWER: Final = Migration(
     "ALTER TABLE inbox ADD COLUMN town INTEGER NOT NULL DEFAULT 0; UPDATE inbox SET town = seq;"
     "CREATE TABLE town_parcels AS SELECT seq, id, length(frame) AS size FROM outbox; CREATE INDEX town_sizes ON town_parcels (size);",
 )
-HAND_OVER: Final = """
+HAND_OVER: Final = f"""
 INSERT INTO peer.lanes (sender, name, rank, session) SELECT DISTINCT 'near', lane, rank, session FROM main.outbox WHERE state = 'pending'
 ON CONFLICT DO NOTHING;
-INSERT INTO peer.inbox (sender, id, lane_id, session, type, rank, frame, digest, received_at)
+INSERT INTO peer.inbox (sender, id, lane_id, session, type, topic, rank, frame, digest, received_at)
 SELECT 'near', id, (SELECT lane_id FROM peer.lanes AS l WHERE l.sender = 'near' AND l.name = o.lane AND l.rank = o.rank),
-       session, type, rank, frame, digest, :now
+       session, type, topic, rank, {WHOLE}, digest_of({WHOLE}), :now
   FROM main.outbox AS o WHERE state = 'pending' ORDER BY seq;
 UPDATE peer.lanes SET head = (SELECT min(seq) FROM peer.inbox AS i WHERE i.lane_id = lanes.lane_id AND i.state = 'pending')
  WHERE head IS NULL;
 UPDATE main.counters SET value = value + (SELECT count(*) FROM main.outbox WHERE state = 'pending') WHERE name = 'left';
 UPDATE main.outbox SET state = 'acked', sent_at = :now, ended_at = :now, due_at = NULL WHERE state = 'pending';
-"""
+"""  # noqa: S608 - constants only
 
 
 @contextmanager
@@ -81,12 +83,17 @@ PLANTED: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
 }
 
 
+def _digest_of(*texts: Any) -> Any:
+    return digest(str(texts[0]))
+
+
 def hand_over(near: Path, far: Path, *, vfs: str | None, now: Millis) -> None:
     """Move all waiting mail in one transaction over both files, which in WAL mode is two commits in truth."""
     con = connect(near, vfs=vfs)
     try:
         con.wal_autocheckpoint(0)
         con.execute("ATTACH ? AS peer", (str(far),))
+        con.create_scalar_function("digest_of", _digest_of, 1)
         con.execute("BEGIN IMMEDIATE")
         con.execute(HAND_OVER, {"now": now})
         con.execute("COMMIT")

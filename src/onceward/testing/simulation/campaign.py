@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
+import signal
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing import get_context
+from pathlib import Path
+from traceback import extract_stack
+from types import FrameType
 from typing import Final
 
 from onceward.testing.daily import SEED, seed_of_the_day
@@ -20,6 +27,9 @@ from onceward.testing.simulation.world import Simulation
 STEPS: Final = 70
 NAMES: Final = ("ada", "bob", "cyd")
 CHUNK: Final = 20
+LIMIT: Final = 120.0
+"""Seconds that one story may take: hundreds of times what it does."""
+DEPTH: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +83,53 @@ def simulate(worlds: int = 2000, *, seed: int | None = None, processes: int = 0,
     """
     first, begun = todays_seed() if seed is None else seed, time.monotonic()
     chunks = [range(start, min(start + CHUNK, first + worlds)) for start in range(first, first + worlds, CHUNK)]
-    told: list[Told] = []
+    told, lost = list[Told](), ""
     with ProcessPoolExecutor(processes or os.cpu_count() or 1, mp_context=get_context("spawn")) as pool:
-        for some in pool.map(_tell_all, chunks):
-            told += some
-            if seconds is not None and time.monotonic() - begun > seconds:
-                pool.shutdown(wait=False, cancel_futures=True)
-                break
+        try:
+            for some in pool.map(_tell_all, chunks):
+                told += some
+                if seconds is not None and time.monotonic() - begun > seconds:
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    break
+        except BrokenProcessPool:
+            lost = f"a world from seed {first + len(told)} on ended its process: what it was at stands on stderr"
     reached = sum((one.reached for one in told), Counter[str]())
-    wrong = tuple(f"seed {one.seed}: {line}" for one in told for line in one.wrong[:3])
+    wrong = (*(f"seed {one.seed}: {line}" for one in told for line in one.wrong[:3]), *([lost] if lost else ()))
     return Campaign("simulation", len(told), wrong, time.monotonic() - begun, reached)
 
 
 def _tell_all(seeds: Iterable[int]) -> list[Told]:
-    return [tell(seed) for seed in seeds]
+    return [patiently(seed) for seed in seeds]
+
+
+class Hangs(BaseException):
+    """A story that does not end; no engine takes it for an error of its own."""
+
+
+def patiently(seed: int, *, limit: float = LIMIT) -> Told:
+    """Tell one story; one that does not end within *limit* seconds is wrong, and says where it was."""
+    try:
+        with _deadline(limit):
+            return tell(seed)
+    except Hangs as hangs:
+        return Told(seed, "", (f"it hangs: after {limit:.0f} s it was at {hangs}",), Counter())
+
+
+@contextmanager
+def _deadline(seconds: float) -> Iterator[None]:
+    """Raise Hangs in this thread when the time is up; what no signal can end ends the process, with every stack on stderr."""
+    if not hasattr(signal, "setitimer"):  # pragma: no cover - Windows has no such clock
+        yield
+        return
+
+    def ring(_: int, frame: FrameType | None) -> None:
+        raise Hangs(" < ".join(f"{Path(at.filename).name}:{at.lineno} {at.name}" for at in reversed(extract_stack(frame)[-DEPTH:])))
+
+    before, (left, _) = signal.signal(signal.SIGALRM, ring), signal.setitimer(signal.ITIMER_REAL, seconds)
+    faulthandler.dump_traceback_later(seconds + LIMIT, exit=True)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+        signal.setitimer(signal.ITIMER_REAL, left)
+        signal.signal(signal.SIGALRM, before)

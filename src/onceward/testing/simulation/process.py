@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import apsw
 
-from onceward import registry
+from onceward import lanes, peers, registry
 from onceward.agent import Agent
 from onceward.clock import Millis
 from onceward.directory import Home
@@ -26,6 +26,8 @@ from onceward.worker import Worker
 
 SCHEME: Final = "sim"
 TROUBLE: Final = "disk I/O error, as the weather has it"
+PROOFS: Final = (lanes.HELD, peers.ADVANCE)
+"""Statements that find nothing where a lease was lost."""
 JULIAN: Final = 210_866_760_000_000
 """Milliseconds from the start of SQLite's day count to 1970."""
 
@@ -60,6 +62,8 @@ class Process:
         """Whether it has died."""
         self.points = 0
         """How many points were passed."""
+        self.outrun = 0
+        """How often a commit found a lease lost that it wanted to end."""
         self._fuse: int | None = None
         self._trouble: str = ""
         self._rng, self._ids, self._settings, self._declared = rng, ids, settings, agent
@@ -203,12 +207,22 @@ def _no_loop() -> Any:
 
 class _Cursor(apsw.Cursor):
     process: Process
+    statement: str = ""
 
     def execute(self, statements: str, bindings: Any = None, **options: Any) -> Any:
         self.process.before(statements)
+        self.statement = statements
         found = super().execute(statements, bindings, **options)
+        if statements == lanes.SETTLE and not self.connection.changes():
+            self.process.outrun += 1
         self.process.after(statements)
         return found
+
+    def fetchall(self) -> Any:
+        rows = super().fetchall()
+        if self.statement in PROOFS and not rows:
+            self.process.outrun += 1
+        return rows
 
     def executemany(self, statements: str, sequenceofbindings: Any, **options: Any) -> Any:
         self.process.before(statements)

@@ -18,6 +18,10 @@ POINTS: Final = 60
 """A process that is to die inside a step dies at one of so many points."""
 JUMPS: Final = (-DAY, -600.0, -30.0, 30.0, 600.0, DAY)
 PAUSES: Final = (0.005, 0.5, 3.0, 6.0, 20.0)
+OPENED: Final = "SELECT opened FROM identity"
+SOME: Final = 4
+"""One world in so many has a WAL taken away now and then; the others tell the stories that they always told."""
+ODD: Final = 0.03
 BACKUP: Final = "backup"
 WORK: Final[dict[str, float]] = {
     "send": 6,
@@ -36,6 +40,9 @@ WORK: Final[dict[str, float]] = {
 
 def step(world: Simulation) -> None:
     """Let somebody do something, or an accident happen."""
+    if world.seed % SOME == 1 and world.luck.random() < ODD:
+        _mislay(world)
+        return
     chances = WORK | world.weather.blows
     [name] = world.rng.choices(list(chances), list(chances.values()))
     STEPS[name](world)
@@ -218,6 +225,24 @@ def _restore(world: Simulation) -> None:
         world.backups[name] = (path, world.copy(name, path))
     elif not world.restore(name, *kept):
         world.backups[name] = kept
+
+
+def _mislay(world: Simulation) -> None:
+    """Take the WAL away from under the only process of a file, which finds out with its next commit and does it again elsewhere."""
+    name = world.luck.choice(list(world.agents))
+    if not world.processes[name] or any(busy.agent == name for busy in world.busy):
+        return
+    first, *others = world.processes[name]
+    for other in others:
+        world.kill(other)
+    world.history.files[name].close()
+    if attempt(world, first, lambda p: p.box.db.checkpoint(truncate=True)) != (0, 0):
+        return
+    world.note("mislaid", name)
+    Path(f"{world.paths[name]}-wal").unlink()
+    seen = attempt(world, first, lambda p: p.box.db.read(OPENED))
+    attempt(world, first, lambda p: p.box.db.tick())
+    world.history.reached["guard rang"] += attempt(world, first, lambda p: p.box.db.read(OPENED)) != seen
 
 
 def _clone(world: Simulation) -> None:

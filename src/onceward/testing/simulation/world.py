@@ -60,6 +60,7 @@ class Simulation:
         greeting: object = None,
     ) -> None:
         self.seed, self.rng = seed, random.Random(seed)  # noqa: S311 - the seed decides
+        self.luck = random.Random(seed ^ 0x5EED)  # noqa: S311 - chances that change no other one
         self.weather, self._greeting = weather or Weather.of(self.rng), greeting
         self.agents = {agent.name: agent for agent in agents}
         self.clocks = {name: ManualClock() for name in self.agents}
@@ -156,6 +157,8 @@ class Simulation:
             raise Died(process.agent) from None
         finally:
             self._stack.pop()
+            self.history.reached["lease lost in commit"] += process.outrun
+            process.outrun = 0
             if not process.over:
                 process.kill_in(None)
                 process.fail_commit("")
