@@ -18,7 +18,7 @@ BROKEN = {
 """Rules that are left out, and what the search says then."""
 BACK = Rules(messages=2, frames=1, late=False, prunes=False, backups=1)
 """A recipient that may be put back to any earlier state of its file, once."""
-EVERY = {"send", "pack", "push", "push_lost", "leave", "arrive", "refused", "handle", "ask", "tell", "prune", "repack"}
+EVERY = {"send", "pack", "push", "push_lost", "leave", "arrive", "refused", "handle", "ask", "tell", "prune", "repack", "forked"}
 
 
 def test_every_state_is_safe_and_can_finish() -> None:
