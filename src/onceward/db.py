@@ -39,8 +39,7 @@ class Database:
     def __init__(self, path: Path, *, agent: str | None, settings: Settings, clock: Clock, vfs: str | None) -> None:
         self.path, self.clock, self._vfs = path, clock, vfs
         self._settings, self._wanted = settings, agent
-        self._pid, self.time, self.users = os.getpid(), FileTime(), 0
-        self.committing = False
+        self._pid, self.time, self.users, self.committing = os.getpid(), FileTime(), 0, False
         self.agent, self.file_id, self.max_inbox, self.max_body = agent or "", "", settings.max_inbox, settings.max_body
         self.durability: Durability = settings.durability
         self._patience = Patience(random.Random())  # noqa: S311 - jitter, not a secret
@@ -49,6 +48,7 @@ class Database:
         self._con: apsw.Connection | None = None
         self._reader: apsw.Connection | None = None
         self._writer = Writer(self, settings.busy_timeout)
+        self._watch = guard.Watch(self.path)
         self._open()
         self.bell = Bell(self.path)
 
@@ -124,6 +124,7 @@ class Database:
 
     def _open(self) -> None:
         deadline = time.monotonic() + self._settings.busy_timeout
+        self._watch.refuse_replaced()
         try:
             self._con = self._connected(deadline)
             self._harden(self._con)

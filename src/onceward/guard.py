@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from onceward.errors import ForeignHandle, NetworkFilesystem, ReadOnlyStore, StoreUnusable
+from onceward.errors import ForeignHandle, NetworkFilesystem, ReadOnlyStore, StoreCorrupt, StoreUnusable
 from onceward.ids import new_token
 
 NETWORK: Final = frozenset(
@@ -227,6 +227,13 @@ class Watch:
 
     def _look(self) -> tuple[FileKey | None, ...]:
         return tuple(file_key(name) for name in self._names)
+
+    def refuse_replaced(self) -> None:
+        """Raise StoreCorrupt if the name leads to another file now: opened beside our WAL it would be spoilt by it."""
+        now = file_key(self._names[0])
+        if None not in {now, self._known[0]} and now != self._known[0]:
+            msg = f"{self._names[0]} was replaced by another file while it was open: close, look, and open again without the old -wal"
+            raise StoreCorrupt(msg)
 
     def rang(self) -> bool:
         """Return whether the names now lead to other files than at the start."""

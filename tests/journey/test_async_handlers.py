@@ -180,24 +180,36 @@ def test_work_left_behind_by_a_coroutine_commits_nothing(world: World) -> None:
     assert 2 == billing.stats()["processed"]
 
 
-SELF = pytest.mark.xfail(strict=True, reason="the loop's thread waits for the transaction that the worker's thread holds for it")
-
-
-@pytest.mark.parametrize("touches", [False, pytest.param(True, marks=SELF)])
-def test_a_coroutine_may_use_its_postbox_directly(world: World, touches: bool) -> None:
+def test_a_coroutine_may_use_its_postbox_directly(world: World) -> None:
     """A coroutine that sends through the postbox instead of its context does not wait for itself."""
     agent = Agent("billing")
 
     @agent.on(Job, attempts=1)
     async def work(job: Job, ctx: AsyncContext) -> None:
-        if touches:
-            await ctx.tx.execute("INSERT INTO effects VALUES (?)", (job.n,))
         billing.send("shop", Done(n=job.n))
 
     shop, billing = world.open("shop"), world.open(agent, busy_timeout=1.0)
-    table(billing)
     shop.send("billing", Job(n=1))
     world.settle()
 
     assert [] == billing.dead_letters.list()
     assert 1 == billing.stats()["enqueued"]
+
+
+def test_a_coroutine_that_holds_the_transaction_writes_through_it(world: World) -> None:
+    """Once a coroutine has used its transaction, a send past it waits for itself: it is refused in time, and all is undone."""
+    agent = Agent("billing")
+
+    @agent.on(Job, attempts=1)
+    async def work(job: Job, ctx: AsyncContext) -> None:
+        await ctx.tx.execute("INSERT INTO effects VALUES (?)", (job.n,))
+        billing.send("shop", Done(n=job.n))
+
+    shop, billing = world.open("shop"), world.open(agent, busy_timeout=0.2)
+    table(billing)
+    shop.send("billing", Job(n=1))
+    world.settle()
+
+    [letter] = billing.dead_letters.list()
+    assert (letter.last_error or "").startswith("Busy: other work of this process held the file")
+    assert ([], 0) == (effects(billing), billing.stats()["enqueued"])

