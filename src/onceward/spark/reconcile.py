@@ -11,7 +11,7 @@ import pyarrow.dataset as ds
 from pyspark.sql import DataFrame, SparkSession
 
 from onceward.spark import manifest
-from onceward.spark.facts import NEEDS, gather
+from onceward.spark.facts import AGGREGATES, NEEDS, gather
 from onceward.spark.fleet import Fleet
 from onceward.spark.judge import judge
 from onceward.spark.measure import report, write
@@ -19,6 +19,9 @@ from onceward.spark.report import Report, html
 from onceward.spark.verdicts import Rules
 
 JOB: Final = "reconcile"
+UNLIKE: Final = ("id", "created_at", "sent_at", "received_at", "processed_at", "lane", "out_seq", "in_seq", "mark_seq", *AGGREGATES)
+PLAIN: Final = {f"parquet.enable.dictionary#{name}": "false" for name in UNLIKE}
+"""Columns whose values hardly repeat: looking for repetitions in them was half of all writing."""
 Tell = Callable[[str], object]
 
 
@@ -88,5 +91,5 @@ def _unread(fleet: Fleet, facts: Path) -> list[dict[str, Any]]:
 def stored(spark: SparkSession, path: Path, make: Callable[[], DataFrame]) -> DataFrame:
     """Return what *make* makes, out of the Parquet folder that it was written to now, or by a run before this one."""
     if not (path / "_SUCCESS").exists():
-        make().write.mode("overwrite").parquet(str(path))
+        make().write.mode("overwrite").options(**PLAIN).parquet(str(path))
     return spark.read.parquet(str(path))
