@@ -232,3 +232,19 @@ def test_old_manifests_go(tmp_path: Path) -> None:
     assert KEPT + 1 == len(list(tmp_path.iterdir()))
     assert Manifests(str(tmp_path)).positions(offsets[0]) == {"/a.db": Position("one", 1)}
     assert Manifests(str(tmp_path)).positions(offsets[-1]) == {"/a.db": Position("one", KEPT + 19)}
+
+
+def test_a_large_fleet_is_looked_at_in_turns(box: Made, tmp_path: Path) -> None:
+    """A look that takes too long leaves the rest to the next one; nobody waits for ever, however busy the others are."""
+    paths = [box(name, 1) for name in ("alice", "bob", "carol", "dora")]
+    follow = Follower(Options.of({"path": str(tmp_path), "lookFor": "0"}))
+    known: Positions = {}
+    reached, behind = [], []
+    for _ in range(5):
+        known = step(follow, known)
+        reached.append(sorted(told(known)))
+        behind.append(follow.behind)
+        send(paths[0], 1)
+
+    assert ([1, 2, 3, 4, 4], [True, True, True, False, False]) == ([len(names) for names in reached], behind)
+    assert {"bob.db": 1, "carol.db": 1, "dora.db": 1} == {name: seq for name, (seq, *_) in told(known).items() if name != "alice.db"}

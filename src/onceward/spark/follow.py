@@ -53,23 +53,41 @@ class Follower:
         [self._part] = options.chosen.parts
         self._heads: dict[str, tuple[Found, Head]] = {}
         self._told: dict[str, str] = {}
+        self._turns: dict[str, int] = {}
+        self._turn = 0
+        self.behind = False
+        """Whether there are files that nobody looked at yet, as their turn comes next time."""
 
     def heads(self, known: Positions) -> Mapping[str, Head]:
-        """Return how far each file goes that can be read now, and tell of those that vanished or cannot be read."""
+        """
+        Return how far each file goes that was read so far, and tell of those that vanished or cannot be read.
+
+        After some seconds the rest waits for the next call. Whoever was not
+        looked at for longest comes first, so that no file waits for ever.
+        """
         found = files.find(self._options.path)
-        before = time.time_ns()
-        stale = [one for one in found if not self._fresh(one)]
-        looked = [self._look(one, known.get(one.path)) for one in stale]  # threads were slower: SQLite parses each schema anew
-        self._heads = {one.path: self._heads[one.path] for one in found if one.path in self._heads}
-        for one, head in zip(stale, looked, strict=True):
-            if head is None:
-                self._heads.pop(one.path, None)
-            else:
-                settled = before - max(one.mark[2], one.mark[4]) > SETTLED_NS
-                self._heads[one.path] = (one if settled else replace(one, mark=(0, 0, 0, 0, 0)), head)
-        for path in known.keys() - {one.path for one in found}:
+        self._turn += 1
+        stale = sorted((one for one in found if not self._fresh(one)), key=lambda one: self._turns.get(one.path, 0))
+        began, before = time.monotonic(), time.time_ns()
+        for one in stale:  # in threads it was slower: SQLite parses each schema anew
+            self._keep(one, self._look(one, known.get(one.path)), before)
+            if time.monotonic() - began > self._options.look_for:
+                break
+        there = {one.path for one in found}
+        self.behind = not there <= self._turns.keys()
+        self._heads = {path: head for path, head in self._heads.items() if path in there}
+        self._turns = {path: turn for path, turn in self._turns.items() if path in there}
+        for path in known.keys() - there:
             self._tell(path, "vanished")
         return {path: head for path, (_, head) in self._heads.items()}
+
+    def _keep(self, found: Found, head: Head | None, before: int) -> None:
+        self._turns[found.path] = self._turn
+        if head is None:
+            self._heads.pop(found.path, None)
+            return
+        settled = before - max(found.mark[2], found.mark[4]) > SETTLED_NS
+        self._heads[found.path] = (found if settled else replace(found, mark=(0, 0, 0, 0, 0)), head)
 
     def _fresh(self, found: Found) -> bool:
         cached = self._heads.get(found.path)

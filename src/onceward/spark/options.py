@@ -47,6 +47,8 @@ class Options:
     """For `quarantine`: read every page of every file instead of only its beginning."""
     manifests: str = ""
     """For streams: a folder, kept with the checkpoint, for the positions in all files; without it a stream has at most 1,000 files."""
+    look_for: float = 3.0
+    """For streams: seconds of looking at new and changed files, a millisecond each, before a micro-batch; the rest is next time."""
     max_rows_per_trigger: int = 0
     """For streams: at most about so many rows in a micro-batch; 0: all there are."""
 
@@ -81,8 +83,13 @@ class Options:
             if value not in allowed:
                 msg = f"{name} {value!r} is none of {', '.join(allowed)}"
                 raise InvalidOption(msg)
-        if self.task_bytes < 1 or self.batch_rows < 1 or self.busy_timeout < 0 or self.min_tasks < 0 or self.max_rows_per_trigger < 0:
-            msg = "taskBytes and batchRows are at least 1, busyTimeout, minTasks and maxRowsPerTrigger not negative"
+        if (
+            self.task_bytes < 1
+            or self.batch_rows < 1
+            or self.busy_timeout < 0
+            or min(self.min_tasks, self.max_rows_per_trigger, self.look_for) < 0
+        ):
+            msg = "taskBytes and batchRows are at least 1, busyTimeout, lookFor, minTasks and maxRowsPerTrigger not negative"
             raise InvalidOption(msg)
         if self.where:
             _try(self.where, chosen)
@@ -116,7 +123,7 @@ def spelt(name: str) -> str:
 def _value(name: str, text: str) -> Any:
     kinds: dict[str, Callable[[str], Any]] = {
         "path": _paths, "columns": _names, "snapshot": flag, "deep": flag, "mode": str.upper, "copy": str.lower,
-        "task_bytes": int, "min_tasks": int, "batch_rows": int, "busy_timeout": float, "max_rows_per_trigger": int,
+        "task_bytes": int, "min_tasks": int, "batch_rows": int, "busy_timeout": float, "look_for": float, "max_rows_per_trigger": int,
     }  # fmt: skip
     try:
         return kinds.get(name, str)(text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -54,17 +54,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         known = self._manifests.positions(start)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         reached = follow.advance(known, self._heads(known), most)
+        while reached is known and self._frozen and self._looking.behind:  # to say that nothing is new would end the query
+            reached = follow.advance(known, self._heads(known), most)
         return start if reached is known else self._manifests.offset(reached)
 
-    def _heads(self, known: Positions) -> dict[str, follow.Head]:
-        if self._target is not None:
-            return self._target
+    @property
+    def _looking(self) -> follow.Follower:
         if self._follower is None:
             self._follower = follow.Follower(self._options)
-        heads = dict(self._follower.heads(known))
-        if self._frozen:
-            self._target = heads
-        return heads
+        return self._follower
+
+    def _heads(self, known: Positions) -> Mapping[str, follow.Head]:
+        if not self._frozen:
+            return self._looking.heads(known)
+        if self._target is None or self._looking.behind:  # each file goes as far as it did when it was looked at first
+            self._target = {**self._looking.heads(known), **(self._target or {})}
+        return self._target
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         """Return the tasks of the micro-batch between two offsets; after a restart the same again."""
