@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
-from onceward import acknowledgments, lanes, outbox, peers, streams
+from onceward import acknowledgments, ephemeral, lanes, outbox, peers, streams
 from onceward.clock import Millis
 from onceward.counters import bump
 from onceward.errors import InvalidMessage
@@ -220,9 +220,12 @@ def _store(tx: Tx, sender: str, fresh: list[Examined]) -> list[str]:
     lane_ids: dict[tuple[str, int], int] = {}
     rows: list[tuple[Any, ...]] = []
     settled: list[tuple[str, str, str, Millis]] = []
+    fleeting: list[tuple[str, str]] = []
     answered = 0
     for each in fresh:
         frame = cast("Frame", each.frame)
+        if frame.ephemeral:
+            fleeting.append((sender, frame.id))
         done = frame.inreplyto in awaited and _answered(tx, frame)
         if done:
             awaited.discard(str(frame.inreplyto))
@@ -235,6 +238,8 @@ def _store(tx: Tx, sender: str, fresh: list[Examined]) -> list[str]:
         lane_id = lanes.NONE if boxed else _lane(tx, sender, frame, lane_ids)
         rows.append(_row(frame, each, lane_id, tx.now, done=done))
     tx.many(KEEP, rows)
+    if fleeting:
+        ephemeral.mark(tx, fleeting)
     if settled:
         tx.many(MARK, settled)
         bump(tx, processed=answered, ended=answered)

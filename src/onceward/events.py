@@ -142,6 +142,14 @@ class Dropped(MessageEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Evaporated(Event):
+    """A restart dropped so many ephemeral messages that nobody had taken; told to the first who asks for it after the opening."""
+
+    name: ClassVar[str] = "evaporated"
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NearlyFull(Event):
     """Nine tenths of what the file may hold are in use."""
 

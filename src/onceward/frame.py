@@ -24,6 +24,8 @@ from onceward.payload import BYTES, JSON
 
 SOURCE: Final = "urn:onceward:"
 NORMAL: Final = 2
+EPHEMERAL: Final = "ephemeral"
+"""Extension attribute of messages that a restart of the recipient may drop."""
 EXTENSION: Final = re.compile(r"[a-z0-9]{1,20}")
 Text = Annotated[str, Field(min_length=1, max_length=256)]
 INT32: Final = 2**31
@@ -124,6 +126,12 @@ class Frame(BaseModel):
     def headers(self) -> dict[str, str | int | bool]:
         """The extension attributes that the sender added."""
         return dict(self.__pydantic_extra__ or {})
+
+    @property
+    def ephemeral(self) -> bool:
+        """Whether a restart of the recipient may drop it."""
+        extra = self.__pydantic_extra__
+        return extra is not None and extra.get(EPHEMERAL) is True
 
     @property
     def expires_at(self) -> Millis | None:

@@ -19,6 +19,7 @@ class Hooks:
 
     def __init__(self) -> None:
         self._told: dict[str, tuple[Hook, ...]] = {}
+        self._held: list[Event] = []
 
     def on(self, name: str, hook: Hook) -> Callable[[], None]:
         """
@@ -33,6 +34,9 @@ class Hooks:
             msg = f"no event is called {name!r}: there are {', '.join(EVENTS)}"
             raise InvalidMessage(msg)
         self._told[real] = (*self._told.get(real, ()), hook)
+        held, self._held = self._held, []
+        for event in held:
+            self.hold(event)
 
         def off() -> None:
             self._told[real] = tuple(known for known in self._told[real] if known is not hook)
@@ -46,6 +50,13 @@ class Hooks:
     def wanted(self, kind: type[Event]) -> bool:
         """Return whether anybody hears events of *kind*, so that nobody builds them in vain."""
         return bool(self._told) and bool(self._told.get(kind.name) or self._told.get(ALL))
+
+    def hold(self, event: Event) -> None:
+        """Tell of an event now, or, where nobody wants it yet, once somebody does: it came before anybody could ask."""
+        if self.wanted(type(event)):
+            self.tell([event])
+        else:
+            self._held.append(event)
 
     def tell(self, events: Iterable[Event]) -> None:
         """Tell the hooks; one that raises is logged and harms nothing."""

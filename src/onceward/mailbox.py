@@ -15,7 +15,7 @@ from onceward.errors import InvalidMessage, LeaseLost
 from onceward.mailboxes import Advance, Filter, limit_of
 from onceward.maildesk import MailDesk, OnceDesk
 from onceward.message import Message
-from onceward.names import plain_text
+from onceward.names import PRIORITIES, plain_text, rank
 from onceward.options import Options, SendOptions
 from onceward.readers import EARLIEST, RANKS, Handout, Start
 from onceward.readout import Letter
@@ -86,7 +86,9 @@ class Mailbox:
         """
         Commit one message for this mailbox into our outbox; joins this thread's open transaction; returns its id.
 
-        It expires with the mailbox, or earlier by its own *ttl*.
+        It expires with the mailbox, or earlier by its own *ttl*. With
+        *ephemeral* a restart of the mailbox's owner drops it, if no reader has
+        it in hand by then.
 
         Raises:
             NoMailbox: the mailbox has expired.
@@ -94,6 +96,8 @@ class Mailbox:
 
         """
         self.desk.check_alive()
+        if options.get("ephemeral") is None:
+            options["ephemeral"] = PRIORITIES[rank(options.get("priority", "normal"))] in self.desk.tools.settings.ephemeral_priorities
         named = Options(**options, mailbox=self._address.key, ends_at=self.expires_at)
         return self.desk.tools.sender.commit(self._session.name, self.owner, body, named)
 

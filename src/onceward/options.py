@@ -29,6 +29,7 @@ class Options:
     mailbox: str | None = None
     ends_at: int | None = None
     """When the mailbox that it is for expires, in milliseconds: the message does not outlive it."""
+    ephemeral: bool = False
     system: bool = False
     """Whether a reserved topic may be published: only the library itself says so."""
 
@@ -61,6 +62,8 @@ class PublishOptions(TypedDict, total=False):
     """Extension attributes of the frame: 1 to 20 lower-case letters and digits."""
     ordering_key: str | None
     """The unit of order; by default the session."""
+    ephemeral: bool
+    """Whether a restart of the recipient may drop it, if nobody has taken it by then; otherwise nothing is ever dropped so."""
     message_id: str | None
     """An id of the caller's own, under which sending again is safe."""
 

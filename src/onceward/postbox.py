@@ -41,6 +41,7 @@ from onceward.polls import Polls
 from onceward.post_office import Mailboxes
 from onceward.queueing import Queues, Runs
 from onceward.receiver import Receiver
+from onceward.restart import OwnerRun
 from onceward.roster import Roster
 from onceward.routes import Routes, doors
 from onceward.runner import Runner
@@ -102,12 +103,14 @@ class Postbox(Verbs, Polls, Looks):
         self._files = OtherFiles(self._db, self._settings, self._routes.file_of)
         self._lock, self._closed = Lock(), False
         self._loop, self._loop_is_ours = loop, False
+        self._run = OwnerRun(self._db, self._settings, self._hooks, vfs=vfs)
         try:
             self._wire(ids)
+            self._run.begin(engines=run)
             if run:
                 self._start()
         except BaseException:
-            self._db.close()  # nobody else will
+            self._run.end()  # nobody else will
             raise
 
     def _wire(self, ids: IdSource) -> None:
@@ -304,7 +307,7 @@ class Postbox(Verbs, Polls, Looks):
         self._home.close()
         if self._loop is not None and self._loop_is_ours:
             self._loop.call_soon_threadsafe(self._loop.stop)
-        self._db.close()
+        self._run.end()
 
     def __enter__(self) -> Self:
         """Use the postbox for a block."""

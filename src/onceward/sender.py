@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from onceward import bodies, limits, outbox, tickets
@@ -13,7 +13,7 @@ from onceward.connect import ConstraintError
 from onceward.db import Database
 from onceward.errors import Frozen, InvalidMessage, TooLarge, UnknownRecipient
 from onceward.events import Enqueued
-from onceward.frame import RESERVED_ATTRIBUTES, Envelope, cast, check_extension, digest, head, mould
+from onceward.frame import EPHEMERAL, RESERVED_ATTRIBUTES, Envelope, cast, check_extension, digest, head, mould
 from onceward.gate import Gate
 from onceward.hooks import Hooks
 from onceward.ids import IdSource
@@ -202,7 +202,7 @@ class Sender:
             channel=_text("channel", options.channel),
             kind=_text("kind", options.kind),
             mailbox=_text("mailbox", options.mailbox),
-            headers=_headers(options.headers),
+            headers=_headers(options),
         )
 
     def put(self, tx: Tx, draft: Draft, *, shared: bool = False) -> str:
@@ -309,10 +309,11 @@ def _message_id(value: str) -> str:
     return value
 
 
-def _headers(headers: Mapping[str, str | int | bool] | None) -> dict[str, Any] | None:
-    for name, value in (headers or {}).items():
+def _headers(options: Options) -> dict[str, Any] | None:
+    headers = {**(options.headers or {}), **({EPHEMERAL: True} if options.ephemeral else {})}
+    for name, value in headers.items():
         if name in RESERVED_ATTRIBUTES:
             msg = f"header {name!r} is an attribute of the frame: use the argument of send"
             raise InvalidMessage(msg)
         check_extension(name, value)
-    return dict(headers) if headers else None
+    return headers or None

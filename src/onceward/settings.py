@@ -20,6 +20,8 @@ DAY: Final = 86_400.0
 WORDS: Final = ("home", "db", "agent", "session")
 """What environment and project may say besides settings: whose file a command means, and which conversation."""
 
+Priority = Literal["critical", "urgent", "normal", "low", "background"]
+
 
 def _listed(value: Any) -> Any:
     """Read a list from an environment variable, where commas part it."""
@@ -127,6 +129,8 @@ class Settings(BaseModel):
     """Longest wait for running handlers and pushes when the postbox stops."""
     topics: Annotated[tuple[str, ...] | None, BeforeValidator(_listed)] = None
     """Topics that there are, for sending and for polling; another one is a TopicError. None is open."""
+    ephemeral_priorities: Annotated[tuple[Priority, ...], BeforeValidator(_listed)] = ()
+    """Priorities whose messages to mailboxes are ephemeral where the send does not say: mq9's are normal, low and background."""
     trail: bool = False
     """Write every transition into the table ``trail``."""
     audit: str = ""

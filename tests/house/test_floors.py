@@ -19,19 +19,19 @@ FLOORS = {
         errors clock ids names payload options frame parcel lifecycle events settings topics modes readout project
     """,
     "F1 ground and contracts": """
-        guard registry connect regexp tx turnstile writer identity db loop wake migrate transport policy hooks
+        guard presence registry connect regexp tx turnstile writer identity db loop wake migrate transport policy hooks
     """,
     "F2 boxes and wings": """
         counters leases dead_letters receipts lanes peers streams tickets outbox inbox parcels accept trail views health retention
         chapters archive history search limits growth invariants custody directory addresses readers mailboxes polling bodies roster
-        channels acknowledgments posts
+        channels acknowledgments posts ephemeral
         queues runs run_views
         transports/ observers/
     """,
     "F3 hands and engines": """
         gate sender fanout transaction message agent group context
         background crossing desk invoke teller setbacks dispatcher receiver worker janitor maildesk waiting other_files auditor
-        results reading closing usher run stage runner
+        results reading closing usher run stage runner restart
         errands herald channel_desk
     """,
     "F4 the door": """
@@ -73,7 +73,8 @@ STAIRS = {
     "posts": "channels dead_letters",
     "inbox": "counters dead_letters lanes receipts",
     "parcels": "counters dead_letters outbox peers receipts",
-    "accept": "acknowledgments counters lanes outbox peers streams",
+    "ephemeral": "counters inbox",
+    "accept": "acknowledgments counters ephemeral lanes outbox peers streams",
     "views": "lanes",
     "archive": "bodies chapters",
     "history": "archive views",

@@ -14,6 +14,7 @@ from onceward.cli.place import Conversation, Quiet, Where, open_box
 from onceward.cli.poll import print_letters
 from onceward.cli.send import Body, delivered, parsed
 from onceward.cli.spans import MaybeMoment, MaybeSpan, Span
+from onceward.options import SendOptions
 from onceward.settings import DAY
 
 WHERE = Where()
@@ -84,6 +85,7 @@ def send(
     key: str | None = None,
     ttl: MaybeSpan = None,
     priority: str = "normal",
+    ephemeral: Annotated[bool | None, Quiet] = None,
     keep: Annotated[bool, Quiet] = False,
     where: Where = WHERE,
 ) -> int:
@@ -98,6 +100,7 @@ def send(
         key: Idempotency key: the same key with the same body is one message.
         ttl: How long it is wanted; at most as long as the mailbox lives.
         priority: critical, urgent (high), normal, low or background.
+        ephemeral: Let a restart of its owner drop it if no reader has taken it by then.
         keep: Leave the delivery to a relay or a worker.
         where: Whose outbox.
 
@@ -105,7 +108,10 @@ def send(
     with open_box(where.path()) as box:
         text = sys.stdin.read() if body == "-" else body
         target = box.mailboxes.open(mailbox)
-        message_id = target.send(parsed(text), type=type, topic=topic, key=key, ttl=ttl, priority=priority)
+        said: SendOptions = {"type": type, "topic": topic, "key": key, "ttl": ttl, "priority": priority}
+        if ephemeral is not None:
+            said["ephemeral"] = ephemeral
+        message_id = target.send(parsed(text), **said)
         state = box.resolve(message_id) if keep else delivered(box, message_id)
     if where.json:
         show_one({"id": message_id, "state": state}, "json")

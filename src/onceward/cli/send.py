@@ -32,6 +32,7 @@ def send(
     ordering_key: str | None = None,
     correlation_id: str | None = None,
     reply_to: str | None = None,
+    ephemeral: Annotated[bool, Quiet] = False,
     deliver: Annotated[bool, Quiet] = False,
     where: Conversation = WHERE,
 ) -> int:
@@ -53,6 +54,7 @@ def send(
         ordering_key: The lane in which order is kept; default the session.
         correlation_id: The conversation that it belongs to.
         reply_to: The agent that a reply goes to; default us.
+        ephemeral: Let a restart of the recipient drop it if nobody has taken it by then.
         deliver: Try at once to deliver what is due; what cannot be delivered now stays in the outbox, and the exit code is 0.
         where: Whose file, which session.
 
@@ -61,7 +63,7 @@ def send(
         session = box.session(in_session(where))
         message_id = session.send(
             to, parsed(sys.stdin.read() if body == "-" else body), type=type, topic=topic, key=key, delay=delay, ttl=ttl,
-            priority=priority, ordering_key=ordering_key, correlation_id=correlation_id, reply_to=reply_to,
+            priority=priority, ordering_key=ordering_key, correlation_id=correlation_id, reply_to=reply_to, ephemeral=ephemeral,
         )  # fmt: skip
         state = delivered(box, message_id) if deliver else box.resolve(message_id)
     if where.json:

@@ -11,7 +11,7 @@ from onceward import Message
 from onceward.cli.back import PAST, Sought, print_page
 from onceward.cli.codes import DONE, TimedOut
 from onceward.cli.paint import document, show
-from onceward.cli.place import Conversation, Where, in_session, open_box
+from onceward.cli.place import Conversation, Quiet, Where, in_session, open_box
 from onceward.cli.send import Body, parsed
 from onceward.cli.spans import MaybeSpan
 
@@ -35,6 +35,7 @@ def send(
     ttl: MaybeSpan = None,
     delay: MaybeSpan = None,
     correlation_id: str | None = None,
+    ephemeral: Annotated[bool, Quiet] = False,
     where: Conversation = TALK,
 ) -> int:
     """
@@ -51,6 +52,7 @@ def send(
         ttl: How long it is wanted.
         delay: Deliver it after this span at the earliest.
         correlation_id: The conversation that it belongs to; a response needs that of its query.
+        ephemeral: Let restarts of recipients drop it where nobody has taken it by then.
         where: Whose agent, which session.
 
     """
@@ -58,8 +60,9 @@ def send(
         channel = box.channels.get(name, session=in_session(where))
         said = parsed(sys.stdin.read() if body == "-" else body)
         posted = channel.send(
-            said, kind=kind, type=type, topic=topic, key=key, priority=priority, ttl=ttl, delay=delay, correlation_id=correlation_id
-        )
+            said, kind=kind, type=type, topic=topic, key=key, priority=priority, ttl=ttl, delay=delay, correlation_id=correlation_id,
+            ephemeral=ephemeral,
+        )  # fmt: skip
         box.pump()
     if where.json:
         document({"id": posted.id, "copies": [{"recipient": to, "id": each} for to, each in posted.copies]})
