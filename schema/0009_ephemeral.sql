@@ -4,6 +4,9 @@ ALTER TABLE inbox ADD COLUMN ephemeral INTEGER;
 
 CREATE INDEX inbox_ephemeral ON inbox (seq) WHERE ephemeral IS NOT NULL AND state = 'pending';
 
+-- What waits in a channel, in the order of reading: what was handled leaves it, and what a reader passes over costs its look only.
+CREATE INDEX inbox_channel_waits ON inbox (channel, rank, seq) WHERE channel IS NOT NULL AND state = 'pending';
+
 CREATE VIEW ephemeral_view AS
 SELECT b.seq, b.id, b.sender, b.session, b.mailbox, b.state, b.reason, b.received_at, b.ended_at
   FROM inbox AS b WHERE b.ephemeral IS NOT NULL;

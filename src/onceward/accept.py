@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, cast
 
-from onceward import acknowledgments, ephemeral, lanes, outbox, peers, streams
+from onceward import acknowledgments, ephemeral, growth, lanes, outbox, peers, streams
 from onceward.clock import Millis
 from onceward.counters import bump
 from onceward.errors import InvalidMessage
@@ -30,7 +30,8 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (sender, id) DO NOTHING
 """
 LIMITS: Final = """
-SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'inbox'), 0) - (SELECT value FROM counters WHERE name = 'ended')
+SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'inbox'), 0) - (SELECT value FROM counters WHERE name = 'ended'),
+       EXISTS (SELECT 1 FROM buckets WHERE name = 'accept')
 """
 AWAITED: Final = """
 SELECT id FROM tickets WHERE state IN ('open', 'failed') AND recipient = ? AND id IN (SELECT value FROM json_each(?))
@@ -98,11 +99,13 @@ def accept(tx: Tx, parcel: Parcel, door: Door, examined: list[Examined]) -> Kept
     if verdict == "fork":
         bump(tx, forks=1)
         return Kept(_answer(door, "fork", where=stream.place), moved=moved)
-    [(waiting,)] = tx.rows(LIMITS)
+    [(waiting, rated)] = tx.rows(LIMITS)
     known = _known(tx, parcel)
     new = len(parcel.frames) - len(known)
     if verdict == "accepted" and new and waiting and waiting + new > door.max_inbox:
         return Kept(_answer(door, "busy"), moved=moved)
+    if rated and verdict == "accepted" and new and (wait := growth.admit(tx, parcel.sender, new)):
+        return Kept(replace(_answer(door, "busy"), retry_after=wait), moved=moved)
     kept = _keep(tx, parcel, door, examined, known=known, horizon=stream.horizon_id, judge_all=judge_all)
     kept.moved = moved
     kept.answer = _answer(door, verdict, kept.answer.receipts)

@@ -194,9 +194,9 @@ class AsyncPostbox(AsyncPolls, AsyncLooks):
         """Whose file it is."""
         return self._box.agent
 
-    def session(self, name: str = DEFAULT_SESSION) -> AsyncSession:
-        """Return the conversation called *name*."""
-        return AsyncSession(self._box.session(name), self, self._crossing)
+    def session(self, name: str = DEFAULT_SESSION, *, topics: Iterable[str] | None = None) -> AsyncSession:
+        """Return the conversation called *name*; see ``Postbox.session``."""
+        return AsyncSession(self._box.session(name, topics=topics), self, self._crossing)
 
     def begin(self) -> AbstractAsyncContextManager[AsyncTransaction]:
         """Open a transaction in the default session."""

@@ -37,6 +37,10 @@ class AsyncLimits:
         """Send at most so many messages a second; see ``Limits.rate``."""
         await self._crossing.call(lambda: self._limits.rate(per_second, burst=burst))
 
+    async def accept_rate(self, per_second: float | None, *, burst: float = 100.0) -> None:
+        """Take at most so many messages a second from each sender; see ``Limits.accept_rate``."""
+        await self._crossing.call(lambda: self._limits.accept_rate(per_second, burst=burst))
+
     async def file(self, max_bytes: int | None) -> None:
         """Take new messages only while the file is smaller; see ``Limits.file``."""
         await self._crossing.call(lambda: self._limits.file(max_bytes))

@@ -93,6 +93,14 @@ class Limits:
         """
         self._change(lambda tx: growth.set_rate(tx, per_second, burst))
 
+    def accept_rate(self, per_second: float | None, *, burst: float = 100.0) -> None:
+        """
+        Take at most so many messages a second from each sender, after *burst* at once; None lifts it.
+
+        Who brings more is told when to come again, and spends no retry on it.
+        """
+        self._change(lambda tx: growth.set_rate(tx, per_second, burst, of="accept"))
+
     def file(self, max_bytes: int | None) -> None:
         """
         Take new messages only while less than *max_bytes* of the file are in use; None lifts it.

@@ -23,7 +23,6 @@ from onceward.payload import decode
 from onceward.policy import RetryPolicy
 from onceward.settings import disabled
 from onceward.topics import matches
-from onceward.tx import Tx
 
 HANDLE: Final = re.compile(r"(\d+)\.(\d+)\.(\d+)\.(\d+)\.([0-9a-f]+)")
 HANDED: Final = "handed"
@@ -60,14 +59,18 @@ class ChannelDesk(Desk):
         [(frozen_at, _, _)] = self._db.read(lanes.AGENDA)
         if disabled() or frozen_at is not None:
             return None
-        return self._db.write(lambda tx: self._claim_next(tx, topics))
+        while (seq := self._find(topics)) is not None:
+            leased = self._db.write(lambda tx, seq=seq: inbox.claim_one(tx, seq, owner=self._owner, lease_for=self.time_for))  # type: ignore[misc]
+            if leased is not None:
+                return leased
+        return None
 
-    def _claim_next(self, tx: Tx, topics: tuple[str, ...]) -> Leased | None:
+    def _find(self, topics: tuple[str, ...]) -> int | None:
         def fits(topic: str | None) -> bool:
             return not topics or (topic is not None and any(matches(pattern, topic) for pattern in topics))
 
         by_rank = self._found.config.priority_ordering
-        return inbox.claim_in(tx, self._found.name, fits, by_rank=by_rank, owner=self._owner, lease_for=self.time_for)
+        return inbox.find_in(self._db.read, self._found.name, fits, by_rank=by_rank, now=self._db.now())
 
     def time_for(self, attempt: int) -> Millis:
         """Return how long an attempt has: the ack timeout, and the pause that would follow it."""

@@ -247,6 +247,9 @@ class Dispatcher:
         return self._db.write(lambda tx: self._settle(tx, packed, answer, streams=streams))
 
     def _settle(self, tx: Tx, packed: Packed, answer: Answer, *, streams: bool) -> Packed | None:
+        if answer.verdict == "busy" and answer.retry_after:
+            self._setbacks.wait(tx, packed, answer.retry_after)
+            return None
         if answer.verdict == "busy":
             self._setbacks.rest(tx, packed, "busy: the peer's inbox is full", nobody=True)
             return None

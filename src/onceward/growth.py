@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 from typing import Final
 
+from onceward.clock import Millis
 from onceward.errors import InvalidMessage, RateLimited, StoreCapacity
 from onceward.tx import Tx
 
@@ -15,11 +17,20 @@ UPDATE buckets
  WHERE name = 'send'
 RETURNING tokens, per_second
 """
+DOOR: Final = """
+SELECT r.per_second, r.burst, min(r.burst, coalesce(s.tokens + max(0, :now - s.filled_at) * r.per_second / 1000.0, r.burst))
+  FROM buckets AS r LEFT JOIN buckets AS s ON s.name = :bucket
+ WHERE r.name = 'accept'
+"""
+LET_IN: Final = """
+INSERT INTO buckets (name, per_second, burst, tokens, filled_at) VALUES (:bucket, :per_second, :burst, :tokens, :now)
+ON CONFLICT (name) DO UPDATE SET tokens = excluded.tokens, filled_at = max(filled_at, excluded.filled_at)
+"""
 SET_RATE: Final = """
-INSERT INTO buckets (name, per_second, burst, tokens, filled_at) VALUES ('send', ?, ?, ?, ?)
+INSERT INTO buckets (name, per_second, burst, tokens, filled_at) VALUES (?, ?, ?, ?, ?)
 ON CONFLICT (name) DO UPDATE SET per_second = excluded.per_second, burst = excluded.burst, tokens = min(tokens, excluded.burst)
 """
-NO_RATE: Final = "DELETE FROM buckets WHERE name = 'send'"
+NO_RATE: Final = "DELETE FROM buckets WHERE name = ?1 OR name GLOB ?1 || '/*'"
 FILE: Final = "SELECT max_bytes FROM file_limit"
 SET_FILE: Final = "INSERT INTO file_limit (one, max_bytes) VALUES (1, ?) ON CONFLICT (one) DO UPDATE SET max_bytes = excluded.max_bytes"
 NO_FILE: Final = "DELETE FROM file_limit"
@@ -45,15 +56,34 @@ def take_token(tx: Tx) -> None:
             raise RateLimited(msg, retry_after=wait)
 
 
-def set_rate(tx: Tx, per_second: float | None, burst: float) -> None:
-    """Set the rate of sending, or None for any."""
+def admit(tx: Tx, sender: str, messages: int) -> Millis:
+    """
+    Count what a sender brings against the rate of the door; return how long it is to wait, 0 where it may come in.
+
+    More than a burst at once is let in when the bucket is full, and paid off
+    afterwards: a parcel is taken whole or not at all. Who is sent away pays
+    nothing.
+    """
+    bucket = f"accept/{sender}"
+    for per_second, burst, tokens in tx.rows(DOOR, {"now": tx.now, "bucket": bucket}):
+        missing = min(messages, burst) - tokens
+        if missing > 0:
+            wait: Millis = ceil(1000 * missing / per_second)
+            return wait
+        left = {"bucket": bucket, "per_second": per_second, "burst": burst, "tokens": tokens - messages, "now": tx.now}
+        tx.run(LET_IN, left)
+    return 0
+
+
+def set_rate(tx: Tx, per_second: float | None, burst: float, *, of: str = "send") -> None:
+    """Set a rate, or None for any: of sending, or of accepting from each sender."""
     if per_second is None:
-        tx.run(NO_RATE)
+        tx.run(NO_RATE, (of,))
         return
     if not per_second > 0 or burst < 1:
         msg = f"a rate is messages per second, more than none, with a burst of at least one; got {per_second!r} and {burst!r}"
         raise InvalidMessage(msg)
-    tx.run(SET_RATE, (per_second, burst, burst, tx.now))
+    tx.run(SET_RATE, (of, per_second, burst, burst, tx.now))
 
 
 def set_file(tx: Tx, max_bytes: int | None) -> None:

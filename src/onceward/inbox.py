@@ -26,13 +26,21 @@ SELECT seq, sender, id, session, frame, digest, expires_at, attempts + 1, receiv
  WHERE lane_id = ? AND state = 'pending' AND type IN (SELECT value FROM json_each(?))
  ORDER BY seq LIMIT ?
 """
-NEXT_IN: Final = """
-SELECT b.lane_id, l.token, l.careful_to, b.seq, b.topic, b.attempts + 1
+# What waits in a channel and is in nobody's hands: by priority, or one arm for each priority and all of them as they came.
+WAITS_IN: Final = """
+SELECT b.rank, b.seq, b.topic FROM inbox AS b JOIN lanes AS l ON l.lane_id = b.lane_id
+ WHERE b.channel = :channel AND b.state = 'pending' AND (l.due_at IS NULL OR l.due_at <= :now)"""
+NEXT_IN: Final = f"{WAITS_IN} AND (b.rank, b.seq) > (:rank, :seq) ORDER BY b.rank, b.seq LIMIT :limit"
+NEXT_CAME: Final = (
+    " UNION ALL ".join(f"SELECT * FROM ({WAITS_IN} AND b.rank = {n} AND b.seq > :seq ORDER BY b.seq LIMIT :limit)" for n in range(5))  # noqa: S608
+    + " ORDER BY 2 LIMIT :limit"
+)
+LANE_OF: Final = """
+SELECT l.lane_id, l.token, l.careful_to, b.attempts + 1
   FROM inbox AS b JOIN lanes AS l ON l.lane_id = b.lane_id
- WHERE b.channel = ? AND b.state = 'pending' AND l.owner IS NULL AND l.due_at IS NULL
- ORDER BY b.rank, b.seq LIMIT 1000
+ WHERE b.seq = ? AND b.state = 'pending' AND l.owner IS NULL AND l.due_at IS NULL
 """
-NEXT_CAME: Final = NEXT_IN.replace("ORDER BY b.rank, b.seq", "ORDER BY b.seq")
+PAGE: Final = 500
 ONE: Final = "SELECT seq, sender, id, session, frame, digest, expires_at, attempts + 1, received_at FROM inbox WHERE seq = ?"
 HANDED: Final = """
 SELECT b.seq, b.sender, b.id, b.session, b.frame, b.digest, b.expires_at, b.received_at
@@ -64,6 +72,8 @@ REHEAD: Final = """
 UPDATE lanes SET head = (SELECT min(seq) FROM inbox WHERE lane_id = lanes.lane_id AND state = 'pending')
  WHERE lane_id IN (SELECT lane_id FROM inbox WHERE seq IN (SELECT value FROM json_each(?)))
 """
+
+Rows = Callable[[str, Any], list[tuple[Any, ...]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,16 +138,24 @@ def claim(tx: Tx, wanted: Wanted, *, owner: str, until: Millis) -> list[list[Lea
     return claimed
 
 
-def claim_in(
-    tx: Tx, channel: str, fits: Callable[[str | None], bool], *, by_rank: bool, owner: str, lease_for: Callable[[int], Millis]
-) -> Leased | None:
-    """Lease the next message of a channel whose topic fits, in its order; None where there is none."""
+def find_in(read: Rows, channel: str, fits: Callable[[str | None], bool], *, by_rank: bool, now: Millis) -> int | None:
+    """Return the next message of a channel whose topic fits, in its order, however many stand before it; takes no lock."""
+    named = {"channel": channel, "now": now, "rank": -1, "seq": 0, "limit": PAGE}
+    while rows := read(NEXT_IN if by_rank else NEXT_CAME, named):
+        for _, seq, topic in rows:
+            if fits(topic):
+                return int(seq)
+        named |= {"rank": rows[-1][0], "seq": rows[-1][1]}
+    return None
+
+
+def claim_one(tx: Tx, seq: int, *, owner: str, lease_for: Callable[[int], Millis]) -> Leased | None:
+    """Lease one message; None where somebody was faster."""
     lanes.wake_due(tx)
-    for lane_id, token, careful_to, seq, topic, attempt in tx.rows(NEXT_IN if by_rank else NEXT_CAME, (channel,)):
-        if fits(topic):
-            [row] = tx.rows(ONE, (seq,))  # before the lease, which may count the attempt
-            held = lanes.lease(tx, (lane_id, token, careful_to), [seq], owner=owner, until=tx.now + lease_for(attempt))
-            return Leased(held, *row)
+    for lane_id, token, careful_to, attempt in tx.rows(LANE_OF, (seq,)):
+        [row] = tx.rows(ONE, (seq,))  # before the lease, which may count the attempt
+        held = lanes.lease(tx, (lane_id, token, careful_to), [seq], owner=owner, until=tx.now + lease_for(attempt))
+        return Leased(held, *row)
     return None
 
 

@@ -22,7 +22,9 @@ LINE: Final = 160
 LINES: Final = 20
 """Lines of one summary; older drops are told as a number."""
 
-ACTIVE: Final = "SELECT EXISTS (SELECT 1 FROM limits) OR EXISTS (SELECT 1 FROM buckets) OR EXISTS (SELECT 1 FROM file_limit)"
+ACTIVE: Final = (
+    "SELECT EXISTS (SELECT 1 FROM limits) OR EXISTS (SELECT 1 FROM buckets WHERE name = 'send') OR EXISTS (SELECT 1 FROM file_limit)"
+)
 KEEP: Final = """
 INSERT INTO limits (scope, name, max_messages, max_bytes, overflow) VALUES (?, ?, ?, ?, ?)
 ON CONFLICT (scope, name) DO UPDATE SET max_messages = excluded.max_messages, max_bytes = excluded.max_bytes, overflow = excluded.overflow

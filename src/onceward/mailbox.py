@@ -20,7 +20,7 @@ from onceward.options import Options, SendOptions
 from onceward.readers import EARLIEST, RANKS, Handout, Start
 from onceward.readout import Letter
 from onceward.session import Session
-from onceward.topics import check_pattern
+from onceward.topics import TopicPolicy
 from onceward.transaction import Transaction
 from onceward.waiting import until_found
 
@@ -134,7 +134,7 @@ class Mailbox:
 
     def query(self, type: Any = None, *, limit: int = 100, **filters: Any) -> list[Letter]:  # noqa: A002
         """Return messages, newest first; filters: topics, sender, session. Changes nothing."""
-        return self.desk.newest(_filter(type, filters), limit_of(limit))
+        return self.desk.newest(self._filter(type, filters), limit_of(limit))
 
     def tail(self, limit: int = 10) -> list[Letter]:
         """Return the newest messages, the oldest of them first. Changes nothing."""
@@ -166,7 +166,7 @@ class Mailbox:
         how = Advance(
             name=plain_text("reader", reader),
             start=_start(start),
-            wanted=_filter(type, filters),
+            wanted=self._filter(type, filters),
             limit=limit_of(limit),
             consume_skipped=consume_skipped,
         )
@@ -241,6 +241,10 @@ class Mailbox:
             _log.warning("handling %s: %s: %s", message.id, type(error).__name__, error)
         return True
 
+    def _filter(self, wanted: Any, filters: dict[str, Any]) -> Filter:
+        """Return the filter that the caller's words mean, by the topics that its session knows."""
+        return _filter(wanted, filters, self.desk.tools.sender.topics.of(filters.get("session") or self._session.name))
+
     # -- waiting ----------------------------------------------------------------------------------
 
     def _wait(self, look: Callable[[], list[Any]], timeout: float | None) -> list[Any] | None:
@@ -257,12 +261,12 @@ def _model(wanted: Any) -> Any:
     return None if isinstance(wanted, str) else wanted
 
 
-def _filter(wanted: Any, filters: dict[str, Any]) -> Filter:
+def _filter(wanted: Any, filters: dict[str, Any], known: TopicPolicy) -> Filter:
     """Return the filter that the caller's words mean; raises InvalidMessage for words there are not."""
     unknown = set(filters) - {"topics", "sender", "session"}
     if unknown:
         msg = f"filters of a mailbox are type, topics, sender and session, not {sorted(unknown)}"
         raise InvalidMessage(msg)
     topics = filters.get("topics")
-    patterns = None if topics is None else tuple(check_pattern(each) for each in ([topics] if isinstance(topics, str) else topics))
+    patterns = None if topics is None else known.check_filter(topics)
     return Filter(types=type_names(wanted), topics=patterns, sender=filters.get("sender"), session=filters.get("session"))

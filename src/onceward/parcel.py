@@ -88,3 +88,5 @@ class Answer:
     durability: Durability = "safe"
     epoch: str = ""
     number: int = 0
+    retry_after: int = 0
+    """With ``busy``: in how many milliseconds it is worth another try; 0 leaves that to the sender."""

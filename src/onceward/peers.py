@@ -43,6 +43,10 @@ UPDATE peers
    SET failures = :failures, due_at = :due_at, last_error = :error, successes = 0, owner = NULL, lease_at = NULL, breaker = :breaker
  WHERE name = :name AND token = :token AND owner = :owner
 """
+PAUSE: Final = """
+UPDATE peers SET due_at = :due_at, last_error = :error, owner = NULL, lease_at = NULL
+ WHERE name = :name AND token = :token AND owner = :owner
+"""
 OWNERS: Final = "SELECT DISTINCT owner FROM peers WHERE owner IS NOT NULL"
 FREE: Final = "UPDATE peers SET lease_at = min(lease_at, ?) WHERE owner = ?"
 RELEASE: Final = "UPDATE peers SET owner = NULL, lease_at = NULL WHERE name = :name AND token = :token AND owner = :owner"
@@ -178,6 +182,11 @@ def rest(tx: Tx, held: Lease, error: str, *, policy: RetryPolicy, rng: random.Ra
     named = {"failures": failures, "due_at": due_at, "error": error[:500], "breaker": breaker}
     _proved(tx.run(REST, held.fence | named), held)
     return Rested(due_at, opened and held.breaker == "closed" and failures == settings.breaker_failures)
+
+
+def pause(tx: Tx, held: Lease, error: str, *, due_at: Millis) -> None:
+    """Give the lease back, and take it again when the peer said so; that is no failure."""
+    _proved(tx.run(PAUSE, held.fence | {"due_at": due_at, "error": error}), held)
 
 
 def release(tx: Tx, held: Lease) -> None:

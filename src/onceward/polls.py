@@ -10,13 +10,13 @@ from onceward.clock import Millis
 from onceward.db import Database
 from onceward.errors import InvalidMessage, UnknownRecipient
 from onceward.events import Event, Expired, Polled, Processed
+from onceward.fanout import Publisher
 from onceward.hooks import Hooks
 from onceward.names import DEFAULT_SESSION, agent_name, plain_text
 from onceward.other_files import OtherFiles
 from onceward.polling import Poll, Reach
 from onceward.readout import Letter
-from onceward.settings import Settings, disabled
-from onceward.topics import TopicPolicy
+from onceward.settings import disabled
 from onceward.tx import Tx
 
 MOST: Final = 1 << 62
@@ -29,7 +29,7 @@ class Polls:
     _db: Database
     _hooks: Hooks
     _files: OtherFiles
-    _settings: Settings
+    _sender: Publisher
 
     def poll(
         self,
@@ -49,13 +49,13 @@ class Polls:
         nothing is returned and nothing moves.
 
         Raises:
-            TopicError: a topic breaks its rule, or is none of the setting ``topics``; the cursor did not move.
+            TopicError: a topic breaks its rule, or is none of the session's; the cursor did not move.
             InvalidMessage: a limit breaks its rule.
             UnknownRecipient: the home has no such agent.
 
         """
         db = self._file(agent)
-        wanted = None if topics is None else TopicPolicy.of(self._settings.topics).check_filter(topics)
+        wanted = None if topics is None else self._sender.topics.of(session).check_filter(topics)
         left = _limit(limit)
         plain_text("session", session)
         found: list[Letter] = []

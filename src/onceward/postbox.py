@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
@@ -210,8 +210,10 @@ class Postbox(Verbs, Polls, Looks):
         """Whose file it is."""
         return self._db.agent
 
-    def session(self, name: str = DEFAULT_SESSION) -> Session:
-        """Return the conversation called *name*; making one costs nothing and opens nothing."""
+    def session(self, name: str = DEFAULT_SESSION, *, topics: Iterable[str] | None = None) -> Session:
+        """Return the conversation called *name*, which costs nothing; with *topics* this postbox knows no others in it from now on."""
+        if topics is not None:
+            self._sender.topics.close(name, topics)
         return Session(name, db=self._db, sender=self._sender, desk=self._desk, settings=self._settings)
 
     @overload

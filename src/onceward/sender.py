@@ -21,7 +21,7 @@ from onceward.names import agent_name, plain_text, rank
 from onceward.options import PLAIN, Options
 from onceward.payload import BYTES, TEXT, Payload, encode
 from onceward.settings import Settings, disabled
-from onceward.topics import TopicPolicy
+from onceward.topics import TopicPolicies
 from onceward.tx import Tx
 
 ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
@@ -66,7 +66,7 @@ class Sender:
         self.mint = ids
         """Mints one new id at each call."""
         self._cut = min(settings.body_threshold, settings.max_body)
-        self.topics = TopicPolicy.of(settings.topics)
+        self.topics = TopicPolicies(settings.topics, settings.session_topics)
         self.audited: Callable[[Sequence[Draft], Millis], None] | None = None  # told of what was committed, where an audit is kept
         self._good: set[str] = set()
         self.gate = Gate(db, hooks, self.summary)
@@ -190,7 +190,7 @@ class Sender:
             type=plain_text("type", kind),
             media=media,
             session=plain_text("session", session),
-            topic=None if options.topic is None else self.topics.checked(options.topic, system=options.system),
+            topic=None if options.topic is None else self.topics.of(session).checked(options.topic, system=options.system),
             rank=rank(options.priority),
             ordering_key=_text("ordering_key", options.ordering_key),
             correlation_id=_text("correlation_id", options.correlation_id),

@@ -52,6 +52,12 @@ class Setbacks:
         if rested.opened:
             self._teller.tell(tx, BreakerOpened(agent=self._teller.agent, at=tx.now, peer=held.name, due_at=rested.due_at))
 
+    def wait(self, tx: Tx, packed: Packed, after: int) -> None:
+        """Come again when the peer says: it is well and takes no more of us just now, so nothing is spent and no breaker opens."""
+        error, due_at = "busy: the peer takes no more from us just now", tx.now + after
+        peers.pause(tx, packed.lease, error, due_at=due_at)
+        self._teller.tell(tx, Unreached(agent=self._teller.agent, at=tx.now, peer=packed.lease.name, error=error, due_at=due_at))
+
     def _spend(self, tx: Tx, held: Lease, error: str) -> Lease:
         """Count the attempt against the budget of each message; give up those that have none left."""
         spent = parcels.spend(tx, held, error)

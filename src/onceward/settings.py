@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Self
@@ -26,6 +27,11 @@ Priority = Literal["critical", "urgent", "normal", "low", "background"]
 def _listed(value: Any) -> Any:
     """Read a list from an environment variable, where commas part it."""
     return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+
+def _mapped(value: Any) -> Any:
+    """Read a mapping from an environment variable, where it is JSON."""
+    return json.loads(value) if isinstance(value, str) else value
 
 
 class Settings(BaseModel):
@@ -129,6 +135,8 @@ class Settings(BaseModel):
     """Longest wait for running handlers and pushes when the postbox stops."""
     topics: Annotated[tuple[str, ...] | None, BeforeValidator(_listed)] = None
     """Topics that there are, for sending and for polling; another one is a TopicError. None is open."""
+    session_topics: Annotated[dict[str, tuple[str, ...]], BeforeValidator(_mapped)] = {}
+    """Topics that there are in single sessions, which go before ``topics``; in the environment as JSON."""
     ephemeral_priorities: Annotated[tuple[Priority, ...], BeforeValidator(_listed)] = ()
     """Priorities whose messages to mailboxes are ephemeral where the send does not say: mq9's are normal, low and background."""
     trail: bool = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Generic, Self, TypeVar
 
@@ -88,6 +88,22 @@ class TopicPolicy:
                 msg = f"topic {pattern!r} is unknown here: there are {', '.join(sorted(self.known))}"
                 raise TopicError(msg)
         return patterns
+
+
+class TopicPolicies:
+    """Which topics there are in which session: the set of its own, else that of the whole postbox."""
+
+    def __init__(self, everywhere: Iterable[str] | None, sessions: Mapping[str, Iterable[str]]) -> None:
+        self._everywhere = TopicPolicy.of(everywhere)
+        self._sessions = {name: TopicPolicy.of(topics) for name, topics in sessions.items()}
+
+    def close(self, session: str, topics: Iterable[str]) -> None:
+        """Let a session know of these topics only, from now on."""
+        self._sessions[session] = TopicPolicy.of(topics)
+
+    def of(self, session: str) -> TopicPolicy:
+        """Return what holds for a session."""
+        return self._sessions.get(session, self._everywhere)
 
 
 class _Node(Generic[T]):

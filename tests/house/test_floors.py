@@ -74,7 +74,7 @@ STAIRS = {
     "inbox": "counters dead_letters lanes receipts",
     "parcels": "counters dead_letters outbox peers receipts",
     "ephemeral": "counters inbox",
-    "accept": "acknowledgments counters ephemeral lanes outbox peers streams",
+    "accept": "acknowledgments counters ephemeral growth lanes outbox peers streams",
     "views": "lanes",
     "archive": "bodies chapters",
     "history": "archive views",

@@ -294,6 +294,35 @@ def test_a_rate_says_when_to_come_again(world: World) -> None:
         shop.limits.rate(0)
 
 
+def test_a_rate_at_the_door_holds_for_each_sender(world: World) -> None:
+    """A sender that brings more is told when to come again: nothing is lost, no retry is spent, no breaker opens, others pass."""
+    billing, shop, other = world.open("billing"), world.open("shop", parcel_frames=3), world.open("other")
+    billing.limits.accept_rate(10, burst=4)
+    ids = [shop.send("billing", Job(n=n)) for n in range(10)]
+    assert billing.send("shop", Job(n=0)), "its own sending is not bounded by it"
+
+    taken = []
+    for _ in range(12):
+        before = billing.stats()["received"]
+        world.settle()
+        taken.append(billing.stats()["received"] - before)
+        peer = shop.peers.get("billing")
+        assert peer is not None
+        assert ("closed", 0) == (peer.breaker, peer.failures)
+        if peer.due_at is None:
+            break
+        world.clock.forward((peer.due_at - world.clock.now()) / 1000)
+    other.send("billing", Job(n=0))
+    world.settle()
+
+    tried = dict(shop.db.read("SELECT id, attempts FROM outbox"))
+    assert (11, [1] * 10) == (billing.stats()["received"], [tried[i] for i in ids])
+    assert (3, 10) == (max(taken), sum(taken))
+    assert 4 <= sum(count > 0 for count in taken), taken
+    billing.limits.accept_rate(None)
+    assert [] == billing.db.read("SELECT name FROM buckets")
+
+
 def test_a_full_file_takes_no_more_but_settles(world: World) -> None:
     """At nine tenths it is told once, at the limit new messages are refused, and what is there goes on."""
     shop, billing = world.wired("shop", "billing")
@@ -443,6 +472,7 @@ def test_asyncio_sets_and_looks_alike(world: World) -> None:
         async with AsyncPostbox(world.path("shop"), agent=Agent("shop"), run=False, hold_unknown=True) as box:
             await box.limits.set("session", "*", messages=1, overflow="drop_old")
             await box.limits.rate(100, burst=10)
+            await box.limits.accept_rate(100, burst=10)
             await box.limits.file(1 << 30)
             ids = [await box.send("b", {"n": n}) for n in range(2)]
             drops = await box.limits.drops()

@@ -11,9 +11,11 @@ import pytest
 from onceward import Postbox
 from onceward.channel import Channel
 from onceward.errors import ChannelRefused, DuplicateChannel, NotParticipant, TopicError, UnknownChannel, ValidationFailed
+from onceward.inbox import NEXT_CAME, NEXT_IN
 
 from .conftest import World
 
+PLAN = {"channel": "room", "now": 0, "rank": -1, "seq": 0, "limit": 1}
 JOIN = """
 import sys
 from onceward import Postbox
@@ -347,6 +349,27 @@ def test_a_closed_set_of_topics(world: World) -> None:
     world.settle()
 
     assert ["x"] == read(boxes["b"], topics=["ask"])
+
+
+@pytest.mark.parametrize("by_rank", [True, False])
+def test_a_message_is_found_behind_thousands_that_do_not_match(world: World, by_rank: bool) -> None:
+    """However many stand before it, the next one that fits is found, urgent ones first or as they came."""
+    boxes = team(world, "a", "b", priority_ordering=by_rank, sticky=False)
+    talk = room(boxes["a"])
+    with boxes["a"].begin():
+        for n in range(5000):
+            talk.send(n, topic="noise.loud", priority=("low", "normal")[n % 2])
+        talk.send("late", topic="news.a", priority="low")
+    world.settle()
+    talk.send("first", topic="news.a", priority="urgent")
+    world.settle()
+
+    assert (["first", "late"] if by_rank else ["late", "first"]) == read(boxes["b"], topics="news.*")
+    assert 5000 == boxes["b"].stats()["inbox_pending"]
+    assert None is room(boxes["b"]).receive(topics="nothing.#")
+    plans = [detail for *_, detail in boxes["b"].db.read(f"EXPLAIN QUERY PLAN {NEXT_IN if by_rank else NEXT_CAME}", PLAN)]
+    assert {"inbox_channel_waits"} == {word for plan in plans for word in plan.split() if word.startswith("inbox_")}
+    assert not by_rank or [] == [plan for plan in plans if "TEMP B-TREE" in plan]
 
 
 def test_reading_by_topic_passes_over_others(world: World) -> None:

@@ -109,6 +109,36 @@ def test_a_bad_topic_moves_nothing(bob: Any, posted: Posted, topics: Any) -> Non
     assert ["a"] == bodies(bob.poll())
 
 
+def test_a_closed_set_of_one_session(home: Any, posted: Posted) -> None:
+    """A session's own set goes before that of the postbox, on send and on every read by topic; other sessions have theirs."""
+    assert callable(posted)
+    box = home.open("owner", hold_unknown=True, topics=("ask",), session_topics={"quiet": ()})
+    build = box.session("build", topics={"build.done", "build.failed"})
+    mailbox = box.mailboxes.ensure("m", public=True)
+    mailbox.send(1, topic="ask")
+    box.pump()
+    build.send("owner", "green", topic="build.done")
+    box.session("build").send("owner", "red", topic="build.failed")
+    box.pump()
+
+    attempts: tuple[Callable[[], Any], ...] = (
+        lambda: build.send("owner", 1, topic="ask"),
+        lambda: box.session("build").publish("build.begun", 1),
+        lambda: box.session("quiet").send("owner", 1, topic="ask"),
+        lambda: box.session("other").send("owner", 1, topic="build.done"),
+        lambda: box.poll(topics="ask", session="build"),
+        lambda: mailbox.cursor("c", topics="build.done"),
+        lambda: mailbox.query(topics="build.#", session="quiet"),
+    )
+    for refused in attempts:
+        with pytest.raises(TopicError):
+            refused()
+    assert {"build": 2} == {name: one["messages"] for name, one in box.status().items()}
+    assert ["green"] == [letter.body for letter in box.poll(topics="build.done", session="build", consume_skipped=False)]
+    assert ["red"] == [letter.body for letter in box.poll(topics=["build.*"], session="build")]
+    assert [1] == [letter.body for letter in mailbox.cursor("c", topics="ask")]
+
+
 def test_a_closed_set_of_topics(home: Any, posted: Posted) -> None:
     """Where the set is closed, another topic is refused on send and on poll; nothing is written and no cursor moves."""
     posted("a", topic="ask")

@@ -149,6 +149,10 @@ COMMANDS: Final = {
     "limits fullness": ("onceward.cli.bounds:fullness", "Print how full each bounded scope is."),
     "limits drops": ("onceward.cli.bounds:drops", "List what policies dropped, newest first."),
     "limits rate": ("onceward.cli.bounds:rate", "Send at most so many messages a second; 0 lifts the limit."),
+    "limits accept-rate": (
+        "onceward.cli.bounds:accept_rate",
+        "Take at most so many messages a second from each sender; 0 lifts the limit.",
+    ),
     "limits file": ("onceward.cli.bounds:file", "Take new messages only while less of the file is in use; 0 lifts the limit."),
     "work": ("onceward.cli.work:work", "Run an agent's handlers on its file until told to stop."),
     "relay": ("onceward.cli.relay:relay", "Deliver an agent's mail until told to stop, without running handlers."),

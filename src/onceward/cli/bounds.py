@@ -126,6 +126,21 @@ def rate(per_second: float, /, *, burst: float = 1.0, where: Where = WHERE) -> i
     return DONE
 
 
+def accept_rate(per_second: float, /, *, burst: float = 100.0, where: Where = WHERE) -> int:
+    """
+    Take at most so many messages a second from each sender; 0 lifts the limit.
+
+    Args:
+        per_second: Messages a second.
+        burst: How many at once.
+        where: Whose file.
+
+    """
+    with open_box(where.path()) as box:
+        box.limits.accept_rate(per_second or None, burst=burst)
+    return DONE
+
+
 def file(max_bytes: int, /, *, where: Where = WHERE) -> int:
     """
     Take new messages only while less of the file is in use; 0 lifts the limit.
