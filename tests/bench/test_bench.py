@@ -43,6 +43,7 @@ def test_every_row_has_the_required_keys(case: str, tmp_path: Path, capsys: pyte
     found = rows(capsys, case, tmp_path)
 
     assert [] == [row for row in found if not REQUIRED <= row.keys()]
+    assert set() == {row["case"] for row in found} - report.SHOWN, "give its rows a section on the page of figures"
     if case in ROWS:
         assert ROWS[case] == [f"{row['case']} {row['durability']}" for row in found]
 

@@ -24,7 +24,8 @@ def run(case: str, *, json: bool = False, seconds: float | None = None, size: in
     Measure one case and print its rows.
 
     Args:
-        case: send, send-many, group, deliver, wake, backlog, peers, claim-group, runs, memory, fleet, fleet-reconcile, report: the page.
+        case: send, send-many, group, deliver, wake, backlog, peers, claim-group, runs, history, topics, fanout, memory, fleet,
+            fleet-reconcile, or report: all of them, and the page that shows their figures.
         json: One JSON object per row instead of words.
         seconds: Length of one lap; short laps also shrink the sizes, for a quick look.
         size: Number of messages, where a case has one.
@@ -34,7 +35,7 @@ def run(case: str, *, json: bool = False, seconds: float | None = None, size: in
     if case == "report":
         from onceward.bench.report import measured  # noqa: PLC0415 - it draws and writes, which no other case needs
 
-        measured(row for name in CASES for row in rows(name, seconds=seconds, size=size, folder=folder))
+        measured(row for name in CASES | SPARK_CASES for row in rows(name, seconds=seconds, size=size, folder=folder))
         return DONE
     if case not in CASES | SPARK_CASES:
         sys.stderr.write(f"no case is called {case!r}: there are {', '.join(CASES | SPARK_CASES)}, and report\n")

@@ -28,7 +28,7 @@ CASES: Final = {
 }
 
 SPARK_CASES: Final = {"fleet": "onceward.bench.fleet:fleet", "fleet-reconcile": "onceward.bench.reconcile:reconcile"}
-"""Cases that need the extra ``onceward[spark]``; they are not on the page of figures."""
+"""Cases that need the extra ``onceward[spark]``; without it they say that they were skipped."""
 
 
 def case(name: str) -> Case:

@@ -77,6 +77,42 @@ processor time of a process that only watches its postboxes, with the default se
         prose="Packing and settling one message on its way out, claiming and settling one on its way in, in files that hold more and more.",
     ),
     Section(
+        title="Topics",
+        cases=("topics",),
+        prose="""Ten thousand subscriptions, half of them exact, the rest with wildcards: how many topics one core matches, and how long
+the plain rule, tried on every subscription, takes for one.""",
+    ),
+    Section(
+        title="One message for many",
+        cases=("fanout",),
+        prose="""A channel with ten thousand participants: one send, one commit, one stored body. By hand: the same rows in one
+transaction, a body in each.""",
+    ),
+    Section(
+        title="A mailbox shared out",
+        cases=("claim-group", "claim-wake"),
+        prose="""Five processes lease, handle and settle the messages of one mailbox. Then how long after a commit a member that waits
+in another process has the message.""",
+    ),
+    Section(
+        title="Looking back",
+        cases=("history",),
+        prose="""Pages of a hundred out of a file of a million messages, with the count of all that match. By hand: the same rows and the
+same count, by statements written for each filter; a time has no index that a statement could use.""",
+    ),
+    Section(
+        title="Sessions with runs",
+        cases=("runs-collect", "runs-followup", "runs-begin"),
+        prose="""A backlog of a hundred sessions through two modes. By hand: one thread that commits each run's end together with the next
+one's beginning. Then the time from `send` to the first line of the handler in another process that has nothing else to do.""",
+    ),
+    Section(
+        title="Fleets",
+        cases=("fleet", "fleet-planning", "fleet-reconcile"),
+        prose="""The files of twenty agents as one table of Spark, beside one process that scans them; what ten thousand files cost
+before anything is read; and every message of a fleet judged.""",
+    ),
+    Section(
         title="Memory and import",
         cases=("memory", "import"),
         prose="The largest size of a process that drains a full outbox, and what `import onceward` adds to bare Python.",
@@ -91,6 +127,7 @@ and the durability beside each is part of the number.""",
     ),
 )
 
+SHOWN: Final = frozenset(case for section in SECTIONS for case in section.cases)
 HIDDEN: Final = {"case", "goals", "machine"}
 
 
