@@ -74,6 +74,7 @@ def pages() -> dict[str, str]:
     meanings = shapes.described((ROOT / "schema" / "README.md").read_text(encoding="utf-8"))
     reference = {
         "api.md": api_page(),
+        "directory.md": shapes.directory_page(shapes.described((ROOT / "schema" / "DIRECTORY.md").read_text(encoding="utf-8"))),
         "differences.md": walk.differences_page(),
         "errors.md": errors_page(),
         "events.md": events_page(),

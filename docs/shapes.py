@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -146,12 +147,30 @@ def schema_page(meanings: dict[str, dict[str, str]]) -> str:
         )
     ]
     with tempfile.TemporaryDirectory() as folder, Postbox(Path(folder) / "a.db", agent="a", run=False) as box:
-        con = apsw.Connection(str(box.path), apsw.SQLITE_OPEN_READONLY)
-        for kind, title, draw in (("view", "Views", _view), ("table", "Tables", _stored)):
-            parts.append(f"## {title}")
-            parts += [f"### {name}\n\n{meanings[name]['']}\n\n{draw(con, name, meanings[name])}" for name in relations(con, kind)]
-        con.close()
+        parts += _relations(box.path, meanings, ("view", "Views", _view), ("table", "Tables", _stored))
     return page("Schema", *parts)
+
+
+def directory_page(meanings: dict[str, dict[str, str]]) -> str:
+    """Return the page of a home's directory, as that of the schema."""
+    told = flow(
+        "A home's `directory.db` says who is there, which channels and mailboxes, and who wants which topics.",
+        "It holds no messages, and its tables may change with any release: ask `box.channels`, `box.mailboxes` and `box.home`,",
+        "or the commands of these names.",
+    )
+    with tempfile.TemporaryDirectory() as folder, Postbox(Path(folder) / "a.db", agent="a", run=False) as box:
+        box.home.register()
+        return page("Directory", told, *_relations(Path(folder) / "directory.db", meanings, ("table", "Tables", _stored)))
+
+
+def _relations(path: Path, meanings: dict[str, dict[str, str]], *kinds: tuple[str, str, Callable[..., str]]) -> list[str]:
+    parts = []
+    con = apsw.Connection(str(path), apsw.SQLITE_OPEN_READONLY)
+    for kind, title, draw in kinds:
+        parts.append(f"## {title}")
+        parts += [f"### {name}\n\n{meanings[name]['']}\n\n{draw(con, name, meanings[name])}" for name in relations(con, kind)]
+    con.close()
+    return parts
 
 
 def _view(con: apsw.Connection, name: str, told: dict[str, str]) -> str:

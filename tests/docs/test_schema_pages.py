@@ -1,4 +1,4 @@
-"""``schema/README.md`` describes the real file: every table, every view and every column, and nothing else."""
+"""``schema/README.md`` and ``schema/DIRECTORY.md`` describe the real files: every table, view and column, and nothing else."""
 
 import re
 from collections.abc import Iterator
@@ -11,24 +11,30 @@ from onceward import Postbox
 from onceward.trail import switch
 
 ROOT = Path(__file__).parents[2]
-README = ROOT / "schema" / "README.md"
+PAGES = {"a.db": "README.md", "directory.db": "DIRECTORY.md"}
+Described = tuple[apsw.Connection, str]
 
 
-@pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[apsw.Connection]:
-    """Return a connection to a new agent's file."""
-    path = tmp_path_factory.mktemp("schema") / "a.db"
-    with Postbox(path, agent="a", run=False):
-        con = apsw.Connection(str(path), apsw.SQLITE_OPEN_READONLY)
-        yield con
+@pytest.fixture(scope="module", params=PAGES)
+def file(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Described]:
+    """Return a connection to a new agent's file, or to a new home's directory, and the page about it."""
+    folder = tmp_path_factory.mktemp("schema")
+    with Postbox(folder / "a.db", agent="a", run=False) as box:
+        box.home.register()
+        con = apsw.Connection(str(folder / request.param), apsw.SQLITE_OPEN_READONLY)
+        yield con, _text(PAGES[request.param])
         con.close()
 
 
-def _described() -> dict[tuple[str, str], list[str]]:
+def _text(page: str) -> str:
+    return (ROOT / "schema" / page).read_text(encoding="utf-8")
+
+
+def _described(text: str) -> dict[tuple[str, str], list[str]]:
     """Return the documented columns, in their order, by (kind, name)."""
     found: dict[tuple[str, str], list[str]] = {}
     kind = ""
-    for line in README.read_text(encoding="utf-8").splitlines():
+    for line in text.splitlines():
         if line in {"## Tables", "## Views"}:
             kind = line.removeprefix("## ").removesuffix("s").lower()
         elif line.startswith("### "):
@@ -38,23 +44,23 @@ def _described() -> dict[tuple[str, str], list[str]]:
     return found
 
 
-def _columns(file: apsw.Connection, name: str) -> list[str]:
-    return [str(column) for (column,) in file.execute("SELECT name FROM pragma_table_info(?)", (name,))]
+def _columns(con: apsw.Connection, name: str) -> list[str]:
+    return [str(column) for (column,) in con.execute("SELECT name FROM pragma_table_info(?)", (name,))]
 
 
-def test_every_column_is_described(file: apsw.Connection) -> None:
+def test_every_column_is_described(file: Described) -> None:
     """The page and a new file agree on tables and views, on their columns and on the order of these."""
-    relations = file.execute(
-        "SELECT type, name FROM sqlite_schema WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite~_%' ESCAPE '~'"
-    )
-    real = {(str(kind), str(name)): _columns(file, str(name)) for kind, name in relations.fetchall()}
+    con, text = file
+    relations = con.execute("SELECT type, name FROM sqlite_schema WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite~_%' ESCAPE '~'")
+    real = {(str(kind), str(name)): _columns(con, str(name)) for kind, name in relations.fetchall()}
 
-    assert real == _described()
+    assert real == _described(text)
 
 
-def test_every_table_says_what_it_is() -> None:
+@pytest.mark.parametrize("page", PAGES.values())
+def test_every_table_says_what_it_is(page: str) -> None:
     """Under each heading stands a sentence before the columns."""
-    parts = re.split(r"^### ", README.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    parts = re.split(r"^### ", _text(page), flags=re.MULTILINE)[1:]
 
     assert [] == [part.partition("\n")[0] for part in parts if not re.match(r"\w+\n\n[A-Z].*\.\n\n- `", part)]
 
