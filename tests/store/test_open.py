@@ -46,7 +46,7 @@ def test_a_new_file_is_private(opened: Open) -> None:
     finally:
         os.umask(before)
 
-    assert {"a.db": 0o600, "a.db-wal": 0o600, "a.db-shm": 0o600} == modes(box.path)
+    assert {"a.db": 0o600, "a.db-wal": 0o600, "a.db-shm": 0o600, "a.db-run": 0o600} == modes(box.path)
 
 
 def test_a_new_file_is_marked_as_ours(box: Postbox) -> None:
@@ -142,7 +142,7 @@ def test_odd_file_names_are_taken_literally(opened: Open, tmp_path: Path, name: 
     box = opened(at=tmp_path / name)
     box.send("b", 1)
 
-    assert {name, f"{name}-wal", f"{name}-shm"} == {each.name for each in tmp_path.iterdir()}
+    assert {name, f"{name}-wal", f"{name}-shm", f"{name}-run"} == {each.name for each in tmp_path.iterdir()}
 
 
 def test_two_postboxes_on_one_file_share_one_database(opened: Open) -> None:

@@ -2,6 +2,7 @@
 
 import random
 
+import hypothesis
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -64,6 +65,7 @@ def test_a_bad_environment_is_refused(value: str) -> None:
         Settings.load(None, {}, {"ONCEWARD_MAX_PENDING": value})
 
 
+@hypothesis.settings(deadline=None)
 @given(
     st.dictionaries(
         st.sampled_from(sorted(Settings.model_fields)), st.one_of(st.text(), st.integers(), st.floats(), st.booleans(), st.none())
