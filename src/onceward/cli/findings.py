@@ -50,7 +50,7 @@ def permissions(path: Path) -> Finding:
     """Examine who may read the file and its side files, and who may replace it."""
     if os.name == "nt":
         return Finding("permissions", "ok", "not examined on this platform")
-    files = [found for suffix in ("", "-wal", "-shm") if (found := Path(f"{path}{suffix}")).exists()]
+    files = [found for suffix in ("", "-wal", "-shm", "-run") if (found := Path(f"{path}{suffix}")).exists()]
     if exposed := [found for found in files if found.stat().st_mode & PRIVATE]:
         modes = ", ".join(f"{found.name} {stat.S_IMODE(found.stat().st_mode):04o}" for found in exposed)
         return Finding("permissions", "serious", f"others may read the mail: {modes}", f"chmod 600 {' '.join(map(str, exposed))}")

@@ -1,0 +1,70 @@
+"""Every verb of the library's routing stands on the command line, or it is said here why it cannot."""
+
+import inspect
+
+import pytest
+
+from onceward import Channel, Mailbox, Postbox
+from onceward.bounds import Limits
+from onceward.channel import Channels
+from onceward.cli.app import COMMANDS
+from onceward.facade import Neighbours, Peers
+from onceward.letters import DeadLetters
+from onceward.looks import Looks
+from onceward.polls import Polls
+from onceward.post_office import Mailboxes
+
+CODE = "needs code of the caller's: "
+VERBS: dict[type, dict[str, str]] = {
+    Channels: {"create": "channel create", "ensure": "channel create", "get": "channel show", "list": "channel ls"},
+    Channel: {
+        "info": "channel show", "members": "channel ls", "join": "channel join", "add": "channel add", "add_many": "channel add",
+        "leave": "channel leave", "remove": "channel remove", "subscribe": "channel subscribe", "unsubscribe": "channel unsubscribe",
+        "pause": "channel pause", "resume": "channel resume", "drain": "channel drain", "close": "channel close",
+        "delete": "channel delete", "send": "channel send", "respond": "channel send", "acknowledge": "channel ack",
+        "hand_over": "channel recv", "take_over": "channel ack", "acknowledgments": "channel acks", "receive": "channel recv",
+        "messages": "channel recv", "history": "channel history",
+    },
+    Neighbours: {
+        "register": "home register", "withdraw": f"{CODE}a later call takes part again", "list": "home ls", "subscribe": "home subscribe",
+        "unsubscribe": "home unsubscribe",
+    },
+    Peers: {
+        "register": "peers add", "forget": "peers forget", "list": "peers ls", "get": "peers ls", "close_breaker": "peers close-breaker",
+        "subscribe": "peers subscribe", "unsubscribe": "peers unsubscribe",
+    },
+    Mailboxes: {
+        "ensure": "mailbox ensure", "create": "mailbox ensure", "open": "mailbox show", "list": "mailbox ls",
+        "sweep": f"{CODE}the janitor's part of a postbox with engines",
+    },
+    Mailbox: {
+        "send": "mailbox send", "delete": "mailbox delete", "replay": "mailbox read", "walk": "mailbox read", "query": "mailbox query",
+        "tail": "mailbox tail", "count": "mailbox show", "cursor": "mailbox read", "lease": "mailbox read", "receive": "mailbox read",
+        "exactly_once": f"{CODE}the handler whose effects commit with the mark",
+    },
+    Polls: {"poll": "poll", "tail": "tail", "expire": "expire", "status": "status"},
+    Limits: {
+        "set": "limits set", "remove": "limits remove", "list": "limits ls", "fullness": "limits fullness", "rate": "limits rate",
+        "accept_rate": "limits accept-rate", "file": "limits file", "drops": "limits drops",
+    },
+    DeadLetters: {
+        "list": "dead ls", "get": "dead show", "replay": "dead replay", "replay_all": "dead replay", "discard": "dead discard",
+        "discard_all": "dead discard", "purge": "dead purge",
+    },
+    Looks: {"stats": "stats", "history": "history", "thread": "thread", "search": "search"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("of", VERBS)
+def test_every_verb_has_a_command(of: type) -> None:
+    """The table names all public calls, and commands that there are."""
+    calls = {name for name, _ in inspect.getmembers(of, inspect.isfunction) if not name.startswith("_")}
+
+    assert calls == VERBS[of].keys()
+    assert set() == {command for command in VERBS[of].values() if not command.startswith(CODE)} - COMMANDS.keys()
+
+
+def test_the_postbox_s_own_verbs_of_routing() -> None:
+    """Freezing, thawing, sending and publishing are calls of the postbox itself."""
+    assert {"freeze", "thaw", "send", "publish", "recv"} <= COMMANDS.keys()
+    assert all(callable(getattr(Postbox, name)) for name in ("freeze", "thaw", "send", "publish", "receive"))
