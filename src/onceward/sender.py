@@ -114,7 +114,7 @@ class Sender:
             made = self._mould(session, to, kind, media, options=options, now=now)
         message_id = self._ids() if options.message_id is None else _message_id(options.message_id)
         text = head(made.shared, message_id, now) if beside else cast(made.shared, message_id, now, body_text)
-        due_at = self.due(options, now)
+        due_at = None if options.delay is None else self.due(options, now)
         values = (
             message_id,
             to,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar, Unpack, cast, overload
+from typing import Any, TypeVar, Unpack, overload
 
 from onceward import history, tickets, views
 from onceward.db import Database
@@ -83,7 +83,7 @@ class Session:
         sender = self._sender
         if is_for_all(to):
             return lambda: self.spread(sender.fan_all(self.name, to, body, options_of(options))).id
-        draft = sender.draft(self.name, cast("str", to), body, options_of(options))
+        draft = sender.draft(self.name, to, body, options_of(options))  # type: ignore[arg-type]  # None was for all
         return lambda: self._db.contribute(lambda tx: sender.put(tx, draft))
 
     def send_many(self, messages: Iterable[tuple[str, object]], **options: Unpack[SendOptions]) -> list[str]:

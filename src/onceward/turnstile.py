@@ -40,7 +40,7 @@ class Job(Generic[T]):
         try:
             if nested:
                 tx.savepoint()
-            self.result = cast("Callable[[Tx], T]", self.work)(tx)
+            self.result = self.work(tx)  # type: ignore[misc]  # callers without work are not attempted
             if nested:
                 tx.keep()
         except BaseException as error:  # noqa: BLE001 - it belongs to the caller
@@ -195,6 +195,5 @@ class Hosts:
 
     def join(self) -> None:
         """Enter the transaction of this thread's handler, if it runs one."""
-        host = self.mine()
-        if host is not None:
+        if self._by_thread and (host := self.mine()) is not None:
             host.enter()

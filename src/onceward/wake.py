@@ -39,6 +39,7 @@ class Bell:
         if self._folder is not None:
             with suppress(OSError):
                 self._folder.mkdir(mode=0o700, exist_ok=True)  # a look at what is there costs less than at what is not
+        self._where = str(self._folder)  # looked at after every commit that nobody here hears
         self._seen: tuple[int, tuple[str, ...]] = (0, ())
         self._own: str | None = None
         self._socket = _datagram()
@@ -117,12 +118,12 @@ class Bell:
 
     def _others(self) -> tuple[str, ...]:
         try:
-            changed = os.stat(self._folder).st_mtime_ns  # type: ignore[arg-type]  # _poke checked it
+            changed = os.stat(self._where).st_mtime_ns
         except OSError:
             return ()
         if changed != self._seen[0]:
             with suppress(OSError):
-                names = (f"{self._folder}/{name}" for name in os.listdir(self._folder))
+                names = (f"{self._where}/{name}" for name in os.listdir(self._where))
                 self._seen = (changed, tuple(name for name in names if name != self._own))
         return self._seen[1]
 
@@ -168,12 +169,14 @@ class Watcher:
         """Watch *bell*; a second call only shortens its polling."""
         with self._lock:
             known = self._bells.get(bell)
-            self._bells[bell] = (version, poll if known is None else _shorter(known[1], poll))
+            every = poll if known is None else _shorter(known[1], poll)
+            self._bells[bell] = (version, every)
             if known is None:
                 self._sockets[bell] = sock = bell.bind()
                 if sock is not None:
                     self._selector.register(sock, selectors.EVENT_READ, bell)
-        self._nudge()
+        if known is None or every != known[1]:  # a look for nothing would wake everybody who listens
+            self._nudge()
 
     def remove(self, bell: Bell) -> None:
         """Watch *bell* no longer."""

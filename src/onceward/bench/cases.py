@@ -25,6 +25,7 @@ CASES: Final = {
     "topics": "onceward.bench.topics:topics",
     "fanout": "onceward.bench.fanout:fanout",
     "memory": "onceward.bench.memory:memory",
+    "price": "onceward.bench.price:price",
 }
 
 SPARK_CASES: Final = {"fleet": "onceward.bench.fleet:fleet", "fleet-reconcile": "onceward.bench.reconcile:reconcile"}

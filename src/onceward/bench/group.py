@@ -35,7 +35,7 @@ def threads(plan: Plan) -> Iterator[Result]:
         session = box.session("bench")
         plan.settle()
         pairs = alternate(
-            lambda: _together(lambda: session.send("bob", body), plan.lap_for),
+            lambda: together(lambda: session.send("bob", body), plan.lap_for),
             lambda: repeat(lambda: raw.put_one(con, next(rows)), plan.lap_for),
             rounds=plan.rounds,
         )
@@ -68,7 +68,8 @@ def _row(callers: str, pairs: Pairs) -> Result:
     return compare(f"group-{callers}", pairs, durability="safe", goals=goals, callers=CALLERS, worst_ms=worst)
 
 
-def _together(step: Callable[[], object], seconds: float) -> Lap:
+def together(step: Callable[[], object], seconds: float) -> Lap:
+    """Repeat *step* in all threads at once; return what they did together."""
     laps: list[Lap] = []
     start = Barrier(CALLERS + 1)
 

@@ -18,7 +18,7 @@ from itertools import islice
 from pathlib import Path
 from threading import Event, Thread
 from types import TracebackType
-from typing import Final, Self, cast
+from typing import Any, Final, Self, cast
 
 from onceward.bench import raw
 from onceward.bench.crew import Link, nothing, over
@@ -38,7 +38,10 @@ CREATE TABLE IF NOT EXISTS inbox (
 CREATE INDEX IF NOT EXISTS inbox_ready ON inbox (seq) WHERE state = 0;
 CREATE TABLE IF NOT EXISTS processed (id TEXT PRIMARY KEY, at INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS work (number INTEGER NOT NULL, text TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS chosen (one INTEGER PRIMARY KEY, seqs TEXT NOT NULL) STRICT;
 """
+CHOOSING: Final = f"{raw.TABLE}CREATE TABLE IF NOT EXISTS chosen (one INTEGER PRIMARY KEY, seqs TEXT NOT NULL) STRICT;"
+CHOSEN: Final = "INSERT INTO chosen (one, seqs) VALUES (1, ?) ON CONFLICT (one) DO UPDATE SET seqs = excluded.seqs"
 PENDING: Final = "SELECT seq, id, type, body FROM outbox WHERE recipient = 'bob' AND state = 0 AND seq > ? ORDER BY seq LIMIT ?"
 KEEP: Final = "INSERT INTO inbox (id, type, body, received_at) VALUES (?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"
 WAITING: Final = "SELECT seq, id, body FROM inbox WHERE state = 0 ORDER BY seq LIMIT ?"
@@ -54,7 +57,7 @@ class Sender:
 
     def __init__(self, folder: Path, durability: str) -> None:
         self._own = raw.connect(folder / "alice.db", durability)
-        self._reader = raw.connect(folder / "alice.db", durability)
+        self._reader = raw.connect(folder / "alice.db", durability, schema=CHOOSING)
         self._peer = raw.connect(folder / "bob.db", durability, schema=INBOX)
         self._bell = str(folder / "bell")
         self._rows = raw.rows(note().model_dump_json())
@@ -97,6 +100,7 @@ class Sender:
             self._fresh.wait()
             self._fresh.clear()
             while found := self._reader.execute(PENDING, (self._seen, CLAIM)).fetchall():
+                self._choose(found)
                 now = time.time_ns() // 1_000_000
                 self._peer.execute("BEGIN IMMEDIATE")
                 self._peer.executemany(KEEP, [(message_id, kind, body, now) for _, message_id, kind, body in found])
@@ -106,8 +110,41 @@ class Sender:
                     bell.sendto(b"!", self._bell)
         bell.close()
 
+    def _choose(self, found: list[Any]) -> None:
+        """Push whatever was found."""
 
-def receive(link: Link, folder: Path, durability: str, told: Callable[[Link], None] = nothing) -> None:
+
+class CarefulSender(Sender):
+    """The same, but what is pushed together is committed before it leaves, so that it can be pushed again as it was."""
+
+    def _choose(self, found: list[Any]) -> None:
+        self._reader.execute("BEGIN IMMEDIATE")
+        self._reader.execute(CHOSEN, (json.dumps([seq for seq, *_ in found]),))
+        self._reader.execute("COMMIT")
+
+
+def receive_carefully(link: Link, folder: Path, durability: str, told: Callable[[Link], None] = nothing) -> None:
+    """Handle whatever comes in, each claim committed before it is handled, so that two workers never have the same."""
+    receive(link, folder, durability, told, claim=_claim)
+
+
+def _claim(own: raw.Connection, found: list[Any]) -> None:
+    own.execute("BEGIN IMMEDIATE")
+    own.execute(CHOSEN, (json.dumps([seq for seq, *_ in found]),))
+    own.execute("COMMIT")
+
+
+def _free(own: raw.Connection, found: list[Any]) -> None:
+    """Take without a claim: nobody else works here."""
+
+
+def receive(
+    link: Link,
+    folder: Path,
+    durability: str,
+    told: Callable[[Link], None] = nothing,
+    claim: Callable[[raw.Connection, list[Any]], None] = _free,
+) -> None:
     """Handle whatever comes in and acknowledge it in the sender's file; the body of the other process."""
     bell = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     bell.bind(str(folder / "bell"))
@@ -117,7 +154,7 @@ def receive(link: Link, folder: Path, durability: str, told: Callable[[Link], No
         while not over(link):
             with suppress(TimeoutError):
                 bell.recv(64)
-            for ids in _rounds(own):
+            for ids in _rounds(own, claim):
                 told(link)
                 peer.execute("BEGIN IMMEDIATE")
                 peer.execute(ACK, (json.dumps(ids),))
@@ -125,9 +162,10 @@ def receive(link: Link, folder: Path, durability: str, told: Callable[[Link], No
     bell.close()
 
 
-def _rounds(own: raw.Connection) -> Iterator[list[str]]:
+def _rounds(own: raw.Connection, claim: Callable[[raw.Connection, list[Any]], None]) -> Iterator[list[str]]:
     """Handle what waits, one commit per claim, and yield the ids of each."""
     while found := own.execute(WAITING, (CLAIM,)).fetchall():
+        claim(own, found)
         now = time.time_ns() // 1_000_000
         own.execute("BEGIN IMMEDIATE")
         for _, _, text in found:

@@ -118,6 +118,13 @@ before anything is read; and every message of a fleet judged.""",
         prose="The largest size of a process that drains a full outbox, and what `import onceward` adds to bare Python.",
     ),
     Section(
+        title="What each promise adds",
+        cases=("price",),
+        prose="""The same work by hand, with one promise more in each line, up to the library itself; `ratio` is to the first line of its
+kind. Times are medians for one message. In `deliver` one thread does one part after the other, so that nothing overlaps and
+the parts add up. See [what the promises cost](../explanation/decisions.md#what-the-promises-cost).""",
+    ),
+    Section(
         title="Other queues",
         cases=("peers",),
         prose="""Enqueue, consume and acknowledge in one process and one file: one by one (`rate`, full cycles per second), and as a

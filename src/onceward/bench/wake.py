@@ -44,7 +44,7 @@ def latency(plan: Plan) -> Iterator[Result]:
         ):
             plan.settle()
             body = note()
-            pairs = [(_once(lambda: box.send("bob", body), link), _once(rival.send, other)) for _ in range(rounds + WARM)][WARM:]
+            pairs = [(once(lambda: box.send("bob", body), link), once(rival.send, other)) for _ in range(rounds + WARM)][WARM:]
         yield _row(durability, [one for one, _ in pairs], [other for _, other in pairs], limit)
 
 
@@ -60,7 +60,7 @@ def _row(durability: str, ours: list[float], raw: list[float], limit: float) -> 
     )
 
 
-def _once(send: Callable[[], object], link: Link) -> float:
+def once(send: Callable[[], object], link: Link) -> float:
     """Return the seconds from the call to the other process's commit; its clock is ours."""
     time.sleep(REST)
     before = time.monotonic_ns()
