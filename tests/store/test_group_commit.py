@@ -14,8 +14,12 @@ from onceward.tx import Tx
 WRITERS = 32
 
 
-def queue_of(box: Postbox, *works: Callable[[], object]) -> list[object]:
-    """Let all works wait behind one transaction, so that they share a commit; return each one's result or error."""
+def queue_of(box: Postbox, *works: Callable[[], object], lead: bool = False) -> list[object]:
+    """
+    Let all works wait behind one transaction, so that they share a commit; return each one's result or error.
+
+    With *lead* the turn is only held, so that the first of them leads the others.
+    """
     outcomes: list[object] = [None] * len(works)
     pause = Event()
 
@@ -26,7 +30,7 @@ def queue_of(box: Postbox, *works: Callable[[], object]) -> list[object]:
             outcomes[index] = error
 
     threads = [Thread(target=run, args=(index,)) for index in range(len(works))]
-    with box.begin():
+    with box._db.turn.exclusive() if lead else box.begin():
         for count, thread in enumerate(threads, 1):
             thread.start()
             while box._db.turn.turnstile.waiting < count:
@@ -57,8 +61,9 @@ def test_writers_that_wait_share_one_commit(box: Postbox) -> None:
     assert (1, WRITERS, {"pending"}) == (count(), len(set(ids)), {box.resolve(str(each)) for each in ids})
 
 
-def test_one_failing_writer_harms_no_neighbour(box: Postbox) -> None:
-    """Each writer of a shared commit gets its own error, and only its own writes are undone."""
+@pytest.mark.parametrize("lead", [False, True])
+def test_one_failing_writer_harms_no_neighbour(box: Postbox, lead: bool) -> None:
+    """Each writer of a shared commit gets its own error, and only its own writes are undone, whoever commits for all."""
 
     def bad(tx: Tx) -> None:
         tx.run("INSERT INTO held_lanes VALUES ('x', 'x', 0, 0, 0)")
@@ -72,10 +77,44 @@ def test_one_failing_writer_harms_no_neighbour(box: Postbox) -> None:
         lambda: box.send("b", 2, key="k"),
         lambda: box.send("b", 3, key="k"),
         lambda: box.send("b", 4),
+        lead=lead,
     )
 
     assert [str, KeyError, str, "Conflict", str] == [type(o) if type(o).__name__ != "Conflict" else "Conflict" for o in outcomes]
     assert (3, 0, []) == (box.stats()["enqueued"], box._db.read("SELECT count(*) FROM held_lanes")[0][0], box.check())
+
+
+def test_a_failing_leader_harms_no_follower(box: Postbox) -> None:
+    """Who commits for others and fails itself tells its own caller alone."""
+
+    def bad(tx: Tx) -> None:
+        tx.run("INSERT INTO held_lanes VALUES ('x', 'x', 0, 0, 0)")
+        message = "mine"
+        raise KeyError(message)
+
+    count = commits(box)
+    outcomes = queue_of(box, lambda: box._db.write(bad), lambda: box.send("b", 1), lambda: box.send("b", 2), lead=True)
+
+    assert ([KeyError, str, str], 1) == ([type(outcome) for outcome in outcomes], count())
+    assert (2, 0, []) == (box.stats()["enqueued"], box._db.read("SELECT count(*) FROM held_lanes")[0][0], box.check())
+
+
+def test_writers_without_a_block_share_one_commit_without_savepoints_of_their_own(box: Postbox) -> None:
+    """Where nobody fails, thirty-two sends cost one transaction and one savepoint."""
+    con, seen = box._db._con, list[str]()
+    assert con is not None
+
+    def trace(_: object, sql: str, __: object) -> bool:
+        seen.append(sql.split(maxsplit=1)[0])
+        return True
+
+    con.exec_trace = trace
+    ids = queue_of(box, *[lambda k=k: box.send("b", k) for k in range(WRITERS)], lead=True)
+
+    assert WRITERS == len(set(ids))
+    assert {"BEGIN": 1, "SAVEPOINT": 1, "INSERT": WRITERS, "RELEASE": 1, "COMMIT": 1} == {
+        word: seen.count(word) for word in dict.fromkeys(seen)
+    }
 
 
 def test_neighbours_survive_a_block_that_is_rolled_back(box: Postbox) -> None:
