@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from tenacity import stop_after_attempt, wait_exponential
-
 from onceward import inbox, lanes
 from onceward.accept import body_size
 from onceward.channels import ChannelInfo
@@ -20,7 +18,7 @@ from onceward.lanes import LaneLease
 from onceward.lifecycle import Dead, Settlement
 from onceward.message import Message
 from onceward.payload import decode
-from onceward.policy import RetryPolicy
+from onceward.policy import RetryPolicy, doubling
 from onceward.settings import disabled
 from onceward.topics import matches
 
@@ -32,7 +30,7 @@ HANDED: Final = "handed"
 def channel_policy(found: ChannelInfo) -> RetryPolicy:
     """Return the retries of a channel: doubling from its backoff, so many re-attempts, no jitter."""
     config = found.config
-    return RetryPolicy(wait=wait_exponential(multiplier=config.retry_backoff), stop=stop_after_attempt(1 + config.max_retries))
+    return doubling(config.retry_backoff, config.max_retries)
 
 
 class ChannelDesk(Desk):

@@ -7,13 +7,13 @@ everywhere is in the views and, where switched on, in the trail.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar, Final
 
 from onceward.clock import Millis
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Event:
     """A fact about one message or one peer; ``name`` is what hooks subscribe to."""
 
@@ -22,8 +22,24 @@ class Event:
     """Whose file it happened in."""
     at: Millis
 
+    def _facts(self) -> dict[str, object]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+    # Written once for all kinds of events: generated for each of them they took a twentieth of the whole import.
+    def __eq__(self, other: object) -> bool:
+        """Whether *other* is the same fact."""
+        return type(other) is type(self) and isinstance(other, Event) and self._facts() == other._facts()
+
+    def __hash__(self) -> int:
+        """Let facts be counted."""
+        return hash((type(self), *self._facts().values()))
+
+    def __repr__(self) -> str:
+        """Name the fact with everything that is known of it."""
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self._facts().items())})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class MessageEvent(Event):
     """A fact about one message."""
 
@@ -32,28 +48,28 @@ class MessageEvent(Event):
     """The other agent: recipient of what we send, sender of what we receive."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Enqueued(MessageEvent):
     """The message was committed into the outbox."""
 
     name: ClassVar[str] = "enqueued"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Sent(MessageEvent):
     """The peer stored the message durably."""
 
     name: ClassVar[str] = "sent"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Acked(MessageEvent):
     """The peer processed the message; custody has ended."""
 
     name: ClassVar[str] = "acked"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Retried(MessageEvent):
     """The message will be attempted again; ``attempt`` counts from 1."""
 
@@ -63,7 +79,7 @@ class Retried(MessageEvent):
     due_at: Millis
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Failed(MessageEvent):
     """The message ended badly at the peer or here; see ``dead_letters`` on the side that keeps it."""
 
@@ -71,7 +87,7 @@ class Failed(MessageEvent):
     error: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class DeadLettered(MessageEvent):
     """The message was moved to this file's dead letters."""
 
@@ -80,21 +96,21 @@ class DeadLettered(MessageEvent):
     error: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Received(MessageEvent):
     """The message was committed into the inbox."""
 
     name: ClassVar[str] = "received"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Duplicate(MessageEvent):
     """A frame that is known already came again and changed nothing."""
 
     name: ClassVar[str] = "duplicate"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Rejected(MessageEvent):
     """A frame was refused at the door and never kept; the sender keeps it as a dead letter."""
 
@@ -102,7 +118,7 @@ class Rejected(MessageEvent):
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Processed(MessageEvent):
     """The handler's effects and the processed mark were committed."""
 
@@ -110,7 +126,7 @@ class Processed(MessageEvent):
     outcome: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Polled(Event):
     """The agent polled a session: its cursor moved from one inbox row to another, and so many messages were handed over."""
 
@@ -122,7 +138,7 @@ class Polled(Event):
     cursor_to: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Expired(Event):
     """Messages whose time to live had run out were ended on request."""
 
@@ -131,7 +147,7 @@ class Expired(Event):
     count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Dropped(MessageEvent):
     """A policy dropped the message because a limit was reached; ``drop_view`` keeps a record of it."""
 
@@ -141,7 +157,7 @@ class Dropped(MessageEvent):
     policy: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Evaporated(Event):
     """A restart dropped so many ephemeral messages that nobody had taken; told to the first who asks for it after the opening."""
 
@@ -149,7 +165,7 @@ class Evaporated(Event):
     count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class NearlyFull(Event):
     """Nine tenths of what the file may hold are in use."""
 
@@ -158,14 +174,14 @@ class NearlyFull(Event):
     limit: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class PeerEvent(Event):
     """A fact about one peer."""
 
     peer: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Unreached(PeerEvent):
     """A push found nobody, or was refused; the peer rests until ``due_at``."""
 
@@ -174,7 +190,7 @@ class Unreached(PeerEvent):
     due_at: Millis
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class BreakerOpened(PeerEvent):
     """Too many failures in a row: the peer is left alone until ``due_at``."""
 
@@ -182,14 +198,14 @@ class BreakerOpened(PeerEvent):
     due_at: Millis
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class BreakerClosed(PeerEvent):
     """The peer answers again."""
 
     name: ClassVar[str] = "breaker_closed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Forked(PeerEvent):
     """Our stream to the peer did not fit what the peer knows; a new epoch was opened."""
 
@@ -197,7 +213,7 @@ class Forked(PeerEvent):
     detail: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class PeerRolledBack(PeerEvent):
     """The peer's file lost its newest part: ``resent`` messages go again; older than ``retained_from`` are not ours any more."""
 
@@ -206,7 +222,7 @@ class PeerRolledBack(PeerEvent):
     retained_from: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class WeakReceipt(PeerEvent):
     """The peer's durability is weaker than ours: its receipts do not end custody (see ``accept_weaker``)."""
 
@@ -214,7 +230,7 @@ class WeakReceipt(PeerEvent):
     durability: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class RunEvent(Event):
     """A fact about one session's run."""
 
@@ -222,7 +238,7 @@ class RunEvent(Event):
     run_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class RunStarted(RunEvent):
     """A run was committed with the messages it is bound to."""
 
@@ -231,7 +247,7 @@ class RunStarted(RunEvent):
     count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class MessageBound(RunEvent):
     """A message left its session's queue for a run."""
 
@@ -240,7 +256,7 @@ class MessageBound(RunEvent):
     peer: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class RunEnded(RunEvent):
     """A run's effects and its end were committed; ``state`` is done or failed."""
 
@@ -249,7 +265,7 @@ class RunEnded(RunEvent):
     cause: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class RunAborted(RunEvent):
     """A run was ended from outside; ``consumed`` says whether its messages count as delivered."""
 
@@ -258,7 +274,7 @@ class RunAborted(RunEvent):
     consumed: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Overflowed(Event):
     """A session's queue was full: ``dropped`` waiting messages made room, ``refused`` new ones found none."""
 

@@ -75,12 +75,15 @@ class RetryPolicy:
         return cls(wait_exponential(multiplier=1) + wait_fixed(ack_timeout), stop_after_attempt(1 + 3))
 
 
-def retry_policy(settings: Settings, *, retries: int | None = None) -> RetryPolicy:
-    """Return the policy of the settings: doubling from ``retry_first`` to ``retry_cap``, ``max_retries`` re-attempts."""
+def doubling(first: float, retries: int, *, cap: float | None = None, jitter: float = 0.0) -> RetryPolicy:
+    """Return the policy that waits *first* seconds, then twice as long each time up to *cap*, for *retries* re-attempts."""
     from tenacity import stop_after_attempt, wait_exponential  # noqa: PLC0415 - see above
 
-    return RetryPolicy(
-        wait=wait_exponential(multiplier=settings.retry_first, max=settings.retry_cap),
-        stop=stop_after_attempt(1 + (settings.max_retries if retries is None else retries)),
-        jitter=settings.retry_jitter,
-    )
+    wait = wait_exponential(multiplier=first) if cap is None else wait_exponential(multiplier=first, max=cap)
+    return RetryPolicy(wait, stop_after_attempt(1 + retries), jitter)
+
+
+def retry_policy(settings: Settings, *, retries: int | None = None) -> RetryPolicy:
+    """Return the policy of the settings: doubling from ``retry_first`` to ``retry_cap``, ``max_retries`` re-attempts."""
+    allowed = settings.max_retries if retries is None else retries
+    return doubling(settings.retry_first, allowed, cap=settings.retry_cap, jitter=settings.retry_jitter)

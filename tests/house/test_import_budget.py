@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-HEAVY = ("cyclopts", "hypothesis", "httpx", "pyspark", "pytest", "rich", "sqlite3", "structlog")
+HEAVY = ("cyclopts", "hypothesis", "httpx", "pyspark", "pytest", "rich", "sqlite3", "structlog", "tenacity")
 
 LOADED = "import json, sys, onceward; print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
 
