@@ -206,8 +206,7 @@ class Database:
 
     def note(self, tx: Tx) -> None:
         """Let an open transaction store how far the clock has come, if the file would forget too much of it."""
-        if self.time.leads(tx.now):
-            identity.note(tx, self.time)
+        identity.note(tx, self.time)
 
     def orphaned(self) -> bool:
         """Return whether file or WAL were taken away, so that the last commit reached nobody."""

@@ -102,13 +102,14 @@ def identify(tx: Tx, wanted: str | None, settings: Settings) -> Identity:
 
 def note(tx: Tx, time: FileTime) -> None:
     """
-    Store how far the clock has come, which is much further than the file knows.
+    Store how far the clock has come where that is much further than the file knows.
 
     A clock may be set back, and its process die: what it wrote while it was
     ahead (leases, backoffs) must not seem a day away to the next one.
     """
-    tx.run(TICK, (tx.now,))
-    tx.kept = lambda: time.keep(tx.now)
+    if time.leads(tx.now):
+        tx.run(TICK, (tx.now,))
+        tx.kept = lambda: time.keep(tx.now)
 
 
 def limits(settings: Settings) -> tuple[int | None, ...]:
