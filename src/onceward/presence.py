@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 from threading import Event
 from typing import Final
@@ -30,24 +29,28 @@ class Presence:
         self._handle, self.alone = -1, False
         if sys.platform == "win32":
             return
-        import fcntl  # noqa: PLC0415 - not everywhere
-
-        self._handle = os.open(f"{path}-run", os.O_RDWR | os.O_CREAT, 0o600)
-        deadline = time.monotonic() + patience
-        with suppress(BlockingIOError):
-            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self.alone = True
-        while not self.alone:
-            try:
-                fcntl.flock(self._handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
+        try:
+            self._handle = os.open(f"{path}-run", os.O_RDWR | os.O_CREAT, 0o600)
+            self.alone = self._locked(alone=True)
+            deadline = time.monotonic() + patience
+            while not (self.alone or self._locked(alone=False)):
                 if time.monotonic() >= deadline:
                     self.close()
                     msg = f"{path} is being opened by another process that does not come to an end: try again"
-                    raise Busy(msg) from None
+                    raise Busy(msg)
                 Event().wait(LOOK_EVERY)
-            else:
-                return
+        except OSError:  # a file system without such locks
+            self.close()
+
+    def _locked(self, *, alone: bool) -> bool:
+        """Take the lock, for us alone or with others, and say whether it was to be had."""
+        import fcntl  # noqa: PLC0415 - not everywhere
+
+        try:
+            fcntl.flock(self._handle, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
 
     def share(self) -> None:
         """Let others open the postbox too, and go on being there."""

@@ -160,3 +160,13 @@ def test_an_opening_waits_for_another_one_and_no_longer_than_it_may(tmp_path: Pa
     third.close()
 
     assert ((True, False), True) == (seen, third.alone)
+
+
+def test_without_locks_nobody_is_ever_alone(tmp_path: Path) -> None:
+    """Where the lock cannot be had at all, an opening goes on without it, and nothing is taken for a restart."""
+    (tmp_path / "a.db-run").mkdir()
+    there = Presence(tmp_path / "a.db", patience=0.0)
+    there.share()
+    there.close()
+
+    assert not there.alone
