@@ -130,7 +130,7 @@ STAIRS = {
     "bench.fleet": "spark spark.files spark.follow spark.gateway spark.options spark.plan spark.positions",
     "cli.fleet": "spark.archive spark.reconcile spark.report spark.verdicts testing.fleet",
     "bench.reconcile": "spark spark.fleet spark.reconcile spark.verdicts",
-    "cli.harvest": "spark.archive spark.export spark.graph spark.keep spark.metrics spark.replay spark.threads",
+    "cli.harvest": "spark.archive spark.export spark.graph spark.keep spark.metrics spark.replay spark.threads spark.waits",
 }
 """Which rooms of its own floor a room may import."""
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,8 +17,8 @@ import apsw
 from pyspark.sql import SparkSession
 
 from onceward import Postbox
-from onceward.spark import archive, export, graph, metrics, pairs, replay, threads
-from onceward.spark.archive import NotArchived
+from onceward.spark import archive, export, graph, metrics, pairs, replay, threads, waits
+from onceward.spark.archive import ArchiveBusy, NotArchived
 from onceward.spark.facts import NEEDS
 from onceward.spark.fleet import Fleet
 from onceward.spark.keep import keep
@@ -90,6 +91,24 @@ def test_an_archive_grows_by_what_has_ended_and_reads_back_equal(case: Case, tmp
     }
 
 
+def test_two_archives_into_one_folder_are_refused(case: Case, tmp_path: Path) -> None:
+    """The second is told so while the first writes, also its pruning; the lock ends with whoever held it."""
+    out = tmp_path / "archive"
+
+    def meanwhile(said: str) -> None:
+        if said == "archiving trail":
+            with pytest.raises(ArchiveBusy, match="archive"):
+                archive.run(case.fleet, out)
+            with pytest.raises(ArchiveBusy):
+                archive.prune(case.fleet, out)
+
+    done = archive.run(case.fleet, out, now=case.made.now, settle=0, tell=meanwhile)
+
+    assert [1] == [batch["number"] for batch in done["batches"]]
+    with archive.held(out):
+        pass
+
+
 def test_what_is_not_archived_is_not_pruned(spark: SparkSession, tmp_path: Path, box: Callable[..., Path]) -> None:
     """A file with ended messages that the archive does not hold is left alone, loudly."""
     path = box("alice", 2)
@@ -127,8 +146,39 @@ def test_figures_add_up_to_what_the_files_hold(case: Case) -> None:
     assert (len(sent), len(received), len(dead)) == tuple(sum(row[name] for row in hours) for name in ("sent", "received", "dead"))
     last = {row["agent"]: row for row in sorted(hours, key=lambda row: row["hour"])}
     assert {(0, 0)} == {(row["out_depth"], row["in_depth"]) for row in last.values()}
-    reasons = {(row["origin"], row["reason"]): row["messages"] for row in metrics.reasons(tables["dead_letters"]).collect()}
-    assert len(dead) == sum(reasons.values())
+    reasons = Counter[str]()
+    for row in metrics.reasons(tables["dead_letters"]).collect():
+        reasons[row["reason"]] += row["messages"]
+    assert Counter(reason for *_, reason in dead) == reasons
+
+
+def test_time_in_which_mail_waited_counts_once_and_in_its_hour(spark: SparkSession) -> None:
+    """Messages that wait together wait once; a wait over the hour is divided; what has not left waits until the reading."""
+    minute = 60_000
+    outbox = spark.createDataFrame(
+        [
+            ("a", "p", 50 * minute, 70 * minute, None),
+            ("a", "p", 55 * minute, 65 * minute, None),
+            ("a", "p", 80 * minute, None, 81 * minute),
+            ("a", "q", 120 * minute, None, None),
+        ],
+        "_agent string, recipient string, c bigint, s bigint, e bigint",
+    ).selectExpr(
+        "_agent", "recipient", "timestamp_millis(c) created_at", "timestamp_millis(s) sent_at", "timestamp_millis(e) ended_at"
+    )  # fmt: skip
+    peers = spark.createDataFrame(
+        [("a", "p", "closed", 0, 1), ("a", "q", "open", 9, 110 * minute), ("a", "r", "closed", 1, 125 * minute)],
+        "_agent string, name string, breaker string, failures bigint, seen bigint",
+    ).selectExpr("_agent", "name", "breaker", "failures", "timestamp_millis(seen) seen_at")
+    rows = waits.waits(outbox, peers, 130 * minute).selectExpr("peer", "hour(hour) as hour", "waited_s", "unreached_s").collect()
+
+    assert {
+        ("p", 0): (600.0, 0.0),
+        ("p", 1): (660.0, 0.0),
+        ("q", 1): (0.0, 600.0),
+        ("q", 2): (600.0, 600.0),
+        ("r", 2): (0.0, 300.0),
+    } == {(row["peer"], row["hour"]): (row["waited_s"], row["unreached_s"]) for row in rows}
 
 
 # -- conversations ----------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from onceward.cli.codes import DONE, PARTLY, NothingThere
 from onceward.cli.paint import document, show
 from onceward.cli.place import Quiet
 from onceward.cli.spans import Span, SpanOption
+from onceward.clock import SystemClock
 
 KEEP: Final = Span(7 * 86_400)
 SETTLE: Final = Span(900)
@@ -52,7 +53,7 @@ def metrics(*paths: str, how: Into, resume: Resume = False) -> int:
     """
     Figures per agent and hour, and why messages died.
 
-    Throughput, depth, retries, dead letters by reason, and who is not reached at present.
+    Throughput, depth, retries, dead letters by reason and hour, how long mail waited for whom, and who is not reached at present.
 
     Columns: agent, hour, sent, received, out_depth, in_depth, out_retries, in_retries, dead.
 
@@ -65,12 +66,14 @@ def metrics(*paths: str, how: Into, resume: Resume = False) -> int:
     with fleet_of(paths, how) as (fleet, tell):
         from onceward.spark import metrics as job  # noqa: PLC0415 - an extra
         from onceward.spark.keep import keep as write  # noqa: PLC0415 - an extra
+        from onceward.spark.waits import waits  # noqa: PLC0415 - an extra
 
-        tables = {name: fleet.table(name, *columns) for name, columns in job.NEEDS.items()}
+        tables, now = {name: fleet.table(name, *columns) for name, columns in job.NEEDS.items()}, SystemClock().now()
         made = {
             "hours": lambda: job.metrics(tables),
             "reasons": lambda: job.reasons(tables["dead_letters"]),
             "breakers": lambda: job.breakers(tables["peers"]),
+            "waits": lambda: waits(tables["outbox"], tables["peers"], now),
         }
         kept = write(fleet, "metrics", how.out, made, resume=resume, tell=tell)
         found = {name: _rows(table) for name, table in kept.items()}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,11 +36,34 @@ SETTLE: Final = 900.0
 KEEP: Final = 7 * 86_400.0
 MARGIN: Final = 60.0
 """Seconds that pruning stays behind the cut, as time goes on while it opens a file."""
+LOCK: Final = ".lock"
 Tell = Callable[[str], object]
 
 
 class NotArchived(OncewardError):
     """What the archive holds of a file is not what the file holds: nothing of it was pruned; archive it anew."""
+
+
+class ArchiveBusy(OncewardError):
+    """Another process archives into this folder, or prunes by it: wait until it has ended."""
+
+
+@contextmanager
+def held(out: Path) -> Iterator[None]:
+    """
+    Let nobody else write to the archive in *out* while the block runs; the lock ends with its process, however that ends.
+
+    Raises:
+        ArchiveBusy: somebody does already.
+
+    """
+    with (out / LOCK).open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            msg = f"another process works on the archive in {out}: wait until it has ended"
+            raise ArchiveBusy(msg) from error
+        yield
 
 
 def run(fleet: Fleet, out: Path, *, now: int | None = None, settle: float = SETTLE, tell: Tell = str) -> dict[str, Any]:
@@ -51,12 +76,19 @@ def run(fleet: Fleet, out: Path, *, now: int | None = None, settle: float = SETT
 
     Raises:
         OutputTaken: the folder is not empty, and not ours.
+        ArchiveBusy: another process archives into it.
 
     """
     planned = manifest.plan(fleet, JOB)
+    manifest.refuse(out, planned)
+    out.mkdir(parents=True, exist_ok=True)
+    with held(out):
+        return _append(fleet, out, planned, cut=(time.time_ns() // 1_000_000 if now is None else now) - round(1000 * settle), tell=tell)
+
+
+def _append(fleet: Fleet, out: Path, planned: dict[str, Any], *, cut: int, tell: Tell) -> dict[str, Any]:
     known = manifest.claim(out, planned)
     batches, cuts = known.get("batches", []), dict(known.get("cuts", {}))
-    cut = (time.time_ns() // 1_000_000 if now is None else now) - round(1000 * settle)
     number, rows = len(batches) + 1, {}
     present = [file["path"] for file in planned["files"]]
     for table, moment in ENDED.items():
@@ -121,8 +153,14 @@ def prune(fleet: Fleet, out: Path, *, keep: float = KEEP, clock: Clock | None = 
 
     Raises:
         NotArchived: files hold ended messages that the archive does not; these files were left alone.
+        ArchiveBusy: somebody archives meanwhile.
 
     """
+    with held(out):
+        return _forget(fleet, out, keep, clock)
+
+
+def _forget(fleet: Fleet, out: Path, keep: float, clock: Clock | None) -> dict[str, int]:
     cuts: dict[str, int] = (manifest.read(out / manifest.NAME) or {}).get("cuts", {})
     present = {path: cut for path, cut in cuts.items() if Path(path).exists()}
     missing = _missing(fleet, out, present)

@@ -60,11 +60,25 @@ def claim(out: Path, planned: dict[str, Any]) -> dict[str, Any]:
     before = read(out / NAME)
     if before is not None and before["job"] == planned["job"]:
         return before
-    if out.exists() and any(out.iterdir()):
-        msg = f"{out} holds files that no fleet {planned['job']} wrote: name a new folder"
-        raise OutputTaken(msg)
+    refuse(out, planned)
     write(out / NAME, planned)
     return planned
+
+
+def refuse(out: Path, planned: dict[str, Any]) -> None:
+    """
+    Let nothing be written among files that are not this job's.
+
+    Raises:
+        OutputTaken: the folder is not empty, and not this job's.
+
+    """
+    before = read(out / NAME)
+    if before is not None and before["job"] == planned["job"]:
+        return
+    if out.exists() and any(not path.name.startswith(".") for path in out.iterdir()):
+        msg = f"{out} holds files that no fleet {planned['job']} wrote: name a new folder"
+        raise OutputTaken(msg)
 
 
 def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:

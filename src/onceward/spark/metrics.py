@@ -10,10 +10,10 @@ from pyspark.sql.functions import expr
 from pyspark.sql.window import Window
 
 NEEDS: Final[Mapping[str, tuple[str, ...]]] = {
-    "outbox": ("_agent", "id", "state", "attempts", "created_at", "ended_at"),
+    "outbox": ("_agent", "id", "recipient", "state", "attempts", "created_at", "sent_at", "ended_at"),
     "inbox": ("_agent", "id", "state", "attempts", "received_at", "ended_at"),
     "dead_letters": ("_agent", "id", "origin", "reason", "attempts", "created_at", "dead_at"),
-    "peers": ("_agent", "name", "breaker", "failures", "due_at", "last_error"),
+    "peers": ("_agent", "name", "breaker", "failures", "due_at", "seen_at", "last_error"),
 }
 AGAIN: Final = "greatest(attempts - 1, 0)"
 EVENTS: Final = ("sent", "out_ended", "received", "in_ended", "dead", "out_retries", "in_retries")
@@ -62,13 +62,14 @@ def _stacked(view: DataFrame, moments: Mapping[str, str], retries: str, count: s
 
 
 def reasons(dead_letters: DataFrame) -> DataFrame:
-    """Return why messages died: by agent, side and reason, how many, and when the last one did."""
-    grouped = dead_letters.groupBy(expr("_agent as agent"), "origin", "reason")
+    """Return why messages died: by agent, hour, side and reason, how many, and when the last one did; copies of a file count once."""
+    once = dead_letters.selectExpr("_agent as agent", "id", "origin", "reason", "dead_at").distinct()
+    grouped = once.groupBy("agent", expr("date_trunc('HOUR', dead_at) as hour"), "origin", "reason")
     return grouped.agg(expr("count(*) as messages"), expr("max(dead_at) as last_at"))
 
 
 def breakers(peers: DataFrame) -> DataFrame:
-    """Return the peers that are not reached at present, and until when they rest; the files keep no history of it."""
+    """Return the peers that are not reached at present, since when, and until when they rest; for the past see ``waits``."""
     return peers.where("breaker <> 'closed' or failures > 0").selectExpr(
-        "_agent as agent", "name as peer", "breaker", "failures", "due_at as rests_until", "last_error"
+        "_agent as agent", "name as peer", "breaker", "failures", "seen_at as last_reached", "due_at as rests_until", "last_error"
     )
