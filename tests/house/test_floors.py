@@ -126,7 +126,7 @@ STAIRS = {
     # windows: what strangers may type is tried through the program itself
     "testing.fuzz.targets": "cli",
     # windows
-    "cli.cluster": "spark spark.files spark.fleet",
+    "cli.cluster": "spark spark.files spark.fleet spark.gateway spark.progress",
     "bench.fleet": "spark spark.files spark.follow spark.gateway spark.options spark.plan spark.positions",
     "cli.fleet": "spark.archive spark.reconcile spark.report spark.verdicts testing.fleet",
     "bench.reconcile": "spark spark.fleet spark.reconcile spark.verdicts",
@@ -152,7 +152,7 @@ GUESTS = {
     "pyarrow": "spark/",
     "pyspark": "spark/",
     "pytest": "testing/",
-    "rich": "cli/ testing/",
+    "rich": "cli/ spark.progress testing/",
     "sqlite3": "",
     "structlog": "observers/",
 }

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import Parameter
 from rich.console import Console
@@ -96,18 +96,33 @@ def fleet_of(paths: tuple[str, ...], how: Session) -> Iterator[tuple[Fleet, Tell
 
 @contextmanager
 def working(how: Session, paths: tuple[str, ...] = ()) -> Iterator[tuple[Fleet, Tell]]:
-    """Start Spark for a block; raises MissingExtra where it is not installed."""
+    """Start Spark for a block, or use the one that this process has; raises MissingExtra where it is not installed."""
     with extra():
         from onceward import spark  # noqa: PLC0415 - an extra
+        from onceward.spark import gateway  # noqa: PLC0415 - an extra
         from onceward.spark.fleet import Fleet  # noqa: PLC0415 - an extra
+    ours = not gateway.running()
     with told(how) as tell:
         tell("starting Spark")
         with extra():
             session = spark.session(**how.settings)
         try:
-            yield Fleet(session, paths, {"mode": "FAILFAST"} if how.failfast else {}), tell
+            with _progress(session, how):
+                yield Fleet(session, paths, {"mode": "FAILFAST"} if how.failfast else {}), tell
         finally:
-            spark.stop()
+            if ours:
+                spark.stop()
+
+
+@contextmanager
+def _progress(session: Any, how: Answer) -> Iterator[None]:
+    from onceward.spark import progress  # noqa: PLC0415 - an extra
+
+    if how.json:
+        yield
+        return
+    with progress.shown(session):
+        yield
 
 
 @contextmanager
@@ -117,5 +132,4 @@ def told(how: Answer) -> Iterator[Tell]:
     if how.json or not console.is_terminal:
         yield str
         return
-    with console.status("") as status:
-        yield lambda said: status.update(f"[bold]fleet[/] {said}")
+    yield lambda said: console.print(f"[bold]fleet[/] {said}", highlight=False)
