@@ -10,7 +10,7 @@ from onceward.frame import Frame
 from onceward.testing.daily import seed_of_the_day
 from onceward.testing.fuzz import fuzz, fuzz_one, targets
 
-INPUTS = int(os.environ.get("ONCEWARD_INPUTS", "40000"))
+INPUTS = int(os.environ.get("ONCEWARD_INPUTS", "100000"))
 
 
 @pytest.mark.timeout(900)
