@@ -51,9 +51,7 @@ class Harness:
     size: int
     full: int
     run: Callable[[int, float, int], Finding]
-    """From size, seconds and seed."""
-    timed: bool = True
-    """Whether it ends when its time is up; a search of all states does not."""
+    """From size, seconds and seed; it ends when its time is up."""
 
 
 def _cuts(depth: int, transport: Literal["memory", "file"]) -> Callable[[int, float, int], Finding]:
@@ -63,6 +61,8 @@ def _cuts(depth: int, transport: Literal["memory", "file"]) -> Callable[[int, fl
     return run
 
 
+BACK: Final = protocol.Rules(messages=2, late=False, backups=1)
+"""A recipient that is put back to an earlier state, once."""
 HARNESSES: Final = (
     Harness("power cuts", "states", 15_000, 1_000_000, _cuts(1, "memory")),
     Harness("power cuts, twice", "states", 5_000, 100_000, _cuts(2, "file")),
@@ -75,7 +75,8 @@ HARNESSES: Final = (
     ),
     Harness("bit flips", "bits", 2_000, 100_000, lambda n, s, seed: bitflips.flip(seed, bits=n, seconds=s)),
     Harness("simulation", "worlds", 2_000, 100_000, lambda n, s, seed: simulation.simulate(n, seed=seed * 1_000_000, seconds=s)),
-    Harness("protocol", "states", 2, 3, lambda n, _, __: protocol.explore(protocol.Rules(messages=n)), timed=False),
+    Harness("protocol", "states", 2, 3, lambda n, s, _: protocol.explore(protocol.Rules(messages=n, relies=False), seconds=s)),
+    Harness("protocol, put back", "states", 1, 2, lambda n, s, _: protocol.explore(BACK._replace(frames=n, prunes=n > 1), seconds=s)),
     Harness("kills", "kills", 500, 100_000, lambda n, s, seed: trade.trial(kills=n, seconds=s, seed=seed)),
 )
 
@@ -103,7 +104,7 @@ def prove(*, seconds: float | None = None, full: bool = False, json: bool = Fals
         bar = progress.add_task("", total=len(chosen))
         for each in chosen:
             progress.update(bar, description=each.name)
-            found = each.run(each.full if full or (seconds is not None and each.timed) else each.size, share, drawn)
+            found = each.run(each.full if full or seconds is not None else each.size, share, drawn)
             rows.append(_row(each, found))
             progress.advance(bar)
     _tell(rows, drawn, json=json)

@@ -1,16 +1,16 @@
 """Whole worlds on one thread: whatever a seed thinks of, nothing is lost, doubled, reordered or stranded."""
 
 import os
+from collections import Counter
 
 import pytest
 
 from onceward.testing.simulation import simulate, tell, todays_seed
+from onceward.testing.simulation.campaign import EXPECTED, OFTEN_ENOUGH, unreached
 
 WORLDS = int(os.environ.get("ONCEWARD_WORLDS", "200"))
 FOUND = (100860, 20261121000471)
 """A rollback at the moment of a new epoch; a clock that had been a day ahead, in a file that another process had open too."""
-OFTEN_ENOUGH = 1000
-"""Worlds after which everything that the weather knows must have happened at least once."""
 
 
 @pytest.fixture(autouse=True)
@@ -42,36 +42,10 @@ def test_worlds_of_the_day() -> None:
     print(f"simulation: {told.count} worlds from seed {first} in {told.seconds:.0f} s")
     assert () == told.violations, f"repeat one with: python -m onceward.testing.simulation SEED (the first was {first})"
     assert WORLDS == told.count
-    assert [] == [what for what in EXPECTED if WORLDS >= OFTEN_ENOUGH and not told.reached[what]]
 
 
-EXPECTED = (
-    "answer accepted",
-    "answer busy",
-    "answer duplicate",
-    "answer fork",
-    "died",
-    "ended as dead letter here",
-    "gap",
-    "guard rang",
-    "lease lost in commit",
-    "push corrupt",
-    "push delay",
-    "push drop",
-    "push late",
-    "push lose",
-    "push twice",
-    "receipt duplicate",
-    "receipt processed",
-    "receipt rejected expired",
-    "receipt rejected stale",
-    "receipt stored",
-    "resolved as absent",
-    "resolved as there",
-    "send ended by Died",
-    "send ended by OutcomeUnknown",
-    "send refused by Conflict",
-    "send refused by Frozen",
-    "send refused by QueueFull",
-)
-"""What a day's worlds must have seen, or they prove less than they say."""
+def test_a_branch_that_was_never_reached_is_a_finding() -> None:
+    """Many worlds in which something rare never happened prove less than they say, and that is told; a few worlds are let off."""
+    seen = Counter(dict.fromkeys(EXPECTED, 1)) - Counter({"guard rang": 1})
+
+    assert (("never reached: guard rang",), ()) == (unreached(seen, OFTEN_ENOUGH), unreached(seen, OFTEN_ENOUGH - 1))

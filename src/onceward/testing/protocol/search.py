@@ -5,9 +5,12 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from dataclasses import dataclass
+from typing import Final
 
 from onceward.testing.protocol.model import finished, steps, wrong
 from onceward.testing.protocol.values import Rules, State
+
+UNBOUNDED: Final = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +26,12 @@ class Search:
     """How often each transition was taken."""
 
 
-def explore(rules: Rules | None = None, *, most: int = 5_000_000) -> Search:
-    """Visit every state by the fewest steps; stop at the first that is wrong, or from which nothing can finish."""
+def explore(rules: Rules | None = None, *, most: int = 5_000_000, seconds: float = UNBOUNDED) -> Search:
+    """
+    Visit every state by the fewest steps; stop at the first that is wrong, or from which nothing can finish.
+
+    After so many *seconds* it stops where it is: what was visited is safe, but not all that there is.
+    """
     rules, begun = rules or Rules(), time.monotonic()
     start = State()
     came: dict[State, tuple[State, str] | None] = {start: None}
@@ -33,6 +40,8 @@ def explore(rules: Rules | None = None, *, most: int = 5_000_000) -> Search:
     waiting = deque([start])
     while waiting:
         state = waiting.popleft()
+        if time.monotonic() - begun > seconds:
+            return Search("model", len(came), (), time.monotonic() - begun, (), taken)
         for name, after in steps(state, rules):
             taken[name.partition(" ")[0]] += 1
             kept = [] if name == "refused" else [state]

@@ -32,6 +32,40 @@ LIMIT: Final = 120.0
 DEPTH: Final = 6
 
 
+EXPECTED: Final = (
+    "answer accepted",
+    "answer busy",
+    "answer duplicate",
+    "answer fork",
+    "died",
+    "ended as dead letter here",
+    "gap",
+    "guard rang",
+    "lease lost in commit",
+    "push corrupt",
+    "push delay",
+    "push drop",
+    "push late",
+    "push lose",
+    "push twice",
+    "receipt duplicate",
+    "receipt processed",
+    "receipt rejected expired",
+    "receipt rejected stale",
+    "receipt stored",
+    "resolved as absent",
+    "resolved as there",
+    "send ended by Died",
+    "send ended by OutcomeUnknown",
+    "send refused by Conflict",
+    "send refused by Frozen",
+    "send refused by QueueFull",
+)
+"""What a day's worlds must have seen, or they prove less than they say."""
+OFTEN_ENOUGH: Final = 1000
+"""Worlds after which everything that the weather knows must have happened at least once."""
+
+
 @dataclass(frozen=True, slots=True)
 class Told:
     """How one world's story went."""
@@ -82,7 +116,8 @@ def simulate(worlds: int = 2000, *, seed: int | None = None, processes: int = 0,
     With *seconds* no new stories are begun after so much time.
     """
     first, begun = todays_seed() if seed is None else seed, time.monotonic()
-    chunks = [range(start, min(start + CHUNK, first + worlds)) for start in range(first, first + worlds, CHUNK)]
+    chunk = CHUNK if seconds is None else 1  # whoever watches the clock waits for no neighbours
+    chunks = [range(start, min(start + chunk, first + worlds)) for start in range(first, first + worlds, chunk)]
     told, lost = list[Told](), ""
     with ProcessPoolExecutor(processes or os.cpu_count() or 1, mp_context=get_context("spawn")) as pool:
         try:
@@ -94,8 +129,17 @@ def simulate(worlds: int = 2000, *, seed: int | None = None, processes: int = 0,
         except BrokenProcessPool:
             lost = f"a world from seed {first + len(told)} on ended its process: what it was at stands on stderr"
     reached = sum((one.reached for one in told), Counter[str]())
-    wrong = (*(f"seed {one.seed}: {line}" for one in told for line in one.wrong[:3]), *([lost] if lost else ()))
+    wrong = (
+        *(f"seed {one.seed}: {line}" for one in told for line in one.wrong[:3]),
+        *([lost] if lost else ()),
+        *unreached(reached, len(told)),
+    )
     return Campaign("simulation", len(told), wrong, time.monotonic() - begun, reached)
+
+
+def unreached(reached: Counter[str], worlds: int) -> tuple[str, ...]:
+    """Return a line for each rare thing that so many worlds should have seen, and did not."""
+    return tuple(f"never reached: {what}" for what in EXPECTED if worlds >= OFTEN_ENOUGH and not reached[what])
 
 
 def _tell_all(seeds: Iterable[int]) -> list[Told]:

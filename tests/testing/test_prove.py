@@ -1,0 +1,63 @@
+"""``onceward prove``: runs what it is asked for, in the time it is given, and fails when something was broken."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from onceward.testing import prove as proving
+from onceward.testing.prove import HARNESSES, Harness, prove
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a harness of one test found."""
+
+    count: int
+    violations: tuple[str, ...] = ()
+    seconds: float = 0.1
+
+
+def planted(calls: list[Any], *violations: str) -> Callable[[int, float, int], Found]:
+    """Return a harness that notes how it was called."""
+
+    def run(size: int, seconds: float, seed: int) -> Found:
+        calls.append((size, seconds, seed))
+        return Found(size, violations)
+
+    return run
+
+
+def test_the_model_is_searched_in_its_time(capsys: pytest.CaptureFixture[str]) -> None:
+    """A search that would take minutes ends when its time is up, and what it visited is told."""
+    code = prove(seconds=0.2, only="protocol", json=True)
+
+    rows = json.loads(capsys.readouterr().out)["harnesses"]
+    assert (0, ["protocol", "protocol, put back"]) == (code, [row["harness"] for row in rows])
+    assert [True, True] == [0 < row["count"] < 20_000 for row in rows]
+
+
+def test_time_is_shared_and_full_is_full(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Seconds are shared among the harnesses; without them each has its usual size, or its full one."""
+    calls: list[Any] = []
+    monkeypatch.setattr(proving, "HARNESSES", tuple(Harness(name, "cases", 5, 90, planted(calls)) for name in ("one", "two")))
+
+    assert [0, 0, 0] == [prove(seconds=10, seed=7), prove(seed=7), prove(full=True, seed=7)]
+    assert [(90, 5.0, 7), (5, proving.UNBOUNDED, 7), (90, proving.UNBOUNDED, 7)] == calls[::2]
+    assert "one" in capsys.readouterr().out
+
+
+def test_a_broken_promise_fails(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 1, and the line that says how to see it again."""
+    monkeypatch.setattr(proving, "HARNESSES", (Harness("one", "cases", 5, 90, planted([], "seed 4: lost")),))
+
+    assert 1 == prove(seed=7)
+    assert "one: seed 4: lost" in capsys.readouterr().out
+
+
+def test_every_harness_has_a_size() -> None:
+    """Each is larger in full than by default, and no two have one name."""
+    assert len(HARNESSES) == len({each.name for each in HARNESSES})
+    assert [] == [each.name for each in HARNESSES if each.full <= each.size]
