@@ -24,7 +24,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
     made = door.session(
         **{
-            "spark.master": f"local[{CORES}]",
+            "spark.master": f"local[{CORES},2]",  # a task that dies is run once more, as on a cluster
             "spark.driver.memory": "1g",
             "spark.sql.shuffle.partitions": str(CORES),
             "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),

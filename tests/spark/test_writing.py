@@ -19,6 +19,9 @@ from onceward import Postbox
 from onceward.spark.opening import opened
 
 pytest.importorskip("pyspark", reason="pip install 'onceward[spark]' brings it")
+
+from pyspark.sql.functions import udf
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -63,6 +66,30 @@ def test_a_frame_is_sent_once_however_often_it_is_written(spark: SparkSession, t
 
     numbers(spark, 2).write.format("onceward").mode("append").options(holdUnknown=True).save(str(tmp_path))
     assert 11 == len(bodies(tmp_path / "alice.db"))
+
+
+@pytest.mark.parametrize("fatal", [0, 19])
+def test_a_killed_worker_sends_nothing_twice(fatal: int, spark: SparkSession, tmp_path: Path) -> None:
+    """
+    A task's Python process is killed before it has collected its first row, or its last: the task is run again.
+
+    Whatever other tasks had collected is sent once with it, and the batch is recognised when it is written again.
+    """
+    folder, killed = agents(tmp_path / "agents", "alice", "carol"), tmp_path / "killed"
+
+    def deadly(body: str) -> str:
+        if int(body) == fatal and not killed.exists():
+            killed.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return body
+
+    rows = numbers(spark, 20).withColumn("body", udf(deadly, "string", useArrow=False)("body"))
+    writer = rows.write.format("onceward").mode("append").options(holdUnknown=True, query="deadly")
+    for _ in range(2):
+        writer.save(str(folder))
+
+    assert killed.exists()
+    assert (list(range(0, 20, 2)), list(range(1, 20, 2))) == tuple(bodies(folder / f"{name}.db") for name in ("alice", "carol"))
 
 
 @pytest.mark.parametrize(

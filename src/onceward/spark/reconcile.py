@@ -52,7 +52,7 @@ def run(
         OutputTaken: the folder is not empty, and not ours.
 
     """
-    given = rules or Rules.at_present()
+    out, given = out.absolute(), rules or Rules.at_present()  # Spark's own process may stand elsewhere
     planned = manifest.prepare(out, manifest.plan(fleet, JOB, given), resume=resume)
     rules = manifest.rules(planned)
     work = out / "work" / str(rules.now)

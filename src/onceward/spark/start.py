@@ -83,7 +83,12 @@ def read(spark: SparkSession, path: str | Sequence[str], table: str, **options: 
     reader = spark.read.format("onceward").option("table", table)
     for name, value in options.items():
         reader = reader.option(spelt(name), _text(value))
-    return reader.load(path if isinstance(path, str) else list(path))
+    return reader.load(_absolute(path) if isinstance(path, str) else [_absolute(one) for one in path])
+
+
+def _absolute(path: str) -> str:
+    """Return a path that means the same to Spark's own process, which may stand in another folder."""
+    return path if path.startswith("file:") else os.path.abspath(path)  # noqa: PTH100 - a glob's links are not followed
 
 
 def _setting(name: str) -> str:
