@@ -178,43 +178,42 @@ class Writer:
         """Run a batch in one transaction; every job ends with a result or an error."""
         try:
             tx = self._begin(deadline)
+            last = self._together(batch, tx)
         except BaseException as error:  # noqa: BLE001 - it is told to every waiting caller
-            self._fail(batch, error)
+            self._rollback()
+            self._fail(batch, self._store.mapped(error))
             return
-        again, last = self._together(batch, tx)
-        for last in again:
-            self._serve(last, tx)
-            if not tx.alive:
-                break
         if not tx.alive:
             self._end()
             self._fail(batch, last.error)
-            return
-        if [job for job in batch if job.error is None]:
+        elif [job for job in batch if job.error is None]:
             self._commit(batch)
         else:
             self._rollback()
             self._fail(batch, None)
 
-    def _together(self, batch: list[Job[Any]], tx: Tx) -> tuple[list[Job[Any]], Job[Any]]:
-        """Run all in one savepoint; where one fails, undo all and return who must be run again, each in a savepoint of its own."""
-        alone = len(batch) == 1
-        if not alone:
-            tx.savepoint()
+    def _together(self, batch: list[Job[Any]], tx: Tx) -> Job[Any]:
+        """Run all in one savepoint; where one fails, undo all and run the others again, each in its own; return the last that ran."""
+        if len(batch) == 1:
+            batch[0].attempt(tx, self._store.mapped, nested=False)
+            return batch[0]
+        tx.savepoint()
         for job in batch:
             job.attempt(tx, self._store.mapped, nested=False)
             if job.error is not None:
                 break
         else:
-            if not alone:
-                tx.keep()
-            return [], job
-        if alone:
-            return [], job
+            tx.keep()
+            return job
         tx.undo()
         if isinstance(job.error, KeyboardInterrupt) and job is not batch[0]:  # meant for this thread, not for the neighbour
             self.turnstile.interrupt, job.error = job.error, None
-        return [other for other in batch if other.error is None], job
+        for other in [each for each in batch if each.error is None]:
+            if not tx.alive:
+                break
+            job = other
+            self._serve(job, tx)
+        return job
 
     def _serve(self, job: Job[Any], tx: Tx) -> None:
         """Do a neighbour's work; an interrupt meanwhile is meant for this thread, not for the neighbour."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from onceward import Postbox
-from onceward.errors import InvalidMessage, StoreError
+from onceward.errors import InvalidMessage, StoreError, StoreFault
 from onceward.tx import Tx
 
 WRITERS = 32
@@ -97,6 +97,25 @@ def test_a_failing_leader_harms_no_follower(box: Postbox) -> None:
 
     assert ([KeyError, str, str], 1) == ([type(outcome) for outcome in outcomes], count())
     assert (2, 0, []) == (box.stats()["enqueued"], box._db.read("SELECT count(*) FROM held_lanes")[0][0], box.check())
+
+
+def test_a_leader_whose_transaction_breaks_tells_all_who_wait(box: Postbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for ever for somebody who could not even undo: all are told, nothing is written, and the next are served."""
+
+    def bad(tx: Tx) -> None:
+        message = "mine"
+        raise KeyError(message)
+
+    def broken(tx: Tx) -> None:
+        message = "disk I/O error"
+        raise StoreFault(message)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Tx, "undo", broken)
+        outcomes = queue_of(box, lambda: box.send("b", 1), lambda: box._db.write(bad), lambda: box.send("b", 2), lead=True)
+
+    assert [StoreFault] * 3 == [type(outcome) for outcome in outcomes]
+    assert (0, "pending") == (box.stats()["enqueued"], box.resolve(box.send("b", 3)))
 
 
 def test_writers_without_a_block_share_one_commit_without_savepoints_of_their_own(box: Postbox) -> None:
