@@ -182,6 +182,13 @@ def ours(error: BaseException, path: Path | str = "") -> BaseException:
     return mapped(error, path)
 
 
+def misfit(error: apsw.ConstraintError) -> BaseException:
+    """Return what it means that a table refuses a row of our own making: a CHECK or a default is not what it was."""
+    if "CHECK constraint failed" not in str(error):
+        return error
+    return StoreCorrupt(f"{error}: the schema is not what it was; the file was left as it is: restore a backup or recover a copy")
+
+
 def _raised(code: str) -> OncewardError:
     if code == "frozen":
         return Frozen("the kill-switch is on: thaw() first; nothing was written")

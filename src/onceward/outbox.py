@@ -11,7 +11,7 @@ from pydantic_core import to_json
 
 from onceward.bodies import BODY_DIGEST, WHOLE, drop, keep, seal
 from onceward.clock import Millis
-from onceward.connect import ConstraintError
+from onceward.connect import ConstraintError, misfit
 from onceward.counters import bump
 from onceward.errors import Conflict
 from onceward.frame import Frame, digest
@@ -177,7 +177,7 @@ def add(tx: Tx, values: tuple[Any, ...], body: str | None = None, *, shared: boo
         if body_id is not None:
             drop(tx, body_id)
         if "UNIQUE" not in str(error):
-            raise
+            raise misfit(error) from error.__cause__
         return _twin(tx, values, values[11] if body is None else f"{values[11]}{body}}}")
     return str(values[0])
 

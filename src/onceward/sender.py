@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from onceward import bodies, limits, outbox, tickets
 from onceward.bodies import seal
 from onceward.clock import Millis
-from onceward.connect import ConstraintError
+from onceward.connect import ConstraintError, misfit
 from onceward.db import Database
 from onceward.errors import Frozen, InvalidMessage, TooLarge, UnknownRecipient
 from onceward.events import Enqueued
@@ -234,7 +234,7 @@ class Sender:
         try:
             tx.many(outbox.ADD, [draft[3] if draft[5] is None else (*draft[3][:-1], bodies.keep(tx, draft[5])) for draft in drafts])
         except ConstraintError as error:
-            raise self._db.mapped(error) from error
+            raise self._db.mapped(misfit(error)) from error
         self.promise(tx, drafts)
         return [draft.id for draft in drafts]
 

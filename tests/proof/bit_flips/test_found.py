@@ -55,6 +55,20 @@ def test_a_schema_that_is_not_what_it_was(tmp_path: Path, box: Postbox) -> None:
         Postbox(path, agent="a", run=False)
 
 
+@pytest.mark.broken("a letter of its schema changed")
+def test_a_default_that_is_not_what_it_was(tmp_path: Path, box: Postbox) -> None:
+    """A row of our own making that our own table refuses means a damaged file, for one message and for many."""
+    box.close()
+    path = tmp_path / "a.db"
+    path.write_bytes(path.read_bytes().replace(b"DEFAULT 'pending'", b"DEFAULT 'pendinf'"))
+
+    with Postbox(path, agent="a", run=False, hold_unknown=True) as spoilt:
+        with pytest.raises(StoreCorrupt, match="schema is not what it was"):
+            spoilt.send("b", 1)
+        with pytest.raises(StoreCorrupt, match="schema is not what it was"):
+            spoilt.send_many([("b", 1), ("b", 2)])
+
+
 def test_a_users_own_mistake_stays_the_users(box: Postbox) -> None:
     """What SQLite says of a statement that the user wrote is said as it is."""
     with pytest.raises(apsw.SQLError), box.begin() as tx:

@@ -8,7 +8,7 @@ import pytest
 from onceward.testing.simulation import simulate, tell, todays_seed
 from onceward.testing.simulation.campaign import EXPECTED, OFTEN_ENOUGH, unreached
 
-WORLDS = int(os.environ.get("ONCEWARD_WORLDS", "200"))
+WORLDS = int(os.environ.get("ONCEWARD_WORLDS", "600"))
 FOUND = (100860, 20261121000471)
 """A rollback at the moment of a new epoch; a clock that had been a day ahead, in a file that another process had open too."""
 
