@@ -243,10 +243,6 @@ class AsyncNeighbours:
         """Take part: from now on what is sent to all reaches this agent too."""
         return await self._crossing.call(self._neighbours.register)
 
-    async def withdraw(self) -> bool:
-        """Take part no longer in what is sent to all."""
-        return await self._crossing.call(self._neighbours.withdraw)
-
     async def list(self) -> list[str]:
         """Return all other registered agents by name."""
         return await self._crossing.call(self._neighbours.list)

@@ -36,7 +36,6 @@ DATA_VERSION: Final = "PRAGMA data_version"
 ENROL: Final = "INSERT INTO agents (name, joined_at) VALUES (?, ?) ON CONFLICT DO NOTHING"
 ENROLLED: Final = "SELECT name FROM agents ORDER BY name"
 IS_ENROLLED: Final = "SELECT 1 FROM agents WHERE name = ?"
-WITHDRAW: Final = "DELETE FROM agents WHERE name = ?"
 
 
 def place(file: Path) -> Path:
@@ -309,8 +308,3 @@ def enrol(directory: Directory, name: str) -> bool:
 def enrolled(directory: Directory) -> list[str]:
     """Return all agents of the home by name."""
     return [str(name) for (name,) in directory.read(ENROLLED)]
-
-
-def withdraw(directory: Directory, name: str) -> bool:
-    """Strike an agent off the list; say whether it was on it."""
-    return directory.write(lambda tx: tx.run(WITHDRAW, (name,))) > 0

@@ -73,10 +73,6 @@ class Neighbours:
         """Take part: from now on what is sent to all reaches this agent too; say whether it did not before."""
         return self._roster.enrol()
 
-    def withdraw(self) -> bool:
-        """Take part no longer in what is sent to all; say whether it did before."""
-        return self._roster.withdraw()
-
     def list(self) -> list[str]:
         """Return all other registered agents by name: who is reached by what is sent to all."""
         return self._roster.everybody()

@@ -144,10 +144,6 @@ class Roster:
         """Note this agent as one of the home; say whether it was new."""
         return directory.enrol(self.directory, self._db.agent)
 
-    def withdraw(self) -> bool:
-        """Strike this agent off the list; say whether it was on it."""
-        return directory.withdraw(self.directory, self._db.agent)
-
     def subscribe(self, subscriber: str, pattern: str, *, channel: str = "", publisher: str = "") -> bool:
         """Note what somebody wants; say whether it was new."""
         return self.directory.write(lambda tx: tx.run(SUBSCRIBE, (subscriber, pattern, channel, publisher, tx.now))) > 0

@@ -26,7 +26,7 @@ VERBS: dict[type, dict[str, str]] = {
         "messages": "channel recv", "history": "channel history",
     },
     Neighbours: {
-        "register": "home register", "withdraw": f"{CODE}a later call takes part again", "list": "home ls", "subscribe": "home subscribe",
+        "register": "home register", "list": "home ls", "subscribe": "home subscribe",
         "unsubscribe": "home unsubscribe",
     },
     Peers: {

@@ -11,7 +11,7 @@ from threading import Thread
 import pytest
 
 from onceward import Postbox
-from onceward.directory import VERSION, Directory, Home, enrol, enrolled, place, withdraw
+from onceward.directory import VERSION, Directory, Home, enrol, enrolled, place
 from onceward.errors import ForkedProcess, SchemaMismatch, SchemaTooNew, StoreClosed
 from onceward.settings import Settings
 from onceward.testing.clock import ManualClock
@@ -65,12 +65,8 @@ def test_the_first_who_asks_is_enrolled(tmp_path: Path) -> None:
 
 
 def test_agents_are_enrolled_once(directory: Directory) -> None:
-    """Enrolling says whether the agent was new, and so does withdrawing."""
-    assert ([True, False], [True, False], []) == (
-        [enrol(directory, "a"), enrol(directory, "a")],
-        [withdraw(directory, "a"), withdraw(directory, "a")],
-        enrolled(directory),
-    )
+    """Enrolling says whether the agent was new."""
+    assert ([True, False], ["a"]) == ([enrol(directory, "a"), enrol(directory, "a")], enrolled(directory))
 
 
 def test_processes_make_it_together(tmp_path: Path) -> None:
