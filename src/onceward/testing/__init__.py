@@ -1,4 +1,4 @@
-"""Test aids: a clock that you turn, transports that fail by script, agents and processes that are killed, and a judge."""
+"""Test aids: a clock that you turn, transports that fail by script, agents that are killed, worlds full of accidents, and a judge."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -10,10 +10,12 @@ if TYPE_CHECKING:
     from onceward.testing.harness import Harness
     from onceward.testing.history import Effect, Log, judge
     from onceward.testing.kills import Crew, crew
+    from onceward.testing.simulation import Simulation, interrupt, people, step
     from onceward.testing.trial import TrialContext
 
 __all__ = [
-    "Crash", "Crew", "Effect", "Fault", "FaultyTransport", "Harness", "Log", "ManualClock", "Point", "TrialContext", "crew", "judge",
+    "Crash", "Crew", "Effect", "Fault", "FaultyTransport", "Harness", "Log", "ManualClock", "Point", "Simulation", "TrialContext",
+    "crew", "interrupt", "judge", "people", "step",
 ]  # fmt: skip
 
 _HOMES = {
@@ -26,9 +28,13 @@ _HOMES = {
     "Log": "history",
     "ManualClock": "clock",
     "Point": "crash",
+    "Simulation": "simulation",
     "TrialContext": "trial",
     "crew": "kills",
+    "interrupt": "simulation",
     "judge": "history",
+    "people": "simulation",
+    "step": "simulation",
 }
 
 

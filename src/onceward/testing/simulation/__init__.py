@@ -2,8 +2,8 @@
 
 from onceward.testing.simulation.campaign import Campaign, Told, simulate, tell, todays_seed
 from onceward.testing.simulation.post import people
-from onceward.testing.simulation.story import step
+from onceward.testing.simulation.story import interrupt, step
 from onceward.testing.simulation.weather import Weather
 from onceward.testing.simulation.world import Simulation
 
-__all__ = ["Campaign", "Simulation", "Told", "Weather", "people", "simulate", "step", "tell", "todays_seed"]
+__all__ = ["Campaign", "Simulation", "Told", "Weather", "interrupt", "people", "simulate", "step", "tell", "todays_seed"]
