@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import Lock, get_ident
 from typing import Any, Final, Generic, TypeVar, cast
 
@@ -67,6 +67,13 @@ class Job(Generic[T]):
         self.done = True
         if self.gate is not None:
             self.gate.release()
+
+
+def fail(jobs: Sequence[Job[Any]], error: BaseException | None) -> None:
+    """Tell all who wait that their work was undone, because of *error* or each for a reason of its own."""
+    for job in jobs:
+        job.error = error or job.error
+        job.finish()
 
 
 class Turnstile:

@@ -16,7 +16,7 @@ from threading import get_ident
 from typing import Any, Final, TypeVar, cast
 
 from onceward.errors import StoreError, StoreFault
-from onceward.turnstile import Hosts, Job, Turnstile
+from onceward.turnstile import Hosts, Job, Turnstile, fail
 from onceward.tx import Handle, Store, Tx
 
 T = TypeVar("T")
@@ -107,8 +107,12 @@ class Writer:
                 raise StoreFault(ENDED)
             host.effects, host.ids = tx.effects, tx.message_ids
             batch = self.turnstile.drain()
-            for job in batch:
-                self._serve(job, tx)
+            try:
+                for job in batch:
+                    self._serve(job, tx)
+            except BaseException as error:
+                fail(batch, self._store.mapped(error))
+                raise
             self._commit(batch, host)
         finally:
             self._rollback()
@@ -181,16 +185,16 @@ class Writer:
             last = self._together(batch, tx)
         except BaseException as error:  # noqa: BLE001 - it is told to every waiting caller
             self._rollback()
-            self._fail(batch, self._store.mapped(error))
+            fail(batch, self._store.mapped(error))
             return
         if not tx.alive:
             self._end()
-            self._fail(batch, last.error)
+            fail(batch, last.error)
         elif [job for job in batch if job.error is None]:
             self._commit(batch)
         else:
             self._rollback()
-            self._fail(batch, None)
+            fail(batch, None)
 
     def _together(self, batch: list[Job[Any]], tx: Tx) -> Job[Any]:
         """Run all in one savepoint; where one fails, undo all and run the others again, each in its own; return the last that ran."""
@@ -296,12 +300,6 @@ class Writer:
         if tx is not None:
             tx.gone = True
             tx.abandon()
-
-    @staticmethod
-    def _fail(jobs: list[Job[Any]], error: BaseException | None) -> None:
-        for job in jobs:
-            job.error = error or job.error
-            job.finish()
 
     @contextmanager
     def _savepoint(self) -> Iterator[Tx]:

@@ -30,13 +30,15 @@ def queue_of(box: Postbox, *works: Callable[[], object], lead: bool = False) -> 
             outcomes[index] = error
 
     threads = [Thread(target=run, args=(index,)) for index in range(len(works))]
-    with box._db.turn.exclusive() if lead else box.begin():
-        for count, thread in enumerate(threads, 1):
-            thread.start()
-            while box._db.turn.turnstile.waiting < count:
-                pause.wait(0.001)
-    for thread in threads:
-        thread.join()
+    try:
+        with box._db.turn.exclusive() if lead else box.begin():
+            for count, thread in enumerate(threads, 1):
+                thread.start()
+                while box._db.turn.turnstile.waiting < count:
+                    pause.wait(0.001)
+    finally:
+        for thread in threads:
+            thread.join()
     return outcomes
 
 
@@ -116,6 +118,34 @@ def test_a_leader_whose_transaction_breaks_tells_all_who_wait(box: Postbox, monk
 
     assert [StoreFault] * 3 == [type(outcome) for outcome in outcomes]
     assert (0, "pending") == (box.stats()["enqueued"], box.resolve(box.send("b", 3)))
+
+
+def test_a_block_whose_transaction_breaks_tells_all_who_wait(box: Postbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same for those whose work a block was to commit."""
+    told: list[StoreFault] = []
+
+    def refused(work: Callable[[], object]) -> Callable[[], None]:
+        def run() -> None:
+            try:
+                work()
+            except StoreFault as error:
+                told.append(error)
+
+        return run
+
+    def bad(tx: Tx) -> None:
+        message = "mine"
+        raise KeyError(message)
+
+    def broken(tx: Tx) -> None:
+        message = "disk I/O error"
+        raise StoreFault(message)
+
+    with monkeypatch.context() as patched, pytest.raises(StoreFault):
+        patched.setattr(Tx, "undo", broken)
+        queue_of(box, refused(lambda: box.send("b", 1)), refused(lambda: box._db.write(bad)), refused(lambda: box.send("b", 2)))
+
+    assert (3, 0, "pending") == (len(told), box.stats()["enqueued"], box.resolve(box.send("b", 3)))
 
 
 def test_writers_without_a_block_share_one_commit_without_savepoints_of_their_own(box: Postbox) -> None:
