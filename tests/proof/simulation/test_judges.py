@@ -24,7 +24,7 @@ def no_second_net(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_first_net(patch: pytest.MonkeyPatch) -> None:
-    """Every parcel continues its stream: what comes late is new where its mark has been pruned."""
+    """Every parcel continues its stream: nobody notices a file that was put back, and what it lost is not sent again."""
     patch.setattr(streams, "judge", lambda _stream, _parcel: ("accepted", False))
 
 
@@ -78,7 +78,7 @@ def time_stands_still(patch: pytest.MonkeyPatch) -> None:
 
 PLANTS: dict[Plant, str] = {
     no_second_net: "",
-    no_first_net: "twice",
+    no_first_net: "never stored",
     no_horizon: "twice",
     leases_are_not_proved: "twice",
     newest_first: "before number",
