@@ -21,9 +21,10 @@ What the library costs over the same work written by hand. Every case runs the h
 turns* with ours (A B A B, medians of the pairwise ratios), because absolute rates of a shared machine move by half
 between minutes and ratios of neighbours do not. Bodies are typed messages of 512 bytes of JSON.
 
-Measured with `python -m onceward.bench report` on {machine}.
-Run one case on your machine with `python -m onceward.bench send` (`--json` for one object per row, `--folder` to choose
-the disk).
+Measured on {machine}.
+The cases were not all measured in the same hour, and the speed of a shared machine moves: compare within a table. Run one
+case on your machine with `python -m onceward.bench send` (`--json` for one object per row, `--folder` to choose the disk), or
+all of them with `report`.
 
 ![Rates against the same work by hand, and the goals](benchmarks.svg)
 
