@@ -110,7 +110,7 @@ one's beginning. Then the time from `send` to the first line of the handler in a
     Section(
         title="Fleets",
         cases=("fleet", "fleet-planning", "fleet-reconcile"),
-        prose="""The files of twenty agents as one table of Spark, beside one process that scans them; what ten thousand files cost
+        prose="""A hundred files as one table of Spark, beside one process that scans them; what ten thousand files cost
 before anything is read; and every message of a fleet judged.""",
     ),
     Section(
