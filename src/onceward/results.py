@@ -31,27 +31,31 @@ def task(sender: Sender, caller: str, to: str, body: object, *, session: str | N
     return sender.draft(spawned, to, body, replace(named, headers=headers))
 
 
-def is_task(stored: str) -> bool:
-    """Return whether a stored frame is a dispatched task; only one that looks like it is parsed."""
-    return f'"{CALLER}"' in stored and isinstance(Frame.parse(stored).headers.get(CALLER), str)
+def task_of(leased: Leased) -> Frame | None:
+    """Return the dispatched task that a message is, None for all others; only what looks like one is read."""
+    if f'"{CALLER}"' not in leased.frame or not leased.sound:
+        return None
+    try:
+        frame = Frame.parse(leased.frame)
+    except InvalidMessage:
+        return None
+    return frame if isinstance(frame.headers.get(CALLER), str) else None
 
 
 def tell(tx: Tx, sender: Sender, leased: Leased, end: End, run: OpenRun | None = None) -> None:
     """Promise the caller of a dispatched task what became of it, with this transaction; do nothing for other messages."""
-    if not leased.sound:
+    frame = task_of(leased)
+    if frame is None:
         return
     try:
-        if not is_task(leased.frame):
-            return
-        draft = _result(sender, leased.frame, end, run)
-    except InvalidMessage:  # no frame, or one that names nobody: nobody can be told
+        draft = _result(sender, frame, end, run)
+    except InvalidMessage:  # it names nobody: nobody can be told
         return
     with suppress(Conflict):  # its first end was told already: a replayed dead letter has a second one
         sender.put(tx, draft)
 
 
-def _result(sender: Sender, stored: str, end: End, run: OpenRun | None) -> Draft:
-    frame = Frame.parse(stored)
+def _result(sender: Sender, frame: Frame, end: End, run: OpenRun | None) -> Draft:
     caller = str(frame.headers[CALLER])
     body: dict[str, Any] = {"dispatch_id": frame.id, "spawned_session_label": frame.session, "outcome": end.outcome, "error": end.error}
     body["run_id"] = None if run is None else run.id

@@ -27,7 +27,6 @@ from onceward.inbox import Leased, Wanted
 from onceward.invoke import Loop, Prepared, call, prepare, verdict
 from onceward.lanes import LaneLease
 from onceward.lifecycle import Again, Done, Settlement
-from onceward.modes import CALLER
 from onceward.policy import RetryPolicy, retry_policy
 from onceward.settings import Settings, disabled
 from onceward.teller import ending
@@ -221,7 +220,7 @@ class Worker:
 
     def _told(self, leased: Leased, settlement: Settlement) -> Settlement:
         """Let the caller of a task that found no good end hear of it in the same commit; where that finds no room, the task waits."""
-        if isinstance(settlement, Again) or f'"{CALLER}"' not in leased.frame:
+        if isinstance(settlement, Again) or results.task_of(leased) is None:
             return settlement
         try:
             results.tell(self._group.enter(), self._sender, leased, results.end_of(settlement))
@@ -248,7 +247,7 @@ class Worker:
         self._db.turn.hosts.invite(self._group)  # whatever the handler writes to its file commits with its mark
         try:
             answer = call(ready, context, self._loop)
-            if results.is_task(leased.frame):
+            if results.task_of(leased) is not None:
                 context.report(answer)
             elif answer is not None:
                 context.reply(answer)
