@@ -3,11 +3,13 @@
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from onceward import Postbox
 from onceward.errors import OncewardError
+from onceward.testing import Harness
 
 HEADER = 72
 """Bytes of a database file up to the end of its application id."""
@@ -15,11 +17,19 @@ HEADER = 72
 
 @pytest.fixture(autouse=True)
 def left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
-    """After the test every file in its folder passes ``check``; ``@pytest.mark.broken(why)`` says where that is not to be."""
+    """After the test every file of its folder and its harnesses passes ``check``; ``@pytest.mark.broken(why)`` says where not to look."""
     folder = request.getfixturevalue("tmp_path") if "tmp_path" in request.fixturenames else None  # before the others: it goes last
-    yield
-    if folder is not None and request.node.get_closest_marker("broken") is None:
-        assert [] == offenders(folder)
+    found = list[object]()
+    leave = Harness.close
+
+    def close(harness: Harness) -> None:
+        found.extend(harness.check())
+        leave(harness)
+
+    with patch.object(Harness, "close", close):
+        yield
+    if request.node.get_closest_marker("broken") is None:
+        assert [] == found + ([] if folder is None else offenders(folder))
 
 
 def offenders(folder: Path) -> list[str]:

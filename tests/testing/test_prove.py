@@ -3,12 +3,14 @@
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from onceward.testing import prove as proving
 from onceward.testing.prove import HARNESSES, Harness, prove
+from onceward.testing.simulation import EXPECTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +42,14 @@ def test_the_model_is_searched_in_its_time(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_time_is_shared_and_full_is_full(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Seconds are shared among the harnesses; without them each has its usual size, or its full one."""
+    """Seconds are shared among the harnesses, and what one leaves is the others'; without them each has its usual size, or its full one."""
     calls: list[Any] = []
     monkeypatch.setattr(proving, "HARNESSES", tuple(Harness(name, "cases", 5, 90, planted(calls)) for name in ("one", "two")))
 
     assert [0, 0, 0] == [prove(seconds=10, seed=7), prove(seed=7), prove(full=True, seed=7)]
-    assert [(90, 5.0, 7), (5, proving.UNBOUNDED, 7), (90, proving.UNBOUNDED, 7)] == calls[::2]
+    assert [90, 90, 5, 5, 90, 90] == [size for size, _, _ in calls]
+    assert [5, 10] + [proving.UNBOUNDED] * 4 == pytest.approx([share for _, share, _ in calls], rel=0.1)
+    assert {7} == {seed for *_, seed in calls}
     assert "one" in capsys.readouterr().out
 
 
@@ -61,3 +65,21 @@ def test_every_harness_has_a_size() -> None:
     """Each is larger in full than by default, and no two have one name."""
     assert len(HARNESSES) == len({each.name for each in HARNESSES})
     assert [] == [each.name for each in HARNESSES if each.full <= each.size]
+
+
+def test_what_cannot_run_here_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Planted mistakes need the project's own tests: elsewhere their row says that they were not tried, and nothing fails."""
+    monkeypatch.chdir(tmp_path)
+
+    assert 0 == prove(only="mutants", json=True)
+    [row] = json.loads(capsys.readouterr().out)["harnesses"]
+    assert (0, True) == (row["count"], "project's own tests" in row["skipped"])
+
+
+def test_rare_branches_have_a_row(capsys: pytest.CaptureFixture[str]) -> None:
+    """What simulated worlds went through is a row of its own, beside the worlds."""
+    assert 0 == prove(only="simulation", seconds=0.1, json=True, seed=7)
+
+    rows = json.loads(capsys.readouterr().out)["harnesses"]
+    assert ["simulation", "rare branches"] == [row["harness"] for row in rows]
+    assert 0 < rows[1]["count"] < len(EXPECTED)

@@ -12,6 +12,7 @@ from typing import Any, Final, Self
 
 from onceward.agent import Agent
 from onceward.frame import Frame
+from onceward.invariants import Violation
 from onceward.names import DEFAULT_SESSION
 from onceward.payload import Msg, decode
 from onceward.postbox import Postbox
@@ -172,6 +173,12 @@ class Harness:
             raise AssertionError(msg)
 
     # -- looking ------------------------------------------------------------------------------
+
+    def check(self) -> list[Violation]:
+        """Return the invariants that do not hold in any of the files, and in the mail between them; empty is good, and after closing."""
+        self._undo_trials()
+        boxes = [self._box, *self._peers.values()] if self._doors else []
+        return [broken for index, box in enumerate(boxes) for broken in box.check(*boxes[index + 1 :])]
 
     def sql(self, sql: str, bindings: Sequence[Any] | Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
         """Run statements of your own in the agent's file, commit, and return the rows."""

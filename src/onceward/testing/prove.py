@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json as jsonlib
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from onceward.testing import bitflips, iofaults, powercut, protocol, simulation, trade
+from onceward.testing import bitflips, iofaults, mutants, powercut, protocol, simulation, trade
 from onceward.testing.daily import seed_of_the_day
 from onceward.testing.powercut.pair import Terms
 
@@ -52,6 +54,8 @@ class Harness:
     full: int
     run: Callable[[int, float, int], Finding]
     """From size, seconds and seed; it ends when its time is up."""
+    lacks: Callable[[], str] = str
+    """Says what it would need that is not here; empty where nothing is missing."""
 
 
 def _cuts(depth: int, transport: Literal["memory", "file"]) -> Callable[[int, float, int], Finding]:
@@ -59,6 +63,14 @@ def _cuts(depth: int, transport: Literal["memory", "file"]) -> Callable[[int, fl
         return powercut.explore(powercut.Town(seed=seed, transport=transport), states=size, depth=depth, seconds=seconds)
 
     return run
+
+
+def _planted(size: int, seconds: float, seed: int) -> Finding:
+    return mutants.hunt(Path(), mutants.drawn(mutants.known(Path()), seed, size), seconds=seconds)
+
+
+def _no_mutants() -> str:
+    return "" if mutants.known(Path()) else "not tried: planted mistakes need the project's own tests, in this folder"
 
 
 BACK: Final = protocol.Rules(messages=2, late=False, backups=1)
@@ -78,6 +90,7 @@ HARNESSES: Final = (
     Harness("protocol", "states", 2, 3, lambda n, s, _: protocol.explore(protocol.Rules(messages=n, relies=False), seconds=s)),
     Harness("protocol, put back", "states", 1, 2, lambda n, s, _: protocol.explore(BACK._replace(frames=n, prunes=n > 1), seconds=s)),
     Harness("kills", "kills", 500, 100_000, lambda n, s, seed: trade.trial(kills=n, seconds=s, seed=seed)),
+    Harness("mutants", "mutants", 12, 1_000, _planted, _no_mutants),
 )
 
 
@@ -86,7 +99,7 @@ def prove(*, seconds: float | None = None, full: bool = False, json: bool = Fals
     Try to break the promises: power cuts, failing disks, wrong bits, simulated worlds, every state of the protocol, kills.
 
     Prints a table of harness, how much was tried, violations and seconds. Exit code 1 if a promise was broken; the lines below the
-    table then say how to see it again. Planted mistakes and contention need the project's own tests: python3 -m pytest tests/proof.
+    table then say how to see it again. Planted mistakes are tried in the project's own folder, where the tests are that must notice.
 
     Args:
         seconds: Share so many seconds among the harnesses, instead of going through a fixed number of cases.
@@ -98,14 +111,14 @@ def prove(*, seconds: float | None = None, full: bool = False, json: bool = Fals
     """
     chosen = [each for each in HARNESSES if each.name.startswith(only)]
     drawn = seed_of_the_day() if seed is None else seed
-    share = UNBOUNDED if seconds is None else seconds / max(1, len(chosen))
+    until = time.monotonic() + (UNBOUNDED if seconds is None else seconds)
     rows: list[dict[str, Any]] = []
     with _progress(quiet=json) as progress:
         bar = progress.add_task("", total=len(chosen))
-        for each in chosen:
+        for number, each in enumerate(chosen):
             progress.update(bar, description=each.name)
-            found = each.run(each.full if full or seconds is not None else each.size, share, drawn)
-            rows.append(_row(each, found))
+            share = UNBOUNDED if seconds is None else max(0.0, until - time.monotonic()) / (len(chosen) - number)
+            rows += _rows(each, each.full if full or seconds is not None else each.size, share, drawn)
             progress.advance(bar)
     _tell(rows, drawn, json=json)
     return BROKEN if any(row["violations"] for row in rows) else DONE
@@ -116,11 +129,29 @@ def _progress(*, quiet: bool) -> Progress:
     return Progress(*columns, console=Console(stderr=True), disable=quiet, transient=True)
 
 
-def _row(each: Harness, found: Finding) -> dict[str, Any]:
+def _rows(each: Harness, size: int, seconds: float, seed: int) -> list[dict[str, Any]]:
+    """Run one harness; return its row, and that of what was counted on the way."""
+    if lacking := each.lacks():
+        return [_row(each.name, each.unit, Untried()) | {"skipped": lacking}]
+    found = each.run(size, seconds, seed)
+    rare = [_row("rare branches", f"of {len(simulation.EXPECTED)}", found.rare)] if isinstance(found, simulation.Campaign) else []
+    return [_row(each.name, each.unit, found), *rare]
+
+
+@dataclass(frozen=True, slots=True)
+class Untried:
+    """What a harness found that cannot run here."""
+
+    count: int = 0
+    violations: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+
+def _row(name: str, unit: str, found: Finding) -> dict[str, Any]:
     return {
-        "harness": each.name,
+        "harness": name,
         "count": found.count,
-        "unit": each.unit,
+        "unit": unit,
         "violations": len(found.violations),
         "seconds": round(found.seconds, 1),
         "first": list(found.violations[:SHOWN]),
@@ -141,5 +172,7 @@ def _tell(rows: list[dict[str, Any]], seed: int, *, json: bool) -> None:
     console.print(table)
     console.print(f"\nseed {seed}", style="dim")
     for row in rows:
+        if "skipped" in row:
+            console.print(f"{row['harness']}: {row['skipped']}", style="yellow", markup=False, soft_wrap=True)
         for line in row["first"]:
             console.print(f"{row['harness']}: {line}", style="red", markup=False, soft_wrap=True)

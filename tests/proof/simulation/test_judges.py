@@ -76,31 +76,32 @@ def time_stands_still(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FileTime, "now", now)
 
 
-PLANTS: dict[Plant, str] = {
-    no_second_net: "",
-    no_first_net: "never stored",
-    no_horizon: "twice",
-    leases_are_not_proved: "twice",
-    newest_first: "before number",
-    stored_is_forgotten: "",
-    effects_survive_their_message: "half an effect",
-    time_stands_still: "never ends",
+PLANTS: dict[Plant, tuple[str, int]] = {
+    no_second_net: ("", 0),
+    no_first_net: ("never stored", 31),
+    no_horizon: ("twice", 33),
+    leases_are_not_proved: ("twice", 23),
+    newest_first: ("before number", 0),
+    stored_is_forgotten: ("", 25),
+    effects_survive_their_message: ("half an effect", 0),
+    time_stands_still: ("never ends", 8),
 }
-"""Each bug, and what is said of it."""
+"""Each bug, what is said of it, and a world that showed it once: where that has become another story, the search goes on."""
 
 
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
 def test_a_planted_bug_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     """Within a few worlds the story of a planted bug goes wrong, or breaks off."""
+    said, likely = PLANTS[plant]
     plant(monkeypatch)
-    found = _first_wrong()
+    found = _first_wrong(likely)
 
     assert found, "no world showed it"
-    assert PLANTS[plant] in found
+    assert said in found
 
 
-def _first_wrong() -> str:
-    for seed in range(ENOUGH):
+def _first_wrong(likely: int) -> str:
+    for seed in (likely, *range(ENOUGH)):
         try:
             told = tell(seed)
         except Exception as error:  # noqa: BLE001 - an engine that falls over has been found out too

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from onceward.testing.protocol.folded import foldable, folded
 from onceward.testing.protocol.values import (
     ACKED,
     BESIDE,
@@ -38,8 +39,9 @@ Step = tuple[str, State]
 
 def steps(state: State, rules: Rules) -> Iterator[Step]:
     """Yield every transition from a state with its name; arguments follow after a blank."""
+    folds = foldable(rules)
     for name, after in _all(state, rules):
-        yield name, renamed(after)
+        yield name, renamed(folded(state, after) if folds else after)
 
 
 def _all(state: State, rules: Rules) -> Iterator[Step]:

@@ -121,6 +121,8 @@ class Rules(NamedTuple):
     """Whether epochs say what they build on: nobody asks before a recipient is put back, and without it there are few states."""
     prunes: bool = True
     """Whether marks are forgotten."""
+    folds: bool = True
+    """Whether states that differ in nothing that matters any more are one, where that may be."""
     broken: str = ""
     """Name of the rule that is left out, to show that the search would notice."""
 

@@ -11,9 +11,10 @@ def main(arguments: list[str]) -> int:
     """Tell what is asked for; return how much was wrong."""
     if arguments[:1] == ["--worlds"]:
         found = simulate(int(arguments[1]))
-        _say(f"{found.count} worlds from seed {todays_seed()} in {found.seconds:.0f} s", *found.violations)
+        wrong = (*found.violations, *found.rare.violations)
+        _say(f"{found.count} worlds from seed {todays_seed()} in {found.seconds:.0f} s", *wrong)
         _say(*(f"{times:8}  {what}" for what, times in sorted(found.reached.items())))
-        return len(found.violations)
+        return len(wrong)
     told = tell(int(arguments[0]), aloud=True)
     _say(*told.wrong, f"fingerprint {told.fingerprint}")
     return len(told.wrong)

@@ -6,9 +6,9 @@ import faulthandler
 import os
 import signal
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,6 +27,9 @@ from onceward.testing.simulation.world import Simulation
 STEPS: Final = 70
 NAMES: Final = ("ada", "bob", "cyd")
 CHUNK: Final = 20
+AHEAD: Final = 8
+"""Chunks that are under way at a time, for all processes together."""
+UNBOUNDED: Final = 86_400.0 * 30
 LIMIT: Final = 120.0
 """Seconds that one story may take: hundreds of times what it does."""
 DEPTH: Final = 6
@@ -55,6 +58,7 @@ EXPECTED: Final = (
     "receipt stored",
     "resolved as absent",
     "resolved as there",
+    "retry after unknown outcome",
     "send ended by Died",
     "send ended by OutcomeUnknown",
     "send refused by Conflict",
@@ -77,6 +81,17 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
+class Rare:
+    """Which of the rare branches many worlds went through; after enough of them each that is missing is a violation."""
+
+    harness: str
+    count: int
+    violations: tuple[str, ...]
+    seconds: float = 0.0
+    """Nothing of its own: the worlds took it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Campaign:
     """What many worlds showed; the same seed tells the same stories."""
 
@@ -86,6 +101,11 @@ class Campaign:
     seconds: float
     reached: Counter[str]
     """How often each thing worth seeing was seen, over all worlds."""
+
+    @property
+    def rare(self) -> Rare:
+        """What of the expected was seen at least once."""
+        return Rare("rare branches", sum(self.reached[what] > 0 for what in EXPECTED), unreached(self.reached, self.count))
 
 
 def tell(seed: int, *, steps: int = STEPS, weather: Weather | None = None, aloud: bool = False) -> Told:
@@ -116,25 +136,35 @@ def simulate(worlds: int = 2000, *, seed: int | None = None, processes: int = 0,
     With *seconds* no new stories are begun after so much time.
     """
     first, begun = todays_seed() if seed is None else seed, time.monotonic()
+    until = begun + (UNBOUNDED if seconds is None else seconds)
     chunk = CHUNK if seconds is None else 1  # whoever watches the clock waits for no neighbours
-    chunks = [range(start, min(start + chunk, first + worlds)) for start in range(first, first + worlds, chunk)]
+    chunks = (range(start, min(start + chunk, first + worlds)) for start in range(first, first + worlds, chunk))
     told, lost = list[Told](), ""
     with ProcessPoolExecutor(processes or os.cpu_count() or 1, mp_context=get_context("spawn")) as pool:
         try:
-            for some in pool.map(_tell_all, chunks):
+            for some in _in_turn(pool, chunks, until):
                 told += some
-                if seconds is not None and time.monotonic() - begun > seconds:
-                    pool.shutdown(wait=False, cancel_futures=True)
-                    break
         except BrokenProcessPool:
             lost = f"a world from seed {first + len(told)} on ended its process: what it was at stands on stderr"
     reached = sum((one.reached for one in told), Counter[str]())
     wrong = (
         *(f"seed {one.seed}: {line}" for one in told for line in one.wrong[:3]),
         *([lost] if lost else ()),
-        *unreached(reached, len(told)),
     )
     return Campaign("simulation", len(told), wrong, time.monotonic() - begun, reached)
+
+
+def _in_turn(pool: ProcessPoolExecutor, chunks: Iterable[range], until: float) -> Iterator[list[Told]]:
+    """Yield what became of each chunk, in their order; a few are under way, and none is begun when the time is up."""
+    under_way = deque[Future[list[Told]]]()
+    for seeds in chunks:
+        if time.monotonic() > until:
+            break
+        under_way.append(pool.submit(_tell_all, seeds))
+        if len(under_way) > AHEAD:
+            yield under_way.popleft().result()
+    while under_way:
+        yield under_way.popleft().result()
 
 
 def unreached(reached: Counter[str], worlds: int) -> tuple[str, ...]:

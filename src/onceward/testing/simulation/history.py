@@ -111,8 +111,8 @@ class History:
         self.sent: dict[str, Sent] = {}
         self.minted: set[str] = set()
         """Every id that was ever handed out."""
-        self.questions: dict[str, list[str]] = {}
-        """Ids whose outcome nobody knew, by sender."""
+        self.questions: dict[str, dict[str, Any]] = {}
+        """Letters whose outcome nobody knew, by sender and id."""
         self.doubled: set[str] = set()
         """Whose file had a copy, or a past, that acted too."""
         self.forgetful: set[str] = set()

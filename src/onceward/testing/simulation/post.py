@@ -17,6 +17,9 @@ PRIORITIES: Final = ("normal", "normal", "normal", "urgent", "low")
 DEEDS: Final = ("note", "note", "note", "note", "fail", "later", "reply", "forward", "reject", "drop", "break")
 SPANS: Final[dict[str, tuple[Any, ...]]] = {"delay": (0.0, 2.0, 15.0), "ttl": (1.0, 30.0), "key": ("k1", "k2")}
 SELDOM: Final = 12
+SOME: Final = 4
+RETRIES: Final = 2
+"""In one world of so many people send again instead of asking; the others tell the stories that they always told."""
 INSERT: Final = "INSERT INTO send (recipient, type, body, id, ordering_key, priority) VALUES (?, 'json', ?, ?, ?, ?)"
 
 
@@ -47,8 +50,11 @@ def send_from(world: Simulation, process: Process, *, certain: bool = True) -> N
 
 def ask_again(world: Simulation, process: Process | None) -> None:
     """Ask the file what became of sends whose outcome nobody knew."""
-    asked = world.history.questions.get(process.agent, []) if process is not None and process not in world.clones else []
+    asked: dict[str, Letter] = {} if process is None or process in world.clones else world.history.questions.get(process.agent, {})
     if process is None or not asked:
+        return
+    if world.seed % SOME == RETRIES and world.luck.randrange(2):
+        _send_again(world, process, asked)
         return
     try:
         said = world.enter(process, lambda: [process.box.resolve(message_id) for message_id in asked])
@@ -57,6 +63,22 @@ def ask_again(world: Simulation, process: Process | None) -> None:
     for message_id, state in zip(asked, said, strict=True):
         world.history.resolved(message_id, state, remembers=world.weather.remembers)
     asked.clear()
+
+
+def _send_again(world: Simulation, process: Process, asked: dict[str, Letter]) -> None:
+    """Send once more, under the same ids, what nobody knows the outcome of: that is safe without asking, however often."""
+    for sent, body, options in list(asked.values()):
+        known = options | {"message_id": sent.id}
+        try:
+            said = world.enter(process, lambda sent=sent, body=body, known=known: process.box.send(sent.recipient, body, **known))  # type: ignore[misc]
+        except (OncewardError, Died) as error:
+            world.note("not sent again", process.agent, sent.id, type(error).__name__)
+            return
+        world.note("sent again", process.agent, sent.id, said)
+        world.history.reached["retry after unknown outcome"] += 1
+        world.history.resolved(sent.id, "there" if said == sent.id else "absent", remembers=world.weather.remembers)
+        sent.ordered = False
+        asked.pop(sent.id, None)
 
 
 def _letter(world: Simulation, name: str) -> Letter:
@@ -87,7 +109,7 @@ def _told(world: Simulation, process: Process, letters: list[Letter]) -> tuple[W
     except (Died, OutcomeUnknown) as error:
         world.history.reached[f"send ended by {type(error).__name__}"] += 1
         if process not in world.clones:
-            world.history.questions.setdefault(process.agent, []).extend(ids)
+            world.history.questions.setdefault(process.agent, {}).update(zip(ids, letters, strict=True))
         return "maybe", ids
     except (OncewardError, _Undone) as error:
         world.note("refused", process.agent, type(error).__name__)
