@@ -23,11 +23,13 @@ import walk
 from pieces import code, flow, page, table
 
 import onceward
-from onceward import errors, events, lifecycle, settings
+from onceward import errors
+from onceward.words import events, lifecycle, settings
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "onceward"
 
+HOUSE = ("words", "ground", "boxes", "seeing", "hands", "engines", "door")
 ROOMS = {
     "The postbox": "Postbox looks.Looks polls.Polls Session Transaction Message Ticket",
     "Beside the mail": "facade.Neighbours facade.Peers Page views.Past views.PeerInfo invariants.Violation Health",
@@ -117,8 +119,13 @@ def api_page() -> str:
 
 def _named(name: str) -> type:
     room, _, last = name.rpartition(".")
-    found: type = getattr(importlib.import_module(f"onceward.{room}" if room else "onceward"), last)
+    found: type = getattr(importlib.import_module(_module(room) if room else "onceward"), last)
     return found
+
+
+def _module(room: str) -> str:
+    [file] = (file for floor in HOUSE for file in (SOURCE / floor).glob(f"{room}.py"))
+    return f"onceward.{file.parent.name}.{room}"
 
 
 def _class(value: type) -> str:

@@ -14,7 +14,7 @@ import readers
 from pieces import code, flow, page, table
 
 from onceward import Frame, Postbox
-from onceward.clock import SystemClock
+from onceward.words.clock import SystemClock
 
 MEANING = {
     "specversion": "version of CloudEvents",

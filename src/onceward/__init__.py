@@ -3,33 +3,33 @@
 import typing as _typing
 
 from onceward import errors
-from onceward.agent import Agent
-from onceward.channel import Channel
-from onceward.context import AsyncContext, Context
+from onceward.boxes.readers import Start
+from onceward.boxes.tickets import Ticket
+from onceward.door.channel import Channel
+from onceward.door.mailbox import Mailbox
+from onceward.door.postbox import Postbox
+from onceward.door.session import Session
+from onceward.engines.run import AsyncRun, Run
 from onceward.errors import Drop, OncewardError, OutcomeUnknown, Reject, Retry
-from onceward.frame import Frame
-from onceward.health import Health
-from onceward.mailbox import Mailbox
-from onceward.message import Message
-from onceward.parcel import Answer, Parcel, Receipt
-from onceward.payload import Msg
-from onceward.policy import RetryPolicy
-from onceward.postbox import Postbox
-from onceward.readers import Start
-from onceward.readout import Letter
-from onceward.run import AsyncRun, Run
-from onceward.session import Session
-from onceward.settings import Settings
-from onceward.tickets import Ticket
-from onceward.transaction import Transaction
-from onceward.transport import Features, Transport
-from onceward.views import Page
+from onceward.ground.policy import RetryPolicy
+from onceward.ground.transport import Features, Transport
+from onceward.hands.agent import Agent
+from onceward.hands.context import AsyncContext, Context
+from onceward.hands.message import Message
+from onceward.hands.transaction import Transaction
+from onceward.seeing.health import Health
+from onceward.seeing.views import Page
+from onceward.words.frame import Frame
+from onceward.words.parcel import Answer, Parcel, Receipt
+from onceward.words.payload import Msg
+from onceward.words.readout import Letter
+from onceward.words.settings import Settings
 
 if _typing.TYPE_CHECKING:
-    from onceward.aio import AsyncPostbox, AsyncSession
-    from onceward.aio_channel import AsyncChannel
-    from onceward.aio_mailbox import AsyncMailbox
-    from onceward.awaitable import AsyncMessage, AsyncTransaction
+    from onceward.door.aio import AsyncPostbox, AsyncSession
+    from onceward.door.aio_channel import AsyncChannel
+    from onceward.door.aio_mailbox import AsyncMailbox
+    from onceward.door.awaitable import AsyncMessage, AsyncTransaction
 
 __all__ = [
     "Agent",
@@ -72,12 +72,12 @@ __all__ = [
 ]
 
 _LAZY = {
-    "AsyncChannel": "aio_channel",
-    "AsyncMailbox": "aio_mailbox",
-    "AsyncMessage": "awaitable",
-    "AsyncPostbox": "aio",
-    "AsyncSession": "aio",
-    "AsyncTransaction": "awaitable",
+    "AsyncChannel": "door.aio_channel",
+    "AsyncMailbox": "door.aio_mailbox",
+    "AsyncMessage": "door.awaitable",
+    "AsyncPostbox": "door.aio",
+    "AsyncSession": "door.aio",
+    "AsyncTransaction": "door.awaitable",
 }
 
 

@@ -9,7 +9,7 @@ import pytest
 from onceward import Postbox
 from onceward.cli import findings, handles
 from onceward.cli.handles import Holder
-from onceward.clock import SystemClock
+from onceward.words.clock import SystemClock
 
 Cli = Callable[..., Any]
 CHECKS = [

@@ -5,14 +5,14 @@ import inspect
 import pytest
 
 from onceward import Channel, Mailbox, Postbox
-from onceward.bounds import Limits
-from onceward.channel import Channels
 from onceward.cli.app import COMMANDS
-from onceward.facade import Neighbours, Peers
-from onceward.letters import DeadLetters
-from onceward.looks import Looks
-from onceward.polls import Polls
-from onceward.post_office import Mailboxes
+from onceward.door.bounds import Limits
+from onceward.door.channel import Channels
+from onceward.door.facade import Neighbours, Peers
+from onceward.door.letters import DeadLetters
+from onceward.door.looks import Looks
+from onceward.door.polls import Polls
+from onceward.door.post_office import Mailboxes
 
 CODE = "needs code of the caller's: "
 VERBS: dict[type, dict[str, str]] = {

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from onceward import AsyncPostbox, Postbox
-from onceward.aio_channel import AsyncChannel, AsyncChannels
-from onceward.awaitable import AsyncNeighbours
-from onceward.channel import Channel, Channels
-from onceward.facade import Neighbours
+from onceward.door.aio_channel import AsyncChannel, AsyncChannels
+from onceward.door.awaitable import AsyncNeighbours
+from onceward.door.channel import Channel, Channels
+from onceward.door.facade import Neighbours
 
 
 class Awaited:

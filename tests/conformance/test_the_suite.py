@@ -10,9 +10,9 @@ QUIETLY = ("-p", "no:cacheprovider", "-p", "no:unraisableexception", "-p", "no:t
 HEADER = """
 import json
 from dataclasses import replace
-from onceward.parcel import Answer, Receipt
+from onceward.words.parcel import Answer, Receipt
 from onceward.testing.conformance import TransportConformance
-from onceward.transport import Features
+from onceward.ground.transport import Features
 """
 FOOTER = """
 class TestBroken(TransportConformance):
@@ -109,7 +109,7 @@ BROKEN = {
     "a function that keeps no ids": (
         honest_but(
             """
-            from onceward.frame import Frame
+            from onceward.words.frame import Frame
             self.far._known.clear()
             receipts = self.far.take([Frame.parse(c.text) for c in parcel.frames])
             return Answer(verdict="accepted", receipts=tuple(receipts.values()))

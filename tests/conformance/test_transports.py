@@ -4,16 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from onceward.db import Database
-from onceward.frame import Frame
-from onceward.parcel import Receipt
-from onceward.receiver import Receiver
+from onceward.engines.receiver import Receiver
+from onceward.ground.db import Database
+from onceward.ground.transport import Transport
 from onceward.testing.conformance import TransportConformance
 from onceward.testing.line import LIMITS, FarEnd
-from onceward.transport import Transport
 from onceward.transports.file import FileTransport, Opened
 from onceward.transports.function import FunctionTransport
 from onceward.transports.memory import MemoryListener, MemoryTransport
+from onceward.words.frame import Frame
+from onceward.words.parcel import Receipt
 
 pytestmark = pytest.mark.broken("the far end of a function is no file; the suite checks what it leaves itself")
 

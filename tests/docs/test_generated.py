@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 import onceward
 from onceward import Frame, Postbox
-from onceward.parcel import Durability, ReceiptState
+from onceward.words.parcel import Durability, ReceiptState
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,7 +8,7 @@ import apsw
 import pytest
 
 from onceward import Postbox
-from onceward.trail import switch
+from onceward.seeing.trail import switch
 
 ROOT = Path(__file__).parents[2]
 PAGES = {"a.db": "README.md", "directory.db": "DIRECTORY.md"}

@@ -14,9 +14,9 @@ import pytest
 
 from onceward import Agent, Postbox
 from onceward.errors import Refused, Unreachable
-from onceward.parcel import Answer, Parcel
-from onceward.transport import Features
+from onceward.ground.transport import Features
 from onceward.transports.memory import MemoryTransport
+from onceward.words.parcel import Answer, Parcel
 
 START = 1_767_225_600_000
 

@@ -12,7 +12,7 @@ import pytest
 
 from onceward import Agent, AsyncPostbox, Msg, Postbox
 from onceward.errors import InvalidMessage, QueueFull, RateLimited, StoreCapacity, StoreFull
-from onceward.events import Event
+from onceward.words.events import Event
 
 if TYPE_CHECKING:
     from pathlib import Path

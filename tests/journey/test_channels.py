@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from onceward import Postbox
-from onceward.channel import Channel
+from onceward.boxes.inbox import NEXT_CAME, NEXT_IN
+from onceward.door.channel import Channel
 from onceward.errors import ChannelRefused, DuplicateChannel, NotParticipant, TopicError, UnknownChannel, ValidationFailed
-from onceward.inbox import NEXT_CAME, NEXT_IN
 
 from .conftest import World
 
@@ -325,7 +325,7 @@ def test_the_size_limit_holds_on_receipt(world: World) -> None:
     """A message that is larger than its channel takes is never handed out: it becomes a dead letter of who received it."""
     boxes = team(world, "a", "b", max_message_size=10)
     options: Any = {"channel": "room", "kind": "text"}
-    from onceward.options import Options  # noqa: PLC0415 - a sender that minds no limit
+    from onceward.words.options import Options  # noqa: PLC0415 - a sender that minds no limit
 
     draft = boxes["a"]._sender.draft("default", "b", "x" * 11, Options(**options))  # noqa: SLF001
     boxes["a"].db.write(lambda tx: boxes["a"]._sender.put(tx, draft))  # noqa: SLF001

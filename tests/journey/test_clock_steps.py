@@ -4,11 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from onceward import Postbox
-from onceward.clock import FileTime
 from onceward.errors import Unreachable
-from onceward.parcel import Answer, Parcel
+from onceward.ground.transport import Features
 from onceward.testing import ManualClock
-from onceward.transport import Features
+from onceward.words.clock import FileTime
+from onceward.words.parcel import Answer, Parcel
 
 DAY = 86_400.0
 

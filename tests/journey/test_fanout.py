@@ -6,7 +6,7 @@ import pytest
 
 from onceward import Msg, Postbox
 from onceward.errors import Frozen, InvalidMessage, QueueFull, UnknownRecipient
-from onceward.topics import matches
+from onceward.words.topics import matches
 
 from .conftest import World
 

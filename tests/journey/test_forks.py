@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from onceward import Agent, Context, Msg, Retry
-from onceward.parcel import Parcel
+from onceward.words.parcel import Parcel
 
 if TYPE_CHECKING:
     from tests.journey.conftest import World

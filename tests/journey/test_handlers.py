@@ -13,7 +13,7 @@ from pydantic import field_validator
 
 from onceward import Agent, Context, Drop, Msg, Postbox, Reject, Retry
 from onceward.errors import StoreError
-from onceward.events import Event
+from onceward.words.events import Event
 
 if TYPE_CHECKING:
     from tests.journey.conftest import World

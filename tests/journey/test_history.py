@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from onceward import Agent, AsyncPostbox, Context, Msg, Postbox
-from onceward.archive import NEVER
-from onceward.chapters import LENGTH
-from onceward.counters import bump
+from onceward.boxes.counters import bump
 from onceward.errors import InvalidMessage
-from onceward.topics import matches
-from onceward.views import Past
+from onceward.seeing.archive import NEVER
+from onceward.seeing.chapters import LENGTH
+from onceward.seeing.views import Past
+from onceward.words.topics import matches
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from onceward import Agent, Context, Msg, Reject
-from onceward.events import Event
-from onceward.parcel import Parcel, Receipt
+from onceward.words.events import Event
+from onceward.words.parcel import Parcel, Receipt
 
 if TYPE_CHECKING:
     from tests.journey.conftest import World

@@ -8,7 +8,7 @@ import pytest
 
 from onceward import Agent, Context, Msg, Postbox
 from onceward.errors import Frozen, QueueFull
-from onceward.events import Event
+from onceward.words.events import Event
 
 if TYPE_CHECKING:
     from tests.journey.conftest import World

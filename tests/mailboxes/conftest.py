@@ -12,7 +12,7 @@ from typing import Any, Self
 import pytest
 
 from onceward import AsyncPostbox, Postbox
-from onceward.db import Database
+from onceward.ground.db import Database
 from onceward.testing.clock import ManualClock
 
 

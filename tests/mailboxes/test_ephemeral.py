@@ -11,7 +11,7 @@ import pytest
 
 from onceward import Postbox
 from onceward.errors import Busy
-from onceward.presence import Presence
+from onceward.ground.presence import Presence
 
 HOLDER = """
 import sys

@@ -4,11 +4,11 @@ import inspect
 
 import pytest
 
-from onceward.aio_mailbox import AsyncMailbox, AsyncMailboxes
-from onceward.aio_polls import AsyncPolls
-from onceward.mailbox import Mailbox
-from onceward.polls import Polls
-from onceward.post_office import Mailboxes
+from onceward.door.aio_mailbox import AsyncMailbox, AsyncMailboxes
+from onceward.door.aio_polls import AsyncPolls
+from onceward.door.mailbox import Mailbox
+from onceward.door.polls import Polls
+from onceward.door.post_office import Mailboxes
 
 OWN = {"walk", "sweep"}
 """What one room of the house offers another."""

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from onceward import Agent, Postbox, Reject, Run
-from onceward.modes import MODES
+from onceward.words.modes import MODES
 
 SESSIONS = ("red", "green", "blue")
 BRISK: dict[str, Any] = {

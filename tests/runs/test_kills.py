@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from onceward.modes import MODES
+from onceward.words.modes import MODES
 
 ARENA = Path(__file__).with_name("arena.py")
 ROUNDS = 1000

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from onceward import Agent, Postbox, Run
-from onceward.modes import MODES, OVERFLOWS
-from onceward.stage import Stage
+from onceward.engines.stage import Stage
+from onceward.engines.usher import Seat
 from onceward.testing import ManualClock
-from onceward.usher import Seat
+from onceward.words.modes import MODES, OVERFLOWS
 
 LEASE, REST, DEBOUNCE = 30_000, 1_000, 2_000
 Ids = tuple[str, ...]

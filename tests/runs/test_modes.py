@@ -6,7 +6,7 @@ import pytest
 
 from onceward import Run
 from onceward.errors import RunAborted
-from onceward.modes import MODES
+from onceward.words.modes import MODES
 
 BATCHED = {"strategy": "events"}
 

@@ -6,7 +6,7 @@ import pytest
 
 from onceward import Postbox, Run
 from onceward.errors import InvalidMessage
-from onceward.modes import QueuePolicy, Waiting, checked, line, spill
+from onceward.words.modes import QueuePolicy, Waiting, checked, line, spill
 
 
 def paused(desk: Any, **options: Any) -> Any:
@@ -198,8 +198,8 @@ def test_lines_are_short_and_flat() -> None:
 
 def test_a_long_backlog_of_several_lanes_is_taken_in_its_order(desk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """However little one look takes in, nothing of a session overtakes what arrived before it."""
-    monkeypatch.setattr("onceward.usher.ARRIVALS", 3)
-    monkeypatch.setattr("onceward.queues.LANES_MAX", 2)
+    monkeypatch.setattr("onceward.engines.usher.ARRIVALS", 3)
+    monkeypatch.setattr("onceward.boxes.queues.LANES_MAX", 2)
     one = desk(cap=100)
     for n in range(20):
         one.say(n, ordering_key=f"lane {n % 4}")

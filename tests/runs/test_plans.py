@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from onceward import Postbox, queues, runs
+from onceward import Postbox
+from onceward.boxes import queues, runs
 
 LARGE = re.compile(
     r"SCAN (inbox|b|runs|r|overflows|o|processed_messages|dead_letters)\b(?! USING (COVERING )?INDEX (runs_open|runs_ended))"

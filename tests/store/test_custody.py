@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from onceward import Postbox
-from onceward.custody import RULES, check
+from onceward.seeing.custody import RULES, check
 
 Open = Callable[..., Postbox]
 UNGUARD = "".join(f"DROP TRIGGER {name}; " for name in ("outbox_guard", "outbox_frame_guard", "inbox_guard", "inbox_delete_guard"))

@@ -11,17 +11,17 @@ from threading import Thread
 import pytest
 
 from onceward import Postbox
-from onceward.directory import VERSION, Directory, Home, enrol, enrolled, place
+from onceward.boxes.directory import VERSION, Directory, Home, enrol, enrolled, place
 from onceward.errors import ForkedProcess, SchemaMismatch, SchemaTooNew, StoreClosed
-from onceward.settings import Settings
+from onceward.ground.tx import Tx
 from onceward.testing.clock import ManualClock
-from onceward.tx import Tx
+from onceward.words.settings import Settings
 
 ENROL_MANY = """
 import sys
-from onceward.clock import SystemClock
-from onceward.directory import Directory, enrol
-from onceward.settings import Settings
+from onceward.words.clock import SystemClock
+from onceward.boxes.directory import Directory, enrol
+from onceward.words.settings import Settings
 from pathlib import Path
 directory = Directory.open(Path(sys.argv[1]), settings=Settings(), clock=SystemClock())
 print(sum(enrol(directory, f"agent{n}") for n in range(8)))

@@ -7,10 +7,11 @@ from typing import Any
 import apsw
 import pytest
 
-from onceward import Postbox, dead_letters
+from onceward import Postbox
+from onceward.boxes import dead_letters
 from onceward.errors import LeaseLost, OutcomeUnknown, StoreFault
-from onceward.parcel import Answer, Parcel, Receipt
-from onceward.transport import Features
+from onceward.ground.transport import Features
+from onceward.words.parcel import Answer, Parcel, Receipt
 
 Open = Callable[..., Postbox]
 

@@ -5,13 +5,14 @@ from collections.abc import Callable
 
 import pytest
 
-from onceward import Postbox, inbox, lanes, peers
+from onceward import Postbox
+from onceward.boxes import inbox, lanes, peers
+from onceward.boxes.inbox import Ended, Leased, Wanted
 from onceward.errors import LeaseLost
-from onceward.inbox import Ended, Leased, Wanted
-from onceward.lifecycle import Done
-from onceward.policy import retry_policy
-from onceward.settings import Settings
-from onceward.tx import Tx
+from onceward.ground.policy import retry_policy
+from onceward.ground.tx import Tx
+from onceward.words.lifecycle import Done
+from onceward.words.settings import Settings
 
 Open = Callable[..., Postbox]
 SETTINGS = Settings()

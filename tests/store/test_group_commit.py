@@ -9,7 +9,7 @@ import pytest
 
 from onceward import Postbox
 from onceward.errors import InvalidMessage, StoreError, StoreFault
-from onceward.tx import Tx
+from onceward.ground.tx import Tx
 
 WRITERS = 32
 

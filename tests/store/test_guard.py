@@ -9,7 +9,7 @@ import pytest
 
 from onceward import Postbox
 from onceward.errors import NetworkFilesystem, OutcomeUnknown, StoreCorrupt, StoreError
-from onceward.guard import file_key, filesystem, prepare, refuse_network
+from onceward.ground.guard import file_key, filesystem, prepare, refuse_network
 
 Open = Callable[..., Postbox]
 MOUNTS = r"""21 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw

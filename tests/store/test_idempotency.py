@@ -2,7 +2,8 @@
 
 import pytest
 
-from onceward import Postbox, dead_letters
+from onceward import Postbox
+from onceward.boxes import dead_letters
 from onceward.errors import Conflict
 
 

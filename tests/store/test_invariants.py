@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from onceward import Postbox
-from onceward.invariants import FRAMES, INVARIANTS, check
+from onceward.seeing.invariants import FRAMES, INVARIANTS, check
 
 Open = Callable[..., Postbox]
 COPY_OUT = """

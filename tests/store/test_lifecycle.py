@@ -8,13 +8,14 @@ from typing import Any
 import apsw
 import pytest
 
-from onceward import Postbox, dead_letters, inbox, lanes, outbox
+from onceward import Postbox
+from onceward.boxes import dead_letters, inbox, lanes, outbox
+from onceward.boxes.inbox import Ended, Leased
 from onceward.errors import InvalidMessage, LeaseLost
-from onceward.frame import digest
-from onceward.inbox import Ended, Leased
-from onceward.lifecycle import INBOX, INBOX_STATES, OUTBOX, OUTBOX_STATES, Again, Dead, Done, Settlement
-from onceward.parcel import Receipt
-from onceward.tx import Tx
+from onceward.ground.tx import Tx
+from onceward.words.frame import digest
+from onceward.words.lifecycle import INBOX, INBOX_STATES, OUTBOX, OUTBOX_STATES, Again, Dead, Done, Settlement
+from onceward.words.parcel import Receipt
 
 pytestmark = pytest.mark.broken("rows are moved by hand")
 

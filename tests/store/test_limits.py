@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from onceward import Msg, Postbox
-from onceward.accept import Door, accept, examine
+from onceward.boxes.accept import Door, accept, examine
 from onceward.errors import TooLarge
-from onceward.frame import digest
-from onceward.parcel import Carried, Parcel
-from onceward.payload import encode
+from onceward.words.frame import digest
+from onceward.words.parcel import Carried, Parcel
+from onceward.words.payload import encode
 
 Open = Callable[..., Postbox]
 MIB = 1 << 20

@@ -6,10 +6,11 @@ from pathlib import Path
 import apsw
 import pytest
 
-from onceward import Postbox, migrate
+from onceward import Postbox
 from onceward.errors import SchemaMismatch, SchemaTooNew, StoreError
-from onceward.migrate import Migration
-from onceward.tx import Tx
+from onceward.ground import migrate
+from onceward.ground.migrate import Migration
+from onceward.ground.tx import Tx
 
 Open = Callable[..., Postbox]
 

@@ -13,11 +13,11 @@ import apsw
 import pytest
 
 from onceward import Postbox
-from onceward.connect import PRAGMAS
-from onceward.db import APPLICATION_ID
 from onceward.errors import (
     StoreClosed,
 )
+from onceward.ground.connect import PRAGMAS
+from onceward.ground.db import APPLICATION_ID
 
 Open = Callable[..., Postbox]
 MAKE = "import sys; from onceward import Postbox; box = Postbox(sys.argv[1], agent='a', run=False); print(box.agent); box.close()"

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from onceward import Postbox
-from onceward.connect import check_version
 from onceward.errors import (
     ForeignHandle,
     InvalidMessage,
@@ -18,6 +17,7 @@ from onceward.errors import (
     StoreUnusable,
     WrongAgent,
 )
+from onceward.ground.connect import check_version
 
 Open = Callable[..., Postbox]
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from onceward import Postbox, dead_letters, retention
+from onceward import Postbox
+from onceward.boxes import dead_letters, retention
 from onceward.testing.clock import ManualClock
 
 Open = Callable[..., Postbox]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from onceward import Postbox
-from onceward.frame import Frame
+from onceward.words.frame import Frame
 
 Open = Callable[..., Postbox]
 Elsewhere = Callable[..., list[Any]]

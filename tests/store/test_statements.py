@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-from onceward import Postbox, inbox
-from onceward.inbox import Ended
-from onceward.lifecycle import Done
+from onceward import Postbox
+from onceward.boxes import inbox
+from onceward.boxes.inbox import Ended
+from onceward.words.lifecycle import Done
 
 Open = Callable[..., Postbox]
 

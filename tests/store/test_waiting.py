@@ -11,8 +11,8 @@ from threading import Event, Thread
 import pytest
 
 from onceward import Postbox
-from onceward.connect import Patience
 from onceward.errors import Busy, StoreClosed
+from onceward.ground.connect import Patience
 from onceward.testing.clock import ManualClock
 
 Open = Callable[..., Postbox]

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from onceward.errors import Refused, Unreachable
-from onceward.parcel import Answer, Parcel, Receipt
+from onceward.ground.transport import Features, Transport
 from onceward.testing import Fault, FaultyTransport
 from onceward.testing.forge import forge, parcel
-from onceward.transport import Features, Transport
+from onceward.words.parcel import Answer, Parcel, Receipt
 
 URL = "record:far"
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from onceward.frame import Envelope, cast, mould
-from onceward.payload import encode
+from onceward.words.frame import Envelope, cast, mould
+from onceward.words.payload import encode
 
 Write = Callable[..., str]
 

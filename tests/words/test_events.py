@@ -4,7 +4,7 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
-from onceward.events import EVENTS, Acked, Event, Retried, Sent
+from onceward.words.events import EVENTS, Acked, Event, Retried, Sent
 
 
 def retried(**changed: object) -> Retried:

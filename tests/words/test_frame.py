@@ -11,7 +11,7 @@ from cloudevents.core.formats.json import JSONFormat
 from cloudevents.core.v1.event import CloudEvent
 
 from onceward.errors import InvalidMessage
-from onceward.frame import Frame, digest
+from onceward.words.frame import Frame, digest
 
 Write = Callable[..., str]
 BASE = {"specversion": "1.0", "id": "1", "source": "urn:onceward:a", "type": "t", "recipient": "b"}

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onceward.errors import InvalidMessage
-from onceward.frame import RESERVED_ATTRIBUTES, Frame, check_extension
+from onceward.words.frame import RESERVED_ATTRIBUTES, Frame, check_extension
 
 values: Any = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=20),

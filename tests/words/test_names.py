@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onceward.clock import SystemClock, iso
 from onceward.errors import InvalidMessage
-from onceward.frame import Frame
-from onceward.ids import new_id, new_token
-from onceward.names import PRIORITIES, RANKS, agent_name, plain_text, rank
-from onceward.topics import check_pattern, check_topic, matches
+from onceward.words.clock import SystemClock, iso
+from onceward.words.frame import Frame
+from onceward.words.ids import new_id, new_token
+from onceward.words.names import PRIORITIES, RANKS, agent_name, plain_text, rank
+from onceward.words.topics import check_pattern, check_topic, matches
 
 GOOD = ["a", "A1", "0", "a.b-c_d", "a" * 128, "allx", "con"]
 BAD = ["", " ", "a b", "-a", ".a", "_a", "a\n", "a/b", "../a", "ä", "a" * 129, "all", "ALL", "Broadcast", "a\0", None, 7, b"a"]

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from onceward import Msg
 from onceward.errors import InvalidMessage
-from onceward.payload import BYTES, JSON, TEXT, decode, encode, message_type
+from onceward.words.payload import BYTES, JSON, TEXT, decode, encode, message_type
 
 
 class Paid(Msg, type="invoice.paid"):

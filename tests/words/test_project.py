@@ -6,8 +6,8 @@ import pytest
 
 from onceward import Postbox, Settings
 from onceward.errors import InvalidMessage
-from onceward.project import section
-from onceward.settings import said
+from onceward.words.project import section
+from onceward.words.settings import said
 
 PROJECT = '[tool.onceward]\nhome = "mail"\nagent = "ann"\nsession = "s1"\nmax_pending = 7\n'
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from onceward import Settings
 from onceward.errors import InvalidMessage
-from onceward.policy import retry_policy
-from onceward.settings import disabled
+from onceward.ground.policy import retry_policy
+from onceward.words.settings import disabled
 
 DAY = 86_400.0
 

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from onceward.errors import InvalidMessage, TopicError
-from onceward.topics import Index, TopicPolicy, check_pattern, check_topic, matches
+from onceward.words.topics import Index, TopicPolicy, check_pattern, check_topic, matches
 
 TRUTH = [
     ("build.frontend.complete", "build.frontend.complete", True),

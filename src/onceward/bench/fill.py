@@ -8,8 +8,8 @@ from typing import Final
 
 from onceward import Postbox, Transaction
 from onceward.bench.mail import UNBOUNDED, note
-from onceward.frame import digest
-from onceward.settings import DAY
+from onceward.words.frame import digest
+from onceward.words.settings import DAY
 
 OUTBOX: Final = """
 WITH RECURSIVE n (i) AS (SELECT :first UNION ALL SELECT i + 1 FROM n WHERE i + 1 < :first + :count)

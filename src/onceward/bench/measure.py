@@ -14,7 +14,7 @@ from typing import Any
 
 import apsw
 
-from onceward.guard import filesystem
+from onceward.ground.guard import filesystem
 
 
 @dataclass(frozen=True, slots=True)

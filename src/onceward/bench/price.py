@@ -18,11 +18,11 @@ from onceward.bench.mail import UNBOUNDED, idle_box, note
 from onceward.bench.measure import Lap, Result, repeat
 from onceward.bench.plan import Plan
 from onceward.bench.wake import once, receive
-from onceward.frame import Envelope, cast, digest, mould
-from onceward.guard import Watch
-from onceward.ids import new_id
-from onceward.payload import encode
-from onceward.wake import Bell
+from onceward.ground.guard import Watch
+from onceward.ground.wake import Bell
+from onceward.words.frame import Envelope, cast, digest, mould
+from onceward.words.ids import new_id
+from onceward.words.payload import encode
 
 INSERT: Final = """
 INSERT INTO outbox (id, recipient, session, lane, type, frame, digest, created_at)

@@ -15,7 +15,7 @@ from onceward import Postbox
 from onceward.bench.mail import UNBOUNDED, note
 from onceward.bench.measure import Goal, Lap, Result, alternate, compare
 from onceward.bench.plan import Plan
-from onceward.frame import digest
+from onceward.words.frame import digest
 
 if TYPE_CHECKING:
     from onceward.spark.fleet import Fleet

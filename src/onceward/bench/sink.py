@@ -9,8 +9,8 @@ from typing import Any, Final
 from onceward import Postbox
 from onceward.bench.mail import UNBOUNDED
 from onceward.errors import Unreachable
-from onceward.parcel import Answer, Parcel, Receipt
-from onceward.transport import Features
+from onceward.ground.transport import Features
+from onceward.words.parcel import Answer, Parcel, Receipt
 
 URL: Final = "sink:bob"
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from onceward.bench.measure import Goal, Result, alternate, compare, repeat
 from onceward.bench.plan import Plan
-from onceward.topics import Index, matches
+from onceward.words.topics import Index, matches
 
 SUBSCRIPTIONS: Final = 10_000
 TOPICS: Final = 1000

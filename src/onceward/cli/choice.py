@@ -14,9 +14,9 @@ from onceward.cli.codes import DONE, PARTLY, NothingThere, Usage, code_of, probl
 from onceward.cli.look import Look, whole_id
 from onceward.cli.paint import document, note, show
 from onceward.cli.place import Conversation, Quiet
-from onceward.clock import Millis, SystemClock
 from onceward.errors import OncewardError
-from onceward.topics import check_pattern, matches
+from onceward.words.clock import Millis, SystemClock
+from onceward.words.topics import check_pattern, matches
 
 Origin = Literal["outbox", "inbox", "queue"]
 EVERYTHING: Final = -1

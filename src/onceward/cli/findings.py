@@ -15,11 +15,11 @@ from onceward.cli import queries
 from onceward.cli.handles import holders
 from onceward.cli.look import Look, pending
 from onceward.cli.spans import ago
-from onceward.clock import SystemClock
-from onceward.connect import check_version
 from onceward.errors import OncewardError, SqliteTooOld
-from onceward.guard import NETWORK, filesystem
-from onceward.settings import Settings, disabled
+from onceward.ground.connect import check_version
+from onceward.ground.guard import NETWORK, filesystem
+from onceward.words.clock import SystemClock
+from onceward.words.settings import Settings, disabled
 
 Level = Literal["ok", "warning", "serious"]
 MINUTE: Final = 60_000

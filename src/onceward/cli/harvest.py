@@ -10,7 +10,7 @@ from onceward.cli.codes import DONE, PARTLY, NothingThere
 from onceward.cli.paint import document, show
 from onceward.cli.place import Quiet
 from onceward.cli.spans import Span, SpanOption
-from onceward.clock import SystemClock
+from onceward.words.clock import SystemClock
 
 KEEP: Final = Span(7 * 86_400)
 SETTLE: Final = Span(900)

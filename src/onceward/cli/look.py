@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from onceward import migrate
 from onceward.cli.codes import NothingThere, Usage
 from onceward.cli.place import existing
-from onceward.connect import Patience, connect, mapped
 from onceward.errors import ReadOnlyStore, StoreUnusable
+from onceward.ground import migrate
+from onceward.ground.connect import Patience, connect, mapped
 
 WAIT_FOR: Final = 5.0
 """Readers of a WAL hardly ever wait; only a recovery or the last close makes them."""

@@ -14,8 +14,8 @@ from onceward.cli.place import Conversation, Quiet, Where, open_box
 from onceward.cli.poll import print_letters
 from onceward.cli.send import Body, delivered, parsed
 from onceward.cli.spans import MaybeMoment, MaybeSpan, Span
-from onceward.options import SendOptions
-from onceward.settings import DAY
+from onceward.words.options import SendOptions
+from onceward.words.settings import DAY
 
 WHERE = Where()
 CONVERSATION = Conversation()

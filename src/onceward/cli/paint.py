@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from onceward.cli.spans import ago
-from onceward.clock import SystemClock, iso
+from onceward.words.clock import SystemClock, iso
 
 Style = Literal["json", "table", "lines"]
 Row = Mapping[str, Any]

@@ -11,8 +11,8 @@ from cyclopts import Parameter
 from onceward import Postbox
 from onceward.cli.codes import NothingThere, Usage
 from onceward.cli.paint import Style, style
-from onceward.names import DEFAULT_SESSION, agent_name
-from onceward.settings import said
+from onceward.words.names import DEFAULT_SESSION, agent_name
+from onceward.words.settings import said
 
 Quiet = Parameter(negative=(), show_default=False)
 """An option that is either there or not."""

@@ -14,7 +14,7 @@ from onceward.cli.look import views, whole_id
 from onceward.cli.paint import show, show_one
 from onceward.cli.place import Where, open_box
 from onceward.cli.spans import MaybeSpan
-from onceward.modes import QueueOptions
+from onceward.words.modes import QueueOptions
 
 WHERE = Where()
 QUEUES: Final = ("session", "state", "mode", "cap", "overflow", "waiting", "bound", "dropped", "run")

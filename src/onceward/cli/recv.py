@@ -18,9 +18,9 @@ from onceward.cli.look import views
 from onceward.cli.paint import compact, show, show_one
 from onceward.cli.place import Conversation, open_box
 from onceward.cli.spans import MaybeSpan
-from onceward.clock import SystemClock
 from onceward.errors import Frozen
-from onceward.settings import disabled
+from onceward.words.clock import SystemClock
+from onceward.words.settings import disabled
 
 WHERE = Conversation()
 COLUMNS: Final = ("id", "sender", "session", "type", "body")

@@ -12,7 +12,7 @@ from onceward.cli.codes import DONE, SIGNAL
 from onceward.cli.paint import document, note
 from onceward.cli.place import Answer
 from onceward.cli.signals import stops
-from onceward.events import Event
+from onceward.words.events import Event
 
 TROUBLE: Final = frozenset(
     {"dead", "failed", "rejected", "unreached", "retry", "weak_receipt", "breaker_opened", "breaker_closed", "forked", "peer_rolled_back"}

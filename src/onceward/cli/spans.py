@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 
 from cyclopts import Parameter
 
-from onceward.clock import SystemClock
+from onceward.words.clock import SystemClock
 
 UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])")

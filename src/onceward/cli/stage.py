@@ -16,8 +16,8 @@ from threading import Thread
 from typing import IO, Any, Final
 
 from onceward.cli.codes import DONE
-from onceward.clock import Millis, SystemClock
 from onceward.errors import OncewardError
+from onceward.words.clock import Millis, SystemClock
 
 COORDINATOR: Final = "coordinator"
 WORKERS: Final = ("worker-1", "worker-2", "worker-3")

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from onceward.clock import iso
-from onceward.events import Event, Expired, Polled
+from onceward.words.clock import iso
+from onceward.words.events import Event, Expired, Polled
 
 _log = logging.getLogger("onceward")
 

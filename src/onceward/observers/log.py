@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any, Final
 
-from onceward.events import Event
+from onceward.words.events import Event
 
 LEVELS: Final = {
     "retry": "info",

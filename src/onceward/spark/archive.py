@@ -14,13 +14,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import expr, to_date
 
 from onceward import Postbox
-from onceward.clock import Clock
 from onceward.errors import OncewardError
 from onceward.spark import manifest
 from onceward.spark.columns import table as table_of
 from onceward.spark.facts import LEDGERS
 from onceward.spark.facts import ledger as ledger_of
 from onceward.spark.fleet import Fleet
+from onceward.words.clock import Clock
 
 JOB: Final = "archive"
 ENDED: Final[Mapping[str, str]] = {

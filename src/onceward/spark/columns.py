@@ -10,7 +10,7 @@ from typing import Final, Literal
 import apsw
 
 from onceward.errors import OncewardError
-from onceward.migrate import migrations
+from onceward.ground.migrate import migrations
 
 Kind = Literal["string", "bigint", "timestamp", "binary"]
 """A column's type by Spark's name."""

@@ -14,9 +14,9 @@ from typing import Final, Literal, cast
 
 import apsw
 
-from onceward.connect import Patience, connect, mapped
 from onceward.errors import Busy, OncewardError, ReadOnlyStore, StoreCorrupt
-from onceward.migrate import migrations
+from onceward.ground.connect import Patience, connect, mapped
+from onceward.ground.migrate import migrations
 from onceward.spark.files import look
 
 Reason = Literal["vanished", "unreadable", "empty", "foreign", "corrupt", "older", "newer", "locked", "changing"]

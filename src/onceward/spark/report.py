@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, field
 from html import escape
 from typing import Any, Final
 
-from onceward.clock import iso
 from onceward.spark import charts
 from onceward.spark.verdicts import FATAL, VERDICTS, Rules
+from onceward.words.clock import iso
 
 Row = Mapping[str, Any]
 WORST: Final = 20

@@ -14,12 +14,12 @@ from typing import Any, Final
 
 from onceward import Postbox, Transaction
 from onceward.errors import OncewardError
-from onceward.migrate import migrations
-from onceward.names import DEFAULT_SESSION
-from onceward.settings import DAY
+from onceward.ground.migrate import migrations
 from onceward.spark.columns import InvalidOption
 from onceward.spark.files import find
 from onceward.spark.opening import Unreadable, opened
+from onceward.words.names import DEFAULT_SESSION
+from onceward.words.settings import DAY
 
 RECEIPTS: Final = """
 CREATE TABLE IF NOT EXISTS spark_batches (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, Self
 
-from onceward.clock import SystemClock
+from onceward.words.clock import SystemClock
 
 Weight = Literal["good", "ended", "moving", "open", "bad"]
 """``good`` took effect; ``ended`` ended otherwise, with a reason; ``moving`` is under way; ``open`` is unproved; ``bad`` must not be."""

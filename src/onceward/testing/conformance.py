@@ -21,11 +21,11 @@ from pathlib import Path
 import pytest
 
 from onceward.errors import Unreachable
-from onceward.parcel import Receipt
+from onceward.ground.transport import Transport
 from onceward.testing.faults import Fault
 from onceward.testing.forge import forge, parcel, spell
 from onceward.testing.line import FAR, MAX_BODY, MAX_INBOX, NEAR, FarEnd, Line, open_line
-from onceward.transport import Transport
+from onceward.words.parcel import Receipt
 
 HARMLESS = (Fault.NONE, Fault.DROP, Fault.LOSE_RECEIPT, Fault.DUPLICATE, Fault.DELAY, Fault.BUSY, Fault.PARTIAL)
 """Faults after which every message must still arrive once and in order."""

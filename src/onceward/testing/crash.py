@@ -16,8 +16,8 @@ from weakref import WeakSet
 
 import apsw
 
-from onceward.agent import Agent, Handler, SessionHandler
-from onceward.guard import canonical
+from onceward.ground.guard import canonical
+from onceward.hands.agent import Agent, Handler, SessionHandler
 
 Point = Literal[
     "before-handler",  # the message is leased, its handler has not begun

@@ -8,8 +8,8 @@ from enum import StrEnum
 from threading import Lock
 
 from onceward.errors import Refused, Unreachable
-from onceward.parcel import Answer, Carried, Parcel
-from onceward.transport import Transport
+from onceward.ground.transport import Transport
+from onceward.words.parcel import Answer, Carried, Parcel
 
 
 class Fault(StrEnum):

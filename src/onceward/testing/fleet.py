@@ -10,12 +10,12 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any, Final
 
-from onceward.agent import Agent
-from onceward.clock import Millis
-from onceward.context import Context
+from onceward.hands.agent import Agent
+from onceward.hands.context import Context
 from onceward.testing.faults import Fault
 from onceward.testing.mishaps import BEFORE, NOW, Mishap, Outcome
 from onceward.testing.world import World
+from onceward.words.clock import Millis
 
 DUTIES: Final = {
     "desk": ("answer", "", ""),

@@ -6,13 +6,13 @@ import json
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
-from onceward.clock import Millis
-from onceward.frame import SOURCE, Frame, digest
-from onceward.ids import new_id
-from onceward.names import DEFAULT_SESSION
-from onceward.parcel import Carried, Parcel, Receipt
-from onceward.payload import BYTES, encode
 from onceward.testing.clock import START_AT
+from onceward.words.clock import Millis
+from onceward.words.frame import SOURCE, Frame, digest
+from onceward.words.ids import new_id
+from onceward.words.names import DEFAULT_SESSION
+from onceward.words.parcel import Carried, Parcel, Receipt
+from onceward.words.payload import BYTES, encode
 
 
 def forge(body: object, *, sender: str, recipient: str, session: str = DEFAULT_SESSION, at: Millis = START_AT) -> Frame:

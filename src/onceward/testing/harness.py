@@ -10,18 +10,18 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, Final, Self
 
-from onceward.agent import Agent
-from onceward.frame import Frame
-from onceward.invariants import Violation
-from onceward.names import DEFAULT_SESSION
-from onceward.payload import Msg, decode
-from onceward.postbox import Postbox
-from onceward.settings import Settings
+from onceward.door.postbox import Postbox
+from onceward.ground.transport import Accept
+from onceward.hands.agent import Agent
+from onceward.seeing.invariants import Violation
 from onceward.testing.clock import ManualClock
 from onceward.testing.crash import Crash, Life, Point, mortal
 from onceward.testing.trial import TrialContext, trial
 from onceward.testing.wire import SCHEME, Wire, door
-from onceward.transport import Accept
+from onceward.words.frame import Frame
+from onceward.words.names import DEFAULT_SESSION
+from onceward.words.payload import Msg, decode
+from onceward.words.settings import Settings
 
 STEADY: Final[Mapping[str, Any]] = {"retry_jitter": 0.0, "share_commit_for": 0.0, "hold_unknown": True}
 """What makes a run the same every time: no jitter, a commit per message whatever the machine's speed, any recipient."""

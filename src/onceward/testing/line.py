@@ -8,17 +8,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from onceward.agent import Agent
+from onceward.door.postbox import Postbox
 from onceward.errors import Unreachable
-from onceward.frame import Frame
-from onceward.parcel import Answer, Parcel, Receipt
-from onceward.payload import decode
-from onceward.postbox import Postbox
-from onceward.settings import Settings
+from onceward.ground.transport import Accept, Transport
+from onceward.hands.agent import Agent
 from onceward.testing.clock import ManualClock
 from onceward.testing.faults import Fault, FaultyTransport
 from onceward.testing.wire import SCHEME, Wire, door
-from onceward.transport import Accept, Transport
+from onceward.words.frame import Frame
+from onceward.words.parcel import Answer, Parcel, Receipt
+from onceward.words.payload import decode
+from onceward.words.settings import Settings
 
 NEAR: Final = "near"
 FAR: Final = "far"

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
-from onceward.agent import Agent
+from onceward.door.postbox import Postbox
 from onceward.errors import Drop, Reject
-from onceward.postbox import Postbox
-from onceward.settings import DAY
+from onceward.hands.agent import Agent
 from onceward.testing.faults import Fault
 from onceward.testing.world import World
+from onceward.words.settings import DAY
 
 Outcome = Counter[str]
 """How many frames stand in which verdict afterwards; ``order`` and ``gap`` count messages of lanes."""

@@ -14,9 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from onceward.channel import Channel
+from onceward.door.channel import Channel
+from onceward.door.postbox import Postbox
 from onceward.errors import OncewardError
-from onceward.postbox import Postbox
 from onceward.testing.kills import Role
 
 BOSS: Final = "boss"

@@ -20,13 +20,13 @@ from typing import Any, Final
 
 import apsw
 
-from onceward.agent import Agent
-from onceward.context import Context
+from onceward.door.postbox import Postbox
 from onceward.errors import OncewardError
-from onceward.payload import Msg
-from onceward.postbox import Postbox
+from onceward.hands.agent import Agent
+from onceward.hands.context import Context
 from onceward.testing.history import Effect, Log, judge
 from onceward.testing.kills import Crew, Role, crew
+from onceward.words.payload import Msg
 
 ANN: Final = "ann"
 BOB: Final = "bob"

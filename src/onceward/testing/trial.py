@@ -6,14 +6,14 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self, cast
 
-from onceward.clock import Millis
-from onceward.context import Context
-from onceward.frame import Frame
-from onceward.inbox import Leased
-from onceward.lanes import LaneLease
-from onceward.session import Session
+from onceward.boxes.inbox import Leased
+from onceward.boxes.lanes import LaneLease
+from onceward.door.session import Session
+from onceward.hands.context import Context
+from onceward.hands.transaction import Transaction
 from onceward.testing.forge import forge, spell
-from onceward.transaction import Transaction
+from onceward.words.clock import Millis
+from onceward.words.frame import Frame
 
 
 class TrialContext(Context):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from onceward.door.postbox import Postbox
+from onceward.engines.receiver import Receiver
 from onceward.errors import Unreachable
-from onceward.parcel import Answer, Parcel
-from onceward.postbox import Postbox
-from onceward.receiver import Receiver
-from onceward.settings import Settings
+from onceward.ground.transport import Accept, Features
 from onceward.testing.crash import Life
-from onceward.transport import Accept, Features
+from onceward.words.parcel import Answer, Parcel
+from onceward.words.settings import Settings
 
 SCHEME: Final = "test"
 

@@ -9,15 +9,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from onceward.agent import Agent
-from onceward.clock import Clock
-from onceward.ids import IdSource
-from onceward.postbox import Postbox
-from onceward.settings import Settings
+from onceward.door.postbox import Postbox
+from onceward.ground.transport import Accept
+from onceward.hands.agent import Agent
 from onceward.testing.clock import ManualClock
 from onceward.testing.faults import Fault, FaultyTransport
 from onceward.testing.wire import SCHEME, Wire, door
-from onceward.transport import Accept
+from onceward.words.clock import Clock
+from onceward.words.ids import IdSource
+from onceward.words.settings import Settings
 
 STEADY: Final[dict[str, Any]] = {"durability": "fast", "retry_jitter": 0.0, "share_commit_for": 0.0, "hold_unknown": True}
 """The same run every time, and quick: what is looked at are the files, not what survives a power cut."""

@@ -10,9 +10,9 @@ from threading import Lock
 from typing import Final
 
 from onceward.errors import OncewardError, Refused, StoreError, Unreachable, WrongAgent
-from onceward.guard import file_key
-from onceward.parcel import Answer, Parcel
-from onceward.transport import Accept, Features
+from onceward.ground.guard import file_key
+from onceward.ground.transport import Accept, Features
+from onceward.words.parcel import Answer, Parcel
 
 SCHEME: Final = "file:"
 OPEN_MAX: Final = 128

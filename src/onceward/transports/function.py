@@ -9,10 +9,10 @@ from threading import Lock
 from typing import Any
 
 from onceward.errors import Unreachable
-from onceward.frame import Frame
-from onceward.loop import start_loop
-from onceward.parcel import Answer, Durability, Parcel, Receipt
-from onceward.transport import Features, refuse_damaged
+from onceward.ground.loop import start_loop
+from onceward.ground.transport import Features, refuse_damaged
+from onceward.words.frame import Frame
+from onceward.words.parcel import Answer, Durability, Parcel, Receipt
 
 Said = Receipt | bool | None
 Receipts = Sequence[Said] | Mapping[str, Said] | bool | None

@@ -6,8 +6,8 @@ from threading import Lock
 from typing import Final
 
 from onceward.errors import Unreachable
-from onceward.parcel import Answer, Parcel
-from onceward.transport import Accept, Features
+from onceward.ground.transport import Accept, Features
+from onceward.words.parcel import Answer, Parcel
 
 SCHEME: Final = "memory:"
 _here: dict[str, Accept] = {}

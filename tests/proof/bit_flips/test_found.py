@@ -27,7 +27,7 @@ def test_a_row_that_is_offered_again_and_again(box: Postbox) -> None:
     """A row that is put aside and comes back by a damaged index ends the transaction, instead of holding the lock for ever."""
     box.db.write(lambda tx: tx.rows(SPOIL))
 
-    with patch("onceward.dead_letters.bury_out", lambda *_, **__: []), pytest.raises(StoreCorrupt, match="index is damaged"):
+    with patch("onceward.boxes.dead_letters.bury_out", lambda *_, **__: []), pytest.raises(StoreCorrupt, match="index is damaged"):
         box.pump()
     box.db.write(lambda tx: tx.rows("UPDATE outbox SET frame = replace(frame, 'two', 'one')"))
 
@@ -37,7 +37,7 @@ def test_a_row_that_only_an_index_calls_due(box: Postbox) -> None:
     box.pump()
     pushed = box.peers.list()[0].number
 
-    with patch("onceward.outbox.DUE", STALE):
+    with patch("onceward.boxes.outbox.DUE", STALE):
         box.db.write(lambda tx: tx.run("UPDATE outbox SET due_at = due_at + 1"))
         box.pump()
 

@@ -65,14 +65,14 @@ def _certain() -> AbstractContextManager[Any]:
         self._rollback()
         return self._store.mapped(error), True
 
-    return patch("onceward.writer.Writer._commit_failed", failed)
+    return patch("onceward.ground.writer.Writer._commit_failed", failed)
 
 
 @pytest.mark.parametrize(
     ("planted", "said"),
     [
         (nullcontext, ""),
-        (lambda: patch("onceward.db.ours", lambda error, _="": error), "UNTYPED"),
+        (lambda: patch("onceward.ground.db.ours", lambda error, _="": error), "UNTYPED"),
         (_certain, "UNDONE"),
     ],
     ids=("sound", "unmapped", "certain"),

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from onceward.errors import InvalidMessage
-from onceward.frame import Frame
 from onceward.testing.daily import seed_of_the_day
 from onceward.testing.fuzz import fuzz, fuzz_one, targets
+from onceward.words.frame import Frame
 
 INPUTS = int(os.environ.get("ONCEWARD_INPUTS", "100000"))
 

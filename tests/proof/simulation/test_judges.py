@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from onceward import accept, group, inbox, lanes, outbox, streams
-from onceward.clock import Clock, FileTime
-from onceward.parcel import Receipt
+from onceward.boxes import accept, inbox, lanes, outbox, streams
+from onceward.hands import group
 from onceward.testing.simulation import Simulation, Weather, campaign, people, tell
+from onceward.words.clock import Clock, FileTime
+from onceward.words.parcel import Receipt
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 ENOUGH = 150

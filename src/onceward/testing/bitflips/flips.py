@@ -124,7 +124,7 @@ class Bench:
     def live(self, image: Image, way: Noisy) -> list[str]:
         """Let both live on *image*, talking by *way*, and return what is wrong."""
         lay_out(image, self._folder)
-        with steady(self._seed, 1), planted.all_of(()), patch("onceward.postbox.PUMP_MAX", TURNS):
+        with steady(self._seed, 1), planted.all_of(()), patch("onceward.door.postbox.PUMP_MAX", TURNS):
             life = _Life(Watched(Scene(self._folder, None, 1), self._terms, dict(self._sent), way))
             wrong = life.run()
             self.noticed = life.noticed

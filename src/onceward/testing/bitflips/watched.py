@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, cast
 
-from onceward.context import Context
+from onceward.door.postbox import Postbox
 from onceward.errors import Unreachable
-from onceward.parcel import Answer as Answered
-from onceward.parcel import Carried, Parcel, Receipt
-from onceward.postbox import Postbox
+from onceward.ground.transport import Features
+from onceward.hands.context import Context
 from onceward.testing.powercut.pair import Answer, Pair, Side, Terms, Work, session_of, work
 from onceward.testing.powercut.scene import Scene
-from onceward.transport import Features
+from onceward.words.parcel import Answer as Answered
+from onceward.words.parcel import Carried, Parcel, Receipt
 
 FIELDS: Final = ("text", "text", "text", "digest", "id", "epoch", "previous", "number", "sender", "receipt", "session")
 

@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.errors import HypothesisException
 
-from onceward.settings import Settings
 from onceward.testing.daily import seed_of_the_day
 from onceward.testing.fuzz.targets import COMMANDS, FILED, PLAIN, SEP, Target
+from onceward.words.settings import Settings
 
 HEAD: Final = '{"specversion":"1.0","id":"0","source":"urn:onceward:a","type":"t","recipient":"b"'
 GOOD: Final = (HEAD + ',"session":"s","priority":1,"time":"2026-01-01T00:00:00.000Z","data":{"a":[1]}}').encode()

@@ -19,15 +19,15 @@ from typing import Any, Final
 
 import apsw
 
-from onceward.accept import Door, examine
+from onceward.boxes.accept import Door, examine
 from onceward.cli import main
+from onceward.door.postbox import Postbox
 from onceward.errors import InvalidMessage, Unreachable
-from onceward.frame import Frame, digest
-from onceward.names import agent_name, plain_text, rank
-from onceward.parcel import Carried, Parcel
-from onceward.postbox import Postbox
-from onceward.settings import Settings
-from onceward.topics import check_pattern, check_topic, matches
+from onceward.words.frame import Frame, digest
+from onceward.words.names import agent_name, plain_text, rank
+from onceward.words.parcel import Carried, Parcel
+from onceward.words.settings import Settings
+from onceward.words.topics import check_pattern, check_topic, matches
 
 CODES: Final = {0, 1, 2, 3, 4, 5, 6, 7}
 COMMANDS: Final = ("ls", "show", "stats", "peers", "dead", "freeze", "thaw", "migrate", "check", "sql", "init", "send")

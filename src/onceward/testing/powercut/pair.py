@@ -8,16 +8,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Self
 
-from onceward.agent import Agent
-from onceward.context import Context
+from onceward.door.postbox import Postbox
 from onceward.errors import Reject, Retry
-from onceward.events import Event, MessageEvent
-from onceward.parcel import Durability
-from onceward.payload import Msg
-from onceward.postbox import Postbox
+from onceward.hands.agent import Agent
+from onceward.hands.context import Context
 from onceward.testing.clock import ManualClock
 from onceward.testing.powercut import planted
 from onceward.testing.powercut.scene import Scene
+from onceward.words.events import Event, MessageEvent
+from onceward.words.parcel import Durability
+from onceward.words.payload import Msg
 
 Side = Literal["near", "far"]
 SESSIONS: Final = 3

@@ -10,12 +10,12 @@ from unittest.mock import patch
 
 import apsw
 
-from onceward import migrate
-from onceward.bodies import WHOLE
-from onceward.clock import Millis
-from onceward.connect import connect
-from onceward.frame import digest
-from onceward.migrate import Migration
+from onceward.boxes.bodies import WHOLE
+from onceward.ground import migrate
+from onceward.ground.connect import connect
+from onceward.ground.migrate import Migration
+from onceward.words.clock import Millis
+from onceward.words.frame import digest
 
 NO_BARRIER: Final = """
 SELECT max(clock_at, ?1), coalesce(?5, max_inbox), coalesce(?6, max_body) FROM identity WHERE coalesce(?2, ?3, ?4) IS NOT NULL
@@ -61,7 +61,7 @@ def _schema(*more: Migration) -> AbstractContextManager[object]:
 
 
 def _no_barrier() -> AbstractContextManager[object]:
-    return patch("onceward.identity.BARRIER", NO_BARRIER)
+    return patch("onceward.ground.identity.BARRIER", NO_BARRIER)
 
 
 def _delete_journal() -> AbstractContextManager[object]:
@@ -69,7 +69,7 @@ def _delete_journal() -> AbstractContextManager[object]:
         con.pragma("journal_mode", "delete")
         con.pragma("synchronous", "full" if full else "normal")
 
-    return patch("onceward.db.harden", harden)
+    return patch("onceward.ground.db.harden", harden)
 
 
 def _nothing() -> AbstractContextManager[object]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
+from onceward.door.postbox import Postbox
 from onceward.errors import OncewardError
-from onceward.postbox import Postbox
 from onceward.testing.powercut import planted, verdict
 from onceward.testing.powercut.pair import Pair, Side, Terms, session_of
 from onceward.testing.powercut.scene import Scene

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from onceward.postbox import Postbox
+from onceward.door.postbox import Postbox
 from onceward.testing.powercut.pair import Pair, refused, session_of
 from onceward.testing.powercut.scene import Scene
 

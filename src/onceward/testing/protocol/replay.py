@@ -6,21 +6,21 @@ import random
 from pathlib import Path
 from typing import Any, Final
 
-from onceward import outbox, parcels, peers, retention
-from onceward.hooks import Hooks
-from onceward.parcel import Parcel, Receipt
-from onceward.parcels import Mine, Packed, Terms
-from onceward.peers import Lease
-from onceward.policy import retry_policy
-from onceward.postbox import Postbox
-from onceward.setbacks import Setbacks
-from onceward.settings import Settings
-from onceward.teller import Teller
+from onceward.boxes import outbox, parcels, peers, retention
+from onceward.boxes.parcels import Mine, Packed, Terms
+from onceward.boxes.peers import Lease
+from onceward.door.postbox import Postbox
+from onceward.engines.setbacks import Setbacks
+from onceward.ground.hooks import Hooks
+from onceward.ground.policy import retry_policy
+from onceward.ground.tx import Tx
+from onceward.hands.teller import Teller
 from onceward.testing.clock import ManualClock
 from onceward.testing.protocol.model import steps
 from onceward.testing.protocol.values import Rules, State
 from onceward.testing.simulation.disks import copy, replace
-from onceward.tx import Tx
+from onceward.words.parcel import Parcel, Receipt
+from onceward.words.settings import Settings
 
 LIMITS: Final = Settings(hold_unknown=True, retry_jitter=0.0, ack_timeout=5.0, lease=1e6)
 FOREVER: Final = 10**15

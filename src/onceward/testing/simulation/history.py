@@ -9,9 +9,9 @@ from typing import Any, Final, Literal
 
 import apsw
 
-from onceward.frame import digest
-from onceward.invariants import FRAMES, INVARIANTS
-from onceward.parcel import Answer, Parcel
+from onceward.seeing.invariants import FRAMES, INVARIANTS
+from onceward.words.frame import digest
+from onceward.words.parcel import Answer, Parcel
 
 Word = Literal["promised", "maybe", "denied", "cancelled"]
 """What a sender was told: it returned, nobody can say, it raised saying that nothing was written, it was taken back."""

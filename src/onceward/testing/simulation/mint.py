@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Mapping
 from itertools import count
 
-from onceward.clock import Clock
+from onceward.words.clock import Clock
 
 
 class Mint:

@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Final, Protocol, TypeVar
 
 from onceward.errors import OncewardError, Refused, Unreachable
-from onceward.parcel import Answer, Carried, Parcel
+from onceward.ground.transport import Features
 from onceward.testing.simulation.history import History, Push
 from onceward.testing.simulation.process import SCHEME, Died, Process
 from onceward.testing.simulation.weather import Weather
-from onceward.transport import Features
+from onceward.words.parcel import Answer, Carried, Parcel
 
 T = TypeVar("T")
 NOBODY: Final = "nobody is there"

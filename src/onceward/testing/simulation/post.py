@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any, Final, NamedTuple
 
-from onceward.agent import Agent
-from onceward.context import Context
 from onceward.errors import Drop, OncewardError, OutcomeUnknown, Reject, Retry
+from onceward.hands.agent import Agent
+from onceward.hands.context import Context
 from onceward.testing.simulation.history import Sent, Word
 from onceward.testing.simulation.process import Died, Process
 from onceward.testing.simulation.world import Simulation

@@ -10,19 +10,20 @@ from typing import Any, Final
 
 import apsw
 
-from onceward import lanes, peers, registry
-from onceward.agent import Agent
-from onceward.clock import Millis
-from onceward.directory import Home
+from onceward.boxes import lanes, peers
+from onceward.boxes.directory import Home
+from onceward.boxes.roster import Roster
+from onceward.door.postbox import Postbox
+from onceward.engines.worker import Worker
 from onceward.errors import InvalidMessage
-from onceward.fanout import Publisher
-from onceward.hooks import Hooks
-from onceward.postbox import Postbox
-from onceward.roster import Roster
-from onceward.settings import Settings
+from onceward.ground import registry
+from onceward.ground.hooks import Hooks
+from onceward.ground.transport import Transport
+from onceward.hands.agent import Agent
+from onceward.hands.fanout import Publisher
 from onceward.testing.clock import ManualClock
-from onceward.transport import Transport
-from onceward.worker import Worker
+from onceward.words.clock import Millis
+from onceward.words.settings import Settings
 
 SCHEME: Final = "sim"
 TROUBLE: Final = "disk I/O error, as the weather has it"

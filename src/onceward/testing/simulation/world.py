@@ -12,9 +12,8 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from onceward.agent import Agent
 from onceward.errors import OncewardError
-from onceward.settings import Settings
+from onceward.hands.agent import Agent
 from onceward.testing.clock import ManualClock
 from onceward.testing.simulation import disks
 from onceward.testing.simulation.history import EFFECT, EFFECTS, History
@@ -22,6 +21,7 @@ from onceward.testing.simulation.mint import Mint
 from onceward.testing.simulation.network import Network
 from onceward.testing.simulation.process import SCHEME, Died, Killed, Process
 from onceward.testing.simulation.weather import Weather
+from onceward.words.settings import Settings
 
 T = TypeVar("T")
 DEEP: Final = 2

@@ -20,8 +20,8 @@ from typing import Any, Final
 
 import apsw
 
-from onceward.agent import Agent
-from onceward.postbox import Postbox
+from onceward.door.postbox import Postbox
+from onceward.hands.agent import Agent
 
 SENDER: Final = "ada"
 RECEIVER: Final = "bob"

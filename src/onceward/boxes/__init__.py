@@ -1,0 +1,1 @@
+"""Boxes: the tables, and beside each the verbs that change it."""

@@ -1,0 +1,206 @@
+"""
+The turnstile: one writer at a time in this process, first come, first served.
+
+Whoever has the turn may do the work of all who wait; they then find it done.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from threading import Lock, get_ident
+from typing import Any, Final, Generic, TypeVar, cast
+
+from onceward.errors import Busy, ForkedProcess, OutcomeUnknown, StoreClosed
+from onceward.ground.tx import Host, Tx
+
+T = TypeVar("T")
+GROUP_MAX: Final = 512
+
+
+class Job(Generic[T]):
+    """One unit of work in the queue; ``work`` is None for a caller that wants the turn itself."""
+
+    __slots__ = ("done", "effects", "error", "gate", "ids", "result", "work")
+
+    def __init__(self, work: Callable[[Tx], T] | None) -> None:
+        self.work = work
+        self.ids: list[str] = []
+        self.result: T | None = None
+        self.error: BaseException | None = None
+        self.effects: list[Callable[[], None]] = []
+        self.done = False
+        self.gate: Any = None
+
+    def attempt(self, tx: Tx, mapped: Callable[[BaseException], BaseException], *, nested: bool) -> None:
+        """Do the work; what it raises is kept, as what it means to its caller, and *nested* work that failed is undone."""
+        tx.effects, tx.message_ids = self.effects, self.ids = [], []
+        try:
+            if nested:
+                tx.savepoint()
+            self.result = self.work(tx)  # type: ignore[misc]  # callers without work are not attempted
+            if nested:
+                tx.keep()
+        except BaseException as error:  # noqa: BLE001 - it belongs to the caller
+            self.error = mapped(error)
+            if self.error is not error:
+                self.error.__cause__ = error
+            if nested:
+                tx.undo()
+
+    def unknown(self, error: BaseException) -> OutcomeUnknown:
+        """Return what the caller is told when nobody can say whether COMMIT happened."""
+        return OutcomeUnknown(f"COMMIT: {str(error).partition(';')[0]}; ask resolve(id), or send again with the same id", tuple(self.ids))
+
+    def outcome(self) -> T:
+        """Return the result or raise the error, as its caller would have met it."""
+        if self.error is not None:
+            raise self.error
+        for effect in self.effects:
+            effect()
+        return cast("T", self.result)
+
+    def finish(self) -> None:
+        """Wake whoever waits for the outcome."""
+        self.done = True
+        if self.gate is not None:
+            self.gate.release()
+
+
+def fail(jobs: Sequence[Job[Any]], error: BaseException | None) -> None:
+    """Tell all who wait that their work was undone, because of *error* or each for a reason of its own."""
+    for job in jobs:
+        job.error = error or job.error
+        job.finish()
+
+
+class Turnstile:
+    """Who may write now, and who waits."""
+
+    def __init__(self, timeout: float) -> None:
+        self.timeout = timeout
+        self.closed = False
+        self.interrupt: BaseException | None = None
+        """An interrupt of this thread that waits for the end of the turn."""
+        self._mutex = Lock()
+        self._queue: deque[Job[Any]] = deque()
+        self._taken = False
+        self._pid = os.getpid()
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for their turn."""
+        return len(self._queue)
+
+    def be_patient(self, seconds: float) -> None:
+        """Let everybody wait at least *seconds* from now on."""
+        self.timeout = max(self.timeout, seconds)
+
+    def close(self) -> None:
+        """Let nobody in any more; waits for the one who is."""
+        self.enter(Job(None))
+        self.closed = True
+        self.leave()
+
+    def enter(self, job: Job[Any]) -> float:
+        """Return with the turn, or with the job done by somebody else."""
+        self.check()
+        deadline = time.monotonic() + self.timeout
+        with self._mutex:
+            if not self._taken:
+                if self.closed:  # meanwhile
+                    self.check()
+                self._taken = True
+                return deadline
+            gate = job.gate = Lock()
+            gate.acquire()
+            self._queue.append(job)
+        try:
+            if not gate.acquire(timeout=self.timeout):
+                self._give_up(job)
+        except BaseException:
+            self._abandon(job)
+            raise
+        if self.closed and not job.done:
+            self.leave()
+            self.check()
+        return deadline
+
+    def check(self) -> None:
+        """Raise ForkedProcess or StoreClosed where nothing may be done any more."""
+        if os.getpid() != self._pid:
+            msg = "this postbox was opened before fork(): open it in processes started by spawn, or fork before opening"
+            raise ForkedProcess(msg)
+        if self.closed:
+            msg = "the postbox is closed: open it again"
+            raise StoreClosed(msg)
+
+    def _abandon(self, job: Job[Any]) -> None:
+        """Leave the queue on an interrupt; a turn that was given to us meanwhile is passed on."""
+        if self._withdraw(job):
+            return
+        while not job.done and not job.gate.acquire(timeout=0.01):
+            pass
+        if not job.done:
+            self.leave()
+
+    def _withdraw(self, job: Job[Any]) -> bool:
+        with self._mutex:
+            waiting = job in self._queue
+            if waiting:
+                self._queue.remove(job)
+        return waiting
+
+    def _give_up(self, job: Job[Any]) -> None:
+        if self._withdraw(job):
+            job.done = True
+            msg = "other work of this process held the file for the whole deadline; nothing was written, try again"
+            raise Busy(msg)
+        job.gate.acquire()  # it is being worked on at this very moment: its outcome is near
+
+    def drain(self) -> list[Job[Any]]:
+        """Take the work of those who wait out of the queue, to be done in this turn."""
+        found: list[Job[Any]] = []
+        if not self._queue:
+            return found
+        with self._mutex:
+            while self._queue and self._queue[0].work is not None and len(found) < GROUP_MAX:
+                found.append(self._queue.popleft())
+        return found
+
+    def leave(self) -> None:
+        """Give the turn to the next in the queue; raises an interrupt that came in a moment when it could not be."""
+        with self._mutex:
+            heir = self._queue.popleft() if self._queue else None
+            self._taken = heir is not None
+        if heir is not None:
+            heir.gate.release()
+        interrupt, self.interrupt = self.interrupt, None
+        if interrupt is not None:
+            raise interrupt
+
+
+class Hosts:
+    """Which threads run a handler: what they contribute joins its transaction."""
+
+    def __init__(self) -> None:
+        self._by_thread: dict[int, Host] = {}
+
+    def invite(self, host: Host) -> None:
+        """Let what this thread contributes from now on join the transaction of *host*."""
+        self._by_thread[get_ident()] = host
+
+    def dismiss(self) -> None:
+        """End what ``invite`` began."""
+        self._by_thread.pop(get_ident(), None)
+
+    def mine(self) -> Host | None:
+        """Return the host of this thread, None where it runs no handler."""
+        return self._by_thread.get(get_ident())
+
+    def join(self) -> None:
+        """Enter the transaction of this thread's handler, if it runs one."""
+        if self._by_thread and (host := self.mine()) is not None:
+            host.enter()

@@ -1,0 +1,140 @@
+"""An open transaction, as the rest of the house sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar, cast
+
+from onceward.words.clock import Millis
+
+T = TypeVar("T")
+
+
+class Handle(Protocol):
+    """The part of an apsw connection that writing needs."""
+
+    in_transaction: bool
+
+    def execute(self, sql: str, bindings: Any = None) -> Any:
+        """Run *sql*."""
+        ...
+
+    def executemany(self, sql: str, bindings: Any) -> Any:
+        """Run *sql* for each of *bindings*."""
+        ...
+
+    def changes(self) -> int:
+        """Return how many rows the last statement changed."""
+        ...
+
+
+class Store(Protocol):
+    """What a writer asks of the database it writes to."""
+
+    committing: bool
+    """Set while the writer commits: a commit by anybody else is refused."""
+
+    def handle(self, deadline: float) -> Handle:
+        """Return the connection, its busy handler set to *deadline*."""
+        ...
+
+    def now(self) -> Millis:
+        """Return the file's time, which never runs backwards."""
+        ...
+
+    def note(self, tx: Tx) -> None:
+        """Hear of a transaction that has just begun."""
+        ...
+
+    def orphaned(self) -> bool:
+        """Return whether the last commit went to a file that nobody will find."""
+        ...
+
+    def reopen(self) -> None:
+        """Open the file anew, with an open barrier."""
+        ...
+
+    def mapped(self, error: BaseException) -> BaseException:
+        """Return what a foreign error means."""
+        ...
+
+
+class Tx:
+    """An open transaction: run SQL, and say what is to happen after the commit."""
+
+    __slots__ = ("_handle", "effects", "gone", "kept", "message_ids", "now", "rings")
+
+    def __init__(self, handle: Handle, now: Millis) -> None:
+        self._handle = handle
+        self.now = now
+        self.effects: list[Callable[[], None]] = []
+        self.message_ids: list[str] = []
+        self.rings: dict[Callable[[], None], None] = {}
+        """What to call once after the commit, however many asked for it; harmless where it was in vain."""
+        self.kept: Callable[[], None] | None = None
+        """Hears that the transaction is durable, whoever's work it held."""
+        self.gone = False
+        """Whether it was rolled back behind our back, even if somebody began another since."""
+
+    def rows(self, sql: str, bindings: Any = None) -> list[tuple[Any, ...]]:
+        """Run *sql* and return all rows; nothing stays open behind it."""
+        return cast("list[tuple[Any, ...]]", self._handle.execute(sql, bindings).fetchall())
+
+    def commit(self) -> None:
+        """Make it durable."""
+        self._handle.execute("COMMIT")
+        if self.kept is not None:
+            self.kept()
+
+    def run(self, sql: str, bindings: Any = None) -> int:
+        """Run one changing statement and return how many rows it changed."""
+        self._handle.execute(sql, bindings)
+        return self._handle.changes()
+
+    def many(self, sql: str, bindings: Any) -> None:
+        """Run one statement for each of *bindings*."""
+        self._handle.executemany(sql, bindings)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the transaction is still open; SQLite may have rolled it back on an I/O error."""
+        return not self.gone and self._handle.in_transaction
+
+    def abandon(self) -> None:
+        """Undo whatever is open on the connection."""
+        if self._handle.in_transaction:
+            self._handle.execute("ROLLBACK")
+
+    def after(self, effect: Callable[[], None]) -> None:
+        """Call *effect* once the commit is done; never if it is rolled back."""
+        self.effects.append(effect)
+
+    def ring(self, bell: Callable[[], None]) -> None:
+        """Call *bell* once the commit is done, once for all whose work it held; never if all of it is rolled back."""
+        self.rings[bell] = None
+
+    def savepoint(self) -> None:
+        """Open an inner unit that can be undone alone."""
+        self._handle.execute("SAVEPOINT job")
+
+    def keep(self) -> None:
+        """End the inner unit, its writes joining the transaction's."""
+        self._handle.execute("RELEASE job")
+
+    def undo(self) -> None:
+        """End the inner unit without its writes; nothing to do where SQLite undid everything already."""
+        if self.alive:
+            self._handle.execute("ROLLBACK TO job")
+            self._handle.execute("RELEASE job")
+
+
+class Host(Protocol):
+    """A running handler's transaction, as the writer sees it."""
+
+    def enter(self) -> Tx:
+        """Open or adopt the transaction."""
+        ...
+
+    def aside(self, work: Callable[[Tx], T]) -> T:
+        """Commit work that is not the handler's own."""
+        ...

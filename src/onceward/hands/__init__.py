@@ -1,0 +1,1 @@
+"""Hands: what callers and handlers hold, from a draft to a message."""

@@ -1,0 +1,1 @@
+"""Seeing: what can be read of the boxes, and the rules that must hold in them."""

@@ -1,0 +1,1 @@
+"""Words: values only, which know nothing of the house."""
