@@ -277,9 +277,12 @@ def rooms_page() -> str:
     floors: dict[str, str] = readers.constant(source, "FLOORS")
     parts = ["Every file of the source by its floor, lowest first. Why it is so: [the house](../explanation/house.md)."]
     for floor, listed in floors.items():
-        files = [file for entry in listed.split() for file in _files(entry)]
-        rows = [("room", "what it is for"), *((code(_room(file)), readers.first_line(file)) for file in files)]
-        parts += [f"## {floor}", table(*rows)]
+        parts.append(f"## {floor}")
+        for entry in listed.split():
+            files = _files(entry)
+            own = [file for file in files if file == SOURCE / entry / "__init__.py"]
+            rows = [("room", "what it is for"), *((code(_room(file)), readers.first_line(file)) for file in files if file not in own)]
+            parts += [readers.first_line(file) for file in own] + [table(*rows)]
     return page("Rooms", *parts)
 
 

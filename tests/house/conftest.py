@@ -17,7 +17,7 @@ def root() -> Path:
 
 @pytest.fixture(scope="session")
 def rooms() -> dict[str, Path]:
-    """Return every source file by its room: ``outbox``, ``transports.file``, and ``cli`` for the folder's own file."""
+    """Return every source file by its room: ``boxes.outbox``, ``transports.file``, and ``cli`` for the folder's own file."""
     return {_room(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 
 

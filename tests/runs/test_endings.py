@@ -1,11 +1,15 @@
 """How runs end: well, badly, by hand, by a death; what that means for messages, mail, attempts and callers."""
 
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tenacity import stop_after_attempt, wait_fixed
 
-from onceward import Agent, Drop, Msg, Reject, Retry, Run
+from onceward import Agent, Drop, Msg, Postbox, Reject, Retry, RetryPolicy, Run
 from onceward.errors import InvalidMessage, RunAborted
+from onceward.testing import ManualClock
 
 
 def test_effects_mail_and_marks_are_one_commit(desk: Any) -> None:
@@ -50,6 +54,27 @@ def test_a_failed_batch_is_retried_whole(desk: Any) -> None:
     assert [("failed", False), ("done", True)] == one.states()
     assert [2, 2, 1] == [message.attempt for message in one.runs[1].messages]
     assert "RuntimeError: broken" == one.box.runs.list()[1].cause
+
+
+def test_the_policy_of_a_postbox_is_that_of_its_runs(tmp_path: Path) -> None:
+    """What ``handler_retry`` says goes before the settings in sessions with runs as well: two tries, seven seconds between them."""
+    clock, agent, began = ManualClock(), Agent("coder"), list[int]()
+
+    @agent.session()
+    def fails(run: Run) -> None:
+        began.append(clock.now())
+        raise RuntimeError(run.session)
+
+    twice = RetryPolicy(wait=wait_fixed(7), stop=stop_after_attempt(2))
+    with Postbox(tmp_path / "coder.db", agent=agent, run=False, clock=clock, handler_retry=twice, handler_retries=9) as box:
+        box.send("coder", "work")
+        for _ in range(20):
+            box.pump()
+            clock.advance(1)
+        reasons = [letter.reason for letter in box.dead_letters.list()]
+
+    assert [7000] == [later - earlier for earlier, later in pairwise(began)]
+    assert ["max_retries_exceeded"] == [reason for reason in reasons if reason != "dead"]
 
 
 def test_the_last_attempt_is_made_alone(desk: Any) -> None:

@@ -32,7 +32,6 @@ from onceward.engines.janitor import Janitor
 from onceward.engines.other_files import OtherFiles
 from onceward.engines.receiver import Receiver
 from onceward.engines.restart import OwnerRun
-from onceward.engines.runner import Runner
 from onceward.engines.worker import Worker
 from onceward.ground.db import Database
 from onceward.ground.hooks import Hook, Hooks
@@ -55,6 +54,8 @@ from onceward.words.settings import Settings
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
+
+    from onceward.engines.runner import Runner
 
 T = TypeVar("T")
 PUMP_MAX = 10_000
@@ -130,12 +131,7 @@ class Postbox(Verbs, Polls, Looks):
             self._sender.audited = auditor(audit.write)
             hooks.on("polled", audit)
             hooks.on("expired", audit)
-        self._workers: list[Worker] = []
-        self._runners: list[Runner] = []
-        if self._handlers is not None and self._handlers.handlers:
-            self._workers = [self._worker() for _ in range(self._settings.workers)]
-        if self._handlers is not None and self._handlers.sessions:
-            self._runners = [Runner(db, self._handlers, settings=settings, hooks=hooks, sender=self._sender, rng=rng, loop=self._own_loop)]
+        self._workers, self._runners = self._hire()
         self._listener = MemoryListener()
         self._listener.listen(self._db.agent, self._receiver.accept)
         doors[id(self._db)] = self._receiver
@@ -165,13 +161,16 @@ class Postbox(Verbs, Polls, Looks):
             if name in settings.model_fields_set:
                 switch(db, on=getattr(settings, name))
 
-    def _worker(self) -> Worker:
-        assert self._handlers is not None  # noqa: S101 - the caller looked
-        db, sender, hooks = self._db, self._sender, self._hooks
-        return Worker(
-            db, self._handlers, settings=self._settings, hooks=hooks, sender=sender, rng=self._rng, loop=self._own_loop,
-            policy=self._handler_retry,
-        )  # fmt: skip
+    def _hire(self) -> tuple[list[Worker], list[Runner]]:
+        """Return who handles the mail: workers for messages, a runner for sessions with runs."""
+        agent, shared = self._handlers, {"settings": self._settings, "hooks": self._hooks, "sender": self._sender, "rng": self._rng}
+        more: dict[str, Any] = shared | {"loop": self._own_loop, "policy": self._handler_retry}
+        workers = [Worker(self._db, agent, **more) for _ in range(self._settings.workers)] if agent and agent.handlers else []
+        if agent is None or not agent.sessions:
+            return workers, []
+        from onceward.engines.runner import Runner  # noqa: PLC0415 - most agents have no sessions with runs
+
+        return workers, [Runner(self._db, agent, **more)]
 
     @property
     def _engines(self) -> list[Worker | Runner]:

@@ -19,7 +19,7 @@ from onceward.errors import OncewardError, StoreClosed
 from onceward.ground import guard
 from onceward.ground.db import Database
 from onceward.ground.hooks import Hooks
-from onceward.ground.policy import retry_policy
+from onceward.ground.policy import RetryPolicy, retry_policy
 from onceward.ground.tx import Tx
 from onceward.hands.agent import Agent
 from onceward.hands.closing import Closing
@@ -38,10 +38,19 @@ class Runner:
     """Serves the sessions of one agent by runs, in one process."""
 
     def __init__(
-        self, db: Database, agent: Agent, *, settings: Settings, hooks: Hooks, sender: Publisher, rng: random.Random, loop: Loop
+        self,
+        db: Database,
+        agent: Agent,
+        *,
+        settings: Settings,
+        hooks: Hooks,
+        sender: Publisher,
+        rng: random.Random,
+        loop: Loop,
+        policy: RetryPolicy | None = None,
     ) -> None:
         self._db, self._settings, self._sender, self._rng, self._loop = db, settings, sender, rng, loop
-        self._policy = retry_policy(settings, retries=settings.handler_retries)
+        self._policy = policy or retry_policy(settings, retries=settings.handler_retries)
         self.owner = guard.owner_name()
         teller = Teller(hooks, db.agent)
         self.closing = Closing(db.agent, sender=sender, teller=teller, owner=self.owner)

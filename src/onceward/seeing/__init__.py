@@ -1,1 +1,1 @@
-"""Seeing: what can be read of the boxes, and the rules that must hold in them."""
+"""Seeing: what reads the boxes, and the rules that must hold in them; it writes nothing but indexes of its own."""
