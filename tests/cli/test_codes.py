@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +28,15 @@ def test_1_failed(cli: Cli, shop: Postbox) -> None:
     assert codes.FAILED == cli("check").code
 
 
+def test_1_failed_where_the_system_refuses(cli: Cli, tmp_path: Path) -> None:
+    """A folder that cannot be made is a line that names it, not a traceback."""
+    (tmp_path / "taken").write_text("a file")
+    ran = cli("init", "alice", "--home", str(tmp_path / "taken"))
+
+    assert (codes.FAILED, "") == (ran.code, ran.out)
+    assert f"onceward: {tmp_path / 'taken' / 'agents'}: Not a directory\n" == ran.err
+
+
 @pytest.mark.parametrize(
     "tokens",
     [
@@ -36,6 +46,8 @@ def test_1_failed(cli: Cli, shop: Postbox) -> None:
         "send",
         "ls --limit many",
         "ls --no-such-option",
+        "ls outbox --state sened",
+        "stats shop.db",
         "recv --wait soon",
         "send billing {broken",
         "send billing 1 --priority none",

@@ -36,7 +36,7 @@ STAIRS = {
     "lifecycle": "clock",
     "events": "clock",
     "project": "errors",
-    "settings": "errors parcel project",
+    "settings": "errors parcel payload project",
     "modes": "clock errors",
     # ground
     "wake": "guard",

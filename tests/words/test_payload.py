@@ -189,6 +189,17 @@ def test_a_body_that_does_not_fit_is_an_invalid_message(data: object, wanted: ty
         decode(data, None, wanted)
 
 
+def test_a_misfit_is_told_in_one_line() -> None:
+    """Dead letters are listed a line each, so the reason is a line: the field, what is wrong, what was given."""
+    with pytest.raises(InvalidMessage) as caught:
+        decode({"id": "x"}, None, Paid)
+
+    integer, missing = str(caught.value).removeprefix("body does not fit Paid: ").split("; ")
+    assert integer.startswith("id: Input should be a valid integer")
+    assert integer.endswith("(given 'x')")
+    assert "at: Field required (given {'id': 'x'})" == missing
+
+
 @pytest.mark.parametrize("text", ["###", "AP8", "AP8=\n", "ü"])
 def test_broken_base64_is_an_invalid_message(text: str) -> None:
     """Bytes that are not what they claim are refused for good, whatever was asked for."""

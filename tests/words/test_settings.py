@@ -25,6 +25,14 @@ def test_defaults_are_the_documented_ones() -> None:
     )  # fmt: skip
 
 
+def test_a_setting_that_does_not_exist_is_named() -> None:
+    """A typing error in a setting is a line that names it, and what was given."""
+    with pytest.raises(InvalidMessage) as caught:
+        Settings.load(None, {"lese": 3}, {})
+
+    assert "settings: lese: Extra inputs are not permitted (given 3)" == str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("overrides", "given_settings", "env", "expected"),
     [

@@ -263,7 +263,8 @@ def require(role: str | None, allowed: tuple[str, ...], channel: str, agent: str
     """Raise NotParticipant unless *role* is one of the allowed."""
     if role not in allowed:
         what = "takes no part in" if role is None else f"is {role} of"
-        msg = f"{agent} {what} channel {channel} and may not {to_do}: {' or '.join(allowed)} may"
+        cure = "; join first" if role is None and "member" in allowed else ""
+        msg = f"{agent} {what} channel {channel} and may not {to_do}: {' or '.join(allowed)} may{cure}"
         raise NotParticipant(msg)
 
 

@@ -10,10 +10,10 @@ from difflib import get_close_matches
 from importlib.metadata import version
 from typing import Final
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, UnusedCliTokensError
 from rich.console import Console
 
-from onceward.cli.codes import DONE, SIGNAL, USAGE, Usage, code_of, problem
+from onceward.cli.codes import DONE, FAILED, SIGNAL, USAGE, Failed, Usage, code_of, problem
 from onceward.cli.paint import note
 from onceward.errors import OncewardError
 
@@ -21,7 +21,8 @@ HELP: Final = """
 Exactly-once mail between agents, in one SQLite file each.
 
 A command works on one agent's file: --db FILE, or --agent NAME for agents/NAME.db in the home folder (ONCEWARD_HOME, else the
-current one), or the environment's ONCEWARD_DB, or its ONCEWARD_AGENT. Spans are written 5m, 2h30m, 250ms, 7d or in seconds.
+current one), or the environment's ONCEWARD_DB, or its ONCEWARD_AGENT. Only work, relay, doctor, check and migrate are given FILE
+as a word of its own. Spans are written 5m, 2h30m, 250ms, 7d or in seconds.
 
 On a terminal commands print tables, elsewhere tab-separated lines without a header; --json prints one document with RFC 3339
 times and errors as objects on stderr.
@@ -213,11 +214,16 @@ def run(tokens: Sequence[str]) -> int:
         code = build(tokens)(list(tokens), exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
     except CycloptsError as error:
-        _tell(Usage(str(error)), tokens)
+        _tell(Usage(_plainer(error)), tokens)
         return USAGE
     except OncewardError as error:
         _tell(error, tokens)
         return code_of(error)
+    except BrokenPipeError:
+        raise
+    except OSError as error:  # of a folder or a file that the command was to make or to read
+        _tell(Failed(f"{error.filename or 'the system'}: {error.strerror or error}"), tokens)
+        return FAILED
     except KeyboardInterrupt:
         return SIGNAL + 2
     return code if isinstance(code, int) else DONE
@@ -234,6 +240,14 @@ def check_command(tokens: Sequence[str]) -> None:
             near = get_close_matches(given, there, 1)
             msg = f"there is no command {' '.join([*before, given])!r}" + (f": did you mean {near[0]}?" if near else "")
             raise Usage(msg)
+
+
+def _plainer(error: CycloptsError) -> str:
+    """Return what the parser says; where words were left over, what is meant with a file's name among them."""
+    if isinstance(error, UnusedCliTokensError):
+        left = " ".join(error.unused_tokens or [])
+        return f"too many words: {left}" + ("; an agent's file is given as --db FILE" if ".db" in left else "")
+    return str(error).rstrip(".")
 
 
 def _tell(error: OncewardError, tokens: Sequence[str]) -> None:

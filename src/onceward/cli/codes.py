@@ -45,6 +45,10 @@ class NothingThere(OncewardError):
     """There is no such file, message or peer, or nothing waits: list what there is."""
 
 
+class Failed(OncewardError):
+    """The system refused a file or a folder: look at its permissions and its place."""
+
+
 class TimedOut(OncewardError):
     """Nothing came in time: ask again, or wait longer."""
 

@@ -19,12 +19,20 @@ KINDS: Final = {
 }
 """Statement and printed columns by what is listed; JSON has every column of the statement."""
 
+# fmt: off
+State = Literal[
+    "pending", "sending", "sent", "acked", "failed", "cancelled", "processing", "processed", "dropped", "expired", "dead",
+    "ready", "waiting", "leased", "empty",
+]
+# fmt: on
+"""Those of messages, and those of lanes."""
+
 
 def ls(
     what: Literal["queues", "lanes", "outbox", "inbox"] = "queues",
     /,
     *,
-    state: str | None = None,
+    state: State | None = None,
     peer: str | None = None,
     limit: int = 100,
     where: Conversation = WHERE,
@@ -38,7 +46,7 @@ def ls(
 
     Args:
         what: Queues are counts per peer, session and state; lanes the units of order of the inbox; the boxes their messages.
-        state: Only this state: pending, sending, sent, acked, failed, cancelled, processing, processed, dropped, expired or dead.
+        state: Only this state; the last four are those of lanes.
         peer: Only mail to or from this agent.
         limit: At most so many lines.
         where: Whose file, which session.

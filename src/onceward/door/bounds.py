@@ -68,7 +68,8 @@ class Limits:
         wrong = scope not in SCOPES or overflow not in POLICIES or (scope == "store" and overflow != "reject")
         numbers = [number for number in (messages, size) if number is not None]
         if wrong or not numbers or any(not isinstance(number, int) or number < 1 for number in numbers):
-            msg = f"a limit is messages or bytes of {', '.join(SCOPES)} with {', '.join(POLICIES)} (a store rejects)"
+            kinds, policies = ", ".join(SCOPES), ", ".join(POLICIES)
+            msg = f"a limit is messages= or size= (bytes), from 1, of {kinds}; overflow= is one of {policies} (a store rejects)"
             raise InvalidMessage(msg)
         self._change(lambda tx: limits.keep(tx, Limit(scope, name, messages, size, overflow)))
 

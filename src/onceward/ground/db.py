@@ -80,7 +80,7 @@ class Database:
         with registry.lock:
             key = guard.file_key(real)
             if key is None and not create:
-                msg = f"no file {real}: its agent has not been created"
+                msg = f"no file {real}: a Postbox that is opened with agent=NAME creates it"
                 raise StoreUnusable(msg)
             found = None if key is None else registry.files.get((key, vfs or ""))
             if found is None:

@@ -77,4 +77,9 @@ class SendOptions(PublishOptions, total=False):
 
 def options_of(given: SendOptions) -> Options:
     """Return keyword arguments as one value; the common empty ones cost nothing."""
-    return Options(**given) if given else PLAIN
+    try:
+        return Options(**given) if given else PLAIN
+    except TypeError:
+        unknown = ", ".join(sorted(given.keys() - SendOptions.__annotations__.keys()))
+        msg = f"a send has no option {unknown}: there are {', '.join(SendOptions.__annotations__)}; a session has a send of its own"
+        raise TypeError(msg) from None

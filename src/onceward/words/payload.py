@@ -21,6 +21,7 @@ BYTES: Final = "application/octet-stream"
 SHALLOW: Final = 190
 """With so few brackets no text is too deep for any reader."""
 LONG: Final = 4000
+FAULTS: Final = 3
 """A text this short holds no number too long for any reader."""
 
 
@@ -132,8 +133,17 @@ def decode(data: Any, base64_text: str | None, wanted: Any) -> Any:
             return value
         return _validated(value, wanted)
     except ValueError as error:  # ValidationError and binascii.Error are
-        msg = f"body does not fit {getattr(wanted, '__name__', wanted)}: {error}"
+        msg = f"body does not fit {getattr(wanted, '__name__', wanted)}: {unfit(error)}"
         raise InvalidMessage(msg) from error
+
+
+def unfit(error: ValueError) -> str:
+    """Return in one line what a validation found: each field, what is wrong with it, and what was given."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    found = error.errors(include_url=False, include_context=False)
+    told = [f"{'.'.join(map(str, each['loc'])) or 'it'}: {each['msg']} (given {each['input']!r:.60})" for each in found[:FAULTS]]
+    return "; ".join([*told, f"and {len(found) - FAULTS} more"] if len(found) > FAULTS else told)
 
 
 def _validated(value: Any, wanted: Any) -> Any:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from onceward.errors import InvalidMessage
 from onceward.words.parcel import Durability
+from onceward.words.payload import unfit
 from onceward.words.project import section
 
 PREFIX: Final = "ONCEWARD_"
@@ -166,7 +167,7 @@ class Settings(BaseModel):
         try:
             return cls.model_validate(values | dict(overrides))
         except ValidationError as error:
-            msg = f"settings: {error}"
+            msg = f"settings: {unfit(error)}"
             raise InvalidMessage(msg) from error
 
     @classmethod
