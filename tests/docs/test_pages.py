@@ -13,6 +13,7 @@ with a comment ``<!-- setup … -->`` of Python that readers do not need to see.
 =======================  ================================================================================
 """
 
+import codeop
 import contextlib
 import doctest
 import io
@@ -114,6 +115,31 @@ def _execute(page: Path, text: str, line: int, namespace: dict[str, Any]) -> str
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         exec(code, namespace)  # noqa: S102 - running the pages is the point
     return printed.getvalue()
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "tutorial").glob("*.md")), ids=_name)
+def test_a_tutorial_can_be_typed_at_a_prompt(page: Path) -> None:
+    """A beginner pastes the blocks into Python's prompt, for which a statement of several lines ends with an empty one."""
+    refused = [
+        f"{_name(page)}:{block.line}: {line}"
+        for block in _blocks(page)
+        if block.language == "python" and not block.file
+        for line in _stumbles(block.text)
+    ]
+
+    assert [] == refused
+
+
+def _stumbles(text: str) -> Iterator[str]:
+    statement: list[str] = []
+    for line in [*text.splitlines(), ""]:
+        statement.append(line)
+        try:
+            if codeop.compile_command("\n".join(statement)) is not None:
+                statement.clear()
+        except SyntaxError:
+            yield line
+            statement.clear()
 
 
 def _query(block: Block) -> str:

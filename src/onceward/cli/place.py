@@ -85,7 +85,7 @@ def agent_file(agent: str, home: Path | None = None) -> Path:
 def existing(path: Path) -> Path:
     """Return *path*; raise NothingThere if nothing is there, because no command but init creates files by the way."""
     if not path.exists():
-        msg = f"there is no file {path}: create it with onceward init NAME, or correct --db"
+        msg = f"there is no file {path}: correct its name, or have onceward init NAME create an agent's file in agents/NAME.db"
         raise NothingThere(msg)
     return path
 

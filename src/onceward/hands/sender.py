@@ -178,7 +178,8 @@ class Sender:
             return
         agent_name(to)
         if not (self._settings.hold_unknown or self._known(to)):
-            msg = f"nobody is called {to!r}: register the peer, create {to}.db beside this file, or open this one with hold_unknown=True"
+            cure = f"create {to}.db beside this file, tell where it is (onceward peers add), or open this one with hold_unknown=True"
+            msg = f"nobody is called {to!r}: {cure}"
             raise UnknownRecipient(msg)
         self._good.add(to)
 
