@@ -97,6 +97,15 @@ def test_what_a_page_shows_is_true(page: Path, tmp_path: Path, monkeypatch: pyte
             _compare(where, block.output, got)
 
 
+@pytest.mark.parametrize("page", [page for page in PAGES if page.parent.name != "reference"], ids=_name)
+def test_every_output_stands_behind_what_prints_it(page: Path) -> None:
+    """An output that is parted from its block is compared with nothing, and grows old."""
+    blocks = list(_blocks(page))
+    printed = {block.output for block in blocks if block.language in {"python", "sql"}}
+
+    assert [] == [f"line {block.line}" for block in blocks if block.language == "text" and block.text not in printed]
+
+
 def _do(page: Path, block: Block, namespace: dict[str, Any]) -> str | None:
     match block.language:
         case "python" if block.file:
