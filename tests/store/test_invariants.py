@@ -8,6 +8,7 @@ import pytest
 
 from onceward import Postbox
 from onceward.seeing.invariants import FRAMES, INVARIANTS, check
+from onceward.testing.simulation.history import OFTEN
 
 Open = Callable[..., Postbox]
 COPY_OUT = """
@@ -101,12 +102,13 @@ def test_every_invariant_has_its_violations() -> None:
 @pytest.mark.broken("the violation is planted")
 @pytest.mark.parametrize(("name", "sql"), [(name, sql) for name, all_of_it in PLANTED.items() for sql in all_of_it])
 def test_a_planted_violation_is_found(used: Postbox, name: str, sql: str) -> None:
-    """Each invariant names itself, its rule and an offender when its rule is broken."""
+    """Each invariant names itself, its rule and an offender when its rule is broken, also where simulated worlds ask all at once."""
     used._db.write(lambda tx: tx.rows(sql))
 
     found = {violation.invariant: violation for violation in check(used._db)}
 
     assert name in found
+    assert name in {*FRAMES, *(invariant for invariant, _ in used._db.read(OFTEN))}
     assert ((INVARIANTS | FRAMES)[name][0], True) == (found[name].rule, bool(found[name].offender))
 
 
