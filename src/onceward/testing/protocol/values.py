@@ -138,6 +138,8 @@ def renamed(state: State) -> State:
     receiver = _receiver_needs(state.receiver, named)
     saved = state.saved and _receiver_needs(state.saved, named)
     new = _names([place for place in _places(sender, receiver, state.late, saved) if place.epoch != NOBODY])
+    if all(place == name for place, name in new.items()):  # most steps change no place
+        return state._replace(sender=sender, receiver=receiver, saved=saved)
     late = state.late and state.late._replace(**_at(state.late, new), relies_on=_new(state.late.relies_on, new))
     return state._replace(
         sender=sender._replace(**_at(sender, new), relied=_new(sender.relied, new), places=tuple(_new(p, new) for p in sender.places)),
