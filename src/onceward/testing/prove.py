@@ -21,6 +21,8 @@ from onceward.testing.powercut.pair import Terms
 DONE: Final = 0
 BROKEN: Final = 1
 UNBOUNDED: Final = 86_400.0 * 30
+MOST: Final = 50_000_000
+"""States of the protocol: where there are more, something has grown that should not."""
 SHOWN: Final = 10
 """Violations of each harness that are printed."""
 
@@ -87,7 +89,7 @@ HARNESSES: Final = (
     ),
     Harness("bit flips", "bits", 2_000, 100_000, lambda n, s, seed: bitflips.flip(seed, bits=n, seconds=s)),
     Harness("simulation", "worlds", 2_000, 100_000, lambda n, s, seed: simulation.simulate(n, seed=seed * 1_000_000, seconds=s)),
-    Harness("protocol", "states", 2, 3, lambda n, s, _: protocol.explore(protocol.Rules(messages=n, relies=False), seconds=s)),
+    Harness("protocol", "states", 3, 4, lambda n, s, _: protocol.explore(protocol.Rules(messages=n, relies=False), most=MOST, seconds=s)),
     Harness("protocol, put back", "states", 1, 2, lambda n, s, _: protocol.explore(BACK._replace(frames=n, prunes=n > 1), seconds=s)),
     Harness("kills", "kills", 500, 100_000, lambda n, s, seed: trade.trial(kills=n, seconds=s, seed=seed)),
     Harness("mutants", "mutants", 12, 1_000, _planted, _no_mutants),

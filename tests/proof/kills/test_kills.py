@@ -26,6 +26,22 @@ def test_traders_survive(tmp_path: Path) -> None:
     assert verdict.orders > KILLS
 
 
+def test_a_long_trial_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More kills than one set of files is for are tried in several, each judged by itself; what is wrong names its own seed."""
+    trials: list[tuple[int, int, bool]] = []
+
+    def short(kills: int, seed: int, folder: Path, seconds: float) -> trade.Verdict:
+        trials.append((kills, seed, folder.is_dir() and seconds > 0))
+        return trade.Verdict("kills", kills, ("lost",) if seed == 11 else (), 0.0, seed, stops=1, orders=2)
+
+    monkeypatch.setattr(trade, "FRESH", 4)
+    monkeypatch.setattr(trade, "_trial", short)
+    found = trade.trial(kills=10, seed=7)
+
+    assert [(4, 7, True), (4, 11, True), (2, 15, True)] == trials
+    assert (10, ("seed 11: lost",), 3, 6) == (found.count, found.violations, found.stops, found.orders)
+
+
 def hasty(folder: Path, name: str) -> None:
     """Promise before the commit: the mistake that the trial must find."""
     with trade.open_box(folder, trade.ANN, run=False) as box:

@@ -139,19 +139,16 @@ def simulate(worlds: int = 2000, *, seed: int | None = None, processes: int = 0,
     until = begun + (UNBOUNDED if seconds is None else seconds)
     chunk = CHUNK if seconds is None else 1  # whoever watches the clock waits for no neighbours
     chunks = (range(start, min(start + chunk, first + worlds)) for start in range(first, first + worlds, chunk))
-    told, lost = list[Told](), ""
+    count, wrong, reached = 0, list[str](), Counter[str]()
     with ProcessPoolExecutor(processes or os.cpu_count() or 1, mp_context=get_context("spawn")) as pool:
         try:
-            for some in _in_turn(pool, chunks, until):
-                told += some
+            for told in _in_turn(pool, chunks, until):
+                count += len(told)
+                wrong += [f"seed {one.seed}: {line}" for one in told for line in one.wrong[:3]]
+                reached += sum((one.reached for one in told), Counter[str]())
         except BrokenProcessPool:
-            lost = f"a world from seed {first + len(told)} on ended its process: what it was at stands on stderr"
-    reached = sum((one.reached for one in told), Counter[str]())
-    wrong = (
-        *(f"seed {one.seed}: {line}" for one in told for line in one.wrong[:3]),
-        *([lost] if lost else ()),
-    )
-    return Campaign("simulation", len(told), wrong, time.monotonic() - begun, reached)
+            wrong.append(f"a world from seed {first + count} on ended its process: what it was at stands on stderr")
+    return Campaign("simulation", count, tuple(wrong), time.monotonic() - begun, reached)
 
 
 def _in_turn(pool: ProcessPoolExecutor, chunks: Iterable[range], until: float) -> Iterator[list[Told]]:
