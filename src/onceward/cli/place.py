@@ -40,7 +40,7 @@ class Where(Answer):
     db: Path | None = None
     """The agent's file. Default: ONCEWARD_DB, then agents/ONCEWARD_AGENT.db in ONCEWARD_HOME (or here)."""
     agent: str | None = None
-    """Instead of --db: the agent whose file lies in the home folder, ONCEWARD_HOME or the current one."""
+    """Instead of --db: the agent whose file is agents/NAME.db in the home folder, ONCEWARD_HOME or the current one."""
 
     def path(self) -> Path:
         """
