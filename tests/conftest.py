@@ -1,6 +1,6 @@
 """What every test shares: whatever file of ours it leaves behind is sound, and keeps custody of its mail."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from unittest.mock import patch
@@ -11,6 +11,7 @@ from onceward import Postbox
 from onceward.errors import OncewardError
 from onceward.testing import Harness
 
+SAID = "said"
 HEADER = 72
 """Bytes of a database file up to the end of its application id."""
 
@@ -30,6 +31,21 @@ def left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
     if request.node.get_closest_marker("broken") is None:
         assert [] == found + ([] if folder is None else offenders(folder))
+
+
+@pytest.fixture
+def aloud(record_property: Callable[[str, object], None]) -> Callable[[object], None]:
+    """Return what tells, at the end of the run and whether the test passes or not, what was tried, with its seed."""
+    return lambda said: record_property(SAID, str(said))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Write what tests said aloud."""
+    reports = [report for some in terminalreporter.stats.values() for report in some if getattr(report, "when", "") == "call"]
+    said = [value for report in reports for name, value in report.user_properties if name == SAID]
+    if said:
+        terminalreporter.section("what was tried")
+        terminalreporter.write_line("\n".join(said))
 
 
 def offenders(folder: Path) -> list[str]:

@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Callable
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -34,7 +35,7 @@ def write(folder: Path, name: str) -> None:
 
 
 @pytest.mark.timeout(120 + 2 * SECONDS)
-def test_many_writers_share_one_file(tmp_path: Path) -> None:
+def test_many_writers_share_one_file(tmp_path: Path, aloud: Callable[[object], None]) -> None:
     """No Busy surfaces, every send is there, and everybody gets on; on a quiet machine the worst wait and the shares are judged too."""
     with Postbox(tmp_path / "ann.db", agent="ann", run=False, max_pending=10**7):
         pass
@@ -52,7 +53,7 @@ def test_many_writers_share_one_file(tmp_path: Path) -> None:
         kept = {str(i) for (i,) in tx.execute("SELECT id FROM outbox")}
     counts = sorted(len(ids) for _, ids in told.values())
     worst = max(longest for longest, _ in told.values())
-    print(f"{sum(counts)} sends in {SECONDS:.0f} s, least {counts[0]}, most {counts[-1]}, worst wait {worst:.2f} s")
+    aloud(f"contention: {sum(counts)} sends in {SECONDS:.0f} s, least {counts[0]}, most {counts[-1]}, worst wait {worst:.2f} s")
 
     assert WRITERS == len(told)
     assert kept == {i for _, ids in told.values() for i in ids}

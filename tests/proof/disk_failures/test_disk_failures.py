@@ -4,7 +4,7 @@ Every operation of a disk may fail: errors are ours, say what is true, and one f
 The seed is today's date and is printed; ``ONCEWARD_SEED`` brings a day back.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -28,11 +28,10 @@ SEED = seed_of_the_day()
 pytestmark = pytest.mark.timeout(1200)  # more than a hang; how long it takes depends on the machine
 
 
-def test_whatever_fails_nobody_is_lied_to(capsys: pytest.CaptureFixture[str]) -> None:
+def test_whatever_fails_nobody_is_lied_to(aloud: Callable[[object], None]) -> None:
     """A sample of all operations, in all ways: nothing acknowledged is lost, nothing denied is there, no error is a stranger's."""
     found = sweep(Terms(seed=SEED, busy_timeout=0.0), faults=FAULTS)
-    with capsys.disabled():
-        print(f"\n{found}")
+    aloud(found)
 
     assert () == found.violations
     assert found.count >= FAULTS * 0.95  # the last operations of an errand may not be reached after others have failed

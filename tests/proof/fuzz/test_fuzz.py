@@ -1,6 +1,7 @@
 """Whatever strangers write is taken or refused in the ways that are documented, and in no other."""
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,12 +15,12 @@ INPUTS = int(os.environ.get("ONCEWARD_INPUTS", "100000"))
 
 
 @pytest.mark.timeout(900)
-def test_inputs_of_the_day() -> None:
+def test_inputs_of_the_day(aloud: Callable[[object], None]) -> None:
     """Frames, parcels, names, topics, settings, rows for ``send`` and command lines: nothing unexpected comes out."""
     first = seed_of_the_day()
     found = fuzz(round(INPUTS * 1.05), seed=first)
 
-    print(f"fuzz: {found.count} inputs, seed {first}, {found.seconds:.0f} s")
+    aloud(f"fuzz: {found.count} inputs, seed {first}, {found.seconds:.0f} s")
     assert () == found.violations
     assert found.count >= INPUTS
 

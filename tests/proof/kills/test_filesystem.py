@@ -7,7 +7,7 @@ import shutil
 import struct
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -63,7 +63,9 @@ def shut_down(at: Path) -> None:
 
 @pytest.mark.broken("the files are on a disk that is gone; the test judges them itself")
 @pytest.mark.timeout(120 + 10 * ROUNDS)
-def test_promises_outlive_the_file_system(disk: tuple[Path, Path], tmp_path: Path) -> None:
+def test_promises_outlive_the_file_system(
+    disk: tuple[Path, Path], tmp_path: Path, request: pytest.FixtureRequest, aloud: Callable[[object], None]
+) -> None:
     """The disk stops in mid-flight without writing anything more; after each mount the mail goes on, and in the end all is judged."""
     image, at = disk
     rng = random.Random(SEED)
@@ -82,7 +84,7 @@ def test_promises_outlive_the_file_system(disk: tuple[Path, Path], tmp_path: Pat
     with crew(at, trade.ROLES, rng) as people:
         violations = trade.come_to_rest(at, people) + people.fallen()
     found, orders = trade.judged(at)
-    print(f"{ROUNDS} shutdowns, {orders} orders, seed {SEED}")
+    aloud(f"{request.node.callspec.id}: {ROUNDS} shutdowns, {orders} orders, seed {SEED}")
 
     assert [] == violations + found, f"seed {SEED}"
     assert orders > ROUNDS

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,10 @@ SEED = seed_of_the_day()
 
 
 @pytest.mark.timeout(60 + KILLS)
-def test_traders_survive(tmp_path: Path) -> None:
+def test_traders_survive(tmp_path: Path, aloud: Callable[[object], None]) -> None:
     """Seven processes in five roles are killed again and again; the logs, the effects and both files agree afterwards."""
     verdict = trade.trial(kills=KILLS, seed=SEED, folder=tmp_path)
-    print(f"{verdict.count} kills, {verdict.stops} stops, {verdict.orders} orders, {verdict.seconds:.0f} s, seed {SEED}")
+    aloud(f"kills: {verdict.count} kills, {verdict.stops} stops, {verdict.orders} orders, {verdict.seconds:.0f} s, seed {SEED}")
 
     assert () == verdict.violations, f"seed {SEED}"
     assert verdict.count >= KILLS

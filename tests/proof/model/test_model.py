@@ -1,6 +1,7 @@
 """The protocol, searched to its last state: nothing twice, nothing forgotten, and always a way to finish."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,10 +26,10 @@ EVERY = {"send", "pack", "push", "push_lost", "leave", "arrive", "refused", "han
 
 
 @pytest.mark.timeout(600)
-def test_every_state_is_safe_and_can_finish() -> None:
+def test_every_state_is_safe_and_can_finish(aloud: Callable[[object], None]) -> None:
     """Three messages, two to a parcel, with a copy that may arrive at any later time; every kind of step is taken."""
     found = explore(Rules(relies=False))
-    print(f"model: {found.count} states in {found.seconds:.0f} s")
+    aloud(f"model: {found.count} states in {found.seconds:.0f} s")
 
     assert ((), EVERY) == (found.violations, set(found.taken))
 
@@ -73,10 +74,10 @@ def test_nothing_else_is_taken_for_it() -> None:
 
 @pytest.mark.skipif(not LARGE, reason="minutes to hours: ONCEWARD_MODEL=large")
 @pytest.mark.timeout(0)
-def test_four_messages() -> None:
+def test_four_messages(aloud: Callable[[object], None]) -> None:
     """The same with one more, by command."""
     found = explore(Rules(messages=4, relies=False), most=50_000_000)
-    print(f"model: {found.count} states in {found.seconds:.0f} s")
+    aloud(f"model: {found.count} states in {found.seconds:.0f} s")
 
     assert () == found.violations
 

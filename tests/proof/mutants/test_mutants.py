@@ -3,6 +3,7 @@
 import os
 import re
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -51,12 +52,12 @@ def test_the_tests_pass_without_a_mutant(tmp_path: Path) -> None:
 
 @pytest.mark.broken("mutants leave what they leave")
 @pytest.mark.timeout(LIMIT * len(MUTANTS))
-def test_every_mutant_is_killed() -> None:
+def test_every_mutant_is_killed(aloud: Callable[[object], None]) -> None:
     """Each is planted in a copy and its tests run over it; one that nobody notices is a hole in the tests."""
     chosen = todays()
     found = hunt(ROOT, chosen, aloud=True)
     layers = Counter(each.layer for each in found.killed)
 
-    print(f"{found.count} mutants in {found.seconds:.0f} s, killed by {dict(layers)}")
+    aloud(f"mutants: {found.count} in {found.seconds:.0f} s, killed by {dict(layers)}, seed {seed_of_the_day()}")
     assert () == found.violations
     assert len(chosen) == found.count

@@ -5,13 +5,14 @@ The seed is today's date and is printed; ``ONCEWARD_SEED`` brings a day back.
 """
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
 import pytest
 
 from onceward.testing.daily import seed_of_the_day
-from onceward.testing.powercut import Town, Verdict, explore
+from onceward.testing.powercut import Town, explore
 
 STATES = 8_000
 STATES_TWO_DEEP = 2_700
@@ -24,26 +25,21 @@ pytestmark = pytest.mark.timeout(1200)  # more than a hang; how long it takes de
 """Weak profiles are looked for under a seed of their own: whether a sample finds them must not depend on the day."""
 
 
-def told(capsys: pytest.CaptureFixture[str], verdict: Verdict) -> Verdict:
-    """Print a verdict past pytest, so that every run shows its seed."""
-    with capsys.disabled():
-        print(f"\n{verdict}")
-    return verdict
-
-
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_safe_files_survive(transport: Transport, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_safe_files_survive(transport: Transport, tmp_path: Path, aloud: Callable[[object], None]) -> None:
     """Cut anywhere, in any way: nothing acknowledged is lost, nothing happens twice or out of order, and life goes on."""
-    verdict = told(capsys, explore(Town(SEED, transport=transport), states=STATES, keep=tmp_path))
+    verdict = explore(Town(SEED, transport=transport), states=STATES, keep=tmp_path)
+    aloud(verdict)
 
     assert () == verdict.violations
     assert verdict.count >= STATES * 0.95  # neighbours may have drawn the same image in two processes
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_safe_files_survive_two_deep(transport: Transport, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_safe_files_survive_two_deep(transport: Transport, tmp_path: Path, aloud: Callable[[object], None]) -> None:
     """Cut or killed, started again, and cut while it recovers and goes on: still nothing is lost."""
-    verdict = told(capsys, explore(Town(SEED, transport=transport), states=STATES_TWO_DEEP, depth=2, keep=tmp_path))
+    verdict = explore(Town(SEED, transport=transport), states=STATES_TWO_DEEP, depth=2, keep=tmp_path)
+    aloud(verdict)
 
     assert () == verdict.violations
     assert verdict.count >= STATES_TWO_DEEP * 0.95
@@ -59,23 +55,26 @@ def test_safe_files_survive_two_deep(transport: Transport, tmp_path: Path, capsy
     ],
     ids=("fast", "weaker-receiver", "delete-journal", "attach"),
 )
-def test_weak_profiles_are_found(weak: Town, kinds: set[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_weak_profiles_are_found(weak: Town, kinds: set[str], aloud: Callable[[object], None]) -> None:
     """An explorer that finds nothing proves nothing: each of these is known to lose mail, and is seen to."""
-    verdict = told(capsys, explore(weak, states=3_000, enough=25, seconds=FOUND_WITHIN))
+    verdict = explore(weak, states=3_000, enough=25, seconds=FOUND_WITHIN)
+    aloud(verdict)
 
     assert kinds & set(verdict.kinds)
 
 
-def test_the_open_barrier_is_what_saves_a_killed_file(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_open_barrier_is_what_saves_a_killed_file(aloud: Callable[[object], None]) -> None:
     """Without a durable commit at opening, what was read after a kill is gone after the cut that follows."""
-    verdict = told(capsys, explore(Town(7, mutants=("no-barrier",)), states=5_000, depth=2, enough=1, seconds=FOUND_WITHIN * 3))
+    verdict = explore(Town(7, mutants=("no-barrier",)), states=5_000, depth=2, enough=1, seconds=FOUND_WITHIN * 3)
+    aloud(verdict)
 
     assert "LOST_EFFECT" in verdict.kinds
 
 
-def test_custody_outlives_a_weaker_receiver(capsys: pytest.CaptureFixture[str]) -> None:
+def test_custody_outlives_a_weaker_receiver(aloud: Callable[[object], None]) -> None:
     """A receipt of a fast file ends no custody: the file may lose its tail, the mail comes again."""
-    verdict = told(capsys, explore(Town(7, far="fast"), states=200))
+    verdict = explore(Town(7, far="fast"), states=200)
+    aloud(verdict)
 
     assert set() == set(verdict.kinds) & {"LOST_ACK", "LOST_IN_TRANSIT", "LOST_CUSTODY", "INVARIANT", "BROKE"}
 

@@ -2,6 +2,7 @@
 
 import os
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 
@@ -34,12 +35,12 @@ def test_what_was_found_stays_mended(seed: int) -> None:
 
 
 @pytest.mark.timeout(1800)
-def test_worlds_of_the_day() -> None:
+def test_worlds_of_the_day(aloud: Callable[[object], None]) -> None:
     """Safety after every step, liveness at the end, in as many worlds as fit; a new set each day, by a printed seed."""
     first = todays_seed()
     told = simulate(WORLDS, seed=first)
 
-    print(f"simulation: {told.count} worlds from seed {first} in {told.seconds:.0f} s")
+    aloud(f"simulation: {told.count} worlds from seed {first} in {told.seconds:.0f} s")
     assert () == told.violations, f"repeat one with: python -m onceward.testing.simulation SEED (the first was {first})"
     assert () == told.rare.violations
     assert WORLDS == told.count
