@@ -28,6 +28,18 @@ LEDGER = {
     "origin": "whose message it is here: `outbox` for what was sent, `inbox` for what was received",
     "at": "when it was promised, accepted, marked or dead",
 }
+WITNESS = {
+    "sender": "agent that sent it; NULL in the row of a file",
+    "recipient": "agent it is for; in the row of a file its agent, or what went wrong",
+    "id": "message id; in the row of a file its path",
+    "side": "whose word it is: 0 the file itself, 1 outbox, 2 the sender's dead letters, 3 inbox, 4 a mark, 5 the recipient's dead letters",
+    "state": "how far it had come, as a number: see `onceward.spark.states`",
+    "seq": "number of the row in its view",
+    "lane": "priority and lane",
+    "at": "when it was promised, accepted or marked, in milliseconds since 1970",
+    "sent": "when the peer had stored it, in milliseconds",
+    "ended": "when the sender's row came to its end, in milliseconds",
+}
 AGENTS = {
     "agent": "the agent",
     "file_id": "random mark of the file",
@@ -59,8 +71,11 @@ NOTES = """
 - A stream fails, and goes on at the next start, where a file is locked for longer than `busyTimeout`; a file that is damaged or gone
   is left out and told in the log.
 - `spark.sql` filters are applied by Spark behind the source; `where` and `columns` are what the source itself leaves out.
-- Written rows pass through the driver, a batch at a time; a batch is at most what the driver holds, and for each agent at most
-  `max_pending`. Equal rows are as many messages. Their ids depend on query, batch and row only.
+- `frame=variant` parses frames in Python, some 20,000 a second and core. Where there are many, read them as text and let Spark do it:
+  `df.withColumn("frame", try_parse_json("frame"))`. Frames that are no JSON, or more than a VARIANT can hold, are NULL.
+- Written rows pass through the driver: compressed, and together at most `spark.driver.maxResultSize`. It spools them to its disk by
+  agent, and has the rows of one agent in memory at a time, which are at most its `max_pending`. Equal rows are as many messages.
+  Their ids depend on query, batch and row only.
 - A query must give a batch the same rows each time (no `uuid()`, no `rand()` without a seed), and its batch numbers only go up: a
   file refuses a batch that it has seen with other rows, or that is older than all that it remembers.
 - A file of an older schema is not written to: that would migrate it under an agent that does not expect it.
@@ -134,12 +149,14 @@ def _written(name: str) -> str:
 
 def _table(name: str, found: columns.Table, meanings: dict[str, dict[str, str]]) -> str:
     view = columns.VIEWS.get(name, "")
-    known = {"ledger": LEDGER, "agents": AGENTS | meanings["stats_view"], "quarantine": QUARANTINE}.get(name, meanings.get(view, {}))
+    own = {"ledger": LEDGER, "witness": WITNESS, "agents": AGENTS | meanings["stats_view"], "quarantine": QUARANTINE}
+    known = own.get(name, meanings.get(view, {}))
     meant = {column: OWN.get(column) or known.get(column) or _elsewhere(column, meanings) for column in found.columns}
     rows = [(code(column), kind.upper(), meant[column]) for column, kind in found.columns.items()]
     first = {
         "agents": "One row for each file, with its numbers of now.",
         "ledger": "What each file says of all its messages, read at one moment, and a row for each file that could not be read.",
+        "witness": "The ledger in numbers, which `reconcile` reads, as texts and times cost more; and a row for each file, read or not.",
         "quarantine": "The files that cannot be read; with `deep` every page of every file is looked at.",
     }.get(name) or f"`{view}` of every file: {meanings[view]['']}"
     asked = [code(column) for column in found.columns if column in columns.ASKED]

@@ -102,7 +102,7 @@ STAIRS = {
     # windows: what strangers may type is tried through the program itself
     "testing.fuzz.targets": "cli",
     # windows
-    "cli.cluster": "spark spark.files spark.fleet spark.gateway spark.progress",
+    "cli.cluster": "spark spark.files spark.fleet spark.gateway",
     "bench.fleet": "spark spark.files spark.follow spark.gateway spark.options spark.plan spark.positions",
     "cli.fleet": "spark.archive spark.reconcile spark.report spark.verdicts testing.fleet",
     "bench.reconcile": "spark spark.fleet spark.reconcile spark.verdicts",

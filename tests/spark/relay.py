@@ -1,19 +1,28 @@
 """
-A program of its own that streams what agents sent into the outboxes of others, until nothing is new.
+A program of its own that sends a frame, and then streams what agents sent into the outboxes of others, until nothing is new.
 
     python relay.py FROM TO STATE
+
+May be killed at any moment and started again: all of it is sent once.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 
 from onceward import spark as door
 
+os.environ["RELAY_GROUP"] = str(os.getpgrp())
+
 
 def main(source: str, target: str, state: str) -> None:
-    """Run one query to its end: each message of FROM is forwarded by alice and by carol of TO."""
+    """Let alice and carol of TO send a hundred numbers, and forward each message of FROM."""
     session = door.session(**{"spark.master": "local[2]", "spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"})
+    numbers = session.range(100, 200).selectExpr(
+        "IF(id % 2 = 0, 'alice', 'carol') AS agent", "'bob' AS recipient", "CAST(id AS STRING) body"
+    )
+    numbers.write.format("onceward").mode("append").options(query="nightly", holdUnknown=True).save(target)
     came = session.readStream.format("onceward").options(table="outbox", columns="id,body", manifests=f"{state}/positions").load(source)
     rows = came.selectExpr("explode(array('alice', 'carol')) AS agent", "'bob' AS recipient", "body", "'note' AS type").repartition(3)
     writer = rows.writeStream.format("onceward").options(path=target, holdUnknown=True, busyTimeout=60)

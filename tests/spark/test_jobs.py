@@ -18,11 +18,11 @@ from pyspark.sql import SparkSession
 
 from onceward import Postbox
 from onceward.spark import archive, export, graph, metrics, pairs, replay, threads, waits
-from onceward.spark.archive import ArchiveBusy, NotArchived
+from onceward.spark.archive import NotArchived
 from onceward.spark.facts import NEEDS
 from onceward.spark.fleet import Fleet
 from onceward.spark.keep import keep
-from onceward.spark.manifest import OutputTaken
+from onceward.spark.manifest import OutputBusy, OutputTaken, alone
 from onceward.spark.reconcile import reconcile
 from onceward.spark.verdicts import Rules
 from onceward.testing import ManualClock
@@ -97,15 +97,15 @@ def test_two_archives_into_one_folder_are_refused(case: Case, tmp_path: Path) ->
 
     def meanwhile(said: str) -> None:
         if said == "archiving trail":
-            with pytest.raises(ArchiveBusy, match="archive"):
+            with pytest.raises(OutputBusy, match="archive"):
                 archive.run(case.fleet, out)
-            with pytest.raises(ArchiveBusy):
+            with pytest.raises(OutputBusy):
                 archive.prune(case.fleet, out)
 
     done = archive.run(case.fleet, out, now=case.made.now, settle=0, tell=meanwhile)
 
     assert [1] == [batch["number"] for batch in done["batches"]]
-    with archive.held(out):
+    with alone(out, archive.JOB):
         pass
 
 

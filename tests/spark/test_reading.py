@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,6 +92,42 @@ def test_a_frame_is_a_variant_by_sparks_own_function(spark: SparkSession, mail: 
     ]
 
 
+@pytest.mark.parametrize("table", ["outbox", "inbox", "dead_letters"])
+def test_frames_are_variants_or_json_on_request(spark: SparkSession, mail: Path, table: str) -> None:
+    """``frame=variant`` is what Spark's own function makes of the text; ``json`` is the text where it is JSON."""
+    texts, parsed = read(spark, str(mail), table, columns="id,frame"), read(spark, str(mail), table, columns="id,frame", frame="variant")
+    same = texts.selectExpr("id", "to_json(parse_json(frame)) AS one").join(parsed.selectExpr("id", "to_json(frame) AS other"), "id")
+
+    assert ("variant", "string") == (parsed.schema["frame"].dataType.simpleString(), texts.schema["frame"].dataType.simpleString())
+    assert texts.count() == same.where("one = other").count() > 0
+    assert rows(texts) == rows(read(spark, str(mail), table, columns="id,frame", frame="json"))
+
+
+@pytest.mark.broken("a frame was changed on purpose")
+def test_a_frame_that_is_no_json_is_null(spark: SparkSession, box: Made) -> None:
+    """Damage fails no job: text shows what is there, a parsed frame is unknown."""
+    path = box("alice", 3)
+    with Postbox(path, run=False) as alice, alice.begin() as tx:
+        tx.execute("UPDATE outbox SET frame = '{\"data\":' WHERE seq = 2")
+    found = {how: rows(read(spark, str(path), "outbox", columns="_seq,frame", frame=how)) for how in ("text", "json", "variant")}
+
+    assert {"text": [], "json": [2], "variant": [2]} == {
+        how: [row["_seq"] for row in lines if row["frame"] is None] for how, lines in found.items()
+    }
+
+
+def test_a_stream_of_variants(spark: SparkSession, box: Made, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What can be read at once so can be followed so."""
+    box("alice", 5)
+    state = tmp_path_factory.mktemp("state")
+    stream = spark.readStream.format("onceward").options(table="outbox", columns="frame", frame="variant").load(str(tmp_path))
+    bodies = stream.selectExpr("variant_get(frame, '$.data.number', 'int') AS number").writeStream.trigger(availableNow=True)
+    query = bodies.option("checkpointLocation", str(state / "checkpoint")).start(str(state / "written"), format="parquet")
+
+    assert query.awaitTermination(120)
+    assert list(range(5)) == sorted(row[0] for row in spark.read.parquet(str(state / "written")).collect())
+
+
 def test_a_condition_is_asked_of_the_file(spark: SparkSession, mail: Path) -> None:
     """``where`` is SQLite's, on the view's own columns."""
     assert 1 == read(spark, str(mail), "outbox", where="key = 'last'").count()
@@ -106,6 +143,8 @@ def test_a_condition_is_asked_of_the_file(spark: SparkSession, mail: Path) -> No
         ({"where": "nobody = 1"}, "no such column"),
         ({"where": "1); DROP TABLE outbox; --"}, "without a semicolon"),
         ({"mode": "SLOPPY"}, "is none of"),
+        ({"frame": "xml"}, "is none of text, json, variant"),
+        ({"table": "peers", "frame": "variant"}, "has no frames"),
         ({"taskBytes": "many"}, "cannot be 'many'"),
     ],
 )
@@ -243,7 +282,7 @@ def test_all_tables_have_their_own_columns_first() -> None:
 
 def test_a_stream_insists_on_what_may_be_read_later(box: Made) -> None:
     """A file that is locked now fails the micro-batch: its rows would be passed over for ever; read at once, it is left out."""
-    from onceward.spark.opening import PASSING, Unreadable  # noqa: PLC0415 - with what needs pyarrow
+    from onceward.spark.opening import Unreadable  # noqa: PLC0415 - with what needs pyarrow
     from onceward.spark.options import Options  # noqa: PLC0415 - as above
     from onceward.spark.plan import Slice  # noqa: PLC0415 - as above
     from onceward.spark.reader import read as read_slices  # noqa: PLC0415 - as above
@@ -256,7 +295,7 @@ def test_a_stream_insists_on_what_may_be_read_later(box: Made) -> None:
     try:
         assert [] == list(read_slices(options, Wanted({"id": "string"}), [Slice(str(path))]))
         with pytest.raises(Unreadable, match="locked"):
-            list(read_slices(options, Wanted({"id": "string"}), [Slice(str(path))], insist=PASSING))
+            list(read_slices(replace(options, mode="INSIST"), Wanted({"id": "string"}), [Slice(str(path))]))
     finally:
         holder.close()
 

@@ -7,12 +7,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import apsw
 import pytest
 
 from onceward import Postbox
@@ -27,6 +24,7 @@ if TYPE_CHECKING:
 
 RELAY = str(Path(__file__).with_name("relay.py"))
 PATIENCE = 180.0
+STEPS = ("batch row", "batch after", "stream before", "stream between", "stream after")
 
 
 def agents(folder: Path, *names: str) -> Path:
@@ -112,36 +110,25 @@ def test_what_cannot_be_sent_is_said_at_once(
 
 def test_a_killed_driver_loses_nothing_and_sends_nothing_twice(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """
-    The whole program is killed between the commits of two files; started again, it completes the batch.
+    The whole program is killed at one step after the other, and started again each time; in the end all is sent, once.
 
-    The second file is held by us, so that the kill meets the very moment. A worker of the killed program may live on and
-    wait for that file: then two send the same batch at the same time.
+    At a row of a file's transaction; when all files have committed and Spark does not know it; before a micro-batch's
+    first file; between two files; and when its last file has committed and the checkpoint does not know it.
     """
     source, target = agents(tmp_path / "source", "dave"), agents(tmp_path / "target", "alice", "carol")
     state = str(tmp_path_factory.mktemp("state"))
     with Postbox(source / "dave.db", run=False, hold_unknown=True) as dave:
         dave.session().send_many([("bob", number) for number in range(10)], type="note")
-    command = [sys.executable, RELAY, f"{source}/*.db", str(target), state]
 
-    held = apsw.Connection(str(target / "carol.db"))
-    held.execute("BEGIN IMMEDIATE")
-    program = subprocess.Popen(command, start_new_session=True)
-    assert soon(lambda: len(bodies(target / "alice.db")) == 10 or program.poll() is not None)
-    os.killpg(program.pid, signal.SIGKILL)
-    program.wait()
-    assert [] == bodies(target / "carol.db")
-    held.execute("ROLLBACK")
-    held.close()
-    subprocess.run(command, check=True, timeout=PATIENCE)
+    ended = [_relay(step, f"{source}/*.db", str(target), state) for step in STEPS]
 
-    assert (list(range(10)), list(range(10))) == (bodies(target / "alice.db"), bodies(target / "carol.db"))
+    assert [-signal.SIGKILL] * len(STEPS) == ended
+    assert 0 == _relay("", f"{source}/*.db", str(target), state)
+    for name, first in (("alice", 100), ("carol", 101)):
+        assert [*range(10), *range(first, 200, 2)] == bodies(target / f"{name}.db")
 
 
-def soon(true: Callable[[], bool]) -> bool:
-    """Wait for what another process does."""
-    deadline = time.monotonic() + PATIENCE
-    while not true():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.1)
-    return True
+def _relay(step: str, *given: str) -> int:
+    """Run the program until it ends, or ends itself at a step; return its exit code."""
+    env = os.environ | {"RELAY_DIES": step, "PYTHONPATH": str(Path(RELAY).with_name("dying"))}
+    return subprocess.run([sys.executable, RELAY, *given], check=False, timeout=PATIENCE, start_new_session=True, env=env).returncode

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import Parameter
 from rich.console import Console
@@ -105,24 +105,12 @@ def working(how: Session, paths: tuple[str, ...] = ()) -> Iterator[tuple[Fleet, 
     with told(how) as tell:
         tell("starting Spark")
         with extra():
-            session = spark.session(**how.settings)
+            session = spark.session(progress=not how.json, **how.settings)
         try:
-            with _progress(session, how):
-                yield Fleet(session, paths, {"mode": "FAILFAST"} if how.failfast else {}), tell
+            yield Fleet(session, paths, {"mode": "FAILFAST"} if how.failfast else {}), tell
         finally:
             if ours:
                 spark.stop()
-
-
-@contextmanager
-def _progress(session: Any, how: Answer) -> Iterator[None]:
-    from onceward.spark import progress  # noqa: PLC0415 - an extra
-
-    if how.json:
-        yield
-        return
-    with progress.shown(session):
-        yield
 
 
 @contextmanager

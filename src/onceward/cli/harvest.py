@@ -20,7 +20,12 @@ Resume = Annotated[bool, Quiet]
 
 
 def archive(
-    *paths: str, how: Into, settle: SpanOption = SETTLE, confirm_archived: Annotated[bool, Quiet] = False, keep: SpanOption = KEEP
+    *paths: str,
+    how: Into,
+    settle: SpanOption = SETTLE,
+    confirm_archived: Annotated[bool, Quiet] = False,
+    keep: SpanOption = KEEP,
+    resume: Resume = False,
 ) -> int:
     """
     Append what has ended to Parquet files by day, each message once.
@@ -33,12 +38,13 @@ def archive(
         settle: What ended within this span before the reading is left to the next batch.
         confirm_archived: Then compare the archive with the files, and forget in these what it holds and is older than --keep.
         keep: How long the files keep what is archived.
+        resume: Go on with a batch that was broken off, instead of writing it anew.
 
     """
     with fleet_of(paths, how) as (fleet, tell):
         from onceward.spark import archive as job  # noqa: PLC0415 - an extra
 
-        done = job.run(fleet, how.out, settle=settle, tell=tell)
+        done = job.run(fleet, how.out, settle=settle, resume=resume, tell=tell)
         pruned = job.prune(fleet, how.out, keep=keep) if confirm_archived else {}
     last = done["batches"][-1]
     if how.json:
@@ -128,12 +134,7 @@ def graph(reconciled: Path, *, how: Session = SESSION) -> int:
         from onceward.spark import graph as job  # noqa: PLC0415 - an extra
 
         tell("drawing the graph")
-        edges = job.edges(fleet.spark.read.parquet(str(reconciled / "frames")))
-        edges.write.mode("overwrite").parquet(str(reconciled / "edges"))
-        stored = fleet.spark.read.parquet(str(reconciled / "edges"))
-        job.nodes(stored).write.mode("overwrite").parquet(str(reconciled / "nodes"))
-        rows = [row.asDict() for row in stored.orderBy("messages", ascending=False).limit(job.DRAWN).collect()]
-        (reconciled / "graph.dot").write_text(job.dot(rows), encoding="utf-8")
+        rows = job.run(fleet.spark, reconciled)
     _print({"edges": rows[:LISTED]}, "edges", ("sender", "recipient", "messages", "p50", "p99"), how)
     return DONE
 

@@ -16,9 +16,11 @@ if TYPE_CHECKING:
 __all__ = ["read", "register", "session", "stop"]
 
 
-def session(**conf: Any) -> SparkSession:
+def session(*, progress: bool | str = True, **conf: Any) -> SparkSession:
     """
     Return a local Spark session with format ``onceward`` in it; the one that is there already, if there is one.
+
+    On a terminal a bar shows how far Spark is with work that takes more than a moment; not so with ``progress=False``.
 
     Settings are Spark's, with underscores for dots or as a dictionary:
     ``session(spark_driver_memory="4g")``, ``session(**{"spark.master": "local[4]"})``.
@@ -30,7 +32,7 @@ def session(**conf: Any) -> SparkSession:
     """
     from onceward.spark import start  # noqa: PLC0415 - pyspark is an extra, and this package is also used without it
 
-    return start.session(**conf)
+    return start.session(bar=str(progress).lower() == "true", **conf)
 
 
 def register(spark: SparkSession) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
+import shutil
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,7 +35,6 @@ SETTLE: Final = 900.0
 KEEP: Final = 7 * 86_400.0
 MARGIN: Final = 60.0
 """Seconds that pruning stays behind the cut, as time goes on while it opens a file."""
-LOCK: Final = ".lock"
 Tell = Callable[[str], object]
 
 
@@ -44,64 +42,62 @@ class NotArchived(OncewardError):
     """What the archive holds of a file is not what the file holds: nothing of it was pruned; archive it anew."""
 
 
-class ArchiveBusy(OncewardError):
-    """Another process archives into this folder, or prunes by it: wait until it has ended."""
-
-
-@contextmanager
-def held(out: Path) -> Iterator[None]:
-    """
-    Let nobody else write to the archive in *out* while the block runs; the lock ends with its process, however that ends.
-
-    Raises:
-        ArchiveBusy: somebody does already.
-
-    """
-    with (out / LOCK).open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            msg = f"another process works on the archive in {out}: wait until it has ended"
-            raise ArchiveBusy(msg) from error
-        yield
-
-
-def run(fleet: Fleet, out: Path, *, now: int | None = None, settle: float = SETTLE, tell: Tell = str) -> dict[str, Any]:
+def run(
+    fleet: Fleet, out: Path, *, now: int | None = None, settle: float = SETTLE, resume: bool = False, tell: Tell = str
+) -> dict[str, Any]:
     """
     Append to the archive in *out* what has ended since the last batch, and return the manifest.
 
     A batch takes of each file what ended between the file's last cut and this
     one's, so it can be repeated: one that was broken off is written anew under
-    the same number, and only the manifest makes it count.
+    the same number, with *resume* behind its last finished table, and only the
+    manifest makes it count.
 
     Raises:
         OutputTaken: the folder is not empty, and not ours.
-        ArchiveBusy: another process archives into it.
+        OutputBusy: another process archives into it.
 
     """
-    planned = manifest.plan(fleet, JOB)
-    manifest.refuse(out, planned)
-    out.mkdir(parents=True, exist_ok=True)
-    with held(out):
-        return _append(fleet, out, planned, cut=(time.time_ns() // 1_000_000 if now is None else now) - round(1000 * settle), tell=tell)
+    cut = (time.time_ns() // 1_000_000 if now is None else now) - round(1000 * settle)
+    with manifest.alone(out, JOB) as own:
+        return _append(fleet, own, manifest.plan(fleet, JOB) | {"cut": cut}, resume=resume, tell=tell)
 
 
-def _append(fleet: Fleet, out: Path, planned: dict[str, Any], *, cut: int, tell: Tell) -> dict[str, Any]:
-    known = manifest.claim(out, planned)
+def _append(fleet: Fleet, out: Path, fresh: dict[str, Any], *, resume: bool, tell: Tell) -> dict[str, Any]:
+    known = manifest.read(out / manifest.NAME) or {}
     batches, cuts = known.get("batches", []), dict(known.get("cuts", {}))
     number, rows = len(batches) + 1, {}
+    planned = _begun(out, fresh | {"number": number}, resume=resume)
     present = [file["path"] for file in planned["files"]]
+    quarantined = [row["path"] for row in fleet.table("quarantine", "path").collect()]
+    since = {path: cuts.get(path, -1) for path in set(present) - set(quarantined)}
     for table, moment in ENDED.items():
         tell(f"archiving {table}")
-        target = out / table / f"batch={number:06d}"
-        since = {path: cuts.get(path, -1) for path in present}
-        _ended(fleet, table, moment, since, cut).write.partitionBy("day").mode("overwrite").parquet(str(target))
+        target = _batch(out, table, number)
+        if not (target / "_SUCCESS").exists():
+            _ended(fleet, table, moment, since, planned["cut"]).write.partitionBy("day").mode("overwrite").parquet(str(target))
         rows[table] = fleet.spark.read.parquet(str(target)).count() if list(target.rglob("*.parquet")) else 0
-    quarantined = [row["path"] for row in fleet.table("quarantine", "path").collect()]
-    cuts |= dict.fromkeys(set(present) - set(quarantined), cut)
-    done = planned | {"batches": [*batches, {"number": number, "cut": cut, "rows": rows, "quarantined": quarantined}], "cuts": cuts}
+    cuts |= dict.fromkeys(since, planned["cut"])
+    batch = {"number": number, "cut": planned["cut"], "rows": rows, "quarantined": quarantined}
+    done = planned | {"batches": [*batches, batch], "cuts": cuts}
     manifest.write(out / manifest.NAME, done)
+    shutil.rmtree(out / "work")
     return done
+
+
+def _begun(out: Path, fresh: dict[str, Any], *, resume: bool) -> dict[str, Any]:
+    """Return the plan of the batch: that of one that was broken off, if it is to be resumed."""
+    before = manifest.read(out / manifest.PLAN)
+    if resume and before is not None and manifest.same(before, fresh) and before["number"] == fresh["number"]:
+        return before
+    for table in ENDED:
+        shutil.rmtree(_batch(out, table, fresh["number"]), ignore_errors=True)
+    manifest.write(out / manifest.PLAN, fresh)
+    return fresh
+
+
+def _batch(out: Path, table: str, number: int) -> Path:
+    return out / table / f"batch={number:06d}"
 
 
 def _ended(fleet: Fleet, table: str, moment: str, since: Mapping[str, int], cut: int) -> DataFrame:
@@ -110,7 +106,7 @@ def _ended(fleet: Fleet, table: str, moment: str, since: Mapping[str, int], cut:
     for path, last in since.items():
         groups[last].append(path)
     parts = [
-        Fleet(fleet.spark, tuple(paths), fleet.options).table(table, where=f"{moment} >= {last} AND {moment} < {cut}")
+        Fleet(fleet.spark, tuple(paths), {**fleet.options, "mode": "INSIST"}).table(table, where=f"{moment} >= {last} AND {moment} < {cut}")
         for last, paths in groups.items()
         if last < cut
     ]
@@ -128,11 +124,12 @@ def read(spark: SparkSession, out: Path, table: str) -> DataFrame:
         FileNotFoundError: there is no archive.
 
     """
+    out = out.absolute()
     known = manifest.read(out / manifest.NAME)
     if known is None:
         msg = f"there is no finished archive in {out}"
         raise FileNotFoundError(msg)
-    paths = [str(out / table / f"batch={batch['number']:06d}") for batch in known["batches"] if batch["rows"][table]]
+    paths = [str(_batch(out, table, batch["number"])) for batch in known["batches"] if batch["rows"][table]]
     if not paths:
         return spark.createDataFrame([], table_of(table).ddl())
     return spark.read.option("mergeSchema", "true").option("basePath", str(out / table)).parquet(*paths)
@@ -153,11 +150,11 @@ def prune(fleet: Fleet, out: Path, *, keep: float = KEEP, clock: Clock | None = 
 
     Raises:
         NotArchived: files hold ended messages that the archive does not; these files were left alone.
-        ArchiveBusy: somebody archives meanwhile.
+        OutputBusy: somebody archives meanwhile.
 
     """
-    with held(out):
-        return _forget(fleet, out, keep, clock)
+    with manifest.alone(out, JOB) as own:
+        return _forget(fleet, own, keep, clock)
 
 
 def _forget(fleet: Fleet, out: Path, keep: float, clock: Clock | None) -> dict[str, int]:

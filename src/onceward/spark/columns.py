@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final, Literal
 
@@ -11,8 +11,9 @@ import apsw
 
 from onceward.errors import OncewardError
 from onceward.ground.migrate import migrations
+from onceward.spark.states import IN_STATES, INBOX, MARK, OUT_STATES, OUTBOX, OUTCOMES, SENT_DEAD, TAKEN_DEAD, ladder
 
-Kind = Literal["string", "bigint", "timestamp", "binary"]
+Kind = Literal["string", "bigint", "timestamp", "binary", "variant"]
 """A column's type by Spark's name."""
 
 VIEW_COLUMNS: Final = "SELECT name, type FROM pragma_table_info(?)"
@@ -38,6 +39,7 @@ are frames, the body as JSON text, or as bytes where it was bytes.
 """
 GIVEN: Final = frozenset({*OWN, "_epoch"})
 """Columns that are no view's."""
+VALID_FRAME: Final = """CASE WHEN json_valid("frame") THEN "frame" END"""
 BODY: Final = """CASE WHEN json_valid("frame") THEN "frame" -> '$.data' END"""
 BODY_BYTES: Final = """CASE WHEN json_valid("frame") THEN "frame" ->> '$.data_base64' END"""
 IDENTITY: Final[Mapping[str, Kind]] = {
@@ -78,6 +80,35 @@ BOXES: Final = {
     "dead_letters": {"at": "dead_at", "state": "'dead'"},
 }
 """What a ledger's row says by another name, by its table."""
+WITNESS: Final[Mapping[str, Kind]] = {
+    "sender": "string",
+    "recipient": "string",
+    "id": "string",
+    "side": "bigint",
+    "state": "bigint",
+    "seq": "bigint",
+    "lane": "string",
+    "at": "bigint",
+    "sent": "bigint",
+    "ended": "bigint",
+}
+"""The ledger in the numbers that reconciling needs, and a row for each file: texts and times cost more to read than all else."""
+LANE: Final = '"priority" || \'/\' || "lane"'
+TESTIMONY: Final[Mapping[str, Mapping[str, str]]] = {
+    "outbox": {
+        "side": str(OUTBOX), "state": ladder('"state"', OUT_STATES), "lane": LANE,
+        "at": '"created_at"', "sent": '"sent_at"', "ended": '"ended_at"',
+    },
+    "inbox": {"side": str(INBOX), "state": ladder('"state"', IN_STATES), "lane": LANE, "at": '"received_at"'},
+    "processed": {"side": str(MARK), "state": ladder('"outcome"', OUTCOMES), "at": '"processed_at"'},
+    "dead_letters": {
+        "side": f"CASE \"origin\" WHEN 'outbox' THEN {SENT_DEAD} ELSE {TAKEN_DEAD} END", "lane": LANE,
+        "state": "CASE \"reason\" WHEN 'expired' THEN 2 ELSE 1 END", "at": '"created_at"',
+    },
+}  # fmt: skip
+"""What a file testifies of its messages, by table; ``facts.SIDE`` and ``facts.STATE`` say the same of a ledger."""
+NOBODY_ELSE: Final = "+\"consumer\" = ''"
+"""Marks of the agent itself; the plus keeps SQLite from building an index for it."""
 QUARANTINE: Final[Mapping[str, Kind]] = {"path": "string", "reason": "string", "detail": "string", "at": "timestamp"}
 
 
@@ -94,6 +125,8 @@ class Part:
     columns: Mapping[str, str]
     keyed: bool
     """Whether its rows are numbered by ``seq``, so that they can be read piece by piece."""
+    where: str = ""
+    """Which of the view's rows it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +147,23 @@ class Table:
                 msg = f"table {self.name} has no column {name!r}: it has {', '.join(self.columns)}"
                 raise InvalidOption(msg)
         return ", ".join(f"`{name}` {self.columns[name].upper()}" for name in names)
+
+    def framed(self, how: str) -> Table:
+        """
+        Return the table with its frames as ``text``, whatever they are; as ``json``, NULL where they are none; or as ``variant``.
+
+        Raises:
+            InvalidOption: the table has no frames.
+
+        """
+        if how == "text":
+            return self
+        if "frame" not in self.columns:
+            msg = f"table {self.name} has no frames to be read as {how}"
+            raise InvalidOption(msg)
+        kind: Kind = "variant" if how == "variant" else "string"
+        parts = (replace(part, columns={**part.columns, "frame": VALID_FRAME}) for part in self.parts)
+        return replace(self, columns={**self.columns, "frame": kind}, parts=tuple(parts))
 
 
 def table(name: str) -> Table:
@@ -144,6 +194,7 @@ def tables() -> Mapping[str, Table]:
     found = {name: _of_view(name, view, views[view]) for name, view in VIEWS.items()}
     found["agents"] = _agents(views["stats_view"])
     found["ledger"] = _ledger(found)
+    found["witness"] = _witness(found)
     found["quarantine"] = Table("quarantine", QUARANTINE, ())
     return found
 
@@ -190,3 +241,12 @@ def _ledger(views: Mapping[str, Table]) -> Table:
         there = {name: _sql(sql, "timestamp") if LEDGER[name] == "timestamp" else sql for name, sql in there.items()}
         parts.append(Part(box, part.view, {name: there.get(name) or part.columns.get(name, "NULL") for name in LEDGER}, keyed=True))
     return Table("ledger", {**OWN, **LEDGER}, tuple(parts), whole=True)
+
+
+def _witness(views: Mapping[str, Table]) -> Table:
+    parts = []
+    for box, says in TESTIMONY.items():
+        [part] = views[box].parts
+        sql = {name: says.get(name) or part.columns.get(name, "NULL") for name in WITNESS}
+        parts.append(Part(box, part.view, sql, keyed=True, where=NOBODY_ELSE if box == "processed" else ""))
+    return Table("witness", {**OWN, **WITNESS}, tuple(parts), whole=True)

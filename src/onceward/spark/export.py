@@ -35,23 +35,24 @@ def run(fleet: Fleet, out: Path, *, redact: Sequence[str] = (), where: str = "tr
     *where* is a condition on the columns of ``threads.messages``.
 
     Raises:
-        InvalidPointer, OutputTaken: see each; nothing is written.
+        InvalidPointer, OutputTaken, OutputBusy: see each; nothing is written.
 
     """
     for pointer in redact:
         parse(pointer)
-    planned = manifest.prepare(out, manifest.plan(fleet, JOB), resume=False)
-    tell("writing conversations")
-    found = messages({name: fleet.table(name, *columns) for name, columns in NEEDS.items()}).where(where)
-    lines = export(found, redact=redact).select("line").coalesce(1)
-    lines.write.mode("overwrite").text(str(out / "work" / "lines"))
-    [written] = (out / "work" / "lines").glob("part-*")
-    written.replace(out / "conversations.jsonl")
-    with (out / "conversations.jsonl").open("rb") as file:
-        count = sum(1 for _ in file)
-    manifest.write(out / manifest.NAME, planned | {"redact": list(redact), "where": where, "conversations": count})
-    shutil.rmtree(out / "work")
-    return count
+    with manifest.alone(out, JOB) as own:
+        planned = manifest.prepare(own, manifest.plan(fleet, JOB), resume=False)
+        tell("writing conversations")
+        found = messages({name: fleet.table(name, *columns) for name, columns in NEEDS.items()}).where(where)
+        lines = export(found, redact=redact).select("line").coalesce(1)
+        lines.write.mode("overwrite").text(str(own / "work" / "lines"))
+        [written] = (own / "work" / "lines").glob("part-*")
+        written.replace(own / "conversations.jsonl")
+        with (own / "conversations.jsonl").open("rb") as file:
+            count = sum(1 for _ in file)
+        manifest.write(own / manifest.NAME, planned | {"redact": list(redact), "where": where, "conversations": count})
+        shutil.rmtree(own / "work")
+        return count
 
 
 def export(found: DataFrame, *, redact: Sequence[str] = ()) -> DataFrame:

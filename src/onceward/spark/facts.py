@@ -1,4 +1,4 @@
-"""What all files together say of each message: the ledger, grouped once by message, without a join."""
+"""What all files together say of each message: their testimony, grouped once by message, without a join."""
 
 from __future__ import annotations
 
@@ -9,25 +9,28 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import expr
 
-KEY: Final = ("sender", "recipient", "id")
-OUT_STATES: Final = ("pending", "sending", "sent", "cancelled", "failed", "acked")
-IN_STATES: Final = ("pending", "processing", "expired", "dropped", "processed")
-OUTCOMES: Final = ("expired", "dropped", "dead", "processed")
-"""From early to late, ranked from one; zero is none. Of two copies of a file the one that has come further is believed."""
+from onceward.spark.columns import WITNESS
+from onceward.spark.opening import FILE_STATES
+from onceward.spark.states import IN_STATES, OUT_STATES, OUTCOMES, ladder
 
+KEY: Final = ("sender", "recipient", "id")
 NEEDS: Final = ("_seq", "box", *KEY, "lane", "priority", "state", "origin", "consumer", "reason", "at", "created_at", "sent_at", "ended_at")
 """The columns of the ledger that are read, and no others."""
 SIDE: Final = """
 case box when 'outbox' then 1 when 'inbox' then 3 when 'processed' then 4 when 'quarantine' then 0 else if(origin = 'outbox', 2, 5) end
 """
-"""Whose word it is: 1 the outbox, 2 the sender's dead letters, 3 the inbox, 4 a mark, 5 the recipient's dead letters."""
+STATE: Final = f"""
+case side when 1 then {ladder("state", OUT_STATES)} when 3 then {ladder("state", IN_STATES)} when 4 then {ladder("state", OUTCOMES)}
+          when 0 then {ladder("state", FILE_STATES)} else if(reason = 'expired', 2, 1) end
+"""
 AGGREGATES: Final = {
+    "file": "max(if(side = 0, state, 0))",
     "out_state": "max(if(side = 1, state, 0))",
     "out_seq": "max(if(side = 1, seq, null))",
     "out_dead": "max(if(side = 2, state, 0))",
     "created_at": "min(if(side <= 2, at, null))",
-    "sent_at": "max(if(side = 1, then, null))",
-    "out_ended_at": "max(if(side = 1, end, null))",
+    "sent_at": "max(if(side = 1, sent, null))",
+    "ended_at": "max(if(side = 1, ended, null))",
     "lane": "max(lane)",
     "in_state": "max(if(side = 3, state, 0))",
     "in_seq": "min(if(side = 3, seq, null))",
@@ -45,37 +48,37 @@ AGGREGATES: Final = {
 """Numbers only: they are grouped by hashing, where a text would have to be sorted. Moments are milliseconds."""
 
 
-def gather(ledger: DataFrame) -> DataFrame:
+def gather(testimony: DataFrame) -> DataFrame:
     """
-    Return one row per message with what each side says of it; a file that could not be read is a row without a sender.
+    Return one row per message with what each side says of it, from the columns of ``witness``.
 
-    A copy of a file, such as a backup in the same folder, says the same twice
-    and adds nothing: an acceptance is told from another by its moment, an
-    effect by moment and sequence of its mark.
+    A file that was read, or could not be, is a row without a sender: its
+    agent, or what went wrong, stands as recipient. A copy of a file, such as a
+    backup in the same folder, says the same twice and adds nothing: an
+    acceptance is told from another by its moment, an effect by moment and
+    sequence of its mark.
     """
-    said = ledger.where("coalesce(consumer, '') = ''").selectExpr("*", f"{SIDE} as side")
-    rows = said.selectExpr(
-        *KEY, "side", f"{STATE} as state", "_seq as seq", "if(lane is null, null, xxhash64(sender, recipient, lane, priority)) as lane",
-        "unix_millis(if(side = 2 or side = 5, created_at, at)) as at", "unix_millis(sent_at) as then", "unix_millis(ended_at) as end",
-    )  # fmt: skip
+    rows = testimony.withColumn("lane", expr("if(lane is null, null, xxhash64(sender, recipient, lane))"))
     # Sent on as they are: a file says two or three things of a message, and grouping these first made rows wider than it made them fewer.
     return rows.repartition(*KEY).groupBy(*KEY).agg(*(expr(sql).alias(name) for name, sql in AGGREGATES.items()))
 
 
-def ladder(column: str, names: tuple[str, ...]) -> str:
-    """Return the expression that ranks a state by its place in *names*, from one; zero for one that is not known here."""
-    return f"case {column} " + " ".join(f"when '{name}' then {place}" for place, name in enumerate(names, 1)) + " else 0 end"
+def testimony(ledger: DataFrame) -> DataFrame:
+    """Return a ledger, with the columns of ``NEEDS``, as the source's own table ``witness`` is of live files."""
+    said = ledger.where("coalesce(consumer, '') = ''").selectExpr("*", f"{SIDE} as side")
+    return said.selectExpr(
+        "sender", "if(side = 0, reason, recipient) as recipient", "id", "cast(side as bigint) as side", f"cast({STATE} as bigint) as state",
+        "_seq as seq", "priority || '/' || lane as lane", "unix_millis(if(side = 2 or side = 5, created_at, at)) as at",
+        "unix_millis(sent_at) as sent", "unix_millis(ended_at) as ended",
+    )  # fmt: skip
 
 
-def spelt(column: str, names: tuple[str, ...], none: str) -> str:
-    """Return the expression that turns a rank back into its state."""
-    return f"case {column} " + " ".join(f"when {place} then '{name}'" for place, name in enumerate(names, 1)) + f" else '{none}' end"
+def present(agents: DataFrame) -> DataFrame:
+    """Return the files that were read, a row (``_db``, ``_agent``) for each, as ``witness`` tells of them."""
+    known = {"recipient": "_agent", "id": "_db", "side": "0", "state": "1"}
+    return agents.selectExpr(*(f"cast({known.get(name, 'null')} as {kind}) as {name}" for name, kind in WITNESS.items()))
 
 
-STATE: Final = f"""
-case side when 1 then {ladder("state", OUT_STATES)} when 3 then {ladder("state", IN_STATES)}
-          when 4 then {ladder("state", OUTCOMES)} else if(reason = 'expired', 2, 1) end
-"""
 LEDGERS: Final = {
     "outbox": ("lane", "priority", "state", "created_at as at", "created_at", "sent_at", "ended_at"),
     "inbox": ("lane", "priority", "state", "received_at as at"),

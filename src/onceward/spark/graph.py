@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import expr
 
+from onceward.spark import manifest
 from onceward.spark.pairs import pairs, percentiles, spans
 
+RECONCILED: Final = "reconcile"
+"""The job whose folder the graph is drawn in."""
 DRAWN: Final = 2000
 """Edges of the picture at most, the busiest first: more nobody can look at."""
+
+
+def run(spark: SparkSession, out: Path) -> list[dict[str, Any]]:
+    """
+    Write edges/, nodes/ and graph.dot beside the frames of a reconciliation in *out*; return the busiest edges.
+
+    Raises:
+        OutputBusy: another process writes into the folder.
+
+    """
+    with manifest.alone(out, RECONCILED) as own:
+        edges(spark.read.parquet(str(own / "frames"))).write.mode("overwrite").parquet(str(own / "edges"))
+        stored = spark.read.parquet(str(own / "edges"))
+        nodes(stored).write.mode("overwrite").parquet(str(own / "nodes"))
+        rows = [row.asDict() for row in stored.orderBy("messages", ascending=False).limit(DRAWN).collect()]
+        (own / "graph.dot").write_text(dot(rows), encoding="utf-8")
+        return rows
 
 
 def edges(frames: DataFrame) -> DataFrame:

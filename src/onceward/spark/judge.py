@@ -5,90 +5,117 @@ from __future__ import annotations
 from typing import Final
 
 from pyspark.sql import DataFrame
-from pyspark.sql.functions import broadcast, col, expr
+from pyspark.sql.functions import broadcast, expr
 
-from onceward.spark.facts import IN_STATES, OUT_STATES, OUTCOMES, spelt
+from onceward.spark.opening import FILE_STATES
+from onceward.spark.states import IN_STATES, OUT_STATES, OUTCOMES, spelt
 from onceward.spark.verdicts import Rules
 
 RECIPIENT_KNOWS: Final = "(in_state > 0 or mark > 0 or in_dead > 0)"
 SENDER_KNOWS: Final = "(out_state > 0 or out_dead > 0)"
 TWO_EFFECTS: Final = "(effect_at < effect_last_at or effect_seq < effect_last_seq)"
-ENDED_THERE: Final = "(in_state > 2 or mark > 0 or in_dead > 0)"
+QUESTIONS: Final = ("unsent", "unseen")
+"""What one message's own records leave open: nobody sent it, or nobody received it, as far as was read."""
 # One line per verdict, the first that holds counts. {cutoff} and {late} are filled in from the rules.
-JUDGEMENT: Final = f"""
+STATEMENT: Final = f"""
 case
+when sender is null                                         then {spelt("file", FILE_STATES, "read")}
 when {TWO_EFFECTS}                                          then 'double_processed'
 when received_at < received_last_at                         then 'duplicated'
-when not {SENDER_KNOWS} and not sender_read                 then 'unwitnessed'
-when not {SENDER_KNOWS} and seen_at > {{cutoff}}            then 'in_flight'
-when not {SENDER_KNOWS} and seen_at < sender_reach and {ENDED_THERE} then 'forgotten'
-when not {SENDER_KNOWS} and seen_at < sender_reach          then 'unprocessed'
-when not {SENDER_KNOWS}                                     then 'orphan'
+when not {SENDER_KNOWS}                                     then 'unsent'
 when (in_state = 5 or mark = 4) and out_dead > 0            then 'late'
-when (in_state = 5 or mark = 4) and took > {{late}}         then 'late'
+when (in_state = 5 or mark = 4) and effect_at - created_at > {{late}} then 'late'
 when in_state = 5 or mark = 4                               then 'delivered_once'
 when mark = 3 or in_dead > 0                                then 'dead_lettered'
 when in_state = 4 or mark = 2                               then 'dropped'
 when in_state = 3 or mark = 1                               then 'expired'
 when in_state > 0 and received_at > {{cutoff}}              then 'in_flight'
 when in_state > 0                                           then 'unprocessed'
-when out_state = 6 and out_ended_at > {{cutoff}}            then 'in_flight'
-when out_state = 6 and not recipient_read                   then 'unwitnessed'
-when out_state = 6 and out_ended_at < recipient_reach       then 'forgotten'
-when out_state = 6                                          then 'lost'
+when out_state = 6                                          then 'unseen'
 when out_state = 5                                          then 'dead_lettered'
 when out_state = 4                                          then 'cancelled'
 when out_dead = 2                                           then 'expired'
 when out_dead = 1                                           then 'dead_lettered'
 else 'in_flight' end
 """
+SEEN_AT: Final = "unix_millis(coalesce(marked_at, received_at))"
+ENDED_AT: Final = "unix_millis(ended_at)"
+ENDED_THERE: Final = "(mark_seq is not null or recipient_says not in ('pending', 'processing'))"
+ASKED: Final = "if(verdict = 'unsent', sender, recipient)"
+"""The agent whose file answers the question."""
+ANSWER: Final = f"""
+case verdict
+when 'unsent' then case
+    when agent is null                                      then 'unwitnessed'
+    when {SEEN_AT} > {{cutoff}}                             then 'in_flight'
+    when {SEEN_AT} < sent_reach and {ENDED_THERE}           then 'forgotten'
+    when {SEEN_AT} < sent_reach                             then 'unprocessed'
+    else 'orphan' end
+when 'unseen' then case
+    when {ENDED_AT} > {{cutoff}}                            then 'in_flight'
+    when agent is null                                      then 'unwitnessed'
+    when {ENDED_AT} < mark_reach                            then 'forgotten'
+    else 'lost' end
+else verdict end
+"""
 SENDER_SAYS: Final = f"if(out_state = 0 and out_dead > 0, 'dead letter', {spelt('out_state', OUT_STATES, 'nothing')})"
 RECIPIENT_SAYS: Final = (
     f"case when in_dead > 0 then 'dead letter' when in_state > 0 then {spelt('in_state', IN_STATES, 'nothing')}"
     f" when mark > 0 then concat({spelt('mark', OUTCOMES, 'nothing')}, ', marked') else 'nothing' end"
 )
+TEXTS: Final = ("sender", "recipient", "id", "verdict", "sender_says", "recipient_says")
+MOMENTS: Final = ("created_at", "sent_at", "ended_at", "received_at", "marked_at", "processed_at")
+NUMBERS: Final = ("lane", "out_seq", "in_seq", "mark_seq")
+FRAME: Final = (*TEXTS, *MOMENTS, *NUMBERS)
+"""The columns of a judged message."""
+DDL: Final = ", ".join(
+    f"{name} {kind}" for names, kind in ((TEXTS, "string"), (MOMENTS, "timestamp"), (NUMBERS, "bigint")) for name in names
+)
+REACH: Final = {
+    "sent": "count_if(sender_says <> 'nothing')",
+    "sent_last": "max(out_seq)",
+    "acked_from": "min(if(sender_says = 'acked', ended_at, null))",
+    "marks": "count(mark_seq)",
+    "mark_last": "max(mark_seq)",
+    "marked_from": "min(marked_at)",
+}
 
 
-def judge(facts: DataFrame, agents: DataFrame, rules: Rules) -> DataFrame:
-    """
-    Return the verdict of each message; *facts*, as ``gather`` returns them, are read twice, so store them first.
-
-    Whoever of *agents* (``_db``, ``_agent``) could not be read when the facts
-    were gathered does not count as read: nobody lost what nobody looked for.
-    """
-    unread = broadcast(facts.where("sender is null").selectExpr("id as _db"))
-    there = agents.join(unread, "_db", "left_anti").selectExpr("_agent as agent").distinct()
-    known = there.join(_reach(facts, rules), "agent", "left")
-    sender = known.selectExpr("agent as sender", "sent_reach as sender_reach", "true as sender_read")
-    recipient = known.selectExpr("agent as recipient", "mark_reach as recipient_reach", "true as recipient_read")
-    seen = facts.where("sender is not null").withColumns(
-        {"seen_at": expr("coalesce(marked_at, received_at)"), "took": expr("effect_at - created_at")}
+def state(facts: DataFrame, rules: Rules) -> DataFrame:
+    """Return each message with its verdict, or with a question that only the other files answer; *facts* are those of ``gather``."""
+    verdict = expr(STATEMENT.format(cutoff=rules.cutoff, late=rules.late_ms)).alias("verdict")
+    said = (expr(SENDER_SAYS).alias("sender_says"), expr(RECIPIENT_SAYS).alias("recipient_says"))
+    moments = ((name, "effect_at" if name == "processed_at" else name) for name in MOMENTS)
+    return facts.select(
+        "sender", "recipient", "id", verdict, *said, *(expr(f"timestamp_millis({at}) as {name}") for name, at in moments), *NUMBERS
     )
-    full = seen.join(broadcast(sender), "sender", "left").join(broadcast(recipient), "recipient", "left")
-    full = full.withColumns({side: expr(f"coalesce({side}, false)") for side in ("sender_read", "recipient_read")})
-    return full.select(
-        "sender", "recipient", "id",
-        expr(JUDGEMENT.format(cutoff=rules.cutoff, late=rules.late_ms)).alias("verdict"),
-        expr(SENDER_SAYS).alias("sender_says"), expr(RECIPIENT_SAYS).alias("recipient_says"),
-        *(expr(f"timestamp_millis({name})").alias(name) for name in ("created_at", "sent_at", "received_at")),
-        expr("timestamp_millis(effect_at)").alias("processed_at"),
-        *map(col, ("lane", "out_seq", "in_seq", "mark_seq")),
-    )  # fmt: skip
 
 
-def _reach(facts: DataFrame, rules: Rules) -> DataFrame:
+def witnesses(stated: DataFrame, rules: Rules) -> DataFrame:
     """
-    Return how far back each agent's records go, NULL where nothing of them was ever pruned.
+    Return the agents whose files were read, with how far back the records of each go: NULL where nothing was ever pruned.
 
-    Sequences have no holes, but where rows were pruned. Of what is pruned the
-    oldest goes first, so whatever ended after the oldest row that is left must
-    be there.
+    Whoever's file could not be read when the facts were gathered does not
+    count as read: nobody lost what nobody looked for. Sequences have no holes,
+    but where rows were pruned. Of what is pruned the oldest goes first, so
+    whatever ended after the oldest row that is left must be there.
     """
-    now = rules.now
-    sent = facts.where("out_state > 0 or out_dead > 0").groupBy(col("sender").alias("agent")).agg(
-        expr(f"if(count(*) < max(out_seq), coalesce(min(if(out_state = 6, out_ended_at, null)), {now}), null)").alias("sent_reach")
-    )  # fmt: skip
-    marked = facts.where("mark > 0").groupBy(col("recipient").alias("agent")).agg(
-        expr("if(count(*) < max(mark_seq), min(marked_at), null)").alias("mark_reach")
-    )  # fmt: skip
-    return sent.join(marked, "agent", "full")
+    files = stated.where("sender is null")
+    unread = broadcast(files.where("verdict <> 'read'").select("id"))
+    there = files.where("verdict = 'read'").join(unread, "id", "left_anti").selectExpr("recipient as agent").distinct()
+    pairs = (
+        stated.where("sender is not null").groupBy("sender", "recipient").agg(*(expr(f"{sql} as {name}") for name, sql in REACH.items()))
+    )
+    sent = pairs.groupBy(expr("sender as agent")).agg(
+        expr(f"if(sum(sent) < max(sent_last), coalesce(unix_millis(min(acked_from)), {rules.now}), null) as sent_reach")
+    )
+    marked = pairs.groupBy(expr("recipient as agent")).agg(
+        expr("if(sum(marks) < max(mark_last), unix_millis(min(marked_from)), null) as mark_reach")
+    )
+    return there.join(sent, "agent", "left").join(marked, "agent", "left")
+
+
+def answer(stated: DataFrame, witnesses: DataFrame, rules: Rules) -> DataFrame:
+    """Return the messages with all their questions answered by who was read, and how far back."""
+    asked = stated.where("sender is not null").join(broadcast(witnesses), expr(f"agent = {ASKED}"), "left")
+    return asked.withColumn("verdict", expr(ANSWER.format(cutoff=rules.cutoff))).select(*FRAME)

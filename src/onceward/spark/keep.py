@@ -22,17 +22,19 @@ def keep(
 
     Raises:
         OutputTaken: the folder is not empty, and not ours.
+        OutputBusy: another process writes into it.
 
     """
-    given = manifest.plan(fleet, job)
-    planned = manifest.prepare(out, given, resume=resume)
-    if planned is given:  # nothing of an earlier run counts
-        for name in made:
-            shutil.rmtree(out / name, ignore_errors=True)
-    for name, make in made.items():
-        tell(f"writing {name}")
-        if not (out / name / "_SUCCESS").exists():
-            make().write.mode("overwrite").parquet(str(out / name))
-    manifest.write(out / manifest.NAME, planned | {"tables": list(made)})
-    shutil.rmtree(out / "work")
-    return {name: fleet.spark.read.parquet(str(out / name)) for name in made}
+    with manifest.alone(out, job) as own:
+        given = manifest.plan(fleet, job)
+        planned = manifest.prepare(own, given, resume=resume)
+        if planned is given:  # nothing of an earlier run counts
+            for name in made:
+                shutil.rmtree(own / name, ignore_errors=True)
+        for name, make in made.items():
+            tell(f"writing {name}")
+            if not (own / name / "_SUCCESS").exists():
+                make().write.mode("overwrite").parquet(str(own / name))
+        manifest.write(own / manifest.NAME, planned | {"tables": list(made)})
+        shutil.rmtree(own / "work")
+        return {name: fleet.spark.read.parquet(str(own / name)) for name in made}

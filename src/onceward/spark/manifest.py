@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -18,8 +22,37 @@ PLAN: Final = "work/plan.json"
 """What is there while a job runs, and after it was broken off."""
 
 
+LOCK: Final = ".lock"
+
+
 class OutputTaken(OncewardError):
     """The folder holds something that no job of ours wrote: name a new folder."""
+
+
+class OutputBusy(OncewardError):
+    """Another process works on this folder: wait until it has ended."""
+
+
+@contextmanager
+def alone(out: Path, job: str) -> Iterator[Path]:
+    """
+    Make the folder a job's own, and let nobody else write to it while the block runs; the lock ends with its process.
+
+    Raises:
+        OutputTaken: the folder is not empty, and not this job's.
+        OutputBusy: somebody works on it already.
+
+    """
+    out = out.absolute()  # Spark's own process may stand elsewhere
+    refuse(out, job)
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / LOCK).open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            msg = f"another process works on {out}: wait until it has ended"
+            raise OutputBusy(msg) from error
+        yield out
 
 
 def plan(fleet: Fleet, job: str, rules: Rules | None = None) -> dict[str, Any]:
@@ -30,42 +63,17 @@ def plan(fleet: Fleet, job: str, rules: Rules | None = None) -> dict[str, Any]:
 
 
 def prepare(out: Path, planned: dict[str, Any], *, resume: bool) -> dict[str, Any]:
-    """
-    Make the folder ready, and return the plan to follow: the one of a run that was broken off, if it is to be resumed.
-
-    Raises:
-        OutputTaken: the folder is not empty, and not ours.
-
-    """
+    """Return the plan to follow, once it is written: the one of a run that was broken off, if it is to be resumed."""
     before = read(out / PLAN)
-    if resume and before is not None and _same(before, planned):
+    if resume and before is not None and same(before, planned):
         return before
-    ours = any(found is not None and found["job"] == planned["job"] for found in (before, read(out / NAME)))
-    if out.exists() and any(out.iterdir()) and not ours:
-        msg = f"{out} holds files that no fleet {planned['job']} wrote: name a new folder"
-        raise OutputTaken(msg)
     (out / NAME).unlink(missing_ok=True)
+    shutil.rmtree(out / "work", ignore_errors=True)
     write(out / PLAN, planned)
     return planned
 
 
-def claim(out: Path, planned: dict[str, Any]) -> dict[str, Any]:
-    """
-    Return what the folder's manifest says, for a job that adds to what it did before; *planned* where it is new.
-
-    Raises:
-        OutputTaken: the folder is not empty, and not this job's.
-
-    """
-    before = read(out / NAME)
-    if before is not None and before["job"] == planned["job"]:
-        return before
-    refuse(out, planned)
-    write(out / NAME, planned)
-    return planned
-
-
-def refuse(out: Path, planned: dict[str, Any]) -> None:
+def refuse(out: Path, job: str) -> None:
     """
     Let nothing be written among files that are not this job's.
 
@@ -73,15 +81,16 @@ def refuse(out: Path, planned: dict[str, Any]) -> None:
         OutputTaken: the folder is not empty, and not this job's.
 
     """
-    before = read(out / NAME)
-    if before is not None and before["job"] == planned["job"]:
+    if any(found is not None and found["job"] == job for found in (read(out / NAME), read(out / PLAN))):
         return
     if out.exists() and any(not path.name.startswith(".") for path in out.iterdir()):
-        msg = f"{out} holds files that no fleet {planned['job']} wrote: name a new folder"
+        msg = f"{out} holds files that no fleet {job} wrote: name a new folder"
         raise OutputTaken(msg)
 
 
-def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Return whether two plans are of one job, on the same paths by the same rules."""
+
     def essence(planned: dict[str, Any]) -> list[Any]:
         rules = planned.get("rules", {})
         return [planned["job"], planned["onceward"], planned["paths"], rules.get("grace"), rules.get("late_after")]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame
 
 from onceward.spark.order import MARKS, lanes
@@ -26,31 +29,40 @@ Rows = list[dict[str, Any]]
 
 def write(frames: DataFrame, out: Path) -> None:
     """Write what the judged messages add up to into the folder *out*: findings, spans, pairs, hours and lanes."""
-    _write(frames.where(f"verdict in {LOOK_AT}"), out / "findings")
+    todo: dict[str, Callable[[], object]] = {
+        "lanes": lambda: _write(lanes(frames), out / "lanes"),
+        "pairs": lambda: _pairs(frames, out),
+        "hours": lambda: _write(hours(frames), out / "hours"),
+        "findings": lambda: _write(frames.where(f"verdict in {LOOK_AT}"), out / "findings"),
+    }
+    carried = inheritable_thread_target(frames.sparkSession)
+    with ThreadPoolExecutor(len(todo)) as pool:  # each has moments in which it has nothing for Spark to do
+        for done in [pool.submit(carried(work)) for work in todo.values()]:
+            done.result()
+
+
+def _pairs(frames: DataFrame, out: Path) -> None:
     _write(spans(frames), out / "spans")
     histogram = frames.sparkSession.read.parquet(str(out / "spans"))
     times = percentiles(histogram, "sender", "recipient").where("kind = 'effect'").drop("kind", "messages")
     _write(pairs(frames).join(times, ["sender", "recipient"], "left"), out / "pairs")
-    _write(hours(frames), out / "hours")
-    _write(lanes(frames), out / "lanes")
 
 
 def _write(found: DataFrame, path: Path) -> None:
     found.coalesce(1).write.mode("overwrite").parquet(str(path))
 
 
-def report(out: Path, agents: Path, quarantine: Rows, rules: Rules) -> Report:
+def report(out: Path, agents: Sequence[tuple[str, str]], quarantine: Rows, rules: Rules) -> Report:
     """Return the report on what ``write`` has written: from files that are small, whatever the fleet's size, without Spark."""
     pairs_of, spans_of, lanes_of = (_table(out / name) for name in ("pairs", "spans", "lanes"))
     histogram = _histogram(spans_of)
-    names = _table(agents)["_agent"].to_pylist()
     return Report(
         rules=rules,
-        files=len(names),
-        agents=len(set(names)),
+        files=len(agents),
+        agents=len({agent for agent, _ in agents}),
         verdicts={v.name: count for v in VERDICTS if (count := pc.sum(pairs_of[v.name]).as_py() or 0)},
         quarantine=quarantine[:LISTED],
-        twins=_twins(_table(agents)),
+        twins=_twins(agents),
         percentiles=[_percentiles(kind, line) for kind, line in histogram.items()],
         histogram=histogram,
         hours=_hours(_table(out / "hours")),
@@ -74,10 +86,10 @@ def _dated(table: pa.Table) -> Rows:
     return [{name: str(value) if name.endswith("_at") and value else value for name, value in row.items()} for row in table.to_pylist()]
 
 
-def _twins(agents: pa.Table) -> Rows:
+def _twins(agents: Sequence[tuple[str, str]]) -> Rows:
     files: defaultdict[str, list[str]] = defaultdict(list)
-    for row in agents.to_pylist():
-        files[row["_agent"]].append(row["_db"])
+    for agent, path in agents:
+        files[agent].append(path)
     return [{"agent": name, "files": ", ".join(sorted(paths))} for name, paths in sorted(files.items()) if len(paths) > 1][:LISTED]
 
 

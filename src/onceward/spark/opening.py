@@ -33,6 +33,8 @@ REASONS: Final = {
     "changing": "it was written to each time while a copy was made",
 }
 """What each reason means."""
+FILE_STATES: Final = ("read", *REASONS)
+"""What a reading says of a file; ranked from one, as all states are."""
 PASSING: Final = frozenset({"locked", "changing", "unreadable"})
 """Reasons that may be gone at the next try."""
 IDENTITY: Final = "SELECT agent, file_id FROM identity"

@@ -12,7 +12,8 @@ import apsw
 from onceward.spark.columns import ASKED, InvalidOption, Table, table
 
 MIB: Final = 1024 * 1024
-MODES: Final = ("PERMISSIVE", "FAILFAST")
+MODES: Final = ("PERMISSIVE", "INSIST", "FAILFAST")
+FRAMES: Final = ("text", "json", "variant")
 COPIES: Final = ("auto", "always", "never")
 YES: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
@@ -27,10 +28,15 @@ class Options:
     """Which table: see below."""
     columns: tuple[str, ...] = ()
     """Only these columns, by name with commas between; Spark itself cannot tell the source which it needs."""
+    frame: str = "text"
+    """`text`: frames as they are stored. `json`: NULL where they are none. `variant`: VARIANT, parsed in Python; see below."""
     where: str = ""
     """Only these rows: a condition in SQLite's words on the view's own columns, where times are integer milliseconds."""
     mode: str = "PERMISSIVE"
-    """`FAILFAST`: a file that cannot be read fails the job. `PERMISSIVE`: it is left out and stands in `quarantine`."""
+    """
+    What a file does that cannot be read. `PERMISSIVE`: it is left out and stands in `quarantine`. `FAILFAST`: it fails the job.
+    `INSIST`: it fails the job where the reason may pass (`locked`, `changing`, `unreadable`), else it is left out.
+    """
     snapshot: bool | None = None
     """Read each file in one transaction, as of one moment, in one task; on by itself for `ledger`. Off: in short ones."""
     copy: str = "auto"
@@ -74,15 +80,14 @@ class Options:
 
     def check(self) -> None:
         """Raise InvalidOption where a value cannot be; a condition is tried on an empty table."""
-        chosen = table(self.table)
-        chosen.ddl(self.columns)
         if not self.path:
             msg = "no files are named: give load(...) a glob or a folder"
             raise InvalidOption(msg)
-        for name, value, allowed in (("mode", self.mode, MODES), ("copy", self.copy, COPIES)):
+        for name, value, allowed in (("mode", self.mode, MODES), ("copy", self.copy, COPIES), ("frame", self.frame, FRAMES)):
             if value not in allowed:
                 msg = f"{name} {value!r} is none of {', '.join(allowed)}"
                 raise InvalidOption(msg)
+        self.chosen.ddl(self.columns)
         if (
             self.task_bytes < 1
             or self.batch_rows < 1
@@ -92,12 +97,12 @@ class Options:
             msg = "taskBytes and batchRows are at least 1, busyTimeout, lookFor, minTasks and maxRowsPerTrigger not negative"
             raise InvalidOption(msg)
         if self.where:
-            _try(self.where, chosen)
+            _try(self.where, self.chosen)
 
     @property
     def chosen(self) -> Table:
         """The table that is read."""
-        return table(self.table)
+        return table(self.table).framed(self.frame)
 
     @property
     def whole(self) -> bool:
@@ -122,7 +127,7 @@ def spelt(name: str) -> str:
 
 def _value(name: str, text: str) -> Any:
     kinds: dict[str, Callable[[str], Any]] = {
-        "path": _paths, "columns": _names, "snapshot": flag, "deep": flag, "mode": str.upper, "copy": str.lower,
+        "path": _paths, "columns": _names, "snapshot": flag, "deep": flag, "mode": str.upper, "copy": str.lower, "frame": str.lower,
         "task_bytes": int, "min_tasks": int, "batch_rows": int, "busy_timeout": float, "look_for": float, "max_rows_per_trigger": int,
     }  # fmt: skip
     try:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Final
 
+from py4j.protocol import Py4JError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -15,33 +16,58 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 EVERY: Final = 0.3
-"""Seconds between two looks at what Spark is at."""
+"""Seconds between two looks at what Spark is at; what is seen at one look only is not shown."""
 
 
 @contextmanager
 def shown(spark: SparkSession, console: Console | None = None) -> Iterator[None]:
     """Show a bar on standard error while the block works; nothing where that is no terminal. The bar is gone when the block ends."""
-    target = console or Console(stderr=True)
-    if not target.is_terminal:
+    end = watch(spark, console)
+    try:
         yield
-        return
-    columns = (TextColumn("[dim]tasks[/]"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    ended = Event()
-    with Progress(*columns, console=target, transient=True) as bar:
-        watcher = Thread(target=_watch, args=(spark.sparkContext.statusTracker(), bar, ended), name="onceward-progress", daemon=True)
-        watcher.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            watcher.join()
+    finally:
+        end()
 
 
-def _watch(tracker: StatusTracker, bar: Progress, ended: Event) -> None:
-    line = bar.add_task("tasks", total=None, visible=False)
+def watch(spark: SparkSession, console: Console | None = None) -> Callable[[], None]:
+    """Show a bar whenever Spark works for more than a moment, until the returned function is called or the session ends."""
+    target, ended = console or Console(stderr=True), Event()
+    if not target.is_terminal:
+        return ended.set
+    tracker = spark.sparkContext.statusTracker()
+    watcher = Thread(target=_watch, args=(tracker, target, ended), name="onceward-progress", daemon=True)
+    watcher.start()
+
+    def end() -> None:
+        ended.set()
+        watcher.join()
+
+    return end
+
+
+def _watch(tracker: StatusTracker, console: Console, ended: Event) -> None:
+    bar, busy = _bar(console), False
     while not ended.wait(EVERY):
-        done, known = tasks(tracker)
-        bar.update(line, completed=done, total=known or None, visible=known > 0)
+        try:
+            done, known = tasks(tracker)
+        except (Py4JError, OSError):
+            break  # the session has ended without us
+        if busy and known:
+            bar.start()
+            bar.update(bar.task_ids[0], completed=done, total=known)
+        elif bar.live.is_started:
+            bar.stop()
+            bar = _bar(console)
+        busy = known > 0
+    if bar.live.is_started:
+        bar.stop()
+
+
+def _bar(console: Console) -> Progress:
+    columns = (TextColumn("[dim]tasks[/]"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    bar = Progress(*columns, console=console, transient=True)
+    bar.add_task("tasks", total=None)
+    return bar
 
 
 def tasks(tracker: StatusTracker) -> tuple[int, int]:

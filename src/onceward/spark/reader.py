@@ -5,9 +5,9 @@ from __future__ import annotations
 import gc
 import logging
 import time
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Final, cast
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -15,14 +15,22 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from onceward.spark import files, plan
 from onceward.spark.columns import InvalidOption, Kind
-from onceward.spark.opening import Source, Unreadable, opened
+from onceward.spark.opening import FILE_STATES, PASSING, Unreadable, opened
 from onceward.spark.options import Options
 from onceward.spark.rows import TYPES, Wanted, batches, edges, moment
+from onceward.spark.states import FILE
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 log = logging.getLogger(__name__)
+
+
+UNREAD: Final[Mapping[str, Callable[[Unreadable], Mapping[str, object]]]] = {
+    "ledger": lambda error: {"box": "quarantine", "_db": error.path, "id": error.path, "state": error.reason, "reason": error.detail},
+    "witness": lambda error: {"id": error.path, "recipient": error.detail, "side": FILE, "state": 1 + FILE_STATES.index(error.reason)},
+}
+"""The row, by table, of a file that was left out."""
 
 
 class Task(InputPartition):
@@ -76,8 +84,8 @@ def wanted_columns(options: Options, schema: StructType) -> dict[str, Kind]:
     return {field.name: known[field.name] for field in schema.fields}
 
 
-def read(options: Options, wanted: Wanted, slices: list[plan.Slice], *, insist: Collection[str] = frozenset()) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of some slices, file by file; a file that cannot be read for a reason in *insist* is an error."""
+def read(options: Options, wanted: Wanted, slices: list[plan.Slice]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of some slices, file by file; whether a file that cannot be read is an error, the mode says."""
     if options.table == "quarantine":
         yield from _quarantine(options, wanted, slices)
         return
@@ -87,13 +95,11 @@ def read(options: Options, wanted: Wanted, slices: list[plan.Slice], *, insist: 
             try:
                 yield from _rows(options, wanted, piece)
             except Unreadable as error:
-                if options.mode == "FAILFAST" or error.reason in insist:
+                if options.mode == "FAILFAST" or (options.mode == "INSIST" and error.reason in PASSING):
                     raise
                 left_out.append(error)
-                if options.table == "ledger":
-                    yield _record(
-                        wanted, {"box": "quarantine", "_db": error.path, "id": error.path, "state": error.reason, "reason": error.detail}
-                    )
+                if options.table in UNREAD:
+                    yield _record(wanted, UNREAD[options.table](error))
     if left_out:
         log.warning("%d files left out, see table quarantine; the first is %s", len(left_out), left_out[0])
 
@@ -102,16 +108,11 @@ def _rows(options: Options, wanted: Wanted, piece: plan.Slice) -> Iterator[pa.Re
     with opened(piece.path, copy=options.copy, busy_timeout=options.busy_timeout) as source:
         if piece.file_id not in {"", source.file_id}:
             raise Unreadable(piece.path, "vanished", "another file lies in its place")
-        if options.whole:
-            with moment(source):
-                yield from _parts(options, wanted, source, piece)
-        else:
-            yield from _parts(options, wanted, source, piece)
-
-
-def _parts(options: Options, wanted: Wanted, source: Source, piece: plan.Slice) -> Iterator[pa.RecordBatch]:
-    for part in options.chosen.parts:
-        yield from batches(source, part, wanted, piece)
+        with moment(source) if options.whole else nullcontext():
+            for part in options.chosen.parts:
+                yield from batches(source, part, wanted, piece)
+        if options.table == "witness":
+            yield _record(wanted, {"id": piece.path, "recipient": source.agent, "side": FILE, "state": 1 + FILE_STATES.index("read")})
 
 
 def _quarantine(options: Options, wanted: Wanted, slices: list[plan.Slice]) -> Iterator[pa.RecordBatch]:

@@ -11,17 +11,18 @@ import pyarrow.dataset as ds
 from pyspark.sql import DataFrame, SparkSession
 
 from onceward.spark import manifest
-from onceward.spark.facts import AGGREGATES, NEEDS, gather
+from onceward.spark.columns import WITNESS
+from onceward.spark.facts import gather, present, testimony
 from onceward.spark.fleet import Fleet
-from onceward.spark.judge import judge
+from onceward.spark.judge import DDL, MOMENTS, NUMBERS, QUESTIONS, answer, state, witnesses
 from onceward.spark.measure import report, write
 from onceward.spark.report import Report, html
 from onceward.spark.verdicts import Rules
 
 JOB: Final = "reconcile"
-UNLIKE: Final = ("id", "created_at", "sent_at", "received_at", "processed_at", "lane", "out_seq", "in_seq", "mark_seq", *AGGREGATES)
-PLAIN: Final = {f"parquet.enable.dictionary#{name}": "false" for name in UNLIKE}
+PLAIN: Final = {f"parquet.enable.dictionary#{name}": "false" for name in ("id", *MOMENTS, *NUMBERS)}
 """Columns whose values hardly repeat: looking for repetitions in them was half of all writing."""
+OPEN: Final = f"sender is null or verdict in {QUESTIONS}"
 Tell = Callable[[str], object]
 
 
@@ -33,7 +34,8 @@ def reconcile(ledger: DataFrame, agents: DataFrame, rules: Rules) -> DataFrame:
     ``_agent``) for each file that was read. A ledger of live files may be put together with
     one of archived tables, see ``facts.ledger``.
     """
-    return judge(gather(ledger), agents, rules)
+    stated = state(gather(testimony(ledger).unionByName(present(agents))), rules)
+    return answer(stated, witnesses(stated, rules), rules)
 
 
 def run(
@@ -50,46 +52,64 @@ def run(
 
     Raises:
         OutputTaken: the folder is not empty, and not ours.
+        OutputBusy: another process writes into it.
 
     """
-    out, given = out.absolute(), rules or Rules.at_present()  # Spark's own process may stand elsewhere
-    planned = manifest.prepare(out, manifest.plan(fleet, JOB, given), resume=resume)
+    with manifest.alone(out, JOB) as own:
+        planned = manifest.prepare(own, manifest.plan(fleet, JOB, rules or Rules.at_present()), resume=resume)
+        return _run(fleet, own, planned, archived, tell)
+
+
+def _run(fleet: Fleet, out: Path, planned: dict[str, Any], archived: DataFrame | None, tell: Tell) -> Report:
     rules = manifest.rules(planned)
     work = out / "work" / str(rules.now)
-    tell(f"reading {len(planned['files'])} files")
-    agents = stored(fleet.spark, work / "agents", lambda: fleet.table("agents", "_db", "_agent"))
-    facts = stored(fleet.spark, work / "facts", lambda: gather(_ledger(fleet, archived)))
-    tell("judging")
-    frames = stored(fleet.spark, work / "frames", lambda: judge(facts, agents, rules))
-    tell("measuring")
-    write(frames, out)
-    quarantine = _unread(fleet, work / "facts")
-    found = report(out, work / "agents", quarantine, rules)
-    shutil.rmtree(out / "frames", ignore_errors=True)
-    (work / "frames").rename(out / "frames")
+    if not (work / "measured").exists():
+        tell(f"reading {len(planned['files'])} files")
+        frames = _judged(fleet, work, rules, archived, tell)
+        tell("measuring")
+        write(frames, out)
+        (work / "measured").touch()
+    files = _files(work / "facts" / "open=true")
+    quarantine = [{"path": row["id"], "reason": row["verdict"], "detail": row["recipient"]} for row in files if row["verdict"] != "read"]
+    found = report(out, [(row["recipient"], row["id"]) for row in files if row["verdict"] == "read"], quarantine, rules)
     (out / "report.html").write_text(html(found), encoding="utf-8")
+    if (settled := work / "facts" / "open=false").exists():  # not so where only the manifest is missing
+        shutil.rmtree(out / "frames", ignore_errors=True)
+        settled.rename(out / "frames")
     manifest.write(out / manifest.NAME, planned | {"verdicts": dict(found.verdicts), "quarantined": len(quarantine)})
     shutil.rmtree(out / "work")
     return found
 
 
-def _ledger(fleet: Fleet, archived: DataFrame | None) -> DataFrame:
-    live = fleet.table("ledger", *NEEDS)
-    return live if archived is None else live.unionByName(archived, allowMissingColumns=True)
+def _judged(fleet: Fleet, work: Path, rules: Rules, archived: DataFrame | None, tell: Tell) -> DataFrame:
+    """Return all messages with their verdicts: most were settled as they were gathered, and are not written a second time."""
+    spark, settled = fleet.spark, work / "facts" / "open=false"
+
+    def facts() -> DataFrame:
+        live = fleet.table("witness", *WITNESS)
+        return state(gather(live if archived is None else live.unionByName(testimony(archived))), rules).selectExpr("*", f"{OPEN} as open")
+
+    stated = stored(spark, work / "facts", f"{DDL}, open boolean", facts, by="open")
+    tell("judging")
+    stored(spark, work / "judged", DDL, lambda: answer(stated.where("open"), witnesses(stated, rules), rules))
+    settled.mkdir(exist_ok=True)
+    for part in (work / "judged").glob("part-*"):
+        part.rename(settled / part.name)
+    return spark.read.schema(DDL).parquet(str(settled))
 
 
-def _unread(fleet: Fleet, facts: Path) -> list[dict[str, Any]]:
-    """Return the files that could not be read, now or while the facts were gathered."""
-    rows = fleet.table("quarantine", "path", "reason", "detail").orderBy("path").collect()
-    known = {row["path"]: row.asDict() for row in rows}
-    met = ds.dataset(facts).to_table(columns=["id"], filter=ds.field("sender").is_null())["id"].to_pylist()
-    return [
-        known.get(path) or {"path": path, "reason": "passing", "detail": "unreadable while it was read"} for path in sorted({*known, *met})
-    ]
+def _files(path: Path) -> list[dict[str, Any]]:
+    """Return what the reading said of each file."""
+    if not path.exists():
+        return []
+    rows: list[dict[str, Any]] = (
+        ds.dataset(path).to_table(columns=["id", "recipient", "verdict"], filter=ds.field("sender").is_null()).sort_by("id").to_pylist()
+    )
+    return rows
 
 
-def stored(spark: SparkSession, path: Path, make: Callable[[], DataFrame]) -> DataFrame:
+def stored(spark: SparkSession, path: Path, ddl: str, make: Callable[[], DataFrame], *, by: str = "") -> DataFrame:
     """Return what *make* makes, out of the Parquet folder that it was written to now, or by a run before this one."""
     if not (path / "_SUCCESS").exists():
-        make().write.mode("overwrite").options(**PLAIN).parquet(str(path))
-    return spark.read.parquet(str(path))
+        make().write.mode("overwrite").options(**PLAIN).partitionBy(*([by] if by else [])).parquet(str(path))
+    return spark.read.schema(ddl).parquet(str(path))

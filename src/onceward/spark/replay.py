@@ -31,18 +31,20 @@ def plan(fleet: Fleet, where: str, action: Action, out: Path) -> DataFrame:
 
     Raises:
         OutputTaken: the folder is not empty, and not ours.
+        OutputBusy: another process writes into it.
 
     """
-    if (out / "receipts").exists():
-        msg = f"{out} holds the receipts of a plan that was carried out: name a new folder"
-        raise manifest.OutputTaken(msg)
-    planned = manifest.prepare(out, manifest.plan(fleet, JOB) | {"where": where, "action": action}, resume=False)
-    chosen = fleet.table("dead_letters").where(where).select(*CHOSEN)
-    chosen.write.mode("overwrite").parquet(str(out / "plan"))
-    stored = fleet.spark.read.parquet(str(out / "plan"))
-    manifest.write(out / manifest.NAME, planned | {"planned": stored.count()})
-    shutil.rmtree(out / "work")
-    return stored
+    with manifest.alone(out, JOB) as own:
+        if (own / "receipts").exists():
+            msg = f"{out} holds the receipts of a plan that was carried out: name a new folder"
+            raise manifest.OutputTaken(msg)
+        planned = manifest.prepare(own, manifest.plan(fleet, JOB) | {"where": where, "action": action}, resume=False)
+        chosen = fleet.table("dead_letters").where(where).select(*CHOSEN)
+        chosen.write.mode("overwrite").parquet(str(own / "plan"))
+        stored = fleet.spark.read.parquet(str(own / "plan"))
+        manifest.write(own / manifest.NAME, planned | {"planned": stored.count()})
+        shutil.rmtree(own / "work")
+        return stored
 
 
 def carry_out(spark: SparkSession, out: Path) -> DataFrame:
@@ -56,16 +58,18 @@ def carry_out(spark: SparkSession, out: Path) -> DataFrame:
 
     Raises:
         FileNotFoundError: there is no plan in the folder.
+        OutputBusy: somebody carries it out already.
 
     """
     told = manifest.read(out / manifest.NAME)
     if told is None or told["job"] != JOB:
         msg = f"there is no plan in {out}: make one first"
         raise FileNotFoundError(msg)
-    done = out / "receipts"
-    if not (done / "_SUCCESS").exists():
-        receipts(spark.read.parquet(str(out / "plan")), told["action"]).write.mode("overwrite").parquet(str(done))
-    return spark.read.parquet(str(done))
+    with manifest.alone(out, JOB) as own:
+        done = own / "receipts"
+        if not (done / "_SUCCESS").exists():
+            receipts(spark.read.parquet(str(own / "plan")), told["action"]).write.mode("overwrite").parquet(str(done))
+        return spark.read.parquet(str(done))
 
 
 def receipts(chosen: DataFrame, action: Action) -> DataFrame:

@@ -25,8 +25,13 @@ TYPES: Final[Mapping[Kind, pa.DataType]] = {
     "bigint": pa.int64(),
     "timestamp": pa.timestamp("us", tz="UTC"),
     "binary": pa.binary(),
+    "variant": pa.struct(
+        [pa.field("value", pa.binary(), nullable=False), pa.field("metadata", pa.binary(), nullable=False, metadata={b"variant": b"true"})]
+    ),
 }
 QUOTED: Final = re.compile(r'"(\w+)"')
+CONSTANT: Final = re.compile(r"NULL|'(?P<text>[^']*)'|(?P<number>\d+)")
+"""An expression that is the same for all rows: it is not read with each."""
 CHUNK: Final = 64
 HOLD: Final = 0.5
 """Seconds after which a statement is ended and another goes on behind its last row."""
@@ -85,36 +90,45 @@ def batches(source: Source, part: Part, wanted: Wanted, piece: Slice) -> Iterato
 
     """
     with judged(source.path):
-        sql = _statement(source, part, wanted)
-        if sql is None:
+        asked = _asked(source, part, wanted, piece)
+        if asked is None:
             return
-        pieces = _pieces(source.con, sql, part, wanted, piece) if part.keyed else _stream(source.con, sql, wanted)
+        pieces = _pieces(source.con, asked, wanted, piece) if part.keyed else _stream(source.con, asked, wanted)
         done = 0
         for rows in pieces:
             try:
-                batch = _batch(part, wanted, rows, Origin(source.path, source.agent, piece.epoch, done))
+                batch = _batch(part, wanted, rows, asked, done)
             except pa.ArrowException as error:
                 raise Unreadable(source.path, "corrupt", str(error)) from error
             yield batch
             done += len(rows)
 
 
-def _statement(source: Source, part: Part, wanted: Wanted) -> str | None:
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is asked of one view of one file, and what is known of its rows without asking."""
+
+    sql: str
+    names: Sequence[str]
+    """The columns that are read row by row, in their order."""
+    same: Mapping[str, Any]
+    """Columns with one value in all rows."""
+
+
+def _asked(source: Source, part: Part, wanted: Wanted, piece: Slice) -> Asked | None:
     there = source.columns(part.view) if part.view.isidentifier() else None
     if there is not None and not there:
         if part.name in {"outbox", "inbox"}:
             raise lacking(source, part.view)
         return None  # a table that came with a later version is empty in this file
-    read = [_expression(name, part, there) for name in _read(part, wanted)]
-    where = f" AND ({wanted.where}\n)" if wanted.where else ""
+    same: dict[str, Any] = {"_db": source.path, "_agent": source.agent, "_epoch": piece.epoch, OWNER.get(part.view, ""): source.agent}
+    known = {*GIVEN, *same, "seq" if part.keyed else ""}
+    asked = {name: _expression(name, part, there) for name in wanted.columns if name not in known}
+    same |= {name: _constant(found) for name, sql in asked.items() if (found := CONSTANT.fullmatch(sql))}
+    read = {name: sql for name, sql in asked.items() if name not in same}
+    where = "".join(f" AND ({condition}\n)" for condition in (part.where, wanted.where) if condition)
     shape = KEYED if part.keyed else UNKEYED
-    return shape.format(columns="".join(f", {sql}" for sql in read), view=part.view, where=where)
-
-
-def _read(part: Part, wanted: Wanted) -> list[str]:
-    """Return the columns that are read, row by row: neither what is the same in all rows nor the sequence, which is read anyway."""
-    known = {*GIVEN, OWNER.get(part.view, ""), "seq" if part.keyed else ""}
-    return [name for name in wanted.columns if name not in known]
+    return Asked(shape.format(columns="".join(f", {sql}" for sql in read.values()), view=part.view, where=where), list(read), same)
 
 
 def _expression(name: str, part: Part, there: frozenset[str] | None) -> str:
@@ -122,15 +136,18 @@ def _expression(name: str, part: Part, there: frozenset[str] | None) -> str:
     return sql if there is None or there.issuperset(QUOTED.findall(sql)) else "NULL"
 
 
-def _pieces(con: apsw.Connection, sql: str, part: Part, wanted: Wanted, piece: Slice) -> Iterator[list[tuple[Any, ...]]]:
-    names = _read(part, wanted)
-    heavy = [place for place, name in enumerate(names, 1) if name in LARGE]
-    cursor, began = con.execute(sql, (piece.after, piece.to)), time.monotonic()
+def _constant(found: re.Match[str]) -> str | int | None:
+    return int(found["number"]) if found["number"] else found["text"]
+
+
+def _pieces(con: apsw.Connection, asked: Asked, wanted: Wanted, piece: Slice) -> Iterator[list[tuple[Any, ...]]]:
+    heavy = [place for place, name in enumerate(asked.names, 1) if name in LARGE]
+    cursor, began = con.execute(asked.sql, (piece.after, piece.to)), time.monotonic()
     while rows := _take(cursor, wanted.rows, heavy):
         if time.monotonic() - began > HOLD:
             cursor.close()
             yield rows
-            cursor, began = con.execute(sql, (rows[-1][0], piece.to)), time.monotonic()
+            cursor, began = con.execute(asked.sql, (rows[-1][0], piece.to)), time.monotonic()
         else:
             yield rows
 
@@ -146,38 +163,26 @@ def _take(cursor: apsw.Cursor, limit: int, heavy: Sequence[int]) -> list[tuple[A
     return rows
 
 
-def _stream(con: apsw.Connection, sql: str, wanted: Wanted) -> Iterator[list[tuple[Any, ...]]]:
-    cursor = con.execute(sql)
+def _stream(con: apsw.Connection, asked: Asked, wanted: Wanted) -> Iterator[list[tuple[Any, ...]]]:
+    cursor = con.execute(asked.sql)
     while rows := list(islice(cursor, wanted.rows)):
         yield rows
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Where some rows are from: what no view says."""
-
-    path: str
-    agent: str
-    epoch: int
-    done: int
-    """Rows that were read before them."""
-
-
-def _batch(part: Part, wanted: Wanted, rows: Sequence[tuple[Any, ...]], origin: Origin) -> pa.RecordBatch:
+def _batch(part: Part, wanted: Wanted, rows: Sequence[tuple[Any, ...]], asked: Asked, done: int) -> pa.RecordBatch:
     count = len(rows)
     seqs, *values = zip(*rows, strict=True)
-    numbers = seqs if part.keyed else range(origin.done + 1, origin.done + count + 1)
-    given = _given(part, wanted, origin, count) | _numbers(numbers, part, wanted)
-    read = iter(values)
-    arrays = [given[name] if name in given else _array(name, kind, next(read)) for name, kind in wanted.columns.items()]
+    numbers = seqs if part.keyed else range(done + 1, done + count + 1)
+    given = _repeated(wanted, asked.same, count) | _numbers(numbers, part, wanted)
+    read = dict(zip(asked.names, values, strict=True))
+    arrays = [given[name] if name in given else _array(name, kind, read[name]) for name, kind in wanted.columns.items()]
     if not arrays:
         return pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
     return pa.record_batch(arrays, schema=wanted.schema)
 
 
-def _given(part: Part, wanted: Wanted, origin: Origin, count: int) -> dict[str, pa.Array]:
-    own = {"_db": origin.path, "_agent": origin.agent, "_epoch": origin.epoch, OWNER.get(part.view, ""): origin.agent}
-    return {name: pa.repeat(pa.scalar(value, TYPES[wanted.columns[name]]), count) for name, value in own.items() if name in wanted.columns}
+def _repeated(wanted: Wanted, same: Mapping[str, Any], count: int) -> dict[str, pa.Array]:
+    return {name: pa.repeat(pa.scalar(value, TYPES[wanted.columns[name]]), count) for name, value in same.items() if name in wanted.columns}
 
 
 def _numbers(seqs: Iterable[int], part: Part, wanted: Wanted) -> dict[str, pa.Array]:
@@ -188,6 +193,8 @@ def _numbers(seqs: Iterable[int], part: Part, wanted: Wanted) -> dict[str, pa.Ar
 def _array(name: str, kind: Kind, values: Sequence[Any]) -> pa.Array:
     if name == "body_bytes":
         values = [_bytes(value) for value in values]
+    if kind == "variant":
+        values = [_variant(value) for value in values]
     return pa.array(values, TYPES[kind])
 
 
@@ -196,3 +203,13 @@ def _bytes(text: str | None) -> bytes | None:
         return None if text is None else base64.b64decode(text)
     except binascii.Error:
         return None
+
+
+def _variant(text: str | None) -> dict[str, bytes] | None:
+    from pyspark.sql.types import VariantVal  # noqa: PLC0415 - asked for seldom, and this file is read without Spark as well
+
+    try:
+        made = None if text is None else VariantVal.parseJson(text)
+    except (ValueError, RecursionError):
+        return None  # numbers, depths or sizes that SQLite takes and a VARIANT does not
+    return None if made is None else {"value": bytes(made.value), "metadata": bytes(made.metadata)}

@@ -18,6 +18,7 @@ from onceward.ground.migrate import migrations
 from onceward.spark.columns import InvalidOption
 from onceward.spark.files import find
 from onceward.spark.opening import Unreadable, opened
+from onceward.spark.spool import Row, Sender
 from onceward.words.names import DEFAULT_SESSION
 from onceward.words.settings import DAY
 
@@ -85,9 +86,6 @@ class Batch:
     busy_timeout: float = 30.0
 
 
-Row = Mapping[str, Any]
-
-
 def check_columns(names: Iterable[str]) -> None:
     """Raise InvalidOption unless rows with these columns can be sent."""
     given = set(names)
@@ -99,12 +97,21 @@ def check_columns(names: Iterable[str]) -> None:
         raise InvalidOption(msg)
 
 
-def deliver(rows: Sequence[Row], batch: Batch) -> dict[str, int]:
+def deliver(rows: Iterable[Row], batch: Batch) -> dict[str, int]:
+    """Send rows that are in memory already; all else as ``hand_over``."""
+    by_sender: dict[Sender, list[Row]] = {}
+    for row in rows:
+        by_sender.setdefault((str(row.get("_db") or ""), str(row.get("agent") or "")), []).append(row)
+    return hand_over(by_sender, batch)
+
+
+def hand_over(rows: Mapping[Sender, Sequence[Row]], batch: Batch) -> dict[str, int]:
     """
     Send the rows of a batch, and return how many messages each file was given; a file that had them already is not in it.
 
     May be called again after a crash at any point: files whose transaction was
-    committed recognise the batch, the others get it.
+    committed recognise the batch, the others get it. The rows of one file are
+    in memory at a time.
 
     Raises:
         NoSuchAgent: nothing was sent.
@@ -112,13 +119,13 @@ def deliver(rows: Sequence[Row], batch: Batch) -> dict[str, int]:
         SendError, StoreError: as ``Postbox.send`` raises them, likewise.
 
     """
-    files = _files(rows, batch.paths)
-    by_file: dict[str, list[Row]] = {}
-    for row in rows:
-        by_file.setdefault(files[_sender(row)], []).append(row)
+    by_file: dict[str, list[Sender]] = {}
+    for sender, path in _files(rows, batch.paths).items():
+        by_file.setdefault(path, []).append(sender)
     sent = {}
-    for path, mine in sorted(by_file.items()):
+    for path, senders in sorted(by_file.items()):
         _refuse_other_schema(path, batch.busy_timeout)
+        mine = [row for sender in senders for row in rows[sender]]
         if _send(path, mine, batch):
             sent[path] = len(mine)
     return sent
@@ -187,12 +194,8 @@ def _options(row: Row) -> Any:
     return {name: row[name] for name in OPTIONS if row.get(name) is not None}
 
 
-def _sender(row: Row) -> tuple[str, str]:
-    return str(row.get("_db") or ""), str(row.get("agent") or "")
-
-
-def _files(rows: Iterable[Row], paths: tuple[str, ...]) -> dict[tuple[str, str], str]:
-    wanted = {_sender(row) for row in rows}
+def _files(senders: Iterable[Sender], paths: tuple[str, ...]) -> dict[Sender, str]:
+    wanted = list(senders)
     known = _by_agent({agent for path, agent in wanted if not path}, paths)
     return {(path, agent): path or known[agent] for path, agent in wanted}
 

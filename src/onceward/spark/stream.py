@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -12,7 +13,6 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from onceward.spark import follow, plan
 from onceward.spark.columns import InvalidOption
-from onceward.spark.opening import PASSING
 from onceward.spark.options import Options
 from onceward.spark.positions import START, Manifests, Offset, Positions
 from onceward.spark.reader import Task, read, settle, wanted_columns
@@ -87,7 +87,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for ever. A file that is gone or damaged is left out, told, and read again once it is restored.
         """
         settle()
-        return read(self._options, self._wanted, partition.value or [], insist=PASSING)
+        insisting = self._options if self._options.mode == "FAILFAST" else replace(self._options, mode="INSIST")
+        return read(insisting, self._wanted, partition.value or [])
 
     def commit(self, end: Offset) -> None:
         """Forget manifests that no restart will ask for."""

@@ -15,6 +15,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from onceward.spark import sink
 from onceward.spark.columns import InvalidOption
 from onceward.spark.options import flag
+from onceward.spark.spool import Spool
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -76,9 +77,12 @@ class Sending:
         collected = sorted((one for one in messages if isinstance(one, Collected) and one.rows), key=lambda one: one.partition)
         if not collected:
             return
-        rows = [row for one in collected for row in unpacked(one.rows)]
         batch = sink.Batch(collected[0].query, number, self.paths, self.hold_unknown, self.busy_timeout)
-        sent = sink.deliver(rows, batch)
+        with Spool() as rows:
+            for one in collected:
+                for piece in pa.ipc.open_stream(one.rows):
+                    rows.add(piece)
+            sent = sink.hand_over(rows, batch)
         log.info("batch %d of %s: %d messages in %d files", number, batch.query, sum(sent.values()), len(sent))
 
 
@@ -134,9 +138,3 @@ def packed(batches: Iterator[pa.RecordBatch]) -> bytes:
         return b""
     writer.close()
     return bytes(out.getvalue())
-
-
-def unpacked(rows: bytes) -> Iterator[dict[str, Any]]:
-    """Yield the rows of packed batches."""
-    for batch in pa.ipc.open_stream(rows):
-        yield from batch.to_pylist()

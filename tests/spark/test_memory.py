@@ -1,0 +1,91 @@
+"""Memory is bounded by a batch, not by a file: twice the rows need no more of it, in a worker or in the driver."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from onceward import Postbox
+
+pytest.importorskip("pyspark", reason="pip install 'onceward[spark]' brings it")
+
+from onceward.spark import gateway, read, reconcile
+from onceward.spark.fleet import Fleet
+from onceward.spark.spool import Spool
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="how much a process needed at most is read from /proc")
+ROWS = 12_000
+FRAME = 4_000
+"""Characters of a frame: all of the rows are some fifty megabytes."""
+SLACK = 24 * 1024 * 1024
+"""Bytes by which a process may differ from one run to the next: a few batches, and less than half of what was added."""
+FILL = """
+WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < :count)
+INSERT INTO outbox (id, recipient, session, lane, type, state, frame, created_at)
+SELECT printf('%08x-0000-7000-8000-000000000000', i), 'bob', 's', 's', 'note', 'pending', :frame, 1 FROM n
+"""
+
+
+def _file(folder: Path, rows: int) -> Path:
+    folder.mkdir()
+    with Postbox(folder / "alice.db", agent="alice", run=False, durability="fast", max_pending=rows + 1) as box, box.begin() as tx:
+        tx.execute(FILL, {"count": rows, "frame": '{"data":"' + FRAME * "x" + '"}'})
+    return folder
+
+
+def _peaks() -> dict[int, int]:
+    """Return the most memory that each process below our JVM ever had, and this one."""
+    [(jvm, _)] = gateway._running  # noqa: SLF001 - whose processes they are
+    return {pid: _kib(pid, "VmHWM") * 1024 for pid in (os.getpid(), *_below(jvm.pid))}
+
+
+def _below(parent: int) -> Iterator[int]:
+    for path in Path("/proc").glob("[0-9]*"):
+        if path.exists() and _kib(int(path.name), "PPid") == parent:
+            yield int(path.name)
+            yield from _below(int(path.name))
+
+
+def _kib(pid: int, name: str) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith(f"{name}:")), 0)
+
+
+def test_neither_reading_nor_reconciling_grows_with_the_file(spark: SparkSession, tmp_path: Path) -> None:
+    """A file of fifty megabytes, and one of a hundred: workers and driver need for the second what they needed for the first."""
+
+    def work(folder: Path) -> dict[int, int]:
+        rows = read(spark, str(folder), "outbox", columns="frame", snapshot=True).selectExpr("sum(length(frame)) AS total").collect()
+        assert FRAME * ROWS < rows[0]["total"]
+        assert reconcile.run(Fleet(spark, (str(folder),)), folder / "out").files == 1
+        return _peaks()
+
+    before, after = work(_file(tmp_path / "once", ROWS)), work(_file(tmp_path / "twice", 2 * ROWS))
+
+    assert len(before) > 1
+    assert {} == {pid: peak - before[pid] for pid, peak in after.items() if pid in before and peak - before[pid] > SLACK}
+
+
+def test_a_batch_that_is_sent_is_spooled(tmp_path: Path) -> None:
+    """The rows of all senders are on disk: this process grows by those of one sender, not by all."""
+    import pyarrow as pa  # noqa: PLC0415 - with the extra
+
+    bodies = [f"{number:08d}" + "x" * FRAME for number in range(500)]
+    before = _kib(os.getpid(), "VmHWM") * 1024
+    with Spool() as spool:
+        for sender in range(40):
+            spool.add(pa.RecordBatch.from_pydict({"agent": [f"agent-{sender:02d}"] * 500, "body": bodies}))
+        seen = [len(spool[sender]) for sender in spool]
+
+    assert [500] * 40 == seen
+    assert _kib(os.getpid(), "VmHWM") * 1024 - before < SLACK < 40 * 500 * FRAME / 2

@@ -1,0 +1,46 @@
+"""A batch's rows on disk, by sender; without Spark."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="pip install 'onceward[spark]' brings it")
+
+import pyarrow as pa
+
+from onceward.spark.spool import Spool
+
+
+def _batch(numbers: range, **columns: Any) -> Any:
+    return pa.RecordBatch.from_pydict({"body": [str(number) for number in numbers], **columns})
+
+
+def test_rows_come_back_by_sender_in_their_order() -> None:
+    """Whatever the batches they came in: each sender has its rows, in the order in which they were added, whole."""
+    with Spool() as spool:
+        for first in (0, 6, 12):
+            numbers = range(first, first + 6)
+            spool.add(_batch(numbers, agent=["alice" if number % 2 else "carol" for number in numbers]))
+
+        assert [("", "alice"), ("", "carol")] == list(spool)
+        assert 2 == len(spool)
+        assert [{"body": str(number), "agent": "alice"} for number in range(1, 18, 2)] == spool["", "alice"]
+
+
+def test_a_sender_is_a_file_or_an_agent() -> None:
+    """``_db`` and ``agent`` may both be given, and either may be NULL."""
+    with Spool() as spool:
+        spool.add(_batch(range(3), agent=["alice", None, "alice"], _db=[None, "/a.db", "/a.db"]))
+
+        assert {("", "alice"), ("/a.db", ""), ("/a.db", "alice")} == set(spool)
+        assert ["1"] == [row["body"] for row in spool["/a.db", ""]]
+
+
+def test_who_sent_nothing_is_not_there() -> None:
+    """An empty spool has no senders, and asking for one is an error."""
+    with Spool() as spool:
+        assert [] == list(spool)
+        with pytest.raises(KeyError):
+            spool["", "nobody"]
