@@ -100,6 +100,27 @@ def test_effects_reply_and_mark_are_one_commit(world: World) -> None:
     assert ([1], 1, 1) == (effects(billing), billing.stats()["processed"], billing.stats()["enqueued"])
 
 
+def test_what_a_handler_did_not_mean_to_raise_is_logged(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """A mistake is seen where the program runs: with its traceback once, then a line for each attempt; a wish is no mistake."""
+
+    def work(job: Job, ctx: Context) -> None:
+        if ctx.message.attempt < 3:
+            raise ValueError("a bug")
+        raise Retry("not now") if ctx.message.attempt == 3 else Reject("never")
+
+    shop, _ = prepared(world, work)
+    message = shop.send("billing", Job(n=1))
+    for _ in range(4):
+        world.settle()
+        world.wait(60)
+
+    assert "failed" == shop.resolve(message)
+    assert [
+        ("a handler of billing failed at attempt 1: ValueError: a bug", True),
+        ("a handler of billing failed at attempt 2: ValueError: a bug", False),
+    ] == [(line.getMessage(), line.exc_info is not None) for line in caplog.records]
+
+
 def test_a_handler_that_dies_takes_nothing_of_itself_along(world: World) -> None:
     """What a handler wrote before its thread was ended is not committed with its neighbour's effects."""
     seen: list[int] = []

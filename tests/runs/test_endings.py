@@ -35,8 +35,8 @@ def test_effects_mail_and_marks_are_one_commit(desk: Any) -> None:
     assert ["acked", "acked"] == [one.user.resolve(each) for each in ids]
 
 
-def test_a_failed_batch_is_retried_whole(desk: Any) -> None:
-    """Nothing the failed run said was sent; its messages come again together, after the backoff, and nothing overtakes them."""
+def test_a_failed_batch_is_retried_whole(desk: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing the failed run said was sent; its messages come again together, after the backoff; the mistake is logged, once a run."""
     one = desk(mode="collect")
 
     def fails(run: Run) -> None:
@@ -54,6 +54,7 @@ def test_a_failed_batch_is_retried_whole(desk: Any) -> None:
     assert [("failed", False), ("done", True)] == one.states()
     assert [2, 2, 1] == [message.attempt for message in one.runs[1].messages]
     assert "RuntimeError: broken" == one.box.runs.list()[1].cause
+    assert [("attempt 1: RuntimeError: broken", True)] == [(line.getMessage()[-31:], line.exc_info is not None) for line in caplog.records]
 
 
 def test_the_policy_of_a_postbox_is_that_of_its_runs(tmp_path: Path) -> None:

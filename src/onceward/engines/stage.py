@@ -21,7 +21,7 @@ from onceward.ground.tx import Tx
 from onceward.hands.closing import Closing, Effects, Outcome, verdicts
 from onceward.hands.context import OnWorker, reply_options
 from onceward.hands.fanout import Publisher
-from onceward.hands.invoke import Loop, attend, judge
+from onceward.hands.invoke import Loop, attend, judge, log_failure
 from onceward.hands.reading import Read
 from onceward.hands.transaction import Transaction
 from onceward.words.lifecycle import Done, Settlement
@@ -168,6 +168,7 @@ class Stage:
 
     def _fail(self, error: BaseException, *, go_on: bool) -> Seat | None:
         now = self._db.now()
+        log_failure(self._db.agent, error, self._leased[0].attempt)
 
         def judged(leased: Leased) -> Settlement:
             spent = exhausted(self._policy, self._seat.handler, leased.attempt)

@@ -28,7 +28,7 @@ from onceward.hands.agent import Agent
 from onceward.hands.context import Context
 from onceward.hands.fanout import Publisher
 from onceward.hands.group import Group
-from onceward.hands.invoke import Loop, Prepared, call, prepare, verdict
+from onceward.hands.invoke import Loop, Prepared, call, log_failure, prepare, verdict
 from onceward.hands.teller import ending
 from onceward.words.clock import Millis
 from onceward.words.events import Event
@@ -240,6 +240,7 @@ class Worker:
             self._call(ready, leased, context)
         except (Exception, CancelledError) as error:  # noqa: BLE001 - every exception is a verdict about this message
             self._group.undo()
+            log_failure(self._db.agent, error, leased.attempt)
             return verdict(error, ready, leased, now=self._db.now(), policy=self._policy, rng=self._rng)
         finally:
             self._run_now = None

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, cast
 
 from onceward.boxes.inbox import Leased
-from onceward.errors import Drop, Frozen, InvalidMessage, Reject, Retry
+from onceward.errors import Drop, Frozen, HandlerSignal, InvalidMessage, LeaseLost, Reject, Retry
 from onceward.ground.policy import RetryPolicy
 from onceward.hands.agent import Agent, Handler
 from onceward.hands.context import AsyncContext, Context, OnWorker
@@ -22,6 +23,7 @@ from onceward.words.payload import decode
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
+_log = logging.getLogger("onceward")
 Loop = Callable[[], "AbstractEventLoop"]
 
 
@@ -84,6 +86,13 @@ def judge(error: BaseException, attempt: int, *, spent: bool, now: Millis, polic
     after = error.after if isinstance(error, Retry) else None
     wait = policy.delay(attempt, rng) if after is None else round(1000 * after)
     return Again(now + wait, text)
+
+
+def log_failure(agent: str, error: BaseException, attempt: int) -> None:
+    """Log what a handler did not mean to raise: with its traceback at the first attempt, which no row keeps, later in a line."""
+    if not isinstance(error, HandlerSignal | Frozen | LeaseLost | CancelledError):
+        trace = error if attempt == 1 else None
+        _log.warning("a handler of %s failed at attempt %d: %s: %s", agent, attempt, type(error).__name__, error, exc_info=trace)
 
 
 def call(prepared: Prepared, context: Context, loop: Loop) -> Any:
