@@ -3,9 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from onceward import Postbox
 from onceward.boxes import inbox
 from onceward.boxes.inbox import Ended
+from onceward.errors import QueueFull
+from onceward.ground.tx import BUNCH
 from onceward.words.lifecycle import Done
 
 Open = Callable[..., Postbox]
@@ -74,10 +78,31 @@ def _settle(tx: Any, claimed: Any) -> None:
     inbox.settle(tx, [Ended(each, Done()) for lane in claimed for each in lane], {})
 
 
-def test_a_hundred_messages_cost_as_many_statements_as_ten(opened: Open) -> None:
-    """Packing, accepting and settling are set-based: statements do not grow with the messages, but for one row each kept."""
-    ten, hundred = dispatched(opened, 10), dispatched(opened, 100)
+def test_a_hundred_messages_cost_as_many_statements_as_twenty(opened: Open) -> None:
+    """Packing, accepting and settling are set-based: statements do not grow with the messages, but for one per bunch of rows kept."""
+    twenty, hundred = dispatched(opened, BUNCH), dispatched(opened, 5 * BUNCH)
 
-    assert ten[0] == hundred[0] <= 17
-    assert ten[1] + 90 == hundred[1]
-    assert ten[2] == hundred[2] <= 8
+    assert twenty[0] == hundred[0] <= 17
+    assert twenty[1] + 4 == hundred[1]
+    assert twenty[2] == hundred[2] <= 8
+
+
+@pytest.mark.parametrize("count", [0, 1, BUNCH - 1, BUNCH, BUNCH + 1, 2 * BUNCH + 5])
+def test_rows_of_any_number_are_inserted_in_order(box: Postbox, count: int) -> None:
+    """Bunches and what is left over keep the order in which the rows were given, which is the order of the lane."""
+    bodies = [f"message {k}" for k in range(count)]
+    ids = box.send_many([("b", body) for body in bodies])
+
+    assert ids == [id_ for (id_,) in box.db.read("SELECT id FROM outbox ORDER BY seq")]
+    assert bodies == [body for (body,) in box.db.read("SELECT frame ->> '$.data' FROM outbox ORDER BY seq")]
+
+
+def test_a_row_that_is_refused_takes_its_bunch_along(opened: Open) -> None:
+    """Where a limit refuses the middle one of many, none of them is there, and what was sent before stays."""
+    box = opened("narrow", max_pending=2 * BUNCH)
+    box.send("b", "before")
+
+    with pytest.raises(QueueFull):
+        box.send_many([("b", k) for k in range(2 * BUNCH)])
+
+    assert [("before",)] == box.db.read("SELECT frame ->> '$.data' FROM outbox")

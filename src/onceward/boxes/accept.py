@@ -240,7 +240,7 @@ def _store(tx: Tx, sender: str, fresh: list[Examined]) -> list[str]:
             settled.append((sender, frame.id, frame.session, tx.now))
         lane_id = lanes.NONE if boxed else _lane(tx, sender, frame, lane_ids)
         rows.append(_row(frame, each, lane_id, tx.now, done=done))
-    tx.many(KEEP, rows)
+    tx.insert(KEEP, rows)
     if fleeting:
         ephemeral.mark(tx, fleeting)
     if settled:

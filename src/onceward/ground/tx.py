@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol, TypeVar, cast
+import re
+from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import chain
+from typing import Any, Final, Protocol, TypeVar, cast
 
 from onceward.words.clock import Millis
 
 T = TypeVar("T")
+BUNCH: Final = 20
+"""Rows of one INSERT: more gain nothing."""
+ONE_ROW: Final = re.compile(r"VALUES (\(\?(?:, \?)*\))")
+
+
+@cache
+def _bunched(sql: str) -> str:
+    return ONE_ROW.sub(lambda found: f"VALUES {', '.join([found[1]] * BUNCH)}", sql, count=1)
 
 
 class Handle(Protocol):
@@ -94,6 +105,18 @@ class Tx:
     def many(self, sql: str, bindings: Any) -> None:
         """Run one statement for each of *bindings*."""
         self._handle.executemany(sql, bindings)
+
+    def insert(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        """
+        Insert *rows* by a statement that is written for one of them, a bunch at a time.
+
+        Where a trigger may refuse a row, SQLite makes ready to undo every single
+        statement, which takes as long as the rest of the insert.
+        """
+        whole = len(rows) - len(rows) % BUNCH
+        for start in range(0, whole, BUNCH):
+            self._handle.execute(_bunched(sql), tuple(chain.from_iterable(rows[start : start + BUNCH])))
+        self._handle.executemany(sql, rows[whole:])
 
     @property
     def alive(self) -> bool:

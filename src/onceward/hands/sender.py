@@ -233,7 +233,7 @@ class Sender:
         if not self.gate.open or any(draft.given for draft in drafts):
             return [self.put(tx, draft) for draft in drafts]
         try:
-            tx.many(outbox.ADD, [draft[3] if draft[5] is None else (*draft[3][:-1], bodies.keep(tx, draft[5])) for draft in drafts])
+            tx.insert(outbox.ADD, [draft[3] if draft[5] is None else (*draft[3][:-1], bodies.keep(tx, draft[5])) for draft in drafts])
         except ConstraintError as error:
             raise self._db.mapped(misfit(error)) from error
         self.promise(tx, drafts)
@@ -245,7 +245,7 @@ class Sender:
             for draft in drafts:
                 self.put(tx, draft._replace(values=(*draft.values[:-1], body_id)), shared=True)
             return
-        tx.many(outbox.ADD, [(*draft[3][:-1], body_id) for draft in drafts])
+        tx.insert(outbox.ADD, [(*draft[3][:-1], body_id) for draft in drafts])
         self.promise(tx, drafts)
 
     def promise(self, tx: Tx, drafts: Sequence[Draft]) -> None:

@@ -105,8 +105,13 @@ def _refuse_unreadable(text: str) -> None:
     """Raise ValueError for what readers do not take: words that JSON has not, and their own limits on depth and on numbers."""
     if ("N" in text and "NaN" in text) or ("I" in text and "Infinity" in text):  # to look for one letter costs next to nothing
         json.loads(text, parse_constant=_refuse_constant)
-    if len(text) > LONG or (len(text) > SHALLOW and text.count("[") + text.count("{") > SHALLOW):
+    if len(text) > LONG or (len(text) > SHALLOW and _nested(text) and text.count("[") + text.count("{") > SHALLOW):
         from_json(f"[{text}]")
+
+
+def _nested(text: str) -> bool:
+    """Return whether there may be more than one level: to look for a bracket is quick, to count them is not."""
+    return "[" in text or text.find("{", 1) > 0
 
 
 def message_type(model: type) -> str:
