@@ -24,12 +24,21 @@ from onceward.ground.tx import Tx
 T = TypeVar("T")
 
 
+class Outcome(asyncio.Future[Any]):
+    """What a task waits for to its end: it hears of a cancellation once the outcome is known."""
+
+    def cancel(self, msg: object = None) -> bool:
+        """Refuse: the work is under way. The task that waits remembers that it was cancelled, and raises so when it wakes."""
+        del msg
+        return False
+
+
 @dataclass(slots=True)
 class _Crosser:
     """One operation under way; ``joins`` says that it may share a commit with its neighbours."""
 
     work: Callable[[], Any]
-    future: asyncio.Future[Any]
+    future: Outcome
     joins: bool
     result: Any = None
     error: BaseException | None = None
@@ -41,8 +50,6 @@ class _Crosser:
             self.error = error
 
     def arrive(self) -> None:
-        if self.future.done():
-            return
         if self.error is not None:
             self.future.set_exception(self.error)
         else:
@@ -73,11 +80,11 @@ class Crossing:
     async def _cross(self, work: Callable[[], T], *, joins: bool) -> T:
         if self.inside:
             return await uncancelled(self._loop.run_in_executor(self._block_thread, work))
-        crosser = _Crosser(work, self._loop.create_future(), joins)
+        crosser = _Crosser(work, Outcome(loop=self._loop), joins)
         if not self._tick:
             self._loop.call_soon(self._leave)
         self._tick.append(crosser)
-        found: T = await uncancelled(crosser.future)
+        found: T = await crosser.future
         return found
 
     @property
