@@ -12,7 +12,7 @@ import pytest
 from pydantic import field_validator
 
 from onceward import Agent, Context, Drop, Msg, Postbox, Reject, Retry
-from onceward.errors import StoreError
+from onceward.errors import InvalidMessage, StoreError
 from onceward.words.events import Event
 
 if TYPE_CHECKING:
@@ -98,6 +98,25 @@ def test_effects_reply_and_mark_are_one_commit(world: World) -> None:
 
     assert ([], 0, 0) == between
     assert ([1], 1, 1) == (effects(billing), billing.stats()["processed"], billing.stats()["enqueued"])
+
+
+@pytest.mark.parametrize(
+    ("declare", "said"),
+    [
+        (lambda agent: agent.on(lambda _: None), "write what is handled in brackets: @agent.on"),
+        (lambda agent: agent.session(lambda _: None), "write what is handled in brackets: @agent.session"),
+        (lambda agent: agent.on("job")(lambda: None), "must take the message"),
+        (lambda agent: agent.session()(lambda: None), "must take the run"),
+        (lambda agent: agent.session()(lambda _run, _context: None), "must take the run"),
+    ],
+)
+def test_a_declaration_that_would_handle_nothing_is_refused(declare: Callable[[Agent], object], said: str) -> None:
+    """A mistake in a decorator is told where it stands, not by mail that nobody handles."""
+    agent = Agent("billing")
+    with pytest.raises(InvalidMessage, match=said):
+        declare(agent)
+
+    assert ([], []) == (agent.handlers, agent.sessions)
 
 
 def test_what_a_handler_did_not_mean_to_raise_is_logged(world: World, caplog: pytest.LogCaptureFixture) -> None:

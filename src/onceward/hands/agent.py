@@ -89,6 +89,7 @@ class Agent:
             InvalidMessage: the pattern breaks its rules, or a handler of the same pattern exists.
 
         """
+        _bracketed("on", what)
         pattern = check_pattern(what if isinstance(what, str) else message_type(what))
         if attempts is not None and attempts < 1:
             msg = f"attempts={attempts}: a handler runs at least once"
@@ -149,9 +150,15 @@ class Agent:
 
         """
         fields = checked(options)
+        _bracketed("session", pattern)
         check_sessions(pattern)
 
         def declare(call: Callable[P, R]) -> Callable[P, R]:
+            try:
+                inspect.signature(call).bind(None)
+            except TypeError:
+                msg = f"handler {getattr(call, '__name__', call)} must take the run, and nothing else"
+                raise InvalidMessage(msg) from None
             self._serve(
                 SessionHandler(
                     pattern=pattern,
@@ -183,6 +190,13 @@ class Agent:
         """Return the handler of a message: an exact one before a pattern, older before younger."""
         exact = next((h for h in self.handlers if h.pattern in (type_name, topic)), None)
         return exact or next((h for h in self.handlers if h.wants(type_name, topic)), None)
+
+
+def _bracketed(decorator: str, given: object) -> None:
+    """Raise InvalidMessage for ``@agent.on`` without brackets, which would replace the function and handle nothing."""
+    if not isinstance(given, str | type):
+        msg = f"write what is handled in brackets: @agent.{decorator}(...), not {given!r:.60}"
+        raise InvalidMessage(msg)
 
 
 def _signature(call: Callable[..., Any], model: type | None) -> tuple[Any, bool]:
