@@ -75,7 +75,10 @@ def test_version(cli: Cli) -> None:
     assert importlib.import_module("importlib.metadata").version("onceward") == cli("--version").out.strip()
 
 
-@pytest.mark.parametrize(("tokens", "guess"), [(["sned"], "did you mean send?"), (["dead", "replya"], "did you mean replay?")])
+@pytest.mark.parametrize(
+    ("tokens", "guess"),
+    [(["sned"], "did you mean send?"), (["dead", "replya"], "did you mean replay?"), (["health"], "did you mean doctor?")],
+)
 def test_a_slip_is_guessed(cli: Cli, tokens: list[str], guess: str) -> None:
     """The nearest command is named."""
     assert guess in cli(*tokens).err

@@ -194,6 +194,19 @@ NOUNS: Final = {
 """Commands that have verbs of their own."""
 
 
+ELSEWHERE: Final = {
+    "health": "doctor",
+    "receive": "recv",
+    "inbox": "ls inbox",
+    "outbox": "ls outbox",
+    "lanes": "ls lanes",
+    "pump": "relay --once",
+    "replay": "dead replay",
+    "subscribe": "home subscribe",
+}
+"""Commands by words that the library or the pages have for what they do."""
+
+
 def build(tokens: Sequence[str] = ()) -> App:
     """Return the program; the command that *tokens* call explains itself at length, the others in a line."""
     app = App(name="onceward", help=HELP, version=version("onceward"))
@@ -237,7 +250,7 @@ def check_command(tokens: Sequence[str]) -> None:
         if given.startswith("-") or not there:
             return
         if given not in there:
-            near = get_close_matches(given, there, 1)
+            near = [ELSEWHERE[given]] if not before and given in ELSEWHERE else get_close_matches(given, there, 1)
             msg = f"there is no command {' '.join([*before, given])!r}" + (f": did you mean {near[0]}?" if near else "")
             raise Usage(msg)
 
