@@ -78,7 +78,7 @@ def test_what_cannot_run_here_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 def test_rare_branches_have_a_row(capsys: pytest.CaptureFixture[str]) -> None:
     """What simulated worlds went through is a row of its own, beside the worlds."""
-    assert 0 == prove(only="simulation", seconds=0.1, json=True, seed=7)
+    assert 0 == prove(only="simulation", seconds=0.01, json=True, seed=7)
 
     rows = json.loads(capsys.readouterr().out)["harnesses"]
     assert ["simulation", "rare branches"] == [row["harness"] for row in rows]

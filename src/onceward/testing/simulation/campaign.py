@@ -152,10 +152,10 @@ def simulate(worlds: int = 2000, *, seed: int | None = None, processes: int = 0,
 
 
 def _in_turn(pool: ProcessPoolExecutor, chunks: Iterable[range], until: float) -> Iterator[list[Told]]:
-    """Yield what became of each chunk, in their order; a few are under way, and none is begun when the time is up."""
+    """Yield what became of each chunk, in their order; a few are under way, and none but the first is begun when the time is up."""
     under_way = deque[Future[list[Told]]]()
-    for seeds in chunks:
-        if time.monotonic() > until:
+    for number, seeds in enumerate(chunks):
+        if number and time.monotonic() > until:
             break
         under_way.append(pool.submit(_tell_all, seeds))
         if len(under_way) > AHEAD:
