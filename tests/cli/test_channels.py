@@ -62,6 +62,7 @@ def test_staged_acknowledgments(cli: Cli, shop: Postbox, billing: Postbox) -> No
     codes = [cli("channel", "ack", "work", got["handle"], word, "--agent", "billing").code for word in ("in_progress", "completed")]
     late = cli("channel", "ack", "work", got["handle"], "failed", "--agent", "billing")
     [row] = cli("channel", "acks", "work", sent, "--json").json
+    assert 3 == cli("channel", "acks", "work", "nothing").code
 
     assert (["received"], 4, [0, 0], 5, "completed", "billing") == (seen, again, codes, late.code, row["status"], row["participant"])
     assert (2, 2) == (

@@ -45,6 +45,34 @@ def test_runs_are_listed_and_shown(cli: Cli, ids: list[str]) -> None:
     assert 3 == cli("runs", "show", "nothing").code
 
 
+def test_a_run_is_ended_from_a_terminal(cli: Cli, home: Path, billing: Postbox) -> None:
+    """Whoever aborts an open run reads why it ended; one that is over, or unknown, says so with exit code 3."""
+    agent, codes = Agent("shop"), list[int]()
+
+    @agent.session(mode="followup")
+    def turn(run: Run) -> None:
+        codes.append(cli("runs", "abort", run.id, "--cause", "the user pressed stop").code)
+        codes.append(cli("runs", "abort", run.id).code)
+        box.queues.pause(run.session)
+
+    with Postbox(home / "agents" / "shop.db", agent=agent, run=False) as box:
+        billing.session("chat").send("shop", "count")
+        billing.pump()
+        box.pump()
+    [row] = cli("runs", "ls", "--json").json
+
+    assert [0, 3, 3] == [*codes, cli("runs", "abort", "nothing").code]
+    assert ("aborted", "the user pressed stop") == (row["state"], row["cause"])
+
+
+def test_a_pattern_is_dissolved(cli: Cli, ids: list[str]) -> None:
+    """Sessions whose handler is gone from the code are served by readers again, once their queues say so."""
+    before = cli("recv", "--session", "chat", "--json").code
+
+    assert 0 == cli("queue", "dissolve", "*").code
+    assert (3, ids[0]) == (before, cli("recv", "--session", "chat", "--json").json["id"])
+
+
 def test_a_queue_is_in_the_operators_hands(cli: Cli, ids: list[str]) -> None:
     """What waits is listed in its order, reordered and removed; the numbers follow."""
     assert ids == [row["id"] for row in cli("queue", "ls", "chat", "--json").json]

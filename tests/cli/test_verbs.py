@@ -1,4 +1,4 @@
-"""Every verb of the library's routing stands on the command line, or it is said here why it cannot."""
+"""Every verb of the library's routing and runs stands on the command line, or it is said here why it cannot."""
 
 import inspect
 
@@ -13,6 +13,7 @@ from onceward.door.letters import DeadLetters
 from onceward.door.looks import Looks
 from onceward.door.polls import Polls
 from onceward.door.post_office import Mailboxes
+from onceward.door.queueing import Queues, Runs
 
 CODE = "needs code of the caller's: "
 VERBS: dict[type, dict[str, str]] = {
@@ -51,6 +52,11 @@ VERBS: dict[type, dict[str, str]] = {
         "list": "dead ls", "get": "dead show", "replay": "dead replay", "replay_all": "dead replay", "discard": "dead discard",
         "discard_all": "dead discard", "purge": "dead purge",
     },
+    Queues: {
+        "list": "queue ls", "get": "queue ls", "waiting": "queue ls", "set": "queue mode", "reorder": "queue reorder",
+        "remove": "queue remove", "pause": "queue pause", "resume": "queue resume", "dissolve": "queue dissolve",
+    },
+    Runs: {"list": "runs ls", "get": "runs show", "abort": "runs abort"},
     Looks: {"stats": "stats", "history": "history", "thread": "thread", "search": "search"},
 }  # fmt: skip
 

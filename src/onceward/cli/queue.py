@@ -134,6 +134,23 @@ def resume(session: str, /, *, where: Where = WHERE) -> int:
     return _change(where, session, lambda box: box.queues.resume(session))
 
 
+def dissolve(pattern: str, /, *, where: Where = WHERE) -> int:
+    """
+    Serve sessions of a pattern by runs no more: for handlers that were taken out of the code.
+
+    What waits is for workers and readers again.
+
+    Args:
+        pattern: The pattern that the handler was declared with, such as chat.* or *.
+        where: Whose file.
+
+    """
+    with open_box(where.path()) as box:
+        box.queues.dissolve(pattern)
+        show_one({"agent": box.agent, "dissolved": pattern}, where.style)
+    return DONE
+
+
 def _change(where: Where, session: str, change: Callable[[Postbox], object]) -> int:
     path = where.path()
     with open_box(path) as box:

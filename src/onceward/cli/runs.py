@@ -6,11 +6,11 @@ import json
 from typing import Final, Literal
 
 from onceward.cli import queries
-from onceward.cli.codes import DONE
+from onceward.cli.codes import DONE, NothingThere
 from onceward.cli.look import views, whole_id
 from onceward.cli.paint import dated, document, show_one
 from onceward.cli.paint import show as show_rows
-from onceward.cli.place import Conversation, Where
+from onceward.cli.place import Conversation, Where, open_box
 from onceward.cli.show import without_nothing
 
 WHERE = Where()
@@ -53,3 +53,25 @@ def show(id: str, /, *, where: Where = WHERE) -> int:  # noqa: A002 - the wire's
     else:
         show_one(row, where.style)
     return DONE
+
+
+def abort(id: str, /, *, cause: str = "aborted by hand", where: Where = WHERE) -> int:  # noqa: A002 - the wire's word
+    """
+    End an open run, as a steering message does.
+
+    Its messages go back to the head; they are delivered if it stored partial output and its queue says so.
+
+    Args:
+        id: Its id, or a beginning of it that no other run has.
+        cause: Why, for whoever looks at the run later.
+        where: Whose file.
+
+    """
+    with views(where.path()) as found:
+        run_id = whole_id(found, queries.RUN_IDS, id)
+    with open_box(where.path()) as box:
+        ended = box.runs.abort(run_id, cause)
+    if not ended:
+        msg = f"run {run_id} is over already"
+        raise NothingThere(msg)
+    return show(run_id, where=where)

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from onceward import Message
 from onceward.cli.back import PAST, Sought, print_page
-from onceward.cli.codes import DONE, TimedOut
+from onceward.cli.codes import DONE, NothingThere, TimedOut
 from onceward.cli.paint import document, show
 from onceward.cli.place import Conversation, Quiet, Where, in_session, open_box
 from onceward.cli.send import Body, parsed
@@ -155,6 +155,9 @@ def acks(name: str, message_id: str, /, *, where: Where = WHERE) -> int:
     """
     with open_box(where.path()) as box:
         found = box.channels.get(name).acknowledgments(message_id)
+    if not found:
+        msg = f"nobody has said anything of message {message_id!r} in channel {name!r} yet, or it is no message of ours there"
+        raise NothingThere(msg)
     rows = [{column: getattr(each, column) for column in ACKS} for each in found]
     show(rows, ACKS, where.style)
     return DONE
