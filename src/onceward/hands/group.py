@@ -114,9 +114,12 @@ class Group:
     @property
     def due(self) -> bool:
         """Whether it is time to commit."""
-        return bool(self._ended) and (
-            len(self._ended) >= FULL or self._ended[-1].leased.lane.careful or self._db.clock.monotonic() - self._since >= self._share_for
-        )
+        with self._lock:  # the heartbeat may be committing just now
+            return bool(self._ended) and (
+                len(self._ended) >= FULL
+                or self._ended[-1].leased.lane.careful
+                or self._db.clock.monotonic() - self._since >= self._share_for
+            )
 
     def upkeep(self, work: Callable[[Tx], object] | None = None) -> None:
         """

@@ -1,0 +1,45 @@
+"""The commit that quick handlers share, looked at by the worker at the moment in which the heartbeat would make it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from onceward import Postbox
+from onceward.boxes import inbox
+from onceward.boxes.inbox import Ended, Wanted
+from onceward.hands.group import Group
+from onceward.words.lifecycle import Done
+
+
+class Meanwhile(list[Ended]):
+    """What has ended; whoever looks at it first is interrupted by another thread, and goes on when that is through."""
+
+    def __init__(self, ended: list[Ended], other: Callable[[], None]) -> None:
+        super().__init__(ended)
+        self._others = [Thread(target=other)]
+
+    def __len__(self) -> int:
+        while self._others:
+            other = self._others.pop()
+            other.start()
+            other.join()
+        return super().__len__()
+
+
+def test_the_heartbeat_takes_nothing_from_under_a_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that asks whether it is time to commit gets an answer, also where the heartbeat comes in between; the message ends once."""
+    with Postbox(tmp_path / "bob.db", agent="bob", run=False) as bob, Postbox(tmp_path / "ann.db", agent="ann", run=False) as ann:
+        sent = ann.send("bob", 1)
+        ann.pump()
+        wanted = Wanted(messages=1, lanes=1, types=None)
+        [[leased]] = bob.db.write(lambda tx: inbox.claim(tx, wanted, owner="w", until=tx.now + 9000))
+        group = Group(bob.db, share_for=0.0, rest_for=lambda _: 0, told=lambda _: None)
+        group.end(leased, Done("processed"), rest=([leased], 1), events=[])
+        monkeypatch.setattr(group, "_ended", Meanwhile([Ended(leased, Done("processed"))], group.upkeep))
+
+        assert group.due
+        group.commit()
+
+        assert [(sent, "processed")] == bob.db.read("SELECT id, state FROM inbox")
