@@ -17,6 +17,7 @@ import pyarrow.dataset as ds
 from rich.console import Console
 
 from onceward import Postbox
+from onceward import spark as door
 from onceward.cli import main
 from onceward.spark import progress
 
@@ -127,3 +128,19 @@ def test_a_terminal_shows_how_far_spark_is(spark: SparkSession) -> None:
         spark.range(10).count()
 
     assert ("/7" in terminal.getvalue(), "") == (True, pipe.getvalue())
+
+
+def test_a_session_shows_it_by_itself(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever works with a session sees the bar without asking, until the session is asked for without; elsewhere there is none."""
+    terminal = StringIO()
+    monkeypatch.setattr(progress, "Console", lambda **_: Console(file=terminal, force_terminal=True, width=80))
+    door.session()
+    for _ in range(60):
+        spark.range(0, 200_000_000, 1, 7).selectExpr("sum(hash(id))").collect()
+        if "/7" in terminal.getvalue():
+            break
+    door.session(progress=False)
+    shown = terminal.getvalue()
+    spark.range(0, 200_000_000, 1, 7).selectExpr("sum(hash(id))").collect()
+
+    assert ("/7" in shown, shown) == (True, terminal.getvalue())

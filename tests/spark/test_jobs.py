@@ -17,15 +17,13 @@ import apsw
 from pyspark.sql import SparkSession
 
 from onceward import Postbox
-from onceward.spark import archive, export, graph, metrics, pairs, replay, threads, waits
-from onceward.spark.archive import NotArchived
+from onceward.spark import export, graph, metrics, pairs, replay, threads, waits
 from onceward.spark.facts import NEEDS
 from onceward.spark.fleet import Fleet
 from onceward.spark.keep import keep
-from onceward.spark.manifest import OutputBusy, OutputTaken, alone
+from onceward.spark.manifest import OutputTaken
 from onceward.spark.reconcile import reconcile
 from onceward.spark.verdicts import Rules
-from onceward.testing import ManualClock
 from onceward.testing import fleet as generator
 from onceward.testing.fleet import DUTIES, TASKS
 
@@ -58,77 +56,6 @@ def _scan(folder: Path, sql: str) -> set[tuple[Any, ...]]:
         found |= set(con.execute(sql).fetchall())
         con.close()
     return found
-
-
-# -- archive ----------------------------------------------------------------------------------
-
-
-def _ended(rows: Any) -> list[tuple[Any, ...]]:
-    return sorted((row["_db"], row["seq"], row["id"], row["state"], row["frame"]) for row in rows)
-
-
-def test_an_archive_grows_by_what_has_ended_and_reads_back_equal(case: Case, tmp_path: Path) -> None:
-    """Each batch has what ended since the last; one that was broken off is repeated, and counts once; then files may be pruned."""
-    shutil.copytree(case.made.folder, tmp_path / "agents")
-    fleet, out, now = Fleet(case.fleet.spark, (str(tmp_path / "agents"),)), tmp_path / "archive", case.made.now
-    first = archive.run(fleet, out, now=now, settle=0)
-    shutil.copytree(out / "outbox" / "batch=000001", out / "outbox" / "batch=000002")  # what a killed second batch leaves
-    second = archive.run(fleet, out, now=now + 1000, settle=0)
-
-    live = fleet.table("outbox", where="ended_at IS NOT NULL").collect()
-    assert _ended(live) == _ended(archive.read(fleet.spark, out, "outbox").collect())
-    assert ([len(live), 0], 2) == ([batch["rows"]["outbox"] for batch in (*first["batches"], second["batches"][1])], len(second["batches"]))
-    assert "day=2026-01-01" in {path.name for path in (out / "outbox" / "batch=000001").iterdir()}
-
-    clock = ManualClock(now + 10 * 86_400_000)
-    pruned = archive.prune(fleet, out, keep=86_400, clock=clock)
-    assert sum(pruned.values()) > len(live)
-    assert [] == fleet.table("outbox", where="ended_at IS NOT NULL AND state = 'acked'").collect()
-    both = fleet.table("ledger", *NEEDS).unionByName(archive.ledger(fleet.spark, out), allowMissingColumns=True)
-    frames = reconcile(both, fleet.table("agents", "_db", "_agent"), Rules(now=now))
-    assert dict(case.made.verdicts) == {
-        row["verdict"]: row["count"] for row in frames.groupBy("verdict").count().orderBy("verdict").collect()
-    }
-
-
-def test_two_archives_into_one_folder_are_refused(case: Case, tmp_path: Path) -> None:
-    """The second is told so while the first writes, also its pruning; the lock ends with whoever held it."""
-    out = tmp_path / "archive"
-
-    def meanwhile(said: str) -> None:
-        if said == "archiving trail":
-            with pytest.raises(OutputBusy, match="archive"):
-                archive.run(case.fleet, out)
-            with pytest.raises(OutputBusy):
-                archive.prune(case.fleet, out)
-
-    done = archive.run(case.fleet, out, now=case.made.now, settle=0, tell=meanwhile)
-
-    assert [1] == [batch["number"] for batch in done["batches"]]
-    with alone(out, archive.JOB):
-        pass
-
-
-def test_what_is_not_archived_is_not_pruned(spark: SparkSession, tmp_path: Path, box: Callable[..., Path]) -> None:
-    """A file with ended messages that the archive does not hold is left alone, loudly."""
-    path = box("alice", 2)
-    with Postbox(path, run=False) as alice, Postbox(tmp_path / "bob.db", agent="bob", run=False) as bob:
-        alice.pump()
-        for message in bob.messages(timeout=0):
-            message.ack()
-        bob.pump()
-        now = alice.db.now() + 1000
-    fleet, out = Fleet(spark, (str(tmp_path / "*.db"),)), tmp_path / "archive"
-    archive.run(fleet, out, now=now, settle=0)
-    shutil.rmtree(out / "outbox")
-    (out / "outbox" / "batch=000001").mkdir(parents=True)
-    manifest = json.loads((out / "manifest.json").read_text(encoding="utf-8"))
-    manifest["batches"][0]["rows"]["outbox"] = 0
-    (out / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
-
-    with pytest.raises(NotArchived, match=r"alice\.db"):
-        archive.prune(fleet, out, keep=0, clock=ManualClock(now + 86_400_000))
-    assert 2 == len(fleet.table("outbox").collect())
 
 
 # -- figures ----------------------------------------------------------------------------------

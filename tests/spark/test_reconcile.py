@@ -14,7 +14,8 @@ import pyarrow.dataset as ds
 from pyspark.sql import SparkSession
 
 from onceward.spark import manifest, reconcile
-from onceward.spark.facts import NEEDS
+from onceward.spark.columns import WITNESS
+from onceward.spark.facts import NEEDS, testimony
 from onceward.spark.fleet import Fleet
 from onceward.spark.manifest import OutputTaken
 from onceward.spark.order import MARKS
@@ -46,6 +47,15 @@ def test_every_message_gets_the_verdict_of_what_was_done_to_it(case: Case) -> No
     """No class is missed, none is mixed up with another, and bad weather and backups leave no trace."""
     assert dict(case.made.verdicts) == dict(case.report.verdicts)
     assert sum(case.made.verdicts[name] for name in FATAL) == case.report.broken
+
+
+def test_a_witness_says_what_the_ledger_says(case: Case) -> None:
+    """Numbers or texts, live or archived: a message is told in the same words; beside them each file tells of itself."""
+    numbers, texts = case.fleet.table("witness", *WITNESS), testimony(case.fleet.table("ledger", *NEEDS))
+
+    assert ([], []) == (numbers.where("side > 0").exceptAll(texts).collect(), texts.exceptAll(numbers).collect())
+    files = {row["id"]: row["recipient"] for row in numbers.where("side = 0 and state = 1").collect()}
+    assert {row["_db"]: row["_agent"] for row in case.fleet.table("agents", "_db", "_agent").collect()} == files
 
 
 def test_overtaking_and_gaps_are_counted_by_lane(case: Case) -> None:

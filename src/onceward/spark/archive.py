@@ -75,7 +75,8 @@ def _append(fleet: Fleet, out: Path, fresh: dict[str, Any], *, resume: bool, tel
         tell(f"archiving {table}")
         target = _batch(out, table, number)
         if not (target / "_SUCCESS").exists():
-            _ended(fleet, table, moment, since, planned["cut"]).write.partitionBy("day").mode("overwrite").parquet(str(target))
+            shutil.rmtree(target, ignore_errors=True)  # of a table that was broken off, whichever way the session overwrites
+            _ended(fleet, table, moment, since, planned["cut"]).write.partitionBy("day").parquet(str(target))
         rows[table] = fleet.spark.read.parquet(str(target)).count() if list(target.rglob("*.parquet")) else 0
     cuts |= dict.fromkeys(since, planned["cut"])
     batch = {"number": number, "cut": planned["cut"], "rows": rows, "quarantined": quarantined}

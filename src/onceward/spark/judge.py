@@ -19,7 +19,7 @@ QUESTIONS: Final = ("unsent", "unseen")
 # One line per verdict, the first that holds counts. {cutoff} and {late} are filled in from the rules.
 STATEMENT: Final = f"""
 case
-when sender is null                                         then {spelt("file", FILE_STATES, "read")}
+when sender is null                                         then {spelt("file", FILE_STATES, "corrupt")}
 when {TWO_EFFECTS}                                          then 'double_processed'
 when received_at < received_last_at                         then 'duplicated'
 when not {SENDER_KNOWS}                                     then 'unsent'

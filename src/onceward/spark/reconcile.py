@@ -22,6 +22,8 @@ from onceward.spark.verdicts import Rules
 JOB: Final = "reconcile"
 PLAIN: Final = {f"parquet.enable.dictionary#{name}": "false" for name in ("id", *MOMENTS, *NUMBERS)}
 """Columns whose values hardly repeat: looking for repetitions in them was half of all writing."""
+WHOLE: Final = {"partitionOverwriteMode": "static"}
+"""Also in a session that is set otherwise: nothing that a broken run left may stay beside what is written."""
 OPEN: Final = f"sender is null or verdict in {QUESTIONS}"
 Tell = Callable[[str], object]
 
@@ -111,5 +113,5 @@ def _files(path: Path) -> list[dict[str, Any]]:
 def stored(spark: SparkSession, path: Path, ddl: str, make: Callable[[], DataFrame], *, by: str = "") -> DataFrame:
     """Return what *make* makes, out of the Parquet folder that it was written to now, or by a run before this one."""
     if not (path / "_SUCCESS").exists():
-        make().write.mode("overwrite").options(**PLAIN).partitionBy(*([by] if by else [])).parquet(str(path))
+        make().write.mode("overwrite").options(**PLAIN, **WHOLE).partitionBy(*([by] if by else [])).parquet(str(path))
     return spark.read.schema(ddl).parquet(str(path))

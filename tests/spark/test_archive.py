@@ -1,0 +1,177 @@
+"""What has ended is appended to Parquet, once, whatever is broken off or locked; and no two runs write into one folder."""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="pip install 'onceward[spark]' brings it")
+
+import apsw
+from pyspark.sql import SparkSession
+
+from onceward import Postbox
+from onceward.spark import archive, export, replay
+from onceward.spark import reconcile as reconciling
+from onceward.spark.archive import NotArchived
+from onceward.spark.facts import NEEDS
+from onceward.spark.fleet import Fleet
+from onceward.spark.keep import keep
+from onceward.spark.manifest import OutputBusy, alone
+from onceward.spark.reconcile import reconcile
+from onceward.spark.verdicts import Rules
+from onceward.testing import ManualClock
+from onceward.testing import fleet as generator
+
+
+@dataclass(frozen=True)
+class Case:
+    """A fleet of one crew at honest work, with some dead letters beside it; nobody changes it."""
+
+    made: generator.Fleet
+    fleet: Fleet
+
+
+@pytest.fixture(scope="module")
+def case(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """Return the fleet that all jobs look at."""
+    folder = tmp_path_factory.mktemp("jobs")
+    made = generator.build(folder, mishaps=("dead_lettered", "expired"))
+    return Case(made, Fleet(spark, (str(folder),)))
+
+
+def _ended(rows: Any) -> list[tuple[Any, ...]]:
+    return sorted((row["_db"], row["seq"], row["id"], row["state"], row["frame"]) for row in rows)
+
+
+def test_an_archive_grows_by_what_has_ended_and_reads_back_equal(case: Case, tmp_path: Path) -> None:
+    """Each batch has what ended since the last; one that was broken off is repeated, and counts once; then files may be pruned."""
+    shutil.copytree(case.made.folder, tmp_path / "agents")
+    fleet, out, now = Fleet(case.fleet.spark, (str(tmp_path / "agents"),)), tmp_path / "archive", case.made.now
+    first = archive.run(fleet, out, now=now, settle=0)
+    shutil.copytree(out / "outbox" / "batch=000001", out / "outbox" / "batch=000002")  # what a killed second batch leaves
+    second = archive.run(fleet, out, now=now + 1000, settle=0)
+
+    live = fleet.table("outbox", where="ended_at IS NOT NULL").collect()
+    assert _ended(live) == _ended(archive.read(fleet.spark, out, "outbox").collect())
+    assert ([len(live), 0], 2) == ([batch["rows"]["outbox"] for batch in (*first["batches"], second["batches"][1])], len(second["batches"]))
+    assert "day=2026-01-01" in {path.name for path in (out / "outbox" / "batch=000001").iterdir()}
+
+    clock = ManualClock(now + 10 * 86_400_000)
+    pruned = archive.prune(fleet, out, keep=86_400, clock=clock)
+    assert sum(pruned.values()) > len(live)
+    assert [] == fleet.table("outbox", where="ended_at IS NOT NULL AND state = 'acked'").collect()
+    both = fleet.table("ledger", *NEEDS).unionByName(archive.ledger(fleet.spark, out), allowMissingColumns=True)
+    frames = reconcile(both, fleet.table("agents", "_db", "_agent"), Rules(now=now))
+    assert dict(case.made.verdicts) == {
+        row["verdict"]: row["count"] for row in frames.groupBy("verdict").count().orderBy("verdict").collect()
+    }
+
+
+def test_two_archives_into_one_folder_are_refused(case: Case, tmp_path: Path) -> None:
+    """The second is told so while the first writes, also its pruning; the lock ends with whoever held it."""
+    out = tmp_path / "archive"
+
+    def meanwhile(said: str) -> None:
+        if said == "archiving trail":
+            with pytest.raises(OutputBusy, match="archive"):
+                archive.run(case.fleet, out)
+            with pytest.raises(OutputBusy):
+                archive.prune(case.fleet, out)
+
+    done = archive.run(case.fleet, out, now=case.made.now, settle=0, tell=meanwhile)
+
+    assert [1] == [batch["number"] for batch in done["batches"]]
+    with alone(out, archive.JOB):
+        pass
+
+
+class _Cut(Exception):
+    """The run is broken off."""
+
+
+def test_an_archive_that_was_broken_off_goes_on_behind_its_last_table(case: Case, tmp_path: Path) -> None:
+    """Resumed, it keeps its cut and what it had written; without, it begins its batch again; either way each row is there once."""
+    out, now, told = tmp_path / "archive", case.made.now, list[str]()
+
+    def cut(said: str) -> None:
+        if said == "archiving processed":
+            raise _Cut
+
+    with pytest.raises(_Cut):
+        archive.run(case.fleet, out, now=now, settle=0, tell=cut)
+    before = (out / "outbox" / "batch=000001" / "_SUCCESS").stat().st_mtime_ns
+    done = archive.run(case.fleet, out, now=now + 5000, settle=0, resume=True, tell=told.append)
+
+    assert (before, now) == ((out / "outbox" / "batch=000001" / "_SUCCESS").stat().st_mtime_ns, done["batches"][0]["cut"])
+    live = case.fleet.table("outbox", where="ended_at IS NOT NULL").collect()
+    assert _ended(live) == _ended(archive.read(case.fleet.spark, out, "outbox").collect())
+    assert 5 == len(told)
+
+
+def test_a_file_that_is_locked_meanwhile_fails_the_batch(spark: SparkSession, tmp_path: Path, box: Callable[..., Path]) -> None:
+    """Were it left out, the cut would pass over what ended in it; so the batch fails, and the next run has all."""
+    path = box("alice", 2)
+    with Postbox(path, run=False) as alice, Postbox(tmp_path / "bob.db", agent="bob", run=False) as bob:
+        alice.pump()
+        for message in bob.messages(timeout=0):
+            message.ack()
+        bob.pump()
+        now = alice.db.now() + 1000
+    fleet, out = Fleet(spark, (str(tmp_path / "*.db"),), {"busyTimeout": "0.05"}), tmp_path / "archive"
+    held = apsw.Connection(str(path))
+
+    def hold(said: str) -> None:
+        if said == "archiving outbox":
+            held.execute("PRAGMA journal_mode = DELETE; BEGIN EXCLUSIVE").fetchall()
+
+    with pytest.raises(Exception, match="locked"):
+        archive.run(fleet, out, now=now, settle=0, tell=hold)
+    held.execute("ROLLBACK; PRAGMA journal_mode = WAL").fetchall()
+    held.close()
+    done = archive.run(fleet, out, now=now + 1000, settle=0, resume=True)
+
+    assert [2] == [batch["rows"]["outbox"] for batch in done["batches"]]
+
+
+@pytest.mark.parametrize("job", ["reconcile", "metrics", "export", "replay"])
+def test_two_runs_into_one_folder_are_refused(case: Case, tmp_path: Path, job: str) -> None:
+    """Whoever comes second is told so before anything is read, and changes nothing; the lock ends with whoever held it."""
+    runs: dict[str, Callable[[], object]] = {
+        "reconcile": lambda: reconciling.run(case.fleet, tmp_path),
+        "metrics": lambda: keep(case.fleet, "metrics", tmp_path, {}),
+        "export": lambda: export.run(case.fleet, tmp_path),
+        "replay": lambda: replay.plan(case.fleet, "true", "discard", tmp_path),
+    }
+    with alone(tmp_path, job):
+        with pytest.raises(OutputBusy, match="another process works on"):
+            runs[job]()
+        assert [".lock"] == [path.name for path in tmp_path.iterdir()]
+    with alone(tmp_path, job):
+        pass
+
+
+def test_what_is_not_archived_is_not_pruned(spark: SparkSession, tmp_path: Path, box: Callable[..., Path]) -> None:
+    """A file with ended messages that the archive does not hold is left alone, loudly."""
+    path = box("alice", 2)
+    with Postbox(path, run=False) as alice, Postbox(tmp_path / "bob.db", agent="bob", run=False) as bob:
+        alice.pump()
+        for message in bob.messages(timeout=0):
+            message.ack()
+        bob.pump()
+        now = alice.db.now() + 1000
+    fleet, out = Fleet(spark, (str(tmp_path / "*.db"),)), tmp_path / "archive"
+    archive.run(fleet, out, now=now, settle=0)
+    shutil.rmtree(out / "outbox")
+    (out / "outbox" / "batch=000001").mkdir(parents=True)
+    manifest = json.loads((out / "manifest.json").read_text(encoding="utf-8"))
+    manifest["batches"][0]["rows"]["outbox"] = 0
+    (out / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+
+    with pytest.raises(NotArchived, match=r"alice\.db"):
+        archive.prune(fleet, out, keep=0, clock=ManualClock(now + 86_400_000))
+    assert 2 == len(fleet.table("outbox").collect())
