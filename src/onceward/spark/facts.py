@@ -48,7 +48,7 @@ AGGREGATES: Final = {
 """Numbers only: they are grouped by hashing, where a text would have to be sorted. Moments are milliseconds."""
 
 
-def gather(testimony: DataFrame) -> DataFrame:
+def gather(said: DataFrame) -> DataFrame:
     """
     Return one row per message with what each side says of it, from the columns of ``witness``.
 
@@ -58,18 +58,18 @@ def gather(testimony: DataFrame) -> DataFrame:
     acceptance is told from another by its moment, an effect by moment and
     sequence of its mark.
     """
-    rows = testimony.withColumn("lane", expr("if(lane is null, null, xxhash64(sender, recipient, lane))"))
+    rows = said.withColumn("lane", expr("if(lane is null, null, xxhash64(sender, recipient, lane))"))
     # Sent on as they are: a file says two or three things of a message, and grouping these first made rows wider than it made them fewer.
     return rows.repartition(*KEY).groupBy(*KEY).agg(*(expr(sql).alias(name) for name, sql in AGGREGATES.items()))
 
 
-def testimony(ledger: DataFrame) -> DataFrame:
+def evidence(ledger: DataFrame) -> DataFrame:
     """Return a ledger, with the columns of ``NEEDS``, as the source's own table ``witness`` is of live files."""
     said = ledger.where("coalesce(consumer, '') = ''").selectExpr("*", f"{SIDE} as side")
     return said.selectExpr(
         "sender", "if(side = 0, reason, recipient) as recipient", "id", "cast(side as bigint) as side", f"cast({STATE} as bigint) as state",
         "_seq as seq", "priority || '/' || lane as lane", "unix_millis(if(side = 2 or side = 5, created_at, at)) as at",
-        "unix_millis(sent_at) as sent", "unix_millis(ended_at) as ended",
+        "unix_millis(sent_at) as sent", "if(side = 1, unix_millis(ended_at), null) as ended",
     )  # fmt: skip
 
 

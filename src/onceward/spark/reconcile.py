@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from onceward.spark import manifest
 from onceward.spark.columns import WITNESS
-from onceward.spark.facts import gather, present, testimony
+from onceward.spark.facts import evidence, gather, present
 from onceward.spark.fleet import Fleet
 from onceward.spark.judge import DDL, MOMENTS, NUMBERS, QUESTIONS, answer, state, witnesses
 from onceward.spark.measure import report, write
@@ -36,7 +36,7 @@ def reconcile(ledger: DataFrame, agents: DataFrame, rules: Rules) -> DataFrame:
     ``_agent``) for each file that was read. A ledger of live files may be put together with
     one of archived tables, see ``facts.ledger``.
     """
-    stated = state(gather(testimony(ledger).unionByName(present(agents))), rules)
+    stated = state(gather(evidence(ledger).unionByName(present(agents))), rules)
     return answer(stated, witnesses(stated, rules), rules)
 
 
@@ -89,7 +89,7 @@ def _judged(fleet: Fleet, work: Path, rules: Rules, archived: DataFrame | None, 
 
     def facts() -> DataFrame:
         live = fleet.table("witness", *WITNESS)
-        return state(gather(live if archived is None else live.unionByName(testimony(archived))), rules).selectExpr("*", f"{OPEN} as open")
+        return state(gather(live if archived is None else live.unionByName(evidence(archived))), rules).selectExpr("*", f"{OPEN} as open")
 
     stated = stored(spark, work / "facts", f"{DDL}, open boolean", facts, by="open")
     tell("judging")
