@@ -18,10 +18,12 @@ from onceward.ground.migrate import migrations
 from onceward.spark.columns import InvalidOption
 from onceward.spark.files import find
 from onceward.spark.opening import Unreadable, opened
-from onceward.spark.spool import Row, Sender
 from onceward.words.names import DEFAULT_SESSION
 from onceward.words.settings import DAY
 
+Row = Mapping[str, Any]
+Sender = tuple[str, str]
+"""Whose rows they are: a file, or an agent whose file is to be found."""
 RECEIPTS: Final = """
 CREATE TABLE IF NOT EXISTS spark_batches (
     query        TEXT    NOT NULL,

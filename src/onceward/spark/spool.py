@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import apsw
 import pyarrow as pa
 import pyarrow.compute as pc
 
-Row = Mapping[str, Any]
-Sender = tuple[str, str]
-"""Whose rows they are: a file, or an agent whose file is to be found."""
+from onceward.spark.sink import Row, Sender
+
 BY: Final = ("_db", "agent")
 PIECES: Final = """
 CREATE TABLE pieces (
