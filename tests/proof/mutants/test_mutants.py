@@ -8,21 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from onceward.testing.daily import seed_of_the_day
-from onceward.testing.mutants import LIMIT, Copy, Mutant, drawn, hunt, known
+from onceward.testing.mutants import LIMIT, Copy, Mutant, hunt, known
 
 ROOT = Path(__file__).resolve().parents[3]
 MUTANTS = known(ROOT)
-CHOSEN = os.environ.get("ONCEWARD_MUTANTS", "")
-"""A pattern of names (``.`` is all), instead of the day's own."""
-A_DAY = 12
-
-
-def todays() -> list[Mutant]:
-    """Return the mutants that are tried: a dozen by the date, others every day."""
-    if CHOSEN:
-        return [each for each in MUTANTS if re.search(CHOSEN, each.name)]
-    return drawn(MUTANTS, seed_of_the_day(), A_DAY)
+CHOSEN = [each for each in MUTANTS if re.search(os.environ.get("ONCEWARD_MUTANTS", "."), each.name)]
+"""Those that are tried: all, or those whose names fit a pattern."""
 
 
 def test_there_are_enough_of_them() -> None:
@@ -45,7 +36,7 @@ def test_a_mutant_fits(each: Mutant) -> None:
 @pytest.mark.timeout(LIMIT)
 def test_the_tests_pass_without_a_mutant(tmp_path: Path) -> None:
     """Whatever kills a mutant passes over an unchanged copy, or its failing would prove nothing."""
-    asked = sorted({name for each in todays() for name in each.tests})
+    asked = sorted({name for each in CHOSEN for name in each.tests})
 
     assert "" == Copy.of(ROOT, tmp_path / "copy").failing(" ".join(asked))
 
@@ -54,10 +45,9 @@ def test_the_tests_pass_without_a_mutant(tmp_path: Path) -> None:
 @pytest.mark.timeout(LIMIT * len(MUTANTS))
 def test_every_mutant_is_killed(aloud: Callable[[object], None]) -> None:
     """Each is planted in a copy and its tests run over it; one that nobody notices is a hole in the tests."""
-    chosen = todays()
-    found = hunt(ROOT, chosen, aloud=True)
+    found = hunt(ROOT, CHOSEN, aloud=True)
     layers = Counter(each.layer for each in found.killed)
 
-    aloud(f"mutants: {found.count} in {found.seconds:.0f} s, killed by {dict(layers)}, seed {seed_of_the_day()}")
+    aloud(f"mutants: {found.count} in {found.seconds:.0f} s, killed by {dict(layers)}")
     assert () == found.violations
-    assert len(chosen) == found.count
+    assert len(CHOSEN) == found.count
