@@ -1,0 +1,32 @@
+"""The explorer by command: whoever asks for more states than one day has sees other days."""
+
+import sys
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from onceward.testing.powercut import Town, Verdict
+from onceward.testing.powercut import __main__ as command
+
+
+@pytest.mark.parametrize(
+    ("states", "bad", "expected"),
+    [(70, 0, [(5, 70), (6, 40), (7, 10)]), (30, 0, [(5, 30)]), (70, 6, [(5, 70), (6, 40)])],
+)
+def test_one_day_after_the_other(states: int, bad: int, expected: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each day has thirty ends here; the command stops when it has enough, or at the first day with a violation."""
+    asked: list[tuple[int, int]] = []
+
+    def explore(town: Town, *, states: int, **_: Any) -> Verdict:
+        asked.append((town.seed, states))
+        found = ("state 1: LOST",) if town.seed == bad else ()
+        return Verdict(
+            harness="power cuts", count=30, violations=found, seconds=0.0, seed=town.seed, operations=1, in_full=1, kinds=Counter()
+        )
+
+    monkeypatch.setattr(command, "explore", explore)
+    monkeypatch.setattr(sys, "argv", ["powercut", "--seed", "5", "--states", str(states)])
+
+    assert (bad > 0) == command.main()
+    assert expected == asked
