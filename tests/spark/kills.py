@@ -23,7 +23,7 @@ import apsw
 
 from onceward import Postbox
 from onceward.spark.opening import opened
-from onceward.spark.sink import Batch, deliver
+from onceward.spark.sink import Batch, hand_over
 
 AGENTS = ("alice", "carol")
 ROWS = [{"agent": agent, "recipient": "bob", "body": json.dumps({"number": number // 2})} for agent in AGENTS for number in range(4)]
@@ -77,7 +77,8 @@ def send(folder: Path, point: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     apsw.connection_hooks.append(lambda con: con.trace_v2(apsw.SQLITE_TRACE_STMT, statement))
-    deliver(ROWS, Batch("query", 7, (str(folder),), hold_unknown=True))
+    by_sender = {("", agent): [row for row in ROWS if row["agent"] == agent] for agent in AGENTS}
+    hand_over(by_sender, Batch("query", 7, (str(folder),), hold_unknown=True))
 
 
 def again(folder: Path) -> None:

@@ -15,7 +15,7 @@ from onceward import Agent, Postbox
 from onceward.errors import Conflict, UnknownRecipient
 from onceward.spark.columns import InvalidOption
 from onceward.spark.opening import Unreadable, opened
-from onceward.spark.sink import KEPT, Batch, BatchTooOld, NoSuchAgent, OtherRows, check_columns, deliver
+from onceward.spark.sink import KEPT, Batch, BatchTooOld, NoSuchAgent, OtherRows, check_columns, hand_over
 
 Made = Callable[..., Path]
 
@@ -28,6 +28,14 @@ def rows(numbers: Iterable[int], agent: str = "alice", **more: Any) -> list[dict
 def batch(folder: Path, number: int = 0, query: str = "query") -> Batch:
     """Return a batch for the agents in a folder."""
     return Batch(query, number, (str(folder),), hold_unknown=True)
+
+
+def deliver(given: Iterable[dict[str, Any]], of: Batch) -> dict[str, int]:
+    """Hand rows over as a writer does that has them by sender."""
+    by_sender: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in given:
+        by_sender.setdefault((row.get("_db") or "", row.get("agent") or ""), []).append(row)
+    return hand_over(by_sender, of)
 
 
 def column(path: Path, name: str) -> list[Any]:

@@ -99,14 +99,6 @@ def check_columns(names: Iterable[str]) -> None:
         raise InvalidOption(msg)
 
 
-def deliver(rows: Iterable[Row], batch: Batch) -> dict[str, int]:
-    """Send rows that are in memory already; all else as ``hand_over``."""
-    by_sender: dict[Sender, list[Row]] = {}
-    for row in rows:
-        by_sender.setdefault((str(row.get("_db") or ""), str(row.get("agent") or "")), []).append(row)
-    return hand_over(by_sender, batch)
-
-
 def hand_over(rows: Mapping[Sender, Sequence[Row]], batch: Batch) -> dict[str, int]:
     """
     Send the rows of a batch, and return how many messages each file was given; a file that had them already is not in it.
