@@ -43,7 +43,8 @@ STAIRS = {
     "registry": "guard",
     "connect": "guard",
     "turnstile": "tx",
-    "writer": "turnstile tx",
+    "batch": "turnstile tx",
+    "writer": "batch turnstile tx",
     "identity": "guard tx",
     "db": "connect guard identity migrate registry tx wake writer",
     # boxes

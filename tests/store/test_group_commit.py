@@ -2,14 +2,15 @@
 
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from threading import Barrier, Event, Thread, current_thread, main_thread
 from typing import Any
 
 import pytest
 
 from onceward import Postbox
-from onceward.errors import InvalidMessage, StoreError, StoreFault
-from onceward.ground.tx import Tx
+from onceward.errors import InvalidMessage, OutcomeUnknown, QueueFull, StoreError, StoreFault
+from onceward.ground.tx import BUNCH, Tx
 
 WRITERS = 32
 
@@ -148,8 +149,8 @@ def test_a_block_whose_transaction_breaks_tells_all_who_wait(box: Postbox, monke
     assert (3, 0, "pending") == (len(told), box.stats()["enqueued"], box.resolve(box.send("b", 3)))
 
 
-def test_writers_without_a_block_share_one_commit_without_savepoints_of_their_own(box: Postbox) -> None:
-    """Where nobody fails, thirty-two sends cost one transaction and one savepoint."""
+def test_writers_without_a_block_share_one_commit_and_its_statements(box: Postbox) -> None:
+    """Where nobody fails, thirty-two sends cost one transaction, one savepoint, and one statement for the first twenty rows."""
     con, seen = box._db._con, list[str]()
     assert con is not None
 
@@ -161,9 +162,48 @@ def test_writers_without_a_block_share_one_commit_without_savepoints_of_their_ow
     ids = queue_of(box, *[lambda k=k: box.send("b", k) for k in range(WRITERS)], lead=True)
 
     assert WRITERS == len(set(ids))
-    assert {"BEGIN": 1, "SAVEPOINT": 1, "INSERT": WRITERS, "RELEASE": 1, "COMMIT": 1} == {
+    assert {"BEGIN": 1, "SAVEPOINT": 1, "INSERT": 1 + WRITERS - BUNCH, "RELEASE": 1, "COMMIT": 1} == {
         word: seen.count(word) for word in dict.fromkeys(seen)
     }
+
+
+def test_rows_that_are_gathered_fail_each_for_itself(tmp_path: Path) -> None:
+    """Where there is room for three of five, three are there and two are told so, each by an error of its own."""
+    with Postbox(tmp_path / "few.db", agent="few", run=False, hold_unknown=True, max_pending=3) as few:
+        outcomes = queue_of(few, *[lambda k=k: few.send("b", k) for k in range(5)], lead=True)
+        full = [outcome for outcome in outcomes if isinstance(outcome, QueueFull)]
+
+        assert (2, 2) == (len(full), len({id(error) for error in full}))
+        assert {row[0] for row in few._db.read("SELECT id FROM outbox")} == {o for o in outcomes if isinstance(o, str)}
+        assert (3, []) == (few.stats()["enqueued"], few.check())
+
+
+def test_work_between_rows_that_are_gathered_sees_those_before_it(box: Postbox) -> None:
+    """Gathering changes no order: who reads between two sends finds the first and not the second."""
+    looks: list[int] = []
+
+    def look(tx: Tx) -> None:
+        looks.append(tx.rows("SELECT count(*) FROM outbox")[0][0])
+
+    queue_of(box, lambda: box.send("b", 1), lambda: box._db.write(look), lambda: box.send("b", 2), lambda: box._db.write(look), lead=True)
+
+    assert [1, 2] == looks
+
+
+def test_who_shares_a_commit_that_is_lost_is_told_of_its_own_message_only(box: Postbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When nobody can say whether the shared COMMIT happened, each sender's error names the id of its own message."""
+
+    def broken(tx: Tx) -> None:
+        message = "disk I/O error"
+        raise StoreFault(message)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Tx, "commit", broken)
+        outcomes = queue_of(box, *[lambda k=k: box.send("b", k) for k in range(3)], lead=True)
+
+    assert [OutcomeUnknown] * 3 == [type(outcome) for outcome in outcomes]
+    assert [1, 1, 1] == [len(outcome.message_ids) for outcome in outcomes if isinstance(outcome, OutcomeUnknown)]
+    assert 3 == len({outcome.message_ids for outcome in outcomes if isinstance(outcome, OutcomeUnknown)})
 
 
 def test_neighbours_survive_a_block_that_is_rolled_back(box: Postbox) -> None:

@@ -85,7 +85,7 @@ class Session:
         if is_for_all(to):
             return lambda: self.spread(sender.fan_all(self.name, to, body, options_of(options))).id
         draft = sender.draft(self.name, to, body, options_of(options))  # type: ignore[arg-type]  # None was for all
-        return lambda: self._db.contribute(lambda tx: sender.put(tx, draft))
+        return lambda: self._db.contribute(sender.writing(draft))
 
     def send_many(self, messages: Iterable[tuple[str, object]], **options: Unpack[SendOptions]) -> list[str]:
         """Commit many (recipient, body) at once, in order, all or none; the options hold for each; returns their ids."""

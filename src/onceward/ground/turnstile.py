@@ -98,6 +98,11 @@ class Turnstile:
         """Let everybody wait at least *seconds* from now on."""
         self.timeout = max(self.timeout, seconds)
 
+    def postpone(self, error: BaseException | None) -> None:
+        """Keep an interrupt that is meant for this thread, not for its neighbours, until it leaves."""
+        if isinstance(error, KeyboardInterrupt):
+            self.interrupt = error
+
     def close(self) -> None:
         """Let nobody in any more; waits for the one who is."""
         self.enter(Job(None))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from functools import cache
-from itertools import chain
+from itertools import chain, groupby
+from operator import attrgetter
 from typing import Any, Final, Protocol, TypeVar, cast
 
 from onceward.words.clock import Millis
@@ -70,10 +71,34 @@ class Store(Protocol):
         ...
 
 
+class Entry:
+    """
+    One message that is one row: work that needs no look at the file.
+
+    Alone it is written as ever. Where many commit together, their rows are
+    gathered and written at once.
+    """
+
+    __slots__ = ("_alone", "bell", "sql", "values")
+
+    def __init__(self, sql: str, values: tuple[Any, ...], bell: Callable[[], None], alone: Callable[[Tx], str]) -> None:
+        self.sql, self.values, self.bell, self._alone = sql, values, bell, alone
+
+    def __call__(self, tx: Tx) -> str:
+        """Write the row, or leave it with those that are gathered; return its id, the first of its values."""
+        if not tx.gathers:
+            return self._alone(tx)
+        message_id: str = self.values[0]
+        tx.entries.append(self)
+        tx.message_ids.append(message_id)
+        tx.ring(self.bell)
+        return message_id
+
+
 class Tx:
     """An open transaction: run SQL, and say what is to happen after the commit."""
 
-    __slots__ = ("_handle", "effects", "gone", "kept", "message_ids", "now", "rings")
+    __slots__ = ("_handle", "effects", "entries", "gathers", "gone", "kept", "message_ids", "now", "rings")
 
     def __init__(self, handle: Handle, now: Millis) -> None:
         self._handle = handle
@@ -86,24 +111,36 @@ class Tx:
         """Hears that the transaction is durable, whoever's work it held."""
         self.gone = False
         """Whether it was rolled back behind our back, even if somebody began another since."""
+        self.gathers = False
+        """Whether rows that need no look at the file wait for each other."""
+        self.entries: list[Entry] = []
+        """The rows that wait; they are written before anything else happens."""
 
     def rows(self, sql: str, bindings: Any = None) -> list[tuple[Any, ...]]:
         """Run *sql* and return all rows; nothing stays open behind it."""
+        if self.entries:
+            self._write_entries()
         return cast("list[tuple[Any, ...]]", self._handle.execute(sql, bindings).fetchall())
 
     def commit(self) -> None:
         """Make it durable."""
+        if self.entries:
+            self._write_entries()
         self._handle.execute("COMMIT")
         if self.kept is not None:
             self.kept()
 
     def run(self, sql: str, bindings: Any = None) -> int:
         """Run one changing statement and return how many rows it changed."""
+        if self.entries:
+            self._write_entries()
         self._handle.execute(sql, bindings)
         return self._handle.changes()
 
     def many(self, sql: str, bindings: Any) -> None:
         """Run one statement for each of *bindings*."""
+        if self.entries:
+            self._write_entries()
         self._handle.executemany(sql, bindings)
 
     def insert(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> None:
@@ -113,10 +150,17 @@ class Tx:
         Where a trigger may refuse a row, SQLite makes ready to undo every single
         statement, which takes as long as the rest of the insert.
         """
+        if self.entries:
+            self._write_entries()
         whole = len(rows) - len(rows) % BUNCH
         for start in range(0, whole, BUNCH):
             self._handle.execute(_bunched(sql), tuple(chain.from_iterable(rows[start : start + BUNCH])))
         self._handle.executemany(sql, rows[whole:])
+
+    def _write_entries(self) -> None:
+        entries, self.entries = self.entries, []
+        for sql, some in groupby(entries, attrgetter("sql")):
+            self.insert(sql, [entry.values for entry in some])
 
     @property
     def alive(self) -> bool:
@@ -125,6 +169,7 @@ class Tx:
 
     def abandon(self) -> None:
         """Undo whatever is open on the connection."""
+        self.entries.clear()
         if self._handle.in_transaction:
             self._handle.execute("ROLLBACK")
 
@@ -138,14 +183,19 @@ class Tx:
 
     def savepoint(self) -> None:
         """Open an inner unit that can be undone alone."""
+        if self.entries:
+            self._write_entries()
         self._handle.execute("SAVEPOINT job")
 
     def keep(self) -> None:
         """End the inner unit, its writes joining the transaction's."""
+        if self.entries:
+            self._write_entries()
         self._handle.execute("RELEASE job")
 
     def undo(self) -> None:
         """End the inner unit without its writes; nothing to do where SQLite undid everything already."""
+        self.entries.clear()
         if self.alive:
             self._handle.execute("ROLLBACK TO job")
             self._handle.execute("RELEASE job")

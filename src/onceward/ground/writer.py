@@ -16,6 +16,7 @@ from threading import get_ident
 from typing import Any, Final, TypeVar, cast
 
 from onceward.errors import StoreError, StoreFault
+from onceward.ground.batch import serve, together
 from onceward.ground.turnstile import Hosts, Job, Turnstile, fail
 from onceward.ground.tx import Handle, Store, Tx
 
@@ -109,7 +110,7 @@ class Writer:
             batch = self.turnstile.drain()
             try:
                 for job in batch:
-                    self._serve(job, tx)
+                    serve(job, tx, self._store.mapped, self.turnstile.postpone)
             except BaseException as error:
                 fail(batch, self._store.mapped(error))
                 raise
@@ -126,12 +127,13 @@ class Writer:
 
     @contextmanager
     def bare(self) -> Iterator[None]:
-        """Let work that joins run without savepoints: what fails takes the whole transaction with it."""
-        self._bare = True
+        """Let work that joins run without savepoints, its rows gathered: what fails takes the whole transaction with it."""
+        tx = cast("Tx", self._tx)
+        self._bare = tx.gathers = True
         try:
             yield
         finally:
-            self._bare = False
+            self._bare = tx.gathers = False
 
     @contextmanager
     def exclusive(self) -> Iterator[Handle]:
@@ -182,49 +184,19 @@ class Writer:
         """Run a batch in one transaction; every job ends with a result or an error."""
         try:
             tx = self._begin(deadline)
-            last = self._together(batch, tx)
+            failed = together(batch, tx, self._store.mapped, self.turnstile.postpone)
         except BaseException as error:  # noqa: BLE001 - it is told to every waiting caller
             self._rollback()
             fail(batch, self._store.mapped(error))
             return
         if not tx.alive:
             self._end()
-            fail(batch, last.error)
+            fail(batch, failed)
         elif [job for job in batch if job.error is None]:
             self._commit(batch)
         else:
             self._rollback()
             fail(batch, None)
-
-    def _together(self, batch: list[Job[Any]], tx: Tx) -> Job[Any]:
-        """Run all in one savepoint; where one fails, undo all and run the others again, each in its own; return the last that ran."""
-        if len(batch) == 1:
-            batch[0].attempt(tx, self._store.mapped, nested=False)
-            return batch[0]
-        tx.savepoint()
-        for job in batch:
-            job.attempt(tx, self._store.mapped, nested=False)
-            if job.error is not None:
-                break
-        else:
-            tx.keep()
-            return job
-        tx.undo()
-        if isinstance(job.error, KeyboardInterrupt) and job is not batch[0]:  # meant for this thread, not for the neighbour
-            self.turnstile.interrupt, job.error = job.error, None
-        for other in [each for each in batch if each.error is None]:
-            if not tx.alive:
-                break
-            job = other
-            self._serve(job, tx)
-        return job
-
-    def _serve(self, job: Job[Any], tx: Tx) -> None:
-        """Do a neighbour's work; an interrupt meanwhile is meant for this thread, not for the neighbour."""
-        job.attempt(tx, self._store.mapped, nested=True)
-        if isinstance(job.error, KeyboardInterrupt):
-            self.turnstile.interrupt, job.error = job.error, None
-            job.attempt(tx, self._store.mapped, nested=True)
 
     def _commit(self, batch: list[Job[Any]], host: Job[Any] | None = None) -> None:
         """Commit; where that failed, repeat what can be repeated and tell the rest."""

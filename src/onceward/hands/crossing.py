@@ -162,23 +162,30 @@ class Crossing:
                 crosser.error = crosser.error or error
 
     def _all_well(self, tx: Tx, crossers: list[_Crosser]) -> bool:
-        """Run all of them without a savepoint each; what fails undoes everything, to be run again one by one."""
+        """Run all of them as one; what fails undoes everything, to be run again one by one."""
         tx.savepoint()
-        with self._db.turn.bare():
-            for crosser in crossers:
-                crosser.error = None
-                crosser.run()
-                if crosser.error is not None:
-                    tx.effects.clear()
-                    tx.undo()
-                    return False
-        tx.keep()
+        try:
+            with self._db.turn.bare():
+                _run_all(crossers)
+            tx.keep()
+        except BaseException:  # noqa: BLE001 - alone, each will tell whose it was
+            tx.effects.clear()
+            tx.undo()
+            return False
         return True
 
     def close(self) -> None:
         """Serve what has crossed already, then nothing more."""
         self._queue.put(None)
         self._block_thread.shutdown(wait=False)
+
+
+def _run_all(crossers: list[_Crosser]) -> None:
+    for crosser in crossers:
+        crosser.error = None
+        crosser.run()
+        if crosser.error is not None:
+            raise crosser.error
 
 
 def _run_each(tx: Tx, crossers: list[_Crosser]) -> None:
