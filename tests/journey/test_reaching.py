@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from threading import Event as Flag
 from typing import TYPE_CHECKING
 
 import pytest
 
 from onceward import Agent, Frame, Msg, Postbox
+from onceward.engines import dispatcher
 from onceward.errors import Unreachable
 from onceward.transports.function import FunctionTransport
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.journey.conftest import World
 
 
@@ -211,7 +215,24 @@ def test_an_idle_dispatcher_has_nothing_to_wait_for(world: World) -> None:
         world.wait(61)
 
     assert "expired" == shop.dead_letters.list()[0].reason
-    assert shop._dispatcher._next_due() is None  # noqa: SLF001 - what the engine's thread would wait for
+    assert shop._dispatcher._idle_for(shop._dispatcher._find()) is None  # noqa: SLF001 - what the engine's thread would wait for
+
+
+def test_a_backlog_that_expires_is_buried_without_a_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What expires together is buried slice after slice, although one slice is all that a commit takes and nobody rings."""
+    monkeypatch.setattr(dispatcher, "WAKE_ROWS", 10)
+    monkeypatch.setattr(dispatcher, "GLANCE", 3600.0)
+    with Postbox(tmp_path / "shop.db", agent="shop", hold_unknown=True, safety_poll=0, retry_first=3600, retry_cap=3600) as shop:
+        shop.send("nobody", "the first finds that there is nobody: the peer rests")
+        limit = time.monotonic() + 60
+        while not [peer for peer in shop.peers.list() if peer.name == "nobody" and peer.due_at] and time.monotonic() < limit:
+            time.sleep(0.01)
+        with shop.begin() as tx:
+            ids = [tx.send("nobody", k, ttl=0.2) for k in range(35)]
+        while (states := {shop.resolve(each) for each in ids}) != {"dead"} and time.monotonic() < limit:
+            time.sleep(0.01)
+
+        assert {"dead"} == states
 
 
 def test_receipts_after_a_failure_leave_nothing_to_wait_for(world: World) -> None:
@@ -224,7 +245,7 @@ def test_receipts_after_a_failure_leave_nothing_to_wait_for(world: World) -> Non
     world.wait(2)
     world.clock.forward(61)
 
-    assert billing._dispatcher._next_due() is None  # noqa: SLF001 - what the engine's thread would wait for
+    assert billing._dispatcher._idle_for(billing._dispatcher._find()) is None  # noqa: SLF001 - what the engine's thread would wait for
 
 
 def test_a_hanging_peer_delays_no_other(world: World) -> None:

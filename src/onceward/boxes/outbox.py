@@ -97,8 +97,8 @@ UPDATE outbox SET state = 'pending', due_at = NULL, ended_at = NULL
 RETURNING id
 """
 OLDEST: Final = "SELECT id FROM outbox WHERE recipient = ? ORDER BY seq LIMIT 1"
-# Who has mail, an unsettled parcel or receipts to come, and rests neither by backoff nor in somebody's hands.
-CALLERS: Final = """
+# When something will be due, and who has mail, an unsettled parcel or receipts to come, resting neither by backoff nor in somebody's hands.
+AGENDA: Final = """
 WITH RECURSIVE next(name) AS (
     SELECT min(recipient) FROM outbox WHERE state = 'pending' AND due_at IS NULL
     UNION ALL
@@ -108,14 +108,14 @@ WITH RECURSIVE next(name) AS (
     SELECT name FROM next WHERE name IS NOT NULL
     UNION SELECT peer FROM receipts
     UNION SELECT name FROM peers WHERE parcel IS NOT NULL
+), callers(name) AS (
+    SELECT f.name FROM found AS f LEFT JOIN peers AS p ON p.name = f.name
+     WHERE coalesce(max(p.due_at, p.lease_at), p.due_at, p.lease_at, 0) <= ?
+     ORDER BY f.name
 )
-SELECT f.name FROM found AS f LEFT JOIN peers AS p ON p.name = f.name
- WHERE coalesce(max(p.due_at, p.lease_at), p.due_at, p.lease_at, 0) <= ?
- ORDER BY f.name
-"""
-AGENDA: Final = """
 SELECT i.frozen_at, i.clock_at,
        EXISTS (SELECT 1 FROM errands),
+       (SELECT json_group_array(name) FROM callers),
        (SELECT min(due_at) FROM outbox WHERE due_at IS NOT NULL),
        (SELECT min(expires_at) FROM outbox WHERE expires_at IS NOT NULL AND state = 'pending' AND sent_at IS NULL),
        (SELECT min(coalesce(max(due_at, lease_at), due_at, lease_at)) FROM peers WHERE due_at IS NOT NULL OR lease_at IS NOT NULL)
@@ -277,23 +277,23 @@ def _fail(tx: Tx, peer: str, receipt: Receipt, parcel: int | None) -> bool:
     return False
 
 
-def wake(tx: Tx, limit: int, exhausted: Callable[[int], bool]) -> list[int]:
+def wake(tx: Tx, limit: int, exhausted: Callable[[int], bool]) -> tuple[int, list[int]]:
     """
     Make due rows ready: parked ones, and sent ones whose outcome is asked for by pushing them again.
 
-    Returns the sequences of those that were stored again and again but never
-    processed: they are not asked about any more.
+    Returns how many are ready now, and the sequences of those that were stored
+    again and again but never processed: they are not asked about any more.
     """
     due = tx.rows(DUE, (tx.now, limit))
     parked = [seq for seq, state, _ in due if state == "pending"]
     unanswered = [seq for seq, state, attempts in due if state == "sent" and exhausted(attempts)]
     again = [seq for seq, state, attempts in due if state == "sent" and not exhausted(attempts)]
-    if parked:
-        tx.run(WAKE, (json.dumps(parked), tx.now))
+    woken = tx.run(WAKE, (json.dumps(parked), tx.now)) if parked else 0
     if again:
         moved = tx.run(ASK, (json.dumps(again), tx.now))
         bump(tx, left=-moved, sent=-moved, retries=moved)
-    return unanswered
+        woken += moved
+    return woken, unanswered
 
 
 def resend(tx: Tx, peer: str, *, after: int) -> int:

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from threading import Event as Flag
 from threading import Thread
 
-from onceward.boxes import lanes, leases
+from onceward.boxes import lanes
+from onceward.boxes.leases import Heirs
 from onceward.ground.db import Database
 
 
-def listen(db: Database, flag: Flag, *, poll: float) -> Callable[[], None]:
+def listen(db: Database, flag: Flag, heirs: Heirs, *, poll: float) -> Callable[[], None]:
     """Let whatever comes in set *flag*, first of all by freeing what the dead held; return the call that ends it."""
-    free_dead(db)
+    heirs.look()
     return db.bell.listen("in", flag.set, version=db.version, poll=poll)
 
 
@@ -21,6 +22,6 @@ def threads(db: Database, **targets: Callable[[], None]) -> list[Thread]:
     return [Thread(target=target, name=f"onceward-{name}-{db.agent}", daemon=True) for name, target in targets.items()]
 
 
-def free_dead(db: Database) -> None:
-    """End the lane leases of processes that have surely died."""
-    leases.free_dead(db, owners=lanes.OWNERS, free=lanes.FREE)
+def heirs(db: Database) -> Heirs:
+    """Return what ends the lane leases of processes that have surely died."""
+    return Heirs(db, owners=lanes.OWNERS, free=lanes.FREE)

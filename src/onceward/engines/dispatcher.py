@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import random
 import time
@@ -10,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from threading import Event as Flag
 from threading import Lock, Thread
-from typing import Final
+from typing import Final, NamedTuple
 
 from onceward.boxes import dead_letters, leases, outbox, parcels, peers
 from onceward.boxes.parcels import Mine, Packed, Terms
@@ -38,6 +39,21 @@ Route = Callable[[str, str | None], tuple[Transport, str]]
 """From a peer's name and registered url to the transport and the url; raises Unreachable where there is none."""
 
 
+class _Agenda(NamedTuple):
+    """What a look at the file found."""
+
+    frozen: bool
+    """Whether the kill-switch forbids any attempt."""
+    errands: bool
+    callers: list[str]
+    """Peers that have something to be pushed now."""
+    due: bool
+    """Whether rows wait to be woken or buried."""
+    next_at: Millis | None
+    more: bool = False
+    """Whether as many were due as one commit takes."""
+
+
 class Dispatcher:
     """Pushes parcels to peers, several peers at a time, one parcel per peer."""
 
@@ -58,6 +74,7 @@ class Dispatcher:
         self._setbacks = Setbacks(settings=settings, policy=self._policy, rng=rng, teller=self._teller)
         self.owner = guard.owner_name()
         self._flag, self._stopping = Flag(), Flag()
+        self._heirs = leases.Heirs(db, owners=peers.OWNERS, free=peers.FREE)
         self._busy: set[str] = set()
         self._renewed: set[str] = set()
         """Peers that answered a fork since they were last leased: a second one is a failure like any other."""
@@ -70,7 +87,7 @@ class Dispatcher:
 
     def start(self) -> None:
         """Start pushing in the background."""
-        leases.free_dead(self._db, owners=peers.OWNERS, free=peers.FREE)
+        self._heirs.look()
         self._pool = ThreadPoolExecutor(CARRIERS, thread_name_prefix="onceward-carrier")
         self._unlisten = self._db.bell.listen("out", self._flag.set, version=self._db.version, poll=self._settings.safety_poll)
         self._thread = Thread(target=self._run, name=f"onceward-dispatcher-{self._db.agent}", daemon=True)
@@ -97,20 +114,22 @@ class Dispatcher:
                 wait = self._look()
                 if wait is not None and wait > GLANCE:  # somebody holds a peer: perhaps nobody any more
                     wait = GLANCE
-                    leases.free_dead(self._db, owners=peers.OWNERS, free=peers.FREE)
+                    self._heirs.look()
                 self._flag.wait(wait)
 
     def _look(self) -> float | None:
         """Hand every peer that has mail to a carrier; return how long nothing will be due."""
         try:
-            names = self._find()
-            for name in names:
+            agenda = self._find()
+            for name in agenda.callers:
                 with self._lock:
                     if name in self._busy or self._pool is None or self._stopping.is_set():
                         continue
                     self._busy.add(name)
                 self._pool.submit(self._carry_safely, name)
-            return GLANCE if names else self._next_due()  # a carrier that is done rings by itself
+            if agenda.more:
+                return 0.0
+            return GLANCE if agenda.callers else self._idle_for(agenda)  # a carrier that is done rings by itself
         except StoreClosed:
             self._stopping.set()
             return 0.0
@@ -120,7 +139,7 @@ class Dispatcher:
 
     def pump(self) -> int:
         """Push, on this thread, whatever is due now; return how many parcels went out."""
-        return sum(map(self._carry_on, self._find()))
+        return sum(map(self._carry_on, self._find().callers))
 
     def _carry_on(self, name: str) -> int:
         with suppress(LeaseLost):  # somebody else pushes to this peer: it is in good hands
@@ -129,23 +148,28 @@ class Dispatcher:
 
     # -- looking ----------------------------------------------------------------------------
 
-    def _agenda(self) -> tuple[bool, bool, list[Millis]]:
-        """Return whether the kill-switch forbids any attempt, whether there are errands, and the moments at which something will be due."""
-        [(frozen_at, clock_at, errands, *moments)] = self._db.read(outbox.AGENDA)
-        self._db.time.hear(clock_at)
-        return disabled() or frozen_at is not None, bool(errands), [at for at in moments if at is not None]
-
-    def _find(self) -> list[str]:
-        """Wake what is due and return the peers that have something to be pushed."""
-        frozen, errands, moments = self._agenda()
-        if frozen:
-            return []
-        if errands:
-            self._run_errands()
+    def _agenda(self) -> _Agenda:
         now = self._db.now()
-        if moments and min(moments) <= now:
-            self._db.write(self._wake)
-        return [name for (name,) in self._db.read(outbox.CALLERS, (now,))]
+        [(frozen_at, clock_at, errands, callers, *moments)] = self._db.read(outbox.AGENDA, (now,))
+        self._db.time.hear(clock_at)
+        frozen = disabled() or frozen_at is not None
+        return _Agenda(
+            frozen=frozen,
+            errands=bool(errands),
+            callers=[] if frozen else json.loads(callers),
+            due=any(at is not None and at <= now for at in moments),
+            next_at=min((at for at in moments if at is not None and at > now), default=None),
+        )
+
+    def _find(self) -> _Agenda:
+        """Wake what is due and return what there is to do."""
+        agenda = self._agenda()
+        if agenda.frozen or not (agenda.errands or agenda.due):
+            return agenda
+        if agenda.errands:
+            self._run_errands()
+        woken = self._db.write(self._wake) if agenda.due else 0
+        return self._agenda()._replace(more=woken >= WAKE_ROWS)
 
     def _run_errands(self) -> None:
         """Do what the home asks for; mail does not wait for a directory that is in trouble."""
@@ -154,22 +178,24 @@ class Dispatcher:
         except OncewardError as error:
             _log.warning("errands of %s wait: %s", self._db.agent, error)
 
-    def _wake(self, tx: Tx) -> None:
+    def _wake(self, tx: Tx) -> int:
+        """Make ready or bury what is due, the oldest of it; return how many rows that were."""
         parcels.unhold(tx)
-        unanswered = outbox.wake(tx, WAKE_ROWS, self._policy.exhausted)
+        count, unanswered = outbox.wake(tx, WAKE_ROWS, self._policy.exhausted)
         expired = [seq for (seq,) in tx.rows(outbox.EXPIRED, (tx.now, WAKE_ROWS))]
         for seqs, reason, error in ((expired, "expired", ""), (unanswered, "max_retries_exceeded", "stored, but never processed")):
             if seqs:
                 buried = dead_letters.bury_out(tx, seqs, reason=reason, error=error)
                 self._teller.buried(tx, [(i, p, reason) for i, p in buried])
+                count += len(buried)
+        return count
 
-    def _next_due(self) -> float | None:
-        frozen, errands, moments = self._agenda()
-        if frozen:
+    def _idle_for(self, agenda: _Agenda) -> float | None:
+        """Return how long there will be nothing to do: None until somebody rings."""
+        if agenda.frozen:
             return 1.0
-        later = [at for at in moments if at > self._db.now()]
-        wait = max(0.001, (min(later) - self._db.now()) / 1000) if later else None
-        return min(GLANCE, wait or GLANCE) if errands else wait  # the directory rings nobody: look there now and then
+        wait = None if agenda.next_at is None else max(0.001, (agenda.next_at - self._db.now()) / 1000)
+        return min(GLANCE, wait or GLANCE) if agenda.errands else wait  # the directory rings nobody: look there now and then
 
     # -- carrying ---------------------------------------------------------------------------
 

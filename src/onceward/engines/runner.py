@@ -57,6 +57,7 @@ class Runner:
         self.usher = Usher(
             agent, settings=settings, closing=self.closing, teller=teller, policy=self._policy, owner=self.owner, ids=sender.mint
         )
+        self._heirs = background.heirs(db)
         self._live: dict[str, Stage] = {}
         self._lock = Lock()
         self._flag, self._stopping, self._quiet = Flag(), Flag(), Flag()
@@ -69,7 +70,7 @@ class Runner:
 
     def start(self) -> None:
         """Start serving in the background, with a heartbeat beside it."""
-        self._unlisten = background.listen(self._db, self._flag, poll=self._settings.safety_poll)
+        self._unlisten = background.listen(self._db, self._flag, self._heirs, poll=self._settings.safety_poll)
         self._threads = background.threads(self._db, scout=self._scout, runs=self._beat)
         for thread in self._threads:
             thread.start()
@@ -111,7 +112,7 @@ class Runner:
                 _log.warning("runner of %s rests for a second: %s", self._db.agent, error)
             if wait is None or wait > GLANCE:
                 wait = GLANCE
-                background.free_dead(self._db)
+                self._heirs.look()
             if wait:
                 self._flag.wait(wait)
 

@@ -73,6 +73,7 @@ class Worker:
         self._policy = policy or retry_policy(settings, retries=settings.handler_retries)
         self.owner = guard.owner_name()
         self._group = Group(db, share_for=settings.share_commit_for, rest_for=self._rest_for, told=hooks.tell)
+        self._heirs = background.heirs(db)
         self._types = _only_types(agent)
         self._flag, self._stopping, self._active = Flag(), Flag(), Flag()
         self._size = 1
@@ -86,7 +87,7 @@ class Worker:
 
     def start(self) -> None:
         """Start claiming in the background, with a heartbeat beside it."""
-        self._unlisten = background.listen(self._db, self._flag, poll=self._settings.safety_poll)
+        self._unlisten = background.listen(self._db, self._flag, self._heirs, poll=self._settings.safety_poll)
         self._threads = background.threads(self._db, worker=self._work, heartbeat=self._beat)
         for thread in self._threads:
             thread.start()
@@ -114,7 +115,7 @@ class Worker:
                 _log.warning("worker of %s rests for a second: %s", self._db.agent, error)
             if wait and wait > GLANCE:  # somebody holds a lane: perhaps nobody any more
                 wait = GLANCE
-                background.free_dead(self._db)
+                self._heirs.look()
             if wait != 0.0:
                 self._flag.wait(wait)
 
