@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from onceward.boxes import acknowledgments, ephemeral, growth, lanes, outbox, peers, streams
 from onceward.boxes.counters import bump
@@ -156,8 +156,7 @@ def _present(message_id: str, state: str | None, outcome: str | None) -> Receipt
     return Receipt(message_id, "duplicate")
 
 
-@dataclass(frozen=True, slots=True)
-class Examined:
+class Examined(NamedTuple):
     """A frame read before any lock was taken: what it says, or why it is refused for good."""
 
     carried: Carried

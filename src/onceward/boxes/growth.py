@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import ceil
-from typing import Final
+from typing import Final, NamedTuple
 
 from onceward.errors import InvalidMessage, RateLimited, StoreCapacity
 from onceward.ground.tx import Tx
@@ -39,8 +38,7 @@ SELECT ((SELECT page_count FROM pragma_page_count) - (SELECT freelist_count FROM
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Used:
+class Used(NamedTuple):
     """How many bytes of a file are in use, and how many may be."""
 
     bytes: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from onceward.boxes import dead_letters, lanes, receipts
 from onceward.boxes.counters import bump
@@ -76,8 +76,7 @@ UPDATE lanes SET head = (SELECT min(seq) FROM inbox WHERE lane_id = lanes.lane_i
 Rows = Callable[[str, Any], list[tuple[Any, ...]]]
 
 
-@dataclass(frozen=True, slots=True)
-class Leased:
+class Leased(NamedTuple):
     """A message in somebody's hands, and the lease that proves it."""
 
     lane: LaneLease
@@ -165,8 +164,7 @@ def _next(tx: Tx, lane_id: int, limit: int, types: tuple[str, ...] | None) -> li
     return tx.rows(NEXT_OF, (lane_id, json.dumps(types), limit))
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(NamedTuple):
     """One message and how its lease ends."""
 
     leased: Leased

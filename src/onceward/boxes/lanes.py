@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from onceward.errors import LeaseLost
 from onceward.ground.tx import Tx
@@ -73,8 +72,7 @@ NONE: Final = 0
 """The lane of mail for mailboxes, which is nobody's turn: it has no row, so no worker ever claims it."""
 
 
-@dataclass(frozen=True, slots=True)
-class LaneLease:
+class LaneLease(NamedTuple):
     """The right to work on one lane until its token changes hands."""
 
     lane_id: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from onceward.boxes.counters import bump
 from onceward.boxes.outbox import TICKET_FAILED
@@ -118,8 +118,7 @@ class Limit:
     overflow: str
 
 
-@dataclass(frozen=True, slots=True)
-class Full:
+class Full(NamedTuple):
     """A limit that a new message would exceed, and by how much."""
 
     scope: str
@@ -144,8 +143,7 @@ class Full:
         return StoreFull(msg) if self.scope == "store" else QueueFull(msg)
 
 
-@dataclass(frozen=True, slots=True)
-class Admission:
+class Admission(NamedTuple):
     """How a message goes on: as it is, held back by a limit, or dropped by one."""
 
     held: Full | None = None
@@ -154,8 +152,7 @@ class Admission:
     """What gives way to it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Victim:
+class Victim(NamedTuple):
     """A message that a policy drops."""
 
     full: Full

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from onceward.boxes import dead_letters, readers
 from onceward.boxes.counters import bump
@@ -83,8 +83,7 @@ class Filter:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """A message of a mailbox, as it is stored."""
 
     rank: int

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pydantic_core import to_json
 
@@ -122,8 +121,7 @@ SELECT i.frozen_at, i.clock_at,
   FROM identity AS i"""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """A message on its way out, as the dispatcher reads it."""
 
     seq: int
@@ -213,8 +211,7 @@ def by_seq(tx: Tx, seqs: Sequence[int]) -> list[Row]:
     return [Row(*row) for row in tx.rows(BY_SEQ, (json.dumps(seqs),))]
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
+class Moved(NamedTuple):
     """Which messages changed state by a batch of receipts."""
 
     sent: tuple[str, ...] = ()

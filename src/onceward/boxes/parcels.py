@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from onceward.boxes import dead_letters, outbox, peers, receipts
 from onceward.boxes.counters import bump
@@ -28,8 +28,7 @@ RECEIPT_ROWS: Final = 200
 STUCK: Final = "rows of the outbox that were put aside are offered again: its index is damaged, recover a copy of the file"
 
 
-@dataclass(frozen=True, slots=True)
-class Packed:
+class Packed(NamedTuple):
     """A parcel ready to be pushed, the lease it is pushed under, and what died while packing it."""
 
     lease: Lease
@@ -39,8 +38,7 @@ class Packed:
     """(id, peer, reason) of messages that went to the dead letters instead."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mine:
+class Mine(NamedTuple):
     """Who packs, and what its receipts are worth."""
 
     agent: str
@@ -144,8 +142,7 @@ def _choose(tx: Tx, held: Lease, limit: int, *, limit_bytes: int, max_bytes: int
     return choice
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
+class Settled(NamedTuple):
     """What an answer changed."""
 
     lease: Lease
@@ -160,8 +157,7 @@ class Settled:
         return not (self.moved.sent or self.moved.acked or self.moved.failed or self.rejected)
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
+class Terms(NamedTuple):
     """What a settlement needs to know besides the answer."""
 
     settings: Settings

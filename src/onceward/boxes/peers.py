@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from onceward.errors import LeaseLost
 from onceward.ground.policy import RetryPolicy
@@ -75,8 +74,7 @@ UPDATE peers
 CLOSE_BREAKER: Final = "UPDATE peers SET breaker = 'closed', failures = 0, due_at = NULL, successes = 0 WHERE name = ?"
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(NamedTuple):
     """The right to push to one peer, and its stream as it stood when the lease was taken."""
 
     name: str
@@ -137,7 +135,7 @@ def _proved(changed: int, held: Lease) -> None:
 def store_parcel(tx: Tx, held: Lease, seqs: tuple[int, ...], *, until: Millis) -> Lease:
     """Write down which rows the next parcel is made of, before it is pushed."""
     _proved(tx.run(STORE, held.fence | {"parcel": json.dumps(seqs), "until": until}), held)
-    return replace(held, parcel=seqs)
+    return held._replace(parcel=seqs)
 
 
 def prolong(tx: Tx, held: Lease, *, until: Millis) -> None:
@@ -152,8 +150,7 @@ def advance(tx: Tx, held: Lease, by: int, last_id: str, settings: Settings) -> t
     )
     _proved(len(found), held)
     closed = held.breaker != "closed" and found[0][0] == "closed"
-    after = replace(
-        held,
+    after = held._replace(
         number=held.number + by,
         last_id=last_id,
         parcel=None,
@@ -164,8 +161,7 @@ def advance(tx: Tx, held: Lease, by: int, last_id: str, settings: Settings) -> t
     return after, closed
 
 
-@dataclass(frozen=True, slots=True)
-class Rested:
+class Rested(NamedTuple):
     """How long a peer is left alone, and whether its breaker opened."""
 
     due_at: Millis
@@ -213,4 +209,4 @@ def renew(tx: Tx, held: Lease, why: str, *, stands: tuple[str, int] | None = Non
     _proved(len(found), held)
     epoch, generation, again_seq, there, upto = found[0]
     fresh = {"epoch": epoch, "generation": generation, "again_seq": again_seq, "relied_epoch": there, "relied_parcel": upto}
-    return replace(held, number=0, last_id="", parcel=None, **fresh)
+    return held._replace(number=0, last_id="", parcel=None, **fresh)

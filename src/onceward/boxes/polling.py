@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from onceward.boxes import inbox, lanes, mailboxes
 from onceward.boxes.mailboxes import SCAN, Rows
@@ -39,8 +39,7 @@ SELECT session, topic, count(*), total(expires_at <= :now), sum(length(CAST(fram
 CURSORS: Final = "SELECT session, seq FROM cursors WHERE :session IS NULL OR session = :session"
 
 
-@dataclass(frozen=True, slots=True)
-class Next:
+class Next(NamedTuple):
     """A message that a poll looks at."""
 
     seq: int
@@ -75,16 +74,14 @@ class Poll:
         return row.topic is not None and any(matches(pattern, row.topic) for pattern in self.topics)
 
 
-@dataclass(frozen=True, slots=True)
-class Reach:
+class Reach(NamedTuple):
     """How far a poll has looked, and the first message it left where it was; the cursor stays before that one."""
 
     looked_to: int | None = None
     left: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Polled:
+class Polled(NamedTuple):
     """What one step of a poll found, from where to where it moved the cursor, and how far it looked."""
 
     rows: list[Next]

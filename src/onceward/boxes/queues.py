@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from onceward.boxes import lanes
 from onceward.boxes.inbox import Leased
@@ -135,8 +134,7 @@ Change = Callable[[Tx], object]
 """One write to a session's row."""
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
+class Arrival(NamedTuple):
     """A message that has not been looked at yet."""
 
     seq: int
@@ -155,8 +153,7 @@ class Arrival:
         return self.rank == 0 or self.type == WORKER_RESULT
 
 
-@dataclass(frozen=True, slots=True)
-class Queue:
+class Queue(NamedTuple):
     """How one session's queue is set and since when it waits."""
 
     policy: QueuePolicy

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from onceward.errors import InvalidMessage, LeaseLost
 from onceward.ground.tx import Tx
@@ -58,8 +57,7 @@ RANKS: Final = 5
 PLACES: Final[dict[str, type]] = {"earliest": type(None), "latest": type(None), "from_id": str, "from_time": int}
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(NamedTuple):
     """
     Where a new position begins; one that is there already stays where it is.
 
@@ -81,16 +79,14 @@ class Start:
 EARLIEST: Final = Start()
 
 
-@dataclass(frozen=True, slots=True)
-class Reader:
+class Reader(NamedTuple):
     """A named position: the last message passed of each priority."""
 
     reader_id: int
     passed: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Handout:
+class Handout(NamedTuple):
     """A message in the hands of one member of a group, and the token that proves it."""
 
     reader: int

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from onceward.ground.tx import Tx
 from onceward.words.clock import Millis
@@ -28,8 +27,7 @@ def owe(tx: Tx, outcomes: Iterable[tuple[str, Receipt]]) -> None:
     tx.many(OWE, [(peer, json.dumps(listed), tx.now) for peer, listed in by_peer.items()])
 
 
-@dataclass(frozen=True, slots=True)
-class Owed:
+class Owed(NamedTuple):
     """What a peer is to be told next."""
 
     upto: int = 0

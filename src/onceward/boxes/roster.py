@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from onceward.boxes import directory
 from onceward.boxes.directory import Directory, Home
@@ -29,8 +29,7 @@ OWN: Final = "SELECT peer, pattern FROM subscriptions"
 FORGET_OWN: Final = "DELETE FROM subscriptions"
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(NamedTuple):
     """An agent in a channel; numbers grow in the order of joining."""
 
     agent: str

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from onceward.boxes.inbox import Leased
 from onceward.boxes.lanes import LaneLease
@@ -80,8 +80,7 @@ class Summary:
         return "\n".join([f"{self.count} earlier messages were dropped because the queue was full:", *(f"- {each}" for each in self.lines)])
 
 
-@dataclass(frozen=True, slots=True)
-class Before:
+class Before(NamedTuple):
     """The run of this session that was aborted just before this one."""
 
     id: str
@@ -92,8 +91,7 @@ class Before:
     """Whether its messages count as delivered, so that they are not in this run."""
 
 
-@dataclass(frozen=True, slots=True)
-class OpenRun:
+class OpenRun(NamedTuple):
     """A run that has not ended, as its row tells."""
 
     seq: int
@@ -140,7 +138,7 @@ def begin(
     tx.run(LINES, (seq, session))
     held = LaneLease(lane_id, token + 1, owner, careful=True)
     run = OpenRun(seq, run_id, session, mode, lane_id, token + 1, owner, bound, 0, None)
-    return run, [replace(each, lane=held) for each in messages]
+    return run, [each._replace(lane=held) for each in messages]
 
 
 def summary(tx: Tx, run: OpenRun) -> Summary | None:
@@ -172,7 +170,7 @@ def more(tx: Tx, run: OpenRun, ids: Sequence[str], messages: Sequence[Leased]) -
         raise lost(run)
     tx.run(CLAIM_MORE, (bound, max(seqs), run.lane_id, run.token, run.owner))
     tx.run(BIND, {"run": run.seq, "bound": bound})
-    return replace(run, bound=bound)
+    return run._replace(bound=bound)
 
 
 def prove(tx: Tx, run: OpenRun) -> None:

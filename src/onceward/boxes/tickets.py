@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from onceward.ground.tx import Tx
 from onceward.words.clock import Millis
@@ -24,8 +24,7 @@ class Ticket:
     recipient: str
 
 
-@dataclass(frozen=True, slots=True)
-class Outlook:
+class Outlook(NamedTuple):
     """How a request stands: ``state`` is open, answered, late or failed; ``frame`` is the reply."""
 
     state: str

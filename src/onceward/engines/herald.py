@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from onceward.boxes import acknowledgments, bodies, channels, posts
 from onceward.boxes.channels import KINDS, ChannelInfo
@@ -21,8 +22,7 @@ ANSWERS = {"response": "query"}
 """Kinds that answer something, and what they answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
+class _Plan(NamedTuple):
     """A message to a channel that only needs to be written down."""
 
     channel: ChannelInfo
@@ -131,7 +131,7 @@ class Herald:
         posts.start(tx, "channel", found.name, self.roster.newest(found.name))
         tx.run(posts.HOLD, (found.name,))
         drafts = tuple(draft._replace(values=(*draft.values[:7], posts.HELD, *draft.values[8:])) for draft in fan.drafts)
-        return replace(fan, drafts=drafts)
+        return fan._replace(drafts=drafts)
 
     def _retain(self, tx: Tx, plan: _Plan) -> int | None:
         e, name = plan.fan.envelope, plan.channel.name

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from onceward.boxes import lanes, queues, runs
 from onceward.boxes.inbox import Ended, Leased
@@ -33,8 +33,7 @@ ARRIVALS: Final = 2000
 """Most arrivals that one look takes in."""
 
 
-@dataclass(frozen=True, slots=True)
-class Seat:
+class Seat(NamedTuple):
     """A run that has begun, and everything its handler is to see."""
 
     run: OpenRun

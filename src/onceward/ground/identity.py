@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from onceward.errors import StoreUnusable, WrongAgent
 from onceward.ground import guard
@@ -46,8 +45,7 @@ LEVEL: Final = "UPDATE identity SET durability = ?"
 TICK: Final = "UPDATE identity SET clock_at = max(clock_at, ?)"
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(NamedTuple):
     """What an opening found and settled."""
 
     agent: str

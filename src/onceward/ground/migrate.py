@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import importlib.resources
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from onceward.errors import SchemaMismatch, SchemaTooNew
 from onceward.words.clock import Millis
@@ -35,8 +34,7 @@ class Runs(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Migration:
+class Migration(NamedTuple):
     """One file of the schema folder."""
 
     version: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from onceward.boxes import inbox, lanes, queues, runs
 from onceward.boxes.inbox import Ended, Leased
@@ -29,8 +30,7 @@ class Effects:
     work: list[Callable[[Transaction], object]] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """How a run ended: a verdict for each of its messages, in their order."""
 
     settlements: Sequence[Settlement]

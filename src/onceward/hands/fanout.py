@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from onceward.boxes import bodies
 from onceward.boxes.roster import Roster
@@ -23,8 +23,7 @@ NOBODY: Final = "nobody"
 """Stands for the recipient while the parts that do not depend on it are written."""
 
 
-@dataclass(frozen=True, slots=True)
-class Posted:
+class Posted(NamedTuple):
     """A message to many: ``id`` is the correlation id that all copies carry, ``copies`` are (recipient, message id)."""
 
     id: str
@@ -36,8 +35,7 @@ class Posted:
         return tuple(recipient for recipient, _ in self.copies)
 
 
-@dataclass(frozen=True, slots=True)
-class Fan:
+class Fan(NamedTuple):
     """A message to many that only needs to be written down."""
 
     id: str

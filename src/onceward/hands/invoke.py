@@ -6,9 +6,8 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from onceward.boxes.inbox import Leased
 from onceward.errors import Drop, Frozen, HandlerSignal, InvalidMessage, LeaseLost, Reject, Retry
@@ -27,8 +26,7 @@ _log = logging.getLogger("onceward")
 Loop = Callable[[], "AbstractEventLoop"]
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(NamedTuple):
     """A message whose handler is known and whose payload fits."""
 
     handler: Handler

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from onceward.boxes import mailboxes, readers
 from onceward.boxes.mailboxes import Advance, Claim, Filter, Place, Row
@@ -27,8 +26,7 @@ from onceward.words.readout import Letter
 from onceward.words.settings import Settings, disabled
 
 
-@dataclass(frozen=True, slots=True)
-class Tools:
+class Tools(NamedTuple):
     """What every desk of one postbox shares."""
 
     settings: Settings

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from onceward.boxes.inbox import Leased
 from onceward.boxes.lanes import LaneLease
@@ -16,8 +15,7 @@ from onceward.words.modes import WORKER_RESULT
 from onceward.words.payload import decode
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
+class Read(NamedTuple):
     """A message whose frame and body could be read."""
 
     leased: Leased
@@ -33,7 +31,7 @@ class Read:
 
     def held_by(self, held: LaneLease) -> Read:
         """Return the same message under a lease."""
-        return replace(self, leased=replace(self.leased, lane=held))
+        return self._replace(leased=self.leased._replace(lane=held))
 
 
 def problem(leased: Leased, now: Millis, spent: bool) -> Settlement | None:  # noqa: FBT001 - one question, one answer

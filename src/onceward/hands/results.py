@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from onceward.boxes.inbox import Leased
 from onceward.boxes.runs import OpenRun
@@ -76,8 +76,7 @@ def _plain(text: str | None) -> Any:
     return None if text is None else json.loads(text)
 
 
-@dataclass(frozen=True, slots=True)
-class End:
+class End(NamedTuple):
     """How a task ended, as its caller is told."""
 
     outcome: str

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from onceward.boxes.bodies import WHOLE
 from onceward.ground.db import Database
@@ -77,8 +77,7 @@ DEAD: Final = Place(
 PLACES: Final = (OUT, IN, DEAD)
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(NamedTuple):
     """What is looked for: conditions by name for SQL, and tests of topic and body that only Python makes."""
 
     agent: str
@@ -100,8 +99,7 @@ class Wanted:
         return self.topic is not None or self.content is not None
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     """Where one message lies."""
 
     at: int

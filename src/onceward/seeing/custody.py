@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from onceward.boxes.accept import MINTED
 from onceward.boxes.bodies import WHOLE
@@ -36,8 +35,7 @@ PACKED: Final = "SELECT epoch, number, parcel IS NOT NULL FROM peers WHERE name 
 TAKEN: Final = "SELECT epoch, number FROM streams WHERE sender = ?"
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
+class _Row(NamedTuple):
     id: str
     digest: bytes | None
     stored: bool

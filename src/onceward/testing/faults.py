@@ -107,4 +107,4 @@ def _damaged(frames: tuple[Carried, ...]) -> tuple[Carried, ...]:
     if not frames:
         return frames
     last = frames[-1]
-    return (*frames[:-1], replace(last, text=last.text[: len(last.text) // 2]))
+    return (*frames[:-1], last._replace(text=last.text[: len(last.text) // 2]))

@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, TypedDict, get_args
+from typing import Any, Final, Literal, NamedTuple, TypedDict, get_args
 
 from onceward.errors import InvalidMessage
 from onceward.words.clock import Millis
@@ -76,8 +76,7 @@ class QueuePolicy:
         return min(waits.arrived_at + self.debounce_for, waits.since_at + PATIENCE * self.debounce_for)
 
 
-@dataclass(frozen=True, slots=True)
-class Waits:
+class Waits(NamedTuple):
     """Since when a session has been collecting, and when its last message came."""
 
     since_at: Millis | None = None
@@ -128,8 +127,7 @@ def _cap(value: float) -> int:
     return math.floor(value)
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(NamedTuple):
     """A message of a session's queue, as far as modes look at it."""
 
     seq: int

@@ -9,7 +9,7 @@ pushed, so a crash pushes the same list again.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 ReceiptState = Literal["stored", "duplicate", "processed", "dead", "rejected", "busy"]
 """
@@ -23,8 +23,7 @@ Durability = Literal["safe", "fast"]
 STRENGTH: Final[dict[str, int]] = {"fast": 0, "safe": 1}
 
 
-@dataclass(frozen=True, slots=True)
-class Carried:
+class Carried(NamedTuple):
     """A frame under way: its id, its stored text and digest, and whether it may have been pushed before."""
 
     id: str
@@ -33,8 +32,7 @@ class Carried:
     again: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Receipt:
+class Receipt(NamedTuple):
     """The peer's word about one frame."""
 
     id: str

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from onceward.errors import InvalidMessage
 from onceward.words.clock import Millis
@@ -11,8 +10,7 @@ from onceward.words.frame import Frame
 from onceward.words.payload import decode
 
 
-@dataclass(frozen=True, slots=True)
-class Letter:
+class Letter(NamedTuple):
     """A message as a reader sees it: ``body`` is None where ``problem`` says why it cannot be read."""
 
     frame: Frame

@@ -128,10 +128,10 @@ def _flipped_text(text: str, rng: random.Random) -> str:
 
 def _spoilt_frame(carried: Carried, field: str, rng: random.Random) -> Carried:
     if field == "id":
-        return replace(carried, id=_flipped_text(carried.id, rng))
+        return carried._replace(id=_flipped_text(carried.id, rng))
     if field == "digest":
-        return replace(carried, digest=flipped(carried.digest, rng))
-    return replace(carried, text=_flipped_text(carried.text, rng))
+        return carried._replace(digest=flipped(carried.digest, rng))
+    return carried._replace(text=_flipped_text(carried.text, rng))
 
 
 def hear(box: Postbox) -> None:

@@ -161,4 +161,4 @@ def _silence(why: str) -> Unreachable:
 
 def _flipped(carried: Carried, at: int) -> Carried:
     text = carried.text
-    return replace(carried, text=f"{text[:at]}{chr(ord(text[at]) ^ 1)}{text[at + 1 :]}")
+    return carried._replace(text=f"{text[:at]}{chr(ord(text[at]) ^ 1)}{text[at + 1 :]}")
