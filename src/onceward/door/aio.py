@@ -282,6 +282,10 @@ class AsyncPostbox(AsyncPolls, AsyncLooks):
         """Run the janitor once."""
         return await asyncio.to_thread(self._box.tidy)
 
+    async def flush(self, timeout: float | None = 30.0) -> int:  # noqa: ASYNC109
+        """Wait until nothing waits to leave; see ``Postbox.flush``."""
+        return await asyncio.to_thread(self._box.flush, timeout)
+
     async def stop(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
         """Claim and push nothing more; see ``Postbox.stop``."""
         await asyncio.to_thread(self._box.stop, timeout)

@@ -1,11 +1,15 @@
-"""Looking at a file: numbers, history, threads, words; nothing here consumes anything."""
+"""Looking at a file: numbers, history, threads, words, and whether all has left; nothing here consumes anything."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
+from onceward.engines.waiting import until_found
 from onceward.ground.db import Database
 from onceward.seeing import history, search, views
+
+AGAIN: Final = 0.02
+"""Seconds between two looks: what leaves rings at the recipient, not here."""
 
 
 class Looks:
@@ -16,6 +20,18 @@ class Looks:
     def stats(self) -> dict[str, int]:
         """Return present numbers and totals that survive pruning."""
         return views.stats(self._db)
+
+    def flush(self, timeout: float | None = 30.0) -> int:
+        """
+        Wait until nothing waits to leave: every message is stored in its recipient's file, or at its end.
+
+        Returns how many still wait after *timeout* seconds (None: it waits for ever): their recipients are
+        away or busy, or they have a delay. They stay in the file, and leave with
+        whoever opens it next.
+        """
+        db = self._db
+        left = until_found(db, lambda: 0 if views.unsent(db) == 0 else None, timeout, poll=0, due=lambda left: min(AGAIN, left or AGAIN))
+        return views.unsent(db) if left is None else left
 
     def history(self, **filters: Any) -> views.Page:
         """Return past messages, newest first; see ``history.look``; consumes nothing."""

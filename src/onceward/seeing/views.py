@@ -14,6 +14,7 @@ from onceward.words.topics import check_pattern, matches
 
 STATS: Final = "SELECT * FROM stats_view"
 STATS_COLUMNS: Final = "SELECT name FROM pragma_table_info('stats_view')"
+UNSENT: Final = "SELECT pending + sending FROM stats_view"
 RESOLVE: Final = """
 SELECT coalesce((SELECT state FROM outbox_view WHERE id = :id),
                 (SELECT 'dead' FROM dead_letters WHERE origin = 'outbox' AND id = :id), 'absent')
@@ -138,6 +139,12 @@ def stats(db: Database) -> dict[str, int]:
     [row] = db.read(STATS)
     found = dict(zip(names, row, strict=True))
     return found | {"totalRetries": found["total_retries"]}
+
+
+def unsent(db: Database) -> int:
+    """Return how many messages wait to leave."""
+    [(count,)] = db.read(UNSENT)
+    return int(count)
 
 
 def resolve(db: Database, message_id: str) -> str:

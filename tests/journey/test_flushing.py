@@ -1,0 +1,55 @@
+"""Waiting until everything has left: for scripts that send and end."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from onceward import AsyncPostbox, Postbox
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MANY = 1500
+
+
+def test_what_was_flushed_is_in_the_recipients_file(tmp_path: Path) -> None:
+    """After flush() said that nothing is left, every message is stored where it was sent to, in several parcels or one."""
+    with Postbox(tmp_path / "ops.db", agent="ops", run=False) as ops, Postbox(tmp_path / "shop.db", agent="shop") as shop:
+        shop.send_many([("ops", number) for number in range(MANY)])
+
+        assert (0, MANY) == (shop.flush(timeout=60), ops.stats()["inbox_pending"])
+
+
+def test_a_task_may_flush(tmp_path: Path) -> None:
+    """The same for the awaitable postbox, whose loop goes on meanwhile."""
+
+    async def main() -> tuple[int, int]:
+        async with AsyncPostbox(tmp_path / "ops.db", agent="ops", run=False) as ops:
+            async with AsyncPostbox(tmp_path / "shop.db", agent="shop") as shop:
+                await shop.send("ops", "open")
+                left = await shop.flush(timeout=60)
+            return left, (await ops.stats())["inbox_pending"]
+
+    assert (0, 1) == asyncio.run(main())
+
+
+@pytest.mark.parametrize("timeout", [0, 0.05])
+def test_flush_says_how_many_are_left(tmp_path: Path, timeout: float) -> None:
+    """Messages for somebody who is away, or with a delay, are still here when time is up, and are counted."""
+    with Postbox(tmp_path / "shop.db", agent="shop", hold_unknown=True) as shop:
+        shop.send("nobody", "there")
+        shop.send("shop", "later", delay=3600)
+
+        assert 2 == shop.flush(timeout)
+
+
+def test_a_message_that_ends_here_does_not_hold_a_flush_up(tmp_path: Path) -> None:
+    """A message that expires or is withdrawn will not leave any more: nobody waits for it."""
+    with Postbox(tmp_path / "shop.db", agent="shop", hold_unknown=True) as shop:
+        shop.send("nobody", "soon in vain", ttl=0.05)
+        assert shop.cancel(shop.send("nobody", "not meant", delay=3600))
+
+        assert 0 == shop.flush(timeout=60)
