@@ -57,7 +57,7 @@ VERBS: dict[type, dict[str, str]] = {
         "remove": "queue remove", "pause": "queue pause", "resume": "queue resume", "dissolve": "queue dissolve",
     },
     Runs: {"list": "runs ls", "get": "runs show", "abort": "runs abort"},
-    Looks: {"stats": "stats", "history": "history", "thread": "thread", "search": "search"},
+    Looks: {"stats": "stats", "flush": "relay", "history": "history", "thread": "thread", "search": "search"},
 }  # fmt: skip
 
 

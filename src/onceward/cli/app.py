@@ -209,6 +209,7 @@ ELSEWHERE: Final = {
     "outbox": "ls outbox",
     "lanes": "ls lanes",
     "pump": "relay --once",
+    "flush": "relay --once",
     "replay": "dead replay",
     "subscribe": "home subscribe",
 }

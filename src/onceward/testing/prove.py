@@ -6,7 +6,7 @@ import json as jsonlib
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
@@ -63,7 +63,9 @@ class Harness:
 
 def _cuts(depth: int, transport: Literal["memory", "file"]) -> Callable[[int, float, int], Finding]:
     def run(size: int, seconds: float, seed: int) -> Finding:
-        return powercut.explore(powercut.Town(seed=seed, transport=transport), states=size, depth=depth, seconds=seconds)
+        town = powercut.Town(seed=seed, transport=transport)
+        days = list(powercut.explore_days(town, states=size, depth=depth, seconds=seconds))
+        return replace(days[-1], count=sum(day.count for day in days), seconds=sum(day.seconds for day in days))
 
     return run
 

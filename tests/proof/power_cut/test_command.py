@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from onceward.testing.powercut import Town, Verdict
+from onceward.testing.powercut import Town, Verdict, explorer
 from onceward.testing.powercut import __main__ as command
 
 
@@ -25,7 +25,7 @@ def test_one_day_after_the_other(states: int, bad: int, expected: list[tuple[int
             harness="power cuts", count=30, violations=found, seconds=0.0, seed=town.seed, operations=1, in_full=1, kinds=Counter()
         )
 
-    monkeypatch.setattr(command, "explore", explore)
+    monkeypatch.setattr(explorer, "explore", explore)
     monkeypatch.setattr(sys, "argv", ["powercut", "--seed", "5", "--states", str(states)])
 
     assert (bad > 0) == command.main()

@@ -5,8 +5,8 @@ Power cuts, explored: a program is recorded once, and the disk is rebuilt as a c
 whatever has the two methods of ``scene.Program``.
 """
 
-from onceward.testing.powercut.explorer import Verdict, explore
+from onceward.testing.powercut.explorer import Verdict, explore, explore_days
 from onceward.testing.powercut.scene import Program, Scene
 from onceward.testing.powercut.town import Town
 
-__all__ = ["Program", "Scene", "Town", "Verdict", "explore"]
+__all__ = ["Program", "Scene", "Town", "Verdict", "explore", "explore_days"]

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
-from dataclasses import replace
-from itertools import count
 from pathlib import Path
 
 from onceward.testing.daily import seed_of_the_day
-from onceward.testing.powercut.explorer import PATIENCE, explore
+from onceward.testing.powercut.explorer import PATIENCE, explore_days
 from onceward.testing.powercut.planted import PLANTED
 from onceward.testing.powercut.town import Town
 
@@ -40,16 +37,11 @@ def main() -> int:
         accept_weaker=named.accept_weaker,
         mutants=tuple(named.plant),
     )
-    left, until = named.states, time.monotonic() + named.seconds
-    for seed in count(named.seed):  # one day has some thirty thousand ends; whoever wants more sees other days
-        verdict = explore(
-            replace(town, seed=seed), states=left, depth=named.depth, seconds=until - time.monotonic(), only=named.only, keep=named.keep
-        )
+    broken = False
+    for verdict in explore_days(town, states=named.states, depth=named.depth, seconds=named.seconds, only=named.only, keep=named.keep):
         sys.stdout.write("".join(f"{line}\n" for line in (verdict, *verdict.violations[:10])))
-        left -= verdict.count
-        if verdict.violations or named.only or left <= 0 or time.monotonic() > until:
-            break
-    return 1 if verdict.violations else 0
+        broken |= bool(verdict.violations)
+    return 1 if broken else 0
 
 
 if __name__ == "__main__":

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
@@ -13,6 +15,7 @@ from typing import Final
 
 from onceward.testing.powercut.part import Found, Task, run
 from onceward.testing.powercut.scene import Program
+from onceward.testing.powercut.town import Town
 
 PATIENCE: Final = 86_400.0
 
@@ -67,6 +70,25 @@ def explore(
     with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
         parts = list(pool.map(run, [replace(task, part=part) for part in range(count)]))
     return _merged(program, depth, parts, time.monotonic() - begun)
+
+
+def explore_days(
+    town: Town,
+    *,
+    states: int,
+    depth: int = 1,
+    seconds: float = PATIENCE,
+    only: str = "",
+    keep: Path | None = None,
+) -> Iterator[Verdict]:
+    """Cut the power in *states* ways: a day has some thirty thousand, then comes the next one; ends early where a promise broke."""
+    until = time.monotonic() + seconds
+    for seed in itertools.count(town.seed):
+        verdict = explore(replace(town, seed=seed), states=states, depth=depth, seconds=until - time.monotonic(), only=only, keep=keep)
+        yield verdict
+        states -= verdict.count
+        if verdict.violations or only or states <= 0 or time.monotonic() > until:
+            return
 
 
 def _merged(program: Program, depth: int, parts: list[Found], seconds: float) -> Verdict:
