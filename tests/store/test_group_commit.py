@@ -178,6 +178,22 @@ def test_rows_that_are_gathered_fail_each_for_itself(tmp_path: Path) -> None:
         assert (3, []) == (few.stats()["enqueued"], few.check())
 
 
+@pytest.mark.parametrize("overflow", ["drop_old", "reject"])
+def test_a_row_that_is_refused_while_a_neighbour_writes_is_not_lost(box: Postbox, tmp_path: Path, overflow: Any) -> None:
+    """A limit that another opener has set meanwhile is met by a gathered row within a neighbour's statement: each has a fate of its own."""
+    box.session("s").send("b", 0)
+    with Postbox(tmp_path / "a.db", run=False) as other:
+        other.limits.set("session", "s", messages=2, overflow=overflow)
+    long = "x" * (box._settings.body_threshold + 1)
+    session = box.session("s")
+    outcomes = queue_of(box, lambda: session.send("b", 1), lambda: session.send("b", 2), lambda: session.send("b", long), lead=True)
+
+    kept = [outcome for outcome in outcomes if isinstance(outcome, str)]
+    assert (1 if overflow == "reject" else 3, 3) == (len(kept), len(kept) + sum(isinstance(each, QueueFull) for each in outcomes))
+    assert [] == [each for each in kept if box.resolve(each) not in {"pending", "cancelled"}]
+    assert (2, []) == (box.stats()["pending"], box.check())
+
+
 def test_work_between_rows_that_are_gathered_sees_those_before_it(box: Postbox) -> None:
     """Gathering changes no order: who reads between two sends finds the first and not the second."""
     looks: list[int] = []

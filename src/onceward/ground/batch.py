@@ -35,18 +35,17 @@ def together(batch: list[Job[Any]], tx: Tx, mapped: Mapped, postpone: Postpone) 
 def _as_one(batch: list[Job[Any]], tx: Tx, mapped: Mapped, postpone: Postpone) -> BaseException | None:
     """Do all of it in one savepoint, rows gathered; return what went wrong, whosever it was, None where nothing did."""
     tx.savepoint()
-    tx.gathers = True
     try:
-        for job in batch:
-            job.attempt(tx, mapped, nested=False)
-            if job.error is not None:
-                return _blame(job, batch[0], postpone)
+        with tx.gathering():
+            for job in batch:
+                job.attempt(tx, mapped, nested=False)
+                if job.error is not None:
+                    tx.entries.clear()
+                    return _blame(job, batch[0], postpone)
         tx.keep()
     except BaseException as error:  # noqa: BLE001 - alone, each will tell whose it was
         postpone(error)
         return mapped(error)
-    finally:
-        tx.gathers = False
     return None
 
 

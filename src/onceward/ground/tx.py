@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from itertools import chain, groupby
 from operator import attrgetter
@@ -98,7 +99,7 @@ class Entry:
 class Tx:
     """An open transaction: run SQL, and say what is to happen after the commit."""
 
-    __slots__ = ("_handle", "effects", "entries", "gathers", "gone", "kept", "message_ids", "now", "rings")
+    __slots__ = ("_handle", "_refused", "effects", "entries", "gathers", "gone", "kept", "message_ids", "now", "rings")
 
     def __init__(self, handle: Handle, now: Millis) -> None:
         self._handle = handle
@@ -115,6 +116,7 @@ class Tx:
         """Whether rows that need no look at the file wait for each other."""
         self.entries: list[Entry] = []
         """The rows that wait; they are written before anything else happens."""
+        self._refused: BaseException | None = None
 
     def rows(self, sql: str, bindings: Any = None) -> list[tuple[Any, ...]]:
         """Run *sql* and return all rows; nothing stays open behind it."""
@@ -157,10 +159,32 @@ class Tx:
             self._handle.execute(_bunched(sql), tuple(chain.from_iterable(rows[start : start + BUNCH])))
         self._handle.executemany(sql, rows[whole:])
 
+    @contextmanager
+    def gathering(self) -> Iterator[None]:
+        """
+        Let rows that need no look at the file wait for each other; all of them are written at the end.
+
+        A row may be refused while somebody else's statement is run, who may know a
+        way round what looks like an error of its own: it is raised at the end nevertheless.
+        """
+        self.gathers = True
+        try:
+            yield
+            if self.entries:
+                self._write_entries()
+            if self._refused is not None:
+                raise self._refused
+        finally:
+            self.gathers, self._refused = False, None
+
     def _write_entries(self) -> None:
         entries, self.entries = self.entries, []
-        for sql, some in groupby(entries, attrgetter("sql")):
-            self.insert(sql, [entry.values for entry in some])
+        try:
+            for sql, some in groupby(entries, attrgetter("sql")):
+                self.insert(sql, [entry.values for entry in some])
+        except BaseException as error:
+            self._refused = error
+            raise
 
     @property
     def alive(self) -> bool:

@@ -128,12 +128,12 @@ class Writer:
     @contextmanager
     def bare(self) -> Iterator[None]:
         """Let work that joins run without savepoints, its rows gathered: what fails takes the whole transaction with it."""
-        tx = cast("Tx", self._tx)
-        self._bare = tx.gathers = True
+        self._bare = True
         try:
-            yield
+            with cast("Tx", self._tx).gathering():
+                yield
         finally:
-            self._bare = tx.gathers = False
+            self._bare = False
 
     @contextmanager
     def exclusive(self) -> Iterator[Handle]:
