@@ -90,6 +90,33 @@ def test_busy_after_the_deadline_means_nothing_was_written(opened: Open, box: Po
     assert ("pending", 1) == (box.resolve(box.send("b", 2)), box.stats()["enqueued"])
 
 
+def test_the_deadline_of_who_comes_first_is_not_that_of_those_behind_it(box: Postbox, holder: Callable[[], None]) -> None:
+    """Who has waited for as long as it may gives up alone; who came later still has time, and is served."""
+    outcomes: list[object] = [None, None]
+    queue, pause, late = box._db.turn.turnstile, Event(), Event()
+
+    def send(index: int) -> None:
+        try:
+            outcomes[index] = box.send("b", index)
+        except Busy as error:
+            outcomes[index] = error
+            holder()  # only now the other process lets go
+
+    threads = [Thread(target=send, args=(index,)) for index in (0, 1)]
+    with box._db.turn.exclusive():
+        for count, (thread, patience) in enumerate(zip(threads, (0.3, 20.0), strict=True), 1):
+            queue.timeout = patience
+            thread.start()
+            while queue.waiting < count:
+                pause.wait(0.001)
+        late.wait(0.05)
+    for thread in threads:
+        thread.join()
+
+    assert [Busy, str] == [type(outcome) for outcome in outcomes]
+    assert 1 == box.stats()["enqueued"]
+
+
 def test_waiting_behind_our_own_thread_ends_too(ledger: Postbox) -> None:
     """A write that waits for a block of the same process gives up at its deadline; the block is not harmed."""
     caught: list[BaseException] = []

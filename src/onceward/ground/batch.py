@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from onceward.ground.turnstile import Job
+from onceward.ground.turnstile import INTERRUPTS, Job
 from onceward.ground.tx import Tx
 
 Mapped = Callable[[BaseException], BaseException]
@@ -43,8 +43,7 @@ def _as_one(batch: list[Job[Any]], tx: Tx, mapped: Mapped, postpone: Postpone) -
                     tx.entries.clear()
                     return _blame(job, batch[0], postpone)
         tx.keep()
-    except BaseException as error:  # noqa: BLE001 - alone, each will tell whose it was
-        postpone(error)
+    except Exception as error:  # noqa: BLE001 - alone, each will tell whose it was
         return mapped(error)
     return None
 
@@ -52,7 +51,7 @@ def _as_one(batch: list[Job[Any]], tx: Tx, mapped: Mapped, postpone: Postpone) -
 def _blame(job: Job[Any], first: Job[Any], postpone: Postpone) -> BaseException | None:
     """Return the error that *job* met. Alone it will meet its own; only who was interrupted in work of his own will not be asked again."""
     error = job.error
-    if job is not first or not isinstance(error, KeyboardInterrupt):
+    if job is not first or not isinstance(error, INTERRUPTS):
         postpone(error)
         job.error = None
     return error
@@ -61,7 +60,7 @@ def _blame(job: Job[Any], first: Job[Any], postpone: Postpone) -> BaseException 
 def serve(job: Job[Any], tx: Tx, mapped: Mapped, postpone: Postpone) -> None:
     """Do a neighbour's work in a savepoint of its own; an interrupt meanwhile is meant for this thread, not for the neighbour."""
     job.attempt(tx, mapped, nested=True)
-    if isinstance(job.error, KeyboardInterrupt):
+    if isinstance(job.error, INTERRUPTS):
         postpone(job.error)
         job.error = None
         job.attempt(tx, mapped, nested=True)

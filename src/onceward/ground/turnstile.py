@@ -18,12 +18,14 @@ from onceward.ground.tx import Host, Tx
 
 T = TypeVar("T")
 GROUP_MAX: Final = 512
+INTERRUPTS: Final = (KeyboardInterrupt, SystemExit)
+"""What a signal may raise between any two steps; it is meant for the thread that runs, not for whose work it does."""
 
 
 class Job(Generic[T]):
     """One unit of work in the queue; ``work`` is None for a caller that wants the turn itself."""
 
-    __slots__ = ("done", "effects", "error", "gate", "ids", "result", "work")
+    __slots__ = ("done", "effects", "error", "gate", "heir", "ids", "leads", "result", "tx", "work")
 
     def __init__(self, work: Callable[[Tx], T] | None) -> None:
         self.work = work
@@ -32,23 +34,31 @@ class Job(Generic[T]):
         self.error: BaseException | None = None
         self.effects: list[Callable[[], None]] = []
         self.done = False
+        self.leads = False
+        """Whether it has the turn."""
+        self.heir: Job[Any] | None = None
+        """Who has the turn after it and does not know it yet."""
+        self.tx: Tx | None = None
+        """The transaction of its last attempt."""
         self.gate: Any = None
 
     def attempt(self, tx: Tx, mapped: Callable[[BaseException], BaseException], *, nested: bool) -> None:
         """Do the work; what it raises is kept, as what it means to its caller, and *nested* work that failed is undone."""
+        self.tx, self.error = tx, None
         tx.effects, tx.message_ids = self.effects, self.ids = [], []
         try:
             if nested:
                 tx.savepoint()
             self.result = self.work(tx)  # type: ignore[misc]  # callers without work are not attempted
-            if nested:
-                tx.keep()
         except BaseException as error:  # noqa: BLE001 - it belongs to the caller
             self.error = mapped(error)
             if self.error is not error:
                 self.error.__cause__ = error
             if nested:
                 tx.undo()
+            return
+        if nested:
+            tx.keep()
 
     def unknown(self, error: BaseException) -> OutcomeUnknown:
         """Return what the caller is told when nobody can say whether COMMIT happened."""
@@ -77,7 +87,12 @@ def fail(jobs: Sequence[Job[Any]], error: BaseException | None) -> None:
 
 
 class Turnstile:
-    """Who may write now, and who waits."""
+    """
+    Who may write now, and who waits.
+
+    Python raises an interrupt after any call. So whatever must not be torn is
+    written without one, or can be done once more.
+    """
 
     def __init__(self, timeout: float) -> None:
         self.timeout = timeout
@@ -86,6 +101,8 @@ class Turnstile:
         """An interrupt of this thread that waits for the end of the turn."""
         self._mutex = Lock()
         self._queue: deque[Job[Any]] = deque()
+        self._company: list[Job[Any]] = []
+        """Those whose work is done in this turn."""
         self._taken = False
         self._pid = os.getpid()
 
@@ -100,28 +117,32 @@ class Turnstile:
 
     def postpone(self, error: BaseException | None) -> None:
         """Keep an interrupt that is meant for this thread, not for its neighbours, until it leaves."""
-        if isinstance(error, KeyboardInterrupt):
+        if isinstance(error, INTERRUPTS):
             self.interrupt = error
 
     def close(self) -> None:
         """Let nobody in any more; waits for the one who is."""
-        self.enter(Job(None))
-        self.closed = True
-        self.leave()
+        job: Job[Any] = Job(None)
+        try:
+            self.enter(job)
+            self.closed = True
+        finally:
+            self.leave(job)
 
     def enter(self, job: Job[Any]) -> float:
-        """Return with the turn, or with the job done by somebody else."""
+        """Return with the turn, or with the job done by somebody else; whatever is raised, ``leave`` must follow."""
         self.check()
         deadline = time.monotonic() + self.timeout
         with self._mutex:
             if not self._taken:
                 if self.closed:  # meanwhile
                     self.check()
-                self._taken = True
+                self._taken = job.leads = True
                 return deadline
-            gate = job.gate = Lock()
+            gate = Lock()
             gate.acquire()
-            self._queue.append(job)
+            self._queue += (job,)
+            job.gate = gate
         try:
             if not gate.acquire(timeout=self.timeout):
                 self._give_up(job)
@@ -129,7 +150,6 @@ class Turnstile:
             self._abandon(job)
             raise
         if self.closed and not job.done:
-            self.leave()
             self.check()
         return deadline
 
@@ -143,48 +163,80 @@ class Turnstile:
             raise StoreClosed(msg)
 
     def _abandon(self, job: Job[Any]) -> None:
-        """Leave the queue on an interrupt; a turn that was given to us meanwhile is passed on."""
-        if self._withdraw(job):
-            return
-        while not job.done and not job.gate.acquire(timeout=0.01):
-            pass
-        if not job.done:
-            self.leave()
+        """Leave the queue on an interrupt; a turn that was given to us meanwhile is passed on by ``leave``."""
+        if not self._withdraw(job):
+            self._await(job)
 
     def _withdraw(self, job: Job[Any]) -> bool:
         with self._mutex:
             waiting = job in self._queue
             if waiting:
+                job.done = True
                 self._queue.remove(job)
         return waiting
 
     def _give_up(self, job: Job[Any]) -> None:
         if self._withdraw(job):
-            job.done = True
             msg = "other work of this process held the file for the whole deadline; nothing was written, try again"
             raise Busy(msg)
-        job.gate.acquire()  # it is being worked on at this very moment: its outcome is near
+        self._await(job)  # it is being worked on at this very moment: its outcome is near
+
+    @staticmethod
+    def _await(job: Job[Any]) -> None:
+        while not (job.done or job.leads):  # the gate may have let us through an instant ago
+            job.gate.acquire(timeout=0.01)
 
     def drain(self) -> list[Job[Any]]:
         """Take the work of those who wait out of the queue, to be done in this turn."""
-        found: list[Job[Any]] = []
-        if not self._queue:
-            return found
-        with self._mutex:
-            while self._queue and self._queue[0].work is not None and len(found) < GROUP_MAX:
-                found.append(self._queue.popleft())
-        return found
+        if self._queue:
+            with self._mutex:
+                while self._queue and self._queue[0].work is not None and len(self._company) < GROUP_MAX:
+                    self._company += (self._queue[0],)
+                    del self._queue[0]
+        return self._company[:]
 
-    def leave(self) -> None:
-        """Give the turn to the next in the queue; raises an interrupt that came in a moment when it could not be."""
-        with self._mutex:
-            heir = self._queue.popleft() if self._queue else None
-            self._taken = heir is not None
-        if heir is not None:
-            heir.gate.release()
+    def leave(self, job: Job[Any]) -> None:
+        """
+        Give the turn of *job* to the next in the queue, if it has it; raises an interrupt that came when it could not be raised.
+
+        Whoever of its company was left without an outcome by an interrupt gets it now, or waits again before all others.
+        """
+        if job.gate is not None and not (job.leads or job.done):
+            self._abandon(job)
+        if not job.leads:
+            return
         interrupt, self.interrupt = self.interrupt, None
+        try:
+            self._pass_on(job)
+        except INTERRUPTS:
+            self._pass_on(job)
+            raise
         if interrupt is not None:
             raise interrupt
+
+    def _pass_on(self, job: Job[Any]) -> None:
+        with self._mutex:
+            if job.leads:
+                if self._company:
+                    self._dismiss()
+                if self._queue:
+                    job.heir = self._queue[0]
+                    del self._queue[0]
+                    job.heir.leads = True
+                else:
+                    self._taken = False
+                job.leads, job.done = False, True
+        heir, job.heir = job.heir, None
+        if heir is not None:
+            heir.gate.release()
+
+    def _dismiss(self) -> None:
+        """Let nobody wait for an outcome that was written already, or for a turn that is over."""
+        for each in self._company:
+            if not each.done and each.tx is not None and each.tx.durable:
+                each.finish()
+        self._queue = deque([*[each for each in self._company if not each.done], *self._queue])
+        self._company = []
 
 
 class Hosts:

@@ -99,7 +99,7 @@ class Entry:
 class Tx:
     """An open transaction: run SQL, and say what is to happen after the commit."""
 
-    __slots__ = ("_handle", "_refused", "effects", "entries", "gathers", "gone", "kept", "message_ids", "now", "rings")
+    __slots__ = ("_handle", "_refused", "durable", "effects", "entries", "gathers", "gone", "kept", "message_ids", "now", "rings")
 
     def __init__(self, handle: Handle, now: Millis) -> None:
         self._handle = handle
@@ -112,6 +112,8 @@ class Tx:
         """Hears that the transaction is durable, whoever's work it held."""
         self.gone = False
         """Whether it was rolled back behind our back, even if somebody began another since."""
+        self.durable = False
+        """Whether it was committed, and to the file that others see."""
         self.gathers = False
         """Whether rows that need no look at the file wait for each other."""
         self.entries: list[Entry] = []

@@ -15,9 +15,9 @@ from contextlib import contextmanager, suppress
 from threading import get_ident
 from typing import Any, Final, TypeVar, cast
 
-from onceward.errors import StoreError, StoreFault
+from onceward.errors import Busy, StoreError, StoreFault
 from onceward.ground.batch import serve, together
-from onceward.ground.turnstile import Hosts, Job, Turnstile, fail
+from onceward.ground.turnstile import INTERRUPTS, Hosts, Job, Turnstile, fail
 from onceward.ground.tx import Handle, Store, Tx
 
 T = TypeVar("T")
@@ -59,12 +59,16 @@ class Writer:
             with self._savepoint() as tx:
                 return work(tx)
         job = Job(work)
-        deadline = self.turnstile.enter(job)
-        if not job.done:
+        try:
             try:
-                self._run([job, *self.turnstile.drain()], deadline)
+                deadline = self.turnstile.enter(job)
+                if not job.done:
+                    self._run([job, *self.turnstile.drain()], deadline)
             finally:
-                self.turnstile.leave()
+                self._leave(job)
+        except INTERRUPTS:
+            self._leave(job)  # it may have come at the first step of leaving
+            raise
         return job.outcome()
 
     @contextmanager
@@ -74,25 +78,27 @@ class Writer:
             with self._savepoint() as tx:
                 yield tx
             return
-        tx = self.begin()
+        job: Job[Any] = Job(None)
         try:
-            yield tx
+            yield self._open(job)
+            self.commit()
         except BaseException:
-            self.rollback()
+            self._leave(job)
             raise
-        self.commit()
 
     def begin(self) -> Tx:
         """Take the turn and open a transaction; ``commit`` or ``rollback`` must follow, from any thread."""
         job: Job[Any] = Job(None)
-        deadline = self.turnstile.enter(job)
         try:
-            tx = self._begin(deadline)
+            return self._open(job)
         except BaseException:
-            self.turnstile.leave()
+            self._leave(job)
             raise
+
+    def _open(self, job: Job[Any]) -> Tx:
+        deadline = self.turnstile.enter(job)
         self._host = job
-        return tx
+        return self._begin(deadline)
 
     def commit(self) -> None:
         """
@@ -111,19 +117,17 @@ class Writer:
             try:
                 for job in batch:
                     serve(job, tx, self._store.mapped, self.turnstile.postpone)
-            except BaseException as error:
+            except Exception as error:
                 fail(batch, self._store.mapped(error))
                 raise
             self._commit(batch, host)
         finally:
-            self._rollback()
-            self.turnstile.leave()
+            self._leave(host)
         host.outcome()
 
     def rollback(self) -> None:
         """Undo what was written since ``begin`` and give the turn away."""
-        self._rollback()
-        self.turnstile.leave()
+        self._leave(cast("Job[Any]", self._host))
 
     @contextmanager
     def bare(self) -> Iterator[None]:
@@ -138,11 +142,11 @@ class Writer:
     @contextmanager
     def exclusive(self) -> Iterator[Handle]:
         """Lend the connection outside of any transaction, for settings of its own."""
-        deadline = self.turnstile.enter(Job(None))
+        job: Job[Any] = Job(None)
         try:
-            yield self._store.handle(deadline)
+            yield self._store.handle(self.turnstile.enter(job))
         finally:
-            self.turnstile.leave()
+            self.turnstile.leave(job)
 
     def park(self) -> None:
         """Let no thread join the open transaction until somebody adopts it."""
@@ -161,6 +165,8 @@ class Writer:
 
     def _begin(self, deadline: float) -> Tx:
         handle = self._store.handle(deadline)
+        if handle.in_transaction:  # an interrupt came even between us and the end of the last one
+            handle.execute("ROLLBACK")
         try:
             handle.execute("BEGIN IMMEDIATE")
             self._tx = Tx(handle, self._store.now())
@@ -181,14 +187,19 @@ class Writer:
             self._tx.gone = True
 
     def _run(self, batch: list[Job[Any]], deadline: float) -> None:
-        """Run a batch in one transaction; every job ends with a result or an error."""
+        """Run a batch in one transaction; every job ends with a result or an error, or an interrupt ends the turn."""
         try:
             tx = self._begin(deadline)
             failed = together(batch, tx, self._store.mapped, self.turnstile.postpone)
-        except BaseException as error:  # noqa: BLE001 - it is told to every waiting caller
+        except Busy as error:
+            fail(batch[:1], error)  # the others came later, and have time left
+        except Exception as error:  # noqa: BLE001 - it is told to every waiting caller
             self._rollback()
             fail(batch, self._store.mapped(error))
-            return
+        else:
+            self._conclude(batch, tx, failed)
+
+    def _conclude(self, batch: list[Job[Any]], tx: Tx, failed: BaseException | None) -> None:
         if not tx.alive:
             self._end()
             fail(batch, failed)
@@ -217,18 +228,16 @@ class Writer:
         try:
             tx.commit()
         except BaseException as error:  # noqa: BLE001 - classified here
-            if isinstance(error, KeyboardInterrupt):
-                self.turnstile.interrupt = error
-                if not tx.alive:
-                    self._end(tx.rings)
-                    return None, True
-            return self._commit_failed(tx, error)
+            self.turnstile.postpone(error)
+            if not isinstance(error, INTERRUPTS) or tx.alive or tx.gone:
+                return self._commit_failed(tx, error)
         finally:
             self._store.committing = False
         self._end(tx.rings)
         if self._store.orphaned():
             self._reopen()
             return StoreFault("the commit went to a file that was taken away"), False
+        tx.durable = True
         return None, True
 
     def _commit_failed(self, tx: Tx, error: BaseException) -> tuple[BaseException, bool]:
@@ -268,10 +277,23 @@ class Writer:
 
     def _rollback(self) -> None:
         tx = self._tx
-        self._end()
-        if tx is not None:
-            tx.gone = True
-            tx.abandon()
+        try:
+            if tx is not None:
+                tx.gone = True
+                tx.abandon()
+        except INTERRUPTS:
+            cast("Tx", tx).abandon()
+            raise
+        finally:
+            self._end()
+
+    def _leave(self, job: Job[Any]) -> None:
+        """Undo what *job* left open, if it has the turn, and give the turn away."""
+        try:
+            if job.leads:
+                self._rollback()
+        finally:
+            self.turnstile.leave(job)
 
     @contextmanager
     def _savepoint(self) -> Iterator[Tx]:
