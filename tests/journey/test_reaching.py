@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from threading import Event as Flag
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,9 +14,12 @@ from onceward.errors import Unreachable
 from onceward.transports.function import FunctionTransport
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from tests.journey.conftest import World
+
+    from onceward.ground.tx import Tx
 
 
 class Job(Msg, type="job"):
@@ -216,6 +219,49 @@ def test_an_idle_dispatcher_has_nothing_to_wait_for(world: World) -> None:
 
     assert "expired" == shop.dead_letters.list()[0].reason
     assert shop._dispatcher._idle_for(shop._dispatcher._find()) is None  # noqa: SLF001 - what the engine's thread would wait for
+
+
+def test_a_rest_that_is_over_hides_no_other(world: World) -> None:
+    """A peer whose only message expired while it rested keeps the end of its rest; the next peer's retry is waited for all the same."""
+    shop = world.open("shop", hold_unknown=True, retry_jitter=0.0)
+    shop.send("gone", Job(n=1), ttl=0.5)
+    shop.pump()
+    world.wait(30)
+    shop.pump()
+    shop.send("late", Job(n=2))
+    shop.pump()
+
+    ends = {peer.name: peer.due_at for peer in shop.peers.list()}
+    assert ends["gone"] is not None
+    assert ends["late"] is not None
+    assert ends["gone"] < world.clock.now() < ends["late"]
+    wait = shop._dispatcher._idle_for(shop._dispatcher._find())  # noqa: SLF001 - what the engine's thread would wait for
+    assert (ends["late"] - shop._db.now()) / 1000 == pytest.approx(wait, abs=0.01)  # noqa: SLF001
+
+
+def test_what_falls_due_while_others_are_woken_is_not_slept_over(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message that expires an instant after the one that is being buried is looked for again in a moment."""
+    shop = world.open("shop", hold_unknown=True)
+    with shop.begin() as tx:
+        tx.send("nobody", Job(n=1), ttl=0.5)
+        tx.send("nobody", Job(n=2), ttl=0.6)
+    shop.pump()
+    world.clock.forward(0.5)
+    write = shop._db.write  # noqa: SLF001
+
+    def slowly(work: Callable[[Tx], Any]) -> Any:
+        found = write(work)
+        world.clock.forward(0.2)
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shop._db, "write", slowly)  # noqa: SLF001
+        wait = shop._dispatcher._idle_for(shop._dispatcher._find())  # noqa: SLF001
+
+    assert dispatcher.SOON == wait
+    world.wait(61)
+    shop.pump()
+    assert 2 == len(shop.dead_letters.list())
 
 
 def test_a_backlog_that_expires_is_buried_without_a_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,6 +97,7 @@ RETURNING id
 """
 OLDEST: Final = "SELECT id FROM outbox WHERE recipient = ? ORDER BY seq LIMIT 1"
 # When something will be due, and who has mail, an unsettled parcel or receipts to come, resting neither by backoff nor in somebody's hands.
+# The end of a rest stays written where nothing is left to be pushed: what is over says nothing of the others.
 AGENDA: Final = """
 WITH RECURSIVE next(name) AS (
     SELECT min(recipient) FROM outbox WHERE state = 'pending' AND due_at IS NULL
@@ -109,7 +110,7 @@ WITH RECURSIVE next(name) AS (
     UNION SELECT name FROM peers WHERE parcel IS NOT NULL
 ), callers(name) AS (
     SELECT f.name FROM found AS f LEFT JOIN peers AS p ON p.name = f.name
-     WHERE coalesce(max(p.due_at, p.lease_at), p.due_at, p.lease_at, 0) <= ?
+     WHERE coalesce(max(p.due_at, p.lease_at), p.due_at, p.lease_at, 0) <= ?1
      ORDER BY f.name
 )
 SELECT i.frozen_at, i.clock_at,
@@ -117,7 +118,8 @@ SELECT i.frozen_at, i.clock_at,
        (SELECT json_group_array(name) FROM callers),
        (SELECT min(due_at) FROM outbox WHERE due_at IS NOT NULL),
        (SELECT min(expires_at) FROM outbox WHERE expires_at IS NOT NULL AND state = 'pending' AND sent_at IS NULL),
-       (SELECT min(coalesce(max(due_at, lease_at), due_at, lease_at)) FROM peers WHERE due_at IS NOT NULL OR lease_at IS NOT NULL)
+       (SELECT min(coalesce(max(due_at, lease_at), due_at, lease_at)) FROM peers
+         WHERE coalesce(max(due_at, lease_at), due_at, lease_at) > ?1)
   FROM identity AS i"""
 
 

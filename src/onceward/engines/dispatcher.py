@@ -33,6 +33,7 @@ from onceward.words.settings import Settings, disabled
 _log = logging.getLogger("onceward")
 CARRIERS: Final = 64
 GLANCE: Final = 1.0
+SOON: Final = 0.05
 WAKE_ROWS: Final = 1000
 
 Route = Callable[[str, str | None], tuple[Transport, str]]
@@ -194,6 +195,8 @@ class Dispatcher:
         """Return how long there will be nothing to do: None until somebody rings."""
         if agenda.frozen:
             return 1.0
+        if agenda.due:  # since we woke the others
+            return SOON
         wait = None if agenda.next_at is None else max(0.001, (agenda.next_at - self._db.now()) / 1000)
         return min(GLANCE, wait or GLANCE) if agenda.errands else wait  # the directory rings nobody: look there now and then
 
