@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from onceward.errors import InvalidMessage, LeaseLost
@@ -57,7 +58,8 @@ RANKS: Final = 5
 PLACES: Final[dict[str, type]] = {"earliest": type(None), "latest": type(None), "from_id": str, "from_time": int}
 
 
-class Start(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Start:
     """
     Where a new position begins; one that is there already stays where it is.
 
