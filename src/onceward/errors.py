@@ -2,6 +2,7 @@
 Everything that can go wrong, as one tree.
 
     OncewardError
+    ├── InvalidArgument            a value is not what the call takes; nothing was done
     ├── StoreError                 the file
     │   ├── Busy                     nothing written; try again
     │   ├── OutcomeUnknown           COMMIT raised; ask resolve(id), or send again with the same id
@@ -14,7 +15,8 @@ Everything that can go wrong, as one tree.
     │   └── StoreClosed              closed, or inherited through fork
     │       └── ForkedProcess
     ├── SendError                  nothing was written; the id may be used again
-    │   ├── InvalidMessage · TooLarge · TopicError · ValidationFailed
+    │   ├── InvalidMessage           an InvalidArgument, too; so are the next three
+    │   │   └── TooLarge · TopicError · ValidationFailed
     │   ├── UnknownRecipient · Conflict · Frozen
     │   ├── QueueFull                a limit of messages is reached; wait until some are settled
     │   │   └── StoreFull              the limit of the whole file
@@ -44,6 +46,10 @@ class OncewardError(Exception):
     """Root of the tree; catch it to catch everything of ours, and read its message for the cure."""
 
     retryable: ClassVar[bool] = False
+
+
+class InvalidArgument(OncewardError, ValueError):
+    """A value is not what the call takes; nothing was done: correct what the message names."""
 
 
 class StoreError(OncewardError):
@@ -131,7 +137,7 @@ class SendError(OncewardError):
     """The message was refused before anything was written; its id may be used again."""
 
 
-class InvalidMessage(SendError, ValueError):
+class InvalidMessage(SendError, InvalidArgument):
     """A value of the message breaks its rule: correct the field that the message names."""
 
 

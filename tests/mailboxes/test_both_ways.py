@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from onceward.errors import Frozen, InvalidMessage, QueueFull, RateLimited, StoreFull
+from onceward.errors import Frozen, InvalidArgument, QueueFull, RateLimited, StoreFull
 
 
 def test_limits(home: Any) -> None:
@@ -68,7 +68,7 @@ def test_dead_letters(home: Any) -> None:
     again = b.receive()
     assert again.id in {ids[0], ids[1], ids[3]}
     again.ack()
-    with pytest.raises(InvalidMessage):
+    with pytest.raises(InvalidArgument):
         letters.replay(ids[2], as_new=True)
     assert [True, False] == [letters.discard(ids[2]), letters.discard(ids[2])]
     b.receive().reject("no")

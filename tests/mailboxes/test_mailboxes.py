@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from onceward.errors import DuplicateMailbox, InvalidMessage, NoMailbox
+from onceward.errors import DuplicateMailbox, InvalidArgument, InvalidMessage, NoMailbox
 
 Fill = Callable[..., list[str]]
 
@@ -83,7 +83,7 @@ def test_the_key_of_a_private_mailbox_opens_nothing(home: Any, fill: Fill) -> No
     for name in (key, key.lstrip("~")):
         with pytest.raises(NoMailbox):
             owner.mailboxes.open(name)
-    with pytest.raises(InvalidMessage):
+    with pytest.raises(InvalidArgument):
         owner.mailboxes.ensure(key, public=True)
     assert [] == bodies(owner.mailboxes.ensure(key.lstrip("~"), public=True).replay())
 
@@ -93,7 +93,7 @@ def test_a_public_name_keeps_its_rule(home: Any, name: str) -> None:
     """Lower-case letters and digits in dotted segments, 128 at most; anything else is refused and nothing is made."""
     owner = home.open("owner")
 
-    with pytest.raises(InvalidMessage):
+    with pytest.raises(InvalidArgument):
         owner.mailboxes.ensure(name, public=True)
     assert [] == owner.mailboxes.list()
 
@@ -148,7 +148,7 @@ def test_a_time_to_live_is_a_span(home: Any, ttl: Any) -> None:
     """Zero, negative and endless spans are refused; None is the word for ever."""
     owner = home.open("owner")
 
-    with pytest.raises(InvalidMessage):
+    with pytest.raises(InvalidArgument):
         owner.mailboxes.ensure("jobs", ttl=ttl, public=True)
     assert owner.mailboxes.ensure("jobs", ttl=None, public=True).expires_at is None
 
@@ -293,7 +293,7 @@ def test_looking_changes_nothing(home: Any, fill: Fill) -> None:
     assert ["c"] == bodies(made.query(topics="build.*")) == bodies(made.query(limit=1))
     assert ["b", "c"] == bodies(made.tail(2))
     assert before == db.version()
-    with pytest.raises(InvalidMessage):
+    with pytest.raises(InvalidArgument):
         made.query(colour="red")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from onceward import Postbox, Reject, Retry, Start
-from onceward.errors import InvalidMessage, LeaseLost
+from onceward.errors import InvalidArgument, LeaseLost
 
 Fill = Callable[..., list[str]]
 
@@ -135,7 +135,7 @@ def test_limits_are_hard(owner: Any, jobs: Any, fill: Fill, limit: Any) -> None:
     fill(owner, jobs, *range(6))
 
     for call in (jobs.cursor, jobs.lease):
-        with pytest.raises(InvalidMessage):
+        with pytest.raises(InvalidArgument):
             call("r", limit=limit)
     assert (4, 2) == (len(jobs.cursor("r", limit=4)), len(jobs.cursor("r", limit=4)))
     assert (4, 2) == (len(jobs.lease("r", limit=4)), len(jobs.lease("r", limit=4)))
@@ -177,7 +177,7 @@ def test_a_start_that_is_no_place(owner: Any, jobs: Any, fill: Fill) -> None:
     fill(owner, jobs, 1)
 
     for kind, value in (("from_id", "never"), ("newest", None), ("from_id", None), ("latest", 3)):
-        with pytest.raises(InvalidMessage):
+        with pytest.raises(InvalidArgument):
             jobs.cursor("r", start=Start(kind, value))
     assert [1] == bodies(jobs.cursor("r"))
 
@@ -413,7 +413,7 @@ def test_exactly_once_needs_the_owners_file(home: Any, owner: Any, jobs: Any, fi
     fill(owner, jobs, "x")
     other = home.open("other")
 
-    with pytest.raises(InvalidMessage, match="lease"):
+    with pytest.raises(InvalidArgument, match="lease"):
         other.mailboxes.open("jobs").exactly_once("g", note)
     assert ["x"] == bodies(jobs.lease("g"))
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from onceward import Postbox, Settings
-from onceward.errors import InvalidMessage
+from onceward.errors import InvalidArgument
 from onceward.words.project import section
 from onceward.words.settings import said
 
@@ -56,5 +56,5 @@ def test_a_mistake_is_told(project: Path, text: str, said_of_it: str) -> None:
     """A file that is no TOML, and a word that means nothing, are errors that name it."""
     (project / "pyproject.toml").write_text(text, encoding="utf-8")
 
-    with pytest.raises(InvalidMessage, match=said_of_it):
+    with pytest.raises(InvalidArgument, match=said_of_it):
         Settings.load(None, {})

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onceward import Settings
-from onceward.errors import InvalidMessage
+from onceward.errors import InvalidArgument
 from onceward.ground.policy import retry_policy
 from onceward.words.settings import disabled
 
@@ -27,7 +27,7 @@ def test_defaults_are_the_documented_ones() -> None:
 
 def test_a_setting_that_does_not_exist_is_named() -> None:
     """A typing error in a setting is a line that names it, and what was given."""
-    with pytest.raises(InvalidMessage) as caught:
+    with pytest.raises(InvalidArgument) as caught:
         Settings.load(None, {"lese": 3}, {})
 
     assert "settings: lese: Extra inputs are not permitted (given 3)" == str(caught.value)
@@ -62,14 +62,14 @@ def test_the_nearest_word_wins(overrides: dict[str, int], given_settings: Settin
 )  # fmt: skip
 def test_values_out_of_bounds_are_refused(name: str, value: object) -> None:
     """A setting that could not work, overflow or mean anything fails when the postbox is opened."""
-    with pytest.raises(InvalidMessage, match="settings"):
+    with pytest.raises(InvalidArgument, match="settings"):
         Settings.load(None, {name: value}, {})
 
 
 @pytest.mark.parametrize("value", ["", "0", "x", "-1", "1e3x"])
 def test_a_bad_environment_is_refused(value: str) -> None:
     """A typing error in the environment is told, not skipped."""
-    with pytest.raises(InvalidMessage, match="max_pending"):
+    with pytest.raises(InvalidArgument, match="max_pending"):
         Settings.load(None, {}, {"ONCEWARD_MAX_PENDING": value})
 
 
@@ -83,7 +83,7 @@ def test_any_values_are_loaded_or_refused(values: dict[str, object]) -> None:
     """Whatever is passed ends as valid settings or as the one error that callers know."""
     try:
         loaded = Settings.load(None, values, {})
-    except InvalidMessage:
+    except InvalidArgument:
         return
     assert set(values) == loaded.model_fields_set
 

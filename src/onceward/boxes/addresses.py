@@ -11,7 +11,7 @@ from typing import Final
 from pydantic_core import to_json
 
 from onceward.boxes.directory import Directory
-from onceward.errors import DuplicateMailbox, InvalidMessage, NoMailbox
+from onceward.errors import DuplicateMailbox, InvalidArgument, NoMailbox
 from onceward.ground.tx import Tx
 from onceward.words.clock import Millis
 
@@ -63,10 +63,10 @@ def new_secret() -> str:
 
 
 def public_name(name: str) -> str:
-    """Return *name* if a public mailbox may bear it; raise InvalidMessage otherwise."""
+    """Return *name* if a public mailbox may bear it; raise InvalidArgument otherwise."""
     if not isinstance(name, str) or len(name) > NAME_MAX or NAME.fullmatch(name) is None:
         msg = f"a public mailbox has a name of 1 to {NAME_MAX} lower-case letters and digits in dotted segments, not {str(name)[:20]!r}"
-        raise InvalidMessage(msg)
+        raise InvalidArgument(msg)
     return name
 
 
@@ -151,10 +151,10 @@ def _tell_ended(tx: Tx, gone: list[tuple[object, ...]]) -> None:
 
 
 def description(text: str) -> str:
-    """Return *text* if it may describe a mailbox; raise InvalidMessage otherwise."""
+    """Return *text* if it may describe a mailbox; raise InvalidArgument otherwise."""
     if not isinstance(text, str) or len(text) > ABOUT_MAX or "\x00" in text:
         msg = f"a description has at most {ABOUT_MAX} characters and no NUL"
-        raise InvalidMessage(msg)
+        raise InvalidArgument(msg)
     return text
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from onceward.boxes import lanes
 from onceward.boxes.bodies import WHOLE
 from onceward.boxes.counters import bump
-from onceward.errors import Conflict, InvalidMessage
+from onceward.errors import Conflict, InvalidArgument
 from onceward.ground.connect import ConstraintError
 from onceward.ground.tx import Tx
 from onceward.words.clock import Millis
@@ -121,18 +121,18 @@ def replay(tx: Tx, seq: int, *, due_at: Millis | None = None) -> tuple[str, str]
     dies again, it is one letter as before, with one more replay.
 
     Raises:
-        InvalidMessage: there is no such dead letter, or it expired before it ever left, so that the peer would refuse it.
+        InvalidArgument: there is no such dead letter, or it expired before it ever left, so that the peer would refuse it.
         Conflict: its key was used for another message since.
 
     """
     found = tx.rows(FIND, {"seq": seq, "now": tx.now})
     if not found:
         msg = "that dead letter is gone: list them again"
-        raise InvalidMessage(msg)
+        raise InvalidArgument(msg)
     origin, message_id, peer, rank, lane, session, expired, boxed = found[0]
     if expired:
         msg = f"{message_id} expired and its frame says so, the peer would refuse it: replay it with as_new=True"
-        raise InvalidMessage(msg)
+        raise InvalidArgument(msg)
     if origin == "outbox":
         _revive_out(tx, seq, message_id, due_at)
     elif boxed:

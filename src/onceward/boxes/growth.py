@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil
 from typing import Final, NamedTuple
 
-from onceward.errors import InvalidMessage, RateLimited, StoreCapacity
+from onceward.errors import InvalidArgument, RateLimited, StoreCapacity
 from onceward.ground.tx import Tx
 from onceward.words.clock import Millis
 
@@ -80,7 +80,7 @@ def set_rate(tx: Tx, per_second: float | None, burst: float, *, of: str = "send"
         return
     if not per_second > 0 or burst < 1:
         msg = f"a rate is messages per second, more than none, with a burst of at least one; got {per_second!r} and {burst!r}"
-        raise InvalidMessage(msg)
+        raise InvalidArgument(msg)
     tx.run(SET_RATE, (of, per_second, burst, burst, tx.now))
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from onceward.boxes import dead_letters, readers
 from onceward.boxes.counters import bump
 from onceward.boxes.readers import Handout, Reader, Start
-from onceward.errors import InvalidMessage, LeaseLost
+from onceward.errors import InvalidArgument, LeaseLost
 from onceward.ground.tx import Tx
 from onceward.words.clock import Millis
 from onceward.words.frame import digest
@@ -99,7 +99,7 @@ class Row(NamedTuple):
     attempts: int
 
     def letter(self, wanted: Any = None) -> Letter:
-        """Return the row as a reader sees it; raises InvalidMessage where not even the frame can be read."""
+        """Return the row as a reader sees it; raises InvalidArgument where not even the frame can be read."""
         return read(self.frame, self.received_at, wanted, sound=digest(self.frame) == self.digest)
 
 
@@ -291,8 +291,8 @@ def expire(tx: Tx, limit: int) -> int:
 
 
 def limit_of(limit: int) -> int:
-    """Return *limit* if it is one; raise InvalidMessage otherwise."""
+    """Return *limit* if it is one; raise InvalidArgument otherwise."""
     if not isinstance(limit, int) or isinstance(limit, bool) or not 0 < limit <= SCAN:
         msg = f"limit {limit!r} must be 1 to {SCAN} messages"
-        raise InvalidMessage(msg)
+        raise InvalidArgument(msg)
     return limit

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from onceward.boxes import lanes
 from onceward.boxes.inbox import Leased
 from onceward.boxes.lanes import LaneLease
-from onceward.errors import InvalidMessage
+from onceward.errors import InvalidArgument
 from onceward.ground.tx import Tx
 from onceward.words.clock import Millis
 from onceward.words.modes import WISH, WORKER_RESULT, QueuePolicy, Waits
@@ -268,7 +268,7 @@ def reorder(tx: Tx, session: str, ids: Sequence[str]) -> list[str]:
     Put waiting messages to the front in the order of *ids*; return all that wait, in their new order.
 
     Raises:
-        InvalidMessage: one of them does not wait in this queue.
+        InvalidArgument: one of them does not wait in this queue.
 
     """
     found = tx.rows(LANE, (session,))
@@ -277,7 +277,7 @@ def reorder(tx: Tx, session: str, ids: Sequence[str]) -> list[str]:
     missing = [each for each in ids if each not in by_id]
     if missing or len(set(ids)) != len(ids):
         msg = f"not waiting in the queue of {session!r}, or named twice: {', '.join(missing or ids)}"
-        raise InvalidMessage(msg)
+        raise InvalidArgument(msg)
     chosen = [by_id[each] for each in ids] + [each for each in listed if each.id not in set(ids)]
     tx.many(PLACE, list(zip(sorted(each.seq for each in listed), (each.seq for each in chosen), strict=True)))
     tx.run(REORDERED, (session,))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from onceward.errors import InvalidMessage, LeaseLost
+from onceward.errors import InvalidArgument, LeaseLost
 from onceward.ground.tx import Tx
 from onceward.words.clock import Millis
 
@@ -75,7 +75,7 @@ class Start:
         """Refuse what names no place."""
         if self.kind not in PLACES or not isinstance(self.value, PLACES[self.kind]):
             msg = f"start {self.kind!r} with {self.value!r}: say earliest, latest, from_id and an id, or from_time and milliseconds"
-            raise InvalidMessage(msg)
+            raise InvalidArgument(msg)
 
 
 EARLIEST: Final = Start()
@@ -109,7 +109,7 @@ def open_reader(tx: Tx, mailbox: str, mode: str, name: str, *, start: Start, exp
     Return a position, made on first use; one of a mailbox that has expired counts as none.
 
     Raises:
-        InvalidMessage: it would begin at a message that is not there.
+        InvalidArgument: it would begin at a message that is not there.
 
     """
     named = {"mailbox": mailbox, "mode": mode, "name": name, "now": tx.now}
@@ -131,7 +131,7 @@ def place(tx: Tx, mailbox: str, start: Start) -> int:
             found = tx.rows(BEFORE_ID, (mailbox, start.value, tx.now))
             if not found:
                 msg = f"no message {start.value} in this mailbox: start from another one, or from earliest"
-                raise InvalidMessage(msg)
+                raise InvalidArgument(msg)
             return int(found[0][0])
         case "from_time":
             [(before,)] = tx.rows(BEFORE_TIME, (mailbox, start.value))

@@ -80,7 +80,8 @@ class Summary:
         return "\n".join([f"{self.count} earlier messages were dropped because the queue was full:", *(f"- {each}" for each in self.lines)])
 
 
-class Before(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Before:
     """The run of this session that was aborted just before this one."""
 
     id: str

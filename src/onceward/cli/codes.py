@@ -12,7 +12,7 @@ from onceward.errors import (
     DuplicateChannel,
     DuplicateMailbox,
     Frozen,
-    InvalidMessage,
+    InvalidArgument,
     LeaseLost,
     NoMailbox,
     OncewardError,
@@ -60,7 +60,7 @@ class Conflicting(OncewardError):
 
 
 ENDINGS: Final[tuple[tuple[tuple[type[OncewardError], ...], int], ...]] = (
-    ((Usage, InvalidMessage), USAGE),
+    ((Usage, InvalidArgument), USAGE),
     ((NothingThere, UnknownRecipient, UnknownChannel, NoMailbox), NOTHING_THERE),
     ((TimedOut, AnswerTimeout, Busy), TIMED_OUT),
     ((Conflicting, Conflict, DuplicateMailbox, DuplicateChannel, LeaseLost), CONFLICT),

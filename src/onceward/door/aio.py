@@ -21,7 +21,7 @@ from onceward.door.awaitable import AsyncDeadLetters, AsyncMessage, AsyncNeighbo
 from onceward.door.postbox import Postbox
 from onceward.door.session import Session, read_reply
 from onceward.engines.waiting import Due
-from onceward.errors import AnswerTimeout, InvalidMessage, StoreClosed
+from onceward.errors import AnswerTimeout, InvalidArgument, StoreClosed
 from onceward.ground.db import Database
 from onceward.ground.hooks import Hook
 from onceward.hands.agent import Agent
@@ -73,7 +73,7 @@ class AsyncSession:
         """Send a request and wait for its reply; see ``Session.ask``."""
         if self._crossing.inside:
             msg = "ask inside an open transaction would wait for a message that is not committed: ask outside of it"
-            raise InvalidMessage(msg)
+            raise InvalidArgument(msg)
         return await self.result(await self.request(to, body, timeout=timeout, **options), reply=reply, timeout=timeout)
 
     async def result(self, ticket: Ticket | str, *, reply: type[T], timeout: float = 0.0) -> T:  # noqa: ASYNC109

@@ -8,7 +8,7 @@ from typing import Final
 
 from onceward.boxes import growth, limits
 from onceward.boxes.limits import Limit, Overflow, Scope
-from onceward.errors import InvalidMessage
+from onceward.errors import InvalidArgument
 from onceward.ground.db import Database
 from onceward.hands.gate import Gate
 from onceward.words.clock import Millis
@@ -61,7 +61,7 @@ class Limits:
         never dropped and may exceed the limit.
 
         Raises:
-            InvalidMessage: no such scope, policy or number.
+            InvalidArgument: no such scope, policy or number.
 
         """
         name = "" if scope in WHOLE else name or "*"
@@ -70,7 +70,7 @@ class Limits:
         if wrong or not numbers or any(not isinstance(number, int) or number < 1 for number in numbers):
             kinds, policies = ", ".join(SCOPES), ", ".join(POLICIES)
             msg = f"a limit is messages= or size= (bytes), from 1, of {kinds}; overflow= is one of {policies} (a store rejects)"
-            raise InvalidMessage(msg)
+            raise InvalidArgument(msg)
         self._change(lambda tx: limits.keep(tx, Limit(scope, name, messages, size, overflow)))
 
     def remove(self, scope: Scope, name: str = "") -> bool:
@@ -111,7 +111,7 @@ class Limits:
         """
         if max_bytes is not None and max_bytes < 1:
             msg = f"max_bytes {max_bytes!r} must be a number of bytes"
-            raise InvalidMessage(msg)
+            raise InvalidArgument(msg)
         self._change(lambda tx: growth.set_file(tx, max_bytes))
 
     def drops(self, *, limit: int = 100) -> builtins.list[DropRecord]:

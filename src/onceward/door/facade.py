@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from onceward.boxes import peers
 from onceward.boxes.roster import Roster
-from onceward.errors import InvalidMessage
+from onceward.errors import InvalidArgument
 from onceward.ground.db import Database
 from onceward.ground.transport import Features
 from onceward.seeing import views
@@ -25,14 +25,14 @@ class Peers:
         Reach *name* at *url* from now on; its breaker closes.
 
         Raises:
-            InvalidMessage: no transport serves the url's scheme.
+            InvalidArgument: no transport serves the url's scheme.
 
         """
         agent_name(name)
         scheme = url.partition(":")[0]
         if scheme not in self._schemes():
             msg = f"no transport for {url!r}: there are {', '.join(sorted(self._schemes()))}"
-            raise InvalidMessage(msg)
+            raise InvalidArgument(msg)
         self._db.contribute(lambda tx: tx.run(peers.REGISTER, (name, url)))
         self._db.bell.ring("out")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, TypedDict, Unpack
 
 from onceward.boxes import dead_letters
-from onceward.errors import InvalidMessage, OncewardError
+from onceward.errors import InvalidArgument, OncewardError
 from onceward.ground.db import Database
 from onceward.ground.tx import Tx
 from onceward.hands.sender import Sender
@@ -75,13 +75,13 @@ class DeadLetters:
         expiry; the header ``replayof`` names the old one.
 
         Raises:
-            InvalidMessage: there is no such dead letter, or its time to live ran out: then only *as_new* can help.
+            InvalidArgument: there is no such dead letter, or its time to live ran out: then only *as_new* can help.
 
         """
         letter = self.get(message_id, peer=peer)
         if letter is None:
             msg = f"no dead letter {message_id}: list them first"
-            raise InvalidMessage(msg)
+            raise InvalidArgument(msg)
         move = self._move(letter, None, as_new=as_new)
         new_id = self._db.contribute(move)
         self._ring()
@@ -100,7 +100,7 @@ class DeadLetters:
         letters = self.list(limit=limit, **which)
         if rate is not None and rate <= 0:
             msg = f"rate {rate!r} must be messages per second, more than none"
-            raise InvalidMessage(msg)
+            raise InvalidArgument(msg)
         if dry_run:
             return Replays([letter.id for letter in letters], [])
         replays = Replays([], [])
@@ -140,7 +140,7 @@ class DeadLetters:
     def _anew(self, letter: DeadLetter, wait: float | None) -> Callable[[Tx], str]:
         if letter.origin != "outbox":
             msg = f"dead letter {letter.id} was received: only what we sent can be sent as new"
-            raise InvalidMessage(msg)
+            raise InvalidArgument(msg)
         frame = Frame.parse(letter.frame)
         options = Options(
             type=frame.type, topic=frame.topic, priority=frame.priority_name, ordering_key=frame.partitionkey, delay=wait,
@@ -153,7 +153,7 @@ class DeadLetters:
         def move(tx: Tx) -> str:
             if not dead_letters.discard(tx, letter.seq):
                 msg = f"dead letter {letter.id} is gone: list them again"
-                raise InvalidMessage(msg)
+                raise InvalidArgument(msg)
             return self._sender.put(tx, draft)
 
         return move

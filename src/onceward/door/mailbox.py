@@ -14,7 +14,7 @@ from onceward.boxes.mailboxes import Advance, Filter, limit_of
 from onceward.boxes.readers import EARLIEST, RANKS, Handout, Start
 from onceward.door.session import Session
 from onceward.engines.waiting import until_found
-from onceward.errors import InvalidMessage, LeaseLost
+from onceward.errors import InvalidArgument, LeaseLost
 from onceward.hands.agent import type_names
 from onceward.hands.maildesk import MailDesk, OnceDesk
 from onceward.hands.message import Message
@@ -218,12 +218,12 @@ class Mailbox:
         Returns how many were handled; a message is handled once by a group for ever.
 
         Raises:
-            InvalidMessage: the mailbox is another agent's: our file cannot commit together with its.
+            InvalidArgument: the mailbox is another agent's: our file cannot commit together with its.
 
         """
         if not self._ours:
             msg = f"the mailbox is kept by {self.owner}: exactly once needs a handler in the same file, so run it there, or use lease"
-            raise InvalidMessage(msg)
+            raise InvalidArgument(msg)
         desk = OnceDesk(self.desk, plain_text("group", group))
         held = self._wait(lambda: desk.opened(self._claim(group, limit, None, start), _model(type)), timeout)
         return sum(self._handle(message, handler) for message in held or [])
@@ -262,11 +262,11 @@ def _model(wanted: Any) -> Any:
 
 
 def _filter(wanted: Any, filters: dict[str, Any], known: TopicPolicy) -> Filter:
-    """Return the filter that the caller's words mean; raises InvalidMessage for words there are not."""
+    """Return the filter that the caller's words mean; raises InvalidArgument for words there are not."""
     unknown = set(filters) - {"topics", "sender", "session"}
     if unknown:
         msg = f"filters of a mailbox are type, topics, sender and session, not {sorted(unknown)}"
-        raise InvalidMessage(msg)
+        raise InvalidArgument(msg)
     topics = filters.get("topics")
     patterns = None if topics is None else known.check_filter(topics)
     return Filter(types=type_names(wanted), topics=patterns, sender=filters.get("sender"), session=filters.get("session"))

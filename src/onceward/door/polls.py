@@ -8,7 +8,7 @@ from typing import Any, Final
 from onceward.boxes import inbox, mailboxes, polling
 from onceward.boxes.polling import Poll, Reach
 from onceward.engines.other_files import OtherFiles
-from onceward.errors import InvalidMessage, UnknownRecipient
+from onceward.errors import InvalidArgument, UnknownRecipient
 from onceward.ground.db import Database
 from onceward.ground.hooks import Hooks
 from onceward.ground.tx import Tx
@@ -50,7 +50,7 @@ class Polls:
 
         Raises:
             TopicError: a topic breaks its rule, or is none of the session's; the cursor did not move.
-            InvalidMessage: a limit breaks its rule.
+            InvalidArgument: a limit breaks its rule.
             UnknownRecipient: the home has no such agent.
 
         """
@@ -115,7 +115,7 @@ def _limit(limit: int | None) -> int:
         return MOST
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
         msg = f"limit {limit!r} must be a positive number of messages"
-        raise InvalidMessage(msg)
+        raise InvalidArgument(msg)
     return limit
 
 

@@ -13,7 +13,7 @@ from onceward.door.mailbox import Mailbox
 from onceward.door.session import Session
 from onceward.engines.errands import Errands
 from onceward.engines.other_files import OtherFiles
-from onceward.errors import InvalidMessage, NoMailbox
+from onceward.errors import InvalidArgument, NoMailbox
 from onceward.hands.maildesk import MailDesk, Tools
 from onceward.words.clock import Millis
 from onceward.words.settings import DAY
@@ -47,7 +47,7 @@ class Mailboxes:
 
         Raises:
             NoMailbox: *name* is the id of a private mailbox that is not there.
-            InvalidMessage: the name or the time to live breaks its rule.
+            InvalidArgument: the name or the time to live breaks its rule.
 
         """
         if name is not None and not public:
@@ -66,7 +66,7 @@ class Mailboxes:
         """
         if name is not None and not public:
             msg = "the id of a private mailbox is minted: leave the name out, or say public=True"
-            raise InvalidMessage(msg)
+            raise InvalidArgument(msg)
         secret, wanted = self._wanted(name, ttl, public=public, description=description)
         made = self._told(wanted, lambda: addresses.create(self._home.directory, wanted))
         return self._mailbox(made, secret, created=True)
@@ -114,5 +114,5 @@ def _millis(ttl: float | None) -> Millis | None:
         return None
     if not isinstance(ttl, int | float) or isinstance(ttl, bool) or not 0.001 <= ttl <= TTL_MAX:  # noqa: PLR2004 - a millisecond
         msg = f"ttl {ttl!r} must be seconds, at least a millisecond, or None for ever"
-        raise InvalidMessage(msg)
+        raise InvalidArgument(msg)
     return round(ttl * 1000)

@@ -9,7 +9,7 @@ from typing import Unpack
 from onceward.boxes import queues, runs
 from onceward.boxes.inbox import Ended
 from onceward.boxes.lanes import LaneLease
-from onceward.errors import InvalidMessage
+from onceward.errors import InvalidArgument
 from onceward.ground.db import Database
 from onceward.ground.guard import owner_name
 from onceward.ground.hooks import Hooks
@@ -48,7 +48,7 @@ class Queues:
         Set a session's queue for itself; what is left out, or None, is as its handler or the home says.
 
         Raises:
-            InvalidMessage: an option means nothing; nothing was changed.
+            InvalidArgument: an option means nothing; nothing was changed.
 
         """
         fields = checked(options)
@@ -60,7 +60,7 @@ class Queues:
         Put waiting messages to the front, in this order; return the ids of all that wait, in their new order.
 
         Raises:
-            InvalidMessage: one of them does not wait here; nothing was changed.
+            InvalidArgument: one of them does not wait here; nothing was changed.
 
         """
         plain_text("session", session)
@@ -97,7 +97,7 @@ class Queues:
         For handlers that were taken out of the code; one that is still there registers its pattern at the next start.
 
         Raises:
-            InvalidMessage: one of the sessions has a run open; pause, abort, and try again.
+            InvalidArgument: one of the sessions has a run open; pause, abort, and try again.
 
         """
 
@@ -105,7 +105,7 @@ class Queues:
             open_now = tx.rows(queues.OPEN_UNDER, (glob(pattern),))
             if open_now:
                 msg = f"session {open_now[0][0]!r} has a run open: pause its queue, abort the run, then dissolve"
-                raise InvalidMessage(msg)
+                raise InvalidArgument(msg)
             tx.run(queues.UNREGISTER, (glob(pattern),))
 
         self._db.contribute(work)

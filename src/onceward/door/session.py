@@ -9,7 +9,7 @@ from typing import Any, TypeVar, Unpack, overload
 from onceward.boxes import tickets
 from onceward.boxes.tickets import Ticket
 from onceward.engines.waiting import until_found
-from onceward.errors import AnswerTimeout, InvalidMessage, RequestFailed
+from onceward.errors import AnswerTimeout, InvalidArgument, InvalidMessage, RequestFailed
 from onceward.ground.db import Database
 from onceward.ground.tx import Tx
 from onceward.hands.desk import Desk
@@ -126,12 +126,13 @@ class Session:
         Raises:
             AnswerTimeout: no reply in time; ``result`` may still get it.
             RequestFailed: the peer gave the request up.
-            InvalidMessage: the reply does not fit, or this thread has a transaction open, which the reply would wait for.
+            InvalidMessage: the reply does not fit.
+            InvalidArgument: this thread has a transaction open, which the reply would wait for.
 
         """
         if self._db.turn.held:
             msg = "ask inside an open transaction would wait for a message that is not committed: ask outside of it"
-            raise InvalidMessage(msg)
+            raise InvalidArgument(msg)
         ticket = self._db.turn.aside(self._requesting(to, body, timeout, options))
         return self.result(ticket, reply=reply, timeout=timeout)
 
@@ -140,7 +141,7 @@ class Session:
         Return the reply to a ticket, waiting at most *timeout* seconds; may be called again and after a restart.
 
         Raises:
-            AnswerTimeout, RequestFailed, InvalidMessage: as for ``ask``.
+            AnswerTimeout, RequestFailed, InvalidMessage, InvalidArgument: as for ``ask``.
 
         """
         ticket_id = ticket if isinstance(ticket, str) else ticket.id
@@ -155,7 +156,7 @@ class Session:
         rows = self._db.read(tickets.LOOK, (ticket_id,))
         if not rows:
             msg = f"no request {ticket_id} is known here: it was never sent from this file, or was pruned"
-            raise InvalidMessage(msg)
+            raise InvalidArgument(msg)
         found = tickets.Outlook(*rows[0])
         return None if found.state == "open" else found
 

@@ -17,7 +17,7 @@ from onceward.boxes import inbox, lanes
 from onceward.boxes.inbox import Leased, Wanted
 from onceward.boxes.lanes import LaneLease
 from onceward.engines import background
-from onceward.errors import InvalidMessage, OncewardError, StoreClosed
+from onceward.errors import InvalidArgument, OncewardError, StoreClosed
 from onceward.ground import guard
 from onceward.ground.db import Database
 from onceward.ground.hooks import Hooks
@@ -306,5 +306,5 @@ def _only_types(agent: Agent) -> tuple[str, ...] | None:
     wild = [h.pattern for h in agent.handlers if "*" in h.pattern or "#" in h.pattern]
     if wild:
         msg = f"agent {agent.name} leaves unhandled mail waiting, so its handlers need exact types, not {wild[0]!r}"
-        raise InvalidMessage(msg)
+        raise InvalidArgument(msg)
     return tuple(h.pattern for h in agent.handlers)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from onceward.errors import InvalidMessage
+from onceward.errors import InvalidArgument
 from onceward.words.events import ALIASES, EVENTS, Event
 
 Hook = Callable[[Event], None]
@@ -26,13 +26,13 @@ class Hooks:
         Tell *hook* of every event called *name* (``*``: of all); returns the call that ends it.
 
         Raises:
-            InvalidMessage: there is no event of that name.
+            InvalidArgument: there is no event of that name.
 
         """
         real = ALIASES.get(name, name)
         if real != ALL and real not in EVENTS:
             msg = f"no event is called {name!r}: there are {', '.join(EVENTS)}"
-            raise InvalidMessage(msg)
+            raise InvalidArgument(msg)
         self._told[real] = (*self._told.get(real, ()), hook)
         held, self._held = self._held, []
         for event in held:

@@ -6,7 +6,7 @@ from typing import Final
 
 import apsw
 
-from onceward.errors import InvalidMessage
+from onceward.errors import InvalidArgument
 
 LONGEST: Final = 1000
 DIALECT: Final = "literals . [a-z] [^a-z] * + ? {n,m} ( | ) ^ $ \\d \\w \\s \\b"
@@ -19,14 +19,14 @@ class Pattern:
     The matcher never goes back, so there is no pattern that hangs it.
 
     Raises:
-        InvalidMessage: the pattern is none, or this build of apsw came without the matcher.
+        InvalidArgument: the pattern is none, or this build of apsw came without the matcher.
 
     """
 
     def __init__(self, pattern: str) -> None:
         if not isinstance(pattern, str) or not 0 < len(pattern) <= LONGEST or "\0" in pattern:
             msg = f"content {pattern!r:.80} must be a regular expression of 1 to {LONGEST} characters"
-            raise InvalidMessage(msg)
+            raise InvalidArgument(msg)
         self._pattern, self._con = pattern, apsw.Connection(":memory:")
         try:
             _load(self._con)
@@ -34,7 +34,7 @@ class Pattern:
         except apsw.SQLError as error:
             self.close()
             msg = f"content {pattern!r:.80} is no regular expression of {DIALECT}: {error}"
-            raise InvalidMessage(msg) from error
+            raise InvalidArgument(msg) from error
         except BaseException:
             self.close()
             raise
@@ -53,7 +53,7 @@ def _load(con: apsw.Connection) -> None:
     try:
         from apsw import sqlite_extra  # noqa: PLC0415 - searches by content only
     except ImportError as error:
-        raise InvalidMessage(msg) from error
+        raise InvalidArgument(msg) from error
     if sqlite_extra.has("regexp") != "extension":
-        raise InvalidMessage(msg)
+        raise InvalidArgument(msg)
     sqlite_extra.load(con, "regexp")

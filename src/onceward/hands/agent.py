@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, ParamSpec, Self, TypeVar, Unpack, get_ty
 
 from pydantic import BaseModel
 
-from onceward.errors import InvalidMessage
+from onceward.errors import InvalidArgument
 from onceward.words.modes import QueueOptions, check_sessions, checked
 from onceward.words.names import agent_name, plain_text
 from onceward.words.payload import message_type
@@ -86,19 +86,19 @@ class Agent:
         parameter receives the Context. The returned value is the reply.
 
         Raises:
-            InvalidMessage: the pattern breaks its rules, or a handler of the same pattern exists.
+            InvalidArgument: the pattern breaks its rules, or a handler of the same pattern exists.
 
         """
         _bracketed("on", what)
         pattern = check_pattern(what if isinstance(what, str) else message_type(what))
         if attempts is not None and attempts < 1:
             msg = f"attempts={attempts}: a handler runs at least once"
-            raise InvalidMessage(msg)
+            raise InvalidArgument(msg)
 
         def declare(call: Callable[P, R]) -> Callable[P, R]:
             if any(known.pattern == pattern for known in self.handlers):
                 msg = f"agent {self.name} already handles {pattern!r}"
-                raise InvalidMessage(msg)
+                raise InvalidArgument(msg)
             body, takes_context = _signature(call, None if isinstance(what, str) else what)
             self.handlers.append(
                 Handler(
@@ -120,7 +120,7 @@ class Agent:
         for handler in other.handlers:
             if any(known.pattern == handler.pattern for known in self.handlers):
                 msg = f"agent {self.name} already handles {handler.pattern!r}"
-                raise InvalidMessage(msg)
+                raise InvalidArgument(msg)
             self.handlers.append(handler)
         for served in other.sessions:
             self._serve(served)
@@ -146,7 +146,7 @@ class Agent:
         for single messages, by the header ``queuemode``.
 
         Raises:
-            InvalidMessage: the pattern or an option breaks its rules, or a handler of the same pattern exists.
+            InvalidArgument: the pattern or an option breaks its rules, or a handler of the same pattern exists.
 
         """
         fields = checked(options)
@@ -158,7 +158,7 @@ class Agent:
                 inspect.signature(call).bind(None)
             except TypeError:
                 msg = f"handler {getattr(call, '__name__', call)} must take the run, and nothing else"
-                raise InvalidMessage(msg) from None
+                raise InvalidArgument(msg) from None
             self._serve(
                 SessionHandler(
                     pattern=pattern,
@@ -178,7 +178,7 @@ class Agent:
     def _serve(self, handler: SessionHandler) -> None:
         if any(known.pattern == handler.pattern for known in self.sessions):
             msg = f"agent {self.name} already serves sessions {handler.pattern!r}"
-            raise InvalidMessage(msg)
+            raise InvalidArgument(msg)
         self.sessions.append(handler)
 
     def serves(self, session: str) -> SessionHandler | None:
@@ -193,17 +193,17 @@ class Agent:
 
 
 def _bracketed(decorator: str, given: object) -> None:
-    """Raise InvalidMessage for ``@agent.on`` without brackets, which would replace the function and handle nothing."""
+    """Raise InvalidArgument for ``@agent.on`` without brackets, which would replace the function and handle nothing."""
     if not isinstance(given, str | type):
         msg = f"write what is handled in brackets: @agent.{decorator}(...), not {given!r:.60}"
-        raise InvalidMessage(msg)
+        raise InvalidArgument(msg)
 
 
 def _signature(call: Callable[..., Any], model: type | None) -> tuple[Any, bool]:
     parameters = [p for p in inspect.signature(call).parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if not 1 <= len(parameters) <= WITH_CONTEXT:
         msg = f"handler {getattr(call, '__name__', call)} must take the message and, if it wants, a context"
-        raise InvalidMessage(msg)
+        raise InvalidArgument(msg)
     try:
         hints = get_type_hints(call)
     except (NameError, TypeError):

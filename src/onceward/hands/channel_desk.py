@@ -10,7 +10,7 @@ from onceward.boxes.accept import body_size
 from onceward.boxes.channels import ChannelInfo
 from onceward.boxes.inbox import Leased
 from onceward.boxes.lanes import LaneLease
-from onceward.errors import InvalidMessage, LeaseLost
+from onceward.errors import InvalidArgument, LeaseLost
 from onceward.ground.policy import RetryPolicy, doubling
 from onceward.hands.desk import Desk
 from onceward.hands.message import Message
@@ -102,7 +102,7 @@ class ChannelDesk(Desk):
         parts = HANDLE.fullmatch(handle)
         if parts is None:
             msg = "that is no handle: give what hand_over returned"
-            raise InvalidMessage(msg)
+            raise InvalidArgument(msg)
         seq, lane_id, token, attempt = map(int, parts.groups()[:4])
         lane = LaneLease(lane_id, token, f"{HANDED}/{parts[5]}", careful=False)
         rows = self._db.read(inbox.HANDED, (seq, lane_id, token, lane.owner))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
@@ -23,7 +23,8 @@ NOBODY: Final = "nobody"
 """Stands for the recipient while the parts that do not depend on it are written."""
 
 
-class Posted(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Posted:
     """A message to many: ``id`` is the correlation id that all copies carry, ``copies`` are (recipient, message id)."""
 
     id: str

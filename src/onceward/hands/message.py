@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
-from onceward.errors import Drop, InvalidMessage, Reject, Retry
+from onceward.errors import Drop, InvalidArgument, Reject, Retry
 from onceward.ground.tx import Tx
 from onceward.words.clock import Millis
 from onceward.words.frame import BODY_ERROR, Frame
@@ -120,10 +120,10 @@ class Message(Generic[T_co]):
     def _settle(self, how: Callable[[Desk], Tx]) -> None:
         if self._desk is None:
             msg = "in a handler, returning settles the message: raise Retry, Reject or Drop for anything else"
-            raise InvalidMessage(msg)
+            raise InvalidArgument(msg)
         if self.settled:
             msg = f"message {self.id} is settled already"
-            raise InvalidMessage(msg)
+            raise InvalidArgument(msg)
         self._end = how(self._desk)
 
     def ack(self) -> None:
@@ -151,7 +151,7 @@ class Message(Generic[T_co]):
         """Answer the sender; joins this thread's open transaction; returns the id of the reply."""
         if self._desk is None:
             msg = "in a handler, return the reply or call ctx.reply"
-            raise InvalidMessage(msg)
+            raise InvalidArgument(msg)
         return self._desk.reply(self, body)
 
     def __enter__(self) -> Self:

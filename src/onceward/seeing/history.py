@@ -11,7 +11,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final
 
-from onceward.errors import InvalidMessage
+from onceward.errors import InvalidArgument
 from onceward.ground.db import Database
 from onceward.ground.regexp import Pattern
 from onceward.seeing.archive import BATCH, NEVER, PLACES, Found, Place, Walk, Wanted
@@ -65,12 +65,12 @@ def look(db: Database, *, limit: int = 100, offset: int = 0, after: str | None =
     came since. ``count=False`` leaves ``total_count`` out and stops early.
 
     Raises:
-        InvalidMessage: a filter of that name does not exist, or its value is none.
+        InvalidArgument: a filter of that name does not exist, or its value is none.
 
     """
     if limit < 0 or offset < 0:
         msg = "limit and offset must not be negative"
-        raise InvalidMessage(msg)
+        raise InvalidArgument(msg)
     cuts = _cuts(after)
     with _wanted(db.agent, {name: value for name, value in filters.items() if value is not None}) as wanted:
         walks = [Walk(db, place, wanted) for place in wanted.places()]
@@ -86,11 +86,11 @@ def _wanted(agent: str, filters: dict[str, Any]) -> Iterator[Wanted]:
     unknown = set(filters) - set(FILTERS)
     if unknown:
         msg = f"history filters are {', '.join(FILTERS)}; got {', '.join(sorted(unknown))}"
-        raise InvalidMessage(msg)
+        raise InvalidArgument(msg)
     values = {name: value for name, value in filters.items() if name not in {"topic", "content", "kind", "priority"}}
     if values.get("state", "dead") not in STATES:
         msg = f"state {values['state']!r} is none of {', '.join(sorted(STATES))}"
-        raise InvalidMessage(msg)
+        raise InvalidArgument(msg)
     if "kind" in filters:
         values["kind"] = json.dumps(_listed(filters["kind"]))
     if "priority" in filters:
@@ -132,7 +132,7 @@ def _cuts(after: str | None) -> dict[str, tuple[int, int]]:
     match = TOKEN.fullmatch(after)
     if match is None:
         msg = f"after={after!r:.60} is no Page.next"
-        raise InvalidMessage(msg)
+        raise InvalidArgument(msg)
     out, received, at, dead = (int(part) for part in match.groups())
     return {"outbox": (NEVER, out), "inbox": (NEVER, received), "dead_letters": (at, dead)}
 

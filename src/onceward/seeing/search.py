@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from onceward.errors import InvalidMessage
+from onceward.errors import InvalidArgument
 from onceward.ground.db import Database
 from onceward.ground.migrate import folder
 from onceward.ground.tx import Tx
@@ -101,16 +101,16 @@ def words(db: Database, text: str, *, limit: int = 100, offset: int = 0) -> Page
     begin like it, and words in double quotes stand together.
 
     Raises:
-        InvalidMessage: the agent did not opt in (``search=True``), or there is no word.
+        InvalidArgument: the agent did not opt in (``search=True``), or there is no word.
 
     """
     query = _query(text)
     if limit < 0 or offset < 0:
         msg = "limit and offset must not be negative"
-        raise InvalidMessage(msg)
+        raise InvalidArgument(msg)
     if not db.read(PRESENT):
         msg = "bodies are not indexed here: open the postbox once with search=True"
-        raise InvalidMessage(msg)
+        raise InvalidArgument(msg)
     catch_up(db)
     found = _located(db, db.read(FIND, (query,)))
     page = found[offset : offset + limit]
@@ -122,7 +122,7 @@ def _query(text: str) -> str:
     query = " ".join(_quoted(part) for part in parts if any(map(str.isalnum, part)))
     if not query:
         msg = f"there is no word to search for in {text!r:.80}"
-        raise InvalidMessage(msg)
+        raise InvalidArgument(msg)
     return query
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, NamedTuple, TypedDict, get_args
 
-from onceward.errors import InvalidMessage
+from onceward.errors import InvalidArgument
 from onceward.words.clock import Millis
 
 Mode = Literal["steer", "followup", "collect", "queue", "interrupt"]
@@ -88,13 +88,13 @@ def checked(options: Mapping[str, Any]) -> dict[str, Any]:
     Return queue options as a policy's fields, None for what was left out.
 
     Raises:
-        InvalidMessage: a mode, policy or number that means nothing; cap=0 would refuse everything.
+        InvalidArgument: a mode, policy or number that means nothing; cap=0 would refuse everything.
 
     """
     unknown = sorted(set(options) - QueueOptions.__annotations__.keys())
     if unknown:
         msg = f"queue options are {', '.join(QueueOptions.__annotations__)}; got {', '.join(unknown)}"
-        raise InvalidMessage(msg)
+        raise InvalidArgument(msg)
     debounce, cap = options.get("debounce"), options.get("cap")
     return {
         "mode": _one_of("mode", options.get("mode"), MODES),
@@ -109,21 +109,21 @@ def checked(options: Mapping[str, Any]) -> dict[str, Any]:
 def _one_of(name: str, value: Any, known: Sequence[str]) -> str | None:
     if value is not None and value not in known:
         msg = f"queue {name} {value!r} is none of {', '.join(known)}"
-        raise InvalidMessage(msg)
+        raise InvalidArgument(msg)
     return None if value is None else str(value)
 
 
 def _number(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or abs(value) > 10**9:
         msg = f"queue {name} {value!r} must be a number"
-        raise InvalidMessage(msg)
+        raise InvalidArgument(msg)
     return float(value)
 
 
 def _cap(value: float) -> int:
     if math.floor(value) < 1:
         msg = f"queue cap {value:g} would refuse every message: give at least 1, or pause the queue"
-        raise InvalidMessage(msg)
+        raise InvalidArgument(msg)
     return math.floor(value)
 
 
@@ -200,7 +200,7 @@ def check_sessions(pattern: str) -> str:
     """Return *pattern* if sessions may be chosen by it: a name, in which ``*`` stands for any text."""
     if not isinstance(pattern, str) or not 0 < len(pattern) <= 256 or not pattern.isprintable():  # noqa: PLR2004 - as a session's name
         msg = f"session pattern {pattern!r:.80} must be 1 to 256 printable characters"
-        raise InvalidMessage(msg)
+        raise InvalidArgument(msg)
     return pattern
 
 

@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from onceward.errors import InvalidMessage
+from onceward.errors import InvalidArgument
 
 FILE: Final = "pyproject.toml"
 SECTION: Final = "[tool.onceward"
@@ -19,7 +19,7 @@ def section(start: Path | None = None) -> dict[str, Any]:
     Return the section of the nearest pyproject.toml that has one, in *start* or above; empty where none has.
 
     Raises:
-        InvalidMessage: that file is no TOML.
+        InvalidArgument: that file is no TOML.
 
     """
     here = Path(start or Path.cwd())
@@ -46,5 +46,5 @@ def _section(path: Path, changed: int) -> dict[str, Any]:
         found: dict[str, Any] = tomllib.loads(text).get("tool", {}).get("onceward", {})
     except tomllib.TOMLDecodeError as error:
         msg = f"{path}: {error}"
-        raise InvalidMessage(msg) from error
+        raise InvalidArgument(msg) from error
     return found | {name: str(path.parent / str(found[name])) for name in PLACES if name in found}

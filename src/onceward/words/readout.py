@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from onceward.errors import InvalidMessage
 from onceward.words.clock import Millis
@@ -10,7 +11,8 @@ from onceward.words.frame import Frame
 from onceward.words.payload import decode
 
 
-class Letter(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Letter:
     """A message as a reader sees it: ``body`` is None where ``problem`` says why it cannot be read."""
 
     frame: Frame

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from onceward.errors import InvalidMessage
+from onceward.errors import InvalidArgument
 from onceward.words.parcel import Durability
 from onceward.words.payload import unfit
 from onceward.words.project import section
@@ -156,7 +156,7 @@ class Settings(BaseModel):
         process as it runs.
 
         Raises:
-            InvalidMessage: a value is out of its bounds or a name is unknown.
+            InvalidArgument: a value is out of its bounds or a name is unknown.
 
         """
         named = os.environ if env is None else env
@@ -168,7 +168,7 @@ class Settings(BaseModel):
             return cls.model_validate(values | dict(overrides))
         except ValidationError as error:
             msg = f"settings: {unfit(error)}"
-            raise InvalidMessage(msg) from error
+            raise InvalidArgument(msg) from error
 
     @classmethod
     def agenium(cls, **overrides: Any) -> Self:

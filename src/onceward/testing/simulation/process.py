@@ -15,7 +15,7 @@ from onceward.boxes.directory import Home
 from onceward.boxes.roster import Roster
 from onceward.door.postbox import Postbox
 from onceward.engines.worker import Worker
-from onceward.errors import InvalidMessage
+from onceward.errors import InvalidArgument
 from onceward.ground import registry
 from onceward.ground.hooks import Hooks
 from onceward.ground.transport import Transport
@@ -188,7 +188,7 @@ def wrapped(agent: Agent, wrap: Callable[[Callable[..., Any]], Callable[..., Any
     for handler in agent.handlers:
         if handler.is_async:
             msg = f"{agent.name} handles {handler.pattern} by a coroutine: one thread has no loop to run it on"
-            raise InvalidMessage(msg)
+            raise InvalidArgument(msg)
         call = handler.call if handler.takes_context else _without_context(handler.call)
         twin.handlers.append(replace(handler, call=wrap(call), takes_context=True))
     return twin
