@@ -263,4 +263,4 @@ def test_the_front_page_is_short_and_names_both_commands() -> None:
 
     assert len(text.splitlines()) <= README_LINES
     assert "python3 -m pip install -e '.[demo]' && onceward demo\n" in text
-    assert "python3 -m pip install -e '.[test]' && python3 -m pytest\n" in text
+    assert "python3 -m pip install -e '.[test]' && python3 -m pytest -n auto\n" in text

@@ -16,9 +16,11 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
+from tempfile import gettempdir
 from threading import Event, Thread
 from types import TracebackType
 from typing import Any, Final, Self, cast
+from zlib import crc32
 
 from onceward.bench import raw
 from onceward.bench.crew import Link, nothing, over
@@ -59,7 +61,7 @@ class Sender:
         self._own = raw.connect(folder / "alice.db", durability)
         self._reader = raw.connect(folder / "alice.db", durability, schema=CHOOSING)
         self._peer = raw.connect(folder / "bob.db", durability, schema=INBOX)
-        self._bell = str(folder / "bell")
+        self._bell = str(_bell(folder))
         self._rows = raw.rows(note().model_dump_json())
         self._fresh, self._over = Event(), Event()
         self._seen = 0
@@ -147,7 +149,7 @@ def receive(
 ) -> None:
     """Handle whatever comes in and acknowledge it in the sender's file; the body of the other process."""
     bell = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    bell.bind(str(folder / "bell"))
+    bell.bind(str(_bell(folder)))
     bell.settimeout(0.05)
     with raw.opened(folder / "bob.db", durability, schema=INBOX) as own, raw.opened(folder / "alice.db", durability) as peer:
         link.send("ready")
@@ -160,6 +162,12 @@ def receive(
                 peer.execute(ACK, (json.dumps(ids),))
                 peer.execute("COMMIT")
     bell.close()
+    _bell(folder).unlink()
+
+
+def _bell(folder: Path) -> Path:
+    """Return where the doorbell of *folder* is: a socket's path must be short, the folder's own may not be."""
+    return Path(gettempdir()) / f"onceward-bench-{crc32(str(folder).encode()):08x}"
 
 
 def _rounds(own: raw.Connection, claim: Callable[[raw.Connection, list[Any]], None]) -> Iterator[list[str]]:
