@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from onceward import Agent, AsyncPostbox, Msg, Postbox
-from onceward.errors import InvalidMessage, QueueFull, RateLimited, StoreCapacity, StoreFull
+from onceward.errors import InvalidArgument, QueueFull, RateLimited, StoreCapacity, StoreFull
 from onceward.words.events import Event
 
 if TYPE_CHECKING:
@@ -290,7 +290,7 @@ def test_a_rate_says_when_to_come_again(world: World) -> None:
 
     assert (0.5, 7) == (refused.value.retry_after, len(set(ids)))
     assert shop.send("b", Job(n=5))
-    with pytest.raises(InvalidMessage):
+    with pytest.raises(InvalidArgument):
         shop.limits.rate(0)
 
 
@@ -374,7 +374,7 @@ def test_a_refusal_inside_a_block_leaves_the_block(world: World) -> None:
 def test_a_limit_that_is_none_is_refused(world: World, wrong: dict[str, Any]) -> None:
     """Scope, policy and numbers are checked before anything is changed."""
     shop = world.open("shop")
-    with pytest.raises(InvalidMessage):
+    with pytest.raises(InvalidArgument):
         shop.limits.set(**wrong)
     assert [] == shop.limits.list()
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from onceward import Agent, Context, Frame, Msg, Postbox, Reject
-from onceward.errors import Conflict, Frozen, InvalidMessage
+from onceward.errors import Conflict, Frozen, InvalidArgument, InvalidMessage
 
 if TYPE_CHECKING:
     from tests.journey.conftest import World
@@ -158,7 +158,7 @@ def test_listing_discarding_and_purging(world: World) -> None:
     assert 1 == shop.dead_letters.purge(older_than=50)
     assert [second] == [letter.id for letter in shop.dead_letters.list()]
     assert [True, False] == [shop.dead_letters.discard(second), shop.dead_letters.discard(second)]
-    with pytest.raises(InvalidMessage):
+    with pytest.raises(InvalidArgument):
         shop.dead_letters.replay(second)
 
 
@@ -193,7 +193,7 @@ def test_an_expired_letter_that_never_left_is_sent_as_new_only(world: World) -> 
     message = shop.send("billing", Job(n=1), ttl=5)
     world.wait(6)
 
-    with pytest.raises(InvalidMessage, match="as_new=True"):
+    with pytest.raises(InvalidArgument, match="as_new=True"):
         shop.dead_letters.replay(message)
     assert [message] == [letter.id for letter in shop.dead_letters.list()]
     assert "pending" == shop.resolve(shop.dead_letters.replay(message, as_new=True))
@@ -207,7 +207,7 @@ def test_an_expired_letter_that_the_peer_refused_is_sent_as_new_only(world: Worl
     shop.pump()
 
     assert ["expired"] == [letter.reason for letter in shop.dead_letters.list()]
-    with pytest.raises(InvalidMessage, match="as_new=True"):
+    with pytest.raises(InvalidArgument, match="as_new=True"):
         shop.dead_letters.replay(message)
 
 
@@ -298,7 +298,7 @@ def test_a_rate_is_a_date_in_each_row(world: World) -> None:
     now = world.clock.now()
 
     assert [0, 0, 1000, 1500, 2000, 2500] == [(at or now) - now for (at,) in shop.db.read("SELECT due_at FROM outbox ORDER BY seq")]
-    with pytest.raises(InvalidMessage):
+    with pytest.raises(InvalidArgument):
         shop.dead_letters.replay_all(rate=0)
 
 

@@ -12,7 +12,7 @@ import pytest
 from pydantic import field_validator
 
 from onceward import Agent, Context, Drop, Msg, Postbox, Reject, Retry
-from onceward.errors import InvalidMessage, StoreError
+from onceward.errors import InvalidArgument, StoreError
 from onceward.words.events import Event
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def test_effects_reply_and_mark_are_one_commit(world: World) -> None:
 def test_a_declaration_that_would_handle_nothing_is_refused(declare: Callable[[Agent], object], said: str) -> None:
     """A mistake in a decorator is told where it stands, not by mail that nobody handles."""
     agent = Agent("billing")
-    with pytest.raises(InvalidMessage, match=said):
+    with pytest.raises(InvalidArgument, match=said):
         declare(agent)
 
     assert ([], []) == (agent.handlers, agent.sessions)

@@ -10,7 +10,7 @@ import pytest
 
 from onceward import Agent, AsyncPostbox, Context, Msg, Postbox
 from onceward.boxes.counters import bump
-from onceward.errors import InvalidMessage
+from onceward.errors import InvalidArgument
 from onceward.seeing.archive import NEVER
 from onceward.seeing.chapters import LENGTH
 from onceward.seeing.views import Past
@@ -181,7 +181,7 @@ def test_chapters_go_with_their_rows(world: World) -> None:
 def test_a_filter_that_is_none_is_refused(world: World, wrong: dict[str, Any]) -> None:
     """A misspelt filter finds an error, not nothing."""
     shop = world.open("shop")
-    with pytest.raises(InvalidMessage):
+    with pytest.raises(InvalidArgument):
         shop.history(**wrong)
 
 
@@ -322,7 +322,7 @@ def test_a_search_is_only_words(world: World) -> None:
     """Nothing that a user types is a syntax error of the index: it finds words, or says that there are none."""
     shop = world.open("shop", search=True)
     for text in ("", "   ", '""', "- + *", "* ^"):
-        with pytest.raises(InvalidMessage, match="no word"):
+        with pytest.raises(InvalidArgument, match="no word"):
             shop.search(text)
 
     assert [0] * 5 == [shop.search(text).total_count for text in ("NEAR(", 'a "b', "a AND NOT", "x:y", "it's (so)")]
@@ -331,7 +331,7 @@ def test_a_search_is_only_words(world: World) -> None:
 def test_without_opting_in_there_is_no_index(world: World) -> None:
     """The error says how to opt in; opting out again leaves nothing behind."""
     shop = world.open("shop", hold_unknown=True)
-    with pytest.raises(InvalidMessage, match="search=True"):
+    with pytest.raises(InvalidArgument, match="search=True"):
         shop.search("words")
     tables = "SELECT count(*) FROM sqlite_schema WHERE name GLOB 'search*'"
     before = shop.db.read(tables)

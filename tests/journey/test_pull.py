@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from onceward import Drop, Msg, Postbox, Reject, Retry
-from onceward.errors import InvalidMessage, LeaseLost
+from onceward.errors import InvalidArgument, LeaseLost
 
 if TYPE_CHECKING:
     from tests.journey.conftest import World
@@ -195,7 +195,7 @@ def test_a_message_is_settled_once(world: World) -> None:
     message = reader.receive(Job)
     assert message is not None
     message.ack()
-    with pytest.raises(InvalidMessage):
+    with pytest.raises(InvalidArgument):
         message.retry()
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from onceward import Agent, Frame, Msg, Postbox
+from onceward.boxes import dead_letters
 from onceward.engines import dispatcher
 from onceward.errors import Unreachable
 from onceward.transports.function import FunctionTransport
@@ -240,7 +241,7 @@ def test_a_rest_that_is_over_hides_no_other(world: World) -> None:
 
 
 def test_what_falls_due_while_others_are_woken_is_not_slept_over(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A message that expires an instant after the one that is being buried is looked for again in a moment."""
+    """A message that expires an instant after the one that is being buried is looked for again at once."""
     shop = world.open("shop", hold_unknown=True)
     with shop.begin() as tx:
         tx.send("nobody", Job(n=1), ttl=0.5)
@@ -258,7 +259,7 @@ def test_what_falls_due_while_others_are_woken_is_not_slept_over(world: World, m
         patched.setattr(shop._db, "write", slowly)  # noqa: SLF001
         wait = shop._dispatcher._idle_for(shop._dispatcher._find())  # noqa: SLF001
 
-    assert dispatcher.SOON == wait
+    assert 0.0 == wait
     world.wait(61)
     shop.pump()
     assert 2 == len(shop.dead_letters.list())
@@ -279,6 +280,29 @@ def test_a_backlog_that_expires_is_buried_without_a_rest(tmp_path: Path, monkeyp
             time.sleep(0.01)
 
         assert {"dead"} == states
+
+
+def test_what_becomes_due_while_others_are_buried_is_not_slept_over(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message that expires while an earlier one is being buried is looked at at once, not when somebody rings next."""
+    shop, _ = world.wired("shop", quiet())
+    world.wire.always = "down"
+    ids = [shop.send("billing", Job(n=1), ttl=5), shop.send("billing", Job(n=2), ttl=6)]
+    for _ in range(3):
+        shop.pump()
+        world.clock.forward(1)
+    bury = dead_letters.bury_out
+
+    def slowly(*given: Any, **named: Any) -> list[tuple[str, str]]:
+        world.clock.forward(1)
+        return bury(*given, **named)
+
+    monkeypatch.setattr(dead_letters, "bury_out", slowly)
+    world.clock.forward(2)
+    looks = [shop._dispatcher._look() for _ in range(3)]  # noqa: SLF001 - what the engine's thread would wait for
+
+    assert (0.0, ["dead", "dead"]) == (looks[0], [shop.resolve(each) for each in ids])
+    assert 0.0 not in looks[2:]  # and it comes to rest
+    world.wait(61)
 
 
 def test_receipts_after_a_failure_leave_nothing_to_wait_for(world: World) -> None:

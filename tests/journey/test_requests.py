@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from onceward import Agent, Context, Msg, Postbox, Reject, Ticket
-from onceward.errors import AnswerTimeout, InvalidMessage, RequestFailed
+from onceward.errors import AnswerTimeout, InvalidArgument, InvalidMessage, RequestFailed
 
 if TYPE_CHECKING:
     from tests.journey.conftest import World
@@ -167,14 +167,14 @@ def test_a_replayed_request_can_still_be_answered(world: World) -> None:
 def test_asking_inside_a_transaction_is_refused(world: World) -> None:
     """Waiting for a reply to a message that is not committed would wait for ever."""
     shop, _ = world.open("shop"), world.open(answering())
-    with shop.begin(), pytest.raises(InvalidMessage):
+    with shop.begin(), pytest.raises(InvalidArgument):
         shop.ask("oracle", Ask(n=1), reply=Answer, timeout=1)
 
 
 def test_an_unknown_ticket_is_named(world: World) -> None:
     """A ticket this file never gave out is an error, not a wait."""
     shop = world.open("shop")
-    with pytest.raises(InvalidMessage):
+    with pytest.raises(InvalidArgument):
         shop.result(Ticket("nothing", "oracle"), reply=Answer, timeout=5)
 
 

@@ -8,7 +8,7 @@ import pytest
 from tenacity import stop_after_attempt, wait_fixed
 
 from onceward import Agent, Drop, Msg, Postbox, Reject, Retry, RetryPolicy, Run
-from onceward.errors import InvalidMessage, RunAborted
+from onceward.errors import InvalidArgument, RunAborted
 from onceward.testing import ManualClock
 
 
@@ -203,7 +203,7 @@ def test_the_queue_is_in_your_hands(desk: Any) -> None:
     assert ids == [each.id for each in one.box.queues.waiting("s")]
     assert [ids[2], ids[0], ids[1], ids[3]] == one.box.queues.reorder("s", [ids[2]])
     assert (True, False) == (one.box.queues.remove("s", ids[1]), one.box.queues.remove("s", ids[1]))
-    with pytest.raises(InvalidMessage):
+    with pytest.raises(InvalidArgument):
         one.box.queues.reorder("s", [ids[1]])
     assert ("paused", 3) == (one.box.queues.get("s").state, one.box.queues.get("s").waiting)
     one.harness.restart()
@@ -298,7 +298,7 @@ def test_two_handlers_of_one_pattern_are_refused() -> None:
     for pattern in ("*", "chat-*", "chat-1"):
         agent.session(pattern)(print)
 
-    with pytest.raises(InvalidMessage):
+    with pytest.raises(InvalidArgument):
         agent.session("chat-*")(print)
     found = [agent.serves(name) for name in ("chat-1", "chat-2", "x", "chat[1]")]
     assert ["chat-1", "chat-*", "*", "*"] == [handler and handler.pattern for handler in found]

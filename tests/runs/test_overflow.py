@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from onceward import Postbox, Run
-from onceward.errors import InvalidMessage
+from onceward.errors import InvalidArgument
 from onceward.words.modes import QueuePolicy, Waiting, checked, line, spill
 
 
@@ -163,14 +163,14 @@ def test_settings_that_mean_nothing_are_refused(options: dict[str, Any], desk: A
     """The error says what is wrong, and the queue stays as it was."""
     one = desk(cap=7)
 
-    with pytest.raises(InvalidMessage):
+    with pytest.raises(InvalidArgument):
         one.box.queues.set("s", **options)
     assert one.box.queues.get("s") is None
 
 
 def test_cap_zero_names_the_way_out() -> None:
     """Who wants no mail is told about pausing."""
-    with pytest.raises(InvalidMessage, match="pause the queue"):
+    with pytest.raises(InvalidArgument, match="pause the queue"):
         checked({"cap": 0})
 
 

@@ -33,7 +33,6 @@ from onceward.words.settings import Settings, disabled
 _log = logging.getLogger("onceward")
 CARRIERS: Final = 64
 GLANCE: Final = 1.0
-SOON: Final = 0.05
 WAKE_ROWS: Final = 1000
 
 Route = Callable[[str, str | None], tuple[Transport, str]]
@@ -51,8 +50,8 @@ class _Agenda(NamedTuple):
     due: bool
     """Whether rows wait to be woken or buried."""
     next_at: Millis | None
-    more: bool = False
-    """Whether as many were due as one commit takes."""
+    stuck: bool = False
+    """Whether rows were due that could not be moved."""
 
 
 class Dispatcher:
@@ -128,9 +127,7 @@ class Dispatcher:
                         continue
                     self._busy.add(name)
                 self._pool.submit(self._carry_safely, name)
-            if agenda.more:
-                return 0.0
-            return GLANCE if agenda.callers else self._idle_for(agenda)  # a carrier that is done rings by itself
+            return self._idle_for(agenda)
         except StoreClosed:
             self._stopping.set()
             return 0.0
@@ -158,7 +155,7 @@ class Dispatcher:
             frozen=frozen,
             errands=bool(errands),
             callers=[] if frozen else json.loads(callers),
-            due=any(at is not None and at <= now for at in moments),
+            due=not frozen and any(at is not None and at <= now for at in moments),
             next_at=min((at for at in moments if at is not None and at > now), default=None),
         )
 
@@ -169,8 +166,8 @@ class Dispatcher:
             return agenda
         if agenda.errands:
             self._run_errands()
-        woken = self._db.write(self._wake) if agenda.due else 0
-        return self._agenda()._replace(more=woken >= WAKE_ROWS)
+        stuck = agenda.due and not self._db.write(self._wake)
+        return self._agenda()._replace(stuck=stuck)
 
     def _run_errands(self) -> None:
         """Do what the home asks for; mail does not wait for a directory that is in trouble."""
@@ -193,10 +190,12 @@ class Dispatcher:
 
     def _idle_for(self, agenda: _Agenda) -> float | None:
         """Return how long there will be nothing to do: None until somebody rings."""
-        if agenda.frozen:
-            return 1.0
-        if agenda.due:  # since we woke the others
-            return SOON
+        if agenda.frozen or agenda.stuck:
+            return GLANCE
+        if agenda.due:  # more than one commit takes, or since we woke the others
+            return 0.0
+        if agenda.callers:  # a carrier that is done rings by itself
+            return GLANCE
         wait = None if agenda.next_at is None else max(0.001, (agenda.next_at - self._db.now()) / 1000)
         return min(GLANCE, wait or GLANCE) if agenda.errands else wait  # the directory rings nobody: look there now and then
 
