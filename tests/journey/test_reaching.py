@@ -509,3 +509,22 @@ def test_every_failure_is_seen_at_the_peer(world: World, word: str) -> None:
 
     assert (1, world.clock.now() + 1000) == (peer.failures, peer.due_at)
     assert peer.last_error
+
+
+def test_a_file_that_moved_is_reached_at_its_new_address(tmp_path: Path) -> None:
+    """A sender that has delivered to a file all the time follows it when its new address is registered, without a restart."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "here").mkdir()
+    there = tmp_path / "elsewhere" / "billing.db"
+    with Postbox(tmp_path / "here" / "shop.db", agent="shop", run=False) as shop:
+        with Postbox(tmp_path / "here" / "billing.db", agent=quiet(), run=False):
+            shop.send("billing", Job(n=1))
+            shop.pump()
+        for suffix in ("", "-wal", "-shm"):
+            (tmp_path / "here" / f"billing.db{suffix}").rename(f"{there}{suffix}")
+        message = shop.send("billing", Job(n=2))
+        shop.pump()
+        shop.peers.register("billing", f"file:{there}")
+        shop.pump()
+
+        assert "sent" == shop.resolve(message)

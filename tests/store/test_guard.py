@@ -1,6 +1,7 @@
 """The guard: which file system holds a folder, and whether the file is still where it was."""
 
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -125,7 +126,7 @@ def test_a_commit_into_a_moved_file_is_not_acknowledged(box: Postbox) -> None:
         box.send("b", 2)
     with pytest.raises(StoreError):
         box.send("b", 3)
-    with pytest.raises(StoreError):
+    with pytest.raises(StoreError, match="unable to open"):
         box.stats()
     hidden.rename(box.path)
     last = box.send("b", 4)
@@ -134,6 +135,33 @@ def test_a_commit_into_a_moved_file_is_not_acknowledged(box: Postbox) -> None:
     assert ("pending", "pending") == (box.resolve(kept), box.resolve(last))
     assert box.resolve(unsure) in {"pending", "absent"}
     assert [] == box.check()
+
+
+def test_an_idle_process_tells_that_its_file_was_taken_away(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody sends and nothing comes: the janitor's round is the only one that could notice, and it says so in the log."""
+    with Postbox(tmp_path / "a.db", agent="a", janitor_interval=0.05) as box:
+        hidden = box.path.with_name("hidden")
+        box.path.rename(hidden)
+        until = time.monotonic() + 30
+        while "unable to open" not in caplog.text and time.monotonic() < until:
+            time.sleep(0.01)
+        hidden.rename(box.path)
+
+    assert "janitor of a rests for 0.05 s" in caplog.text
+    assert "a.db: unable to open database file" in caplog.text
+
+
+def test_a_tick_is_a_commit_even_if_the_clock_stands_still(box: Postbox) -> None:
+    """What is read after it is durable: so it writes something, though the file has seen a later time than ours."""
+    with box.begin() as tx:
+        tx.execute("UPDATE identity SET clock_at = clock_at + 3600000")
+    log = Path(f"{box.path}-wal")
+    sizes = [log.stat().st_size]
+    for _ in range(2):
+        box.resolve("nothing")
+        sizes.append(log.stat().st_size)
+
+    assert sizes == sorted(set(sizes))
 
 
 def test_a_folder_that_is_moved_is_noticed(opened: Open, tmp_path: Path) -> None:

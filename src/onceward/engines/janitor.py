@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
-from contextlib import suppress
 from threading import Event as Flag
 from threading import Thread
+from typing import Final
 
 from onceward.boxes import dead_letters, inbox, lanes, mailboxes, receipts, retention, runs
-from onceward.errors import OncewardError
+from onceward.errors import OncewardError, StoreClosed
 from onceward.ground.db import Database
 from onceward.seeing import chapters, search
 from onceward.words.settings import Settings, disabled
+
+_log: Final = logging.getLogger("onceward")
 
 
 class Janitor:
@@ -35,8 +38,12 @@ class Janitor:
 
     def _run(self) -> None:
         while not self._stopping.wait(self._settings.janitor_interval):
-            with suppress(OncewardError):
+            try:
                 self.tidy()
+            except StoreClosed:
+                return
+            except OncewardError as error:  # who has nothing to do hears of its file's trouble from here only
+                _log.warning("janitor of %s rests for %g s: %s", self._db.agent, self._settings.janitor_interval, error)
 
     def tidy(self) -> int:
         """Do one round; return how many rows were pruned."""

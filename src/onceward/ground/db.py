@@ -47,6 +47,7 @@ class Database:
         self._reading = Lock()
         self._con: apsw.Connection | None = None
         self._reader: apsw.Connection | None = None
+        self._shut = ""
         self._writer = Writer(self, settings.busy_timeout)
         self._watch = guard.Watch(self.path)
         self._open()
@@ -124,8 +125,8 @@ class Database:
 
     def _open(self) -> None:
         deadline = time.monotonic() + self._settings.busy_timeout
-        self._watch.refuse_replaced()
         try:
+            self._watch.refuse_replaced()
             self._con = self._connected(deadline)
             self._harden(self._con)
             self._prepare(self._con)
@@ -133,7 +134,9 @@ class Database:
             self._reader.execute("PRAGMA query_only = ON")
         except BaseException as error:
             self._drop()
-            raise ours(error, self.path) from error
+            found = ours(error, self.path)
+            self._shut = str(found)
+            raise found from error
         # Only the writer commits: a COMMIT that hides in a user's statement is refused and undone.
         self._con.set_commit_hook(lambda: not self.committing)
         self._con.set_rollback_hook(self._writer.rolled_back)
@@ -260,7 +263,7 @@ class Database:
         with self._reading:
             self._read_patience.deadline = time.monotonic() + self._settings.busy_timeout
             if self._reader is None:
-                msg = f"{self.path} could not be opened again; the next write tries once more"
+                msg = f"{self._shut or self.path}: not opened again yet; the next write tries once more"
                 raise StoreFault(msg)
             try:
                 found: list[tuple[Any, ...]] = self._reader.execute(sql, bindings).fetchall()

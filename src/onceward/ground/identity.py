@@ -42,7 +42,8 @@ UPDATE identity
 RETURNING max_inbox, max_body
 """
 LEVEL: Final = "UPDATE identity SET durability = ?"
-TICK: Final = "UPDATE identity SET clock_at = max(clock_at, ?)"
+TICK: Final = "UPDATE identity SET clock_at = max(clock_at + 1, ?)"
+"""Always another value: SQLite writes and syncs nothing for a row that stays as it is, and a tick is a durable commit."""
 
 
 class Identity(NamedTuple):

@@ -66,6 +66,7 @@ class FileTransport:
             self._forget(path)
             msg = f"no file {path}: its agent has not been created yet"
             raise Unreachable(msg)
+        self._forget_moved()
         opened = self._open_file(path, agent)
         with self._lock:
             twice, self._open[path] = self._open.get(path), opened
@@ -73,6 +74,13 @@ class FileTransport:
         for stale in ([twice] if twice else []) + idle:
             stale[1]()
         return opened[0]
+
+    def _forget_moved(self) -> None:
+        """Give back the files whose names lead nowhere: one of them may be the file that is to be opened under another name."""
+        with self._lock:
+            moved = [path for path in self._open if file_key(path) is None]
+        for path in moved:
+            self._forget(path)
 
     def _forget(self, path: Path) -> None:
         with self._lock:
