@@ -369,6 +369,26 @@ def test_attempts_bound_a_handler(world: World) -> None:
     assert "failed" == shop.resolve(message)
 
 
+def test_a_budget_that_is_lowered_does_not_hide_the_failure(world: World) -> None:
+    """A message that has no attempt left when its worker comes back with fewer is a dead letter that tells what its handler said."""
+
+    def work(_: Job, __: Context) -> None:
+        raise ValueError("always")
+
+    shop, billing = prepared(world, work)
+    message = shop.send("billing", Job(n=1))
+    for _ in range(3):
+        world.wait(61)
+    billing.close()
+    world.clock.forward(60)
+    billing = world.open(worker(work), handler_retries=1)
+    billing.pump()
+    [letter] = billing.dead_letters.list()
+
+    assert (message, "max_retries_exceeded") == (letter.id, letter.reason)
+    assert (letter.last_error or "").endswith("or the budget was lowered; it failed last with ValueError: always")
+
+
 def test_the_default_budget_is_ten_retries(world: World) -> None:
     """Without a word of the handler its message is attempted eleven times."""
     ran: list[int] = []

@@ -13,6 +13,7 @@ from onceward.errors import Conflict, InvalidArgument
 from onceward.ground.connect import ConstraintError
 from onceward.ground.tx import Tx
 from onceward.words.clock import Millis
+from onceward.words.lifecycle import UNENDED
 
 BURY_OUT: Final = f"""
 INSERT INTO dead_letters (origin, id, peer, session, lane, type, topic, rank, reason, last_error, attempts, expires_at, key, frame,
@@ -34,7 +35,8 @@ UPDATE tickets SET state = 'failed', reason = ?, ended_at = ? WHERE state = 'ope
 BURY_IN: Final = """
 INSERT INTO dead_letters (origin, id, peer, session, lane, type, topic, rank, reason, last_error, attempts, expires_at, frame,
                           digest, created_at, dead_at, channel, kind, correlation_id, mailbox, replays)
-SELECT 'inbox', b.id, b.sender, b.session, coalesce(l.name, b.session), b.type, b.topic, b.rank, :reason, :error, :attempts,
+SELECT 'inbox', b.id, b.sender, b.session, coalesce(l.name, b.session), b.type, b.topic, b.rank, :reason,
+       CASE :error WHEN :unended THEN :error || coalesce('; it failed last with ' || b.reason, '') ELSE :error END, :attempts,
        b.expires_at, b.frame, b.digest, b.received_at, :now, b.channel, b.kind, b.correlation_id, b.mailbox,
        coalesce((SELECT r.times FROM replayed AS r WHERE r.origin = 'inbox' AND r.peer = b.sender AND r.id = b.id), 0)
   FROM inbox AS b LEFT JOIN lanes AS l ON l.lane_id = b.lane_id
@@ -108,7 +110,7 @@ def bury_out(tx: Tx, seqs: Iterable[int], *, reason: str, error: str = "", unkno
 
 def bury_in(tx: Tx, seq: int, *, reason: str, error: str, attempts: int) -> None:
     """Move an incoming message, whose lease was proved by the caller, to the dead letters."""
-    tx.run(BURY_IN, {"seq": seq, "reason": reason, "error": error, "attempts": attempts, "now": tx.now})
+    tx.run(BURY_IN, {"seq": seq, "reason": reason, "error": error, "attempts": attempts, "now": tx.now, "unended": UNENDED})
     tx.run(REMOVE_IN, (seq,))
     bump(tx, dead=1, ended=1)
 

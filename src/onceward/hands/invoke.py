@@ -16,7 +16,7 @@ from onceward.hands.agent import Agent, Handler
 from onceward.hands.context import AsyncContext, Context, OnWorker
 from onceward.words.clock import Millis
 from onceward.words.frame import Frame
-from onceward.words.lifecycle import Again, Dead, Done, Settlement
+from onceward.words.lifecycle import UNENDED, Again, Dead, Done, Settlement
 from onceward.words.payload import decode
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def prepare(agent: Agent, leased: Leased, now: Millis, policy: RetryPolicy) -> P
         if handler is None:
             return Dead("unhandled", f"agent {agent.name} has no handler for {frame.type}")
         if leased.attempt > 1 and _exhausted(policy, handler, leased.attempt - 1):
-            return Dead("max_retries_exceeded", "its handler never came to an end: process killed or lease lost")
+            return Dead("max_retries_exceeded", UNENDED)
     except InvalidMessage as error:
         return Dead("rejected", str(error))
     try:

@@ -70,5 +70,7 @@ class Dead:
     error: str = ""
 
 
+UNENDED: Final = "no attempt is left: its handler never came to an end (process killed or lease lost), or the budget was lowered"
+"""The details of a dead letter that was not handed out again: what its handler said last, if anything, is put behind it."""
 Settlement = Done | Again | Dead
 """How a lease ends."""
