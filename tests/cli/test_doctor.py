@@ -1,12 +1,17 @@
 """``doctor``: what it finds, and the cure that it names."""
 
-from collections.abc import Callable
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from onceward import Postbox
+from onceward import Agent, Context, Postbox
 from onceward.cli import findings, handles
 from onceward.cli.handles import Holder
 from onceward.words.clock import SystemClock
@@ -14,6 +19,7 @@ from onceward.words.clock import SystemClock
 Cli = Callable[..., Any]
 CHECKS = [
     "sqlite", "permissions", "disk", "handles", "schema", "write", "wal", "clock", "frozen", "breakers", "dead letters", "delivery",
+    "handling", "lanes", "limits",
 ]  # fmt: skip
 
 
@@ -170,3 +176,176 @@ def test_mail_that_nobody_carries_is_a_warning(cli: Cli, shop: Postbox, billing:
 def test_a_missing_file_is_nothing_to_examine(cli: Cli) -> None:
     """As for every command."""
     assert 3 == cli("doctor").code
+
+
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell who holds a file")
+HOLD = """
+import sys, time
+from onceward import Postbox
+box = Postbox(sys.argv[1], agent="shop", run=False)
+with box.begin() as tx:
+    if sys.argv[2] == "write":
+        tx.execute("CREATE TABLE held (n)")
+    print("here", flush=True)
+    time.sleep(600)
+"""
+
+
+@contextmanager
+def holder(path: Path, what: str = "write") -> Iterator[int]:
+    """Run a process that holds the file in the middle of a transaction; yield its id, kill it in the end."""
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(path), what], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert "here" == process.stdout.readline().strip()
+        try:
+            yield process.pid
+        finally:
+            process.kill()
+
+
+def said(ran: Any, check: str) -> tuple[str, str]:
+    """Return what one check found, and the cure that it names."""
+    [finding] = [finding for finding in ran.json["findings"] if finding["check"] == check]
+    return finding["found"], finding["cure"]
+
+
+@LINUX
+def test_a_stopped_process_that_writes_is_named(cli: Cli, home: Path) -> None:
+    """It holds everybody up; the doctor does not wait for it, and says how it goes on."""
+    path = home / "agents" / "shop.db"
+    cli("init", "shop")
+    with holder(path) as pid:
+        assert pid == handles.writer(path)
+        os.kill(pid, signal.SIGSTOP)
+        while not handles.holders(path)[0].stopped:
+            pass
+        ran = cli("doctor", "--json")
+
+    assert (1, "serious", "warning") == (ran.code, level(ran, "handles"), level(ran, "write"))
+    assert said(ran, "handles") == (
+        f"process {pid} is stopped and has the write lock: nobody else can write",
+        f"kill -CONT {pid}, or end it: what it had not committed is undone",
+    )
+
+
+@LINUX
+def test_a_process_that_only_writes_too_long_is_named(cli: Cli, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not stopped, so the doctor tries; when its patience ends it says whose turn it is."""
+    monkeypatch.setenv("ONCEWARD_BUSY_TIMEOUT", "0.2")
+    cli("init", "shop")
+    with holder(home / "agents" / "shop.db") as pid:
+        ran = cli("doctor", "--json")
+
+    assert (1, "serious") == (ran.code, level(ran, "open"))
+    assert said(ran, "open")[1].startswith(f"look what process {pid} does, it has the write lock")
+
+
+@LINUX
+@pytest.mark.parametrize("command", [("doctor",), ("stats",), ("init", "shop"), ("work", "agents/shop.db", "m:agent")])
+def test_a_file_that_was_deleted_under_a_process_is_not_begun_anew(cli: Cli, home: Path, command: tuple[str, ...]) -> None:
+    """What it holds can still be copied, and a new file beside the old one's WAL is trouble: no command makes one."""
+    path = home / "agents" / "shop.db"
+    cli("init", "shop")
+    (home / "m.py").write_text("from onceward import Agent\nagent = Agent('shop')\n", encoding="utf-8")
+    with holder(path) as pid:
+        path.unlink()
+        ran = cli(*command)
+        assert not path.exists()
+
+    assert 3 == ran.code
+    assert f"shop.db was deleted, and process {pid} still has it: kill -STOP {pid}, copy it and its -wal" in ran.err
+
+
+def later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let two minutes pass."""
+    now = SystemClock().now()
+    monkeypatch.setattr(SystemClock, "now", lambda _: now + 120_000)
+
+
+def test_mail_that_nobody_handles_is_a_warning(cli: Cli, shop: Postbox, billing: Postbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It arrived, its sender's file is in order: only the recipient's own file can say that no worker runs."""
+    billing.send("shop", 1)
+    billing.pump()
+    assert "ok" == level(cli("doctor", "--json"), "handling")
+    later(monkeypatch)
+
+    ran = cli("doctor", "--json")
+
+    found, cure = said(ran, "handling")
+    assert ("mail waits in 1 lanes, the oldest from 2 m ago; nothing is in hand", True) == (found, cure.startswith("start its worker"))
+    assert shop.agent
+
+
+def test_mail_behind_a_handler_that_does_not_end_is_a_warning(
+    cli: Cli, home: Path, billing: Postbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Something is in hand, so a worker runs: it hangs, or is too slow."""
+    with Postbox(home / "agents" / "shop.db", agent="shop", run=False, lease=600) as shop:
+        for session in ("a", "b"):
+            billing.session(session).send("shop", 1)
+        billing.pump()
+        held = shop.receive()
+        later(monkeypatch)
+        found, cure = said(cli("doctor", "--json"), "handling")
+        assert held is not None
+        held.ack()
+
+    assert "mail waits in 1 lanes, the oldest from 2 m ago; 1 lanes are in hand" == found
+    assert "ls lanes --state leased" in cure
+
+
+def test_a_lane_behind_a_message_that_fails_is_a_warning(cli: Cli, home: Path, billing: Postbox) -> None:
+    """The message, its attempt and what the handler said are named."""
+    agent = Agent("shop")
+
+    @agent.on("job")
+    def job(_: int, ctx: Context) -> None:
+        del ctx
+        raise KeyError("cents")
+
+    with Postbox(home / "agents" / "shop.db", agent=agent, run=False, retry_first=600) as shop:
+        message = billing.send("shop", 1, type="job")
+        billing.pump()
+        shop.pump()
+        assert "ok" == level(cli("doctor", "--json"), "lanes")
+        with shop.begin() as tx:
+            tx.execute("UPDATE inbox SET attempts = 3")
+        found, cure = said(cli("doctor", "--json"), "lanes")
+
+    assert f"1 lanes wait behind a message that fails, as {message} at attempt 3: KeyError: 'cents'" == found
+    assert f"onceward show {message}" in cure
+
+
+def test_a_peer_that_fails_is_named_before_its_breaker_opens(cli: Cli, shop: Postbox) -> None:
+    """Three pushes failed in a row: whoever asks now wants to know, and a relay is not what is missing."""
+    shop.peers.register("far", "memory:nowhere")
+    shop.send("far", 1)
+    for _ in range(3):
+        shop.pump()
+        shop.peers.close_breaker("far")
+    with shop.begin() as tx:
+        tx.execute("UPDATE peers SET failures = 3, last_error = 'Unreachable: away' WHERE name = 'far'")
+
+    assert ("far: closed after 3 failures: Unreachable: away") == said(cli("doctor", "--json"), "breakers")[0]
+
+
+def test_a_limit_that_is_nearly_reached_is_a_warning(cli: Cli, shop: Postbox, billing: Postbox) -> None:
+    """Nine tenths are in use: what comes next may be refused."""
+    assert billing.agent
+    shop.limits.set("session", "*", messages=2)
+    shop.session("a").send("billing", 1)
+    assert "ok" == level(cli("doctor", "--json"), "limits")
+    shop.session("a").send("billing", 2)
+
+    found, cure = said(cli("doctor", "--json"), "limits")
+
+    assert found.startswith("reached, or nearly: session a holds 2 messages")
+    assert "onceward limits set" in cure
+
+
+def test_a_clock_that_was_ahead_does_not_make_the_write_fail(cli: Cli, shop: Postbox) -> None:
+    """A commit is a commit, also in a file that has seen a later time than ours."""
+    with shop.begin() as tx:
+        tx.execute("UPDATE identity SET clock_at = clock_at + 3600000")
+
+    assert "ok" == level(cli("doctor", "--json"), "write")

@@ -13,7 +13,7 @@ from onceward.cli.findings import Finding
 from onceward.cli.look import look
 from onceward.cli.paint import document, show
 from onceward.cli.place import Where, existing, open_box
-from onceward.errors import OncewardError
+from onceward.errors import Busy, OncewardError
 
 WHERE = Where()
 COLUMNS: Final = ("check", "level", "found", "cure")
@@ -24,8 +24,9 @@ def doctor(db: Path | None = None, /, *, where: Where = WHERE) -> int:
     Examine a file and its surroundings; each finding names its cure.
 
     It looks at the SQLite library, permissions, file system, other processes that hold the file, schema version, the WAL, the clock,
-    the kill-switch, breakers, dead letters and mail that nobody delivers. It writes, too: one durable commit that stores how far the
-    clock has come and changes nothing else. Exit code 1 if any finding is serious. Whether the content is sound, onceward check says.
+    the kill-switch, breakers, dead letters, limits, and mail that nobody delivers or handles. It writes, too: one durable commit that
+    stores how far the clock has come and changes nothing else. Exit code 1 if any finding is serious. Whether the content is sound,
+    onceward check says.
 
     Args:
         db: The agent's file; default as for --db.
@@ -51,6 +52,8 @@ def examine(path: Path) -> Iterator[Finding]:
         return
     try:
         yield from _inside(path)
+    except Busy as error:
+        yield findings.locked(path, error)
     except OncewardError as error:
         yield Finding("open", "serious", str(error), (type(error).__doc__ or "").strip().partition("\n")[0])
 
@@ -69,3 +72,6 @@ def _inside(path: Path) -> Iterator[Finding]:
             yield from findings.breakers(found, path)
             yield findings.graves(health, path)
             yield from findings.idle(box, found)
+            yield findings.unhandled(found, path)
+            yield findings.failing(found, path)
+            yield findings.limits(box, path)

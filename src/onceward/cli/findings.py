@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import stat
 import time
@@ -12,10 +13,10 @@ from typing import Final, Literal
 
 from onceward import Health, Postbox
 from onceward.cli import queries
-from onceward.cli.handles import holders
+from onceward.cli.handles import holders, writer
 from onceward.cli.look import Look, pending
 from onceward.cli.spans import ago
-from onceward.errors import OncewardError, SqliteTooOld
+from onceward.errors import Busy, OncewardError, SqliteTooOld
 from onceward.ground.connect import check_version
 from onceward.ground.guard import NETWORK, filesystem
 from onceward.words.clock import SystemClock
@@ -23,6 +24,9 @@ from onceward.words.settings import Settings, disabled
 
 Level = Literal["ok", "warning", "serious"]
 MINUTE: Final = 60_000
+NEARLY: Final = 0.9
+FAILURES: Final = 3
+"""Pushes in a row that failed, before the doctor speaks of a peer whose breaker is still closed."""
 PRIVATE: Final = 0o077
 VOLATILE: Final = frozenset({"tmpfs", "ramfs"})
 
@@ -80,10 +84,27 @@ def others(path: Path) -> Finding:
     if gone := [str(holder.pid) for holder in found if holder.deleted]:
         said = f"processes {', '.join(gone)} hold a file of this name that was deleted or replaced"
         return Finding("handles", "serious", said, "stop them before anything else; what they commit reaches nobody")
+    if stopped := [holder.pid for holder in found if holder.stopped]:
+        return _halted(stopped, writer(path))
     if mixed := [str(holder.pid) for holder in found if holder.mixed]:
         said = f"processes {', '.join(mixed)} have two SQLite libraries loaded"
         return Finding("handles", "warning", said, "make sure that they open this file with onceward only")
     return Finding("handles", "ok", f"held by processes {pids}" if found else "nobody else holds the file")
+
+
+def _halted(stopped: list[int], writing: int | None) -> Finding:
+    if writing in stopped:
+        said = f"process {writing} is stopped and has the write lock: nobody else can write"
+        return Finding("handles", "serious", said, f"kill -CONT {writing}, or end it: what it had not committed is undone")
+    pids = " ".join(map(str, stopped))
+    return Finding("handles", "warning", f"stopped: process {pids}", f"kill -CONT {pids}, or end it: what it leases waits until then")
+
+
+def locked(path: Path, error: Busy) -> Finding:
+    """Say who has the write lock that could not be had."""
+    pid = writer(path)
+    cure = f"look what process {pid} does, it has the write lock; end it if it hangs: nothing committed is lost" if pid else "try again"
+    return Finding("open", "serious", str(error), cure)
 
 
 def schema(found: Look, path: Path) -> Finding:
@@ -92,6 +113,9 @@ def schema(found: Look, path: Path) -> Finding:
         steps = pending(found, path)
     except OncewardError as error:
         return Finding("schema", "serious", str(error), "use the version that wrote the file, or a file of its own")
+    if steps and steps[0].version == 1:
+        cure = "put a backup in its place, with no -wal beside it, or delete it and begin anew: onceward init NAME"
+        return Finding("schema", "serious", "it has no table of ours: nobody's file, or one that was never finished", cure)
     if steps:
         return Finding("schema", "serious", f"lacks {', '.join(s.name for s in steps)}", f"onceward migrate {path}")
     return Finding("schema", "ok", "up to date")
@@ -142,7 +166,7 @@ def switch(health: Health, path: Path) -> Finding:
 
 def breakers(found: Look, path: Path) -> Iterator[Finding]:
     """Examine the peers' circuit breakers."""
-    rows = found.ask(queries.BREAKERS)
+    rows = found.ask(queries.BREAKERS, failures=FAILURES)
     for row in rows:
         said = f"{row['name']}: {row['breaker']} after {row['failures']} failures: {row['last_error']}"
         yield Finding("breakers", "warning", said, f"mend the peer; onceward peers close-breaker {row['name']} --db {path}")
@@ -169,8 +193,50 @@ def idle(box: Postbox, found: Look) -> Iterator[Finding]:
         if not urls.get(name) and not box.path.with_name(f"{name}.db").exists():
             said = f"{row['messages']} messages for {name}, and nobody knows where {name} lives"
             yield Finding("delivery", "warning", said, f"onceward peers add {name} URL, or onceward init {name} in the same home")
+    away = {row["name"] for row in found.ask(queries.BREAKERS, failures=1)}
     for row in late:
-        said = f"{row['messages']} messages for {row['recipient']} are due, the oldest from {ago(row['oldest_at'], now)}"
-        yield Finding("delivery", "warning", said, f"keep onceward relay {box.path} running, or a worker")
+        name = row["recipient"]
+        said = f"{row['messages']} messages for {name} are due, the oldest from {ago(row['oldest_at'], now)}"
+        carry = f"keep onceward relay {box.path} running, or a worker"
+        yield Finding("delivery", "warning", said, f"mend {name}: onceward peers ls --db {box.path}" if name in away else carry)
     if not rows:
         yield Finding("delivery", "ok", "no mail waits that is due")
+
+
+def unhandled(found: Look, path: Path) -> Finding:
+    """Examine mail that could be handled and is not: nobody runs the handlers, or they do not keep up."""
+    now = SystemClock().now()
+    [row] = found.ask(queries.UNHANDLED, now=now)
+    if row["oldest_at"] is None or now - row["oldest_at"] <= MINUTE:
+        return Finding("handling", "ok", "no mail waits that could be handled")
+    said = f"mail waits in {row['lanes']} lanes, the oldest from {ago(row['oldest_at'], now)}"
+    if row["leased"]:
+        cure = f"onceward ls lanes --state leased --db {path} has what is in hand: a handler hangs, is slow, or needs more workers"
+        return Finding("handling", "warning", f"{said}; {row['leased']} lanes are in hand", cure)
+    return Finding("handling", "warning", f"{said}; nothing is in hand", f"start its worker: onceward work {path} MODULE:AGENT")
+
+
+def failing(found: Look, path: Path) -> Finding:
+    """Examine lanes whose oldest message fails again and again."""
+    rows = found.ask(queries.FAILING)
+    if not rows:
+        return Finding("lanes", "ok", "none waits behind a message that fails")
+    [row] = rows
+    said = f"{row['lanes']} lanes wait behind a message that fails, as {row['head_id']} at attempt {row['attempts']}: {row['reason']}"
+    return Finding("lanes", "warning", said, f"onceward show {row['head_id']} --db {path}; mend the handler and start its worker again")
+
+
+def limits(box: Postbox, path: Path) -> Finding:
+    """Examine whether a limit is reached, or nearly."""
+    found = box.limits.fullness()
+    full = [
+        f"{scope} holds {used[0]} messages, {used[1]} bytes"
+        for limit in box.limits.list()
+        for scope, used in found.items()
+        if scope.partition(" ")[0] == limit.scope and (limit.name in {"*", scope.partition(" ")[2]})
+        if used[0] >= NEARLY * (limit.messages or math.inf) or used[1] >= NEARLY * (limit.bytes or math.inf)
+    ]
+    if full:
+        cure = f"see what holds it: onceward ls queues --db {path}; or raise it: onceward limits set --db {path}"
+        return Finding("limits", "warning", f"reached, or nearly: {', '.join(full)}", cure)
+    return Finding("limits", "ok", "none is nearly reached")

@@ -12,6 +12,9 @@ from typing import Final
 PROC: Final = Path("/proc")
 GONE: Final = " (deleted)"
 OURS, OTHER = "apsw", ("_sqlite3", "libsqlite3")
+STOPPED: Final = frozenset("Tt")
+WRITE_LOCK: Final = "120"
+"""Byte of the WAL's index that whoever writes has locked; the file format of SQLite fixes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,8 @@ class Holder:
     """Whether what it holds is no longer what the name leads to."""
     mixed: bool
     """Whether it has two SQLite libraries loaded, which lose each other's locks where both open the file."""
+    stopped: bool = False
+    """Whether a signal or a debugger has stopped it, with all the locks it has."""
 
 
 def holders(path: Path) -> list[Holder]:
@@ -32,8 +37,19 @@ def holders(path: Path) -> list[Holder]:
     for pid in _processes():
         held = [link for link in _links(pid) if link.removesuffix(GONE) in names]
         if held:
-            found.append(Holder(pid, any(link.endswith(GONE) for link in held), _mixed(pid)))
+            found.append(Holder(pid, any(link.endswith(GONE) for link in held), _mixed(pid), _stopped(pid)))
     return found
+
+
+def writer(path: Path) -> int | None:
+    """Return the process that has the write lock of *path* at this instant; None if nobody has it, or the system does not tell."""
+    with suppress(OSError):
+        index = str(Path(f"{os.path.realpath(path)}-shm").stat().st_ino)
+        for line in (PROC / "locks").read_text(encoding="ascii").splitlines():
+            kind, pid, where, first = (line.split()[at] for at in (-5, -4, -3, -2))
+            if (kind, where.rpartition(":")[2], first) == ("WRITE", index, WRITE_LOCK) and int(pid) not in {-1, os.getpid()}:
+                return int(pid)
+    return None
 
 
 def _processes() -> list[int]:
@@ -53,4 +69,10 @@ def _mixed(pid: int) -> bool:
     with suppress(OSError):
         text = (PROC / str(pid) / "maps").read_text(encoding="utf-8", errors="replace")
         return f"/{OURS}/" in text and any(name in text for name in OTHER)
+    return False
+
+
+def _stopped(pid: int) -> bool:
+    with suppress(OSError):
+        return (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0] in STOPPED
     return False

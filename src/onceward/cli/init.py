@@ -7,7 +7,7 @@ from pathlib import Path
 from onceward import Postbox
 from onceward.cli.codes import DONE
 from onceward.cli.paint import document, note, show
-from onceward.cli.place import Answer, agent_file
+from onceward.cli.place import Answer, agent_file, refuse_deleted
 
 ANSWER = Answer()
 
@@ -27,6 +27,7 @@ def init(name: str, /, *, home: Path | None = None, answer: Answer = ANSWER) -> 
     """
     path = agent_file(name, home)
     path.parent.mkdir(parents=True, exist_ok=True)
+    refuse_deleted(path)
     created = not path.exists()
     with Postbox(path, agent=name, run=False) as box:
         found = {"agent": box.agent, "path": str(box.path), "created": created}

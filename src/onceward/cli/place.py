@@ -10,6 +10,7 @@ from cyclopts import Parameter
 
 from onceward import Postbox
 from onceward.cli.codes import NothingThere, Usage
+from onceward.cli.handles import holders
 from onceward.cli.paint import Style, style
 from onceward.words.names import DEFAULT_SESSION, agent_name
 from onceward.words.settings import said
@@ -84,10 +85,26 @@ def agent_file(agent: str, home: Path | None = None) -> Path:
 
 def existing(path: Path) -> Path:
     """Return *path*; raise NothingThere if nothing is there, because no command but init creates files by the way."""
+    refuse_deleted(path)
     if not path.exists():
         msg = f"there is no file {path}: correct its name, or have onceward init NAME create an agent's file in agents/NAME.db"
         raise NothingThere(msg)
     return path
+
+
+def refuse_deleted(path: Path) -> None:
+    """
+    Do nothing, unless *path* is gone and somebody still has what was there: a new file in its place would meet the old one's WAL.
+
+    Raises:
+        NothingThere: it was deleted under the processes that the message names.
+
+    """
+    if not path.exists() and (gone := [holder.pid for holder in holders(path)]):
+        pids = " ".join(map(str, gone))
+        rescue = f"kill -STOP {pids}, copy it and its -wal from /proc/{gone[0]}/fd, or take a backup; then end these processes"
+        msg = f"{path} was deleted, and process {pids} still has it: {rescue}, and put the copy in its place"
+        raise NothingThere(msg)
 
 
 def open_box(path: Path) -> Postbox:

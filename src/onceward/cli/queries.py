@@ -130,4 +130,19 @@ SELECT recipient, count(*) AS messages, min(created_at) AS oldest_at
   FROM outbox_view WHERE state IN ('pending', 'sending') AND coalesce(due_at, 0) <= :now
  GROUP BY recipient ORDER BY recipient
 """
-BREAKERS: Final = "SELECT name, breaker, failures, last_error FROM peer_view WHERE breaker <> 'closed' ORDER BY name"
+BREAKERS: Final = """
+SELECT name, breaker, failures, last_error FROM peer_view WHERE breaker <> 'closed' OR failures >= :failures ORDER BY name
+"""
+# A lease that ran out is nobody's; sessions with runs have queues of their own, see session_queue_view.
+UNHANDLED: Final = """
+SELECT count(*) AS lanes, min(b.received_at) AS oldest_at,
+       (SELECT count(*) FROM lane_view WHERE state = 'leased' AND due_at > :now) AS leased
+  FROM lane_view AS l JOIN inbox_view AS b ON b.id = l.head_id AND b.sender = l.sender
+ WHERE (l.state = 'ready' OR l.due_at <= :now) AND l.session NOT IN (SELECT session FROM session_queue_view)
+"""
+FAILING: Final = """
+SELECT l.head_id, l.attempts, b.reason, count(*) OVER () AS lanes
+  FROM lane_view AS l JOIN inbox_view AS b ON b.id = l.head_id AND b.sender = l.sender
+ WHERE l.attempts > 1 AND b.reason IS NOT NULL
+ ORDER BY l.attempts DESC, b.seq LIMIT 1
+"""

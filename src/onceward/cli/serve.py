@@ -12,6 +12,7 @@ from onceward.cli.codes import DONE, SIGNAL
 from onceward.cli.paint import document, note
 from onceward.cli.place import Answer
 from onceward.cli.signals import stops
+from onceward.words.clock import iso
 from onceward.words.events import Event
 
 TROUBLE: Final = frozenset(
@@ -48,5 +49,6 @@ def once(box: Postbox, answer: Answer) -> int:
 def tell(event: Event) -> None:
     """Write one line about what went wrong; bodies are not part of events."""
     if event.name in TROUBLE:
-        fields = " ".join(f"{name}={value}" for name, value in asdict(event).items() if value not in (None, "") and name != "at")
+        told = {name: value for name, value in asdict(event).items() if value not in (None, "") and name != "at"}
+        fields = " ".join(f"{name}={iso(value) if name.endswith('_at') else value}" for name, value in told.items())
         note(f"{event.name}: {fields}")

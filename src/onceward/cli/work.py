@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from onceward import Agent, Postbox
 from onceward.cli.codes import Usage
 from onceward.cli.paint import note
-from onceward.cli.place import Answer, Quiet
+from onceward.cli.place import Answer, Quiet, refuse_deleted
 from onceward.cli.serve import once as run_once
 from onceward.cli.serve import serve
 from onceward.cli.team import run_team
@@ -40,6 +40,7 @@ def work(db: Path, target: str, /, *, processes: int = 1, once: Annotated[bool, 
     agent = load(target)
     if processes > 1:
         return run_team([str(db), target, *(["--once"] if once else [])], processes)
+    refuse_deleted(db)
     if not db.exists():
         note(f"creating {db} for agent {agent.name}")
     with Postbox(db, agent=agent, run=not once) as box:

@@ -39,15 +39,13 @@ class Database:
     def __init__(self, path: Path, *, agent: str | None, settings: Settings, clock: Clock, vfs: str | None) -> None:
         self.path, self.clock, self._vfs = path, clock, vfs
         self._settings, self._wanted = settings, agent
-        self._pid, self.time, self.users, self.committing = os.getpid(), FileTime(), 0, False
+        self._pid, self.time, self.users, self.committing, self._shut = os.getpid(), FileTime(), 0, False, ""
         self.agent, self.file_id, self.max_inbox, self.max_body = agent or "", "", settings.max_inbox, settings.max_body
         self.durability: Durability = settings.durability
-        self._patience = Patience(random.Random())  # noqa: S311 - jitter, not a secret
-        self._read_patience = Patience(random.Random())  # noqa: S311
+        self._patience, self._read_patience = Patience(random.Random()), Patience(random.Random())  # noqa: S311 - jitter, not a secret
         self._reading = Lock()
         self._con: apsw.Connection | None = None
         self._reader: apsw.Connection | None = None
-        self._shut = ""
         self._writer = Writer(self, settings.busy_timeout)
         self._watch = guard.Watch(self.path)
         self._open()
@@ -134,8 +132,7 @@ class Database:
             self._reader.execute("PRAGMA query_only = ON")
         except BaseException as error:
             self._drop()
-            found = ours(error, self.path)
-            self._shut = str(found)
+            self._shut = str(found := ours(error, self.path))
             raise found from error
         # Only the writer commits: a COMMIT that hides in a user's statement is refused and undone.
         self._con.set_commit_hook(lambda: not self.committing)

@@ -70,7 +70,7 @@ def look(tx: Tx, wanted: str | None) -> None:
     if owner:
         refuse_other(owner[0][0], wanted)
     if not owner and wanted is None:
-        msg = "the file is no agent's yet: open it with agent=NAME first"
+        msg = "the file is no agent's yet: open it with agent=NAME, or begin it with onceward init NAME"
         raise StoreUnusable(msg)
 
 
