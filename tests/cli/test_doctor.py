@@ -173,6 +173,20 @@ def test_mail_that_nobody_carries_is_a_warning(cli: Cli, shop: Postbox, billing:
     assert "warning" == level(cli("doctor", "--json"), "delivery")
 
 
+def test_a_whole_home_is_examined_at_once(cli: Cli, shop: Postbox, billing: Postbox) -> None:
+    """One line for each finding that is not ok, with its file; one document for each file."""
+    billing.freeze()
+    disk = {"disk"}  # which may be one that a restart empties
+
+    ran = cli("doctor", shop.path, billing.path)
+    told = cli("doctor", shop.path, billing.path, "--json")
+
+    assert [[str(billing.path), "frozen", "warning"]] == [line[:3] for line in ran.lines if line[1] not in disk]
+    assert "2 files examined, 0 with a serious finding" in ran.err
+    assert (0, True) == (told.code, told.json["healthy"])
+    assert [(str(path), True) for path in (shop.path, billing.path)] == [(one["path"], one["healthy"]) for one in told.json["files"]]
+
+
 def test_a_missing_file_is_nothing_to_examine(cli: Cli) -> None:
     """As for every command."""
     assert 3 == cli("doctor").code

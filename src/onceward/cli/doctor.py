@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from onceward.cli import findings
 from onceward.cli.codes import DONE, FAILED
 from onceward.cli.findings import Finding
 from onceward.cli.look import look
-from onceward.cli.paint import document, show
+from onceward.cli.paint import document, note, show
 from onceward.cli.place import Where, existing, open_box
 from onceward.errors import Busy, OncewardError
 
@@ -19,28 +19,37 @@ WHERE = Where()
 COLUMNS: Final = ("check", "level", "found", "cure")
 
 
-def doctor(db: Path | None = None, /, *, where: Where = WHERE) -> int:
+def doctor(*files: Path, where: Where = WHERE) -> int:
     """
-    Examine a file and its surroundings; each finding names its cure.
+    Examine files and their surroundings; each finding names its cure.
 
     It looks at the SQLite library, permissions, file system, other processes that hold the file, schema version, the WAL, the clock,
     the kill-switch, breakers, dead letters, limits, and mail that nobody delivers or handles. It writes, too: one durable commit that
     stores how far the clock has come and changes nothing else. Exit code 1 if any finding is serious. Whether the content is sound,
-    onceward check says.
+    onceward check says. Of several files only what is not ok is printed, with the path in front.
 
     Args:
-        db: The agent's file; default as for --db.
-        where: Whose file.
+        files: The files; default as for --db.
+        where: Whose file, where none is given.
 
     """
-    path = existing(db or where.path())
-    found = list(examine(path))
-    serious = any(finding.level == "serious" for finding in found)
+    paths = [existing(path) for path in files or (where.path(),)]
+    found = {path: list(examine(path)) for path in paths}
+    sick = {path for path, findings in found.items() if any(finding.level == "serious" for finding in findings)}
     if where.json:
-        document({"path": str(path), "healthy": not serious, "findings": [asdict(finding) for finding in found]})
+        documents = [_document(path, findings, healthy=path not in sick) for path, findings in found.items()]
+        document(documents[0] if len(documents) == 1 else {"healthy": not sick, "files": documents})
+    elif len(paths) == 1:
+        show([asdict(finding) for finding in found[paths[0]]], COLUMNS, where.style)
     else:
-        show([asdict(finding) for finding in found], COLUMNS, where.style)
-    return FAILED if serious else DONE
+        rows = [{"path": str(path)} | asdict(each) for path, findings in found.items() for each in findings if each.level != "ok"]
+        show(rows, ("path", *COLUMNS), where.style)
+        note(f"{len(paths)} files examined, {len(sick)} with a serious finding")
+    return FAILED if sick else DONE
+
+
+def _document(path: Path, found: list[Finding], *, healthy: bool) -> dict[str, Any]:
+    return {"path": str(path), "healthy": healthy, "findings": [asdict(finding) for finding in found]}
 
 
 def examine(path: Path) -> Iterator[Finding]:
