@@ -123,3 +123,18 @@ def test_freeze_and_thaw(cli: Cli, shop: Postbox) -> None:
     assert shop.health().frozen
     assert {"agent": "shop", "frozen": False} == cli("thaw", "--json").json
     assert not shop.health().frozen
+
+
+def test_letters_of_one_type_are_chosen(cli: Cli, shop: Postbox, billing: Postbox) -> None:
+    """A handler had a bug for one type: its letters are listed and replayed, the others stay."""
+    wanted, other = (billing.send("shop", 1, type=kind) for kind in ("order", "offer"))
+    billing.pump()
+    for _ in range(2):
+        message = shop.receive()
+        assert message is not None
+        message.reject("a bug")
+
+    assert [wanted] == [line[0] for line in cli("dead", "ls", "--type", "order").lines]
+    assert [[wanted]] == cli("dead", "replay", "--type", "order", "--dry-run").lines
+    assert (0, [[wanted]]) == ((ran := cli("dead", "replay", "--type", "order", "--yes")).code, ran.lines)
+    assert [other] == [letter.id for letter in shop.dead_letters.list()]

@@ -261,6 +261,7 @@ def test_letters_are_found_by_everything_that_is_known_of_them(world: World) -> 
     assert ["old", "young"] == found(topic="build.*.failed") == found(topic="build.#") == found(session="s")
     assert ["old"] == found(topic="build.api.failed") == found(session="s", older_than=50)
     assert [["other"], [], []] == [found(peer="store"), found(topic="*"), found(origin="inbox")]
+    assert (found(), []) == (found(type="job"), found(type="jobs"))
     assert 1 == len(shop.dead_letters.list(topic="build.#", limit=1))
     with pytest.raises(InvalidMessage):
         found(topic="a.#.b")

@@ -34,6 +34,8 @@ class Choice:
     """Only those that died for this reason."""
     peer: str | None = None
     """Only those to or from this agent."""
+    type: str | None = None
+    """Only those of this message type."""
     topic: str | None = None
     """Only those of this topic, which may be a pattern such as build.#."""
     origin: Origin | None = None
@@ -46,12 +48,12 @@ class Choice:
     @property
     def in_bulk(self) -> bool:
         """Whether anything but ids says what is meant."""
-        return self.all or any(value is not None for value in (self.reason, self.peer, self.topic, self.origin))
+        return self.all or any(value is not None for value in (self.reason, self.peer, self.type, self.topic, self.origin))
 
     def which(self, session: str | None, older_than: float | None = None) -> dict[str, Any]:
         """Return the same as the keywords of a postbox's dead letters."""
         named: dict[str, Any] = {"reason": self.reason, "peer": self.peer, "topic": self.topic, "origin": self.origin}
-        named |= {"session": session, "older_than": older_than}
+        named |= {"type": self.type, "session": session, "older_than": older_than}
         return {name: value for name, value in named.items() if value is not None}
 
 
@@ -105,8 +107,9 @@ def in_bulk(found: Look, choice: Choice, session: str | None, older_than: float 
         NothingThere: none does.
 
     """
-    named = {"reason": choice.reason, "peer": choice.peer, "origin": choice.origin, "session": session, "before": died_before(older_than)}
-    ids = [row["id"] for row in found.ask(queries.DEAD, **named, limit=EVERYTHING) if of_topic(row["topic"], choice.topic)]
+    named = {"reason": choice.reason, "peer": choice.peer, "origin": choice.origin, "type": choice.type, "session": session}
+    rows = found.ask(queries.DEAD, **named, before=died_before(older_than), limit=EVERYTHING)
+    ids = [row["id"] for row in rows if of_topic(row["topic"], choice.topic)]
     if not ids:
         msg = "no dead letter matches"
         raise NothingThere(msg)

@@ -29,6 +29,7 @@ def ls(
     *,
     reason: str | None = None,
     peer: str | None = None,
+    type: str | None = None,  # noqa: A002 - the wire's word
     topic: str | None = None,
     origin: Origin | None = None,
     older_than: MaybeSpan = None,
@@ -43,6 +44,7 @@ def ls(
     Args:
         reason: Only those that died for this reason: max_retries_exceeded, expired, rejected, unhandled, ...
         peer: Only those to or from this agent.
+        type: Only those of this message type.
         topic: Only those of this topic, which may be a pattern such as build.#.
         origin: Only those of this origin: outbox (we sent it), inbox (we received it), queue (it waited for a run).
         older_than: Only those that died longer ago than this span.
@@ -51,8 +53,9 @@ def ls(
 
     """
     with views(where.path()) as found:
-        named = {"reason": reason, "peer": peer, "origin": origin, "session": where.session, "before": died_before(older_than)}
-        rows = [row for row in found.ask(queries.DEAD, **named, limit=EVERYTHING) if of_topic(row["topic"], topic)]
+        named = {"reason": reason, "peer": peer, "origin": origin, "type": type, "session": where.session}
+        letters = found.ask(queries.DEAD, **named, before=died_before(older_than), limit=EVERYTHING)
+    rows = [row for row in letters if of_topic(row["topic"], topic)]
     show_rows(rows[:limit] if limit >= 0 else rows, COLUMNS, where.style)
     return DONE
 

@@ -89,7 +89,7 @@ SELECT id, origin, sender, recipient, session, type, priority, reason, last_erro
   FROM dead_letter_view
  WHERE (:reason IS NULL OR reason = :reason) AND (:peer IS NULL OR sender = :peer OR recipient = :peer)
    AND (:origin IS NULL OR origin = :origin)
-   AND (:session IS NULL OR session = :session) AND (:before IS NULL OR dead_at < :before)
+   AND (:session IS NULL OR session = :session) AND (:before IS NULL OR dead_at < :before) AND (:type IS NULL OR type = :type)
  ORDER BY seq
  LIMIT :limit
 """

@@ -35,6 +35,8 @@ class Filter(TypedDict, total=False):
     """A topic, or a pattern of topics."""
     session: str | None
     """Of this conversation."""
+    type: str | None
+    """Of this message type."""
     origin: str | None
     """``outbox``, ``inbox`` or ``queue``."""
     older_than: float | None

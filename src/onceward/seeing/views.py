@@ -26,7 +26,7 @@ DEAD: Final = """
 SELECT seq, topic FROM dead_letter_view
  WHERE (:id IS NULL OR id = :id) AND (:reason IS NULL OR reason = :reason) AND (:origin IS NULL OR origin = :origin)
    AND (:peer IS NULL OR sender = :peer OR recipient = :peer) AND (:session IS NULL OR session = :session)
-   AND (:before IS NULL OR dead_at < :before)
+   AND (:before IS NULL OR dead_at < :before) AND (:type IS NULL OR type = :type)
  ORDER BY seq
 """
 LETTERS: Final = """
@@ -130,6 +130,7 @@ class Which:
     topic: str | None = None
     session: str | None = None
     origin: str | None = None
+    type: str | None = None
     before: Millis | None = None
 
 
@@ -162,7 +163,7 @@ def dead_letters(db: Database, which: Which, *, limit: int = 100) -> list[DeadLe
     """Return dead letters, oldest first; a topic may be a pattern."""
     if which.topic is not None:
         check_pattern(which.topic)
-    found = db.read(DEAD, {name: getattr(which, name) for name in ("id", "reason", "origin", "peer", "session", "before")})
+    found = db.read(DEAD, {name: getattr(which, name) for name in ("id", "reason", "origin", "peer", "session", "type", "before")})
     seqs = [seq for seq, topic in found if which.topic is None or (topic is not None and matches(which.topic, topic))]
     return [DeadLetter(*row) for row in db.read(LETTERS, (json.dumps(seqs[:limit] if limit >= 0 else seqs),))]
 
