@@ -130,3 +130,4 @@ def test_the_home(cli: Cli, shop: Postbox, billing: Postbox) -> None:
     assert 1 == len(cli("publish", "news", "3").lines)
     assert 0 == cli("peers", "unsubscribe", "billing", "news").code
     assert ([], 2) == (cli("publish", "news", "3").lines, cli("home", "subscribe", "a.#.b").code)
+    assert [["billing", "true"]] == cli("home", "leave", "--agent", "billing").lines

@@ -27,7 +27,7 @@ VERBS: dict[type, dict[str, str]] = {
         "messages": "channel recv", "history": "channel history",
     },
     Neighbours: {
-        "register": "home register", "list": "home ls", "subscribe": "home subscribe",
+        "register": "home register", "leave": "home leave", "list": "home ls", "subscribe": "home subscribe",
         "unsubscribe": "home unsubscribe",
     },
     Peers: {

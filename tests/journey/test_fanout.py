@@ -240,6 +240,19 @@ def test_a_message_id_is_for_one(world: World, monkeypatch: pytest.MonkeyPatch) 
         alice.send("all", 1)
 
 
+def test_who_left_the_home_is_passed_by(world: World) -> None:
+    """What is sent to all or published does not wait for an agent that is retired; what it wanted in channels is left with them."""
+    alice, bob = world.open("alice"), world.open("bob")
+    alice.channels.create("team").add("bob")
+    bob.home.register()
+    bob.home.subscribe("news.#")
+    assert 1 == len(alice.publish("news.x", 1))
+
+    assert (True, False) == (bob.home.leave(), bob.home.leave())
+    assert ([], []) == (alice.home.list(), alice.publish("news.x", 2))
+    assert ["alice", "bob"] == sorted(member.agent for member in alice.channels.get("team").members())
+
+
 def test_publish_reaches_each_subscriber_once(world: World) -> None:
     """One copy for each, however many of its patterns match; patterns of others and of other publishers do not count."""
     alice, bob, carol = (world.open(name) for name in ("alice", "bob", "carol"))

@@ -24,6 +24,9 @@ SUBSCRIBE: Final = """
 INSERT INTO subscriptions (subscriber, pattern, channel, publisher, created_at) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
 """
 UNSUBSCRIBE: Final = "DELETE FROM subscriptions WHERE subscriber = ? AND pattern = ? AND channel = ? AND publisher = ?"
+# Channels are left by their own verb, which tells of it.
+LEAVE: Final = "DELETE FROM agents WHERE name = ?"
+END_WISHES: Final = "DELETE FROM subscriptions WHERE subscriber = ? AND channel = ''"
 # Subscriptions that an older version kept in the publisher's own file.
 OWN: Final = "SELECT peer, pattern FROM subscriptions"
 FORGET_OWN: Final = "DELETE FROM subscriptions"
@@ -142,6 +145,15 @@ class Roster:
     def enrol(self) -> bool:
         """Note this agent as one of the home; say whether it was new."""
         return directory.enrol(self.directory, self._db.agent)
+
+    def leave(self) -> bool:
+        """Strike this agent off, with what it wanted outside of channels; say whether it was there."""
+
+        def work(tx: Tx) -> bool:
+            tx.run(END_WISHES, (self._db.agent,))
+            return tx.run(LEAVE, (self._db.agent,)) > 0
+
+        return self.directory.write(work)
 
     def subscribe(self, subscriber: str, pattern: str, *, channel: str = "", publisher: str = "") -> bool:
         """Note what somebody wants; say whether it was new."""

@@ -117,6 +117,7 @@ COMMANDS: Final = {
         "onceward.cli.home:register",
         "Take part: from now on what is sent to all reaches our agent too, wherever its file lies.",
     ),
+    "home leave": ("onceward.cli.home:leave", "Take part no more, before the agent is retired: what is sent to all passes it by."),
     "home subscribe": ("onceward.cli.home:subscribe", "Have what anybody else in the home publishes under a pattern of topics."),
     "home unsubscribe": ("onceward.cli.home:unsubscribe", "End a subscription to what others publish."),
     "peers ls": ("onceward.cli.peers:ls", "List the peers."),
@@ -218,6 +219,7 @@ ELSEWHERE: Final = {
     "flush": "relay --once",
     "replay": "dead replay",
     "subscribe": "home subscribe",
+    "retire": "home leave",
 }
 """Commands by words that the library or the pages have for what they do."""
 

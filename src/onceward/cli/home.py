@@ -40,6 +40,23 @@ def register(*, where: Where = WHERE) -> int:
     return DONE
 
 
+def leave(*, where: Where = WHERE) -> int:
+    """
+    Take part no more, before the agent is retired: what is sent to all passes it by.
+
+    Its subscriptions outside of channels end, too; channels are left by channel leave. While its file lies in the home it is one of
+    all the same: move it away next.
+
+    Args:
+        where: Whose agent.
+
+    """
+    with open_box(where.path()) as box:
+        row = {"agent": box.agent, "left": box.home.leave()}
+    show([row], ("agent", "left"), where.style)
+    return DONE
+
+
 def subscribe(pattern: str, /, *, where: Where = WHERE) -> int:
     """
     Have what anybody else in the home publishes under a pattern of topics.

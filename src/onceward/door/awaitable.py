@@ -243,6 +243,10 @@ class AsyncNeighbours:
         """Take part: from now on what is sent to all reaches this agent too."""
         return await self._crossing.call(self._neighbours.register)
 
+    async def leave(self) -> bool:
+        """Take part no more; see ``Neighbours.leave``."""
+        return await self._crossing.call(self._neighbours.leave)
+
     async def list(self) -> list[str]:
         """Return all other registered agents by name."""
         return await self._crossing.call(self._neighbours.list)

@@ -74,6 +74,15 @@ class Neighbours:
         """Take part: from now on what is sent to all reaches this agent too; say whether it did not before."""
         return self._roster.enrol()
 
+    def leave(self) -> bool:
+        """
+        Take part no more, before the agent is retired: nothing that is sent to all or published reaches it; say whether it did.
+
+        Channels are left by their own ``leave``. While its file lies in the home, or whenever it asks the directory for something
+        in a later opening, it takes part again.
+        """
+        return self._roster.leave()
+
     def list(self) -> list[str]:
         """Return all other registered agents by name: who is reached by what is sent to all."""
         return self._roster.everybody()
