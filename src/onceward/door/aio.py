@@ -43,6 +43,10 @@ class AsyncSession:
         self._session, self._box, self._crossing = session, box, crossing
         self.name = session.name
 
+    def __repr__(self) -> str:
+        """Name the session."""
+        return f"<AsyncSession {self.name} of {self._box.agent}>"
+
     @asynccontextmanager
     async def begin(self) -> AsyncIterator[AsyncTransaction]:
         """Open a transaction for this task; leaving the block commits, an exception undoes; see ``Session.begin``."""
@@ -121,6 +125,10 @@ class AsyncPostbox(AsyncPolls, AsyncLooks):
     def __init__(self, path: str | os.PathLike[str], *, agent: str | Agent | None = None, **arguments: Any) -> None:
         self._path, self._agent, self._arguments = path, agent, arguments
         self._opened: tuple[Postbox, Crossing] | None = None
+
+    def __repr__(self) -> str:
+        """Name the agent and its file."""
+        return f"<AsyncPostbox, not open: {self._path}>" if self._opened is None else f"<AsyncPostbox of {self.agent}: {self.path}>"
 
     async def open(self) -> Self:
         """Open the file and start the engines; takes what ``Postbox`` takes."""

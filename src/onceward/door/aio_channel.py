@@ -36,6 +36,10 @@ class AsyncChannel:
         self._channel, self._crossing, self._wait = channel, crossing, wait
         self.name, self.session = channel.name, channel.session
 
+    def __repr__(self) -> str:
+        """Name the channel, and who takes part in it here."""
+        return repr(self._channel)
+
     async def info(self) -> ChannelInfo:
         """Return the channel as it is now."""
         return await self._crossing.call(self._channel.info)

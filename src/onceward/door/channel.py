@@ -42,6 +42,10 @@ class Channel:
         self._db, self._herald, self._desk = db, herald, desk
         self._own_desk = ChannelDesk(herald.info(name), desk)
 
+    def __repr__(self) -> str:
+        """Name the channel, and who takes part in it here."""
+        return f"<Channel {self.name} for {self._db.agent}>"
+
     def info(self) -> ChannelInfo:
         """Return the channel as it is now; raises UnknownChannel."""
         return self._herald.info(self.name)

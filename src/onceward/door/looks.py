@@ -17,6 +17,10 @@ class Looks:
 
     _db: Database
 
+    def __repr__(self) -> str:
+        """Name the agent and its file."""
+        return f"<{type(self).__name__} of {self._db.agent}: {self._db.path}>"
+
     def stats(self) -> dict[str, int]:
         """Return present numbers and totals that survive pruning."""
         return views.stats(self._db)

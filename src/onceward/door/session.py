@@ -38,6 +38,10 @@ class Session:
         self.name = plain_text("session", name)
         self._db, self._sender, self._desk, self._settings = db, sender, desk, settings
 
+    def __repr__(self) -> str:
+        """Name the session."""
+        return f"<Session {self.name} of {self._db.agent}>"
+
     @contextmanager
     def begin(self) -> Iterator[Transaction]:
         """

@@ -75,6 +75,10 @@ class Agent:
         self.handlers: list[Handler] = []
         self.sessions: list[SessionHandler] = []
 
+    def __repr__(self) -> str:
+        """Name the agent and what it handles."""
+        return f"<Agent {self.name}: {', '.join([*(h.pattern for h in self.handlers), *(f'sessions {s.pattern}' for s in self.sessions)])}>"
+
     def on(
         self, what: type | str, *, attempts: int | None = None, max_runtime: float | None = None
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:

@@ -1,0 +1,48 @@
+"""What is handed out says what it is, to whoever prints or logs it."""
+
+import asyncio
+from pathlib import Path
+
+from onceward import Agent, AsyncPostbox, Postbox, Run
+
+
+def test_what_is_handed_out_says_what_it_is(tmp_path: Path) -> None:
+    """A postbox names its agent and its file, a session and a channel their names, an agent what it handles."""
+    agent = Agent("shop")
+    agent.on("order")(_take)
+    agent.session("chat.*", mode="queue")(_nothing)
+
+    with Postbox(tmp_path / "shop.db", agent=agent, run=False) as shop:
+        said = [repr(each) for each in (agent, shop, shop.session("s1"), shop.channels.create("news"))]
+
+    assert said == [
+        "<Agent shop: order, sessions chat.*>",
+        f"<Postbox of shop: {tmp_path / 'shop.db'}>",
+        "<Session s1 of shop>",
+        "<Channel news for shop>",
+    ]
+
+
+def test_so_do_the_awaitable_ones(tmp_path: Path) -> None:
+    """The same, and one that is not open yet says so."""
+
+    async def main() -> list[str]:
+        box = AsyncPostbox(tmp_path / "shop.db", agent="shop", run=False)
+        early = repr(box)
+        async with box as shop:
+            return [early, *(repr(each) for each in (shop, shop.session("s1"), await shop.channels.create("news")))]
+
+    assert asyncio.run(main()) == [
+        f"<AsyncPostbox, not open: {tmp_path / 'shop.db'}>",
+        f"<AsyncPostbox of shop: {tmp_path / 'shop.db'}>",
+        "<AsyncSession s1 of shop>",
+        "<Channel news for shop>",
+    ]
+
+
+def _nothing(run: Run) -> None:
+    del run
+
+
+def _take(body: object) -> None:
+    del body
