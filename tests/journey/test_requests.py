@@ -59,7 +59,7 @@ def test_no_reply_yet_is_a_timeout(world: World) -> None:
     """Waiting ends with AnswerTimeout, and the same ticket gets the reply later."""
     shop, _ = world.open("shop"), world.open(answering())
     ticket = shop.request("oracle", Ask(n=1))
-    with pytest.raises(AnswerTimeout):
+    with pytest.raises(AnswerTimeout, match="which is pending, within"):
         shop.result(ticket, reply=Answer)
     world.settle()
 

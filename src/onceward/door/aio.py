@@ -21,7 +21,7 @@ from onceward.door.awaitable import AsyncDeadLetters, AsyncMessage, AsyncNeighbo
 from onceward.door.postbox import Postbox
 from onceward.door.session import Session, read_reply
 from onceward.engines.waiting import Due
-from onceward.errors import AnswerTimeout, InvalidArgument, StoreClosed
+from onceward.errors import InvalidArgument, StoreClosed
 from onceward.ground.db import Database
 from onceward.ground.hooks import Hook
 from onceward.hands.agent import Agent
@@ -85,8 +85,7 @@ class AsyncSession:
         ticket_id = ticket if isinstance(ticket, str) else ticket.id
         found = await self._box.wait(lambda: self._session.outlook(ticket_id), timeout)
         if found is None:
-            msg = f"no reply to {ticket_id} within {timeout} s: ask result() again later, a late reply is kept"
-            raise AnswerTimeout(msg)
+            raise await self._crossing.call(lambda: self._session.overdue(ticket_id, timeout))
         return read_reply(ticket_id, found, reply)
 
     @overload

@@ -151,8 +151,7 @@ class Session:
         ticket_id = ticket if isinstance(ticket, str) else ticket.id
         found = self._await(lambda: self.outlook(ticket_id), timeout)
         if found is None:
-            msg = f"no reply to {ticket_id} within {timeout} s: ask result() again later, a late reply is kept"
-            raise AnswerTimeout(msg)
+            raise self.overdue(ticket_id, timeout)
         return read_reply(ticket_id, found, reply)
 
     def outlook(self, ticket_id: str) -> tickets.Outlook | None:
@@ -163,6 +162,13 @@ class Session:
             raise InvalidArgument(msg)
         found = tickets.Outlook(*rows[0])
         return None if found.state == "open" else found
+
+    def overdue(self, ticket_id: str, timeout: float) -> AnswerTimeout:
+        """Return what is raised where no reply came in time: it says how far the request has come."""
+        state = views.resolve(self._db, ticket_id)
+        return AnswerTimeout(
+            f"no reply to {ticket_id}, which is {state}, within {timeout} s: ask result() again later, a late reply is kept"
+        )
 
     # -- receiving --------------------------------------------------------------------------
 
