@@ -61,7 +61,7 @@ HIDDEN = {
     "Message": "settled",
     "Postbox": "db settings",
     "Run": "at_its_end drafts",
-    "Session": "outlook over receive_any sending",
+    "Session": "outlook over overdue receive_any sending",
     "Transaction": "finish put",
 }
 """What one room of the house offers another."""
