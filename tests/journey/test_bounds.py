@@ -413,6 +413,26 @@ def test_a_limit_that_another_process_sets_is_noticed_when_it_is_reached(world: 
     assert {"cancelled": [0, 1], "pending": [2, 3]} == rows(shop)
 
 
+@pytest.mark.parametrize("long", [False, True], ids=["short", "long"])
+@pytest.mark.parametrize("way", ["many", "publish"])
+def test_what_is_sent_at_once_meets_a_limit_that_was_set_meanwhile(world: World, way: str, *, long: bool) -> None:
+    """Many at once follow its policy like one by one, the first time; bodies that were stored for nothing are not kept."""
+    shop = world.open("shop", hold_unknown=True)
+    shop.peers.subscribe("b", "news")
+    with Postbox(world.path("shop"), run=False) as other:
+        other.limits.set("session", "*", messages=2, overflow="drop_old")
+    pad = "x" * shop._settings.body_threshold if long else ""  # noqa: SLF001
+    if way == "many":
+        ids = shop.send_many(("b", f"{n}{pad}") for n in range(25))
+    else:
+        ids = [shop.publish("news", f"{n}{pad}")[0] for n in range(25)]
+
+    states = [shop.resolve(each) for each in ids]
+    bodies, kept = shop.db.read("SELECT count(*), (SELECT count(*) FROM outbox WHERE body_id IS NOT NULL) FROM bodies")[0]
+    assert (25, ["cancelled"] * 23 + ["pending"] * 2) == (len(set(ids)), states)
+    assert (bodies, []) == (kept, shop.check())
+
+
 def test_an_unbounded_file_has_no_trace_of_limits(world: World) -> None:
     """Triggers and indexes are there only while there is a limit, and sending is one statement before and after."""
     shop = world.open("shop", hold_unknown=True)

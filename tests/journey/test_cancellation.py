@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from onceward import AsyncPostbox, Postbox
+from onceward.errors import OutcomeUnknown, StoreFault
+from onceward.ground.tx import Tx
 
 TURNS = 50
 """Turns of the loop in which whatever can happen while the file is held has happened."""
@@ -132,3 +134,22 @@ def test_a_cancelled_block_leaves_nothing(tmp_path: Path) -> None:
 
     asyncio.run(story())
     assert [5, 6] == _bodies(path)
+
+
+def test_tasks_that_share_a_lost_commit_are_each_told_of_their_own_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When nobody can say whether the commit of a tick happened, each task's error is its own and names its own message."""
+
+    def broken(tx: Tx) -> None:
+        message = "disk I/O error"
+        raise StoreFault(message)
+
+    async def story() -> list[str | BaseException]:
+        async with AsyncPostbox(tmp_path / "a.db", agent="a", run=False, hold_unknown=True) as box:
+            with monkeypatch.context() as patched:
+                patched.setattr(Tx, "commit", broken)
+                return await asyncio.gather(*[box.send("b", k) for k in range(3)], return_exceptions=True)
+
+    errors = [error for error in asyncio.run(story()) if isinstance(error, OutcomeUnknown)]
+
+    assert [1, 1, 1] == [len(error.message_ids) for error in errors]
+    assert 3 == len({error.message_ids for error in errors}) == len({id(error) for error in errors})

@@ -18,6 +18,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
 
+from onceward.errors import OutcomeUnknown
 from onceward.ground.db import Database
 from onceward.ground.tx import Tx
 
@@ -42,6 +43,8 @@ class _Crosser:
     joins: bool
     result: Any = None
     error: BaseException | None = None
+    ids: tuple[str, ...] = ()
+    """The messages that it wrote in the commit it shares."""
 
     def run(self) -> None:
         try:
@@ -157,6 +160,9 @@ class Crossing:
         try:
             if not self._db.write(lambda tx: self._all_well(tx, crossers)):
                 self._db.write(lambda tx: _run_each(tx, crossers))
+        except OutcomeUnknown as error:
+            for crosser in crossers:
+                crosser.error = crosser.error or OutcomeUnknown(str(error), crosser.ids)
         except BaseException as error:  # noqa: BLE001 - the commit they shared
             for crosser in crossers:
                 crosser.error = crosser.error or error
@@ -166,7 +172,7 @@ class Crossing:
         tx.savepoint()
         try:
             with self._db.turn.bare():
-                _run_all(crossers)
+                _run_all(tx, crossers)
             tx.keep()
         except BaseException:  # noqa: BLE001 - alone, each will tell whose it was
             tx.effects.clear()
@@ -180,20 +186,24 @@ class Crossing:
         self._block_thread.shutdown(wait=False)
 
 
-def _run_all(crossers: list[_Crosser]) -> None:
+def _run_all(tx: Tx, crossers: list[_Crosser]) -> None:
     for crosser in crossers:
-        crosser.error = None
-        crosser.run()
+        _run_one(tx, crosser)
         if crosser.error is not None:
             raise crosser.error
 
 
 def _run_each(tx: Tx, crossers: list[_Crosser]) -> None:
     for crosser in crossers:
-        crosser.error = None
-        crosser.run()
+        _run_one(tx, crosser)
         if not tx.alive and crosser.error is not None:
             raise crosser.error
+
+
+def _run_one(tx: Tx, crosser: _Crosser) -> None:
+    known, crosser.error = len(tx.message_ids), None
+    crosser.run()
+    crosser.ids = tuple(tx.message_ids[known:])
 
 
 def _arrive(batch: list[_Crosser]) -> None:

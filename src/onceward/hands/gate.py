@@ -50,6 +50,13 @@ class Gate:
         """See whether there are limits; who sets them in another process is noticed at the next opening, or when one is reached."""
         self.open = not self._db.read(limits.ACTIVE)[0][0]
 
+    def meets(self, error: ConstraintError) -> bool:
+        """Return whether a row was refused by a limit that somebody has set since; it is noticed by this."""
+        if "_full" not in str(error) or "queue_full" in str(error):
+            return False
+        self.look()
+        return not self.open
+
     def through(self, tx: Tx, values: tuple[Any, ...], body: str | None, put: Callable[[tuple[Any, ...]], str]) -> str:
         """
         Make room by the policies and write the message by *put*, both or neither; return its id.
@@ -62,9 +69,8 @@ class Gate:
             try:
                 return put(values)
             except ConstraintError as error:
-                if "_full" not in str(error) or "queue_full" in str(error):
+                if not self.meets(error):
                     raise
-                self.look()  # somebody set limits since
         tx.savepoint()
         kept = (len(tx.effects), len(tx.message_ids))
         try:

@@ -112,25 +112,9 @@ class Sender:
         text = head(made.shared, message_id, now) if beside else cast(made.shared, message_id, now, body_text)
         due_at = None if options.delay is None else self.due(options, now)
         values = (
-            message_id,
-            to,
-            session,
-            made.lane,
-            kind,
-            made.topic,
-            made.rank,
-            due_at,
-            made.expires_at,
-            made.given,
-            made.key,
-            text,
-            seal(text, digest(body_text)) if beside else digest(text),
-            now,
-            made.channel,
-            made.kind,
-            made.correlation_id,
-            None,
-        )
+            message_id, to, session, made.lane, kind, made.topic, made.rank, due_at, made.expires_at, made.given, made.key, text,
+            seal(text, digest(body_text)) if beside else digest(text), now, made.channel, made.kind, made.correlation_id, None,
+        )  # fmt: skip
         return Draft(message_id, to, session, values, made.given is not None or made.key is not None, body_text if beside else None)
 
     def _long(self, body: object, payload: Payload) -> bool:
@@ -233,23 +217,29 @@ class Sender:
 
     def put_all(self, tx: Tx, drafts: Sequence[Draft]) -> list[str]:
         """Write many drafts into the caller's transaction, in their order."""
-        if not self.gate.open or any(draft.given for draft in drafts):
-            return [self.put(tx, draft) for draft in drafts]
-        try:
-            tx.insert(outbox.ADD, [draft[3] if draft[5] is None else (*draft[3][:-1], bodies.keep(tx, draft[5])) for draft in drafts])
-        except ConstraintError as error:
-            raise self._db.mapped(misfit(error)) from error
-        self.promise(tx, drafts)
-        return [draft.id for draft in drafts]
+        if self.gate.open and not any(draft.given for draft in drafts):
+            rows = [draft[3] if draft[5] is None else (*draft[3][:-1], bodies.keep(tx, draft[5])) for draft in drafts]
+            if self._insert(tx, drafts, rows):
+                return [draft.id for draft in drafts]
+            tx.many(bodies.DROP_UNUSED, [(row[-1],) for row in rows if row[-1] is not None])
+        return [self.put(tx, draft) for draft in drafts]
 
     def put_sharing(self, tx: Tx, drafts: Sequence[Draft], body_id: int) -> None:
         """Write drafts whose body is stored already."""
-        if not self.gate.open:
+        if not (self.gate.open and self._insert(tx, drafts, [(*draft[3][:-1], body_id) for draft in drafts])):
             for draft in drafts:
                 self.put(tx, draft._replace(values=(*draft.values[:-1], body_id)), shared=True)
-            return
-        tx.insert(outbox.ADD, [(*draft[3][:-1], body_id) for draft in drafts])
+
+    def _insert(self, tx: Tx, drafts: Sequence[Draft], rows: list[tuple[Any, ...]]) -> bool:
+        """Write rows at once; False where there are limits by now, by whose policies each is to be put, or known by its id."""
+        try:
+            tx.insert(outbox.ADD, rows)
+        except ConstraintError as error:
+            if self.gate.meets(error):
+                return False
+            raise self._db.mapped(misfit(error)) from error
         self.promise(tx, drafts)
+        return True
 
     def promise(self, tx: Tx, drafts: Sequence[Draft]) -> None:
         """Let those who carry and those who listen know of what was written, once it is committed."""
