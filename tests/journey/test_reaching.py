@@ -11,7 +11,7 @@ import pytest
 from onceward import Agent, Frame, Msg, Postbox
 from onceward.boxes import dead_letters
 from onceward.engines import dispatcher
-from onceward.errors import Unreachable
+from onceward.errors import StoreCorrupt, Unreachable
 from onceward.transports.function import FunctionTransport
 
 if TYPE_CHECKING:
@@ -263,6 +263,33 @@ def test_what_falls_due_while_others_are_woken_is_not_slept_over(world: World, m
     world.wait(61)
     shop.pump()
     assert 2 == len(shop.dead_letters.list())
+
+
+@pytest.mark.parametrize("error", [StoreCorrupt("damaged"), TypeError("a receipt that is none")])
+def test_a_peer_whose_rows_are_damaged_is_not_tried_without_a_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """What fails in our own file before anything is pushed writes no rest down: it is left alone for a moment, and nobody else is."""
+    tried: list[str] = []
+    carry = dispatcher.Dispatcher.carry
+
+    def carried(self: dispatcher.Dispatcher, name: str) -> int:
+        if name != "damaged":
+            return carry(self, name)
+        tried.append(name)
+        raise error
+
+    monkeypatch.setattr(dispatcher.Dispatcher, "carry", carried)
+    monkeypatch.setattr(dispatcher, "GLANCE", 3600.0)
+    with Postbox(tmp_path / "billing.db", agent=quiet()), Postbox(tmp_path / "shop.db", agent="shop", hold_unknown=True) as shop:
+        shop.send("damaged", Job(n=1))
+        limit = time.monotonic() + 60
+        for n in range(20):
+            sent = shop.send("billing", Job(n=n))
+            while shop.resolve(sent) != "acked" and time.monotonic() < limit:
+                time.sleep(0.001)
+
+        assert (["damaged"], "acked") == (tried, shop.resolve(sent))
 
 
 def test_a_backlog_that_expires_is_buried_without_a_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,7 +74,7 @@ def test_a_restart_drops_what_nobody_has_taken(news: Path) -> None:
         rows = box.db.read("SELECT DISTINCT state, reason FROM ephemeral_view")
         assert [("dropped", "ephemeral: not taken before a restart")] == rows
         assert [] == box.check()
-    with opened(news) as again, opened(news, "peer", run=False) as peer:
+    with opened(news, run=False) as again, opened(news, "peer", run=False) as peer:
         again.pump(), peer.pump(), again.pump()
         assert ([3], REST, [1, 1]) == (told, left(again), [peer.stats()["acked"], peer.stats()["sent"]])
 

@@ -204,10 +204,14 @@ class Dispatcher:
     def _carry_safely(self, name: str) -> None:
         try:
             self.carry(name)
+        except (LeaseLost, StoreClosed) as error:
+            _log.info("carrying to %s was broken off: %s", name, error)
         except OncewardError as error:
             _log.info("carrying to %s was broken off: %s", name, error)
+            self._stopping.wait(GLANCE)  # the file is in trouble, and nothing in it says when to come again
         except Exception:  # noqa: BLE001 - a carrier outlives every error of a transport
             _log.exception("carrying to %s failed", name)
+            self._stopping.wait(GLANCE)
         finally:
             with self._lock:
                 self._busy.discard(name)
