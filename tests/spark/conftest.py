@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from onceward import Agent, Postbox, Reject
+from onceward.testing import fleet as generator
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from onceward.spark.fleet import Fleet
 
 CORES = 2
 
@@ -53,6 +57,24 @@ def mail(tmp_path_factory: pytest.TempPathFactory) -> Path:
             receiver.pump()
         sender.send("bob", b"\x00bytes", type="note", key="last")
     return folder
+
+
+@dataclass(frozen=True)
+class Case:
+    """A fleet of one crew at honest work, with some dead letters beside it; nobody changes it."""
+
+    made: generator.Fleet
+    fleet: Fleet
+
+
+@pytest.fixture(scope="session")
+def case(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """Return the fleet that all jobs look at."""
+    from onceward.spark.fleet import Fleet  # noqa: PLC0415 - an extra
+
+    folder = tmp_path_factory.mktemp("jobs")
+    made = generator.build(folder, mishaps=("dead_lettered", "expired"))
+    return Case(made, Fleet(spark, (str(folder),)))
 
 
 @pytest.fixture

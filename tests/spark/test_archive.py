@@ -1,11 +1,12 @@
 """What has ended is appended to Parquet, once, whatever is broken off or locked; and no two runs write into one folder."""
 
+from __future__ import annotations
+
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -25,23 +26,9 @@ from onceward.spark.manifest import OutputBusy, alone
 from onceward.spark.reconcile import reconcile
 from onceward.spark.verdicts import Rules
 from onceward.testing import ManualClock
-from onceward.testing import fleet as generator
 
-
-@dataclass(frozen=True)
-class Case:
-    """A fleet of one crew at honest work, with some dead letters beside it; nobody changes it."""
-
-    made: generator.Fleet
-    fleet: Fleet
-
-
-@pytest.fixture(scope="module")
-def case(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Case:
-    """Return the fleet that all jobs look at."""
-    folder = tmp_path_factory.mktemp("jobs")
-    made = generator.build(folder, mishaps=("dead_lettered", "expired"))
-    return Case(made, Fleet(spark, (str(folder),)))
+if TYPE_CHECKING:
+    from tests.spark.conftest import Case
 
 
 def _ended(rows: Any) -> list[tuple[Any, ...]]:

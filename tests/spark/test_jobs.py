@@ -1,13 +1,14 @@
 """What is made of a fleet's files: archive, figures, conversations, graph, export, and dead letters in bulk."""
 
+from __future__ import annotations
+
 import json
 import shutil
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -24,26 +25,12 @@ from onceward.spark.keep import keep
 from onceward.spark.manifest import OutputTaken
 from onceward.spark.reconcile import reconcile
 from onceward.spark.verdicts import Rules
-from onceward.testing import fleet as generator
 from onceward.testing.fleet import DUTIES, TASKS
 
+if TYPE_CHECKING:
+    from tests.spark.conftest import Case
+
 TYPES = ["case", "order", "check", "answer"]
-
-
-@dataclass(frozen=True)
-class Case:
-    """A fleet of one crew at honest work, with some dead letters beside it; nobody changes it."""
-
-    made: generator.Fleet
-    fleet: Fleet
-
-
-@pytest.fixture(scope="module")
-def case(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Case:
-    """Return the fleet that all jobs look at."""
-    folder = tmp_path_factory.mktemp("jobs")
-    made = generator.build(folder, mishaps=("dead_lettered", "expired"))
-    return Case(made, Fleet(spark, (str(folder),)))
 
 
 def _scan(folder: Path, sql: str) -> set[tuple[Any, ...]]:
