@@ -173,6 +173,14 @@ def test_mail_that_nobody_carries_is_a_warning(cli: Cli, shop: Postbox, billing:
     assert "warning" == level(cli("doctor", "--json"), "delivery")
 
 
+def test_the_doctor_leaves_no_wal_behind(cli: Cli, home: Path) -> None:
+    """Nobody else has the file: who then moves it alone takes all of it along."""
+    cli("init", "shop")
+
+    assert 0 == cli("doctor").code
+    assert ["shop.db", "shop.db-run"] == sorted(path.name for path in (home / "agents").iterdir())
+
+
 def test_a_whole_home_is_examined_at_once(cli: Cli, shop: Postbox, billing: Postbox) -> None:
     """One line for each finding that is not ok, with its file; one document for each file."""
     billing.freeze()
@@ -286,7 +294,7 @@ def test_mail_that_nobody_handles_is_a_warning(cli: Cli, shop: Postbox, billing:
     ran = cli("doctor", "--json")
 
     found, cure = said(ran, "handling")
-    assert ("mail waits in 1 lanes, the oldest from 2 m ago; nothing is in hand", True) == (found, cure.startswith("start its worker"))
+    assert ("mail waits in 1 lanes, the oldest from 2 m ago; nothing is in hand", True) == (found, cure.startswith("start onceward work"))
     assert shop.agent
 
 

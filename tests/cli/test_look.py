@@ -12,7 +12,7 @@ from onceward import Postbox
 Cli = Callable[..., Any]
 
 QUEUE = ["box", "peer", "session", "state", "messages", "oldest_at"]
-LANE = ["sender", "lane", "session", "priority", "state", "head_id", "attempts", "due_at", "claimed"]
+LANE = ["sender", "lane", "session", "priority", "state", "head_id", "attempts", "due_at", "claimed", "reason"]
 OUT = [
     "id", "recipient", "session", "type", "topic", "priority", "state", "attempts", "key", "created_at", "due_at", "expires_at",
     "sent_at", "ended_at", "reason",

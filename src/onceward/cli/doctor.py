@@ -70,17 +70,17 @@ def examine(path: Path) -> Iterator[Finding]:
 def _inside(path: Path) -> Iterator[Finding]:
     with look(path) as found:
         yield (schema := findings.schema(found, path))
-        if schema.level == "serious":
-            return
-        with open_box(path) as box:
-            yield findings.writing(box, found)
-            health = box.health()
-            yield findings.wal(health, path)
-            yield findings.clock(found)
-            yield findings.switch(health, path)
-            yield from findings.breakers(found, path)
-            yield findings.graves(health, path)
-            yield from findings.idle(box, found)
-            yield findings.unhandled(found, path)
-            yield findings.failing(found, path)
-            yield findings.limits(box, path)
+    if schema.level == "serious":
+        return
+    with open_box(path) as box, look(path) as found:  # the box closes last: who only reads leaves the WAL behind
+        yield findings.writing(box, found)
+        health = box.health()
+        yield findings.wal(health, path)
+        yield findings.clock(found)
+        yield findings.switch(health, path)
+        yield from findings.breakers(found, path)
+        yield findings.graves(health, path)
+        yield from findings.idle(box, found)
+        yield findings.unhandled(health, found, path)
+        yield findings.failing(found, path)
+        yield findings.limits(box, path)

@@ -203,8 +203,10 @@ def idle(box: Postbox, found: Look) -> Iterator[Finding]:
         yield Finding("delivery", "ok", "no mail waits that is due")
 
 
-def unhandled(found: Look, path: Path) -> Finding:
+def unhandled(health: Health, found: Look, path: Path) -> Finding:
     """Examine mail that could be handled and is not: nobody runs the handlers, or they do not keep up."""
+    if health.frozen:
+        return Finding("handling", "ok", "frozen: nothing is to be handled")
     now = SystemClock().now()
     [row] = found.ask(queries.UNHANDLED, now=now)
     if row["oldest_at"] is None or now - row["oldest_at"] <= MINUTE:
@@ -213,7 +215,9 @@ def unhandled(found: Look, path: Path) -> Finding:
     if row["leased"]:
         cure = f"onceward ls lanes --state leased --db {path} has what is in hand: a handler hangs, is slow, or needs more workers"
         return Finding("handling", "warning", f"{said}; {row['leased']} lanes are in hand", cure)
-    return Finding("handling", "warning", f"{said}; nothing is in hand", f"start its worker: onceward work {path} MODULE:AGENT")
+    return Finding(
+        "handling", "warning", f"{said}; nothing is in hand", f"start onceward work {path} MODULE:AGENT, or whoever else receives"
+    )
 
 
 def failing(found: Look, path: Path) -> Finding:

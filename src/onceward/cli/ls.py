@@ -13,7 +13,7 @@ from onceward.cli.place import Conversation
 WHERE = Conversation()
 KINDS: Final = {
     "queues": (queries.QUEUES, ("box", "peer", "session", "state", "messages", "oldest_at")),
-    "lanes": (queries.LANES, ("sender", "lane", "priority", "state", "head_id", "attempts", "due_at")),
+    "lanes": (queries.LANES, ("sender", "lane", "priority", "state", "head_id", "attempts", "due_at", "reason")),
     "outbox": (queries.OUTBOX, ("id", "recipient", "session", "type", "state", "attempts", "created_at", "due_at", "reason")),
     "inbox": (queries.INBOX, ("id", "sender", "session", "type", "state", "attempts", "received_at", "reason")),
 }
@@ -40,8 +40,8 @@ def ls(
     """
     List queues by state, lanes, or the messages of a box; consumes nothing.
 
-    Columns of queues: box, peer, session, state, messages, oldest. Of lanes: sender, lane, priority, state, head_id, attempts, due.
-    Of the outbox: id, recipient, session, type, state, attempts, created, due, reason. Of the inbox: id, sender, session, type,
+    Columns of queues: box, peer, session, state, messages, oldest. Of lanes: sender, lane, priority, state, head_id, attempts, due,
+    reason. Of the outbox: id, recipient, session, type, state, attempts, created, due, reason. Of the inbox: id, sender, session, type,
     state, attempts, received, reason. Messages come newest first.
 
     Args:

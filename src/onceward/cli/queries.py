@@ -24,10 +24,11 @@ SELECT 'dead', CASE origin WHEN 'outbox' THEN recipient ELSE sender END AS peer,
  LIMIT :limit
 """
 LANES: Final = """
-SELECT sender, lane, session, priority, state, head_id, attempts, due_at, claimed
-  FROM lane_view
- WHERE (:state IS NULL OR state = :state) AND (:peer IS NULL OR sender = :peer) AND (:session IS NULL OR session = :session)
- ORDER BY sender, lane, priority
+SELECT l.sender, l.lane, l.session, l.priority, l.state, l.head_id, l.attempts, l.due_at, l.claimed,
+       (SELECT b.reason FROM inbox_view AS b WHERE b.sender = l.sender AND b.id = l.head_id) AS reason
+  FROM lane_view AS l
+ WHERE (:state IS NULL OR l.state = :state) AND (:peer IS NULL OR l.sender = :peer) AND (:session IS NULL OR l.session = :session)
+ ORDER BY l.sender, l.lane, l.priority
  LIMIT :limit
 """
 OUTBOX: Final = """
