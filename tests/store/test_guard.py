@@ -157,11 +157,13 @@ def test_a_tick_is_a_commit_even_if_the_clock_stands_still(box: Postbox) -> None
         tx.execute("UPDATE identity SET clock_at = clock_at + 3600000")
     log = Path(f"{box.path}-wal")
     sizes = [log.stat().st_size]
+    seen = box.db.read("SELECT clock_at FROM identity")
     for _ in range(2):
         box.resolve("nothing")
         sizes.append(log.stat().st_size)
 
     assert sizes == sorted(set(sizes))
+    assert seen == box.db.read("SELECT clock_at FROM identity")
 
 
 def test_a_folder_that_is_moved_is_noticed(opened: Open, tmp_path: Path) -> None:

@@ -94,6 +94,7 @@ def test_a_host_database_keeps_what_is_its_own(opened: Open, tmp_path: Path) -> 
     with box.begin() as tx:
         tx.execute("INSERT INTO invoice VALUES (2)")
         tx.send("b", {"invoice": 2})
+    box.tidy()
 
     con = box._db._con
     assert con is not None

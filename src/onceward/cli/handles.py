@@ -44,10 +44,11 @@ def holders(path: Path) -> list[Holder]:
 def writer(path: Path) -> int | None:
     """Return the process that has the write lock of *path* at this instant; None if nobody has it, or the system does not tell."""
     with suppress(OSError):
+        held = {holder.pid for holder in holders(path)}
         index = str(Path(f"{os.path.realpath(path)}-shm").stat().st_ino)
         for line in (PROC / "locks").read_text(encoding="ascii").splitlines():
             kind, pid, where, first = (line.split()[at] for at in (-5, -4, -3, -2))
-            if (kind, where.rpartition(":")[2], first) == ("WRITE", index, WRITE_LOCK) and int(pid) not in {-1, os.getpid()}:
+            if (kind, where.rpartition(":")[2], first) == ("WRITE", index, WRITE_LOCK) and int(pid) in held:
                 return int(pid)
     return None
 

@@ -100,7 +100,7 @@ def refuse_deleted(path: Path) -> None:
         NothingThere: it was deleted under the processes that the message names.
 
     """
-    if not path.exists() and (gone := [holder.pid for holder in holders(path)]):
+    if not path.exists() and (gone := [holder.pid for holder in holders(path) if holder.deleted]):
         pids = " ".join(map(str, gone))
         rescue = f"kill -STOP {pids}, copy it and its -wal from /proc/{gone[0]}/fd, or take a backup; then end these processes"
         msg = f"{path} was deleted, and process {pids} still has it: {rescue}, and put the copy in its place"

@@ -274,7 +274,7 @@ class Database:
 
     def tick(self) -> None:
         """Store how far the clock has come, so that it never runs backwards across restarts."""
-        self.contribute(lambda tx: tx.run(identity.TICK, (tx.now,)))
+        self.contribute(identity.tick)
 
     def checkpoint(self, *, truncate: bool) -> tuple[int, int]:
         """Move WAL pages into the file; return (pages in the WAL, pages moved), -1 where a reader was in the way."""
