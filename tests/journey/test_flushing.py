@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from onceward import AsyncPostbox, Postbox
+from onceward.testing.clock import ManualClock
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,3 +54,16 @@ def test_a_message_that_ends_here_does_not_hold_a_flush_up(tmp_path: Path) -> No
         assert shop.cancel(shop.send("nobody", "not meant", delay=3600))
 
         assert 0 == shop.flush(timeout=60)
+
+
+def test_what_ended_while_its_peer_rests_is_not_waited_for(tmp_path: Path) -> None:
+    """A message that expired after it was packed has ended, though the peer's rest, and the parcel's place, go on for long."""
+    clock = ManualClock()
+    with Postbox(tmp_path / "shop.db", agent="shop", hold_unknown=True, run=False, clock=clock, retry_first=3600, retry_cap=3600) as shop:
+        shop.send("nobody", "in vain", ttl=5)
+        shop.pump()
+        clock.advance(10)
+        shop.pump()
+
+        assert ["expired"] == [letter.reason for letter in shop.dead_letters.list()]
+        assert 0 == shop.flush(timeout=0)

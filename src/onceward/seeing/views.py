@@ -14,7 +14,9 @@ from onceward.words.topics import check_pattern, matches
 
 STATS: Final = "SELECT * FROM stats_view"
 STATS_COLUMNS: Final = "SELECT name FROM pragma_table_info('stats_view')"
-UNSENT: Final = "SELECT pending + sending FROM stats_view"
+UNSENT: Final = """
+SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'outbox'), 0) - (SELECT value FROM counters WHERE name = 'left')
+"""
 RESOLVE: Final = """
 SELECT coalesce((SELECT state FROM outbox_view WHERE id = :id),
                 (SELECT 'dead' FROM dead_letters WHERE origin = 'outbox' AND id = :id), 'absent')
