@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from onceward import AsyncPostbox, Postbox
-from onceward.errors import OutcomeUnknown, StoreFault
+from onceward.errors import OutcomeUnknown, StoreClosed, StoreFault
 from onceward.ground.tx import Tx
 
 TURNS = 50
@@ -153,3 +153,22 @@ def test_tasks_that_share_a_lost_commit_are_each_told_of_their_own_message(tmp_p
 
     assert [1, 1, 1] == [len(error.message_ids) for error in errors]
     assert 3 == len({error.message_ids for error in errors}) == len({id(error) for error in errors})
+
+
+def test_who_comes_after_the_closing_is_told_so(tmp_path: Path) -> None:
+    """Nobody waits for ever at a door that was closed: not for a message, not for a look, not for a block, nor in the same tick."""
+
+    async def enter(box: AsyncPostbox) -> None:
+        async with box.begin() as tx:
+            await tx.send("b", 1)
+
+    async def story() -> list[str]:
+        async with AsyncPostbox(tmp_path / "a.db", agent="a", run=False, hold_unknown=True) as box:
+            await box.send("b", 1)
+            crossed = [asyncio.create_task(box.send("b", 2)), asyncio.create_task(box.close())]
+            await asyncio.wait(crossed)
+            late = [asyncio.create_task(each) for each in (box.send("b", 3), box.resolve("x"), enter(box))]
+            done, _ = await asyncio.wait(late, timeout=20)
+            return [type(task.exception()).__name__ for task in done]
+
+    assert [StoreClosed.__name__] * 3 == asyncio.run(story())

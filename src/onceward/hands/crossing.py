@@ -18,7 +18,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
 
-from onceward.errors import OutcomeUnknown
+from onceward.errors import OutcomeUnknown, StoreClosed
 from onceward.ground.db import Database
 from onceward.ground.tx import Tx
 
@@ -65,6 +65,7 @@ class Crossing:
     def __init__(self, db: Database, loop: asyncio.AbstractEventLoop) -> None:
         self._db, self._loop = db, loop
         self._tick: list[_Crosser] = []
+        self._closed = False
         self._queue: SimpleQueue[list[_Crosser] | None] = SimpleQueue()
         self._thread = Thread(target=self._serve, name=f"onceward-crossing-{db.agent}", daemon=True)
         self._thread.start()
@@ -80,7 +81,14 @@ class Crossing:
         """Run *work*, which writes once, sharing its commit with what other tasks write in this tick."""
         return await self._cross(work, joins=True)
 
+    def _check(self) -> None:
+        """Raise StoreClosed where nobody crosses any more: whoever waited then would wait for ever."""
+        if self._closed:
+            msg = "the postbox is closed: open it again"
+            raise StoreClosed(msg)
+
     async def _cross(self, work: Callable[[], T], *, joins: bool) -> T:
+        self._check()
         if self.inside:
             return await uncancelled(self._loop.run_in_executor(self._block_thread, work))
         crosser = _Crosser(work, Outcome(loop=self._loop), joins)
@@ -113,6 +121,7 @@ class Crossing:
 
     @asynccontextmanager
     async def _on_block_thread(self) -> AsyncIterator[Tx]:
+        self._check()
         block = self._db.transaction()
         entered = self._loop.run_in_executor(self._block_thread, block.__enter__)
         try:
@@ -182,6 +191,8 @@ class Crossing:
 
     def close(self) -> None:
         """Serve what has crossed already, then nothing more."""
+        self._closed = True
+        self._leave()
         self._queue.put(None)
         self._block_thread.shutdown(wait=False)
 
