@@ -7,7 +7,7 @@ import pytest
 from pydantic import BaseModel
 
 from onceward import Agent, Context, Msg, Reject, Retry
-from onceward.errors import InvalidMessage
+from onceward.errors import InvalidArgument
 from onceward.testing import Harness, ManualClock
 
 ACCOUNT = "CREATE TABLE account(id, cents); INSERT INTO account VALUES (1, 5000)"
@@ -155,7 +155,7 @@ def test_async_handlers_run_too(harness: Callable[..., Harness]) -> None:
 
 def test_settings_are_those_of_a_postbox(harness: Callable[..., Harness]) -> None:
     """A harness takes what a postbox takes, and refuses what it refuses."""
-    with pytest.raises(InvalidMessage, match="colour"):
+    with pytest.raises(InvalidArgument, match="colour"):
         harness(billing, colour="red")
 
 
