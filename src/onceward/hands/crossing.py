@@ -144,7 +144,8 @@ class Crossing:
 
     def _leave(self) -> None:
         batch, self._tick = self._tick, []
-        self._queue.put(batch)
+        if batch:  # closing may have taken it already
+            self._queue.put(batch)
 
     # -- on the crossing thread -------------------------------------------------------------
 
