@@ -11,7 +11,7 @@ import pytest
 from onceward import Postbox
 from onceward.boxes import dead_letters, inbox, lanes, outbox
 from onceward.boxes.inbox import Ended, Leased
-from onceward.errors import InvalidMessage, LeaseLost
+from onceward.errors import InvalidMessage, LeaseLost, StoreCorrupt
 from onceward.ground.tx import Tx
 from onceward.words.frame import digest
 from onceward.words.lifecycle import INBOX, INBOX_STATES, OUTBOX, OUTBOX_STATES, Again, Dead, Done, Settlement
@@ -79,7 +79,7 @@ def test_the_outbox_knows_its_moves(box: Postbox, was: str, then: str) -> None:
     if legal(OUTBOX, was, then):
         box._db.write(lambda tx: tx.run(OUT_MOVE.format(then)))
     else:
-        with pytest.raises((InvalidMessage, apsw.ConstraintError)):
+        with pytest.raises((InvalidMessage, StoreCorrupt)):
             box._db.write(lambda tx: tx.run(OUT_MOVE.format(then)))
 
     assert [(then if legal(OUTBOX, was, then) else was,)] == box._db.read("SELECT state FROM outbox")
@@ -92,7 +92,7 @@ def test_the_inbox_knows_its_moves(box: Postbox, was: str, then: str) -> None:
     if legal(INBOX, was, then):
         box._db.write(lambda tx: tx.run(IN_MOVE.format(then)))
     else:
-        with pytest.raises((InvalidMessage, apsw.ConstraintError)):
+        with pytest.raises((InvalidMessage, StoreCorrupt)):
             box._db.write(lambda tx: tx.run(IN_MOVE.format(then)))
 
     assert [(then if legal(INBOX, was, then) else was,)] == box._db.read("SELECT state FROM inbox")

@@ -176,10 +176,11 @@ def mapped(error: BaseException, path: Path | str = "") -> BaseException:
 
 
 def ours(error: BaseException, path: Path | str = "") -> BaseException:
-    """Return what an error means that a statement of our own met: if that is no SQL any more, the schema is damaged."""
+    """Return what an error means that a statement of our own met: if that is no SQL any more, or no row of ours, the schema is damaged."""
     if isinstance(error, apsw.SQLError):
         return StoreCorrupt(f"{path}: {error}; its schema is not what it was: restore a backup or recover a copy")
-    return mapped(error, path)
+    meant = mapped(error, path)
+    return misfit(meant) if isinstance(meant, apsw.ConstraintError) else meant
 
 
 def misfit(error: apsw.ConstraintError) -> BaseException:

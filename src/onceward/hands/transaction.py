@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Unpack, cast
 
 from onceward.errors import StoreError, StoreFault
-from onceward.ground.connect import SQLError
+from onceward.ground.connect import mapped
 from onceward.ground.tx import Tx
 from onceward.ground.writer import ENDED
 from onceward.hands.fanout import Fan, Posted, Publisher, is_for_all
@@ -121,8 +121,8 @@ class Transaction:
             raise StoreFault(ENDED) from cause
 
     def _meant(self, error: Exception) -> BaseException:
-        """Return what an error means that a user's own statement met: what SQLite says of its SQL is said as it is."""
-        return error if isinstance(error, SQLError) else self._sender.mapped(error)
+        """Return what an error means that a user's own statement met: what SQLite says of its SQL and its rows is said as it is."""
+        return mapped(error, self._sender.db.path)
 
     def finish(self) -> None:
         """Take the transaction out of the user's hands."""

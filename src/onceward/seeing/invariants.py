@@ -196,7 +196,7 @@ def check(db: Database) -> list[Violation]:
     for name, (rule, sql) in INVARIANTS.items():
         found += [Violation(name, rule, str(row[0])) for row in _ask(db, sql)]
     for name, (rule, sql) in FRAMES.items():
-        found += [Violation(name, rule, str(i)) for i, text, seen in _ask(db, sql) if digest(str(text)) != seen]
+        found += [Violation(name, rule, str(i)) for i, text, seen, *_ in _ask(db, sql) if digest(str(text)) != seen]
     heads = [i for i, head, seen, body in _ask(db, HEADS) if body is not None and seal(str(head), bytes(body)) != seen]  # type: ignore[call-overload]
     return found + [Violation("S8", FRAMES["S8"][0], str(i)) for i in heads]
 
@@ -207,4 +207,4 @@ def _ask(db: Database, sql: str) -> list[tuple[object, ...]]:
     except StoreClosed:
         raise
     except StoreError as error:
-        return [(f"unreadable: {error}", "", b"")]
+        return [(f"unreadable: {error}", "", b"", b"")]

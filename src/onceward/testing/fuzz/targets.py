@@ -22,7 +22,7 @@ import apsw
 from onceward.boxes.accept import Door, examine
 from onceward.cli import main
 from onceward.door.postbox import Postbox
-from onceward.errors import InvalidMessage, Unreachable
+from onceward.errors import InvalidArgument, InvalidMessage, Unreachable
 from onceward.words.frame import Frame, digest
 from onceward.words.names import agent_name, plain_text, rank
 from onceward.words.parcel import Carried, Parcel
@@ -139,7 +139,7 @@ def settings(raw: bytes) -> None:
     for given, named in ((values, {}), ({}, env)):
         try:
             found = Settings.load(None, given, env=named)
-        except InvalidMessage:
+        except InvalidArgument:
             continue
         _insist("settings that are not what they say", holds=Settings.model_validate(found.model_dump()) == found)
 
