@@ -144,6 +144,15 @@ def test_7_refused_for_a_newer_schema(cli: Cli, shop: Postbox) -> None:
     assert codes.REFUSED == cli("ls").code
 
 
+@pytest.mark.parametrize("command", ["check", "doctor", "migrate", "stats --db"])
+def test_7_refused_for_what_is_no_path(cli: Cli, command: str) -> None:
+    """No file of any system has such a name, and the system itself says so in an error of its own."""
+    ran = cli(*command.split(), "a\0b")
+
+    assert codes.REFUSED == ran.code
+    assert "'a\\x00b' is no path" in ran.out + ran.err
+
+
 def test_130_interrupted(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """An interrupt outside of work and relay ends the command with the shell's own number."""
 

@@ -18,7 +18,7 @@ from onceward.cli.look import Look, pending
 from onceward.cli.spans import ago
 from onceward.errors import Busy, OncewardError, SqliteTooOld
 from onceward.ground.connect import check_version
-from onceward.ground.guard import NETWORK, filesystem
+from onceward.ground.guard import NETWORK, canonical, filesystem
 from onceward.words.clock import SystemClock
 from onceward.words.settings import Settings, disabled
 
@@ -67,7 +67,7 @@ def permissions(path: Path) -> Finding:
 
 def disk(path: Path) -> Finding:
     """Examine the file system and the number of names."""
-    kind = filesystem(Path(os.path.realpath(path)).parent)
+    kind = filesystem(canonical(path).parent)
     if kind in NETWORK or kind.startswith("fuse."):
         return Finding("disk", "serious", f"SQLite cannot trust the locks of {kind}", "move the file to a local disk")
     if path.stat().st_nlink > 1:

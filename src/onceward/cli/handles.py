@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from onceward.ground.guard import canonical
+
 PROC: Final = Path("/proc")
 GONE: Final = " (deleted)"
 OURS, OTHER = "apsw", ("_sqlite3", "libsqlite3")
@@ -32,7 +34,7 @@ class Holder:
 
 def holders(path: Path) -> list[Holder]:
     """Return the other processes that hold *path*; none where the system does not tell."""
-    names = tuple(f"{os.path.realpath(path)}{suffix}" for suffix in ("", "-wal", "-shm"))
+    names = tuple(f"{canonical(path)}{suffix}" for suffix in ("", "-wal", "-shm"))
     found = []
     for pid in _processes():
         held = [link for link in _links(pid) if link.removesuffix(GONE) in names]
@@ -45,7 +47,7 @@ def writer(path: Path) -> int | None:
     """Return the process that has the write lock of *path* at this instant; None if nobody has it, or the system does not tell."""
     with suppress(OSError):
         held = {holder.pid for holder in holders(path)}
-        index = str(Path(f"{os.path.realpath(path)}-shm").stat().st_ino)
+        index = str(Path(f"{canonical(path)}-shm").stat().st_ino)
         for line in (PROC / "locks").read_text(encoding="ascii").splitlines():
             kind, pid, where, first = (line.split()[at] for at in (-5, -4, -3, -2))
             if (kind, where.rpartition(":")[2], first) == ("WRITE", index, WRITE_LOCK) and int(pid) in held:

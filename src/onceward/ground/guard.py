@@ -51,7 +51,7 @@ def canonical(path: str | os.PathLike[str]) -> Path:
     try:
         return Path(os.path.realpath(path))
     except ValueError as error:
-        msg = f"{path!r} is no path: {error}"
+        msg = f"{os.fspath(path)!r} is no path: {error}"
         raise StoreUnusable(msg) from error
 
 

@@ -128,8 +128,6 @@ class Tx:
 
     def commit(self) -> None:
         """Make it durable."""
-        if self.entries:
-            self._write_entries()
         self._handle.execute("COMMIT")
         if self.kept is not None:
             self.kept()

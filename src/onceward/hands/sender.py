@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from onceward.boxes import bodies, limits, outbox, tickets
 from onceward.boxes.bodies import seal
 from onceward.errors import Frozen, InvalidMessage, TooLarge, UnknownRecipient
-from onceward.ground.connect import ConstraintError, misfit
+from onceward.ground.connect import ConstraintError
 from onceward.ground.db import Database
 from onceward.ground.hooks import Hooks
 from onceward.ground.tx import Entry, Tx
@@ -237,7 +237,7 @@ class Sender:
         except ConstraintError as error:
             if self.gate.meets(error):
                 return False
-            raise self._db.mapped(misfit(error)) from error
+            raise self._db.mapped(error) from error
         self.promise(tx, drafts)
         return True
 

@@ -23,7 +23,7 @@ HEAD: Final = '{"specversion":"1.0","id":"0","source":"urn:onceward:a","type":"t
 GOOD: Final = (HEAD + ',"session":"s","priority":1,"time":"2026-01-01T00:00:00.000Z","data":{"a":[1]}}').encode()
 MANY: Final = 40
 """Inputs of one example."""
-SHARES: Final = {"frame": 0.3, "parcel": 0.2, "name": 0.15, "topic": 0.2, "settings": 0.08, "sql_send": 0.066, "cli": 0.004}
+SHARES: Final = {"frame": 0.3, "parcel": 0.2, "name": 0.15, "topic": 0.2, "settings": 0.08, "sql_send": 0.06, "cli": 0.01}
 """Which part of the inputs each target gets: cheap ones more."""
 
 texts = st.text(max_size=20)
@@ -45,7 +45,13 @@ frames = st.one_of(
 parted = st.lists(words | texts, max_size=13).map(lambda parts: SEP.join(parts).encode("utf-8", "replace"))
 fields = st.sampled_from([*Settings.model_fields, "Durability", ""])
 pairs = st.lists(st.tuples(fields, words | texts), max_size=3)
-options = st.sampled_from(["--json", "--limit", "--help", "--to"])
+options = st.sampled_from(
+    [
+        *("--json", "--limit", "--help", "--to", "--db", "--agent", "--state", "--type", "--session", "--all", "--since", "--mode"),
+        "ada",
+        "bob",
+    ]
+)
 lines = st.tuples(st.sampled_from(COMMANDS), st.lists(words | texts | options, max_size=4))
 
 INPUTS: Final[dict[str, st.SearchStrategy[bytes]]] = {

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import sys
-from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Callable, Iterator
+from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -20,7 +21,7 @@ from typing import Any, Final
 import apsw
 
 from onceward.boxes.accept import Door, examine
-from onceward.cli import main
+from onceward.cli import app, main
 from onceward.door.postbox import Postbox
 from onceward.errors import InvalidArgument, InvalidMessage, Unreachable
 from onceward.words.frame import Frame, digest
@@ -30,8 +31,9 @@ from onceward.words.settings import Settings
 from onceward.words.topics import check_pattern, check_topic, matches
 
 CODES: Final = {0, 1, 2, 3, 4, 5, 6, 7}
-COMMANDS: Final = ("ls", "show", "stats", "peers", "dead", "freeze", "thaw", "migrate", "check", "sql", "init", "send")
-"""Commands that end by themselves."""
+ENDLESS: Final = frozenset({"work", "relay", "demo", "bench", "prove", "fleet"})
+COMMANDS: Final = tuple(command for command in app.COMMANDS if command.split()[0] not in ENDLESS)
+"""Commands that end by themselves, and soon."""
 COLUMNS: Final = (
     *("recipient", "type", "body", "session", "topic", "key"),
     *("priority", "ttl", "delay", "ordering_key", "correlation_id", "id"),
@@ -193,23 +195,33 @@ class Cli:
     def __init__(self) -> None:
         self._folder = TemporaryDirectory(prefix="onceward-fuzz-")
         self._home = Path(self._folder.name) / "outer" / "home"
-        self._home.mkdir(parents=True)
-        with Postbox(self._home / "ada.db", agent="ada", run=False, hold_unknown=True) as box:
+        self._file = self._home / "agents" / "ada.db"
+        self._file.parent.mkdir(parents=True)
+        with Postbox(self._file, agent="ada", run=False, hold_unknown=True) as box:
             box.send("bob", {"n": 1})
 
     def __call__(self, raw: bytes) -> None:
         """Run one command."""
-        tokens = [part for part in raw.decode("utf-8", "replace").split(SEP) if part]
-        if not tokens or tokens[0] not in COMMANDS:
-            tokens = ["ls", *tokens]
-        stdin, sys.stdin = sys.stdin, io.StringIO("")
-        try:
-            with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-                code = main([*tokens[:1], "--db", str(self._home / "ada.db"), *tokens[1:]])
-        finally:
-            sys.stdin = stdin
+        command, *words = [part for part in raw.decode("utf-8", "replace").split(SEP) if part] or ["ls"]
+        tokens = [*command.split(), *words] if command in COMMANDS else ["ls", command, *words]
+        with self._place(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            code = main(tokens)
         _insist(f"exit code {code} of {tokens}", holds=code in CODES)
         _insist(f"{tokens} left something outside", holds=[self._home] == list(self._home.parent.iterdir()))
+
+    @contextmanager
+    def _place(self) -> Iterator[None]:
+        """Stand in the home, with its one agent as the default, and an empty stdin."""
+        stdin, before = sys.stdin, dict(os.environ)
+        sys.stdin = io.StringIO("")
+        os.environ |= {"ONCEWARD_DB": str(self._file), "ONCEWARD_HOME": str(self._home)}
+        try:
+            with chdir(self._home):
+                yield
+        finally:
+            sys.stdin = stdin
+            os.environ.clear()
+            os.environ.update(before)
 
     def close(self) -> None:
         """Delete the home."""

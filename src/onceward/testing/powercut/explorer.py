@@ -82,12 +82,12 @@ def explore_days(
     keep: Path | None = None,
 ) -> Iterator[Verdict]:
     """Cut the power in *states* ways: a day has some thirty thousand, then comes the next one; ends early where a promise broke."""
-    until = time.monotonic() + seconds
+    until, twins = time.monotonic() + seconds, states // 20  # two processes may have drawn the same image
     for seed in itertools.count(town.seed):
         verdict = explore(replace(town, seed=seed), states=states, depth=depth, seconds=until - time.monotonic(), only=only, keep=keep)
         yield verdict
         states -= verdict.count
-        if verdict.violations or only or states <= 0 or time.monotonic() > until:
+        if verdict.violations or only or states <= twins or time.monotonic() > until:
             return
 
 

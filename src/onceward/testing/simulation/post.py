@@ -77,7 +77,7 @@ def _send_again(world: Simulation, process: Process, asked: dict[str, Letter]) -
         world.note("sent again", process.agent, sent.id, said)
         world.history.reached["retry after unknown outcome"] += 1
         world.history.resolved(sent.id, "there" if said == sent.id else "absent", remembers=world.weather.remembers)
-        sent.ordered = False
+        sent.ordered, sent.place = False, world.place()  # what is promised only now is in no backup of before
         asked.pop(sent.id, None)
 
 
