@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
@@ -232,13 +233,31 @@ def test_an_ack_timeout_asks_with_the_same_id(world: World) -> None:
     shop, billing = world.open("shop"), world.open("billing")
     shop.peers.register("billing", "wire:billing")
     message = shop.send("billing", Job(n=1))
-    for _ in range(30):
-        world.wait(31)
+    for _ in range(8):
+        world.wait(200)
 
     assert {message} == set(world.wire.ids)
-    assert 30 == len(world.wire.ids)
+    assert 8 == len(world.wire.ids)
     assert "sent" == shop.resolve(message)
-    assert (1, 29) == (billing.stats()["inbox_pending"], billing.stats()["duplicates"])
+    assert (1, 7) == (billing.stats()["inbox_pending"], billing.stats()["duplicates"])
+
+
+def test_what_nobody_handles_is_asked_about_ever_more_rarely(world: World) -> None:
+    """Each time a tenth of its age is added to the pause: hours of silence cost dozens of questions instead of hundreds."""
+    shop, billing = world.open("shop"), world.open("billing")
+    shop.peers.register("billing", "wire:billing")
+    message = shop.send("billing", Job(n=1))
+    asked: list[float] = []
+    for elapsed in range(0, 6 * 3600, 30):
+        asked += [elapsed] * (len(world.wire.ids) - len(asked))
+        world.wait(30)
+
+    pauses = [later - earlier for earlier, later in pairwise(asked)]
+    assert sorted(pauses) == pauses
+    assert all(30 <= pause <= 90 + elapsed / 10 for pause, elapsed in zip(pauses, asked, strict=False))
+    assert 25 < len(asked) < 50
+    assert {message} == set(world.wire.ids)
+    assert 1 == billing.stats()["inbox_pending"]
 
 
 def test_asking_does_not_spend_the_budget(world: World) -> None:

@@ -1,6 +1,7 @@
 """Migrations: each file of the schema once, in order, with every row kept, and no file of another version touched."""
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import apsw
@@ -81,6 +82,25 @@ def test_a_newer_file_is_refused_by_both_versions_numbers(opened: Open, tmp_path
         opened()
 
     assert before == (tmp_path / "a.db").read_bytes()
+
+
+def test_a_file_that_is_upgraded_meanwhile_is_let_go(opened: Open, tmp_path: Path) -> None:
+    """The janitor of an older process notices; from then on every write says so, until the file is what it was again."""
+    box = opened()
+    kept = box.send("b", 1)
+    with closing(apsw.Connection(str(tmp_path / "a.db"))) as newer:
+        newer.execute("INSERT INTO schema_migrations VALUES (9999, 'later', x'00', 1)")
+        with pytest.raises(SchemaTooNew, match="9999"):
+            box._janitor.tidy()
+        with pytest.raises(SchemaTooNew, match="9999"):
+            box.send("b", 2)
+        with pytest.raises(SchemaTooNew, match="9999"):
+            box.resolve(kept)
+        newer.execute("DELETE FROM schema_migrations WHERE version = 9999")
+
+    box.send("b", 3)
+
+    assert ("pending", 2) == (box.resolve(kept), box.stats()["pending"])
 
 
 def test_a_file_with_other_steps_is_refused(opened: Open) -> None:

@@ -47,6 +47,7 @@ class Janitor:
 
     def tidy(self) -> int:
         """Do one round; return how many rows were pruned."""
+        self._db.tick()
         before = self._db.now() - round(1000 * self._settings.retention)
         limit = self._settings.retention_slice
         if not (disabled() or mailboxes.frozen(self._db.read)):  # the kill-switch lets nothing expire either
@@ -66,7 +67,6 @@ class Janitor:
         search.catch_up(self._db)
         search.forget(self._db)
         self._until_done(lambda: self._chore(limit))
-        self._db.tick()
         self._checkpoint()
         return pruned
 

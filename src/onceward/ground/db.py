@@ -13,7 +13,7 @@ from typing import Any, Final, Self, TypeVar
 
 import apsw
 
-from onceward.errors import ForkedProcess, StoreClosed, StoreCorrupt, StoreFault, StoreUnusable
+from onceward.errors import ForkedProcess, SchemaTooNew, StoreClosed, StoreCorrupt, StoreFault, StoreUnusable
 from onceward.ground import guard, identity, migrate, registry
 from onceward.ground.connect import Patience, check_version, connect, drop, harden, leave, lies_at, mapped, ours
 from onceward.ground.tx import Tx
@@ -119,15 +119,13 @@ class Database:
             with self._writer.exclusive() as handle:
                 handle.execute(f"PRAGMA synchronous = {'full' if self.durability == 'safe' else 'normal'}")
 
-    # -- opening ----------------------------------------------------------------------------
-
-    def _open(self) -> None:
+    def _open(self) -> apsw.Connection:
         deadline = time.monotonic() + self._settings.busy_timeout
         try:
             self._watch.refuse_replaced()
-            self._con = self._connected(deadline)
-            self._harden(self._con)
-            self._prepare(self._con)
+            con = self._con = self._connected(deadline)
+            self._harden(con)
+            self._prepare(con)
             self._reader = connect(self.path, vfs=self._vfs, patience=self._read_patience)
             self._reader.execute("PRAGMA query_only = ON")
         except BaseException as error:
@@ -135,9 +133,10 @@ class Database:
             self._shut = str(found := ours(error, self.path))
             raise found from error
         # Only the writer commits: a COMMIT that hides in a user's statement is refused and undone.
-        self._con.set_commit_hook(lambda: not self.committing)
-        self._con.set_rollback_hook(self._writer.rolled_back)
+        con.set_commit_hook(lambda: not self.committing)
+        con.set_rollback_hook(self._writer.rolled_back)
         self._watch = guard.Watch(self.path)
+        return con
 
     def _connected(self, deadline: float) -> apsw.Connection:
         self._patience.deadline = self._read_patience.deadline = deadline
@@ -194,11 +193,9 @@ class Database:
 
     def handle(self, deadline: float) -> apsw.Connection:
         """Return the writing connection, its patience set to *deadline*; opened anew if it had to be dropped."""
-        if self._con is None:
-            self._open()
+        con = self._con or self._open()
         self._patience.deadline = deadline
-        assert self._con is not None  # noqa: S101 - _open sets it or raises
-        return self._con
+        return con
 
     def now(self) -> Millis:
         """Return the file's time: the wall clock, but never earlier than what the file has seen, and never standing still."""
@@ -221,10 +218,10 @@ class Database:
         """Return what a foreign error means."""
         return ours(error, self.path)
 
-    def _drop(self) -> None:
+    def _drop(self, let_go: Callable[[apsw.Connection | None], None] = drop) -> None:
         with self._reading:
-            for con in (self._con, self._reader):
-                drop(con)
+            for con in (self._reader, self._con):
+                let_go(con)
             self._con = self._reader = None
 
     # -- what the rest of the house uses ------------------------------------------------------
@@ -273,8 +270,14 @@ class Database:
         return int(self.read("PRAGMA data_version")[0][0])
 
     def tick(self) -> None:
-        """Store how far the clock has come, so that it never runs backwards across restarts."""
-        self.contribute(identity.tick)
+        """Store how far the clock has come; let go of a file that a newer version has upgraded, so that later writes say so."""
+        try:
+            self.contribute(identity.tick)
+        except SchemaTooNew:
+            if not self._writer.held:
+                with self._writer.exclusive():
+                    self.reopen()
+            raise
 
     def checkpoint(self, *, truncate: bool) -> tuple[int, int]:
         """Move WAL pages into the file; return (pages in the WAL, pages moved), -1 where a reader was in the way."""
@@ -310,10 +313,7 @@ class Database:
             for key in [key for key, known in registry.files.items() if known is self]:
                 del registry.files[key]
             self.bell.close()
-            with self._reading:
-                for con in (self._reader, self._con):
-                    leave(con)
-                self._con = self._reader = None
+            self._drop(leave)
 
     def connections(self) -> tuple[apsw.Connection | None, ...]:
         """Return the handles that a forked child must leave alone."""

@@ -84,7 +84,7 @@ class Settings(BaseModel):
     unreachable: Literal["wait", "spend"] = "wait"
     """Whether attempts that found nobody count against ``max_retries``."""
     ack_timeout: Seconds = 30.0
-    """Time after which a stored but unhandled message is asked about again."""
+    """Time after which a stored but unhandled message is asked about; again and again, a tenth of its age later each time."""
     deliver_timeout: Seconds = 30.0
     """Longest push of one parcel."""
     parcel_frames: Annotated[int, Field(ge=1, le=10_000)] = 500
