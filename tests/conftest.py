@@ -1,5 +1,6 @@
 """What every test shares: whatever file of ours it leaves behind is sound, and keeps custody of its mail."""
 
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,6 +15,11 @@ from onceward.testing import Harness
 SAID = "said"
 HEADER = 72
 """Bytes of a database file up to the end of its application id."""
+
+
+def pytest_configure() -> None:
+    """Interrupts are part of what is tried, also where the shell that started us lets its jobs in the background ignore them."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

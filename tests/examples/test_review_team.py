@@ -205,13 +205,7 @@ def test_an_interrupt_ends_everybody_and_keeps_the_files(tmp_path: Path, code: P
     """Ctrl-C stops the team at once: the exit code says so, and the members' files are there and closed."""
     home = tmp_path / "home"
     command = [sys.executable, "-m", "onceward.cli", "demo", "--path", str(code), "--home", str(home), "--seconds", "600"]
-    with subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - a shell's background job ignores it
-    ) as demo:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as demo:
         while demo.poll() is None and not (home / "coordinator.db").exists():
             with suppress(subprocess.TimeoutExpired):
                 demo.wait(PATIENCE)

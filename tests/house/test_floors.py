@@ -45,7 +45,7 @@ STAIRS = {
     "turnstile": "tx",
     "batch": "turnstile tx",
     "writer": "batch turnstile tx",
-    "identity": "guard tx",
+    "identity": "guard migrate tx",
     "db": "connect guard identity migrate registry tx wake writer",
     # boxes
     "dead_letters": "bodies counters lanes",
@@ -101,7 +101,7 @@ STAIRS = {
     "aio": "aio_channel aio_limits aio_looks aio_mailbox aio_polls awaitable postbox session",
     "__init__": "aio aio_channel aio_mailbox awaitable channel mailbox postbox session",
     # windows: what strangers may type is tried through the program itself
-    "testing.fuzz.targets": "cli",
+    "testing.fuzz.targets": "cli cli.app",
     # windows
     "cli.cluster": "spark spark.files spark.fleet spark.gateway",
     "bench.fleet": "spark spark.files spark.follow spark.gateway spark.options spark.plan spark.positions",

@@ -190,7 +190,7 @@ def _trial(kills: int, seed: int, folder: Path, seconds: float) -> Verdict:
 
 def prepare(folder: Path) -> None:
     """Make both files, their tables and the folder of the logs."""
-    (folder / "logs").mkdir(exist_ok=True)
+    (folder / "logs").mkdir(parents=True, exist_ok=True)
     for name, tables in TABLES.items():
         with open_box(folder, name, run=False) as box, box.begin() as tx:
             for statement in tables.split(";"):

@@ -14,6 +14,8 @@ from onceward.testing.history import Log
 
 KILLS = int(os.environ.get("ONCEWARD_KILLS", "500"))
 SEED = seed_of_the_day()
+TRIALS = 5
+"""In how many a mistake must show: where all is slow, a role may be killed before it makes its own."""
 
 
 @pytest.mark.timeout(60 + KILLS)
@@ -73,6 +75,6 @@ def test_a_planted_mistake_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for number in (1, 2):
         monkeypatch.setitem(trade.ROLES, f"{role}-{number}", planted)
 
-    verdict = trade.trial(kills=10, seed=SEED, folder=tmp_path)
+    verdicts = (trade.trial(kills=10, seed=SEED + number, folder=tmp_path / str(number)) for number in range(TRIALS))
 
-    assert [wrong for wrong in verdict.violations if word in wrong]
+    assert any(word in wrong for verdict in verdicts for wrong in verdict.violations)
