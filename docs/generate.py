@@ -61,6 +61,7 @@ HIDDEN = {
     "Message": "settled",
     "Postbox": "db settings",
     "Run": "at_its_end drafts",
+    "Settings": "unasked",
     "Session": "outlook over overdue receive_any sending",
     "Transaction": "finish put",
 }

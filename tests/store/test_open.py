@@ -171,6 +171,25 @@ def test_the_second_opening_is_heard(opened: Open) -> None:
     assert [(2,)] == receiver._db.read("SELECT max_pending FROM identity")
 
 
+@pytest.mark.parametrize("neighbour_first", [False, True])
+def test_the_owners_patience_holds(opened: Open, *, neighbour_first: bool) -> None:
+    """A neighbour of the same process that delivers into a file has no say in how long its owner's calls wait for it."""
+
+    def waits(box: Postbox) -> float:
+        return box._db.turn.turnstile.timeout
+
+    if neighbour_first:
+        opened("b").close()
+    receiver = None if neighbour_first else opened("b", busy_timeout=0.25)
+    sender = opened("a", busy_timeout=20.0)
+    sender.send("b", 1)
+    sender.pump()
+    receiver = receiver or opened("b", busy_timeout=0.25)
+
+    assert (1, 0.25) == (receiver.stats()["received"], waits(receiver))
+    assert [20.0, 20.0] == [waits(opened("a", busy_timeout=patience)) for patience in (7.0, 20.0)]
+
+
 def test_the_standard_library_may_read_in_another_process(box: Postbox, elsewhere: Callable[..., list[Any]]) -> None:
     """Other programs open the file at the same time; nothing is lost when they close it."""
     kept = box.send("b", 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -57,7 +56,7 @@ class Directory:
         self._floor, self._changes, self.users = 0, 0, 0
         self._pid = os.getpid()
         self._lock = RLock()
-        self._patience = Patience(random.Random())  # noqa: S311 - jitter, not a secret
+        self._patience = Patience()
         self._con: Any = None
         self._tx: Tx | None = None
         with self._lock:

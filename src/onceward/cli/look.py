@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -74,7 +73,7 @@ def _distinct(names: list[str]) -> list[str]:
 
 def _patience() -> Patience:
     """Return a handler that waits once: the deadline is that of the whole look."""
-    patience = Patience(random.Random())  # noqa: S311 - jitter, not a secret
+    patience = Patience()
     patience.deadline = time.monotonic() + WAIT_FOR
     return patience
 

@@ -73,7 +73,8 @@ class Routes:
         raise Unreachable(msg)
 
     def _open_file(self, path: Path, agent: str) -> Opened:
-        wanted = Settings(busy_timeout=min(self._settings.busy_timeout, self._settings.deliver_timeout))
+        patience = min(self._settings.busy_timeout, self._settings.deliver_timeout)
+        wanted = Settings.unasked(busy_timeout=patience)
         # Whoever has the file open brought a clock; a file that is opened by and for us lives in our time.
         ours = None if (guard.file_key(path), self._vfs or "") in registry.files else self._db.clock
         db = Database.open(path, agent=agent, settings=wanted, clock=ours, vfs=self._vfs, create=False)

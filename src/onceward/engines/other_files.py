@@ -30,7 +30,7 @@ class OtherFiles:
                 path = self._file_of(agent)
                 if path is None:
                     return None
-                wanted = Settings(busy_timeout=self._settings.busy_timeout)
+                wanted = Settings.unasked(busy_timeout=self._settings.busy_timeout)
                 self._opened[agent] = Database.open(path, agent=agent, settings=wanted, clock=self._db.clock, create=False)
             return self._opened[agent]
 

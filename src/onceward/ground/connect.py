@@ -140,16 +140,16 @@ class Patience:
 
     LONGEST: Final = 0.02
 
-    def __init__(self, rng: random.Random, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(self) -> None:
         self.deadline = 0.0
-        self._rng, self._sleep = rng, sleep
+        self._rng = random.Random()  # noqa: S311 - jitter, not a secret
 
     def __call__(self, calls: int) -> bool:
         """Wait a moment; say False once the deadline has passed."""
         left = self.deadline - time.monotonic()
         if left <= 0:
             return False
-        self._sleep(min(left, (0.5 + self._rng.random()) * min(self.LONGEST, 0.0002 * 1.6 ** min(calls, 20))))
+        time.sleep(min(left, (0.5 + self._rng.random()) * min(self.LONGEST, 0.0002 * 1.6 ** min(calls, 20))))
         return True
 
 

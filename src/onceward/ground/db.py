@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
@@ -38,11 +37,11 @@ class Database:
 
     def __init__(self, path: Path, *, agent: str | None, settings: Settings, clock: Clock, vfs: str | None) -> None:
         self.path, self.clock, self._vfs = path, clock, vfs
-        self._settings, self._wanted = settings, agent
+        self._settings, self._wanted, self._asked = settings, agent, "busy_timeout" in settings.model_fields_set
         self._pid, self.time, self.users, self.committing, self._shut = os.getpid(), FileTime(), 0, False, ""
         self.agent, self.file_id, self.max_inbox, self.max_body = agent or "", "", settings.max_inbox, settings.max_body
         self.durability: Durability = settings.durability
-        self._patience, self._read_patience = Patience(random.Random()), Patience(random.Random())  # noqa: S311 - jitter, not a secret
+        self._patience, self._read_patience = Patience(), Patience()
         self._reading = Lock()
         self._con: apsw.Connection | None = None
         self._reader: apsw.Connection | None = None
@@ -105,12 +104,13 @@ class Database:
         return made
 
     def adopt(self, settings: Settings, clock: Clock | None) -> None:
-        """Let a second opener's explicit settings hold: the first may have been a neighbour that only delivered."""
+        """Let a second opener's explicit settings hold; a neighbour that only delivers gives none, first or second."""
         given = settings.model_fields_set
         if clock is not None:
             self.clock = clock
         if "busy_timeout" in given:
-            self._writer.turnstile.be_patient(settings.busy_timeout)
+            waits = self._writer.turnstile  # as long as the most patient of those who said
+            waits.timeout, self._asked = max(settings.busy_timeout, waits.timeout if self._asked else 0.0), True
         if given & {"max_pending", "max_inbox", "max_body"}:
             [(self.max_inbox, self.max_body)] = self.write(lambda tx: tx.rows(identity.LIMITS, identity.limits(settings)))
         if "durability" in given and settings.durability != self.durability:
@@ -120,7 +120,7 @@ class Database:
                 handle.execute(f"PRAGMA synchronous = {'full' if self.durability == 'safe' else 'normal'}")
 
     def _open(self) -> apsw.Connection:
-        deadline = time.monotonic() + self._settings.busy_timeout
+        deadline = time.monotonic() + self._writer.turnstile.timeout
         try:
             self._watch.refuse_replaced()
             con = self._con = self._connected(deadline)
@@ -255,7 +255,7 @@ class Database:
                     raise ours(error, self.path) from error
         self._writer.turnstile.check()
         with self._reading:
-            self._read_patience.deadline = time.monotonic() + self._settings.busy_timeout
+            self._read_patience.deadline = time.monotonic() + self._writer.turnstile.timeout
             if self._reader is None:
                 msg = f"{self._shut or self.path}: not opened again yet; the next write tries once more"
                 raise StoreFault(msg)

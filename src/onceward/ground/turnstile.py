@@ -111,10 +111,6 @@ class Turnstile:
         """How many wait for their turn."""
         return len(self._queue)
 
-    def be_patient(self, seconds: float) -> None:
-        """Let everybody wait at least *seconds* from now on."""
-        self.timeout = max(self.timeout, seconds)
-
     def postpone(self, error: BaseException | None) -> None:
         """Keep an interrupt that is meant for this thread, not for its neighbours, until it leaves."""
         if isinstance(error, INTERRUPTS):

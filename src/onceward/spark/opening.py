@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 import tempfile
 import time
@@ -60,7 +59,7 @@ class EachTime(Patience):
     """Waits for as long as it may at each statement anew: a file is read by many."""
 
     def __init__(self, timeout: float) -> None:
-        super().__init__(random.Random())  # noqa: S311 - jitter, not a secret
+        super().__init__()
         self._timeout = timeout
 
     def __call__(self, calls: int) -> bool:

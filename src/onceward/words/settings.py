@@ -148,6 +148,11 @@ class Settings(BaseModel):
     """Keep an index of the words of bodies, for ``search``."""
 
     @classmethod
+    def unasked(cls, *, busy_timeout: float) -> Self:
+        """Return the defaults as nobody's wish, for who opens the file of somebody else: what its owner says holds, before and after."""
+        return cls.model_construct(_fields_set=set(), busy_timeout=busy_timeout)
+
+    @classmethod
     def load(cls, given: Settings | None, overrides: Mapping[str, Any], env: Mapping[str, str] | None = None) -> Self:
         """
         Merge overrides, settings, environment, project and defaults, in that precedence.
