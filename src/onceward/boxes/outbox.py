@@ -42,7 +42,7 @@ SENT: Final = """
 UPDATE outbox
    SET state = 'sent', sent_at = :now, parcel = :parcel,
        attempts = CASE WHEN :held THEN 0 ELSE attempts + 1 END,
-       due_at = :ask_at + CASE WHEN :held THEN max(0, :now - created_at) / 10 ELSE 0 END
+       due_at = :ask_at + CASE WHEN :held THEN min(max(0, :now - created_at) / 10, 20 * (:ask_at - :now)) ELSE 0 END
  WHERE id IN (SELECT value FROM json_each(:ids)) AND recipient = :peer AND state = 'pending'
 RETURNING id
 """

@@ -84,7 +84,10 @@ class Settings(BaseModel):
     unreachable: Literal["wait", "spend"] = "wait"
     """Whether attempts that found nobody count against ``max_retries``."""
     ack_timeout: Seconds = 30.0
-    """Time after which a stored but unhandled message is asked about; again and again, a tenth of its age later each time."""
+    """
+    Time after which a stored but unhandled message is asked about; again and again, each time a tenth of its age later, but never
+    more than twenty times as long.
+    """
     deliver_timeout: Seconds = 30.0
     """Longest push of one parcel."""
     parcel_frames: Annotated[int, Field(ge=1, le=10_000)] = 500
