@@ -33,16 +33,14 @@ class Awaited:
         return call
 
     def _wrapped(self, value: Any) -> Any:
-        if isinstance(value, tuple) and value and type(value[0]).__name__.startswith("Async"):
-            return (Awaited(value[0], self._loop), *value[1:])
         return Awaited(value, self._loop) if type(value).__name__.startswith("Async") else value
 
 
 def conversation(a: Any, b: Any) -> list[Any]:
     """Make a channel, talk in it, and return what was seen."""
     room = a.channels.create("room", "group", sticky=True)
-    there, created = b.channels.ensure("room")
-    seen: list[Any] = [created, there.join(), there.join(), [each.name for each in b.channels.list()], there.info().type]
+    there = b.channels.ensure("room")
+    seen: list[Any] = [there.created, there.join(), there.join(), [each.name for each in b.channels.list()], there.info().type]
     asked = room.send("who?", kind="query")
     a.pump(), b.pump()
     message = there.take_over(there.hand_over(there.receive()))

@@ -146,14 +146,17 @@ def test_observers_and_strangers_do_not_send(world: World) -> None:
 def test_create_and_ensure(world: World) -> None:
     """Creating twice is an error; ensuring takes the one that is there, unchanged, and says so."""
     alice, bob = world.open("alice"), world.open("bob")
-    alice.channels.create("room", "group", description="ours", ack_timeout=7)
+    made = alice.channels.create("room", "group", description="ours", ack_timeout=7)
     with pytest.raises(DuplicateChannel):
         bob.channels.create("room")
-    channel, created = bob.channels.ensure("room", "pubsub", ack_timeout=9)
+    channel = bob.channels.ensure("room", "pubsub", ack_timeout=9)
     info = channel.info()
 
-    assert (False, "group", "ours", 7.0, "alice") == (created, info.type, info.description, info.config.ack_timeout, info.created_by)
-    assert ["room"] == [each.name for each in bob.channels.list()]
+    assert [True, False, False, True] == [
+        each.created for each in (made, channel, alice.channels.get("room"), bob.channels.ensure("other"))
+    ]
+    assert ("group", "ours", 7.0, "alice") == (info.type, info.description, info.config.ack_timeout, info.created_by)
+    assert ["other", "room"] == [each.name for each in bob.channels.list()]
 
 
 @pytest.mark.parametrize(

@@ -92,10 +92,8 @@ def create(
 
     """
     with open_box(where.path()) as box:
-        if ensure:
-            _, created = box.channels.ensure(name, type, description=description, **config.given())
-        else:
-            created = bool(box.channels.create(name, type, description=description, **config.given()))
+        make = box.channels.ensure if ensure else box.channels.create
+        created = make(name, type, description=description, **config.given()).created
         box.pump()
     if where.json:
         show_one({"name": name, "created": created}, "json")

@@ -34,7 +34,7 @@ class AsyncChannel:
 
     def __init__(self, channel: Channel, crossing: Crossing, wait: Wait) -> None:
         self._channel, self._crossing, self._wait = channel, crossing, wait
-        self.name, self.session = channel.name, channel.session
+        self.name, self.session, self.created = channel.name, channel.session, channel.created
 
     def __repr__(self) -> str:
         """Name the channel, and who takes part in it here."""
@@ -151,17 +151,9 @@ class AsyncChannels:
         """Make a channel that this agent owns; see ``Channels.create``."""
         return self._made(await self._crossing.call(lambda: self._channels.create(name, type, description=description, **config)))
 
-    async def ensure(
-        self,
-        name: str,
-        type: channels.Type = "group",  # noqa: A002 - the wire's word
-        *,
-        description: str = "",
-        **config: Any,
-    ) -> tuple[AsyncChannel, bool]:
+    async def ensure(self, name: str, type: channels.Type = "group", *, description: str = "", **config: Any) -> AsyncChannel:  # noqa: A002
         """Make a channel, or take the one that is there as it is; see ``Channels.ensure``."""
-        made, created = await self._crossing.call(lambda: self._channels.ensure(name, type, description=description, **config))
-        return self._made(made), created
+        return self._made(await self._crossing.call(lambda: self._channels.ensure(name, type, description=description, **config)))
 
     async def get(self, name: str, *, session: str = DEFAULT_SESSION) -> AsyncChannel:
         """Return a channel, sending in *session*; see ``Channels.get``."""

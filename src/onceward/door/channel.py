@@ -37,8 +37,12 @@ class Channel:
     inbox like other mail, or here, channel by channel.
     """
 
-    def __init__(self, name: str, *, db: Database, herald: Herald, desk: Desk, session: str = DEFAULT_SESSION) -> None:
+    def __init__(
+        self, name: str, *, db: Database, herald: Herald, desk: Desk, session: str = DEFAULT_SESSION, created: bool = False
+    ) -> None:
         self.name, self.session = name, plain_text("session", session)
+        self.created = created
+        """Whether the call that returned this made the channel."""
         self._db, self._herald, self._desk = db, herald, desk
         self._own_desk = ChannelDesk(herald.info(name), desk)
 
@@ -235,22 +239,25 @@ class Channels:
 
     def create(self, name: str, type: channels.Type = "group", *, description: str = "", **config: Any) -> Channel:  # noqa: A002
         """Make a channel that this agent owns; *config* is that of ``ChannelConfig``; raises DuplicateChannel, ValidationFailed."""
-        made, created = self.ensure(name, type, description=description, **config)
-        channels.refuse_duplicate(name, created=created)
+        made = self.ensure(name, type, description=description, **config)
+        channels.refuse_duplicate(name, created=made.created)
         return made
 
-    def ensure(self, name: str, type: channels.Type = "group", *, description: str = "", **config: Any) -> tuple[Channel, bool]:  # noqa: A002
-        """Make a channel, or take the one that is there as it is; say whether it was made."""
+    def ensure(self, name: str, type: channels.Type = "group", *, description: str = "", **config: Any) -> Channel:  # noqa: A002
+        """Make a channel, or take the one that is there as it is; its ``created`` says whether this very call made it."""
         checked, roster = channels.checked_config(config), self._herald.roster
         created = changed(
             self._herald,
             lambda: channels.create(roster.directory, name, type, self._db.agent, config=checked, description=description),
         )
-        return self.get(name), created
+        return self._channel(name, created=created)
 
     def get(self, name: str, *, session: str = DEFAULT_SESSION) -> Channel:
         """Return a channel, sending in *session*; raises UnknownChannel."""
-        return Channel(name, db=self._db, herald=self._herald, desk=self._desk, session=session)
+        return self._channel(name, session=session)
+
+    def _channel(self, name: str, *, session: str = DEFAULT_SESSION, created: bool = False) -> Channel:
+        return Channel(name, db=self._db, herald=self._herald, desk=self._desk, session=session, created=created)
 
     def list(self) -> list[ChannelInfo]:
         """Return all channels by name."""
