@@ -22,7 +22,11 @@ INSERT INTO held_lanes (recipient, lane, rank, head, due_at) SELECT recipient, l
 ON CONFLICT (recipient, lane, rank) DO UPDATE SET due_at = max(due_at, excluded.due_at), head = min(head, excluded.head)
 RETURNING due_at
 """
-STILL_READY: Final = "SELECT count(*) FROM outbox WHERE seq IN (SELECT value FROM json_each(?)) AND state = 'pending' AND due_at IS NULL"
+STILL_READY: Final = """
+SELECT EXISTS (SELECT 1 FROM outbox INDEXED BY outbox_ready
+                WHERE recipient = ? AND rank IN (0, 1, 2, 3, 4) AND seq IN (SELECT value FROM json_each(?))
+                  AND state = 'pending' AND due_at IS NULL)
+"""
 UNHOLD: Final = "DELETE FROM held_lanes WHERE due_at <= ?"
 RECEIPT_ROWS: Final = 200
 STUCK: Final = "rows of the outbox that were put aside are offered again: its index is damaged, recover a copy of the file"
@@ -213,8 +217,8 @@ def unhold(tx: Tx) -> None:
 
 
 def stuck(tx: Tx, packed: Packed) -> bool:
-    """Return whether rows of an answered parcel would be packed again at once: an index of the file is damaged."""
-    return bool(tx.rows(STILL_READY, (json.dumps(packed.lease.parcel or ()),))[0][0])
+    """Return whether the index offers rows of an answered parcel again, whatever the rows say: one of both is damaged."""
+    return bool(tx.rows(STILL_READY, (packed.lease.name, json.dumps(packed.lease.parcel or ())))[0][0])
 
 
 def spend(tx: Tx, held: Lease, error: str) -> list[tuple[int, str, int]]:
