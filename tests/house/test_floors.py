@@ -45,7 +45,7 @@ STAIRS = {
     "turnstile": "tx",
     "batch": "turnstile tx",
     "writer": "batch turnstile tx",
-    "identity": "guard migrate tx",
+    "identity": "guard tx",
     "db": "connect guard identity migrate registry tx wake writer",
     # boxes
     "dead_letters": "bodies counters lanes",

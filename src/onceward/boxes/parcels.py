@@ -13,6 +13,7 @@ from onceward.boxes.peers import Lease
 from onceward.errors import StoreCorrupt
 from onceward.ground.tx import Tx
 from onceward.words.clock import Millis
+from onceward.words.names import PRIORITIES
 from onceward.words.parcel import STRENGTH, Answer, Carried, Durability, Parcel, Receipt, weakened
 from onceward.words.settings import Settings
 
@@ -22,9 +23,9 @@ INSERT INTO held_lanes (recipient, lane, rank, head, due_at) SELECT recipient, l
 ON CONFLICT (recipient, lane, rank) DO UPDATE SET due_at = max(due_at, excluded.due_at), head = min(head, excluded.head)
 RETURNING due_at
 """
-STILL_READY: Final = """
+STILL_READY: Final = f"""
 SELECT EXISTS (SELECT 1 FROM outbox INDEXED BY outbox_ready
-                WHERE recipient = ? AND rank IN (0, 1, 2, 3, 4) AND seq IN (SELECT value FROM json_each(?))
+                WHERE recipient = ? AND rank IN ({", ".join(map(str, range(len(PRIORITIES))))}) AND seq IN (SELECT value FROM json_each(?))
                   AND state = 'pending' AND due_at IS NULL)
 """
 UNHOLD: Final = "DELETE FROM held_lanes WHERE due_at <= ?"

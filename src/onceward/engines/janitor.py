@@ -9,7 +9,8 @@ from threading import Thread
 from typing import Final
 
 from onceward.boxes import dead_letters, inbox, lanes, mailboxes, receipts, retention, runs
-from onceward.errors import OncewardError, StoreClosed
+from onceward.errors import OncewardError, SchemaTooNew, StoreClosed
+from onceward.ground import migrate
 from onceward.ground.db import Database
 from onceward.seeing import chapters, search
 from onceward.words.settings import Settings, disabled
@@ -47,7 +48,7 @@ class Janitor:
 
     def tidy(self) -> int:
         """Do one round; return how many rows were pruned."""
-        self._db.tick()
+        self._refuse_upgraded()
         before = self._db.now() - round(1000 * self._settings.retention)
         limit = self._settings.retention_slice
         if not (disabled() or mailboxes.frozen(self._db.read)):  # the kill-switch lets nothing expire either
@@ -67,8 +68,17 @@ class Janitor:
         search.catch_up(self._db)
         search.forget(self._db)
         self._until_done(lambda: self._chore(limit))
+        self._db.tick()
         self._checkpoint()
         return pruned
+
+    def _refuse_upgraded(self) -> None:
+        """Let go of a file that a newer version has upgraded meanwhile: this and every later write raise SchemaTooNew."""
+        try:
+            self._db.write(migrate.pending)
+        except SchemaTooNew:
+            with self._db.turn.exclusive():
+                self._db.reopen()
 
     def _prune(self, box: str, before: int) -> int:
         after, pruned = 0, 0

@@ -12,7 +12,7 @@ from typing import Any, Final, Self, TypeVar
 
 import apsw
 
-from onceward.errors import ForkedProcess, SchemaTooNew, StoreClosed, StoreCorrupt, StoreFault, StoreUnusable
+from onceward.errors import ForkedProcess, StoreClosed, StoreCorrupt, StoreFault, StoreUnusable
 from onceward.ground import guard, identity, migrate, registry
 from onceward.ground.connect import Patience, check_version, connect, drop, harden, leave, lies_at, mapped, ours
 from onceward.ground.tx import Tx
@@ -110,7 +110,8 @@ class Database:
             self.clock = clock
         if "busy_timeout" in given:
             waits = self._writer.turnstile  # as long as the most patient of those who said
-            waits.timeout, self._asked = max(settings.busy_timeout, waits.timeout if self._asked else 0.0), True
+            waits.timeout = max(settings.busy_timeout, waits.timeout if self._asked else 0.0)
+            self._asked = True
         if given & {"max_pending", "max_inbox", "max_body"}:
             [(self.max_inbox, self.max_body)] = self.write(lambda tx: tx.rows(identity.LIMITS, identity.limits(settings)))
         if "durability" in given and settings.durability != self.durability:
@@ -118,6 +119,8 @@ class Database:
             self.write(lambda tx: tx.run(identity.LEVEL, (settings.durability,)))
             with self._writer.exclusive() as handle:
                 handle.execute(f"PRAGMA synchronous = {'full' if self.durability == 'safe' else 'normal'}")
+
+    # -- opening ----------------------------------------------------------------------------
 
     def _open(self) -> apsw.Connection:
         deadline = time.monotonic() + self._writer.turnstile.timeout
@@ -270,14 +273,8 @@ class Database:
         return int(self.read("PRAGMA data_version")[0][0])
 
     def tick(self) -> None:
-        """Store how far the clock has come; let go of a file that a newer version has upgraded, so that later writes say so."""
-        try:
-            self.contribute(identity.tick)
-        except SchemaTooNew:
-            if not self._writer.held:
-                with self._writer.exclusive():
-                    self.reopen()
-            raise
+        """Store how far the clock has come, so that it never runs backwards across restarts."""
+        self.contribute(identity.tick)
 
     def checkpoint(self, *, truncate: bool) -> tuple[int, int]:
         """Move WAL pages into the file; return (pages in the WAL, pages moved), -1 where a reader was in the way."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from onceward.errors import StoreUnusable, WrongAgent
-from onceward.ground import guard, migrate
+from onceward.ground import guard
 from onceward.ground.tx import Tx
 from onceward.words.clock import FileTime, Millis
 from onceward.words.ids import new_token
@@ -101,14 +101,7 @@ def identify(tx: Tx, wanted: str | None, settings: Settings) -> Identity:
 
 
 def tick(tx: Tx) -> None:
-    """
-    Store how far the clock has come, by a commit that is one even where the file has seen a later time already.
-
-    Raises:
-        SchemaTooNew: a newer version has upgraded the file meanwhile.
-
-    """
-    migrate.pending(tx)
+    """Store how far the clock has come, by a commit that is one even where the file has seen a later time already."""
     tx.run(TICK, (tx.now,))
     [(mark,)] = tx.rows(MARK)
     tx.rows(f"{MARK} = {mark}")

@@ -12,11 +12,12 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
+from collections.abc import Callable
+from contextlib import ExitStack, chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
+from unittest.mock import patch
 
 import apsw
 
@@ -201,27 +202,19 @@ class Cli:
             box.send("bob", {"n": 1})
 
     def __call__(self, raw: bytes) -> None:
-        """Run one command."""
+        """Run one command in the home, with its one agent as the default, and an empty stdin."""
         command, *words = [part for part in raw.decode("utf-8", "replace").split(SEP) if part] or ["ls"]
         tokens = [*command.split(), *words] if command in COMMANDS else ["ls", command, *words]
-        with self._place(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        place = {"ONCEWARD_DB": str(self._file), "ONCEWARD_HOME": str(self._home)}
+        with ExitStack() as stack:
+            stack.enter_context(chdir(self._home))
+            stack.enter_context(patch.dict(os.environ, place))
+            stack.enter_context(patch.object(sys, "stdin", io.StringIO("")))
+            stack.enter_context(redirect_stdout(io.StringIO()))
+            stack.enter_context(redirect_stderr(io.StringIO()))
             code = main(tokens)
         _insist(f"exit code {code} of {tokens}", holds=code in CODES)
         _insist(f"{tokens} left something outside", holds=[self._home] == list(self._home.parent.iterdir()))
-
-    @contextmanager
-    def _place(self) -> Iterator[None]:
-        """Stand in the home, with its one agent as the default, and an empty stdin."""
-        stdin, before = sys.stdin, dict(os.environ)
-        sys.stdin = io.StringIO("")
-        os.environ |= {"ONCEWARD_DB": str(self._file), "ONCEWARD_HOME": str(self._home)}
-        try:
-            with chdir(self._home):
-                yield
-        finally:
-            sys.stdin = stdin
-            os.environ.clear()
-            os.environ.update(before)
 
     def close(self) -> None:
         """Delete the home."""
