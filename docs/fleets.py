@@ -1,4 +1,4 @@
-"""The reference page of fleets as Spark tables: columns, options, reasons."""  # noqa: INP001 - a script, no package
+"""The reference page of fleets as Spark tables: columns, options, reasons."""
 
 from __future__ import annotations
 
@@ -110,13 +110,19 @@ def fleet_page(meanings: dict[str, dict[str, str]]) -> str:
             '`df.write.format("onceward").mode("append").save("/fleet/**/*.db")`, or `writeStream`.',
             "Each file gets its messages of one batch in one transaction, with a receipt in its table `spark_batches`.",
         ),
-        table(("option", "meaning"), *((code(name), meaning) for name, meaning in sink.WRITING.items())),
+        table(
+            ("option", "meaning"),
+            *((code(name), meaning) for name, meaning in sink.WRITING.items()),
+        ),
         "Columns of the rows:",
         table(("column", "meaning"), *((code(name), _written(name)) for name in sink.COLUMNS)),
         "## What to know",
         NOTES,
         "## Why a file is not read",
-        table(("reason", "meaning"), *((code(reason), meaning) for reason, meaning in opening.REASONS.items())),
+        table(
+            ("reason", "meaning"),
+            *((code(reason), meaning) for reason, meaning in opening.REASONS.items()),
+        ),
         "## Tables",
         *(_table(name, found, meanings) for name, found in columns.tables().items()),
     )
@@ -133,9 +139,15 @@ def _functions() -> list[str]:
 
 
 def _options() -> str:
-    notes = {field.name: " ".join(field.note.split()) for field in readers.fields(readers.find(options.Options))}
+    notes = {
+        field.name: " ".join(field.note.split())
+        for field in readers.fields(readers.find(options.Options))
+    }
     defaults = options.option_names()
-    rows = [(code(name), code(_value(default)), note) for (name, default), note in zip(defaults.items(), notes.values(), strict=True)]
+    rows = [
+        (code(name), code(_value(default)), note)
+        for (name, default), note in zip(defaults.items(), notes.values(), strict=True)
+    ]
     return table(("option", "default", "meaning"), *rows)
 
 
@@ -149,9 +161,17 @@ def _written(name: str) -> str:
 
 def _table(name: str, found: columns.Table, meanings: dict[str, dict[str, str]]) -> str:
     view = columns.VIEWS.get(name, "")
-    own = {"ledger": LEDGER, "witness": WITNESS, "agents": AGENTS | meanings["stats_view"], "quarantine": QUARANTINE}
+    own = {
+        "ledger": LEDGER,
+        "witness": WITNESS,
+        "agents": AGENTS | meanings["stats_view"],
+        "quarantine": QUARANTINE,
+    }
     known = own.get(name, meanings.get(view, {}))
-    meant = {column: OWN.get(column) or known.get(column) or _elsewhere(column, meanings) for column in found.columns}
+    meant = {
+        column: OWN.get(column) or known.get(column) or _elsewhere(column, meanings)
+        for column in found.columns
+    }
     rows = [(code(column), kind.upper(), meant[column]) for column, kind in found.columns.items()]
     first = {
         "agents": "One row for each file, with its numbers of now.",

@@ -2,7 +2,7 @@
 Writes the reference pages from the code: run it after a change, a test compares.
 
     python3 docs/generate.py
-"""  # noqa: INP001 - a script, no package
+"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import importlib.util
 import inspect
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import fleets
 import readers
@@ -24,22 +24,22 @@ from pieces import code, flow, page, table
 
 import onceward
 from onceward import errors
-from onceward.words import events, lifecycle, settings
+from onceward.model import events, settings, states
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "onceward"
 
-HOUSE = ("words", "ground", "boxes", "seeing", "hands", "engines", "door")
+LAYERS = ("model", "store", "store/directory", "runtime", "runtime/runs", "api")
 ROOMS = {
-    "The postbox": "Postbox looks.Looks polls.Polls Session Transaction Message Ticket",
-    "Beside the mail": "facade.Neighbours facade.Peers Page views.Past views.PeerInfo invariants.Violation Health",
-    "Limits": "bounds.Limits limits.Limit bounds.DropRecord",
-    "Dead letters": "letters.DeadLetters letters.Filter letters.Replays views.DeadLetter",
-    "Sessions with runs": "Run queueing.Queues queueing.Runs modes.QueueOptions runs.Summary runs.Before run_views.RunInfo "
+    "The postbox": "Postbox looks.Looks polling.Polls Session Transaction Message Ticket",
+    "Beside the mail": "home.Neighbours home.Peers Page queries.Past queries.PeerInfo invariants.Violation Health",
+    "Limits": "limits.Limits limits.Limit limits.DropRecord",
+    "Dead letters": "dead_letters.DeadLetters dead_letters.Filter dead_letters.Replays queries.DeadLetter",
+    "Sessions with runs": "Run queues.Queues queues.Runs queue_modes.QueueOptions runs.Summary runs.Before run_views.RunInfo "
     "run_views.QueueInfo run_views.Waits",
-    "Channels": "channel.Channels Channel channels.ChannelConfig channels.ChannelInfo fanout.Posted acknowledgments.Acknowledgment",
-    "Mailboxes": "post_office.Mailboxes Mailbox Letter Start addresses.Address mailbox.Effects",
-    "Options of every send": "options.SendOptions options.PublishOptions",
+    "Channels": "channels.Channels Channel channels.ChannelConfig channels.ChannelInfo fanout.Posted acknowledgments.Acknowledgment",
+    "Mailboxes": "mailboxes.Mailboxes Mailbox Letter Start mailboxes.Address mailbox.Effects",
+    "Options of every send": "send_options.SendOptions send_options.PublishOptions",
     "Agents and handlers": "Agent Context Msg",
     "The same, awaitable": (
         "AsyncPostbox AsyncSession AsyncTransaction AsyncMessage AsyncContext AsyncRun AsyncMailbox AsyncChannel "
@@ -77,16 +77,21 @@ def pages() -> dict[str, str]:
     meanings = shapes.described((ROOT / "schema" / "README.md").read_text(encoding="utf-8"))
     reference = {
         "api.md": api_page(),
-        "directory.md": shapes.directory_page(shapes.described((ROOT / "schema" / "DIRECTORY.md").read_text(encoding="utf-8"))),
+        "directory.md": shapes.directory_page(
+            shapes.described((ROOT / "schema" / "DIRECTORY.md").read_text(encoding="utf-8"))
+        ),
         "differences.md": walk.differences_page(),
         "errors.md": errors_page(),
         "events.md": events_page(),
         "frame.md": shapes.frame_page(),
         "lifecycle.md": lifecycle_page(),
-        "rooms.md": rooms_page(),
-        "lifecycle-inbox.svg": statechart.draw(lifecycle.INBOX, statechart.INBOX, "States of an inbox row"),
-        "lifecycle-outbox.svg": statechart.draw(lifecycle.OUTBOX, statechart.OUTBOX, "States of an outbox row"),
-        "lifecycle-runs.svg": statechart.draw(lifecycle.RUNS, statechart.RUNS, "States of a run"),
+        "lifecycle-inbox.svg": statechart.draw(
+            states.INBOX, statechart.INBOX, "States of an inbox row"
+        ),
+        "lifecycle-outbox.svg": statechart.draw(
+            states.OUTBOX, statechart.OUTBOX, "States of an outbox row"
+        ),
+        "lifecycle-runs.svg": statechart.draw(states.RUNS, statechart.RUNS, "States of a run"),
         "schema.md": shapes.schema_page(meanings),
         "settings.md": settings_page(),
         "spark.md": fleets.fleet_page(meanings),
@@ -103,7 +108,11 @@ def pages() -> dict[str, str]:
 
 def api_page() -> str:
     """Return the page of the public names, in the rooms above and, for what has none yet, a last one."""
-    known = {name for listed in ROOMS.values() for name in listed.split()} | set(dir(errors)) | {"errors"}
+    known = (
+        {name for listed in ROOMS.values() for name in listed.split()}
+        | set(dir(errors))
+        | {"errors"}
+    )
     rooms = ROOMS | {"Others": " ".join(name for name in onceward.__all__ if name not in known)}
     parts = [
         flow(
@@ -119,22 +128,33 @@ def api_page() -> str:
 
 
 def _named(name: str) -> type:
-    room, _, last = name.rpartition(".")
-    found: type = getattr(importlib.import_module(_module(room) if room else "onceward"), last)
-    return found
-
-
-def _module(room: str) -> str:
-    [file] = (file for floor in HOUSE for file in (SOURCE / floor).glob(f"{room}.py"))
-    return f"onceward.{file.parent.name}.{room}"
+    module, _, last = name.rpartition(".")
+    if not module:
+        return cast("type", getattr(onceward, last))
+    dotted = [
+        f"onceward.{layer}.{module}".replace("/", ".")
+        for layer in LAYERS
+        if (SOURCE / layer / f"{module}.py").is_file()
+    ]
+    found = {
+        value
+        for value in (getattr(importlib.import_module(each), last, None) for each in dotted)
+        if value is not None and value.__module__ in dotted
+    }
+    assert len(found) == 1, f"{name} is {len(found)} classes"  # noqa: S101 - a script
+    return cast("type", found.pop())
 
 
 def _class(value: type) -> str:
     node, name = readers.find(value), value.__name__
     made, hidden = readers.init(node), HIDDEN.get(name, "").split()
-    shown = f"```py\n{readers.signature(made, name)}\n```" if made is not None and name in BUILT else ""
+    shown = (
+        f"```py\n{readers.signature(made, name)}\n```" if made is not None and name in BUILT else ""
+    )
     fields = [] if name in ELSEWHERE else readers.fields(node)
-    listed = "\n".join(_field(field) for field in [*fields, *readers.attributes(node)] if field.name not in hidden)
+    listed = "\n".join(
+        _field(field) for field in [*fields, *readers.attributes(node)] if field.name not in hidden
+    )
     parts = [f"### {name}", shown, readers.docs(node), *_inherited(node), listed]
     parts += [_method(item) for item in readers.methods(node) if item.name not in hidden]
     return "\n\n".join(part for part in parts if part)
@@ -162,10 +182,17 @@ def _method(item: readers.Function) -> str:
 def errors_page() -> str:
     """Return the page of the error tree: the drawing, then each class with what to do."""
     tree = (errors.__doc__ or "").partition("\n\n")[2].partition("Each class")[0]
-    found = [cls for _, cls in inspect.getmembers(errors, inspect.isclass) if cls.__module__ == errors.__name__]
+    found = [
+        cls
+        for _, cls in inspect.getmembers(errors, inspect.isclass)
+        if cls.__module__ == errors.__name__
+    ]
     order = sorted(found, key=lambda cls: readers.find(cls).lineno)
     rows = [("error", "try again?", "what happened, and what to do")]
-    rows += [(code(cls.__name__), _retryable(cls), " ".join(readers.docs(readers.find(cls)).split())) for cls in order]
+    rows += [
+        (code(cls.__name__), _retryable(cls), " ".join(readers.docs(readers.find(cls)).split()))
+        for cls in order
+    ]
     return page(
         "Errors",
         flow(
@@ -187,9 +214,16 @@ def events_page() -> str:
     """Return the page of the events that hooks hear."""
     rows = [("event", "class", "what is true now", "fields")]
     for name, kind in events.EVENTS.items():
-        own = ", ".join(code(field.name) for field in dataclasses.fields(kind) if field.name not in {"agent", "at"})
+        own = ", ".join(
+            code(field.name)
+            for field in dataclasses.fields(kind)
+            if field.name not in {"agent", "at"}
+        )
         rows.append((code(name), code(kind.__name__), readers.prose(kind.__doc__ or ""), own))
-    others = [("also called", "event"), *((code(alias), code(name)) for alias, name in sorted(events.ALIASES.items()))]
+    others = [
+        ("also called", "event"),
+        *((code(alias), code(name)) for alias, name in sorted(events.ALIASES.items())),
+    ]
     return page(
         "Events",
         flow(
@@ -204,9 +238,15 @@ def events_page() -> str:
 
 def settings_page() -> str:
     """Return the page of the settings."""
-    notes = {field.name: field.note.replace("\n", " ") for field in readers.fields(readers.find(settings.Settings))}
+    notes = {
+        field.name: field.note.replace("\n", " ")
+        for field in readers.fields(readers.find(settings.Settings))
+    }
     rows = [("setting", "default", "may be", "meaning")]
-    rows += [(code(name), code(_value(info.default)), _bounds(info), notes[name]) for name, info in settings.Settings.model_fields.items()]
+    rows += [
+        (code(name), code(_value(info.default)), _bounds(info), notes[name])
+        for name, info in settings.Settings.model_fields.items()
+    ]
     return page(
         "Settings",
         flow(
@@ -216,12 +256,17 @@ def settings_page() -> str:
         ),
         table(*rows),
         "`ONCEWARD_DISABLED=1` in the environment switches sending, pushing and handling off for one process.",
-        "`Settings.agenium(**overrides)`: " + inspect.cleandoc(settings.Settings.agenium.__doc__ or ""),
+        "`Settings.agenium(**overrides)`: "
+        + inspect.cleandoc(settings.Settings.agenium.__doc__ or ""),
     )
 
 
 def _value(default: Any) -> str:
-    return f"{default:_}" if isinstance(default, int) and not isinstance(default, bool) else json.dumps(default)
+    return (
+        f"{default:_}"
+        if isinstance(default, int) and not isinstance(default, bool)
+        else json.dumps(default)
+    )
 
 
 def _bounds(info: Any) -> str:
@@ -232,7 +277,11 @@ def _bounds(info: Any) -> str:
         return "`true`, `false`"
     found: dict[str, Any] = {}
     for limit in info.metadata:
-        found |= {sign: getattr(limit, name) for name, sign in LIMITS.items() if getattr(limit, name, None) is not None}
+        found |= {
+            sign: getattr(limit, name)
+            for name, sign in LIMITS.items()
+            if getattr(limit, name, None) is not None
+        }
     return " and ".join(f"{sign} {value:_}" for sign, value in found.items())
 
 
@@ -249,15 +298,15 @@ def lifecycle_page() -> str:
         ),
         "## Outbox",
         "![States of an outbox row](lifecycle-outbox.svg)",
-        _moves(lifecycle.OUTBOX),
+        _moves(states.OUTBOX),
         "`sending` is the views' word for a pending row in the parcel in flight.",
         "## Inbox",
         "![States of an inbox row](lifecycle-inbox.svg)",
-        _moves(lifecycle.INBOX),
+        _moves(states.INBOX),
         "`processing` is the views' word for a pending row in a leased lane.",
         "## Runs",
         "![States of a run](lifecycle-runs.svg)",
-        _moves(lifecycle.RUNS),
+        _moves(states.RUNS),
         "What that means for its messages: [which mode do I want](../how-to/runs/which-mode.md).",
         "## Dead letters",
         flow(
@@ -268,31 +317,11 @@ def lifecycle_page() -> str:
 
 
 def _moves(moves: dict[tuple[str, str], str]) -> str:
-    rows = [(str(number), code(start), code(end), why) for number, ((start, end), why) in enumerate(moves.items(), start=1)]
+    rows = [
+        (str(number), code(start), code(end), why)
+        for number, ((start, end), why) in enumerate(moves.items(), start=1)
+    ]
     return table(("", "from", "to", "when"), *rows)
-
-
-def rooms_page() -> str:
-    """Return the page of the house: every file by floor, with the first line of its docstring."""
-    source = (ROOT / "tests" / "house" / "test_floors.py").read_text(encoding="utf-8")
-    floors: dict[str, str] = readers.constant(source, "FLOORS")
-    parts = ["Every file of the source by its floor, lowest first. Why it is so: [the house](../explanation/house.md)."]
-    for floor, listed in floors.items():
-        parts.append(f"## {floor}")
-        for entry in listed.split():
-            files = _files(entry)
-            own = [file for file in files if file == SOURCE / entry / "__init__.py"]
-            rows = [("room", "what it is for"), *((code(_room(file)), readers.first_line(file)) for file in files if file not in own)]
-            parts += [readers.first_line(file) for file in own] + [table(*rows)]
-    return page("Rooms", *parts)
-
-
-def _files(entry: str) -> list[Path]:
-    return sorted((SOURCE / entry).rglob("*.py")) if entry.endswith("/") else [SOURCE / f"{entry}.py"]
-
-
-def _room(file: Path) -> str:
-    return file.relative_to(SOURCE).with_suffix("").as_posix().removesuffix("/__init__")
 
 
 def has_command() -> bool:
@@ -304,8 +333,12 @@ def command_page() -> str:
     """Return the page of the command, from its own help."""
     from onceward import cli  # noqa: PLC0415 - an extra
 
-    parts = [f"## {name}\n\n```text\n{text.rstrip()}\n```" for name, text in cli.help_pages().items()]
-    return page("Command", "`python3 -m pip install 'onceward[cli]'` brings the command `onceward`.", *parts)
+    parts = [
+        f"## {name}\n\n```text\n{text.rstrip()}\n```" for name, text in cli.help_pages().items()
+    ]
+    return page(
+        "Command", "`python3 -m pip install 'onceward[cli]'` brings the command `onceward`.", *parts
+    )
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Reads what the source says of itself: signatures, docstrings and the notes under fields."""  # noqa: INP001 - a script, no package
+"""Reads what the source says of itself: signatures, docstrings and the notes under fields."""
 
 from __future__ import annotations
 
@@ -36,13 +36,21 @@ def _module(name: str) -> ast.Module:
 
 def find(value: type) -> ast.ClassDef:
     """Return the class statement of *value*."""
-    return next(n for n in ast.walk(_module(value.__module__)) if isinstance(n, ast.ClassDef) and n.name == value.__name__)
+    return next(
+        n
+        for n in ast.walk(_module(value.__module__))
+        if isinstance(n, ast.ClassDef) and n.name == value.__name__
+    )
 
 
 def methods(node: ast.ClassDef) -> Iterator[Function]:
     """Yield the public methods and properties of a class, in the order of the source."""
     for item in node.body:
-        if isinstance(item, Function) and not item.name.startswith("_") and "overload" not in decorators(item):
+        if (
+            isinstance(item, Function)
+            and not item.name.startswith("_")
+            and "overload" not in decorators(item)
+        ):
             yield item
 
 
@@ -58,7 +66,9 @@ def decorators(item: Function) -> list[str]:
 
 def init(node: ast.ClassDef) -> Function | None:
     """Return the constructor that the class itself writes."""
-    return next((item for item in node.body if isinstance(item, Function) and item.name == "__init__"), None)
+    return next(
+        (item for item in node.body if isinstance(item, Function) and item.name == "__init__"), None
+    )
 
 
 def signature(item: Function, name: str) -> str:
@@ -78,7 +88,9 @@ def _frame(item: Function) -> tuple[str, str]:
     """Return what stands before and behind a call: how it is waited for, and what it gives."""
     asynchronous = isinstance(item, ast.AsyncFunctionDef)
     result = "" if item.returns is None or item.name == "__init__" else ast.unparse(item.returns)
-    if any(name.endswith("contextmanager") for name in decorators(item)) or result.startswith("Abstract"):
+    if any(name.endswith("contextmanager") for name in decorators(item)) or result.startswith(
+        "Abstract"
+    ):
         inner = result.partition("[")[2].removesuffix("]")
         return ("async with " if asynchronous or "Async" in result else "with "), f" as {inner}"
     if result.startswith("AsyncIterator"):
@@ -116,14 +128,22 @@ def attributes(node: ast.ClassDef) -> list[Field]:
     for item in node.body:
         if isinstance(item, Function):
             listed = _noted(item.body, ast.Attribute)
-            found += listed if item.name == "__init__" else [field for field in listed if field.note]
+            found += (
+                listed if item.name == "__init__" else [field for field in listed if field.note]
+            )
     return found
 
 
 def _noted(body: list[ast.stmt], kind: type[ast.expr]) -> list[Field]:
     found: list[Field] = []
     for index, item in enumerate(body):
-        target = item.target if isinstance(item, ast.AnnAssign) else item.targets[0] if isinstance(item, ast.Assign) else None
+        target = (
+            item.target
+            if isinstance(item, ast.AnnAssign)
+            else item.targets[0]
+            if isinstance(item, ast.Assign)
+            else None
+        )
         name = _public(target) if isinstance(target, kind) else None
         if name is None:
             continue
@@ -135,13 +155,21 @@ def _noted(body: list[ast.stmt], kind: type[ast.expr]) -> list[Field]:
 def _public(target: ast.expr | None) -> str | None:
     if isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self":
         return None if target.attr.startswith("_") else target.attr
-    if isinstance(target, ast.Name) and not target.id.startswith("_") and target.id != "model_config":
+    if (
+        isinstance(target, ast.Name)
+        and not target.id.startswith("_")
+        and target.id != "model_config"
+    ):
         return target.id
     return None
 
 
 def _note(following: list[ast.stmt]) -> str:
-    if following and isinstance(following[0], ast.Expr) and isinstance(following[0].value, ast.Constant):
+    if (
+        following
+        and isinstance(following[0], ast.Expr)
+        and isinstance(following[0].value, ast.Constant)
+    ):
         return prose(str(following[0].value.value))
     return ""
 
@@ -152,8 +180,18 @@ def docs(item: ast.ClassDef | Function) -> str:
     raises = RAISES.search(text)
     if raises is None:
         return prose(text)
-    listed = [f"- `{names}`: {' '.join(said.split())}" for names, said in RAISED.findall(raises["rest"])]
-    return "\n".join([prose(text[: raises.start()]).rstrip(), "", "Raises:", "", *(prose(line) for line in listed)])
+    listed = [
+        f"- `{names}`: {' '.join(said.split())}" for names, said in RAISED.findall(raises["rest"])
+    ]
+    return "\n".join(
+        [
+            prose(text[: raises.start()]).rstrip(),
+            "",
+            "Raises:",
+            "",
+            *(prose(line) for line in listed),
+        ]
+    )
 
 
 def result(item: Function) -> str:
@@ -168,7 +206,9 @@ def prose(text: str) -> str:
 
 def first_line(file: Path) -> str:
     """Return what a file promises in the first line of its docstring."""
-    return prose(ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "").partition("\n")[0]
+    return prose(ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "").partition(
+        "\n"
+    )[0]
 
 
 def constant(source: str, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""The pages of what is stored: the frame with its JSON Schema, and the tables."""  # noqa: INP001 - a script, no package
+"""The pages of what is stored: the frame with its JSON Schema, and the tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import readers
 from pieces import code, flow, page, table
 
 from onceward import Frame, Postbox
-from onceward.words.clock import SystemClock
+from onceward.model.clock import SystemClock
 
 MEANING = {
     "specversion": "version of CloudEvents",
@@ -44,8 +44,14 @@ MEANING = {
 }
 """Every attribute of a frame, for its page and for its JSON Schema."""
 
-DIALECT = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": "urn:onceward:schema:frame:1"}
-BOTH_BODIES = {"required": ["data", "data_base64"], "properties": {"data": {"not": {"type": "null"}}, "data_base64": {"type": "string"}}}
+DIALECT = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "$id": "urn:onceward:schema:frame:1",
+}
+BOTH_BODIES = {
+    "required": ["data", "data_base64"],
+    "properties": {"data": {"not": {"type": "null"}}, "data_base64": {"type": "string"}},
+}
 EXTENSION = {
     "description": "an extension attribute",
     "anyOf": [
@@ -62,7 +68,13 @@ def frame_page() -> str:
     schema = json.loads(frame_schema())
     rows = [("attribute", "meaning", "may be")]
     for name, given in schema["properties"].items():
-        rows.append((code(name) + (" (required)" if name in schema["required"] else ""), MEANING[name], _kind(given)))
+        rows.append(
+            (
+                code(name) + (" (required)" if name in schema["required"] else ""),
+                MEANING[name],
+                _kind(given),
+            )
+        )
     return page(
         "Frame",
         readers.docs(readers.find(Frame)),
@@ -84,9 +96,18 @@ class _ThatMorning(SystemClock):
 def _example() -> str:
     with (
         tempfile.TemporaryDirectory() as folder,
-        Postbox(f"{folder}/shop.db", agent="shop", run=False, hold_unknown=True, clock=_ThatMorning(), ids=lambda: EXAMPLE_ID) as shop,
+        Postbox(
+            f"{folder}/shop.db",
+            agent="shop",
+            run=False,
+            hold_unknown=True,
+            clock=_ThatMorning(),
+            ids=lambda: EXAMPLE_ID,
+        ) as shop,
     ):
-        shop.session("run-42").send("billing", {"id": 7, "cents": 1999}, type="invoice.created", key="invoice-7")
+        shop.session("run-42").send(
+            "billing", {"id": 7, "cents": 1999}, type="invoice.created", key="invoice-7"
+        )
         return shop.history().messages[0].frame
 
 
@@ -99,7 +120,9 @@ def _kind(given: dict[str, Any]) -> str:
         return code(str(plain["const"]))
     if "type" not in plain:
         return "any JSON value"
-    limits = [f"{sign} {plain[key]}" for key, sign in (("minimum", "≥"), ("maximum", "≤")) if key in plain]
+    limits = [
+        f"{sign} {plain[key]}" for key, sign in (("minimum", "≥"), ("maximum", "≤")) if key in plain
+    ]
     if "maxLength" in plain:
         limits.append(f"at most {plain['maxLength']} characters")
     kind = "time as RFC 3339 text" if plain.get("format") == "date-time" else plain["type"]
@@ -146,8 +169,13 @@ def schema_page(meanings: dict[str, dict[str, str]]) -> str:
             "How to write: [send from SQL](../how-to/send-from-sql.md).",
         )
     ]
-    with tempfile.TemporaryDirectory() as folder, Postbox(Path(folder) / "a.db", agent="a", run=False) as box:
-        parts += _relations(box.path, meanings, ("view", "Views", _view), ("table", "Tables", _stored))
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Postbox(Path(folder) / "a.db", agent="a", run=False) as box,
+    ):
+        parts += _relations(
+            box.path, meanings, ("view", "Views", _view), ("table", "Tables", _stored)
+        )
     return page("Schema", *parts)
 
 
@@ -158,23 +186,38 @@ def directory_page(meanings: dict[str, dict[str, str]]) -> str:
         "It holds no messages, and its tables may change with any release: ask `box.channels`, `box.mailboxes` and `box.home`,",
         "or the commands of these names.",
     )
-    with tempfile.TemporaryDirectory() as folder, Postbox(Path(folder) / "a.db", agent="a", run=False) as box:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Postbox(Path(folder) / "a.db", agent="a", run=False) as box,
+    ):
         box.home.register()
-        return page("Directory", told, *_relations(Path(folder) / "directory.db", meanings, ("table", "Tables", _stored)))
+        return page(
+            "Directory",
+            told,
+            *_relations(Path(folder) / "directory.db", meanings, ("table", "Tables", _stored)),
+        )
 
 
-def _relations(path: Path, meanings: dict[str, dict[str, str]], *kinds: tuple[str, str, Callable[..., str]]) -> list[str]:
+def _relations(
+    path: Path, meanings: dict[str, dict[str, str]], *kinds: tuple[str, str, Callable[..., str]]
+) -> list[str]:
     parts = []
     con = apsw.Connection(str(path), apsw.SQLITE_OPEN_READONLY)
     for kind, title, draw in kinds:
         parts.append(f"## {title}")
-        parts += [f"### {name}\n\n{meanings[name]['']}\n\n{draw(con, name, meanings[name])}" for name in relations(con, kind)]
+        parts += [
+            f"### {name}\n\n{meanings[name]['']}\n\n{draw(con, name, meanings[name])}"
+            for name in relations(con, kind)
+        ]
     con.close()
     return parts
 
 
 def _view(con: apsw.Connection, name: str, told: dict[str, str]) -> str:
-    return table(("column", "meaning"), *((code(column[0]), told[column[0]]) for column in columns(con, name)))
+    return table(
+        ("column", "meaning"),
+        *((code(column[0]), told[column[0]]) for column in columns(con, name)),
+    )
 
 
 def _stored(con: apsw.Connection, name: str, told: dict[str, str]) -> str:
@@ -192,7 +235,9 @@ def _sql_type(kind: str, must: int, given: str | None, key: int) -> str:
 
 def columns(con: apsw.Connection, name: str) -> list[tuple[Any, ...]]:
     """Return name, type, whether it must be given, default and key of every column."""
-    return con.execute('SELECT name, type, "notnull", dflt_value, pk FROM pragma_table_info(?)', (name,)).fetchall()
+    return con.execute(
+        'SELECT name, type, "notnull", dflt_value, pk FROM pragma_table_info(?)', (name,)
+    ).fetchall()
 
 
 def relations(con: apsw.Connection, kind: str) -> list[str]:

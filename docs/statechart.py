@@ -1,4 +1,4 @@
-"""Draws a state machine from its table, as SVG that suits light and dark pages."""  # noqa: INP001 - a script, no package
+"""Draws a state machine from its table, as SVG that suits light and dark pages."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ STYLE = """
     .move { stroke: #8d96a0 } .dot { fill: #58a6ff } #tip path { fill: #8d96a0 }
   }
 """
-TIP = (
-    '<marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" orient="auto"><path d="M0 0 8 4 0 8z"/></marker>'
-)
+TIP = '<marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" orient="auto"><path d="M0 0 8 4 0 8z"/></marker>'
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,9 @@ def draw(table: Table, layout: Layout, title: str) -> str:
         f"<defs>{TIP}</defs>",
     ]
     for number, (start, end) in enumerate(table, start=1):
-        parts += _move(layout.places[start], layout.places[end], layout.bends.get((start, end), 0.0), number)
+        parts += _move(
+            layout.places[start], layout.places[end], layout.bends.get((start, end), 0.0), number
+        )
     for state, place in layout.places.items():
         parts += _state(state, place, layout.hints.get(state), last=state in layout.ended)
     return "\n".join([*parts, "</svg>", ""])
@@ -59,7 +59,11 @@ def _state(name: str, place: Point, hint: str | None, *, last: bool) -> list[str
     box = f'<rect class="{kind}" x="{x - WIDTH / 2:.0f}" y="{y - HEIGHT / 2:.0f}" width="{WIDTH}" height="{HEIGHT}" rx="10"/>'
     if hint is None:
         return [box, f'<text x="{x:.0f}" y="{y + 5:.0f}">{name}</text>']
-    return [box, f'<text x="{x:.0f}" y="{y - 1:.0f}">{name}</text>', f'<text class="hint" x="{x:.0f}" y="{y + 14:.0f}">{hint}</text>']
+    return [
+        box,
+        f'<text x="{x:.0f}" y="{y - 1:.0f}">{name}</text>',
+        f'<text class="hint" x="{x:.0f}" y="{y + 14:.0f}">{hint}</text>',
+    ]
 
 
 def _move(start: Point, end: Point, bend: float, number: int) -> list[str]:
@@ -78,7 +82,9 @@ def _move(start: Point, end: Point, bend: float, number: int) -> list[str]:
 def _edge(place: Point, towards: Point) -> Point:
     """Return where the line from the middle of a state leaves its box."""
     dx, dy = towards[0] - place[0], towards[1] - place[1]
-    share = min((WIDTH / 2 + 2) / abs(dx) if dx else 9e9, (HEIGHT / 2 + 2) / abs(dy) if dy else 9e9, 1.0)
+    share = min(
+        (WIDTH / 2 + 2) / abs(dx) if dx else 9e9, (HEIGHT / 2 + 2) / abs(dy) if dy else 9e9, 1.0
+    )
     return place[0] + dx * share, place[1] + dy * share
 
 
@@ -102,7 +108,12 @@ RUNS = Layout(
 )
 INBOX = Layout(
     size=(620, 240),
-    places={"pending": (110, 120), "processed": (500, 40), "dropped": (500, 120), "expired": (500, 200)},
+    places={
+        "pending": (110, 120),
+        "processed": (500, 40),
+        "dropped": (500, 120),
+        "expired": (500, 200),
+    },
     bends={},
     hints={"pending": "processing, while leased"},
     ended=frozenset({"processed", "dropped", "expired"}),

@@ -1,4 +1,4 @@
-"""Draws what a mode does as a timeline, as SVG that suits light and dark pages."""  # noqa: INP001 - a script, no package
+"""Draws what a mode does as a timeline, as SVG that suits light and dark pages."""
 
 from __future__ import annotations
 
@@ -53,12 +53,19 @@ STORIES = {
     ),
     "steer": Story(
         {"a": 0.4, "b": 3.0, "c": 7.2},
-        (Bar(0.5, 3.0, "run of a", "aborted"), Bar(3.1, 6.6, "run of a b"), Bar(7.3, 9.0, "run of c")),
+        (
+            Bar(0.5, 3.0, "run of a", "aborted"),
+            Bar(3.1, 6.6, "run of a b"),
+            Bar(7.3, 9.0, "run of c"),
+        ),
         "b ends the run of a, which had stored nothing; both are the next run. c finds nobody to end.",
     ),
     "interrupt": Story(
         {"a": 0.4, "b": 3.6},
-        (Bar(0.5, 3.6, "run of a, checkpoint", "aborted"), Bar(3.7, 7.2, "run of b, goes on from there")),
+        (
+            Bar(0.5, 3.6, "run of a, checkpoint", "aborted"),
+            Bar(3.7, 7.2, "run of b, goes on from there"),
+        ),
         "The run of a had stored partial output, so a counts as delivered, and b's run is given what there was.",
     ),
 }
@@ -76,14 +83,22 @@ def draw(mode: str) -> str:
     ]
     for row, label in enumerate(("mail comes", "runs")):
         y = 30 + row * ROW
-        parts += [f'<text x="8" y="{y + 4}">{label}</text>', f'<path class="axis" d="M{LEFT} {y}H{WIDTH - 10}"/>']
+        parts += [
+            f'<text x="8" y="{y + 4}">{label}</text>',
+            f'<path class="axis" d="M{LEFT} {y}H{WIDTH - 10}"/>',
+        ]
     for name, at in story.mail.items():
         x = LEFT + UNIT * at
-        parts += [f'<circle class="mail" cx="{x:.0f}" cy="30" r="5"/>', f'<text x="{x - 4:.0f}" y="18">{name}</text>']
+        parts += [
+            f'<circle class="mail" cx="{x:.0f}" cy="30" r="5"/>',
+            f'<text x="{x - 4:.0f}" y="18">{name}</text>',
+        ]
         parts.append(f'<path class="wait" d="M{x:.0f} 36V{30 + ROW - 15}"/>')
     for bar in story.bars:
         x, width, y = LEFT + UNIT * bar.start, UNIT * (bar.end - bar.start), 30 + ROW - 14
-        parts.append(f'<rect class="{bar.kind}" x="{x:.0f}" y="{y}" width="{width:.0f}" height="28" rx="6"/>')
+        parts.append(
+            f'<rect class="{bar.kind}" x="{x:.0f}" y="{y}" width="{width:.0f}" height="28" rx="6"/>'
+        )
         parts.append(f'<text x="{x + 6:.0f}" y="{y + 19}">{bar.text}</text>')
     parts.append(f'<text class="small" x="8" y="{height - 12}">{story.note}</text>')
     return "\n".join([*parts, "</svg>", ""])

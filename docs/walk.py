@@ -1,4 +1,4 @@
-"""The walk through what five other systems state: for each line a test that shows it here, or what is different."""  # noqa: INP001 - a script, no package
+"""The walk through what five other systems state: for each line a test that shows it here, or what is different."""
 
 from __future__ import annotations
 
@@ -11,10 +11,22 @@ from pieces import code, flow, page, table
 FOLDER = Path(__file__).parent / "walk"
 
 SYSTEMS = {
-    "M": ("mailboxes.toml", "mq9", "Mailboxes in a broker: priorities, time to live, queue groups, no state of readers."),
+    "M": (
+        "mailboxes.toml",
+        "mq9",
+        "Mailboxes in a broker: priorities, time to live, queue groups, no state of readers.",
+    ),
     "Z": ("queue.toml", "zos-agent-mq", "A queue of JSON lines on one machine, read by cursors."),
-    "C": ("channels.toml", "AgenticComm", "Channels with roles, topics, acknowledgements and dead letters in one store."),
-    "N": ("sessions.toml", "Nexus", "Queues of sessions whose agent is busy: five modes, and results of workers."),
+    "C": (
+        "channels.toml",
+        "AgenticComm",
+        "Channels with roles, topics, acknowledgements and dead letters in one store.",
+    ),
+    "N": (
+        "sessions.toml",
+        "Nexus",
+        "Queues of sessions whose agent is busy: five modes, and results of workers.",
+    ),
     "A": ("outbox.toml", "Agenium", "An outbox in SQLite that delivers at least once."),
 }
 """By the letter of their lines: the file of the walk, the system, and what it is."""
@@ -42,7 +54,12 @@ def _line(name: str, entry: dict[str, str | list[str]]) -> Line:
         msg = f"{name}: a line has says, test and differs, not {sorted(unknown)}"
         raise ValueError(msg)
     test = entry.get("test", [])
-    return Line(name, str(entry["says"]), (test,) if isinstance(test, str) else tuple(test), str(entry.get("differs", "")))
+    return Line(
+        name,
+        str(entry["says"]),
+        (test,) if isinstance(test, str) else tuple(test),
+        str(entry.get("differs", "")),
+    )
 
 
 def differences_page() -> str:

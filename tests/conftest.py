@@ -25,7 +25,9 @@ def pytest_configure() -> None:
 @pytest.fixture(autouse=True)
 def left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     """After the test every file of its folder and its harnesses passes ``check``; ``@pytest.mark.broken(why)`` says where not to look."""
-    folder = request.getfixturevalue("tmp_path") if "tmp_path" in request.fixturenames else None  # before the others: it goes last
+    folder = (
+        request.getfixturevalue("tmp_path") if "tmp_path" in request.fixturenames else None
+    )  # before the others: it goes last
     found = list[object]()
     leave = Harness.close
 
@@ -47,7 +49,12 @@ def aloud(record_property: Callable[[str, object], None]) -> Callable[[object], 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Write what tests said aloud."""
-    reports = [report for some in terminalreporter.stats.values() for report in some if getattr(report, "when", "") == "call"]
+    reports = [
+        report
+        for some in terminalreporter.stats.values()
+        for report in some
+        if getattr(report, "when", "") == "call"
+    ]
     said = [value for report in reports for name, value in report.user_properties if name == SAID]
     if said:
         terminalreporter.section("what was tried")

@@ -111,7 +111,10 @@ def tell(box: Postbox) -> None:
 def python_files(folders: Iterable[Path]) -> list[str]:
     """Return every Python file under *folders*; a name that is no text is spelled with escapes."""
     found = sorted({path for folder in folders for path in folder.rglob("*.py") if path.is_file()})
-    return [str(path).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace") for path in found]
+    return [
+        str(path).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+        for path in found
+    ]
 
 
 def prepare(path: Path, folders: Iterable[Path]) -> None:
@@ -143,7 +146,9 @@ def now() -> int:
 
 def main() -> int:
     """Coordinate until standard input ends and everything is answered."""
-    parser = argparse.ArgumentParser(description="Asks workers for reviews and writes down their answers.")
+    parser = argparse.ArgumentParser(
+        description="Asks workers for reviews and writes down their answers."
+    )
     parser.add_argument("home", type=Path)
     parser.add_argument("team", nargs="+", metavar="WORKER")
     parser.add_argument("--code", nargs="+", type=Path, default=STANDARD_LIBRARY, metavar="FOLDER")

@@ -31,10 +31,22 @@ RULES = "SELECT rule, count(*) FROM finding WHERE task <= ? GROUP BY rule"
 
 QUESTIONS = (
     ("coordinator", "tasks that nobody answered", "SELECT * FROM task WHERE answers = 0"),
-    ("coordinator", "tasks answered twice", "SELECT task FROM result GROUP BY task HAVING count(*) > 1"),
-    ("coordinator", "what became of its mail", "SELECT type, state, count(*) FROM outbox_view GROUP BY type, state"),
+    (
+        "coordinator",
+        "tasks answered twice",
+        "SELECT task FROM result GROUP BY task HAVING count(*) > 1",
+    ),
+    (
+        "coordinator",
+        "what became of its mail",
+        "SELECT type, state, count(*) FROM outbox_view GROUP BY type, state",
+    ),
     ("worker-1", "reviews done twice", "SELECT task FROM review GROUP BY task HAVING count(*) > 1"),
-    ("worker-1", "what it received", "SELECT type, state, count(*) FROM inbox_view GROUP BY type, state"),
+    (
+        "worker-1",
+        "what it received",
+        "SELECT type, state, count(*) FROM inbox_view GROUP BY type, state",
+    ),
     ("worker-2", "all its numbers", "SELECT * FROM stats_view"),
 )
 """What to ask by oneself: whose file, the question, the query."""
@@ -64,11 +76,16 @@ class Evidence:
         with box.begin() as tx:
             if box.agent == "coordinator":
                 [(self.files,)] = tx.execute(FILES)
-                self.tasks = {number: (sent_at, answers, sent) for number, sent_at, answers, sent in tx.execute(TASKS)}
+                self.tasks = {
+                    number: (sent_at, answers, sent)
+                    for number, sent_at, answers, sent in tx.execute(TASKS)
+                }
                 self.results = [(t, w, n, a, at) for t, w, n, a, at in tx.execute(RESULTS)]
                 self.messages = {str(message_id) for (message_id,) in tx.execute(MESSAGES)}
             else:
-                self.reviews += [(task, box.agent, attempt, at) for task, attempt, at in tx.execute(REVIEWS)]
+                self.reviews += [
+                    (task, box.agent, attempt, at) for task, attempt, at in tx.execute(REVIEWS)
+                ]
                 self.findings.update(dict(tx.execute(FINDINGS)))
                 self.rules.update(dict(tx.execute(RULES, (self.files,))))
         self.violations += [{"agent": box.agent} | asdict(found) for found in box.check()]
@@ -94,10 +111,26 @@ def torn(seen: Evidence) -> list[str]:
     return [
         *(f"task {sent[i]} has no message" for i in sent.keys() - seen.messages),
         *(f"message {i} has no task" for i in seen.messages - sent.keys()),
-        *(f"answer to task {task}, which does not exist" for task, *_ in seen.results if task not in seen.tasks),
-        *(f"task {t} is answered by {w}, who did not review it" for t, w, *_ in seen.results if (t, w) not in reviewed),
-        *(f"task {t}: {n} findings told, {seen.findings[t]} kept" for t, _, n, *_ in seen.results if n != seen.findings[t]),
-        *(f"task {t}: counted {n} answers" for t, (_, n, _) in seen.tasks.items() if n == 0 and t not in lost(seen)),
+        *(
+            f"answer to task {task}, which does not exist"
+            for task, *_ in seen.results
+            if task not in seen.tasks
+        ),
+        *(
+            f"task {t} is answered by {w}, who did not review it"
+            for t, w, *_ in seen.results
+            if (t, w) not in reviewed
+        ),
+        *(
+            f"task {t}: {n} findings told, {seen.findings[t]} kept"
+            for t, _, n, *_ in seen.results
+            if n != seen.findings[t]
+        ),
+        *(
+            f"task {t}: counted {n} answers"
+            for t, (_, n, _) in seen.tasks.items()
+            if n == 0 and t not in lost(seen)
+        ),
     ]
 
 
@@ -123,7 +156,12 @@ def spread(values: list[int]) -> dict[str, int]:
 
 def report(seen: Evidence, kills: list[tuple[str, int]]) -> dict[str, Any]:
     """Return what there is to be said about a run."""
-    wrong = {"lost": len(lost(seen)), "duplicates": len(doubled(seen)), "torn": torn(seen), "violations": seen.violations}
+    wrong = {
+        "lost": len(lost(seen)),
+        "duplicates": len(doubled(seen)),
+        "torn": torn(seen),
+        "violations": seen.violations,
+    }
     return {
         "ok": bool(seen.tasks) and not any(wrong.values()),
         "files": seen.files,
@@ -134,7 +172,9 @@ def report(seen: Evidence, kills: list[tuple[str, int]]) -> dict[str, Any]:
         "kills": dict(Counter(agent for agent, _ in kills)),
         "handled_again": sum(r[2] > 1 for r in seen.reviews) + sum(r[3] > 1 for r in seen.results),
         "pushed_again": seen.stats["duplicates"],
-        "latency_ms": spread([at - seen.tasks[task][0] for task, *_, at in seen.results if task in seen.tasks]),
+        "latency_ms": spread(
+            [at - seen.tasks[task][0] for task, *_, at in seen.results if task in seen.tasks]
+        ),
         "back_after_ms": spread(recoveries(seen, kills)),
         "findings": dict(seen.rules.most_common()),
     }
@@ -143,10 +183,16 @@ def report(seen: Evidence, kills: list[tuple[str, int]]) -> dict[str, Any]:
 def main(home: Path) -> int:
     """Print the report; say by the exit code whether all is well."""
     seen, log = Evidence(), home / "kills.json"
-    for path in sorted(home.glob("*.db")):  # the coordinator's comes first: workers ask how many files there are
+    for path in sorted(
+        home.glob("*.db")
+    ):  # the coordinator's comes first: workers ask how many files there are
         with Postbox(path, run=False) as box:
             seen.hear(box)
-    kills = [(agent, at) for agent, at in json.loads(log.read_text(encoding="utf-8"))] if log.exists() else []
+    kills = (
+        [(agent, at) for agent, at in json.loads(log.read_text(encoding="utf-8"))]
+        if log.exists()
+        else []
+    )
     questions = [{"agent": agent, "question": asked, "sql": sql} for agent, asked, sql in QUESTIONS]
     found = report(seen, kills) | {"home": str(home), "questions": questions}
     json.dump(found, sys.stdout)

@@ -36,7 +36,9 @@ def missing_docstring(node: ast.AST) -> str | None:
     """Notice a public name that promises nothing."""
     if not isinstance(node, Function | ast.ClassDef) or node.name.startswith("_"):
         return None
-    return None if ast.get_docstring(node, clean=False) else f"{node.name} says nothing about itself"
+    return (
+        None if ast.get_docstring(node, clean=False) else f"{node.name} says nothing about itself"
+    )
 
 
 def too_many_arguments(node: ast.AST) -> str | None:
@@ -51,18 +53,27 @@ def many_branches(node: ast.AST) -> str | None:
     """Notice more cases than anybody will test."""
     if not isinstance(node, Function):
         return None
-    count = sum(isinstance(inner, ast.If | ast.For | ast.While | ast.ExceptHandler) for inner in ast.walk(node))
+    count = sum(
+        isinstance(inner, ast.If | ast.For | ast.While | ast.ExceptHandler)
+        for inner in ast.walk(node)
+    )
     return f"{node.name} has {count} branches" if count > BRANCHES else None
 
 
 def bare_except(node: ast.AST) -> str | None:
     """Notice what catches Ctrl-C, too."""
-    return "except: without a type" if isinstance(node, ast.ExceptHandler) and node.type is None else None
+    return (
+        "except: without a type"
+        if isinstance(node, ast.ExceptHandler) and node.type is None
+        else None
+    )
 
 
 def swallowed_exception(node: ast.AST) -> str | None:
     """Notice an error that nobody will hear of."""
-    if isinstance(node, ast.ExceptHandler) and all(isinstance(line, ast.Pass) for line in node.body):
+    if isinstance(node, ast.ExceptHandler) and all(
+        isinstance(line, ast.Pass) for line in node.body
+    ):
         return "an exception is caught and forgotten"
     return None
 
@@ -103,7 +114,9 @@ def review(path: Path) -> list[Finding]:
     except (SyntaxError, UnicodeError) as error:
         return [Finding(1, "undecodable", f"{error}")]
     try:
-        with warnings.catch_warnings(action="ignore"):  # an invalid escape is the author's, not ours
+        with warnings.catch_warnings(
+            action="ignore"
+        ):  # an invalid escape is the author's, not ours
             tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return [Finding(getattr(error, "lineno", None) or 1, "unparsable", f"{error}")]

@@ -3,33 +3,33 @@
 import typing as _typing
 
 from onceward import errors
-from onceward.boxes.readers import Start
-from onceward.boxes.tickets import Ticket
-from onceward.door.channel import Channel
-from onceward.door.mailbox import Mailbox
-from onceward.door.postbox import Postbox
-from onceward.door.session import Session
+from onceward.api.channels import Channel
+from onceward.api.mailbox import Mailbox
+from onceward.api.postbox import Postbox
+from onceward.api.session import Session
 from onceward.errors import Drop, OncewardError, OutcomeUnknown, Reject, Retry
-from onceward.ground.policy import RetryPolicy
-from onceward.ground.transport import Features, Transport
-from onceward.hands.agent import Agent
-from onceward.hands.context import AsyncContext, Context
-from onceward.hands.message import Message
-from onceward.hands.transaction import Transaction
-from onceward.seeing.health import Health
-from onceward.seeing.views import Page
-from onceward.words.frame import Frame
-from onceward.words.parcel import Answer, Parcel, Receipt
-from onceward.words.payload import Msg
-from onceward.words.readout import Letter
-from onceward.words.settings import Settings
+from onceward.model.body import Msg
+from onceward.model.frame import Frame
+from onceward.model.parcel import Answer, Parcel, Receipt
+from onceward.model.record import Letter
+from onceward.model.retry import RetryPolicy
+from onceward.model.settings import Settings
+from onceward.runtime.agent import Agent
+from onceward.runtime.context import AsyncContext, Context
+from onceward.runtime.message import Message
+from onceward.runtime.transaction import Transaction
+from onceward.store.health import Health
+from onceward.store.mailbox_readers import Start
+from onceward.store.queries import Page
+from onceward.store.requests import Ticket
+from onceward.transports.base import Features, Transport
 
 if _typing.TYPE_CHECKING:
-    from onceward.door.aio import AsyncPostbox, AsyncSession
-    from onceward.door.aio_channel import AsyncChannel
-    from onceward.door.aio_mailbox import AsyncMailbox
-    from onceward.door.awaitable import AsyncMessage, AsyncTransaction
-    from onceward.engines.run import AsyncRun, Run
+    from onceward.api.aio import AsyncPostbox, AsyncSession
+    from onceward.api.aio_channel import AsyncChannel
+    from onceward.api.aio_mailbox import AsyncMailbox
+    from onceward.api.awaitable import AsyncMessage, AsyncTransaction
+    from onceward.runtime.runs.run import AsyncRun, Run
 
 __all__ = [
     "Agent",
@@ -72,14 +72,14 @@ __all__ = [
 ]
 
 _LAZY = {
-    "AsyncChannel": "door.aio_channel",
-    "AsyncMailbox": "door.aio_mailbox",
-    "AsyncMessage": "door.awaitable",
-    "AsyncPostbox": "door.aio",
-    "AsyncRun": "engines.run",
-    "AsyncSession": "door.aio",
-    "AsyncTransaction": "door.awaitable",
-    "Run": "engines.run",
+    "AsyncChannel": "api.aio_channel",
+    "AsyncMailbox": "api.aio_mailbox",
+    "AsyncMessage": "api.awaitable",
+    "AsyncPostbox": "api.aio",
+    "AsyncRun": "runtime.runs.run",
+    "AsyncSession": "api.aio",
+    "AsyncTransaction": "api.awaitable",
+    "Run": "runtime.runs.run",
 }
 
 

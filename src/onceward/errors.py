@@ -243,7 +243,9 @@ class RunAborted(LeaseLost):
 class NoMailbox(OncewardError, LookupError):
     """No mailbox has this name or id, or it has expired: create it, or ask its owner; an id that was never there looks the same."""
 
-    def __init__(self, message: str = "no such mailbox: it was never created, or it has expired") -> None:
+    def __init__(
+        self, message: str = "no such mailbox: it was never created, or it has expired"
+    ) -> None:
         super().__init__(message)
 
 
@@ -268,7 +270,9 @@ class HandlerSignal(Exception):
 class Retry(HandlerSignal):
     """Raise in a handler: try this message again after *after* seconds, by policy when None."""
 
-    def __init__(self, reason: str = "retry asked by handler", *, after: float | None = None) -> None:
+    def __init__(
+        self, reason: str = "retry asked by handler", *, after: float | None = None
+    ) -> None:
         super().__init__(reason)
         self.after = after
 

@@ -9,15 +9,25 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
+from tests.bench import report
+from tests.bench.cases import CASES
+from tests.bench.measure import Goal, Lap, Pairs, alternate, compare, quantile_ms, repeat, short
+from tests.bench.plan import Plan
+from tests.bench.plot import plot
 
 from onceward import bench
-from onceward.bench import report
-from onceward.bench.cases import CASES
-from onceward.bench.measure import Goal, Lap, Pairs, alternate, compare, quantile_ms, repeat, short
-from onceward.bench.plan import Plan
-from onceward.bench.plot import plot
 
-REQUIRED = {"case", "rate", "raw_rate", "ratio", "p50_ms", "p99_ms", "durability", "goals", "machine"}
+REQUIRED = {
+    "case",
+    "rate",
+    "raw_rate",
+    "ratio",
+    "p50_ms",
+    "p99_ms",
+    "durability",
+    "goals",
+    "machine",
+}
 TINY = 0.02
 
 ROWS = {
@@ -38,18 +48,24 @@ def rows(capsys: pytest.CaptureFixture[str], case: str, folder: Path) -> list[di
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_row_has_the_required_keys(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_row_has_the_required_keys(
+    case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Each line of a case is one JSON object that names its case, numbers, durability, goals and machine."""
     found = rows(capsys, case, tmp_path)
 
     assert [] == [row for row in found if not REQUIRED <= row.keys()]
-    assert set() == {row["case"] for row in found} - report.SHOWN, "give its rows a section on the page of figures"
+    assert set() == {row["case"] for row in found} - report.SHOWN, (
+        "give its rows a section on the page of figures"
+    )
     if case in ROWS:
         assert ROWS[case] == [f"{row['case']} {row['durability']}" for row in found]
 
 
 @pytest.mark.parametrize("case", ["send", "send-many", "group", "deliver"])
-def test_comparisons_measure_both_sides(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_comparisons_measure_both_sides(
+    case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A ratio stands beside the two rates that it compares, and beside a goal."""
     for row in rows(capsys, case, tmp_path):
         assert row["rate"] > 0
@@ -58,12 +74,16 @@ def test_comparisons_measure_both_sides(case: str, tmp_path: Path, capsys: pytes
         assert "ratio" in row["goals"]
 
 
-def test_every_peer_states_its_durability(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_peer_states_its_durability(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A queue is compared at a durability that stands in its row, or named as not installed."""
     found = rows(capsys, "peers", tmp_path)
 
     assert found[0]["system"] == "onceward"
-    assert {"sqlite3 by hand", "litequeue", "persist-queue", "huey", "NATS JetStream"} == {row["system"] for row in found[1:]}
+    assert {"sqlite3 by hand", "litequeue", "persist-queue", "huey", "NATS JetStream"} == {
+        row["system"] for row in found[1:]
+    }
     assert [] == [row for row in found if not row["durability"] and "skipped" not in row]
 
 
@@ -79,7 +99,9 @@ def test_words_name_goals_and_numbers(tmp_path: Path, capsys: pytest.CaptureFixt
     assert bench.run("send", seconds=TINY, folder=tmp_path) == 0
 
     for line in capsys.readouterr().out.splitlines():
-        assert re.fullmatch(r"send \((safe|fast)\): rate .*, ratio .*, goal ratio >= 0\.\d+ (met|MISSED)", line)
+        assert re.fullmatch(
+            r"send \((safe|fast)\): rate .*, ratio .*, goal ratio >= 0\.\d+ (met|MISSED)", line
+        )
 
 
 def test_unknown_case_is_named(capsys: pytest.CaptureFixture[str]) -> None:
@@ -91,15 +113,29 @@ def test_unknown_case_is_named(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_module_runs_as_a_program(tmp_path: Path) -> None:
     """``python -m onceward.bench`` prints the same rows, without the command's extras installed."""
-    command = [sys.executable, "-m", "onceward.bench", "send", "--json", "--seconds", str(TINY), "--folder", str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "onceward.bench",
+        "send",
+        "--json",
+        "--seconds",
+        str(TINY),
+        "--folder",
+        str(tmp_path),
+    ]
     answer = subprocess.run(command, capture_output=True, check=True, text=True)
 
-    assert ["safe", "fast"] == [json.loads(line)["durability"] for line in answer.stdout.splitlines()]
+    assert ["safe", "fast"] == [
+        json.loads(line)["durability"] for line in answer.stdout.splitlines()
+    ]
 
 
 def test_ratio_is_the_median_of_neighbours() -> None:
     """Laps are compared with their neighbour in time, so one disturbed pair does not decide."""
-    pairs = Pairs((Lap(10, 1.0), Lap(10, 1.0), Lap(10, 10.0)), (Lap(20, 1.0), Lap(10, 1.0), Lap(1, 10.0)))
+    pairs = Pairs(
+        (Lap(10, 1.0), Lap(10, 1.0), Lap(10, 10.0)), (Lap(20, 1.0), Lap(10, 1.0), Lap(1, 10.0))
+    )
 
     assert pairs.ratio == 1.0
 
@@ -128,12 +164,23 @@ def test_repeat_runs_at_least_once() -> None:
 def test_goals_are_judged_by_their_bound() -> None:
     """A goal says its bound and whether the printed number keeps it."""
     pairs = Pairs((Lap(90, 1.0),), (Lap(100, 1.0),))
-    row = compare("send", pairs, durability="safe", goals=[Goal("ratio", at_least=0.9), Goal("worst", at_most=5)], worst=6.0).as_dict({})
+    row = compare(
+        "send",
+        pairs,
+        durability="safe",
+        goals=[Goal("ratio", at_least=0.9), Goal("worst", at_most=5)],
+        worst=6.0,
+    ).as_dict({})
 
-    assert {"ratio": {"at_least": 0.9, "met": True}, "worst": {"at_most": 5, "met": False}} == row["goals"]
+    assert {"ratio": {"at_least": 0.9, "met": True}, "worst": {"at_most": 5, "met": False}} == row[
+        "goals"
+    ]
 
 
-@pytest.mark.parametrize(("value", "expected"), [(1234.567, 1235.0), (0.000123456, 0.0001235), (7, 7), ("x", "x"), (None, None)])
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(1234.567, 1235.0), (0.000123456, 0.0001235), (7, 7), ("x", "x"), (None, None)],
+)
 def test_numbers_carry_four_digits(value: object, expected: object) -> None:
     """More digits than a shared machine deserves are not printed."""
     assert expected == short(value)
@@ -152,14 +199,21 @@ def test_no_waits_have_no_quantile() -> None:
 
 @pytest.mark.parametrize(
     ("plan", "expected"),
-    [({}, 50_000), ({"seconds": 0.02}, 200), ({"seconds": 60.0}, 50_000), ({"seconds": 0.02, "size": 5000}, 5000)],
+    [
+        ({}, 50_000),
+        ({"seconds": 0.02}, 200),
+        ({"seconds": 60.0}, 50_000),
+        ({"seconds": 0.02, "size": 5000}, 5000),
+    ],
 )
 def test_short_laps_shrink_sizes(plan: dict[str, Any], expected: int, tmp_path: Path) -> None:
     """A quick look moves fewer messages, and a given size is taken as it is."""
     assert expected == Plan(folder=tmp_path, **plan).messages(50_000, per_second=10_000)
 
 
-def test_report_writes_rows_page_and_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_writes_rows_page_and_plot(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The rows are kept, and the page and the plot can be written from them again."""
     found = rows(capsys, "send", tmp_path)
     report.measured(iter(found), tmp_path)
@@ -167,11 +221,16 @@ def test_report_writes_rows_page_and_plot(tmp_path: Path, capsys: pytest.Capture
     kept = json.loads((tmp_path / "benchmarks.json").read_text(encoding="utf-8"))
     page = (tmp_path / "benchmarks.md").read_text(encoding="utf-8")
     assert found == kept
-    assert {"benchmarks.md": page, "benchmarks.svg": (tmp_path / "benchmarks.svg").read_text(encoding="utf-8")} == report.written(kept)
+    assert {
+        "benchmarks.md": page,
+        "benchmarks.svg": (tmp_path / "benchmarks.svg").read_text(encoding="utf-8"),
+    } == report.written(kept)
     assert page.count("| send | ") == len(found)
 
 
-def test_plot_is_a_picture_with_every_bar(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plot_is_a_picture_with_every_bar(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The plot is well-formed SVG with one bar per row and one tick per goal."""
     found = rows(capsys, "send", tmp_path)
     picture = ET.fromstring(plot(found))  # noqa: S314 - our own text
@@ -185,4 +244,7 @@ def test_the_published_page_is_what_its_rows_say(pytestconfig: pytest.Config) ->
     folder = pytestconfig.rootpath / "docs" / "reference"
     kept = json.loads((folder / "benchmarks.json").read_text(encoding="utf-8"))
 
-    assert report.written(kept) == {name: (folder / name).read_text(encoding="utf-8") for name in ("benchmarks.md", "benchmarks.svg")}
+    assert report.written(kept) == {
+        name: (folder / name).read_text(encoding="utf-8")
+        for name in ("benchmarks.md", "benchmarks.svg")
+    }

@@ -67,7 +67,9 @@ def cli(home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monk
     assert home.is_dir()
 
     def call(*tokens: object, stdin: str = "", person: str | None = None) -> Ran:
-        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin) if person is None else Terminal(person))
+        monkeypatch.setattr(
+            sys, "stdin", io.StringIO(stdin) if person is None else Terminal(person)
+        )
         capsys.readouterr()
         code = main([str(token) for token in tokens])
         out, err = capsys.readouterr()

@@ -24,10 +24,20 @@ def test_past_messages_are_listed_by_what_is_known_of_them(cli: Cli, shop: Postb
 
     assert [told, asked] == [row["id"] for row in cli("history", "--json").json["messages"]]
     assert [asked] == [
-        row["id"] for row in cli("history", "--topic", "build.#", "--priority", "urgent", "--type", "job", "--json").json["messages"]
+        row["id"]
+        for row in cli(
+            "history", "--topic", "build.#", "--priority", "urgent", "--type", "job", "--json"
+        ).json["messages"]
     ]
-    assert [{"n": 1}] == [row["body"] for row in cli("history", "--content", '"n":[0-9]', "--json").json["messages"]]
-    assert [told] == [row["id"] for row in cli("history", "--recipient", "b", "--since", "1h", "--limit", "5", "--json").json["messages"]]
+    assert [{"n": 1}] == [
+        row["body"] for row in cli("history", "--content", '"n":[0-9]', "--json").json["messages"]
+    ]
+    assert [told] == [
+        row["id"]
+        for row in cli(
+            "history", "--recipient", "b", "--since", "1h", "--limit", "5", "--json"
+        ).json["messages"]
+    ]
     assert [told] == [line[0] for line in cli("history", "--limit", "1").lines]
     assert 2 == cli("history", "--content", "(").code
 
@@ -53,11 +63,16 @@ def test_words_are_searched_where_the_agent_opted_in(cli: Cli, shop: Postbox) ->
 
 def test_limits_are_set_seen_and_lifted(cli: Cli, shop: Postbox) -> None:
     """What is set holds for the next sender; what was dropped is listed; a full queue ends with 7."""
-    assert 0 == cli("limits", "set", "session", "run", "--messages", "2", "--overflow", "drop_old").code
+    assert (
+        0
+        == cli("limits", "set", "session", "run", "--messages", "2", "--overflow", "drop_old").code
+    )
     ids = [cli("send", "a", "1", "--session", "run").out.strip() for _ in range(3)]
 
     assert [["session", "run", "2", "", "drop_old"]] == cli("limits", "ls").lines
-    assert [("session run", 2)] == [(row["scope"], row["messages"]) for row in cli("limits", "fullness", "--json").json]
+    assert [("session run", 2)] == [
+        (row["scope"], row["messages"]) for row in cli("limits", "fullness", "--json").json
+    ]
     assert [ids[0]] == [row["id"] for row in cli("limits", "drops", "--json").json]
     cli("limits", "set", "session", "run", "--messages", "2")
     assert 7 == cli("send", "a", "1", "--session", "run").code

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from onceward import Postbox, errors
-from onceward.cli import codes
+from onceward.cli import exit_codes
 
 Cli = Callable[..., Any]
 
@@ -16,7 +16,7 @@ Cli = Callable[..., Any]
 @pytest.mark.usefixtures("shop")
 def test_0_done(cli: Cli) -> None:
     """The command did what was asked."""
-    assert codes.DONE == cli("stats").code
+    assert exit_codes.DONE == cli("stats").code
 
 
 @pytest.mark.broken("a row is taken out by hand")
@@ -25,7 +25,7 @@ def test_1_failed(cli: Cli, shop: Postbox) -> None:
     with shop.begin() as tx:
         tx.execute("UPDATE counters SET value = value + 1 WHERE name = 'left'")
 
-    assert codes.FAILED == cli("check").code
+    assert exit_codes.FAILED == cli("check").code
 
 
 def test_1_failed_where_the_system_refuses(cli: Cli, tmp_path: Path) -> None:
@@ -33,7 +33,7 @@ def test_1_failed_where_the_system_refuses(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file")
     ran = cli("init", "alice", "--home", str(tmp_path / "taken"))
 
-    assert (codes.FAILED, "") == (ran.code, ran.out)
+    assert (exit_codes.FAILED, "") == (ran.code, ran.out)
     assert f"onceward: {tmp_path / 'taken' / 'agents'}: Not a directory\n" == ran.err
 
 
@@ -67,14 +67,14 @@ def test_2_usage(cli: Cli, tokens: str) -> None:
     """The command line does not say what to do, or says what cannot be; stdout stays empty."""
     ran = cli(*tokens.split())
 
-    assert (codes.USAGE, "") == (ran.code, ran.out)
+    assert (exit_codes.USAGE, "") == (ran.code, ran.out)
 
 
 def test_2_usage_where_nothing_says_which_agent(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither flag nor environment: no file is guessed."""
     monkeypatch.delenv("ONCEWARD_AGENT")
 
-    assert codes.USAGE == cli("stats").code
+    assert exit_codes.USAGE == cli("stats").code
 
 
 @pytest.mark.parametrize(
@@ -88,14 +88,14 @@ def test_2_usage_where_nothing_says_which_agent(cli: Cli, monkeypatch: pytest.Mo
 @pytest.mark.usefixtures("shop")
 def test_3_nothing_there(cli: Cli, tokens: str) -> None:
     """Empty inbox, unknown id, unknown peer, no such file."""
-    assert codes.NOTHING_THERE == cli(*tokens.split()).code
+    assert exit_codes.NOTHING_THERE == cli(*tokens.split()).code
 
 
 @pytest.mark.parametrize("how", ["--ack", "--keep"])
 @pytest.mark.usefixtures("shop")
 def test_4_timed_out(cli: Cli, how: str) -> None:
     """Nothing came in the time that was given."""
-    assert codes.TIMED_OUT == cli("recv", "--wait", "5ms", how).code
+    assert exit_codes.TIMED_OUT == cli("recv", "--wait", "5ms", how).code
 
 
 @pytest.mark.usefixtures("shop", "billing")
@@ -103,28 +103,33 @@ def test_5_conflict(cli: Cli) -> None:
     """The key was used with another body."""
     cli("send", "billing", "1", "--key", "k")
 
-    assert codes.CONFLICT == cli("send", "billing", "2", "--key", "k").code
+    assert exit_codes.CONFLICT == cli("send", "billing", "2", "--key", "k").code
 
 
 def test_6_partly(cli: Cli, buried: list[str], shop: Postbox) -> None:
     """Some were done, some could not be; which is said."""
     ran = cli("dead", "replay", buried[0], "0000", "--json")
 
-    assert codes.PARTLY == ran.code
-    assert ([buried[0]], ["0000"]) == (ran.json["done"], [failure["id"] for failure in ran.json["failed"]])
-    assert codes.PARTLY == cli("check", str(shop.path), "none.db").code
+    assert exit_codes.PARTLY == ran.code
+    assert ([buried[0]], ["0000"]) == (
+        ran.json["done"],
+        [failure["id"] for failure in ran.json["failed"]],
+    )
+    assert exit_codes.PARTLY == cli("check", str(shop.path), "none.db").code
 
 
 @pytest.mark.parametrize("tokens", ["send billing 1", "recv"])
 @pytest.mark.usefixtures("billing")
-def test_7_refused_while_frozen(cli: Cli, shop: Postbox, tokens: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_7_refused_while_frozen(
+    cli: Cli, shop: Postbox, tokens: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also for readers: an inbox that may not be read is not empty."""
     shop.freeze()
-    assert codes.REFUSED == cli(*tokens.split()).code
+    assert exit_codes.REFUSED == cli(*tokens.split()).code
 
     shop.thaw()
     monkeypatch.setenv("ONCEWARD_DISABLED", "1")
-    assert codes.REFUSED == cli(*tokens.split()).code
+    assert exit_codes.REFUSED == cli(*tokens.split()).code
 
 
 @pytest.mark.usefixtures("billing", "shop")
@@ -133,15 +138,17 @@ def test_7_refused_where_the_queue_is_full(cli: Cli, home: Any) -> None:
     with Postbox(home / "agents" / "full.db", agent="full", run=False, max_pending=1) as box:
         box.send("shop", 1)
 
-    assert codes.REFUSED == cli("send", "shop", "2", "--agent", "full").code
+    assert exit_codes.REFUSED == cli("send", "shop", "2", "--agent", "full").code
 
 
 def test_7_refused_for_a_newer_schema(cli: Cli, shop: Postbox) -> None:
     """A file of a newer version is looked at by that version only."""
     with shop.begin() as tx:
-        tx.execute("INSERT INTO schema_migrations (version, name, digest, applied_at) VALUES (9999, 'later', x'00', 0)")
+        tx.execute(
+            "INSERT INTO schema_migrations (version, name, digest, applied_at) VALUES (9999, 'later', x'00', 0)"
+        )
 
-    assert codes.REFUSED == cli("ls").code
+    assert exit_codes.REFUSED == cli("ls").code
 
 
 @pytest.mark.parametrize("command", ["check", "doctor", "migrate", "stats --db"])
@@ -149,7 +156,7 @@ def test_7_refused_for_what_is_no_path(cli: Cli, command: str) -> None:
     """No file of any system has such a name, and the system itself says so in an error of its own."""
     ran = cli(*command.split(), "a\0b")
 
-    assert codes.REFUSED == ran.code
+    assert exit_codes.REFUSED == ran.code
     assert "'a\\x00b' is no path" in ran.out + ran.err
 
 
@@ -168,7 +175,7 @@ def test_130_interrupted(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     ("error", "code"),
     [
         (errors.InvalidMessage("x"), 2), (errors.TooLarge("x"), 2), (errors.UnknownRecipient("x"), 3), (errors.Busy("x"), 4),
-        (errors.AnswerTimeout("x"), 4), (errors.Conflict("x"), 5), (errors.LeaseLost("x"), 5), (codes.Conflicting("x"), 5),
+        (errors.AnswerTimeout("x"), 4), (errors.Conflict("x"), 5), (errors.LeaseLost("x"), 5), (exit_codes.Conflicting("x"), 5),
         (errors.Frozen("x"), 7), (errors.QueueFull("x"), 7), (errors.StoreCapacity("x"), 7), (errors.WrongAgent("x"), 7),
         (errors.ReadOnlyStore("x"), 7), (errors.Refused("x"), 7), (errors.StoreCorrupt("x"), 1), (errors.OutcomeUnknown("x"), 1),
         (errors.StoreFault("x"), 1),
@@ -176,10 +183,12 @@ def test_130_interrupted(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
 )  # fmt: skip
 def test_every_error_has_its_code(error: errors.OncewardError, code: int) -> None:
     """By class, so that a new subclass ends like its parent."""
-    assert code == codes.code_of(error)
+    assert code == exit_codes.code_of(error)
 
 
-@pytest.mark.parametrize("tokens", [["recv"], ["nonsense"], ["ls", "--limit", "many"], ["stats", "--db", "none.db"]])
+@pytest.mark.parametrize(
+    "tokens", [["recv"], ["nonsense"], ["ls", "--limit", "many"], ["stats", "--db", "none.db"]]
+)
 @pytest.mark.usefixtures("shop")
 def test_errors_are_objects_in_json_mode(cli: Cli, tokens: list[str]) -> None:
     """One problem object on stderr, nothing on stdout; the exit code is in it."""

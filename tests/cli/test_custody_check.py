@@ -11,7 +11,10 @@ from onceward import Postbox
 @pytest.fixture
 def both(tmp_path: Path) -> tuple[Path, Path]:
     """Leave two files behind whose mail was delivered and handled."""
-    with Postbox(tmp_path / "bob.db", agent="bob", run=False) as bob, Postbox(tmp_path / "ann.db", agent="ann", run=False) as ann:
+    with (
+        Postbox(tmp_path / "bob.db", agent="bob", run=False) as bob,
+        Postbox(tmp_path / "ann.db", agent="ann", run=False) as ann,
+    ):
         ann.send("bob", 1)
         ann.pump()
         message = bob.receive()

@@ -14,7 +14,7 @@ import pytest
 from onceward import Agent, Context, Postbox
 from onceward.cli import findings, handles
 from onceward.cli.handles import Holder
-from onceward.words.clock import SystemClock
+from onceward.model.clock import SystemClock
 
 Cli = Callable[..., Any]
 CHECKS = [
@@ -39,7 +39,9 @@ def test_a_sound_file_is_healthy(cli: Cli) -> None:
     assert ["path", "healthy", "findings"] == list(ran.json)
     assert CHECKS == [finding["check"] for finding in ran.json["findings"]]
     assert ["check", "level", "found", "cure"] == list(ran.json["findings"][0])
-    assert {"ok"} == {finding["level"] for finding in ran.json["findings"] if finding["check"] != "disk"}
+    assert {"ok"} == {
+        finding["level"] for finding in ran.json["findings"] if finding["check"] != "disk"
+    }
 
 
 def test_it_writes_for_real_and_leaves_nothing(cli: Cli, shop: Postbox) -> None:
@@ -77,8 +79,13 @@ def test_a_second_name_is_serious_and_nothing_is_opened(cli: Cli, home: Path) ->
     assert (1, "serious", "warning") == (ran.code, level(ran, "disk"), level(ran, "write"))
 
 
-@pytest.mark.parametrize(("kind", "expected"), [("nfs4", "serious"), ("fuse.sshfs", "serious"), ("tmpfs", "warning"), ("ext4", "ok")])
-def test_the_file_system_is_named(cli: Cli, shop: Postbox, monkeypatch: pytest.MonkeyPatch, kind: str, expected: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [("nfs4", "serious"), ("fuse.sshfs", "serious"), ("tmpfs", "warning"), ("ext4", "ok")],
+)
+def test_the_file_system_is_named(
+    cli: Cli, shop: Postbox, monkeypatch: pytest.MonkeyPatch, kind: str, expected: str
+) -> None:
     """Locks that do not hold are serious, memory is a warning."""
     assert shop.agent
     monkeypatch.setattr(findings, "filesystem", lambda _: kind)
@@ -86,25 +93,41 @@ def test_the_file_system_is_named(cli: Cli, shop: Postbox, monkeypatch: pytest.M
     assert expected == level(cli("doctor", "--json"), "disk")
 
 
-@pytest.mark.parametrize(("deleted", "mixed", "expected"), [(True, False, "serious"), (False, True, "warning"), (False, False, "ok")])
+@pytest.mark.parametrize(
+    ("deleted", "mixed", "expected"),
+    [(True, False, "serious"), (False, True, "warning"), (False, False, "ok")],
+)
 @pytest.mark.usefixtures("shop")
-def test_other_processes_are_named(cli: Cli, monkeypatch: pytest.MonkeyPatch, deleted: bool, mixed: bool, expected: str) -> None:
+def test_other_processes_are_named(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, deleted: bool, mixed: bool, expected: str
+) -> None:
     """One that holds a deleted file commits into the void."""
     monkeypatch.setattr(findings, "holders", lambda _: [Holder(7, deleted, mixed)])
 
     assert expected == level(cli("doctor", "--json"), "handles")
 
 
-def test_a_holder_is_seen_by_what_its_descriptors_lead_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_holder_is_seen_by_what_its_descriptors_lead_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The process table is read by name only, so that no lock of the file is touched."""
     path = tmp_path / "shop.db"
-    for pid, target in ((11, f"{path}"), (12, f"{path}-wal (deleted)"), (13, f"{tmp_path}/other.db")):
+    for pid, target in (
+        (11, f"{path}"),
+        (12, f"{path}-wal (deleted)"),
+        (13, f"{tmp_path}/other.db"),
+    ):
         (tmp_path / "proc" / str(pid) / "fd").mkdir(parents=True)
         (tmp_path / "proc" / str(pid) / "fd" / "3").symlink_to(target)
-    (tmp_path / "proc" / "11" / "maps").write_text("site-packages/apsw/__init__.so\nlib-dynload/_sqlite3.so\n")
+    (tmp_path / "proc" / "11" / "maps").write_text(
+        "site-packages/apsw/__init__.so\nlib-dynload/_sqlite3.so\n"
+    )
     monkeypatch.setattr(handles, "PROC", tmp_path / "proc")
 
-    assert [Holder(11, deleted=False, mixed=True), Holder(12, deleted=True, mixed=False)] == handles.holders(path)
+    assert [
+        Holder(11, deleted=False, mixed=True),
+        Holder(12, deleted=True, mixed=False),
+    ] == handles.holders(path)
 
 
 def test_a_file_without_schema_is_serious(cli: Cli, home: Path) -> None:
@@ -128,7 +151,9 @@ def test_a_damaged_file_is_serious(cli: Cli, home: Path) -> None:
     assert "serious" in {finding["level"] for finding in ran.json["findings"]}
 
 
-def test_a_clock_that_is_behind_is_serious(cli: Cli, shop: Postbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_is_behind_is_serious(
+    cli: Cli, shop: Postbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Due mail would wait until the clock has caught up."""
     shop.send("shop", 1)
     monkeypatch.setattr(SystemClock, "now", lambda _: 1_700_000_000_000)
@@ -136,7 +161,9 @@ def test_a_clock_that_is_behind_is_serious(cli: Cli, shop: Postbox, monkeypatch:
     assert "serious" == level(cli("doctor", "--json"), "clock")
 
 
-def test_a_wal_beyond_its_limit_is_serious(cli: Cli, shop: Postbox, billing: Postbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wal_beyond_its_limit_is_serious(
+    cli: Cli, shop: Postbox, billing: Postbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The limit is the setting that the janitor goes by, too."""
     assert billing.agent
     monkeypatch.setenv("ONCEWARD_WAL_LIMIT", str(1 << 20))
@@ -146,7 +173,9 @@ def test_a_wal_beyond_its_limit_is_serious(cli: Cli, shop: Postbox, billing: Pos
     assert "serious" == level(cli("doctor", "--json"), "wal")
 
 
-def test_what_an_operator_should_know_is_a_warning(cli: Cli, shop: Postbox, buried: list[str]) -> None:
+def test_what_an_operator_should_know_is_a_warning(
+    cli: Cli, shop: Postbox, buried: list[str]
+) -> None:
     """Frozen, dead letters, breakers and mail for nobody: the exit code stays 0."""
     assert buried
     shop.peers.register("far", "memory:nowhere")
@@ -160,10 +189,14 @@ def test_what_an_operator_should_know_is_a_warning(cli: Cli, shop: Postbox, buri
     ran = cli("doctor", "--json")
 
     assert 0 == ran.code
-    assert {"warning"} == {level(ran, check) for check in ("frozen", "breakers", "dead letters", "delivery")}
+    assert {"warning"} == {
+        level(ran, check) for check in ("frozen", "breakers", "dead letters", "delivery")
+    }
 
 
-def test_mail_that_nobody_carries_is_a_warning(cli: Cli, shop: Postbox, billing: Postbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mail_that_nobody_carries_is_a_warning(
+    cli: Cli, shop: Postbox, billing: Postbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Due for more than a minute: no relay runs, or the peer is down."""
     assert billing.agent
     shop.send("billing", 1)
@@ -189,10 +222,14 @@ def test_a_whole_home_is_examined_at_once(cli: Cli, shop: Postbox, billing: Post
     ran = cli("doctor", shop.path, billing.path)
     told = cli("doctor", shop.path, billing.path, "--json")
 
-    assert [[str(billing.path), "frozen", "warning"]] == [line[:3] for line in ran.lines if line[1] not in disk]
+    assert [[str(billing.path), "frozen", "warning"]] == [
+        line[:3] for line in ran.lines if line[1] not in disk
+    ]
     assert "2 files examined, 0 with a serious finding" in ran.err
     assert (0, True) == (told.code, told.json["healthy"])
-    assert [(str(path), True) for path in (shop.path, billing.path)] == [(one["path"], one["healthy"]) for one in told.json["files"]]
+    assert [(str(path), True) for path in (shop.path, billing.path)] == [
+        (one["path"], one["healthy"]) for one in told.json["files"]
+    ]
 
 
 def test_a_missing_file_is_nothing_to_examine(cli: Cli) -> None:
@@ -200,7 +237,9 @@ def test_a_missing_file_is_nothing_to_examine(cli: Cli) -> None:
     assert 3 == cli("doctor").code
 
 
-LINUX = pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell who holds a file")
+LINUX = pytest.mark.skipif(
+    sys.platform != "linux", reason="other systems do not tell who holds a file"
+)
 HOLD = """
 import sys, time
 from onceward import Postbox
@@ -216,7 +255,9 @@ with box.begin() as tx:
 @contextmanager
 def holder(path: Path, what: str = "write") -> Iterator[int]:
     """Run a process that holds the file in the middle of a transaction; yield its id, kill it in the end."""
-    with subprocess.Popen([sys.executable, "-c", HOLD, str(path), what], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path), what], stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         assert "here" == process.stdout.readline().strip()
         try:
@@ -251,7 +292,9 @@ def test_a_stopped_process_that_writes_is_named(cli: Cli, home: Path) -> None:
 
 
 @LINUX
-def test_a_process_that_only_writes_too_long_is_named(cli: Cli, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_only_writes_too_long_is_named(
+    cli: Cli, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is not stopped, so the doctor tries; when its patience ends it says whose turn it is."""
     monkeypatch.setenv("ONCEWARD_BUSY_TIMEOUT", "0.2")
     cli("init", "shop")
@@ -263,19 +306,28 @@ def test_a_process_that_only_writes_too_long_is_named(cli: Cli, home: Path, monk
 
 
 @LINUX
-@pytest.mark.parametrize("command", [("doctor",), ("stats",), ("init", "shop"), ("work", "agents/shop.db", "m:agent")])
-def test_a_file_that_was_deleted_under_a_process_is_not_begun_anew(cli: Cli, home: Path, command: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "command", [("doctor",), ("stats",), ("init", "shop"), ("work", "agents/shop.db", "m:agent")]
+)
+def test_a_file_that_was_deleted_under_a_process_is_not_begun_anew(
+    cli: Cli, home: Path, command: tuple[str, ...]
+) -> None:
     """What it holds can still be copied, and a new file beside the old one's WAL is trouble: no command makes one."""
     path = home / "agents" / "shop.db"
     cli("init", "shop")
-    (home / "m.py").write_text("from onceward import Agent\nagent = Agent('shop')\n", encoding="utf-8")
+    (home / "m.py").write_text(
+        "from onceward import Agent\nagent = Agent('shop')\n", encoding="utf-8"
+    )
     with holder(path) as pid:
         path.unlink()
         ran = cli(*command)
         assert not path.exists()
 
     assert 3 == ran.code
-    assert f"shop.db was deleted, and process {pid} still has it: kill -STOP {pid}, copy it and its -wal" in ran.err
+    assert (
+        f"shop.db was deleted, and process {pid} still has it: kill -STOP {pid}, copy it and its -wal"
+        in ran.err
+    )
 
 
 def later(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,7 +336,9 @@ def later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SystemClock, "now", lambda _: now + 120_000)
 
 
-def test_mail_that_nobody_handles_is_a_warning(cli: Cli, shop: Postbox, billing: Postbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mail_that_nobody_handles_is_a_warning(
+    cli: Cli, shop: Postbox, billing: Postbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It arrived, its sender's file is in order: only the recipient's own file can say that no worker runs."""
     billing.send("shop", 1)
     billing.pump()
@@ -294,7 +348,10 @@ def test_mail_that_nobody_handles_is_a_warning(cli: Cli, shop: Postbox, billing:
     ran = cli("doctor", "--json")
 
     found, cure = said(ran, "handling")
-    assert ("mail waits in 1 lanes, the oldest from 2 m ago; nothing is in hand", True) == (found, cure.startswith("start onceward work"))
+    assert ("mail waits in 1 lanes, the oldest from 2 m ago; nothing is in hand", True) == (
+        found,
+        cure.startswith("start onceward work"),
+    )
     assert shop.agent
 
 
@@ -316,7 +373,9 @@ def test_mail_behind_a_handler_that_does_not_end_is_a_warning(
     assert "ls lanes --state leased" in cure
 
 
-def test_a_lane_behind_a_message_that_fails_is_a_warning(cli: Cli, home: Path, billing: Postbox) -> None:
+def test_a_lane_behind_a_message_that_fails_is_a_warning(
+    cli: Cli, home: Path, billing: Postbox
+) -> None:
     """The message, its attempt and what the handler said are named."""
     agent = Agent("shop")
 
@@ -334,7 +393,10 @@ def test_a_lane_behind_a_message_that_fails_is_a_warning(cli: Cli, home: Path, b
             tx.execute("UPDATE inbox SET attempts = 3")
         found, cure = said(cli("doctor", "--json"), "lanes")
 
-    assert f"1 lanes wait behind a message that fails, as {message} at attempt 3: KeyError: 'cents'" == found
+    assert (
+        f"1 lanes wait behind a message that fails, as {message} at attempt 3: KeyError: 'cents'"
+        == found
+    )
     assert f"onceward show {message}" in cure
 
 
@@ -346,12 +408,18 @@ def test_a_peer_that_fails_is_named_before_its_breaker_opens(cli: Cli, shop: Pos
         shop.pump()
         shop.peers.close_breaker("far")
     with shop.begin() as tx:
-        tx.execute("UPDATE peers SET failures = 3, last_error = 'Unreachable: away' WHERE name = 'far'")
+        tx.execute(
+            "UPDATE peers SET failures = 3, last_error = 'Unreachable: away' WHERE name = 'far'"
+        )
 
-    assert ("far: closed after 3 failures: Unreachable: away") == said(cli("doctor", "--json"), "breakers")[0]
+    assert ("far: closed after 3 failures: Unreachable: away") == said(
+        cli("doctor", "--json"), "breakers"
+    )[0]
 
 
-def test_a_limit_that_is_nearly_reached_is_a_warning(cli: Cli, shop: Postbox, billing: Postbox) -> None:
+def test_a_limit_that_is_nearly_reached_is_a_warning(
+    cli: Cli, shop: Postbox, billing: Postbox
+) -> None:
     """Nine tenths are in use: what comes next may be refused."""
     assert billing.agent
     shop.limits.set("session", "*", messages=2)

@@ -16,13 +16,24 @@ WITHOUT: Final = "import sys; sys.modules['pyspark'] = None; from onceward.cli i
 
 
 @pytest.mark.parametrize(
-    "tokens", [["fleet", "demo"], ["fleet", "reconcile", ".", "--out", "report"], ["fleet", "metrics", ".", "--out", "m"]]
+    "tokens",
+    [
+        ["fleet", "demo"],
+        ["fleet", "reconcile", ".", "--out", "report"],
+        ["fleet", "metrics", ".", "--out", "m"],
+    ],
 )
 def test_without_the_extra_it_says_what_to_install(tokens: list[str], tmp_path: Path) -> None:
     """The command is there for everybody; where Spark is not, it names the extra and makes nothing."""
     Postbox(tmp_path / "a.db", agent="a", run=False).close()
     before = sorted(path.name for path in tmp_path.iterdir())
-    done = subprocess.run([sys.executable, "-c", WITHOUT.format(tokens=tokens)], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT.format(tokens=tokens)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
     assert (1, "") == (done.returncode, done.stdout)
     assert "pip install 'onceward[spark]'" in done.stderr
@@ -35,11 +46,15 @@ def test_without_paths_it_asks_for_them(capsys: pytest.CaptureFixture[str], tmp_
     assert "which files?" in capsys.readouterr().err
 
 
-def test_paths_that_name_nothing_are_no_clean_fleet(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_paths_that_name_nothing_are_no_clean_fleet(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     """A misspelt folder does not end in a report that all is well."""
     pytest.importorskip("pyspark", reason="pip install 'onceward[spark]' brings it")
 
-    assert 3 == main(["fleet", "reconcile", str(tmp_path / "nowhere"), "--out", str(tmp_path / "out"), "--json"])
+    assert 3 == main(
+        ["fleet", "reconcile", str(tmp_path / "nowhere"), "--out", str(tmp_path / "out"), "--json"]
+    )
     assert "NothingThere" in json.loads(capsys.readouterr().err)["type"]
     assert not (tmp_path / "out").exists()
 
@@ -50,7 +65,9 @@ def test_a_graph_needs_a_reconciliation(capsys: pytest.CaptureFixture[str], tmp_
     assert "fleet reconcile" in capsys.readouterr().err
 
 
-def test_the_demo_takes_no_folder_that_is_in_use(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_demo_takes_no_folder_that_is_in_use(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     """Nobody's files get in between."""
     (tmp_path / "mine.txt").write_text("mine", encoding="utf-8")
 

@@ -72,12 +72,19 @@ def test_a_noun_alone_shows_its_verbs(cli: Cli) -> None:
 
 def test_version(cli: Cli) -> None:
     """The installed one."""
-    assert importlib.import_module("importlib.metadata").version("onceward") == cli("--version").out.strip()
+    assert (
+        importlib.import_module("importlib.metadata").version("onceward")
+        == cli("--version").out.strip()
+    )
 
 
 @pytest.mark.parametrize(
     ("tokens", "guess"),
-    [(["sned"], "did you mean send?"), (["dead", "replya"], "did you mean replay?"), (["health"], "did you mean doctor?")],
+    [
+        (["sned"], "did you mean send?"),
+        (["dead", "replya"], "did you mean replay?"),
+        (["health"], "did you mean doctor?"),
+    ],
 )
 def test_a_slip_is_guessed(cli: Cli, tokens: list[str], guess: str) -> None:
     """The nearest command is named."""
@@ -92,4 +99,6 @@ def test_without_the_extra_the_install_line_is_printed(library: str) -> None:
     ran = subprocess.run([sys.executable, "-c", bare], capture_output=True, text=True, check=False)
 
     assert (1, "") == (ran.returncode, ran.stdout)
-    assert [f"the command line needs {library}, which is not installed: pip install 'onceward[cli]'"] == ran.stderr.splitlines()
+    assert [
+        f"the command line needs {library}, which is not installed: pip install 'onceward[cli]'"
+    ] == ran.stderr.splitlines()

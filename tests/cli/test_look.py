@@ -12,7 +12,18 @@ from onceward import Postbox
 Cli = Callable[..., Any]
 
 QUEUE = ["box", "peer", "session", "state", "messages", "oldest_at"]
-LANE = ["sender", "lane", "session", "priority", "state", "head_id", "attempts", "due_at", "claimed", "reason"]
+LANE = [
+    "sender",
+    "lane",
+    "session",
+    "priority",
+    "state",
+    "head_id",
+    "attempts",
+    "due_at",
+    "claimed",
+    "reason",
+]
 OUT = [
     "id", "recipient", "session", "type", "topic", "priority", "state", "attempts", "key", "created_at", "due_at", "expires_at",
     "sent_at", "ended_at", "reason",
@@ -33,7 +44,13 @@ def sent(shop: Postbox, billing: Postbox) -> str:
 
 
 @pytest.mark.parametrize(
-    ("what", "agent", "keys"), [("queues", "shop", QUEUE), ("lanes", "billing", LANE), ("outbox", "shop", OUT), ("inbox", "billing", IN)]
+    ("what", "agent", "keys"),
+    [
+        ("queues", "shop", QUEUE),
+        ("lanes", "billing", LANE),
+        ("outbox", "shop", OUT),
+        ("inbox", "billing", IN),
+    ],
 )
 @pytest.mark.usefixtures("sent")
 def test_ls_has_stable_keys(cli: Cli, what: str, agent: str, keys: list[str]) -> None:
@@ -64,7 +81,9 @@ def test_ls_filters(cli: Cli, shop: Postbox, sent: str) -> None:
     assert [waiting] == [line[0] for line in cli("ls", "outbox", "--state", "pending").lines]
     assert [waiting] == [line[0] for line in cli("ls", "outbox", "--session", "run-1").lines]
     assert [waiting] == [line[0] for line in cli("ls", "outbox", "--limit", "1").lines]
-    assert [sent] == [line[0] for line in cli("ls", "outbox", "--state", "sent", "--peer", "billing").lines]
+    assert [sent] == [
+        line[0] for line in cli("ls", "outbox", "--state", "sent", "--peer", "billing").lines
+    ]
     assert (0, []) == ((ran := cli("ls", "outbox", "--peer", "nobody", "--json")).code, ran.json)
 
 
@@ -90,7 +109,12 @@ def test_show_has_the_whole_message(cli: Cli, sent: str) -> None:
         "sent_at",
     ]
     assert [*keys, "frame"] == list(row)
-    assert (sent, "outbox", "sent", {"n": 1}) == (shown["id"], row["box"], row["state"], row["frame"]["data"])
+    assert (sent, "outbox", "sent", {"n": 1}) == (
+        shown["id"],
+        row["box"],
+        row["state"],
+        row["frame"]["data"],
+    )
 
 
 def test_show_tells_of_marks_and_trail(cli: Cli, billing: Postbox, home: Path) -> None:
@@ -104,7 +128,9 @@ def test_show_tells_of_marks_and_trail(cli: Cli, billing: Postbox, home: Path) -
 
         assert shop.agent == "shop"
     assert ["inbox", "processed"] == [row["box"] for row in shown["rows"]]
-    assert [(None, "pending"), ("pending", "processed")] == [(step["from_state"], step["to_state"]) for step in shown["trail"]]
+    assert [(None, "pending"), ("pending", "processed")] == [
+        (step["from_state"], step["to_state"]) for step in shown["trail"]
+    ]
     assert ["at", "box", "peer", "from_state", "to_state", "reason"] == list(shown["trail"][0])
 
 
@@ -112,7 +138,11 @@ def test_show_as_lines(cli: Cli, sent: str) -> None:
     """In a pipe every field is a line, the frame as JSON."""
     fields = dict(cli("show", sent).lines)
 
-    assert (sent, "billing", {"n": 1}) == (fields["id"], fields["recipient"], json.loads(fields["frame"])["data"])
+    assert (sent, "billing", {"n": 1}) == (
+        fields["id"],
+        fields["recipient"],
+        json.loads(fields["frame"])["data"],
+    )
 
 
 def test_an_ambiguous_beginning_is_refused(cli: Cli, shop: Postbox, sent: str) -> None:
@@ -137,10 +167,18 @@ def test_stats_are_the_postbox_s_numbers(cli: Cli, shop: Postbox, sent: str) -> 
 @pytest.mark.usefixtures("shop")
 def test_sql_reads(cli: Cli) -> None:
     """Values come as they are: times as numbers, blobs in hexadecimal, names told apart."""
-    ran = cli("sql", "SELECT 1 AS at, x'00ff' AS blob, NULL AS gone, 1700000000000 AS sent_at, 2 AS at", "--json")
+    ran = cli(
+        "sql",
+        "SELECT 1 AS at, x'00ff' AS blob, NULL AS gone, 1700000000000 AS sent_at, 2 AS at",
+        "--json",
+    )
 
-    assert [{"at": 1, "blob": "00ff", "gone": None, "sent_at": 1700000000000, "at:2": 2}] == ran.json
-    assert [["1700000000000", "a\\tb"]] == cli("sql", "SELECT 1700000000000 AS sent_at, 'a' || char(9) || 'b' AS text").lines
+    assert [
+        {"at": 1, "blob": "00ff", "gone": None, "sent_at": 1700000000000, "at:2": 2}
+    ] == ran.json
+    assert [["1700000000000", "a\\tb"]] == cli(
+        "sql", "SELECT 1700000000000 AS sent_at, 'a' || char(9) || 'b' AS text"
+    ).lines
     assert [["1"]] == cli("sql", "-", stdin="SELECT count(*) FROM stats_view").lines
 
 
@@ -174,7 +212,16 @@ def test_looking_leaves_no_trace(cli: Cli, home: Path) -> None:
     before = path.read_bytes()
 
     codes = [
-        cli(*command.split()).code for command in ("ls", "ls lanes", "stats", "peers ls", "dead ls", "recv --keep", "migrate --dry-run")
+        cli(*command.split()).code
+        for command in (
+            "ls",
+            "ls lanes",
+            "stats",
+            "peers ls",
+            "dead ls",
+            "recv --keep",
+            "migrate --dry-run",
+        )
     ]
 
     assert [0, 0, 0, 0, 0, 3, 0] == codes

@@ -28,7 +28,9 @@ def test_init_takes_a_home(cli: Cli, tmp_path: Path) -> None:
     """--home says where the folder of agents lies, and it is created."""
     other = tmp_path / "other" / "home"
 
-    assert {"agent": "a", "path": str(other / "agents" / "a.db"), "created": True} == cli("init", "a", "--home", other, "--json").json
+    assert {"agent": "a", "path": str(other / "agents" / "a.db"), "created": True} == cli(
+        "init", "a", "--home", other, "--json"
+    ).json
 
 
 @pytest.mark.usefixtures("billing")
@@ -47,7 +49,11 @@ def test_send_as_json(cli: Cli) -> None:
     ran = cli("send", "billing", "1", "--session", "run-1", "--deliver", "--json")
 
     assert ["id", "recipient", "session", "state"] == list(ran.json)
-    assert ("billing", "run-1", "sent") == (ran.json["recipient"], ran.json["session"], ran.json["state"])
+    assert ("billing", "run-1", "sent") == (
+        ran.json["recipient"],
+        ran.json["session"],
+        ran.json["state"],
+    )
 
 
 @pytest.mark.parametrize(
@@ -62,7 +68,9 @@ def test_send_as_json(cli: Cli) -> None:
     ],
 )
 @pytest.mark.usefixtures("billing")
-def test_a_body_is_json_or_text(cli: Cli, shop: Postbox, text: str, body: object, kind: str) -> None:
+def test_a_body_is_json_or_text(
+    cli: Cli, shop: Postbox, text: str, body: object, kind: str
+) -> None:
     """What is JSON is sent as its value, anything else as text."""
     tokens = ["--", text] if text == "--" else [text]
     sent = cli("send", "billing", *tokens).out.strip()
@@ -86,19 +94,37 @@ def test_send_hands_every_option_on(cli: Cli, shop: Postbox) -> None:
         "type": "t", "topic": "a.b", "key": "k", "delay": "5m", "ttl": "2h30m", "priority": "high", "ordering-key": "lane",
         "correlation-id": "c", "reply-to": "shop", "session": "s",
     }  # fmt: skip
-    cli("send", "billing", "1", *(part for name, value in options.items() for part in (f"--{name}", value)))
+    cli(
+        "send",
+        "billing",
+        "1",
+        *(part for name, value in options.items() for part in (f"--{name}", value)),
+    )
 
     [row] = cli("ls", "outbox", "--json").json
     frame = json.loads(shop.history().messages[0].frame)
-    assert ("t", "a.b", "urgent", "s", "k") == (row["type"], row["topic"], row["priority"], row["session"], row["key"])
-    assert ("lane", "c", "shop") == (frame["partitionkey"], frame["correlationid"], frame["replyto"])
+    assert ("t", "a.b", "urgent", "s", "k") == (
+        row["type"],
+        row["topic"],
+        row["priority"],
+        row["session"],
+        row["key"],
+    )
+    assert ("lane", "c", "shop") == (
+        frame["partitionkey"],
+        frame["correlationid"],
+        frame["replyto"],
+    )
     assert row["created_at"] < row["due_at"] < row["expires_at"]
 
 
 @pytest.mark.usefixtures("billing", "shop")
 def test_the_same_key_is_the_same_message(cli: Cli) -> None:
     """A script that is run again sends nothing twice."""
-    assert cli("send", "billing", "1", "--key", "k").out == cli("send", "billing", "1", "--key", "k").out
+    assert (
+        cli("send", "billing", "1", "--key", "k").out
+        == cli("send", "billing", "1", "--key", "k").out
+    )
 
 
 def test_recv_prints_a_line_and_acknowledges(cli: Cli, shop: Postbox, billing: Postbox) -> None:
@@ -121,7 +147,19 @@ def test_recv_keep_consumes_nothing(cli: Cli, shop: Postbox, billing: Postbox) -
     looked = [cli("recv", "--keep", "--json").json for _ in range(12)]
     taken = cli("recv", "--json").json
 
-    keys = ["id", "sender", "recipient", "session", "type", "topic", "priority", "attempt", "received_at", "body", "frame"]
+    keys = [
+        "id",
+        "sender",
+        "recipient",
+        "session",
+        "type",
+        "topic",
+        "priority",
+        "attempt",
+        "received_at",
+        "body",
+        "frame",
+    ]
     assert keys == list(taken)
     assert [taken] * 12 == looked
     assert (sent, 1, {"n": 1}) == (taken["id"], taken["attempt"], taken["body"])
@@ -134,7 +172,9 @@ def test_recv_takes_only_its_session(cli: Cli, billing: Postbox, shop: Postbox) 
     sent = billing.session("run-1").send("shop", 2)
     billing.pump()
 
-    assert [sent] * 2 == [cli("recv", "--session", "run-1", how, "--json").json["id"] for how in ("--keep", "--ack")]
+    assert [sent] * 2 == [
+        cli("recv", "--session", "run-1", how, "--json").json["id"] for how in ("--keep", "--ack")
+    ]
     assert 3 == cli("recv", "--session", "run-1").code
     assert 1 == shop.stats()["inbox_pending"]
 
@@ -146,10 +186,14 @@ def test_recv_looks_at_what_it_would_take(cli: Cli, billing: Postbox, shop: Post
     urgent = billing.send("shop", "now", priority="critical")
     billing.pump()
 
-    assert [urgent, urgent] == [cli("recv", how, "--json").json["id"] for how in ("--keep", "--ack")]
+    assert [urgent, urgent] == [
+        cli("recv", how, "--json").json["id"] for how in ("--keep", "--ack")
+    ]
 
 
-def test_recv_does_not_acknowledge_what_nobody_read(cli: Cli, shop: Postbox, billing: Postbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recv_does_not_acknowledge_what_nobody_read(
+    cli: Cli, shop: Postbox, billing: Postbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A pipe that closes while the message is printed leaves it in the inbox."""
     billing.send("shop", 1)
     billing.pump()

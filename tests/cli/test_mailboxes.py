@@ -24,20 +24,31 @@ def bodies(ran: Any) -> list[Any]:
 def test_a_task_queue(cli: Cli, shop: Postbox, billing: Postbox) -> None:
     """Ensure, list, send, lease, tail and delete: a queue that nobody had to configure."""
     assert [shop.agent, billing.agent] == ["shop", "billing"]
-    assert "task.queue\n" == cli("mailbox", "ensure", "task.queue", "--ttl", "1h", "--description", "work").out
-    assert (False, 3600.0) == ((found := cli("mailbox", "ensure", "task.queue", "--ttl", "5m", "--json").json)["created"], found["ttl"])
+    assert (
+        "task.queue\n"
+        == cli("mailbox", "ensure", "task.queue", "--ttl", "1h", "--description", "work").out
+    )
+    assert (False, 3600.0) == (
+        (found := cli("mailbox", "ensure", "task.queue", "--ttl", "5m", "--json").json)["created"],
+        found["ttl"],
+    )
     assert 5 == cli("mailbox", "ensure", "task.queue", "--exclusive").code
     assert [["task.queue", "shop"]] == [line[:2] for line in cli("mailbox", "ls").lines]
 
     for n in range(3):
         message_id = cli("mailbox", "send", "task.queue", n, "--agent", "billing").out.strip()
 
-    assert [0, 1] == bodies(cli("mailbox", "read", "task.queue", "lease", "--name", "crew", "--limit", 2))
+    assert [0, 1] == bodies(
+        cli("mailbox", "read", "task.queue", "lease", "--name", "crew", "--limit", 2)
+    )
     assert [2] == bodies(cli("mailbox", "read", "task.queue", "lease", "--name", "crew"))
     assert 3 == cli("mailbox", "read", "task.queue", "lease", "--name", "crew").code
     assert [0, 1, 2] == bodies(cli("mailbox", "read", "task.queue", "replay"))
     assert [1, 2] == bodies(cli("mailbox", "tail", "task.queue", "-n", 2))
-    assert (0, 3) == (cli("mailbox", "delete", "task.queue", message_id).code, cli("mailbox", "delete", "task.queue", message_id).code)
+    assert (0, 3) == (
+        cli("mailbox", "delete", "task.queue", message_id).code,
+        cli("mailbox", "delete", "task.queue", message_id).code,
+    )
 
 
 def test_a_cursor_and_its_filter(cli: Cli, shop: Postbox) -> None:
@@ -47,9 +58,15 @@ def test_a_cursor_and_its_filter(cli: Cli, shop: Postbox) -> None:
     first = cli("mailbox", "send", "news", "a", "--topic", "old").out.strip()
     second = cli("mailbox", "send", "news", "b", "--topic", "new").out.strip()
 
-    assert ["b"] == bodies(cli("mailbox", "read", "news", "cursor", "--topic", "new", "--keep-skipped"))
-    assert [first] == [letter["msg_id"] for letter in letters(cli("mailbox", "read", "news", "cursor"))]
-    assert ["b"] == bodies(cli("mailbox", "read", "news", "cursor", "--name", "late", "--start", second))
+    assert ["b"] == bodies(
+        cli("mailbox", "read", "news", "cursor", "--topic", "new", "--keep-skipped")
+    )
+    assert [first] == [
+        letter["msg_id"] for letter in letters(cli("mailbox", "read", "news", "cursor"))
+    ]
+    assert ["b"] == bodies(
+        cli("mailbox", "read", "news", "cursor", "--name", "late", "--start", second)
+    )
     assert 4 == cli("mailbox", "read", "news", "cursor", "--wait", "10ms").code
 
 
@@ -61,11 +78,26 @@ def test_a_query_changes_nothing(cli: Cli, shop: Postbox, billing: Postbox) -> N
     cli("mailbox", "send", "news", "b", "--agent", "billing")
 
     assert ["b", "a"] == bodies(cli("mailbox", "query", "news"))
-    assert ["a"] == bodies(cli("mailbox", "query", "news", "--topic", "x.#", "--type", "t", "--sender", "shop"))
-    assert (["b"], []) == (bodies(cli("mailbox", "query", "news", "--limit", 1)), bodies(cli("mailbox", "query", "news", "--session", "s")))
-    assert (2, "shop") == ((shown := cli("mailbox", "show", "news", "--json").json)["messages"], shown["owner"])
-    assert ["a", "b"] == bodies(cli("mailbox", "read", "news", "cursor", "--name", "n", "--since", "1h"))
-    assert 3 == cli("mailbox", "read", "news", "cursor", "--name", "m", "--since", "2999-01-01T00:00:00Z").code
+    assert ["a"] == bodies(
+        cli("mailbox", "query", "news", "--topic", "x.#", "--type", "t", "--sender", "shop")
+    )
+    assert (["b"], []) == (
+        bodies(cli("mailbox", "query", "news", "--limit", 1)),
+        bodies(cli("mailbox", "query", "news", "--session", "s")),
+    )
+    assert (2, "shop") == (
+        (shown := cli("mailbox", "show", "news", "--json").json)["messages"],
+        shown["owner"],
+    )
+    assert ["a", "b"] == bodies(
+        cli("mailbox", "read", "news", "cursor", "--name", "n", "--since", "1h")
+    )
+    assert (
+        3
+        == cli(
+            "mailbox", "read", "news", "cursor", "--name", "m", "--since", "2999-01-01T00:00:00Z"
+        ).code
+    )
 
 
 def test_a_private_mailbox(cli: Cli, shop: Postbox, billing: Postbox) -> None:
@@ -74,7 +106,10 @@ def test_a_private_mailbox(cli: Cli, shop: Postbox, billing: Postbox) -> None:
     secret = cli("mailbox", "ensure").out.strip()
     cli("mailbox", "send", secret, "psst", "--agent", "billing")
 
-    assert ("", ["psst"]) == (cli("mailbox", "ls").out, bodies(cli("mailbox", "read", secret, "replay")))
+    assert ("", ["psst"]) == (
+        cli("mailbox", "ls").out,
+        bodies(cli("mailbox", "read", secret, "replay")),
+    )
     wrong = cli("mailbox", "read", secret[:-1] + "x", "replay")
     assert (3, False) == (wrong.code, secret[:8] in wrong.err)
 
@@ -94,11 +129,16 @@ def test_polling(cli: Cli, shop: Postbox, billing: Postbox) -> None:
     assert (0, "") == ((again := cli("poll")).code, again.out)
     assert [{"n": 1}] == bodies(cli("poll", "--session", "s2"))
     assert ["hi"] == bodies(cli("tail", "-n", 5))
-    assert (1, 1) == ((status := cli("status").json)["default"]["messages"], status["s2"]["messages"])
+    assert (1, 1) == (
+        (status := cli("status").json)["default"]["messages"],
+        status["s2"]["messages"],
+    )
     assert "0\n" == cli("expire").out
 
 
-def test_the_session_of_the_environment(cli: Cli, shop: Postbox, billing: Postbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_session_of_the_environment(
+    cli: Cli, shop: Postbox, billing: Postbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """ONCEWARD_SESSION names the session of send, poll and tail, unless the flag does."""
     assert "billing" == billing.agent
     monkeypatch.setenv("ONCEWARD_SESSION", "s9")
@@ -106,7 +146,9 @@ def test_the_session_of_the_environment(cli: Cli, shop: Postbox, billing: Postbo
     shop.pump()
 
     assert "s9" == shop.history().messages[0].session
-    assert [message_id] == [letter["msg_id"] for letter in letters(cli("poll", "--agent", "billing"))]
+    assert [message_id] == [
+        letter["msg_id"] for letter in letters(cli("poll", "--agent", "billing"))
+    ]
     assert "" == cli("tail", "--agent", "billing", "--session", "other").out
 
 

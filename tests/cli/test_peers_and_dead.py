@@ -16,7 +16,18 @@ def test_a_peer_is_added_listed_and_forgotten(cli: Cli) -> None:
     assert "memory:far" == cli("peers", "add", "far", "memory:far", "--json").json["url"]
 
     [row] = cli("peers", "ls", "--json").json
-    keys = ["name", "url", "breaker", "failures", "in_flight", "number", "stream_number", "due_at", "seen_at", "last_error"]
+    keys = [
+        "name",
+        "url",
+        "breaker",
+        "failures",
+        "in_flight",
+        "number",
+        "stream_number",
+        "due_at",
+        "seen_at",
+        "last_error",
+    ]
     assert keys == list(row)
     assert [["far", "memory:far", "closed", "0", "0", "", "", ""]] == cli("peers", "ls").lines
 
@@ -66,7 +77,9 @@ def test_ids_come_from_stdin(cli: Cli, shop: Postbox, buried: list[str]) -> None
     """So that one command's output is the next one's input."""
     listed = cli("dead", "ls").out
 
-    ran = cli("dead", "discard", "-", stdin="\n".join(line.split("\t")[0] for line in listed.splitlines()))
+    ran = cli(
+        "dead", "discard", "-", stdin="\n".join(line.split("\t")[0] for line in listed.splitlines())
+    )
 
     assert (0, sorted(buried)) == (ran.code, sorted(ran.out.split()))
     assert 0 == shop.stats()["dead_letters"]
@@ -100,7 +113,9 @@ def test_purge_takes_what_is_old_enough(cli: Cli, shop: Postbox, buried: list[st
     """Younger ones stay."""
     assert 3 == cli("dead", "purge", "--older-than", "7d", "--yes").code
     assert 2 == cli("dead", "purge", "--yes").code
-    assert sorted(buried) == sorted(cli("dead", "purge", "--older-than", "0", "--peer", "billing", "--yes").out.split())
+    assert sorted(buried) == sorted(
+        cli("dead", "purge", "--older-than", "0", "--peer", "billing", "--yes").out.split()
+    )
     assert 0 == shop.stats()["dead_letters"]
 
 
@@ -136,5 +151,8 @@ def test_letters_of_one_type_are_chosen(cli: Cli, shop: Postbox, billing: Postbo
 
     assert [wanted] == [line[0] for line in cli("dead", "ls", "--type", "order").lines]
     assert [[wanted]] == cli("dead", "replay", "--type", "order", "--dry-run").lines
-    assert (0, [[wanted]]) == ((ran := cli("dead", "replay", "--type", "order", "--yes")).code, ran.lines)
+    assert (0, [[wanted]]) == (
+        (ran := cli("dead", "replay", "--type", "order", "--yes")).code,
+        ran.lines,
+    )
     assert [other] == [letter.id for letter in shop.dead_letters.list()]

@@ -24,7 +24,9 @@ def hello(body: dict) -> dict:
 def start(*tokens: str, cwd: Path) -> subprocess.Popen[str]:
     """Start a command and return it once it runs."""
     command = [sys.executable, "-m", "onceward.cli", *tokens]
-    child = subprocess.Popen(command, cwd=cwd, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    child = subprocess.Popen(
+        command, cwd=cwd, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     assert child.stderr is not None
     for line in child.stderr:
         if "interrupt to stop" in line:
@@ -35,16 +37,26 @@ def start(*tokens: str, cwd: Path) -> subprocess.Popen[str]:
 def test_work_handles_mail_until_it_is_terminated(home: Path, shop: Postbox) -> None:
     """A question is answered by the other process; then SIGTERM ends it with 143."""
     (home / "app.py").write_text(APP, encoding="utf-8")
-    with start("work", "agents/billing.db", "app:billing", "--json", cwd=home) as child, Postbox(shop.path, agent="shop") as asking:
+    with (
+        start("work", "agents/billing.db", "app:billing", "--json", cwd=home) as child,
+        Postbox(shop.path, agent="shop") as asking,
+    ):
         assert {"seen": 7} == asking.ask("billing", {"n": 7}, type="hello", reply=dict, timeout=60)
         child.send_signal(signal.SIGTERM)
         out, _ = child.communicate(timeout=60)
 
     assert 143 == child.returncode
-    assert {"agent": "billing", "path": str(home / "agents" / "billing.db"), "moved": None, "signal": "SIGTERM"} == json.loads(out)
+    assert {
+        "agent": "billing",
+        "path": str(home / "agents" / "billing.db"),
+        "moved": None,
+        "signal": "SIGTERM",
+    } == json.loads(out)
 
 
-def test_relay_delivers_until_it_is_interrupted(home: Path, shop: Postbox, billing: Postbox) -> None:
+def test_relay_delivers_until_it_is_interrupted(
+    home: Path, shop: Postbox, billing: Postbox
+) -> None:
     """Mail that somebody else commits leaves by itself; then SIGINT ends it with 130."""
     with start("relay", "agents/shop.db", cwd=home) as child:
         sent = shop.send("billing", 1)

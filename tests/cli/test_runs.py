@@ -39,8 +39,17 @@ def test_runs_are_listed_and_shown(cli: Cli, ids: list[str]) -> None:
     [row] = cli("runs", "ls", "--json").json
     shown = cli("runs", "show", row["id"][:20], "--json").json
 
-    assert ("chat", "followup", "done", 1) == (row["session"], row["mode"], row["state"], row["messages"])
-    assert ({"half": True}, "did first", 1) == (shown["partial"], shown["result"], len(shown["event_ids"]))
+    assert ("chat", "followup", "done", 1) == (
+        row["session"],
+        row["mode"],
+        row["state"],
+        row["messages"],
+    )
+    assert ({"half": True}, "did first", 1) == (
+        shown["partial"],
+        shown["result"],
+        len(shown["event_ids"]),
+    )
     assert [] == cli("runs", "ls", "--state", "open", "--json").json
     assert 3 == cli("runs", "show", "nothing").code
 
@@ -78,7 +87,9 @@ def test_a_queue_is_in_the_operators_hands(cli: Cli, ids: list[str]) -> None:
     assert ids == [row["id"] for row in cli("queue", "ls", "chat", "--json").json]
 
     assert 0 == cli("queue", "reorder", "chat", ids[2]).code
-    assert [ids[2], ids[0], ids[1]] == [row["id"] for row in cli("queue", "ls", "chat", "--json").json]
+    assert [ids[2], ids[0], ids[1]] == [
+        row["id"] for row in cli("queue", "ls", "chat", "--json").json
+    ]
     assert [[ids[0]]] == cli("queue", "remove", "chat", ids[0]).lines
     assert 3 == cli("queue", "remove", "chat", ids[0]).code
     [row] = cli("queue", "ls", "--json").json
@@ -88,9 +99,13 @@ def test_a_queue_is_in_the_operators_hands(cli: Cli, ids: list[str]) -> None:
 def test_a_mode_is_set_and_taken_back(cli: Cli, ids: list[str]) -> None:
     """A session's own settings replace the handler's, and leaving them out gives these back."""
     assert ids
-    row = cli("queue", "mode", "chat", "collect", "--debounce", "250ms", "--cap", "9.8", "--json").json
+    row = cli(
+        "queue", "mode", "chat", "collect", "--debounce", "250ms", "--cap", "9.8", "--json"
+    ).json
     assert ("collect", 250, 9) == (row["mode"], row["debounce_for"], row["cap"])
-    assert ("followup", 7) == tuple(cli("queue", "mode", "chat", "--json").json[name] for name in ("mode", "cap"))
+    assert ("followup", 7) == tuple(
+        cli("queue", "mode", "chat", "--json").json[name] for name in ("mode", "cap")
+    )
     assert 2 == cli("queue", "mode", "chat", "loud").code
     assert 0 != cli("queue", "mode", "chat", "--cap", "0").code
 

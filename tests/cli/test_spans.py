@@ -2,12 +2,21 @@
 
 import pytest
 
-from onceward.cli.spans import ago, seconds
+from onceward.cli.durations import ago, seconds
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("90", 90.0), ("1.5", 1.5), ("0", 0.0), ("250ms", 0.25), ("5m", 300.0), ("2h30m", 9000.0), ("7d", 604_800.0), ("1w1s", 604_801.0)],
+    [
+        ("90", 90.0),
+        ("1.5", 1.5),
+        ("0", 0.0),
+        ("250ms", 0.25),
+        ("5m", 300.0),
+        ("2h30m", 9000.0),
+        ("7d", 604_800.0),
+        ("1w1s", 604_801.0),
+    ],
 )
 def test_a_span_is_read_in_seconds(text: str, expected: float) -> None:
     """Units add up, and a bare number is seconds."""
@@ -21,7 +30,10 @@ def test_what_is_no_span_is_refused(text: str) -> None:
         seconds(text)
 
 
-@pytest.mark.parametrize(("then", "expected"), [(0, "2 h ago"), (7_195_000, "5 s ago"), (7_320_000, "in 2 m"), (7_200_000, "0 s ago")])
+@pytest.mark.parametrize(
+    ("then", "expected"),
+    [(0, "2 h ago"), (7_195_000, "5 s ago"), (7_320_000, "in 2 m"), (7_200_000, "0 s ago")],
+)
 def test_a_moment_is_told_by_its_distance(then: int, expected: str) -> None:
     """One unit is enough for people; programs get the moment itself."""
     assert expected == ago(then, 7_200_000)

@@ -8,13 +8,15 @@ import pytest
 
 from onceward import Postbox
 from onceward.cli import main
-from onceward.cli.paint import cell, safe
+from onceward.cli.output import cell, safe
 
 Cli = Callable[..., Any]
 
 
 @pytest.fixture
-def screen(home: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+def screen(
+    home: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., str]:
     """Return a call that runs a command on a wide terminal and returns what stands there."""
     assert home.is_dir()
     monkeypatch.setenv("COLUMNS", "200")
@@ -37,12 +39,16 @@ def test_a_table_has_a_header_and_relative_times(screen: Callable[..., str], sho
 
     table = screen("ls")
 
-    assert ["box", "peer", "session", "state", "messages", "oldest"] == plain(table).splitlines()[0].split()
+    assert ["box", "peer", "session", "state", "messages", "oldest"] == plain(table).splitlines()[
+        0
+    ].split()
     assert "0 s ago" in table
 
 
 @pytest.mark.usefixtures("billing")
-def test_states_are_coloured_words(screen: Callable[..., str], shop: Postbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_states_are_coloured_words(
+    screen: Callable[..., str], shop: Postbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The word stands there too, and NO_COLOR is heard."""
     shop.send("billing", 1)
 
@@ -52,7 +58,9 @@ def test_states_are_coloured_words(screen: Callable[..., str], shop: Postbox, mo
     assert "\x1b[3" not in screen("ls")
 
 
-def test_a_message_is_shown_field_by_field(screen: Callable[..., str], shop: Postbox, billing: Postbox) -> None:
+def test_a_message_is_shown_field_by_field(
+    screen: Callable[..., str], shop: Postbox, billing: Postbox
+) -> None:
     """Also the ones whose text looks like markup: it is text."""
     billing.send("shop", "[red]not markup[/red]", type="hello")
     billing.pump()
@@ -61,7 +69,9 @@ def test_a_message_is_shown_field_by_field(screen: Callable[..., str], shop: Pos
     assert "[red]not markup[/red]" in screen("recv", "--keep")
 
 
-def test_mail_cannot_move_the_cursor(screen: Callable[..., str], shop: Postbox, billing: Postbox) -> None:
+def test_mail_cannot_move_the_cursor(
+    screen: Callable[..., str], shop: Postbox, billing: Postbox
+) -> None:
     """Control characters are spelled out, on the terminal as in a pipe."""
     billing.send("shop", "\x1b]0;owned\x07\x9b2J\n")
     billing.pump()
@@ -75,7 +85,13 @@ def test_mail_cannot_move_the_cursor(screen: Callable[..., str], shop: Postbox, 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("plain", "plain"), ("a\tb\nc", "a\\tb\\nc"), ("\x1b[2J", "\\x1b[2J"), ("\u202eevil", "\\u202eevil"), ("Grüße", "Grüße")],
+    [
+        ("plain", "plain"),
+        ("a\tb\nc", "a\\tb\\nc"),
+        ("\x1b[2J", "\\x1b[2J"),
+        ("\u202eevil", "\\u202eevil"),
+        ("Grüße", "Grüße"),
+    ],
 )
 def test_text_is_made_safe(text: str, expected: str) -> None:
     """Letters of any language stay; what steers a screen or breaks a line does not."""
@@ -100,4 +116,6 @@ def test_a_value_is_a_cell(value: object, name: str, expected: str) -> None:
 
 def plain(text: str) -> str:
     """Return text without colours."""
-    return "".join(part.partition("m")[2] if at else part for at, part in enumerate(text.split("\x1b[")))
+    return "".join(
+        part.partition("m")[2] if at else part for at, part in enumerate(text.split("\x1b["))
+    )

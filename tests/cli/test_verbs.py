@@ -5,15 +5,15 @@ import inspect
 import pytest
 
 from onceward import Channel, Mailbox, Postbox
+from onceward.api.channels import Channels
+from onceward.api.dead_letters import DeadLetters
+from onceward.api.home import Neighbours, Peers
+from onceward.api.limits import Limits
+from onceward.api.looks import Looks
+from onceward.api.mailboxes import Mailboxes
+from onceward.api.polling import Polls
+from onceward.api.queues import Queues, Runs
 from onceward.cli.app import COMMANDS
-from onceward.door.bounds import Limits
-from onceward.door.channel import Channels
-from onceward.door.facade import Neighbours, Peers
-from onceward.door.letters import DeadLetters
-from onceward.door.looks import Looks
-from onceward.door.polls import Polls
-from onceward.door.post_office import Mailboxes
-from onceward.door.queueing import Queues, Runs
 
 CODE = "needs code of the caller's: "
 VERBS: dict[type, dict[str, str]] = {
@@ -64,13 +64,22 @@ VERBS: dict[type, dict[str, str]] = {
 @pytest.mark.parametrize("of", VERBS)
 def test_every_verb_has_a_command(of: type) -> None:
     """The table names all public calls, and commands that there are."""
-    calls = {name for name, _ in inspect.getmembers(of, inspect.isfunction) if not name.startswith("_")}
+    calls = {
+        name for name, _ in inspect.getmembers(of, inspect.isfunction) if not name.startswith("_")
+    }
 
     assert calls == VERBS[of].keys()
-    assert set() == {command for command in VERBS[of].values() if not command.startswith(CODE)} - COMMANDS.keys()
+    assert (
+        set()
+        == {command for command in VERBS[of].values() if not command.startswith(CODE)}
+        - COMMANDS.keys()
+    )
 
 
 def test_the_postbox_s_own_verbs_of_routing() -> None:
     """Freezing, thawing, sending and publishing are calls of the postbox itself."""
     assert {"freeze", "thaw", "send", "publish", "recv"} <= COMMANDS.keys()
-    assert all(callable(getattr(Postbox, name)) for name in ("freeze", "thaw", "send", "publish", "receive"))
+    assert all(
+        callable(getattr(Postbox, name))
+        for name in ("freeze", "thaw", "send", "publish", "receive")
+    )

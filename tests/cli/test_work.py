@@ -72,7 +72,10 @@ def test_a_worker_that_fails_ends_the_team(cli: Cli, app: str) -> None:
     assert 1 == cli("work", "agents/shop.db", app, "--processes", "2").code
 
 
-@pytest.mark.parametrize("target", ["billing_app", "billing_app:", "nowhere.to:be", "billing_app:other", "billing_app:missing"])
+@pytest.mark.parametrize(
+    "target",
+    ["billing_app", "billing_app:", "nowhere.to:be", "billing_app:other", "billing_app:missing"],
+)
 @pytest.mark.usefixtures("app")
 def test_an_agent_that_is_none_is_a_usage_error(cli: Cli, home: Path, target: str) -> None:
     """Nothing is created for it."""
@@ -129,7 +132,11 @@ def test_check_finds_nothing_in_sound_files(cli: Cli, shop: Postbox, billing: Po
     ran = cli("check", str(shop.path), str(billing.path), "--json")
 
     assert 0 == ran.code
-    assert {"checked": [str(shop.path), str(billing.path)], "offenders": [], "unread": []} == ran.json
+    assert {
+        "checked": [str(shop.path), str(billing.path)],
+        "offenders": [],
+        "unread": [],
+    } == ran.json
 
 
 @pytest.mark.broken("a row is taken out by hand")
@@ -142,5 +149,7 @@ def test_check_names_the_offenders(cli: Cli, shop: Postbox, billing: Postbox) ->
     ran = cli("check", "--json")
 
     assert 1 == ran.code
-    assert [["path", "invariant", "offender", "rule"]] == [list(offender) for offender in ran.json["offenders"]]
+    assert [["path", "invariant", "offender", "rule"]] == [
+        list(offender) for offender in ran.json["offenders"]
+    ]
     assert "S2" == cli("check").lines[0][1]

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 import onceward
 from onceward import Frame, Postbox
-from onceward.words.parcel import Durability, ReceiptState
+from onceward.model.parcel import Durability, ReceiptState
 
 ROOT = Path(__file__).parents[2]
 
@@ -52,29 +52,47 @@ def validator() -> jsonschema.Draft202012Validator:
 
 def test_generated_files_are_up_to_date(pages: dict[str, str]) -> None:
     """After a change to the code nobody forgot ``python3 docs/generate.py``."""
-    stale = [name for name, text in pages.items() if not (ROOT / name).is_file() or (ROOT / name).read_text(encoding="utf-8") != text]
+    stale = [
+        name
+        for name, text in pages.items()
+        if not (ROOT / name).is_file() or (ROOT / name).read_text(encoding="utf-8") != text
+    ]
 
     assert [] == stale, "run: python3 docs/generate.py"
 
 
 def test_nothing_generated_is_left_over(pages: dict[str, str]) -> None:
     """The reference holds no page that the script does not write any more."""
-    there = {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs" / "reference").iterdir() if path.stem != "benchmarks"}
+    there = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "docs" / "reference").iterdir()
+        if path.stem != "benchmarks"
+    }
 
     assert set() == there - set(pages)
 
 
 def test_every_public_name_has_a_place(generator: Generator) -> None:
     """A new public name is put beside its relatives; errors have their own page."""
-    placed = {name for listed in generator.ROOMS.values() for name in listed.split()} | set(dir(onceward.errors)) | {"errors"}
+    placed = (
+        {name for listed in generator.ROOMS.values() for name in listed.split()}
+        | set(dir(onceward.errors))
+        | {"errors"}
+    )
 
     assert set() == set(onceward.__all__) - placed
 
 
-@pytest.mark.parametrize("page", ["docs/reference/events.md", "docs/reference/errors.md", "docs/reference/frame.md"])
+@pytest.mark.parametrize(
+    "page", ["docs/reference/events.md", "docs/reference/errors.md", "docs/reference/frame.md"]
+)
 def test_no_row_is_without_meaning(page: str, pages: dict[str, str]) -> None:
     """Every event, error and attribute says what it is."""
-    empty = [line for line in pages[page].splitlines() if re.fullmatch(r"\|.*\|\s+\|", line) and "HandlerSignal" not in line]
+    empty = [
+        line
+        for line in pages[page].splitlines()
+        if re.fullmatch(r"\|.*\|\s+\|", line) and "HandlerSignal" not in line
+    ]
 
     assert [] == empty
 
@@ -98,13 +116,23 @@ SENT: list[tuple[object, dict[str, Any]]] = [
     (None, {"type": "nothing"}),
     ("text", {"priority": "critical", "topic": "a.b", "ttl": 60, "delay": 5}),
     (b"\x00\xff", {"key": "k", "reply_to": "carol", "ordering_key": "lane"}),
-    ([1, "two", 3.5, None, True], {"correlation_id": "c", "causation_id": "d", "headers": {"traceparent": "x", "flag": True, "n": 5}}),
+    (
+        [1, "two", 3.5, None, True],
+        {
+            "correlation_id": "c",
+            "causation_id": "d",
+            "headers": {"traceparent": "x", "flag": True, "n": 5},
+        },
+    ),
 ]
 
 
 @pytest.mark.parametrize(("body", "options"), SENT)
 def test_what_is_sent_fits_the_published_schema(
-    body: object, options: dict[str, Any], validator: jsonschema.Draft202012Validator, tmp_path: Path
+    body: object,
+    options: dict[str, Any],
+    validator: jsonschema.Draft202012Validator,
+    tmp_path: Path,
 ) -> None:
     """Any program may judge our frames by ``frame.schema.json``, whatever was sent with whatever options."""
     with Postbox(tmp_path / "a.db", agent="a", run=False, hold_unknown=True) as box:
@@ -114,7 +142,9 @@ def test_what_is_sent_fits_the_published_schema(
     assert [] == [error.message for error in validator.iter_errors(json.loads(past.frame))]
 
 
-def test_what_sql_sends_fits_the_published_schema(validator: jsonschema.Draft202012Validator, tmp_path: Path) -> None:
+def test_what_sql_sends_fits_the_published_schema(
+    validator: jsonschema.Draft202012Validator, tmp_path: Path
+) -> None:
     """The frame that the view ``send`` builds is judged by the same schema."""
     with Postbox(tmp_path / "a.db", agent="a", run=False) as box:
         with box.begin() as tx:
@@ -148,7 +178,9 @@ JUDGED = [
 
 
 @pytest.mark.parametrize(("frame", "is_one"), JUDGED)
-def test_schema_and_model_judge_alike(frame: dict[str, Any], is_one: bool, validator: jsonschema.Draft202012Validator) -> None:
+def test_schema_and_model_judge_alike(
+    frame: dict[str, Any], is_one: bool, validator: jsonschema.Draft202012Validator
+) -> None:
     """What the published schema takes is what our own door takes."""
     assert (is_one, is_one) == (validator.is_valid(frame), _is_frame(frame))
 

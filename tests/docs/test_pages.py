@@ -76,13 +76,19 @@ def _blocks(page: Path) -> Iterator[Block]:
     for index, match in enumerate(found):
         language, _, file = match["info"].partition(" ")
         following = found[index + 1] if index + 1 < len(found) else None
-        adjacent = following is not None and following["info"] == "text" and not text[match.end() : following.start()].strip()
+        adjacent = (
+            following is not None
+            and following["info"] == "text"
+            and not text[match.end() : following.start()].strip()
+        )
         output = following["text"] if following is not None and adjacent else None
         yield Block(language, file, match["text"], text.count("\n", 0, match.start()) + 1, output)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=_name)
-def test_what_a_page_shows_is_true(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_page_shows_is_true(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every block of the page does, in an empty folder, what the page says of it."""
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, Any] = {"__name__": "page"}
@@ -97,13 +103,19 @@ def test_what_a_page_shows_is_true(page: Path, tmp_path: Path, monkeypatch: pyte
             _compare(where, block.output, got)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.parent.name != "reference"], ids=_name)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.parent.name != "reference"], ids=_name
+)
 def test_every_output_stands_behind_what_prints_it(page: Path) -> None:
     """An output that is parted from its block is compared with nothing, and grows old."""
     blocks = list(_blocks(page))
     printed = {block.output for block in blocks if block.language in {"python", "sql"}}
 
-    assert [] == [f"line {block.line}" for block in blocks if block.language == "text" and block.text not in printed]
+    assert [] == [
+        f"line {block.line}"
+        for block in blocks
+        if block.language == "text" and block.text not in printed
+    ]
 
 
 def _do(page: Path, block: Block, namespace: dict[str, Any]) -> str | None:
@@ -153,7 +165,13 @@ def _stumbles(text: str) -> Iterator[str]:
 
 def _query(block: Block) -> str:
     assert Path(block.file).is_file(), f"line {block.line}: an sql block names a file that is there"
-    done = subprocess.run([sys.executable, "-c", ASK_SQLITE, block.file], input=block.text, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", ASK_SQLITE, block.file],
+        input=block.text,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (0, "") == (done.returncode, done.stderr)
     return done.stdout
 
@@ -172,7 +190,9 @@ def _commands(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _run(where: str, words: list[str], output: str) -> None:
-    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        [sys.executable, *words], capture_output=True, text=True, check=False, timeout=60
+    )
     killed = output.endswith("Killed\n")
     expected = -signal.SIGKILL if killed else 0
 
@@ -181,7 +201,9 @@ def _run(where: str, words: list[str], output: str) -> None:
 
 
 def _compare(where: str, want: str, got: str) -> None:
-    assert doctest.OutputChecker().check_output(want, got, SAME), f"{where}\n--- the page says\n{want}--- it printed\n{got}"
+    assert doctest.OutputChecker().check_output(want, got, SAME), (
+        f"{where}\n--- the page says\n{want}--- it printed\n{got}"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -195,11 +217,27 @@ def help_pages() -> dict[str, str]:
 @pytest.mark.parametrize("page", PAGES, ids=_name)
 def test_commands_on_a_page_exist(page: Path, help_pages: dict[str, str]) -> None:
     """Every ``$ onceward …`` names a command that exists, with options that it has."""
-    commands = [command for block in _blocks(page) if block.language == "console" for command, _ in _commands(block.text)]
-    found = [(_full_name(words, help_pages), words) for words in map(shlex.split, commands) if words[0] == "onceward"]
+    commands = [
+        command
+        for block in _blocks(page)
+        if block.language == "console"
+        for command, _ in _commands(block.text)
+    ]
+    found = [
+        (_full_name(words, help_pages), words)
+        for words in map(shlex.split, commands)
+        if words[0] == "onceward"
+    ]
 
-    assert [] == [words for name, words in found if name == "onceward" and not words[1].startswith("-")]
-    assert [] == [(name, option) for name, words in found for option in _options(words) if option not in help_pages[name]]
+    assert [] == [
+        words for name, words in found if name == "onceward" and not words[1].startswith("-")
+    ]
+    assert [] == [
+        (name, option)
+        for name, words in found
+        for option in _options(words)
+        if option not in help_pages[name]
+    ]
 
 
 def _full_name(words: list[str], help_pages: dict[str, str]) -> str:
@@ -223,7 +261,11 @@ def test_blocks_are_of_known_languages(page: Path) -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     """Every link inside the repository names a file that exists and, behind #, a heading of it."""
     prose = FENCE.sub("", page.read_text(encoding="utf-8"))
-    dead = [target for target in (match["target"] for match in LINK.finditer(prose)) if not _exists(page, target)]
+    dead = [
+        target
+        for target in (match["target"] for match in LINK.finditer(prose))
+        if not _exists(page, target)
+    ]
 
     assert [] == dead
 
@@ -235,7 +277,9 @@ def _exists(page: Path, target: str) -> bool:
     path = (page.parent / name).resolve() if name else page
     if not path.exists():
         return False
-    return not anchor or anchor in {_slug(match["title"]) for match in HEADING.finditer(path.read_text(encoding="utf-8"))}
+    return not anchor or anchor in {
+        _slug(match["title"]) for match in HEADING.finditer(path.read_text(encoding="utf-8"))
+    }
 
 
 def _slug(title: str) -> str:
@@ -251,8 +295,13 @@ def test_every_page_can_be_found() -> None:
         if page in seen or page.suffix != ".md" or not page.is_file():
             continue
         seen.add(page)
-        targets = (match["target"].partition("#")[0] for match in LINK.finditer(page.read_text(encoding="utf-8")))
-        rest += [(page.parent / target).resolve() for target in targets if target and "://" not in target]
+        targets = (
+            match["target"].partition("#")[0]
+            for match in LINK.finditer(page.read_text(encoding="utf-8"))
+        )
+        rest += [
+            (page.parent / target).resolve() for target in targets if target and "://" not in target
+        ]
 
     assert [] == sorted(_name(page) for page in set(PAGES) - seen)
 

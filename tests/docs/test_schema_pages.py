@@ -8,7 +8,7 @@ import apsw
 import pytest
 
 from onceward import Postbox
-from onceward.seeing.trail import switch
+from onceward.store.transitions import switch
 
 ROOT = Path(__file__).parents[2]
 PAGES = {"a.db": "README.md", "directory.db": "DIRECTORY.md"}
@@ -16,7 +16,9 @@ Described = tuple[apsw.Connection, str]
 
 
 @pytest.fixture(scope="module", params=PAGES)
-def file(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Described]:
+def file(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Described]:
     """Return a connection to a new agent's file, or to a new home's directory, and the page about it."""
     folder = tmp_path_factory.mktemp("schema")
     with Postbox(folder / "a.db", agent="a", run=False) as box:
@@ -45,13 +47,17 @@ def _described(text: str) -> dict[tuple[str, str], list[str]]:
 
 
 def _columns(con: apsw.Connection, name: str) -> list[str]:
-    return [str(column) for (column,) in con.execute("SELECT name FROM pragma_table_info(?)", (name,))]
+    return [
+        str(column) for (column,) in con.execute("SELECT name FROM pragma_table_info(?)", (name,))
+    ]
 
 
 def test_every_column_is_described(file: Described) -> None:
     """The page and a new file agree on tables and views, on their columns and on the order of these."""
     con, text = file
-    relations = con.execute("SELECT type, name FROM sqlite_schema WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite~_%' ESCAPE '~'")
+    relations = con.execute(
+        "SELECT type, name FROM sqlite_schema WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite~_%' ESCAPE '~'"
+    )
     real = {(str(kind), str(name)): _columns(con, str(name)) for kind, name in relations.fetchall()}
 
     assert real == _described(text)
@@ -62,7 +68,9 @@ def test_every_table_says_what_it_is(page: str) -> None:
     """Under each heading stands a sentence before the columns."""
     parts = re.split(r"^### ", _text(page), flags=re.MULTILINE)[1:]
 
-    assert [] == [part.partition("\n")[0] for part in parts if not re.match(r"\w+\n\n[A-Z].*\.\n\n- `", part)]
+    assert [] == [
+        part.partition("\n")[0] for part in parts if not re.match(r"\w+\n\n[A-Z].*\.\n\n- `", part)
+    ]
 
 
 def test_the_trail_adds_triggers_only(tmp_path: Path) -> None:

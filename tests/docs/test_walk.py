@@ -43,13 +43,19 @@ def walk() -> Iterator[Walk]:
 @pytest.mark.parametrize("letter", STATED)
 def test_every_line_is_there_once_and_in_order(letter: str, walk: Walk) -> None:
     """No line was left out, added or put elsewhere."""
-    assert [f"{letter}{number}" for number in range(1, STATED[letter] + 1)] == [line.name for line in walk.lines(letter)]
+    assert [f"{letter}{number}" for number in range(1, STATED[letter] + 1)] == [
+        line.name for line in walk.lines(letter)
+    ]
 
 
 @pytest.mark.parametrize("letter", STATED)
 def test_every_line_is_shown_or_differs(letter: str, walk: Walk) -> None:
     """A line says what is stated, and names a test or a difference."""
-    assert [] == [line.name for line in walk.lines(letter) if not line.says or not (line.tests or line.differs)]
+    assert [] == [
+        line.name
+        for line in walk.lines(letter)
+        if not line.says or not (line.tests or line.differs)
+    ]
 
 
 @pytest.mark.parametrize("letter", STATED)
@@ -57,7 +63,11 @@ def test_every_named_test_exists(letter: str, walk: Walk) -> None:
     """A test that was renamed or removed leaves no line without proof; one that is expected to fail proves nothing."""
     named = [(line.name, test) for line in walk.lines(letter) for test in line.tests]
 
-    assert [] == [f"{name}: {test}" for name, test in named if test.partition("::")[2] not in _proofs(test.partition("::")[0])]
+    assert [] == [
+        f"{name}: {test}"
+        for name, test in named
+        if test.partition("::")[2] not in _proofs(test.partition("::")[0])
+    ]
 
 
 def test_a_failing_proof_is_none(tmp_path: Path) -> None:
@@ -77,8 +87,16 @@ def _proofs(path: str) -> set[str]:
     file = ROOT / path
     if not path or not file.is_file():
         return set()
-    functions = (node for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(node, ast.FunctionDef))
-    return {node.name for node in functions if node.name.startswith("test_") and not any(map(_excused, node.decorator_list))}
+    functions = (
+        node
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef)
+    )
+    return {
+        node.name
+        for node in functions
+        if node.name.startswith("test_") and not any(map(_excused, node.decorator_list))
+    }
 
 
 def _excused(decorator: ast.expr) -> bool:

@@ -25,7 +25,12 @@ file:   a run of 1 in mode steer: done
 
 def test_it_tells_the_same_story_every_time(tmp_path: Path) -> None:
     """Steered, it goes on from its checkpoint; what the ended run said without a commit was never heard."""
-    ran = subprocess.run([sys.executable, "-W", "error", str(CHAT), str(tmp_path)], capture_output=True, text=True, check=True)
+    ran = subprocess.run(
+        [sys.executable, "-W", "error", str(CHAT), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
 
     lines = ran.stdout.splitlines()
     order = sorted(lines, key=TOLD.splitlines().index)

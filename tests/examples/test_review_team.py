@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from onceward.cli import main, stage
+from onceward.cli import demo_team, main
 
 TEAM = Path(__file__).parents[2] / "examples" / "review_team"
 PATIENCE = 0.05
@@ -75,7 +75,9 @@ def _script(name: str) -> ModuleType:
         (b"", []),
     ],
 )
-def test_a_rule_sees_its_case(rules: ModuleType, tmp_path: Path, source: bytes, found: list[tuple[int, str]]) -> None:
+def test_a_rule_sees_its_case(
+    rules: ModuleType, tmp_path: Path, source: bytes, found: list[tuple[int, str]]
+) -> None:
     """Each rule notices what it is for, on its line, and nothing else is noticed."""
     (tmp_path / "it.py").write_bytes(source)
 
@@ -92,7 +94,9 @@ def test_a_rule_sees_its_case(rules: ModuleType, tmp_path: Path, source: bytes, 
         (b"# -*- coding: klingon -*-\n", "undecodable"),
     ],
 )
-def test_a_file_that_is_no_python_is_a_finding(rules: ModuleType, tmp_path: Path, source: bytes, rule: str) -> None:
+def test_a_file_that_is_no_python_is_a_finding(
+    rules: ModuleType, tmp_path: Path, source: bytes, rule: str
+) -> None:
     """A file that cannot be decoded or parsed is something to tell, never a crash of the worker."""
     (tmp_path / "it.py").write_bytes(source)
 
@@ -124,7 +128,9 @@ def test_a_good_run_is_found_good(proof: ModuleType) -> None:
     """Where every row is there once, nothing is held against the run."""
     found = proof.report(_evidence(proof), [("worker-1", 1003)])
 
-    assert (True, 0, 0, [], []) == tuple(found[name] for name in ("ok", "lost", "duplicates", "torn", "violations"))
+    assert (True, 0, 0, [], []) == tuple(
+        found[name] for name in ("ok", "lost", "duplicates", "torn", "violations")
+    )
     assert {"p50": 10, "p99": 19, "max": 19} == found["latency_ms"]
     assert {"p50": 2, "p99": 2, "max": 2} == found["back_after_ms"]
 
@@ -133,9 +139,25 @@ def test_a_good_run_is_found_good(proof: ModuleType) -> None:
     ("changed", "lost", "doubled", "torn"),
     [
         ({"results": [(1, "worker-1", 3, 1, 1010)]}, {2}, set(), 0),
-        ({"results": [(1, "worker-1", 3, 1, 1010), (2, "worker-2", 0, 1, 1020), (2, "worker-2", 0, 1, 1021)]}, set(), {2}, 0),
+        (
+            {
+                "results": [
+                    (1, "worker-1", 3, 1, 1010),
+                    (2, "worker-2", 0, 1, 1020),
+                    (2, "worker-2", 0, 1, 1021),
+                ]
+            },
+            set(),
+            {2},
+            0,
+        ),
         ({"tasks": {1: (1000, 2, "id-1"), 2: (1001, 1, "id-2")}}, set(), {1}, 0),
-        ({"reviews": [(1, "worker-1", 1, 1), (2, "worker-2", 1, 1), (2, "worker-3", 2, 2)]}, set(), {2}, 0),
+        (
+            {"reviews": [(1, "worker-1", 1, 1), (2, "worker-2", 1, 1), (2, "worker-3", 2, 2)]},
+            set(),
+            {2},
+            0,
+        ),
         ({"reviews": [(1, "worker-1", 1, 1)]}, set(), set(), 1),
         ({"findings": Counter({1: 2})}, set(), set(), 1),
         ({"messages": {"id-1"}}, set(), set(), 1),
@@ -144,7 +166,9 @@ def test_a_good_run_is_found_good(proof: ModuleType) -> None:
         ({"tasks": {1: (1000, 0, "id-1"), 2: (1001, 1, "id-2")}}, set(), set(), 1),
     ],
 )
-def test_the_proof_sees_what_is_wrong(proof: ModuleType, changed: dict[str, Any], lost: set[int], doubled: set[int], torn: int) -> None:
+def test_the_proof_sees_what_is_wrong(
+    proof: ModuleType, changed: dict[str, Any], lost: set[int], doubled: set[int], torn: int
+) -> None:
     """A missing, a doubled and a half committed row are each told by name, and each makes the run a bad one."""
     seen = _evidence(proof, **changed)
 
@@ -162,25 +186,47 @@ def test_a_run_without_tasks_proves_nothing(proof: ModuleType) -> None:
 
 def test_the_same_seed_plans_the_same_kills() -> None:
     """A run that went wrong can be repeated."""
-    first = stage.plan(10.0, 50, 7)
+    first = demo_team.plan(10.0, 50, 7)
 
-    assert first == stage.plan(10.0, 50, 7)
+    assert first == demo_team.plan(10.0, 50, 7)
     assert first == sorted(first)
     assert {"coordinator", "worker-1", "worker-2", "worker-3"} == {name for _, name in first}
     assert all(0 < moment < 10 for moment, _ in first)
 
 
-def test_killed_processes_lose_and_double_nothing(tmp_path: Path, code: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_killed_processes_lose_and_double_nothing(
+    tmp_path: Path, code: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Four processes, three of them killed at work: one document, every task answered once, the files are kept."""
     home = tmp_path / "home"
 
-    ended = main(["demo", "--path", str(code), "--home", str(home), "--seconds", "2", "--kills", "3", "--seed", "3", "--json"])
+    ended = main(
+        [
+            "demo",
+            "--path",
+            str(code),
+            "--home",
+            str(home),
+            "--seconds",
+            "2",
+            "--kills",
+            "3",
+            "--seed",
+            "3",
+            "--json",
+        ]
+    )
 
     told = json.loads(capsys.readouterr().out)
-    assert (0, True, 0, 0, [], []) == (ended, *(told[name] for name in ("ok", "lost", "duplicates", "torn", "violations")))
+    assert (0, True, 0, 0, [], []) == (
+        ended,
+        *(told[name] for name in ("ok", "lost", "duplicates", "torn", "violations")),
+    )
     assert (7, 3, 0) == (told["files"], sum(told["kills"].values()), told["crashes"])
     assert told["tasks"] == told["results"] > 0
-    assert {"coordinator.db", "worker-1.db", "worker-2.db", "worker-3.db"} <= {path.name for path in home.iterdir()}
+    assert {"coordinator.db", "worker-1.db", "worker-2.db", "worker-3.db"} <= {
+        path.name for path in home.iterdir()
+    }
 
 
 def test_an_answer_that_is_given_twice_is_seen(
@@ -191,10 +237,26 @@ def test_an_answer_that_is_given_twice_is_seen(
     shutil.copytree(TEAM, broken, ignore=shutil.ignore_patterns("__pycache__"))
     script = (broken / "worker.py").read_text(encoding="utf-8")
     again = 'ctx.send("coordinator", Reviewed(task=task.task, findings=len(findings)))'
-    (broken / "worker.py").write_text(script.replace("    return Reviewed(", f"    {again}\n    return Reviewed("), encoding="utf-8")
-    monkeypatch.setattr(stage, "folder", lambda: broken)
+    (broken / "worker.py").write_text(
+        script.replace("    return Reviewed(", f"    {again}\n    return Reviewed("),
+        encoding="utf-8",
+    )
+    monkeypatch.setattr(demo_team, "folder", lambda: broken)
 
-    ended = main(["demo", "--path", str(code), "--home", str(tmp_path / "home"), "--seconds", "0.5", "--kills", "0", "--json"])
+    ended = main(
+        [
+            "demo",
+            "--path",
+            str(code),
+            "--home",
+            str(tmp_path / "home"),
+            "--seconds",
+            "0.5",
+            "--kills",
+            "0",
+            "--json",
+        ]
+    )
 
     told = json.loads(capsys.readouterr().out)
     assert (1, False, 0) == (ended, told["ok"], told["lost"])
@@ -204,8 +266,21 @@ def test_an_answer_that_is_given_twice_is_seen(
 def test_an_interrupt_ends_everybody_and_keeps_the_files(tmp_path: Path, code: Path) -> None:
     """Ctrl-C stops the team at once: the exit code says so, and the members' files are there and closed."""
     home = tmp_path / "home"
-    command = [sys.executable, "-m", "onceward.cli", "demo", "--path", str(code), "--home", str(home), "--seconds", "600"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as demo:
+    command = [
+        sys.executable,
+        "-m",
+        "onceward.cli",
+        "demo",
+        "--path",
+        str(code),
+        "--home",
+        str(home),
+        "--seconds",
+        "600",
+    ]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as demo:
         while demo.poll() is None and not (home / "coordinator.db").exists():
             with suppress(subprocess.TimeoutExpired):
                 demo.wait(PATIENCE)
@@ -219,10 +294,20 @@ def test_an_interrupt_ends_everybody_and_keeps_the_files(tmp_path: Path, code: P
 
 @pytest.mark.parametrize(
     ("words", "code_wanted"),
-    [(["--path", "empty"], 3), (["--path", "nowhere"], 3), (["--home", "full"], 2), (["--seconds", "0"], 2), (["--kills", "-1"], 2)],
+    [
+        (["--path", "empty"], 3),
+        (["--path", "nowhere"], 3),
+        (["--home", "full"], 2),
+        (["--seconds", "0"], 2),
+        (["--kills", "-1"], 2),
+    ],
 )
 def test_what_cannot_be_run_is_said_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], code_wanted: int
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    code_wanted: int,
 ) -> None:
     """An empty folder, a folder that is in use and impossible numbers end in a sentence, before anything is started."""
     (tmp_path / "empty").mkdir()

@@ -49,7 +49,10 @@ def effects_of(name: str, *, attempts: int = 5, max_runtime: float | None = None
         if job.do == "wait" and ctx.message.attempt == 1:
             say(f"inside {job.n}")
             GO.wait()
-        ctx.tx.execute("INSERT INTO effects (id, session, n) VALUES (?, ?, ?)", (ctx.message.id, ctx.session, job.n))
+        ctx.tx.execute(
+            "INSERT INTO effects (id, session, n) VALUES (?, ?, ?)",
+            (ctx.message.id, ctx.session, job.n),
+        )
 
     return agent
 
@@ -90,4 +93,6 @@ def until_told() -> None:
 
 
 if __name__ == "__main__":
-    {"work": work, "limited": limited, "relay": relay, "send": send}[sys.argv[1]](Path(sys.argv[2]), sys.argv[3])
+    {"work": work, "limited": limited, "relay": relay, "send": send}[sys.argv[1]](
+        Path(sys.argv[2]), sys.argv[3]
+    )

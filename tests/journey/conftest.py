@@ -14,9 +14,9 @@ import pytest
 
 from onceward import Agent, Postbox
 from onceward.errors import Refused, Unreachable
-from onceward.ground.transport import Features
+from onceward.model.parcel import Answer, Parcel
+from onceward.transports.base import Features
 from onceward.transports.memory import MemoryTransport
-from onceward.words.parcel import Answer, Parcel
 
 START = 1_767_225_600_000
 
@@ -124,11 +124,15 @@ class World:
         name = who.name if isinstance(who, Agent) else who
         self._given[name] = (who, dict(overrides))
         named: dict[str, Any] = {"retry_jitter": 0.0, "transports": {"wire": self.wire}} | overrides
-        box = Postbox(self.path(name), agent=who, run=False, clock=self.clock, rng=random.Random(7), **named)
+        box = Postbox(
+            self.path(name), agent=who, run=False, clock=self.clock, rng=random.Random(7), **named
+        )
         self.boxes[name] = box
         return box
 
-    def wired(self, sender: str | Agent, receiver: str | Agent, **overrides: Any) -> tuple[Postbox, Postbox]:
+    def wired(
+        self, sender: str | Agent, receiver: str | Agent, **overrides: Any
+    ) -> tuple[Postbox, Postbox]:
         """Open two agents that reach each other by the wire only."""
         one, other = self.open(sender, **overrides), self.open(receiver)
         one.peers.register(other.agent, f"wire:{other.agent}")
@@ -148,7 +152,10 @@ class World:
     def reopen(self, *names: str) -> tuple[Postbox, ...]:
         """Close everything and open the named agents (all, where none is named) as they were opened before."""
         self.shut()
-        return tuple(self.open(self._given[name][0], **self._given[name][1]) for name in names or tuple(self._given))
+        return tuple(
+            self.open(self._given[name][0], **self._given[name][1])
+            for name in names or tuple(self._given)
+        )
 
     def keep_copy(self, name: str) -> None:
         """Copy a closed agent's file, as a backup does."""
@@ -228,4 +235,8 @@ def differences(box: Postbox) -> list[str]:
     real = {name: counted.get(name, 0) for name in ("pending", "sending", "sent", "failed")}
     real |= {f"inbox_{name}": waiting.get(name, 0) for name in ("pending", "processing")}
     real["dead_letters"] = box.db.read("SELECT count(*) FROM dead_letters")[0][0]
-    return [f"{name}: told {told[name]}, counted {number}" for name, number in real.items() if told[name] != number]
+    return [
+        f"{name}: told {told[name]}, counted {number}"
+        for name, number in real.items()
+        if told[name] != number
+    ]

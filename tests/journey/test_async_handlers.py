@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 LONG = 10.0
 QUIET = pytest.mark.filterwarnings(
-    "ignore::pytest.PytestUnhandledThreadExceptionWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+    "ignore::pytest.PytestUnhandledThreadExceptionWarning",
+    "ignore::pytest.PytestUnraisableExceptionWarning",
 )
 
 
@@ -148,7 +149,10 @@ def test_a_coroutine_that_exits_does_not_hang_the_worker(world: World, touches: 
 
     done = Flag()
     named: dict[str, Any] = {"lease": 0.3, "busy_timeout": 1.0}
-    with Postbox(world.path("billing"), agent=agent, **named) as billing, Postbox(world.path("shop"), agent="shop") as shop:
+    with (
+        Postbox(world.path("billing"), agent=agent, **named) as billing,
+        Postbox(world.path("shop"), agent="shop") as shop,
+    ):
         table(billing)
         shop.on("acked", lambda _: done.set())
         shop.session("a").send("billing", Job(n=1))

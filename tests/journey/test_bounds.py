@@ -12,7 +12,7 @@ import pytest
 
 from onceward import Agent, AsyncPostbox, Msg, Postbox
 from onceward.errors import InvalidArgument, QueueFull, RateLimited, StoreCapacity, StoreFull
-from onceward.words.events import Event
+from onceward.model.events import Event
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +31,9 @@ def rows(box: Postbox) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
     for past in reversed(box.history(limit=1000).messages):
         body = past.body
-        found.setdefault(past.state, []).append(body.get("n", body.get("lines")) if isinstance(body, dict) else body)
+        found.setdefault(past.state, []).append(
+            body.get("n", body.get("lines")) if isinstance(body, dict) else body
+        )
     return found
 
 
@@ -42,15 +44,25 @@ def counted(box: Postbox) -> dict[str, int]:
     return {
         f"{scope} {name}".rstrip(): count
         for scope, column in names.items()
-        for name, count in box.db.read(f"SELECT {column}, count(*) FROM outbox WHERE {open_rows} GROUP BY 1")  # noqa: S608 - names of ours
+        for name, count in box.db.read(
+            f"SELECT {column}, count(*) FROM outbox WHERE {open_rows} GROUP BY 1"
+        )
     }
 
 
 @pytest.mark.parametrize(
     ("scope", "name", "twin"),
-    [("outbox", "", {}), ("session", "s", {}), ("session", "*", {}), ("lane", "b/s", {}), ("lane", "*", {"ordering_key": "s"})],
+    [
+        ("outbox", "", {}),
+        ("session", "s", {}),
+        ("session", "*", {}),
+        ("lane", "b/s", {}),
+        ("lane", "*", {"ordering_key": "s"}),
+    ],
 )
-def test_a_limit_is_hard_and_its_own(world: World, scope: Any, name: str, twin: dict[str, Any]) -> None:
+def test_a_limit_is_hard_and_its_own(
+    world: World, scope: Any, name: str, twin: dict[str, Any]
+) -> None:
     """At the limit the next message is refused, other scopes are not, the id is usable again, and a settled message makes room."""
     shop = world.open("shop", hold_unknown=True)
     shop.limits.set(scope, name, messages=3)
@@ -84,7 +96,9 @@ def test_a_limit_of_ones_own_goes_before_the_star(world: World) -> None:
         with pytest.raises(QueueFull):
             shop.session(name).send("b", Job(n=9))
 
-    assert [("session", "*", 1), ("session", "big", 3)] == [(each.scope, each.name, each.messages) for each in shop.limits.list()]
+    assert [("session", "*", 1), ("session", "big", 3)] == [
+        (each.scope, each.name, each.messages) for each in shop.limits.list()
+    ]
 
 
 def test_bytes_are_counted_to_the_byte(world: World) -> None:
@@ -118,7 +132,9 @@ def test_settling_pruning_and_dying_make_room(world: World) -> None:
     for message in billing.messages(timeout=0):
         message.ack()
     world.settle()
-    assert {"outbox": 1, "session default": 1} == {key: count for key, (count, _) in shop.limits.fullness().items()}
+    assert {"outbox": 1, "session default": 1} == {
+        key: count for key, (count, _) in shop.limits.fullness().items()
+    }
     world.wait(6)
 
     assert ({}, 1) == (shop.limits.fullness(), shop.stats()["dead_letters"])
@@ -136,9 +152,19 @@ def test_drop_old_lets_the_oldest_go(world: World) -> None:
     ids = [shop.send("b", Job(n=n)) for n in range(5)]
 
     assert {"cancelled": [0, 1], "pending": [2, 3, 4]} == rows(shop)
-    assert ["dropped: drop_old at the limit of session default"] * 2 == [past.reason for past in shop.history(state="cancelled").messages]
-    assert ids[:2] == [event.message_id for event in heard] == [drop.id for drop in reversed(shop.limits.drops())]  # type: ignore[attr-defined]
-    assert 2 == shop.db.read("SELECT value FROM counters WHERE name = 'overflowed'")[0][0] == len(shop.db.read("SELECT id FROM drop_view"))
+    assert ["dropped: drop_old at the limit of session default"] * 2 == [
+        past.reason for past in shop.history(state="cancelled").messages
+    ]
+    assert (
+        ids[:2]
+        == [event.message_id for event in heard]  # type: ignore[attr-defined]
+        == [drop.id for drop in reversed(shop.limits.drops())]
+    )
+    assert (
+        2
+        == shop.db.read("SELECT value FROM counters WHERE name = 'overflowed'")[0][0]
+        == len(shop.db.read("SELECT id FROM drop_view"))
+    )
 
 
 def test_drop_new_writes_the_new_one_down_only(world: World) -> None:
@@ -149,9 +175,14 @@ def test_drop_new_writes_the_new_one_down_only(world: World) -> None:
     again = shop.send("billing", Job(n=3), key="k3")
     world.settle()
 
-    assert (ids[3], ["sent", "sent", "cancelled", "cancelled"]) == (again, [shop.resolve(each) for each in ids])
+    assert (ids[3], ["sent", "sent", "cancelled", "cancelled"]) == (
+        again,
+        [shop.resolve(each) for each in ids],
+    )
     assert 2 == billing.stats()["received"]
-    assert [("drop_new", ids[3]), ("drop_new", ids[2])] == [(drop.policy, drop.id) for drop in shop.limits.drops()]
+    assert [("drop_new", ids[3]), ("drop_new", ids[2])] == [
+        (drop.policy, drop.id) for drop in shop.limits.drops()
+    ]
 
 
 def test_a_summary_tells_what_was_dropped(world: World) -> None:
@@ -210,7 +241,10 @@ def test_hold_accepts_and_keeps_back(world: World) -> None:
     for n in range(6):
         shop.send("billing", Job(n=n))
     world.settle()
-    assert (2, 4) == (billing.stats()["inbox_pending"], len(shop.db.read("SELECT seq FROM outbox WHERE reason GLOB 'held:*'")))
+    assert (2, 4) == (
+        billing.stats()["inbox_pending"],
+        len(shop.db.read("SELECT seq FROM outbox WHERE reason GLOB 'held:*'")),
+    )
     got: list[int] = []
     while (message := billing.receive(Job)) is not None:
         got.append(message.body.n)
@@ -238,7 +272,9 @@ def test_lifting_a_limit_frees_what_it_held(world: World) -> None:
     counts += [shop.db.read(held)[0][0]]
 
     assert ([5, 3, 3, 0], False) == (counts, shop.limits.remove("outbox"))
-    assert [] == shop.db.read("SELECT name FROM sqlite_schema WHERE name GLOB 'limits_*' AND type = 'trigger'")
+    assert [] == shop.db.read(
+        "SELECT name FROM sqlite_schema WHERE name GLOB 'limits_*' AND type = 'trigger'"
+    )
 
 
 def test_a_burial_frees_a_held_message_once(world: World) -> None:
@@ -296,7 +332,11 @@ def test_a_rate_says_when_to_come_again(world: World) -> None:
 
 def test_a_rate_at_the_door_holds_for_each_sender(world: World) -> None:
     """A sender that brings more is told when to come again: nothing is lost, no retry is spent, no breaker opens, others pass."""
-    billing, shop, other = world.open("billing"), world.open("shop", parcel_frames=3), world.open("other")
+    billing, shop, other = (
+        world.open("billing"),
+        world.open("shop", parcel_frames=3),
+        world.open("other"),
+    )
     billing.limits.accept_rate(10, burst=4)
     ids = [shop.send("billing", Job(n=n)) for n in range(10)]
     assert billing.send("shop", Job(n=0)), "its own sending is not bounded by it"
@@ -328,7 +368,9 @@ def test_a_full_file_takes_no_more_but_settles(world: World) -> None:
     shop, billing = world.wired("shop", "billing")
     heard: list[Event] = []
     shop.on("nearly_full", heard.append)
-    [(now,)] = shop.db.read("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size")
+    [(now,)] = shop.db.read(
+        "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
+    )
     shop.limits.file(now + 400_000)
     sent = 0
     with pytest.raises(StoreCapacity):
@@ -359,7 +401,11 @@ def test_a_refusal_inside_a_block_leaves_the_block(world: World) -> None:
         tx.execute("CREATE TABLE kept (x)")
 
     assert {"pending": [0, 1, 7]} == rows(shop)
-    assert (0, [], []) == (shop.stats()["cancelled"], shop.limits.drops(), shop.db.read("SELECT x FROM kept"))
+    assert (0, [], []) == (
+        shop.stats()["cancelled"],
+        shop.limits.drops(),
+        shop.db.read("SELECT x FROM kept"),
+    )
 
 
 @pytest.mark.parametrize(
@@ -381,7 +427,9 @@ def test_a_limit_that_is_none_is_refused(world: World, wrong: dict[str, Any]) ->
 
 def test_a_limit_holds_for_every_language(world: World) -> None:
     """A writer in plain SQL is refused at the limit, whatever the policy: no trigger drops anybody's mail."""
-    world.open("shop", hold_unknown=True).limits.set("session", "*", messages=2, overflow="drop_old")
+    world.open("shop", hold_unknown=True).limits.set(
+        "session", "*", messages=2, overflow="drop_old"
+    )
     world.shut()
     con = sqlite3.connect(world.path("shop"), isolation_level=None)
     try:
@@ -389,7 +437,9 @@ def test_a_limit_holds_for_every_language(world: World) -> None:
             con.execute("INSERT INTO send (recipient, type, body) VALUES ('b', 't', '1')")
         with pytest.raises(sqlite3.IntegrityError, match="session_full"):
             con.execute("INSERT INTO send (recipient, type, body) VALUES ('b', 't', '1')")
-        con.execute("INSERT INTO send (recipient, type, body, priority) VALUES ('b', 't', '1', 'critical')")
+        con.execute(
+            "INSERT INTO send (recipient, type, body, priority) VALUES ('b', 't', '1', 'critical')"
+        )
     finally:
         con.close()
     [shop] = world.reopen("shop")
@@ -415,7 +465,9 @@ def test_a_limit_that_another_process_sets_is_noticed_when_it_is_reached(world: 
 
 @pytest.mark.parametrize("long", [False, True], ids=["short", "long"])
 @pytest.mark.parametrize("way", ["many", "publish"])
-def test_what_is_sent_at_once_meets_a_limit_that_was_set_meanwhile(world: World, way: str, *, long: bool) -> None:
+def test_what_is_sent_at_once_meets_a_limit_that_was_set_meanwhile(
+    world: World, way: str, *, long: bool
+) -> None:
     """Many at once follow its policy like one by one, the first time; bodies that were stored for nothing are not kept."""
     shop = world.open("shop", hold_unknown=True)
     shop.peers.subscribe("b", "news")
@@ -428,7 +480,9 @@ def test_what_is_sent_at_once_meets_a_limit_that_was_set_meanwhile(world: World,
         ids = [shop.publish("news", f"{n}{pad}")[0] for n in range(25)]
 
     states = [shop.resolve(each) for each in ids]
-    bodies, kept = shop.db.read("SELECT count(*), (SELECT count(*) FROM outbox WHERE body_id IS NOT NULL) FROM bodies")[0]
+    bodies, kept = shop.db.read(
+        "SELECT count(*), (SELECT count(*) FROM outbox WHERE body_id IS NOT NULL) FROM bodies"
+    )[0]
     assert (25, ["cancelled"] * 23 + ["pending"] * 2) == (len(set(ids)), states)
     assert (bodies, []) == (kept, shop.check())
 
@@ -470,7 +524,12 @@ def test_eight_producers_never_exceed_a_limit(tmp_path: Path, overflow: Any) -> 
     with Postbox(path, agent="shop", run=False) as box:
         box.limits.set("session", "*", messages=20, overflow=overflow)
     crew = [
-        subprocess.Popen([sys.executable, "-c", PRODUCER, str(path), str(number)], stdout=subprocess.PIPE, text=True) for number in range(8)
+        subprocess.Popen(
+            [sys.executable, "-c", PRODUCER, str(path), str(number)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(8)
     ]
     told = [tuple(map(int, process.communicate(timeout=120)[0].split())) for process in crew]
     with Postbox(path, run=False) as box:
@@ -478,10 +537,17 @@ def test_eight_producers_never_exceed_a_limit(tmp_path: Path, overflow: Any) -> 
         rows_there, broken = box.db.read("SELECT count(*) FROM outbox")[0][0], box.check()
         drops = len(box.limits.drops(limit=1000))
 
-    assert ({(0, 0)}, []) == ({(process.returncode, sum(each) - 60) for process, each in zip(crew, told, strict=True)}, broken)
-    assert {"session s0": 20, "session s1": 20} == {name: count for name, (count, _) in full.items()}
+    assert ({(0, 0)}, []) == (
+        {(process.returncode, sum(each) - 60) for process, each in zip(crew, told, strict=True)},
+        broken,
+    )
+    assert {"session s0": 20, "session s1": 20} == {
+        name: count for name, (count, _) in full.items()
+    }
     assert sum(sent for sent, _ in told) == rows_there
-    wanted = {"reject": (40, 0), "drop_old": (40, 440), "drop_new": (40, 440), "hold": (480, 0)}[overflow]
+    wanted = {"reject": (40, 0), "drop_old": (40, 440), "drop_new": (40, 440), "hold": (480, 0)}[
+        overflow
+    ]
     assert wanted == (stats["pending"], drops)
 
 
@@ -489,14 +555,19 @@ def test_asyncio_sets_and_looks_alike(world: World) -> None:
     """The awaitable twins do the same."""
 
     async def work() -> tuple[Any, ...]:
-        async with AsyncPostbox(world.path("shop"), agent=Agent("shop"), run=False, hold_unknown=True) as box:
+        async with AsyncPostbox(
+            world.path("shop"), agent=Agent("shop"), run=False, hold_unknown=True
+        ) as box:
             await box.limits.set("session", "*", messages=1, overflow="drop_old")
             await box.limits.rate(100, burst=10)
             await box.limits.accept_rate(100, burst=10)
             await box.limits.file(1 << 30)
             ids = [await box.send("b", {"n": n}) for n in range(2)]
             drops = await box.limits.drops()
-            found = (await box.limits.list())[0].messages, (await box.limits.fullness())["session default"][0]
+            found = (
+                (await box.limits.list())[0].messages,
+                (await box.limits.fullness())["session default"][0],
+            )
             await box.limits.remove("session", "*")
             return [drop.id for drop in drops] == ids[:1], *found, await box.limits.list()
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from onceward import AsyncPostbox, Postbox
+from onceward.db.transaction import Tx
 from onceward.errors import OutcomeUnknown, StoreClosed, StoreFault
-from onceward.ground.tx import Tx
 
 TURNS = 50
 """Turns of the loop in which whatever can happen while the file is held has happened."""
@@ -32,7 +32,9 @@ async def _turn() -> None:
 
 def _bodies(path: Path) -> list[int]:
     with Postbox(path, run=False) as box:
-        return [body for (body,) in box.db.read("SELECT frame ->> '$.data' FROM outbox ORDER BY seq")]
+        return [
+            body for (body,) in box.db.read("SELECT frame ->> '$.data' FROM outbox ORDER BY seq")
+        ]
 
 
 def test_a_cancelled_send_ends_with_its_commit(tmp_path: Path) -> None:
@@ -95,7 +97,10 @@ def test_cancelling_one_task_harms_no_neighbour(tmp_path: Path) -> None:
             await _turn()
             end()
             found = await asyncio.gather(*tasks, return_exceptions=True)
-            return ["cancelled" if isinstance(each, asyncio.CancelledError) else type(each).__name__ for each in found]
+            return [
+                "cancelled" if isinstance(each, asyncio.CancelledError) else type(each).__name__
+                for each in found
+            ]
 
     assert ["str"] * 2 + ["cancelled"] * 3 + ["str"] * 5 == asyncio.run(story())
     assert list(range(10)) == _bodies(path)
@@ -136,7 +141,9 @@ def test_a_cancelled_block_leaves_nothing(tmp_path: Path) -> None:
     assert [5, 6] == _bodies(path)
 
 
-def test_tasks_that_share_a_lost_commit_are_each_told_of_their_own_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_that_share_a_lost_commit_are_each_told_of_their_own_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """When nobody can say whether the commit of a tick happened, each task's error is its own and names its own message."""
 
     def broken(tx: Tx) -> None:
@@ -147,7 +154,9 @@ def test_tasks_that_share_a_lost_commit_are_each_told_of_their_own_message(tmp_p
         async with AsyncPostbox(tmp_path / "a.db", agent="a", run=False, hold_unknown=True) as box:
             with monkeypatch.context() as patched:
                 patched.setattr(Tx, "commit", broken)
-                return await asyncio.gather(*[box.send("b", k) for k in range(3)], return_exceptions=True)
+                return await asyncio.gather(
+                    *[box.send("b", k) for k in range(3)], return_exceptions=True
+                )
 
     errors = [error for error in asyncio.run(story()) if isinstance(error, OutcomeUnknown)]
 
@@ -167,7 +176,10 @@ def test_who_comes_after_the_closing_is_told_so(tmp_path: Path) -> None:
             await box.send("b", 1)
             crossed = [asyncio.create_task(box.send("b", 2)), asyncio.create_task(box.close())]
             await asyncio.wait(crossed)
-            late = [asyncio.create_task(each) for each in (box.send("b", 3), box.resolve("x"), enter(box))]
+            late = [
+                asyncio.create_task(each)
+                for each in (box.send("b", 3), box.resolve("x"), enter(box))
+            ]
             done, _ = await asyncio.wait(late, timeout=20)
             return [type(task.exception()).__name__ for task in done]
 

@@ -5,8 +5,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from tests.proof.kills import channel_kill_test
 
-from onceward.testing import talk
 from onceward.testing.kills import crew
 
 KILLS = 80
@@ -22,21 +22,30 @@ def test_a_channel_keeps_its_word_under_fire(tmp_path: Path) -> None:
     the copies of one command, an effect with its word, a late comer's backlog,
     and the release of what a pause held back.
     """
-    talk.prepare(tmp_path)
-    listeners = sorted(set(talk.ROLES) - {talk.BOSS})
+    channel_kill_test.prepare(tmp_path)
+    listeners = sorted(set(channel_kill_test.ROLES) - {channel_kill_test.BOSS})
     with ExitStack() as stack:
-        boxes = {name: stack.enter_context(talk.open_box(tmp_path, name, run=False)) for name in talk.ROLES}
-        with crew(tmp_path, talk.ROLES, random.Random(11)) as people:
+        boxes = {
+            name: stack.enter_context(channel_kill_test.open_box(tmp_path, name, run=False))
+            for name in channel_kill_test.ROLES
+        }
+        with crew(tmp_path, channel_kill_test.ROLES, random.Random(11)) as people:
             people.torment(KILLS // 2)
-            before = len(talk.told(boxes[talk.BOSS]))
+            before = len(channel_kill_test.told(boxes[channel_kill_test.BOSS]))
             (tmp_path / "late").touch()
             people.torment(KILLS)
-            assert people.wait_until(lambda: talk.completed(boxes[talk.BOSS]), seconds=PATIENCE), "it never comes to an end"
+            assert people.wait_until(
+                lambda: channel_kill_test.completed(boxes[channel_kill_test.BOSS]), seconds=PATIENCE
+            ), "it never comes to an end"
             assert [] == people.fallen()
 
-        told = talk.told(boxes[talk.BOSS])
+        told = channel_kill_test.told(boxes[channel_kill_test.BOSS])
         assert 0 < before, "somebody spoke before the late one came"
-        assert list(range(1, talk.SAID + 1)) == [n for n, _ in told]
-        assert dict.fromkeys(listeners, told) == {name: talk.done(boxes[name]) for name in listeners}
-        assert {name: [] for name in boxes} == {name: box.dead_letters.list() for name, box in boxes.items()}
+        assert list(range(1, channel_kill_test.SAID + 1)) == [n for n, _ in told]
+        assert dict.fromkeys(listeners, told) == {
+            name: channel_kill_test.done(boxes[name]) for name in listeners
+        }
+        assert {name: [] for name in boxes} == {
+            name: box.dead_letters.list() for name, box in boxes.items()
+        }
         assert [] == [broken for box in boxes.values() for broken in box.check()]

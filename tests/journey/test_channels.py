@@ -9,9 +9,16 @@ from typing import Any
 import pytest
 
 from onceward import Postbox
-from onceward.boxes.inbox import NEXT_CAME, NEXT_IN
-from onceward.door.channel import Channel
-from onceward.errors import ChannelRefused, DuplicateChannel, NotParticipant, TopicError, UnknownChannel, ValidationFailed
+from onceward.api.channels import Channel
+from onceward.errors import (
+    ChannelRefused,
+    DuplicateChannel,
+    NotParticipant,
+    TopicError,
+    UnknownChannel,
+    ValidationFailed,
+)
+from onceward.store.inbox import NEXT_CAME, NEXT_IN
 
 from .conftest import World
 
@@ -67,7 +74,11 @@ def test_a_group_reaches_everyone_but_the_sender(world: World) -> None:
     posted = room(boxes["b"]).send({"n": 1})
     world.settle()
 
-    assert ([{"n": 1}], [], [{"n": 1}]) == (read(boxes["a"]), read(boxes["b"]), read(world.boxes["c"]))
+    assert ([{"n": 1}], [], [{"n": 1}]) == (
+        read(boxes["a"]),
+        read(boxes["b"]),
+        read(world.boxes["c"]),
+    )
     assert (("a", "c"), [(posted.id,)]) == (
         posted.recipients,
         boxes["b"].db.read("SELECT DISTINCT correlation_id FROM outbox WHERE channel = 'room'"),
@@ -153,9 +164,15 @@ def test_create_and_ensure(world: World) -> None:
     info = channel.info()
 
     assert [True, False, False, True] == [
-        each.created for each in (made, channel, alice.channels.get("room"), bob.channels.ensure("other"))
+        each.created
+        for each in (made, channel, alice.channels.get("room"), bob.channels.ensure("other"))
     ]
-    assert ("group", "ours", 7.0, "alice") == (info.type, info.description, info.config.ack_timeout, info.created_by)
+    assert ("group", "ours", 7.0, "alice") == (
+        info.type,
+        info.description,
+        info.config.ack_timeout,
+        info.created_by,
+    )
     assert ["other", "room"] == [each.name for each in bob.channels.list()]
 
 
@@ -170,7 +187,9 @@ def test_create_and_ensure(world: World) -> None:
         ("r", {"delivery": "twice"}, "delivery"),
     ],
 )
-def test_a_bad_channel_names_its_field(world: World, name: str, config: dict[str, Any], field: str) -> None:
+def test_a_bad_channel_names_its_field(
+    world: World, name: str, config: dict[str, Any], field: str
+) -> None:
     """What is wrong with a new channel is named, and none is made."""
     alice = world.open("alice")
     with pytest.raises(ValidationFailed) as caught:
@@ -256,7 +275,11 @@ def test_other_mail_passes_a_paused_channel(world: World) -> None:
 def test_a_pause_may_refuse(world: World) -> None:
     """With mode reject nothing is accepted; neither is it while draining or closed."""
     boxes = team(world, "a", "b")
-    stops: list[Callable[[], None]] = [lambda: room(boxes["a"]).pause("reject"), room(boxes["a"]).drain, room(boxes["a"]).close]
+    stops: list[Callable[[], None]] = [
+        lambda: room(boxes["a"]).pause("reject"),
+        room(boxes["a"]).drain,
+        room(boxes["a"]).close,
+    ]
     for stop in stops:
         stop()
         with pytest.raises(ChannelRefused):
@@ -328,13 +351,16 @@ def test_the_size_limit_holds_on_receipt(world: World) -> None:
     """A message that is larger than its channel takes is never handed out: it becomes a dead letter of who received it."""
     boxes = team(world, "a", "b", max_message_size=10)
     options: Any = {"channel": "room", "kind": "text"}
-    from onceward.words.options import Options  # noqa: PLC0415 - a sender that minds no limit
+    from onceward.model.send_options import Options  # noqa: PLC0415 - a sender that minds no limit
 
     draft = boxes["a"]._sender.draft("default", "b", "x" * 11, Options(**options))  # noqa: SLF001
     boxes["a"].db.write(lambda tx: boxes["a"]._sender.put(tx, draft))  # noqa: SLF001
     world.settle()
 
-    assert ([], ["invalid"]) == (read(boxes["b"]), [letter.reason for letter in boxes["b"].dead_letters.list()])
+    assert ([], ["invalid"]) == (
+        read(boxes["b"]),
+        [letter.reason for letter in boxes["b"].dead_letters.list()],
+    )
 
 
 def test_a_closed_set_of_topics(world: World) -> None:
@@ -367,11 +393,20 @@ def test_a_message_is_found_behind_thousands_that_do_not_match(world: World, by_
     talk.send("first", topic="news.a", priority="urgent")
     world.settle()
 
-    assert (["first", "late"] if by_rank else ["late", "first"]) == read(boxes["b"], topics="news.*")
+    assert (["first", "late"] if by_rank else ["late", "first"]) == read(
+        boxes["b"], topics="news.*"
+    )
     assert 5000 == boxes["b"].stats()["inbox_pending"]
     assert None is room(boxes["b"]).receive(topics="nothing.#")
-    plans = [detail for *_, detail in boxes["b"].db.read(f"EXPLAIN QUERY PLAN {NEXT_IN if by_rank else NEXT_CAME}", PLAN)]
-    assert {"inbox_channel_waits"} == {word for plan in plans for word in plan.split() if word.startswith("inbox_")}
+    plans = [
+        detail
+        for *_, detail in boxes["b"].db.read(
+            f"EXPLAIN QUERY PLAN {NEXT_IN if by_rank else NEXT_CAME}", PLAN
+        )
+    ]
+    assert {"inbox_channel_waits"} == {
+        word for plan in plans for word in plan.split() if word.startswith("inbox_")
+    }
     assert not by_rank or [] == [plan for plan in plans if "TEMP B-TREE" in plan]
 
 
@@ -385,7 +420,10 @@ def test_reading_by_topic_passes_over_others(world: World) -> None:
     assert ([0, 2], [1]) == (read(boxes["b"], topics="x.*"), read(boxes["b"]))
 
 
-@pytest.mark.parametrize(("ordering", "expected"), [(True, ["now", "first", "second"]), (False, ["first", "now", "second"])])
+@pytest.mark.parametrize(
+    ("ordering", "expected"),
+    [(True, ["now", "first", "second"]), (False, ["first", "now", "second"])],
+)
 def test_urgent_messages_are_read_first(world: World, ordering: bool, expected: list[str]) -> None:
     """Reading goes by priority and then as they came, or only as they came."""
     boxes = team(world, "a", "b", priority_ordering=ordering)
@@ -414,7 +452,11 @@ def test_history_consumes_nothing(world: World) -> None:
     world.settle()
     page = room(boxes["b"]).history()
 
-    assert ([2, 1], 2, [1, 2]) == ([past.body for past in page.messages], page.total_count, read(boxes["b"]))
+    assert ([2, 1], 2, [1, 2]) == (
+        [past.body for past in page.messages],
+        page.total_count,
+        read(boxes["b"]),
+    )
 
 
 def test_a_query_and_its_responses_are_one_conversation(world: World) -> None:
@@ -431,7 +473,9 @@ def test_a_query_and_its_responses_are_one_conversation(world: World) -> None:
     thread = {past.id: past.kind for past in boxes["a"].thread(asked.id)}
 
     assert ("correlation_id", ["b!", "c!"]) == (caught.value.field, sorted(read(boxes["a"])))
-    assert ["query", "query", "response", "response"] == sorted(str(kind) for kind in thread.values())
+    assert ["query", "query", "response", "response"] == sorted(
+        str(kind) for kind in thread.values()
+    )
 
 
 def test_an_unknown_kind_is_refused(world: World) -> None:
@@ -448,13 +492,19 @@ def test_acknowledgments_come_in_stages(world: World) -> None:
     boxes = team(world, "a", "b", "c")
     posted = room(boxes["a"]).send("go", kind="command")
     world.settle()
-    for name, stages in {"b": ["received", "in_progress", "completed", "in_progress"], "c": ["received"]}.items():
+    for name, stages in {
+        "b": ["received", "in_progress", "completed", "in_progress"],
+        "c": ["received"],
+    }.items():
         message = room(boxes[name]).receive()
         assert message is not None
         for stage in stages:
             room(boxes[name]).acknowledge(message, stage, f"{name} {stage}")
     world.settle()
-    found = {each.participant: (each.status, each.detail) for each in room(boxes["a"]).acknowledgments(posted.id)}
+    found = {
+        each.participant: (each.status, each.detail)
+        for each in room(boxes["a"]).acknowledgments(posted.id)
+    }
 
     assert {"b": ("completed", "b completed"), "c": ("received", "c received")} == found
     assert [] == read(boxes["a"])
@@ -498,7 +548,11 @@ def test_failed_is_tried_again_and_then_buried(world: World) -> None:
     [said] = room(boxes["a"]).acknowledgments(posted.id)
 
     assert [(None, 1), (None, 2), (None, 3), (None, 4)] == seen
-    assert ("max_retries_exceeded", "no 4", "failed") == (letter.reason, letter.last_error, said.status)
+    assert ("max_retries_exceeded", "no 4", "failed") == (
+        letter.reason,
+        letter.last_error,
+        said.status,
+    )
 
 
 def test_silence_is_tried_again_and_then_buried(world: World) -> None:
@@ -514,7 +568,11 @@ def test_silence_is_tried_again_and_then_buried(world: World) -> None:
     world.clock.forward(5)
     last = room(boxes["b"]).receive()
 
-    assert ([1, 2, 3, 4], None, ["max_retries_exceeded"]) == (attempts, last, [x.reason for x in boxes["b"].dead_letters.list()])
+    assert ([1, 2, 3, 4], None, ["max_retries_exceeded"]) == (
+        attempts,
+        last,
+        [x.reason for x in boxes["b"].dead_letters.list()],
+    )
 
 
 def test_at_most_once_is_marked_before_it_is_returned(world: World) -> None:
@@ -607,9 +665,16 @@ def test_a_late_subscriber_is_given_what_matches(world: World) -> None:
 
 @pytest.mark.parametrize(
     ("retention", "expected"),
-    [({"retain_count": 2}, [3, 4]), ({"retain_for": 25.0}, [3, 4]), ({"retain_bytes": 3}, [2, 3, 4]), ({}, [1, 2, 3, 4])],
+    [
+        ({"retain_count": 2}, [3, 4]),
+        ({"retain_for": 25.0}, [3, 4]),
+        ({"retain_bytes": 3}, [2, 3, 4]),
+        ({}, [1, 2, 3, 4]),
+    ],
 )
-def test_a_sticky_channel_retains_as_much_as_it_says(world: World, retention: dict[str, Any], expected: list[int]) -> None:
+def test_a_sticky_channel_retains_as_much_as_it_says(
+    world: World, retention: dict[str, Any], expected: list[int]
+) -> None:
     """By count, by age, by size or for ever."""
     boxes = team(world, "a", "b", sticky=True, **retention)
     for number in (1, 2, 3, 4):
@@ -642,7 +707,12 @@ def test_the_limit_of_participants_holds_for_all_processes(world: World) -> None
     alice = world.open("a")
     alice.channels.create("room", max_participants=3)
     running = [
-        subprocess.Popen([sys.executable, "-c", JOIN, str(world.path(name)), name], stdout=subprocess.PIPE, text=True) for name in "bcdef"
+        subprocess.Popen(
+            [sys.executable, "-c", JOIN, str(world.path(name)), name],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for name in "bcdef"
     ]
     said = sorted(process.communicate(timeout=60)[0].strip() for process in running)
 
@@ -716,9 +786,13 @@ def test_the_frame_says_channel_and_kind(world: World) -> None:
     boxes = team(world, "a", "b")
     room(boxes["a"]).send("x", kind="notification")
     world.settle()
-    [(frame,)] = boxes["b"].db.read("SELECT frame FROM inbox_view WHERE channel = 'room' AND kind = 'notification'")
+    [(frame,)] = boxes["b"].db.read(
+        "SELECT frame FROM inbox_view WHERE channel = 'room' AND kind = 'notification'"
+    )
 
-    assert ("room", "notification", "room") == tuple(json.loads(frame)[name] for name in ("channel", "kind", "partitionkey"))
+    assert ("room", "notification", "room") == tuple(
+        json.loads(frame)[name] for name in ("channel", "kind", "partitionkey")
+    )
 
 
 def test_mail_does_not_wait_for_a_broken_directory(world: World) -> None:

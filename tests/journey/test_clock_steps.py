@@ -5,10 +5,10 @@ from pathlib import Path
 
 from onceward import Postbox
 from onceward.errors import Unreachable
-from onceward.ground.transport import Features
+from onceward.model.clock import FileTime
+from onceward.model.parcel import Answer, Parcel
 from onceward.testing import ManualClock
-from onceward.words.clock import FileTime
-from onceward.words.parcel import Answer, Parcel
+from onceward.transports.base import Features
 
 DAY = 86_400.0
 
@@ -36,7 +36,14 @@ def test_a_clock_set_back_by_a_day_holds_no_retry_back_for_a_day(tmp_path: Path)
     clock, doors = ManualClock(), Doors()
     with (
         Postbox(tmp_path / "bob.db", agent="bob", run=False, clock=clock) as bob,
-        Postbox(tmp_path / "ada.db", agent="ada", run=False, clock=clock, transports={"door": doors}, retry_jitter=0.0) as ada,
+        Postbox(
+            tmp_path / "ada.db",
+            agent="ada",
+            run=False,
+            clock=clock,
+            transports={"door": doors},
+            retry_jitter=0.0,
+        ) as ada,
     ):
         ada.peers.register("bob", "door:bob")
         clock.step(DAY)

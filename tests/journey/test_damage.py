@@ -58,7 +58,9 @@ def test_a_changed_frame_is_not_handled(world: World) -> None:
     shop.send("billing", Job(text="second"))
     shop.pump()
     billing.db.write(lambda tx: tx.rows("DROP TRIGGER inbox_frame_guard"))
-    billing.db.write(lambda tx: tx.rows("UPDATE inbox SET frame = replace(frame, 'first', 'worst')"))
+    billing.db.write(
+        lambda tx: tx.rows("UPDATE inbox SET frame = replace(frame, 'first', 'worst')")
+    )
     world.settle()
 
     assert ["corrupt"] == letters(billing)
@@ -84,7 +86,11 @@ def test_a_parcel_that_cannot_be_settled_lets_its_peer_rest(world: World) -> Non
     """Rows that are found for packing and not for settling, as in a damaged index, are not pushed without an end."""
     shop, billing = world.wired("shop", writer())
     shop.send("billing", Job(text="first"))
-    shop.db.write(lambda tx: tx.rows("CREATE TRIGGER deaf BEFORE UPDATE OF state ON outbox BEGIN SELECT RAISE(IGNORE); END"))
+    shop.db.write(
+        lambda tx: tx.rows(
+            "CREATE TRIGGER deaf BEFORE UPDATE OF state ON outbox BEGIN SELECT RAISE(IGNORE); END"
+        )
+    )
     shop.pump()
 
     assert 1 == len(world.wire.pushed)
@@ -112,7 +118,11 @@ def test_a_message_that_cannot_be_settled_lets_its_lane_rest(world: World) -> No
     shop, box = world.wired("shop", billing)
     shop.send("billing", Job(text="first"))
     shop.pump()
-    box.db.write(lambda tx: tx.rows("CREATE TRIGGER deaf BEFORE UPDATE OF state ON inbox BEGIN SELECT RAISE(IGNORE); END"))
+    box.db.write(
+        lambda tx: tx.rows(
+            "CREATE TRIGGER deaf BEFORE UPDATE OF state ON inbox BEGIN SELECT RAISE(IGNORE); END"
+        )
+    )
     box.pump()
     met = len(tries)
     box.pump()

@@ -108,10 +108,20 @@ def test_a_replayed_outgoing_letter_that_had_arrived_ends_acked(world: World) ->
 def test_a_letter_sent_as_new_has_another_id_and_the_same_content(world: World) -> None:
     """replay(as_new=True) sends body, type, topic, headers and lane under a new id, and the letter is gone."""
     shop = world.open("shop", hold_unknown=True)
-    old = shop.send("billing", Job(n=1), ttl=5, topic="a.b", priority="high", headers={"trace": "x"}, ordering_key="k")
+    old = shop.send(
+        "billing",
+        Job(n=1),
+        ttl=5,
+        topic="a.b",
+        priority="high",
+        headers={"trace": "x"},
+        ordering_key="k",
+    )
     world.wait(6)
     new = shop.dead_letters.replay(old, as_new=True)
-    rows = shop.db.read("SELECT id, type, topic, rank, lane, frame ->> '$.data.n', frame ->> '$.trace' FROM outbox")
+    rows = shop.db.read(
+        "SELECT id, type, topic, rank, lane, frame ->> '$.data.n', frame ->> '$.trace' FROM outbox"
+    )
 
     assert [(new, "job", "a.b", 1, "k", 1, "x")] == rows
     assert new != old
@@ -221,7 +231,12 @@ def test_a_letter_that_dies_again_is_one_letter(world: World) -> None:
         world.settle()
     [letter] = billing.dead_letters.list()
 
-    assert (message, "urgent", "a.b", 3) == (letter.id, letter.priority, letter.topic, letter.replays)
+    assert (message, "urgent", "a.b", 3) == (
+        letter.id,
+        letter.priority,
+        letter.topic,
+        letter.replays,
+    )
     assert [("talk",)] == billing.db.read("SELECT correlation_id FROM dead_letter_view")
 
 
@@ -258,7 +273,12 @@ def test_letters_are_found_by_everything_that_is_known_of_them(world: World) -> 
         return sorted(name for name, message_id in ids.items() if message_id in letters)
 
     assert ["old", "other", "young"] == found() == found(origin="outbox", reason="expired")
-    assert ["old", "young"] == found(topic="build.*.failed") == found(topic="build.#") == found(session="s")
+    assert (
+        ["old", "young"]
+        == found(topic="build.*.failed")
+        == found(topic="build.#")
+        == found(session="s")
+    )
     assert ["old"] == found(topic="build.api.failed") == found(session="s", older_than=50)
     assert [["other"], [], []] == [found(peer="store"), found(topic="*"), found(origin="inbox")]
     assert (found(), []) == (found(type="job"), found(type="jobs"))
@@ -298,7 +318,9 @@ def test_a_rate_is_a_date_in_each_row(world: World) -> None:
     shop.dead_letters.replay_all(rate=2)
     now = world.clock.now()
 
-    assert [0, 0, 1000, 1500, 2000, 2500] == [(at or now) - now for (at,) in shop.db.read("SELECT due_at FROM outbox ORDER BY seq")]
+    assert [0, 0, 1000, 1500, 2000, 2500] == [
+        (at or now) - now for (at,) in shop.db.read("SELECT due_at FROM outbox ORDER BY seq")
+    ]
     with pytest.raises(InvalidArgument):
         shop.dead_letters.replay_all(rate=0)
 

@@ -6,7 +6,7 @@ import pytest
 
 from onceward import Msg, Postbox
 from onceward.errors import Frozen, InvalidMessage, QueueFull, UnknownRecipient
-from onceward.words.topics import matches
+from onceward.model.topics import matches
 
 from .conftest import World
 
@@ -52,7 +52,10 @@ def test_to_all_reaches_every_registered_agent_but_the_sender(world: World, to: 
 def test_a_home_knows_the_files_of_its_agents(tmp_path: Path) -> None:
     """In a home every agent with a file is registered, even if it never asked anybody."""
     (tmp_path / "agents").mkdir()
-    boxes = [Postbox(tmp_path / "agents" / f"{name}.db", agent=name, run=False) for name in ("a", "b", "c")]
+    boxes = [
+        Postbox(tmp_path / "agents" / f"{name}.db", agent=name, run=False)
+        for name in ("a", "b", "c")
+    ]
     boxes[0].send("all", 1)
     found = rows(boxes[0], "SELECT recipient FROM outbox_view ORDER BY 1")
     for box in boxes:
@@ -153,7 +156,10 @@ def test_a_missing_body_blocks_nothing(world: World) -> None:
     assert second is not None
     second.ack()
 
-    assert ((None, "missing"), ("next", None)) == ((first.body, first.body_error), (second.body, second.body_error))
+    assert ((None, "missing"), ("next", None)) == (
+        (first.body, first.body_error),
+        (second.body, second.body_error),
+    )
 
 
 @pytest.mark.broken("the damage is planted")
@@ -164,7 +170,11 @@ def test_a_damaged_head_or_body_is_never_delivered(world: World) -> None:
     alice.send("bob", LONG)
     alice.db.write(lambda tx: tx.run("UPDATE bodies SET text = replace(text, 'é', 'e')"))
     alice.send("bob", LONG + "x")
-    alice.db.write(lambda tx: tx.rows("DROP TRIGGER outbox_frame_guard; UPDATE outbox SET frame = replace(frame, 'text', 'test')"))
+    alice.db.write(
+        lambda tx: tx.rows(
+            "DROP TRIGGER outbox_frame_guard; UPDATE outbox SET frame = replace(frame, 'text', 'test')"
+        )
+    )
     world.settle()
 
     assert ["corrupt", "corrupt"] == [letter.reason for letter in alice.dead_letters.list()]
@@ -250,7 +260,9 @@ def test_who_left_the_home_is_passed_by(world: World) -> None:
 
     assert (True, False) == (bob.home.leave(), bob.home.leave())
     assert ([], []) == (alice.home.list(), alice.publish("news.x", 2))
-    assert ["alice", "bob"] == sorted(member.agent for member in alice.channels.get("team").members())
+    assert ["alice", "bob"] == sorted(
+        member.agent for member in alice.channels.get("team").members()
+    )
 
 
 def test_publish_reaches_each_subscriber_once(world: World) -> None:
@@ -299,7 +311,11 @@ def test_subscriptions_of_an_older_file_are_moved(world: World) -> None:
     alice.db.write(lambda tx: tx.run("INSERT INTO subscriptions VALUES ('bob', 'a.*')"))
     sent = alice.publish("a.b", 1)
 
-    assert (1, [(0,)], True) == (len(sent), rows(alice, "SELECT count(*) FROM subscriptions"), matches("a.*", "a.b"))
+    assert (1, [(0,)], True) == (
+        len(sent),
+        rows(alice, "SELECT count(*) FROM subscriptions"),
+        matches("a.*", "a.b"),
+    )
 
 
 def test_reserved_topics_are_refused_everywhere(world: World, tmp_path: Path) -> None:
@@ -308,7 +324,11 @@ def test_reserved_topics_are_refused_everywhere(world: World, tmp_path: Path) ->
     for attempt in (
         lambda: alice.publish("_system.x", 1),
         lambda: alice.send("bob", 1, topic="_system.x"),
-        lambda: alice.db.write(lambda tx: tx.run("INSERT INTO send (recipient, type, topic) VALUES ('bob', 't', '_system.x')")),
+        lambda: alice.db.write(
+            lambda tx: tx.run(
+                "INSERT INTO send (recipient, type, topic) VALUES ('bob', 't', '_system.x')"
+            )
+        ),
     ):
         with pytest.raises(InvalidMessage, match="reserved"):
             attempt()

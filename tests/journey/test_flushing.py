@@ -18,7 +18,10 @@ MANY = 1500
 
 def test_what_was_flushed_is_in_the_recipients_file(tmp_path: Path) -> None:
     """After flush() said that nothing is left, every message is stored where it was sent to, in several parcels or one."""
-    with Postbox(tmp_path / "ops.db", agent="ops", run=False) as ops, Postbox(tmp_path / "shop.db", agent="shop") as shop:
+    with (
+        Postbox(tmp_path / "ops.db", agent="ops", run=False) as ops,
+        Postbox(tmp_path / "shop.db", agent="shop") as shop,
+    ):
         shop.send_many([("ops", number) for number in range(MANY)])
 
         assert (0, MANY) == (shop.flush(timeout=60), ops.stats()["inbox_pending"])
@@ -59,7 +62,15 @@ def test_a_message_that_ends_here_does_not_hold_a_flush_up(tmp_path: Path) -> No
 def test_what_ended_while_its_peer_rests_is_not_waited_for(tmp_path: Path) -> None:
     """A message that expired after it was packed has ended, though the peer's rest, and the parcel's place, go on for long."""
     clock = ManualClock()
-    with Postbox(tmp_path / "shop.db", agent="shop", hold_unknown=True, run=False, clock=clock, retry_first=3600, retry_cap=3600) as shop:
+    with Postbox(
+        tmp_path / "shop.db",
+        agent="shop",
+        hold_unknown=True,
+        run=False,
+        clock=clock,
+        retry_first=3600,
+        retry_cap=3600,
+    ) as shop:
         shop.send("nobody", "in vain", ttl=5)
         shop.pump()
         clock.advance(10)

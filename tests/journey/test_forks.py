@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from onceward import Agent, Context, Msg, Retry
-from onceward.words.parcel import Parcel
+from onceward.model.parcel import Parcel
 
 if TYPE_CHECKING:
     from tests.journey.conftest import World
@@ -289,11 +289,15 @@ def test_a_delayed_parcel_beyond_the_horizon_is_refused(world: World) -> None:
     billing.tidy()
     before = billing.db.read("SELECT count(*) FROM processed_messages")
     # the stream moved on to another epoch in between
-    billing.db.write(lambda tx: tx.run("UPDATE streams SET epoch = 'later', number = 7, last_id = 'x'"))
+    billing.db.write(
+        lambda tx: tx.run("UPDATE streams SET epoch = 'later', number = 7, last_id = 'x'")
+    )
     answer = world.wire.push_again(old)
 
     assert [(0,)] == before
-    assert [("rejected", True)] == [(r.state, (r.reason or "").startswith("stale")) for r in answer.receipts]
+    assert [("rejected", True)] == [
+        (r.state, (r.reason or "").startswith("stale")) for r in answer.receipts
+    ]
     assert [1] == effects(world)
 
 
@@ -304,7 +308,9 @@ def test_a_mark_outlives_its_row(world: World) -> None:
     world.settle()
     old = world.wire.pushed[0]
     billing.db.write(lambda tx: tx.run("DELETE FROM inbox WHERE state = 'processed'"))
-    billing.db.write(lambda tx: tx.run("UPDATE streams SET epoch = 'later', number = 7, last_id = 'x'"))
+    billing.db.write(
+        lambda tx: tx.run("UPDATE streams SET epoch = 'later', number = 7, last_id = 'x'")
+    )
     answer = world.wire.push_again(old)
     world.settle()
 
@@ -391,7 +397,9 @@ def test_an_acked_message_does_not_die_by_a_fork(world: World) -> None:
     world.settle()
     world.clock.forward(120)
     billing = world.boxes["billing"]
-    billing.db.write(lambda tx: tx.run("UPDATE streams SET epoch = 'of a clone', number = 3, last_id = 'x'"))
+    billing.db.write(
+        lambda tx: tx.run("UPDATE streams SET epoch = 'of a clone', number = 3, last_id = 'x'")
+    )
     shop.send("billing", Job(n=2))
     world.settle()
 

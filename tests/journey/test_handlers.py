@@ -13,7 +13,7 @@ from pydantic import field_validator
 
 from onceward import Agent, Context, Drop, Msg, Postbox, Reject, Retry
 from onceward.errors import InvalidArgument, StoreError
-from onceward.words.events import Event
+from onceward.model.events import Event
 
 if TYPE_CHECKING:
     from tests.journey.conftest import World
@@ -59,7 +59,9 @@ def worker(work: Work, *, attempts: int | None = None) -> Agent:
     return agent
 
 
-def prepared(world: World, work: Work, *, attempts: int | None = None, **settings: object) -> tuple[Postbox, Postbox]:
+def prepared(
+    world: World, work: Work, *, attempts: int | None = None, **settings: object
+) -> tuple[Postbox, Postbox]:
     """Return a sender and a receiver that has a table for effects."""
     billing = world.open(worker(work, attempts=attempts), **settings)
     with billing.begin() as tx:
@@ -97,20 +99,29 @@ def test_effects_reply_and_mark_are_one_commit(world: World) -> None:
     world.wait(31)
 
     assert ([], 0, 0) == between
-    assert ([1], 1, 1) == (effects(billing), billing.stats()["processed"], billing.stats()["enqueued"])
+    assert ([1], 1, 1) == (
+        effects(billing),
+        billing.stats()["processed"],
+        billing.stats()["enqueued"],
+    )
 
 
 @pytest.mark.parametrize(
     ("declare", "said"),
     [
         (lambda agent: agent.on(lambda _: None), "write what is handled in brackets: @agent.on"),
-        (lambda agent: agent.session(lambda _: None), "write what is handled in brackets: @agent.session"),
+        (
+            lambda agent: agent.session(lambda _: None),
+            "write what is handled in brackets: @agent.session",
+        ),
         (lambda agent: agent.on("job")(lambda: None), "must take the message"),
         (lambda agent: agent.session()(lambda: None), "must take the run"),
         (lambda agent: agent.session()(lambda _run, _context: None), "must take the run"),
     ],
 )
-def test_a_declaration_that_would_handle_nothing_is_refused(declare: Callable[[Agent], object], said: str) -> None:
+def test_a_declaration_that_would_handle_nothing_is_refused(
+    declare: Callable[[Agent], object], said: str
+) -> None:
     """A mistake in a decorator is told where it stands, not by mail that nobody handles."""
     agent = Agent("billing")
     with pytest.raises(InvalidArgument, match=said):
@@ -119,7 +130,9 @@ def test_a_declaration_that_would_handle_nothing_is_refused(declare: Callable[[A
     assert ([], []) == (agent.handlers, agent.sessions)
 
 
-def test_what_a_handler_did_not_mean_to_raise_is_logged(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_a_handler_did_not_mean_to_raise_is_logged(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     """A mistake is seen where the program runs: with its traceback once, then a line for each attempt; a wish is no mistake."""
 
     def work(job: Job, ctx: Context) -> None:
@@ -291,7 +304,9 @@ def test_reject_and_drop_end_a_message(world: World) -> None:
     rejected, dropped = shop.send("billing", Job(n=1)), shop.send("billing", Job(n=2))
     world.settle()
 
-    assert [("rejected", "never")] == [(letter.reason, letter.last_error) for letter in billing.dead_letters.list()]
+    assert [("rejected", "never")] == [
+        (letter.reason, letter.last_error) for letter in billing.dead_letters.list()
+    ]
     assert ("failed", "acked") == (shop.resolve(rejected), shop.resolve(dropped))
     assert (1, []) == (billing.stats()["dropped"], effects(billing))
 
@@ -365,7 +380,11 @@ def test_attempts_bound_a_handler(world: World) -> None:
     [letter] = billing.dead_letters.list()
 
     assert [1, 2, 3] == ran
-    assert ("max_retries_exceeded", "ValueError: always", 3) == (letter.reason, letter.last_error, letter.attempts)
+    assert ("max_retries_exceeded", "ValueError: always", 3) == (
+        letter.reason,
+        letter.last_error,
+        letter.attempts,
+    )
     assert "failed" == shop.resolve(message)
 
 
@@ -386,7 +405,9 @@ def test_a_budget_that_is_lowered_does_not_hide_the_failure(world: World) -> Non
     [letter] = billing.dead_letters.list()
 
     assert (message, "max_retries_exceeded") == (letter.id, letter.reason)
-    assert (letter.last_error or "").endswith("or the budget was lowered; it failed last with ValueError: always")
+    assert (letter.last_error or "").endswith(
+        "or the budget was lowered; it failed last with ValueError: always"
+    )
 
 
 def test_the_default_budget_is_ten_retries(world: World) -> None:
@@ -616,7 +637,9 @@ def test_a_lost_lease_undoes_its_group_and_all_are_handled_again(world: World) -
     def work(job: Job, ctx: Context) -> None:
         if job.n == 2 and not rivals:
             world.clock.forward(31)
-            rivals.append(Postbox(world.path("billing"), agent=worker(never), run=False, clock=world.clock))
+            rivals.append(
+                Postbox(world.path("billing"), agent=worker(never), run=False, clock=world.clock)
+            )
             world.elsewhere(lambda: taken(rivals[0]))
         write(ctx, job.n)
 
@@ -736,7 +759,9 @@ def test_extending_a_lease_keeps_it(world: World) -> None:
     def work(job: Job, ctx: Context) -> None:
         ctx.extend(600)
         world.clock.forward(300)
-        rival = Postbox(world.path("billing"), agent=worker(lambda *_: None), run=False, clock=world.clock)
+        rival = Postbox(
+            world.path("billing"), agent=worker(lambda *_: None), run=False, clock=world.clock
+        )
         world.elsewhere(lambda: claimed.append(rival.pump()))
         rival.close()
         write(ctx, job.n)

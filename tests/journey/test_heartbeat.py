@@ -7,10 +7,10 @@ from threading import Thread
 import pytest
 
 from onceward import Postbox
-from onceward.boxes import inbox
-from onceward.boxes.inbox import Ended, Wanted
-from onceward.hands.group import Group
-from onceward.words.lifecycle import Done
+from onceward.model.states import Done
+from onceward.runtime.commit_batch import Group
+from onceward.store import inbox
+from onceward.store.inbox import Ended, Wanted
 
 
 class Meanwhile(list[Ended]):
@@ -28,16 +28,25 @@ class Meanwhile(list[Ended]):
         return super().__len__()
 
 
-def test_the_heartbeat_takes_nothing_from_under_a_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_heartbeat_takes_nothing_from_under_a_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A worker that asks whether it is time to commit gets an answer, also where the heartbeat comes in between; the message ends once."""
-    with Postbox(tmp_path / "bob.db", agent="bob", run=False) as bob, Postbox(tmp_path / "ann.db", agent="ann", run=False) as ann:
+    with (
+        Postbox(tmp_path / "bob.db", agent="bob", run=False) as bob,
+        Postbox(tmp_path / "ann.db", agent="ann", run=False) as ann,
+    ):
         sent = ann.send("bob", 1)
         ann.pump()
         wanted = Wanted(messages=1, lanes=1, types=None)
-        [[leased]] = bob.db.write(lambda tx: inbox.claim(tx, wanted, owner="w", until=tx.now + 9000))
+        [[leased]] = bob.db.write(
+            lambda tx: inbox.claim(tx, wanted, owner="w", until=tx.now + 9000)
+        )
         group = Group(bob.db, share_for=0.0, rest_for=lambda _: 0, told=lambda _: None)
         group.end(leased, Done("processed"), rest=([leased], 1), events=[])
-        monkeypatch.setattr(group, "_ended", Meanwhile([Ended(leased, Done("processed"))], group.upkeep))
+        monkeypatch.setattr(
+            group, "_ended", Meanwhile([Ended(leased, Done("processed"))], group.upkeep)
+        )
 
         assert group.due
         group.commit()

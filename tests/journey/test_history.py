@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from onceward import Agent, AsyncPostbox, Context, Msg, Postbox
-from onceward.boxes.counters import bump
 from onceward.errors import InvalidArgument
-from onceward.seeing.archive import NEVER
-from onceward.seeing.chapters import LENGTH
-from onceward.seeing.views import Past
-from onceward.words.topics import matches
+from onceward.model.topics import matches
+from onceward.store.bodies_search import NEVER
+from onceward.store.counters import bump
+from onceward.store.queries import Past
+from onceward.store.time_index import LENGTH
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,8 +55,12 @@ def busy(world: World, *, seed: int, messages: int = 60) -> Postbox:
             world.settle()
         if rng.random() < 0.2 and (message := shop.receive()) is not None:
             rng.choice((message.ack, message.reject, message.drop))()
-    shop.db.write(lambda tx: tx.run("UPDATE outbox SET kind = 'query', channel = 'main' WHERE seq % 3 = 0"))
-    shop.db.write(lambda tx: tx.run("UPDATE inbox SET kind = 'command', channel = 'main' WHERE seq % 4 = 0"))
+    shop.db.write(
+        lambda tx: tx.run("UPDATE outbox SET kind = 'query', channel = 'main' WHERE seq % 3 = 0")
+    )
+    shop.db.write(
+        lambda tx: tx.run("UPDATE inbox SET kind = 'command', channel = 'main' WHERE seq % 4 = 0")
+    )
     return shop
 
 
@@ -68,7 +72,13 @@ def everything(box: Postbox) -> list[Past]:
 def fits(past: Past, filters: dict[str, Any]) -> bool:
     """Judge one message by the plain rule."""
     body = past.body if not (past.frame.find('"data_base64"') > 0) else None
-    text = None if body is None else body if isinstance(body, str) else past.frame[past.frame.find('"data":') + 7 : -1]
+    text = (
+        None
+        if body is None
+        else body
+        if isinstance(body, str)
+        else past.frame[past.frame.find('"data":') + 7 : -1]
+    )
     rules: dict[str, Callable[[Any], bool]] = {
         "topic": lambda v: past.topic is not None and matches(v, past.topic),
         "since": lambda v: past.at >= v,
@@ -77,7 +87,10 @@ def fits(past: Past, filters: dict[str, Any]) -> bool:
         "priority": lambda v: past.priority in ([v] if isinstance(v, str) else v),
         "content": lambda v: text is not None and v in text,
     }
-    return all(rules[name](value) if name in rules else getattr(past, name) == value for name, value in filters.items())
+    return all(
+        rules[name](value) if name in rules else getattr(past, name) == value
+        for name, value in filters.items()
+    )
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -95,20 +108,31 @@ def test_every_filter_says_what_the_plain_rule_says(world: World, seed: int) -> 
 
     assert {"out", "in", "outbox"} <= {past.box for past in every}
     for _ in range(80):
-        filters = {name: rng.choice(values[name]) for name in rng.sample(sorted(values), rng.choice((1, 2, 3)))}
+        filters = {
+            name: rng.choice(values[name])
+            for name in rng.sample(sorted(values), rng.choice((1, 2, 3)))
+        }
         wanted = [past for past in every if fits(past, filters)]
         page = shop.history(limit=NEVER, **filters)
-        assert (wanted, len(wanted), False) == (page.messages, page.total_count, page.has_more), filters
+        assert (wanted, len(wanted), False) == (page.messages, page.total_count, page.has_more), (
+            filters
+        )
 
 
-@pytest.mark.parametrize("filters", [{}, {"session": "s"}, {"sender": "one"}, {"since": 1}, {"channel": "main"}, {"content": "a"}], ids=str)
+@pytest.mark.parametrize(
+    "filters",
+    [{}, {"session": "s"}, {"sender": "one"}, {"since": 1}, {"channel": "main"}, {"content": "a"}],
+    ids=str,
+)
 @pytest.mark.parametrize("count", [True, False])
 def test_pages_miss_and_repeat_nothing(world: World, filters: dict[str, Any], count: bool) -> None:
     """By offset or by where the last page ended, pages put together are the whole, though mail came in between."""
     shop = busy(world, seed=9)
     whole = [past.id for past in shop.history(limit=NEVER, **filters).messages]
     by_offset = [
-        past.id for at in range(0, len(whole) + 7, 7) for past in shop.history(limit=7, offset=at, count=count, **filters).messages
+        past.id
+        for at in range(0, len(whole) + 7, 7)
+        for past in shop.history(limit=7, offset=at, count=count, **filters).messages
     ]
     page = shop.history(limit=7, count=count, **filters)
     by_key, totals = [past.id for past in page.messages], {page.total_count}
@@ -128,8 +152,16 @@ def test_newest_first_by_default_a_hundred(world: World) -> None:
     ids = shop.send_many([("nobody", n) for n in range(130)])
     page = shop.history()
 
-    assert (ids[:-101:-1], 130, True) == ([past.id for past in page.messages], page.total_count, page.has_more)
-    assert ([], 130, True) == ((empty := shop.history(limit=0)).messages, empty.total_count, empty.has_more)
+    assert (ids[:-101:-1], 130, True) == (
+        [past.id for past in page.messages],
+        page.total_count,
+        page.has_more,
+    )
+    assert ([], 130, True) == (
+        (empty := shop.history(limit=0)).messages,
+        empty.total_count,
+        empty.has_more,
+    )
     assert 130 == shop.stats()["pending"]
 
 
@@ -141,10 +173,18 @@ def test_a_time_is_found_though_the_clock_stepped_back(world: World) -> None:
     for at in range(0, len(moments), LENGTH):
         shop.send_many([("nobody", None)] * LENGTH)
         first = [(moment, at + place + 1) for place, moment in enumerate(moments[at : at + LENGTH])]
-        shop.db.write(lambda tx, first=first: tx.many("UPDATE outbox SET created_at = ? WHERE seq = ?", first))  # type: ignore[misc]
+        shop.db.write(
+            lambda tx, first=first: tx.many("UPDATE outbox SET created_at = ? WHERE seq = ?", first)  # type: ignore[misc]
+        )
         if at == 2 * LENGTH:
             shop.tidy()
-    for since, until in ((0, 500), (1000, 2000), (19_990, 20_010), (-(10**6), 10**6), (50_000, 60_000)):
+    for since, until in (
+        (0, 500),
+        (1000, 2000),
+        (19_990, 20_010),
+        (-(10**6), 10**6),
+        (50_000, 60_000),
+    ):
         wanted = sum(since <= moment < until for moment in moments)
         assert wanted == shop.history(since=since, until=until, limit=0).total_count, (since, until)
 
@@ -159,7 +199,10 @@ def test_chapters_go_with_their_rows(world: World) -> None:
     shop.tidy()
     before = shop.db.read("SELECT count(*) FROM chapters")[0][0]
     shop.db.write(
-        lambda tx: tx.run("UPDATE outbox SET state = 'acked', sent_at = 1, ended_at = 1, created_at = 1 WHERE seq <= ?", (LENGTH + 1,))
+        lambda tx: tx.run(
+            "UPDATE outbox SET state = 'acked', sent_at = 1, ended_at = 1, created_at = 1 WHERE seq <= ?",
+            (LENGTH + 1,),
+        )
     )
     shop.db.write(lambda tx: bump(tx, left=LENGTH + 1, acked=LENGTH + 1))
     world.clock.forward(8 * 86_400)
@@ -167,7 +210,10 @@ def test_chapters_go_with_their_rows(world: World) -> None:
     shop.send_many([("nobody", None)] * LENGTH)
     shop.tidy()
 
-    assert (2, [(2 * LENGTH,), (3 * LENGTH,)]) == (before, shop.db.read("SELECT last_seq FROM chapters"))
+    assert (2, [(2 * LENGTH,), (3 * LENGTH,)]) == (
+        before,
+        shop.db.read("SELECT last_seq FROM chapters"),
+    )
 
 
 @pytest.mark.parametrize(
@@ -185,7 +231,9 @@ def test_a_filter_that_is_none_is_refused(world: World, wrong: dict[str, Any]) -
         shop.history(**wrong)
 
 
-@pytest.mark.parametrize("pattern", ["(a+)+$b", "(a|a)*c", "(a*)*c", "a*a*a*a*a*a*c", "(.*)(.*)(.*)(.*)c"])
+@pytest.mark.parametrize(
+    "pattern", ["(a+)+$b", "(a|a)*c", "(a*)*c", "a*a*a*a*a*a*c", "(.*)(.*)(.*)(.*)c"]
+)
 def test_no_pattern_takes_long(world: World, pattern: str) -> None:
     """Patterns that hang other matchers are done at once over half a megabyte."""
     shop = world.open("shop", hold_unknown=True)
@@ -202,7 +250,9 @@ def test_a_damaged_frame_hides_no_other(world: World) -> None:
     shop = world.open("shop", hold_unknown=True)
     broken, sound = shop.send_many([("nobody", "find me"), ("nobody", "find me")])
     shop.db.write(lambda tx: tx.run("DROP TRIGGER outbox_frame_guard"))
-    shop.db.write(lambda tx: tx.run("UPDATE outbox SET frame = substr(frame, 9) WHERE id = ?", (broken,)))
+    shop.db.write(
+        lambda tx: tx.run("UPDATE outbox SET frame = substr(frame, 9) WHERE id = ?", (broken,))
+    )
 
     assert [sound] == [past.id for past in shop.history(content="find").messages]
     assert [broken] == [past.id for past in shop.thread(broken)]
@@ -232,8 +282,12 @@ def test_a_conversation_is_whole_and_in_order(world: World) -> None:
     thread = oracle.thread(asked)
 
     assert asked == thread[0].id
-    assert {("in", "ask"), ("out", "ask"), ("out", "note"), ("out", "text")} == {(past.box, past.type) for past in thread}
-    assert [[past.id for past in thread]] * 4 == [[each.id for each in oracle.thread(past.id)] for past in thread]
+    assert {("in", "ask"), ("out", "ask"), ("out", "note"), ("out", "text")} == {
+        (past.box, past.type) for past in thread
+    }
+    assert [[past.id for past in thread]] * 4 == [
+        [each.id for each in oracle.thread(past.id)] for past in thread
+    ]
     assert [asked, "note", "text"] == [asked, *sorted(past.type for past in shop.thread(asked)[1:])]
     assert [] == shop.thread("unknown")
 
@@ -246,7 +300,9 @@ def test_dead_members_stay_in_their_conversation(world: World) -> None:
     second = shop.send("nobody", "two", correlation_id="talk", ttl=1, delay=1)
     world.wait(5)
 
-    assert [(first, "sending"), (second, "dead")] == [(past.id, past.state) for past in shop.thread(first)]
+    assert [(first, "sending"), (second, "dead")] == [
+        (past.id, past.state) for past in shop.thread(first)
+    ]
     assert [first, second] == [past.id for past in shop.thread(second)]
 
 
@@ -287,11 +343,13 @@ def test_words_are_found_where_the_agent_opted_in(world: World) -> None:
     world.wait(5)
 
     assert [("sending", sent), ("dead", dead)] == sorted(
-        ((past.state, past.id) for past in shop.search("invoice").messages), key=lambda each: each[1]
+        ((past.state, past.id) for past in shop.search("invoice").messages),
+        key=lambda each: each[1],
     )
     assert [sent] == [past.id for past in shop.search("große ZAHLT").messages]
     assert [3, 1, 1, 0, 0] == [
-        shop.search(text).total_count for text in ("invoic*", '"says the invoice"', "ABOUT 12", '"the says"', "invoice unheard")
+        shop.search(text).total_count
+        for text in ("invoic*", '"says the invoice"', "ABOUT 12", '"the says"', "invoice unheard")
     ]
     page = shop.search("invoic*", limit=2)
     assert (2, 3, True) == (len(page.messages), page.total_count, page.has_more)
@@ -325,7 +383,9 @@ def test_a_search_is_only_words(world: World) -> None:
         with pytest.raises(InvalidArgument, match="no word"):
             shop.search(text)
 
-    assert [0] * 5 == [shop.search(text).total_count for text in ("NEAR(", 'a "b', "a AND NOT", "x:y", "it's (so)")]
+    assert [0] * 5 == [
+        shop.search(text).total_count for text in ("NEAR(", 'a "b', "a AND NOT", "x:y", "it's (so)")
+    ]
 
 
 def test_without_opting_in_there_is_no_index(world: World) -> None:

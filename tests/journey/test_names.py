@@ -13,7 +13,9 @@ def test_what_is_handed_out_says_what_it_is(tmp_path: Path) -> None:
     agent.session("chat.*", mode="queue")(_nothing)
 
     with Postbox(tmp_path / "shop.db", agent=agent, run=False) as shop:
-        said = [repr(each) for each in (agent, shop, shop.session("s1"), shop.channels.create("news"))]
+        said = [
+            repr(each) for each in (agent, shop, shop.session("s1"), shop.channels.create("news"))
+        ]
 
     assert said == [
         "<Agent shop: order, sessions chat.*>",
@@ -30,7 +32,13 @@ def test_so_do_the_awaitable_ones(tmp_path: Path) -> None:
         box = AsyncPostbox(tmp_path / "shop.db", agent="shop", run=False)
         early = repr(box)
         async with box as shop:
-            return [early, *(repr(each) for each in (shop, shop.session("s1"), await shop.channels.create("news")))]
+            return [
+                early,
+                *(
+                    repr(each)
+                    for each in (shop, shop.session("s1"), await shop.channels.create("news"))
+                ),
+            ]
 
     assert asyncio.run(main()) == [
         f"<AsyncPostbox, not open: {tmp_path / 'shop.db'}>",

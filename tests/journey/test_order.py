@@ -34,7 +34,12 @@ def noting(name: str = "billing") -> Agent:
 
 def effects(box: Postbox, lane: str | None = None) -> list[int]:
     """Return the numbers in the order of their effects, of one lane or of all."""
-    return [n for (n,) in box.db.read("SELECT n FROM effects WHERE ? IS NULL OR lane = ? ORDER BY rowid", (lane, lane))]
+    return [
+        n
+        for (n,) in box.db.read(
+            "SELECT n FROM effects WHERE ? IS NULL OR lane = ? ORDER BY rowid", (lane, lane)
+        )
+    ]
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -48,7 +53,9 @@ def test_lanes_keep_their_order_through_whatever_happens(world: World, seed: int
             lane = dice.choice("abc")
             shop.session(lane).send("billing", Job(lane=lane, n=sent[lane]))
             sent[lane] += 1
-        world.wire.script = [dice.choice(["ok", "ok", "down", "error", "lost", "busy", "cut", "died"])]
+        world.wire.script = [
+            dice.choice(["ok", "ok", "down", "error", "lost", "busy", "cut", "died"])
+        ]
         for box in dice.sample([shop, billing], 2):
             try:
                 box.pump()
@@ -60,14 +67,22 @@ def test_lanes_keep_their_order_through_whatever_happens(world: World, seed: int
     for _ in range(4):
         world.wait(70)
 
-    assert {lane: list(range(count)) for lane, count in sent.items()} == {lane: effects(billing, lane) for lane in sent}
+    assert {lane: list(range(count)) for lane, count in sent.items()} == {
+        lane: effects(billing, lane) for lane in sent
+    }
     assert sum(sent.values()) == shop.stats()["acked"]
 
 
 def test_two_dispatchers_take_turns(world: World) -> None:
     """Two engines on one file never push to one peer at a time, and the order holds whoever pushes."""
     shop, billing = world.wired("shop", noting(), parcel_frames=1)
-    rival = Postbox(world.path("shop"), agent="shop", run=False, clock=world.clock, transports={"wire": world.wire})
+    rival = Postbox(
+        world.path("shop"),
+        agent="shop",
+        run=False,
+        clock=world.clock,
+        transports={"wire": world.wire},
+    )
     for n in range(6):
         shop.send("billing", Job(lane="x", n=n))
     inside: list[int] = []
@@ -89,7 +104,13 @@ def test_two_dispatchers_take_turns(world: World) -> None:
 def test_a_dispatcher_that_lost_its_lease_changes_nothing(world: World) -> None:
     """A push that took longer than its lease is settled by who took over; the late answer is passed over."""
     shop, billing = world.wired("shop", noting())
-    rival = Postbox(world.path("shop"), agent="shop", run=False, clock=world.clock, transports={"wire": world.wire})
+    rival = Postbox(
+        world.path("shop"),
+        agent="shop",
+        run=False,
+        clock=world.clock,
+        transports={"wire": world.wire},
+    )
     message = shop.send("billing", Job(lane="x", n=1))
     took: list[int] = []
 
@@ -120,7 +141,11 @@ def test_urgent_mail_overtakes(world: World) -> None:
     world.settle()
 
     assert [5, 3, 4, 2, 1, 0] == effects(billing)
-    pushed = [parcel.frames[0].id for parcel in world.wire.pushed if parcel.frames and parcel.sender == "shop"]
+    pushed = [
+        parcel.frames[0].id
+        for parcel in world.wire.pushed
+        if parcel.frames and parcel.sender == "shop"
+    ]
     assert 6 == len(pushed)
 
 

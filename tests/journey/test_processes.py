@@ -41,7 +41,10 @@ class Child:
 
     def __init__(self, task: str, home: Path, name: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, str(CHILD), task, str(home), name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, str(CHILD), task, str(home), name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
 
     def hear(self) -> str:
@@ -149,7 +152,9 @@ def test_a_killed_sender_loses_nothing_it_was_told_and_repeats_nothing(home: Pat
         for _ in range(30):
             sender = Child("send", home, "shop")
             acknowledged += [sender.hear() for _ in range(dice.randrange(1, 12))]
-            acknowledged += [line for line in sender.kill().splitlines(keepends=True) if line.endswith("\n")]
+            acknowledged += [
+                line for line in sender.kill().splitlines(keepends=True) if line.endswith("\n")
+            ]
         with Postbox(home / "shop.db", agent="shop", **BRISK) as shop:
             until(lambda: shop.stats()["acked"] == shop.stats()["enqueued"])
             sent = {i for (i,) in shop.db.read("SELECT id FROM outbox")}
@@ -207,7 +212,11 @@ def test_a_message_that_ends_its_process_is_found(home: Path) -> None:
         codes = []
         while shop.stats()["acked"] + shop.stats()["failed"] < 20:
             with running("work", home, "billing") as child:
-                until(lambda child=child: child.process.poll() is not None or shop.stats()["acked"] == 19)  # type: ignore[misc]
+                until(
+                    lambda child=child: (  # type: ignore[misc]
+                        child.process.poll() is not None or shop.stats()["acked"] == 19
+                    )
+                )
                 if child.process.poll() is not None:
                     codes.append(child.process.returncode)
             assert len(codes) < 12
@@ -221,7 +230,10 @@ def test_a_message_that_ends_its_process_is_found(home: Path) -> None:
 
 def test_a_slow_handler_holds_no_lock(home: Path) -> None:
     """While a handler works outside of any transaction, another process writes to the same file at once."""
-    with running("work", home, "billing") as child, Postbox(home / "shop.db", agent="shop", **BRISK) as shop:
+    with (
+        running("work", home, "billing") as child,
+        Postbox(home / "shop.db", agent="shop", **BRISK) as shop,
+    ):
         assert "ready" == child.hear()
         message = shop.send("billing", Job(n=1, do="wait"))
         assert "inside 1" == child.hear()

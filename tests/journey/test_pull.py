@@ -105,7 +105,9 @@ def test_an_exception_in_the_block_puts_the_message_back(world: World) -> None:
     again.ack()
 
 
-@pytest.mark.parametrize(("signal", "stays"), [(Retry(after=5), True), (Reject("no"), False), (Drop(), False)])
+@pytest.mark.parametrize(
+    ("signal", "stays"), [(Retry(after=5), True), (Reject("no"), False), (Drop(), False)]
+)
 def test_signals_end_the_block_quietly(world: World, signal: Exception, stays: bool) -> None:
     """Retry, Reject and Drop say how the message ends, and are heard by nobody else."""
     _, reader = delivered(world, 1)
@@ -237,7 +239,10 @@ def test_a_body_that_does_not_fit_is_rejected_on_the_way(world: World) -> None:
     message = reader.receive(Job)
 
     assert message is not None
-    assert (2, ["rejected"]) == (message.body.n, [letter.reason for letter in reader.dead_letters.list()])
+    assert (2, ["rejected"]) == (
+        message.body.n,
+        [letter.reason for letter in reader.dead_letters.list()],
+    )
     message.ack()
 
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from onceward import Agent, Frame, Msg, Postbox
-from onceward.boxes import dead_letters
-from onceward.engines import dispatcher
 from onceward.errors import StoreCorrupt, Unreachable
+from onceward.runtime import dispatcher
+from onceward.store import dead_letters
 from onceward.transports.function import FunctionTransport
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tests.journey.conftest import World
 
-    from onceward.ground.tx import Tx
+    from onceward.db.transaction import Tx
 
 
 class Job(Msg, type="job"):
@@ -240,7 +240,9 @@ def test_a_rest_that_is_over_hides_no_other(world: World) -> None:
     assert (ends["late"] - shop._db.now()) / 1000 == pytest.approx(wait, abs=0.01)  # noqa: SLF001
 
 
-def test_what_falls_due_while_others_are_woken_is_not_slept_over(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_falls_due_while_others_are_woken_is_not_slept_over(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A message that expires an instant after the one that is being buried is looked for again at once."""
     shop = world.open("shop", hold_unknown=True)
     with shop.begin() as tx:
@@ -257,7 +259,7 @@ def test_what_falls_due_while_others_are_woken_is_not_slept_over(world: World, m
 
     with monkeypatch.context() as patched:
         patched.setattr(shop._db, "write", slowly)  # noqa: SLF001
-        wait = shop._dispatcher._idle_for(shop._dispatcher._find())  # noqa: SLF001
+        wait = shop._dispatcher._idle_for(shop._dispatcher._find())  # noqa: SLF001 - what the engine's thread would wait for
 
     assert 0.0 == wait
     world.wait(61)
@@ -281,7 +283,10 @@ def test_a_peer_whose_rows_are_damaged_is_not_tried_without_a_pause(
 
     monkeypatch.setattr(dispatcher.Dispatcher, "carry", carried)
     monkeypatch.setattr(dispatcher, "GLANCE", 3600.0)
-    with Postbox(tmp_path / "billing.db", agent=quiet()), Postbox(tmp_path / "shop.db", agent="shop", hold_unknown=True) as shop:
+    with (
+        Postbox(tmp_path / "billing.db", agent=quiet()),
+        Postbox(tmp_path / "shop.db", agent="shop", hold_unknown=True) as shop,
+    ):
         shop.send("damaged", Job(n=1))
         limit = time.monotonic() + 60
         for n in range(20):
@@ -292,24 +297,40 @@ def test_a_peer_whose_rows_are_damaged_is_not_tried_without_a_pause(
         assert (["damaged"], "acked") == (tried, shop.resolve(sent))
 
 
-def test_a_backlog_that_expires_is_buried_without_a_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backlog_that_expires_is_buried_without_a_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What expires together is buried slice after slice, although one slice is all that a commit takes and nobody rings."""
     monkeypatch.setattr(dispatcher, "WAKE_ROWS", 10)
     monkeypatch.setattr(dispatcher, "GLANCE", 3600.0)
-    with Postbox(tmp_path / "shop.db", agent="shop", hold_unknown=True, safety_poll=0, retry_first=3600, retry_cap=3600) as shop:
+    with Postbox(
+        tmp_path / "shop.db",
+        agent="shop",
+        hold_unknown=True,
+        safety_poll=0,
+        retry_first=3600,
+        retry_cap=3600,
+    ) as shop:
         shop.send("nobody", "the first finds that there is nobody: the peer rests")
         limit = time.monotonic() + 60
-        while not [peer for peer in shop.peers.list() if peer.name == "nobody" and peer.due_at] and time.monotonic() < limit:
+        while (
+            not [peer for peer in shop.peers.list() if peer.name == "nobody" and peer.due_at]
+            and time.monotonic() < limit
+        ):
             time.sleep(0.01)
         with shop.begin() as tx:
             ids = [tx.send("nobody", k, ttl=0.2) for k in range(35)]
-        while (states := {shop.resolve(each) for each in ids}) != {"dead"} and time.monotonic() < limit:
+        while (states := {shop.resolve(each) for each in ids}) != {
+            "dead"
+        } and time.monotonic() < limit:
             time.sleep(0.01)
 
         assert {"dead"} == states
 
 
-def test_what_becomes_due_while_others_are_buried_is_not_slept_over(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_becomes_due_while_others_are_buried_is_not_slept_over(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A message that expires while an earlier one is being buried is looked at at once, not when somebody rings next."""
     shop, _ = world.wired("shop", quiet())
     world.wire.always = "down"
@@ -356,7 +377,10 @@ def test_a_hanging_peer_delays_no_other(world: World) -> None:
 
     transports = {"function": FunctionTransport(wait)}
     acked = Flag()
-    with Postbox(world.path("ok"), agent=quiet("ok")), Postbox(world.path("shop"), agent="shop", transports=transports) as shop:
+    with (
+        Postbox(world.path("ok"), agent=quiet("ok")),
+        Postbox(world.path("shop"), agent="shop", transports=transports) as shop,
+    ):
         shop.on("acked", lambda _: acked.set())
         shop.peers.register("slow", "function:x")
         shop.send("slow", Job(n=1))
@@ -414,7 +438,9 @@ def test_stopping_drains_what_is_under_way(world: World) -> None:
         return go.wait(30)
 
     transports = {"function": FunctionTransport(carry)}
-    box = Postbox(world.path("shop"), agent="shop", transports=transports, parcel_frames=1, ack="stored")
+    box = Postbox(
+        world.path("shop"), agent="shop", transports=transports, parcel_frames=1, ack="stored"
+    )
     box.peers.register("slow", "function:x")
     first, second = box.send_many([("slow", Job(n=1)), ("slow", Job(n=2))])
     assert pushing.wait(30)
@@ -422,7 +448,10 @@ def test_stopping_drains_what_is_under_way(world: World) -> None:
     go.set()
     box.stop(timeout=30)
 
-    assert ("acked", "pending") == (box.resolve(first), box.resolve(second).replace("sending", "pending"))
+    assert ("acked", "pending") == (
+        box.resolve(first),
+        box.resolve(second).replace("sending", "pending"),
+    )
     box.close()
 
 
@@ -505,7 +534,9 @@ def test_a_function_that_raises_unreachable_costs_nothing(world: World) -> None:
             raise said.pop()
         return True
 
-    shop = world.open("shop", transports={"function": FunctionTransport(send)}, max_retries=1, ack="stored")
+    shop = world.open(
+        "shop", transports={"function": FunctionTransport(send)}, max_retries=1, ack="stored"
+    )
     shop.peers.register("bridge", "function:x")
     message = shop.send("bridge", Job(n=1))
     for _ in range(6):

@@ -180,8 +180,13 @@ def test_an_unknown_ticket_is_named(world: World) -> None:
 
 def test_asking_with_engines(world: World) -> None:
     """With engines running, ask returns the reply."""
-    with Postbox(world.path("oracle"), agent=answering()), Postbox(world.path("shop"), agent="shop") as shop:
-        assert [Answer(n=n + 1) for n in range(5)] == [shop.ask("oracle", Ask(n=n), reply=Answer, timeout=30) for n in range(5)]
+    with (
+        Postbox(world.path("oracle"), agent=answering()),
+        Postbox(world.path("shop"), agent="shop") as shop,
+    ):
+        assert [Answer(n=n + 1) for n in range(5)] == [
+            shop.ask("oracle", Ask(n=n), reply=Answer, timeout=30) for n in range(5)
+        ]
 
 
 def test_agents_that_ask_each_other_do_not_lock_up(world: World) -> None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from onceward import Agent, Context, Msg, Reject
-from onceward.words.events import Event
-from onceward.words.parcel import Parcel, Receipt
+from onceward.model.events import Event
+from onceward.model.parcel import Parcel, Receipt
 
 if TYPE_CHECKING:
     from tests.journey.conftest import World
@@ -141,7 +141,14 @@ def test_a_receipt_told_twice_counts_once(world: World) -> None:
     message = shop.send("billing", Job(n=1))
     world.settle()
     before = shop.stats()
-    again = Parcel(sender="billing", recipient="shop", epoch="", number=0, previous="", receipts=(Receipt(message, "processed"),) * 2)
+    again = Parcel(
+        sender="billing",
+        recipient="shop",
+        epoch="",
+        number=0,
+        previous="",
+        receipts=(Receipt(message, "processed"),) * 2,
+    )
     world.wire.push_again(again)
 
     assert before == shop.stats()
@@ -153,7 +160,14 @@ def test_a_receipt_of_somebody_else_counts_nothing(world: World) -> None:
     message = shop.send("billing", Job(n=1))
     shop.pump()
     world.wire.push_again(
-        Parcel(sender="thief", recipient="shop", epoch="", number=0, previous="", receipts=(Receipt(message, "processed"),))
+        Parcel(
+            sender="thief",
+            recipient="shop",
+            epoch="",
+            number=0,
+            previous="",
+            receipts=(Receipt(message, "processed"),),
+        )
     )
 
     assert "sent" == shop.resolve(message)
@@ -190,7 +204,11 @@ def test_a_lost_answer_means_the_same_parcel_and_no_second_effect(world: World) 
     world.wait(61)
 
     first, second = [parcel for parcel in world.wire.pushed if parcel.frames]
-    assert (first.epoch, first.number, first.last_id) == (second.epoch, second.number, second.last_id)
+    assert (first.epoch, first.number, first.last_id) == (
+        second.epoch,
+        second.number,
+        second.last_id,
+    )
     assert ids == [carried.id for carried in second.frames]
     assert [0, 1, 2] == effects(world)
     assert ["acked"] * 3 == [shop.resolve(message) for message in ids]
@@ -225,7 +243,9 @@ def test_a_dead_message_is_failed_at_the_sender(world: World) -> None:
     world.settle()
 
     assert "failed" == shop.resolve(message)
-    assert [("rejected", "no 1")] == [(letter.reason, letter.last_error) for letter in billing.dead_letters.list()]
+    assert [("rejected", "no 1")] == [
+        (letter.reason, letter.last_error) for letter in billing.dead_letters.list()
+    ]
 
 
 def test_an_ack_timeout_asks_with_the_same_id(world: World) -> None:
@@ -254,7 +274,10 @@ def test_what_nobody_handles_is_asked_about_ever_more_rarely(world: World) -> No
 
     pauses = [later - earlier for earlier, later in pairwise(asked)]
     assert sorted(pauses) == pauses
-    assert all(30 <= pause <= 90 + min(600, elapsed / 10) for pause, elapsed in zip(pauses, asked, strict=False))
+    assert all(
+        30 <= pause <= 90 + min(600, elapsed / 10)
+        for pause, elapsed in zip(pauses, asked, strict=False)
+    )
     assert 40 < len(asked) < 60
     assert {message} == set(world.wire.ids)
     assert 1 == billing.stats()["inbox_pending"]

@@ -8,7 +8,7 @@ import pytest
 
 from onceward import Agent, Context, Msg, Postbox
 from onceward.errors import Frozen, QueueFull
-from onceward.words.events import Event
+from onceward.model.events import Event
 
 if TYPE_CHECKING:
     from tests.journey.conftest import World
@@ -153,7 +153,9 @@ def test_hooks_hear_after_the_commit(world: World) -> None:
     def look(event: Event) -> None:
         box = shop if event.agent == "shop" else billing
         assert not box.db.turn.held
-        counts = box.db.read("SELECT (SELECT count(*) FROM outbox), (SELECT count(*) FROM inbox WHERE state <> 'pending')")
+        counts = box.db.read(
+            "SELECT (SELECT count(*) FROM outbox), (SELECT count(*) FROM inbox WHERE state <> 'pending')"
+        )
         seen.append((f"{event.agent} {event.name}", counts[0]))
 
     shop.on("*", look)
@@ -168,7 +170,13 @@ def test_hooks_hear_after_the_commit(world: World) -> None:
 
     assert [] == inside
     assert ("shop enqueued", (1, 0)) == seen[0]
-    assert {"shop enqueued", "billing received", "shop sent", "billing processed", "shop acked"} <= {name for name, _ in seen}
+    assert {
+        "shop enqueued",
+        "billing received",
+        "shop sent",
+        "billing processed",
+        "shop acked",
+    } <= {name for name, _ in seen}
     assert 1 == [name for name, _ in seen].count("shop enqueued")
 
 
@@ -281,7 +289,9 @@ def test_tables_are_pruned(world: World) -> None:
 def left(box: Postbox) -> dict[str, int]:
     """Return how many rows tables still have, those that have some."""
     names = ("outbox", "inbox", "processed_messages", "receipts", "lanes", "held_lanes", "tickets")
-    counts = {f"{box.agent} {name}": box.db.read(f"SELECT count(*) FROM {name}")[0][0] for name in names}  # noqa: S608 - names of ours
+    counts = {
+        f"{box.agent} {name}": box.db.read(f"SELECT count(*) FROM {name}")[0][0] for name in names
+    }
     return {name: count for name, count in counts.items() if count}
 
 
@@ -327,7 +337,9 @@ def test_totals_and_rows_agree_in_the_middle(world: World) -> None:
     wanted.append(shop.stats() | {"station": 2})
     names = ("enqueued", "pending", "sending", "sent", "acked")
 
-    assert [(5, 5, 0, 0, 0), (5, 1, 0, 4, 0), (5, 1, 0, 0, 4)] == [tuple(told[name] for name in names) for told in wanted]
+    assert [(5, 5, 0, 0, 0), (5, 1, 0, 4, 0), (5, 1, 0, 0, 4)] == [
+        tuple(told[name] for name in names) for told in wanted
+    ]
     assert (3, 1) == (held["inbox_pending"], held["inbox_processing"])
 
 

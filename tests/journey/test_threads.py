@@ -15,7 +15,13 @@ import pytest
 from onceward import Agent, AsyncContext, Context, Msg, Postbox
 
 LONG = 20.0
-BRISK: dict[str, Any] = {"lease": 0.3, "deliver_timeout": 0.5, "retry_first": 0.02, "retry_cap": 0.1, "ack_timeout": 1.0}
+BRISK: dict[str, Any] = {
+    "lease": 0.3,
+    "deliver_timeout": 0.5,
+    "retry_first": 0.02,
+    "retry_cap": 0.1,
+    "ack_timeout": 1.0,
+}
 
 
 class Job(Msg, type="job"):
@@ -150,7 +156,10 @@ def test_async_handlers_run_side_by_side(home: Path) -> None:
         await both.wait()
 
     done = Tally(2)
-    with Postbox(home / "billing.db", agent=agent, workers=2) as billing, Postbox(home / "shop.db", agent="shop") as shop:
+    with (
+        Postbox(home / "billing.db", agent=agent, workers=2) as billing,
+        Postbox(home / "shop.db", agent="shop") as shop,
+    ):
         shop.on("acked", done.one)
         billing.on("processed", lambda _: None)
         shop.session("a").send("billing", Job(n=1))
@@ -198,7 +207,10 @@ def test_hooks_that_send_and_read(home: Path) -> None:
         ctx.tx.execute("INSERT INTO effects VALUES (?)", (job.n,))
 
     heard = Tally(60)
-    with Postbox(home / "billing.db", agent=agent, **BRISK) as billing, Postbox(home / "shop.db", agent="shop", **BRISK) as shop:
+    with (
+        Postbox(home / "billing.db", agent=agent, **BRISK) as billing,
+        Postbox(home / "shop.db", agent="shop", **BRISK) as shop,
+    ):
         table(billing)
 
         def answer(_: object) -> None:
@@ -231,7 +243,10 @@ def test_boxes_come_and_go(home: Path) -> None:
 
 def test_readers_share_a_queue(home: Path) -> None:
     """Six threads pull from one inbox: each message is taken once and acked in the transaction of its effect."""
-    with Postbox(home / "reader.db", agent="reader", **BRISK) as reader, Postbox(home / "shop.db", agent="shop", **BRISK) as shop:
+    with (
+        Postbox(home / "reader.db", agent="reader", **BRISK) as reader,
+        Postbox(home / "shop.db", agent="shop", **BRISK) as shop,
+    ):
         table(reader)
         stored = Tally(120)
         shop.on("sent", stored.one)
@@ -264,7 +279,10 @@ def test_freezing_and_thawing_under_load(home: Path) -> None:
         return Echo(n=job.n)
 
     acked = Tally(100)
-    with Postbox(home / "billing.db", agent=agent, **BRISK) as billing, Postbox(home / "shop.db", agent="shop", **BRISK) as shop:
+    with (
+        Postbox(home / "billing.db", agent=agent, **BRISK) as billing,
+        Postbox(home / "shop.db", agent="shop", **BRISK) as shop,
+    ):
         table(billing)
         shop.on("acked", acked.one)
 

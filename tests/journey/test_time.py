@@ -63,7 +63,9 @@ def test_totals_hold_while_an_expired_message_is_in_flight(world: World) -> None
     for wait in (0, 1, 2):
         world.wait(wait)
 
-    assert {"pending": 0, "sending": 1} == {name: shop.stats()[name] for name in ("pending", "sending")}
+    assert {"pending": 0, "sending": 1} == {
+        name: shop.stats()[name] for name in ("pending", "sending")
+    }
 
 
 def test_mail_that_expires_on_the_way_is_refused(world: World) -> None:
@@ -165,7 +167,14 @@ def test_a_clock_that_runs_backwards_moves_no_deadline(world: World) -> None:
 def test_a_policy_of_ones_own_goes_before_the_settings(world: World) -> None:
     """A postbox that was given a preset pauses and gives up as the preset says, though its settings say otherwise."""
     policy = RetryPolicy.agenticcomm()
-    shop = world.open("shop", hold_unknown=True, retry=policy, unreachable="spend", max_retries=50, breaker_failures=100)
+    shop = world.open(
+        "shop",
+        hold_unknown=True,
+        retry=policy,
+        unreachable="spend",
+        max_retries=50,
+        breaker_failures=100,
+    )
     shop.peers.register("billing", "wire:billing")
     world.wire.always = "down"
     start = world.clock.now()

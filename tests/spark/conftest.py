@@ -49,7 +49,10 @@ def mail(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if body["number"] == 3:
             raise Reject
 
-    with Postbox(folder / "alice.db", agent="alice", run=False) as sender, Postbox(folder / "bob.db", agent=bob, run=False) as receiver:
+    with (
+        Postbox(folder / "alice.db", agent="alice", run=False) as sender,
+        Postbox(folder / "bob.db", agent=bob, run=False) as receiver,
+    ):
         for number in range(4):
             sender.send("bob", {"number": number}, type="note")
         for _ in range(3):
@@ -84,7 +87,9 @@ def box(tmp_path: Path) -> Callable[..., Path]:
     def make(name: str = "alice", messages: int = 0) -> Path:
         path = tmp_path / f"{name}.db"
         with Postbox(path, agent=name, run=False, hold_unknown=True) as made:
-            made.session().send_many([("bob", {"number": number}) for number in range(messages)], type="note")
+            made.session().send_many(
+                [("bob", {"number": number}) for number in range(messages)], type="note"
+            )
         return path
 
     return make

@@ -26,7 +26,11 @@ from onceward.spark.opening import opened
 from onceward.spark.sink import Batch, hand_over
 
 AGENTS = ("alice", "carol")
-ROWS = [{"agent": agent, "recipient": "bob", "body": json.dumps({"number": number // 2})} for agent in AGENTS for number in range(4)]
+ROWS = [
+    {"agent": agent, "recipient": "bob", "body": json.dumps({"number": number // 2})}
+    for agent in AGENTS
+    for number in range(4)
+]
 """Four messages of each agent, each body twice: equal rows are two messages."""
 
 
@@ -86,7 +90,12 @@ def again(folder: Path) -> None:
     send(folder, 0)
     for agent in AGENTS:
         with opened(str(folder / f"{agent}.db")) as source:
-            bodies = [body for (body,) in source.con.execute("SELECT frame ->> '$.data.number' FROM outbox_view ORDER BY seq")]
+            bodies = [
+                body
+                for (body,) in source.con.execute(
+                    "SELECT frame ->> '$.data.number' FROM outbox_view ORDER BY seq"
+                )
+            ]
             assert [0, 0, 1, 1] == bodies, bodies
 
 

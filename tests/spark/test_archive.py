@@ -35,27 +35,41 @@ def _ended(rows: Any) -> list[tuple[Any, ...]]:
     return sorted((row["_db"], row["seq"], row["id"], row["state"], row["frame"]) for row in rows)
 
 
-def test_an_archive_grows_by_what_has_ended_and_reads_back_equal(case: Case, tmp_path: Path) -> None:
+def test_an_archive_grows_by_what_has_ended_and_reads_back_equal(
+    case: Case, tmp_path: Path
+) -> None:
     """Each batch has what ended since the last; one that was broken off is repeated, and counts once; then files may be pruned."""
     shutil.copytree(case.made.folder, tmp_path / "agents")
-    fleet, out, now = Fleet(case.fleet.spark, (str(tmp_path / "agents"),)), tmp_path / "archive", case.made.now
+    fleet, out, now = (
+        Fleet(case.fleet.spark, (str(tmp_path / "agents"),)),
+        tmp_path / "archive",
+        case.made.now,
+    )
     first = archive.run(fleet, out, now=now, settle=0)
-    shutil.copytree(out / "outbox" / "batch=000001", out / "outbox" / "batch=000002")  # what a killed second batch leaves
+    shutil.copytree(
+        out / "outbox" / "batch=000001", out / "outbox" / "batch=000002"
+    )  # what a killed second batch leaves
     second = archive.run(fleet, out, now=now + 1000, settle=0)
 
     live = fleet.table("outbox", where="ended_at IS NOT NULL").collect()
     assert _ended(live) == _ended(archive.read(fleet.spark, out, "outbox").collect())
-    assert ([len(live), 0], 2) == ([batch["rows"]["outbox"] for batch in (*first["batches"], second["batches"][1])], len(second["batches"]))
+    assert ([len(live), 0], 2) == (
+        [batch["rows"]["outbox"] for batch in (*first["batches"], second["batches"][1])],
+        len(second["batches"]),
+    )
     assert "day=2026-01-01" in {path.name for path in (out / "outbox" / "batch=000001").iterdir()}
 
     clock = ManualClock(now + 10 * 86_400_000)
     pruned = archive.prune(fleet, out, keep=86_400, clock=clock)
     assert sum(pruned.values()) > len(live)
     assert [] == fleet.table("outbox", where="ended_at IS NOT NULL AND state = 'acked'").collect()
-    both = fleet.table("ledger", *NEEDS).unionByName(archive.ledger(fleet.spark, out), allowMissingColumns=True)
+    both = fleet.table("ledger", *NEEDS).unionByName(
+        archive.ledger(fleet.spark, out), allowMissingColumns=True
+    )
     frames = reconcile(both, fleet.table("agents", "_db", "_agent"), Rules(now=now))
     assert dict(case.made.verdicts) == {
-        row["verdict"]: row["count"] for row in frames.groupBy("verdict").count().orderBy("verdict").collect()
+        row["verdict"]: row["count"]
+        for row in frames.groupBy("verdict").count().orderBy("verdict").collect()
     }
 
 
@@ -81,7 +95,9 @@ class _Cut(Exception):
     """The run is broken off."""
 
 
-def test_an_archive_that_was_broken_off_goes_on_behind_its_last_table(case: Case, tmp_path: Path) -> None:
+def test_an_archive_that_was_broken_off_goes_on_behind_its_last_table(
+    case: Case, tmp_path: Path
+) -> None:
     """Resumed, it keeps its cut and what it had written; without, it begins its batch again; either way each row is there once."""
     out, now, told = tmp_path / "archive", case.made.now, list[str]()
 
@@ -94,22 +110,33 @@ def test_an_archive_that_was_broken_off_goes_on_behind_its_last_table(case: Case
     before = (out / "outbox" / "batch=000001" / "_SUCCESS").stat().st_mtime_ns
     done = archive.run(case.fleet, out, now=now + 5000, settle=0, resume=True, tell=told.append)
 
-    assert (before, now) == ((out / "outbox" / "batch=000001" / "_SUCCESS").stat().st_mtime_ns, done["batches"][0]["cut"])
+    assert (before, now) == (
+        (out / "outbox" / "batch=000001" / "_SUCCESS").stat().st_mtime_ns,
+        done["batches"][0]["cut"],
+    )
     live = case.fleet.table("outbox", where="ended_at IS NOT NULL").collect()
     assert _ended(live) == _ended(archive.read(case.fleet.spark, out, "outbox").collect())
     assert 5 == len(told)
 
 
-def test_a_file_that_is_locked_meanwhile_fails_the_batch(spark: SparkSession, tmp_path: Path, box: Callable[..., Path]) -> None:
+def test_a_file_that_is_locked_meanwhile_fails_the_batch(
+    spark: SparkSession, tmp_path: Path, box: Callable[..., Path]
+) -> None:
     """Were it left out, the cut would pass over what ended in it; so the batch fails, and the next run has all."""
     path = box("alice", 2)
-    with Postbox(path, run=False) as alice, Postbox(tmp_path / "bob.db", agent="bob", run=False) as bob:
+    with (
+        Postbox(path, run=False) as alice,
+        Postbox(tmp_path / "bob.db", agent="bob", run=False) as bob,
+    ):
         alice.pump()
         for message in bob.messages(timeout=0):
             message.ack()
         bob.pump()
         now = alice.db.now() + 1000
-    fleet, out = Fleet(spark, (str(tmp_path / "*.db"),), {"busyTimeout": "0.05"}), tmp_path / "archive"
+    fleet, out = (
+        Fleet(spark, (str(tmp_path / "*.db"),), {"busyTimeout": "0.05"}),
+        tmp_path / "archive",
+    )
     held = apsw.Connection(str(path))
 
     def hold(said: str) -> None:
@@ -142,10 +169,15 @@ def test_two_runs_into_one_folder_are_refused(case: Case, tmp_path: Path, job: s
         pass
 
 
-def test_what_is_not_archived_is_not_pruned(spark: SparkSession, tmp_path: Path, box: Callable[..., Path]) -> None:
+def test_what_is_not_archived_is_not_pruned(
+    spark: SparkSession, tmp_path: Path, box: Callable[..., Path]
+) -> None:
     """A file with ended messages that the archive does not hold is left alone, loudly."""
     path = box("alice", 2)
-    with Postbox(path, run=False) as alice, Postbox(tmp_path / "bob.db", agent="bob", run=False) as bob:
+    with (
+        Postbox(path, run=False) as alice,
+        Postbox(tmp_path / "bob.db", agent="bob", run=False) as bob,
+    ):
         alice.pump()
         for message in bob.messages(timeout=0):
             message.ack()

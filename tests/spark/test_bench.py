@@ -12,7 +12,9 @@ from pyspark.sql import SparkSession
 from onceward import bench
 
 
-def test_reconciling_is_measured_beside_the_same_by_hand(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reconciling_is_measured_beside_the_same_by_hand(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A tiny run prints one row with both rates, the growth from an eighth to full size, and its goals; what it finds was checked."""
     assert 0 == bench.run("fleet-reconcile", json=True, seconds=0.01, folder=tmp_path)
 

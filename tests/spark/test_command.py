@@ -11,7 +11,12 @@ pytest.importorskip("pyspark", reason="pip install 'onceward[spark]' brings it")
 
 
 def _run(*tokens: str) -> tuple[int, dict[str, object]]:
-    done = subprocess.run([sys.executable, "-m", "onceward.cli", *tokens, "--json"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "onceward.cli", *tokens, "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.stdout, done.stderr
     said: dict[str, object] = json.loads(done.stdout)
     return done.returncode, said
@@ -23,7 +28,17 @@ def test_the_demo_finds_all_it_made_and_reconciling_says_that_it_is_broken(tmp_p
     code, said = _run("fleet", "demo", "--home", str(tmp_path / "home"))
     assert (0, True) == (code, said["ok"])
 
-    code, said = _run("fleet", "reconcile", str(tmp_path / "home" / "agents"), "--out", str(tmp_path / "out"), "--grace", "0s")
+    code, said = _run(
+        "fleet",
+        "reconcile",
+        str(tmp_path / "home" / "agents"),
+        "--out",
+        str(tmp_path / "out"),
+        "--grace",
+        "0s",
+    )
     assert 1 == code
-    assert {"lost": 3, "duplicated": 6, "double_processed": 7}.items() <= dict(said["verdicts"]).items()  # type: ignore[call-overload]
+    assert {"lost": 3, "duplicated": 6, "double_processed": 7}.items() <= dict(
+        said["verdicts"]
+    ).items()  # type: ignore[call-overload]
     assert Path(str(said["report"])).is_file()

@@ -59,7 +59,9 @@ def test_reconcile_and_graph(say: Say, fleet: str, tmp_path: Path) -> None:
 
     assert {"delivered_once": 3, "dead_lettered": 1, "in_flight": 1} == said["verdicts"]
     assert Path(said["report"]).is_file()
-    assert [("alice", "bob", 5)] == [(row["sender"], row["recipient"], row["messages"]) for row in drawn["edges"]]
+    assert [("alice", "bob", 5)] == [
+        (row["sender"], row["recipient"], row["messages"]) for row in drawn["edges"]
+    ]
     assert '"alice" -> "bob"' in (out / "graph.dot").read_text(encoding="utf-8")
     assert {"alice", "bob"} == {row["agent"] for row in _stored(out / "nodes")}
 
@@ -67,7 +69,9 @@ def test_reconcile_and_graph(say: Say, fleet: str, tmp_path: Path) -> None:
 def test_archive(say: Say, fleet: str, tmp_path: Path) -> None:
     """What has ended is in the archive; a second run adds nothing; then the files may forget it."""
     first = say("archive", fleet, "--out", tmp_path / "out", "--settle", "0s")
-    second = say("archive", fleet, "--out", tmp_path / "out", "--settle", "0s", "--confirm-archived")
+    second = say(
+        "archive", fleet, "--out", tmp_path / "out", "--settle", "0s", "--confirm-archived"
+    )
 
     assert {"inbox": 3, "processed": 4, "dead_letters": 1} == {
         name: first["batch"]["rows"][name] for name in ("inbox", "processed", "dead_letters")
@@ -80,24 +84,40 @@ def test_metrics(say: Say, fleet: str, tmp_path: Path) -> None:
     """Figures by hour are printed and stored, with why messages died and for how long mail waited."""
     said = say("metrics", fleet, "--out", tmp_path / "out")
 
-    assert (5, 4) == (sum(row["sent"] for row in said["hours"]), sum(row["received"] for row in said["hours"]))
-    assert [("bob", "rejected", 1)] == [(row["agent"], row["reason"], row["messages"]) for row in said["reasons"]]
+    assert (5, 4) == (
+        sum(row["sent"] for row in said["hours"]),
+        sum(row["received"] for row in said["hours"]),
+    )
+    assert [("bob", "rejected", 1)] == [
+        (row["agent"], row["reason"], row["messages"]) for row in said["reasons"]
+    ]
     assert [] == said["breakers"]
-    assert {("alice", "bob")} == {(row["agent"], row["peer"]) for row in _stored(tmp_path / "out" / "waits")}
+    assert {("alice", "bob")} == {
+        (row["agent"], row["peer"]) for row in _stored(tmp_path / "out" / "waits")
+    }
 
 
 def test_threads(say: Say, fleet: str, tmp_path: Path) -> None:
     """Conversations are printed, their messages stored in order."""
     said = say("threads", fleet, "--out", tmp_path / "out")
 
-    assert 5 == sum(row["messages"] for row in said["conversations"]) == len(_stored(tmp_path / "out" / "threads"))
+    assert (
+        5
+        == sum(row["messages"] for row in said["conversations"])
+        == len(_stored(tmp_path / "out" / "threads"))
+    )
 
 
 def test_export(say: Say, fleet: str, tmp_path: Path) -> None:
     """One line for each conversation, without what a pointer names."""
     said = say("export", fleet, "--out", tmp_path / "out", "--redact", "/number")
     lines = Path(said["file"]).read_text(encoding="utf-8").splitlines()
-    bodies = [message["body"] for line in lines for message in json.loads(line)["messages"] if isinstance(message["body"], dict)]
+    bodies = [
+        message["body"]
+        for line in lines
+        for message in json.loads(line)["messages"]
+        if isinstance(message["body"], dict)
+    ]
 
     assert said["conversations"] == len(lines)
     assert {"[redacted]"} == {body["number"] for body in bodies if "number" in body}
@@ -133,7 +153,9 @@ def test_a_terminal_shows_how_far_spark_is(spark: SparkSession) -> None:
 def test_a_session_shows_it_by_itself(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever works with a session sees the bar without asking, until the session is asked for without; elsewhere there is none."""
     terminal = StringIO()
-    monkeypatch.setattr(progress, "Console", lambda **_: Console(file=terminal, force_terminal=True, width=80))
+    monkeypatch.setattr(
+        progress, "Console", lambda **_: Console(file=terminal, force_terminal=True, width=80)
+    )
     door.session()
     for _ in range(60):
         spark.range(0, 200_000_000, 1, 7).selectExpr("sum(hash(id))").collect()

@@ -31,7 +31,14 @@ def file(name: str, size: int) -> Found:
 
 def test_a_pattern_is_any_depth_and_leaves_side_files_out(tmp_path: Path) -> None:
     """``**`` finds files in all folders; SQLite's own files beside a database are none."""
-    for name in ("a.db", "one/b.db", "one/two/c.db", "one/b.db-wal", "one/b.db-shm", "one/notes.txt"):
+    for name in (
+        "a.db",
+        "one/b.db",
+        "one/two/c.db",
+        "one/b.db-wal",
+        "one/b.db-shm",
+        "one/notes.txt",
+    ):
         touch(tmp_path / name)
 
     assert ["a.db", "b.db", "c.db"] == named(find([f"{tmp_path}/**/*.db"]))
@@ -43,7 +50,9 @@ def test_a_folder_means_its_databases(tmp_path: Path) -> None:
     touch(tmp_path / "a.db"), touch(tmp_path / "deep" / "b.db"), touch(tmp_path / "c.txt")
 
     assert ["a.db", "b.db"] == named(find([str(tmp_path)]))
-    assert ["a.db", "b.db"] == named(find([f"file://{tmp_path}", f"file:{tmp_path}/a.db", f"{tmp_path}/*.db"]))
+    assert ["a.db", "b.db"] == named(
+        find([f"file://{tmp_path}", f"file:{tmp_path}/a.db", f"{tmp_path}/*.db"])
+    )
 
 
 def test_a_link_and_its_file_are_one(tmp_path: Path) -> None:
@@ -82,7 +91,9 @@ def test_small_files_share_a_task() -> None:
 
 def test_a_large_file_is_cut_by_its_sequence() -> None:
     """Slices of a large file follow each other without a gap, and the last one takes what is written meanwhile."""
-    [*planned] = tasks([file("big.db", 256 * MIB)], target=64 * MIB, least=4, edges=lambda _: (1001, 5000))
+    [*planned] = tasks(
+        [file("big.db", 256 * MIB)], target=64 * MIB, least=4, edges=lambda _: (1001, 5000)
+    )
     slices = sorted((piece for task in planned for piece in task), key=lambda piece: piece.after)
 
     assert 4 <= len(slices)
@@ -110,14 +121,23 @@ def test_nothing_is_opened_for_small_files() -> None:
     assert ["big.db"] == asked
 
 
-@given(st.lists(st.integers(0, 300 * MIB), max_size=30), st.integers(1, 128 * MIB), st.integers(1, 16), st.integers(0, 10**6))
+@given(
+    st.lists(st.integers(0, 300 * MIB), max_size=30),
+    st.integers(1, 128 * MIB),
+    st.integers(1, 16),
+    st.integers(0, 10**6),
+)
 def test_every_row_is_in_one_slice(sizes: list[int], target: int, least: int, last: int) -> None:
     """Whatever sizes and targets: each file's sequence is covered once from its beginning to its end, and no task is empty."""
     files = [file(f"{number}.db", size) for number, size in enumerate(sizes)]
-    planned = tasks(files, target=max(target, MIB), least=least, edges=lambda _: (min(1, last), last))
+    planned = tasks(
+        files, target=max(target, MIB), least=least, edges=lambda _: (min(1, last), last)
+    )
 
     by_file: dict[str, list[Slice]] = {}
-    for piece in sorted((piece for task in planned for piece in task), key=lambda piece: piece.after):
+    for piece in sorted(
+        (piece for task in planned for piece in task), key=lambda piece: piece.after
+    ):
         by_file.setdefault(piece.path, []).append(piece)
     assert {one.path for one in files} == by_file.keys()
     for pieces in by_file.values():
@@ -132,4 +152,8 @@ def test_tasks_are_as_large_as_wished(sizes: list[int]) -> None:
     size_of = {one.path: one.size + FILE_COST for one in files}
     planned = tasks(files, target=16 * MIB, least=1, edges=None)
 
-    assert [] == [task for task in planned if len(task) > 1 and sum(size_of[piece.path] for piece in task) > max(16 * MIB, SMALLEST)]
+    assert [] == [
+        task
+        for task in planned
+        if len(task) > 1 and sum(size_of[piece.path] for piece in task) > max(16 * MIB, SMALLEST)
+    ]

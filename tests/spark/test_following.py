@@ -15,7 +15,15 @@ from onceward import Postbox
 from onceward.spark.columns import InvalidOption
 from onceward.spark.follow import Follower, Head, advance, slices
 from onceward.spark.options import Options
-from onceward.spark.positions import INLINE_MAX, KEPT, START, ManifestMissing, Manifests, Position, Positions
+from onceward.spark.positions import (
+    INLINE_MAX,
+    KEPT,
+    START,
+    ManifestMissing,
+    Manifests,
+    Position,
+    Positions,
+)
 
 Made = Callable[..., Path]
 
@@ -121,7 +129,10 @@ def test_another_file_in_its_place_begins_anew(box: Made, tmp_path: Path) -> Non
 
 
 def test_a_vanished_file_is_told_once_and_may_come_back(
-    box: Made, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, caplog: pytest.LogCaptureFixture
+    box: Made,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """What was read of a file stays known while it is away."""
     path, away = box("alice", 3), tmp_path_factory.mktemp("away") / "alice.db"
@@ -137,7 +148,9 @@ def test_a_vanished_file_is_told_once_and_may_come_back(
     assert [f"{path}: vanished"] == caplog.messages
 
 
-def test_a_bad_file_does_not_stop_the_others(box: Made, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_bad_file_does_not_stop_the_others(
+    box: Made, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """What cannot be read is told, and read as soon as it can be."""
     box("alice", 2)
     (tmp_path / "late.db").touch()
@@ -163,7 +176,8 @@ def test_only_changed_files_are_opened_again(box: Made, tmp_path: Path) -> None:
 
 
 heads = st.dictionaries(
-    st.sampled_from([f"/{name}.db" for name in "abcdef"]), st.integers(0, 50).map(lambda high: Head("one", high, str(high)))
+    st.sampled_from([f"/{name}.db" for name in "abcdef"]),
+    st.integers(0, 50).map(lambda high: Head("one", high, str(high))),
 )
 
 
@@ -186,16 +200,24 @@ def test_every_row_is_read_once_whatever_the_limit(now: Mapping[str, Head], limi
 
 def test_a_busy_file_does_not_starve_the_others() -> None:
     """Every file that has something gets its share of a small micro-batch."""
-    now = {"/busy.db": Head("one", 10**6, ""), **{f"/{name}.db": Head("one", 3, "") for name in "xyz"}}
+    now = {
+        "/busy.db": Head("one", 10**6, ""),
+        **{f"/{name}.db": Head("one", 3, "") for name in "xyz"},
+    }
     reached = advance({}, now, 8)
 
-    assert {"/busy.db": 2, "/x.db": 2, "/y.db": 2, "/z.db": 2} == {path: one.seq for path, one in reached.items()}
+    assert {"/busy.db": 2, "/x.db": 2, "/y.db": 2, "/z.db": 2} == {
+        path: one.seq for path, one in reached.items()
+    }
 
 
 @pytest.mark.parametrize("inline", [True, False])
 def test_positions_come_back_as_they_were(tmp_path: Path, inline: bool) -> None:
     """An offset names positions, in itself or in its folder, also for whoever reads them later."""
-    known = {f"/{number}.db": Position("file", number, number % 2, "anchor", "new") for number in range(100)}
+    known = {
+        f"/{number}.db": Position("file", number, number % 2, "anchor", "new")
+        for number in range(100)
+    }
     folder = "" if inline else str(tmp_path / "positions")
     offset = Manifests(folder).offset(known)
 
@@ -206,7 +228,10 @@ def test_positions_come_back_as_they_were(tmp_path: Path, inline: bool) -> None:
 
 def test_offsets_do_not_grow_with_the_fleet(tmp_path: Path) -> None:
     """With a folder an offset is a name; without one a large fleet is refused."""
-    known = {f"/fleet/{number:06}/agent.db": Position("0" * 32, number, 0, "1" * 36) for number in range(INLINE_MAX + 1)}
+    known = {
+        f"/fleet/{number:06}/agent.db": Position("0" * 32, number, 0, "1" * 36)
+        for number in range(INLINE_MAX + 1)
+    }
 
     assert len(str(Manifests(str(tmp_path)).offset(known))) < 120
     with pytest.raises(InvalidOption, match="name a folder beside its checkpoint"):
@@ -246,5 +271,10 @@ def test_a_large_fleet_is_looked_at_in_turns(box: Made, tmp_path: Path) -> None:
         behind.append(follow.behind)
         send(paths[0], 1)
 
-    assert ([1, 2, 3, 4, 4], [True, True, True, False, False]) == ([len(names) for names in reached], behind)
-    assert {"bob.db": 1, "carol.db": 1, "dora.db": 1} == {name: seq for name, (seq, *_) in told(known).items() if name != "alice.db"}
+    assert ([1, 2, 3, 4, 4], [True, True, True, False, False]) == (
+        [len(names) for names in reached],
+        behind,
+    )
+    assert {"bob.db": 1, "carol.db": 1, "dora.db": 1} == {
+        name: seq for name, (seq, *_) in told(known).items() if name != "alice.db"
+    }

@@ -53,11 +53,19 @@ def test_figures_add_up_to_what_the_files_hold(case: Case) -> None:
     tables = {name: case.fleet.table(name, *columns) for name, columns in metrics.NEEDS.items()}
     hours = [row.asDict() for row in metrics.metrics(tables).collect()]
     folder = case.made.folder
-    sent = _scan(folder, "SELECT sender, id FROM outbox_view UNION SELECT sender, id FROM dead_letter_view WHERE origin = 'outbox'")
-    received = _scan(folder, "SELECT recipient, id FROM inbox_view UNION SELECT recipient, id FROM dead_letter_view WHERE origin = 'inbox'")
+    sent = _scan(
+        folder,
+        "SELECT sender, id FROM outbox_view UNION SELECT sender, id FROM dead_letter_view WHERE origin = 'outbox'",
+    )
+    received = _scan(
+        folder,
+        "SELECT recipient, id FROM inbox_view UNION SELECT recipient, id FROM dead_letter_view WHERE origin = 'inbox'",
+    )
     dead = _scan(folder, "SELECT origin, sender, recipient, id, reason FROM dead_letter_view")
 
-    assert (len(sent), len(received), len(dead)) == tuple(sum(row[name] for row in hours) for name in ("sent", "received", "dead"))
+    assert (len(sent), len(received), len(dead)) == tuple(
+        sum(row[name] for row in hours) for name in ("sent", "received", "dead")
+    )
     last = {row["agent"]: row for row in sorted(hours, key=lambda row: row["hour"])}
     assert {(0, 0)} == {(row["out_depth"], row["in_depth"]) for row in last.values()}
     reasons = Counter[str]()
@@ -81,10 +89,18 @@ def test_time_in_which_mail_waited_counts_once_and_in_its_hour(spark: SparkSessi
         "_agent", "recipient", "timestamp_millis(c) created_at", "timestamp_millis(s) sent_at", "timestamp_millis(e) ended_at"
     )  # fmt: skip
     peers = spark.createDataFrame(
-        [("a", "p", "closed", 0, 1), ("a", "q", "open", 9, 110 * minute), ("a", "r", "closed", 1, 125 * minute)],
+        [
+            ("a", "p", "closed", 0, 1),
+            ("a", "q", "open", 9, 110 * minute),
+            ("a", "r", "closed", 1, 125 * minute),
+        ],
         "_agent string, name string, breaker string, failures bigint, seen bigint",
     ).selectExpr("_agent", "name", "breaker", "failures", "timestamp_millis(seen) seen_at")
-    rows = waits.waits(outbox, peers, 130 * minute).selectExpr("peer", "hour(hour) as hour", "waited_s", "unreached_s").collect()
+    rows = (
+        waits.waits(outbox, peers, 130 * minute)
+        .selectExpr("peer", "hour(hour) as hour", "waited_s", "unreached_s")
+        .collect()
+    )
 
     assert {
         ("p", 0): (600.0, 0.0),
@@ -100,27 +116,44 @@ def test_time_in_which_mail_waited_counts_once_and_in_its_hour(spark: SparkSessi
 
 def test_conversations_are_told_in_order_across_four_files(case: Case) -> None:
     """Each case of the crew is one thread: from desk to clerk to smith to scout and back, each caused by the one before."""
-    found = threads.messages({name: case.fleet.table(name, *columns) for name, columns in threads.NEEDS.items()})
-    rows = [row.asDict() for row in threads.threads(found.where("session like 'case-%'")).orderBy("thread", "place").collect()]
+    found = threads.messages(
+        {name: case.fleet.table(name, *columns) for name, columns in threads.NEEDS.items()}
+    )
+    rows = [
+        row.asDict()
+        for row in threads.threads(found.where("session like 'case-%'"))
+        .orderBy("thread", "place")
+        .collect()
+    ]
     told = [rows[at : at + 4] for at in range(0, len(rows), 4)]
 
     assert case.made.conversations == TASKS == len(told)
     assert {tuple(TYPES)} == {tuple(row["type"] for row in thread) for thread in told}
-    assert all(after["cause"] == before["id"] for thread in told for before, after in pairwise(thread))
+    assert all(
+        after["cause"] == before["id"] for thread in told for before, after in pairwise(thread)
+    )
     assert all(row["waiting"] == row["sender"] and row["waited_ms"] >= 0 for row in rows)
 
 
 def test_an_export_has_the_conversations_and_not_their_secrets(case: Case, tmp_path: Path) -> None:
     """One line for each conversation, its messages in order, and what a pointer names is nowhere in the file."""
-    count = export.run(case.fleet, tmp_path / "out", redact=["/secret"], where="session like 'case-%'")
+    count = export.run(
+        case.fleet, tmp_path / "out", redact=["/secret"], where="session like 'case-%'"
+    )
     text = (tmp_path / "out" / "conversations.jsonl").read_text(encoding="utf-8")
     lines = [json.loads(line) for line in text.splitlines()]
 
     assert (TASKS, TASKS) == (count, len(lines))
-    assert {tuple(TYPES)} == {tuple(message["type"] for message in line["messages"]) for line in lines}
-    assert {"[redacted]"} == {message["body"]["secret"] for line in lines for message in line["messages"]}
+    assert {tuple(TYPES)} == {
+        tuple(message["type"] for message in line["messages"]) for line in lines
+    }
+    assert {"[redacted]"} == {
+        message["body"]["secret"] for line in lines for message in line["messages"]
+    }
     assert "pin-" not in text
-    assert set(range(TASKS)) == {message["body"]["case"] for line in lines for message in line["messages"]}
+    assert set(range(TASKS)) == {
+        message["body"]["case"] for line in lines for message in line["messages"]
+    }
 
 
 @pytest.mark.parametrize(
@@ -158,35 +191,59 @@ def test_the_graph_has_an_edge_for_each_pair_and_a_node_for_each_agent(case: Cas
     nodes = {row["agent"]: row.asDict() for row in graph.nodes(edges).collect()}
     ring = [f"{role}-0" for role in DUTIES]
 
-    assert [TASKS] * 4 == [rows[pair]["delivered_once"] for pair in zip(ring, [*ring[1:], ring[0]], strict=True)]
-    assert {(TASKS, TASKS, 1, 1)} == {tuple(nodes[name][what] for what in ("sent", "received", "peers_out", "peers_in")) for name in ring}
-    assert '  "desk-0" -> "clerk-0" [label="12"];' in graph.dot([row.asDict() for row in rows.values()])
+    assert [TASKS] * 4 == [
+        rows[pair]["delivered_once"] for pair in zip(ring, [*ring[1:], ring[0]], strict=True)
+    ]
+    assert {(TASKS, TASKS, 1, 1)} == {
+        tuple(nodes[name][what] for what in ("sent", "received", "peers_out", "peers_in"))
+        for name in ring
+    }
+    assert '  "desk-0" -> "clerk-0" [label="12"];' in graph.dot(
+        [row.asDict() for row in rows.values()]
+    )
 
 
 def test_percentiles_are_exact_in_rank_and_within_one_percent(spark: SparkSession) -> None:
     """Whatever was measured, a percentile is at most one percent off, and below fifty milliseconds not at all."""
     values = sorted(round(1.7**step) + step for step in range(40) for _ in range(step % 5 + 1))
     frame = spark.createDataFrame([(value,) for value in values], "span bigint")
-    counted = frame.selectExpr("'effect' as kind", f"cast({pairs.BUCKET} as int) as bucket").groupBy("kind", "bucket").count()
+    counted = (
+        frame.selectExpr("'effect' as kind", f"cast({pairs.BUCKET} as int) as bucket")
+        .groupBy("kind", "bucket")
+        .count()
+    )
     [row] = pairs.percentiles(counted).collect()
-    true = {name: values[max(0, -(-int(100 * share) * len(values) // 100) - 1)] for name, share in pairs.SHARES.items()}
+    true = {
+        name: values[max(0, -(-int(100 * share) * len(values) // 100) - 1)]
+        for name, share in pairs.SHARES.items()
+    }
 
     assert len(values) == row["messages"]
-    assert {} == {name: (row[name], value) for name, value in true.items() if abs(row[name] - value) > max(0, value / 100)}
+    assert {} == {
+        name: (row[name], value)
+        for name, value in true.items()
+        if abs(row[name] - value) > max(0, value / 100)
+    }
 
 
 # -- dead letters -----------------------------------------------------------------------------
 
 
-def test_dead_letters_are_replayed_by_a_plan(mail: Path, spark: SparkSession, tmp_path: Path) -> None:
+def test_dead_letters_are_replayed_by_a_plan(
+    mail: Path, spark: SparkSession, tmp_path: Path
+) -> None:
     """First nothing is changed; then exactly the plan is done, once, with a receipt for each; a second time nothing happens."""
     shutil.copytree(mail, tmp_path / "agents")
     fleet, out = Fleet(spark, (str(tmp_path / "agents"),)), tmp_path / "plan"
-    planned = [row["id"] for row in replay.plan(fleet, "reason = 'rejected'", "replay", out).collect()]
+    planned = [
+        row["id"] for row in replay.plan(fleet, "reason = 'rejected'", "replay", out).collect()
+    ]
 
     with Postbox(tmp_path / "agents" / "bob.db", run=False) as bob:
         assert planned == [letter.id for letter in bob.dead_letters.list()]
-    assert [(planned[0], "replayed")] == [(row["id"], row["outcome"]) for row in replay.carry_out(spark, out).collect()]
+    assert [(planned[0], "replayed")] == [
+        (row["id"], row["outcome"]) for row in replay.carry_out(spark, out).collect()
+    ]
     with Postbox(tmp_path / "agents" / "bob.db", run=False) as bob:
         assert [] == bob.dead_letters.list()
         [message] = list(bob.messages(timeout=0))
@@ -199,20 +256,28 @@ def test_dead_letters_are_replayed_by_a_plan(mail: Path, spark: SparkSession, tm
         replay.plan(fleet, "true", "discard", out)
 
 
-def test_a_letter_that_is_gone_and_a_file_that_cannot_be_opened_are_told_apart(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_letter_that_is_gone_and_a_file_that_cannot_be_opened_are_told_apart(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """Nothing fails as a whole because of one letter, and nothing is passed over silently."""
     with Postbox(tmp_path / "bob.db", agent="bob", run=False):
         pass
     rows = [(str(tmp_path / "bob.db"), "no-such-letter"), (str(tmp_path / "nowhere.db"), "x")]
-    done = replay.receipts(spark.createDataFrame(rows, "_db string, id string"), "discard").collect()
+    done = replay.receipts(
+        spark.createDataFrame(rows, "_db string, id string"), "discard"
+    ).collect()
 
-    assert {("no-such-letter", "gone"), ("x", "failed")} == {(row["id"], row["outcome"]) for row in done}
+    assert {("no-such-letter", "gone"), ("x", "failed")} == {
+        (row["id"], row["outcome"]) for row in done
+    }
 
 
 # -- all of them ------------------------------------------------------------------------------
 
 
-def test_a_job_that_was_broken_off_goes_on_behind_its_last_table(case: Case, tmp_path: Path) -> None:
+def test_a_job_that_was_broken_off_goes_on_behind_its_last_table(
+    case: Case, tmp_path: Path
+) -> None:
     """Tables that were finished are not made again; without resume all are."""
     made: list[str] = []
 

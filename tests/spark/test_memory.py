@@ -20,7 +20,10 @@ from onceward.spark.spool import Spool
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="how much a process needed at most is read from /proc")
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/status").exists(),
+    reason="how much a process needed at most is read from /proc",
+)
 ROWS = 12_000
 FRAME = 4_000
 """Characters of a frame: all of the rows are some fifty megabytes."""
@@ -35,7 +38,12 @@ SELECT printf('%08x-0000-7000-8000-000000000000', i), 'bob', 's', 's', 'note', '
 
 def _file(folder: Path, rows: int) -> Path:
     folder.mkdir()
-    with Postbox(folder / "alice.db", agent="alice", run=False, durability="fast", max_pending=rows + 1) as box, box.begin() as tx:
+    with (
+        Postbox(
+            folder / "alice.db", agent="alice", run=False, durability="fast", max_pending=rows + 1
+        ) as box,
+        box.begin() as tx,
+    ):
         tx.execute(FILL, {"count": rows, "frame": '{"data":"' + FRAME * "x" + '"}'})
     return folder
 
@@ -65,19 +73,33 @@ def _kib(pid: int, name: str) -> int:
     return next((int(line.split()[1]) for line in lines if line.startswith(f"{name}:")), 0)
 
 
-def test_neither_reading_nor_reconciling_grows_with_the_file(spark: SparkSession, tmp_path: Path) -> None:
+def test_neither_reading_nor_reconciling_grows_with_the_file(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """A file of fifty megabytes, and one of a hundred: workers and driver need for the second what they needed for the first."""
 
     def work(folder: Path) -> tuple[int, int]:
-        rows = read(spark, str(folder), "outbox", columns="frame", snapshot=True).selectExpr("sum(length(frame)) AS total").collect()
+        rows = (
+            read(spark, str(folder), "outbox", columns="frame", snapshot=True)
+            .selectExpr("sum(length(frame)) AS total")
+            .collect()
+        )
         assert FRAME * ROWS < rows[0]["total"]
         assert reconcile.run(Fleet(spark, (str(folder),)), folder / "out").files == 1
         return _peaks()
 
-    twice, once = _file(tmp_path / "twice", 2 * ROWS), _file(tmp_path / "once", ROWS)  # first, as writing them needs memory too
+    twice, once = (
+        _file(tmp_path / "twice", 2 * ROWS),
+        _file(tmp_path / "once", ROWS),
+    )  # first, as writing them needs memory too
     (driver, worker), (driver_after, worker_after) = work(once), work(twice)
 
-    assert (True, True) == (driver_after - driver < SLACK, worker_after - worker < SLACK), (driver, driver_after, worker, worker_after)
+    assert (True, True) == (driver_after - driver < SLACK, worker_after - worker < SLACK), (
+        driver,
+        driver_after,
+        worker,
+        worker_after,
+    )
 
 
 def test_a_batch_that_is_sent_is_spooled(tmp_path: Path) -> None:
@@ -88,7 +110,9 @@ def test_a_batch_that_is_sent_is_spooled(tmp_path: Path) -> None:
     before = _peak(os.getpid())
     with Spool() as spool:
         for sender in range(40):
-            spool.add(pa.RecordBatch.from_pydict({"agent": [f"agent-{sender:02d}"] * 500, "body": bodies}))
+            spool.add(
+                pa.RecordBatch.from_pydict({"agent": [f"agent-{sender:02d}"] * 500, "body": bodies})
+            )
         seen = [len(spool[sender]) for sender in spool]
 
     assert [500] * 40 == seen

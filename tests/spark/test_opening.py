@@ -88,7 +88,9 @@ def test_a_reader_cannot_write(box: Callable[..., Path]) -> None:
 
 
 @pytest.mark.broken("a damaged file stays damaged")
-def test_what_is_no_agents_file_is_named_by_its_reason(tmp_path: Path, box: Callable[..., Path]) -> None:
+def test_what_is_no_agents_file_is_named_by_its_reason(
+    tmp_path: Path, box: Callable[..., Path]
+) -> None:
     """Vanished, empty, damaged and foreign files are told apart."""
     (tmp_path / "empty.db").touch()
     (tmp_path / "text.db").write_text("buy milk\n" * 500)
@@ -143,7 +145,9 @@ def test_a_locked_file_is_waited_for_and_then_left(box: Callable[..., Path]) -> 
     assert "locked" == caught.value.reason
 
 
-def test_a_file_that_changes_under_every_copy_is_left(box: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_changes_under_every_copy_is_left(
+    box: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A copy is trusted only if nobody wrote while it was made."""
     path = box("alice", 1)
     really = shutil.copyfile

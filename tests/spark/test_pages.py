@@ -39,7 +39,10 @@ def _reconciled(code: int, capsys: pytest.CaptureFixture[str], out: str) -> dict
 
 @pytest.mark.broken("the bank's disk broke, and its backup knows less than the store")
 def test_the_tutorial_loses_four_payments_and_finds_them_again(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The fleet is made, broken, judged by the command and by the function, and mended, with the figures of the page."""
     monkeypatch.chdir(tmp_path)
@@ -49,7 +52,10 @@ def test_the_tutorial_loses_four_payments_and_finds_them_again(
     _run(broken, names)
     verdicts = _reconciled(1, capsys, "report")
 
-    assert {name: int(count) for name, count in re.findall(r"^\| `(\w+)` \| (\d+) \|", page, re.MULTILINE)} == verdicts
+    assert {
+        name: int(count)
+        for name, count in re.findall(r"^\| `(\w+)` \| (\d+) \|", page, re.MULTILINE)
+    } == verdicts
     assert spark.range(1).count() == 1
     _run([asked], names)
     assert "|     bank|    4|" in capsys.readouterr().out
@@ -57,15 +63,24 @@ def test_the_tutorial_loses_four_payments_and_finds_them_again(
     assert {"delivered_once"} == set(_reconciled(0, capsys, "again"))
 
 
-def test_a_session_of_ones_own_reads_and_reconciles(spark: SparkSession, mail: Path, tmp_path: Path) -> None:
+def test_a_session_of_ones_own_reads_and_reconciles(
+    spark: SparkSession, mail: Path, tmp_path: Path
+) -> None:
     """What the page on clusters does with the session that is there is done with ours; lakes need more than the extra brings."""
     blocks = [
-        block.replace("/mnt/fleet", str(mail)).replace("/mnt/reports/today", str(tmp_path / "today"))
+        block.replace("/mnt/fleet", str(mail)).replace(
+            "/mnt/reports/today", str(tmp_path / "today")
+        )
         for block in _blocks("how-to/run-on-a-cluster.md")
     ]
     lake = next(at for at, block in enumerate(blocks) if "writeTo" in block)
     names: dict[str, Any] = {"spark": spark}
     _run([*blocks[:lake], blocks[lake].splitlines()[0]], names)
 
-    assert {"delivered_once": 3} == {name: count for name, count in names["report"].verdicts.items() if name == "delivered_once"}
-    assert ({"sender", "recipient", "verdict"} <= set(names["frames"].columns), 5) == (True, names["frames"].count())
+    assert {"delivered_once": 3} == {
+        name: count for name, count in names["report"].verdicts.items() if name == "delivered_once"
+    }
+    assert ({"sender", "recipient", "verdict"} <= set(names["frames"].columns), 5) == (
+        True,
+        names["frames"].count(),
+    )

@@ -25,8 +25,10 @@ Made = Callable[..., Path]
 def view(path: Path, name: str) -> list[dict[str, Any]]:
     """Return a view's rows as the agent itself sees them, its times as Spark's."""
     with Postbox(path, run=False) as box, box.begin() as tx:
-        names = [column for (column,) in tx.execute("SELECT name FROM pragma_table_info(?)", (name,))]
-        return [dict(zip(names, row, strict=True)) for row in tx.execute(f"SELECT * FROM {name}")]  # noqa: S608 - our own views
+        names = [
+            column for (column,) in tx.execute("SELECT name FROM pragma_table_info(?)", (name,))
+        ]
+        return [dict(zip(names, row, strict=True)) for row in tx.execute(f"SELECT * FROM {name}")]
 
 
 def rows(frame: DataFrame, *, times: bool = False) -> list[dict[str, Any]]:
@@ -46,10 +48,18 @@ def millis(value: Any) -> Any:
 
 def without_own(found: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Leave the source's own columns away."""
-    return sorted(({name: value for name, value in row.items() if not name.startswith("_")} for row in found), key=repr)
+    return sorted(
+        ({name: value for name, value in row.items() if not name.startswith("_")} for row in found),
+        key=repr,
+    )
 
 
-@pytest.mark.parametrize("name", sorted(VIEWS.keys() & {"outbox", "inbox", "processed", "dead_letters", "trail", "peers", "lanes"}))
+@pytest.mark.parametrize(
+    "name",
+    sorted(
+        VIEWS.keys() & {"outbox", "inbox", "processed", "dead_letters", "trail", "peers", "lanes"}
+    ),
+)
 def test_a_table_is_its_view_in_every_file(spark: SparkSession, mail: Path, name: str) -> None:
     """Every column and every row of the public view arrives, with the type that it has there."""
     expected = [row for path in mail.glob("*.db") for row in view(path, VIEWS[name])]
@@ -62,7 +72,16 @@ def test_every_row_says_where_it_is_from(spark: SparkSession, mail: Path) -> Non
     found = rows(read(spark, str(mail), "outbox", columns="_db,_agent,_seq,seq,sender"))
 
     assert 5 == len(found)
-    assert [{"_db": str(mail / "alice.db"), "_agent": "alice", "_seq": seq, "seq": seq, "sender": "alice"} for seq in range(1, 6)] == found
+    assert [
+        {
+            "_db": str(mail / "alice.db"),
+            "_agent": "alice",
+            "_seq": seq,
+            "seq": seq,
+            "sender": "alice",
+        }
+        for seq in range(1, 6)
+    ] == found
 
 
 def test_times_are_times(spark: SparkSession, mail: Path) -> None:
@@ -72,30 +91,46 @@ def test_times_are_times(spark: SparkSession, mail: Path) -> None:
 
     assert {"timestamp"} == {kinds[name] for name in kinds if name.endswith("_at")}
     assert {"bigint"} == {kinds[name] for name in ("_seq", "seq", "attempts")}
-    assert 5 == frame.where("created_at between current_timestamp() - interval 1 hour and current_timestamp()").count()
+    assert (
+        5
+        == frame.where(
+            "created_at between current_timestamp() - interval 1 hour and current_timestamp()"
+        ).count()
+    )
 
 
 def test_bodies_are_read_on_request(spark: SparkSession, mail: Path) -> None:
     """``body`` is the JSON text that was sent, ``body_bytes`` what was sent as bytes; neither is read unasked."""
     found = rows(read(spark, str(mail), "outbox", columns="body,body_bytes", where="seq IN (1, 5)"))
 
-    assert [{"body": '{"number":0}', "body_bytes": None}, {"body": None, "body_bytes": b"\x00bytes"}] == found
+    assert [
+        {"body": '{"number":0}', "body_bytes": None},
+        {"body": None, "body_bytes": b"\x00bytes"},
+    ] == found
     assert not {"body", "body_bytes"} & set(read(spark, str(mail), "outbox").columns)
 
 
 def test_a_frame_is_a_variant_by_sparks_own_function(spark: SparkSession, mail: Path) -> None:
     """The frame's text needs no schema to be asked."""
-    frame = read(spark, str(mail), "inbox", columns="id,frame").selectExpr("id", "parse_json(frame) AS frame")
+    frame = read(spark, str(mail), "inbox", columns="id,frame").selectExpr(
+        "id", "parse_json(frame) AS frame"
+    )
 
     assert ["alice"] == [
-        row.source.removeprefix("urn:onceward:") for row in frame.selectExpr("frame:source::string AS source").distinct().collect()
+        row.source.removeprefix("urn:onceward:")
+        for row in frame.selectExpr("frame:source::string AS source").distinct().collect()
     ]
 
 
 def test_a_condition_is_asked_of_the_file(spark: SparkSession, mail: Path) -> None:
     """``where`` is SQLite's, on the view's own columns."""
     assert 1 == read(spark, str(mail), "outbox", where="key = 'last'").count()
-    assert 2 == read(spark, str(mail), "outbox", where="seq > 2 AND key IS NULL -- and nothing else").count()
+    assert (
+        2
+        == read(
+            spark, str(mail), "outbox", where="seq > 2 AND key IS NULL -- and nothing else"
+        ).count()
+    )
 
 
 @pytest.mark.parametrize(
@@ -112,10 +147,14 @@ def test_a_condition_is_asked_of_the_file(spark: SparkSession, mail: Path) -> No
         ({"taskBytes": "many"}, "cannot be 'many'"),
     ],
 )
-def test_a_wrong_option_is_named(spark: SparkSession, mail: Path, options: dict[str, str], said: str) -> None:
+def test_a_wrong_option_is_named(
+    spark: SparkSession, mail: Path, options: dict[str, str], said: str
+) -> None:
     """A misspelt option is refused before anything is read; it would otherwise be forgotten silently."""
     with pytest.raises(Exception, match=said):
-        spark.read.format("onceward").options(**{"table": "outbox"} | options).load(str(mail)).count()
+        spark.read.format("onceward").options(**{"table": "outbox"} | options).load(
+            str(mail)
+        ).count()
 
 
 def test_a_schema_of_the_users_own_chooses_columns(spark: SparkSession, mail: Path) -> None:
@@ -131,7 +170,14 @@ def test_no_column_at_all_can_be_counted(spark: SparkSession, mail: Path) -> Non
     """An empty schema has as many rows as any other."""
     from pyspark.sql.types import StructType  # noqa: PLC0415 - an extra
 
-    assert 5 == spark.read.format("onceward").option("table", "outbox").schema(StructType()).load(str(mail)).count()
+    assert (
+        5
+        == spark.read.format("onceward")
+        .option("table", "outbox")
+        .schema(StructType())
+        .load(str(mail))
+        .count()
+    )
 
 
 def test_a_fleet_without_files_is_empty(spark: SparkSession, tmp_path: Path) -> None:
@@ -161,10 +207,21 @@ def test_columns_that_an_older_file_lacks_are_null(spark: SparkSession, box: Mad
 
 
 @pytest.mark.parametrize("snapshot", [True, False])
-def test_a_large_file_is_cut_and_nothing_is_lost(spark: SparkSession, box: Made, snapshot: bool) -> None:
+def test_a_large_file_is_cut_and_nothing_is_lost(
+    spark: SparkSession, box: Made, snapshot: bool
+) -> None:
     """Slices, batches and tasks of any size give each row once; as of one moment, a file is one task."""
     path = box("alice", 2500)
-    frame = read(spark, str(path), "outbox", columns="_seq", taskBytes=100_000, minTasks=1, batchRows=100, snapshot=snapshot)
+    frame = read(
+        spark,
+        str(path),
+        "outbox",
+        columns="_seq",
+        taskBytes=100_000,
+        minTasks=1,
+        batchRows=100,
+        snapshot=snapshot,
+    )
 
     assert list(range(1, 2501)) == sorted(row[0] for row in frame.collect())
     assert (frame.rdd.getNumPartitions() == 1) is snapshot
@@ -176,13 +233,18 @@ def test_agents_tell_whose_files_there_are(spark: SparkSession, mail: Path) -> N
 
     assert ["alice", "bob"] == sorted(found)
     assert (5, 1) == (found["alice"]["enqueued"], found["alice"]["pending"])
-    assert (4, 3, 1) == tuple(found["bob"][name] for name in ("received", "processed", "dead_letters"))
+    assert (4, 3, 1) == tuple(
+        found["bob"][name] for name in ("received", "processed", "dead_letters")
+    )
 
 
 def test_the_ledger_is_all_boxes_of_a_file_at_one_moment(spark: SparkSession, mail: Path) -> None:
     """One scan holds what the four tables hold, under one set of names."""
     found = rows(read(spark, str(mail), "ledger"))
-    counts = {name: sum(row["box"] == name for row in found) for name in ("outbox", "inbox", "processed", "dead_letters")}
+    counts = {
+        name: sum(row["box"] == name for row in found)
+        for name in ("outbox", "inbox", "processed", "dead_letters")
+    }
 
     assert {name: read(spark, str(mail), name).count() for name in counts} == counts
     assert {"processed", "dead"} == {row["state"] for row in found if row["box"] == "processed"}
@@ -197,7 +259,10 @@ def test_bad_files_are_left_out_and_counted(spark: SparkSession, box: Made, tmp_
 
     assert 3 == read(spark, str(tmp_path), "outbox").count()
     expected = {str(tmp_path / "empty.db"): "empty", str(tmp_path / "notes.db"): "corrupt"}
-    assert expected == {row.path: row.reason for row in read(spark, str(tmp_path), "quarantine", deep=True).collect()}
+    assert expected == {
+        row.path: row.reason
+        for row in read(spark, str(tmp_path), "quarantine", deep=True).collect()
+    }
     ledger = read(spark, str(tmp_path), "ledger").where("box = 'quarantine'")
     assert expected == {row["_db"]: row.state for row in ledger.collect()}
 
@@ -240,7 +305,9 @@ def test_all_tables_have_their_own_columns_first() -> None:
     strangers = {"quarantine"}
 
     assert [] == [
-        name for name, table in tables().items() if name not in strangers and list(table.columns)[:3] != ["_db", "_agent", "_seq"]
+        name
+        for name, table in tables().items()
+        if name not in strangers and list(table.columns)[:3] != ["_db", "_agent", "_seq"]
     ]
 
 
@@ -259,7 +326,11 @@ def test_a_stream_insists_on_what_may_be_read_later(box: Made) -> None:
     try:
         assert [] == list(read_slices(options, Wanted({"id": "string"}), [Slice(str(path))]))
         with pytest.raises(Unreadable, match="locked"):
-            list(read_slices(replace(options, mode="INSIST"), Wanted({"id": "string"}), [Slice(str(path))]))
+            list(
+                read_slices(
+                    replace(options, mode="INSIST"), Wanted({"id": "string"}), [Slice(str(path))]
+                )
+            )
     finally:
         holder.close()
 
@@ -267,7 +338,7 @@ def test_a_stream_insists_on_what_may_be_read_later(box: Made) -> None:
 @pytest.mark.parametrize("column", ["frame", "body"])
 def test_batches_of_large_rows_hold_few(column: str, tmp_path: Path) -> None:
     """A batch is full by its bytes as well as by its rows, whichever column they are in; nothing is left out."""
-    from onceward.spark.options import Options  # noqa: PLC0415 - with what needs pyarrow
+    from onceward.spark.options import Options  # noqa: PLC0415 - as above
     from onceward.spark.plan import Slice  # noqa: PLC0415 - as above
     from onceward.spark.reader import read as read_slices  # noqa: PLC0415 - as above
     from onceward.spark.rows import Wanted  # noqa: PLC0415 - as above
@@ -275,7 +346,11 @@ def test_batches_of_large_rows_hold_few(column: str, tmp_path: Path) -> None:
     with Postbox(tmp_path / "alice.db", agent="alice", run=False, hold_unknown=True) as alice:
         alice.session().send_many([("bob", {"text": "x" * 50_000})] * 200, type="note")
     wanted = Wanted({"_seq": "bigint", column: "string"})
-    batches = list(read_slices(Options.of({"path": str(tmp_path)}), wanted, [Slice(str(tmp_path / "alice.db"))]))
+    batches = list(
+        read_slices(
+            Options.of({"path": str(tmp_path)}), wanted, [Slice(str(tmp_path / "alice.db"))]
+        )
+    )
 
     assert list(range(1, 201)) == [seq for batch in batches for seq in batch.column(0).to_pylist()]
     assert max(batch.num_rows for batch in batches) < 100

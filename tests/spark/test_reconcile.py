@@ -40,7 +40,9 @@ def case(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Case:
     folder = tmp_path_factory.mktemp("reconcile")
     made = generator.build(folder / "agents")
     fleet = Fleet(spark, (str(made.folder),))
-    return Case(made, fleet, folder / "out", reconcile.run(fleet, folder / "out", Rules(now=made.now)))
+    return Case(
+        made, fleet, folder / "out", reconcile.run(fleet, folder / "out", Rules(now=made.now))
+    )
 
 
 def test_every_message_gets_the_verdict_of_what_was_done_to_it(case: Case) -> None:
@@ -51,16 +53,28 @@ def test_every_message_gets_the_verdict_of_what_was_done_to_it(case: Case) -> No
 
 def test_a_witness_says_what_the_ledger_says(case: Case) -> None:
     """Numbers or texts, live or archived: a message is told in the same words; beside them each file tells of itself."""
-    numbers, texts = case.fleet.table("witness", *WITNESS), evidence(case.fleet.table("ledger", *NEEDS))
+    numbers, texts = (
+        case.fleet.table("witness", *WITNESS),
+        evidence(case.fleet.table("ledger", *NEEDS)),
+    )
 
-    assert ([], []) == (numbers.where("side > 0 or state > 1").exceptAll(texts).collect(), texts.exceptAll(numbers).collect())
-    files = {row["id"]: row["recipient"] for row in numbers.where("side = 0 and state = 1").collect()}
-    assert {row["_db"]: row["_agent"] for row in case.fleet.table("agents", "_db", "_agent").collect()} == files
+    assert ([], []) == (
+        numbers.where("side > 0 or state > 1").exceptAll(texts).collect(),
+        texts.exceptAll(numbers).collect(),
+    )
+    files = {
+        row["id"]: row["recipient"] for row in numbers.where("side = 0 and state = 1").collect()
+    }
+    assert {
+        row["_db"]: row["_agent"] for row in case.fleet.table("agents", "_db", "_agent").collect()
+    } == files
 
 
 def test_overtaking_and_gaps_are_counted_by_lane(case: Case) -> None:
     """Order is judged within a lane: exactly the messages that were pulled out of it stand out."""
-    assert {"overtook": case.made.order, "arrived_late": 0, "gap": case.made.gaps} == dict(case.report.lane_totals)
+    assert {"overtook": case.made.order, "arrived_late": 0, "gap": case.made.gaps} == dict(
+        case.report.lane_totals
+    )
     assert {"swap-near": (case.made.order, 0), "pull-near": (0, case.made.gaps)} == {
         row["sender"]: (row["overtook"], row["gap"]) for row in case.report.lanes
     }
@@ -68,7 +82,11 @@ def test_overtaking_and_gaps_are_counted_by_lane(case: Case) -> None:
 
 def test_the_parquet_files_hold_every_message_once(case: Case) -> None:
     """Whoever reads on finds the same verdicts, one row per message."""
-    rows = ds.dataset(case.out / "frames").to_table(columns=["sender", "recipient", "id", "verdict"]).to_pylist()
+    rows = (
+        ds.dataset(case.out / "frames")
+        .to_table(columns=["sender", "recipient", "id", "verdict"])
+        .to_pylist()
+    )
 
     assert dict(case.made.verdicts) == dict(sorted(Counter(row["verdict"] for row in rows).items()))
     assert len(rows) == len({(row["sender"], row["recipient"], row["id"]) for row in rows})
@@ -92,7 +110,9 @@ def test_findings_are_the_messages_to_look_at(case: Case) -> None:
 
 def test_files_that_nobody_can_read_and_files_read_twice_are_named(case: Case) -> None:
     """A report never hides what it did not see."""
-    assert ["empty.db", "notes.db", "witness-far.db"] == sorted(Path(row["path"]).name for row in case.report.quarantine)
+    assert ["empty.db", "notes.db", "witness-far.db"] == sorted(
+        Path(row["path"]).name for row in case.report.quarantine
+    )
     assert ["desk-0", "double-far", "twice-far"] == [row["agent"] for row in case.report.twins]
 
 
@@ -100,7 +120,11 @@ def test_the_page_needs_nothing_from_anywhere(case: Case) -> None:
     """The report is one file: no script, no link, no image, no font from elsewhere."""
     page = (case.out / "report.html").read_text(encoding="utf-8")
 
-    assert [] == [word for word in ("http:", "https:", "<script", "<link", "src=", "@import", "url(") if word in page]
+    assert [] == [
+        word
+        for word in ("http:", "https:", "<script", "<link", "src=", "@import", "url(")
+        if word in page
+    ]
     assert (4, True) == (page.count("<svg"), "default-src 'none'" in page)
 
 
@@ -109,26 +133,41 @@ def test_the_manifest_says_what_was_read_by_which_rules(case: Case) -> None:
     told = json.loads((case.out / "manifest.json").read_text(encoding="utf-8"))
     paths = {str(path) for path in case.made.folder.rglob("*.db")}
 
-    assert (paths, case.made.quarantined) == ({file["path"] for file in told["files"]}, told["quarantined"])
-    assert ({"now": case.made.now, "grace": 900.0, "late_after": 3600.0}, dict(case.made.verdicts)) == (told["rules"], told["verdicts"])
+    assert (paths, case.made.quarantined) == (
+        {file["path"] for file in told["files"]},
+        told["quarantined"],
+    )
+    assert (
+        {"now": case.made.now, "grace": 900.0, "late_after": 3600.0},
+        dict(case.made.verdicts),
+    ) == (told["rules"], told["verdicts"])
 
 
 @pytest.mark.broken("everything that can go wrong went wrong in these files")
 @pytest.mark.parametrize("size", [2, 4, 8])
-def test_a_larger_fleet_is_judged_as_exactly(size: int, spark: SparkSession, tmp_path: Path) -> None:
+def test_a_larger_fleet_is_judged_as_exactly(
+    size: int, spark: SparkSession, tmp_path: Path
+) -> None:
     """Counts are exact at any size, not about right."""
     made = generator.build(tmp_path, size=size)
     fleet = Fleet(spark, (str(tmp_path),))
-    frames = reconcile.reconcile(fleet.table("ledger", *NEEDS), fleet.table("agents", "_db", "_agent"), Rules(now=made.now))
+    frames = reconcile.reconcile(
+        fleet.table("ledger", *NEEDS), fleet.table("agents", "_db", "_agent"), Rules(now=made.now)
+    )
 
-    assert dict(made.verdicts) == {row["verdict"]: row["count"] for row in frames.groupBy("verdict").count().orderBy("verdict").collect()}
+    assert dict(made.verdicts) == {
+        row["verdict"]: row["count"]
+        for row in frames.groupBy("verdict").count().orderBy("verdict").collect()
+    }
 
 
 class _Cut(Exception):
     """The run is broken off."""
 
 
-def test_a_run_that_was_broken_off_goes_on_without_reading_again(case: Case, tmp_path: Path) -> None:
+def test_a_run_that_was_broken_off_goes_on_without_reading_again(
+    case: Case, tmp_path: Path
+) -> None:
     """What was gathered is kept: the files may even be gone when the run is resumed; the rules stay those of its beginning."""
     shutil.copytree(case.made.folder, tmp_path / "agents")
     fleet, out = Fleet(case.fleet.spark, (str(tmp_path / "agents"),)), tmp_path / "out"
@@ -144,7 +183,9 @@ def test_a_run_that_was_broken_off_goes_on_without_reading_again(case: Case, tmp
     report = reconcile.run(fleet, out, Rules(now=case.made.now + 1), resume=True)
 
     assert (dict(case.made.verdicts), case.made.now) == (dict(report.verdicts), report.rules.now)
-    assert ["frames", "work"] == sorted(name for name in ("frames", "work") if (out / name).exists() or name == "work")
+    assert ["frames", "work"] == sorted(
+        name for name in ("frames", "work") if (out / name).exists() or name == "work"
+    )
     assert not (out / "work").exists()
 
 

@@ -12,12 +12,26 @@ from onceward.spark.report import Report, html, table
 from onceward.spark.verdicts import FATAL, NAMES, VERDICTS, Rules
 
 HOSTILE = """<script>alert("x")</script>&'"""
-PLAIN = Report(rules=Rules(now=1_767_225_600_000), files=2, agents=2, verdicts={"delivered_once": 10})
+PLAIN = Report(
+    rules=Rules(now=1_767_225_600_000), files=2, agents=2, verdicts={"delivered_once": 10}
+)
 
 
 def _report(**more: Any) -> Report:
-    given = {"rules": PLAIN.rules, "files": 2, "agents": 2, "verdicts": {"delivered_once": 1_000_000, "lost": 3, "unwitnessed": 2}}
-    pair = {"sender": HOSTILE, "recipient": "bob", "messages": 5, "unprocessed": 0, "p50": 1, "p99": None} | dict.fromkeys(NAMES, 0)
+    given = {
+        "rules": PLAIN.rules,
+        "files": 2,
+        "agents": 2,
+        "verdicts": {"delivered_once": 1_000_000, "lost": 3, "unwitnessed": 2},
+    }
+    pair = {
+        "sender": HOSTILE,
+        "recipient": "bob",
+        "messages": 5,
+        "unprocessed": 0,
+        "p50": 1,
+        "p99": None,
+    } | dict.fromkeys(NAMES, 0)
     lines = {"effect": [(-1, 1), (0, 4), (12, 5), (90_000, 1)], "store": [(3, 2)]}
     hours = {"sent": [(490_000, 7), (490_003, 2)], "processed": [(490_000, 9)]}
     full = {
@@ -74,12 +88,16 @@ def test_the_first_line_says_whether_the_promise_held() -> None:
 
 def test_an_empty_fleet_has_a_page_too() -> None:
     """Nothing to say is said without an error."""
-    assert "0 messages of 0 agents" in html(Report(rules=PLAIN.rules, files=0, agents=0, verdicts={}))
+    assert "0 messages of 0 agents" in html(
+        Report(rules=PLAIN.rules, files=0, agents=0, verdicts={})
+    )
 
 
 def test_a_bar_of_three_is_seen_beside_a_million() -> None:
     """Scales are logarithmic: what is bad is rare, and must be seen."""
-    drawn = ET.fromstring(charts.bars([charts.Bar("good", 1_000_000, "good"), charts.Bar("lost", 3, "bad")]))  # noqa: S314 - our own
+    drawn = ET.fromstring(  # noqa: S314 - our own
+        charts.bars([charts.Bar("good", 1_000_000, "good"), charts.Bar("lost", 3, "bad")])
+    )
     [good, bad] = [float(rect.get("width", "0")) for rect in drawn.iter("rect")]
 
     assert good / 20 < bad < good

@@ -15,14 +15,25 @@ from onceward import Agent, Postbox
 from onceward.errors import Conflict, UnknownRecipient
 from onceward.spark.columns import InvalidOption
 from onceward.spark.opening import Unreadable, opened
-from onceward.spark.sink import KEPT, Batch, BatchTooOld, NoSuchAgent, OtherRows, check_columns, hand_over
+from onceward.spark.sink import (
+    KEPT,
+    Batch,
+    BatchTooOld,
+    NoSuchAgent,
+    OtherRows,
+    check_columns,
+    hand_over,
+)
 
 Made = Callable[..., Path]
 
 
 def rows(numbers: Iterable[int], agent: str = "alice", **more: Any) -> list[dict[str, Any]]:
     """Return one row for each number."""
-    return [{"agent": agent, "recipient": "bob", "body": json.dumps(number), "type": "note", **more} for number in numbers]
+    return [
+        {"agent": agent, "recipient": "bob", "body": json.dumps(number), "type": "note", **more}
+        for number in numbers
+    ]
 
 
 def batch(folder: Path, number: int = 0, query: str = "query") -> Batch:
@@ -41,7 +52,9 @@ def deliver(given: Iterable[dict[str, Any]], of: Batch) -> dict[str, int]:
 def column(path: Path, name: str) -> list[Any]:
     """Return a column of an agent's outbox."""
     with opened(str(path)) as source:
-        return [value for (value,) in source.con.execute(f"SELECT {name} FROM outbox_view ORDER BY seq")]  # noqa: S608 - our own
+        return [
+            value for (value,) in source.con.execute(f"SELECT {name} FROM outbox_view ORDER BY seq")
+        ]
 
 
 def test_each_row_is_a_message_of_its_agent(box: Made, tmp_path: Path) -> None:
@@ -52,7 +65,9 @@ def test_each_row_is_a_message_of_its_agent(box: Made, tmp_path: Path) -> None:
 
     assert {str(alice): 2, str(carol): 1} == sent
     assert [("s", "a.b", "urgent", "lane")] * 2 == list(
-        zip(*(column(alice, name) for name in ("session", "topic", "priority", "lane")), strict=True)
+        zip(
+            *(column(alice, name) for name in ("session", "topic", "priority", "lane")), strict=True
+        )
     )
     assert [3] == column(carol, "frame ->> '$.data'")
 
@@ -61,7 +76,9 @@ def test_bodies_are_what_they_were(box: Made, tmp_path: Path) -> None:
     """Text is JSON, bytes are bytes, and structs are objects."""
     alice = box("alice")
     bodies = ['{"a": [1, null]}', b"\x00\xff", {"b": 1.5}, None]
-    deliver([{"agent": "alice", "recipient": "bob", "body": body} for body in bodies], batch(tmp_path))
+    deliver(
+        [{"agent": "alice", "recipient": "bob", "body": body} for body in bodies], batch(tmp_path)
+    )
 
     assert ['{"a":[1,null]}', None, '{"b":1.5}', "null"] == column(alice, "frame -> '$.data'")
     assert [None, "AP8=", None, None] == column(alice, "frame ->> '$.data_base64'")
@@ -116,10 +133,14 @@ def test_receipts_do_not_grow(box: Made, tmp_path: Path) -> None:
         deliver(rows([number]), batch(tmp_path, number))
 
     with opened(str(alice)) as source:
-        assert [(KEPT + 1, 4)] == source.con.execute("SELECT count(*), min(batch) FROM spark_batches").fetchall()
+        assert [(KEPT + 1, 4)] == source.con.execute(
+            "SELECT count(*), min(batch) FROM spark_batches"
+        ).fetchall()
 
 
-def test_one_bad_row_undoes_its_file_and_the_batch_can_be_given_again(box: Made, tmp_path: Path) -> None:
+def test_one_bad_row_undoes_its_file_and_the_batch_can_be_given_again(
+    box: Made, tmp_path: Path
+) -> None:
     """Files before it are committed and recognised; its own file has nothing of the batch."""
     alice, carol = box("alice"), box("carol")
     strict = Batch("query", 1, (str(tmp_path),))
@@ -129,12 +150,18 @@ def test_one_bad_row_undoes_its_file_and_the_batch_can_be_given_again(box: Made,
 
     with pytest.raises(UnknownRecipient):
         deliver(given, strict)
-    assert ([1, 2], []) == (column(alice, "frame ->> '$.data'"), column(carol, "frame ->> '$.data'"))
+    assert ([1, 2], []) == (
+        column(alice, "frame ->> '$.data'"),
+        column(carol, "frame ->> '$.data'"),
+    )
     with Postbox(carol, run=False) as mended:
         mended.peers.register("bob", f"file:{tmp_path / 'bob.db'}")
 
     assert {str(carol): 2} == deliver(given, strict)
-    assert ([1, 2], [3, 4]) == (column(alice, "frame ->> '$.data'"), column(carol, "frame ->> '$.data'"))
+    assert ([1, 2], [3, 4]) == (
+        column(alice, "frame ->> '$.data'"),
+        column(carol, "frame ->> '$.data'"),
+    )
 
 
 def test_a_key_holds_across_batches(box: Made, tmp_path: Path) -> None:
@@ -168,9 +195,14 @@ def test_a_file_can_be_named_itself(box: Made, tmp_path: Path) -> None:
     """``_db`` says which file, whoever's it is."""
     alice = box("alice")
 
-    assert {str(alice): 1} == deliver([{"_db": str(alice), "recipient": "bob", "body": "1"}], Batch("q", 0, hold_unknown=True))
+    assert {str(alice): 1} == deliver(
+        [{"_db": str(alice), "recipient": "bob", "body": "1"}], Batch("q", 0, hold_unknown=True)
+    )
     with pytest.raises(Unreadable, match="vanished"):
-        deliver([{"_db": str(tmp_path / "gone.db"), "recipient": "bob", "body": "1"}], Batch("q", 0, hold_unknown=True))
+        deliver(
+            [{"_db": str(tmp_path / "gone.db"), "recipient": "bob", "body": "1"}],
+            Batch("q", 0, hold_unknown=True),
+        )
     assert not (tmp_path / "gone.db").exists()
 
 
@@ -179,7 +211,9 @@ def test_an_older_file_is_not_migrated_by_the_way(box: Made, tmp_path: Path) -> 
     """Its agent may run an older version: sending to it must not change what that version can read."""
     alice = box("alice")
     with Postbox(alice, run=False) as old, old.begin() as tx:
-        tx.execute("DELETE FROM schema_migrations WHERE version = (SELECT max(version) FROM schema_migrations)")
+        tx.execute(
+            "DELETE FROM schema_migrations WHERE version = (SELECT max(version) FROM schema_migrations)"
+        )
 
     with pytest.raises(Unreadable, match="older"):
         deliver(rows([1]), batch(tmp_path))
@@ -217,9 +251,16 @@ def test_what_was_sent_is_carried_and_handled(box: Made, tmp_path: Path) -> None
     assert [1, 2, 3] == handled
 
 
-def test_killed_at_any_statement_nothing_is_lost_or_sent_twice(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_killed_at_any_statement_nothing_is_lost_or_sent_twice(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
     """Statements all along a batch over two files are tried as the last one of a killed process; the script alone tries each."""
-    command = [sys.executable, str(Path(__file__).with_name("kills.py")), str(tmp_path_factory.mktemp("kills")), "4"]
+    command = [
+        sys.executable,
+        str(Path(__file__).with_name("kills.py")),
+        str(tmp_path_factory.mktemp("kills")),
+        "4",
+    ]
     answer = subprocess.run(command, capture_output=True, check=False, text=True)
 
     assert "" == answer.stderr

@@ -22,11 +22,15 @@ def test_rows_come_back_by_sender_in_their_order() -> None:
     with Spool() as spool:
         for first in (0, 6, 12):
             numbers = range(first, first + 6)
-            spool.add(_batch(numbers, agent=["alice" if number % 2 else "carol" for number in numbers]))
+            spool.add(
+                _batch(numbers, agent=["alice" if number % 2 else "carol" for number in numbers])
+            )
 
         assert [("", "alice"), ("", "carol")] == list(spool)
         assert 2 == len(spool)
-        assert [{"body": str(number), "agent": "alice"} for number in range(1, 18, 2)] == spool["", "alice"]
+        assert [{"body": str(number), "agent": "alice"} for number in range(1, 18, 2)] == spool[
+            "", "alice"
+        ]
 
 
 def test_a_sender_is_a_file_or_an_agent() -> None:

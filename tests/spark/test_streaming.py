@@ -19,18 +19,29 @@ Made = Callable[..., Path]
 
 
 @pytest.fixture
-def follow(spark: SparkSession, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[dict[str, Any]]]:
+def follow(
+    spark: SparkSession, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., list[dict[str, Any]]]:
     """Return what runs the stream until nothing is new, as a new query on the same checkpoint, and returns all it ever wrote."""
     state = tmp_path_factory.mktemp("state")
 
     def run(**options: Any) -> list[dict[str, Any]]:
-        given = {"table": "outbox", "columns": "_db,_seq,_epoch,id", "manifests": str(state / "positions")} | options
+        given = {
+            "table": "outbox",
+            "columns": "_db,_seq,_epoch,id",
+            "manifests": str(state / "positions"),
+        } | options
         frame = spark.readStream.format("onceward").options(**given).load(f"{tmp_path}/*.db")
-        writer = frame.writeStream.option("checkpointLocation", str(state / "checkpoint")).trigger(availableNow=True)
+        writer = frame.writeStream.option("checkpointLocation", str(state / "checkpoint")).trigger(
+            availableNow=True
+        )
         query = writer.start(str(state / "written"), format="parquet")
         assert query.awaitTermination(120)
         written = spark.read.parquet(str(state / "written")).collect()
-        return [row.asDict() | {"batches": len(list((state / "checkpoint" / "commits").glob("[0-9]*")))} for row in written]
+        return [
+            row.asDict() | {"batches": len(list((state / "checkpoint" / "commits").glob("[0-9]*")))}
+            for row in written
+        ]
 
     return run
 
@@ -41,7 +52,9 @@ def send(path: Path, count: int) -> None:
         box.session().send_many([("bob", number) for number in range(count)], type="note")
 
 
-def test_a_stream_goes_on_where_it_stopped(box: Made, follow: Callable[..., list[dict[str, Any]]], tmp_path: Path) -> None:
+def test_a_stream_goes_on_where_it_stopped(
+    box: Made, follow: Callable[..., list[dict[str, Any]]], tmp_path: Path
+) -> None:
     """Across restarts, new files, and a file that was restored: each row once, and once more for each new epoch; also in turns."""
     alice = box("alice", 30)
     backup = alice.read_bytes()
@@ -57,16 +70,21 @@ def test_a_stream_goes_on_where_it_stopped(box: Made, follow: Callable[..., list
 
     alice.write_bytes(backup)
     third = follow()
-    assert Counter({("alice.db", 0): 33, ("alice.db", 1): 30, ("carol.db", 0): 5, ("dave.db", 0): 2}) == Counter(
-        (Path(row["_db"]).name, row["_epoch"]) for row in third
-    )
+    assert Counter(
+        {("alice.db", 0): 33, ("alice.db", 1): 30, ("carol.db", 0): 5, ("dave.db", 0): 2}
+    ) == Counter((Path(row["_db"]).name, row["_epoch"]) for row in third)
     assert third[0]["batches"] == second[0]["batches"] + 1
 
 
 def test_what_has_no_sequence_cannot_be_followed(spark: SparkSession, tmp_path: Path) -> None:
     """Peers and lanes are states, not rows that come: the stream is refused with a way out."""
     frame = spark.readStream.format("onceward").option("table", "peers").load(str(tmp_path))
-    query = frame.writeStream.format("noop").trigger(availableNow=True).option("checkpointLocation", str(tmp_path / "state")).start()
+    query = (
+        frame.writeStream.format("noop")
+        .trigger(availableNow=True)
+        .option("checkpointLocation", str(tmp_path / "state"))
+        .start()
+    )
 
     with pytest.raises(Exception, match="follow trail"):
         query.awaitTermination(60)

@@ -38,36 +38,50 @@ def agents(folder: Path, *names: str) -> Path:
 def bodies(path: Path) -> list[Any]:
     """Return the bodies of an agent's outbox, sorted."""
     with opened(str(path)) as source:
-        return sorted(json.loads(str(body)) for (body,) in source.con.execute("SELECT frame -> '$.data' FROM outbox_view"))
+        return sorted(
+            json.loads(str(body))
+            for (body,) in source.con.execute("SELECT frame -> '$.data' FROM outbox_view")
+        )
 
 
 def numbers(spark: SparkSession, count: int) -> DataFrame:
     """Return messages of alice and carol in turns, spread over four tasks."""
     agent = "IF(id % 2 = 0, 'alice', 'carol') AS agent"
     return (
-        spark.range(count).repartition(4).selectExpr(agent, "'bob' AS recipient", "CAST(id AS STRING) AS body", "struct(id) AS s").drop("s")
+        spark.range(count)
+        .repartition(4)
+        .selectExpr(agent, "'bob' AS recipient", "CAST(id AS STRING) AS body", "struct(id) AS s")
+        .drop("s")
     )
 
 
-def test_a_frame_is_sent_once_however_often_it_is_written(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_frame_is_sent_once_however_often_it_is_written(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """Rows of one agent come from several tasks; a named query is recognised by every file, an unnamed one is new each time."""
     agents(tmp_path, "alice", "carol")
     writer = numbers(spark, 20).write.format("onceward").mode("append").options(holdUnknown=True)
 
     for _ in range(2):
         writer.option("query", "nightly").option("batch", 20261121).save(str(tmp_path))
-    assert (list(range(0, 20, 2)), list(range(1, 20, 2))) == tuple(bodies(tmp_path / f"{name}.db") for name in ("alice", "carol"))
+    assert (list(range(0, 20, 2)), list(range(1, 20, 2))) == tuple(
+        bodies(tmp_path / f"{name}.db") for name in ("alice", "carol")
+    )
     with pytest.raises(Exception, match="sent before with other rows"):
-        numbers(spark, 18).write.format("onceward").mode("append").options(holdUnknown=True, query="nightly", batch=20261121).save(
-            str(tmp_path)
-        )
+        numbers(spark, 18).write.format("onceward").mode("append").options(
+            holdUnknown=True, query="nightly", batch=20261121
+        ).save(str(tmp_path))
 
-    numbers(spark, 2).write.format("onceward").mode("append").options(holdUnknown=True).save(str(tmp_path))
+    numbers(spark, 2).write.format("onceward").mode("append").options(holdUnknown=True).save(
+        str(tmp_path)
+    )
     assert 11 == len(bodies(tmp_path / "alice.db"))
 
 
 @pytest.mark.parametrize("fatal", [0, 19])
-def test_a_killed_worker_sends_nothing_twice(fatal: int, spark: SparkSession, tmp_path: Path) -> None:
+def test_a_killed_worker_sends_nothing_twice(
+    fatal: int, spark: SparkSession, tmp_path: Path
+) -> None:
     """
     A task's Python process is killed before it has collected its first row, or its last: the task is run again.
 
@@ -87,7 +101,9 @@ def test_a_killed_worker_sends_nothing_twice(fatal: int, spark: SparkSession, tm
         writer.save(str(folder))
 
     assert killed.exists()
-    assert (list(range(0, 20, 2)), list(range(1, 20, 2))) == tuple(bodies(folder / f"{name}.db") for name in ("alice", "carol"))
+    assert (list(range(0, 20, 2)), list(range(1, 20, 2))) == tuple(
+        bodies(folder / f"{name}.db") for name in ("alice", "carol")
+    )
 
 
 @pytest.mark.parametrize(
@@ -99,7 +115,13 @@ def test_a_killed_worker_sends_nothing_twice(fatal: int, spark: SparkSession, tm
     ],
 )
 def test_what_cannot_be_sent_is_said_at_once(
-    spark: SparkSession, tmp_path: Path, *, mode: str, options: dict[str, str], expression: str, said: str
+    spark: SparkSession,
+    tmp_path: Path,
+    *,
+    mode: str,
+    options: dict[str, str],
+    expression: str,
+    said: str,
 ) -> None:
     """Wrong modes, options and columns are refused before a task runs."""
     frame = numbers(spark, 2).selectExpr("agent", "recipient", expression)
@@ -108,14 +130,19 @@ def test_what_cannot_be_sent_is_said_at_once(
         frame.write.format("onceward").mode(mode).options(**options).save(str(tmp_path))
 
 
-def test_a_killed_driver_loses_nothing_and_sends_nothing_twice(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_killed_driver_loses_nothing_and_sends_nothing_twice(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """
     The whole program is killed at one step after the other, and started again each time; in the end all is sent, once.
 
     When all files have committed and Spark does not know it; between two files of a micro-batch; and when its last file
     has committed and the checkpoint does not know it. Each statement inside of a commit is tried with the sink.
     """
-    source, target = agents(tmp_path / "source", "dave"), agents(tmp_path / "target", "alice", "carol")
+    source, target = (
+        agents(tmp_path / "source", "dave"),
+        agents(tmp_path / "target", "alice", "carol"),
+    )
     state = str(tmp_path_factory.mktemp("state"))
     with Postbox(source / "dave.db", run=False, hold_unknown=True) as dave:
         dave.session().send_many([("bob", number) for number in range(10)], type="note")
@@ -131,4 +158,10 @@ def test_a_killed_driver_loses_nothing_and_sends_nothing_twice(tmp_path: Path, t
 def _relay(step: str, *given: str) -> int:
     """Run the program until it ends, or ends itself at a step; return its exit code."""
     env = os.environ | {"RELAY_DIES": step, "PYTHONPATH": str(Path(RELAY).with_name("dying"))}
-    return subprocess.run([sys.executable, RELAY, *given], check=False, timeout=PATIENCE, start_new_session=True, env=env).returncode
+    return subprocess.run(
+        [sys.executable, RELAY, *given],
+        check=False,
+        timeout=PATIENCE,
+        start_new_session=True,
+        env=env,
+    ).returncode

@@ -45,7 +45,14 @@ def opened(tmp_path: Path) -> Iterator[Open]:
 
         def open_box(agent: str = "a", *, at: Path | None = None, **options: Any) -> Postbox:
             path = tmp_path / f"{agent}.db" if at is None else at
-            return stack.enter_context(Postbox(path, agent=agent, run=False, **{"hold_unknown": True, "busy_timeout": 5.0} | options))
+            return stack.enter_context(
+                Postbox(
+                    path,
+                    agent=agent,
+                    run=False,
+                    **{"hold_unknown": True, "busy_timeout": 5.0} | options,
+                )
+            )
 
         yield open_box
 
@@ -62,7 +69,11 @@ def elsewhere() -> Elsewhere:
 
     def run(path: Path, *statements: str) -> list[Any]:
         done = subprocess.run(
-            [sys.executable, "-c", RUNNER, json.dumps([str(path), statements])], capture_output=True, text=True, check=True, timeout=60
+            [sys.executable, "-c", RUNNER, json.dumps([str(path), statements])],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
         )
         found: list[Any] = json.loads(done.stdout)
         return found
@@ -77,7 +88,14 @@ def shell() -> Callable[[Path, str], str]:
         pytest.skip("no sqlite3 shell on this machine")
 
     def run(path: Path, sql: str) -> str:
-        done = subprocess.run([str(SHELL), "-bail", str(path)], input=sql, capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(
+            [str(SHELL), "-bail", str(path)],
+            input=sql,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
         return (done.stderr or done.stdout).strip()
 
     return run

@@ -40,7 +40,9 @@ print(sent)
     ],
     ids=str,
 )  # fmt: skip
-def test_bad_options_are_refused_before_anything_is_written(box: Postbox, options: dict[str, Any]) -> None:
+def test_bad_options_are_refused_before_anything_is_written(
+    box: Postbox, options: dict[str, Any]
+) -> None:
     """Every option that breaks its rule raises InvalidMessage and writes nothing."""
     with pytest.raises(InvalidMessage):
         box.send("b", 1, **options)
@@ -58,15 +60,24 @@ def test_a_frozen_file_refuses_and_thaws(box: Postbox) -> None:
     """Between freeze and thaw nothing is promised and nothing is lost."""
     kept = box.send("b", 1)
     box.freeze()
-    for call in (lambda: box.send("b", 2), lambda: box.send_many([("b", 2)]), lambda: box.request("b", 2)):
+    for call in (
+        lambda: box.send("b", 2),
+        lambda: box.send_many([("b", 2)]),
+        lambda: box.request("b", 2),
+    ):
         with pytest.raises(Frozen):
             call()
     box.thaw()
 
-    assert (["pending"] * 2, 2) == ([box.resolve(kept), box.resolve(box.send("b", 3))], box.stats()["enqueued"])
+    assert (["pending"] * 2, 2) == (
+        [box.resolve(kept), box.resolve(box.send("b", 3))],
+        box.stats()["enqueued"],
+    )
 
 
-def test_the_switch_in_the_environment_refuses_too(box: Postbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_switch_in_the_environment_refuses_too(
+    box: Postbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """ONCEWARD_DISABLED stops sending in this process at once."""
     monkeypatch.setenv("ONCEWARD_DISABLED", "1")
     for call in (lambda: box.send("b", 2), lambda: box.send_many([("b", 2)])):
@@ -105,7 +116,12 @@ def test_the_queue_limit_is_exact_among_eight_processes(opened: Open) -> None:
     """Eight processes that send as fast as they can fill the queue to the last place and not beyond."""
     box = opened(max_pending=100)
     processes = [
-        subprocess.Popen([sys.executable, "-c", HAMMER, str(box.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", HAMMER, str(box.path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         for _ in range(8)
     ]
     sent = [int(process.communicate("\n", timeout=120)[0]) for process in processes]

@@ -5,20 +5,32 @@ from collections.abc import Callable
 import pytest
 
 from onceward import Postbox
-from onceward.seeing.custody import RULES, check
+from onceward.store.custody import RULES, check
 
 Open = Callable[..., Postbox]
-UNGUARD = "".join(f"DROP TRIGGER {name}; " for name in ("outbox_guard", "outbox_frame_guard", "inbox_guard", "inbox_delete_guard"))
+UNGUARD = "".join(
+    f"DROP TRIGGER {name}; "
+    for name in ("outbox_guard", "outbox_frame_guard", "inbox_guard", "inbox_delete_guard")
+)
 ACK_ALL = "UPDATE outbox SET state = 'acked', sent_at = 1, ended_at = 1, due_at = NULL"
 PLANTED: dict[str, list[tuple[str, str]]] = {
     "X1": [
-        ("bob", f"{UNGUARD}DELETE FROM inbox WHERE state = 'pending'"),  # noqa: S608 - planted on purpose
+        ("bob", f"{UNGUARD}DELETE FROM inbox WHERE state = 'pending'"),
         ("bob", "DELETE FROM inbox WHERE state = 'processed'; DELETE FROM processed_messages"),
         ("ann", ACK_ALL),
     ],
-    "X2": [("bob", "UPDATE streams SET number = number - 1"), ("ann", "UPDATE peers SET number = number + 1")],
-    "X3": [("bob", "UPDATE streams SET number = number + 1"), ("ann", "UPDATE peers SET number = number - 1")],
-    "X4": [("bob", "UPDATE inbox SET digest = zeroblob(16)"), ("ann", "UPDATE outbox SET digest = zeroblob(16) WHERE state = 'sent'")],
+    "X2": [
+        ("bob", "UPDATE streams SET number = number - 1"),
+        ("ann", "UPDATE peers SET number = number + 1"),
+    ],
+    "X3": [
+        ("bob", "UPDATE streams SET number = number + 1"),
+        ("ann", "UPDATE peers SET number = number - 1"),
+    ],
+    "X4": [
+        ("bob", "UPDATE inbox SET digest = zeroblob(16)"),
+        ("ann", "UPDATE outbox SET digest = zeroblob(16) WHERE state = 'sent'"),
+    ],
 }
 
 
@@ -52,8 +64,13 @@ def test_every_rule_has_its_violations() -> None:
 
 
 @pytest.mark.broken("the violation is planted")
-@pytest.mark.parametrize(("rule", "where", "sql"), [(rule, *planted) for rule, both in PLANTED.items() for planted in both])
-def test_a_planted_violation_is_found(pair: tuple[Postbox, Postbox], rule: str, where: str, sql: str) -> None:
+@pytest.mark.parametrize(
+    ("rule", "where", "sql"),
+    [(rule, *planted) for rule, both in PLANTED.items() for planted in both],
+)
+def test_a_planted_violation_is_found(
+    pair: tuple[Postbox, Postbox], rule: str, where: str, sql: str
+) -> None:
     """Each rule names itself when one of the two files is changed behind the other's back."""
     ann, bob = pair
     (ann if where == "ann" else bob)._db.write(lambda tx: tx.rows(sql))
@@ -74,7 +91,9 @@ def test_a_pruned_mark_is_no_broken_custody(pair: tuple[Postbox, Postbox]) -> No
     assert [] == ann.check(bob)
 
 
-def test_a_recipient_restored_from_a_backup_is_seen(pair: tuple[Postbox, Postbox], opened: Open) -> None:
+def test_a_recipient_restored_from_a_backup_is_seen(
+    pair: tuple[Postbox, Postbox], opened: Open
+) -> None:
     """A backup that forgets accepted parcels breaks custody until the sender has sent again what it retains."""
     ann, bob = pair
     for box in pair:

@@ -11,17 +11,17 @@ from threading import Thread
 import pytest
 
 from onceward import Postbox
-from onceward.boxes.directory import VERSION, Directory, Home, enrol, enrolled, place
+from onceward.db.transaction import Tx
 from onceward.errors import ForkedProcess, SchemaMismatch, SchemaTooNew, StoreClosed
-from onceward.ground.tx import Tx
+from onceward.model.settings import Settings
+from onceward.store.directory.database import VERSION, Directory, Home, enrol, enrolled, place
 from onceward.testing.clock import ManualClock
-from onceward.words.settings import Settings
 
 ENROL_MANY = """
 import sys
-from onceward.words.clock import SystemClock
-from onceward.boxes.directory import Directory, enrol
-from onceward.words.settings import Settings
+from onceward.model.clock import SystemClock
+from onceward.store.directory.database import Directory, enrol
+from onceward.model.settings import Settings
 from pathlib import Path
 directory = Directory.open(Path(sys.argv[1]), settings=Settings(), clock=SystemClock())
 print(sum(enrol(directory, f"agent{n}") for n in range(8)))
@@ -32,7 +32,9 @@ directory.close()
 @pytest.fixture
 def directory(tmp_path: Path, clock: ManualClock) -> Iterator[Directory]:
     """Return an open directory on a clock that stands still."""
-    made = Directory.open(tmp_path / "directory.db", settings=Settings(busy_timeout=5.0), clock=clock)
+    made = Directory.open(
+        tmp_path / "directory.db", settings=Settings(busy_timeout=5.0), clock=clock
+    )
     yield made
     made.close()
 
@@ -66,7 +68,10 @@ def test_the_first_who_asks_is_enrolled(tmp_path: Path) -> None:
 
 def test_agents_are_enrolled_once(directory: Directory) -> None:
     """Enrolling says whether the agent was new."""
-    assert ([True, False], ["a"]) == ([enrol(directory, "a"), enrol(directory, "a")], enrolled(directory))
+    assert ([True, False], ["a"]) == (
+        [enrol(directory, "a"), enrol(directory, "a")],
+        enrolled(directory),
+    )
 
 
 def test_processes_make_it_together(tmp_path: Path) -> None:
@@ -85,7 +90,12 @@ def test_its_version_moves_with_every_change(directory: Directory, tmp_path: Pat
     same = directory.version()
     enrol(directory, "a")
     ours = directory.version()
-    subprocess.run([sys.executable, "-c", ENROL_MANY, str(tmp_path / "directory.db")], check=True, capture_output=True, timeout=60)
+    subprocess.run(
+        [sys.executable, "-c", ENROL_MANY, str(tmp_path / "directory.db")],
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
 
     assert (True, 4 - 1) == (first == same, len({first, ours, directory.version()}))
 
@@ -97,7 +107,12 @@ def test_routes_are_counted(directory: Directory) -> None:
         return int(directory.read("SELECT routes FROM meta")[0][0])
 
     before = routes()
-    directory.write(lambda tx: tx.run("INSERT INTO mailboxes (public, name, owner, created_at) VALUES (1, 'm', 'a', ?)", (tx.now,)))
+    directory.write(
+        lambda tx: tx.run(
+            "INSERT INTO mailboxes (public, name, owner, created_at) VALUES (1, 'm', 'a', ?)",
+            (tx.now,),
+        )
+    )
     same = routes()
     enrol(directory, "b")
 

@@ -8,10 +8,10 @@ import apsw
 import pytest
 
 from onceward import Postbox
-from onceward.boxes import dead_letters
 from onceward.errors import LeaseLost, OutcomeUnknown, StoreFault
-from onceward.ground.transport import Features
-from onceward.words.parcel import Answer, Parcel, Receipt
+from onceward.model.parcel import Answer, Parcel, Receipt
+from onceward.store import dead_letters
+from onceward.transports.base import Features
 
 Open = Callable[..., Postbox]
 
@@ -91,7 +91,12 @@ def test_a_send_whose_sync_failed_is_there_once(shaky: Postbox, disk: Flaky, fai
 
     again = shaky.send("b", 1, message_id=message_id)
 
-    assert (message_id, "pending", 1, []) == (again, shaky.resolve(message_id), shaky.stats()["enqueued"], shaky.check())
+    assert (message_id, "pending", 1, []) == (
+        again,
+        shaky.resolve(message_id),
+        shaky.stats()["enqueued"],
+        shaky.check(),
+    )
 
 
 def test_a_block_whose_sync_failed_is_unknown_and_can_be_asked(shaky: Postbox, disk: Flaky) -> None:
@@ -154,7 +159,12 @@ def received(opened: Open, disk: Flaky) -> Postbox:
 
 @pytest.mark.parametrize(
     ("call", "state", "outcome"),
-    [("ack", "processed", "processed"), ("drop", "dropped", "dropped"), ("reject", None, "dead"), ("retry", "pending", None)],
+    [
+        ("ack", "processed", "processed"),
+        ("drop", "dropped", "dropped"),
+        ("reject", None, "dead"),
+        ("retry", "pending", None),
+    ],
 )
 def test_settling_through_a_failed_sync_never_lies(
     received: Postbox, disk: Flaky, call: str, state: str | None, outcome: str | None
@@ -172,7 +182,11 @@ def test_settling_through_a_failed_sync_never_lies(
     disk.failing = 0
 
     assert [(state,)] if state else [] == received._db.read("SELECT state FROM inbox")
-    assert [(outcome,)] if outcome else [] == received._db.read("SELECT outcome FROM processed_messages")
+    assert (
+        [(outcome,)]
+        if outcome
+        else [] == received._db.read("SELECT outcome FROM processed_messages")
+    )
     assert [] == received.check()
 
 
@@ -195,7 +209,10 @@ def test_replaying_through_a_failed_sync_never_lies(shaky: Postbox, disk: Flaky)
     with contextlib.suppress(OutcomeUnknown):
         shaky.dead_letters.replay(message_id)
 
-    assert (1, []) == (len(shaky.history(state="pending").messages) + len(shaky.dead_letters.list()), shaky.check())
+    assert (1, []) == (
+        len(shaky.history(state="pending").messages) + len(shaky.dead_letters.list()),
+        shaky.check(),
+    )
 
 
 class Stored:
@@ -212,7 +229,9 @@ class Stored:
         del url
         self.numbers.append(parcel.number)
         self._disk.failing, self._failures = self._failures, 0
-        return Answer(verdict="accepted", receipts=tuple(Receipt(each.id, "stored") for each in parcel.frames))
+        return Answer(
+            verdict="accepted", receipts=tuple(Receipt(each.id, "stored") for each in parcel.frames)
+        )
 
     def close(self) -> None:
         """Nothing to close."""

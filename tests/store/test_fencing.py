@@ -6,13 +6,13 @@ from collections.abc import Callable
 import pytest
 
 from onceward import Postbox
-from onceward.boxes import inbox, lanes, peers
-from onceward.boxes.inbox import Ended, Leased, Wanted
+from onceward.db.transaction import Tx
 from onceward.errors import LeaseLost
-from onceward.ground.policy import retry_policy
-from onceward.ground.tx import Tx
-from onceward.words.lifecycle import Done
-from onceward.words.settings import Settings
+from onceward.model.retry import retry_policy
+from onceward.model.settings import Settings
+from onceward.model.states import Done
+from onceward.store import inbox, lanes, peers
+from onceward.store.inbox import Ended, Leased, Wanted
 
 Open = Callable[..., Postbox]
 SETTINGS = Settings()
@@ -25,8 +25,12 @@ def taken(opened: Open) -> tuple[Postbox, Leased]:
     box, peer = opened("a"), opened("b")
     peer.send("a", 1)
     peer.pump()
-    [[late]] = box._db.write(lambda tx: inbox.claim(tx, Wanted(messages=1), owner="late", until=tx.now - 1))
-    [[_]] = box._db.write(lambda tx: inbox.claim(tx, Wanted(messages=1), owner="now", until=tx.now + FAR))
+    [[late]] = box._db.write(
+        lambda tx: inbox.claim(tx, Wanted(messages=1), owner="late", until=tx.now - 1)
+    )
+    [[_]] = box._db.write(
+        lambda tx: inbox.claim(tx, Wanted(messages=1), owner="now", until=tx.now + FAR)
+    )
     return box, late
 
 
@@ -70,7 +74,9 @@ LATE_VERBS: dict[str, Callable[[Tx, peers.Lease], object]] = {
     "prolong": lambda tx, held: peers.prolong(tx, held, until=FAR),
     "advance": lambda tx, held: peers.advance(tx, held, 1, "x", SETTINGS),
     "renew": lambda tx, held: peers.renew(tx, held, "late"),
-    "rest": lambda tx, held: peers.rest(tx, held, "late", policy=retry_policy(SETTINGS), rng=random.Random(1), settings=SETTINGS),
+    "rest": lambda tx, held: peers.rest(
+        tx, held, "late", policy=retry_policy(SETTINGS), rng=random.Random(1), settings=SETTINGS
+    ),
 }
 
 

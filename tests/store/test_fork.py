@@ -61,7 +61,11 @@ print(json.dumps([told, status, states, found]))
 def run(path: Path, engines: str, ending: str) -> list[Any]:
     """Run the program in a process of its own, which may fork without hurting the tests."""
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(path), engines, ending], capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-c", PROGRAM, str(path), engines, ending],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
     )
     assert "" == done.stderr
     found: list[Any] = json.loads(done.stdout)
@@ -82,5 +86,8 @@ def test_a_child_of_a_running_postbox_ends_without_hanging(tmp_path: Path) -> No
     report, status, states, found = run(tmp_path / "a.db", "engines", "leave")
     told, _ = report
 
-    assert (["ForkedProcess"], "fine") == (sorted({told[name] for name in told if name != "close"}), told["close"])
+    assert (["ForkedProcess"], "fine") == (
+        sorted({told[name] for name in told if name != "close"}),
+        told["close"],
+    )
     assert (0, set(), []) == (status, set(states) - {"pending", "sending"}, found)

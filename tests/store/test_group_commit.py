@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from onceward import Postbox
+from onceward.db.transaction import BUNCH, Tx
 from onceward.errors import InvalidMessage, OutcomeUnknown, QueueFull, StoreError, StoreFault
-from onceward.ground.tx import BUNCH, Tx
 
 WRITERS = 32
 
@@ -61,7 +61,11 @@ def test_writers_that_wait_share_one_commit(box: Postbox) -> None:
     count = commits(box)
     ids = queue_of(box, *[lambda k=k: box.send("b", k) for k in range(WRITERS)])
 
-    assert (1, WRITERS, {"pending"}) == (count(), len(set(ids)), {box.resolve(str(each)) for each in ids})
+    assert (1, WRITERS, {"pending"}) == (
+        count(),
+        len(set(ids)),
+        {box.resolve(str(each)) for each in ids},
+    )
 
 
 @pytest.mark.parametrize("lead", [False, True])
@@ -83,8 +87,14 @@ def test_one_failing_writer_harms_no_neighbour(box: Postbox, lead: bool) -> None
         lead=lead,
     )
 
-    assert [str, KeyError, str, "Conflict", str] == [type(o) if type(o).__name__ != "Conflict" else "Conflict" for o in outcomes]
-    assert (3, 0, []) == (box.stats()["enqueued"], box._db.read("SELECT count(*) FROM held_lanes")[0][0], box.check())
+    assert [str, KeyError, str, "Conflict", str] == [
+        type(o) if type(o).__name__ != "Conflict" else "Conflict" for o in outcomes
+    ]
+    assert (3, 0, []) == (
+        box.stats()["enqueued"],
+        box._db.read("SELECT count(*) FROM held_lanes")[0][0],
+        box.check(),
+    )
 
 
 def test_a_failing_leader_harms_no_follower(box: Postbox) -> None:
@@ -96,13 +106,25 @@ def test_a_failing_leader_harms_no_follower(box: Postbox) -> None:
         raise KeyError(message)
 
     count = commits(box)
-    outcomes = queue_of(box, lambda: box._db.write(bad), lambda: box.send("b", 1), lambda: box.send("b", 2), lead=True)
+    outcomes = queue_of(
+        box,
+        lambda: box._db.write(bad),
+        lambda: box.send("b", 1),
+        lambda: box.send("b", 2),
+        lead=True,
+    )
 
     assert ([KeyError, str, str], 1) == ([type(outcome) for outcome in outcomes], count())
-    assert (2, 0, []) == (box.stats()["enqueued"], box._db.read("SELECT count(*) FROM held_lanes")[0][0], box.check())
+    assert (2, 0, []) == (
+        box.stats()["enqueued"],
+        box._db.read("SELECT count(*) FROM held_lanes")[0][0],
+        box.check(),
+    )
 
 
-def test_a_leader_whose_transaction_breaks_tells_all_who_wait(box: Postbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_leader_whose_transaction_breaks_tells_all_who_wait(
+    box: Postbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nobody waits for ever for somebody who could not even undo: all are told, nothing is written, and the next are served."""
 
     def bad(tx: Tx) -> None:
@@ -115,13 +137,21 @@ def test_a_leader_whose_transaction_breaks_tells_all_who_wait(box: Postbox, monk
 
     with monkeypatch.context() as patched:
         patched.setattr(Tx, "undo", broken)
-        outcomes = queue_of(box, lambda: box.send("b", 1), lambda: box._db.write(bad), lambda: box.send("b", 2), lead=True)
+        outcomes = queue_of(
+            box,
+            lambda: box.send("b", 1),
+            lambda: box._db.write(bad),
+            lambda: box.send("b", 2),
+            lead=True,
+        )
 
     assert [StoreFault] * 3 == [type(outcome) for outcome in outcomes]
     assert (0, "pending") == (box.stats()["enqueued"], box.resolve(box.send("b", 3)))
 
 
-def test_a_block_whose_transaction_breaks_tells_all_who_wait(box: Postbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_block_whose_transaction_breaks_tells_all_who_wait(
+    box: Postbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The same for those whose work a block was to commit."""
     told: list[StoreFault] = []
 
@@ -144,7 +174,12 @@ def test_a_block_whose_transaction_breaks_tells_all_who_wait(box: Postbox, monke
 
     with monkeypatch.context() as patched, pytest.raises(StoreFault):
         patched.setattr(Tx, "undo", broken)
-        queue_of(box, refused(lambda: box.send("b", 1)), refused(lambda: box._db.write(bad)), refused(lambda: box.send("b", 2)))
+        queue_of(
+            box,
+            refused(lambda: box.send("b", 1)),
+            refused(lambda: box._db.write(bad)),
+            refused(lambda: box.send("b", 2)),
+        )
 
     assert (3, 0, "pending") == (len(told), box.stats()["enqueued"], box.resolve(box.send("b", 3)))
 
@@ -162,34 +197,53 @@ def test_writers_without_a_block_share_one_commit_and_its_statements(box: Postbo
     ids = queue_of(box, *[lambda k=k: box.send("b", k) for k in range(WRITERS)], lead=True)
 
     assert WRITERS == len(set(ids))
-    assert {"BEGIN": 1, "SAVEPOINT": 1, "INSERT": 1 + WRITERS - BUNCH, "RELEASE": 1, "COMMIT": 1} == {
-        word: seen.count(word) for word in dict.fromkeys(seen)
-    }
+    assert {
+        "BEGIN": 1,
+        "SAVEPOINT": 1,
+        "INSERT": 1 + WRITERS - BUNCH,
+        "RELEASE": 1,
+        "COMMIT": 1,
+    } == {word: seen.count(word) for word in dict.fromkeys(seen)}
 
 
 def test_rows_that_are_gathered_fail_each_for_itself(tmp_path: Path) -> None:
     """Where there is room for three of five, three are there and two are told so, each by an error of its own."""
-    with Postbox(tmp_path / "few.db", agent="few", run=False, hold_unknown=True, max_pending=3) as few:
+    with Postbox(
+        tmp_path / "few.db", agent="few", run=False, hold_unknown=True, max_pending=3
+    ) as few:
         outcomes = queue_of(few, *[lambda k=k: few.send("b", k) for k in range(5)], lead=True)
         full = [outcome for outcome in outcomes if isinstance(outcome, QueueFull)]
 
         assert (2, 2) == (len(full), len({id(error) for error in full}))
-        assert {row[0] for row in few._db.read("SELECT id FROM outbox")} == {o for o in outcomes if isinstance(o, str)}
+        assert {row[0] for row in few._db.read("SELECT id FROM outbox")} == {
+            o for o in outcomes if isinstance(o, str)
+        }
         assert (3, []) == (few.stats()["enqueued"], few.check())
 
 
 @pytest.mark.parametrize("overflow", ["drop_old", "reject"])
-def test_a_row_that_is_refused_while_a_neighbour_writes_is_not_lost(box: Postbox, tmp_path: Path, overflow: Any) -> None:
+def test_a_row_that_is_refused_while_a_neighbour_writes_is_not_lost(
+    box: Postbox, tmp_path: Path, overflow: Any
+) -> None:
     """A limit that another opener has set meanwhile is met by a gathered row within a neighbour's statement: each has a fate of its own."""
     box.session("s").send("b", 0)
     with Postbox(tmp_path / "a.db", run=False) as other:
         other.limits.set("session", "s", messages=2, overflow=overflow)
     long = "x" * (box._settings.body_threshold + 1)
     session = box.session("s")
-    outcomes = queue_of(box, lambda: session.send("b", 1), lambda: session.send("b", 2), lambda: session.send("b", long), lead=True)
+    outcomes = queue_of(
+        box,
+        lambda: session.send("b", 1),
+        lambda: session.send("b", 2),
+        lambda: session.send("b", long),
+        lead=True,
+    )
 
     kept = [outcome for outcome in outcomes if isinstance(outcome, str)]
-    assert (1 if overflow == "reject" else 3, 3) == (len(kept), len(kept) + sum(isinstance(each, QueueFull) for each in outcomes))
+    assert (1 if overflow == "reject" else 3, 3) == (
+        len(kept),
+        len(kept) + sum(isinstance(each, QueueFull) for each in outcomes),
+    )
     assert [] == [each for each in kept if box.resolve(each) not in {"pending", "cancelled"}]
     assert (2, []) == (box.stats()["pending"], box.check())
 
@@ -201,12 +255,21 @@ def test_work_between_rows_that_are_gathered_sees_those_before_it(box: Postbox) 
     def look(tx: Tx) -> None:
         looks.append(tx.rows("SELECT count(*) FROM outbox")[0][0])
 
-    queue_of(box, lambda: box.send("b", 1), lambda: box._db.write(look), lambda: box.send("b", 2), lambda: box._db.write(look), lead=True)
+    queue_of(
+        box,
+        lambda: box.send("b", 1),
+        lambda: box._db.write(look),
+        lambda: box.send("b", 2),
+        lambda: box._db.write(look),
+        lead=True,
+    )
 
     assert [1, 2] == looks
 
 
-def test_who_shares_a_commit_that_is_lost_is_told_of_its_own_message_only(box: Postbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_shares_a_commit_that_is_lost_is_told_of_its_own_message_only(
+    box: Postbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """When nobody can say whether the shared COMMIT happened, each sender's error names the id of its own message."""
 
     def broken(tx: Tx) -> None:
@@ -218,8 +281,12 @@ def test_who_shares_a_commit_that_is_lost_is_told_of_its_own_message_only(box: P
         outcomes = queue_of(box, *[lambda k=k: box.send("b", k) for k in range(3)], lead=True)
 
     assert [OutcomeUnknown] * 3 == [type(outcome) for outcome in outcomes]
-    assert [1, 1, 1] == [len(outcome.message_ids) for outcome in outcomes if isinstance(outcome, OutcomeUnknown)]
-    assert 3 == len({outcome.message_ids for outcome in outcomes if isinstance(outcome, OutcomeUnknown)})
+    assert [1, 1, 1] == [
+        len(outcome.message_ids) for outcome in outcomes if isinstance(outcome, OutcomeUnknown)
+    ]
+    assert 3 == len(
+        {outcome.message_ids for outcome in outcomes if isinstance(outcome, OutcomeUnknown)}
+    )
 
 
 def test_neighbours_survive_a_block_that_is_rolled_back(box: Postbox) -> None:
@@ -246,7 +313,11 @@ def test_after_commit_effects_run_once_for_committed_work_only(box: Postbox) -> 
     def work(k: int) -> Callable[[Tx], None]:
         def put(tx: Tx) -> None:
             me = current_thread().ident
-            tx.after(lambda: ran.append((k, me is not None, box._db.read("SELECT count(*) FROM held_lanes")[0][0])))
+            tx.after(
+                lambda: ran.append(
+                    (k, me is not None, box._db.read("SELECT count(*) FROM held_lanes")[0][0])
+                )
+            )
             tx.run("INSERT INTO held_lanes VALUES ('x', ?, 0, 0, 0)", (str(k),))
             if k % 2:
                 raise KeyError
@@ -350,9 +421,16 @@ def test_a_neighbour_that_fills_the_disk_harms_nobody(box: Postbox) -> None:
     box.send("b", 0)
     con.pragma("max_page_count", con.pragma("page_count") + 8)
 
-    outcomes = queue_of(box, lambda: box.send("b", 1), lambda: box.send("b", "x" * 400_000), lambda: box.send("b", 2))
+    outcomes = queue_of(
+        box,
+        lambda: box.send("b", 1),
+        lambda: box.send("b", "x" * 400_000),
+        lambda: box.send("b", 2),
+    )
 
-    assert [str, "StoreCapacity", str] == [type(o) if isinstance(o, str) else type(o).__name__ for o in outcomes]
+    assert [str, "StoreCapacity", str] == [
+        type(o) if isinstance(o, str) else type(o).__name__ for o in outcomes
+    ]
     assert (3, []) == (box.stats()["enqueued"], box.check())
 
 
@@ -389,4 +467,8 @@ def test_a_block_on_a_full_disk_is_all_or_nothing(box: Postbox) -> None:
             with pytest.raises(StoreError):
                 call()
 
-    assert (0, 0, []) == (box._db.read("SELECT count(*) FROM t")[0][0], box.stats()["enqueued"], box.check())
+    assert (0, 0, []) == (
+        box._db.read("SELECT count(*) FROM t")[0][0],
+        box.stats()["enqueued"],
+        box.check(),
+    )

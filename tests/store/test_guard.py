@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from onceward import Postbox
+from onceward.db.file_checks import file_key, filesystem, prepare, refuse_network
 from onceward.errors import NetworkFilesystem, OutcomeUnknown, StoreCorrupt, StoreError
-from onceward.ground.guard import file_key, filesystem, prepare, refuse_network
 
 Open = Callable[..., Postbox]
 MOUNTS = r"""21 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
@@ -48,7 +48,9 @@ def test_the_innermost_and_latest_mount_counts(mounts: str, folder: str, kind: s
 
 
 @pytest.mark.parametrize(("folder", "kind"), WHERE.items())
-def test_network_file_systems_are_refused_unless_allowed(mounts: str, folder: str, kind: str) -> None:
+def test_network_file_systems_are_refused_unless_allowed(
+    mounts: str, folder: str, kind: str
+) -> None:
     """Where locks do not hold nothing is opened, except by somebody who says so."""
     refuse_network(Path(folder), allow=True, mounts=mounts)
     if kind in REFUSED:
@@ -137,7 +139,9 @@ def test_a_commit_into_a_moved_file_is_not_acknowledged(box: Postbox) -> None:
     assert [] == box.check()
 
 
-def test_an_idle_process_tells_that_its_file_was_taken_away(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_idle_process_tells_that_its_file_was_taken_away(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Nobody sends and nothing comes: the janitor's round is the only one that could notice, and it says so in the log."""
     with Postbox(tmp_path / "a.db", agent="a", janitor_interval=0.05) as box:
         hidden = box.path.with_name("hidden")
@@ -232,7 +236,9 @@ def test_after_a_failed_reopening_the_file_closes_and_opens_again(opened: Open) 
     assert "pending" == again.resolve(again.send("b", 2))
 
 
-def test_another_process_may_checkpoint_and_close(box: Postbox, elsewhere: Callable[..., list[Any]]) -> None:
+def test_another_process_may_checkpoint_and_close(
+    box: Postbox, elsewhere: Callable[..., list[Any]]
+) -> None:
     """A foreign checkpoint moves our frames into the file; the guard does not mistake it for a theft."""
     kept = box.send("b", 1)
     elsewhere(box.path, "SELECT count(*) FROM outbox", "PRAGMA wal_checkpoint(TRUNCATE)")

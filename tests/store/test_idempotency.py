@@ -3,8 +3,8 @@
 import pytest
 
 from onceward import Postbox
-from onceward.boxes import dead_letters
 from onceward.errors import Conflict
+from onceward.store import dead_letters
 
 
 def test_the_same_key_and_body_is_the_same_message(box: Postbox) -> None:
@@ -13,10 +13,17 @@ def test_the_same_key_and_body_is_the_same_message(box: Postbox) -> None:
     with box.begin() as tx:
         again = tx.send("b", {"n": 1}, key="k", priority="low", delay=5)
 
-    assert ([first] * 3, 1) == ([first, again, box.session("other").send("b", {"n": 1}, key="k")], box.stats()["enqueued"])
+    assert ([first] * 3, 1) == (
+        [first, again, box.session("other").send("b", {"n": 1}, key="k")],
+        box.stats()["enqueued"],
+    )
 
 
-@pytest.mark.parametrize("other", [{"n": 2}, {"n": True}, {"n": 1.0}, {"n": "1"}, [1], None, b"1", {"n": 1, "m": 1}], ids=repr)
+@pytest.mark.parametrize(
+    "other",
+    [{"n": 2}, {"n": True}, {"n": 1.0}, {"n": "1"}, [1], None, b"1", {"n": 1, "m": 1}],
+    ids=repr,
+)
 def test_another_body_under_a_known_key_is_a_conflict(box: Postbox, other: object) -> None:
     """A key stands for one body, compared as JSON and not as Python does; nothing is written."""
     box.send("b", {"n": 1}, key="k")
@@ -27,7 +34,9 @@ def test_another_body_under_a_known_key_is_a_conflict(box: Postbox, other: objec
 
 
 @pytest.mark.parametrize("options", [{"type": "other"}, {"topic": "a.b"}])
-def test_another_type_or_topic_under_a_known_key_is_a_conflict(box: Postbox, options: dict[str, str]) -> None:
+def test_another_type_or_topic_under_a_known_key_is_a_conflict(
+    box: Postbox, options: dict[str, str]
+) -> None:
     """What a receiver would treat differently is not the same message."""
     box.send("b", 1, key="k")
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from onceward import Postbox
-from onceward.ground import batch, turnstile, tx, writer
+from onceward.db import group_commit, shared_work, transaction, write_queue
 
 from .conftest import Open
 
-ROOMS = {str(room.__file__) for room in (writer, batch, turnstile, tx)}
+ROOMS = {str(room.__file__) for room in (group_commit, shared_work, write_queue, transaction)}
 CHECKED = ("CALL", "RESUME", "JUMP_BACKWARD")
 """After these Python looks whether a signal came."""
 
@@ -26,7 +26,9 @@ def looked(code: CodeType, at: int) -> bool:
 
 
 @contextmanager
-def interrupted(nth: int, exception: type[BaseException], *, when: Callable[[], bool]) -> Iterator[list[str]]:
+def interrupted(
+    nth: int, exception: type[BaseException], *, when: Callable[[], bool]
+) -> Iterator[list[str]]:
     """Raise *exception* at the *nth* moment in which Python looks for signals within the writer; yields where that was."""
     before, last, seen, hit = sys.gettrace(), dict[int, int](), [0], list[str]()
 
@@ -61,7 +63,9 @@ def in_a_block(box: Postbox, body: object) -> str:
         return inside.send("b", body)
 
 
-def first_of_three(box: Postbox, lead: Callable[[], str], nth: int, exception: type[BaseException]) -> tuple[list[str], list[Any]]:
+def first_of_three(
+    box: Postbox, lead: Callable[[], str], nth: int, exception: type[BaseException]
+) -> tuple[list[str], list[Any]]:
     """Let this thread come to its turn while two others wait behind it, and interrupt it; return where, and the outcomes."""
     outcomes: list[Any] = [None] * 3
     queue, entered, go, pause = box._db.turn.turnstile, Event(), Event(), Event()
@@ -86,7 +90,10 @@ def first_of_three(box: Postbox, lead: Callable[[], str], nth: int, exception: t
             pause.wait(0.0005)
         go.set()
 
-    threads = [Thread(target=target, daemon=True) for target in (hold, arrange, lambda: follow(1), lambda: follow(2))]
+    threads = [
+        Thread(target=target, daemon=True)
+        for target in (hold, arrange, lambda: follow(1), lambda: follow(2))
+    ]
     threads[0].start()
     entered.wait()
     threads[1].start()
@@ -102,19 +109,33 @@ def first_of_three(box: Postbox, lead: Callable[[], str], nth: int, exception: t
 
 @pytest.mark.parametrize("lead", ["send", "block"])
 @pytest.mark.parametrize("exception", [KeyboardInterrupt, SystemExit])
-def test_an_interrupt_anywhere_harms_no_neighbour(opened: Open, lead: str, exception: type[BaseException]) -> None:
+def test_an_interrupt_anywhere_harms_no_neighbour(
+    opened: Open, lead: str, exception: type[BaseException]
+) -> None:
     """Whoever commits for others and is interrupted, wherever: the others are served, nothing is lost or doubled, the next go on."""
     box = opened(durability="fast")
     nth, places, harmed = 0, list[str](), list[tuple[str, list[Any]]]()
     while len(places) == nth:
         nth += 1
-        send = (lambda n=nth: box.send("b", [n, 0])) if lead == "send" else (lambda n=nth: in_a_block(box, [n, 0]))
+        send = (
+            (lambda n=nth: box.send("b", [n, 0]))
+            if lead == "send"
+            else (lambda n=nth: in_a_block(box, [n, 0]))
+        )
         hit, outcomes = first_of_three(box, send, nth, exception)
         places += hit
-        there = box._db.read("SELECT id, frame ->> '$.data[1]' FROM outbox WHERE frame ->> '$.data[0]' = ?", (nth,))
-        told = [(outcome, index) for index, outcome in enumerate(outcomes) if isinstance(outcome, str)]
+        there = box._db.read(
+            "SELECT id, frame ->> '$.data[1]' FROM outbox WHERE frame ->> '$.data[0]' = ?", (nth,)
+        )
+        told = [
+            (outcome, index) for index, outcome in enumerate(outcomes) if isinstance(outcome, str)
+        ]
         first = outcomes[0] if hit else None
-        if not (set(told) <= set(there) and {1, 2} <= {i for _, i in told} and len({i for _, i in there}) == len(there)):
+        if not (
+            set(told) <= set(there)
+            and {1, 2} <= {i for _, i in told}
+            and len({i for _, i in there}) == len(there)
+        ):
             harmed.append((str(hit), outcomes))
         assert hit == [] or isinstance(first, exception | str)
         assert "pending" == box.resolve(box.send("b", "afterwards"))
@@ -131,7 +152,10 @@ def test_an_interrupt_anywhere_leaves_a_lone_writer_free_to_go_on(opened: Open) 
         nth, hit = 0, ["start"]
         while hit:
             nth += 1
-            with interrupted(nth, KeyboardInterrupt, when=lambda: True) as hit, suppress(KeyboardInterrupt):
+            with (
+                interrupted(nth, KeyboardInterrupt, when=lambda: True) as hit,
+                suppress(KeyboardInterrupt),
+            ):
                 lead()
             assert "pending" == box.resolve(box.send("b", "afterwards")), hit
         assert nth > 20

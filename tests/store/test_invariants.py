@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from onceward import Postbox
-from onceward.seeing.invariants import FRAMES, INVARIANTS, check
+from onceward.store.invariants import FRAMES, INVARIANTS, check
 from onceward.testing.simulation.history import OFTEN
 
 Open = Callable[..., Postbox]
@@ -20,7 +20,11 @@ INSERT INTO dead_letters (origin, id, peer, session, lane, type, rank, reason, a
 SELECT 'inbox', id, sender, session, session, type, rank, 'planted', 0, frame, digest, received_at, 9999999999999
   FROM inbox WHERE state = '{0}' LIMIT 1
 """
-UNGUARD = "".join(f"DROP TRIGGER {box}_{name}; " for box in ("outbox", "inbox") for name in ("guard", "delete_guard", "frame_guard"))
+UNGUARD = "".join(
+    f"DROP TRIGGER {box}_{name}; "
+    for box in ("outbox", "inbox")
+    for name in ("guard", "delete_guard", "frame_guard")
+)
 MARK_IT = """
 INSERT INTO processed_messages (sender, message_id, session, outcome, processed_at)
 SELECT sender, id, session, 'processed', 1 FROM inbox WHERE state = 'pending'
@@ -40,17 +44,17 @@ INSERT INTO handouts (reader_id, seq, rank) VALUES (1, 3, 2)
 """
 PLANTED: dict[str, tuple[str, ...]] = {
     "S1": (COPY_OUT,),
-    "S2": (f"{UNGUARD}DELETE FROM outbox WHERE seq = 1", "UPDATE counters SET value = value + 1 WHERE name = 'left'"),  # noqa: S608 - planted on purpose
+    "S2": (f"{UNGUARD}DELETE FROM outbox WHERE seq = 1", "UPDATE counters SET value = value + 1 WHERE name = 'left'"),
     "S3": ("UPDATE outbox SET state = 'sent', sent_at = 1, due_at = 9 WHERE seq = 1", "UPDATE counters SET value = 5 WHERE name = 'sent'"),
     "S4": ("INSERT INTO peers (name, epoch, parcel) SELECT 'z', 'e', json_array(max(seq)) FROM outbox",),
     "S5": ("UPDATE outbox SET state = 'sent', sent_at = 1 WHERE seq = 1",),
     "S6": ("UPDATE outbox SET state = 'acked', ended_at = 2, sent_at = NULL WHERE seq = 1",),
     "R1": ("DELETE FROM processed_messages WHERE seq = (SELECT max(seq) FROM processed_messages)",),
     "R2": (MARK_IT,),
-    "R3": (f"{UNGUARD}DELETE FROM inbox WHERE state = 'pending'", "UPDATE counters SET value = value + 1 WHERE name = 'ended'"),  # noqa: S608 - planted on purpose
+    "R3": (f"{UNGUARD}DELETE FROM inbox WHERE state = 'pending'", "UPDATE counters SET value = value + 1 WHERE name = 'ended'"),
     "R4": ("UPDATE lanes SET head = NULL", "UPDATE lanes SET head = 1"),
     "R5": ("DELETE FROM lanes",),
-    "R6": (COPY_IN.format("pending") + "; DELETE FROM processed_messages",),  # noqa: S608 - planted on purpose
+    "R6": (COPY_IN.format("pending") + "; DELETE FROM processed_messages",),
     "R7": (COPY_IN.format("pending"),),
     "Q1": ("UPDATE inbox SET run_id = 9 WHERE state = 'pending'",),
     "Q2": (OPEN_RUN,),
@@ -59,14 +63,14 @@ PLANTED: dict[str, tuple[str, ...]] = {
     "M2": ("INSERT INTO handouts (reader_id, seq, rank) VALUES (99, 1, 2)", LOST_PLACE),
     "T1": ("UPDATE tickets SET state = 'answered', ended_at = 1",),
     "S8": (
-        f"{UNGUARD}UPDATE outbox SET frame = replace(frame, '1', '2') WHERE seq = 1",  # noqa: S608 - planted on purpose
+        f"{UNGUARD}UPDATE outbox SET frame = replace(frame, '1', '2') WHERE seq = 1",
         "UPDATE outbox SET digest = x'00' WHERE seq = 1",
         "UPDATE outbox SET digest = x'00' WHERE body_id > 0",
     ),
     "S9": ("UPDATE bodies SET text = text || ' '", "UPDATE bodies SET digest = zeroblob(16)"),
     "S10": ("DELETE FROM bodies",),
     "S11": ("INSERT INTO bodies (text, digest) VALUES ('1', x'00')",),
-    "R8": (f"{UNGUARD}UPDATE inbox SET frame = frame || ' '", "UPDATE inbox SET digest = zeroblob(16)"),  # noqa: S608 - planted on purpose
+    "R8": (f"{UNGUARD}UPDATE inbox SET frame = frame || ' '", "UPDATE inbox SET digest = zeroblob(16)"),
     "R9": ("UPDATE dead_letters SET digest = zeroblob(16)", "UPDATE dead_letters SET frame = frame || ' '"),
 }  # fmt: skip
 
@@ -100,7 +104,9 @@ def test_every_invariant_has_its_violations() -> None:
 
 
 @pytest.mark.broken("the violation is planted")
-@pytest.mark.parametrize(("name", "sql"), [(name, sql) for name, all_of_it in PLANTED.items() for sql in all_of_it])
+@pytest.mark.parametrize(
+    ("name", "sql"), [(name, sql) for name, all_of_it in PLANTED.items() for sql in all_of_it]
+)
 def test_a_planted_violation_is_found(used: Postbox, name: str, sql: str) -> None:
     """Each invariant names itself, its rule and an offender when its rule is broken, also where simulated worlds ask all at once."""
     used._db.write(lambda tx: tx.rows(sql))
@@ -145,7 +151,9 @@ def test_single_bits_are_found(opened: Open, tmp_path: Path) -> None:
 def test_the_hosts_own_keys_are_not_ours_to_judge(opened: Open, tmp_path: Path) -> None:
     """Foreign keys of a host that keeps them off, even malformed ones, are no violation and no error."""
     con = sqlite3.connect(tmp_path / "host.db")
-    con.executescript("CREATE TABLE p (x); CREATE TABLE c (y REFERENCES p (x)); INSERT INTO c VALUES (1)")
+    con.executescript(
+        "CREATE TABLE p (x); CREATE TABLE c (y REFERENCES p (x)); INSERT INTO c VALUES (1)"
+    )
     con.close()
 
     assert [] == opened(at=tmp_path / "host.db").check()

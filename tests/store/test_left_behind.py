@@ -48,14 +48,33 @@ def test_a_broken_file_fails_its_test(tmp_path: Path) -> None:
     """A spoilt file in the test's folder or in a harness fails the test that left it; a sound one, and one that was announced, do not."""
     shutil.copy(ROOT / "tests" / "conftest.py", tmp_path)
     (tmp_path / "test_watched.py").write_text(WATCHED, encoding="utf-8")
-    quietly = ("-q", "-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(tmp_path))
+    quietly = (
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-c",
+        str(ROOT / "pyproject.toml"),
+        "--rootdir",
+        str(tmp_path),
+    )
     ran = subprocess.run(
-        [sys.executable, "-m", "pytest", *quietly, f"--basetemp={tmp_path / 'tmp'}", str(tmp_path / "test_watched.py")],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            *quietly,
+            f"--basetemp={tmp_path / 'tmp'}",
+            str(tmp_path / "test_watched.py"),
+        ],
         capture_output=True,
         text=True,
         check=False,
     )
 
-    assert {"test_spoilt", "test_harness"} == set(re.findall(r"^ERROR \S*::(\w+)", ran.stdout, re.MULTILINE)), ran.stdout
+    assert {"test_spoilt", "test_harness"} == set(
+        re.findall(r"^ERROR \S*::(\w+)", ran.stdout, re.MULTILINE)
+    ), ran.stdout
     assert "4 passed, 2 errors" in ran.stdout
-    assert {"a.db: S2", "invariant='S2'"} <= set(re.findall(r"a\.db: S2|invariant='S2'", ran.stdout))
+    assert {"a.db: S2", "invariant='S2'"} <= set(
+        re.findall(r"a\.db: S2|invariant='S2'", ran.stdout)
+    )

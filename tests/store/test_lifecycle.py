@@ -9,13 +9,22 @@ import apsw
 import pytest
 
 from onceward import Postbox
-from onceward.boxes import dead_letters, inbox, lanes, outbox
-from onceward.boxes.inbox import Ended, Leased
+from onceward.db.transaction import Tx
 from onceward.errors import InvalidMessage, LeaseLost, StoreCorrupt
-from onceward.ground.tx import Tx
-from onceward.words.frame import digest
-from onceward.words.lifecycle import INBOX, INBOX_STATES, OUTBOX, OUTBOX_STATES, Again, Dead, Done, Settlement
-from onceward.words.parcel import Receipt
+from onceward.model.frame import digest
+from onceward.model.parcel import Receipt
+from onceward.model.states import (
+    INBOX,
+    INBOX_STATES,
+    OUTBOX,
+    OUTBOX_STATES,
+    Again,
+    Dead,
+    Done,
+    Settlement,
+)
+from onceward.store import dead_letters, inbox, lanes, outbox
+from onceward.store.inbox import Ended, Leased
 
 pytestmark = pytest.mark.broken("rows are moved by hand")
 
@@ -49,8 +58,14 @@ ARRIVE = """
 INSERT INTO inbox (sender, id, lane_id, session, type, rank, frame, digest, received_at) VALUES ('b', 'm', 1, 's', 't', 2, ?, ?, 1)
 """
 
-out_pairs = pytest.mark.parametrize(("was", "then"), list(itertools.product(OUTBOX_STATES, [*OUTBOX_STATES, "sending", "nonsense", ""])))
-in_pairs = pytest.mark.parametrize(("was", "then"), list(itertools.product(INBOX_STATES, [*INBOX_STATES, "processing", "dead", ""])))
+out_pairs = pytest.mark.parametrize(
+    ("was", "then"),
+    list(itertools.product(OUTBOX_STATES, [*OUTBOX_STATES, "sending", "nonsense", ""])),
+)
+in_pairs = pytest.mark.parametrize(
+    ("was", "then"),
+    list(itertools.product(INBOX_STATES, [*INBOX_STATES, "processing", "dead", ""])),
+)
 
 
 def out_in(box: Postbox, state: str) -> str:
@@ -63,7 +78,11 @@ def out_in(box: Postbox, state: str) -> str:
 
 def in_in(box: Postbox, state: str) -> None:
     """Put one message into the inbox in a state."""
-    box._db.write(lambda tx: tx.run("INSERT INTO lanes (sender, name, rank, session) VALUES ('b', 's', 2, 's')"))
+    box._db.write(
+        lambda tx: tx.run(
+            "INSERT INTO lanes (sender, name, rank, session) VALUES ('b', 's', 2, 's')"
+        )
+    )
     box._db.write(lambda tx: tx.run(PUT, (state, None if state == "pending" else 2)))
 
 
@@ -82,7 +101,9 @@ def test_the_outbox_knows_its_moves(box: Postbox, was: str, then: str) -> None:
         with pytest.raises((InvalidMessage, StoreCorrupt)):
             box._db.write(lambda tx: tx.run(OUT_MOVE.format(then)))
 
-    assert [(then if legal(OUTBOX, was, then) else was,)] == box._db.read("SELECT state FROM outbox")
+    assert [(then if legal(OUTBOX, was, then) else was,)] == box._db.read(
+        "SELECT state FROM outbox"
+    )
 
 
 @in_pairs
@@ -98,7 +119,9 @@ def test_the_inbox_knows_its_moves(box: Postbox, was: str, then: str) -> None:
     assert [(then if legal(INBOX, was, then) else was,)] == box._db.read("SELECT state FROM inbox")
 
 
-def test_illegal_moves_fail_in_other_programs_too(opened: Callable[..., Postbox], elsewhere: Callable[..., list[Any]]) -> None:
+def test_illegal_moves_fail_in_other_programs_too(
+    opened: Callable[..., Postbox], elsewhere: Callable[..., list[Any]]
+) -> None:
     """The standard library's sqlite3 in another process meets the same guards, pair by pair."""
     for was in OUTBOX_STATES:
         box = opened(f"a-{was}")
@@ -128,7 +151,9 @@ def test_illegal_moves_fail_in_other_programs_too(opened: Callable[..., Postbox]
         "UPDATE identity SET durability = 'none'",
     ],
 )  # fmt: skip
-def test_rows_cannot_be_bent_by_hand(box: Postbox, elsewhere: Callable[..., list[Any]], sql: str) -> None:
+def test_rows_cannot_be_bent_by_hand(
+    box: Postbox, elsewhere: Callable[..., list[Any]], sql: str
+) -> None:
     """What was promised or received is neither rewritten nor deleted nor half changed by a stray statement."""
     box.send("b", 1)
     box.peers.register("b", "memory:b")
@@ -138,15 +163,27 @@ def test_rows_cannot_be_bent_by_hand(box: Postbox, elsewhere: Callable[..., list
 
     assert isinstance(found, str), sql
     assert found.startswith("IntegrityError"), found
-    assert (1, 1) == (box._db.read("SELECT count(*) FROM outbox")[0][0], box._db.read("SELECT count(*) FROM inbox")[0][0])
+    assert (1, 1) == (
+        box._db.read("SELECT count(*) FROM outbox")[0][0],
+        box._db.read("SELECT count(*) FROM inbox")[0][0],
+    )
 
 
-def test_the_file_is_one_that_old_sqlite_reads(box: Postbox, shell: Callable[[Path, str], str]) -> None:
+def test_the_file_is_one_that_old_sqlite_reads(
+    box: Postbox, shell: Callable[[Path, str], str]
+) -> None:
     """Every table and view can be read by the machine's own shell, whose SQLite is years older than ours."""
     box.send("b", 1)
-    names = [name for (name,) in box._db.read("SELECT name FROM sqlite_schema WHERE type IN ('table', 'view')")]
+    names = [
+        name
+        for (name,) in box._db.read(
+            "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view')"
+        )
+    ]
 
-    assert dict.fromkeys(names, "1") == {name: shell(box.path, f'SELECT count(*) >= 0 FROM "{name}"') for name in names}  # noqa: S608 - names from the schema
+    assert dict.fromkeys(names, "1") == {
+        name: shell(box.path, f'SELECT count(*) >= 0 FROM "{name}"') for name in names
+    }
 
 
 NOTHING = {state: state for state in OUTBOX_STATES}
@@ -154,21 +191,37 @@ NOTHING = {state: state for state in OUTBOX_STATES}
 
 def settled(state: str, *, ends: bool = False) -> Callable[[Tx, str], object]:
     """Return the verb that takes one receipt."""
-    return lambda tx, message_id: outbox.settle(tx, "b", [Receipt(message_id, state)], ask_at=9, stored_ends=ends, parcel=7)  # type: ignore[arg-type]
+    return lambda tx, message_id: outbox.settle(
+        tx,
+        "b",
+        [Receipt(message_id, state)],  # type: ignore[arg-type]
+        ask_at=9,
+        stored_ends=ends,
+        parcel=7,
+    )
 
 
 VERBS: dict[str, tuple[Callable[[Tx, str], object], dict[str, str]]] = {
     "stored": (settled("stored"), {"pending": "sent"}),
     "duplicate": (settled("duplicate"), {"pending": "sent"}),
-    "stored that ends": (settled("stored", ends=True), {"pending": "acked", "sent": "acked", "failed": "acked"}),
+    "stored that ends": (
+        settled("stored", ends=True),
+        {"pending": "acked", "sent": "acked", "failed": "acked"},
+    ),
     "processed": (settled("processed"), {"pending": "acked", "sent": "acked", "failed": "acked"}),
     "dead": (settled("dead"), {"pending": "failed", "sent": "failed"}),
     "busy": (settled("busy"), {}),
     "cancel": (outbox.cancel, {"pending": "cancelled"}),
     "wake": (lambda tx, _: outbox.wake(tx, 10, lambda _: False), {"sent": "pending"}),
     "wake without budget": (lambda tx, _: outbox.wake(tx, 10, lambda _: True), {}),
-    "resend": (lambda tx, _: outbox.resend(tx, "b", after=0), {"sent": "pending", "acked": "pending", "failed": "pending"}),
-    "bury": (lambda tx, _: dead_letters.bury_out(tx, [1], reason="test"), {"pending": "dead", "sent": "dead"}),
+    "resend": (
+        lambda tx, _: outbox.resend(tx, "b", after=0),
+        {"sent": "pending", "acked": "pending", "failed": "pending"},
+    ),
+    "bury": (
+        lambda tx, _: dead_letters.bury_out(tx, [1], reason="test"),
+        {"pending": "dead", "sent": "dead"},
+    ),
 }
 
 
@@ -199,14 +252,20 @@ def test_another_peers_word_moves_nothing(box: Postbox, state: str) -> None:
     """A receipt from somebody who is not the recipient is no receipt."""
     message_id = out_in(box, state)
     for word in ("stored", "processed", "dead"):
-        box._db.write(lambda tx, word=word: outbox.settle(tx, "c", [Receipt(message_id, word)], ask_at=9, stored_ends=True))  # type: ignore[misc]
+        box._db.write(
+            lambda tx, word=word: outbox.settle(  # type: ignore[misc]
+                tx, "c", [Receipt(message_id, word)], ask_at=9, stored_ends=True
+            )
+        )
 
     assert ([(state,)], []) == (box._db.read("SELECT state FROM outbox"), box.check())
 
 
 def leased(box: Postbox) -> Leased:
     """Claim the one waiting message."""
-    claimed = box._db.write(lambda tx: inbox.claim(tx, inbox.Wanted(messages=1), owner="me", until=tx.now + 30_000))
+    claimed = box._db.write(
+        lambda tx: inbox.claim(tx, inbox.Wanted(messages=1), owner="me", until=tx.now + 30_000)
+    )
     return claimed[0][0]
 
 
@@ -214,7 +273,11 @@ def leased(box: Postbox) -> Leased:
 def receiver(box: Postbox) -> Postbox:
     """Return a postbox with one received message."""
     text = "{}"
-    box._db.write(lambda tx: tx.run("INSERT INTO lanes (sender, name, rank, session, head) VALUES ('b', 's', 2, 's', 1)"))
+    box._db.write(
+        lambda tx: tx.run(
+            "INSERT INTO lanes (sender, name, rank, session, head) VALUES ('b', 's', 2, 's', 1)"
+        )
+    )
     box._db.write(
         lambda tx: tx.run(
             ARRIVE,
@@ -234,7 +297,9 @@ ENDINGS: list[tuple[Settlement, str | None, str | None]] = [
 
 
 @pytest.mark.parametrize(("settlement", "state", "mark"), ENDINGS, ids=str)
-def test_every_ending_of_a_lease(receiver: Postbox, settlement: Settlement, state: str | None, mark: str | None) -> None:
+def test_every_ending_of_a_lease(
+    receiver: Postbox, settlement: Settlement, state: str | None, mark: str | None
+) -> None:
     """A settlement ends the message and marks it in one commit; the second settlement of the same lease is refused."""
     held = leased(receiver)
     receiver._db.write(lambda tx: inbox.settle(tx, [Ended(held, settlement)], {}))
@@ -248,7 +313,9 @@ def test_every_ending_of_a_lease(receiver: Postbox, settlement: Settlement, stat
 
 
 @pytest.mark.parametrize(("settlement", "state", "mark"), ENDINGS, ids=str)
-def test_a_lost_lease_settles_nothing(receiver: Postbox, settlement: Settlement, state: str | None, mark: str | None) -> None:
+def test_a_lost_lease_settles_nothing(
+    receiver: Postbox, settlement: Settlement, state: str | None, mark: str | None
+) -> None:
     """Whoever comes back after its lease ran out changes nothing, whatever it wants to say."""
     del state, mark
     late = leased(receiver)
@@ -258,7 +325,10 @@ def test_a_lost_lease_settles_nothing(receiver: Postbox, settlement: Settlement,
     with pytest.raises(LeaseLost):
         receiver._db.write(lambda tx: inbox.settle(tx, [Ended(late, settlement)], {}))
 
-    assert (False, 2) == (receiver._db.write(lambda tx: lanes.prolong(tx, late.lane, until=9)), taken.attempt)
+    assert (False, 2) == (
+        receiver._db.write(lambda tx: lanes.prolong(tx, late.lane, until=9)),
+        taken.attempt,
+    )
     assert ([("pending",)], [], []) == (
         receiver._db.read("SELECT state FROM inbox"), receiver._db.read("SELECT * FROM processed_messages"), receiver.check(),
     )  # fmt: skip

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from onceward import Msg, Postbox
-from onceward.boxes.accept import Door, accept, examine
 from onceward.errors import TooLarge
-from onceward.words.frame import digest
-from onceward.words.parcel import Carried, Parcel
-from onceward.words.payload import encode
+from onceward.model.body import encode
+from onceward.model.frame import digest
+from onceward.model.parcel import Carried, Parcel
+from onceward.store.accept import Door, accept, examine
 
 Open = Callable[..., Postbox]
 MIB = 1 << 20
@@ -52,7 +52,16 @@ def filled(kind: str, size: int) -> object:
             return Note(text="x" * (size - len('{"text":""}')))
 
 
-KINDS = ["ascii", "three-byte", "four-byte", "escapes", "bytes", "list", "list of three-byte", "msg"]
+KINDS = [
+    "ascii",
+    "three-byte",
+    "four-byte",
+    "escapes",
+    "bytes",
+    "list",
+    "list of three-byte",
+    "msg",
+]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -72,7 +81,10 @@ def test_the_size_limit_is_exact_on_both_sides(opened: Open, kind: str) -> None:
 
     expected = filled(kind, limit)
     assert (expected.model_dump() if isinstance(expected, Note) else expected) == message.body
-    assert ([too_large], None) == ([letter.id for letter in lavish.dead_letters.list()], receiver.receive())
+    assert ([too_large], None) == (
+        [letter.id for letter in lavish.dead_letters.list()],
+        receiver.receive(),
+    )
     assert 1 == sender.stats()["enqueued"]
 
 
@@ -84,7 +96,11 @@ def test_one_mebibyte_is_the_default(box: Postbox, kind: str) -> None:
         box.send("b", filled(kind, MIB + 1))
 
 
-@pytest.mark.parametrize("body", [1.5, 1e22, 1e15, -0.0, 10**300, [1e16] * 50, {"ü": 1}, "\u2028", Point(1), Note(text="\x7f")], ids=repr)
+@pytest.mark.parametrize(
+    "body",
+    [1.5, 1e22, 1e15, -0.0, 10**300, [1e16] * 50, {"ü": 1}, "\u2028", Point(1), Note(text="\x7f")],
+    ids=repr,
+)
 def test_what_send_takes_receipt_takes(box: Postbox, body: object) -> None:
     """The size that the receiver counts is never larger than the one that the sender counted."""
     media, text, kind = encode(body)
@@ -100,7 +116,14 @@ def test_what_send_takes_receipt_takes(box: Postbox, body: object) -> None:
 def _parcel(box: Postbox, body: object) -> Parcel:
     message_id = box.send("b", body)
     [(text,)] = box._db.read("SELECT frame FROM outbox ORDER BY seq DESC LIMIT 1")
-    return Parcel(sender="a", recipient="b", epoch="e", number=1, previous="", frames=(Carried(message_id, text, digest(text)),))
+    return Parcel(
+        sender="a",
+        recipient="b",
+        epoch="e",
+        number=1,
+        previous="",
+        frames=(Carried(message_id, text, digest(text)),),
+    )
 
 
 @pytest.mark.parametrize(
@@ -116,8 +139,18 @@ def test_a_hostile_frame_never_stops_a_parcel(opened: Open, changes: dict[str, A
     """Whatever a frame says, its neighbours are kept and every frame gets an answer."""
     box = opened("b")
     door = Door(agent="b", durability="safe", max_body=4096)
-    base = {"specversion": "1.0", "id": "1", "source": "urn:onceward:a", "type": "t", "recipient": "b"}
-    texts = [json.dumps(base), json.dumps(base | {"id": "2"} | changes), json.dumps(base | {"id": "3"})]
+    base = {
+        "specversion": "1.0",
+        "id": "1",
+        "source": "urn:onceward:a",
+        "type": "t",
+        "recipient": "b",
+    }
+    texts = [
+        json.dumps(base),
+        json.dumps(base | {"id": "2"} | changes),
+        json.dumps(base | {"id": "3"}),
+    ]
     parcel = Parcel(
         sender="a",
         recipient="b",

@@ -8,19 +8,21 @@ import apsw
 import pytest
 
 from onceward import Postbox
+from onceward.db import migrations
+from onceward.db.migrations import Migration
+from onceward.db.transaction import Tx
 from onceward.errors import SchemaMismatch, SchemaTooNew, StoreError
-from onceward.ground import migrate
-from onceward.ground.migrate import Migration
-from onceward.ground.tx import Tx
 
 Open = Callable[..., Postbox]
 
 
 def test_the_ledger_names_every_step(box: Postbox) -> None:
     """A new file records which steps made it, with their digests."""
-    known = migrate.migrations()
+    known = migrations.migrations()
 
-    assert [(m.version, m.name) for m in known] == box._db.read("SELECT version, name FROM schema_migrations ORDER BY version")
+    assert [(m.version, m.name) for m in known] == box._db.read(
+        "SELECT version, name FROM schema_migrations ORDER BY version"
+    )
     assert sorted({m.version for m in known}) == [m.version for m in known]
     assert box.health().schema == known[-1].version
 
@@ -33,48 +35,66 @@ def test_opening_again_applies_nothing(opened: Open) -> None:
     assert before == opened()._db.read("SELECT * FROM schema_migrations")
 
 
-def test_an_older_file_is_brought_up_with_all_its_rows(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_file_is_brought_up_with_all_its_rows(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A file of an older version gets the missing steps when it is opened; its messages stay."""
     box = opened()
     ids = box.send_many([("b", k) for k in range(20)])
     box.close()
     newer = Migration(
-        migrate.migrations()[-1].version + 1,
+        migrations.migrations()[-1].version + 1,
         "9999_more",
-        "ALTER TABLE outbox ADD COLUMN note TEXT; CREATE TABLE extra (x) STRICT".replace("(x)", "(x TEXT)"),
+        "ALTER TABLE outbox ADD COLUMN note TEXT; CREATE TABLE extra (x) STRICT".replace(
+            "(x)", "(x TEXT)"
+        ),
     )
-    known = (*migrate.migrations(), newer)
-    monkeypatch.setattr(migrate, "migrations", lambda: known)
+    known = (*migrations.migrations(), newer)
+    monkeypatch.setattr(migrations, "migrations", lambda: known)
 
     box = opened()
 
-    assert [(each, None) for each in ids] == box._db.read("SELECT id, note FROM outbox ORDER BY seq")
+    assert [(each, None) for each in ids] == box._db.read(
+        "SELECT id, note FROM outbox ORDER BY seq"
+    )
     assert (newer.version, []) == (box.health().schema, box.check())
     assert "pending" == box.resolve(box.send("b", 1))
 
 
-def test_a_step_that_fails_leaves_the_older_file(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_fails_leaves_the_older_file(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Step and record are one commit: after a failure the file is what it was, and the old version still opens it."""
     box = opened()
     kept = box.send("b", 1)
     box.close()
-    old = migrate.migrations()
-    broken = (*old, Migration(len(old) + 1, "9999_broken", "CREATE TABLE half (x TEXT); CREATE TABLE half (x TEXT)"))
-    monkeypatch.setattr(migrate, "migrations", lambda: broken)
+    old = migrations.migrations()
+    broken = (
+        *old,
+        Migration(
+            len(old) + 1, "9999_broken", "CREATE TABLE half (x TEXT); CREATE TABLE half (x TEXT)"
+        ),
+    )
+    monkeypatch.setattr(migrations, "migrations", lambda: broken)
     with pytest.raises((StoreError, apsw.SQLError)):
         opened()
-    monkeypatch.setattr(migrate, "migrations", lambda: old)
+    monkeypatch.setattr(migrations, "migrations", lambda: old)
 
     box = opened()
 
-    assert ("pending", []) == (box.resolve(kept), box._db.read("SELECT name FROM sqlite_schema WHERE name = 'half'"))
+    assert ("pending", []) == (
+        box.resolve(kept),
+        box._db.read("SELECT name FROM sqlite_schema WHERE name = 'half'"),
+    )
 
 
 def test_a_newer_file_is_refused_by_both_versions_numbers(opened: Open, tmp_path: Path) -> None:
     """A file of a newer version says which version it has and which one we know; nothing in it changes."""
     box = opened()
     known = box.health().schema
-    box._db.write(lambda tx: tx.run("INSERT INTO schema_migrations VALUES (9999, 'later', x'00', 1)"))
+    box._db.write(
+        lambda tx: tx.run("INSERT INTO schema_migrations VALUES (9999, 'later', x'00', 1)")
+    )
     box.close()
     before = (tmp_path / "a.db").read_bytes()
 
@@ -106,7 +126,9 @@ def test_a_file_that_is_upgraded_meanwhile_is_let_go(opened: Open, tmp_path: Pat
 def test_a_file_with_other_steps_is_refused(opened: Open) -> None:
     """A ledger that names a step of ours otherwise is no file of ours."""
     box = opened()
-    box._db.write(lambda tx: tx.run("UPDATE schema_migrations SET name = 'other' WHERE version = 1"))
+    box._db.write(
+        lambda tx: tx.run("UPDATE schema_migrations SET name = 'other' WHERE version = 1")
+    )
     box.close()
 
     with pytest.raises(SchemaMismatch, match="other"):
@@ -117,9 +139,13 @@ def test_pending_steps_come_in_order(box: Postbox) -> None:
     """What is missing is applied from the oldest to the newest, also where a middle step is missing."""
     known = tuple(Migration(k, f"{k:04d}", "") for k in range(1, 5))
     box._db.write(lambda tx: tx.run("DELETE FROM schema_migrations"))
-    box._db.write(lambda tx: tx.many("INSERT INTO schema_migrations VALUES (?, ?, x'00', 1)", [(1, "0001"), (3, "0003")]))
+    box._db.write(
+        lambda tx: tx.many(
+            "INSERT INTO schema_migrations VALUES (?, ?, x'00', 1)", [(1, "0001"), (3, "0003")]
+        )
+    )
 
-    assert [2, 4] == [m.version for m in box._db.write(lambda tx: migrate.pending(tx, known))]
+    assert [2, 4] == [m.version for m in box._db.write(lambda tx: migrations.pending(tx, known))]
 
 
 def test_migrations_are_applied_through_the_transaction_alone(box: Postbox) -> None:
@@ -127,7 +153,7 @@ def test_migrations_are_applied_through_the_transaction_alone(box: Postbox) -> N
     step = Migration(77, "0077_x", "CREATE TABLE seventy_seven (x TEXT)")
 
     def fail(tx: Tx) -> None:
-        migrate.apply(tx, step, tx.now)
+        migrations.apply(tx, step, tx.now)
         raise KeyError
 
     with pytest.raises(KeyError):
@@ -140,7 +166,7 @@ def test_migrations_are_applied_through_the_transaction_alone(box: Postbox) -> N
 def test_the_schema_needs_no_new_sqlite(tmp_path: Path, shell: Callable[[Path, str], str]) -> None:
     """The machine's own older SQLite can make the whole schema from the files."""
     path = tmp_path / "old.db"
-    script = "\n".join(step.sql for step in migrate.migrations())
+    script = "\n".join(step.sql for step in migrations.migrations())
 
     assert "" == shell(path, script)
-    assert "" == shell(path, (migrate.folder() / "trail.sql").read_text(encoding="utf-8"))
+    assert "" == shell(path, (migrations.folder() / "trail.sql").read_text(encoding="utf-8"))

@@ -13,11 +13,11 @@ import apsw
 import pytest
 
 from onceward import Postbox
+from onceward.db.connection import PRAGMAS
+from onceward.db.database import APPLICATION_ID
 from onceward.errors import (
     StoreClosed,
 )
-from onceward.ground.connect import PRAGMAS
-from onceward.ground.db import APPLICATION_ID
 
 Open = Callable[..., Postbox]
 MAKE = "import sys; from onceward import Postbox; box = Postbox(sys.argv[1], agent='a', run=False); print(box.agent); box.close()"
@@ -46,7 +46,9 @@ def test_a_new_file_is_private(opened: Open) -> None:
     finally:
         os.umask(before)
 
-    assert {"a.db": 0o600, "a.db-wal": 0o600, "a.db-shm": 0o600, "a.db-run": 0o600} == modes(box.path)
+    assert {"a.db": 0o600, "a.db-wal": 0o600, "a.db-shm": 0o600, "a.db-run": 0o600} == modes(
+        box.path
+    )
 
 
 def test_a_new_file_is_marked_as_ours(box: Postbox) -> None:
@@ -64,7 +66,10 @@ def test_every_connection_has_our_pragmas(box: Postbox) -> None:
         wanted = {line.split()[1]: line.split()[3] for line in PRAGMAS}
         found = {name: str(con.pragma(name)) for name in wanted}
 
-        assert {name: {"OFF": "0", "ON": "1", "MEMORY": "2"}.get(value, value) for name, value in wanted.items()} == found
+        assert {
+            name: {"OFF": "0", "ON": "1", "MEMORY": "2"}.get(value, value)
+            for name, value in wanted.items()
+        } == found
         assert ("wal", 1, 0) == (
             con.pragma("journal_mode"),
             con.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, -1),
@@ -87,7 +92,11 @@ def test_a_host_database_keeps_what_is_its_own(opened: Open, tmp_path: Path) -> 
     """Opened as a postbox, a host's file keeps its ids, tables and rows, and both parties work on in one transaction."""
     path = tmp_path / "host.db"
     host(
-        path, "PRAGMA application_id = 77", "PRAGMA user_version = 5", "CREATE TABLE invoice (id INTEGER)", "INSERT INTO invoice VALUES (1)"
+        path,
+        "PRAGMA application_id = 77",
+        "PRAGMA user_version = 5",
+        "CREATE TABLE invoice (id INTEGER)",
+        "INSERT INTO invoice VALUES (1)",
     )
 
     box = opened(at=path)
@@ -99,7 +108,11 @@ def test_a_host_database_keeps_what_is_its_own(opened: Open, tmp_path: Path) -> 
     con = box._db._con
     assert con is not None
     assert (77, 5) == (con.pragma("application_id"), con.pragma("user_version"))
-    assert ([(1,), (2,)], 1, []) == (box._db.read("SELECT id FROM invoice"), box.stats()["pending"], box.check())
+    assert ([(1,), (2,)], 1, []) == (
+        box._db.read("SELECT id FROM invoice"),
+        box.stats()["pending"],
+        box.check(),
+    )
 
 
 @pytest.mark.parametrize("text", ["UTF-16le", "UTF-16be"])
@@ -143,7 +156,9 @@ def test_odd_file_names_are_taken_literally(opened: Open, tmp_path: Path, name: 
     box = opened(at=tmp_path / name)
     box.send("b", 1)
 
-    assert {name, f"{name}-wal", f"{name}-shm", f"{name}-run"} == {each.name for each in tmp_path.iterdir()}
+    assert {name, f"{name}-wal", f"{name}-shm", f"{name}-run"} == {
+        each.name for each in tmp_path.iterdir()
+    }
 
 
 def test_two_postboxes_on_one_file_share_one_database(opened: Open) -> None:
@@ -190,7 +205,9 @@ def test_the_owners_patience_holds(opened: Open, *, neighbour_first: bool) -> No
     assert [20.0, 20.0] == [waits(opened("a", busy_timeout=patience)) for patience in (7.0, 20.0)]
 
 
-def test_the_standard_library_may_read_in_another_process(box: Postbox, elsewhere: Callable[..., list[Any]]) -> None:
+def test_the_standard_library_may_read_in_another_process(
+    box: Postbox, elsewhere: Callable[..., list[Any]]
+) -> None:
     """Other programs open the file at the same time; nothing is lost when they close it."""
     kept = box.send("b", 1)
 
@@ -201,7 +218,10 @@ def test_the_standard_library_may_read_in_another_process(box: Postbox, elsewher
 def test_processes_may_make_a_file_together(tmp_path: Path) -> None:
     """Of several processes that open a new file at the same moment none is told that it is busy."""
     command = [sys.executable, "-c", MAKE, str(tmp_path / "a.db")]
-    running = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(4)]
+    running = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
     said = [process.communicate(timeout=60)[0] for process in running]
 
     assert ["a\n"] * 4 == said

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from onceward import Postbox
+from onceward.db.connection import check_version
 from onceward.errors import (
     ForeignHandle,
     InvalidMessage,
@@ -17,7 +18,6 @@ from onceward.errors import (
     StoreUnusable,
     WrongAgent,
 )
-from onceward.ground.connect import check_version
 
 Open = Callable[..., Postbox]
 
@@ -64,7 +64,10 @@ def test_a_host_that_uses_our_names_is_refused_untouched(tmp_path: Path, taken: 
     with pytest.raises(SchemaMismatch):
         Postbox(path, agent="a", run=False)
 
-    assert (before, ["host.db"]) == (path.read_bytes(), sorted(each.name for each in tmp_path.iterdir()))
+    assert (before, ["host.db"]) == (
+        path.read_bytes(),
+        sorted(each.name for each in tmp_path.iterdir()),
+    )
 
 
 @pytest.mark.parametrize("data", BROKEN.values(), ids=BROKEN)
@@ -93,7 +96,9 @@ def test_a_file_cut_in_the_middle_is_refused_untouched(opened: Open, tmp_path: P
 
 
 @pytest.mark.parametrize("data", [b"", None], ids=["empty", "host"])
-def test_a_file_that_is_nobodys_is_not_adopted_without_a_name(tmp_path: Path, data: bytes | None) -> None:
+def test_a_file_that_is_nobodys_is_not_adopted_without_a_name(
+    tmp_path: Path, data: bytes | None
+) -> None:
     """Without an agent's name nothing is made of a file that has none, and nothing in it changes."""
     path = tmp_path / "x.db"
     if data is None:
@@ -105,7 +110,10 @@ def test_a_file_that_is_nobodys_is_not_adopted_without_a_name(tmp_path: Path, da
     with pytest.raises(StoreUnusable, match="agent"):
         Postbox(path, run=False)
 
-    assert (before, ["x.db"]) == (path.read_bytes(), sorted(each.name for each in tmp_path.iterdir()))
+    assert (before, ["x.db"]) == (
+        path.read_bytes(),
+        sorted(each.name for each in tmp_path.iterdir()),
+    )
 
 
 def test_a_file_that_does_not_exist_needs_a_name(tmp_path: Path) -> None:
@@ -175,8 +183,22 @@ def _hard_link(tmp_path: Path) -> Path:
     return tmp_path / "b.db"
 
 
-@pytest.mark.parametrize("make", [_missing_folder, _folder, _below_a_file, _symlink_loop, _endless_name, _nul, _pipe, _hard_link])
-def test_places_that_cannot_hold_a_file_are_refused(tmp_path: Path, make: Callable[[Path], Path]) -> None:
+@pytest.mark.parametrize(
+    "make",
+    [
+        _missing_folder,
+        _folder,
+        _below_a_file,
+        _symlink_loop,
+        _endless_name,
+        _nul,
+        _pipe,
+        _hard_link,
+    ],
+)
+def test_places_that_cannot_hold_a_file_are_refused(
+    tmp_path: Path, make: Callable[[Path], Path]
+) -> None:
     """Every path that cannot be a database of its own raises the same kind of error, never a bare OSError."""
     with pytest.raises(StoreUnusable):
         Postbox(make(tmp_path), agent="a", run=False)
@@ -194,7 +216,9 @@ def _by_sqlite3(path: Path) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize("hold", [_by_os, _by_sqlite3])
-def test_a_foreign_handle_in_this_process_is_refused(opened: Open, tmp_path: Path, hold: Callable[[Path], Callable[[], None]]) -> None:
+def test_a_foreign_handle_in_this_process_is_refused(
+    opened: Open, tmp_path: Path, hold: Callable[[Path], Callable[[], None]]
+) -> None:
     """A descriptor that is not ours would drop our locks when it closes; once it is closed, the file opens."""
     with Postbox(tmp_path / "a.db", agent="a", run=False) as box:
         path = box.path
@@ -210,7 +234,15 @@ def test_a_foreign_handle_in_this_process_is_refused(opened: Open, tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("version", "good"),
-    [("3.40.1", False), ("3.51.2", False), ("3.51.3", True), ("3.52.0", False), ("3.52.1", True), ("3.53.0", True), ("4.0.0", True)],
+    [
+        ("3.40.1", False),
+        ("3.51.2", False),
+        ("3.51.3", True),
+        ("3.52.0", False),
+        ("3.52.1", True),
+        ("3.53.0", True),
+        ("4.0.0", True),
+    ],
 )
 def test_sqlite_with_known_bugs_is_refused(version: str, good: bool) -> None:
     """Libraries that may damage a WAL are refused, not warned about."""

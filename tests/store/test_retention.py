@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from onceward import Postbox
-from onceward.boxes import dead_letters, retention
+from onceward.store import dead_letters, retention
 from onceward.testing.clock import ManualClock
 
 Open = Callable[..., Postbox]
@@ -56,7 +56,7 @@ def pair(opened: Open, clock: ManualClock) -> Pair:
 
 def rows(box: Postbox, table: str) -> int:
     """Return how many rows a table has."""
-    return int(box._db.read(f"SELECT count(*) FROM {table}")[0][0])  # noqa: S608 - a test's own table
+    return int(box._db.read(f"SELECT count(*) FROM {table}")[0][0])
 
 
 def test_what_ended_well_is_forgotten_and_still_counted(pair: Pair) -> None:
@@ -65,8 +65,16 @@ def test_what_ended_well_is_forgotten_and_still_counted(pair: Pair) -> None:
         pair.journey()
     pair.later()
 
-    assert (0, 0, 0) == (rows(pair.sender, "outbox"), rows(pair.receiver, "inbox"), rows(pair.receiver, "processed_messages"))
-    assert (20, 20, 20) == (pair.sender.stats()["enqueued"], pair.sender.stats()["acked"], pair.receiver.stats()["processed"])
+    assert (0, 0, 0) == (
+        rows(pair.sender, "outbox"),
+        rows(pair.receiver, "inbox"),
+        rows(pair.receiver, "processed_messages"),
+    )
+    assert (20, 20, 20) == (
+        pair.sender.stats()["enqueued"],
+        pair.sender.stats()["acked"],
+        pair.receiver.stats()["processed"],
+    )
     assert [] == pair.sender.check() + pair.receiver.check()
 
 
@@ -76,7 +84,11 @@ def test_what_is_young_stays(pair: Pair) -> None:
     pair.clock.advance(HOUR / 2)
 
     assert (0, 0) == (pair.sender.tidy(), pair.receiver.tidy())
-    assert (1, 1, 1) == (rows(pair.sender, "outbox"), rows(pair.receiver, "inbox"), rows(pair.receiver, "processed_messages"))
+    assert (1, 1, 1) == (
+        rows(pair.sender, "outbox"),
+        rows(pair.receiver, "inbox"),
+        rows(pair.receiver, "processed_messages"),
+    )
 
 
 @pytest.mark.broken("rows are changed by hand")
@@ -86,13 +98,24 @@ def test_what_is_not_settled_stays_for_ever(pair: Pair, opened: Open) -> None:
     for _ in range(4):
         pair.sender.send("b", 1)
     change = pair.sender._db.write
-    change(lambda tx: tx.run("UPDATE outbox SET state = 'sent', sent_at = 1, due_at = ?, parcel = 1 WHERE seq = 2", (1 << 50,)))
-    change(lambda tx: tx.run("UPDATE outbox SET state = 'failed', sent_at = 1, ended_at = 2, parcel = 1 WHERE seq = 3"))
+    change(
+        lambda tx: tx.run(
+            "UPDATE outbox SET state = 'sent', sent_at = 1, due_at = ?, parcel = 1 WHERE seq = 2",
+            (1 << 50,),
+        )
+    )
+    change(
+        lambda tx: tx.run(
+            "UPDATE outbox SET state = 'failed', sent_at = 1, ended_at = 2, parcel = 1 WHERE seq = 3"
+        )
+    )
     change(lambda tx: dead_letters.bury_out(tx, [4], reason="test"))
     pair.clock.advance(50 * HOUR)
     pair.sender.tidy()
 
-    assert [("pending",), ("sent",)] == pair.sender._db.read("SELECT state FROM outbox ORDER BY seq")
+    assert [("pending",), ("sent",)] == pair.sender._db.read(
+        "SELECT state FROM outbox ORDER BY seq"
+    )
     assert 1 == len(pair.sender.dead_letters.list())
 
 
@@ -145,7 +168,9 @@ def test_a_forgotten_message_that_comes_again_is_stale_not_new(pair: Pair) -> No
     pair.receiver.tidy()
     change = pair.sender._db.write
     change(lambda tx: tx.run("UPDATE outbox SET state = 'pending', ended_at = NULL"))
-    change(lambda tx: tx.run("UPDATE counters SET value = value - 1 WHERE name IN ('left', 'acked')"))
+    change(
+        lambda tx: tx.run("UPDATE counters SET value = value - 1 WHERE name IN ('left', 'acked')")
+    )
     pair.sender.pump()
 
     assert (None, "dead", "stale") == (
@@ -160,7 +185,9 @@ def test_ids_of_the_callers_own_do_not_move_the_horizon(pair: Pair) -> None:
     pair.later()
 
     following = [pair.journey(message_id="invoice-1000"), pair.journey()]
-    pair.sender._db.write(lambda tx: tx.run("UPDATE peers SET epoch = 'new', number = 0, last_id = ''"))
+    pair.sender._db.write(
+        lambda tx: tx.run("UPDATE peers SET epoch = 'new', number = 0, last_id = ''")
+    )
     following.append(pair.journey())
 
     assert ["acked"] * 3 == [pair.sender.resolve(each) for each in following]
@@ -185,7 +212,11 @@ def test_a_peer_from_the_future_makes_nobody_else_stale(pair: Pair, opened: Open
     other = opened("c", clock=pair.clock)
     for epoch in ("one", "two"):
         message_id = other.send("b", 1)
-        other._db.write(lambda tx, epoch=epoch: tx.run("UPDATE peers SET epoch = ?, number = 0, last_id = ''", (epoch,)))  # type: ignore[misc]
+        other._db.write(
+            lambda tx, epoch=epoch: tx.run(  # type: ignore[misc]
+                "UPDATE peers SET epoch = ?, number = 0, last_id = ''", (epoch,)
+            )
+        )
         other.pump()
 
     assert "sent" == other.resolve(message_id)
@@ -196,7 +227,11 @@ def test_a_dead_letter_outlives_its_mark_without_alarm(pair: Pair) -> None:
     pair.rejected()
     pair.later()
 
-    assert (1, 0, []) == (len(pair.receiver.dead_letters.list()), rows(pair.receiver, "processed_messages"), pair.receiver.check())
+    assert (1, 0, []) == (
+        len(pair.receiver.dead_letters.list()),
+        rows(pair.receiver, "processed_messages"),
+        pair.receiver.check(),
+    )
 
 
 def test_a_dead_letter_beside_an_old_mark_is_no_alarm(pair: Pair) -> None:
@@ -237,7 +272,9 @@ def test_a_slice_tells_where_to_go_on(pair: Pair) -> None:
     walk, after = [], 0
     while after >= 0:
         after, count = pair.sender._db.write(
-            lambda tx, seen=after: retention.slice_of(tx, "outbox", after=seen, before=tx.now, limit=4)  # type: ignore[misc]
+            lambda tx, seen=after: retention.slice_of(
+                tx, "outbox", after=seen, before=tx.now, limit=4
+            )  # type: ignore[misc]
         )
         walk.append(count)
 

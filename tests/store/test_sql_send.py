@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from onceward import Postbox
-from onceward.words.frame import Frame
+from onceward.model.frame import Frame
 
 Open = Callable[..., Postbox]
 Elsewhere = Callable[..., list[Any]]
@@ -18,7 +18,7 @@ PLAIN = "INSERT INTO send (recipient, type, body) VALUES ('b', 't', '{\"a\":1}')
 def with_value(column: str, value: str) -> str:
     """Return an INSERT that gives one column a value, as SQL."""
     given = {"recipient": "'b'", "type": "'t'", "body": "'1'"} | {column: value}
-    return f"INSERT INTO send ({', '.join(given)}) VALUES ({', '.join(given.values())})"  # noqa: S608 - a test's own values
+    return f"INSERT INTO send ({', '.join(given)}) VALUES ({', '.join(given.values())})"
 
 
 def frames(box: Postbox) -> list[Frame]:
@@ -26,13 +26,17 @@ def frames(box: Postbox) -> list[Frame]:
     return [Frame.parse(text) for (text,) in box._db.read("SELECT frame FROM outbox ORDER BY seq")]
 
 
-def test_one_insert_is_a_message(box: Postbox, elsewhere: Elsewhere, shell: Callable[[Path, str], str]) -> None:
+def test_one_insert_is_a_message(
+    box: Postbox, elsewhere: Elsewhere, shell: Callable[[Path, str], str]
+) -> None:
     """The standard library in another process and the sqlite3 shell enqueue; ids are UUIDv7, ascending, and frames are whole."""
     assert [[]] == elsewhere(box.path, PLAIN)
     assert "" == shell(box.path, PLAIN)
 
     sent = frames(box)
-    assert [("a", "b", "t", "default", 2, {"a": 1})] * 2 == [(f.sender, f.recipient, f.type, f.session, f.priority, f.data) for f in sent]
+    assert [("a", "b", "t", "default", 2, {"a": 1})] * 2 == [
+        (f.sender, f.recipient, f.type, f.session, f.priority, f.data) for f in sent
+    ]
     assert {"7"} == {f.id[14] for f in sent}
     assert sorted(f.id for f in sent) == [f.id for f in sent]
     assert (2, []) == (box.stats()["pending"], box.check())
@@ -61,7 +65,9 @@ def test_every_column_reaches_the_frame(box: Postbox, elsewhere: Elsewhere) -> N
         "INSERT INTO send (recipient, type, body, session, key, ordering_key, correlation_id, id) VALUES (5, 6, 7, 8, 9, 10, 11, 12)",
     )
     first, second = frames(box)
-    [(due, created, expires)] = box._db.read("SELECT due_at, created_at, expires_at FROM outbox WHERE seq = 1")
+    [(due, created, expires)] = box._db.read(
+        "SELECT due_at, created_at, expires_at FROM outbox WHERE seq = 1"
+    )
 
     assert ("my-id:1", "tü", "grün 😀", "run", "a.b", "k'é", 1, "lane", "c") == (
         first.id, first.type, first.data, first.session, first.topic, first.idempotencykey, first.priority, first.lane, first.correlationid,
@@ -110,7 +116,9 @@ BAD = {
 
 
 @pytest.mark.parametrize(("column", "value"), BAD.values(), ids=BAD)
-def test_bad_values_are_refused_before_anything_is_written(box: Postbox, elsewhere: Elsewhere, column: str, value: str) -> None:
+def test_bad_values_are_refused_before_anything_is_written(
+    box: Postbox, elsewhere: Elsewhere, column: str, value: str
+) -> None:
     """What ``send`` would refuse is refused here too, and no receiver ever sees a frame that it cannot read."""
     [found] = elsewhere(box.path, with_value(column, value))
 
@@ -121,8 +129,12 @@ def test_bad_values_are_refused_before_anything_is_written(box: Postbox, elsewhe
 
 def test_the_largest_body_is_taken(box: Postbox, elsewhere: Elsewhere) -> None:
     """A body of exactly 1 MiB of JSON passes, and the recipient takes it."""
-    assert [[]] == elsewhere(box.path, with_value("body", "'\"' || substr(hex(zeroblob(524288)), 3) || '\"'"))
-    assert [(1 << 20) - 2] == [len(frame.data) for frame in frames(box) if isinstance(frame.data, str)]
+    assert [[]] == elsewhere(
+        box.path, with_value("body", "'\"' || substr(hex(zeroblob(524288)), 3) || '\"'")
+    )
+    assert [(1 << 20) - 2] == [
+        len(frame.data) for frame in frames(box) if isinstance(frame.data, str)
+    ]
 
 
 GOOD = {
@@ -141,22 +153,34 @@ def test_what_looks_bad_but_is_not_is_taken(box: Postbox, elsewhere: Elsewhere, 
     assert (1, []) == (len(frames(box)), box.check())
 
 
-@pytest.mark.parametrize("how", ["INSERT", "INSERT OR IGNORE", "INSERT OR REPLACE", "INSERT OR ROLLBACK", "REPLACE"])
+@pytest.mark.parametrize(
+    "how", ["INSERT", "INSERT OR IGNORE", "INSERT OR REPLACE", "INSERT OR ROLLBACK", "REPLACE"]
+)
 def test_a_known_key_is_never_promised_twice(box: Postbox, elsewhere: Elsewhere, how: str) -> None:
     """Whatever conflict clause is written outside, the first message under a key stays and is the only one."""
     first = with_value("key", "'k'")
     elsewhere(box.path, first, first.replace("INSERT", how).replace("'1'", "'2'"))
 
-    assert ([1], 1, []) == ([frame.data for frame in frames(box)], box.stats()["pending"], box.check())
+    assert ([1], 1, []) == (
+        [frame.data for frame in frames(box)],
+        box.stats()["pending"],
+        box.check(),
+    )
 
 
 @pytest.mark.parametrize("how", ["INSERT", "INSERT OR IGNORE", "INSERT OR REPLACE"])
 def test_a_known_id_is_never_promised_twice(box: Postbox, elsewhere: Elsewhere, how: str) -> None:
     """The same holds for an id."""
     message_id = box.send("b", 1)
-    elsewhere(box.path, with_value("id", f"'{message_id}'").replace("INSERT", how).replace("'1'", "'2'"))
+    elsewhere(
+        box.path, with_value("id", f"'{message_id}'").replace("INSERT", how).replace("'1'", "'2'")
+    )
 
-    assert ([1], 1, []) == ([frame.data for frame in frames(box)], box.stats()["pending"], box.check())
+    assert ([1], 1, []) == (
+        [frame.data for frame in frames(box)],
+        box.stats()["pending"],
+        box.check(),
+    )
 
 
 def test_a_frozen_file_takes_nothing(box: Postbox, elsewhere: Elsewhere) -> None:
@@ -204,16 +228,24 @@ def test_many_rows_of_one_insert_have_ids_of_their_own(box: Postbox, elsewhere: 
         " INSERT INTO send (recipient, type, body) SELECT 'b', 't', i FROM n",
     )
 
-    assert (1000, list(range(1, 1001))) == (len({f.id for f in frames(box)}), [f.data for f in frames(box)])
+    assert (1000, list(range(1, 1001))) == (
+        len({f.id for f in frames(box)}),
+        [f.data for f in frames(box)],
+    )
 
 
 def test_the_frame_is_what_send_would_have_written(box: Postbox, elsewhere: Elsewhere) -> None:
     """But for id and time, both ways of sending write the same attributes."""
-    elsewhere(box.path, "INSERT INTO send (recipient, type, body, topic, key) VALUES ('b', 'json', '[1]', 'a.b', 'k')")
+    elsewhere(
+        box.path,
+        "INSERT INTO send (recipient, type, body, topic, key) VALUES ('b', 'json', '[1]', 'a.b', 'k')",
+    )
     box.send("c", [1], topic="a.b", key="k")
-    ours, theirs = (json.loads(text) for (text,) in box._db.read("SELECT frame FROM outbox ORDER BY seq DESC"))
+    ours, theirs = (
+        json.loads(text) for (text,) in box._db.read("SELECT frame FROM outbox ORDER BY seq DESC")
+    )
 
-    assert {k: v for k, v in ours.items() if k not in {"id", "time", "recipient"}} | {"priority": 2} == {
-        k: v for k, v in theirs.items() if k not in {"id", "time", "recipient"}
-    }
+    assert {k: v for k, v in ours.items() if k not in {"id", "time", "recipient"}} | {
+        "priority": 2
+    } == {k: v for k, v in theirs.items() if k not in {"id", "time", "recipient"}}
     assert len(ours["time"]) == len(theirs["time"])

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from onceward import Postbox
-from onceward.boxes import inbox
-from onceward.boxes.inbox import Ended
+from onceward.db.transaction import BUNCH
 from onceward.errors import QueueFull
-from onceward.ground.tx import BUNCH
-from onceward.words.lifecycle import Done
+from onceward.model.states import Done
+from onceward.store import inbox
+from onceward.store.inbox import Ended
 
 Open = Callable[..., Postbox]
 
@@ -66,7 +66,11 @@ def dispatched(opened: Open, count: int) -> tuple[int, int, int]:
     theirs.take()
     receiver._db.write(lambda tx: _settle(tx, claimed))
     settled = len(theirs.take())
-    assert (0, count, []) == (sender.stats()["pending"], receiver.stats()["processed"], sender.check() + receiver.check())
+    assert (0, count, []) == (
+        sender.stats()["pending"],
+        receiver.stats()["processed"],
+        sender.check() + receiver.check(),
+    )
     return *costs, settled
 
 
@@ -94,7 +98,9 @@ def test_rows_of_any_number_are_inserted_in_order(box: Postbox, count: int) -> N
     ids = box.send_many([("b", body) for body in bodies])
 
     assert ids == [id_ for (id_,) in box.db.read("SELECT id FROM outbox ORDER BY seq")]
-    assert bodies == [body for (body,) in box.db.read("SELECT frame ->> '$.data' FROM outbox ORDER BY seq")]
+    assert bodies == [
+        body for (body,) in box.db.read("SELECT frame ->> '$.data' FROM outbox ORDER BY seq")
+    ]
 
 
 def test_a_row_that_is_refused_takes_its_bunch_along(opened: Open) -> None:

@@ -184,7 +184,11 @@ def test_a_transaction_is_over_after_its_block(ledger: Postbox) -> None:
     with ledger.begin() as tx:
         pass
 
-    for call in (lambda: tx.execute("SELECT 1"), lambda: tx.send("b", 1), lambda: tx.executemany("SELECT 1", [])):
+    for call in (
+        lambda: tx.execute("SELECT 1"),
+        lambda: tx.send("b", 1),
+        lambda: tx.executemany("SELECT 1", []),
+    ):
         with pytest.raises(StoreError, match="over"):
             call()
 
@@ -258,7 +262,10 @@ def test_a_closed_postbox_takes_nothing(opened: Open) -> None:
 
 def test_the_error_of_a_dead_transaction_names_the_cure(ledger: Postbox) -> None:
     """Whoever ends a transaction by hand reads what to do instead."""
-    with pytest.raises(StoreFault, match="leave COMMIT and ROLLBACK to the block"), ledger.begin() as tx:
+    with (
+        pytest.raises(StoreFault, match="leave COMMIT and ROLLBACK to the block"),
+        ledger.begin() as tx,
+    ):
         tx.execute("ROLLBACK")
 
 

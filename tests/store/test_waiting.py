@@ -11,8 +11,8 @@ from threading import Event, Thread
 import pytest
 
 from onceward import Postbox
+from onceward.db.connection import Patience
 from onceward.errors import Busy, StoreClosed
-from onceward.ground.connect import Patience
 from onceward.testing.clock import ManualClock
 
 Open = Callable[..., Postbox]
@@ -62,7 +62,12 @@ def waits(box: Postbox, count: int) -> None:
 @pytest.fixture
 def holder(box: Postbox) -> Iterator[Callable[[], None]]:
     """Hold the file's write lock in another process until called."""
-    other = subprocess.Popen([sys.executable, "-c", HOLDER, str(box.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    other = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(box.path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert other.stdin is not None
     assert other.stdout is not None
     assert "held\n" == other.stdout.readline()
@@ -77,7 +82,9 @@ def holder(box: Postbox) -> Iterator[Callable[[], None]]:
     other.stdin.close()
 
 
-def test_busy_after_the_deadline_means_nothing_was_written(opened: Open, box: Postbox, holder: Callable[[], None]) -> None:
+def test_busy_after_the_deadline_means_nothing_was_written(
+    opened: Open, box: Postbox, holder: Callable[[], None]
+) -> None:
     """While another process holds the file, every write gives up at its deadline and may simply be tried again."""
     box._db.turn.turnstile.timeout = 0.05
 
@@ -90,7 +97,9 @@ def test_busy_after_the_deadline_means_nothing_was_written(opened: Open, box: Po
     assert ("pending", 1) == (box.resolve(box.send("b", 2)), box.stats()["enqueued"])
 
 
-def test_the_deadline_of_who_comes_first_is_not_that_of_those_behind_it(box: Postbox, holder: Callable[[], None]) -> None:
+def test_the_deadline_of_who_comes_first_is_not_that_of_those_behind_it(
+    box: Postbox, holder: Callable[[], None]
+) -> None:
     """Who has waited for as long as it may gives up alone; who came later still has time, and is served."""
     outcomes: list[object] = [None, None]
     queue, pause, late = box._db.turn.turnstile, Event(), Event()
@@ -167,7 +176,9 @@ def test_an_interrupt_around_begin_leaves_no_open_transaction(opened: Open, tick
 
 
 @pytest.mark.parametrize("committed", [True, False])
-def test_an_interrupt_while_waiting_does_not_lose_the_turn(ledger: Postbox, committed: bool) -> None:
+def test_an_interrupt_while_waiting_does_not_lose_the_turn(
+    ledger: Postbox, committed: bool
+) -> None:
     """Ctrl-C in a queue leaves it: nothing of the interrupted send is written, and the next caller gets the turn."""
     entered, go = Event(), Event()
 
@@ -224,10 +235,17 @@ def test_closing_between_look_and_turn_is_noticed(box: Postbox) -> None:
     assert None is box._db._con
 
 
-def test_opening_waits_from_its_first_statement(opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_opening_waits_from_its_first_statement(
+    opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A file that somebody holds, or recovers after a crash, at the moment of opening is waited for, until the deadline."""
     path = tmp_path / "taken.db"
-    other = subprocess.Popen([sys.executable, "-c", TAKEN, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    other = subprocess.Popen(
+        [sys.executable, "-c", TAKEN, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert other.stdout is not None
     assert "held\n" == other.stdout.readline()
     with pytest.raises(Busy):

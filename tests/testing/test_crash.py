@@ -188,7 +188,11 @@ def test_nothing_is_written_after_death(box: Harness) -> None:
         try:
             die()
         finally:
-            for statement in (box.postbox.stats, lambda: box.postbox.send("me", "too late"), box.postbox.pump):
+            for statement in (
+                box.postbox.stats,
+                lambda: box.postbox.send("me", "too late"),
+                box.postbox.pump,
+            ):
                 with pytest.raises(Crash):
                     statement()
                 afterwards.append("refused")

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from onceward.errors import Refused, Unreachable
-from onceward.ground.transport import Features, Transport
+from onceward.model.parcel import Answer, Parcel, Receipt
 from onceward.testing import Fault, FaultyTransport
-from onceward.testing.forge import forge, parcel
-from onceward.words.parcel import Answer, Parcel, Receipt
+from onceward.testing.builders import forge, parcel
+from onceward.transports.base import Features, Transport
 
 URL = "record:far"
 
@@ -17,7 +17,9 @@ URL = "record:far"
 class Recorder:
     """Keeps what is delivered, and says that it was stored."""
 
-    features: Features = field(default=Features(schemes=frozenset({"record"}), streams=False, max_bytes=7))
+    features: Features = field(
+        default=Features(schemes=frozenset({"record"}), streams=False, max_bytes=7)
+    )
     parcels: list[Parcel] = field(default_factory=list)
     closed: int = 0
 
@@ -25,7 +27,9 @@ class Recorder:
         """Keep it."""
         del url
         self.parcels.append(parcel)
-        return Answer(verdict="accepted", receipts=tuple(Receipt(one.id, "stored") for one in parcel.frames))
+        return Answer(
+            verdict="accepted", receipts=tuple(Receipt(one.id, "stored") for one in parcel.frames)
+        )
 
     def close(self) -> None:
         """Count."""
@@ -79,9 +83,15 @@ def test_after_the_script_nothing_fails(inner: Recorder, one: Parcel) -> None:
 
 @pytest.mark.parametrize(
     ("fault", "error", "arrived"),
-    [(Fault.DROP, Unreachable, 0), (Fault.LOSE_RECEIPT, Unreachable, 1), (Fault.REFUSE, Refused, 0)],
+    [
+        (Fault.DROP, Unreachable, 0),
+        (Fault.LOSE_RECEIPT, Unreachable, 1),
+        (Fault.REFUSE, Refused, 0),
+    ],
 )
-def test_what_the_sender_hears_and_what_arrives(inner: Recorder, one: Parcel, fault: Fault, error: type[Exception], arrived: int) -> None:
+def test_what_the_sender_hears_and_what_arrives(
+    inner: Recorder, one: Parcel, fault: Fault, error: type[Exception], arrived: int
+) -> None:
     """A lost parcel and a lost answer look the same to the sender; only the far end knows."""
     with pytest.raises(error, match="script"):
         FaultyTransport(inner, [fault]).deliver(URL, one)
@@ -111,14 +121,20 @@ def test_delay_arrives_out_of_order(inner: Recorder, one: Parcel, two: Parcel) -
 
 def test_busy_arrives_nowhere(inner: Recorder, one: Parcel) -> None:
     """A full peer answers, and keeps nothing."""
-    assert ("busy", []) == (FaultyTransport(inner, [Fault.BUSY]).deliver(URL, one).verdict, inner.parcels)
+    assert ("busy", []) == (
+        FaultyTransport(inner, [Fault.BUSY]).deliver(URL, one).verdict,
+        inner.parcels,
+    )
 
 
 def test_partial_says_nothing_of_the_last_frame(inner: Recorder, one: Parcel) -> None:
     """All frames arrive, and one of them without a word."""
     answer = FaultyTransport(inner, [Fault.PARTIAL]).deliver(URL, one)
 
-    assert ([one], [one.frames[0].id]) == (inner.parcels, [receipt.id for receipt in answer.receipts])
+    assert ([one], [one.frames[0].id]) == (
+        inner.parcels,
+        [receipt.id for receipt in answer.receipts],
+    )
 
 
 def test_corrupt_damages_the_last_frame(inner: Recorder, one: Parcel) -> None:

@@ -38,7 +38,10 @@ def test_it_holds_as_many_messages_and_bad_files_as_it_says(fleet: Fleet) -> Non
     """The verdicts add up to the messages in the files; the invariants of every readable file hold."""
     found, unread = _messages(fleet.folder)
 
-    assert (fleet.frames, ["empty.db", "notes.db", "witness-far.db"]) == (len(found), sorted(unread))
+    assert (fleet.frames, ["empty.db", "notes.db", "witness-far.db"]) == (
+        len(found),
+        sorted(unread),
+    )
     assert fleet.quarantined == len(unread)
 
 
@@ -56,9 +59,17 @@ def test_a_larger_fleet_has_more_of_everything(fleet: Fleet, tmp_path: Path) -> 
     """Size counts the crews, and how often each mishap happens; the messages that fare well around it stay as many."""
     twice = build(tmp_path, size=2)
 
-    grown = {name: twice.verdicts[name] for name in fleet.verdicts if twice.verdicts[name] != 2 * fleet.verdicts[name]}
+    grown = {
+        name: twice.verdicts[name]
+        for name in fleet.verdicts
+        if twice.verdicts[name] != 2 * fleet.verdicts[name]
+    }
     assert {"delivered_once", "unprocessed"} == set(grown)
-    assert (2 * fleet.gaps, 2 * fleet.order, 2 * fleet.conversations) == (twice.gaps, twice.order, twice.conversations)
+    assert (2 * fleet.gaps, 2 * fleet.order, 2 * fleet.conversations) == (
+        twice.gaps,
+        twice.order,
+        twice.conversations,
+    )
 
 
 def test_a_fleet_without_mishaps_is_clean(tmp_path: Path) -> None:

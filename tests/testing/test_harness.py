@@ -220,7 +220,9 @@ def test_two_harnesses_do_not_meet(harness: Callable[..., Harness]) -> None:
     assert [InvoicePaid(id=2)] == two.sent("shop")
 
 
-def test_the_clock_may_be_shared(harness: Callable[..., Harness], manual_clock: ManualClock) -> None:
+def test_the_clock_may_be_shared(
+    harness: Callable[..., Harness], manual_clock: ManualClock
+) -> None:
     """By default the harnesses of one test share its clock."""
     one, two = harness("one"), harness("two")
 

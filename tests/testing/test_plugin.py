@@ -46,7 +46,9 @@ def test_the_fixtures_are_explained(pytester: pytest.Pytester) -> None:
     """``pytest --fixtures`` says what each is for."""
     shown = pytester.runpytest_inprocess("--fixtures", *QUIETLY).stdout.str()
 
-    assert [] == [name for name in ("manual_clock", "postbox", "harness") if f"\n{name} --" not in shown]
+    assert [] == [
+        name for name in ("manual_clock", "postbox", "harness") if f"\n{name} --" not in shown
+    ]
 
 
 def test_harnesses_are_closed_after_the_test(pytester: pytest.Pytester) -> None:
@@ -69,6 +71,8 @@ def test_harnesses_are_closed_after_the_test(pytester: pytest.Pytester) -> None:
 
 def test_nothing_of_the_aids_is_loaded_before_it_is_asked_for() -> None:
     """A run that uses no fixture of ours loads the plugin's own module and no other."""
-    answer = subprocess.run([sys.executable, "-c", LAZY], capture_output=True, check=True, text=True)
+    answer = subprocess.run(
+        [sys.executable, "-c", LAZY], capture_output=True, check=True, text=True
+    )
 
     assert "['onceward.testing', 'onceward.testing.plugin']" == answer.stdout.strip()

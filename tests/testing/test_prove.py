@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.proof import prove as proving
+from tests.proof.prove import HARNESSES, Harness, prove
 
-from onceward.testing import prove as proving
-from onceward.testing.prove import HARNESSES, Harness, prove
 from onceward.testing.simulation import EXPECTED
 
 
@@ -41,21 +41,33 @@ def test_the_model_is_searched_in_its_time(capsys: pytest.CaptureFixture[str]) -
     assert [True, True] == [0 < row["count"] < 20_000 for row in rows]
 
 
-def test_time_is_shared_and_full_is_full(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_time_is_shared_and_full_is_full(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Seconds are shared among the harnesses, and what one leaves is the others'; without them each has its usual size, or its full one."""
     calls: list[Any] = []
-    monkeypatch.setattr(proving, "HARNESSES", tuple(Harness(name, "cases", 5, 90, planted(calls)) for name in ("one", "two")))
+    monkeypatch.setattr(
+        proving,
+        "HARNESSES",
+        tuple(Harness(name, "cases", 5, 90, planted(calls)) for name in ("one", "two")),
+    )
 
     assert [0, 0, 0] == [prove(seconds=10, seed=7), prove(seed=7), prove(full=True, seed=7)]
     assert [90, 90, 5, 5, 90, 90] == [size for size, _, _ in calls]
-    assert [5, 10] + [proving.UNBOUNDED] * 4 == pytest.approx([share for _, share, _ in calls], rel=0.1)
+    assert [5, 10] + [proving.UNBOUNDED] * 4 == pytest.approx(
+        [share for _, share, _ in calls], rel=0.1
+    )
     assert {7} == {seed for *_, seed in calls}
     assert "one" in capsys.readouterr().out
 
 
-def test_a_broken_promise_fails(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_broken_promise_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Exit code 1, and the line that says how to see it again."""
-    monkeypatch.setattr(proving, "HARNESSES", (Harness("one", "cases", 5, 90, planted([], "seed 4: lost")),))
+    monkeypatch.setattr(
+        proving, "HARNESSES", (Harness("one", "cases", 5, 90, planted([], "seed 4: lost")),)
+    )
 
     assert 1 == prove(seed=7)
     assert "one: seed 4: lost" in capsys.readouterr().out
@@ -67,7 +79,9 @@ def test_every_harness_has_a_size() -> None:
     assert [] == [each.name for each in HARNESSES if each.full <= each.size]
 
 
-def test_what_cannot_run_here_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_run_here_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Planted mistakes need the project's own tests: elsewhere their row says that they were not tried, and nothing fails."""
     monkeypatch.chdir(tmp_path)
 

@@ -37,7 +37,10 @@ def test_a_block_commits(box: Harness) -> None:
         note("milk", ctx)
     box.restart()
 
-    assert (["milk"], [("tester", "milk")]) == (box.sent("archive"), box.sql("SELECT sender, text FROM notes"))
+    assert (["milk"], [("tester", "milk")]) == (
+        box.sent("archive"),
+        box.sql("SELECT sender, text FROM notes"),
+    )
 
 
 def test_an_exception_undoes(box: Harness) -> None:

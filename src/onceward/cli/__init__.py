@@ -24,7 +24,9 @@ def main(tokens: Sequence[str] | None = None) -> int:
         return run(sys.argv[1:] if tokens is None else list(tokens))
     except BrokenPipeError:  # whoever read our output has gone: nobody is left to be told
         if tokens is None:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the interpreter's last flush
+            os.dup2(
+                os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+            )  # for the interpreter's last flush
         return 1
 
 

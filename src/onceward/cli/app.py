@@ -13,8 +13,8 @@ from typing import Final
 from cyclopts import App, CycloptsError, UnusedCliTokensError
 from rich.console import Console
 
-from onceward.cli.codes import DONE, FAILED, SIGNAL, USAGE, Failed, Usage, code_of, problem
-from onceward.cli.paint import note
+from onceward.cli.exit_codes import DONE, FAILED, SIGNAL, USAGE, Failed, Usage, code_of, problem
+from onceward.cli.output import note
 from onceward.errors import OncewardError
 
 HELP: Final = """
@@ -32,36 +32,66 @@ schema or file), 130 and 143 interrupted or terminated after a graceful stop.
 """
 
 COMMANDS: Final = {
-    "init": ("onceward.cli.init:init", "Create an agent's file, HOME/agents/NAME.db, and print its path."),
+    "init": (
+        "onceward.cli.init:init",
+        "Create an agent's file, HOME/agents/NAME.db, and print its path.",
+    ),
     "send": ("onceward.cli.send:send", "Commit a message into the outbox and print its id."),
-    "recv": ("onceward.cli.recv:recv", "Take the next message, print it, and mark it as processed."),
-    "poll": ("onceward.cli.poll:poll", "Take what came since the last poll and print it, one JSON object for each line."),
+    "recv": (
+        "onceward.cli.recv:recv",
+        "Take the next message, print it, and mark it as processed.",
+    ),
+    "poll": (
+        "onceward.cli.poll:poll",
+        "Take what came since the last poll and print it, one JSON object for each line.",
+    ),
     "tail": (
         "onceward.cli.poll:tail",
         "Print the newest messages of a session, the oldest of them first, one JSON object for each line; moves no cursor.",
     ),
-    "expire": ("onceward.cli.poll:expire", "End the messages that have outlived their time to live, and print how many."),
+    "expire": (
+        "onceward.cli.poll:expire",
+        "End the messages that have outlived their time to live, and print how many.",
+    ),
     "status": (
         "onceward.cli.poll:status",
         "Print how each session stands, as JSON: messages, expired ones, topics, bytes, and how far it was polled.",
     ),
-    "channel create": ("onceward.cli.channel:create", "Make a channel that our agent owns, and print its name."),
-    "channel ls": ("onceward.cli.channel:ls", "List the channels of the home, or who takes part in one."),
-    "channel show": ("onceward.cli.channel:about", "Show a channel: its type, its state and how it behaves."),
+    "channel create": (
+        "onceward.cli.channel:create",
+        "Make a channel that our agent owns, and print its name.",
+    ),
+    "channel ls": (
+        "onceward.cli.channel:ls",
+        "List the channels of the home, or who takes part in one.",
+    ),
+    "channel show": (
+        "onceward.cli.channel:about",
+        "Show a channel: its type, its state and how it behaves.",
+    ),
     "channel join": ("onceward.cli.channel:join", "Take part in a channel."),
     "channel leave": ("onceward.cli.channel:leave", "Take part in a channel no longer."),
     "channel add": (
         "onceward.cli.channel:add",
         "Let agents take part in a channel that our agent owns, all or none, and print how many are new.",
     ),
-    "channel remove": ("onceward.cli.channel:remove", "Let an agent take part no longer in a channel that our agent owns."),
+    "channel remove": (
+        "onceward.cli.channel:remove",
+        "Let an agent take part no longer in a channel that our agent owns.",
+    ),
     "channel subscribe": (
         "onceward.cli.channel:subscribe",
         "Have what is sent in a channel under a pattern of topics; who takes no part yet becomes an observer.",
     ),
-    "channel unsubscribe": ("onceward.cli.channel:unsubscribe", "End a subscription to a channel's topics."),
+    "channel unsubscribe": (
+        "onceward.cli.channel:unsubscribe",
+        "End a subscription to a channel's topics.",
+    ),
     "channel pause": ("onceward.cli.channel:pause", "Pause a channel that our agent owns."),
-    "channel resume": ("onceward.cli.channel:resume", "Go on where pause stopped; what waits at its senders is let go."),
+    "channel resume": (
+        "onceward.cli.channel:resume",
+        "Go on where pause stopped; what waits at its senders is let go.",
+    ),
     "channel drain": (
         "onceward.cli.channel:drain",
         "Take nothing more in a channel that our agent owns; what was sent is still delivered and read.",
@@ -70,24 +100,42 @@ COMMANDS: Final = {
         "onceward.cli.channel:close",
         "End a channel that our agent owns; what still waits at its senders becomes dead letters.",
     ),
-    "channel delete": ("onceward.cli.channel:delete", "Forget a closed channel; its name may be used again."),
-    "channel send": ("onceward.cli.talk:send", "Send to all who are to have it, in one commit, and print the id that all copies carry."),
+    "channel delete": (
+        "onceward.cli.channel:delete",
+        "Forget a closed channel; its name may be used again.",
+    ),
+    "channel send": (
+        "onceward.cli.channel_messages:send",
+        "Send to all who are to have it, in one commit, and print the id that all copies carry.",
+    ),
     "channel recv": (
-        "onceward.cli.talk:recv",
+        "onceward.cli.channel_messages:recv",
         "Take our agent's next message of a channel, print it, and mark it as processed; exit code 4 where none came.",
     ),
     "channel ack": (
-        "onceward.cli.talk:ack",
+        "onceward.cli.channel_messages:ack",
         "Say how far we have come with a message that recv left in our hands, and print the acknowledgment's id.",
     ),
-    "channel acks": ("onceward.cli.talk:acks", "List how far its recipients have come with a message of ours."),
-    "channel history": ("onceward.cli.talk:history", "List past messages of a channel, newest first; consumes nothing."),
+    "channel acks": (
+        "onceward.cli.channel_messages:acks",
+        "List how far its recipients have come with a message of ours.",
+    ),
+    "channel history": (
+        "onceward.cli.channel_messages:history",
+        "List past messages of a channel, newest first; consumes nothing.",
+    ),
     "publish": (
-        "onceward.cli.talk:publish",
+        "onceward.cli.channel_messages:publish",
         "Send to every agent that subscribed to a topic, outside of any channel, and print the ids.",
     ),
-    "mailbox ensure": ("onceward.cli.mailbox:ensure", "Make a mailbox in our file if there is none, and print what it is known by."),
-    "mailbox ls": ("onceward.cli.mailbox:ls", "List the public mailboxes of the home; private ones are never listed."),
+    "mailbox ensure": (
+        "onceward.cli.mailbox:ensure",
+        "Make a mailbox in our file if there is none, and print what it is known by.",
+    ),
+    "mailbox ls": (
+        "onceward.cli.mailbox:ls",
+        "List the public mailboxes of the home; private ones are never listed.",
+    ),
     "mailbox send": (
         "onceward.cli.mailbox:send",
         "Send a message to a mailbox and print its id; what cannot be delivered now stays in our outbox.",
@@ -100,7 +148,10 @@ COMMANDS: Final = {
         "onceward.cli.mailbox:query",
         "Print messages of a mailbox, newest first, one JSON object for each line; changes nothing.",
     ),
-    "mailbox show": ("onceward.cli.mailbox:about", "Show a mailbox: whose it is, when it ends, and how many messages are there."),
+    "mailbox show": (
+        "onceward.cli.mailbox:about",
+        "Show a mailbox: whose it is, when it ends, and how many messages are there.",
+    ),
     "mailbox tail": (
         "onceward.cli.mailbox:tail",
         "Print the newest messages of a mailbox, the oldest of them first, one JSON object for each line; changes nothing.",
@@ -109,83 +160,197 @@ COMMANDS: Final = {
         "onceward.cli.mailbox:delete",
         "Take a message away from all readers of a mailbox; exit code 3 if it is not there.",
     ),
-    "ls": ("onceward.cli.ls:ls", "List queues by state, lanes, or the messages of a box; consumes nothing."),
+    "ls": (
+        "onceward.cli.ls:ls",
+        "List queues by state, lanes, or the messages of a box; consumes nothing.",
+    ),
     "show": ("onceward.cli.show:show", "Show everything that is known about a message."),
-    "stats": ("onceward.cli.stats:stats", "Print the present numbers, and the totals since the file was made."),
-    "home ls": ("onceward.cli.home:ls", "List the other agents that are reached by what is sent to all."),
+    "stats": (
+        "onceward.cli.stats:stats",
+        "Print the present numbers, and the totals since the file was made.",
+    ),
+    "home ls": (
+        "onceward.cli.agents:ls",
+        "List the other agents that are reached by what is sent to all.",
+    ),
     "home register": (
-        "onceward.cli.home:register",
+        "onceward.cli.agents:register",
         "Take part: from now on what is sent to all reaches our agent too, wherever its file lies.",
     ),
-    "home leave": ("onceward.cli.home:leave", "Take part no more, before the agent is retired: what is sent to all passes it by."),
-    "home subscribe": ("onceward.cli.home:subscribe", "Have what anybody else in the home publishes under a pattern of topics."),
-    "home unsubscribe": ("onceward.cli.home:unsubscribe", "End a subscription to what others publish."),
+    "home leave": (
+        "onceward.cli.agents:leave",
+        "Take part no more, before the agent is retired: what is sent to all passes it by.",
+    ),
+    "home subscribe": (
+        "onceward.cli.agents:subscribe",
+        "Have what anybody else in the home publishes under a pattern of topics.",
+    ),
+    "home unsubscribe": (
+        "onceward.cli.agents:unsubscribe",
+        "End a subscription to what others publish.",
+    ),
     "peers ls": ("onceward.cli.peers:ls", "List the peers."),
-    "peers add": ("onceward.cli.peers:add", "Reach an agent at a url from now on; its breaker closes."),
-    "peers forget": ("onceward.cli.peers:forget", "Drop a peer's url; mail for it waits, and what was agreed with it is kept."),
+    "peers add": (
+        "onceward.cli.peers:add",
+        "Reach an agent at a url from now on; its breaker closes.",
+    ),
+    "peers forget": (
+        "onceward.cli.peers:forget",
+        "Drop a peer's url; mail for it waits, and what was agreed with it is kept.",
+    ),
     "peers close-breaker": (
         "onceward.cli.peers:close_breaker",
         "Try a peer again at once, whatever its breaker or its backoff say.",
     ),
-    "peers subscribe": ("onceward.cli.peers:subscribe", "Let a peer have what our agent publishes under a pattern of topics."),
-    "peers unsubscribe": ("onceward.cli.peers:unsubscribe", "End a peer's subscription to what our agent publishes."),
+    "peers subscribe": (
+        "onceward.cli.peers:subscribe",
+        "Let a peer have what our agent publishes under a pattern of topics.",
+    ),
+    "peers unsubscribe": (
+        "onceward.cli.peers:unsubscribe",
+        "End a peer's subscription to what our agent publishes.",
+    ),
     "dead ls": ("onceward.cli.dead:ls", "List dead letters, oldest first."),
     "dead show": ("onceward.cli.dead:show", "Show a dead letter whole, with its frame."),
-    "dead replay": ("onceward.cli.dead:replay", "Put dead letters back on their way and print their ids."),
-    "dead discard": ("onceward.cli.dead:discard", "Forget dead letters and print their ids; what is forgotten cannot be replayed."),
-    "dead purge": ("onceward.cli.dead:purge", "Forget the dead letters that died long ago, and print their ids."),
+    "dead replay": (
+        "onceward.cli.dead:replay",
+        "Put dead letters back on their way and print their ids.",
+    ),
+    "dead discard": (
+        "onceward.cli.dead:discard",
+        "Forget dead letters and print their ids; what is forgotten cannot be replayed.",
+    ),
+    "dead purge": (
+        "onceward.cli.dead:purge",
+        "Forget the dead letters that died long ago, and print their ids.",
+    ),
     "runs ls": ("onceward.cli.runs:ls", "List runs, newest first."),
-    "runs show": ("onceward.cli.runs:show", "Show a run whole: its messages, what it left behind, what it returned."),
+    "runs show": (
+        "onceward.cli.runs:show",
+        "Show a run whole: its messages, what it left behind, what it returned.",
+    ),
     "runs abort": (
         "onceward.cli.runs:abort",
         "End an open run, as a steering message does.",
     ),
-    "queue ls": ("onceward.cli.queue:ls", "List the queues of sessions with runs, or what waits in one of them."),
-    "queue mode": ("onceward.cli.queue:mode", "Set how a session queues, also while messages wait."),
-    "queue reorder": ("onceward.cli.queue:reorder", "Put waiting messages to the front, in the order given."),
-    "queue remove": ("onceward.cli.queue:remove", "Drop waiting messages, with a reason that SQL can read."),
-    "queue pause": ("onceward.cli.queue:pause", "Begin no further run of a session; mail is taken in, the open run goes on."),
+    "queue ls": (
+        "onceward.cli.queue:ls",
+        "List the queues of sessions with runs, or what waits in one of them.",
+    ),
+    "queue mode": (
+        "onceward.cli.queue:mode",
+        "Set how a session queues, also while messages wait.",
+    ),
+    "queue reorder": (
+        "onceward.cli.queue:reorder",
+        "Put waiting messages to the front, in the order given.",
+    ),
+    "queue remove": (
+        "onceward.cli.queue:remove",
+        "Drop waiting messages, with a reason that SQL can read.",
+    ),
+    "queue pause": (
+        "onceward.cli.queue:pause",
+        "Begin no further run of a session; mail is taken in, the open run goes on.",
+    ),
     "queue resume": ("onceward.cli.queue:resume", "Go on where pause stopped."),
     "queue dissolve": (
         "onceward.cli.queue:dissolve",
         "Serve sessions of a pattern by runs no more: for handlers that were taken out of the code.",
     ),
-    "history": ("onceward.cli.back:history", "List sent, received and dead messages, newest first; consumes nothing."),
-    "thread": ("onceward.cli.back:thread", "List the conversation that a message belongs to, oldest first; consumes nothing."),
-    "search": ("onceward.cli.back:search", "List messages whose body holds all words, best match first; the agent must have opted in."),
-    "limits ls": ("onceward.cli.bounds:ls", "List the limits there are."),
-    "limits set": ("onceward.cli.bounds:put", "Bound what may be promised and not settled in one scope, for every writer of the file."),
-    "limits remove": ("onceward.cli.bounds:remove", "Lift a limit; what only it held back leaves."),
-    "limits fullness": ("onceward.cli.bounds:fullness", "Print how full each bounded scope is."),
-    "limits drops": ("onceward.cli.bounds:drops", "List what policies dropped, newest first."),
-    "limits rate": ("onceward.cli.bounds:rate", "Send at most so many messages a second; 0 lifts the limit."),
+    "history": (
+        "onceward.cli.history:history",
+        "List sent, received and dead messages, newest first; consumes nothing.",
+    ),
+    "thread": (
+        "onceward.cli.history:thread",
+        "List the conversation that a message belongs to, oldest first; consumes nothing.",
+    ),
+    "search": (
+        "onceward.cli.history:search",
+        "List messages whose body holds all words, best match first; the agent must have opted in.",
+    ),
+    "limits ls": ("onceward.cli.limits:ls", "List the limits there are."),
+    "limits set": (
+        "onceward.cli.limits:put",
+        "Bound what may be promised and not settled in one scope, for every writer of the file.",
+    ),
+    "limits remove": ("onceward.cli.limits:remove", "Lift a limit; what only it held back leaves."),
+    "limits fullness": ("onceward.cli.limits:fullness", "Print how full each bounded scope is."),
+    "limits drops": ("onceward.cli.limits:drops", "List what policies dropped, newest first."),
+    "limits rate": (
+        "onceward.cli.limits:rate",
+        "Send at most so many messages a second; 0 lifts the limit.",
+    ),
     "limits accept-rate": (
-        "onceward.cli.bounds:accept_rate",
+        "onceward.cli.limits:accept_rate",
         "Take at most so many messages a second from each sender; 0 lifts the limit.",
     ),
-    "limits file": ("onceward.cli.bounds:file", "Take new messages only while less of the file is in use; 0 lifts the limit."),
+    "limits file": (
+        "onceward.cli.limits:file",
+        "Take new messages only while less of the file is in use; 0 lifts the limit.",
+    ),
     "work": ("onceward.cli.work:work", "Run an agent's handlers on its file until told to stop."),
-    "relay": ("onceward.cli.relay:relay", "Deliver an agent's mail until told to stop, without running handlers."),
-    "freeze": ("onceward.cli.switch:freeze", "Stop sending, delivering and handling, in all processes and durably."),
+    "relay": (
+        "onceward.cli.relay:relay",
+        "Deliver an agent's mail until told to stop, without running handlers.",
+    ),
+    "freeze": (
+        "onceward.cli.switch:freeze",
+        "Stop sending, delivering and handling, in all processes and durably.",
+    ),
     "thaw": ("onceward.cli.switch:thaw", "Go on where freeze stopped."),
-    "migrate": ("onceward.cli.migrate:migrate", "Bring a file's schema up to this version and print the steps it took."),
-    "check": ("onceward.cli.check:check", "Run the invariants over files, and over the mail between them, and print the offenders."),
-    "doctor": ("onceward.cli.doctor:doctor", "Examine files and their surroundings; each finding names its cure."),
+    "migrate": (
+        "onceward.cli.migrate:migrate",
+        "Bring a file's schema up to this version and print the steps it took.",
+    ),
+    "check": (
+        "onceward.cli.check:check",
+        "Run the invariants over files, and over the mail between them, and print the offenders.",
+    ),
+    "doctor": (
+        "onceward.cli.doctor:doctor",
+        "Examine files and their surroundings; each finding names its cure.",
+    ),
     "sql": ("onceward.cli.sql:sql", "Run a reading SQL statement on a read-only connection."),
-    "fleet demo": ("onceward.cli.fleet:demo", "Make a fleet in which everything went wrong, and find every message of it."),
-    "fleet reconcile": ("onceward.cli.fleet:reconcile", "Hold what all agents sent against what all agents received and processed."),
-    "fleet archive": ("onceward.cli.harvest:archive", "Append what has ended to Parquet files by day, each message once."),
-    "fleet metrics": ("onceward.cli.harvest:metrics", "Figures per agent and hour, and why messages died."),
-    "fleet threads": ("onceward.cli.harvest:threads", "Conversations across agents, and who waited for whom."),
-    "fleet graph": ("onceward.cli.harvest:graph", "Who talks to whom, out of a reconciliation."),
-    "fleet replay": ("onceward.cli.harvest:replay", "Replay or discard dead letters in bulk, by a plan that is written first."),
-    "fleet export": ("onceward.cli.harvest:export", "Conversations as JSON Lines, with parts blacked out."),
-    "demo": ("onceward.cli.demo:demo", "Watch agents lose nothing while their processes are killed."),
+    "fleet demo": (
+        "onceward.cli.fleet:demo",
+        "Make a fleet in which everything went wrong, and find every message of it.",
+    ),
+    "fleet reconcile": (
+        "onceward.cli.fleet:reconcile",
+        "Hold what all agents sent against what all agents received and processed.",
+    ),
+    "fleet archive": (
+        "onceward.cli.fleet_jobs:archive",
+        "Append what has ended to Parquet files by day, each message once.",
+    ),
+    "fleet metrics": (
+        "onceward.cli.fleet_jobs:metrics",
+        "Figures per agent and hour, and why messages died.",
+    ),
+    "fleet threads": (
+        "onceward.cli.fleet_jobs:threads",
+        "Conversations across agents, and who waited for whom.",
+    ),
+    "fleet graph": ("onceward.cli.fleet_jobs:graph", "Who talks to whom, out of a reconciliation."),
+    "fleet replay": (
+        "onceward.cli.fleet_jobs:replay",
+        "Replay or discard dead letters in bulk, by a plan that is written first.",
+    ),
+    "fleet export": (
+        "onceward.cli.fleet_jobs:export",
+        "Conversations as JSON Lines, with parts blacked out.",
+    ),
+    "demo": (
+        "onceward.cli.demo:demo",
+        "Watch agents lose nothing while their processes are killed.",
+    ),
     "prove": (
-        "onceward.testing.prove:prove",
+        "onceward.cli.clone:prove",
         "Try to break the promises: power cuts, failing disks, wrong bits, simulated worlds, every state of the protocol, kills.",
     ),
-    "bench": ("onceward.bench:run", "Measure what the library costs on this machine."),
+    "bench": ("onceward.cli.clone:bench", "Measure what the library costs on this machine."),
 }
 """Import string and summary by full name; the module of a command is loaded when it is called."""
 
@@ -241,7 +406,9 @@ def run(tokens: Sequence[str]) -> int:
     """Run one command; errors go to stderr, in words or as an object, and their kind is the exit code."""
     try:
         check_command(tokens)
-        code = build(tokens)(list(tokens), exit_on_error=False, print_error=False, result_action="return_value")
+        code = build(tokens)(
+            list(tokens), exit_on_error=False, print_error=False, result_action="return_value"
+        )
         sys.stdout.flush()
     except CycloptsError as error:
         _tell(Usage(_plainer(error)), tokens)
@@ -263,12 +430,22 @@ def check_command(tokens: Sequence[str]) -> None:
     """Raise Usage for a command that does not exist, without loading those that do."""
     for depth, given in enumerate(tokens[:2]):
         before = [*tokens[:depth]]
-        there = {full.split()[depth] for full in COMMANDS if full.split()[:depth] == before and len(full.split()) > depth}
+        there = {
+            full.split()[depth]
+            for full in COMMANDS
+            if full.split()[:depth] == before and len(full.split()) > depth
+        }
         if given.startswith("-") or not there:
             return
         if given not in there:
-            near = [ELSEWHERE[given]] if not before and given in ELSEWHERE else get_close_matches(given, there, 1)
-            msg = f"there is no command {' '.join([*before, given])!r}" + (f": did you mean {near[0]}?" if near else "")
+            near = (
+                [ELSEWHERE[given]]
+                if not before and given in ELSEWHERE
+                else get_close_matches(given, there, 1)
+            )
+            msg = f"there is no command {' '.join([*before, given])!r}" + (
+                f": did you mean {near[0]}?" if near else ""
+            )
             raise Usage(msg)
 
 
@@ -276,7 +453,9 @@ def _plainer(error: CycloptsError) -> str:
     """Return what the parser says; where words were left over, what is meant with a file's name among them."""
     if isinstance(error, UnusedCliTokensError):
         left = " ".join(error.unused_tokens or [])
-        return f"too many words: {left}" + ("; an agent's file is given as --db FILE" if ".db" in left else "")
+        return f"too many words: {left}" + (
+            "; an agent's file is given as --db FILE" if ".db" in left else ""
+        )
     return str(error).rstrip(".")
 
 
@@ -297,5 +476,7 @@ def _page(name: Sequence[str]) -> str:
     app = build(name)
     app.help_formatter = "plain"
     text = io.StringIO()
-    app.help_print(list(name), console=Console(file=text, width=160, force_terminal=False, no_color=True))
+    app.help_print(
+        list(name), console=Console(file=text, width=160, force_terminal=False, no_color=True)
+    )
     return "\n".join(line.rstrip() for line in text.getvalue().strip().splitlines()) + "\n"

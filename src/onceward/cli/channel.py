@@ -9,10 +9,10 @@ from typing import Annotated, Any, Final, Literal
 from cyclopts import Parameter
 
 from onceward import Channel
-from onceward.cli.codes import DONE
-from onceward.cli.paint import show, show_one
-from onceward.cli.place import Quiet, Where, open_box
-from onceward.cli.spans import MaybeSpan
+from onceward.cli.durations import MaybeSpan
+from onceward.cli.exit_codes import DONE
+from onceward.cli.output import show, show_one
+from onceward.cli.target import Quiet, Where, open_box
 
 WHERE = Where()
 COLUMNS: Final = ("name", "type", "state", "created_by", "created_at", "description")
@@ -58,7 +58,11 @@ class Config:
 
     def given(self) -> dict[str, Any]:
         """Return what was said, by the library's words."""
-        said: dict[str, Any] = {name: value for name, value in vars(self).items() if value is not None and value is not False}
+        said: dict[str, Any] = {
+            name: value
+            for name, value in vars(self).items()
+            if value is not None and value is not False
+        }
         if said.pop("as_they_came", False):
             said["priority_ordering"] = False
         if (topics := said.pop("topic", None)) is not None:
@@ -71,7 +75,7 @@ CONFIG = Config()
 
 def create(
     name: str,
-    type: Type = "group",  # noqa: A002 - the word of the library
+    type: Type = "group",
     /,
     *,
     description: str = "",
@@ -115,10 +119,21 @@ def ls(name: str | None = None, /, *, where: Where = WHERE) -> int:
     """
     with open_box(where.path()) as box:
         if name is None:
-            show([{column: getattr(each, column) for column in COLUMNS} for each in box.channels.list()], COLUMNS, where.style)
+            show(
+                [
+                    {column: getattr(each, column) for column in COLUMNS}
+                    for each in box.channels.list()
+                ],
+                COLUMNS,
+                where.style,
+            )
         else:
             members = box.channels.get(name).members()
-            show([{column: getattr(each, column) for column in MEMBERS} for each in members], MEMBERS, where.style)
+            show(
+                [{column: getattr(each, column) for column in MEMBERS} for each in members],
+                MEMBERS,
+                where.style,
+            )
     return DONE
 
 
@@ -133,7 +148,10 @@ def about(name: str, /, *, where: Where = WHERE) -> int:
     """
     with open_box(where.path()) as box:
         found = box.channels.get(name).info()
-    facts = {column: getattr(found, column) for column in ("name", "type", "state", "mode", "created_by", "created_at", "description")}
+    facts = {
+        column: getattr(found, column)
+        for column in ("name", "type", "state", "mode", "created_by", "created_at", "description")
+    }
     show_one(facts | found.config.model_dump(mode="json"), where.style)
     return DONE
 

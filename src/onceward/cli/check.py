@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from onceward import Postbox
-from onceward.cli.codes import DONE, FAILED, PARTLY, code_of, problem
-from onceward.cli.paint import document, note, show
-from onceward.cli.place import Where, open_box
+from onceward.cli.exit_codes import DONE, FAILED, PARTLY, code_of, problem
+from onceward.cli.output import document, note, show
+from onceward.cli.target import Where, open_box
 from onceward.errors import OncewardError
 
 WHERE = Where()
@@ -40,8 +40,12 @@ def check(*files: Path, where: Where = WHERE) -> int:
                 unread.append((path, error))
         offenders = [found for index in range(len(boxes)) for found in _offenders(boxes[index:])]
     if where.json:
-        failures: list[dict[str, Any]] = [{"path": str(path)} | problem(error) for path, error in unread]
-        document({"checked": [str(path) for path in paths], "offenders": offenders, "unread": failures})
+        failures: list[dict[str, Any]] = [
+            {"path": str(path)} | problem(error) for path, error in unread
+        ]
+        document(
+            {"checked": [str(path) for path in paths], "offenders": offenders, "unread": failures}
+        )
     else:
         show(offenders, ("path", "invariant", "offender", "rule"), where.style)
         _say(len(paths), len(offenders), unread)
@@ -56,7 +60,15 @@ def _offenders(boxes: list[tuple[Path, Postbox]]) -> list[dict[str, Any]]:
     """Check the first file, and the mail between it and the others."""
     (path, box), *others = boxes
     found = box.check(*(other for _, other in others))
-    return [{"path": str(path), "invariant": each.invariant, "offender": each.offender, "rule": each.rule} for each in found]
+    return [
+        {
+            "path": str(path),
+            "invariant": each.invariant,
+            "offender": each.offender,
+            "rule": each.rule,
+        }
+        for each in found
+    ]
 
 
 def _say(files: int, offenders: int, unread: list[tuple[Path, OncewardError]]) -> None:

@@ -10,13 +10,13 @@ from typing import Annotated, Any, Final, Literal
 from cyclopts import Parameter
 
 from onceward.cli import queries
-from onceward.cli.codes import DONE, PARTLY, NothingThere, Usage, code_of, problem
-from onceward.cli.look import Look, whole_id
-from onceward.cli.paint import document, note, show
-from onceward.cli.place import Conversation, Quiet
+from onceward.cli.exit_codes import DONE, PARTLY, NothingThere, Usage, code_of, problem
+from onceward.cli.output import document, note, show
+from onceward.cli.readonly import Look, whole_id
+from onceward.cli.target import Conversation, Quiet
 from onceward.errors import OncewardError
-from onceward.words.clock import Millis, SystemClock
-from onceward.words.topics import check_pattern, matches
+from onceward.model.clock import Millis, SystemClock
+from onceward.model.topics import check_pattern, matches
 
 Origin = Literal["outbox", "inbox", "queue"]
 EVERYTHING: Final = -1
@@ -48,11 +48,19 @@ class Choice:
     @property
     def in_bulk(self) -> bool:
         """Whether anything but ids says what is meant."""
-        return self.all or any(value is not None for value in (self.reason, self.peer, self.type, self.topic, self.origin))
+        return self.all or any(
+            value is not None
+            for value in (self.reason, self.peer, self.type, self.topic, self.origin)
+        )
 
     def which(self, session: str | None, older_than: float | None = None) -> dict[str, Any]:
         """Return the same as the keywords of a postbox's dead letters."""
-        named: dict[str, Any] = {"reason": self.reason, "peer": self.peer, "topic": self.topic, "origin": self.origin}
+        named: dict[str, Any] = {
+            "reason": self.reason,
+            "peer": self.peer,
+            "topic": self.topic,
+            "origin": self.origin,
+        }
         named |= {"type": self.type, "session": session, "older_than": older_than}
         return {name: value for name, value in named.items() if value is not None}
 
@@ -81,7 +89,9 @@ class Outcome:
     def tell(self, choice: Choice, where: Conversation) -> int:
         """Print the ids that were dealt with, say what went wrong, and return the exit code."""
         if where.json:
-            failures: list[dict[str, Any]] = [{"id": message_id} | problem(error) for message_id, error in self.failed]
+            failures: list[dict[str, Any]] = [
+                {"id": message_id} | problem(error) for message_id, error in self.failed
+            ]
             document({"done": self.done, "failed": failures, "dry_run": choice.dry_run})
         else:
             show([{"id": message_id} for message_id in self.done], ("id",), "lines")
@@ -92,14 +102,18 @@ class Outcome:
 
 def by_id(found: Look, given: Sequence[str]) -> tuple[list[str], Outcome]:
     """Return the whole ids that are meant, a dash standing for those on stdin, and what could not be found."""
-    wanted = [line for part in given for line in (sys.stdin.read().split() if part == "-" else [part])]
+    wanted = [
+        line for part in given for line in (sys.stdin.read().split() if part == "-" else [part])
+    ]
     outcome = Outcome()
     for prefix in wanted:
         outcome.attempt(prefix, lambda prefix=prefix: whole_id(found, queries.DEAD_IDS, prefix))  # type: ignore[misc]
     return list(dict.fromkeys(outcome.done)), Outcome(failed=outcome.failed)
 
 
-def in_bulk(found: Look, choice: Choice, session: str | None, older_than: float | None = None) -> list[str]:
+def in_bulk(
+    found: Look, choice: Choice, session: str | None, older_than: float | None = None
+) -> list[str]:
     """
     Return the ids of the dead letters that match.
 
@@ -107,7 +121,13 @@ def in_bulk(found: Look, choice: Choice, session: str | None, older_than: float 
         NothingThere: none does.
 
     """
-    named = {"reason": choice.reason, "peer": choice.peer, "origin": choice.origin, "type": choice.type, "session": session}
+    named = {
+        "reason": choice.reason,
+        "peer": choice.peer,
+        "origin": choice.origin,
+        "type": choice.type,
+        "session": session,
+    }
     rows = found.ask(queries.DEAD, **named, before=died_before(older_than), limit=EVERYTHING)
     ids = [row["id"] for row in rows if of_topic(row["topic"], choice.topic)]
     if not ids:

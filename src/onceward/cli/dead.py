@@ -9,19 +9,39 @@ from cyclopts import Parameter
 
 from onceward import Postbox
 from onceward.cli import queries
-from onceward.cli.choice import EVERYTHING, Choice, Origin, Outcome, by_id, confirm, died_before, in_bulk, of_topic
-from onceward.cli.codes import DONE, Usage
-from onceward.cli.look import views, whole_id
-from onceward.cli.paint import dated, document, show_one
-from onceward.cli.paint import show as show_rows
-from onceward.cli.place import Conversation, Quiet, Where, open_box
+from onceward.cli.choice import (
+    EVERYTHING,
+    Choice,
+    Origin,
+    Outcome,
+    by_id,
+    confirm,
+    died_before,
+    in_bulk,
+    of_topic,
+)
+from onceward.cli.durations import MaybeSpan
+from onceward.cli.exit_codes import DONE, Usage
+from onceward.cli.output import dated, document, show_one
+from onceward.cli.output import show as show_rows
+from onceward.cli.readonly import views, whole_id
 from onceward.cli.show import without_nothing
-from onceward.cli.spans import MaybeSpan
+from onceward.cli.target import Conversation, Quiet, Where, open_box
 
 WHERE = Where()
 CONVERSATION = Conversation()
 CHOICE = Choice()
-COLUMNS: Final = ("id", "origin", "sender", "recipient", "type", "reason", "attempts", "dead_at", "last_error")
+COLUMNS: Final = (
+    "id",
+    "origin",
+    "sender",
+    "recipient",
+    "type",
+    "reason",
+    "attempts",
+    "dead_at",
+    "last_error",
+)
 Ids = Annotated[str, Parameter(allow_leading_hyphen=True)]
 
 
@@ -29,7 +49,7 @@ def ls(
     *,
     reason: str | None = None,
     peer: str | None = None,
-    type: str | None = None,  # noqa: A002 - the wire's word
+    type: str | None = None,
     topic: str | None = None,
     origin: Origin | None = None,
     older_than: MaybeSpan = None,
@@ -53,14 +73,20 @@ def ls(
 
     """
     with views(where.path()) as found:
-        named = {"reason": reason, "peer": peer, "origin": origin, "type": type, "session": where.session}
+        named = {
+            "reason": reason,
+            "peer": peer,
+            "origin": origin,
+            "type": type,
+            "session": where.session,
+        }
         letters = found.ask(queries.DEAD, **named, before=died_before(older_than), limit=EVERYTHING)
     rows = [row for row in letters if of_topic(row["topic"], topic)]
     show_rows(rows[:limit] if limit >= 0 else rows, COLUMNS, where.style)
     return DONE
 
 
-def show(id: str, /, *, where: Where = WHERE) -> int:  # noqa: A002 - the wire's word
+def show(id: str, /, *, where: Where = WHERE) -> int:
     """
     Show a dead letter whole, with its frame.
 
@@ -124,7 +150,9 @@ def discard(*ids: Ids, choice: Choice = CHOICE, where: Conversation = CONVERSATI
     return _settle("discard", ids, choice, where, (_forget, _forget_all))
 
 
-def purge(*, older_than: MaybeSpan = None, choice: Choice = CHOICE, where: Conversation = CONVERSATION) -> int:
+def purge(
+    *, older_than: MaybeSpan = None, choice: Choice = CHOICE, where: Conversation = CONVERSATION
+) -> int:
     """
     Forget the dead letters that died long ago, and print their ids.
 
@@ -144,7 +172,9 @@ One = Callable[[Postbox, str], str]
 Bulk = Callable[[Postbox, dict[str, Any]], Outcome]
 
 
-def _settle(verb: str, ids: tuple[str, ...], choice: Choice, where: Conversation, work: tuple[One, Bulk]) -> int:
+def _settle(
+    verb: str, ids: tuple[str, ...], choice: Choice, where: Conversation, work: tuple[One, Bulk]
+) -> int:
     if bool(ids) == choice.in_bulk:
         msg = f"which dead letters? Give ids to {verb}, or --all, --reason, --peer, --topic or --origin, not both"
         raise Usage(msg)
@@ -161,7 +191,9 @@ def _settle(verb: str, ids: tuple[str, ...], choice: Choice, where: Conversation
     return outcome.tell(choice, where)
 
 
-def _in_bulk(verb: str, choice: Choice, where: Conversation, work: Bulk, older_than: float | None = None) -> int:
+def _in_bulk(
+    verb: str, choice: Choice, where: Conversation, work: Bulk, older_than: float | None = None
+) -> int:
     with views(where.path()) as found:
         chosen = in_bulk(found, choice, where.session, older_than)
     confirm(verb, chosen, choice)

@@ -15,10 +15,10 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from onceward.cli.codes import DONE, FAILED, SIGNAL, NothingThere, Usage
-from onceward.cli.paint import document, note, safe
-from onceward.cli.place import Quiet
-from onceward.cli.stage import Team, Watch, plan
+from onceward.cli.demo_team import Team, Watch, plan
+from onceward.cli.exit_codes import DONE, FAILED, SIGNAL, NothingThere, Usage
+from onceward.cli.output import document, note, safe
+from onceward.cli.target import Quiet
 
 SHELLS: Final = ("onceward sql --db", "sqlite3 -readonly -box")
 """What can ask the files: our own command, and SQLite's."""
@@ -63,7 +63,11 @@ def demo(
     except KeyboardInterrupt:
         note(f"interrupted; the files are kept in {team.home}")
         return SIGNAL + 2
-    report = team.prove() | {"seconds": seconds, "seed": chosen, "crashes": sum(each.crashes for each in team.members.values())}
+    report = team.prove() | {
+        "seconds": seconds,
+        "seed": chosen,
+        "crashes": sum(each.crashes for each in team.members.values()),
+    }
     if json:
         document(report)
     else:
@@ -93,8 +97,15 @@ def _empty(home: Path | None) -> Path:
 
 @contextmanager
 def _watched(seconds: float, *, quiet: bool) -> Iterator[Watch]:
-    columns = (TextColumn("[bold]review team"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=Console(stderr=True), disable=quiet, transient=True) as progress:
+    columns = (
+        TextColumn("[bold]review team"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(
+        *columns, console=Console(stderr=True), disable=quiet, transient=True
+    ) as progress:
         bar = progress.add_task("starting", total=seconds)
         yield lambda passed, said: progress.update(bar, completed=passed, description=said)
 
@@ -106,7 +117,11 @@ def _show(report: dict[str, Any]) -> None:
     for name, value in _lines(report):
         table.add_row(name, value)
     console.print(table)
-    verdict = "[green]Nothing was lost, nothing took effect twice.[/]" if report["ok"] else "[bold red]That should not have happened.[/]"
+    verdict = (
+        "[green]Nothing was lost, nothing took effect twice.[/]"
+        if report["ok"]
+        else "[bold red]That should not have happened.[/]"
+    )
     console.print(f"\n{verdict} Look for yourself:\n")
     for each, shell in zip(report["questions"], cycle(SHELLS), strict=False):
         file = Path(report["home"], f"{each['agent']}.db")
@@ -119,15 +134,24 @@ def _lines(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield name, str(report[name])
     for name in ("lost", "duplicates"):
         yield name, f"[{'red' if report[name] else 'green'}]{report[name]}[/]"
-    wrong = [*report["torn"], *(f"{v['agent']}: {v['invariant']} {v['offender']}" for v in report["violations"])]
+    wrong = [
+        *report["torn"],
+        *(f"{v['agent']}: {v['invariant']} {v['offender']}" for v in report["violations"]),
+    ]
     for said in wrong[:10]:
         yield "broken", f"[red]{escape(safe(said))}[/]"
     kills = ", ".join(f"{agent} {times}" for agent, times in sorted(report["kills"].items()))
     yield "kills", f"{sum(report['kills'].values())}" + (f" ({kills})" if kills else "")
-    yield "retries", f"{report['handled_again']} handled again, {report['pushed_again']} pushed again"
+    yield (
+        "retries",
+        f"{report['handled_again']} handled again, {report['pushed_again']} pushed again",
+    )
     yield "sent to result", _spread(report["latency_ms"])
     yield "kill to next effect", _spread(report["back_after_ms"])
-    yield "found", ", ".join(f"{count} {rule}" for rule, count in list(report["findings"].items())[:4])
+    yield (
+        "found",
+        ", ".join(f"{count} {rule}" for rule, count in list(report["findings"].items())[:4]),
+    )
 
 
 def _spread(span: dict[str, int]) -> str:

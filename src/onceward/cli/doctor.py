@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from onceward.cli import findings
-from onceward.cli.codes import DONE, FAILED
+from onceward.cli.exit_codes import DONE, FAILED
 from onceward.cli.findings import Finding
-from onceward.cli.look import look
-from onceward.cli.paint import document, note, show
-from onceward.cli.place import Where, existing, open_box
+from onceward.cli.output import document, note, show
+from onceward.cli.readonly import look
+from onceward.cli.target import Where, existing, open_box
 from onceward.errors import Busy, OncewardError
 
 WHERE = Where()
@@ -35,36 +35,63 @@ def doctor(*files: Path, where: Where = WHERE) -> int:
     """
     paths = [existing(path) for path in files or (where.path(),)]
     found = {path: list(examine(path)) for path in paths}
-    sick = {path for path, findings in found.items() if any(finding.level == "serious" for finding in findings)}
+    sick = {
+        path
+        for path, findings in found.items()
+        if any(finding.level == "serious" for finding in findings)
+    }
     if where.json:
-        documents = [_document(path, findings, healthy=path not in sick) for path, findings in found.items()]
+        documents = [
+            _document(path, findings, healthy=path not in sick) for path, findings in found.items()
+        ]
         document(documents[0] if len(documents) == 1 else {"healthy": not sick, "files": documents})
     elif len(paths) == 1:
         show([asdict(finding) for finding in found[paths[0]]], COLUMNS, where.style)
     else:
-        rows = [{"path": str(path)} | asdict(each) for path, findings in found.items() for each in findings if each.level != "ok"]
+        rows = [
+            {"path": str(path)} | asdict(each)
+            for path, findings in found.items()
+            for each in findings
+            if each.level != "ok"
+        ]
         show(rows, ("path", *COLUMNS), where.style)
         note(f"{len(paths)} files examined, {len(sick)} with a serious finding")
     return FAILED if sick else DONE
 
 
 def _document(path: Path, found: list[Finding], *, healthy: bool) -> dict[str, Any]:
-    return {"path": str(path), "healthy": healthy, "findings": [asdict(finding) for finding in found]}
+    return {
+        "path": str(path),
+        "healthy": healthy,
+        "findings": [asdict(finding) for finding in found],
+    }
 
 
 def examine(path: Path) -> Iterator[Finding]:
     """Examine everything; what cannot be opened safely is not opened."""
-    outside = [findings.library(), findings.permissions(path), findings.disk(path), findings.others(path)]
+    outside = [
+        findings.library(),
+        findings.permissions(path),
+        findings.disk(path),
+        findings.others(path),
+    ]
     yield from outside
     if any(finding.level == "serious" for finding in outside if finding.check != "permissions"):
-        yield Finding("write", "warning", "not tried: the file is not safe to open", "cure the findings above first")
+        yield Finding(
+            "write",
+            "warning",
+            "not tried: the file is not safe to open",
+            "cure the findings above first",
+        )
         return
     try:
         yield from _inside(path)
     except Busy as error:
         yield findings.locked(path, error)
     except OncewardError as error:
-        yield Finding("open", "serious", str(error), (type(error).__doc__ or "").strip().partition("\n")[0])
+        yield Finding(
+            "open", "serious", str(error), (type(error).__doc__ or "").strip().partition("\n")[0]
+        )
 
 
 def _inside(path: Path) -> Iterator[Finding]:
@@ -72,7 +99,10 @@ def _inside(path: Path) -> Iterator[Finding]:
         yield (schema := findings.schema(found, path))
     if schema.level == "serious":
         return
-    with open_box(path) as box, look(path) as found:  # the box closes last: who only reads leaves the WAL behind
+    with (
+        open_box(path) as box,
+        look(path) as found,
+    ):  # the box closes last: who only reads leaves the WAL behind
         yield findings.writing(box, found)
         health = box.health()
         yield findings.wal(health, path)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from rich.console import Console
 
-from onceward.cli.cluster import SESSION, Into, Session, extra, fleet_of, told
-from onceward.cli.codes import DONE, FAILED, Usage
-from onceward.cli.paint import document, show
-from onceward.cli.place import Answer, Quiet
-from onceward.cli.spans import Span, SpanOption
+from onceward.cli.durations import Span, SpanOption
+from onceward.cli.exit_codes import DONE, FAILED, Usage
+from onceward.cli.output import document, show
+from onceward.cli.spark_session import SESSION, Into, Session, extra, fleet_of, told
+from onceward.cli.target import Answer, Quiet
 
 if TYPE_CHECKING:
     from onceward.spark.report import Report
@@ -63,7 +63,11 @@ def _show(report: Report, how: Into) -> None:
     show(report.rows(), ("verdict", "messages", "meaning"), how.style)
     if how.style == "table":
         console = Console(highlight=False)
-        said = "[green]Nothing was lost, nothing took effect twice.[/]" if not report.broken else "[bold red]The promise was broken.[/]"
+        said = (
+            "[green]Nothing was lost, nothing took effect twice.[/]"
+            if not report.broken
+            else "[bold red]The promise was broken.[/]"
+        )
         console.print(f"\n{said} The report: {how.out / 'report.html'}", soft_wrap=True)
 
 
@@ -98,14 +102,28 @@ def demo(*, size: int = 1, seed: int = 0, home: Path | None = None, how: Session
     with fleet_of((str(made.folder),), how) as (fleet, tell):
         report = job.run(fleet, folder / "report", Rules(now=made.now), tell=tell)
     names = sorted({*made.verdicts, *report.verdicts})
-    rows = [{"verdict": n, "made": made.verdicts.get(n, 0), "found": report.verdicts.get(n, 0), "meaning": MEANING[n]} for n in names]
+    rows = [
+        {
+            "verdict": n,
+            "made": made.verdicts.get(n, 0),
+            "found": report.verdicts.get(n, 0),
+            "meaning": MEANING[n],
+        }
+        for n in names
+    ]
     _compare(rows, folder / "report" / "report.html", how)
     return DONE if all(row["made"] == row["found"] for row in rows) else FAILED
 
 
 def _compare(rows: list[dict[str, Any]], page: Path, how: Answer) -> None:
     if how.json:
-        document({"ok": all(row["made"] == row["found"] for row in rows), "verdicts": rows, "report": str(page)})
+        document(
+            {
+                "ok": all(row["made"] == row["found"] for row in rows),
+                "verdicts": rows,
+                "report": str(page),
+            }
+        )
         return
     show(rows, ("verdict", "made", "found", "meaning"), how.style)
     if how.style == "table":

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from onceward.ground.guard import canonical
+from onceward.db.file_checks import canonical
 
 PROC: Final = Path("/proc")
 GONE: Final = " (deleted)"
@@ -39,7 +39,9 @@ def holders(path: Path) -> list[Holder]:
     for pid in _processes():
         held = [link for link in _links(pid) if link.removesuffix(GONE) in names]
         if held:
-            found.append(Holder(pid, any(link.endswith(GONE) for link in held), _mixed(pid), _stopped(pid)))
+            found.append(
+                Holder(pid, any(link.endswith(GONE) for link in held), _mixed(pid), _stopped(pid))
+            )
     return found
 
 
@@ -50,14 +52,20 @@ def writer(path: Path) -> int | None:
         index = str(Path(f"{canonical(path)}-shm").stat().st_ino)
         for line in (PROC / "locks").read_text(encoding="ascii").splitlines():
             kind, pid, where, first = (line.split()[at] for at in (-5, -4, -3, -2))
-            if (kind, where.rpartition(":")[2], first) == ("WRITE", index, WRITE_LOCK) and int(pid) in held:
+            if (kind, where.rpartition(":")[2], first) == ("WRITE", index, WRITE_LOCK) and int(
+                pid
+            ) in held:
                 return int(pid)
     return None
 
 
 def _processes() -> list[int]:
     with suppress(OSError):
-        return sorted(int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit() and int(entry.name) != os.getpid())
+        return sorted(
+            int(entry.name)
+            for entry in PROC.iterdir()
+            if entry.name.isdigit() and int(entry.name) != os.getpid()
+        )
     return []
 
 
@@ -77,5 +85,7 @@ def _mixed(pid: int) -> bool:
 
 def _stopped(pid: int) -> bool:
     with suppress(OSError):
-        return (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0] in STOPPED
+        return (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(
+            ")"
+        )[2].split()[0] in STOPPED
     return False

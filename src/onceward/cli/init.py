@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from onceward import Postbox
-from onceward.cli.codes import DONE
-from onceward.cli.paint import document, note, show
-from onceward.cli.place import Answer, agent_file, refuse_deleted
+from onceward.cli.exit_codes import DONE
+from onceward.cli.output import document, note, show
+from onceward.cli.target import Answer, agent_file, refuse_deleted
 
 ANSWER = Answer()
 

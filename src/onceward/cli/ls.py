@@ -5,17 +5,36 @@ from __future__ import annotations
 from typing import Final, Literal
 
 from onceward.cli import queries
-from onceward.cli.codes import DONE
-from onceward.cli.look import views
-from onceward.cli.paint import show
-from onceward.cli.place import Conversation
+from onceward.cli.exit_codes import DONE
+from onceward.cli.output import show
+from onceward.cli.readonly import views
+from onceward.cli.target import Conversation
 
 WHERE = Conversation()
 KINDS: Final = {
     "queues": (queries.QUEUES, ("box", "peer", "session", "state", "messages", "oldest_at")),
-    "lanes": (queries.LANES, ("sender", "lane", "priority", "state", "head_id", "attempts", "due_at", "reason")),
-    "outbox": (queries.OUTBOX, ("id", "recipient", "session", "type", "state", "attempts", "created_at", "due_at", "reason")),
-    "inbox": (queries.INBOX, ("id", "sender", "session", "type", "state", "attempts", "received_at", "reason")),
+    "lanes": (
+        queries.LANES,
+        ("sender", "lane", "priority", "state", "head_id", "attempts", "due_at", "reason"),
+    ),
+    "outbox": (
+        queries.OUTBOX,
+        (
+            "id",
+            "recipient",
+            "session",
+            "type",
+            "state",
+            "attempts",
+            "created_at",
+            "due_at",
+            "reason",
+        ),
+    ),
+    "inbox": (
+        queries.INBOX,
+        ("id", "sender", "session", "type", "state", "attempts", "received_at", "reason"),
+    ),
 }
 """Statement and printed columns by what is listed; JSON has every column of the statement."""
 

@@ -8,14 +8,14 @@ from typing import Annotated, Any, Final, Literal
 from cyclopts import Parameter
 
 from onceward import Letter, Mailbox, Start
-from onceward.cli.codes import DONE, NothingThere, TimedOut
-from onceward.cli.paint import show, show_one
-from onceward.cli.place import Conversation, Quiet, Where, open_box
+from onceward.cli.durations import MaybeMoment, MaybeSpan, Span
+from onceward.cli.exit_codes import DONE, NothingThere, TimedOut
+from onceward.cli.output import show, show_one
 from onceward.cli.poll import print_letters
 from onceward.cli.send import Body, delivered, parsed
-from onceward.cli.spans import MaybeMoment, MaybeSpan, Span
-from onceward.words.options import SendOptions
-from onceward.words.settings import DAY
+from onceward.cli.target import Conversation, Quiet, Where, open_box
+from onceward.model.send_options import SendOptions
+from onceward.model.settings import DAY
 
 WHERE = Where()
 CONVERSATION = Conversation()
@@ -51,7 +51,9 @@ def ensure(
     """
     with open_box(where.path()) as box:
         make = box.mailboxes.create if exclusive else box.mailboxes.ensure
-        made = make(name, ttl=None if forever else ttl, public=name is not None, description=description)
+        made = make(
+            name, ttl=None if forever else ttl, public=name is not None, description=description
+        )
     if where.json:
         show_one(described(made), "json")
     else:
@@ -70,7 +72,9 @@ def ls(*, where: Where = WHERE) -> int:
 
     """
     with open_box(where.path()) as box:
-        rows = [{column: getattr(each, column) for column in COLUMNS} for each in box.mailboxes.list()]
+        rows = [
+            {column: getattr(each, column) for column in COLUMNS} for each in box.mailboxes.list()
+        ]
     show(rows, COLUMNS, where.style)
     return DONE
 
@@ -80,7 +84,7 @@ def send(
     body: Body = "null",
     /,
     *,
-    type: str | None = None,  # noqa: A002 - the wire's word
+    type: str | None = None,
     topic: str | None = None,
     key: str | None = None,
     ttl: MaybeSpan = None,
@@ -108,7 +112,13 @@ def send(
     with open_box(where.path()) as box:
         text = sys.stdin.read() if body == "-" else body
         target = box.mailboxes.open(mailbox)
-        said: SendOptions = {"type": type, "topic": topic, "key": key, "ttl": ttl, "priority": priority}
+        said: SendOptions = {
+            "type": type,
+            "topic": topic,
+            "key": key,
+            "ttl": ttl,
+            "priority": priority,
+        }
         if ephemeral is not None:
             said["ephemeral"] = ephemeral
         message_id = target.send(parsed(text), **said)
@@ -126,7 +136,7 @@ def read(
     /,
     *,
     name: str = "default",
-    type: str | None = None,  # noqa: A002 - the wire's word
+    type: str | None = None,
     topic: Annotated[list[str] | None, Parameter(negative=())] = None,
     limit: int = 100,
     wait: MaybeSpan = None,
@@ -159,13 +169,28 @@ def read(
     with open_box(where.path()) as box:
         how = {"type": type, "limit": limit, "wait": wait or 0.0}
         begin = _start(start) if since is None else Start("from_time", int(since))
-        count = _read(box.mailboxes.open(mailbox), mode, name, begin, topic=topic, keep=keep_skipped, **how)
+        count = _read(
+            box.mailboxes.open(mailbox), mode, name, begin, topic=topic, keep=keep_skipped, **how
+        )
     if not count:
-        raise TimedOut(f"no message within {wait:g} s") if wait else NothingThere("no message is there")
+        raise (
+            TimedOut(f"no message within {wait:g} s")
+            if wait
+            else NothingThere("no message is there")
+        )
     return DONE
 
 
-def _read(found: Mailbox, mode: Mode, name: str, start: Start, *, topic: list[str] | None, keep: bool, **how: Any) -> int:
+def _read(
+    found: Mailbox,
+    mode: Mode,
+    name: str,
+    start: Start,
+    *,
+    topic: list[str] | None,
+    keep: bool,
+    **how: Any,
+) -> int:
     kind, limit, wait = how["type"], how["limit"], how["wait"]
     if mode == "lease":
         messages = found.lease(name, kind, limit=limit, timeout=wait, start=start)
@@ -175,9 +200,20 @@ def _read(found: Mailbox, mode: Mode, name: str, start: Start, *, topic: list[st
                 sys.stdout.flush()
         return len(messages)
     if mode == "cursor":
-        letters = found.cursor(name, kind, limit=limit, timeout=wait, start=start, consume_skipped=not keep, topics=topic or None)
+        letters = found.cursor(
+            name,
+            kind,
+            limit=limit,
+            timeout=wait,
+            start=start,
+            consume_skipped=not keep,
+            topics=topic or None,
+        )
     else:
-        letters = [letter for _, letter in zip(range(limit), found.replay(kind, timeout=wait), strict=False)]
+        letters = [
+            letter
+            for _, letter in zip(range(limit), found.replay(kind, timeout=wait), strict=False)
+        ]
     print_letters(letters)
     return len(letters)
 
@@ -186,7 +222,7 @@ def query(
     mailbox: str,
     /,
     *,
-    type: str | None = None,  # noqa: A002 - the wire's word
+    type: str | None = None,
     topic: Annotated[list[str] | None, Parameter(negative=())] = None,
     sender: str | None = None,
     limit: int = 100,
@@ -206,7 +242,11 @@ def query(
     """
     with open_box(where.path()) as box:
         found = box.mailboxes.open(mailbox)
-        print_letters(found.query(type, limit=limit, topics=topic or None, sender=sender, session=where.session))
+        print_letters(
+            found.query(
+                type, limit=limit, topics=topic or None, sender=sender, session=where.session
+            )
+        )
     return DONE
 
 
@@ -227,7 +267,13 @@ def about(mailbox: str, /, *, where: Where = WHERE) -> int:
     return DONE
 
 
-def tail(mailbox: str, /, *, n: Annotated[int, Parameter(name=("-n", "--number"))] = 10, where: Where = WHERE) -> int:
+def tail(
+    mailbox: str,
+    /,
+    *,
+    n: Annotated[int, Parameter(name=("-n", "--number"))] = 10,
+    where: Where = WHERE,
+) -> int:
     """
     Print the newest messages of a mailbox, the oldest of them first, one JSON object for each line; changes nothing.
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from onceward.cli.codes import DONE
-from onceward.cli.look import look, pending
-from onceward.cli.paint import document, note, show
-from onceward.cli.place import Quiet, Where, open_box
+from onceward.cli.exit_codes import DONE
+from onceward.cli.output import document, note, show
+from onceward.cli.readonly import look, pending
+from onceward.cli.target import Quiet, Where, open_box
 
 WHERE = Where()
 
 
-def migrate(db: Path | None = None, /, *, dry_run: Annotated[bool, Quiet] = False, where: Where = WHERE) -> int:
+def migrate(
+    db: Path | None = None, /, *, dry_run: Annotated[bool, Quiet] = False, where: Where = WHERE
+) -> int:
     """
     Bring a file's schema up to this version and print the steps it took.
 

@@ -6,13 +6,22 @@ from typing import Final
 
 from onceward import Postbox
 from onceward.cli import queries
-from onceward.cli.codes import DONE, NothingThere
-from onceward.cli.look import views
-from onceward.cli.paint import show, show_one
-from onceward.cli.place import Where, open_box
+from onceward.cli.exit_codes import DONE, NothingThere
+from onceward.cli.output import show, show_one
+from onceward.cli.readonly import views
+from onceward.cli.target import Where, open_box
 
 WHERE = Where()
-COLUMNS: Final = ("name", "url", "breaker", "failures", "in_flight", "due_at", "seen_at", "last_error")
+COLUMNS: Final = (
+    "name",
+    "url",
+    "breaker",
+    "failures",
+    "in_flight",
+    "due_at",
+    "seen_at",
+    "last_error",
+)
 
 
 def ls(*, where: Where = WHERE) -> int:

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from onceward import Letter
-from onceward.cli.codes import DONE
-from onceward.cli.paint import document, show
-from onceward.cli.place import Conversation, Quiet, in_session, open_box
+from onceward.cli.exit_codes import DONE
+from onceward.cli.output import document, show
+from onceward.cli.target import Conversation, Quiet, in_session, open_box
 
 WHERE = Conversation()
 
@@ -39,7 +39,12 @@ def poll(
 
     """
     with open_box(where.path()) as box:
-        letters = box.poll(topics=topic or None, session=in_session(where), limit=limit, consume_skipped=not keep_skipped)
+        letters = box.poll(
+            topics=topic or None,
+            session=in_session(where),
+            limit=limit,
+            consume_skipped=not keep_skipped,
+        )
         print_letters(letters)
     return DONE
 

@@ -79,7 +79,9 @@ SELECT 'processed', id, sender, recipient, session, NULL, NULL, NULL, NULL, outc
        NULL, NULL, NULL, processed_at, NULL, NULL, NULL
   FROM processed_view WHERE id = :id
 """
-TRAIL: Final = "SELECT at, box, peer, from_state, to_state, reason FROM trail_view WHERE id = :id ORDER BY seq"
+TRAIL: Final = (
+    "SELECT at, box, peer, from_state, to_state, reason FROM trail_view WHERE id = :id ORDER BY seq"
+)
 STATS: Final = "SELECT * FROM stats_view"
 PEERS: Final = """
 SELECT name, url, breaker, failures, in_flight, number, stream_number, due_at, seen_at, last_error FROM peer_view ORDER BY name
@@ -94,7 +96,9 @@ SELECT id, origin, sender, recipient, session, type, priority, reason, last_erro
  ORDER BY seq
  LIMIT :limit
 """
-DEAD_IDS: Final = "SELECT id FROM dead_letter_view WHERE id >= :low AND id < :high ORDER BY id LIMIT 3"
+DEAD_IDS: Final = (
+    "SELECT id FROM dead_letter_view WHERE id >= :low AND id < :high ORDER BY id LIMIT 3"
+)
 DEAD_ONE: Final = """
 SELECT id, origin, sender, recipient, session, lane, type, topic, priority, reason, last_error, attempts, created_at, dead_at,
        late, late_at, channel, kind, correlation_id, mailbox, queue, replays, frame
@@ -120,7 +124,9 @@ WAITING: Final = """
 SELECT place, id, sender, type, priority, attempts, received_at, expires_at
   FROM waiting_view WHERE session = :session ORDER BY place LIMIT :limit
 """
-WAITING_IDS: Final = "SELECT id FROM waiting_view WHERE id >= :low AND id < :high ORDER BY id LIMIT 3"
+WAITING_IDS: Final = (
+    "SELECT id FROM waiting_view WHERE id >= :low AND id < :high ORDER BY id LIMIT 3"
+)
 WRITTEN: Final = "PRAGMA data_version"
 NEWEST: Final = """
 SELECT max((SELECT coalesce(max(created_at), 0) FROM (SELECT created_at FROM outbox_view ORDER BY seq DESC LIMIT 1)),

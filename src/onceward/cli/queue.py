@@ -9,15 +9,25 @@ from cyclopts import Parameter
 
 from onceward import Postbox
 from onceward.cli import queries
-from onceward.cli.codes import DONE, NothingThere
-from onceward.cli.look import views, whole_id
-from onceward.cli.paint import show, show_one
-from onceward.cli.place import Where, open_box
-from onceward.cli.spans import MaybeSpan
-from onceward.words.modes import QueueOptions
+from onceward.cli.durations import MaybeSpan
+from onceward.cli.exit_codes import DONE, NothingThere
+from onceward.cli.output import show, show_one
+from onceward.cli.readonly import views, whole_id
+from onceward.cli.target import Where, open_box
+from onceward.model.queue_modes import QueueOptions
 
 WHERE = Where()
-QUEUES: Final = ("session", "state", "mode", "cap", "overflow", "waiting", "bound", "dropped", "run")
+QUEUES: Final = (
+    "session",
+    "state",
+    "mode",
+    "cap",
+    "overflow",
+    "waiting",
+    "bound",
+    "dropped",
+    "run",
+)
 WAITING: Final = ("place", "id", "sender", "type", "priority", "attempts", "received_at")
 Ids = Annotated[str, Parameter(allow_leading_hyphen=True)]
 
@@ -36,7 +46,11 @@ def ls(session: str | None = None, /, *, limit: int = 100, where: Where = WHERE)
 
     """
     with views(where.path()) as found:
-        rows = found.ask(queries.SESSIONS, limit=limit) if session is None else found.ask(queries.WAITING, session=session, limit=limit)
+        rows = (
+            found.ask(queries.SESSIONS, limit=limit)
+            if session is None
+            else found.ask(queries.WAITING, session=session, limit=limit)
+        )
     show(rows, QUEUES if session is None else WAITING, where.style)
     return DONE
 
@@ -156,6 +170,8 @@ def _change(where: Where, session: str, change: Callable[[Postbox], object]) -> 
     with open_box(path) as box:
         change(box)
     with views(path) as found:
-        rows: list[dict[str, Any]] = [row for row in found.ask(queries.SESSIONS, limit=-1) if row["session"] == session]
+        rows: list[dict[str, Any]] = [
+            row for row in found.ask(queries.SESSIONS, limit=-1) if row["session"] == session
+        ]
     show_one(rows[0], where.style)
     return DONE

@@ -13,14 +13,14 @@ from cyclopts import Parameter
 
 from onceward import Frame, Postbox
 from onceward.cli import queries
-from onceward.cli.codes import DONE, NothingThere, TimedOut
-from onceward.cli.look import views
-from onceward.cli.paint import compact, show, show_one
-from onceward.cli.place import Conversation, open_box
-from onceward.cli.spans import MaybeSpan
+from onceward.cli.durations import MaybeSpan
+from onceward.cli.exit_codes import DONE, NothingThere, TimedOut
+from onceward.cli.output import compact, show, show_one
+from onceward.cli.readonly import views
+from onceward.cli.target import Conversation, open_box
 from onceward.errors import Frozen
-from onceward.words.clock import SystemClock
-from onceward.words.settings import disabled
+from onceward.model.clock import SystemClock
+from onceward.model.settings import disabled
 
 WHERE = Conversation()
 COLUMNS: Final = ("id", "sender", "session", "type", "body")
@@ -29,7 +29,7 @@ LOOK_EVERY: Final = 0.1
 
 def recv(
     *,
-    type: str | None = None,  # noqa: A002 - the wire's word
+    type: str | None = None,
     wait: MaybeSpan = None,
     ack: Annotated[bool, Parameter(negative="--keep")] = True,
     where: Conversation = WHERE,
@@ -80,7 +80,9 @@ def glance(path: Path, kind: str | None, session: str | None, wait: float) -> Ma
     """Return the next message without leasing it, waiting at most *wait* seconds."""
     deadline = time.monotonic() + wait
     with views(path) as found:
-        while not (rows := found.ask(queries.NEXT, type=kind, session=session, now=SystemClock().now())):
+        while not (
+            rows := found.ask(queries.NEXT, type=kind, session=session, now=SystemClock().now())
+        ):
             left = deadline - time.monotonic()
             if left <= 0:
                 raise nothing(wait)

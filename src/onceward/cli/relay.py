@@ -6,14 +6,16 @@ from pathlib import Path
 from typing import Annotated
 
 from onceward import Postbox
-from onceward.cli.place import Quiet, Where, existing
 from onceward.cli.serve import once as run_once
 from onceward.cli.serve import serve
+from onceward.cli.target import Quiet, Where, existing
 
 WHERE = Where()
 
 
-def relay(db: Path | None = None, /, *, once: Annotated[bool, Quiet] = False, where: Where = WHERE) -> int:
+def relay(
+    db: Path | None = None, /, *, once: Annotated[bool, Quiet] = False, where: Where = WHERE
+) -> int:
     """
     Deliver an agent's mail until told to stop, without running handlers.
 

@@ -6,19 +6,24 @@ import json
 from typing import Final, Literal
 
 from onceward.cli import queries
-from onceward.cli.codes import DONE, NothingThere
-from onceward.cli.look import views, whole_id
-from onceward.cli.paint import dated, document, show_one
-from onceward.cli.paint import show as show_rows
-from onceward.cli.place import Conversation, Where, open_box
+from onceward.cli.exit_codes import DONE, NothingThere
+from onceward.cli.output import dated, document, show_one
+from onceward.cli.output import show as show_rows
+from onceward.cli.readonly import views, whole_id
 from onceward.cli.show import without_nothing
+from onceward.cli.target import Conversation, Where, open_box
 
 WHERE = Where()
 CONVERSATION = Conversation()
 COLUMNS: Final = ("id", "session", "mode", "state", "messages", "started_at", "ended_at", "cause")
 
 
-def ls(*, state: Literal["open", "done", "aborted", "failed"] | None = None, limit: int = 100, where: Conversation = CONVERSATION) -> int:
+def ls(
+    *,
+    state: Literal["open", "done", "aborted", "failed"] | None = None,
+    limit: int = 100,
+    where: Conversation = CONVERSATION,
+) -> int:
     """
     List runs, newest first.
 
@@ -36,7 +41,7 @@ def ls(*, state: Literal["open", "done", "aborted", "failed"] | None = None, lim
     return DONE
 
 
-def show(id: str, /, *, where: Where = WHERE) -> int:  # noqa: A002 - the wire's word
+def show(id: str, /, *, where: Where = WHERE) -> int:
     """
     Show a run whole: its messages, what it left behind, what it returned.
 
@@ -49,13 +54,20 @@ def show(id: str, /, *, where: Where = WHERE) -> int:  # noqa: A002 - the wire's
         run_id = whole_id(found, queries.RUN_IDS, id)
         [row] = [without_nothing(row) for row in found.ask(queries.RUN, id=run_id)]
     if where.json:
-        document(dated(row) | {name: json.loads(row[name]) for name in ("event_ids", "partial", "result") if name in row})
+        document(
+            dated(row)
+            | {
+                name: json.loads(row[name])
+                for name in ("event_ids", "partial", "result")
+                if name in row
+            }
+        )
     else:
         show_one(row, where.style)
     return DONE
 
 
-def abort(id: str, /, *, cause: str = "aborted by hand", where: Where = WHERE) -> int:  # noqa: A002 - the wire's word
+def abort(id: str, /, *, cause: str = "aborted by hand", where: Where = WHERE) -> int:
     """
     End an open run, as a steering message does.
 

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from onceward import Postbox
-from onceward.cli.codes import DONE, Usage
-from onceward.cli.paint import document, note, show
-from onceward.cli.place import Conversation, Quiet, in_session, open_box
-from onceward.cli.spans import MaybeSpan
+from onceward.cli.durations import MaybeSpan
+from onceward.cli.exit_codes import DONE, Usage
+from onceward.cli.output import document, note, show
+from onceward.cli.target import Conversation, Quiet, in_session, open_box
 
 WHERE = Conversation()
 Body = Annotated[str, Parameter(allow_leading_hyphen=True)]
@@ -23,7 +23,7 @@ def send(
     body: Body = "null",
     /,
     *,
-    type: str | None = None,  # noqa: A002 - the wire's word
+    type: str | None = None,
     topic: str | None = None,
     key: str | None = None,
     delay: MaybeSpan = None,

@@ -8,15 +8,26 @@ from queue import SimpleQueue
 from typing import Final
 
 from onceward import Postbox
-from onceward.cli.codes import DONE, SIGNAL
-from onceward.cli.paint import document, note
-from onceward.cli.place import Answer
+from onceward.cli.exit_codes import DONE, SIGNAL
+from onceward.cli.output import document, note
 from onceward.cli.signals import stops
-from onceward.words.clock import iso
-from onceward.words.events import Event
+from onceward.cli.target import Answer
+from onceward.model.clock import iso
+from onceward.model.events import Event
 
 TROUBLE: Final = frozenset(
-    {"dead", "failed", "rejected", "unreached", "retry", "weak_receipt", "breaker_opened", "breaker_closed", "forked", "peer_rolled_back"}
+    {
+        "dead",
+        "failed",
+        "rejected",
+        "unreached",
+        "retry",
+        "weak_receipt",
+        "breaker_opened",
+        "breaker_closed",
+        "forked",
+        "peer_rolled_back",
+    }
 )
 """Events that a person wants to read; the others are seen in stats and ls."""
 
@@ -31,7 +42,14 @@ def serve(box: Postbox, answer: Answer) -> int:
     note(f"{box.agent}: {signal.Signals(number).name}, stopping")
     box.close()
     if answer.json:
-        document({"agent": box.agent, "path": str(box.path), "moved": None, "signal": signal.Signals(number).name})
+        document(
+            {
+                "agent": box.agent,
+                "path": str(box.path),
+                "moved": None,
+                "signal": signal.Signals(number).name,
+            }
+        )
     return SIGNAL + number
 
 
@@ -49,6 +67,13 @@ def once(box: Postbox, answer: Answer) -> int:
 def tell(event: Event) -> None:
     """Write one line about what went wrong; bodies are not part of events."""
     if event.name in TROUBLE:
-        told = {name: value for name, value in asdict(event).items() if value not in (None, "") and name != "at"}
-        fields = " ".join(f"{name}={iso(value) if name.endswith('_at') else value}" for name, value in told.items())
+        told = {
+            name: value
+            for name, value in asdict(event).items()
+            if value not in (None, "") and name != "at"
+        }
+        fields = " ".join(
+            f"{name}={iso(value) if name.endswith('_at') else value}"
+            for name, value in told.items()
+        )
         note(f"{event.name}: {fields}")

@@ -6,15 +6,15 @@ import json
 from typing import Any
 
 from onceward.cli import queries
-from onceward.cli.codes import DONE
-from onceward.cli.look import views, whole_id
-from onceward.cli.paint import dated, document, show_one
-from onceward.cli.place import Where
+from onceward.cli.exit_codes import DONE
+from onceward.cli.output import dated, document, show_one
+from onceward.cli.readonly import views, whole_id
+from onceward.cli.target import Where
 
 WHERE = Where()
 
 
-def show(id: str, /, *, where: Where = WHERE) -> int:  # noqa: A002 - the wire's word
+def show(id: str, /, *, where: Where = WHERE) -> int:
     """
     Show everything that is known about a message.
 
@@ -31,7 +31,13 @@ def show(id: str, /, *, where: Where = WHERE) -> int:  # noqa: A002 - the wire's
         rows = [without_nothing(row) for row in found.ask(queries.ROWS, id=message_id)]
         trail = found.ask(queries.TRAIL, id=message_id)
     if where.json:
-        document({"id": message_id, "rows": [dated(row) for row in rows], "trail": [dated(step) for step in trail]})
+        document(
+            {
+                "id": message_id,
+                "rows": [dated(row) for row in rows],
+                "trail": [dated(step) for step in trail],
+            }
+        )
         return DONE
     for row in rows:
         show_one(row, where.style)
@@ -42,7 +48,11 @@ def show(id: str, /, *, where: Where = WHERE) -> int:  # noqa: A002 - the wire's
 
 def without_nothing(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row without its empty columns, its frame read."""
-    return {name: frame_of(value) if name == "frame" else value for name, value in row.items() if value is not None}
+    return {
+        name: frame_of(value) if name == "frame" else value
+        for name, value in row.items()
+        if value is not None
+    }
 
 
 def frame_of(text: str) -> Any:

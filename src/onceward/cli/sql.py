@@ -7,10 +7,10 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from onceward.cli.codes import DONE
-from onceward.cli.look import look
-from onceward.cli.paint import document, note, show
-from onceward.cli.place import Where
+from onceward.cli.exit_codes import DONE
+from onceward.cli.output import document, note, show
+from onceward.cli.readonly import look
+from onceward.cli.target import Where
 
 WHERE = Where()
 Statement = Annotated[str, Parameter(allow_leading_hyphen=True)]
@@ -34,7 +34,11 @@ def sql(statement: Statement, /, *, where: Where = WHERE) -> int:
     if where.json:
         document(rows)
     elif rows:
-        show([{name: _raw(value) for name, value in row.items()} for row in rows], list(rows[0]), where.style)
+        show(
+            [{name: _raw(value) for name, value in row.items()} for row in rows],
+            list(rows[0]),
+            where.style,
+        )
     else:
         note("no rows")
     return DONE

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from onceward.cli import queries
-from onceward.cli.codes import DONE
-from onceward.cli.look import views
-from onceward.cli.paint import show_one
-from onceward.cli.place import Where
+from onceward.cli.exit_codes import DONE
+from onceward.cli.output import show_one
+from onceward.cli.readonly import views
+from onceward.cli.target import Where
 
 WHERE = Where()
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from onceward.cli.codes import DONE
-from onceward.cli.paint import show_one
-from onceward.cli.place import Where, open_box
+from onceward.cli.exit_codes import DONE
+from onceward.cli.output import show_one
+from onceward.cli.target import Where, open_box
 
 WHERE = Where()
 

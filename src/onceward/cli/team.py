@@ -10,8 +10,8 @@ from contextlib import suppress
 from queue import SimpleQueue
 from threading import Thread
 
-from onceward.cli.codes import DONE, FAILED, SIGNAL
-from onceward.cli.paint import note
+from onceward.cli.exit_codes import DONE, FAILED, SIGNAL
+from onceward.cli.output import note
 from onceward.cli.signals import STOPS, stops
 
 Child = subprocess.Popen[bytes]
@@ -47,7 +47,9 @@ def _watch(team: Sequence[Child], told: SimpleQueue[int | Child]) -> int:
             _stop(team)
             continue
         running -= 1
-        if code == DONE:  # else we are stopping, and it may have been stopped before it was ready to listen
+        if (
+            code == DONE
+        ):  # else we are stopping, and it may have been stopped before it was ready to listen
             code = _verdict(news)
         if code == FAILED:
             _stop(team)

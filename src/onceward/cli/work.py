@@ -8,17 +8,25 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from onceward import Agent, Postbox
-from onceward.cli.codes import Usage
-from onceward.cli.paint import note
-from onceward.cli.place import Answer, Quiet, refuse_deleted
+from onceward.cli.exit_codes import Usage
+from onceward.cli.output import note
 from onceward.cli.serve import once as run_once
 from onceward.cli.serve import serve
+from onceward.cli.target import Answer, Quiet, refuse_deleted
 from onceward.cli.team import run_team
 
 ANSWER = Answer()
 
 
-def work(db: Path, target: str, /, *, processes: int = 1, once: Annotated[bool, Quiet] = False, answer: Answer = ANSWER) -> int:
+def work(
+    db: Path,
+    target: str,
+    /,
+    *,
+    processes: int = 1,
+    once: Annotated[bool, Quiet] = False,
+    answer: Answer = ANSWER,
+) -> int:
     """
     Run an agent's handlers on its file until told to stop.
 

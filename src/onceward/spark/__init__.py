@@ -37,14 +37,14 @@ def session(*, progress: bool | str = True, **conf: Any) -> SparkSession:
 
 def register(spark: SparkSession) -> None:
     """Add format ``onceward`` to a session of your own; its executors need the package installed, and nothing else."""
-    from onceward.spark import start  # noqa: PLC0415 - as above
+    from onceward.spark import start  # noqa: PLC0415 - pyspark is an extra, and this package is also used without it
 
     start.register(spark)
 
 
 def stop() -> None:
     """End what ``session`` started: the session, and the virtual machine that it ran in."""
-    from onceward.spark import start  # noqa: PLC0415 - as above
+    from onceward.spark import start  # noqa: PLC0415 - pyspark is an extra, and this package is also used without it
 
     start.stop()
 
@@ -55,6 +55,6 @@ def read(spark: SparkSession, path: str | Sequence[str], table: str, **options: 
 
     *options* are those of the format, with underscores or as Spark spells them.
     """
-    from onceward.spark import start  # noqa: PLC0415 - as above
+    from onceward.spark import start  # noqa: PLC0415 - pyspark is an extra, and this package is also used without it
 
     return start.read(spark, path, table, **options)

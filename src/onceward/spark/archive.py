@@ -14,12 +14,12 @@ from pyspark.sql.functions import expr, to_date
 
 from onceward import Postbox
 from onceward.errors import OncewardError
+from onceward.model.clock import Clock
 from onceward.spark import manifest
 from onceward.spark.columns import table as table_of
 from onceward.spark.facts import LEDGERS
 from onceward.spark.facts import ledger as ledger_of
 from onceward.spark.fleet import Fleet
-from onceward.words.clock import Clock
 
 JOB: Final = "archive"
 ENDED: Final[Mapping[str, str]] = {
@@ -43,7 +43,13 @@ class NotArchived(OncewardError):
 
 
 def run(
-    fleet: Fleet, out: Path, *, now: int | None = None, settle: float = SETTLE, resume: bool = False, tell: Tell = str
+    fleet: Fleet,
+    out: Path,
+    *,
+    now: int | None = None,
+    settle: float = SETTLE,
+    resume: bool = False,
+    tell: Tell = str,
 ) -> dict[str, Any]:
     """
     Append to the archive in *out* what has ended since the last batch, and return the manifest.
@@ -60,10 +66,14 @@ def run(
     """
     cut = (time.time_ns() // 1_000_000 if now is None else now) - round(1000 * settle)
     with manifest.alone(out, JOB) as own:
-        return _append(fleet, own, manifest.plan(fleet, JOB) | {"cut": cut}, resume=resume, tell=tell)
+        return _append(
+            fleet, own, manifest.plan(fleet, JOB) | {"cut": cut}, resume=resume, tell=tell
+        )
 
 
-def _append(fleet: Fleet, out: Path, fresh: dict[str, Any], *, resume: bool, tell: Tell) -> dict[str, Any]:
+def _append(
+    fleet: Fleet, out: Path, fresh: dict[str, Any], *, resume: bool, tell: Tell
+) -> dict[str, Any]:
     known = manifest.read(out / manifest.NAME) or {}
     batches, cuts = known.get("batches", []), dict(known.get("cuts", {}))
     number, rows = len(batches) + 1, {}
@@ -75,9 +85,15 @@ def _append(fleet: Fleet, out: Path, fresh: dict[str, Any], *, resume: bool, tel
         tell(f"archiving {table}")
         target = _batch(out, table, number)
         if not (target / "_SUCCESS").exists():
-            shutil.rmtree(target, ignore_errors=True)  # of a table that was broken off, whichever way the session overwrites
-            _ended(fleet, table, moment, since, planned["cut"]).write.partitionBy("day").parquet(str(target))
-        rows[table] = fleet.spark.read.parquet(str(target)).count() if list(target.rglob("*.parquet")) else 0
+            shutil.rmtree(
+                target, ignore_errors=True
+            )  # of a table that was broken off, whichever way the session overwrites
+            _ended(fleet, table, moment, since, planned["cut"]).write.partitionBy("day").parquet(
+                str(target)
+            )
+        rows[table] = (
+            fleet.spark.read.parquet(str(target)).count() if list(target.rglob("*.parquet")) else 0
+        )
     cuts |= dict.fromkeys(since, planned["cut"])
     batch = {"number": number, "cut": planned["cut"], "rows": rows, "quarantined": quarantined}
     done = planned | {"batches": [*batches, batch], "cuts": cuts}
@@ -89,7 +105,12 @@ def _append(fleet: Fleet, out: Path, fresh: dict[str, Any], *, resume: bool, tel
 def _begun(out: Path, fresh: dict[str, Any], *, resume: bool) -> dict[str, Any]:
     """Return the plan of the batch: that of one that was broken off, if it is to be resumed."""
     before = manifest.read(out / manifest.PLAN)
-    if resume and before is not None and manifest.same(before, fresh) and before["number"] == fresh["number"]:
+    if (
+        resume
+        and before is not None
+        and manifest.same(before, fresh)
+        and before["number"] == fresh["number"]
+    ):
         return before
     for table in ENDED:
         shutil.rmtree(_batch(out, table, fresh["number"]), ignore_errors=True)
@@ -107,7 +128,9 @@ def _ended(fleet: Fleet, table: str, moment: str, since: Mapping[str, int], cut:
     for path, last in since.items():
         groups[last].append(path)
     parts = [
-        Fleet(fleet.spark, tuple(paths), {**fleet.options, "mode": "INSIST"}).table(table, where=f"{moment} >= {last} AND {moment} < {cut}")
+        Fleet(fleet.spark, tuple(paths), {**fleet.options, "mode": "INSIST"}).table(
+            table, where=f"{moment} >= {last} AND {moment} < {cut}"
+        )
         for last, paths in groups.items()
         if last < cut
     ]
@@ -130,10 +153,18 @@ def read(spark: SparkSession, out: Path, table: str) -> DataFrame:
     if known is None:
         msg = f"there is no finished archive in {out}"
         raise FileNotFoundError(msg)
-    paths = [str(_batch(out, table, batch["number"])) for batch in known["batches"] if batch["rows"][table]]
+    paths = [
+        str(_batch(out, table, batch["number"]))
+        for batch in known["batches"]
+        if batch["rows"][table]
+    ]
     if not paths:
         return spark.createDataFrame([], table_of(table).ddl())
-    return spark.read.option("mergeSchema", "true").option("basePath", str(out / table)).parquet(*paths)
+    return (
+        spark.read.option("mergeSchema", "true")
+        .option("basePath", str(out / table))
+        .parquet(*paths)
+    )
 
 
 def ledger(spark: SparkSession, out: Path) -> DataFrame:
@@ -141,7 +172,9 @@ def ledger(spark: SparkSession, out: Path) -> DataFrame:
     return ledger_of({table: read(spark, out, table) for table in LEDGERS})
 
 
-def prune(fleet: Fleet, out: Path, *, keep: float = KEEP, clock: Clock | None = None) -> dict[str, int]:
+def prune(
+    fleet: Fleet, out: Path, *, keep: float = KEEP, clock: Clock | None = None
+) -> dict[str, int]:
     """
     Forget in the agents' files what the archive holds and is older than *keep* seconds; return the rows pruned by file.
 
@@ -162,7 +195,11 @@ def _forget(fleet: Fleet, out: Path, keep: float, clock: Clock | None) -> dict[s
     cuts: dict[str, int] = (manifest.read(out / manifest.NAME) or {}).get("cuts", {})
     present = {path: cut for path, cut in cuts.items() if Path(path).exists()}
     missing = _missing(fleet, out, present)
-    kept = {path: _prune(Path(path), cut, keep, clock) for path, cut in sorted(present.items()) if path not in missing}
+    kept = {
+        path: _prune(Path(path), cut, keep, clock)
+        for path, cut in sorted(present.items())
+        if path not in missing
+    }
     if missing:
         msg = f"{len(missing)} files hold ended messages that {out} does not, the first is {min(missing)}: archive again"
         raise NotArchived(msg)
@@ -183,7 +220,11 @@ def _missing(fleet: Fleet, out: Path, cuts: Mapping[str, int]) -> set[str]:
     for table, moment in ENDED.items():
         if not cuts or table == "trail":
             continue
-        live = Fleet(fleet.spark, tuple(cuts), fleet.options).table(table, "_db", "seq", where=f"{moment} < {max(cuts.values())}")
-        behind = live.join(read(fleet.spark, out, table).select("_db", "seq"), ["_db", "seq"], "left_anti")
+        live = Fleet(fleet.spark, tuple(cuts), fleet.options).table(
+            table, "_db", "seq", where=f"{moment} < {max(cuts.values())}"
+        )
+        behind = live.join(
+            read(fleet.spark, out, table).select("_db", "seq"), ["_db", "seq"], "left_anti"
+        )
         found |= {row["_db"] for row in behind.select("_db").distinct().collect()}
     return found

@@ -61,7 +61,10 @@ def hours(series: Mapping[str, Sequence[tuple[int, int]]]) -> str:
     for place, (name, line) in enumerate(series.items()):
         counts = dict(line)
         known = range(first, last + 1) if last - first < WIDTH else sorted(counts)
-        points = [(LEFT + (hour - first + 0.5) * across, PLOT - counts.get(hour, 0) * down) for hour in known]
+        points = [
+            (LEFT + (hour - first + 0.5) * across, PLOT - counts.get(hour, 0) * down)
+            for hour in known
+        ]
         parts += [_line(points, f"line{place}"), _legend(place, name)]
     return _svg(PLOT + 24, parts, "messages per hour")
 
@@ -113,7 +116,12 @@ def matrix(cells: Mapping[tuple[str, str], tuple[int, int]]) -> str:
             f'<rect class="{"bad" if bad else "good"}" x="{x}" y="{y}" width="{CELL - 2}" height="{CELL - 2}" opacity="{shade:.2f}">'
             f"<title>{escape(sender)} to {escape(recipient)}: {count:,} messages, {bad:,} bad</title></rect>"
         )
-    return _svg(NAME + CELL * len(senders), parts, "who sends to whom", max(WIDTH, NAME + CELL * len(recipients) + 60))
+    return _svg(
+        NAME + CELL * len(senders),
+        parts,
+        "who sends to whom",
+        max(WIDTH, NAME + CELL * len(recipients) + 60),
+    )
 
 
 def _short(name: str) -> str:

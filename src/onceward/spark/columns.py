@@ -9,9 +9,19 @@ from typing import Final, Literal
 
 import apsw
 
+from onceward.db.migrations import migrations
 from onceward.errors import OncewardError
-from onceward.ground.migrate import migrations
-from onceward.spark.states import IN_STATES, INBOX, MARK, OUT_STATES, OUTBOX, OUTCOMES, SENT_DEAD, TAKEN_DEAD, ladder
+from onceward.spark.states import (
+    IN_STATES,
+    INBOX,
+    MARK,
+    OUT_STATES,
+    OUTBOX,
+    OUTCOMES,
+    SENT_DEAD,
+    TAKEN_DEAD,
+    ladder,
+)
 
 Kind = Literal["string", "bigint", "timestamp", "binary", "variant"]
 """A column's type by Spark's name."""
@@ -109,7 +119,12 @@ TESTIMONY: Final[Mapping[str, Mapping[str, str]]] = {
 """What a file testifies of its messages, by table; ``facts.SIDE`` and ``facts.STATE`` say the same of a ledger."""
 NOBODY_ELSE: Final = "+\"consumer\" = ''"
 """Marks of the agent itself; the plus keeps SQLite from building an index for it."""
-QUARANTINE: Final[Mapping[str, Kind]] = {"path": "string", "reason": "string", "detail": "string", "at": "timestamp"}
+QUARANTINE: Final[Mapping[str, Kind]] = {
+    "path": "string",
+    "reason": "string",
+    "detail": "string",
+    "at": "timestamp",
+}
 
 
 class InvalidOption(OncewardError):
@@ -162,7 +177,9 @@ class Table:
             msg = f"table {self.name} has no frames to be read as {how}"
             raise InvalidOption(msg)
         kind: Kind = "variant" if how == "variant" else "string"
-        parts = (replace(part, columns={**part.columns, "frame": VALID_FRAME}) for part in self.parts)
+        parts = (
+            replace(part, columns={**part.columns, "frame": VALID_FRAME}) for part in self.parts
+        )
         return replace(self, columns={**self.columns, "frame": kind}, parts=tuple(parts))
 
 
@@ -211,7 +228,9 @@ def _kind(name: str, declared: str) -> Kind:
 
 def _of_view(name: str, view: str, declared: Mapping[str, str]) -> Table:
     kinds = {column: _kind(column, kind) for column, kind in declared.items()}
-    sql = {column: _sql(column, kinds[column], computed=not kind) for column, kind in declared.items()}
+    sql = {
+        column: _sql(column, kinds[column], computed=not kind) for column, kind in declared.items()
+    }
     kinds["_epoch"] = ASKED["_epoch"]
     if "frame" in declared:
         kinds |= ASKED
@@ -238,8 +257,18 @@ def _ledger(views: Mapping[str, Table]) -> Table:
     for box, others in BOXES.items():
         [part] = views[box].parts
         there = {"box": f"'{box}'", **others}
-        there = {name: _sql(sql, "timestamp") if LEDGER[name] == "timestamp" else sql for name, sql in there.items()}
-        parts.append(Part(box, part.view, {name: there.get(name) or part.columns.get(name, "NULL") for name in LEDGER}, keyed=True))
+        there = {
+            name: _sql(sql, "timestamp") if LEDGER[name] == "timestamp" else sql
+            for name, sql in there.items()
+        }
+        parts.append(
+            Part(
+                box,
+                part.view,
+                {name: there.get(name) or part.columns.get(name, "NULL") for name in LEDGER},
+                keyed=True,
+            )
+        )
     return Table("ledger", {**OWN, **LEDGER}, tuple(parts), whole=True)
 
 
@@ -248,5 +277,7 @@ def _witness(views: Mapping[str, Table]) -> Table:
     for box, says in TESTIMONY.items():
         [part] = views[box].parts
         sql = {name: says.get(name) or part.columns.get(name, "NULL") for name in WITNESS}
-        parts.append(Part(box, part.view, sql, keyed=True, where=NOBODY_ELSE if box == "processed" else ""))
+        parts.append(
+            Part(box, part.view, sql, keyed=True, where=NOBODY_ELSE if box == "processed" else "")
+        )
     return Table("witness", {**OWN, **WITNESS}, tuple(parts), whole=True)

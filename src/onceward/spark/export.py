@@ -28,7 +28,14 @@ class InvalidPointer(OncewardError):
     """A path into the body is no JSON pointer: write it as /a/b, with ~1 for a slash in a name and ~0 for a tilde."""
 
 
-def run(fleet: Fleet, out: Path, *, redact: Sequence[str] = (), where: str = "true", tell: Callable[[str], object] = str) -> int:
+def run(
+    fleet: Fleet,
+    out: Path,
+    *,
+    redact: Sequence[str] = (),
+    where: str = "true",
+    tell: Callable[[str], object] = str,
+) -> int:
     """
     Write the fleet's conversations into conversations.jsonl in the folder *out*; return how many there are.
 
@@ -43,14 +50,19 @@ def run(fleet: Fleet, out: Path, *, redact: Sequence[str] = (), where: str = "tr
     with manifest.alone(out, JOB) as own:
         planned = manifest.prepare(own, manifest.plan(fleet, JOB), resume=False)
         tell("writing conversations")
-        found = messages({name: fleet.table(name, *columns) for name, columns in NEEDS.items()}).where(where)
+        found = messages(
+            {name: fleet.table(name, *columns) for name, columns in NEEDS.items()}
+        ).where(where)
         lines = export(found, redact=redact).select("line").coalesce(1)
         lines.write.mode("overwrite").text(str(own / "work" / "lines"))
         [written] = (own / "work" / "lines").glob("part-*")
         written.replace(own / "conversations.jsonl")
         with (own / "conversations.jsonl").open("rb") as file:
             count = sum(1 for _ in file)
-        manifest.write(own / manifest.NAME, planned | {"redact": list(redact), "where": where, "conversations": count})
+        manifest.write(
+            own / manifest.NAME,
+            planned | {"redact": list(redact), "where": where, "conversations": count},
+        )
         shutil.rmtree(own / "work")
         return count
 
@@ -100,9 +112,15 @@ def _black(value: Any, pointer: Sequence[str]) -> Any:
     head, rest = pointer[0], pointer[1:]
     match value:
         case dict():
-            return {name: _black(inner, rest) if head in (ANY, name) else inner for name, inner in value.items()}
+            return {
+                name: _black(inner, rest) if head in (ANY, name) else inner
+                for name, inner in value.items()
+            }
         case list():
-            return [_black(inner, rest) if head in (ANY, str(place)) else inner for place, inner in enumerate(value)]
+            return [
+                _black(inner, rest) if head in (ANY, str(place)) else inner
+                for place, inner in enumerate(value)
+            ]
     return value
 
 
@@ -114,6 +132,10 @@ def _line(thread: str, said: Sequence[Row], pointers: list[list[str]]) -> str:
 def _message(message: Row, pointers: list[list[str]]) -> dict[str, Any]:
     frame = json.loads(message["frame"])
     plain = {name: message[name] for name in ("id", "sender", "recipient", "session", "type")}
-    at = None if message["at"] is None else (EPOCH + timedelta(microseconds=message["at"])).isoformat()
+    at = (
+        None
+        if message["at"] is None
+        else (EPOCH + timedelta(microseconds=message["at"])).isoformat()
+    )
     body = blacken(frame.get("data"), pointers) if "data_base64" not in frame else None
     return plain | {"at": at, "body": body}

@@ -14,7 +14,21 @@ from onceward.spark.opening import FILE_STATES
 from onceward.spark.states import IN_STATES, OUT_STATES, OUTCOMES, ladder
 
 KEY: Final = ("sender", "recipient", "id")
-NEEDS: Final = ("_seq", "box", *KEY, "lane", "priority", "state", "origin", "consumer", "reason", "at", "created_at", "sent_at", "ended_at")
+NEEDS: Final = (
+    "_seq",
+    "box",
+    *KEY,
+    "lane",
+    "priority",
+    "state",
+    "origin",
+    "consumer",
+    "reason",
+    "at",
+    "created_at",
+    "sent_at",
+    "ended_at",
+)
 """The columns of the ledger that are read, and no others."""
 SIDE: Final = """
 case box when 'outbox' then 1 when 'inbox' then 3 when 'processed' then 4 when 'quarantine' then 0 else if(origin = 'outbox', 2, 5) end
@@ -58,9 +72,15 @@ def gather(said: DataFrame) -> DataFrame:
     acceptance is told from another by its moment, an effect by moment and
     sequence of its mark.
     """
-    rows = said.withColumn("lane", expr("if(lane is null, null, xxhash64(sender, recipient, lane))"))
+    rows = said.withColumn(
+        "lane", expr("if(lane is null, null, xxhash64(sender, recipient, lane))")
+    )
     # Sent on as they are: a file says two or three things of a message, and grouping these first made rows wider than it made them fewer.
-    return rows.repartition(*KEY).groupBy(*KEY).agg(*(expr(sql).alias(name) for name, sql in AGGREGATES.items()))
+    return (
+        rows.repartition(*KEY)
+        .groupBy(*KEY)
+        .agg(*(expr(sql).alias(name) for name, sql in AGGREGATES.items()))
+    )
 
 
 def evidence(ledger: DataFrame) -> DataFrame:
@@ -76,11 +96,21 @@ def evidence(ledger: DataFrame) -> DataFrame:
 def present(agents: DataFrame) -> DataFrame:
     """Return the files that were read, a row (``_db``, ``_agent``) for each, as ``witness`` tells of them."""
     known = {"recipient": "_agent", "id": "_db", "side": "0", "state": "1"}
-    return agents.selectExpr(*(f"cast({known.get(name, 'null')} as {kind}) as {name}" for name, kind in WITNESS.items()))
+    return agents.selectExpr(
+        *(f"cast({known.get(name, 'null')} as {kind}) as {name}" for name, kind in WITNESS.items())
+    )
 
 
 LEDGERS: Final = {
-    "outbox": ("lane", "priority", "state", "created_at as at", "created_at", "sent_at", "ended_at"),
+    "outbox": (
+        "lane",
+        "priority",
+        "state",
+        "created_at as at",
+        "created_at",
+        "sent_at",
+        "ended_at",
+    ),
     "inbox": ("lane", "priority", "state", "received_at as at"),
     "processed": ("outcome as state", "consumer", "processed_at as at"),
     "dead_letters": ("origin", "reason", "dead_at as at", "created_at"),
@@ -89,5 +119,8 @@ LEDGERS: Final = {
 
 def ledger(tables: Mapping[str, DataFrame]) -> DataFrame:
     """Return one ledger of the four tables, live or archived, as the source's own table ``ledger`` is of live files."""
-    views = (tables[box].selectExpr("seq as _seq", f"'{box}' as box", *KEY, *columns) for box, columns in LEDGERS.items())
+    views = (
+        tables[box].selectExpr("seq as _seq", f"'{box}' as box", *KEY, *columns)
+        for box, columns in LEDGERS.items()
+    )
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), views)

@@ -47,11 +47,17 @@ def look(path: str) -> Found | None:
         wal = os.stat(f"{path}-wal")
         if wal.st_size:  # an empty one is made by whoever only reads
             size, changed = wal.st_size, wal.st_mtime_ns
-    return Found(path, main.st_size + size, (main.st_ino, main.st_size, main.st_mtime_ns, size, changed))
+    return Found(
+        path, main.st_size + size, (main.st_ino, main.st_size, main.st_mtime_ns, size, changed)
+    )
 
 
 def _named(pattern: str) -> Iterator[str]:
-    plain = pattern.removeprefix("file://") if pattern.startswith("file:///") else pattern.removeprefix("file:")
+    plain = (
+        pattern.removeprefix("file://")
+        if pattern.startswith("file:///")
+        else pattern.removeprefix("file:")
+    )
     if not has_magic(plain) and Path(plain).is_dir():
         plain = os.path.join(plain, "**", "*.db")
     elif not has_magic(plain):

@@ -67,7 +67,10 @@ class Follower:
         """
         found = files.find(self._options.path)
         self._turn += 1
-        stale = sorted((one for one in found if not self._fresh(one)), key=lambda one: self._turns.get(one.path, 0))
+        stale = sorted(
+            (one for one in found if not self._fresh(one)),
+            key=lambda one: self._turns.get(one.path, 0),
+        )
         began, before = time.monotonic(), time.time_ns()
         for one in stale:  # in threads it was slower: SQLite parses each schema anew
             self._keep(one, self._look(one, known.get(one.path)), before)
@@ -95,7 +98,9 @@ class Follower:
 
     def _look(self, found: Found, known: Position | None) -> Head | None:
         try:
-            with opened(found.path, copy=self._options.copy, busy_timeout=self._options.busy_timeout) as source:
+            with opened(
+                found.path, copy=self._options.copy, busy_timeout=self._options.busy_timeout
+            ) as source:
                 return head(source, self._part, known)
         except Unreadable as error:
             if self._options.mode == "FAILFAST":
@@ -116,7 +121,12 @@ def head(source: Source, part: Part, known: Position | None) -> Head:
     [(high,)] = source.con.execute(HIGH, (COUNTED[part.view],)).fetchall()
     reached = cast("int", high)
     forked = None
-    if known is not None and known.file_id == source.file_id and known.anchor and known.seq <= reached:
+    if (
+        known is not None
+        and known.file_id == source.file_id
+        and known.anchor
+        and known.seq <= reached
+    ):
         forked = known if _id_at(source, part, known.seq) not in {"", known.anchor} else None
     return Head(source.file_id, reached, _id_at(source, part, reached), forked)
 
@@ -145,8 +155,16 @@ def advance(known: Positions, heads: Mapping[str, Head], limit: int | None) -> P
     does not keep the others waiting.
     """
     starts = {path: begin(known.get(path), now) for path, now in sorted(heads.items())}
-    waiting = {path: heads[path].high - start.seq for path, start in starts.items() if heads[path].high > start.seq}
-    granted = waiting if limit is None else _shared(waiting, max(1, limit), sum(position.seq for position in known.values()))
+    waiting = {
+        path: heads[path].high - start.seq
+        for path, start in starts.items()
+        if heads[path].high > start.seq
+    }
+    granted = (
+        waiting
+        if limit is None
+        else _shared(waiting, max(1, limit), sum(position.seq for position in known.values()))
+    )
     if not granted:
         return known
     reached = {path: _reached(starts[path], heads[path], rows) for path, rows in granted.items()}
@@ -161,7 +179,9 @@ def _reached(start: Position, now: Head, rows: int) -> Position:
 def _shared(waiting: Mapping[str, int], limit: int, turn: int) -> dict[str, int]:
     paths = list(waiting)
     first = turn % len(paths) if paths else 0
-    order = paths[first:] + paths[:first]  # where there are more files than rows, others are first next time
+    order = (
+        paths[first:] + paths[:first]
+    )  # where there are more files than rows, others are first next time
     share = max(1, limit // len(order)) if order else 0
     granted: dict[str, int] = {}
     for most in (share, limit):
@@ -179,7 +199,10 @@ def slices(start: Positions, end: Positions, target: int) -> Iterator[tuple[int,
         known = start.get(path)
         if known == reached:
             continue
-        goes_on = known is not None and (known.file_id, known.epoch) == (reached.file_id, reached.epoch)
+        goes_on = known is not None and (known.file_id, known.epoch) == (
+            reached.file_id,
+            reached.epoch,
+        )
         after = known.seq if known is not None and goes_on else 0
         for low, high in _steps(after, reached.seq, max(1, target // ROW_BYTES)):
             yield (high - low) * ROW_BYTES, Slice(path, low, high, reached.file_id, reached.epoch)

@@ -28,9 +28,21 @@ VECTOR: Final = "jdk.incubator.vector"
 NATIVE_ACCESS_SINCE: Final = 24
 PORT, SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
 OPENED: Final = (
-    *(f"java.base/java.{name}" for name in ("lang", "lang.invoke", "lang.reflect", "io", "net", "nio", "util")),
+    *(
+        f"java.base/java.{name}"
+        for name in ("lang", "lang.invoke", "lang.reflect", "io", "net", "nio", "util")
+    ),
     *(f"java.base/java.util.{name}" for name in ("concurrent", "concurrent.atomic")),
-    *(f"java.base/{name}" for name in ("jdk.internal.ref", "sun.nio.ch", "sun.nio.cs", "sun.security.action", "sun.util.calendar")),
+    *(
+        f"java.base/{name}"
+        for name in (
+            "jdk.internal.ref",
+            "sun.nio.ch",
+            "sun.nio.cs",
+            "sun.security.action",
+            "sun.util.calendar",
+        )
+    ),
     "java.security.jgss/sun.security.krb5",
 )
 """What Spark reaches into: the list of its launcher."""
@@ -109,7 +121,9 @@ def stop() -> None:
         _running.clear()
 
 
-def _launch(java: Java, memory: str, folder: Path) -> tuple[subprocess.Popen[bytes], dict[str, str]]:
+def _launch(
+    java: Java, memory: str, folder: Path
+) -> tuple[subprocess.Popen[bytes], dict[str, str]]:
     answer = folder / "gateway"
     (folder / "log4j2.properties").write_text(QUIET, encoding="utf-8")
     env = environment(os.environ) | {"_PYSPARK_DRIVER_CONN_INFO_PATH": str(answer)}
@@ -147,7 +161,11 @@ def command(java: Java, memory: str, folder: Path) -> list[str]:
         *([f"--add-modules={VECTOR}"] if java.has(VECTOR) else []),
         *(f"--add-opens={package}=ALL-UNNAMED" for package in OPENED),
         *PROPERTIES,
-        *(["--sun-misc-unsafe-memory-access=allow", "--enable-native-access=ALL-UNNAMED"] if java.version >= NATIVE_ACCESS_SINCE else []),
+        *(
+            ["--sun-misc-unsafe-memory-access=allow", "--enable-native-access=ALL-UNNAMED"]
+            if java.version >= NATIVE_ACCESS_SINCE
+            else []
+        ),
         "org.apache.spark.deploy.SparkSubmit",
         "--conf",
         f"spark.driver.memory={memory}",
@@ -157,7 +175,11 @@ def command(java: Java, memory: str, folder: Path) -> list[str]:
 
 def environment(given: Mapping[str, str]) -> dict[str, str]:
     """Return the JVM's environment, which its Python workers inherit: this Python, and packages where this one finds them."""
-    ours = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    ours = {
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
     found = os.pathsep.join(path for path in sys.path if path)
     return {"SPARK_CONNECT_MODE": "0"} | ours | dict(given) | {"PYTHONPATH": found}
 

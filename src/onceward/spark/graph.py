@@ -26,17 +26,26 @@ def run(spark: SparkSession, out: Path) -> list[dict[str, Any]]:
 
     """
     with manifest.alone(out, RECONCILED) as own:
-        edges(spark.read.parquet(str(own / "frames"))).write.mode("overwrite").parquet(str(own / "edges"))
+        edges(spark.read.parquet(str(own / "frames"))).write.mode("overwrite").parquet(
+            str(own / "edges")
+        )
         stored = spark.read.parquet(str(own / "edges"))
         nodes(stored).write.mode("overwrite").parquet(str(own / "nodes"))
-        rows = [row.asDict() for row in stored.orderBy("messages", ascending=False).limit(DRAWN).collect()]
+        rows = [
+            row.asDict()
+            for row in stored.orderBy("messages", ascending=False).limit(DRAWN).collect()
+        ]
         (own / "graph.dot").write_text(dot(rows), encoding="utf-8")
         return rows
 
 
 def edges(frames: DataFrame) -> DataFrame:
     """Return one row per pair of agents: messages by verdict, and the percentiles from send to effect in milliseconds."""
-    times = percentiles(spans(frames), "sender", "recipient").where("kind = 'effect'").drop("kind", "messages")
+    times = (
+        percentiles(spans(frames), "sender", "recipient")
+        .where("kind = 'effect'")
+        .drop("kind", "messages")
+    )
     return pairs(frames).join(times, ["sender", "recipient"], "left")
 
 
@@ -44,14 +53,23 @@ def nodes(found: DataFrame) -> DataFrame:
     """Return one row per agent out of the edges: what it sent and received, to and from how many."""
     ends = found.selectExpr("stack(2, sender, 'out', recipient, 'in') as (agent, side)", "messages")
     return ends.groupBy("agent").agg(
-        *(expr(f"coalesce(sum(if(side = '{side}', messages, 0)), 0) as {name}") for side, name in (("out", "sent"), ("in", "received"))),
-        *(expr(f"count_if(side = '{side}') as {name}") for side, name in (("out", "peers_out"), ("in", "peers_in"))),
+        *(
+            expr(f"coalesce(sum(if(side = '{side}', messages, 0)), 0) as {name}")
+            for side, name in (("out", "sent"), ("in", "received"))
+        ),
+        *(
+            expr(f"count_if(side = '{side}') as {name}")
+            for side, name in (("out", "peers_out"), ("in", "peers_in"))
+        ),
     )
 
 
 def dot(rows: list[dict[str, object]]) -> str:
     """Return edges as a graph in the language of Graphviz."""
-    lines = (f'  "{_text(row["sender"])}" -> "{_text(row["recipient"])}" [label="{row["messages"]}"];' for row in rows)
+    lines = (
+        f'  "{_text(row["sender"])}" -> "{_text(row["recipient"])}" [label="{row["messages"]}"];'
+        for row in rows
+    )
     return "digraph fleet {\n" + "\n".join(lines) + "\n}\n"
 
 

@@ -48,7 +48,9 @@ class Java:
 
     def _ask(self, question: str) -> str:
         try:
-            answer = subprocess.run([self.program, question], capture_output=True, check=False, text=True, timeout=60)  # noqa: S603
+            answer = subprocess.run(  # noqa: S603
+                [self.program, question], capture_output=True, check=False, text=True, timeout=60
+            )
         except (OSError, subprocess.TimeoutExpired):
             return ""
         return answer.stdout + answer.stderr

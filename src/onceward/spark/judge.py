@@ -69,7 +69,9 @@ NUMBERS: Final = ("lane", "out_seq", "in_seq", "mark_seq")
 FRAME: Final = (*TEXTS, *MOMENTS, *NUMBERS)
 """The columns of a judged message."""
 DDL: Final = ", ".join(
-    f"{name} {kind}" for names, kind in ((TEXTS, "string"), (MOMENTS, "timestamp"), (NUMBERS, "bigint")) for name in names
+    f"{name} {kind}"
+    for names, kind in ((TEXTS, "string"), (MOMENTS, "timestamp"), (NUMBERS, "bigint"))
+    for name in names
 )
 REACH: Final = {
     "sent": "count_if(sender_says <> 'nothing')",
@@ -87,7 +89,13 @@ def state(facts: DataFrame, rules: Rules) -> DataFrame:
     said = (expr(SENDER_SAYS).alias("sender_says"), expr(RECIPIENT_SAYS).alias("recipient_says"))
     moments = ((name, "effect_at" if name == "processed_at" else name) for name in MOMENTS)
     return facts.select(
-        "sender", "recipient", "id", verdict, *said, *(expr(f"timestamp_millis({at}) as {name}") for name, at in moments), *NUMBERS
+        "sender",
+        "recipient",
+        "id",
+        verdict,
+        *said,
+        *(expr(f"timestamp_millis({at}) as {name}") for name, at in moments),
+        *NUMBERS,
     )
 
 
@@ -102,12 +110,21 @@ def witnesses(stated: DataFrame, rules: Rules) -> DataFrame:
     """
     files = stated.where("sender is null")
     unread = broadcast(files.where("verdict <> 'read'").select("id"))
-    there = files.where("verdict = 'read'").join(unread, "id", "left_anti").selectExpr("recipient as agent").distinct()
+    there = (
+        files.where("verdict = 'read'")
+        .join(unread, "id", "left_anti")
+        .selectExpr("recipient as agent")
+        .distinct()
+    )
     pairs = (
-        stated.where("sender is not null").groupBy("sender", "recipient").agg(*(expr(f"{sql} as {name}") for name, sql in REACH.items()))
+        stated.where("sender is not null")
+        .groupBy("sender", "recipient")
+        .agg(*(expr(f"{sql} as {name}") for name, sql in REACH.items()))
     )
     sent = pairs.groupBy(expr("sender as agent")).agg(
-        expr(f"if(sum(sent) < max(sent_last), coalesce(unix_millis(min(acked_from)), {rules.now}), null) as sent_reach")
+        expr(
+            f"if(sum(sent) < max(sent_last), coalesce(unix_millis(min(acked_from)), {rules.now}), null) as sent_reach"
+        )
     )
     marked = pairs.groupBy(expr("recipient as agent")).agg(
         expr("if(sum(marks) < max(mark_last), unix_millis(min(marked_from)), null) as mark_reach")
@@ -117,5 +134,7 @@ def witnesses(stated: DataFrame, rules: Rules) -> DataFrame:
 
 def answer(stated: DataFrame, witnesses: DataFrame, rules: Rules) -> DataFrame:
     """Return the messages with all their questions answered by who was read, and how far back."""
-    asked = stated.where("sender is not null").join(broadcast(witnesses), expr(f"agent = {ASKED}"), "left")
+    asked = stated.where("sender is not null").join(
+        broadcast(witnesses), expr(f"agent = {ASKED}"), "left"
+    )
     return asked.withColumn("verdict", expr(ANSWER.format(cutoff=rules.cutoff))).select(*FRAME)

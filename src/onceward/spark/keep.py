@@ -15,7 +15,13 @@ Tell = Callable[[str], object]
 
 
 def keep(
-    fleet: Fleet, job: str, out: Path, made: Mapping[str, Callable[[], DataFrame]], *, resume: bool = False, tell: Tell = str
+    fleet: Fleet,
+    job: str,
+    out: Path,
+    made: Mapping[str, Callable[[], DataFrame]],
+    *,
+    resume: bool = False,
+    tell: Tell = str,
 ) -> dict[str, DataFrame]:
     """
     Write each table that is *made* as Parquet into a folder of its name, then the manifest; return them as they were stored.

@@ -57,9 +57,17 @@ def alone(out: Path, job: str) -> Iterator[Path]:
 
 def plan(fleet: Fleet, job: str, rules: Rules | None = None) -> dict[str, Any]:
     """Return what is about to be read: the files with size and marks, so that a later run can tell what has changed."""
-    files = [{"path": found.path, "bytes": found.size, "mark": list(found.mark)} for found in fleet.files()]
+    files = [
+        {"path": found.path, "bytes": found.size, "mark": list(found.mark)}
+        for found in fleet.files()
+    ]
     told = {} if rules is None else {"rules": asdict(rules)}
-    return {"job": job, "onceward": version("onceward"), "paths": list(fleet.paths), "files": files} | told
+    return {
+        "job": job,
+        "onceward": version("onceward"),
+        "paths": list(fleet.paths),
+        "files": files,
+    } | told
 
 
 def prepare(out: Path, planned: dict[str, Any], *, resume: bool) -> dict[str, Any]:
@@ -81,7 +89,9 @@ def refuse(out: Path, job: str) -> None:
         OutputTaken: the folder is not empty, and not this job's.
 
     """
-    if any(found is not None and found["job"] == job for found in (read(out / NAME), read(out / PLAN))):
+    if any(
+        found is not None and found["job"] == job for found in (read(out / NAME), read(out / PLAN))
+    ):
         return
     if out.exists() and any(not path.name.startswith(".") for path in out.iterdir()):
         msg = f"{out} holds files that no fleet {job} wrote: name a new folder"
@@ -93,7 +103,13 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
     def essence(planned: dict[str, Any]) -> list[Any]:
         rules = planned.get("rules", {})
-        return [planned["job"], planned["onceward"], planned["paths"], rules.get("grace"), rules.get("late_after")]
+        return [
+            planned["job"],
+            planned["onceward"],
+            planned["paths"],
+            rules.get("grace"),
+            rules.get("late_after"),
+        ]
 
     return essence(one) == essence(other)
 

@@ -21,8 +21,21 @@ from onceward.spark.verdicts import VERDICTS, Rules
 
 LISTED: Final = 200
 """Rows of each kind that a report lists at most; the Parquet files have all."""
-LOOK_AT: Final = (*(verdict.name for verdict in VERDICTS if verdict.weight in {"bad", "open"}), "unprocessed")
-SHOWN: Final = ["verdict", "id", "sender", "recipient", "sender_says", "recipient_says", "created_at", "received_at", "processed_at"]
+LOOK_AT: Final = (
+    *(verdict.name for verdict in VERDICTS if verdict.weight in {"bad", "open"}),
+    "unprocessed",
+)
+SHOWN: Final = [
+    "verdict",
+    "id",
+    "sender",
+    "recipient",
+    "sender_says",
+    "recipient_says",
+    "created_at",
+    "received_at",
+    "processed_at",
+]
 BAD: Final = tuple(verdict.name for verdict in VERDICTS if verdict.weight == "bad")
 Rows = list[dict[str, Any]]
 
@@ -36,7 +49,9 @@ def write(frames: DataFrame, out: Path) -> None:
         "findings": lambda: _write(frames.where(f"verdict in {LOOK_AT}"), out / "findings"),
     }
     carried = inheritable_thread_target(frames.sparkSession)
-    with ThreadPoolExecutor(len(todo)) as pool:  # each has moments in which it has nothing for Spark to do
+    with ThreadPoolExecutor(
+        len(todo)
+    ) as pool:  # each has moments in which it has nothing for Spark to do
         for done in [pool.submit(carried(work)) for work in todo.values()]:
             done.result()
 
@@ -44,7 +59,11 @@ def write(frames: DataFrame, out: Path) -> None:
 def _pairs(frames: DataFrame, out: Path) -> None:
     _write(spans(frames), out / "spans")
     histogram = frames.sparkSession.read.parquet(str(out / "spans"))
-    times = percentiles(histogram, "sender", "recipient").where("kind = 'effect'").drop("kind", "messages")
+    times = (
+        percentiles(histogram, "sender", "recipient")
+        .where("kind = 'effect'")
+        .drop("kind", "messages")
+    )
     _write(pairs(frames).join(times, ["sender", "recipient"], "left"), out / "pairs")
 
 
@@ -60,14 +79,18 @@ def report(out: Path, agents: Sequence[tuple[str, str]], quarantine: Rows, rules
         rules=rules,
         files=len(agents),
         agents=len({agent for agent, _ in agents}),
-        verdicts={v.name: count for v in VERDICTS if (count := pc.sum(pairs_of[v.name]).as_py() or 0)},
+        verdicts={
+            v.name: count for v in VERDICTS if (count := pc.sum(pairs_of[v.name]).as_py() or 0)
+        },
         quarantine=quarantine[:LISTED],
         twins=_twins(agents),
         percentiles=[_percentiles(kind, line) for kind, line in histogram.items()],
         histogram=histogram,
         hours=_hours(_table(out / "hours")),
         pairs=_worst(pairs_of),
-        lanes=_first(lanes_of, [("overtook", "descending"), ("gap", "descending"), ("example", "ascending")]),
+        lanes=_first(
+            lanes_of, [("overtook", "descending"), ("gap", "descending"), ("example", "ascending")]
+        ),
         lane_totals={name: pc.sum(lanes_of[name]).as_py() or 0 for name in MARKS},
         examples=_dated(ds.dataset(out / "findings").head(LISTED, columns=SHOWN)),
     )
@@ -83,14 +106,24 @@ def _first(table: pa.Table, order: list[tuple[str, str]]) -> Rows:
 
 
 def _dated(table: pa.Table) -> Rows:
-    return [{name: str(value) if name.endswith("_at") and value else value for name, value in row.items()} for row in table.to_pylist()]
+    return [
+        {
+            name: str(value) if name.endswith("_at") and value else value
+            for name, value in row.items()
+        }
+        for row in table.to_pylist()
+    ]
 
 
 def _twins(agents: Sequence[tuple[str, str]]) -> Rows:
     files: defaultdict[str, list[str]] = defaultdict(list)
     for agent, path in agents:
         files[agent].append(path)
-    return [{"agent": name, "files": ", ".join(sorted(paths))} for name, paths in sorted(files.items()) if len(paths) > 1][:LISTED]
+    return [
+        {"agent": name, "files": ", ".join(sorted(paths))}
+        for name, paths in sorted(files.items())
+        if len(paths) > 1
+    ][:LISTED]
 
 
 def _histogram(found: pa.Table) -> dict[str, list[tuple[int, int]]]:
@@ -129,6 +162,11 @@ def _worst(found: pa.Table) -> Rows:
     for name in BAD[1:]:
         bad = pc.add(bad, found[name])
     slow = pc.fill_null(found["p99"], -1)
-    order = [("bad", "descending"), ("unprocessed", "descending"), ("slow", "descending"), ("sender", "ascending")]
+    order = [
+        ("bad", "descending"),
+        ("unprocessed", "descending"),
+        ("slow", "descending"),
+        ("sender", "ascending"),
+    ]
     rows = _first(found.append_column("bad", bad).append_column("slow", slow), order)
     return [{name: value for name, value in row.items() if name != "slow"} for row in rows]

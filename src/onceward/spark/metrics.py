@@ -10,7 +10,16 @@ from pyspark.sql.functions import expr
 from pyspark.sql.window import Window
 
 NEEDS: Final[Mapping[str, tuple[str, ...]]] = {
-    "outbox": ("_agent", "id", "recipient", "state", "attempts", "created_at", "sent_at", "ended_at"),
+    "outbox": (
+        "_agent",
+        "id",
+        "recipient",
+        "state",
+        "attempts",
+        "created_at",
+        "sent_at",
+        "ended_at",
+    ),
     "inbox": ("_agent", "id", "state", "attempts", "received_at", "ended_at"),
     "dead_letters": ("_agent", "id", "origin", "reason", "attempts", "created_at", "dead_at"),
     "peers": ("_agent", "name", "breaker", "failures", "due_at", "seen_at", "last_error"),
@@ -30,7 +39,9 @@ def metrics(tables: Mapping[str, DataFrame]) -> DataFrame:
     not in it: archive first.
     """
     events = _events(tables)
-    hourly = events.groupBy("agent", "hour").agg(*(expr(f"sum(if(event = '{name}', n, 0)) as {name}") for name in EVENTS))
+    hourly = events.groupBy("agent", "hour").agg(
+        *(expr(f"sum(if(event = '{name}', n, 0)) as {name}") for name in EVENTS)
+    )
     upto = Window.partitionBy("agent").orderBy("hour")
     return hourly.withColumns(
         {
@@ -44,26 +55,46 @@ def _events(tables: Mapping[str, DataFrame]) -> DataFrame:
     out, into, dead = tables["outbox"], tables["inbox"], tables["dead_letters"]
     sides = (
         _stacked(out, {"sent": "created_at", "out_ended": "ended_at"}, "out_retries", AGAIN),
-        _stacked(into, {"received": "received_at", "in_ended": "ended_at"}, "in_retries", "attempts"),
-        _stacked(dead.where("origin = 'outbox'"), {"sent": "created_at", "out_ended": "dead_at", "dead": "dead_at"}, "out_retries", AGAIN),
-        _stacked(dead.where("origin = 'inbox'"), {"received": "created_at", "in_ended": "dead_at", "dead": "dead_at"}, "in_retries", AGAIN),
+        _stacked(
+            into, {"received": "received_at", "in_ended": "ended_at"}, "in_retries", "attempts"
+        ),
+        _stacked(
+            dead.where("origin = 'outbox'"),
+            {"sent": "created_at", "out_ended": "dead_at", "dead": "dead_at"},
+            "out_retries",
+            AGAIN,
+        ),
+        _stacked(
+            dead.where("origin = 'inbox'"),
+            {"received": "created_at", "in_ended": "dead_at", "dead": "dead_at"},
+            "in_retries",
+            AGAIN,
+        ),
     )
     found = sides[0]
     for side in sides[1:]:
         found = found.unionByName(side)
-    once = found.where("at is not null and n > 0").distinct()  # a copy of a file says the same again
+    once = found.where(
+        "at is not null and n > 0"
+    ).distinct()  # a copy of a file says the same again
     return once.selectExpr("agent", "date_trunc('HOUR', at) as hour", "event", "n")
 
 
 def _stacked(view: DataFrame, moments: Mapping[str, str], retries: str, count: str) -> DataFrame:
     last = f"coalesce({', '.join(reversed(list(moments.values())))})"
-    rows = [f"'{event}', {at}, 1L" for event, at in moments.items()] + [f"'{retries}', {last}, cast({count} as bigint)"]
-    return view.selectExpr("_agent as agent", "id", f"stack({len(rows)}, {', '.join(rows)}) as (event, at, n)")
+    rows = [f"'{event}', {at}, 1L" for event, at in moments.items()] + [
+        f"'{retries}', {last}, cast({count} as bigint)"
+    ]
+    return view.selectExpr(
+        "_agent as agent", "id", f"stack({len(rows)}, {', '.join(rows)}) as (event, at, n)"
+    )
 
 
 def reasons(dead_letters: DataFrame) -> DataFrame:
     """Return why messages died: by agent, hour, side and reason, how many, and when the last one did; copies of a file count once."""
-    once = dead_letters.selectExpr("_agent as agent", "id", "origin", "reason", "dead_at").distinct()
+    once = dead_letters.selectExpr(
+        "_agent as agent", "id", "origin", "reason", "dead_at"
+    ).distinct()
     grouped = once.groupBy("agent", expr("date_trunc('HOUR', dead_at) as hour"), "origin", "reason")
     return grouped.agg(expr("count(*) as messages"), expr("max(dead_at) as last_at"))
 
@@ -71,5 +102,11 @@ def reasons(dead_letters: DataFrame) -> DataFrame:
 def breakers(peers: DataFrame) -> DataFrame:
     """Return the peers that are not reached at present, since when, and until when they rest; for the past see ``waits``."""
     return peers.where("breaker <> 'closed' or failures > 0").selectExpr(
-        "_agent as agent", "name as peer", "breaker", "failures", "seen_at as last_reached", "due_at as rests_until", "last_error"
+        "_agent as agent",
+        "name as peer",
+        "breaker",
+        "failures",
+        "seen_at as last_reached",
+        "due_at as rests_until",
+        "last_error",
     )

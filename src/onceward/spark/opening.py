@@ -13,12 +13,14 @@ from typing import Final, Literal, cast
 
 import apsw
 
+from onceward.db.connection import Patience, connect, mapped
+from onceward.db.migrations import migrations
 from onceward.errors import Busy, OncewardError, ReadOnlyStore, StoreCorrupt
-from onceward.ground.connect import Patience, connect, mapped
-from onceward.ground.migrate import migrations
 from onceward.spark.files import look
 
-Reason = Literal["vanished", "unreadable", "empty", "foreign", "corrupt", "older", "newer", "locked", "changing"]
+Reason = Literal[
+    "vanished", "unreadable", "empty", "foreign", "corrupt", "older", "newer", "locked", "changing"
+]
 """Why a file is not read, in one word."""
 REASONS: Final = {
     "vanished": "it was there when the files were listed, and is gone",

@@ -74,7 +74,13 @@ class Options:
         if unknown := sorted(known.keys() - names.keys() - _FOR_OTHERS):
             msg = f"there is no option {unknown[0]!r}: there are {', '.join(spelt(field.name) for field in fields(cls))}"
             raise InvalidOption(msg)
-        made = cls(**{names[name]: _value(names[name], value) for name, value in known.items() if name in names})
+        made = cls(
+            **{
+                names[name]: _value(names[name], value)
+                for name, value in known.items()
+                if name in names
+            }
+        )
         made.check()
         return made
 
@@ -83,7 +89,11 @@ class Options:
         if not self.path:
             msg = "no files are named: give load(...) a glob or a folder"
             raise InvalidOption(msg)
-        for name, value, allowed in (("mode", self.mode, MODES), ("copy", self.copy, COPIES), ("frame", self.frame, FRAMES)):
+        for name, value, allowed in (
+            ("mode", self.mode, MODES),
+            ("copy", self.copy, COPIES),
+            ("frame", self.frame, FRAMES),
+        ):
             if value not in allowed:
                 msg = f"{name} {value!r} is none of {', '.join(allowed)}"
                 raise InvalidOption(msg)

@@ -25,7 +25,9 @@ def lanes(frames: DataFrame) -> DataFrame:
 
     The lane is a number here (``lane``): the example leads to its name.
     """
-    narrow = frames.where("lane is not null").select("lane", "verdict", "out_seq", "in_seq", "mark_seq")
+    narrow = frames.where("lane is not null").select(
+        "lane", "verdict", "out_seq", "in_seq", "mark_seq"
+    )
     whole = Window.partitionBy("lane")
     before = whole.orderBy("in_seq").rowsBetween(Window.unboundedPreceding, -1)
     placed = narrow.withColumns(
@@ -37,8 +39,14 @@ def lanes(frames: DataFrame) -> DataFrame:
     )
     counts = {name: expr(f"count_if({sql})").alias(name) for name, sql in MARKS.items()}
     bad = (
-        placed.groupBy("lane").agg(expr("count(*)").alias("messages"), *counts.values()).where(" or ".join(f"{name} > 0" for name in MARKS))
+        placed.groupBy("lane")
+        .agg(expr("count(*)").alias("messages"), *counts.values())
+        .where(" or ".join(f"{name} > 0" for name in MARKS))
     )
     named = frames.join(broadcast(bad.select("lane")), "lane", "left_semi")
-    who = named.groupBy("lane").agg(expr("min(sender) as sender"), expr("min(recipient) as recipient"), expr("max(id) as example"))
+    who = named.groupBy("lane").agg(
+        expr("min(sender) as sender"),
+        expr("min(recipient) as recipient"),
+        expr("max(id) as example"),
+    )
     return bad.join(who, "lane")

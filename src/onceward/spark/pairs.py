@@ -18,7 +18,9 @@ SPANS: Final = {
 """From send to stored, from stored to processed, from send to processed: in milliseconds, by the two agents' own clocks."""
 WIDTH: Final = 1.02
 """One bucket holds values up to two percent apart, and stands for its middle: the error of a percentile is one percent at most."""
-BUCKET: Final = f"case when span < 0 then -2 when span = 0 then -1 else ceil(ln(span) / ln({WIDTH}D)) end"
+BUCKET: Final = (
+    f"case when span < 0 then -2 when span = 0 then -1 else ceil(ln(span) / ln({WIDTH}D)) end"
+)
 MIDDLE: Final = f"case when bucket = -2 then -1 when bucket = -1 then 0 else round(power({WIDTH}D, bucket - 0.5)) end"
 """Below 50 ms a bucket is one millisecond, so values are exact there; -1 means that the receiver's clock was behind."""
 
@@ -35,8 +37,14 @@ def spans(frames: DataFrame) -> DataFrame:
     """Return the histogram of every pair and span: ``sender, recipient, span, bucket, messages``; small, whatever the fleet's size."""
     settled = frames.where("verdict in ('" + "', '".join(SETTLED) + "')")
     stacked = ", ".join(f"'{name}', {sql}" for name, sql in SPANS.items())
-    long = settled.selectExpr("sender", "recipient", f"stack({len(SPANS)}, {stacked}) as (kind, span)").where("span is not null")
-    return long.withColumn("bucket", expr(f"cast({BUCKET} as int)")).groupBy("sender", "recipient", "kind", "bucket").count()
+    long = settled.selectExpr(
+        "sender", "recipient", f"stack({len(SPANS)}, {stacked}) as (kind, span)"
+    ).where("span is not null")
+    return (
+        long.withColumn("bucket", expr(f"cast({BUCKET} as int)"))
+        .groupBy("sender", "recipient", "kind", "bucket")
+        .count()
+    )
 
 
 def percentiles(histogram: DataFrame, *by: str) -> DataFrame:
@@ -51,7 +59,10 @@ def percentiles(histogram: DataFrame, *by: str) -> DataFrame:
             "ms": expr(f"cast({MIDDLE} as bigint)"),
         }
     )
-    values = (expr(f"min(if(upto >= ceil({share}D * total), ms, null)) as {name}") for name, share in SHARES.items())
+    values = (
+        expr(f"min(if(upto >= ceil({share}D * total), ms, null)) as {name}")
+        for name, share in SHARES.items()
+    )
     return ranked.groupBy(*keys).agg(expr("max(total) as messages"), *values)
 
 
@@ -63,5 +74,7 @@ def pairs(frames: DataFrame) -> DataFrame:
 
 def hours(frames: DataFrame) -> DataFrame:
     """Return how many messages were sent, and how many took effect, in each hour."""
-    moments = frames.selectExpr("stack(2, 'sent', created_at, 'processed', processed_at) as (what, at)").where("at is not null")
+    moments = frames.selectExpr(
+        "stack(2, 'sent', created_at, 'processed', processed_at) as (what, at)"
+    ).where("at is not null")
     return moments.groupBy(expr("date_trunc('HOUR', at) as hour"), "what").count()

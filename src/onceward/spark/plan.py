@@ -30,7 +30,13 @@ class Slice:
     epoch: int = 0
 
 
-def tasks(files: Iterable[Found], *, target: int, least: int, edges: Callable[[str], tuple[int, int]] | None) -> list[list[Slice]]:
+def tasks(
+    files: Iterable[Found],
+    *,
+    target: int,
+    least: int,
+    edges: Callable[[str], tuple[int, int]] | None,
+) -> list[list[Slice]]:
     """
     Return the slices of each task, about *target* bytes each, and at least *least* tasks where there is enough to read.
 
@@ -46,14 +52,19 @@ def tasks(files: Iterable[Found], *, target: int, least: int, edges: Callable[[s
 def packed(pieces: Sequence[tuple[int, Slice]], target: int, least: int) -> list[list[Slice]]:
     """Return the tasks of slices whose sizes are known."""
     sized = [(size + FILE_COST, piece) for size, piece in pieces]
-    return _packed(sorted(sized, key=lambda piece: -piece[0]), _aim(sum(size for size, _ in sized), target, least))
+    return _packed(
+        sorted(sized, key=lambda piece: -piece[0]),
+        _aim(sum(size for size, _ in sized), target, least),
+    )
 
 
 def _aim(total: int, target: int, least: int) -> int:
     return max(1, min(target, max(SMALLEST, total // least)))
 
 
-def _cut(files: Iterable[Found], aim: int, edges: Callable[[str], tuple[int, int]] | None) -> Iterator[tuple[int, Slice]]:
+def _cut(
+    files: Iterable[Found], aim: int, edges: Callable[[str], tuple[int, int]] | None
+) -> Iterator[tuple[int, Slice]]:
     for found in files:
         pieces = -(-found.size // aim)
         first, last = edges(found.path) if edges is not None and pieces > 1 else (0, 0)
@@ -61,7 +72,11 @@ def _cut(files: Iterable[Found], aim: int, edges: Callable[[str], tuple[int, int
         if edges is None or pieces <= 1 or last == 0:
             yield found.size + FILE_COST, Slice(found.path)
             continue
-        cuts = [0, *(first - 1 + (last - first + 1) * piece // pieces for piece in range(1, pieces)), LAST]
+        cuts = [
+            0,
+            *(first - 1 + (last - first + 1) * piece // pieces for piece in range(1, pieces)),
+            LAST,
+        ]
         for after, to in pairwise(cuts):
             yield found.size // pieces + FILE_COST, Slice(found.path, after, to)
 

@@ -67,7 +67,10 @@ class Manifests:
 
         """
         packed = _packed(positions)
-        told = {"files": len(positions), "rows": sum(position.seq for position in positions.values())}
+        told = {
+            "files": len(positions),
+            "rows": sum(position.seq for position in positions.values()),
+        }
         if self._folder is None:
             if len(positions) > INLINE_MAX:
                 msg = f"{len(positions)} files are too many for a stream without option manifests: name a folder beside its checkpoint"
@@ -113,7 +116,9 @@ class Manifests:
             file.write(packed)
             file.flush()
             os.fsync(file.fileno())
-        fresh.replace(self._path(name))  # a name stands for one content: whoever is second replaces it by the same
+        fresh.replace(
+            self._path(name)
+        )  # a name stands for one content: whoever is second replaces it by the same
 
     def prune(self, offset: Offset) -> None:
         """Forget the oldest manifests, never the one that *offset* names."""

@@ -35,7 +35,9 @@ def watch(spark: SparkSession, console: Console | None = None) -> Callable[[], N
     if not target.is_terminal:
         return ended.set
     tracker = spark.sparkContext.statusTracker()
-    watcher = Thread(target=_watch, args=(tracker, target, ended), name="onceward-progress", daemon=True)
+    watcher = Thread(
+        target=_watch, args=(tracker, target, ended), name="onceward-progress", daemon=True
+    )
     watcher.start()
 
     def end() -> None:
@@ -72,5 +74,9 @@ def _bar(console: Console) -> Progress:
 
 def tasks(tracker: StatusTracker) -> tuple[int, int]:
     """Return how many tasks are done, and how many there are, in the stages that work now."""
-    infos = [info for stage in tracker.getActiveStageIds() if (info := tracker.getStageInfo(stage)) is not None]
+    infos = [
+        info
+        for stage in tracker.getActiveStageIds()
+        if (info := tracker.getStageInfo(stage)) is not None
+    ]
     return sum(info.numCompletedTasks for info in infos), sum(info.numTasks for info in infos)

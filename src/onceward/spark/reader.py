@@ -27,8 +27,19 @@ log = logging.getLogger(__name__)
 
 
 UNREAD: Final[Mapping[str, Callable[[Unreadable], Mapping[str, object]]]] = {
-    "ledger": lambda error: {"box": "quarantine", "_db": error.path, "id": error.path, "state": error.reason, "reason": error.detail},
-    "witness": lambda error: {"id": error.path, "recipient": error.detail, "side": FILE, "state": 1 + FILE_STATES.index(error.reason)},
+    "ledger": lambda error: {
+        "box": "quarantine",
+        "_db": error.path,
+        "id": error.path,
+        "state": error.reason,
+        "reason": error.detail,
+    },
+    "witness": lambda error: {
+        "id": error.path,
+        "recipient": error.detail,
+        "side": FILE,
+        "state": 1 + FILE_STATES.index(error.reason),
+    },
 }
 """The row, by table, of a file that was left out."""
 
@@ -53,11 +64,18 @@ class Reader(DataSourceReader):
         keyed = [part.keyed for part in options.chosen.parts]
         cut = self._edges if keyed == [True] and not options.whole else None
         found = files.find(options.path)
-        return [Task(slices) for slices in plan.tasks(found, target=options.task_bytes, least=options.min_tasks, edges=cut)]
+        return [
+            Task(slices)
+            for slices in plan.tasks(
+                found, target=options.task_bytes, least=options.min_tasks, edges=cut
+            )
+        ]
 
     def _edges(self, path: str) -> tuple[int, int]:
         try:
-            with opened(path, copy=self._options.copy, busy_timeout=self._options.busy_timeout) as source:
+            with opened(
+                path, copy=self._options.copy, busy_timeout=self._options.busy_timeout
+            ) as source:
                 return edges(source, self._options.chosen.parts[0])
         except Unreadable:
             return 0, 0  # the task that reads it finds out, and tells
@@ -95,13 +113,17 @@ def read(options: Options, wanted: Wanted, slices: list[plan.Slice]) -> Iterator
             try:
                 yield from _rows(options, wanted, piece)
             except Unreadable as error:
-                if options.mode == "FAILFAST" or (options.mode == "INSIST" and error.reason in PASSING):
+                if options.mode == "FAILFAST" or (
+                    options.mode == "INSIST" and error.reason in PASSING
+                ):
                     raise
                 left_out.append(error)
                 if options.table in UNREAD:
                     yield _record(wanted, UNREAD[options.table](error))
     if left_out:
-        log.warning("%d files left out, see table quarantine; the first is %s", len(left_out), left_out[0])
+        log.warning(
+            "%d files left out, see table quarantine; the first is %s", len(left_out), left_out[0]
+        )
 
 
 def _rows(options: Options, wanted: Wanted, piece: plan.Slice) -> Iterator[pa.RecordBatch]:
@@ -112,10 +134,20 @@ def _rows(options: Options, wanted: Wanted, piece: plan.Slice) -> Iterator[pa.Re
             for part in options.chosen.parts:
                 yield from batches(source, part, wanted, piece)
         if options.table == "witness":
-            yield _record(wanted, {"id": piece.path, "recipient": source.agent, "side": FILE, "state": 1 + FILE_STATES.index("read")})
+            yield _record(
+                wanted,
+                {
+                    "id": piece.path,
+                    "recipient": source.agent,
+                    "side": FILE,
+                    "state": 1 + FILE_STATES.index("read"),
+                },
+            )
 
 
-def _quarantine(options: Options, wanted: Wanted, slices: list[plan.Slice]) -> Iterator[pa.RecordBatch]:
+def _quarantine(
+    options: Options, wanted: Wanted, slices: list[plan.Slice]
+) -> Iterator[pa.RecordBatch]:
     for piece in slices:
         try:
             with opened(piece.path, copy=options.copy, busy_timeout=options.busy_timeout) as source:
@@ -123,7 +155,10 @@ def _quarantine(options: Options, wanted: Wanted, slices: list[plan.Slice]) -> I
                     source.check()
         except Unreadable as error:
             at = time.time_ns() // 1000
-            yield _record(wanted, {"path": error.path, "reason": error.reason, "detail": error.detail, "at": at})
+            yield _record(
+                wanted,
+                {"path": error.path, "reason": error.reason, "detail": error.detail, "at": at},
+            )
 
 
 def _record(wanted: Wanted, values: Mapping[str, object]) -> pa.RecordBatch:

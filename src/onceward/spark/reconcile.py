@@ -41,7 +41,13 @@ def reconcile(ledger: DataFrame, agents: DataFrame, rules: Rules) -> DataFrame:
 
 
 def run(
-    fleet: Fleet, out: Path, rules: Rules | None = None, *, archived: DataFrame | None = None, resume: bool = False, tell: Tell = str
+    fleet: Fleet,
+    out: Path,
+    rules: Rules | None = None,
+    *,
+    archived: DataFrame | None = None,
+    resume: bool = False,
+    tell: Tell = str,
 ) -> Report:
     """
     Read a fleet once, judge every message, and write what was found into the folder *out*.
@@ -58,11 +64,15 @@ def run(
 
     """
     with manifest.alone(out, JOB) as own:
-        planned = manifest.prepare(own, manifest.plan(fleet, JOB, rules or Rules.at_present()), resume=resume)
+        planned = manifest.prepare(
+            own, manifest.plan(fleet, JOB, rules or Rules.at_present()), resume=resume
+        )
         return _run(fleet, own, planned, archived, tell)
 
 
-def _run(fleet: Fleet, out: Path, planned: dict[str, Any], archived: DataFrame | None, tell: Tell) -> Report:
+def _run(
+    fleet: Fleet, out: Path, planned: dict[str, Any], archived: DataFrame | None, tell: Tell
+) -> Report:
     rules = manifest.rules(planned)
     work = out / "work" / str(rules.now)
     if not (work / "measured").exists():
@@ -72,28 +82,51 @@ def _run(fleet: Fleet, out: Path, planned: dict[str, Any], archived: DataFrame |
         write(frames, out)
         (work / "measured").touch()
     files = _files(work / "facts" / "open=true")
-    quarantine = [{"path": row["id"], "reason": row["verdict"], "detail": row["recipient"]} for row in files if row["verdict"] != "read"]
-    found = report(out, [(row["recipient"], row["id"]) for row in files if row["verdict"] == "read"], quarantine, rules)
+    quarantine = [
+        {"path": row["id"], "reason": row["verdict"], "detail": row["recipient"]}
+        for row in files
+        if row["verdict"] != "read"
+    ]
+    found = report(
+        out,
+        [(row["recipient"], row["id"]) for row in files if row["verdict"] == "read"],
+        quarantine,
+        rules,
+    )
     (out / "report.html").write_text(html(found), encoding="utf-8")
-    if (settled := work / "facts" / "open=false").exists():  # not so where only the manifest is missing
+    if (
+        settled := work / "facts" / "open=false"
+    ).exists():  # not so where only the manifest is missing
         shutil.rmtree(out / "frames", ignore_errors=True)
         settled.rename(out / "frames")
-    manifest.write(out / manifest.NAME, planned | {"verdicts": dict(found.verdicts), "quarantined": len(quarantine)})
+    manifest.write(
+        out / manifest.NAME,
+        planned | {"verdicts": dict(found.verdicts), "quarantined": len(quarantine)},
+    )
     shutil.rmtree(out / "work")
     return found
 
 
-def _judged(fleet: Fleet, work: Path, rules: Rules, archived: DataFrame | None, tell: Tell) -> DataFrame:
+def _judged(
+    fleet: Fleet, work: Path, rules: Rules, archived: DataFrame | None, tell: Tell
+) -> DataFrame:
     """Return all messages with their verdicts: most were settled as they were gathered, and are not written a second time."""
     spark, settled = fleet.spark, work / "facts" / "open=false"
 
     def facts() -> DataFrame:
         live = fleet.table("witness", *WITNESS)
-        return state(gather(live if archived is None else live.unionByName(evidence(archived))), rules).selectExpr("*", f"{OPEN} as open")
+        return state(
+            gather(live if archived is None else live.unionByName(evidence(archived))), rules
+        ).selectExpr("*", f"{OPEN} as open")
 
     stated = stored(spark, work / "facts", f"{DDL}, open boolean", facts, by="open")
     tell("judging")
-    stored(spark, work / "judged", DDL, lambda: answer(stated.where("open"), witnesses(stated, rules), rules))
+    stored(
+        spark,
+        work / "judged",
+        DDL,
+        lambda: answer(stated.where("open"), witnesses(stated, rules), rules),
+    )
     settled.mkdir(exist_ok=True)
     for part in (work / "judged").glob("part-*"):
         part.rename(settled / part.name)
@@ -105,13 +138,20 @@ def _files(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     rows: list[dict[str, Any]] = (
-        ds.dataset(path).to_table(columns=["id", "recipient", "verdict"], filter=ds.field("sender").is_null()).sort_by("id").to_pylist()
+        ds.dataset(path)
+        .to_table(columns=["id", "recipient", "verdict"], filter=ds.field("sender").is_null())
+        .sort_by("id")
+        .to_pylist()
     )
     return rows
 
 
-def stored(spark: SparkSession, path: Path, ddl: str, make: Callable[[], DataFrame], *, by: str = "") -> DataFrame:
+def stored(
+    spark: SparkSession, path: Path, ddl: str, make: Callable[[], DataFrame], *, by: str = ""
+) -> DataFrame:
     """Return what *make* makes, out of the Parquet folder that it was written to now, or by a run before this one."""
     if not (path / "_SUCCESS").exists():
-        make().write.mode("overwrite").options(**PLAIN, **WHOLE).partitionBy(*([by] if by else [])).parquet(str(path))
+        make().write.mode("overwrite").options(**PLAIN, **WHOLE).partitionBy(
+            *([by] if by else [])
+        ).parquet(str(path))
     return spark.read.schema(ddl).parquet(str(path))

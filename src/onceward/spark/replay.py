@@ -38,7 +38,9 @@ def plan(fleet: Fleet, where: str, action: Action, out: Path) -> DataFrame:
         if (own / "receipts").exists():
             msg = f"{out} holds the receipts of a plan that was carried out: name a new folder"
             raise manifest.OutputTaken(msg)
-        planned = manifest.prepare(own, manifest.plan(fleet, JOB) | {"where": where, "action": action}, resume=False)
+        planned = manifest.prepare(
+            own, manifest.plan(fleet, JOB) | {"where": where, "action": action}, resume=False
+        )
         chosen = fleet.table("dead_letters").where(where).select(*CHOSEN)
         chosen.write.mode("overwrite").parquet(str(own / "plan"))
         stored = fleet.spark.read.parquet(str(own / "plan"))
@@ -68,15 +70,21 @@ def carry_out(spark: SparkSession, out: Path) -> DataFrame:
     with manifest.alone(out, JOB) as own:
         done = own / "receipts"
         if not (done / "_SUCCESS").exists():
-            receipts(spark.read.parquet(str(own / "plan")), told["action"]).write.mode("overwrite").parquet(str(done))
+            receipts(spark.read.parquet(str(own / "plan")), told["action"]).write.mode(
+                "overwrite"
+            ).parquet(str(done))
         return spark.read.parquet(str(done))
 
 
 def receipts(chosen: DataFrame, action: Action) -> DataFrame:
     """Replay or discard the chosen dead letters (``_db``, ``id``) where their files lie, a file in one task; return receipts."""
     by_file = chosen.groupBy("_db").agg(expr("array_sort(collect_list(id)) as ids"))
-    settled = udf(lambda path, ids: _settle(path, ids, action), RECEIPTS, useArrow=False).asNondeterministic()
-    told = by_file.select("_db", settled("_db", "ids").alias("told")).selectExpr("_db", "inline(told)")
+    settled = udf(
+        lambda path, ids: _settle(path, ids, action), RECEIPTS, useArrow=False
+    ).asNondeterministic()
+    told = by_file.select("_db", settled("_db", "ids").alias("told")).selectExpr(
+        "_db", "inline(told)"
+    )
     return told.selectExpr("_db", "id", "outcome", "detail", "timestamp_micros(at) as at")
 
 

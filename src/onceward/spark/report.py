@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, field
 from html import escape
 from typing import Any, Final
 
+from onceward.model.clock import iso
 from onceward.spark import charts
 from onceward.spark.verdicts import FATAL, VERDICTS, Rules
-from onceward.words.clock import iso
 
 Row = Mapping[str, Any]
 WORST: Final = 20
@@ -71,17 +71,27 @@ class Report:
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the verdicts that occur, from good to bad."""
-        return [{"verdict": v.name, "messages": self.verdicts[v.name], "meaning": v.meaning} for v in VERDICTS if self.verdicts.get(v.name)]
+        return [
+            {"verdict": v.name, "messages": self.verdicts[v.name], "meaning": v.meaning}
+            for v in VERDICTS
+            if self.verdicts.get(v.name)
+        ]
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as plain values, for a program that reads on."""
-        plain = {name: value for name, value in asdict(self).items() if name not in {"histogram", "hours"}}
+        plain = {
+            name: value
+            for name, value in asdict(self).items()
+            if name not in {"histogram", "hours"}
+        }
         return plain | {"messages": self.messages, "broken": self.broken}
 
     @property
     def open(self) -> int:
         """How many messages nothing can be said of, and files that nobody could read."""
-        return sum(self.verdicts.get(v.name, 0) for v in VERDICTS if v.weight == "open") + len(self.quarantine)
+        return sum(self.verdicts.get(v.name, 0) for v in VERDICTS if v.weight == "open") + len(
+            self.quarantine
+        )
 
 
 def html(report: Report) -> str:
@@ -96,7 +106,11 @@ def html(report: Report) -> str:
 
 def _verdict(report: Report) -> str:
     bad = {name: report.verdicts[name] for name in FATAL if report.verdicts.get(name)}
-    said = "Nothing was lost, nothing took effect twice." if not bad else f"{report.broken:,} messages break the promise."
+    said = (
+        "Nothing was lost, nothing took effect twice."
+        if not bad
+        else f"{report.broken:,} messages break the promise."
+    )
     doubt = f" Of {report.open:,} messages or files nothing can be said." if report.open else ""
     return (
         f"<h1>Fleet report</h1><p>{report.messages:,} messages of {report.agents:,} agents in {report.files:,} files, "
@@ -116,7 +130,9 @@ def _times(report: Report) -> str:
         return ""
     note = "Percentiles are exact in rank and within one percent in value; milliseconds, by the clocks of the two agents."
     drawn = charts.cumulated(report.histogram)
-    return f'<h2>How long they took</h2>{drawn}{table(report.percentiles)}<p class="note">{note}</p>'
+    return (
+        f'<h2>How long they took</h2>{drawn}{table(report.percentiles)}<p class="note">{note}</p>'
+    )
 
 
 def _busy(report: Report) -> str:
@@ -128,7 +144,13 @@ def _pairs(report: Report) -> str:
     if not report.pairs:
         return ""
     bad = [v.name for v in VERDICTS if v.weight == "bad"]
-    cells = {(str(row["sender"]), str(row["recipient"])): (row["messages"], sum(row[name] for name in bad)) for row in report.pairs[:WORST]}
+    cells = {
+        (str(row["sender"]), str(row["recipient"])): (
+            row["messages"],
+            sum(row[name] for name in bad),
+        )
+        for row in report.pairs[:WORST]
+    }
     columns = ("sender", "recipient", "messages", *bad, "unprocessed", "p50", "p99")
     shown = [{name: row.get(name) for name in columns} for row in report.pairs[:WORST]]
     return f"<h2>Worst pairs of agents</h2>{charts.matrix(cells)}{table(shown)}"
@@ -137,7 +159,9 @@ def _pairs(report: Report) -> str:
 def _lanes(report: Report) -> str:
     if not report.lanes:
         return '<h2>Order</h2><p class="yes">No message overtook another of its lane.</p>'
-    totals = ", ".join(f"{name.replace('_', ' ')}: {count:,}" for name, count in report.lane_totals.items())
+    totals = ", ".join(
+        f"{name.replace('_', ' ')}: {count:,}" for name, count in report.lane_totals.items()
+    )
     note = (
         "overtook: handled before one of its lane that was accepted earlier, as pulling by type does. arrived late: after one that was "
         "sent later, as delayed and replayed messages do. gap: waits or is lost while later ones of its lane took effect."
@@ -157,7 +181,9 @@ def _files(report: Report) -> str:
         parts.append(f"<h2>Files that could not be read</h2>{table(report.quarantine)}")
     if report.twins:
         note = "Copies of one file change nothing in the counts. Files that went ways of their own do: see duplicated."
-        parts.append(f'<h2>Agents with more than one file</h2>{table(report.twins)}<p class="note">{note}</p>')
+        parts.append(
+            f'<h2>Agents with more than one file</h2>{table(report.twins)}<p class="note">{note}</p>'
+        )
     return "".join(parts)
 
 
@@ -177,9 +203,16 @@ def table(rows: Sequence[Row]) -> str:
     if not rows:
         return ""
     names = list(rows[0])
-    numbers = {name for name in names if all(isinstance(row.get(name), int | float | None) for row in rows)}
-    head = "".join(f"<th{' class=n' if name in numbers else ''}>{escape(name.replace('_', ' '))}</th>" for name in names)
-    lines = ("".join(_cell(row.get(name), numeric=name in numbers) for name in names) for row in rows)
+    numbers = {
+        name for name in names if all(isinstance(row.get(name), int | float | None) for row in rows)
+    }
+    head = "".join(
+        f"<th{' class=n' if name in numbers else ''}>{escape(name.replace('_', ' '))}</th>"
+        for name in names
+    )
+    lines = (
+        "".join(_cell(row.get(name), numeric=name in numbers) for name in names) for row in rows
+    )
     return f"<table><tr>{head}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
 
 

@@ -26,7 +26,10 @@ TYPES: Final[Mapping[Kind, pa.DataType]] = {
     "timestamp": pa.timestamp("us", tz="UTC"),
     "binary": pa.binary(),
     "variant": pa.struct(
-        [pa.field("value", pa.binary(), nullable=False), pa.field("metadata", pa.binary(), nullable=False, metadata={b"variant": b"true"})]
+        [
+            pa.field("value", pa.binary(), nullable=False),
+            pa.field("metadata", pa.binary(), nullable=False, metadata={b"variant": b"true"}),
+        ]
     ),
 }
 QUOTED: Final = re.compile(r'"(\w+)"')
@@ -93,7 +96,11 @@ def batches(source: Source, part: Part, wanted: Wanted, piece: Slice) -> Iterato
         asked = _asked(source, part, wanted, piece)
         if asked is None:
             return
-        pieces = _pieces(source.con, asked, wanted, piece) if part.keyed else _stream(source.con, asked, wanted)
+        pieces = (
+            _pieces(source.con, asked, wanted, piece)
+            if part.keyed
+            else _stream(source.con, asked, wanted)
+        )
         done = 0
         for rows in pieces:
             try:
@@ -121,14 +128,29 @@ def _asked(source: Source, part: Part, wanted: Wanted, piece: Slice) -> Asked | 
         if part.name in {"outbox", "inbox"}:
             raise lacking(source, part.view)
         return None  # a table that came with a later version is empty in this file
-    same: dict[str, Any] = {"_db": source.path, "_agent": source.agent, "_epoch": piece.epoch, OWNER.get(part.view, ""): source.agent}
+    same: dict[str, Any] = {
+        "_db": source.path,
+        "_agent": source.agent,
+        "_epoch": piece.epoch,
+        OWNER.get(part.view, ""): source.agent,
+    }
     known = {*GIVEN, *same, "seq" if part.keyed else ""}
     asked = {name: _expression(name, part, there) for name in wanted.columns if name not in known}
-    same |= {name: _constant(found) for name, sql in asked.items() if (found := CONSTANT.fullmatch(sql))}
+    same |= {
+        name: _constant(found) for name, sql in asked.items() if (found := CONSTANT.fullmatch(sql))
+    }
     read = {name: sql for name, sql in asked.items() if name not in same}
-    where = "".join(f" AND ({condition}\n)" for condition in (part.where, wanted.where) if condition)
+    where = "".join(
+        f" AND ({condition}\n)" for condition in (part.where, wanted.where) if condition
+    )
     shape = KEYED if part.keyed else UNKEYED
-    return Asked(shape.format(columns="".join(f", {sql}" for sql in read.values()), view=part.view, where=where), list(read), same)
+    return Asked(
+        shape.format(
+            columns="".join(f", {sql}" for sql in read.values()), view=part.view, where=where
+        ),
+        list(read),
+        same,
+    )
 
 
 def _expression(name: str, part: Part, there: frozenset[str] | None) -> str:
@@ -140,7 +162,9 @@ def _constant(found: re.Match[str]) -> str | int | None:
     return int(found["number"]) if found["number"] else found["text"]
 
 
-def _pieces(con: apsw.Connection, asked: Asked, wanted: Wanted, piece: Slice) -> Iterator[list[tuple[Any, ...]]]:
+def _pieces(
+    con: apsw.Connection, asked: Asked, wanted: Wanted, piece: Slice
+) -> Iterator[list[tuple[Any, ...]]]:
     heavy = [place for place, name in enumerate(asked.names, 1) if name in LARGE]
     cursor, began = con.execute(asked.sql, (piece.after, piece.to)), time.monotonic()
     while rows := _take(cursor, wanted.rows, heavy):
@@ -157,9 +181,15 @@ def _take(cursor: apsw.Cursor, limit: int, heavy: Sequence[int]) -> list[tuple[A
         return list(islice(cursor, limit))
     rows: list[tuple[Any, ...]] = []
     weight = 0
-    while len(rows) < limit and weight < HEAVY and (more := list(islice(cursor, min(CHUNK, limit - len(rows))))):
+    while (
+        len(rows) < limit
+        and weight < HEAVY
+        and (more := list(islice(cursor, min(CHUNK, limit - len(rows)))))
+    ):
         rows += more
-        weight += sum(len(value) for place in heavy for value in map(itemgetter(place), more) if value)
+        weight += sum(
+            len(value) for place in heavy for value in map(itemgetter(place), more) if value
+        )
     return rows
 
 
@@ -169,20 +199,29 @@ def _stream(con: apsw.Connection, asked: Asked, wanted: Wanted) -> Iterator[list
         yield rows
 
 
-def _batch(part: Part, wanted: Wanted, rows: Sequence[tuple[Any, ...]], asked: Asked, done: int) -> pa.RecordBatch:
+def _batch(
+    part: Part, wanted: Wanted, rows: Sequence[tuple[Any, ...]], asked: Asked, done: int
+) -> pa.RecordBatch:
     count = len(rows)
     seqs, *values = zip(*rows, strict=True)
     numbers = seqs if part.keyed else range(done + 1, done + count + 1)
     given = _repeated(wanted, asked.same, count) | _numbers(numbers, part, wanted)
     read = dict(zip(asked.names, values, strict=True))
-    arrays = [given[name] if name in given else _array(name, kind, read[name]) for name, kind in wanted.columns.items()]
+    arrays = [
+        given[name] if name in given else _array(name, kind, read[name])
+        for name, kind in wanted.columns.items()
+    ]
     if not arrays:
         return pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
     return pa.record_batch(arrays, schema=wanted.schema)
 
 
 def _repeated(wanted: Wanted, same: Mapping[str, Any], count: int) -> dict[str, pa.Array]:
-    return {name: pa.repeat(pa.scalar(value, TYPES[wanted.columns[name]]), count) for name, value in same.items() if name in wanted.columns}
+    return {
+        name: pa.repeat(pa.scalar(value, TYPES[wanted.columns[name]]), count)
+        for name, value in same.items()
+        if name in wanted.columns
+    }
 
 
 def _numbers(seqs: Iterable[int], part: Part, wanted: Wanted) -> dict[str, pa.Array]:

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from onceward import Postbox, Transaction
+from onceward.db.migrations import migrations
 from onceward.errors import OncewardError
-from onceward.ground.migrate import migrations
+from onceward.model.names import DEFAULT_SESSION
+from onceward.model.settings import DAY
 from onceward.spark.columns import InvalidOption
 from onceward.spark.files import find
 from onceward.spark.opening import Unreadable, opened
-from onceward.words.names import DEFAULT_SESSION
-from onceward.words.settings import DAY
 
 Row = Mapping[str, Any]
 Sender = tuple[str, str]
@@ -49,7 +49,18 @@ KEPT: Final = 100
 """Batches of a query that a file remembers; a stream repeats only its last."""
 KEPT_FOR: Final = 90 * DAY
 """Seconds for which a file remembers queries that have ended."""
-OPTIONS: Final = ("type", "topic", "key", "priority", "ttl", "delay", "ordering_key", "correlation_id", "causation_id", "reply_to")
+OPTIONS: Final = (
+    "type",
+    "topic",
+    "key",
+    "priority",
+    "ttl",
+    "delay",
+    "ordering_key",
+    "correlation_id",
+    "causation_id",
+    "reply_to",
+)
 """Columns that are options of ``send``."""
 COLUMNS: Final = ("agent", "_db", "recipient", "body", "session", *OPTIONS)
 
@@ -128,18 +139,43 @@ def hand_over(rows: Mapping[Sender, Sequence[Row]], batch: Batch) -> dict[str, i
 def _send(path: str, rows: Sequence[Row], batch: Batch) -> bool:
     marks = [_mark(row) for row in rows]
     digest = hashlib.blake2b("".join(sorted(marks)).encode(), digest_size=16).hexdigest()
-    with Postbox(path, run=False, hold_unknown=batch.hold_unknown, busy_timeout=batch.busy_timeout) as box, box.begin() as tx:
+    with (
+        Postbox(
+            path, run=False, hold_unknown=batch.hold_unknown, busy_timeout=batch.busy_timeout
+        ) as box,
+        box.begin() as tx,
+    ):
         tx.execute(RECEIPTS)
         if _seen(tx, path, batch, digest):
             return False
         named = zip(rows, _ids(marks, box.agent, batch), strict=True)
-        for session, group in groupby(named, key=lambda pair: pair[0].get("session") or DEFAULT_SESSION):
+        for session, group in groupby(
+            named, key=lambda pair: pair[0].get("session") or DEFAULT_SESSION
+        ):
             with box.session(session).begin() as inner:
                 for row, message_id in group:
-                    inner.send(str(row["recipient"]), _body(row["body"]), message_id=message_id, **_options(row))
-        given = {"query": batch.query, "batch": batch.number, "digest": digest, "messages": len(rows)}
+                    inner.send(
+                        str(row["recipient"]),
+                        _body(row["body"]),
+                        message_id=message_id,
+                        **_options(row),
+                    )
+        given = {
+            "query": batch.query,
+            "batch": batch.number,
+            "digest": digest,
+            "messages": len(rows),
+        }
         tx.execute(RECORD, given)
-        tx.execute(FORGET, {"query": batch.query, "batch": batch.number, "kept": KEPT, "for_ms": round(KEPT_FOR * 1000)})
+        tx.execute(
+            FORGET,
+            {
+                "query": batch.query,
+                "batch": batch.number,
+                "kept": KEPT,
+                "for_ms": round(KEPT_FOR * 1000),
+            },
+        )
     return True
 
 
@@ -165,7 +201,9 @@ def _ids(marks: Iterable[str], agent: str, batch: Batch) -> Iterator[str]:
 
 
 def _mark(row: Row) -> str:
-    text = json.dumps({name: row[name] for name in sorted(row)}, default=_spelt, separators=(",", ":"))
+    text = json.dumps(
+        {name: row[name] for name in sorted(row)}, default=_spelt, separators=(",", ":")
+    )
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
@@ -202,7 +240,10 @@ def _by_agent(agents: set[str], paths: tuple[str, ...]) -> dict[str, str]:
         named = _owners(found)
     for agent in sorted(agents):
         if len(named.get(agent, ())) != 1:
-            there = ", ".join(named.get(agent, ())) or f"none of {len(found)} files in {', '.join(paths) or 'no path'}"
+            there = (
+                ", ".join(named.get(agent, ()))
+                or f"none of {len(found)} files in {', '.join(paths) or 'no path'}"
+            )
             msg = f"agent {agent!r}: its file is {there}; there must be one"
             raise NoSuchAgent(msg)
     return {agent: named[agent][0] for agent in agents}
@@ -225,4 +266,8 @@ def _refuse_other_schema(path: str, busy_timeout: float) -> None:
     newest = migrations()[-1].version
     with opened(path, copy="never", busy_timeout=busy_timeout) as source:
         if source.version != newest:
-            raise Unreadable(path, "older" if source.version < newest else "newer", f"its schema is {source.version}, ours {newest}")
+            raise Unreadable(
+                path,
+                "older" if source.version < newest else "newer",
+                f"its schema is {source.version}, ours {newest}",
+            )

@@ -32,7 +32,9 @@ class Spool(Mapping[Sender, list[Row]]):
     """The rows of a batch by sender, in the order in which they came; they are gone when the block ends, or the process."""
 
     def __init__(self) -> None:
-        self._con = apsw.Connection("")  # a database without a name: SQLite puts what exceeds its cache into a file that nobody else sees
+        self._con = apsw.Connection(
+            ""
+        )  # a database without a name: SQLite puts what exceeds its cache into a file that nobody else sees
         self._con.execute(f"{PIECES}; {BY_SENDER}")
         self._schema: pa.Schema = pa.schema([])
 
@@ -40,7 +42,12 @@ class Spool(Mapping[Sender, list[Row]]):
         self._con.execute("BEGIN")
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._con.close()
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -48,7 +55,9 @@ class Spool(Mapping[Sender, list[Row]]):
         self._schema = batch.schema
         named = {name: _texts(batch, name) for name in BY}
         places = pa.table({**named, "place": pa.array(range(batch.num_rows), pa.int64())})
-        for group in places.group_by(list(BY), use_threads=False).aggregate([("place", "list")]).to_pylist():
+        for group in (
+            places.group_by(list(BY), use_threads=False).aggregate([("place", "list")]).to_pylist()
+        ):
             rows = batch.take(pa.array(group["place_list"], pa.int64()))
             self._con.execute(ADD, (group["_db"], group["agent"], rows.serialize().to_pybytes()))
 
@@ -56,7 +65,11 @@ class Spool(Mapping[Sender, list[Row]]):
         pieces = self._con.execute(ROWS, sender).fetchall()
         if not pieces:
             raise KeyError(sender)
-        return [row for (piece,) in pieces for row in pa.ipc.read_record_batch(pa.py_buffer(piece), self._schema).to_pylist()]
+        return [
+            row
+            for (piece,) in pieces
+            for row in pa.ipc.read_record_batch(pa.py_buffer(piece), self._schema).to_pylist()
+        ]
 
     def __iter__(self) -> Iterator[Sender]:
         for db, agent in self._con.execute(SENDERS).fetchall():

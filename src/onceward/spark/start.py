@@ -54,7 +54,9 @@ def session(*, bar: bool = True, **conf: Any) -> SparkSession:
     given = {_setting(name): _text(value) for name, value in conf.items()}
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder
-    for name, value in (given if SparkSession.getActiveSession() is not None else DEFAULTS | given).items():
+    for name, value in (
+        given if SparkSession.getActiveSession() is not None else DEFAULTS | given
+    ).items():
         builder = builder.config(name, value)
     if SparkContext._gateway is not None:  # noqa: SLF001 - PySpark has a JVM already, its own or ours
         spark = builder.getOrCreate()
@@ -98,7 +100,9 @@ def read(spark: SparkSession, path: str | Sequence[str], table: str, **options: 
     reader = spark.read.format("onceward").option("table", table)
     for name, value in options.items():
         reader = reader.option(spelt(name), _text(value))
-    return reader.load(_absolute(path) if isinstance(path, str) else [_absolute(one) for one in path])
+    return reader.load(
+        _absolute(path) if isinstance(path, str) else [_absolute(one) for one in path]
+    )
 
 
 def _absolute(path: str) -> str:

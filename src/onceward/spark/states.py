@@ -14,9 +14,17 @@ FILE, OUTBOX, SENT_DEAD, INBOX, MARK, TAKEN_DEAD = range(6)
 
 def ladder(column: str, names: tuple[str, ...]) -> str:
     """Return the expression that ranks a state by its place in *names*, from one; zero for one that is not known here."""
-    return f"CASE {column} " + " ".join(f"WHEN '{name}' THEN {place}" for place, name in enumerate(names, 1)) + " ELSE 0 END"
+    return (
+        f"CASE {column} "
+        + " ".join(f"WHEN '{name}' THEN {place}" for place, name in enumerate(names, 1))
+        + " ELSE 0 END"
+    )
 
 
 def spelt(column: str, names: tuple[str, ...], none: str) -> str:
     """Return the expression that turns a rank back into its state."""
-    return f"CASE {column} " + " ".join(f"WHEN {place} THEN '{name}'" for place, name in enumerate(names, 1)) + f" ELSE '{none}' END"
+    return (
+        f"CASE {column} "
+        + " ".join(f"WHEN {place} THEN '{name}'" for place, name in enumerate(names, 1))
+        + f" ELSE '{none}' END"
+    )

@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 
 from onceward.spark import follow, plan
 from onceward.spark.columns import InvalidOption
@@ -54,7 +59,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         known = self._manifests.positions(start)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         reached = follow.advance(known, self._heads(known), most)
-        while reached is known and self._frozen and self._looking.behind:  # to say that nothing is new would end the query
+        while (
+            reached is known and self._frozen and self._looking.behind
+        ):  # to say that nothing is new would end the query
             reached = follow.advance(known, self._heads(known), most)
         return start if reached is known else self._manifests.offset(reached)
 
@@ -67,7 +74,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _heads(self, known: Positions) -> Mapping[str, follow.Head]:
         if not self._frozen:
             return self._looking.heads(known)
-        if self._target is None or self._looking.behind:  # each file goes as far as it did when it was looked at first
+        if (
+            self._target is None or self._looking.behind
+        ):  # each file goes as far as it did when it was looked at first
             self._target = {**self._looking.heads(known), **(self._target or {})}
         return self._target
 
@@ -87,7 +96,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for ever. A file that is gone or damaged is left out, told, and read again once it is restored.
         """
         settle()
-        insisting = self._options if self._options.mode == "FAILFAST" else replace(self._options, mode="INSIST")
+        insisting = (
+            self._options
+            if self._options.mode == "FAILFAST"
+            else replace(self._options, mode="INSIST")
+        )
         return read(insisting, self._wanted, partition.value or [])
 
     def commit(self, end: Offset) -> None:

@@ -29,9 +29,16 @@ def messages(tables: Mapping[str, DataFrame]) -> DataFrame:
     it), sent_at, received_at, processed_at, frame.
     """
     said = tables["outbox"].selectExpr(*KEY, "session", "type", "created_at as sent_at", "frame")
-    buried = tables["dead_letters"].selectExpr(*KEY, "session", "type", "if(origin = 'outbox', created_at, null) as sent_at", "frame")
+    buried = tables["dead_letters"].selectExpr(
+        *KEY, "session", "type", "if(origin = 'outbox', created_at, null) as sent_at", "frame"
+    )
     heard = tables["inbox"].selectExpr(
-        *KEY, "session", "type", "received_at", "if(state = 'processed', ended_at, null) as processed_at", "frame"
+        *KEY,
+        "session",
+        "type",
+        "received_at",
+        "if(state = 'processed', ended_at, null) as processed_at",
+        "frame",
     )
     rows = said.unionByName(buried).unionByName(heard, allowMissingColumns=True)
     moments = ("sent_at", "received_at", "processed_at")
@@ -57,7 +64,9 @@ def threads(found: DataFrame) -> DataFrame:
     return placed.withColumns(
         {
             "waiting": expr("sender"),
-            "waited_ms": expr("unix_millis(processed_at) - unix_millis(coalesce(sent_at, received_at))"),
+            "waited_ms": expr(
+                "unix_millis(processed_at) - unix_millis(coalesce(sent_at, received_at))"
+            ),
         }
     )
 
@@ -66,7 +75,9 @@ def conversations(found: DataFrame) -> DataFrame:
     """Return one row per conversation: its messages, its agents, when it began and ended, and what is still open in it."""
     return found.groupBy("thread").agg(
         expr("count(*) as messages"),
-        expr("array_sort(array_distinct(flatten(collect_list(array(sender, recipient))))) as agents"),
+        expr(
+            "array_sort(array_distinct(flatten(collect_list(array(sender, recipient))))) as agents"
+        ),
         expr("min(sent_at) as began_at"),
         expr("max(coalesce(processed_at, received_at, sent_at)) as last_at"),
         expr("count_if(processed_at is null) as open"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, Self
 
-from onceward.words.clock import SystemClock
+from onceward.model.clock import SystemClock
 
 Weight = Literal["good", "ended", "moving", "open", "bad"]
 """``good`` took effect; ``ended`` ended otherwise, with a reason; ``moving`` is under way; ``open`` is unproved; ``bad`` must not be."""
@@ -22,14 +22,30 @@ class Verdict:
 
 VERDICTS: Final[tuple[Verdict, ...]] = (
     Verdict("delivered_once", "good", "it took effect exactly once"),
-    Verdict("late", "good", "it took effect exactly once, but after the limit, or after its sender had given it up"),
+    Verdict(
+        "late",
+        "good",
+        "it took effect exactly once, but after the limit, or after its sender had given it up",
+    ),
     Verdict("dropped", "ended", "its handler dropped it on purpose"),
     Verdict("cancelled", "ended", "its sender withdrew it before it left"),
     Verdict("expired", "ended", "its time to live ran out before it took effect"),
-    Verdict("dead_lettered", "ended", "it was given up with a reason and is, or was, kept as a dead letter"),
-    Verdict("in_flight", "moving", "its sender still keeps it, or it moved within the grace before the reading"),
+    Verdict(
+        "dead_lettered",
+        "ended",
+        "it was given up with a reason and is, or was, kept as a dead letter",
+    ),
+    Verdict(
+        "in_flight",
+        "moving",
+        "its sender still keeps it, or it moved within the grace before the reading",
+    ),
     Verdict("unprocessed", "moving", "its recipient keeps it, unhandled for longer than the grace"),
-    Verdict("forgotten", "open", "one side's records were pruned by age; what is left contradicts nothing"),
+    Verdict(
+        "forgotten",
+        "open",
+        "one side's records were pruned by age; what is left contradicts nothing",
+    ),
     Verdict("unwitnessed", "open", "the file of the other side was not read, so nobody can say"),
     Verdict("orphan", "bad", "it arrived, and its sender's file has never heard of it"),
     Verdict("duplicated", "bad", "it was accepted more than once, in two files of its recipient"),

@@ -8,7 +8,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql.functions import expr
 from pyspark.sql.window import Window
 
-OVERLAP: Final = "unix_millis(least(until, hour + interval 1 hour)) - unix_millis(greatest(since, hour))"
+OVERLAP: Final = (
+    "unix_millis(least(until, hour + interval 1 hour)) - unix_millis(greatest(since, hour))"
+)
 
 
 def waits(outbox: DataFrame, peers: DataFrame, now: int) -> DataFrame:
@@ -24,16 +26,30 @@ def waits(outbox: DataFrame, peers: DataFrame, now: int) -> DataFrame:
     """
     at = f"timestamp_millis({now})"
     waiting = outbox.selectExpr(
-        "_agent as agent", "recipient as peer", "'waited_s' as what", "created_at as since", f"coalesce(sent_at, ended_at, {at}) as until"
+        "_agent as agent",
+        "recipient as peer",
+        "'waited_s' as what",
+        "created_at as since",
+        f"coalesce(sent_at, ended_at, {at}) as until",
     )
-    silent = peers.where("(breaker <> 'closed' or failures > 0) and seen_at is not null").selectExpr(
-        "_agent as agent", "name as peer", "'unreached_s' as what", "seen_at as since", f"{at} as until"
+    silent = peers.where(
+        "(breaker <> 'closed' or failures > 0) and seen_at is not null"
+    ).selectExpr(
+        "_agent as agent",
+        "name as peer",
+        "'unreached_s' as what",
+        "seen_at as since",
+        f"{at} as until",
     )
     spans = _joined(waiting.unionByName(silent).where("since < until"))
     hourly = spans.selectExpr(
-        "*", "explode(sequence(date_trunc('HOUR', since), date_trunc('HOUR', until - interval 1 millisecond), interval 1 hour)) as hour"
+        "*",
+        "explode(sequence(date_trunc('HOUR', since), date_trunc('HOUR', until - interval 1 millisecond), interval 1 hour)) as hour",
     )
-    sums = (expr(f"sum(if(what = '{what}', {OVERLAP}, 0)) / 1000 as {what}") for what in ("waited_s", "unreached_s"))
+    sums = (
+        expr(f"sum(if(what = '{what}', {OVERLAP}, 0)) / 1000 as {what}")
+        for what in ("waited_s", "unreached_s")
+    )
     return hourly.groupBy("agent", "peer", "hour").agg(*sums)
 
 
@@ -41,6 +57,12 @@ def _joined(spans: DataFrame) -> DataFrame:
     """Return the spans of each agent and peer with those that touch made one: time counts once, however many messages waited."""
     keys = ("agent", "peer", "what")
     line = Window.partitionBy(*keys).orderBy("since", "until")
-    marked = spans.withColumn("reached", expr("max(until)").over(line.rowsBetween(Window.unboundedPreceding, -1)))
-    numbered = marked.withColumn("island", expr("count_if(reached is null or since > reached)").over(line))
-    return numbered.groupBy(*keys, "island").agg(expr("min(since) as since"), expr("max(until) as until"))
+    marked = spans.withColumn(
+        "reached", expr("max(until)").over(line.rowsBetween(Window.unboundedPreceding, -1))
+    )
+    numbered = marked.withColumn(
+        "island", expr("count_if(reached is null or since > reached)").over(line)
+    )
+    return numbered.groupBy(*keys, "island").agg(
+        expr("min(since) as since"), expr("max(until) as until")
+    )

@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
 
 from onceward.spark import sink
 from onceward.spark.columns import InvalidOption
@@ -55,13 +59,32 @@ class Sending:
 
         """
         known = {name.lower(): value for name, value in given.items()}
-        names = {"path": "paths", "query": "query", "batch": "number", "holdunknown": "hold_unknown", "busytimeout": "busy_timeout"}
+        names = {
+            "path": "paths",
+            "query": "query",
+            "batch": "number",
+            "holdunknown": "hold_unknown",
+            "busytimeout": "busy_timeout",
+        }
         if unknown := sorted(known.keys() - names.keys() - {"checkpointlocation"}):
-            msg = f"there is no option {unknown[0]!r} of writing: there are {', '.join(sink.WRITING)}"
+            msg = (
+                f"there is no option {unknown[0]!r} of writing: there are {', '.join(sink.WRITING)}"
+            )
             raise InvalidOption(msg)
-        kinds: dict[str, Any] = {"path": lambda text: (text,), "batch": int, "holdunknown": flag, "busytimeout": float}
+        kinds: dict[str, Any] = {
+            "path": lambda text: (text,),
+            "batch": int,
+            "holdunknown": flag,
+            "busytimeout": float,
+        }
         try:
-            return cls(**{names[name]: kinds.get(name, str)(value) for name, value in known.items() if name in names})
+            return cls(
+                **{
+                    names[name]: kinds.get(name, str)(value)
+                    for name, value in known.items()
+                    if name in names
+                }
+            )
         except (ValueError, KeyError) as error:
             msg = f"an option of writing cannot be so: {error}"
             raise InvalidOption(msg) from error
@@ -70,20 +93,35 @@ class Sending:
         """Return the rows of one task; nothing is written yet, so a task that dies is simply run again."""
         context = TaskContext.get()
         query = (context.getLocalProperty(QUERY) if context is not None else None) or self.run
-        return Collected(self.query or query, context.partitionId() if context is not None else 0, packed(batches))
+        return Collected(
+            self.query or query,
+            context.partitionId() if context is not None else 0,
+            packed(batches),
+        )
 
     def commit(self, messages: Iterable[WriterCommitMessage | None], number: int) -> None:
         """Send the rows of all tasks, in the order of partitions and of rows in them."""
-        collected = sorted((one for one in messages if isinstance(one, Collected) and one.rows), key=lambda one: one.partition)
+        collected = sorted(
+            (one for one in messages if isinstance(one, Collected) and one.rows),
+            key=lambda one: one.partition,
+        )
         if not collected:
             return
-        batch = sink.Batch(collected[0].query, number, self.paths, self.hold_unknown, self.busy_timeout)
+        batch = sink.Batch(
+            collected[0].query, number, self.paths, self.hold_unknown, self.busy_timeout
+        )
         with Spool() as rows:
             for one in collected:
                 for piece in pa.ipc.open_stream(one.rows):
                     rows.add(piece)
             sent = sink.hand_over(rows, batch)
-        log.info("batch %d of %s: %d messages in %d files", number, batch.query, sum(sent.values()), len(sent))
+        log.info(
+            "batch %d of %s: %d messages in %d files",
+            number,
+            batch.query,
+            sum(sent.values()),
+            len(sent),
+        )
 
 
 class Writer(DataSourceArrowWriter):
@@ -132,7 +170,9 @@ def packed(batches: Iterator[pa.RecordBatch]) -> bytes:
         if not batch.num_rows:
             continue
         if writer is None:
-            writer = pa.ipc.new_stream(out, batch.schema, options=pa.ipc.IpcWriteOptions(compression="zstd"))
+            writer = pa.ipc.new_stream(
+                out, batch.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")
+            )
         writer.write_batch(batch)
     if writer is None:
         return b""

@@ -7,11 +7,11 @@ if TYPE_CHECKING:
     from onceward.testing.clock import ManualClock
     from onceward.testing.crash import Crash, Point
     from onceward.testing.faults import Fault, FaultyTransport
+    from onceward.testing.handler_test import TrialContext
     from onceward.testing.harness import Harness
     from onceward.testing.history import Effect, Log, judge
     from onceward.testing.kills import Crew, crew
     from onceward.testing.simulation import Simulation, interrupt, people, step
-    from onceward.testing.trial import TrialContext
 
 __all__ = [
     "Crash", "Crew", "Effect", "Fault", "FaultyTransport", "Harness", "Log", "ManualClock", "Point", "Simulation", "TrialContext",
@@ -29,7 +29,7 @@ _HOMES = {
     "ManualClock": "clock",
     "Point": "crash",
     "Simulation": "simulation",
-    "TrialContext": "trial",
+    "TrialContext": "handler_test",
     "crew": "kills",
     "interrupt": "simulation",
     "judge": "history",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from onceward.words.clock import Millis
+from onceward.model.clock import Millis
 
 START_AT: Final[Millis] = 1_767_225_600_000
 """2026-01-01T00:00:00Z: the same in every run, so that printed dates can be compared."""

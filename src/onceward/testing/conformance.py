@@ -21,16 +21,42 @@ from pathlib import Path
 import pytest
 
 from onceward.errors import Unreachable
-from onceward.ground.transport import Transport
+from onceward.model.parcel import Receipt
+from onceward.testing.builders import forge, parcel, spell
 from onceward.testing.faults import Fault
-from onceward.testing.forge import forge, parcel, spell
-from onceward.testing.line import FAR, MAX_BODY, MAX_INBOX, NEAR, FarEnd, Line, open_line
-from onceward.words.parcel import Receipt
+from onceward.testing.transport_fixture import (
+    FAR,
+    MAX_BODY,
+    MAX_INBOX,
+    NEAR,
+    FarEnd,
+    Line,
+    open_line,
+)
+from onceward.transports.base import Transport
 
-HARMLESS = (Fault.NONE, Fault.DROP, Fault.LOSE_RECEIPT, Fault.DUPLICATE, Fault.DELAY, Fault.BUSY, Fault.PARTIAL)
+HARMLESS = (
+    Fault.NONE,
+    Fault.DROP,
+    Fault.LOSE_RECEIPT,
+    Fault.DUPLICATE,
+    Fault.DELAY,
+    Fault.BUSY,
+    Fault.PARTIAL,
+)
 """Faults after which every message must still arrive once and in order."""
 MANY = 20
-ODD_TEXTS = ("", " ", "ä€𝄞", "👩‍👩‍👧", "\u2028\u2029", "\x00\x1f\x7f", '"\\/\n\r\t', "\ufeffbom", "a" * 5000)
+ODD_TEXTS = (
+    "",
+    " ",
+    "ä€𝄞",
+    "👩‍👩‍👧",
+    "\u2028\u2029",
+    "\x00\x1f\x7f",
+    '"\\/\n\r\t',
+    "\ufeffbom",
+    "a" * 5000,
+)
 ODD_BYTES = (b"", bytes(range(256)), b"\xff\xfe", b"\x00" * 1000)
 
 
@@ -95,7 +121,10 @@ class TransportConformance:
 
         answer = stream.transport.deliver(stream.url, pushed)
 
-        assert ("duplicate", ["duplicate"]) == (answer.verdict, [receipt.state for receipt in answer.receipts])
+        assert ("duplicate", ["duplicate"]) == (
+            answer.verdict,
+            [receipt.state for receipt in answer.receipts],
+        )
         assert ["once"] == stream.arrived()
 
     def test_a_duplicate_tells_that_it_was_processed(self, stream: Line) -> None:
@@ -106,16 +135,26 @@ class TransportConformance:
 
         answer = stream.transport.deliver(stream.url, pushed)
 
-        assert ("duplicate", ["processed"]) == (answer.verdict, [receipt.state for receipt in answer.receipts])
+        assert ("duplicate", ["processed"]) == (
+            answer.verdict,
+            [receipt.state for receipt in answer.receipts],
+        )
 
     def test_a_gap_in_the_numbers_is_refused(self, stream: Line) -> None:
         """A parcel that does not continue its stream is a fork: nothing is kept, and the answer says what is known."""
         first, third = (forge(n, sender=NEAR, recipient=FAR) for n in (1, 3))
         stream.transport.deliver(stream.url, parcel(1, [first]))
 
-        answer = stream.transport.deliver(stream.url, parcel(3, [third], previous="a parcel that never came"))
+        answer = stream.transport.deliver(
+            stream.url, parcel(3, [third], previous="a parcel that never came")
+        )
 
-        assert ("fork", (), "first", 1) == (answer.verdict, answer.receipts, answer.epoch, answer.number)
+        assert ("fork", (), "first", 1) == (
+            answer.verdict,
+            answer.receipts,
+            answer.epoch,
+            answer.number,
+        )
         assert [1] == stream.arrived()
 
     def test_a_wrong_predecessor_is_refused(self, stream: Line) -> None:
@@ -145,7 +184,9 @@ class TransportConformance:
         stream.far.postbox.pump()
         assert "sent" == stream.far.postbox.resolve(mail)
 
-        answer = stream.transport.deliver(stream.url, parcel(1, receipts=[Receipt(mail, "processed")]))
+        answer = stream.transport.deliver(
+            stream.url, parcel(1, receipts=[Receipt(mail, "processed")])
+        )
 
         assert ("accepted", ()) == (answer.verdict, answer.receipts)
         assert "acked" == stream.far.postbox.resolve(mail)
@@ -161,7 +202,10 @@ class TransportConformance:
 
     def test_a_frame_too_large_is_refused_alone(self, stream: Line) -> None:
         """A body beyond the far end's limit is rejected for good; its neighbours in the parcel are kept."""
-        frames = [forge(body, sender=NEAR, recipient=FAR) for body in ("before", "x" * (MAX_BODY + 1), "after")]
+        frames = [
+            forge(body, sender=NEAR, recipient=FAR)
+            for body in ("before", "x" * (MAX_BODY + 1), "after")
+        ]
 
         answer = stream.transport.deliver(stream.url, parcel(1, frames))
 
@@ -173,13 +217,23 @@ class TransportConformance:
         first, *frames = [forge(n, sender=NEAR, recipient=FAR) for n in range(MAX_INBOX + 1)]
         stream.transport.deliver(stream.url, parcel(1, [first]))
 
-        assert "busy" == stream.transport.deliver(stream.url, parcel(2, frames, previous=first.id)).verdict
+        assert (
+            "busy"
+            == stream.transport.deliver(stream.url, parcel(2, frames, previous=first.id)).verdict
+        )
         assert 1 == len(stream.far.kept)
-        assert "accepted" == stream.transport.deliver(stream.url, parcel(2, frames[:-1], previous=first.id)).verdict
+        assert (
+            "accepted"
+            == stream.transport.deliver(
+                stream.url, parcel(2, frames[:-1], previous=first.id)
+            ).verdict
+        )
 
     def test_the_answer_names_the_durability(self, stream: Line) -> None:
         """The sender learns how durable the far end's commit is, or custody could end too early."""
-        answer = stream.transport.deliver(stream.url, parcel(1, [forge(1, sender=NEAR, recipient=FAR)]))
+        answer = stream.transport.deliver(
+            stream.url, parcel(1, [forge(1, sender=NEAR, recipient=FAR)])
+        )
 
         assert "safe" == answer.durability
 
@@ -190,17 +244,23 @@ class TransportConformance:
             pytest.skip("it cannot know that nobody is there")
 
         with pytest.raises(Unreachable):
-            line.transport.deliver(nowhere, parcel(1, [forge(1, sender=NEAR, recipient="nobody")], recipient="nobody"))
+            line.transport.deliver(
+                nowhere, parcel(1, [forge(1, sender=NEAR, recipient="nobody")], recipient="nobody")
+            )
 
     def test_many_senders_at_once(self, line: Line) -> None:
         """Several threads may deliver at the same time; every parcel gets the answer that is its own."""
         senders = [f"sender{n}" for n in range(8)]
-        pushed = [parcel(1, [forge(name, sender=name, recipient=FAR)], sender=name) for name in senders]
+        pushed = [
+            parcel(1, [forge(name, sender=name, recipient=FAR)], sender=name) for name in senders
+        ]
 
         with ThreadPoolExecutor(len(pushed)) as pool:
             answers = list(pool.map(lambda one: line.transport.deliver(line.url, one), pushed))
 
-        assert [[one.last_id] for one in pushed] == [[receipt.id for receipt in answer.receipts] for answer in answers]
+        assert [[one.last_id] for one in pushed] == [
+            [receipt.id for receipt in answer.receipts] for answer in answers
+        ]
         assert senders == sorted(line.arrived())
 
     def test_close_twice(self, line: Line) -> None:
@@ -214,7 +274,11 @@ class TransportConformance:
 
     # -- the journey, from postbox to postbox -------------------------------------------------
 
-    @pytest.mark.parametrize("body", [*ODD_TEXTS, *ODD_BYTES, {"ключ": ["ä", None, 1e300, -0.5, True]}], ids=lambda body: ascii(body)[:20])
+    @pytest.mark.parametrize(
+        "body",
+        [*ODD_TEXTS, *ODD_BYTES, {"ключ": ["ä", None, 1e300, -0.5, True]}],
+        ids=lambda body: ascii(body)[:20],
+    )
     def test_bodies_arrive_identical(self, line: Line, body: object) -> None:
         """Text of any script, control characters and arbitrary bytes come out as they went in."""
         line.near.send(FAR, body)

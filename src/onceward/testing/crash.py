@@ -16,8 +16,8 @@ from weakref import WeakSet
 
 import apsw
 
-from onceward.ground.guard import canonical
-from onceward.hands.agent import Agent, Handler, SessionHandler
+from onceward.db.file_checks import canonical
+from onceward.runtime.agent import Agent, Handler, SessionHandler
 
 Point = Literal[
     "before-handler",  # the message is leased, its handler has not begun

@@ -8,8 +8,8 @@ from enum import StrEnum
 from threading import Lock
 
 from onceward.errors import Refused, Unreachable
-from onceward.ground.transport import Transport
-from onceward.words.parcel import Answer, Carried, Parcel
+from onceward.model.parcel import Answer, Carried, Parcel
+from onceward.transports.base import Transport
 
 
 class Fault(StrEnum):

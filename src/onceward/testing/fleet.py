@@ -10,12 +10,12 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any, Final
 
-from onceward.hands.agent import Agent
-from onceward.hands.context import Context
+from onceward.model.clock import Millis
+from onceward.runtime.agent import Agent
+from onceward.runtime.context import Context
 from onceward.testing.faults import Fault
-from onceward.testing.mishaps import BEFORE, NOW, Mishap, Outcome
+from onceward.testing.fleet_faults import BEFORE, NOW, Mishap, Outcome
 from onceward.testing.world import World
-from onceward.words.clock import Millis
 
 DUTIES: Final = {
     "desk": ("answer", "", ""),
@@ -26,7 +26,15 @@ DUTIES: Final = {
 """The agents of one crew: what each takes, what it makes of it, and who gets that. A fleet of size n has n crews."""
 TASKS: Final = 12
 """Conversations that each crew's desk opens; each is four messages long."""
-WEATHER: Final = (Fault.NONE, Fault.DROP, Fault.LOSE_RECEIPT, Fault.DUPLICATE, Fault.DELAY, Fault.BUSY, Fault.PARTIAL)
+WEATHER: Final = (
+    Fault.NONE,
+    Fault.DROP,
+    Fault.LOSE_RECEIPT,
+    Fault.DUPLICATE,
+    Fault.DELAY,
+    Fault.BUSY,
+    Fault.PARTIAL,
+)
 """What befalls the deliveries of a crew; none of it may be seen in the end."""
 QUIET: Final = 3600.0
 """Seconds that pass between what happened and what is happening: longer than any grace."""
@@ -56,7 +64,12 @@ class Fleet:
 
 
 def build(
-    folder: Path, *, size: int = 1, seed: int = 0, mishaps: Iterable[str] | None = None, tell: Callable[[str], object] = str
+    folder: Path,
+    *,
+    size: int = 1,
+    seed: int = 0,
+    mishaps: Iterable[str] | None = None,
+    tell: Callable[[str], object] = str,
 ) -> Fleet:
     """
     Make a fleet in an empty folder: *size* crews at honest work in bad weather, and each mishap *size* times over.
@@ -75,14 +88,22 @@ def build(
         total += _all(world, NOW, chosen, size, tell)
         now = world.clock.now() + 1000
     quarantined = _litter(folder) + ("unwitnessed" in chosen)
-    return Fleet(folder, now, _verdicts(total), total["order"], total["gap"], quarantined, size * TASKS)
+    return Fleet(
+        folder, now, _verdicts(total), total["order"], total["gap"], quarantined, size * TASKS
+    )
 
 
 def _verdicts(total: Outcome) -> dict[str, int]:
     return {name: count for name, count in sorted(total.items()) if name not in {"order", "gap"}}
 
 
-def _all(world: World, table: Mapping[str, tuple[Mishap, int]], chosen: set[str], size: int, tell: Callable[[str], object]) -> Outcome:
+def _all(
+    world: World,
+    table: Mapping[str, tuple[Mishap, int]],
+    chosen: set[str],
+    size: int,
+    tell: Callable[[str], object],
+) -> Outcome:
     total: Outcome = Counter()
     for name, (mishap, count) in table.items():
         if name in chosen:
@@ -101,7 +122,9 @@ def _crew(world: World, number: int) -> Outcome:
         for name in names.values():
             box.peers.register(name, world.url(name))
     for task in range(TASKS):
-        boxes[0].session(f"case-{task}").send(names["clerk"], {"case": task, "secret": f"pin-{task}"}, type="case")
+        boxes[0].session(f"case-{task}").send(
+            names["clerk"], {"case": task, "secret": f"pin-{task}"}, type="case"
+        )
     world.turns(*boxes, times=40)
     for box in boxes:
         world.shut(box)

@@ -10,20 +10,24 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, Final, Self
 
-from onceward.door.postbox import Postbox
-from onceward.ground.transport import Accept
-from onceward.hands.agent import Agent
-from onceward.seeing.invariants import Violation
+from onceward.api.postbox import Postbox
+from onceward.model.body import Msg, decode
+from onceward.model.frame import Frame
+from onceward.model.names import DEFAULT_SESSION
+from onceward.model.settings import Settings
+from onceward.runtime.agent import Agent
+from onceward.store.invariants import Violation
 from onceward.testing.clock import ManualClock
 from onceward.testing.crash import Crash, Life, Point, mortal
-from onceward.testing.trial import TrialContext, trial
+from onceward.testing.handler_test import TrialContext, trial
 from onceward.testing.wire import SCHEME, Wire, door
-from onceward.words.frame import Frame
-from onceward.words.names import DEFAULT_SESSION
-from onceward.words.payload import Msg, decode
-from onceward.words.settings import Settings
+from onceward.transports.base import Accept
 
-STEADY: Final[Mapping[str, Any]] = {"retry_jitter": 0.0, "share_commit_for": 0.0, "hold_unknown": True}
+STEADY: Final[Mapping[str, Any]] = {
+    "retry_jitter": 0.0,
+    "share_commit_for": 0.0,
+    "hold_unknown": True,
+}
 """What makes a run the same every time: no jitter, a commit per message whatever the machine's speed, any recipient."""
 UNDECLARED: Final = frozenset({"json", "text", "bytes"})
 """Types of bodies without a class."""
@@ -41,7 +45,14 @@ class Harness:
     keywords, as for ``Postbox``.
     """
 
-    def __init__(self, agent: Agent | str, *, schema: str = "", clock: ManualClock | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        agent: Agent | str,
+        *,
+        schema: str = "",
+        clock: ManualClock | None = None,
+        **settings: Any,
+    ) -> None:
         self._agent = agent if isinstance(agent, Agent) else Agent(agent)
         self._given = {**STEADY, **settings}
         self._settings = Settings.load(None, self._given)
@@ -100,7 +111,12 @@ class Harness:
         """Use the harness for a block."""
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         """Close it."""
         self.close()
 
@@ -121,7 +137,14 @@ class Harness:
 
     # -- mail and time ------------------------------------------------------------------------
 
-    def send(self, body: object, *, sender: str = "tester", session: str = DEFAULT_SESSION, **options: Any) -> str:
+    def send(
+        self,
+        body: object,
+        *,
+        sender: str = "tester",
+        session: str = DEFAULT_SESSION,
+        **options: Any,
+    ) -> str:
         """Commit a message to the agent in the outbox of *sender*, from where ``deliver`` takes it; return its id."""
         return self.peer(sender).session(session).send(self._agent.name, body, **options)
 
@@ -178,9 +201,13 @@ class Harness:
         """Return the invariants that do not hold in any of the files, and in the mail between them; empty is good, and after closing."""
         self._undo_trials()
         boxes = [self._box, *self._peers.values()] if self._doors else []
-        return [broken for index, box in enumerate(boxes) for broken in box.check(*boxes[index + 1 :])]
+        return [
+            broken for index, box in enumerate(boxes) for broken in box.check(*boxes[index + 1 :])
+        ]
 
-    def sql(self, sql: str, bindings: Sequence[Any] | Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
+    def sql(
+        self, sql: str, bindings: Sequence[Any] | Mapping[str, Any] | None = None
+    ) -> list[tuple[Any, ...]]:
         """Run statements of your own in the agent's file, commit, and return the rows."""
         with self._box.begin() as tx:
             return tx.execute(sql, bindings)
@@ -193,12 +220,23 @@ class Harness:
         there is one, else as plain values.
         """
         page = self._box.history(recipient=to, limit=EVERYTHING)
-        mine = [Frame.parse(past.frame) for past in reversed(page.messages) if past.box in {"out", "outbox"}]
+        mine = [
+            Frame.parse(past.frame)
+            for past in reversed(page.messages)
+            if past.box in {"out", "outbox"}
+        ]
         declared: list[Any] = [*self._agent.handlers, *self._agent.sessions]
         home = {handler.call.__module__ for handler in declared}
         return [_body(frame, model or _model(frame.type, home)) for frame in mine]
 
-    def context(self, body: object = None, *, sender: str = "tester", session: str = DEFAULT_SESSION, attempt: int = 1) -> TrialContext:
+    def context(
+        self,
+        body: object = None,
+        *,
+        sender: str = "tester",
+        session: str = DEFAULT_SESSION,
+        attempt: int = 1,
+    ) -> TrialContext:
         """Return a context to call a handler with: ``pay(InvoiceCreated(…), harness.context())``; see TrialContext."""
         conversation, name, at = self._box.session(session), self._agent.name, self.clock.now()
         made = trial(body, session=conversation, agent=name, sender=sender, attempt=attempt, at=at)
@@ -219,7 +257,9 @@ def _model(type_name: str, home: set[str]) -> type | None:
     if type_name in UNDECLARED:
         return None
     found = [model for model in _family(Msg) if model.__message_type__ == type_name]
-    return next((model for model in found if model.__module__ in home), found[-1] if found else None)
+    return next(
+        (model for model in found if model.__module__ in home), found[-1] if found else None
+    )
 
 
 def _family(model: type[Msg]) -> list[type[Msg]]:

@@ -58,9 +58,19 @@ def judge(*, tried: Iterable[str], promised: Iterable[str], effects: Sequence[Ef
     """
     times = Counter(effect.id for effect in effects)
     began = set(tried)
-    found = [f"{message_id} was promised and had no effect" for message_id in sorted(set(promised) - set(times))]
-    found += [f"{message_id} had {count} effects" for message_id, count in sorted(times.items()) if count > 1]
-    found += [f"{message_id} had an effect and was never sent" for message_id in sorted(set(times) - began)]
+    found = [
+        f"{message_id} was promised and had no effect"
+        for message_id in sorted(set(promised) - set(times))
+    ]
+    found += [
+        f"{message_id} had {count} effects"
+        for message_id, count in sorted(times.items())
+        if count > 1
+    ]
+    found += [
+        f"{message_id} had an effect and was never sent"
+        for message_id in sorted(set(times) - began)
+    ]
     return [*found, *_disorder(effects)]
 
 

@@ -43,8 +43,12 @@ class Crew:
         """Start a role that is not running."""
         # A server forks the children: it has imported everything and opened nothing.
         context = get_context("forkserver")
-        context.set_forkserver_preload(["onceward", *sorted({role.__module__ for role in self.roles.values()})])
-        process = context.Process(target=self.roles[name], args=(self.folder, name), name=name, daemon=True)
+        context.set_forkserver_preload(
+            ["onceward", *sorted({role.__module__ for role in self.roles.values()})]
+        )
+        process = context.Process(
+            target=self.roles[name], args=(self.folder, name), name=name, daemon=True
+        )
         process.start()
         self.alive[name] = process
 
@@ -79,7 +83,11 @@ class Crew:
 
     def fallen(self) -> list[str]:
         """Return the roles that ended by themselves: a role works for ever, so each is a failure."""
-        return [f"{name} ended by itself with exit code {p.exitcode}" for name, p in self.alive.items() if p.exitcode is not None]
+        return [
+            f"{name} ended by itself with exit code {p.exitcode}"
+            for name, p in self.alive.items()
+            if p.exitcode is not None
+        ]
 
     def retire(self, *names: str) -> None:
         """End roles for good."""

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from onceward.door.postbox import Postbox
-    from onceward.hands.agent import Agent
+    from onceward.api.postbox import Postbox
+    from onceward.runtime.agent import Agent
     from onceward.testing.clock import ManualClock
     from onceward.testing.harness import Harness
 
-pytest.register_assert_rewrite("onceward.testing.conformance", "onceward.testing.line")
+pytest.register_assert_rewrite("onceward.testing.conformance", "onceward.testing.transport_fixture")
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def manual_clock() -> ManualClock:
 @pytest.fixture
 def postbox(tmp_path: Path, manual_clock: ManualClock) -> Iterator[Postbox]:
     """An open postbox of the agent ``tester`` on the manual clock, without engines: ``pump()`` runs them."""
-    from onceward.door.postbox import Postbox  # noqa: PLC0415 - paid by who asks for it
+    from onceward.api.postbox import Postbox  # noqa: PLC0415 - paid by who asks for it
 
     with Postbox(tmp_path / "tester.db", agent="tester", run=False, clock=manual_clock) as box:
         yield box

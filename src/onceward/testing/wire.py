@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from onceward.door.postbox import Postbox
-from onceward.engines.receiver import Receiver
+from onceward.api.postbox import Postbox
 from onceward.errors import Unreachable
-from onceward.ground.transport import Accept, Features
+from onceward.model.parcel import Answer, Parcel
+from onceward.model.settings import Settings
+from onceward.runtime.receiver import Receiver
 from onceward.testing.crash import Life
-from onceward.words.parcel import Answer, Parcel
-from onceward.words.settings import Settings
+from onceward.transports.base import Accept, Features
 
 SCHEME: Final = "test"
 

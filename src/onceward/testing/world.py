@@ -9,17 +9,22 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from onceward.door.postbox import Postbox
-from onceward.ground.transport import Accept
-from onceward.hands.agent import Agent
+from onceward.api.postbox import Postbox
+from onceward.model.clock import Clock
+from onceward.model.ids import IdSource
+from onceward.model.settings import Settings
+from onceward.runtime.agent import Agent
 from onceward.testing.clock import ManualClock
 from onceward.testing.faults import Fault, FaultyTransport
 from onceward.testing.wire import SCHEME, Wire, door
-from onceward.words.clock import Clock
-from onceward.words.ids import IdSource
-from onceward.words.settings import Settings
+from onceward.transports.base import Accept
 
-STEADY: Final[dict[str, Any]] = {"durability": "fast", "retry_jitter": 0.0, "share_commit_for": 0.0, "hold_unknown": True}
+STEADY: Final[dict[str, Any]] = {
+    "durability": "fast",
+    "retry_jitter": 0.0,
+    "share_commit_for": 0.0,
+    "hold_unknown": True,
+}
 """The same run every time, and quick: what is looked at are the files, not what survives a power cut."""
 TURN: Final = 61.0
 """Longer than any backoff and any ack deadline, so that a turn brings whatever can come."""
@@ -45,14 +50,25 @@ class World:
         """Return where the file of an agent lies, or a second one of it in the subfolder *where*."""
         return self.folder / where / f"{name}.db"
 
-    def open(self, agent: Agent | str, *, where: str = "", faults: Iterable[Fault] = (), **settings: Any) -> Postbox:
+    def open(
+        self, agent: Agent | str, *, where: str = "", faults: Iterable[Fault] = (), **settings: Any
+    ) -> Postbox:
         """Open an agent's file, created on first use; *faults* befall what it delivers to a ``url``."""
         name = agent.name if isinstance(agent, Agent) else agent
         path = self.path(name, where)
         path.parent.mkdir(parents=True, exist_ok=True)
         chosen = Settings.load(None, {**STEADY, **settings})
         transports = {SCHEME: FaultyTransport(Wire(self._doors), faults)}
-        box = Postbox(path, agent=agent, run=False, clock=self.clock, ids=self._ids, rng=self.dice, transports=transports, settings=chosen)
+        box = Postbox(
+            path,
+            agent=agent,
+            run=False,
+            clock=self.clock,
+            ids=self._ids,
+            rng=self.dice,
+            transports=transports,
+            settings=chosen,
+        )
         self._open[path], self._doors[name] = box, door(box, chosen)
         return box
 
@@ -101,7 +117,12 @@ class World:
         """Live for a block."""
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         """Close every file."""
         self.rest()
 
@@ -117,6 +138,9 @@ def sorted_ids(clock: Clock, dice: random.Random) -> IdSource:
         last = at
         spill, low = divmod(count, 1 << 12)
         tail = f"{dice.getrandbits(48):012x}"
-        return f"{at:012x}"[:8] + f"-{f'{at:012x}'[8:]}-7{low:03x}-{0x8000 | spill & 0x3FFF:04x}-{tail}"
+        return (
+            f"{at:012x}"[:8]
+            + f"-{f'{at:012x}'[8:]}-7{low:03x}-{0x8000 | spill & 0x3FFF:04x}-{tail}"
+        )
 
     return mint

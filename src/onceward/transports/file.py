@@ -9,10 +9,10 @@ from pathlib import Path
 from threading import Lock
 from typing import Final
 
+from onceward.db.file_checks import file_key
 from onceward.errors import OncewardError, Refused, StoreError, Unreachable, WrongAgent
-from onceward.ground.guard import file_key
-from onceward.ground.transport import Accept, Features
-from onceward.words.parcel import Answer, Parcel
+from onceward.model.parcel import Answer, Parcel
+from onceward.transports.base import Accept, Features
 
 SCHEME: Final = "file:"
 OPEN_MAX: Final = 128

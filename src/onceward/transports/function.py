@@ -9,10 +9,10 @@ from threading import Lock
 from typing import Any
 
 from onceward.errors import Unreachable
-from onceward.ground.loop import start_loop
-from onceward.ground.transport import Features, refuse_damaged
-from onceward.words.frame import Frame
-from onceward.words.parcel import Answer, Durability, Parcel, Receipt
+from onceward.model.frame import Frame
+from onceward.model.parcel import Answer, Durability, Parcel, Receipt
+from onceward.transports.base import Features, refuse_damaged
+from onceward.transports.event_loop import start_loop
 
 Said = Receipt | bool | None
 Receipts = Sequence[Said] | Mapping[str, Said] | bool | None
@@ -31,7 +31,9 @@ class FunctionTransport:
 
     features = Features(schemes=frozenset({"function"}), streams=False)
 
-    def __init__(self, send: Send, *, durability: Durability = "safe", timeout: float = 30.0) -> None:
+    def __init__(
+        self, send: Send, *, durability: Durability = "safe", timeout: float = 30.0
+    ) -> None:
         self._send, self._durability, self._timeout = send, durability, timeout
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = Lock()
@@ -46,7 +48,9 @@ class FunctionTransport:
         said = self._send(frames)
         if inspect.isawaitable(said):
             said = self._await(said)
-        return Answer(verdict="accepted", receipts=_receipts(said, frames), durability=self._durability)
+        return Answer(
+            verdict="accepted", receipts=_receipts(said, frames), durability=self._durability
+        )
 
     def _await(self, said: Any) -> Receipts:
         async def limited() -> Receipts:
@@ -84,4 +88,8 @@ def _receipts(said: Receipts, frames: list[Frame]) -> tuple[Receipt, ...]:
 def _receipt(word: Said, message_id: str) -> Receipt:
     if isinstance(word, Receipt):
         return word
-    return Receipt(message_id, "stored") if word else Receipt(message_id, "busy", "the function said no")
+    return (
+        Receipt(message_id, "stored")
+        if word
+        else Receipt(message_id, "busy", "the function said no")
+    )

@@ -6,8 +6,8 @@ from threading import Lock
 from typing import Final
 
 from onceward.errors import Unreachable
-from onceward.ground.transport import Accept, Features
-from onceward.words.parcel import Answer, Parcel
+from onceward.model.parcel import Answer, Parcel
+from onceward.transports.base import Accept, Features
 
 SCHEME: Final = "memory:"
 _here: dict[str, Accept] = {}

@@ -11,11 +11,10 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from tests.proof.bit_flips.flips import Bench, flip
+from tests.proof.bit_flips.watched import Noisy, flipped
+from tests.proof.seed import seed_of_the_day
 
-from onceward.testing.bitflips import flip
-from onceward.testing.bitflips.flips import Bench
-from onceward.testing.bitflips.watched import Noisy, flipped
-from onceward.testing.daily import seed_of_the_day
 from onceward.testing.powercut.part import arena
 
 BITS = 2_000
@@ -43,16 +42,22 @@ def test_one_bit_is_one_bit() -> None:
     assert spoilt == flipped(data, random.Random(3))
 
 
-BLIND = patch("onceward.boxes.inbox.Leased.sound", property(lambda _: True))
+BLIND = patch("onceward.store.inbox.Leased.sound", property(lambda _: True))
 """A reader that does not look at digests."""
 
 
-@pytest.mark.parametrize(("reader", "handed_out"), [(nullcontext(), False), (BLIND, True)], ids=("sound", "blind"))
-def test_the_digest_is_what_saves_handlers(reader: AbstractContextManager[Any], handed_out: bool) -> None:
+@pytest.mark.parametrize(
+    ("reader", "handed_out"), [(nullcontext(), False), (BLIND, True)], ids=("sound", "blind")
+)
+def test_the_digest_is_what_saves_handlers(
+    reader: AbstractContextManager[Any], handed_out: bool
+) -> None:
     """Bodies in which a letter has become its neighbour are handed to nobody; without the digests they are, and it is seen."""
     with arena() as folder, reader:
         bench = Bench(7, folder)
-        spoilt = {name: data.replace(b'"pad":"x', b'"pad":"y') for name, data in bench.images[1].items()}
+        spoilt = {
+            name: data.replace(b'"pad":"x', b'"pad":"y') for name, data in bench.images[1].items()
+        }
         wrong = bench.live(spoilt, Noisy(random.Random(1), 0))
 
     assert handed_out == any(words.startswith("WRONG message") for words in wrong)

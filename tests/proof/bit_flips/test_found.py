@@ -27,7 +27,10 @@ def test_a_row_that_is_offered_again_and_again(box: Postbox) -> None:
     """A row that is put aside and comes back by a damaged index ends the transaction, instead of holding the lock for ever."""
     box.db.write(lambda tx: tx.rows(SPOIL))
 
-    with patch("onceward.boxes.dead_letters.bury_out", lambda *_, **__: []), pytest.raises(StoreCorrupt, match="index is damaged"):
+    with (
+        patch("onceward.store.dead_letters.bury_out", lambda *_, **__: []),
+        pytest.raises(StoreCorrupt, match="index is damaged"),
+    ):
         box.pump()
     box.db.write(lambda tx: tx.rows("UPDATE outbox SET frame = replace(frame, 'two', 'one')"))
 
@@ -37,7 +40,7 @@ def test_a_row_that_only_an_index_calls_due(box: Postbox) -> None:
     box.pump()
     pushed = box.peers.list()[0].number
 
-    with patch("onceward.boxes.outbox.DUE", STALE):
+    with patch("onceward.store.outbox.DUE", STALE):
         box.db.write(lambda tx: tx.run("UPDATE outbox SET due_at = due_at + 1"))
         box.pump()
 
@@ -91,9 +94,16 @@ def test_a_check_that_is_not_what_it_was(tmp_path: Path, box: Postbox) -> None:
     """The same for a row that an engine moves: its file is damaged, it did not meet a stranger's error."""
     box.close()
     path = tmp_path / "a.db"
-    path.write_bytes(path.read_bytes().replace(b"state = 'sent' OR state = 'acked'", b"state = 'rent' OR state = 'acked'"))
+    path.write_bytes(
+        path.read_bytes().replace(
+            b"state = 'sent' OR state = 'acked'", b"state = 'rent' OR state = 'acked'"
+        )
+    )
 
-    with Postbox(path, agent="a", run=False) as spoilt, pytest.raises(StoreCorrupt, match="schema is not what it was"):
+    with (
+        Postbox(path, agent="a", run=False) as spoilt,
+        pytest.raises(StoreCorrupt, match="schema is not what it was"),
+    ):
         spoilt.pump()
 
 
@@ -102,7 +112,7 @@ def test_what_cannot_be_read_is_an_offender(box: Postbox, name: str) -> None:
     """A rule whose statement the damaged schema does not understand any more is told as broken; the others are asked all the same."""
     spoilt = "SELECT nothing FROM outbox"
     ruled = {"S8": ("the frame is what was written", spoilt)}
-    with patch(f"onceward.seeing.invariants.{name}", spoilt if name == "HEADS" else ruled):
+    with patch(f"onceward.store.invariants.{name}", spoilt if name == "HEADS" else ruled):
         assert ["unreadable"] == [found.offender.partition(":")[0] for found in box.check()]
 
 

@@ -41,19 +41,26 @@ def test_many_writers_share_one_file(tmp_path: Path, aloud: Callable[[object], N
         pass
     context = get_context("forkserver")
     context.set_forkserver_preload(["onceward"])
-    writers = [context.Process(target=write, args=(tmp_path, f"w{number}")) for number in range(WRITERS)]
+    writers = [
+        context.Process(target=write, args=(tmp_path, f"w{number}")) for number in range(WRITERS)
+    ]
     for writer in writers:
         writer.start()
     for writer in writers:
         writer.join()
 
     assert [0] * WRITERS == [writer.exitcode for writer in writers]
-    told = {str(name): (float(longest), ids) for name, longest, ids in map(_told, Log(tmp_path / "sent.log"))}
+    told = {
+        str(name): (float(longest), ids)
+        for name, longest, ids in map(_told, Log(tmp_path / "sent.log"))
+    }
     with Postbox(tmp_path / "ann.db", agent="ann", run=False) as box, box.begin() as tx:
         kept = {str(i) for (i,) in tx.execute("SELECT id FROM outbox")}
     counts = sorted(len(ids) for _, ids in told.values())
     worst = max(longest for longest, _ in told.values())
-    aloud(f"contention: {sum(counts)} sends in {SECONDS:.0f} s, least {counts[0]}, most {counts[-1]}, worst wait {worst:.2f} s")
+    aloud(
+        f"contention: {sum(counts)} sends in {SECONDS:.0f} s, least {counts[0]}, most {counts[-1]}, worst wait {worst:.2f} s"
+    )
 
     assert WRITERS == len(told)
     assert kept == {i for _, ids in told.values() for i in ids}

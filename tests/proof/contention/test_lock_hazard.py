@@ -59,7 +59,12 @@ con.close()
 def test_no_acknowledged_send_is_lost(tmp_path: Path, hazard: str) -> None:
     """Foreign handles on the file or beside it are opened and closed in mid-work; every send that returned is there afterwards."""
     path = tmp_path / "ann.db"
-    victim = subprocess.run([sys.executable, "-c", VICTIM, str(path), hazard], capture_output=True, text=True, check=False)
+    victim = subprocess.run(
+        [sys.executable, "-c", VICTIM, str(path), hazard],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert -signal.SIGKILL == victim.returncode, victim.stderr
     kept, refused = json.loads(victim.stdout)
     subprocess.run([sys.executable, "-c", PASSER_BY, str(path)], check=True)

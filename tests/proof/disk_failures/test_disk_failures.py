@@ -12,14 +12,14 @@ from unittest.mock import patch
 
 import apsw
 import pytest
+from tests.proof.disk_failures.failing import KINDS, FailingDisk, Fault
+from tests.proof.disk_failures.sweep import sweep
+from tests.proof.disk_failures.trial import Bench, Case
+from tests.proof.power_cut.pair import Terms
+from tests.proof.seed import seed_of_the_day
 
 from onceward.errors import StoreFault
-from onceward.testing.daily import seed_of_the_day
-from onceward.testing.iofaults import sweep
-from onceward.testing.iofaults.bench import Bench, Case
-from onceward.testing.iofaults.failing import KINDS, FailingDisk, Fault
 from onceward.testing.powercut.disk import Disk
-from onceward.testing.powercut.pair import Terms
 from onceward.testing.powercut.part import arena
 
 FAULTS = 2_000
@@ -34,7 +34,9 @@ def test_whatever_fails_nobody_is_lied_to(aloud: Callable[[object], None]) -> No
     aloud(found)
 
     assert () == found.violations
-    assert found.count >= FAULTS * 0.95  # the last operations of an errand may not be reached after others have failed
+    assert (
+        found.count >= FAULTS * 0.95
+    )  # the last operations of an errand may not be reached after others have failed
     assert set(KINDS) - {"delete", "truncate", "lock", "busy", "open", "stat"} <= set(found.kinds)
     assert found.unknown > 0
 
@@ -64,14 +66,14 @@ def _certain() -> AbstractContextManager[Any]:
         self._rollback()
         return self._store.mapped(error), True
 
-    return patch("onceward.ground.writer.Writer._commit_failed", failed)
+    return patch("onceward.db.group_commit.Writer._commit_failed", failed)
 
 
 @pytest.mark.parametrize(
     ("planted", "said"),
     [
         (nullcontext, ""),
-        (lambda: patch("onceward.ground.db.ours", lambda error, _="": error), "UNTYPED"),
+        (lambda: patch("onceward.db.database.ours", lambda error, _="": error), "UNTYPED"),
         (_certain, "UNDONE"),
     ],
     ids=("sound", "unmapped", "certain"),
@@ -83,7 +85,11 @@ def test_planted_bugs_are_found(bench: Bench, planted: Any, said: str) -> None:
         for number in range(1, 40):
             bench.fail(Case("send", "sync", number, sticky=False))
 
-    assert bool(said) == any(said in words for words in bench.found.violations) if said else [] == bench.found.violations
+    assert (
+        bool(said) == any(said in words for words in bench.found.violations)
+        if said
+        else [] == bench.found.violations
+    )
 
 
 def test_a_failing_write_got_half_way(tmp_path: Path) -> None:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import apsw
 import pytest
+from tests.proof.disk_failures.failing import FailingDisk, Fault
 
 from onceward import Postbox
 from onceward.errors import OncewardError, StoreFault
 from onceward.testing import ManualClock
-from onceward.testing.iofaults.failing import FailingDisk, Fault
 from onceward.testing.powercut.disk import Disk
 
 
@@ -35,7 +35,9 @@ def next_one(fault: Fault, kind: str, *, sticky: bool = False) -> None:
 
 
 @pytest.mark.parametrize("kind", ["read", "write", "sync"])
-def test_a_checkpoint_that_fails_is_ours_to_tell(tmp_path: Path, fault: Fault, disk: str, kind: str) -> None:
+def test_a_checkpoint_that_fails_is_ours_to_tell(
+    tmp_path: Path, fault: Fault, disk: str, kind: str
+) -> None:
     """The janitor waits for errors of ours; a stranger's would end its thread for good."""
     with Postbox(tmp_path / "a.db", agent="a", run=False, vfs=disk) as box:
         box.send("a", 1)
@@ -57,7 +59,9 @@ def test_closing_on_a_disk_that_fails(tmp_path: Path, fault: Fault, disk: str, k
     box.close()
     fault.kind = ""
 
-    assert [] == [con for con in apsw.connections() if (con.filename or "").startswith(str(tmp_path))]
+    assert [] == [
+        con for con in apsw.connections() if (con.filename or "").startswith(str(tmp_path))
+    ]
     with Postbox(tmp_path / "a.db", agent="a", run=False) as again:
         assert ("pending", []) == (again.resolve(mail), again.check())
 
@@ -86,11 +90,17 @@ def test_opening_through_any_read_error(tmp_path: Path, fault: Fault, disk: str)
         assert "pending" == box.resolve(mail)
 
 
-def test_reading_inside_a_block_on_a_disk_that_fails(tmp_path: Path, fault: Fault, disk: str) -> None:
+def test_reading_inside_a_block_on_a_disk_that_fails(
+    tmp_path: Path, fault: Fault, disk: str
+) -> None:
     """A read that we make for a send in a block fails in our own words, and the block is undone."""
     with Postbox(tmp_path / "a.db", agent="a", run=False, vfs=disk) as box:
         box.db.write(lambda tx: tx.run("CREATE TABLE filler (x)"))
-        box.db.write(lambda tx: tx.run("INSERT INTO filler SELECT randomblob(100000) FROM json_each('[1,2,3]')"))
+        box.db.write(
+            lambda tx: tx.run(
+                "INSERT INTO filler SELECT randomblob(100000) FROM json_each('[1,2,3]')"
+            )
+        )
         box.db.write(lambda tx: tx.run("PRAGMA shrink_memory"))
         with pytest.raises(StoreFault), box.begin():
             box.db.turn._store.handle(0.0).execute("PRAGMA shrink_memory")  # noqa: SLF001

@@ -5,11 +5,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.proof.fuzz import targets
+from tests.proof.fuzz.campaign import fuzz, fuzz_one
+from tests.proof.seed import seed_of_the_day
 
 from onceward.errors import InvalidMessage
-from onceward.testing.daily import seed_of_the_day
-from onceward.testing.fuzz import fuzz, fuzz_one, targets
-from onceward.words.frame import Frame
+from onceward.model.frame import Frame
 
 INPUTS = int(os.environ.get("ONCEWARD_INPUTS", "100000"))
 
@@ -27,7 +28,9 @@ def test_inputs_of_the_day(aloud: Callable[[object], None]) -> None:
 
 def test_a_wrong_match_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pattern that matches by prefix is caught by the rules written down a second time."""
-    monkeypatch.setattr(targets, "matches", lambda pattern, topic: topic.startswith(pattern.rstrip("#*.")))
+    monkeypatch.setattr(
+        targets, "matches", lambda pattern, topic: topic.startswith(pattern.rstrip("#*."))
+    )
 
     assert "Surprise" in fuzz_one("topic", 50, 1)[1]
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.proof.kills import kill_test
+from tests.proof.seed import seed_of_the_day
 
-from onceward.testing import trade
-from onceward.testing.daily import seed_of_the_day
 from onceward.testing.kills import crew
 
 SHUTDOWN = 0x8004587D
@@ -27,7 +27,9 @@ MEGABYTES = {"ext4": 64, "xfs": 320}
 
 def mounted(image: Path, at: Path) -> str:
     """Mount an image; return what mount complained of."""
-    return subprocess.run(["mount", "-o", "loop", image, at], capture_output=True, text=True, check=False).stderr
+    return subprocess.run(
+        ["mount", "-o", "loop", image, at], capture_output=True, text=True, check=False
+    ).stderr
 
 
 @pytest.fixture(params=sorted(MEGABYTES))
@@ -64,26 +66,29 @@ def shut_down(at: Path) -> None:
 @pytest.mark.broken("the files are on a disk that is gone; the test judges them itself")
 @pytest.mark.timeout(120 + 10 * ROUNDS)
 def test_promises_outlive_the_file_system(
-    disk: tuple[Path, Path], tmp_path: Path, request: pytest.FixtureRequest, aloud: Callable[[object], None]
+    disk: tuple[Path, Path],
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    aloud: Callable[[object], None],
 ) -> None:
     """The disk stops in mid-flight without writing anything more; after each mount the mail goes on, and in the end all is judged."""
     image, at = disk
     rng = random.Random(SEED)
     (tmp_path / "logs").mkdir()
     (at / "logs").symlink_to(tmp_path / "logs")
-    trade.prepare(at)
+    kill_test.prepare(at)
     for rounds in range(ROUNDS):
-        with crew(at, trade.ROLES, rng) as people:
+        with crew(at, kill_test.ROLES, rng) as people:
             time.sleep(rng.uniform(0.1, 0.5))
             promised = (tmp_path / "logs" / "promised.log").read_bytes() if rounds else b""
             shut_down(at)
-            people.retire(*trade.ROLES)
+            people.retire(*kill_test.ROLES)
         (tmp_path / "logs" / "promised.log").write_bytes(promised)
         subprocess.run(["umount", at], check=True, capture_output=True)
         assert "" == mounted(image, at)
-    with crew(at, trade.ROLES, rng) as people:
-        violations = trade.come_to_rest(at, people) + people.fallen()
-    found, orders = trade.judged(at)
+    with crew(at, kill_test.ROLES, rng) as people:
+        violations = kill_test.come_to_rest(at, people) + people.fallen()
+    found, orders = kill_test.judged(at)
     aloud(f"{request.node.callspec.id}: {ROUNDS} shutdowns, {orders} orders, seed {SEED}")
 
     assert [] == violations + found, f"seed {SEED}"

@@ -21,10 +21,17 @@ def test_a_clean_history_has_no_fault() -> None:
         (["a1"], ["a1"], [], "a1 was promised and had no effect"),
         (["a1"], ["a1"], [Effect("a1", "a", 1)] * 2, "a1 had 2 effects"),
         ([], [], [Effect("a1", "a", 1)], "a1 had an effect and was never sent"),
-        (["a1", "a2"], [], [Effect("a2", "a", 2), Effect("a1", "a", 1)], "a1 of lane a took effect after number 2"),
+        (
+            ["a1", "a2"],
+            [],
+            [Effect("a2", "a", 2), Effect("a1", "a", 1)],
+            "a1 of lane a took effect after number 2",
+        ),
     ],
 )
-def test_each_fault_has_its_name(tried: list[str], promised: list[str], effects: list[Effect], found: str) -> None:
+def test_each_fault_has_its_name(
+    tried: list[str], promised: list[str], effects: list[Effect], found: str
+) -> None:
     """Loss, repetition, invention and disorder are told apart."""
     assert [found] == judge(tried=tried, promised=promised, effects=effects)
 

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.proof.kills import kill_test
+from tests.proof.seed import seed_of_the_day
 
 from onceward import Agent, Context
-from onceward.testing import kills, trade
-from onceward.testing.daily import seed_of_the_day
+from onceward.testing import kills
 from onceward.testing.history import Log
 
 KILLS = int(os.environ.get("ONCEWARD_KILLS", "500"))
@@ -21,8 +22,10 @@ TRIALS = 5
 @pytest.mark.timeout(60 + KILLS)
 def test_traders_survive(tmp_path: Path, aloud: Callable[[object], None]) -> None:
     """Seven processes in five roles are killed again and again; the logs, the effects and both files agree afterwards."""
-    verdict = trade.trial(kills=KILLS, seed=SEED, folder=tmp_path)
-    aloud(f"kills: {verdict.count} kills, {verdict.stops} stops, {verdict.orders} orders, {verdict.seconds:.0f} s, seed {SEED}")
+    verdict = kill_test.trial(kills=KILLS, seed=SEED, folder=tmp_path)
+    aloud(
+        f"kills: {verdict.count} kills, {verdict.stops} stops, {verdict.orders} orders, {verdict.seconds:.0f} s, seed {SEED}"
+    )
 
     assert () == verdict.violations, f"seed {SEED}"
     assert verdict.count >= KILLS
@@ -33,25 +36,34 @@ def test_a_long_trial_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """More kills than one set of files is for are tried in several, each judged by itself; what is wrong names its own seed."""
     trials: list[tuple[int, int, bool]] = []
 
-    def short(kills: int, seed: int, folder: Path, seconds: float) -> trade.Verdict:
+    def short(kills: int, seed: int, folder: Path, seconds: float) -> kill_test.Verdict:
         trials.append((kills, seed, folder.is_dir() and seconds > 0))
-        return trade.Verdict("kills", kills, ("lost",) if seed == 11 else (), 0.0, seed, stops=1, orders=2)
+        return kill_test.Verdict(
+            "kills", kills, ("lost",) if seed == 11 else (), 0.0, seed, stops=1, orders=2
+        )
 
-    monkeypatch.setattr(trade, "FRESH", 4)
-    monkeypatch.setattr(trade, "_trial", short)
-    found = trade.trial(kills=10, seed=7)
+    monkeypatch.setattr(kill_test, "FRESH", 4)
+    monkeypatch.setattr(kill_test, "_trial", short)
+    found = kill_test.trial(kills=10, seed=7)
 
     assert [(4, 7, True), (4, 11, True), (2, 15, True)] == trials
-    assert (10, ("seed 11: lost",), 3, 6) == (found.count, found.violations, found.stops, found.orders)
+    assert (10, ("seed 11: lost",), 3, 6) == (
+        found.count,
+        found.violations,
+        found.stops,
+        found.orders,
+    )
 
 
 def hasty(folder: Path, name: str) -> None:
     """Promise before the commit: the mistake that the trial must find."""
-    with trade.open_box(folder, trade.ANN, run=False) as box:
-        promised = trade.log(folder, "promised")
-        trade.log(folder, "tried").add(f"{name}:0000001")
+    with kill_test.open_box(folder, kill_test.ANN, run=False) as box:
+        promised = kill_test.log(folder, "promised")
+        kill_test.log(folder, "tried").add(f"{name}:0000001")
         with box.session(name).begin() as tx:
-            tx.send(trade.BOB, trade.Order(lane=name, number=1), message_id=f"{name}:0000001")
+            tx.send(
+                kill_test.BOB, kill_test.Order(lane=name, number=1), message_id=f"{name}:0000001"
+            )
             promised.add(f"{name}:0000001")
             os.kill(os.getpid(), 9)
 
@@ -59,22 +71,29 @@ def hasty(folder: Path, name: str) -> None:
 def forgetful(folder: Path, name: str) -> None:
     """Work outside of the message's transaction: a second mistake that the trial must find."""
     del name
-    bob = Agent(trade.BOB)
+    bob = Agent(kill_test.BOB)
 
-    @bob.on(trade.Order)
-    def fulfil(order: trade.Order, ctx: Context) -> None:
+    @bob.on(kill_test.Order)
+    def fulfil(order: kill_test.Order, ctx: Context) -> None:
         Log(folder / "strayed.log").add([ctx.message.id, order.lane, order.number])
 
-    with trade.open_box(folder, bob, run=True):
+    with kill_test.open_box(folder, bob, run=True):
         signal.pause()
 
 
-@pytest.mark.parametrize(("role", "planted", "word"), [("sender", hasty, "promised"), ("worker", forgetful, "effect")])
-def test_a_planted_mistake_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, role: str, planted: kills.Role, word: str) -> None:
+@pytest.mark.parametrize(
+    ("role", "planted", "word"), [("sender", hasty, "promised"), ("worker", forgetful, "effect")]
+)
+def test_a_planted_mistake_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, role: str, planted: kills.Role, word: str
+) -> None:
     """A sender that promises too early and a worker whose effects are not in the commit are both found."""
     for number in (1, 2):
-        monkeypatch.setitem(trade.ROLES, f"{role}-{number}", planted)
+        monkeypatch.setitem(kill_test.ROLES, f"{role}-{number}", planted)
 
-    verdicts = (trade.trial(kills=10, seed=SEED + number, folder=tmp_path / str(number)) for number in range(TRIALS))
+    verdicts = (
+        kill_test.trial(kills=10, seed=SEED + number, folder=tmp_path / str(number))
+        for number in range(TRIALS)
+    )
 
     assert any(word in wrong for verdict in verdicts for wrong in verdict.violations)

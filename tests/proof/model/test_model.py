@@ -5,11 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from onceward.testing.protocol import Rules, explore, replay
-from onceward.testing.protocol.folded import folded
-from onceward.testing.protocol.model import steps
-from onceward.testing.protocol.values import State, renamed
+from tests.proof.model.folded import folded
+from tests.proof.model.model import steps
+from tests.proof.model.replay import replay
+from tests.proof.model.search import explore
+from tests.proof.model.values import Rules, State, renamed
 
 LARGE = os.environ.get("ONCEWARD_MODEL") == "large"
 BROKEN = {
@@ -22,7 +22,21 @@ BROKEN = {
 """Rules that are left out, and what the search says then."""
 BACK = Rules(messages=2, frames=1, late=False, prunes=False, backups=1)
 """A recipient that may be put back to any earlier state of its file, once."""
-EVERY = {"send", "pack", "push", "push_lost", "leave", "arrive", "refused", "handle", "ask", "tell", "prune", "repack", "forked"}
+EVERY = {
+    "send",
+    "pack",
+    "push",
+    "push_lost",
+    "leave",
+    "arrive",
+    "refused",
+    "handle",
+    "ask",
+    "tell",
+    "prune",
+    "repack",
+    "forked",
+}
 
 
 @pytest.mark.timeout(600)
@@ -34,7 +48,11 @@ def test_every_state_is_safe_and_can_finish(aloud: Callable[[object], None]) -> 
     assert ((), EVERY) == (found.violations, set(found.taken))
 
 
-@pytest.mark.parametrize("rules", [Rules(messages=2, relies=False), Rules(messages=1, relies=False, replays=True)], ids=repr)
+@pytest.mark.parametrize(
+    "rules",
+    [Rules(messages=2, relies=False), Rules(messages=1, relies=False, replays=True)],
+    ids=repr,
+)
 def test_what_is_folded_makes_no_difference(rules: Rules) -> None:
     """Every state of a search that folds nothing, folded, is a state of the search that folds, and no other one is there."""
     whole, small = reached(rules._replace(folds=False)), reached(rules)
@@ -64,7 +82,10 @@ def test_a_recipient_that_is_put_back_is_noticed() -> None:
     """Nothing new is taken by a recipient that lost what its sender counts as done, whatever either was about to do; and all can finish."""
     found = explore(BACK)
 
-    assert ((), {"backup", "restore"}) == (found.violations, {"backup", "restore"} & set(found.taken))
+    assert ((), {"backup", "restore"}) == (
+        found.violations,
+        {"backup", "restore"} & set(found.taken),
+    )
 
 
 def test_nothing_else_is_taken_for_it() -> None:
@@ -84,7 +105,11 @@ def test_four_messages(aloud: Callable[[object], None]) -> None:
 
 @pytest.mark.skipif(not LARGE, reason="minutes: ONCEWARD_MODEL=large")
 @pytest.mark.timeout(0)
-@pytest.mark.parametrize("rules", [Rules(messages=2), Rules(messages=1, backups=1), BACK._replace(frames=2, prunes=True)], ids=repr)
+@pytest.mark.parametrize(
+    "rules",
+    [Rules(messages=2), Rules(messages=1, backups=1), BACK._replace(frames=2, prunes=True)],
+    ids=repr,
+)
 def test_all_that_is_said(rules: Rules) -> None:
     """The same with what epochs build on, with late copies, retention and backups at once, by command."""
     assert () == explore(rules, most=50_000_000).violations
@@ -99,7 +124,9 @@ def test_a_rule_that_is_left_out_is_missed(rule: str) -> None:
     assert BROKEN[rule] in found.violations[0]
 
 
-@pytest.mark.parametrize(("rule", "harm"), [("relied", "nobody noticed"), ("fork", "no way to finish")])
+@pytest.mark.parametrize(
+    ("rule", "harm"), [("relied", "nobody noticed"), ("fork", "no way to finish")]
+)
 def test_a_rollback_without_its_rule_does_harm(rule: str, harm: str) -> None:
     """A recipient that was put back goes unnoticed where epochs build on nothing; its sender waits for ever where no fork is heard."""
     found = explore(BACK._replace(broken=rule))

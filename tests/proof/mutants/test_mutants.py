@@ -7,8 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from onceward.testing.mutants import LIMIT, Copy, Mutant, hunt, known
+from tests.proof.mutants.hunt import LIMIT, Copy, Mutant, hunt, known
 
 ROOT = Path(__file__).resolve().parents[3]
 MUTANTS = known(ROOT)

@@ -5,16 +5,19 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from tests.proof.power_cut import __main__ as command
+from tests.proof.power_cut.workload import Town
 
-from onceward.testing.powercut import Town, Verdict, explorer
-from onceward.testing.powercut import __main__ as command
+from onceward.testing.powercut import Verdict, explorer
 
 
 @pytest.mark.parametrize(
     ("states", "bad", "expected"),
     [(70, 0, [(5, 70), (6, 40), (7, 10)]), (30, 0, [(5, 30)]), (70, 6, [(5, 70), (6, 40)])],
 )
-def test_one_day_after_the_other(states: int, bad: int, expected: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_day_after_the_other(
+    states: int, bad: int, expected: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each day has thirty ends here; the command stops when it has enough, or at the first day with a violation."""
     asked: list[tuple[int, int]] = []
 
@@ -22,7 +25,14 @@ def test_one_day_after_the_other(states: int, bad: int, expected: list[tuple[int
         asked.append((town.seed, states))
         found = ("state 1: LOST",) if town.seed == bad else ()
         return Verdict(
-            harness="power cuts", count=30, violations=found, seconds=0.0, seed=town.seed, operations=1, in_full=1, kinds=Counter()
+            harness="power cuts",
+            count=30,
+            violations=found,
+            seconds=0.0,
+            seed=town.seed,
+            operations=1,
+            in_full=1,
+            kinds=Counter(),
         )
 
     monkeypatch.setattr(explorer, "explore", explore)

@@ -46,7 +46,9 @@ def test_no_model_touches_what_a_sync_has_made_durable(model: str) -> None:
     assert [{"a.db": NEW + NEW}] * DRAWN == drawn(model, lambda: disk(Op("sync", 1)))
 
 
-@pytest.mark.parametrize("model", sorted(set(MODELS) - {"nothing", "everything", "size-only", "one-file", "newest"}))
+@pytest.mark.parametrize(
+    "model", sorted(set(MODELS) - {"nothing", "everything", "size-only", "one-file", "newest"})
+)
 def test_models_draw_many_images(model: str) -> None:
     """A random model shows more than one face, and the same one for the same seed."""
     assert len({each["a.db"] for each in drawn(model)}) > 2
@@ -65,7 +67,9 @@ def test_the_newest_come_without_the_older() -> None:
 
 def test_sectors_are_written_whole() -> None:
     """A sector is old or new, never both."""
-    sectors = {each["a.db"][at : at + 512] for each in drawn("sectors") for at in range(0, 2048, 512)}
+    sectors = {
+        each["a.db"][at : at + 512] for each in drawn("sectors") for at in range(0, 2048, 512)
+    }
 
     assert {b"o" * 512, b"n" * 512} == sectors
 
@@ -99,7 +103,9 @@ def test_one_file_is_written_back_alone() -> None:
         made.apply(Op("write", 2, at=0, data=NEW))
         return made
 
-    assert {(NEW, OLD), (OLD, NEW)} == {(each["a.db"], each["b.db"]) for each in drawn("one-file", two)}
+    assert {(NEW, OLD), (OLD, NEW)} == {
+        (each["a.db"], each["b.db"]) for each in drawn("one-file", two)
+    }
 
 
 def test_a_name_is_durable_once_its_folder_is_synced() -> None:
@@ -107,7 +113,12 @@ def test_a_name_is_durable_once_its_folder_is_synced() -> None:
 
     def named(folder: str) -> Disk:
         made = Disk()
-        for op in (Op("link", 1, "a.db-wal"), Op("write", 1, at=0, data=NEW), Op("sync", 1), Op("sync-folder", name=folder)):
+        for op in (
+            Op("link", 1, "a.db-wal"),
+            Op("write", 1, at=0, data=NEW),
+            Op("sync", 1),
+            Op("sync-folder", name=folder),
+        ):
             made.apply(op)
         return made
 
@@ -120,7 +131,10 @@ def test_a_deleted_file_may_come_back() -> None:
     gone = Disk.of({"a.db-wal": OLD})
     gone.apply(Op("unlink", name="a.db-wal"))
 
-    assert ({"a.db-wal": OLD}, {}) == (image(gone, "nothing", Random(1)), image(gone, "everything", Random(1)))
+    assert ({"a.db-wal": OLD}, {}) == (
+        image(gone, "nothing", Random(1)),
+        image(gone, "everything", Random(1)),
+    )
 
 
 def test_a_write_beyond_the_end_leaves_zeros() -> None:
@@ -136,13 +150,21 @@ def test_the_recorder_sees_all_that_reaches_the_files(tmp_path: Path) -> None:
     """Played back, the log gives the very bytes that lie in the folder, main file and WAL."""
     with recording(Disk(), 1) as recorder:
         con = apsw.Connection(str(tmp_path / "a.db"), vfs=recorder.name)
-        con.execute("PRAGMA journal_mode = WAL; CREATE TABLE t (x); PRAGMA wal_checkpoint").fetchall()
-        con.execute("INSERT INTO t VALUES (randomblob(9000)); INSERT INTO t SELECT x FROM t").fetchall()
+        con.execute(
+            "PRAGMA journal_mode = WAL; CREATE TABLE t (x); PRAGMA wal_checkpoint"
+        ).fetchall()
+        con.execute(
+            "INSERT INTO t VALUES (randomblob(9000)); INSERT INTO t SELECT x FROM t"
+        ).fetchall()
         con.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         con.close()
 
     disk = Track(Life(Disk(), tuple(recorder.log), (), ())).at(len(recorder.log))
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if not path.name.endswith("-shm")} == disk.cached()
+    assert {
+        path.name: path.read_bytes()
+        for path in tmp_path.iterdir()
+        if not path.name.endswith("-shm")
+    } == disk.cached()
 
 
 def test_a_track_stops_anywhere() -> None:

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+from tests.proof.power_cut.workload import Town
+from tests.proof.seed import seed_of_the_day
 
-from onceward.testing.daily import seed_of_the_day
-from onceward.testing.powercut import Town, explore
+from onceward.testing.powercut import explore
 
 STATES = 8_000
 STATES_TWO_DEEP = 2_700
@@ -26,19 +27,27 @@ pytestmark = pytest.mark.timeout(1200)  # more than a hang; how long it takes de
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_safe_files_survive(transport: Transport, tmp_path: Path, aloud: Callable[[object], None]) -> None:
+def test_safe_files_survive(
+    transport: Transport, tmp_path: Path, aloud: Callable[[object], None]
+) -> None:
     """Cut anywhere, in any way: nothing acknowledged is lost, nothing happens twice or out of order, and life goes on."""
     verdict = explore(Town(SEED, transport=transport), states=STATES, keep=tmp_path)
     aloud(verdict)
 
     assert () == verdict.violations
-    assert verdict.count >= STATES * 0.95  # neighbours may have drawn the same image in two processes
+    assert (
+        verdict.count >= STATES * 0.95
+    )  # neighbours may have drawn the same image in two processes
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_safe_files_survive_two_deep(transport: Transport, tmp_path: Path, aloud: Callable[[object], None]) -> None:
+def test_safe_files_survive_two_deep(
+    transport: Transport, tmp_path: Path, aloud: Callable[[object], None]
+) -> None:
     """Cut or killed, started again, and cut while it recovers and goes on: still nothing is lost."""
-    verdict = explore(Town(SEED, transport=transport), states=STATES_TWO_DEEP, depth=2, keep=tmp_path)
+    verdict = explore(
+        Town(SEED, transport=transport), states=STATES_TWO_DEEP, depth=2, keep=tmp_path
+    )
     aloud(verdict)
 
     assert () == verdict.violations
@@ -55,7 +64,9 @@ def test_safe_files_survive_two_deep(transport: Transport, tmp_path: Path, aloud
     ],
     ids=("fast", "weaker-receiver", "delete-journal", "attach"),
 )
-def test_weak_profiles_are_found(weak: Town, kinds: set[str], aloud: Callable[[object], None]) -> None:
+def test_weak_profiles_are_found(
+    weak: Town, kinds: set[str], aloud: Callable[[object], None]
+) -> None:
     """An explorer that finds nothing proves nothing: each of these is known to lose mail, and is seen to."""
     verdict = explore(weak, states=3_000, enough=25, seconds=FOUND_WITHIN)
     aloud(verdict)
@@ -65,7 +76,9 @@ def test_weak_profiles_are_found(weak: Town, kinds: set[str], aloud: Callable[[o
 
 def test_the_open_barrier_is_what_saves_a_killed_file(aloud: Callable[[object], None]) -> None:
     """Without a durable commit at opening, what was read after a kill is gone after the cut that follows."""
-    verdict = explore(Town(7, mutants=("no-barrier",)), states=5_000, depth=2, enough=1, seconds=FOUND_WITHIN * 3)
+    verdict = explore(
+        Town(7, mutants=("no-barrier",)), states=5_000, depth=2, enough=1, seconds=FOUND_WITHIN * 3
+    )
     aloud(verdict)
 
     assert "LOST_EFFECT" in verdict.kinds
@@ -76,7 +89,13 @@ def test_custody_outlives_a_weaker_receiver(aloud: Callable[[object], None]) -> 
     verdict = explore(Town(7, far="fast"), states=200)
     aloud(verdict)
 
-    assert set() == set(verdict.kinds) & {"LOST_ACK", "LOST_IN_TRANSIT", "LOST_CUSTODY", "INVARIANT", "BROKE"}
+    assert set() == set(verdict.kinds) & {
+        "LOST_ACK",
+        "LOST_IN_TRANSIT",
+        "LOST_CUSTODY",
+        "INVARIANT",
+        "BROKE",
+    }
 
 
 @pytest.mark.broken("the files of a violation are kept")

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from onceward.boxes import accept, inbox, lanes, outbox, streams
-from onceward.hands import group
+from onceward.model.clock import Clock, FileTime
+from onceward.model.parcel import Receipt
+from onceward.runtime import commit_batch
+from onceward.store import accept, dedup, inbox, lanes, outbox
 from onceward.testing.simulation import Simulation, Weather, campaign, people, tell
-from onceward.words.clock import Clock, FileTime
-from onceward.words.parcel import Receipt
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 ENOUGH = 600
@@ -20,13 +20,18 @@ def no_second_net(patch: pytest.MonkeyPatch) -> None:
     """Ids that came before are taken for new ones."""
     patch.setattr(accept, "_known", lambda _tx, _parcel: {})
     patch.setattr(
-        accept, "KEEP", accept.KEEP.replace("ON CONFLICT (sender, id) DO NOTHING", "ON CONFLICT (sender, id) DO UPDATE SET topic = 1")
+        accept,
+        "KEEP",
+        accept.KEEP.replace(
+            "ON CONFLICT (sender, id) DO NOTHING",
+            "ON CONFLICT (sender, id) DO UPDATE SET topic = 1",
+        ),
     )
 
 
 def no_first_net(patch: pytest.MonkeyPatch) -> None:
     """Every parcel continues its stream: nobody notices a file that was put back, and what it lost is not sent again."""
-    patch.setattr(streams, "judge", lambda _stream, _parcel: ("accepted", False))
+    patch.setattr(dedup, "judge", lambda _stream, _parcel: ("accepted", False))
 
 
 def no_horizon(patch: pytest.MonkeyPatch) -> None:
@@ -37,7 +42,9 @@ def no_horizon(patch: pytest.MonkeyPatch) -> None:
 def leases_are_not_proved(patch: pytest.MonkeyPatch) -> None:
     """Let a worker that slept through its lease settle all the same."""
     patch.setattr(lanes, "prove", lambda _tx, _held: None)
-    patch.setattr(lanes, "SETTLE", lanes.SETTLE.replace("AND token = :token AND owner = :owner", ""))
+    patch.setattr(
+        lanes, "SETTLE", lanes.SETTLE.replace("AND token = :token AND owner = :owner", "")
+    )
     patch.setattr(lanes, "HELD", "SELECT 1 WHERE ?1 OR ?2 OR ?3 OR 1")
     patch.setattr(inbox, "MARK", inbox.MARK.replace("INSERT INTO", "INSERT OR IGNORE INTO"))
 
@@ -47,7 +54,9 @@ def newest_first(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         outbox,
         "READY",
-        outbox.READY.replace("ORDER BY rank, o.seq", "ORDER BY rank, o.seq DESC").replace("rank, seq\n", "rank, seq DESC\n"),
+        outbox.READY.replace("ORDER BY rank, o.seq", "ORDER BY rank, o.seq DESC").replace(
+            "rank, seq\n", "rank, seq DESC\n"
+        ),
     )
 
 
@@ -63,7 +72,7 @@ def stored_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def effects_survive_their_message(patch: pytest.MonkeyPatch) -> None:
     """Keep what a failing handler wrote."""
-    patch.setattr(group, "_undone", lambda tx: tx.keep() or True)
+    patch.setattr(commit_batch, "_undone", lambda tx: tx.keep() or True)
 
 
 def time_stands_still(patch: pytest.MonkeyPatch) -> None:

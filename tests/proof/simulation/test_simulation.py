@@ -15,7 +15,9 @@ FOUND = (100860, 20261121000471)
 
 
 @pytest.fixture(autouse=True)
-def runtime_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def runtime_folder(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Let the doorbells of many short-lived files hang in a folder that goes away with the test."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("run")))
 
@@ -41,7 +43,9 @@ def test_worlds_of_the_day(aloud: Callable[[object], None]) -> None:
     told = simulate(WORLDS, seed=first)
 
     aloud(f"simulation: {told.count} worlds from seed {first} in {told.seconds:.0f} s")
-    assert () == told.violations, f"repeat one with: python -m onceward.testing.simulation SEED (the first was {first})"
+    assert () == told.violations, (
+        f"repeat one with: python -m onceward.testing.simulation SEED (the first was {first})"
+    )
     assert () == told.rare.violations
     assert WORLDS == told.count
 
@@ -50,4 +54,7 @@ def test_a_branch_that_was_never_reached_is_a_finding() -> None:
     """Many worlds in which something rare never happened prove less than they say, and that is told; a few worlds are let off."""
     seen = Counter(dict.fromkeys(EXPECTED, 1)) - Counter({"guard rang": 1})
 
-    assert (("never reached: guard rang",), ()) == (unreached(seen, OFTEN_ENOUGH), unreached(seen, OFTEN_ENOUGH - 1))
+    assert (("never reached: guard rang",), ()) == (
+        unreached(seen, OFTEN_ENOUGH),
+        unreached(seen, OFTEN_ENOUGH - 1),
+    )

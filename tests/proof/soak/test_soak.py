@@ -4,16 +4,20 @@ from dataclasses import replace
 from xml.etree import ElementTree as ET
 
 import pytest
-
-from onceward.testing.soak import Course, Sample, soak
-from onceward.testing.soak.picture import STRIPS, picture
+from tests.proof.soak.picture import STRIPS, picture
+from tests.proof.soak.run import Course, Sample, soak
 
 FLAT = Sample(at=0.0, messages=0, rss=50.0, descriptors=20, wal=4.0, rows=1000, file=8.0)
 
 
 def course(leak: float = 0.0) -> Course:
     """Return a course of a minute in which memory grows by so much in a second."""
-    return Course(tuple(replace(FLAT, at=float(at), messages=1000 * at, rss=50.0 + leak * at) for at in range(60)))
+    return Course(
+        tuple(
+            replace(FLAT, at=float(at), messages=1000 * at, rss=50.0 + leak * at)
+            for at in range(60)
+        )
+    )
 
 
 @pytest.mark.timeout(300)
@@ -28,7 +32,11 @@ def test_a_short_course() -> None:
 
 def test_a_leak_has_a_slope() -> None:
     """What grows by a MiB in ten seconds grows by 360 in an hour, and what is flat by nothing."""
-    assert (360, 0, 0) == (round(course(0.1).slope("rss")), course(0.1).slope("rows"), course().slope("rss"))
+    assert (360, 0, 0) == (
+        round(course(0.1).slope("rss")),
+        course(0.1).slope("rows"),
+        course().slope("rss"),
+    )
     assert 1000 == course().told()["messages_per_second"]
 
 

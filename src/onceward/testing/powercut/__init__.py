@@ -7,6 +7,5 @@ whatever has the two methods of ``scene.Program``.
 
 from onceward.testing.powercut.explorer import Verdict, explore, explore_days
 from onceward.testing.powercut.scene import Program, Scene
-from onceward.testing.powercut.town import Town
 
-__all__ = ["Program", "Scene", "Town", "Verdict", "explore", "explore_days"]
+__all__ = ["Program", "Scene", "Verdict", "explore", "explore_days"]

@@ -90,7 +90,10 @@ class Disk:
                 self.inodes[op.inode].pending.append(Pending(self.count, op))
             case "sync":
                 inode = self.inodes[op.inode]
-                inode.durable, inode.pending = replay(inode.durable, (each.op for each in inode.pending)), []
+                inode.durable, inode.pending = (
+                    replay(inode.durable, (each.op for each in inode.pending)),
+                    [],
+                )
             case "link":
                 self.inodes.setdefault(op.inode, Inode())
                 self.folder(op.name).pending.append((op.name, op.inode))
@@ -104,8 +107,13 @@ class Disk:
         """Return a disk in the same state that goes its own way from here."""
         twin = Disk()
         twin.count = self.count
-        twin.inodes = {number: Inode(each.durable, list(each.pending)) for number, each in self.inodes.items()}
-        twin.folders = {name: Folder(dict(each.durable), list(each.pending)) for name, each in self.folders.items()}
+        twin.inodes = {
+            number: Inode(each.durable, list(each.pending)) for number, each in self.inodes.items()
+        }
+        twin.folders = {
+            name: Folder(dict(each.durable), list(each.pending))
+            for name, each in self.folders.items()
+        }
         return twin
 
     def cached(self) -> Image:
@@ -118,7 +126,11 @@ class Disk:
 
     def present(self) -> dict[str, int]:
         """Return the inode of each name as a running machine shows them."""
-        return {name: number for folder in self.folders.values() for name, number in folder.names(len(folder.pending)).items()}
+        return {
+            name: number
+            for folder in self.folders.values()
+            for name, number in folder.names(len(folder.pending)).items()
+        }
 
 
 def replay(data: bytes, ops: Iterable[Op]) -> bytes:

@@ -6,7 +6,7 @@ import itertools
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
@@ -15,7 +15,6 @@ from typing import Final
 
 from onceward.testing.powercut.part import Found, Task, run
 from onceward.testing.powercut.scene import Program
-from onceward.testing.powercut.town import Town
 
 PATIENCE: Final = 86_400.0
 
@@ -65,7 +64,14 @@ def explore(
     count = 1 if only else workers or min(8, os.cpu_count() or 1)
     begun = time.monotonic()
     task = Task(
-        program, depth=depth, states=-(-states // count), seconds=seconds, enough=enough, only=only, keep=str(keep or ""), parts=count
+        program,
+        depth=depth,
+        states=-(-states // count),
+        seconds=seconds,
+        enough=enough,
+        only=only,
+        keep=str(keep or ""),
+        parts=count,
     )
     with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
         parts = list(pool.map(run, [replace(task, part=part) for part in range(count)]))
@@ -73,8 +79,9 @@ def explore(
 
 
 def explore_days(
-    town: Town,
+    program: Callable[[int], Program],
     *,
+    seed: int,
     states: int,
     depth: int = 1,
     seconds: float = PATIENCE,
@@ -82,9 +89,19 @@ def explore_days(
     keep: Path | None = None,
 ) -> Iterator[Verdict]:
     """Cut the power in *states* ways: a day has some thirty thousand, then comes the next one; ends early where a promise broke."""
-    until, twins = time.monotonic() + seconds, states // 20  # two processes may have drawn the same image
-    for seed in itertools.count(town.seed):
-        verdict = explore(replace(town, seed=seed), states=states, depth=depth, seconds=until - time.monotonic(), only=only, keep=keep)
+    until, twins = (
+        time.monotonic() + seconds,
+        states // 20,
+    )  # two processes may have drawn the same image
+    for day in itertools.count(seed):
+        verdict = explore(
+            program(day),
+            states=states,
+            depth=depth,
+            seconds=until - time.monotonic(),
+            only=only,
+            keep=keep,
+        )
         yield verdict
         states -= verdict.count
         if verdict.violations or only or states <= twins or time.monotonic() > until:

@@ -59,7 +59,9 @@ class Violation:
         return {words.partition(" ")[0] for words in self.words}
 
     def __str__(self) -> str:
-        return f"state {self.state}: {'; '.join(self.words)}" + (f" (files in {self.kept})" if self.kept else "")
+        return f"state {self.state}: {'; '.join(self.words)}" + (
+            f" (files in {self.kept})" if self.kept else ""
+        )
 
 
 @dataclass(slots=True)
@@ -82,7 +84,10 @@ def run(task: Task) -> Found:
 def arena() -> Iterator[Path]:
     """Return an empty folder, in memory where there is such a place, that is gone afterwards."""
     base = MEMORY if os.access(MEMORY, os.W_OK) else None
-    with TemporaryDirectory(prefix="onceward-cut-", dir=base) as name, patch.dict(os.environ, {"XDG_RUNTIME_DIR": name}):
+    with (
+        TemporaryDirectory(prefix="onceward-cut-", dir=base) as name,
+        patch.dict(os.environ, {"XDG_RUNTIME_DIR": name}),
+    ):
         folder = Path(name, "disk")
         folder.mkdir()
         yield folder
@@ -123,7 +128,9 @@ class Part:
         )
 
     def _cuts(self, track: Track) -> None:
-        for cut in shuffled(len(track.life.log), self._rng, part=self._task.part, parts=self._task.parts):
+        for cut in shuffled(
+            len(track.life.log), self._rng, part=self._task.part, parts=self._task.parts
+        ):
             if self._enough:
                 break
             self._cut(track, cut, number=1, before="")
@@ -147,7 +154,11 @@ class Part:
     def _resumed(self, track: Track, end: Cut) -> Track:
         """End a life, start the next one and record it; what a kill leaves unsynced stays so."""
         disk = track.at(end.position)
-        start = disk if end.model == KILL else Disk.of(image(disk, end.model, end.rng(self._program.seed)))
+        start = (
+            disk
+            if end.model == KILL
+            else Disk.of(image(disk, end.model, end.rng(self._program.seed)))
+        )
         facts = track.life.known(end.position)
         life: Life = play(self._program, self._folder, start=start, number=1, facts=facts)
         if life.wrong:
@@ -184,7 +195,10 @@ class Part:
     def _blame(self, state: str, words: list[str], left: Image) -> None:
         kept = ""
         if self._task.keep and len(self._found.violations) < KEPT:
-            folder = Path(self._task.keep, f"seed-{self._program.seed}-{state.replace('/', '_').replace(' > ', '--')}")
+            folder = Path(
+                self._task.keep,
+                f"seed-{self._program.seed}-{state.replace('/', '_').replace(' > ', '--')}",
+            )
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
             lay_out(left, folder)

@@ -33,7 +33,10 @@ def torn(disk: Disk, rng: Random) -> Image:
 
     def content(inode: Inode) -> bytes:
         whole = [each.op for each in inode.pending if each.number < last]
-        return replay(inode.durable, whole + [_head(each.op, rng) for each in inode.pending if each.number == last])
+        return replay(
+            inode.durable,
+            whole + [_head(each.op, rng) for each in inode.pending if each.number == last],
+        )
 
     return _image(disk, content, _some(rng))
 
@@ -41,25 +44,39 @@ def torn(disk: Disk, rng: Random) -> Image:
 def subset(disk: Disk, rng: Random) -> Image:
     """Return the disk with each operation under way done or not, at random."""
     share = rng.choice((0.1, 0.5, 0.9))
-    return _image(disk, lambda inode: replay(inode.durable, [p.op for p in inode.pending if rng.random() < share]), _some(rng))
+    return _image(
+        disk,
+        lambda inode: replay(inode.durable, [p.op for p in inode.pending if rng.random() < share]),
+        _some(rng),
+    )
 
 
 def newest(disk: Disk, rng: Random) -> Image:
     """Return the disk with the latest operations under way done, and those before them not."""
     first = _one_of(disk, rng)
-    return _image(disk, lambda inode: replay(inode.durable, [p.op for p in inode.pending if p.number >= first]), _some(rng))
+    return _image(
+        disk,
+        lambda inode: replay(inode.durable, [p.op for p in inode.pending if p.number >= first]),
+        _some(rng),
+    )
 
 
 def one_file(disk: Disk, rng: Random) -> Image:
     """Return the disk with one file written back and all others as their syncs left them."""
     busy = [number for number, inode in sorted(disk.inodes.items()) if inode.pending]
     lucky = disk.inodes[rng.choice(busy)] if busy else None
-    return _image(disk, lambda i: replay(i.durable, [p.op for p in i.pending]) if i is lucky else i.durable, _some(rng))
+    return _image(
+        disk,
+        lambda i: replay(i.durable, [p.op for p in i.pending]) if i is lucky else i.durable,
+        _some(rng),
+    )
 
 
 def sectors(disk: Disk, rng: Random) -> Image:
     """Return the disk with a random half of the 512-byte sectors under way written."""
-    return _image(disk, lambda inode: replay(inode.durable, _scattered(inode.pending, rng)), _some(rng))
+    return _image(
+        disk, lambda inode: replay(inode.durable, _scattered(inode.pending, rng)), _some(rng)
+    )
 
 
 def size_only(disk: Disk, rng: Random) -> Image:
@@ -76,7 +93,10 @@ def garbage(disk: Disk, rng: Random) -> Image:
     """Return the disk with some writes under way done and random bytes where the others were going to."""
 
     def content(inode: Inode) -> bytes:
-        return replay(inode.durable, [_noise(p.op, rng) if rng.random() < 0.5 else p.op for p in inode.pending])  # noqa: PLR2004 - a coin
+        return replay(
+            inode.durable,
+            [_noise(p.op, rng) if rng.random() < 0.5 else p.op for p in inode.pending],  # noqa: PLR2004 - a coin
+        )
 
     return _image(disk, content, _some(rng))
 
@@ -134,5 +154,13 @@ def _scattered(pending: Iterable[Pending], rng: Random) -> list[Op]:
 def _pieces(op: Op) -> list[Op]:
     if op.kind != "write":
         return [op]
-    edges = [op.at, *range((op.at // SECTOR + 1) * SECTOR, op.at + len(op.data), SECTOR), op.at + len(op.data)]
-    return [replace(op, at=start, data=op.data[start - op.at : end - op.at]) for start, end in itertools.pairwise(edges) if end > start]
+    edges = [
+        op.at,
+        *range((op.at // SECTOR + 1) * SECTOR, op.at + len(op.data), SECTOR),
+        op.at + len(op.data),
+    ]
+    return [
+        replace(op, at=start, data=op.data[start - op.at : end - op.at])
+        for start, end in itertools.pairwise(edges)
+        if end > start
+    ]

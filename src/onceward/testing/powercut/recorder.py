@@ -69,8 +69,14 @@ class RecordedFile(apsw.VFSFile):
     def __init__(self, recorder: Recorder, name: Any, flags: list[int]) -> None:
         super().__init__(recorder.base, name, flags)
         self._log = recorder.log
-        self._name = Path(name.filename() if isinstance(name, apsw.URIFilename) else name or "").name
-        self._inode = recorder.inode(self._name, flags[0]) if self._name and not flags[0] & apsw.SQLITE_OPEN_DELETEONCLOSE else 0
+        self._name = Path(
+            name.filename() if isinstance(name, apsw.URIFilename) else name or ""
+        ).name
+        self._inode = (
+            recorder.inode(self._name, flags[0])
+            if self._name and not flags[0] & apsw.SQLITE_OPEN_DELETEONCLOSE
+            else 0
+        )
         # SQLite syncs the folder with the first sync of a journal or WAL that it opened.
         self._folder_unsynced = bool(flags[0] & SIDE)
 

@@ -27,7 +27,9 @@ class Recovered:
             if name.endswith("-journal") or (name.endswith(".db") and not image[name]):
                 return None  # looking at it would change it
             if name.endswith(".db"):
-                found = self._content(name, (print_of(image[name]), print_of(image.get(f"{name}-wal", b""))))
+                found = self._content(
+                    name, (print_of(image[name]), print_of(image.get(f"{name}-wal", b"")))
+                )
                 if found is None:
                     return None
                 seen.update(name.encode() + found)

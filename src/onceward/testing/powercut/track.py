@@ -54,8 +54,18 @@ class Track:
 def play(program: Program, folder: Path, *, start: Disk, number: int, facts: list[Fact]) -> Life:
     """Let *program* live on *start*, laid out in *folder*, and record it; its first life performs, later ones judge."""
     lay_out(start.cached(), folder)
-    with steady(program.seed, number), program.planted(), recording(start, program.seed) as recorder:
-        scene = Scene(folder, recorder.name, number, [replace(fact, position=0) for fact in facts], lambda: len(recorder.log))
+    with (
+        steady(program.seed, number),
+        program.planted(),
+        recording(start, program.seed) as recorder,
+    ):
+        scene = Scene(
+            folder,
+            recorder.name,
+            number,
+            [replace(fact, position=0) for fact in facts],
+            lambda: len(recorder.log),
+        )
         wrong: list[str] = []
         if number == 0:
             program.perform(scene)

@@ -18,10 +18,11 @@ from traceback import extract_stack
 from types import FrameType
 from typing import Final
 
-from onceward.testing.daily import SEED, seed_of_the_day
-from onceward.testing.simulation.post import HALF, SCRATCH, people
-from onceward.testing.simulation.story import interrupt, step
-from onceward.testing.simulation.weather import Weather
+from tests.proof.seed import SEED, seed_of_the_day
+
+from onceward.testing.simulation.fault_plan import Weather
+from onceward.testing.simulation.people import HALF, SCRATCH, people
+from onceward.testing.simulation.scenario import interrupt, step
 from onceward.testing.simulation.world import Simulation
 
 STEPS: Final = 70
@@ -105,21 +106,33 @@ class Campaign:
     @property
     def rare(self) -> Rare:
         """What of the expected was seen at least once."""
-        return Rare("rare branches", sum(self.reached[what] > 0 for what in EXPECTED), unreached(self.reached, self.count))
+        return Rare(
+            "rare branches",
+            sum(self.reached[what] > 0 for what in EXPECTED),
+            unreached(self.reached, self.count),
+        )
 
 
-def tell(seed: int, *, steps: int = STEPS, weather: Weather | None = None, aloud: bool = False) -> Told:
+def tell(
+    seed: int, *, steps: int = STEPS, weather: Weather | None = None, aloud: bool = False
+) -> Told:
     """Tell the story of one seed to its end."""
     agents = people(*NAMES[: 2 + seed % 2])
     schema = {agent.name: SCRATCH for agent in agents}
-    with Simulation(agents, seed=seed, weather=weather, schema=schema, greeting={"n": 0, "do": "note"}) as world:
+    with Simulation(
+        agents, seed=seed, weather=weather, schema=schema, greeting={"n": 0, "do": "note"}
+    ) as world:
         world.telling = print if aloud else None
         world.run(steps, step, interrupt)
         if not world.wrong:
             world.settle()
         wrong = [
             *world.wrong,
-            *(f"{name}: {row} is half an effect" for name in world.agents for (row,) in world.history.files[name].ask(HALF)),
+            *(
+                f"{name}: {row} is half an effect"
+                for name in world.agents
+                for (row,) in world.history.files[name].ask(HALF)
+            ),
         ]
         return Told(seed, world.fingerprint, tuple(wrong), world.history.reached)
 
@@ -129,7 +142,9 @@ def todays_seed() -> int:
     return int(os.environ[SEED]) if os.environ.get(SEED) else seed_of_the_day() * 1_000_000
 
 
-def simulate(worlds: int = 2000, *, seed: int | None = None, processes: int = 0, seconds: float | None = None) -> Campaign:
+def simulate(
+    worlds: int = 2000, *, seed: int | None = None, processes: int = 0, seconds: float | None = None
+) -> Campaign:
     """
     Tell *worlds* stories, from *seed* on, by *processes* side by side (0: one for each processor).
 
@@ -138,20 +153,29 @@ def simulate(worlds: int = 2000, *, seed: int | None = None, processes: int = 0,
     first, begun = todays_seed() if seed is None else seed, time.monotonic()
     until = begun + (UNBOUNDED if seconds is None else seconds)
     chunk = CHUNK if seconds is None else 1  # whoever watches the clock waits for no neighbours
-    chunks = (range(start, min(start + chunk, first + worlds)) for start in range(first, first + worlds, chunk))
+    chunks = (
+        range(start, min(start + chunk, first + worlds))
+        for start in range(first, first + worlds, chunk)
+    )
     count, wrong, reached = 0, list[str](), Counter[str]()
-    with ProcessPoolExecutor(processes or os.cpu_count() or 1, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(
+        processes or os.cpu_count() or 1, mp_context=get_context("spawn")
+    ) as pool:
         try:
             for told in _in_turn(pool, chunks, until):
                 count += len(told)
                 wrong += [f"seed {one.seed}: {line}" for one in told for line in one.wrong[:3]]
                 reached += sum((one.reached for one in told), Counter[str]())
         except BrokenProcessPool:
-            wrong.append(f"a world from seed {first + count} on ended its process: what it was at stands on stderr")
+            wrong.append(
+                f"a world from seed {first + count} on ended its process: what it was at stands on stderr"
+            )
     return Campaign("simulation", count, tuple(wrong), time.monotonic() - begun, reached)
 
 
-def _in_turn(pool: ProcessPoolExecutor, chunks: Iterable[range], until: float) -> Iterator[list[Told]]:
+def _in_turn(
+    pool: ProcessPoolExecutor, chunks: Iterable[range], until: float
+) -> Iterator[list[Told]]:
     """Yield what became of each chunk, in their order; a few are under way, and none but the first is begun when the time is up."""
     under_way = deque[Future[list[Told]]]()
     for number, seeds in enumerate(chunks):
@@ -166,7 +190,11 @@ def _in_turn(pool: ProcessPoolExecutor, chunks: Iterable[range], until: float) -
 
 def unreached(reached: Counter[str], worlds: int) -> tuple[str, ...]:
     """Return a line for each rare thing that so many worlds should have seen, and did not."""
-    return tuple(f"never reached: {what}" for what in EXPECTED if worlds >= OFTEN_ENOUGH and not reached[what])
+    return tuple(
+        f"never reached: {what}"
+        for what in EXPECTED
+        if worlds >= OFTEN_ENOUGH and not reached[what]
+    )
 
 
 def _tell_all(seeds: Iterable[int]) -> list[Told]:
@@ -194,9 +222,17 @@ def _deadline(seconds: float) -> Iterator[None]:
         return
 
     def ring(_: int, frame: FrameType | None) -> None:
-        raise Hangs(" < ".join(f"{Path(at.filename).name}:{at.lineno} {at.name}" for at in reversed(extract_stack(frame)[-DEPTH:])))
+        raise Hangs(
+            " < ".join(
+                f"{Path(at.filename).name}:{at.lineno} {at.name}"
+                for at in reversed(extract_stack(frame)[-DEPTH:])
+            )
+        )
 
-    before, (left, _) = signal.signal(signal.SIGALRM, ring), signal.setitimer(signal.ITIMER_REAL, seconds)
+    before, (left, _) = (
+        signal.signal(signal.SIGALRM, ring),
+        signal.setitimer(signal.ITIMER_REAL, seconds),
+    )
     faulthandler.dump_traceback_later(seconds + LIMIT, exit=True)
     try:
         yield

@@ -9,9 +9,9 @@ from typing import Any, Final, Literal
 
 import apsw
 
-from onceward.seeing.invariants import FRAMES, INVARIANTS
-from onceward.words.frame import digest
-from onceward.words.parcel import Answer, Parcel
+from onceward.model.frame import digest
+from onceward.model.parcel import Answer, Parcel
+from onceward.store.invariants import FRAMES, INVARIANTS
 
 Word = Literal["promised", "maybe", "denied", "cancelled"]
 """What a sender was told: it returned, nobody can say, it raised saying that nothing was written, it was taken back."""
@@ -40,7 +40,11 @@ UNION ALL SELECT 1 FROM processed_messages WHERE sender = ?1 AND message_id = ?2
 UNION ALL SELECT 1 FROM dead_letters WHERE origin = 'inbox' AND peer = ?1 AND id = ?2
 UNION ALL SELECT 1 FROM streams WHERE sender = ?1 AND horizon_id >= ?2
 """
-OFTEN: Final = " UNION ALL ".join(f"SELECT '{name}', one.* FROM ({sql}) AS one" for name, (_, sql) in INVARIANTS.items() if name != "D1")  # noqa: S608
+OFTEN: Final = " UNION ALL ".join(
+    f"SELECT '{name}', one.* FROM ({sql}) AS one"  # noqa: S608
+    for name, (_, sql) in INVARIANTS.items()
+    if name != "D1"
+)
 """What is asked after every step, in one statement; SQLite's own check is for the end."""
 
 
@@ -145,12 +149,20 @@ class History:
         if answer is None:
             return
         self.reached[f"answer {answer.verdict}"] += 1
-        if answer.verdict == "fork" and answer.epoch == push.parcel.epoch and push.parcel.number > answer.number + 1:
+        if (
+            answer.verdict == "fork"
+            and answer.epoch == push.parcel.epoch
+            and push.parcel.number > answer.number + 1
+        ):
             self.reached["gap"] += 1
         for receipt in answer.receipts:
-            self.reached[f"receipt {receipt.state} {(receipt.reason or '').partition(':')[0]}".strip()] += 1
+            self.reached[
+                f"receipt {receipt.state} {(receipt.reason or '').partition(':')[0]}".strip()
+            ] += 1
         if answer.receipts and {r.id for r in answer.receipts} - {c.id for c in push.parcel.frames}:
-            self.wrong.append(f"answer to {push.parcel.sender} names frames that were not in its parcel")
+            self.wrong.append(
+                f"answer to {push.parcel.sender} names frames that were not in its parcel"
+            )
 
     # -- looking ------------------------------------------------------------------------------
 
@@ -170,7 +182,9 @@ class History:
     def _known(self, agent: str, message_id: str) -> None:
         sent = self.sent.get(message_id)
         if sent is not None and sent.word in ("denied", "cancelled"):
-            self.wrong.append(f"{agent}: {message_id} took effect, and its sender was told that it would not: {sent.word}")
+            self.wrong.append(
+                f"{agent}: {message_id} took effect, and its sender was told that it would not: {sent.word}"
+            )
         if message_id not in self.minted:
             self.wrong.append(f"{agent}: {message_id} took effect, and nobody ever sent it")
 
@@ -180,7 +194,9 @@ class History:
             sent = self.sent.get(message_id)
             excused = recipient in self.forgetful or (sent is not None and sent.excused)
             if not excused and not self.files[recipient].ask(STORED, (sender, message_id)):
-                self.wrong.append(f"{sender} counts {message_id} as acked, and {recipient} has never stored it")
+                self.wrong.append(
+                    f"{sender} counts {message_id} as acked, and {recipient} has never stored it"
+                )
 
     def rolled_back(self, agent: str, place: int, *, remembers: bool) -> None:
         """Note that the file of *agent* is again what it was at *place*."""
@@ -195,7 +211,9 @@ class History:
         for sent in self.sent.values():
             if agent in {sent.sender, sent.recipient}:
                 sent.ordered = False
-            if sent.sender == agent and (sent.word == "cancelled" or (sent.word == "promised" and sent.place > place)):
+            if sent.sender == agent and (
+                sent.word == "cancelled" or (sent.word == "promised" and sent.place > place)
+            ):
                 sent.word = "maybe"
             if sent.recipient == agent and (sent.mortal or agent in self.forgetful):
                 sent.excused = "its recipient was rolled back, and its sender has forgotten it"
@@ -204,7 +222,9 @@ class History:
 
     def open_ends(self) -> list[str]:
         """Return what still waits in any file."""
-        return [f"{agent}: {row}" for agent, file in self.files.items() for (row,) in file.ask(OPEN)]
+        return [
+            f"{agent}: {row}" for agent, file in self.files.items() for (row,) in file.ask(OPEN)
+        ]
 
     def judge(self) -> None:
         """Judge the end: everything promised has its effect or its explanation, lanes kept their order, files are sound."""
@@ -213,17 +233,32 @@ class History:
             self._custody(agent)
             self.wrong += [f"{agent} D1: {row}" for (row,) in file.ask(INVARIANTS["D1"][1])]
             for name, (_, sql) in FRAMES.items():
-                self.wrong += [f"{agent} {name}: {i}" for i, text, seen in file.ask(sql) if digest(text) != seen]
+                self.wrong += [
+                    f"{agent} {name}: {i}"
+                    for i, text, seen in file.ask(sql)
+                    if digest(text) != seen
+                ]
         for sent in self.sent.values():
-            if sent.word == "promised" and not sent.excused and not self._arrived(sent) and not self._explained(sent):
-                self.wrong.append(f"{sent.id} from {sent.sender} was promised, and {sent.recipient} knows nothing of it")
+            if (
+                sent.word == "promised"
+                and not sent.excused
+                and not self._arrived(sent)
+                and not self._explained(sent)
+            ):
+                self.wrong.append(
+                    f"{sent.id} from {sent.sender} was promised, and {sent.recipient} knows nothing of it"
+                )
         self._orders()
 
     def _arrived(self, sent: Sent) -> bool:
         return sent.id in self.files[sent.recipient].effects
 
     def _explained(self, sent: Sent) -> bool:
-        found = [row[0] for agent in (sent.sender, sent.recipient) for row in self.files[agent].ask(TRACES, (sent.id,))]
+        found = [
+            row[0]
+            for agent in (sent.sender, sent.recipient)
+            for row in self.files[agent].ask(TRACES, (sent.id,))
+        ]
         self.reached.update(f"ended as {row}" for row in found[:1])
         return bool(found)
 
@@ -236,5 +271,7 @@ class History:
             lane = (sent.sender, sent.recipient, sent.lane)
             before, earlier = last.get(lane, (0, 0))
             if seq < before:
-                self.wrong.append(f"{sent.recipient}: number {sent.place} of lane {lane} took effect before number {earlier}")
+                self.wrong.append(
+                    f"{sent.recipient}: number {sent.place} of lane {lane} took effect before number {earlier}"
+                )
             last[lane] = (seq, sent.place)

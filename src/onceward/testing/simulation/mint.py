@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Mapping
 from itertools import count
 
-from onceward.words.clock import Clock
+from onceward.model.clock import Clock
 
 
 class Mint:
@@ -29,8 +29,15 @@ class Mint:
 
     def new(self, name: str) -> str:
         """Return a new id, as an agent mints one now."""
-        at, chance, number = self._clocks[name].now(), self._rng.getrandbits(62), next(self._numbers) & 0xFFF
-        stamp, last = f"{at:012x}", f"{0x8 | chance & 3:x}{chance >> 2 & 0xFFF:03x}-{chance >> 14:012x}"
+        at, chance, number = (
+            self._clocks[name].now(),
+            self._rng.getrandbits(62),
+            next(self._numbers) & 0xFFF,
+        )
+        stamp, last = (
+            f"{at:012x}",
+            f"{0x8 | chance & 3:x}{chance >> 2 & 0xFFF:03x}-{chance >> 14:012x}",
+        )
         made = f"{stamp[:8]}-{stamp[8:]}-7{number:03x}-{last}"
         self._minted.add(made)
         return made

@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Final, Protocol, TypeVar
 
 from onceward.errors import OncewardError, Refused, Unreachable
-from onceward.ground.transport import Features
+from onceward.model.parcel import Answer, Carried, Parcel
+from onceward.testing.simulation.fault_plan import Weather
 from onceward.testing.simulation.history import History, Push
 from onceward.testing.simulation.process import SCHEME, Died, Process
-from onceward.testing.simulation.weather import Weather
-from onceward.words.parcel import Answer, Carried, Parcel
+from onceward.transports.base import Features
 
 T = TypeVar("T")
 NOBODY: Final = "nobody is there"
@@ -112,7 +112,13 @@ class Network:
             raise _silence(DIED) from None
         except OncewardError as error:
             raise _silence(repr(error)) from error
-        world.note("answer", parcel.recipient, parcel.sender, answer.verdict, [(r.state, r.reason) for r in answer.receipts])
+        world.note(
+            "answer",
+            parcel.recipient,
+            parcel.sender,
+            answer.verdict,
+            [(r.state, r.reason) for r in answer.receipts],
+        )
         return answer
 
     def arrive_late(self) -> None:

@@ -10,20 +10,20 @@ from typing import Any, Final
 
 import apsw
 
-from onceward.boxes import lanes, peers
-from onceward.boxes.directory import Home
-from onceward.boxes.roster import Roster
-from onceward.door.postbox import Postbox
-from onceward.engines.worker import Worker
+from onceward.api.postbox import Postbox
+from onceward.db import open_files
 from onceward.errors import InvalidArgument
-from onceward.ground import registry
-from onceward.ground.hooks import Hooks
-from onceward.ground.transport import Transport
-from onceward.hands.agent import Agent
-from onceward.hands.fanout import Publisher
+from onceward.hooks import Hooks
+from onceward.model.clock import Millis
+from onceward.model.settings import Settings
+from onceward.runtime.agent import Agent
+from onceward.runtime.fanout import Publisher
+from onceward.runtime.worker import Worker
+from onceward.store import lanes, peers
+from onceward.store.directory.cache import Roster
+from onceward.store.directory.database import Home
 from onceward.testing.clock import ManualClock
-from onceward.words.clock import Millis
-from onceward.words.settings import Settings
+from onceward.transports.base import Transport
 
 SCHEME: Final = "sim"
 TROUBLE: Final = "disk I/O error, as the weather has it"
@@ -56,7 +56,14 @@ class Process:
     """
 
     def __init__(
-        self, agent: Agent, path: Path, *, clock: ManualClock, rng: random.Random, ids: Callable[[], str], settings: Settings
+        self,
+        agent: Agent,
+        path: Path,
+        *,
+        clock: ManualClock,
+        rng: random.Random,
+        ids: Callable[[], str],
+        settings: Settings,
     ) -> None:
         self.agent, self.path, self.clock = agent.name, path, clock
         self.over = False
@@ -73,7 +80,11 @@ class Process:
         self.box: Postbox
         self.workers: list[Worker] = []
 
-    def start(self, transport: Transport, wrap: Callable[[Process, Callable[..., Any]], Callable[..., Any]]) -> None:
+    def start(
+        self,
+        transport: Transport,
+        wrap: Callable[[Process, Callable[..., Any]], Callable[..., Any]],
+    ) -> None:
         """Open the file and build the engines; *wrap* is put around every handler. Raises Killed if it dies while opening."""
         self.box = Postbox(
             self.path,
@@ -92,9 +103,24 @@ class Process:
     def _worker(self, wrap: Callable[[Process, Callable[..., Any]], Callable[..., Any]]) -> Worker:
         hooks = Hooks()
         roster = Roster(Home(self.box.db, self._settings), self.box.db)
-        sender = Publisher(self.box.db, roster=roster, settings=self._settings, hooks=hooks, ids=self._ids, known=lambda _: True)
+        sender = Publisher(
+            self.box.db,
+            roster=roster,
+            settings=self._settings,
+            hooks=hooks,
+            ids=self._ids,
+            known=lambda _: True,
+        )
         agent = wrapped(self._declared, lambda call: wrap(self, call))
-        return Worker(self.box.db, agent, settings=self._settings, hooks=hooks, sender=sender, rng=self._rng, loop=_no_loop)
+        return Worker(
+            self.box.db,
+            agent,
+            settings=self._settings,
+            hooks=hooks,
+            sender=sender,
+            rng=self._rng,
+            loop=_no_loop,
+        )
 
     def work_off(self) -> None:
         """Run all engines until nothing is due."""
@@ -123,7 +149,7 @@ class Process:
     def bury(self) -> None:
         """Give back what the process held of this machine, as the system does; nothing more is written."""
         self.over = True
-        for db in [db for (_, vfs), db in registry.files.items() if vfs == self._slot]:
+        for db in [db for (_, vfs), db in open_files.files.items() if vfs == self._slot]:
             for connection in db.connections():
                 if connection is not None:
                     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
@@ -276,4 +302,6 @@ def _connected(connection: apsw.Connection) -> None:
         return made
 
     connection.cursor_factory = cursor
-    connection.create_scalar_function("randomblob", process.randomblob, 1, flags=apsw.SQLITE_INNOCUOUS)
+    connection.create_scalar_function(
+        "randomblob", process.randomblob, 1, flags=apsw.SQLITE_INNOCUOUS
+    )

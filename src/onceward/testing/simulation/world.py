@@ -13,15 +13,15 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from onceward.errors import OncewardError
-from onceward.hands.agent import Agent
+from onceward.model.settings import Settings
+from onceward.runtime.agent import Agent
 from onceward.testing.clock import ManualClock
 from onceward.testing.simulation import disks
+from onceward.testing.simulation.fault_plan import Weather
 from onceward.testing.simulation.history import EFFECT, EFFECTS, History
 from onceward.testing.simulation.mint import Mint
 from onceward.testing.simulation.network import Network
 from onceward.testing.simulation.process import SCHEME, Died, Killed, Process
-from onceward.testing.simulation.weather import Weather
-from onceward.words.settings import Settings
 
 T = TypeVar("T")
 DEEP: Final = 2
@@ -198,7 +198,12 @@ class Simulation:
 
     _meanwhile: Callable[[Simulation], None] = staticmethod(lambda _: None)
 
-    def run(self, steps: int, step: Callable[[Simulation], None], meanwhile: Callable[[Simulation], None] | None = None) -> None:
+    def run(
+        self,
+        steps: int,
+        step: Callable[[Simulation], None],
+        meanwhile: Callable[[Simulation], None] | None = None,
+    ) -> None:
         """Tell *steps* steps of the story, and judge every file that was touched after each; *meanwhile* is a step inside another."""
         self._meanwhile = meanwhile or step
         for _ in range(steps):
@@ -230,7 +235,9 @@ class Simulation:
             return False
         for process in list(self.processes[name]):
             self.kill(process)
-        self.history.rolled_back(name, place, remembers=self.weather.remembers and self._greeting is not None)
+        self.history.rolled_back(
+            name, place, remembers=self.weather.remembers and self._greeting is not None
+        )
         disks.replace(self.paths[name], backup)
         self.note("restored", name, place)
         return True
@@ -267,7 +274,12 @@ class Simulation:
             process = self.awake(name)
             if other != name and process is not None:
                 with suppress(OncewardError, Died):
-                    self.enter(process, lambda process=process, other=other: process.box.send(other, self._greeting))  # type: ignore[misc]
+                    self.enter(
+                        process,
+                        lambda process=process, other=other: process.box.send(  # type: ignore[misc]
+                            other, self._greeting
+                        ),
+                    )
 
     def _round(self) -> None:
         for name, alive in self.processes.items():
@@ -297,7 +309,9 @@ class Simulation:
 
     def close(self) -> None:
         """End all processes and delete all files; safe to call twice."""
-        for process in [process for alive in (*self.processes.values(), self.clones) for process in alive]:
+        for process in [
+            process for alive in (*self.processes.values(), self.clones) for process in alive
+        ]:
             process.bury()
         self.processes, self.clones = {name: [] for name in self.agents}, []
         for file in self.history.files.values():
@@ -308,6 +322,11 @@ class Simulation:
         """Use the world for a block."""
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         """Close it."""
         self.close()

@@ -1,0 +1,343 @@
+"""What a postbox offers for channels: making them, taking part, sending to all who take part, and reading."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Any, TypeVar, Unpack
+
+from onceward.db.database import Database
+from onceward.errors import ChannelRefused
+from onceward.model.names import DEFAULT_SESSION, plain_text
+from onceward.model.send_options import SendOptions, options_of
+from onceward.model.topics import check_pattern
+from onceward.runtime.channel_consumer import ChannelDesk
+from onceward.runtime.channel_sender import Herald
+from onceward.runtime.consumer import Desk
+from onceward.runtime.fanout import Posted
+from onceward.runtime.message import Message
+from onceward.runtime.waiting import until_found
+from onceward.store import acknowledgments, history, queries
+from onceward.store.acknowledgments import Acknowledgment
+from onceward.store.directory import channels
+from onceward.store.directory.cache import Member
+from onceward.store.directory.channels import ChannelInfo, Mode, Role
+from onceward.store.queries import until_due
+
+T = TypeVar("T")
+ALL: tuple[Role, ...] = ("owner", "member", "observer")
+
+
+class Channel:
+    """
+    One channel, as this agent takes part in it.
+
+    Who takes part stands in the home's directory. What is sent goes into the
+    outbox in one commit, one copy for each, and what comes is read from the
+    inbox like other mail, or here, channel by channel.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        db: Database,
+        herald: Herald,
+        desk: Desk,
+        session: str = DEFAULT_SESSION,
+        created: bool = False,
+    ) -> None:
+        self.name, self.session = name, plain_text("session", session)
+        self.created = created
+        """Whether the call that returned this made the channel."""
+        self._db, self._herald, self._desk = db, herald, desk
+        self._own_desk = ChannelDesk(herald.info(name), desk)
+
+    def __repr__(self) -> str:
+        """Name the channel, and who takes part in it here."""
+        return f"<Channel {self.name} for {self._db.agent}>"
+
+    def info(self) -> ChannelInfo:
+        """Return the channel as it is now; raises UnknownChannel."""
+        return self._herald.info(self.name)
+
+    def members(self) -> list[Member]:
+        """Return who takes part, in the order of joining."""
+        return list(self._herald.roster.members(self.name))
+
+    # -- taking part ------------------------------------------------------------------------
+
+    def join(self, role: Role = "member") -> bool:
+        """Take part from now on; say whether that is new; raises ValidationFailed where the channel is full."""
+        return self.add(self._db.agent, role)
+
+    def add(self, agent: str, role: Role = "member") -> bool:
+        """Let an agent take part; say whether that is new. Others than oneself only the owner adds."""
+        if agent != self._db.agent:
+            self._only_owner("add others")
+        return self._change(
+            lambda: channels.join(
+                self._herald.roster.directory, self.info(), agent, role, self._db.agent
+            )
+        )
+
+    def add_many(self, agents: Iterable[str], role: Role = "member") -> int:
+        """Let many agents take part, all or none, in one change; return how many are new; only the owner may."""
+        self._only_owner("add others")
+        info, directory, me = self.info(), self._herald.roster.directory, self._db.agent
+        return self._change(
+            lambda: directory.write(
+                lambda _: sum([channels.join(directory, info, each, role, me) for each in agents])
+            )
+        )
+
+    def leave(self) -> bool:
+        """Take part no longer, and end this agent's subscriptions; say whether it did."""
+        return self.remove(self._db.agent)
+
+    def remove(self, agent: str) -> bool:
+        """Let an agent take part no longer; say whether it did. Others than oneself only the owner removes."""
+        if agent != self._db.agent:
+            self._only_owner("remove others")
+        return self._change(
+            lambda: channels.leave(self._herald.roster.directory, self.name, agent, self._db.agent)
+        )
+
+    def subscribe(self, pattern: str) -> bool:
+        """Have what is sent here under *pattern*, as an observer where this agent takes no part yet; say whether that is new."""
+        check_pattern(pattern)
+        info = self.info()
+        info.config.policy.check_filter(pattern)
+        if self._herald.role(self.name) is None:
+            self.join("observer")
+        return self._change(
+            lambda: self._herald.roster.subscribe(self._db.agent, pattern, channel=self.name)
+        )
+
+    def unsubscribe(self, pattern: str) -> bool:
+        """End a subscription; say whether there was one."""
+        return self._herald.roster.unsubscribe(self._db.agent, pattern, channel=self.name)
+
+    # -- states -----------------------------------------------------------------------------
+
+    def pause(self, mode: Mode = "hold") -> None:
+        """Let what is sent from now on wait (``hold``) or be refused (``reject``); raises ChannelRefused, NotParticipant."""
+        self._move("paused", mode)
+
+    def resume(self) -> None:
+        """Go on: what waits at its senders is let go."""
+        self._move("active")
+
+    def drain(self) -> None:
+        """Take nothing more; what was sent is still delivered and read."""
+        self._move("draining")
+
+    def close(self) -> None:
+        """End the channel: nothing is sent or read here any more; what still waits at its senders becomes dead letters."""
+        self._move("closed")
+
+    def delete(self) -> None:
+        """Forget a closed channel; its name may be used again."""
+        self._change(
+            lambda: channels.delete(self._herald.roster.directory, self.name, self._db.agent)
+        )
+
+    def _move(self, state: str, mode: Mode | None = None) -> None:
+        self._change(
+            lambda: channels.move(
+                self._herald.roster.directory, self.name, state, self._db.agent, mode
+            )
+        )
+
+    def _only_owner(self, to_do: str) -> None:
+        channels.require(self._herald.role(self.name), ("owner",), self.name, self._db.agent, to_do)
+
+    def _change(self, work: Callable[[], T]) -> T:
+        return changed(self._herald, work)
+
+    # -- sending ----------------------------------------------------------------------------
+
+    def send(self, body: object, *, kind: str = "text", **options: Unpack[SendOptions]) -> Posted:
+        """
+        Send to all who are to have it, one copy each, in one commit; joins this thread's open transaction.
+
+        Raises:
+            ChannelError: see its subclasses; nothing was written.
+            ValidationFailed, InvalidMessage, TopicError: nothing was written.
+
+        """
+        work = self._herald.sending(
+            self.session, self.name, body, replace(options_of(options), kind=kind)
+        )
+        return self._db.contribute(work)
+
+    def respond(
+        self, message: Message[Any], body: object, **options: Unpack[SendOptions]
+    ) -> Posted:
+        """Answer a query of this channel: to who asked, in its conversation."""
+        options.setdefault("correlation_id", message.correlation_id or message.id)
+        options.setdefault("causation_id", message.id)
+        return self.send(body, kind="response", **options)
+
+    def acknowledge(
+        self, message: Message[Any], status: str = "completed", detail: str | None = None
+    ) -> str:
+        """
+        Say how far this agent has come with a message it received, to who sent it; returns the acknowledgment's id.
+
+        ``received`` and ``in_progress`` give it another ack timeout,
+        ``completed`` ends it, ``failed`` has it tried again or buried, as the
+        channel's retries say. Both happen in one commit; raises LeaseLost.
+        """
+        ids = message.id, message.correlation_id or message.id
+        tell = self._herald.acknowledging(
+            message.session, self.name, message.sender, ids, (status, detail)
+        )
+        with self._db.transaction() as tx:
+            self._settle(message, status, detail)
+            return tell(tx)
+
+    def _settle(self, message: Message[Any], status: str, detail: str | None) -> None:
+        if message.settled:
+            return  # said again, or after the end: it is told, and changes nothing
+        match status:
+            case "completed":
+                message.ack()
+            case "failed":
+                message.retry(reason=detail or "failed")
+            case _:
+                message.extend(self._own_desk.time_for(message.attempt) / 1000)
+
+    def hand_over(self, message: Message[Any]) -> str:
+        """
+        Keep a message leased after this process, until its ack timeout; return the handle by which ``take_over`` has it.
+
+        Whoever has the handle may settle the message. Our own settling raises LeaseLost from now on.
+        """
+        return self._own_desk.hand_over(message)
+
+    def take_over(self, handle: str, type: Any = None) -> Message[Any]:
+        """Return a message that was handed over, in any process of this agent; raises LeaseLost where its time ran out."""
+        return self._own_desk.take_over(handle, type)
+
+    def acknowledgments(self, message_id: str) -> list[Acknowledgment]:
+        """Return how far its recipients have come with a message of ours, by its id or the one that all copies carry."""
+        return acknowledgments.of(self._db, message_id)
+
+    # -- reading ----------------------------------------------------------------------------
+
+    def receive(
+        self,
+        type: Any = None,
+        timeout: float = 0.0,
+        *,
+        topics: str | Iterable[str] | None = None,
+    ) -> Message[Any] | None:
+        """
+        Lease this agent's next message of the channel, waiting at most *timeout* seconds; None where there is none.
+
+        Urgent ones first, then as they came; *topics* passes over others.
+
+        Raises:
+            TopicError: no message can ever match; ChannelRefused: it is closed; NotParticipant.
+
+        """
+        patterns = self._readable(topics)
+        return until_found(
+            self._db,
+            lambda: self._own_desk.take_from(type, patterns),
+            timeout,
+            poll=self._desk.poll,
+            due=lambda left: until_due(self._db, left),
+        )
+
+    def messages(self, type: Any = None, timeout: float | None = None) -> Iterator[Message[Any]]:
+        """Yield messages as they come; ends when none came for *timeout* seconds, never when that is None."""
+        while (
+            message := self.receive(type, 3600.0 if timeout is None else timeout)
+        ) is not None or timeout is None:
+            if message is not None:
+                yield message
+
+    def _readable(self, topics: str | Iterable[str] | None) -> tuple[str, ...]:
+        info = self.info()
+        if info.state == "closed":
+            msg = f"channel {self.name} is closed: nothing is read here any more"
+            raise ChannelRefused(msg)
+        channels.require(self._herald.role(self.name), ALL, self.name, self._db.agent, "read")
+        return info.config.policy.check_filter(topics)
+
+    def history(self, **filters: Any) -> queries.Page:
+        """Return past messages of the channel, newest first; see ``Session.history``; consumes nothing."""
+        return history.look(self._db, channel=self.name, **filters)
+
+
+class Channels:
+    """The channels of the home."""
+
+    def __init__(self, db: Database, herald: Herald, desk: Desk) -> None:
+        self._db, self._herald, self._desk = db, herald, desk
+
+    def create(
+        self,
+        name: str,
+        type: channels.Type = "group",
+        *,
+        description: str = "",
+        **config: Any,
+    ) -> Channel:
+        """Make a channel that this agent owns; *config* is that of ``ChannelConfig``; raises DuplicateChannel, ValidationFailed."""
+        made = self.ensure(name, type, description=description, **config)
+        channels.refuse_duplicate(name, created=made.created)
+        return made
+
+    def ensure(
+        self,
+        name: str,
+        type: channels.Type = "group",
+        *,
+        description: str = "",
+        **config: Any,
+    ) -> Channel:
+        """Make a channel, or take the one that is there as it is; its ``created`` says whether this very call made it."""
+        checked, roster = channels.checked_config(config), self._herald.roster
+        created = changed(
+            self._herald,
+            lambda: channels.create(
+                roster.directory,
+                name,
+                type,
+                self._db.agent,
+                config=checked,
+                description=description,
+            ),
+        )
+        return self._channel(name, created=created)
+
+    def get(self, name: str, *, session: str = DEFAULT_SESSION) -> Channel:
+        """Return a channel, sending in *session*; raises UnknownChannel."""
+        return self._channel(name, session=session)
+
+    def _channel(
+        self, name: str, *, session: str = DEFAULT_SESSION, created: bool = False
+    ) -> Channel:
+        return Channel(
+            name,
+            db=self._db,
+            herald=self._herald,
+            desk=self._desk,
+            session=session,
+            created=created,
+        )
+
+    def list(self) -> list[ChannelInfo]:
+        """Return all channels by name."""
+        return [channels.info(row, row[0]) for row in self._herald.roster.channels()]
+
+
+def changed(herald: Herald, work: Callable[[], T]) -> T:
+    """Change the directory and do what follows from it: tell of it, let go what waited, serve who came late."""
+    herald.errands.begin()
+    found = work()
+    herald.errands.run()
+    return found

@@ -1,0 +1,213 @@
+"""Dead letters in a user's hands: look, put back on their way, let go."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypedDict, Unpack
+
+from onceward.db.database import Database
+from onceward.db.transaction import Tx
+from onceward.errors import InvalidArgument, OncewardError
+from onceward.model.body import BYTES
+from onceward.model.clock import Millis
+from onceward.model.frame import Frame
+from onceward.model.send_options import Options
+from onceward.runtime.sender import Sender
+from onceward.store import dead_letters, queries
+from onceward.store.queries import DeadLetter, Which
+
+SLICE: Final = 100
+"""Letters of one commit."""
+ALL: Final = -1
+
+
+class Filter(TypedDict, total=False):
+    """Which dead letters are meant: those for which everything holds that is said."""
+
+    reason: str | None
+    """Why they died."""
+    peer: str | None
+    """From or to this agent."""
+    topic: str | None
+    """A topic, or a pattern of topics."""
+    session: str | None
+    """Of this conversation."""
+    type: str | None
+    """Of this message type."""
+    origin: str | None
+    """``outbox``, ``inbox`` or ``queue``."""
+    older_than: float | None
+    """Dead for more than so many seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replays:
+    """What became of letters that were replayed in bulk."""
+
+    done: list[str]
+    """Ids under which they are on their way."""
+    failed: list[tuple[str, OncewardError]]
+    """Ids of those that stayed dead letters, and why."""
+
+
+class DeadLetters:
+    """Messages that ended badly here, of both directions."""
+
+    def __init__(self, db: Database, sender: Sender) -> None:
+        self._db, self._sender = db, sender
+
+    def list(self, *, limit: int = 100, **which: Unpack[Filter]) -> list[DeadLetter]:
+        """Return dead letters, oldest first."""
+        return queries.dead_letters(self._db, self._which(which), limit=limit)
+
+    def get(self, message_id: str, *, peer: str | None = None) -> DeadLetter | None:
+        """Return one dead letter, None where there is none of that id; of several the oldest, unless *peer* says which."""
+        found = queries.dead_letters(self._db, Which(id=message_id, peer=peer), limit=1)
+        return found[0] if found else None
+
+    def replay(self, message_id: str, *, as_new: bool = False, peer: str | None = None) -> str:
+        """
+        Put a dead letter back on its way, and return its id.
+
+        With its own id a peer that had processed it says so, and it ends acked.
+        *as_new* (outgoing ones only) sends its body under a new id, without its
+        expiry; the header ``replayof`` names the old one.
+
+        Raises:
+            InvalidArgument: there is no such dead letter, or its time to live ran out: then only *as_new* can help.
+
+        """
+        letter = self.get(message_id, peer=peer)
+        if letter is None:
+            msg = f"no dead letter {message_id}: list them first"
+            raise InvalidArgument(msg)
+        move = self._move(letter, None, as_new=as_new)
+        new_id = self._db.contribute(move)
+        self._ring()
+        return new_id
+
+    def replay_all(
+        self,
+        *,
+        as_new: bool = False,
+        dry_run: bool = False,
+        rate: float | None = None,
+        limit: int = ALL,
+        **which: Unpack[Filter],
+    ) -> Replays:
+        """
+        Put all letters that match back on their way, oldest first, many in one commit.
+
+        With *rate* at most so many outgoing ones leave in a second: the waiting is
+        a date in each row, so it survives this process. *dry_run* changes nothing
+        and returns the ids that would be tried. What cannot be replayed stays.
+        """
+        letters = self.list(limit=limit, **which)
+        if rate is not None and rate <= 0:
+            msg = f"rate {rate!r} must be messages per second, more than none"
+            raise InvalidArgument(msg)
+        if dry_run:
+            return Replays([letter.id for letter in letters], [])
+        replays = Replays([], [])
+        for at in range(0, len(letters), SLICE):
+            self._replay_slice(letters[at : at + SLICE], at, replays, rate=rate, as_new=as_new)
+        self._ring()
+        return replays
+
+    def _replay_slice(
+        self,
+        letters: Sequence[DeadLetter],
+        first: int,
+        replays: Replays,
+        *,
+        rate: float | None,
+        as_new: bool,
+    ) -> None:
+        moves: list[tuple[DeadLetter, Callable[[Tx], str]]] = []
+        for place, letter in enumerate(letters, start=first):
+            wait = None if rate is None or place < rate else place / rate
+            try:
+                moves.append((letter, self._move(letter, wait, as_new=as_new)))
+            except OncewardError as error:
+                replays.failed.append((letter.id, error))
+        try:
+            replays.done.extend(self._db.contribute(lambda tx: [move(tx) for _, move in moves]))
+        except OncewardError:  # one of them spoils the commit: each on its own
+            for letter, move in moves:
+                try:
+                    replays.done.append(self._db.contribute(move))
+                except OncewardError as error:
+                    replays.failed.append((letter.id, error))
+
+    def _move(self, letter: DeadLetter, wait: float | None, *, as_new: bool) -> Callable[[Tx], str]:
+        """Return the call that moves one letter inside a transaction, *wait* seconds from leaving."""
+        if as_new:
+            return self._anew(letter, wait)
+
+        def move(tx: Tx) -> str:
+            due_at = None if wait is None else tx.now + round(1000 * wait)
+            return dead_letters.replay(tx, letter.seq, due_at=due_at)[1]
+
+        return move
+
+    def _anew(self, letter: DeadLetter, wait: float | None) -> Callable[[Tx], str]:
+        if letter.origin != "outbox":
+            msg = f"dead letter {letter.id} was received: only what we sent can be sent as new"
+            raise InvalidArgument(msg)
+        frame = Frame.parse(letter.frame)
+        options = Options(
+            type=frame.type, topic=frame.topic, priority=frame.priority_name, ordering_key=frame.partitionkey, delay=wait,
+            correlation_id=frame.correlationid, causation_id=frame.causationid, in_reply_to=frame.inreplyto, reply_to=frame.replyto,
+            channel=frame.channel, kind=frame.kind, mailbox=frame.mailbox, headers=frame.headers | {"replayof": letter.id},
+        )  # fmt: skip
+        body = frame.data if frame.datacontenttype != BYTES else raw(frame)
+        draft = self._sender.draft(frame.session, frame.recipient, body, options)
+
+        def move(tx: Tx) -> str:
+            if not dead_letters.discard(tx, letter.seq):
+                msg = f"dead letter {letter.id} is gone: list them again"
+                raise InvalidArgument(msg)
+            return self._sender.put(tx, draft)
+
+        return move
+
+    def discard(self, message_id: str, *, peer: str | None = None) -> bool:
+        """Forget a dead letter; say whether there was one; of several the oldest goes, unless *peer* says which."""
+        letter = self.get(message_id, peer=peer)
+        return letter is not None and self._db.contribute(
+            lambda tx: dead_letters.discard(tx, letter.seq)
+        )
+
+    def discard_all(self, *, limit: int = ALL, **which: Unpack[Filter]) -> builtins.list[str]:
+        """Forget all letters that match, in one commit; return their ids, oldest first."""
+        letters = self.list(limit=limit, **which)
+        return self._db.contribute(
+            lambda tx: [letter.id for letter in letters if dead_letters.discard(tx, letter.seq)]
+        )
+
+    def purge(self, *, older_than: float) -> int:
+        """Forget the dead letters that died more than *older_than* seconds ago; return how many."""
+        before = self._before(older_than)
+        return self._db.contribute(lambda tx: dead_letters.purge(tx, before=before))
+
+    def _which(self, which: Filter) -> Which:
+        named = dict(which)
+        older_than = named.pop("older_than", None)
+        before = None if older_than is None else self._before(which["older_than"] or 0)
+        return Which(**named, before=before)  # type: ignore[arg-type]  # the keys are those of Filter
+
+    def _before(self, older_than: float) -> Millis:
+        return self._db.now() - round(older_than * 1000) + 1
+
+    def _ring(self) -> None:
+        self._db.bell.ring("out")
+        self._db.bell.ring("in")
+
+
+def raw(frame: Frame) -> bytes:
+    """Return the bytes of a binary body."""
+    import base64  # noqa: PLC0415 - binary bodies only
+
+    return base64.b64decode(frame.data_base64 or "")

@@ -1,0 +1,136 @@
+"""The limits of one file in a user's hands: set, look, lift."""
+
+from __future__ import annotations
+
+import builtins
+from dataclasses import dataclass
+from typing import Final
+
+from onceward.db.database import Database
+from onceward.errors import InvalidArgument
+from onceward.model.clock import Millis
+from onceward.runtime.admission import Gate
+from onceward.store import limits, rate_limits
+from onceward.store.limits import Limit, Overflow, Scope
+
+SCOPES: Final = ("outbox", "session", "lane", "channel", "store")
+POLICIES: Final = ("reject", "hold", "drop_old", "drop_new", "summarize")
+WHOLE: Final = ("outbox", "store")
+FULLNESS: Final = limits.FULLNESS
+
+
+@dataclass(frozen=True, slots=True)
+class DropRecord:
+    """A message that a policy dropped."""
+
+    id: str
+    recipient: str
+    session: str
+    scope: str
+    name: str
+    policy: str
+    line: str | None
+    summary_id: str | None
+    dropped_at: Millis
+
+
+class Limits:
+    """What bounds this file: promised and unsettled messages by scope, the file's size, the rate of sending."""
+
+    def __init__(self, db: Database, gate: Gate) -> None:
+        self._db, self._gate = db, gate
+
+    def set(
+        self,
+        scope: Scope,
+        name: str = "",
+        *,
+        messages: int | None = None,
+        size: int | None = None,
+        overflow: Overflow = "reject",
+    ) -> None:
+        """
+        Bound what may be promised and not settled in one scope, durably, for every writer of the file.
+
+        *size* is bytes of frames. *name* is a session, ``recipient/lane`` or channel; ``*`` bounds each one by
+        itself, and a limit of its own goes before it. At the limit a new message is
+        refused (``reject``), accepted and held back (``hold``), written down as
+        dropped (``drop_new``), or the oldest that has not left gives way
+        (``drop_old``, ``summarize``: its recipient is told). Critical messages,
+        worker results, awaited replies and those with the header ``protected`` are
+        never dropped and may exceed the limit.
+
+        Raises:
+            InvalidArgument: no such scope, policy or number.
+
+        """
+        name = "" if scope in WHOLE else name or "*"
+        wrong = (
+            scope not in SCOPES
+            or overflow not in POLICIES
+            or (scope == "store" and overflow != "reject")
+        )
+        numbers = [number for number in (messages, size) if number is not None]
+        if (
+            wrong
+            or not numbers
+            or any(not isinstance(number, int) or number < 1 for number in numbers)
+        ):
+            kinds, policies = ", ".join(SCOPES), ", ".join(POLICIES)
+            msg = f"a limit is messages= or size= (bytes), from 1, of {kinds}; overflow= is one of {policies} (a store rejects)"
+            raise InvalidArgument(msg)
+        self._change(lambda tx: limits.keep(tx, Limit(scope, name, messages, size, overflow)))
+
+    def remove(self, scope: Scope, name: str = "") -> bool:
+        """Lift a limit; what only it held back leaves. Say whether there was one."""
+        found = "" if scope in WHOLE else name or "*"
+        return self._change(lambda tx: limits.remove(tx, scope, found))
+
+    def list(self) -> list[Limit]:
+        """Return the limits there are."""
+        return [Limit(*row) for row in self._db.read(limits.LIST)]
+
+    def fullness(self) -> dict[str, tuple[int, int]]:
+        """Return by scope and name, as in ``session run-42``, how many messages and bytes count now."""
+        return {
+            f"{scope} {name}".rstrip(): (count, size)
+            for scope, name, count, size in self._db.read(FULLNESS)
+        }
+
+    def rate(self, per_second: float | None, *, burst: float = 1.0) -> None:
+        """
+        Send at most so many messages a second, after *burst* at once; None lifts it.
+
+        Who sends faster gets RateLimited, which says when to try again.
+        """
+        self._change(lambda tx: rate_limits.set_rate(tx, per_second, burst))
+
+    def accept_rate(self, per_second: float | None, *, burst: float = 100.0) -> None:
+        """
+        Take at most so many messages a second from each sender, after *burst* at once; None lifts it.
+
+        Who brings more is told when to come again, and spends no retry on it.
+        """
+        self._change(lambda tx: rate_limits.set_rate(tx, per_second, burst, of="accept"))
+
+    def file(self, max_bytes: int | None) -> None:
+        """
+        Take new messages only while less than *max_bytes* of the file are in use; None lifts it.
+
+        What is there goes on being carried and settled. At nine tenths the event
+        ``nearly_full`` is told.
+        """
+        if max_bytes is not None and max_bytes < 1:
+            msg = f"max_bytes {max_bytes!r} must be a number of bytes"
+            raise InvalidArgument(msg)
+        self._change(lambda tx: rate_limits.set_file(tx, max_bytes))
+
+    def drops(self, *, limit: int = 100) -> builtins.list[DropRecord]:
+        """Return what policies dropped, newest first."""
+        return [DropRecord(*row) for row in self._db.read(limits.DROPS, (limit,))]
+
+    def _change(self, work: limits.Change) -> bool:
+        changed = self._db.contribute(work)
+        self._gate.look()
+        self._db.bell.ring("out")
+        return bool(changed)

@@ -1,0 +1,377 @@
+"""The postbox: one agent's file, open, with its engines. The only place that knows everybody."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from threading import Lock
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
+
+from onceward.api.channels import Channels
+from onceward.api.dead_letters import DeadLetters
+from onceward.api.home import Neighbours, Peers
+from onceward.api.limits import Limits
+from onceward.api.looks import Looks
+from onceward.api.mailboxes import Mailboxes
+from onceward.api.polling import Polls
+from onceward.api.queues import Queues, Runs
+from onceward.api.routing import Routes, doors
+from onceward.api.session import Session
+from onceward.api.verbs import Verbs
+from onceward.db.database import Database
+from onceward.hooks import AuditLog, Hook, Hooks
+from onceward.model.clock import Clock
+from onceward.model.ids import IdSource, new_id
+from onceward.model.names import DEFAULT_SESSION
+from onceward.model.parcel import Answer, Parcel
+from onceward.model.retry import RetryPolicy
+from onceward.model.settings import Settings
+from onceward.runtime.agent import Agent
+from onceward.runtime.auditor import auditor
+from onceward.runtime.channel_sender import Herald
+from onceward.runtime.channel_tasks import Errands
+from onceward.runtime.consumer import Desk
+from onceward.runtime.dispatcher import Dispatcher
+from onceward.runtime.fanout import Publisher
+from onceward.runtime.mailbox_consumer import Tools
+from onceward.runtime.maintenance import Janitor
+from onceward.runtime.message import Message
+from onceward.runtime.open_agents import OtherFiles
+from onceward.runtime.owner_session import OwnerRun
+from onceward.runtime.receiver import Receiver
+from onceward.runtime.worker import Worker
+from onceward.store import custody, full_text, health, invariants, outbox, queries, transitions
+from onceward.store.directory.cache import Roster
+from onceward.store.directory.database import Home
+from onceward.transports.base import Transport
+from onceward.transports.event_loop import start_loop
+from onceward.transports.memory import MemoryListener
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
+    from onceward.runtime.runs.worker import Runner
+
+T = TypeVar("T")
+PUMP_MAX = 10_000
+
+
+class Postbox(Verbs, Polls, Looks):
+    """
+    One agent's SQLite file, open.
+
+    Opening creates and migrates the file and, unless ``run=False``, starts the
+    engines: a dispatcher, a janitor, and workers if the agent has handlers.
+    Settings may be given as a ``Settings`` object, as keywords, or by
+    environment. Async handlers run on *loop*, or on a loop of the postbox.
+    *retry* and *handler_retry* are policies that go before those settings.
+
+    Raises:
+        StoreUnusable: see its subclasses; nothing was changed.
+        StoreCorrupt: the file is damaged; it was left as it is.
+
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        agent: str | Agent | None = None,
+        settings: Settings | None = None,
+        run: bool = True,
+        clock: Clock | None = None,
+        ids: IdSource = new_id,
+        rng: random.Random | None = None,
+        transports: Mapping[str, Transport] | None = None,
+        vfs: str | None = None,
+        loop: AbstractEventLoop | None = None,
+        retry: RetryPolicy | None = None,
+        handler_retry: RetryPolicy | None = None,
+        **overrides: Any,
+    ) -> None:
+        self._retry, self._handler_retry = retry, handler_retry
+        self._settings = Settings.load(settings, overrides)
+        self._handlers = agent if isinstance(agent, Agent) else None
+        name = agent.name if isinstance(agent, Agent) else agent
+        self._db = Database.open(
+            path, agent=name, settings=self._settings, clock=clock, vfs=vfs, create=name is not None
+        )
+        self._rng = rng or random.Random()  # noqa: S311 - jitter, not a secret
+        self._hooks = Hooks()
+        self._routes = Routes(self._db, settings=self._settings, transports=transports, vfs=vfs)
+        self._files = OtherFiles(self._db, self._settings, self._routes.file_of)
+        self._lock, self._closed = Lock(), False
+        self._loop, self._loop_is_ours = loop, False
+        self._run = OwnerRun(self._db, self._settings, self._hooks, vfs=vfs)
+        try:
+            self._wire(ids)
+            self._run.begin(engines=run)
+            if run:
+                self._start()
+        except BaseException:
+            self._run.end()  # nobody else will
+            raise
+
+    def _wire(self, ids: IdSource) -> None:
+        db, settings, hooks, rng = self._db, self._settings, self._hooks, self._rng
+        self._home = Home(db, settings)
+        self._roster = Roster(self._home, db)
+        self._sender = Publisher(
+            db,
+            roster=self._roster,
+            settings=settings,
+            hooks=hooks,
+            ids=ids,
+            known=self._routes.knows,
+        )
+        self._desk = Desk(
+            db,
+            settings=settings,
+            hooks=hooks,
+            sender=self._sender,
+            rng=rng,
+            policy=self._handler_retry,
+        )
+        self._receiver = Receiver(db, settings=settings, hooks=hooks)
+        errands = Errands(db, self._sender)
+        self._dispatcher = Dispatcher(
+            db,
+            settings=settings,
+            hooks=hooks,
+            route=self._routes.route,
+            rng=rng,
+            errands=errands.run,
+            policy=self._retry,
+        )
+        if settings.audit:
+            self._audit(settings.audit)
+        self._workers, self._runners = self._hire()
+        self._listener = MemoryListener()
+        self._listener.listen(self._db.agent, self._receiver.accept)
+        doors[id(self._db)] = self._receiver
+        self._default = self.session()
+        self._furnish(db, settings, errands)
+
+    def _audit(self, path: str) -> None:
+        audit = AuditLog(path)
+        self._sender.audited = auditor(audit.write)
+        self._hooks.on("polled", audit)
+        self._hooks.on("expired", audit)
+
+    def _furnish(self, db: Database, settings: Settings, errands: Errands) -> None:
+        hooks = self._hooks
+        self.home = Neighbours(self._roster)
+        """The agents of the home, and what they publish."""
+        self.channels = Channels(db, Herald(db, self._sender, errands), self._desk)
+        """The channels of the home."""
+        self.peers = Peers(self._db, self._routes.features, self._roster)
+        """Who is reached where."""
+        self.dead_letters = DeadLetters(self._db, self._sender)
+        """Messages that ended badly here."""
+        self.limits = Limits(db, self._sender.gate)
+        """What bounds the file."""
+        self.queues = Queues(db, sender=self._sender, hooks=hooks)
+        """What waits in sessions with runs."""
+        self.runs = Runs(db, sender=self._sender, hooks=hooks)
+        """Open and past runs."""
+        self.mailboxes = Mailboxes(
+            self._home,
+            Tools(settings, self._sender, hooks, self._rng),
+            self._default,
+            self._files,
+            errands,
+        )
+        """Mailboxes of the home."""
+        self._janitor = Janitor(db, settings=settings, chore=self.mailboxes.sweep)
+        for name, switch in (("trail", transitions.switch), ("search", full_text.switch)):
+            if name in settings.model_fields_set:
+                switch(db, on=getattr(settings, name))
+
+    def _hire(self) -> tuple[list[Worker], list[Runner]]:
+        """Return who handles the mail: workers for messages, a runner for sessions with runs."""
+        agent, shared = (
+            self._handlers,
+            {
+                "settings": self._settings,
+                "hooks": self._hooks,
+                "sender": self._sender,
+                "rng": self._rng,
+            },
+        )
+        more: dict[str, Any] = shared | {"loop": self._own_loop, "policy": self._handler_retry}
+        workers = (
+            [Worker(self._db, agent, **more) for _ in range(self._settings.workers)]
+            if agent and agent.handlers
+            else []
+        )
+        if agent is None or not agent.sessions:
+            return workers, []
+        from onceward.runtime.runs.worker import Runner  # noqa: PLC0415 - most agents have no sessions with runs
+
+        return workers, [Runner(self._db, agent, **more)]
+
+    @property
+    def _engines(self) -> list[Worker | Runner]:
+        return [*self._workers, *self._runners]
+
+    def _start(self) -> None:
+        self._dispatcher.start()
+        self._janitor.start()
+        for engine in self._engines:
+            engine.start()
+
+    def _own_loop(self) -> AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop, self._loop_is_ours = start_loop(f"onceward-loop-{self.agent}"), True
+            return self._loop
+
+    @property
+    def db(self) -> Database:
+        """The open file itself, for windows and tests; its tables are ours, its views are yours."""
+        return self._db
+
+    @property
+    def settings(self) -> Settings:
+        """How this postbox behaves."""
+        return self._settings
+
+    # -- sessions -----------------------------------------------------------------------------
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._db.path
+
+    @property
+    def agent(self) -> str:
+        """Whose file it is."""
+        return self._db.agent
+
+    def session(
+        self, name: str = DEFAULT_SESSION, *, topics: Iterable[str] | None = None
+    ) -> Session:
+        """Return the conversation called *name*, which costs nothing; with *topics* this postbox knows no others in it from now on."""
+        if topics is not None:
+            self._sender.topics.close(name, topics)
+        return Session(
+            name, db=self._db, sender=self._sender, desk=self._desk, settings=self._settings
+        )
+
+    @overload
+    def receive(self, type: type[T], timeout: float = 0.0) -> Message[T] | None: ...
+
+    @overload
+    def receive(self, type: str | None = None, timeout: float = 0.0) -> Message[Any] | None: ...
+
+    def receive(self, type: Any = None, timeout: float = 0.0) -> Message[Any] | None:
+        """Lease the next message of any session; see ``Session.receive``."""
+        return self._default.receive_any(type, timeout)
+
+    def messages(self, type: Any = None, timeout: float | None = None) -> Iterator[Message[Any]]:
+        """Yield messages of any session; see ``Session.messages``."""
+        while (message := self._default.receive_any(type, timeout)) is not None:
+            yield message
+
+    # -- seeing -------------------------------------------------------------------------------
+
+    def on(self, event: str, hook: Hook) -> Callable[[], None]:
+        """Tell *hook* of every event of that name (``*``: all), after its commit; returns the call that ends it."""
+        return self._hooks.on(event, hook)
+
+    def resolve(self, message_id: str) -> str:
+        """Return how a message we sent stands: pending, sending, sent, acked, failed, cancelled, dead, or absent."""
+        self._db.tick()  # a commit of our own: what is read next is durable
+        return queries.resolve(self._db, message_id)
+
+    def cancel(self, message_id: str) -> bool:
+        """Withdraw a message that has not left yet; say whether that was still possible."""
+        return self._db.contribute(lambda tx: outbox.cancel(tx, message_id))
+
+    def check(self, *others: Postbox) -> list[invariants.Violation]:
+        """Return the invariants that do not hold in this file, and in the mail between it and *others*; empty is good."""
+        pairs = [
+            pair
+            for other in others
+            for pair in ((self._db, other._db), (other._db, self._db))  # noqa: SLF001 - of our own kind
+        ]
+        return [
+            *invariants.check(self._db),
+            *(found for pair in pairs for found in custody.check(*pair)),
+        ]
+
+    def health(self) -> health.Health:
+        """Return how the file is."""
+        return health.look(self._db)
+
+    def accept(self, parcel: Parcel) -> Answer:
+        """Keep a parcel once and answer for each frame: what a listener of one's own hands parcels to."""
+        return self._receiver.accept(parcel)
+
+    # -- switching ----------------------------------------------------------------------------
+
+    def freeze(self) -> None:
+        """Stop sending, pushing and handling in all processes, durably; nothing is lost, no budget is spent."""
+        self._db.contribute(health.freeze)
+        self._db.bell.ring("in")
+
+    def thaw(self) -> None:
+        """Go on where ``freeze`` stopped."""
+        self._db.contribute(health.thaw)
+        self._db.bell.ring("out")
+        self._db.bell.ring("in")
+
+    def pump(self) -> int:
+        """Run the engines on this thread until nothing is due; return how many parcels and messages moved."""
+        moved = 0
+        for _ in range(PUMP_MAX):
+            step = self._dispatcher.pump() + sum(engine.pump() for engine in self._engines)
+            moved += step
+            if not step:
+                break
+        return moved
+
+    def tidy(self) -> int:
+        """Run the janitor once; return how many rows were pruned."""
+        return self._janitor.tidy()
+
+    def stop(self, timeout: float | None = None) -> None:
+        """Claim and push nothing more; settle what is finished, give the rest back. The file stays open."""
+        limit = self._settings.stop_timeout if timeout is None else timeout
+        for engine in self._engines:
+            engine.stop(limit)
+        self._dispatcher.stop(limit)
+        self._janitor.stop(limit)
+
+    def close(self, timeout: float | None = None) -> None:
+        """Stop the engines and close the file; safe to call twice."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self.stop(timeout)
+        self._listener.close()
+        if doors.get(id(self._db)) is self._receiver:
+            del doors[id(self._db)]
+        self._routes.close()
+        self._files.close()
+        self._home.close()
+        if self._loop is not None and self._loop_is_ours:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+        self._run.end()
+
+    def __enter__(self) -> Self:
+        """Use the postbox for a block."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        self.close()

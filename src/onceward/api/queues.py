@@ -1,0 +1,172 @@
+"""What a postbox offers about its sessions' queues and runs: look, set, sort, pause, end."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Sequence
+from typing import Unpack
+
+from onceward.db.database import Database
+from onceward.db.file_checks import owner_name
+from onceward.db.transaction import Tx
+from onceward.errors import InvalidArgument
+from onceward.hooks import Hooks
+from onceward.model.names import plain_text
+from onceward.model.queue_modes import QueueOptions, checked, glob
+from onceward.model.states import Done
+from onceward.runtime.event_emitter import Teller
+from onceward.runtime.fanout import Publisher
+from onceward.runtime.runs.completion import Closing
+from onceward.store import run_views, runs, session_queues
+from onceward.store.inbox import Ended
+from onceward.store.lanes import LaneLease
+from onceward.store.run_views import QueueInfo, RunInfo, Waits
+
+
+class Queues:
+    """The queues of sessions with runs. Settings may change while messages wait; none is lost by it."""
+
+    def __init__(self, db: Database, *, sender: Publisher, hooks: Hooks) -> None:
+        self._db = db
+        self._closing = Closing(
+            db.agent, sender=sender, teller=Teller(hooks, db.agent), owner=owner_name()
+        )
+
+    def list(self) -> list[QueueInfo]:
+        """Return the queues of all sessions that ever had one, by name, as they are set and filled."""
+        return run_views.queues(self._db)
+
+    def get(self, session: str) -> QueueInfo | None:
+        """Return one session's queue, None where it never had one."""
+        return next((queue for queue in self.list() if queue.session == session), None)
+
+    def waiting(self, session: str) -> builtins.list[Waits]:
+        """Return the messages that wait, in the order in which they will be taken."""
+        return run_views.waiting(self._db, session)
+
+    def set(self, session: str, **options: Unpack[QueueOptions]) -> None:
+        """
+        Set a session's queue for itself; what is left out, or None, is as its handler or the home says.
+
+        Raises:
+            InvalidArgument: an option means nothing; nothing was changed.
+
+        """
+        fields = checked(options)
+        fields["inject"] = None if fields["inject"] is None else int(bool(fields["inject"]))
+        self._change(session, lambda tx: tx.run(session_queues.SET, fields | {"session": session}))
+
+    def reorder(self, session: str, ids: Sequence[str]) -> builtins.list[str]:
+        """
+        Put waiting messages to the front, in this order; return the ids of all that wait, in their new order.
+
+        Raises:
+            InvalidArgument: one of them does not wait here; nothing was changed.
+
+        """
+        plain_text("session", session)
+        return self._db.contribute(lambda tx: session_queues.reorder(tx, session, ids))
+
+    def remove(self, session: str, message_id: str) -> bool:
+        """Drop one waiting message, with a reason that SQL can read; say whether it waited here."""
+        return self._db.contribute(lambda tx: self._remove(tx, session, message_id))
+
+    def _remove(self, tx: Tx, session: str, message_id: str) -> bool:
+        found = tx.rows(session_queues.LANE, (session,))
+        if not found:
+            return False
+        held = LaneLease(found[0][0], 0, "", careful=False)
+        chosen = [
+            each
+            for each in session_queues.waiting(tx, held.lane_id, -1, placed=False)
+            if each.id == message_id
+        ]
+        self._closing.conclude(tx, [Ended(each, Done("dropped")) for each in chosen])
+        session_queues.explain(tx, [("removed from its queue", each.seq) for each in chosen])
+        session_queues.rehead(tx, held.lane_id)
+        tx.after(lambda: self._db.bell.ring("out"))
+        return bool(chosen)
+
+    def pause(self, session: str) -> None:
+        """Begin no further run of this session, in all processes and durably; mail is taken in, the open run goes on."""
+        self._change(session, lambda tx: tx.run(session_queues.PAUSE, (tx.now, session)))
+
+    def resume(self, session: str) -> None:
+        """Go on where ``pause`` stopped."""
+        self._change(session, lambda tx: tx.run(session_queues.RESUME, (session,)))
+
+    def dissolve(self, pattern: str) -> None:
+        """
+        Serve sessions of a pattern by runs no more: what waits is for workers and readers again.
+
+        For handlers that were taken out of the code; one that is still there registers its pattern at the next start.
+
+        Raises:
+            InvalidArgument: one of the sessions has a run open; pause, abort, and try again.
+
+        """
+
+        def work(tx: Tx) -> None:
+            open_now = tx.rows(session_queues.OPEN_UNDER, (glob(pattern),))
+            if open_now:
+                msg = f"session {open_now[0][0]!r} has a run open: pause its queue, abort the run, then dissolve"
+                raise InvalidArgument(msg)
+            tx.run(session_queues.UNREGISTER, (glob(pattern),))
+
+        self._db.contribute(work)
+        self._db.bell.ring("in")
+
+    def _change(self, session: str, change: session_queues.Change) -> None:
+        plain_text("session", session)
+
+        def work(tx: Tx) -> None:
+            tx.run(session_queues.KNOW, (session,))
+            change(tx)
+            for lane_id, _, _, _ in tx.rows(session_queues.LANE, (session,)):
+                tx.run(session_queues.HURRY, (lane_id,))
+
+        self._db.contribute(work)
+        self._db.bell.ring("in")
+
+
+class Runs:
+    """The runs of an agent's sessions, open and past."""
+
+    def __init__(self, db: Database, *, sender: Publisher, hooks: Hooks) -> None:
+        self._db = db
+        self._closing = Closing(
+            db.agent, sender=sender, teller=Teller(hooks, db.agent), owner=owner_name()
+        )
+
+    def list(
+        self, *, session: str | None = None, state: str | None = None, limit: int = 100
+    ) -> list[RunInfo]:
+        """Return runs, newest first."""
+        return run_views.runs(self._db, session=session, state=state, limit=limit)
+
+    def get(self, run_id: str) -> RunInfo | None:
+        """Return one run, None where there is none of that id."""
+        return run_views.run(self._db, run_id)
+
+    def abort(self, run_id: str, cause: str = "aborted by hand") -> bool:
+        """
+        End an open run from outside, as a steering message does; say whether it was open.
+
+        Its messages count as delivered if it stored partial output and its queue
+        is set so; else they are back at the head, and the next run gets them.
+        """
+
+        def work(tx: Tx) -> bool:
+            run = runs.by_id(tx, run_id)
+            if run is None:
+                return False
+            policy = session_queues.look_up(
+                tx, run.session, session_queues.declared(tx, run.session)
+            ).policy
+            self._closing.abort(tx, run, policy, cause, preempted=True)
+            return True
+
+        found = self._db.contribute(work)
+        self._db.bell.ring("in")
+        self._db.bell.ring("out")
+        return found

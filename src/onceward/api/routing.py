@@ -1,0 +1,105 @@
+"""From a recipient's name to the transport that reaches it, and from a file to the door behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from onceward.db import file_checks, open_files
+from onceward.db.database import Database
+from onceward.errors import Unreachable
+from onceward.model.settings import Settings
+from onceward.runtime.receiver import Receiver
+from onceward.store import peers
+from onceward.transports.base import Features, Transport
+from onceward.transports.file import FileTransport, Opened
+from onceward.transports.memory import MemoryTransport
+
+GROUP = "onceward.transports"
+doors: dict[int, Receiver] = {}
+"""Receivers of the postboxes open in this process, by their database's id: their hooks hear of mail by file too."""
+
+
+class Routes:
+    """
+    The transports of one postbox and whom they reach.
+
+    A peer is reached at its registered url, else by the file of its name in
+    our own folder. Other packages add schemes by the entry point group
+    ``onceward.transports``.
+    """
+
+    def __init__(
+        self,
+        db: Database,
+        *,
+        settings: Settings,
+        transports: Mapping[str, Transport] | None,
+        vfs: str | None,
+    ) -> None:
+        self._db, self._settings, self._vfs = db, settings, vfs
+        self._transports: dict[str, Transport] = dict(transports or {})
+        self._transports.setdefault("file", FileTransport(self._open_file))
+        self._transports.setdefault("memory", MemoryTransport())
+
+    def features(self) -> dict[str, Features]:
+        """Return what each known scheme promises."""
+        foreign = {
+            point.name: Features(schemes=frozenset({point.name}))
+            for point in entry_points(group=GROUP)
+        }
+        return foreign | {
+            scheme: transport.features for scheme, transport in self._transports.items()
+        }
+
+    def knows(self, name: str) -> bool:
+        """Return whether mail for *name* has somewhere to go."""
+        rows = self._db.read(peers.URL, (name,))
+        return bool(rows and rows[0][0] is not None) or self._beside(name) is not None
+
+    def file_of(self, name: str) -> Path | None:
+        """Return the file of that name in our own folder, None where there is none."""
+        path = self._db.path if name == self._db.agent else self._db.path.with_name(f"{name}.db")
+        return path if path.exists() else None
+
+    def _beside(self, name: str) -> str | None:
+        path = self.file_of(name)
+        return None if path is None else f"file:{path}"
+
+    def route(self, name: str, url: str | None) -> tuple[Transport, str]:
+        """Return the transport and the url for a peer; raises Unreachable where there is none."""
+        found = url or self._beside(name)
+        if found is None:
+            msg = f"nobody knows where {name} lives: register it, or create {name}.db beside this file"
+            raise Unreachable(msg)
+        scheme = found.partition(":")[0]
+        return self._transports.get(scheme) or self._load(scheme), found
+
+    def _load(self, scheme: str) -> Transport:
+        for point in entry_points(group=GROUP, name=scheme):
+            made: Transport = point.load()()
+            self._transports[scheme] = made
+            return made
+        msg = f"no transport serves {scheme}: pass transports={{'{scheme}': …}} or install one"
+        raise Unreachable(msg)
+
+    def _open_file(self, path: Path, agent: str) -> Opened:
+        patience = min(self._settings.busy_timeout, self._settings.deliver_timeout)
+        wanted = Settings.unasked(busy_timeout=patience)
+        # Whoever has the file open brought a clock; a file that is opened by and for us lives in our time.
+        ours = (
+            None
+            if (file_checks.file_key(path), self._vfs or "") in open_files.files
+            else self._db.clock
+        )
+        db = Database.open(
+            path, agent=agent, settings=wanted, clock=ours, vfs=self._vfs, create=False
+        )
+        own = Receiver(db, settings=self._settings)
+        return (lambda parcel: doors.get(id(db), own).accept(parcel)), db.close
+
+    def close(self) -> None:
+        """Close every transport."""
+        for transport in self._transports.values():
+            transport.close()

@@ -1,0 +1,261 @@
+"""A session: what an agent calls to send, receive, ask and look back, inside one named conversation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar, Unpack, overload
+
+from onceward.db.database import Database
+from onceward.db.transaction import Tx
+from onceward.errors import AnswerTimeout, InvalidArgument, InvalidMessage, RequestFailed
+from onceward.model.body import decode
+from onceward.model.frame import Frame
+from onceward.model.names import plain_text
+from onceward.model.send_options import PublishOptions, SendOptions, options_of
+from onceward.model.settings import Settings
+from onceward.runtime.consumer import Desk
+from onceward.runtime.fanout import Fan, Posted, Publisher, is_for_all
+from onceward.runtime.message import Message
+from onceward.runtime.transaction import Transaction
+from onceward.runtime.waiting import until_found
+from onceward.store import history, queries, requests
+from onceward.store.requests import Ticket
+
+T = TypeVar("T")
+
+
+class Session:
+    """
+    One named conversation of an agent.
+
+    Everything sent through it bears its name, and messages of one session to
+    one recipient arrive in the order of their commits.
+    """
+
+    def __init__(
+        self, name: str, *, db: Database, sender: Publisher, desk: Desk, settings: Settings
+    ) -> None:
+        self.name = plain_text("session", name)
+        self._db, self._sender, self._desk, self._settings = db, sender, desk, settings
+
+    def __repr__(self) -> str:
+        """Name the session."""
+        return f"<Session {self.name} of {self._db.agent}>"
+
+    @contextmanager
+    def begin(self) -> Iterator[Transaction]:
+        """
+        Open a transaction for your statements and your mail; leaving the block commits, an exception undoes.
+
+        Used inside another ``begin`` of the same thread it joins it by savepoint.
+
+        Raises:
+            Busy: others held the file for the whole deadline; nothing was written.
+            OutcomeUnknown: COMMIT raised; ask ``resolve`` for the ids it names.
+
+        """
+        with self._db.transaction() as tx:
+            yours = self.over(tx)
+            try:
+                yield yours
+            finally:
+                yours.finish()
+
+    def over(self, tx: Tx) -> Transaction:
+        """Return the user's view of a transaction that is open already."""
+        return Transaction(tx, self._sender, self.name)
+
+    def send(self, to: str | None, body: object, **options: Unpack[SendOptions]) -> str:
+        """
+        Commit one message into the outbox and return its id; joins this thread's open transaction.
+
+        Spans are seconds. The same *key* (or *message_id*) with the same body
+        returns the id of the first; with another body it raises Conflict. To
+        None, ``"all"`` or ``"broadcast"`` it reaches every registered agent of
+        the home but this one, and the id is the one that all copies carry as
+        correlation id.
+
+        Raises:
+            SendError: see its subclasses; nothing was written.
+            Busy, StoreCapacity: nothing was written.
+            OutcomeUnknown: ask ``resolve``, or send again with the same key or id.
+
+        """
+        return self.sending(to, body, options)()
+
+    def sending(self, to: str | None, body: object, options: SendOptions) -> Callable[[], str]:
+        """Check and serialise a message at once; return the call that commits it."""
+        sender = self._sender
+        if is_for_all(to):
+            return lambda: self.spread(sender.fan_all(self.name, to, body, options_of(options))).id
+        draft = sender.draft(self.name, to, body, options_of(options))  # type: ignore[arg-type]  # None was for all
+        return lambda: self._db.contribute(sender.writing(draft))
+
+    def send_many(
+        self, messages: Iterable[tuple[str, object]], **options: Unpack[SendOptions]
+    ) -> list[str]:
+        """Commit many (recipient, body) at once, in order, all or none; the options hold for each; returns their ids."""
+        named = options_of(options)
+        if named.key is not None or named.message_id is not None:
+            msg = "send_many gives each message an id of its own: keys belong to single sends"
+            raise InvalidMessage(msg)
+        drafts = self._sender.draft_all(self.name, messages, named)
+        return self._db.contribute(lambda tx: self._sender.put_all(tx, drafts))
+
+    def publish(self, topic: str, body: object, **options: Unpack[PublishOptions]) -> list[str]:
+        """Send *body* to every agent that subscribed to *topic*, all in one commit; returns the ids, none where nobody did."""
+        return [
+            message_id
+            for _, message_id in self.spread(
+                self._sender.fan_topic(self.name, topic, body, options)
+            ).copies
+        ]
+
+    def spread(self, fan: Fan) -> Posted:
+        """Commit a message to many: all copies or none."""
+        return (
+            self._db.contribute(lambda tx: self._sender.put_fan(tx, fan))
+            if fan.drafts
+            else fan.posted
+        )
+
+    # -- asking -----------------------------------------------------------------------------
+
+    def request(
+        self, to: str, body: object, *, timeout: float | None = None, **options: Unpack[SendOptions]
+    ) -> Ticket:
+        """
+        Send a request and return the ticket of its reply, which survives a restart.
+
+        A reply that comes later than *timeout* seconds is kept as a late one.
+        """
+        return self._db.contribute(self._requesting(to, body, timeout, options))
+
+    def _requesting(
+        self, to: str, body: object, timeout: float | None, options: SendOptions
+    ) -> Callable[[Tx], Ticket]:
+        options.setdefault("reply_to", self._db.agent)
+        draft = self._sender.draft(self.name, to, body, options_of(options))
+        return lambda tx: self._sender.put_request(tx, draft, timeout)
+
+    def ask(
+        self,
+        to: str,
+        body: object,
+        *,
+        reply: type[T],
+        timeout: float = 30.0,
+        **options: Unpack[SendOptions],
+    ) -> T:
+        """
+        Send a request and wait for its reply, read as *reply*.
+
+        Raises:
+            AnswerTimeout: no reply in time; ``result`` may still get it.
+            RequestFailed: the peer gave the request up.
+            InvalidMessage: the reply does not fit.
+            InvalidArgument: this thread has a transaction open, which the reply would wait for.
+
+        """
+        if self._db.turn.held:
+            msg = "ask inside an open transaction would wait for a message that is not committed: ask outside of it"
+            raise InvalidArgument(msg)
+        ticket = self._db.turn.aside(self._requesting(to, body, timeout, options))
+        return self.result(ticket, reply=reply, timeout=timeout)
+
+    def result(self, ticket: Ticket | str, *, reply: type[T], timeout: float = 0.0) -> T:
+        """
+        Return the reply to a ticket, waiting at most *timeout* seconds; may be called again and after a restart.
+
+        Raises:
+            AnswerTimeout, RequestFailed, InvalidMessage, InvalidArgument: as for ``ask``.
+
+        """
+        ticket_id = ticket if isinstance(ticket, str) else ticket.id
+        found = self._await(lambda: self.outlook(ticket_id), timeout)
+        if found is None:
+            raise self.overdue(ticket_id, timeout)
+        return read_reply(ticket_id, found, reply)
+
+    def outlook(self, ticket_id: str) -> requests.Outlook | None:
+        """Return how a request ended, None while its reply is awaited."""
+        rows = self._db.read(requests.LOOK, (ticket_id,))
+        if not rows:
+            msg = f"no request {ticket_id} is known here: it was never sent from this file, or was pruned"
+            raise InvalidArgument(msg)
+        found = requests.Outlook(*rows[0])
+        return None if found.state == "open" else found
+
+    def overdue(self, ticket_id: str, timeout: float) -> AnswerTimeout:
+        """Return what is raised where no reply came in time: it says how far the request has come."""
+        state = queries.resolve(self._db, ticket_id)
+        return AnswerTimeout(
+            f"no reply to {ticket_id}, which is {state}, within {timeout} s: ask result() again later, a late reply is kept"
+        )
+
+    # -- receiving --------------------------------------------------------------------------
+
+    @overload
+    def receive(self, type: type[T], timeout: float = 0.0) -> Message[T] | None: ...
+
+    @overload
+    def receive(self, type: str | None = None, timeout: float = 0.0) -> Message[Any] | None: ...
+
+    def receive(self, type: Any = None, timeout: float = 0.0) -> Message[Any] | None:
+        """
+        Lease the next message of this session, waiting at most *timeout* seconds; None where there is none.
+
+        With a *type* only messages of that type are looked at, read as that type.
+        """
+        return self._await(lambda: self._desk.take(type, self.name), timeout)
+
+    def receive_any(self, type: Any = None, timeout: float | None = 0.0) -> Message[Any] | None:
+        """Lease the next message of any session; see ``receive``."""
+        return self._await(lambda: self._desk.take(type, None), timeout)
+
+    @overload
+    def messages(self, type: type[T], timeout: float | None = None) -> Iterator[Message[T]]: ...
+
+    @overload
+    def messages(
+        self, type: str | None = None, timeout: float | None = None
+    ) -> Iterator[Message[Any]]: ...
+
+    def messages(self, type: Any = None, timeout: float | None = None) -> Iterator[Message[Any]]:
+        """Yield messages as they come; ends when none came for *timeout* seconds, never when that is None."""
+        while (
+            message := self._await(lambda: self._desk.take(type, self.name), timeout)
+        ) is not None:
+            yield message
+
+    def _await(self, look: Callable[[], T | None], timeout: float | None) -> T | None:
+        """Look, and look again whenever somebody committed, until there is something or time is up."""
+        db = self._db
+        return until_found(
+            db,
+            look,
+            timeout,
+            poll=self._settings.safety_poll,
+            due=lambda left: queries.until_due(db, left),
+        )
+
+    # -- looking back -----------------------------------------------------------------------
+
+    def thread(self, message_id: str) -> list[queries.Past]:
+        """Return the conversation that a message belongs to, oldest first; consumes nothing."""
+        return history.thread(self._db, message_id)
+
+    def history(self, **filters: Any) -> queries.Page:
+        """Return past messages of this session, newest first; see ``history.look``; consumes nothing."""
+        return history.look(self._db, session=self.name, **filters)
+
+
+def read_reply(ticket_id: str, found: requests.Outlook, reply: type[T]) -> T:
+    """Return a reply as what was asked for; raises RequestFailed where there is none to come."""
+    if found.frame is None:
+        msg = f"request {ticket_id} to {found.recipient} ended without a reply: {found.reason or 'its reply was pruned'}"
+        raise RequestFailed(msg)
+    frame = Frame.parse(found.frame)
+    value: T = decode(frame.data, frame.data_base64, reply)
+    return value

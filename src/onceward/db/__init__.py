@@ -1,0 +1,1 @@
+"""One SQLite file: connection, transactions, group commit, notifications, checks."""

@@ -1,0 +1,251 @@
+"""Opens one apsw connection the way every connection of ours is opened, and maps what SQLite raises."""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+import apsw
+
+from onceward.db.file_checks import canonical
+from onceward.errors import (
+    Busy,
+    Frozen,
+    InvalidMessage,
+    OncewardError,
+    QueueFull,
+    ReadOnlyStore,
+    SqliteTooOld,
+    StoreCapacity,
+    StoreCorrupt,
+    StoreError,
+    StoreFault,
+    StoreFull,
+)
+
+OLDEST: Final = (3, 51, 3)
+WITHDRAWN: Final = (3, 52, 0)
+MARK: Final = "onceward:"
+ConstraintError = apsw.ConstraintError
+SQLError = apsw.SQLError
+"""A row that the schema refused; named here so that nobody else need know apsw."""
+
+# One reason per line; read back by a test.
+PRAGMAS: Final = (
+    "PRAGMA trusted_schema = OFF",  # a hostile file must not run functions through its schema
+    "PRAGMA cell_size_check = ON",  # notice damaged pages early
+    "PRAGMA foreign_keys = OFF",  # ours has none; the host's transaction decides for itself
+    "PRAGMA temp_store = MEMORY",  # no temporary files beside the database
+    "PRAGMA cache_size = -16384",  # 16 MiB: a million pending rows must not mean a large process
+)
+
+
+def check_version(version: str = "") -> None:
+    """Raise SqliteTooOld unless SQLite has the WAL-reset fix."""
+    number = tuple(int(part) for part in (version or apsw.sqlite_lib_version()).split("."))
+    if number < OLDEST or number == WITHDRAWN:
+        msg = f"SQLite {'.'.join(map(str, number))} may damage WAL files: install apsw >= 3.53 (needs 3.51.3, not 3.52.0)"
+        raise SqliteTooOld(msg)
+
+
+def connect(
+    path: Path,
+    *,
+    vfs: str | None = None,
+    readonly: bool = False,
+    patience: Callable[[int], bool] | None = None,
+) -> apsw.Connection:
+    """
+    Open *path*, which exists, with our pragmas; nothing of the file is changed.
+
+    *patience* is asked from the first statement on: even a pragma reads the
+    schema, and after a crash somebody else may be recovering the WAL just now.
+
+    Raises:
+        StoreError: mapped from what SQLite said.
+
+    """
+    flags = apsw.SQLITE_OPEN_READONLY if readonly else apsw.SQLITE_OPEN_READWRITE
+    con = None
+    try:
+        con = apsw.Connection(f"file:{quote(str(path))}", flags | apsw.SQLITE_OPEN_URI, vfs=vfs)
+        con.set_busy_handler(patience)
+        con.config(apsw.SQLITE_DBCONFIG_DQS_DML, 0)
+        con.config(apsw.SQLITE_DBCONFIG_DQS_DDL, 0)
+        con.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
+        for pragma in PRAGMAS:
+            con.execute(pragma)
+        if not readonly and con.readonly("main"):
+            _refuse_readonly(path)
+    except (apsw.Error, OncewardError) as error:
+        leave(con)
+        raise mapped(error, path) from error
+    return con
+
+
+def leave(con: apsw.Connection | None) -> None:
+    """Close a connection; a disk that fails meanwhile takes nothing away, what was committed lies in the WAL."""
+    if con is not None:
+        with suppress(apsw.Error):
+            con.close(force=True)
+
+
+def drop(con: apsw.Connection | None) -> None:
+    """Close a connection without moving anything of the WAL: the file may not be what it was."""
+    if con is not None:
+        with suppress(apsw.Error):
+            con.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        leave(con)
+
+
+def _refuse_readonly(path: Path) -> None:
+    msg = f"{path} can only be read: fix its permissions and those of its folder"
+    raise ReadOnlyStore(msg)
+
+
+def harden(
+    con: apsw.Connection,
+    *,
+    full: bool,
+    checkpoint_pages: int,
+    patience: Callable[[int], bool] = lambda _: False,
+) -> None:
+    """Set journal mode, sync level and checkpointing; the levels are what the durability class promises."""
+    mode = _to_wal(con, patience)
+    if mode != "wal":
+        msg = (
+            f"journal mode is {mode}, WAL was refused: close other connections, or use a local disk"
+        )
+        raise StoreError(msg)
+    con.pragma("synchronous", "full" if full else "normal")
+    if sys.platform == "darwin":
+        con.pragma("fullfsync", 1)
+        con.pragma("checkpoint_fullfsync", 1)
+    con.wal_autocheckpoint(checkpoint_pages)
+
+
+def _to_wal(con: apsw.Connection, patience: Callable[[int], bool]) -> str:
+    """Switch to WAL: of several that open a new file at once SQLite asks the busy handler of none, so we do."""
+    calls = 0
+    while True:
+        try:
+            return str(con.pragma("journal_mode", "wal"))
+        except apsw.BusyError:
+            if not patience(calls):
+                raise
+            calls += 1
+
+
+class Patience:
+    """
+    Our busy handler: random, growing, about 20 ms at most, one deadline.
+
+    SQLite's stock timeout lets one of sixteen writers starve; a random wait
+    does not.
+    """
+
+    LONGEST: Final = 0.02
+
+    def __init__(self) -> None:
+        self.deadline = 0.0
+        self._rng = random.Random()  # noqa: S311 - jitter, not a secret
+
+    def __call__(self, calls: int) -> bool:
+        """Wait a moment; say False once the deadline has passed."""
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            return False
+        time.sleep(
+            min(
+                left, (0.5 + self._rng.random()) * min(self.LONGEST, 0.0002 * 1.6 ** min(calls, 20))
+            )
+        )
+        return True
+
+
+def mapped(error: BaseException, path: Path | str = "") -> BaseException:
+    """Return what a foreign error means for our callers; an error that is the caller's own comes back as it is."""
+    match error:
+        case OncewardError():
+            return error
+        case apsw.BusyError() | apsw.LockedError():
+            return Busy(
+                f"{path}: other writers held the file for the whole deadline; nothing was written, try again"
+            )
+        case apsw.FullError():
+            return StoreCapacity(
+                f"{path}: disk or quota is full; nothing was written, free space and try again"
+            )
+        case apsw.CorruptError() | apsw.NotADBError():
+            return StoreCorrupt(
+                f"{path}: {error}; the file was left as it is: restore a backup or recover a copy"
+            )
+        case UnicodeDecodeError():
+            return StoreCorrupt(
+                f"{path}: text that is no UTF-8 ({error.reason}); recover a copy of the file"
+            )
+        case (
+            apsw.ReadOnlyError() | apsw.CantOpenError() | apsw.PermissionsError() | apsw.AuthError()
+        ):
+            return ReadOnlyStore(f"{path}: {error}; check permissions of the file and its folder")
+        case (
+            apsw.IOError() | apsw.NoMemError() | apsw.ProtocolError() | apsw.ConnectionClosedError()
+        ):
+            return StoreFault(f"{path}: {error}; nothing was written, check the disk and try again")
+        case apsw.ConstraintError() if MARK in str(error):
+            return _raised(str(error).partition(MARK)[2])
+    return error
+
+
+def ours(error: BaseException, path: Path | str = "") -> BaseException:
+    """Return what an error means that a statement of our own met: if that is no SQL any more, or no row of ours, the schema is damaged."""
+    if isinstance(error, apsw.SQLError):
+        return StoreCorrupt(
+            f"{path}: {error}; its schema is not what it was: restore a backup or recover a copy"
+        )
+    meant = mapped(error, path)
+    return misfit(meant) if isinstance(meant, apsw.ConstraintError) else meant
+
+
+def misfit(error: apsw.ConstraintError) -> BaseException:
+    """Return what it means that a table refuses a row of our own making: a CHECK or a default is not what it was."""
+    if "CHECK constraint failed" not in str(error):
+        return error
+    return StoreCorrupt(
+        f"{error}: the schema is not what it was; the file was left as it is: restore a backup or recover a copy"
+    )
+
+
+def _raised(code: str) -> OncewardError:
+    if code == "frozen":
+        return Frozen("the kill-switch is on: thaw() first; nothing was written")
+    if code == "queue_full":
+        return QueueFull(
+            "max_pending messages wait already; nothing was written, wait for the dispatcher"
+        )
+    if code == "store_full":
+        return StoreFull(
+            "the file holds as many active messages as it may; nothing was written, let some be settled"
+        )
+    if code.endswith("_full"):
+        return QueueFull(
+            f"the limit of the {code.removesuffix('_full')} is reached; nothing was written, wait until some of it is settled"
+        )
+    return InvalidMessage(f"refused by the schema: {code}")
+
+
+def lies_at(con: apsw.Connection, path: Path) -> bool:
+    """Return whether a connection of this process, of whomever, has *path* open."""
+    while True:
+        try:
+            return canonical(con.filename or "/") == path
+        except apsw.ThreadingViolationError:
+            time.sleep(0.001)  # another thread is inside it, for a statement's time
+        except apsw.ConnectionClosedError:
+            return False

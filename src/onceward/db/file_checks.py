@@ -1,0 +1,279 @@
+"""
+What SQLite cannot see: which file the path names, who else holds it, and where it lies.
+
+POSIX locks belong to the process, not to the handle: whoever closes any
+descriptor of the file drops the locks of every connection to it. Nothing in
+here ever opens a database file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import sys
+import time
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+from onceward.errors import (
+    ForeignHandle,
+    NetworkFilesystem,
+    ReadOnlyStore,
+    StoreCorrupt,
+    StoreUnusable,
+)
+from onceward.model.ids import new_token
+
+NETWORK: Final = frozenset(
+    {
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb",
+        "smb2",
+        "smb3",
+        "smbfs",
+        "9p",
+        "virtiofs",
+        "vboxsf",
+        "drvfs",
+        "afs",
+        "ceph",
+        "glusterfs",
+        "lustre",
+        "davfs",
+    },
+)
+MOUNT_FIELDS: Final = 5
+ESCAPED: Final = re.compile(r"\\([0-7]{3})")
+FileKey = tuple[int, int]
+"""Device and inode: what a file is, whatever its name."""
+
+
+def canonical(path: str | os.PathLike[str]) -> Path:
+    """Return the one path under which a file is opened, whatever links lead there."""
+    try:
+        return Path(os.path.realpath(path))
+    except ValueError as error:
+        msg = f"{os.fspath(path)!r} is no path: {error}"
+        raise StoreUnusable(msg) from error
+
+
+def file_key(path: Path | str) -> FileKey | None:
+    """Return device and inode of a file, None if there is none."""
+    try:
+        found = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        msg = f"{path} cannot be looked at: {error.strerror}"
+        raise StoreUnusable(msg) from error
+    return found.st_dev, found.st_ino
+
+
+def prepare(path: Path, *, allow_network: bool) -> bool:
+    """
+    Make sure that *path* may become or is a database of ours; say whether it was created.
+
+    A new file gets mode 0600 before SQLite sees it, and its side files inherit
+    that.
+
+    Raises:
+        StoreUnusable: no such folder, a hard link, a directory, or a network file system.
+
+    """
+    if not path.parent.is_dir():
+        msg = f"folder {path.parent} does not exist: create it first"
+        raise StoreUnusable(msg)
+    refuse_network(path.parent, allow=allow_network)
+    try:
+        os.close(
+            os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o600)
+        )
+    except FileExistsError:
+        _refuse_odd(path)
+        return False
+    except PermissionError as error:
+        msg = f"cannot create {path}: {error.strerror}"
+        raise ReadOnlyStore(msg) from error
+    except (OSError, ValueError) as error:
+        msg = f"cannot create {path}: {error}"
+        raise StoreUnusable(msg) from error
+    sync_folder(path.parent)
+    return True
+
+
+def _refuse_odd(path: Path) -> None:
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        msg = f"{path} is no regular file"
+        raise StoreUnusable(msg)
+    if found.st_nlink > 1:
+        msg = f"{path} has {found.st_nlink} hard links: each would get a WAL of its own; copy it under one name"
+        raise StoreUnusable(msg)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in *folder* durable; a no-op where folders cannot be synced."""
+    if sys.platform == "win32":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def refuse_network(folder: Path, *, allow: bool, mounts: str = "/proc/self/mountinfo") -> None:
+    """Raise NetworkFilesystem if *folder* lies where locks do not hold, unless that is allowed."""
+    kind = filesystem(folder, mounts)
+    if allow or not (kind in NETWORK or kind == "fuse" or kind.startswith("fuse.")):
+        return
+    msg = f"{folder} lies on {kind}, whose locks SQLite cannot trust: use a local disk, or network_filesystem=True"
+    raise NetworkFilesystem(msg)
+
+
+def filesystem(folder: Path, mounts: str = "/proc/self/mountinfo") -> str:
+    """Return the type of the file system that holds *folder*, empty where it cannot be told."""
+    try:
+        lines = Path(mounts).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    best, kind = -1, ""
+    for line in lines:
+        left, _, right = line.partition(" - ")
+        fields = left.split(" ")
+        if len(fields) < MOUNT_FIELDS:
+            continue
+        point = ESCAPED.sub(lambda octal: chr(int(octal[1], 8)), fields[4])
+        if len(point) >= best and f"{folder}/".startswith(point if point == "/" else f"{point}/"):
+            best, kind = len(point), right.split(" ")[0]
+    return kind
+
+
+def refuse_foreign(path: Path) -> None:
+    """Raise ForeignHandle if this process holds the file, its WAL or its index by a descriptor that is not ours."""
+    wanted = {
+        key: name for name in (str(path), f"{path}-wal", f"{path}-shm") if (key := file_key(name))
+    }
+    for handle in _descriptors():
+        try:
+            found = os.fstat(handle)
+        except OSError:
+            continue
+        if (name := wanted.get((found.st_dev, found.st_ino))) is not None:
+            msg = f"descriptor {handle} of this process holds {name}: close it; read through postbox or another process"
+            raise ForeignHandle(msg)
+
+
+def _descriptors() -> list[int]:
+    try:
+        return [int(name) for name in os.listdir("/dev/fd") if name.isdigit()]
+    except OSError:
+        return []
+
+
+MARK_PARTS: Final = 4
+
+
+def owner_name() -> str:
+    """Name a new owner of leases: this process, and random bits, so that several of one process differ."""
+    return f"{process_mark()}/{new_token()}"
+
+
+def process_mark(pid: int | None = None) -> str:
+    """Return what names one process of this machine and no later one; empty where that cannot be told."""
+    return _own_mark(os.getpid()) if pid is None else _mark(pid)
+
+
+def _mark(pid: int) -> str:
+    try:
+        space = os.stat("/proc/self/ns/pid").st_ino
+        started = (
+            Path(f"/proc/{pid}/stat")
+            .read_text(encoding="utf-8", errors="replace")
+            .rpartition(")")[2]
+            .split()[19]
+        )
+    except (OSError, IndexError):
+        return ""
+    return f"{boot_id()[:8]}.{space}.{pid}.{started}"
+
+
+_own_mark = lru_cache(maxsize=1)(_mark)
+"""A process keeps its own for as long as it lives; reading it took a tenth of the time that opening a file takes."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        after_in_child=_own_mark.cache_clear
+    )  # a child may get the number of an ancestor that is gone
+
+
+def is_dead(owner: str) -> bool:
+    """Return whether the process of *owner* (mark, slash, token) has surely ended; False where that cannot be told from here."""
+    mark = owner.partition("/")[0]
+    here, parts = process_mark().split("."), mark.split(".")
+    if not len(here) == len(parts) == MARK_PARTS or here[:2] != parts[:2]:
+        return False
+    try:
+        os.kill(int(parts[2]), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    there = process_mark(int(parts[2]))
+    return there not in {"", mark}
+
+
+def boot_id() -> str:
+    """Return what changes when the operating system restarts, empty where it cannot be told."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+class Watch:
+    """
+    Notices that the file or its WAL was taken away or replaced under an open connection.
+
+    A name can only change by changing its folder, so the folder is looked at
+    first (1.5 µs). Looking at the WAL itself would cost more than it seems: a
+    kernel with multigrain timestamps must then give the next write a time stamp
+    of its own, and the next sync a journal commit (45 µs here).
+    """
+
+    SETTLED: Final = 2_000_000_000
+    """Nanoseconds after which a second change in the same tick of the folder's clock is out of the question."""
+
+    def __init__(self, path: Path) -> None:
+        self._folder = str(path.parent)
+        self._names = (str(path), f"{path}-wal")
+        self._known = self._look()
+        self._quiet: tuple[int, int, int] | None = None
+
+    def _look(self) -> tuple[FileKey | None, ...]:
+        return tuple(file_key(name) for name in self._names)
+
+    def refuse_replaced(self) -> None:
+        """Raise StoreCorrupt if the name leads to another file now: opened beside our WAL it would be spoilt by it."""
+        now = file_key(self._names[0])
+        if None not in {now, self._known[0]} and now != self._known[0]:
+            msg = f"{self._names[0]} was replaced by another file while it was open: close, look, and open again without the old -wal"
+            raise StoreCorrupt(msg)
+
+    def rang(self) -> bool:
+        """Return whether the names now lead to other files than at the start."""
+        try:
+            folder = os.stat(self._folder)
+        except OSError:
+            return True
+        now = (folder.st_dev, folder.st_ino, folder.st_mtime_ns)
+        if now == self._quiet:
+            return False
+        if self._look() != self._known:
+            return True
+        if time.time_ns() - folder.st_mtime_ns > self.SETTLED:
+            self._quiet = now
+        return False

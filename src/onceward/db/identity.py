@@ -1,0 +1,128 @@
+"""Whose file it is, how durable, and how often it was opened: one row, changed by every opening."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from onceward.db import file_checks
+from onceward.db.transaction import Tx
+from onceward.errors import StoreUnusable, WrongAgent
+from onceward.model.clock import FileTime, Millis
+from onceward.model.ids import new_token
+from onceward.model.parcel import Durability
+from onceward.model.settings import Settings
+
+EXISTS: Final = "SELECT 1 FROM sqlite_schema WHERE name = 'identity' AND EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'schema_migrations')"
+IDENTITY: Final = "SELECT agent, file_id, durability, boot_id FROM identity"
+BORN: Final = """
+INSERT INTO identity (one, agent, file_id, durability, max_pending, max_inbox, max_body, clock_at, opened_at, created_at)
+VALUES (1, ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7, ?7)
+"""
+# The open barrier: one durable commit before anything that was read is acted upon.
+BARRIER: Final = """
+UPDATE identity
+   SET opened = opened + 1, opened_at = ?1, clock_at = max(clock_at, ?1), boot_id = ?2, durability = ?3,
+       max_pending = coalesce(?4, max_pending), max_inbox = coalesce(?5, max_inbox), max_body = coalesce(?6, max_body)
+RETURNING clock_at, max_inbox, max_body
+"""
+# A 'fast' file that lived through a reboot may have lost its tail: what it sent since is to be judged by id.
+RENEW_ALL: Final = """
+UPDATE peers
+   SET epoch = lower(hex(randomblob(16))), generation = generation + 1, number = 0, last_id = '', parcel = NULL,
+       again_seq = coalesce((SELECT max(seq) FROM outbox), 0),
+       relied_epoch = CASE WHEN number > 0 THEN epoch ELSE relied_epoch END,
+       relied_parcel = CASE WHEN number > 0 AND (relied_epoch <> epoch OR relied_parcel < ((generation << 32) | number))
+                            THEN (generation << 32) | number ELSE relied_parcel END
+"""
+LIMITS: Final = """
+UPDATE identity
+   SET max_pending = coalesce(?, max_pending), max_inbox = coalesce(?, max_inbox), max_body = coalesce(?, max_body)
+RETURNING max_inbox, max_body
+"""
+LEVEL: Final = "UPDATE identity SET durability = ?"
+TICK: Final = "UPDATE identity SET clock_at = max(clock_at, ?)"
+# SQLite writes nothing for a row that stays as it is, but always the page of a header that is set; a host's own mark stays.
+MARK: Final = "PRAGMA application_id"
+
+
+class Identity(NamedTuple):
+    """What an opening found and settled."""
+
+    agent: str
+    file_id: str
+    durability: Durability
+    clock_at: Millis
+    max_inbox: int
+    max_body: int
+
+
+def look(tx: Tx, wanted: str | None) -> None:
+    """
+    Refuse an opening before anything of the file is changed.
+
+    Raises:
+        WrongAgent: the file is another agent's.
+        StoreUnusable: the file is nobody's yet, and no name was given.
+
+    """
+    owner = tx.rows(IDENTITY) if tx.rows(EXISTS) else []
+    if owner:
+        refuse_other(owner[0][0], wanted)
+    if not owner and wanted is None:
+        msg = "the file is no agent's yet: open it with agent=NAME, or begin it with onceward init NAME"
+        raise StoreUnusable(msg)
+
+
+def refuse_other(owner: str, wanted: str | None) -> None:
+    """Raise WrongAgent unless the file is the wanted agent's, or anybody's is wanted."""
+    if wanted is not None and owner != wanted:
+        msg = f"the file belongs to agent {owner!r}, not {wanted!r}: open it under its own name"
+        raise WrongAgent(msg)
+
+
+def identify(tx: Tx, wanted: str | None, settings: Settings) -> Identity:
+    """Name a new file, recognise an old one, and write the open barrier."""
+    found = tx.rows(IDENTITY)
+    if not found:
+        limits_now = (settings.max_pending, settings.max_inbox, settings.max_body)
+        tx.run(BORN, (wanted, new_token(), settings.durability, *limits_now, tx.now))
+        found = tx.rows(IDENTITY)
+    [(agent, file_id, stored, boot)] = found
+    refuse_other(agent, wanted)
+    given = settings.model_fields_set
+    durability = settings.durability if wanted is not None and "durability" in given else stored
+    now_boot = file_checks.boot_id()
+    if stored == "fast" and boot not in {"", now_boot}:
+        tx.run(RENEW_ALL)
+    [(clock_at, max_inbox, max_body)] = tx.rows(
+        BARRIER, (tx.now, now_boot, durability, *limits(settings))
+    )
+    return Identity(agent, file_id, durability, clock_at, max_inbox, max_body)
+
+
+def tick(tx: Tx) -> None:
+    """Store how far the clock has come, by a commit that is one even where the file has seen a later time already."""
+    tx.run(TICK, (tx.now,))
+    [(mark,)] = tx.rows(MARK)
+    tx.rows(f"{MARK} = {mark}")
+
+
+def note(tx: Tx, time: FileTime) -> None:
+    """
+    Store how far the clock has come where that is much further than the file knows.
+
+    A clock may be set back, and its process die: what it wrote while it was
+    ahead (leases, backoffs) must not seem a day away to the next one.
+    """
+    if time.leads(tx.now):
+        tx.run(TICK, (tx.now,))
+        tx.kept = lambda: time.keep(tx.now)
+
+
+def limits(settings: Settings) -> tuple[int | None, ...]:
+    """Return the limits that were set on purpose, None for those that the file knows better."""
+    given = settings.model_fields_set
+    return tuple(
+        getattr(settings, name) if name in given else None
+        for name in ("max_pending", "max_inbox", "max_body")
+    )

@@ -1,0 +1,116 @@
+"""Applies schema/*.sql: each file once, in order, in one transaction with its record."""
+
+from __future__ import annotations
+
+import importlib.resources
+import re
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol
+
+from onceward.errors import SchemaMismatch, SchemaTooNew
+from onceward.model.clock import Millis
+from onceward.model.frame import digest
+
+LEDGER: Final = """
+CREATE TABLE schema_migrations (
+    version    INTEGER PRIMARY KEY,
+    name       TEXT    NOT NULL,
+    digest     BLOB    NOT NULL,
+    applied_at INTEGER NOT NULL
+) STRICT
+"""
+APPLIED: Final = "SELECT version, name, digest FROM schema_migrations ORDER BY version"
+RECORD: Final = (
+    "INSERT INTO schema_migrations (version, name, digest, applied_at) VALUES (?, ?, ?, ?)"
+)
+TABLES: Final = "SELECT lower(name) FROM sqlite_schema"
+COLUMNS: Final = "SELECT group_concat(name) FROM pragma_table_info('schema_migrations')"
+
+
+class Runs(Protocol):
+    """The little of a transaction that migrating needs."""
+
+    def rows(self, sql: str, bindings: Any = None) -> list[tuple[Any, ...]]:
+        """Run *sql* and return all its rows."""
+        ...
+
+
+class Migration(NamedTuple):
+    """One file of the schema folder."""
+
+    version: int
+    name: str
+    sql: str
+
+
+def folder() -> Path:
+    """Return the schema folder: the wheel's, or in a checkout the one beside src."""
+    packaged = Path(str(importlib.resources.files("onceward") / "schema"))
+    return packaged if packaged.is_dir() else Path(__file__).resolve().parents[3] / "schema"
+
+
+@lru_cache(maxsize=1)
+def migrations() -> tuple[Migration, ...]:
+    """Return all migrations this version knows, in order."""
+    found = sorted(folder().glob("[0-9][0-9][0-9][0-9]_*.sql"))
+    return tuple(Migration(int(p.name[:4]), p.stem, p.read_text(encoding="utf-8")) for p in found)
+
+
+def pending(tx: Runs, known: tuple[Migration, ...] | None = None) -> tuple[Migration, ...]:
+    """
+    Return the migrations this file still needs, oldest first.
+
+    Raises:
+        SchemaTooNew: the file was written by a newer version.
+        SchemaMismatch: a table of ours exists that we did not make.
+
+    """
+    all_known = migrations() if known is None else known
+    names = {name for (name,) in tx.rows(TABLES)}
+    if "schema_migrations" not in names:
+        _refuse_strangers(names, all_known)
+        return all_known
+    if tx.rows(COLUMNS) != [("version,name,digest,applied_at",)]:
+        msg = "a table schema_migrations exists that is not ours: give onceward a file of its own"
+        raise SchemaMismatch(msg)
+    return _missing(tx.rows(APPLIED), all_known)
+
+
+def _missing(applied: list[tuple[Any, ...]], known: tuple[Migration, ...]) -> tuple[Migration, ...]:
+    newest = known[-1].version if known else 0
+    if applied and applied[-1][0] > newest:
+        msg = f"the file has schema {applied[-1][0]}, this version knows {newest}: upgrade onceward"
+        raise SchemaTooNew(msg)
+    by_version = {m.version: m for m in known}
+    for version, name, seen in applied:
+        if version not in by_version or by_version[version].name != name:
+            msg = (
+                f"schema step {version} of this file is {name!r}, which this version does not have"
+            )
+            raise SchemaMismatch(msg)
+        del seen  # kept for forensics: a comment may change between releases, its effect may not
+    done = {version for version, _, _ in applied}
+    return tuple(m for m in known if m.version not in done)
+
+
+def _refuse_strangers(names: set[str], known: tuple[Migration, ...]) -> None:
+    taken = sorted(names & _created(known))
+    if taken:
+        msg = f"the database already has {', '.join(taken)} with another shape: rename them, or use a file of its own"
+        raise SchemaMismatch(msg)
+
+
+CREATES: Final = re.compile(r"^CREATE (?:UNIQUE )?(?:TABLE|VIEW|INDEX|TRIGGER) (\w+)", re.MULTILINE)
+
+
+def _created(known: tuple[Migration, ...]) -> set[str]:
+    return {name.lower() for m in known for name in CREATES.findall(m.sql)}
+
+
+def apply(tx: Runs, migration: Migration, now: Millis) -> None:
+    """Run one migration and record it, inside the caller's transaction."""
+    if not tx.rows("SELECT 1 FROM sqlite_schema WHERE name = 'schema_migrations'"):
+        tx.rows(LEDGER)
+    tx.rows(migration.sql)
+    tx.rows(RECORD, (migration.version, migration.name, digest(migration.sql), now))

@@ -1,0 +1,255 @@
+"""
+Tells that somebody committed: look again.
+
+Three nets, each slower than the one before: a callback inside the process, a
+datagram on a Unix socket across processes, and ``PRAGMA data_version`` should a
+doorbell get lost. Waking is never needed for correctness.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+import stat
+import tempfile
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from threading import Lock, Thread
+from typing import Final, Literal
+
+from onceward.db.file_checks import file_key
+from onceward.model.ids import new_token
+
+Side = Literal["out", "in"]
+"""Which engines a ring is for: ``out`` the dispatcher, ``in`` workers and waiting readers."""
+
+HAS_UNIX: Final = hasattr(socket, "AF_UNIX")
+POKE: Final[dict[Side, bytes]] = {"out": b"o", "in": b"i"}
+
+
+class Bell:
+    """The doorbell of one file: who listens in this process, and how to ring at the others."""
+
+    def __init__(self, path: Path) -> None:
+        self._listeners: dict[Side, tuple[Callable[[], None], ...]] = {"out": (), "in": ()}
+        self._lock = Lock()
+        self._folder = _folder(path)
+        if self._folder is not None:
+            with suppress(OSError):
+                self._folder.mkdir(
+                    mode=0o700, exist_ok=True
+                )  # a look at what is there costs less than at what is not
+        self._where = str(self._folder)  # looked at after every commit that nobody here hears
+        self._seen: tuple[int, tuple[str, ...]] = (0, ())
+        self._own: str | None = None
+        self._socket = _datagram()
+
+    def ring(self, side: Side) -> None:
+        """Tell that *side* has something new; never blocks, never raises."""
+        local = self._listeners[side]
+        for tell in local:
+            tell()
+        if side == "in" or not local:
+            self._poke(side)
+
+    def ring_here(self, sides: Iterable[Side] = ("out", "in")) -> None:
+        """Tell those of *sides* in this process."""
+        for side in sides:
+            for tell in self._listeners[side]:
+                tell()
+
+    def listen(
+        self, side: Side, tell: Callable[[], None], *, version: Callable[[], int], poll: float
+    ) -> Callable[[], None]:
+        """Call *tell* whenever *side* may have something new; returns the call that ends it."""
+        with self._lock:
+            self._listeners[side] = (*self._listeners[side], tell)
+        watcher().add(self, version, poll)
+
+        def stop() -> None:
+            with self._lock:
+                self._listeners[side] = tuple(
+                    known for known in self._listeners[side] if known is not tell
+                )
+                idle = not any(self._listeners.values())
+            if idle:
+                watcher().remove(self)
+
+        return stop
+
+    def bind(self) -> socket.socket | None:
+        """Put this process's doorbell up; None where the platform has none."""
+        if self._folder is None:
+            return None
+        bell = _datagram()
+        if bell is None:
+            return None
+        self._own = name = str(
+            self._folder / f"{os.getpid()}-{new_token()[:8]}"
+        )  # before anybody of ours can see it there
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            bell.bind(name)
+        except OSError:
+            self._own = None
+            bell.close()
+            return None
+        return bell
+
+    def unbind(self) -> None:
+        """Take this process's doorbell down."""
+        name, self._own = self._own, None
+        if name is not None:
+            with suppress(OSError):
+                os.unlink(name)
+
+    def close(self) -> None:
+        """Stop listening altogether."""
+        watcher().remove(self)
+        self._listeners = {"out": (), "in": ()}
+        if self._socket is not None:
+            self._socket.close()
+
+    def _poke(self, side: Side) -> None:
+        if self._folder is None or self._socket is None:
+            return
+        for name in self._others():
+            try:
+                self._socket.sendto(POKE[side], name)
+            except (BlockingIOError, InterruptedError):
+                continue  # its queue is full: it will look anyway
+            except OSError:
+                with suppress(OSError):
+                    os.unlink(name)
+
+    def _others(self) -> tuple[str, ...]:
+        try:
+            changed = os.stat(self._where).st_mtime_ns
+        except OSError:
+            return ()
+        if changed != self._seen[0]:
+            with suppress(OSError):
+                names = (f"{self._where}/{name}" for name in os.listdir(self._where))
+                self._seen = (changed, tuple(name for name in names if name != self._own))
+        return self._seen[1]
+
+
+def _datagram() -> socket.socket | None:
+    if not HAS_UNIX:
+        return None
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    made.setblocking(False)  # noqa: FBT003 - the socket module's own signature
+    return made
+
+
+def _folder(path: Path) -> Path | None:
+    key = file_key(path)
+    if not HAS_UNIX or key is None:
+        return None
+    base = (
+        Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()) / f"onceward-{os.getuid()}"
+    )
+    with suppress(OSError):
+        base.mkdir(mode=0o700, exist_ok=True)
+        found = base.lstat()
+        if (
+            stat.S_ISDIR(found.st_mode)
+            and found.st_uid == os.getuid()
+            and not found.st_mode & 0o077
+        ):
+            return base / f"{key[0]:x}-{key[1]:x}"
+    return None
+
+
+class Watcher:
+    """One thread per process that hears all doorbells and looks at all data versions."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._lock = Lock()
+        self._selector = selectors.DefaultSelector()
+        self._bells: dict[Bell, tuple[Callable[[], int], float]] = {}
+        self._sockets: dict[Bell, socket.socket | None] = {}
+        self._versions: dict[Bell, int] = {}
+        self._nudge_in, self._nudge_out = socket.socketpair()
+        self._nudge_in.setblocking(False)  # noqa: FBT003 - the socket module's own signature
+        self._selector.register(self._nudge_in, selectors.EVENT_READ, None)
+        self._thread = Thread(target=self._run, name="onceward-watcher", daemon=True)
+        self._thread.start()
+
+    def add(self, bell: Bell, version: Callable[[], int], poll: float) -> None:
+        """Watch *bell*; a second call only shortens its polling."""
+        with self._lock:
+            known = self._bells.get(bell)
+            every = poll if known is None else _shorter(known[1], poll)
+            self._bells[bell] = (version, every)
+            if known is None:
+                self._sockets[bell] = sock = bell.bind()
+                if sock is not None:
+                    self._selector.register(sock, selectors.EVENT_READ, bell)
+        if (
+            known is None or every != known[1]
+        ):  # a look for nothing would wake everybody who listens
+            self._nudge()
+
+    def remove(self, bell: Bell) -> None:
+        """Watch *bell* no longer."""
+        with self._lock:
+            self._bells.pop(bell, None)
+            self._versions.pop(bell, None)
+            sock = self._sockets.pop(bell, None)
+            if sock is not None:
+                self._selector.unregister(sock)
+                sock.close()
+                bell.unbind()
+
+    def _nudge(self) -> None:
+        with suppress(BlockingIOError):
+            self._nudge_out.send(b"!")
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                poll = min((every for _, every in self._bells.values() if every > 0), default=None)
+            for key, _ in self._selector.select(poll):
+                heard = _heard(key.fileobj)  # type: ignore[arg-type]  # only sockets are registered
+                if key.data is not None:
+                    key.data.ring_here(side for side in POKE if POKE[side] in heard)
+            self._look()
+
+    def _look(self) -> None:
+        with self._lock:
+            due = [(bell, version) for bell, (version, every) in self._bells.items() if every > 0]
+        for bell, version in due:
+            with suppress(Exception):  # one file's trouble must not deafen the others
+                number = version()
+                if self._versions.get(bell, number) != number:
+                    bell.ring_here()
+                self._versions[bell] = number
+
+
+def _heard(bell: socket.socket) -> bytes:
+    found = b""
+    with suppress(OSError):
+        while said := bell.recv(64):
+            found += said[:1]
+    return found
+
+
+def _shorter(one: float, other: float) -> float:
+    return min(one, other) if one > 0 and other > 0 else max(one, other)
+
+
+_watcher: Watcher | None = None
+_watcher_lock = Lock()
+
+
+def watcher() -> Watcher:
+    """Return this process's watcher; a forked child gets one of its own."""
+    global _watcher  # noqa: PLW0603 - one thread per process, made on first use
+    with _watcher_lock:
+        if _watcher is None or _watcher.pid != os.getpid():
+            _watcher = Watcher()
+        return _watcher

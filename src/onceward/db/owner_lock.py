@@ -1,0 +1,67 @@
+"""Who has a postbox open, as a lock beside its file that the system takes back when a process ends, however it ends."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from threading import Event
+from typing import Final
+
+from onceward.errors import Busy
+
+LOOK_EVERY: Final = 0.005
+
+
+class Presence:
+    """
+    One opener of a postbox.
+
+    Whoever finds nobody else is ``alone`` and has the lock to itself until it
+    says ``share``: others who open meanwhile wait. Closing the file, and the
+    death of the process, end it. A database file is never touched: only the
+    empty file beside it, whose name ends in ``-run``. Where the system has no
+    such lock, nobody is ever alone.
+    """
+
+    def __init__(self, path: Path, *, patience: float) -> None:
+        self._handle, self.alone = -1, False
+        if sys.platform == "win32":
+            return
+        try:
+            self._handle = os.open(f"{path}-run", os.O_RDWR | os.O_CREAT, 0o600)
+            self.alone = self._locked(alone=True)
+            deadline = time.monotonic() + patience
+            while not (self.alone or self._locked(alone=False)):
+                if time.monotonic() >= deadline:
+                    self.close()
+                    msg = f"{path} is being opened by another process that does not come to an end: try again"
+                    raise Busy(msg)
+                Event().wait(LOOK_EVERY)
+        except OSError:  # a file system without such locks
+            self.close()
+
+    def _locked(self, *, alone: bool) -> bool:
+        """Take the lock, for us alone or with others, and say whether it was to be had."""
+        import fcntl  # noqa: PLC0415 - not everywhere
+
+        try:
+            fcntl.flock(self._handle, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def share(self) -> None:
+        """Let others open the postbox too, and go on being there."""
+        if sys.platform != "win32" and self._handle >= 0:
+            import fcntl  # noqa: PLC0415 - not everywhere
+
+            # What is let go for a moment may go to one who opens: it then is alone, as we have handed nothing out yet.
+            fcntl.flock(self._handle, fcntl.LOCK_SH)
+
+    def close(self) -> None:
+        """Be there no longer."""
+        handle, self._handle = self._handle, -1
+        if handle >= 0:
+            os.close(handle)

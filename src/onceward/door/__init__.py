@@ -1,1 +1,0 @@
-"""The door: the names that users open, and the one place that knows everybody."""

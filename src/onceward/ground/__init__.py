@@ -1,1 +1,0 @@
-"""Ground and contracts: the file itself, its one writer, and what engines and transports have agreed on."""

@@ -1,1 +1,0 @@
-"""Hands: what callers and handlers hold, from a draft to a message."""

@@ -1,0 +1,182 @@
+"""Bodies: what a user hands to send, as JSON text; and back again as what a handler asked for."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from dataclasses import is_dataclass
+from functools import lru_cache
+from typing import Any, ClassVar, Final, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError, from_json, to_json
+
+from onceward.errors import InvalidMessage
+from onceward.model.names import plain_text
+
+JSON: Final = "application/json"
+TEXT: Final = "text/plain"
+BYTES: Final = "application/octet-stream"
+SHALLOW: Final = 190
+"""With so few brackets no text is too deep for any reader."""
+LONG: Final = 4000
+FAULTS: Final = 3
+"""A text this short holds no number too long for any reader."""
+
+
+class Msg(BaseModel):
+    """
+    A message type whose wire name stands in the class statement.
+
+    ``class Paid(Msg, type="invoice.paid")``: renaming the class or moving it to
+    another module never orphans mail that is already queued.
+    """
+
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False, ser_json_inf_nan="constants")
+    __message_type__: ClassVar[str] = "msg"
+
+    def __init_subclass__(cls, *, type: str | None = None, **kwargs: Any) -> None:
+        """Fix the wire name; without one the class is named after itself, in lower case."""
+        super().__init_subclass__(**kwargs)
+        cls.__message_type__ = plain_text(
+            "type", type if type is not None else cls.__name__.lower()
+        )
+
+
+class Payload(NamedTuple):
+    """A body ready for the frame: its media type, its JSON text, and the type its class declares."""
+
+    media: str
+    text: str
+    type: str
+
+
+def encode(body: object) -> Payload:
+    """
+    Return *body* as JSON text, once.
+
+    Models, dataclasses, dict, list, str, numbers, None and bytes are taken; NaN
+    and infinities are refused, because JSON has no word for them.
+
+    Raises:
+        InvalidMessage: the body cannot be written as JSON.
+
+    """
+    media, kind, written = _spelling(type(body))  # type: ignore[arg-type]  # classes are hashable
+    try:
+        text = written(body)
+        if media != BYTES:
+            _refuse_unreadable(text)
+    except (PydanticSerializationError, ValueError, RecursionError) as error:
+        msg = f"body of type {type(body).__name__} cannot be written as JSON: {error}"
+        raise InvalidMessage(msg) from error
+    return Payload(media, text, kind)
+
+
+@lru_cache(maxsize=1024)
+def _spelling(kind: type) -> tuple[str, str, Callable[[Any], str]]:
+    """Return media type, wire type and writer of a class's bodies: to ask models for their class costs more than to write them."""
+    if issubclass(kind, bytes | bytearray | memoryview):
+        return BYTES, "bytes", _quoted_bytes
+    if issubclass(kind, str):
+        return TEXT, "text", _json
+    if issubclass(kind, BaseModel):
+        return JSON, message_type(kind), _msg_json if issubclass(kind, Msg) else _model_json
+    return JSON, message_type(kind) if is_dataclass(kind) else "json", _json
+
+
+def _quoted_bytes(body: Any) -> str:
+    return f'"{base64.b64encode(bytes(body)).decode()}"'
+
+
+def _msg_json(body: Any) -> str:
+    written: bytes = body.__pydantic_serializer__.to_json(body, by_alias=True)
+    return written.decode()
+
+
+def _model_json(body: Any) -> str:
+    return _json(body.model_dump(mode="python", by_alias=True))
+
+
+def _json(plain: Any) -> str:
+    return to_json(plain, inf_nan_mode="constants", by_alias=True).decode()
+
+
+def _refuse_unreadable(text: str) -> None:
+    """Raise ValueError for what readers do not take: words that JSON has not, and their own limits on depth and on numbers."""
+    if ("N" in text and "NaN" in text) or (
+        "I" in text and "Infinity" in text
+    ):  # to look for one letter costs next to nothing
+        json.loads(text, parse_constant=_refuse_constant)
+    if len(text) > LONG or (
+        len(text) > SHALLOW and _nested(text) and text.count("[") + text.count("{") > SHALLOW
+    ):
+        from_json(f"[{text}]")
+
+
+def _nested(text: str) -> bool:
+    """Return whether there may be more than one level: to look for a bracket is quick, to count them is not."""
+    return "[" in text or text.find("{", 1) > 0
+
+
+def message_type(model: type) -> str:
+    """Return the wire name of a message class: its declared type, else its own name in lower case."""
+    return getattr(model, "__message_type__", None) or model.__name__.lower()
+
+
+def _refuse_constant(name: str) -> None:
+    msg = f"{name} has no word in JSON: send null or a string"
+    raise ValueError(msg)
+
+
+def decode(data: Any, base64_text: str | None, wanted: Any) -> Any:
+    """
+    Return a received body as *wanted* (None: as plain Python values).
+
+    Raises:
+        InvalidMessage: the body does not fit the wanted type; trying again cannot help.
+
+    """
+    try:
+        value = data if base64_text is None else base64.b64decode(base64_text, validate=True)
+        if wanted is None or wanted is Any or wanted is object:
+            return value
+        return _validated(value, wanted)
+    except ValueError as error:  # ValidationError and binascii.Error are
+        msg = f"body does not fit {getattr(wanted, '__name__', wanted)}: {unfit(error)}"
+        raise InvalidMessage(msg) from error
+
+
+def unfit(error: ValueError) -> str:
+    """Return in one line what a validation found: each field, what is wrong with it, and what was given."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    found = error.errors(include_url=False, include_context=False)
+    told = [
+        f"{'.'.join(map(str, each['loc'])) or 'it'}: {each['msg']} (given {each['input']!r:.60})"
+        for each in found[:FAULTS]
+    ]
+    return "; ".join([*told, f"and {len(found) - FAULTS} more"] if len(found) > FAULTS else told)
+
+
+def _validated(value: Any, wanted: Any) -> Any:
+    try:
+        return adapter(wanted).validate_python(value, **_lenience(wanted))
+    except ValidationError:
+        if isinstance(value, bytes) or wanted in (str, bytes):
+            raise
+        return adapter(wanted).validate_json(
+            to_json(value)
+        )  # strict models read JSON's dates only as JSON
+
+
+@lru_cache(maxsize=1024)
+def adapter(wanted: Any) -> TypeAdapter[Any]:
+    """Return the validator of a type, built once."""
+    return TypeAdapter(wanted)
+
+
+def _lenience(wanted: Any) -> dict[str, Any]:
+    # JSON has no dates, tuples or sets: let models coerce, but never turn 1 into "1" for a bare str or bytes.
+    return {"strict": True} if wanted in (str, bytes) else {}

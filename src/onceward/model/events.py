@@ -1,0 +1,306 @@
+"""
+One frozen record per fact, told to hooks after the commit that made it true.
+
+An event is heard in the process whose commit it was; what must be seen from
+everywhere is in the views and, where switched on, in the trail.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import ClassVar, Final
+
+from onceward.model.clock import Millis
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Event:
+    """A fact about one message or one peer; ``name`` is what hooks subscribe to."""
+
+    name: ClassVar[str] = "event"
+    agent: str
+    """Whose file it happened in."""
+    at: Millis
+
+    def _facts(self) -> dict[str, object]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    # Written once for all kinds of events: generated for each of them they took a twentieth of the whole import.
+    def __eq__(self, other: object) -> bool:
+        """Whether *other* is the same fact."""
+        return (
+            type(other) is type(self)
+            and isinstance(other, Event)
+            and self._facts() == other._facts()
+        )
+
+    def __hash__(self) -> int:
+        """Let facts be counted."""
+        return hash((type(self), *self._facts().values()))
+
+    def __repr__(self) -> str:
+        """Name the fact with everything that is known of it."""
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self._facts().items())})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class MessageEvent(Event):
+    """A fact about one message."""
+
+    message_id: str
+    peer: str
+    """The other agent: recipient of what we send, sender of what we receive."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Enqueued(MessageEvent):
+    """The message was committed into the outbox."""
+
+    name: ClassVar[str] = "enqueued"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Sent(MessageEvent):
+    """The peer stored the message durably."""
+
+    name: ClassVar[str] = "sent"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Acked(MessageEvent):
+    """The peer processed the message; custody has ended."""
+
+    name: ClassVar[str] = "acked"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Retried(MessageEvent):
+    """The message will be attempted again; ``attempt`` counts from 1."""
+
+    name: ClassVar[str] = "retry"
+    attempt: int
+    error: str
+    due_at: Millis
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Failed(MessageEvent):
+    """The message ended badly at the peer or here; see ``dead_letters`` on the side that keeps it."""
+
+    name: ClassVar[str] = "failed"
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class DeadLettered(MessageEvent):
+    """The message was moved to this file's dead letters."""
+
+    name: ClassVar[str] = "dead"
+    reason: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Received(MessageEvent):
+    """The message was committed into the inbox."""
+
+    name: ClassVar[str] = "received"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Duplicate(MessageEvent):
+    """A frame that is known already came again and changed nothing."""
+
+    name: ClassVar[str] = "duplicate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Rejected(MessageEvent):
+    """A frame was refused at the door and never kept; the sender keeps it as a dead letter."""
+
+    name: ClassVar[str] = "rejected"
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Processed(MessageEvent):
+    """The handler's effects and the processed mark were committed."""
+
+    name: ClassVar[str] = "processed"
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Polled(Event):
+    """The agent polled a session: its cursor moved from one inbox row to another, and so many messages were handed over."""
+
+    name: ClassVar[str] = "polled"
+    session: str
+    topics: tuple[str, ...]
+    matched: int
+    cursor_from: int
+    cursor_to: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Expired(Event):
+    """Messages whose time to live had run out were ended on request."""
+
+    name: ClassVar[str] = "expired"
+    session: str | None
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Dropped(MessageEvent):
+    """A policy dropped the message because a limit was reached; ``drop_view`` keeps a record of it."""
+
+    name: ClassVar[str] = "dropped"
+    scope: str
+    """What was full, with its name: ``session run-42``."""
+    policy: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Evaporated(Event):
+    """A restart dropped so many ephemeral messages that nobody had taken; told to the first who asks for it after the opening."""
+
+    name: ClassVar[str] = "evaporated"
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class NearlyFull(Event):
+    """Nine tenths of what the file may hold are in use."""
+
+    name: ClassVar[str] = "nearly_full"
+    used: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class PeerEvent(Event):
+    """A fact about one peer."""
+
+    peer: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Unreached(PeerEvent):
+    """A push found nobody, or was refused; the peer rests until ``due_at``."""
+
+    name: ClassVar[str] = "unreached"
+    error: str
+    due_at: Millis
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class BreakerOpened(PeerEvent):
+    """Too many failures in a row: the peer is left alone until ``due_at``."""
+
+    name: ClassVar[str] = "breaker_opened"
+    due_at: Millis
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class BreakerClosed(PeerEvent):
+    """The peer answers again."""
+
+    name: ClassVar[str] = "breaker_closed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Forked(PeerEvent):
+    """Our stream to the peer did not fit what the peer knows; a new epoch was opened."""
+
+    name: ClassVar[str] = "forked"
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class PeerRolledBack(PeerEvent):
+    """The peer's file lost its newest part: ``resent`` messages go again; older than ``retained_from`` are not ours any more."""
+
+    name: ClassVar[str] = "peer_rolled_back"
+    resent: int
+    retained_from: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class WeakReceipt(PeerEvent):
+    """The peer's durability is weaker than ours: its receipts do not end custody (see ``accept_weaker``)."""
+
+    name: ClassVar[str] = "weak_receipt"
+    durability: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class RunEvent(Event):
+    """A fact about one session's run."""
+
+    session: str
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class RunStarted(RunEvent):
+    """A run was committed with the messages it is bound to."""
+
+    name: ClassVar[str] = "run_started"
+    mode: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class MessageBound(RunEvent):
+    """A message left its session's queue for a run."""
+
+    name: ClassVar[str] = "message_bound"
+    message_id: str
+    peer: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class RunEnded(RunEvent):
+    """A run's effects and its end were committed; ``state`` is done or failed."""
+
+    name: ClassVar[str] = "run_ended"
+    state: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class RunAborted(RunEvent):
+    """A run was ended from outside; ``consumed`` says whether its messages count as delivered."""
+
+    name: ClassVar[str] = "run_aborted"
+    cause: str
+    consumed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Overflowed(Event):
+    """A session's queue was full: ``dropped`` waiting messages made room, ``refused`` new ones found none."""
+
+    name: ClassVar[str] = "overflowed"
+    session: str
+    dropped: int
+    refused: int
+
+
+def _names() -> dict[str, type[Event]]:
+    found: dict[str, type[Event]] = {}
+    rest: list[type[Event]] = [Event]
+    while rest:
+        kind = rest.pop()
+        rest += kind.__subclasses__()
+        if "name" in vars(kind) and kind is not Event:
+            found[kind.name] = kind
+    return dict(sorted(found.items()))
+
+
+EVENTS: Final = _names()
+"""Event class by name, for ``on(name, …)`` and the reference page."""
+
+ALIASES: Final = {"message_failed": "dead", "retry_scheduled": "retry"}
+"""Names that users of other outboxes look for."""

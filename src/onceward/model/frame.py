@@ -1,0 +1,264 @@
+"""
+The frame: one message as it travels, CloudEvents 1.0 in JSON.
+
+The same text lies in the sender's outbox, on the wire and in the recipient's
+inbox. It is composed once, at send, and never rewritten.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import sha256
+from math import isinf
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic_core import from_json, to_json
+
+from onceward.errors import InvalidMessage
+from onceward.model.body import BYTES, JSON
+from onceward.model.clock import Millis, iso
+from onceward.model.names import AGENT, DEFAULT_SESSION, PRIORITIES
+
+SOURCE: Final = "urn:onceward:"
+NORMAL: Final = 2
+EPHEMERAL: Final = "ephemeral"
+"""Extension attribute of messages that a restart of the recipient may drop."""
+EXTENSION: Final = re.compile(r"[a-z0-9]{1,20}")
+Text = Annotated[str, Field(min_length=1, max_length=256)]
+INT32: Final = 2**31
+
+
+class Frame(BaseModel):
+    """
+    One message as it travels.
+
+    Attribute names are CloudEvents'; those of the specification's core and of
+    its catalogue keep their meaning, the others (recipient, session, topic,
+    priority, replyto, channel, kind, mailbox) are extensions of ours. Unknown extension attributes are
+    kept, as the specification asks.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
+
+    specversion: Literal["1.0"] = "1.0"
+    id: Text
+    source: Annotated[str, Field(min_length=1, max_length=256)]
+    type: Text
+    recipient: Annotated[str, Field(pattern=f"^{AGENT.pattern}$", max_length=128)]
+    time: AwareDatetime | None = None
+    session: Text = DEFAULT_SESSION
+    topic: Text | None = None
+    priority: Annotated[int, Field(ge=0, le=4)] = NORMAL
+    partitionkey: Text | None = None
+    correlationid: Text | None = None
+    causationid: Text | None = None
+    inreplyto: Text | None = None
+    replyto: Text | None = None
+    channel: Text | None = None
+    kind: Text | None = None
+    mailbox: Text | None = None
+    expirytime: AwareDatetime | None = None
+    idempotencykey: Text | None = None
+    subject: Text | None = None
+    dataschema: Text | None = None
+    datacontenttype: Text = JSON
+    data: JsonValue = None
+    data_base64: str | None = None
+
+    @classmethod
+    def parse(cls, text: str | bytes) -> Self:
+        """
+        Return the frame that *text* spells.
+
+        Raises:
+            InvalidMessage: the text is no frame; trying again cannot help.
+
+        """
+        try:
+            found = cls._read(text)
+            found.check()
+        except (ValueError, RecursionError) as error:
+            msg = f"not a frame: {error}"
+            raise InvalidMessage(msg) from error
+        return found
+
+    @classmethod
+    def _read(cls, text: str | bytes) -> Self:
+        """Read the fields; an attribute that is null is one that is not set, says CloudEvents."""
+        try:
+            found = cls.model_validate_json(text)
+            if None not in (found.__pydantic_extra__ or {}).values():
+                return found
+        except ValidationError:
+            pass
+        return cls.model_validate(_without_nulls(from_json(text)))
+
+    def check(self) -> None:
+        """Raise InvalidMessage for what field by field cannot be seen: names of extensions, a body given twice, infinite numbers."""
+        for name, value in (self.__pydantic_extra__ or {}).items():
+            check_extension(name, value)
+        if self.data_base64 is not None and self.data is not None:
+            msg = "a frame carries data or data_base64, never both"
+            raise InvalidMessage(msg)
+        if infinite(self.data):
+            msg = "a number of the body is too large for a float"
+            raise InvalidMessage(msg)
+
+    @property
+    def sender(self) -> str:
+        """Name of the sending agent."""
+        return self.source.removeprefix(SOURCE)
+
+    @property
+    def lane(self) -> str:
+        """The unit of order: the ordering key if there is one, else the session."""
+        return self.partitionkey or self.session
+
+    @property
+    def priority_name(self) -> str:
+        """The priority by its name."""
+        return PRIORITIES[self.priority]
+
+    @property
+    def headers(self) -> dict[str, str | int | bool]:
+        """The extension attributes that the sender added."""
+        return dict(self.__pydantic_extra__ or {})
+
+    @property
+    def ephemeral(self) -> bool:
+        """Whether a restart of the recipient may drop it."""
+        extra = self.__pydantic_extra__
+        return extra is not None and extra.get(EPHEMERAL) is True
+
+    @property
+    def expires_at(self) -> Millis | None:
+        """The moment from which nobody wants this message, in milliseconds; None is never."""
+        return None if self.expirytime is None else round(self.expirytime.timestamp() * 1000)
+
+
+def infinite(value: Any) -> bool:
+    """Return whether a number in *value* is no number: JSON readers make infinity of a large exponent."""
+    if isinstance(value, float):
+        return isinf(value)
+    if isinstance(value, dict):
+        return any(map(infinite, value.values()))
+    return isinstance(value, list) and any(map(infinite, value))
+
+
+def _without_nulls(found: Any) -> Any:
+    """CloudEvents: an attribute that is null is one that is not set."""
+    if isinstance(found, dict):
+        return {name: value for name, value in found.items() if value is not None}
+    return found
+
+
+BODY_ERROR: Final = "bodyerror"
+"""Extension attribute that says why a message comes without its body."""
+RESERVED_ATTRIBUTES: Final = frozenset(Frame.model_fields) | {BODY_ERROR}
+
+
+def check_extension(name: str, value: object) -> None:
+    """Raise InvalidMessage unless *name* and *value* may be an extension attribute of a frame."""
+    if not isinstance(name, str) or EXTENSION.fullmatch(name) is None:
+        msg = f"header {name!r} must be 1 to 20 lower-case letters and digits"
+        raise InvalidMessage(msg)
+    if (
+        (isinstance(value, str) and (value.isprintable() or not value))
+        or value is True
+        or value is False
+    ):
+        return
+    if not isinstance(value, int) or not -INT32 <= value < INT32:
+        msg = f"header {name!r} must be printable text, a boolean or a 32-bit integer, not {value!r:.60}"
+        raise InvalidMessage(msg)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Envelope:
+    """Everything of a frame but id, time and body, checked by the caller."""
+
+    sender: str
+    recipient: str
+    type: str
+    media: str
+    session: str = DEFAULT_SESSION
+    topic: str | None = None
+    rank: int = NORMAL
+    ordering_key: str | None = None
+    correlation_id: str | None = None
+    causation_id: str | None = None
+    in_reply_to: str | None = None
+    reply_to: str | None = None
+    expires_at: Millis | None = None
+    key: str | None = None
+    channel: str | None = None
+    kind: str | None = None
+    mailbox: str | None = None
+    headers: dict[str, Any] | None = None
+
+
+def mould(envelope: Envelope) -> str:
+    """Return the part of a frame's text that all frames of one envelope share."""
+    before, after = halves(envelope)
+    return f"{before}{quote(envelope.recipient)}{after}"
+
+
+def halves(envelope: Envelope) -> tuple[str, str]:
+    """Return what stands before and after the recipient in the shared part: one message for many differs in it alone."""
+    e = envelope
+    return (
+        f'","source":{quote(SOURCE + e.sender)},"type":{quote(e.type)},"recipient":',
+        f',"session":{quote(e.session)}{_options(e)},"datacontenttype":{quote(e.media)},"{"data_base64" if e.media == BYTES else "data"}":',
+    )
+
+
+def cast(shared: str, message_id: str, created_at: Millis, body: str) -> str:
+    """
+    Return a frame's text around a body that already is JSON text.
+
+    The text is joined from quoted parts instead of dumped from a model: it
+    happens at every send, and the body was serialised a moment ago.
+    """
+    return f'{{"specversion":"1.0","time":"{iso(created_at)}","id":"{message_id}{shared}{body}}}'
+
+
+def head(shared: str, message_id: str, created_at: Millis) -> str:
+    """Return a frame's text up to its body, which is stored elsewhere."""
+    return f'{{"specversion":"1.0","time":"{iso(created_at)}","id":"{message_id}{shared}'
+
+
+def _options(e: Envelope) -> str:
+    text = "" if e.rank == NORMAL else f',"priority":{e.rank}'
+    for name, value in (
+        ("topic", e.topic),
+        ("partitionkey", e.ordering_key),
+        ("correlationid", e.correlation_id),
+        ("causationid", e.causation_id),
+        ("inreplyto", e.in_reply_to),
+        ("replyto", e.reply_to),
+        ("idempotencykey", e.key),
+        ("channel", e.channel),
+        ("kind", e.kind),
+        ("mailbox", e.mailbox),
+    ):
+        if value is not None:
+            text += f',"{name}":{quote(value)}'
+    if e.expires_at is not None:
+        text += f',"expirytime":"{iso(e.expires_at)}"'
+    for name, header in (e.headers or {}).items():
+        text += f',"{name}":{to_json(header).decode()}'
+    return text
+
+
+@lru_cache(maxsize=4096)
+def quote(text: str) -> str:
+    """Return *text* as a JSON string; names repeat, so the last few thousand are remembered."""
+    return to_json(text).decode()
+
+
+def digest(text: str) -> bytes:
+    """Return 128 bits that change with any bit of the frame's text."""
+    return sha256(text.encode()).digest()[:16]

@@ -1,0 +1,236 @@
+"""
+Queue modes: what a session does with mail that comes while it is busy, decided without looking at any file.
+
+``followup`` and ``queue`` wait and take one message a run, ``collect`` waits
+for quiet and takes all that fit together, ``steer`` and ``interrupt`` end the
+run that is open and take everything.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal, NamedTuple, TypedDict, get_args
+
+from onceward.errors import InvalidArgument
+from onceward.model.clock import Millis
+
+Mode = Literal["steer", "followup", "collect", "queue", "interrupt"]
+Overflow = Literal["old", "new", "summarize"]
+Aborted = Literal["deliver", "return"]
+MODES: Final[tuple[str, ...]] = get_args(Mode)
+OVERFLOWS: Final[tuple[str, ...]] = get_args(Overflow)
+ABORTED: Final[tuple[str, ...]] = get_args(Aborted)
+PREEMPTING: Final = frozenset({"steer", "interrupt"})
+"""Modes in which a new message ends the run that is open."""
+PATIENCE: Final = 5
+"""Debounces after which a collect begins although mail keeps coming."""
+LINE_MAX: Final = 160
+"""Characters of one line of an overflow summary."""
+WORKER_RESULT: Final = "worker_result"
+"""Type of the message that tells how a dispatched task ended."""
+WISH: Final = "queuemode"
+"""Header by which a trusted sender asks for another mode for one message."""
+CALLER: Final = "callersession"
+"""Header of a dispatched task: the session that its result goes to."""
+
+
+class QueueOptions(TypedDict, total=False):
+    """The keyword arguments that set how a session queues; what is left out, or None, is as the next wider level says."""
+
+    mode: str | None
+    """steer, followup, collect, queue or interrupt."""
+    debounce: float | None
+    """Seconds of quiet that a collect waits for; negative ones count as 0."""
+    cap: float | None
+    """Most messages that may wait; fractions are cut off, 0 is refused."""
+    overflow: str | None
+    """What a full queue does: drop the old, refuse the new, or drop the old and summarize them for the next run."""
+    aborted: str | None
+    """What becomes of an aborted run's messages: deliver them if partial output was stored, or return them always."""
+    inject: bool | None
+    """Whether steer hands new messages to a run that takes them by ``run.inbox()`` instead of ending it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuePolicy:
+    """How one session queues, all levels merged; spans in milliseconds."""
+
+    mode: str = "followup"
+    debounce_for: Millis = 1000
+    cap: int = 20
+    overflow: str = "summarize"
+    aborted: str = "deliver"
+    inject: bool = False
+
+    def merged(self, **nearer: Any) -> QueuePolicy:
+        """Return this policy with what a nearer level says; None says nothing."""
+        return replace(self, **{name: value for name, value in nearer.items() if value is not None})
+
+    def due_at(self, waits: Waits, count: int) -> Millis:
+        """Return when the next run may begin: 0 for at once; a collect waits for quiet, but neither for ever nor with a full queue."""
+        if (
+            self.mode != "collect"
+            or count >= self.cap
+            or waits.arrived_at is None
+            or waits.since_at is None
+        ):
+            return 0
+        return min(
+            waits.arrived_at + self.debounce_for, waits.since_at + PATIENCE * self.debounce_for
+        )
+
+
+class Waits(NamedTuple):
+    """Since when a session has been collecting, and when its last message came."""
+
+    since_at: Millis | None = None
+    arrived_at: Millis | None = None
+
+
+def checked(options: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    Return queue options as a policy's fields, None for what was left out.
+
+    Raises:
+        InvalidArgument: a mode, policy or number that means nothing; cap=0 would refuse everything.
+
+    """
+    unknown = sorted(set(options) - QueueOptions.__annotations__.keys())
+    if unknown:
+        msg = (
+            f"queue options are {', '.join(QueueOptions.__annotations__)}; got {', '.join(unknown)}"
+        )
+        raise InvalidArgument(msg)
+    debounce, cap = options.get("debounce"), options.get("cap")
+    return {
+        "mode": _one_of("mode", options.get("mode"), MODES),
+        "debounce_for": None
+        if debounce is None
+        else round(1000 * max(0.0, _number("debounce", debounce))),
+        "cap": None if cap is None else _cap(_number("cap", cap)),
+        "overflow": _one_of("overflow", options.get("overflow"), OVERFLOWS),
+        "aborted": _one_of("aborted", options.get("aborted"), ABORTED),
+        "inject": options.get("inject"),
+    }
+
+
+def _one_of(name: str, value: Any, known: Sequence[str]) -> str | None:
+    if value is not None and value not in known:
+        msg = f"queue {name} {value!r} is none of {', '.join(known)}"
+        raise InvalidArgument(msg)
+    return None if value is None else str(value)
+
+
+def _number(name: str, value: Any) -> float:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not math.isfinite(value)
+        or abs(value) > 10**9
+    ):
+        msg = f"queue {name} {value!r} must be a number"
+        raise InvalidArgument(msg)
+    return float(value)
+
+
+def _cap(value: float) -> int:
+    if math.floor(value) < 1:
+        msg = f"queue cap {value:g} would refuse every message: give at least 1, or pause the queue"
+        raise InvalidArgument(msg)
+    return math.floor(value)
+
+
+class Waiting(NamedTuple):
+    """A message of a session's queue, as far as modes look at it."""
+
+    seq: int
+    protected: bool = False
+    """Whether no full queue may drop it: results of dispatched tasks, critical mail."""
+    thread: tuple[str, str | None] | None = None
+    """Where its reply goes and which conversation it is of; None goes together with any."""
+    last_attempt: bool = False
+    """Whether it has failed so often that it is tried once more, alone."""
+
+
+def batch(mode: str, waiting: Sequence[Waiting]) -> int:
+    """Return how many messages, from the head on, the next run takes."""
+    if mode in ("followup", "queue"):
+        return min(1, len(waiting))
+    count, thread = 0, None
+    for each in waiting:
+        if each.last_attempt:
+            return max(count, 1)
+        if mode == "collect" and each.thread is not None:
+            thread = thread or each.thread
+            if each.thread != thread:
+                break
+        count += 1
+    return count
+
+
+@dataclass(slots=True)
+class Spill:
+    """What a full queue lets go of."""
+
+    dropped: list[Waiting] = field(default_factory=list)
+    """Had been waiting, or came just now, and made room for a younger message."""
+    refused: list[Waiting] = field(default_factory=list)
+    """Found no room."""
+
+
+def spill(
+    policy: QueuePolicy,
+    *,
+    held: int,
+    protected: int,
+    fresh: Sequence[Waiting],
+    oldest: Callable[[int], list[Waiting]],
+) -> Spill:
+    """
+    Return which messages a queue lets go of as *fresh* ones come, one after the other.
+
+    *held* messages wait already, *protected* of them untouchable; ``oldest(n)``
+    returns the first of those that are not.
+    """
+    found = Spill()
+    if held + len(fresh) <= policy.cap:
+        return found
+    victims = [] if policy.overflow == "new" else oldest(held + len(fresh) - policy.cap)
+    for each in fresh:
+        room = policy.cap - held
+        if (
+            not each.protected
+            and room <= 0
+            and (policy.overflow == "new" or protected >= policy.cap)
+        ):
+            found.refused.append(each)
+            continue
+        while not each.protected and held >= policy.cap and victims:
+            found.dropped.append(victims.pop(0))
+            held -= 1
+        held, protected = held + 1, protected + each.protected
+        if not each.protected and policy.overflow != "new":
+            victims.append(each)
+    return found
+
+
+def line(sender: str, text: str) -> str:
+    """Return one message as a line of a summary."""
+    flat = " ".join(f"{sender}: {text}".split())
+    return flat if len(flat) <= LINE_MAX else f"{flat[: LINE_MAX - 1]}…"
+
+
+def check_sessions(pattern: str) -> str:
+    """Return *pattern* if sessions may be chosen by it: a name, in which ``*`` stands for any text."""
+    if not isinstance(pattern, str) or not 0 < len(pattern) <= 256 or not pattern.isprintable():  # noqa: PLR2004 - as a session's name
+        msg = f"session pattern {pattern!r:.80} must be 1 to 256 printable characters"
+        raise InvalidArgument(msg)
+    return pattern
+
+
+def glob(pattern: str) -> str:
+    """Return a session pattern for SQL's GLOB, in which only ``*`` is special."""
+    return re.sub(r"[\[?]", lambda found: f"[{found[0]}]", pattern)

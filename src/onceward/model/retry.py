@@ -1,0 +1,101 @@
+"""
+Verdicts as values: how long to wait before the next attempt, and when to give up.
+
+tenacity's ``wait_*`` and ``stop_*`` objects are used as pure functions of the
+attempt number. Nothing here sleeps: the waiting is a date in a row, so it
+survives the process. tenacity is imported by who opens a postbox, not by who
+only declares agents and messages: it takes a twentieth of the whole import.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Self
+
+from onceward.model.clock import Millis
+from onceward.model.settings import Settings
+
+if TYPE_CHECKING:
+    from tenacity import RetryCallState, Retrying
+    from tenacity.stop import stop_base
+    from tenacity.wait import wait_base
+
+
+@cache
+def _retrying() -> Retrying:
+    from tenacity import Retrying  # noqa: PLC0415 - see above
+
+    return Retrying()
+
+
+def _state(attempt: int) -> RetryCallState:
+    from tenacity import RetryCallState  # noqa: PLC0415 - see above
+
+    state = RetryCallState(_retrying(), None, (), {})
+    state.attempt_number = attempt
+    return state
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """
+    When to try again, from a tenacity wait, a tenacity stop and a share of jitter.
+
+    ``attempt`` counts from 1: after the k-th failure ``delay(k)`` is waited,
+    unless ``exhausted(k)``.
+    """
+
+    wait: wait_base
+    stop: stop_base
+    jitter: float = 0.0
+
+    def delay(self, attempt: int, rng: random.Random) -> Millis:
+        """Return how long to wait after the *attempt*-th failure, in milliseconds."""
+        seconds = self.wait(_state(attempt))
+        return round(1000 * seconds * (1 + rng.uniform(-self.jitter, self.jitter)))
+
+    def exhausted(self, attempt: int) -> bool:
+        """Return whether the *attempt*-th failure was the last that is allowed."""
+        return bool(self.stop(_state(attempt)))
+
+    @classmethod
+    def agenium(cls) -> Self:
+        """Return 10 re-attempts after 1, 2, 4, 8, 16, 32 and then each time 60 seconds: 303 in all."""
+        from tenacity import stop_after_attempt, wait_chain, wait_fixed  # noqa: PLC0415 - see above
+
+        return cls(
+            wait_chain(*map(wait_fixed, (1, 2, 4, 8, 16, 32, 60))), stop_after_attempt(1 + 10)
+        )
+
+    @classmethod
+    def agenticcomm(cls, *, ack_timeout: float = 0.0) -> Self:
+        """Return 3 re-attempts after 1, 2 and 4 seconds, each after one more *ack_timeout* in which nothing was heard."""
+        from tenacity import stop_after_attempt, wait_exponential, wait_fixed  # noqa: PLC0415 - see above
+
+        return cls(
+            wait_exponential(multiplier=1) + wait_fixed(ack_timeout), stop_after_attempt(1 + 3)
+        )
+
+
+def doubling(
+    first: float, retries: int, *, cap: float | None = None, jitter: float = 0.0
+) -> RetryPolicy:
+    """Return the policy that waits *first* seconds, then twice as long each time up to *cap*, for *retries* re-attempts."""
+    from tenacity import stop_after_attempt, wait_exponential  # noqa: PLC0415 - see above
+
+    wait = (
+        wait_exponential(multiplier=first)
+        if cap is None
+        else wait_exponential(multiplier=first, max=cap)
+    )
+    return RetryPolicy(wait, stop_after_attempt(1 + retries), jitter)
+
+
+def retry_policy(settings: Settings, *, retries: int | None = None) -> RetryPolicy:
+    """Return the policy of the settings: doubling from ``retry_first`` to ``retry_cap``, ``max_retries`` re-attempts."""
+    allowed = settings.max_retries if retries is None else retries
+    return doubling(
+        settings.retry_first, allowed, cap=settings.retry_cap, jitter=settings.retry_jitter
+    )

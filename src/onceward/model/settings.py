@@ -1,0 +1,215 @@
+"""Every knob, with unit, default and bounds; environment variables are read here and nowhere else."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from onceward.errors import InvalidArgument
+from onceward.model.body import unfit
+from onceward.model.parcel import Durability
+from onceward.model.project import section
+
+PREFIX: Final = "ONCEWARD_"
+SWITCH: Final = "ONCEWARD_DISABLED"
+Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
+DAY: Final = 86_400.0
+WORDS: Final = ("home", "db", "agent", "session")
+"""What environment and project may say besides settings: whose file a command means, and which conversation."""
+
+Priority = Literal["critical", "urgent", "normal", "low", "background"]
+
+
+def _listed(value: Any) -> Any:
+    """Read a list from an environment variable, where commas part it."""
+    return (
+        tuple(part.strip() for part in value.split(",") if part.strip())
+        if isinstance(value, str)
+        else value
+    )
+
+
+def _mapped(value: Any) -> Any:
+    """Read a mapping from an environment variable, where it is JSON."""
+    return json.loads(value) if isinstance(value, str) else value
+
+
+class Settings(BaseModel):
+    """
+    How one postbox behaves.
+
+    Precedence: keyword at Postbox, then a ``Settings`` object, then
+    ``ONCEWARD_<NAME>`` in the environment, then ``[tool.onceward]`` in the
+    nearest pyproject.toml, then the default here. Spans are seconds, sizes
+    bytes of UTF-8.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    durability: Durability = "safe"
+    """``safe``: a commit survives power loss; ``fast``: it survives SIGKILL only."""
+    accept_weaker: bool = False
+    """Let a receipt from a peer of weaker durability end our custody."""
+    busy_timeout: Seconds = 30.0
+    """Deadline for one unit of work against other writers, reads included."""
+    network_filesystem: bool = False
+    """Open the file even on a file system whose locks are not trusted."""
+    checkpoint_pages: Annotated[int, Field(ge=1)] = 1000
+    """Automatic checkpoint after this many pages in the WAL."""
+    wal_limit: Annotated[int, Field(ge=1 << 20)] = 64 << 20
+    """WAL size from which the janitor insists on a checkpoint."""
+
+    max_body: Annotated[int, Field(ge=1)] = 1 << 20
+    """Largest body, refused on send and on receipt."""
+    body_threshold: Annotated[int, Field(ge=0)] = 3584
+    """Bodies of more bytes than this are stored beside their message, not in it."""
+    max_pending: Annotated[int, Field(ge=1)] = 100_000
+    """Messages that may wait in the outbox of this file."""
+    max_inbox: Annotated[int, Field(ge=1)] = 1_000_000
+    """Unhandled messages that the inbox takes before it answers ``busy``."""
+    hold_unknown: bool = False
+    """Keep mail for recipients that nobody has heard of yet, instead of refusing it."""
+    ack: Literal["processed", "stored"] = "processed"
+    """What ends the sender's custody: the handler's commit, or the peer's durable receipt."""
+
+    retry_first: Seconds = 1.0
+    """Pause after the first failure; it doubles with each further one."""
+    retry_cap: Seconds = 60.0
+    """Longest pause between two attempts."""
+    retry_jitter: Annotated[float, Field(ge=0, le=1)] = 0.1
+    """Share of the delay by which it is varied at random, up or down."""
+    max_retries: Annotated[int, Field(ge=0)] = 10
+    """Re-attempts before a dead letter: attempts are one more."""
+    unreachable: Literal["wait", "spend"] = "wait"
+    """Whether attempts that found nobody count against ``max_retries``."""
+    ack_timeout: Seconds = 30.0
+    """
+    Time after which a stored but unhandled message is asked about; again and again, each time a tenth of its age later, but never
+    more than twenty times as long.
+    """
+    deliver_timeout: Seconds = 30.0
+    """Longest push of one parcel."""
+    parcel_frames: Annotated[int, Field(ge=1, le=10_000)] = 500
+    """Most messages of one push."""
+    parcel_bytes: Annotated[int, Field(ge=1 << 10)] = 4 << 20
+    """Largest push; a single message may be larger."""
+    breaker_failures: Annotated[int, Field(ge=1)] = 5
+    """Failures in a row that open a peer's breaker."""
+    breaker_open_for: Seconds = 30.0
+    """How long an open breaker leaves its peer alone before it is tried again."""
+    breaker_successes: Annotated[int, Field(ge=1)] = 2
+    """Pushes that must succeed before a half-open breaker closes."""
+
+    lease: Positive = 30.0
+    """How long a claim lasts without a heartbeat."""
+    max_runtime: Positive = 3600.0
+    """Longest run of one handler; its lease is not prolonged beyond."""
+    handler_retries: Annotated[int, Field(ge=0)] = 10
+    """Re-attempts of a failing handler before the message becomes a dead letter."""
+    workers: Annotated[int, Field(ge=1, le=256)] = 1
+    """Worker threads, or concurrent async handlers."""
+    claim_messages: Annotated[int, Field(ge=1, le=10_000)] = 200
+    """Most messages of one claim."""
+    share_commit_for: Seconds = 0.02
+    """Longest span in which quick handlers share one commit; 0 gives each its own."""
+
+    max_runs: Annotated[int, Field(ge=1, le=1000)] = 16
+    """Runs of different sessions that this process has open at the same time."""
+    queue_mode: Literal["steer", "followup", "collect", "queue", "interrupt"] = "followup"
+    """What a session with runs does with mail that comes while it is busy, where neither session nor handler say."""
+    queue_debounce: Annotated[float, Field(le=1e9, allow_inf_nan=False)] = 1.0
+    """Quiet that a collect waits for; negative counts as 0."""
+    queue_cap: Annotated[float, Field(ge=1, le=1e9)] = 20
+    """Messages that may wait in one session's queue; fractions are cut off."""
+    queue_overflow: Literal["old", "new", "summarize"] = "summarize"
+    """What a full queue does: drop the old, refuse the new, or drop the old with a summary for the next run."""
+    queue_aborted: Literal["deliver", "return"] = "deliver"
+    """What becomes of a preempted run's messages when partial output was stored."""
+
+    retention: Seconds = 7 * DAY
+    """How long acked and processed rows, marks and the trail are kept."""
+    retention_slice: Annotated[int, Field(ge=1)] = 500
+    """Rows deleted in one transaction, between which writers get their turn."""
+    janitor_interval: Positive = 60.0
+    """Time between two rounds of pruning and checkpoints."""
+    safety_poll: Seconds = 0.1
+    """How often ``PRAGMA data_version`` is looked at, should a doorbell get lost; 0 turns it off."""
+    stop_timeout: Seconds = 5.0
+    """Longest wait for running handlers and pushes when the postbox stops."""
+    topics: Annotated[tuple[str, ...] | None, BeforeValidator(_listed)] = None
+    """Topics that there are, for sending and for polling; another one is a TopicError. None is open."""
+    session_topics: Annotated[dict[str, tuple[str, ...]], BeforeValidator(_mapped)] = {}
+    """Topics that there are in single sessions, which go before ``topics``; in the environment as JSON."""
+    ephemeral_priorities: Annotated[tuple[Priority, ...], BeforeValidator(_listed)] = ()
+    """Priorities whose messages to mailboxes are ephemeral where the send does not say: mq9's are normal, low and background."""
+    trail: bool = False
+    """Write every transition into the table ``trail``."""
+    audit: str = ""
+    """File to which one JSON line is appended for each send, poll and expire, without bodies; empty is none."""
+    search: bool = False
+    """Keep an index of the words of bodies, for ``search``."""
+
+    @classmethod
+    def unasked(cls, *, busy_timeout: float) -> Self:
+        """Return the defaults as nobody's wish, for who opens the file of somebody else: what its owner says holds, before and after."""
+        return cls.model_construct(_fields_set=set(), busy_timeout=busy_timeout)
+
+    @classmethod
+    def load(
+        cls,
+        given: Settings | None,
+        overrides: Mapping[str, Any],
+        env: Mapping[str, str] | None = None,
+    ) -> Self:
+        """
+        Merge overrides, settings, environment, project and defaults, in that precedence.
+
+        A project is asked only where *env* is not given: that is, for the
+        process as it runs.
+
+        Raises:
+            InvalidArgument: a value is out of its bounds or a name is unknown.
+
+        """
+        named = os.environ if env is None else env
+        values = (
+            {name: value for name, value in section().items() if name not in WORDS}
+            if env is None
+            else {}
+        )
+        values |= {
+            field: named[PREFIX + field.upper()]
+            for field in cls.model_fields
+            if PREFIX + field.upper() in named
+        }
+        if given is not None:
+            values |= given.model_dump(exclude_unset=True)
+        try:
+            return cls.model_validate(values | dict(overrides))
+        except ValidationError as error:
+            msg = f"settings: {unfit(error)}"
+            raise InvalidArgument(msg) from error
+
+    @classmethod
+    def agenium(cls, **overrides: Any) -> Self:
+        """Return the preset of the Agenium outbox: 1,000 pending, no jitter, unreachable peers spend the budget."""
+        return cls.model_validate(
+            {"max_pending": 1000, "retry_jitter": 0.0, "unreachable": "spend"} | overrides
+        )
+
+
+def said(word: str) -> str | None:
+    """Return what environment or project say of ``home``, ``db``, ``agent`` or ``session``, in that precedence; None for nothing."""
+    found = os.environ.get(PREFIX + word.upper()) or section().get(word)
+    return str(found) if found else None
+
+
+def disabled(env: Mapping[str, str] | None = None) -> bool:
+    """Return whether ONCEWARD_DISABLED switches sending and receiving off in this process."""
+    named = os.environ if env is None else env
+    return SWITCH in named and named[SWITCH].strip().lower() in {"1", "true", "yes", "on"}

@@ -1,0 +1,85 @@
+"""
+The state machines, as tables.
+
+The schema repeats them as CHECKs and guard triggers; a test tries every pair;
+the diagrams in the docs are drawn from here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from onceward.model.clock import Millis
+
+OUTBOX: Final[dict[tuple[str, str], str]] = {
+    ("pending", "sent"): "the peer stored it, its handler is still to come",
+    ("pending", "acked"): "the peer processed it, or storing was all that was asked",
+    ("pending", "failed"): "the peer keeps it as a dead letter",
+    ("pending", "cancelled"): "withdrawn before it left",
+    ("sent", "pending"): "no outcome by the ack deadline: ask again",
+    ("sent", "acked"): "the peer processed it",
+    ("sent", "failed"): "the peer gave it up and keeps it as a dead letter",
+    ("acked", "pending"): "the peer's file was rolled back: it needs the message again",
+    ("failed", "pending"): "the peer's file was rolled back: it needs the message again",
+    ("failed", "acked"): "the peer replayed its dead letter and processed it",
+}
+"""Legal moves of an outbox row and why they happen. ``sending`` is ``pending`` inside the parcel in flight."""
+
+INBOX: Final[dict[tuple[str, str], str]] = {
+    ("pending", "processed"): "its handler's writes and this mark are one commit",
+    ("pending", "dropped"): "the handler or a named policy dropped it",
+    ("pending", "expired"): "its time to live ran out before it was handled",
+}
+"""Legal moves of an inbox row. ``processing`` is ``pending`` inside a leased lane."""
+
+RUNS: Final[dict[tuple[str, str], str]] = {
+    (
+        "open",
+        "done",
+    ): "the handler returned: effects, mail, marks of its messages and this are one commit",
+    (
+        "open",
+        "aborted",
+    ): "preempted, stopped, or its process died: unconsumed messages are back at the head in the same commit",
+    (
+        "open",
+        "failed",
+    ): "the handler raised: its messages wait for another attempt, or are dead letters",
+}
+"""Legal moves of a run and why they happen. A run that has ended is never opened again; its messages may get another."""
+
+RUN_STATES: Final = ("open", "done", "aborted", "failed")
+OUTBOX_STATES: Final = ("pending", "sent", "acked", "failed", "cancelled")
+INBOX_STATES: Final = ("pending", "processed", "dropped", "expired")
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Handled: ``outcome`` is processed, dropped or expired."""
+
+    outcome: str = "processed"
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """Not now: may be claimed again from ``due_at`` on."""
+
+    due_at: Millis
+    error: str
+    counted: bool = True
+    """Whether the attempt counts against the budget."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dead:
+    """Never: becomes a dead letter with ``reason``; ``error`` keeps the details."""
+
+    reason: str
+    error: str = ""
+
+
+UNENDED: Final = "no attempt is left: its handler never came to an end (process killed or lease lost), or the budget was lowered"
+"""The details of a dead letter that was not handed out again: what its handler said last, if anything, is put behind it."""
+Settlement = Done | Again | Dead
+"""How a lease ends."""

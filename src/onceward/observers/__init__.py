@@ -1,1 +1,0 @@
-"""Hooks that ship with the library."""

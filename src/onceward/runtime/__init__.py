@@ -1,0 +1,1 @@
+"""What moves messages: sender, dispatcher, receiver, worker, maintenance."""

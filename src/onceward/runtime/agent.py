@@ -1,0 +1,247 @@
+"""Agents: a name and its handlers, declared without opening anything."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, ParamSpec, Self, TypeVar, Unpack, get_type_hints
+
+from pydantic import BaseModel
+
+from onceward.errors import InvalidArgument
+from onceward.model.body import message_type
+from onceward.model.names import agent_name, plain_text
+from onceward.model.queue_modes import QueueOptions, check_sessions, checked
+from onceward.model.topics import check_pattern, matches
+
+P = ParamSpec("P")
+WITH_CONTEXT: Final = 2
+"""Parameters of a handler that wants a context beside its message."""
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handler:
+    """One function of an agent and what it wants."""
+
+    pattern: str
+    call: Callable[..., Any]
+    body: Any
+    """Type of the payload, from the annotation of the first parameter; None takes plain values."""
+    takes_context: bool
+    is_async: bool
+    attempts: int | None = None
+    max_runtime: float | None = None
+
+    def wants(self, type_name: str, topic: str | None) -> bool:
+        """Return whether a message of this type or topic is for this handler."""
+        return matches(self.pattern, type_name) or (
+            topic is not None and matches(self.pattern, topic)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionHandler:
+    """The function that runs an agent's sessions of one pattern, and how their queues are set."""
+
+    pattern: str
+    call: Callable[..., Any]
+    options: Mapping[str, Any]
+    """Fields of a queue policy; None where the home's setting holds."""
+    reads: Mapping[str, type]
+    """Body classes by their types' wire names."""
+    obey: tuple[str, ...]
+    is_async: bool
+    attempts: int | None = None
+    max_runtime: float | None = None
+
+    def wants(self, session: str) -> bool:
+        """Return whether sessions of this name are for this handler."""
+        return re.fullmatch(".*".join(map(re.escape, self.pattern.split("*"))), session) is not None
+
+
+class Agent:
+    """
+    A name and its handlers.
+
+    Declaring an agent opens no file and starts no thread, and a decorated
+    function stays the plain function that it was.
+    """
+
+    def __init__(self, name: str, *, unhandled: Literal["dead", "wait"] = "dead") -> None:
+        self.name = agent_name(name)
+        self.unhandled = unhandled
+        """What becomes of messages that no handler wants: dead letters, or left for ``receive``."""
+        self.handlers: list[Handler] = []
+        self.sessions: list[SessionHandler] = []
+
+    def __repr__(self) -> str:
+        """Name the agent and what it handles."""
+        return f"<Agent {self.name}: {', '.join([*(h.pattern for h in self.handlers), *(f'sessions {s.pattern}' for s in self.sessions)])}>"
+
+    def on(
+        self, what: type | str, *, attempts: int | None = None, max_runtime: float | None = None
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]:
+        """
+        Handle messages of a model's type, or whose type or topic falls under a pattern.
+
+        The payload type is the annotation of the first parameter; a payload
+        that does not fit is rejected before the handler runs. A second
+        parameter receives the Context. The returned value is the reply.
+
+        Raises:
+            InvalidArgument: the pattern breaks its rules, or a handler of the same pattern exists.
+
+        """
+        _bracketed("on", what)
+        pattern = check_pattern(what if isinstance(what, str) else message_type(what))
+        if attempts is not None and attempts < 1:
+            msg = f"attempts={attempts}: a handler runs at least once"
+            raise InvalidArgument(msg)
+
+        def declare(call: Callable[P, R]) -> Callable[P, R]:
+            if any(known.pattern == pattern for known in self.handlers):
+                msg = f"agent {self.name} already handles {pattern!r}"
+                raise InvalidArgument(msg)
+            body, takes_context = _signature(call, None if isinstance(what, str) else what)
+            self.handlers.append(
+                Handler(
+                    pattern=pattern,
+                    call=call,
+                    body=body,
+                    takes_context=takes_context,
+                    is_async=inspect.iscoroutinefunction(call),
+                    attempts=attempts,
+                    max_runtime=max_runtime,
+                )
+            )
+            return call
+
+        return declare
+
+    def include(self, other: Agent) -> Self:
+        """Take over the handlers of another agent object, so that modules can be composed."""
+        for handler in other.handlers:
+            if any(known.pattern == handler.pattern for known in self.handlers):
+                msg = f"agent {self.name} already handles {handler.pattern!r}"
+                raise InvalidArgument(msg)
+            self.handlers.append(handler)
+        for served in other.sessions:
+            self._serve(served)
+        return self
+
+    def session(
+        self,
+        pattern: str = "*",
+        *,
+        reads: Sequence[type] = (),
+        obey: Sequence[str] = (),
+        attempts: int | None = None,
+        max_runtime: float | None = None,
+        **options: Unpack[QueueOptions],
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]:
+        """
+        Serve sessions by runs: one call of the function for a batch of messages, one at a time in each session.
+
+        The function takes the run (``AsyncRun`` where it is ``async def``). What
+        it returns is the run's result and the reply to the current message, unless
+        that is itself an answer, or a dispatched task, whose result goes back anyway. Bodies are read as the classes of *reads*
+        whose type they are of. Agents in *obey* may ask for a mode of their own
+        for single messages, by the header ``queuemode``.
+
+        Raises:
+            InvalidArgument: the pattern or an option breaks its rules, or a handler of the same pattern exists.
+
+        """
+        fields = checked(options)
+        _bracketed("session", pattern)
+        check_sessions(pattern)
+
+        def declare(call: Callable[P, R]) -> Callable[P, R]:
+            try:
+                inspect.signature(call).bind(None)
+            except TypeError:
+                msg = (
+                    f"handler {getattr(call, '__name__', call)} must take the run, and nothing else"
+                )
+                raise InvalidArgument(msg) from None
+            self._serve(
+                SessionHandler(
+                    pattern=pattern,
+                    call=call,
+                    options=fields,
+                    reads={message_type(model): model for model in reads},
+                    obey=tuple(agent_name(name) for name in obey),
+                    is_async=inspect.iscoroutinefunction(call),
+                    attempts=attempts,
+                    max_runtime=max_runtime,
+                )
+            )
+            return call
+
+        return declare
+
+    def _serve(self, handler: SessionHandler) -> None:
+        if any(known.pattern == handler.pattern for known in self.sessions):
+            msg = f"agent {self.name} already serves sessions {handler.pattern!r}"
+            raise InvalidArgument(msg)
+        self.sessions.append(handler)
+
+    def serves(self, session: str) -> SessionHandler | None:
+        """Return who runs a session: an exact name before a pattern, a longer pattern before a shorter one."""
+        found = [handler for handler in self.sessions if handler.wants(session)]
+        return min(
+            found, key=lambda h: (h.pattern != session, -len(h.pattern), h.pattern), default=None
+        )
+
+    def find(self, type_name: str, topic: str | None) -> Handler | None:
+        """Return the handler of a message: an exact one before a pattern, older before younger."""
+        exact = next((h for h in self.handlers if h.pattern in (type_name, topic)), None)
+        return exact or next((h for h in self.handlers if h.wants(type_name, topic)), None)
+
+
+def _bracketed(decorator: str, given: object) -> None:
+    """Raise InvalidArgument for ``@agent.on`` without brackets, which would replace the function and handle nothing."""
+    if not isinstance(given, str | type):
+        msg = f"write what is handled in brackets: @agent.{decorator}(...), not {given!r:.60}"
+        raise InvalidArgument(msg)
+
+
+def _signature(call: Callable[..., Any], model: type | None) -> tuple[Any, bool]:
+    parameters = [
+        p
+        for p in inspect.signature(call).parameters.values()
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
+    if not 1 <= len(parameters) <= WITH_CONTEXT:
+        msg = f"handler {getattr(call, '__name__', call)} must take the message and, if it wants, a context"
+        raise InvalidArgument(msg)
+    try:
+        hints = get_type_hints(call)
+    except (NameError, TypeError):
+        hints = {}
+    wanted = hints.get(parameters[0].name, model)
+    return (model if wanted is None else wanted), len(parameters) == WITH_CONTEXT
+
+
+def type_names(wanted: Any) -> tuple[str, ...] | None:
+    """Return the wire names that ``receive(wanted)`` looks for, None for any."""
+    if wanted is None:
+        return None
+    if isinstance(wanted, str):
+        return (plain_text("type", wanted),)
+    if isinstance(wanted, type) and (
+        issubclass(wanted, BaseModel) or hasattr(wanted, "__message_type__") or wanted not in PLAIN
+    ):
+        return (message_type(wanted),)
+    return PLAIN[wanted]
+
+
+PLAIN: dict[Any, tuple[str, ...]] = {
+    dict: ("json",),
+    list: ("json",),
+    str: ("text",),
+    bytes: ("bytes",),
+}

@@ -1,0 +1,40 @@
+"""What an audit notes of a send: who, to whom, about what, how much; never what it said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from onceward.model.clock import Millis, iso
+from onceward.model.frame import Frame
+from onceward.runtime.sender import Draft
+from onceward.store.accept import body_size
+
+Write = Callable[[Iterable[Mapping[str, Any]]], None]
+
+
+def auditor(write: Write) -> Callable[[Sequence[Draft], Millis], None]:
+    """Return the call that notes messages that were committed."""
+
+    def sent(drafts: Sequence[Draft], at: Millis) -> None:
+        write(_entry(draft, at) for draft in drafts)
+
+    return sent
+
+
+def _entry(draft: Draft, at: Millis) -> dict[str, Any]:
+    text: str = draft.values[11]
+    frame = Frame.parse(text if draft.body is None else f"{text}{draft.body}}}")
+    return {
+        "op": "send",
+        "ts": iso(at),
+        "msg_id": draft.id,
+        "from": frame.sender,
+        "to": draft.recipient,
+        "session": draft.session,
+        "topic": frame.topic,
+        "mailbox": frame.mailbox,
+        "body_bytes": body_size(frame),
+        "externalized": draft.body is not None,
+        "ttl_s": None if frame.expires_at is None else (frame.expires_at - at) / 1000,
+    }

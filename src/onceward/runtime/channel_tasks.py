@@ -1,0 +1,191 @@
+"""What an agent does for the home by itself: gives late ones what is retained, lets waiting messages go, tells what happened."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+
+from onceward.db.database import Database
+from onceward.db.transaction import Tx
+from onceward.errors import UnknownChannel
+from onceward.model.frame import head, quote
+from onceward.model.send_options import Options
+from onceward.model.topics import matches
+from onceward.runtime.fanout import Fan, Publisher
+from onceward.runtime.sender import Draft
+from onceward.store import bodies, channel_posts
+from onceward.store.directory import channels
+from onceward.store.directory.cache import Roster
+from onceward.store.directory.channels import ChannelInfo
+
+DEAD: Final = "_system.message.deadletter"
+SYSTEM_SESSION: Final = "_system"
+
+
+class Errands:
+    """
+    Runs what is still to do when the directory or the file moved on.
+
+    Each errand keeps how far it has come in the transaction of what it did, so
+    a crash repeats nothing and leaves nothing out.
+    """
+
+    def __init__(self, db: Database, publisher: Publisher) -> None:
+        self._db, self._publisher = db, publisher
+        self._roster: Roster = publisher.roster
+
+    def run(self) -> None:
+        """Do what is to do now; nothing happens where there is nothing, nor inside a transaction that may be undone."""
+        if self._db.turn.held:
+            return
+        for kind, name, position, held in self._db.read(channel_posts.ERRANDS):
+            if kind == "channel":
+                self._channel(name, position, held=bool(held))
+            elif kind == "notices":
+                self._notices(position)
+            else:
+                self._dead_letters(position)
+
+    # -- channels ---------------------------------------------------------------------------
+
+    def _channel(self, name: str, position: int, *, held: bool) -> None:
+        try:
+            found = channels.info(self._roster.channel(name), name)
+        except UnknownChannel:
+            found = None
+        if found is None or found.state == "closed":
+            self._db.write(lambda tx: self._give_up(tx, name))
+            return
+        if found.config.sticky and self._roster.newest(name) > position:
+            self._db.write(lambda tx: self.serve(tx, found))
+        if held and found.state in ("active", "draining"):
+            self._db.write(lambda tx: self._let_go(tx, found))
+
+    def _give_up(self, tx: Tx, name: str) -> None:
+        """End the errands of a channel that is no more: what waits becomes dead letters, what was retained is forgotten."""
+        channel_posts.bury(tx, name)
+        tx.run(channel_posts.FORGET, (name,))
+        tx.run(channel_posts.DONE, (name,))
+
+    def _let_go(self, tx: Tx, found: ChannelInfo) -> None:
+        most = found.config.max_pending
+        room = -1 if most is None else max(0, most - channel_posts.under_way(tx, found.name))
+        if room and channel_posts.release(tx, found.name, room):
+            tx.after(lambda: self._db.bell.ring("out"))
+
+    def serve(self, tx: Tx, found: ChannelInfo) -> None:
+        """Give everybody who came since the last time what the channel retains, in order, with the note that they have it."""
+        errand = channel_posts.errand(tx, "channel", found.name)
+        newest = self._roster.newest(found.name)
+        if errand is None or newest <= errand[0]:
+            return
+        channel_posts.trim(tx, found.name, found.config)
+        for late, wanted, known in self._late(found, errand[0]):
+            rows = [
+                row
+                for row in channel_posts.retained(tx, found.name)
+                if _wants(row[3], wanted, known)
+            ]
+            for row in rows:
+                self._publisher.put_sharing(
+                    tx, [_copy(row, late, found.name, self._publisher.mint())], row[10]
+                )
+        tx.run(channel_posts.ADVANCE, (newest, "channel", found.name))
+
+    def _late(
+        self, found: ChannelInfo, after: int
+    ) -> list[tuple[str, Sequence[str] | None, Sequence[str]]]:
+        """Return who came after a number: their patterns that are new and those they had; None wants everything."""
+        me = None if found.config.echo else self._db.agent
+        if found.type != "pubsub":
+            return [
+                (m.agent, None, ())
+                for m in self._roster.members(found.name)
+                if m.number > after and m.agent != me
+            ]
+        late: dict[str, tuple[list[str], list[str]]] = {}
+        for number, subscriber, pattern in self._roster.wishes(found.name):
+            late.setdefault(subscriber, ([], []))[number <= after].append(pattern)
+        return [
+            (subscriber, new, known)
+            for subscriber, (new, known) in late.items()
+            if new and subscriber != me
+        ]
+
+    # -- telling ----------------------------------------------------------------------------
+
+    def _notices(self, position: int) -> None:
+        directory = self._roster.directory
+        found = directory.read(channel_posts.NOTICES, (self._db.agent, position))
+        if found:
+            fans = [self._fan(topic, json.loads(body)) for _, topic, body in found]
+            self._db.write(lambda tx: self._tell(tx, fans, "notices", position, found[-1][0]))
+            directory.write(lambda tx: tx.run(channel_posts.TOLD, (self._db.agent, found[-1][0])))
+
+    def _dead_letters(self, position: int) -> None:
+        found = self._db.read(channel_posts.LETTERS, (position,))
+        if found:
+            names = ("id", "origin", "peer", "type", "reason", "error", "attempts")
+            fans = [self._fan(DEAD, dict(zip(names, row[1:], strict=True))) for row in found]
+            self._db.write(lambda tx: self._tell(tx, fans, "dead_letters", position, found[-1][0]))
+
+    def _fan(self, topic: str, body: dict[str, Any]) -> Fan:
+        options = Options(topic=topic, type="notification", kind="notification", system=True)
+        return self._publisher.fan(
+            SYSTEM_SESSION, self._roster.subscribers(topic), body, options, rooted=False
+        )
+
+    def _tell(self, tx: Tx, fans: list[Fan], kind: str, position: int, upto: int) -> None:
+        errand = channel_posts.errand(tx, kind, "")
+        if errand is None or errand[0] != position:
+            return  # another process was quicker
+        for fan in fans:
+            self._publisher.put_fan(tx, fan)
+        tx.run(channel_posts.ADVANCE, (upto, kind, ""))
+
+    def begin(self) -> None:
+        """From now on tell the home what happens here; told once is told."""
+        if len(self._db.read(channel_posts.TELLING)) == len(channel_posts.TOLD_OF):
+            return
+
+        def work(tx: Tx) -> None:
+            channel_posts.start(tx, "notices", "", 0)
+            channel_posts.start(tx, "dead_letters", "", tx.rows(channel_posts.LAST_LETTER)[0][0])
+
+        self._db.contribute(work)
+
+
+def _wants(topic: str | None, wanted: Sequence[str] | None, known: Sequence[str]) -> bool:
+    if wanted is None:
+        return True
+    return (
+        topic is not None
+        and any(matches(p, topic) for p in wanted)
+        and not any(matches(p, topic) for p in known)
+    )
+
+
+def _copy(row: tuple[Any, ...], late: str, channel: str, message_id: str) -> Draft:
+    """Return a retained post as a message of its own: a new id and recipient, everything else as it was."""
+    (
+        session,
+        lane,
+        kind,
+        topic,
+        what,
+        rank,
+        expires_at,
+        correlation_id,
+        before,
+        after,
+        body_id,
+        created_at,
+        body_digest,
+    ) = row
+    text = head(f"{before}{quote(late)}{after}", message_id, created_at)
+    values = (
+        message_id, late, session, lane, kind, topic, rank, None, expires_at, None, None, text,
+        bodies.seal(text, body_digest), created_at, channel, what, correlation_id, body_id,
+    )  # fmt: skip
+    return Draft(message_id, late, session, values, given=False)

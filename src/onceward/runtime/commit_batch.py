@@ -1,0 +1,215 @@
+"""
+Commit sharing: quick handlers end together, slow ones hold no lock.
+
+The first handler that touches the database opens a transaction; those that
+follow within a few milliseconds join it by savepoint, and all of them commit
+together with their processed marks. While a handler runs that has not touched
+the database, the transaction belongs to nobody, and the heartbeat may commit it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from threading import RLock
+from typing import Final, TypeVar
+
+from onceward.db.connection import ConstraintError, SQLError
+from onceward.db.database import Database
+from onceward.db.transaction import Tx
+from onceward.errors import OncewardError
+from onceward.model.clock import Millis
+from onceward.model.events import Event
+from onceward.model.states import Settlement
+from onceward.store import inbox, lanes
+from onceward.store.inbox import Ended, Leased
+
+T = TypeVar("T")
+FULL: Final = 256
+
+
+class Group:
+    """The open commit of one worker."""
+
+    def __init__(
+        self,
+        db: Database,
+        *,
+        share_for: float,
+        rest_for: Callable[[int], Millis],
+        told: Callable[[list[Event]], None],
+    ) -> None:
+        self._db, self._share_for, self._rest_for, self._told = db, share_for, rest_for, told
+        self._lock = RLock()
+        self._tx: Tx | None = None
+        self._inside = False
+        self._since = 0.0
+        self._ended: list[Ended] = []
+        self._events: list[Event] = []
+        self._rest: dict[int, tuple[list[Leased], int]] = {}
+        self._kept = (0, 0)
+        self.lost = False
+        """Whether the last commit failed, so that everything it held will be handled again."""
+
+    def enter(self) -> Tx:
+        """Return the transaction for the handler that runs now, inside a savepoint of its own."""
+        with self._lock:
+            if self._tx is None:
+                self._tx = self._db.turn.begin()
+                self._since = self._since or self._db.clock.monotonic()
+            tx = self._tx
+            self._db.turn.adopt()
+            if not self._inside:
+                tx.savepoint()
+                self._kept = (len(tx.effects), len(tx.message_ids))
+                self._inside = True
+            return tx
+
+    def aside(self, work: Callable[[Tx], T]) -> T:
+        """Write what is not the message's own; outside of its transaction where it has none open."""
+        with self._lock:
+            if self._inside:
+                return work(self.enter())
+            self.commit()
+            return self._db.write(work)
+
+    def undo(self) -> None:
+        """Undo what the handler that ran wrote; its neighbours keep theirs, unless the handler ended the transaction."""
+        with self._lock:
+            if self._inside and self._tx is not None:
+                del self._tx.effects[self._kept[0] :], self._tx.message_ids[self._kept[1] :]
+                if not self._tx.alive or not _undone(self._tx):
+                    self._break()
+            self._outside()
+
+    def end(
+        self,
+        leased: Leased,
+        settlement: Settlement,
+        *,
+        rest: tuple[list[Leased], int],
+        events: list[Event],
+    ) -> None:
+        """
+        Note how a message ended; its effects stay with the group's commit.
+
+        *rest* is the lane's claim and the index from which on it stays leased.
+        """
+        with self._lock:
+            if self._inside and self._tx is not None:
+                self._tx.keep()
+            self._outside()
+            self._since = self._since or self._db.clock.monotonic()
+            self._ended.append(Ended(leased, settlement))
+            self._events += events
+            self._rest[leased.lane.lane_id] = rest
+
+    def abandon(self) -> None:
+        """Undo everything that is not committed: the thread is being taken away."""
+        with self._lock:
+            self._break()
+            self._outside()
+
+    def _break(self) -> None:
+        """Undo the whole group; its messages are handled again, each with a commit of its own."""
+        ended, self._ended, self._events, self._rest = self._ended, [], [], {}
+        tx, self._tx, self._since = self._tx, None, 0.0
+        if tx is not None:
+            self._db.turn.rollback()
+        if ended:
+            self.lost = True
+            self._release(ended)
+
+    def _outside(self) -> None:
+        self._inside = False
+        if self._tx is not None:
+            self._db.turn.park()
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time to commit."""
+        with self._lock:  # the heartbeat may be committing just now
+            return bool(self._ended) and (
+                len(self._ended) >= FULL
+                or self._ended[-1].leased.lane.careful
+                or self._db.clock.monotonic() - self._since >= self._share_for
+            )
+
+    def upkeep(self, work: Callable[[Tx], object] | None = None) -> None:
+        """
+        Commit what is due, and run *work* (prolonging leases); called by the heartbeat.
+
+        Does nothing while a handler is inside the transaction: it holds the
+        file's lock then, and nobody can take its lanes away.
+        """
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            if self._inside:
+                return
+            if (work is not None and self._tx is not None) or self.due:
+                self.commit()
+            if work is not None:
+                self._db.write(work)
+        finally:
+            self._lock.release()
+
+    def commit(self) -> None:
+        """Settle all that ended and commit; a lost lease or a failing disk undoes the whole group, to be handled again."""
+        with self._lock:
+            ended, events = self._ended, self._events
+            rest = {
+                lane: [m.seq for m in messages[start:]]
+                for lane, (messages, start) in self._rest.items()
+            }
+            self._ended, self._events, self._rest = [], [], {}
+            tx, self._tx, self._since = self._tx, None, 0.0
+            if not ended:
+                if tx is not None:
+                    self._db.turn.rollback()
+                return
+            try:
+                self._settle(tx, ended, rest)
+            except (OncewardError, ConstraintError):
+                self.lost = True
+                self._release(ended)
+                return
+        if events:
+            self._told(events)
+        self._db.bell.ring("out")
+
+    def _settle(self, tx: Tx | None, ended: list[Ended], rest: dict[int, list[int]]) -> None:
+        if tx is None:
+            self._db.write(lambda own: inbox.settle(own, ended, rest))
+            return
+        self._db.turn.adopt()
+        try:
+            inbox.settle(tx, ended, rest)
+        except BaseException as error:
+            self._db.turn.rollback()
+            raise self._db.mapped(error) from error
+        self._db.turn.commit()
+
+    def _release(self, ended: list[Ended]) -> None:
+        """Give lost lanes back: at once, to hand them out carefully; one that was lost carefully rests like after any failed attempt."""
+        lanes_of: dict[int, list[Leased]] = {}
+        for each in ended:
+            lanes_of.setdefault(each.leased.lane.lane_id, []).append(each.leased)
+
+        def give_back(tx: Tx) -> None:
+            for leased in lanes_of.values():
+                held, attempt = leased[0].lane, leased[0].attempt
+                due_at = tx.now + self._rest_for(attempt) if held.careful else None
+                lanes.release(tx, held, [one.seq for one in leased], broken=True, due_at=due_at)
+
+        with suppress(OncewardError):  # otherwise the leases run out by themselves
+            self._db.write(give_back)
+
+
+def _undone(tx: Tx) -> bool:
+    """Undo the handler's savepoint; say whether it was still there."""
+    try:
+        tx.undo()
+    except SQLError:
+        return False
+    return True

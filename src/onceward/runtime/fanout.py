@@ -1,0 +1,181 @@
+"""One message for many: its body serialised and stored once, one outbox row for each recipient, all in the sender's transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Any, Final, NamedTuple
+
+from onceward.db.database import Database
+from onceward.db.transaction import Tx
+from onceward.errors import InvalidMessage, UnknownRecipient, refuse
+from onceward.model.body import encode
+from onceward.model.clock import Millis
+from onceward.model.frame import Envelope, digest, halves, head, quote
+from onceward.model.send_options import Options, PublishOptions
+from onceward.model.topics import check_topic
+from onceward.runtime.sender import Draft, Sender, size_of
+from onceward.store import bodies
+from onceward.store.directory.cache import Roster
+
+NOBODY: Final = "nobody"
+"""Stands for the recipient while the parts that do not depend on it are written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Posted:
+    """A message to many: ``id`` is the correlation id that all copies carry, ``copies`` are (recipient, message id)."""
+
+    id: str
+    copies: tuple[tuple[str, str], ...]
+
+    @property
+    def recipients(self) -> tuple[str, ...]:
+        """Who it goes to."""
+        return tuple(recipient for recipient, _ in self.copies)
+
+
+class Fan(NamedTuple):
+    """A message to many that only needs to be written down."""
+
+    id: str
+    body: str
+    size: int
+    envelope: Envelope
+    drafts: tuple[Draft, ...]
+    created_at: Millis
+
+    @property
+    def posted(self) -> Posted:
+        """What it is once it is committed."""
+        return Posted(self.id, tuple((draft.recipient, draft.id) for draft in self.drafts))
+
+
+def is_for_all(to: object) -> bool:
+    """Return whether a recipient means everybody in the home."""
+    return to is None or to in ("all", "broadcast")
+
+
+class Publisher(Sender):
+    """A sender that also reaches many: builds fans and puts them into the outbox of one file."""
+
+    def __init__(self, db: Database, *, roster: Roster, **given: Any) -> None:
+        super().__init__(db, **given)
+        self.roster = roster
+
+    def fan_all(self, session: str, to: str | None, body: object, options: Options) -> Fan:
+        """Build a message to every registered agent of the home but this one; raises UnknownRecipient where there is none."""
+        everybody = self.roster.everybody()
+        if not everybody:
+            msg = f"to={to!r} reaches every registered agent of the home, and there is no other: let them register"
+            raise UnknownRecipient(msg)
+        return self.fan(session, everybody, body, options)
+
+    def fan_topic(self, session: str, topic: str, body: object, options: PublishOptions) -> Fan:
+        """Build a message to every agent that subscribed to *topic*, each once."""
+        return self.fan(
+            session, self.subscribers(topic), body, Options(topic=topic, **options), rooted=False
+        )
+
+    def subscribers(self, topic: str) -> list[str]:
+        """Return the agents that want *topic* of what is published here, each once."""
+        return self.roster.subscribers(check_topic(topic))
+
+    def fan(
+        self,
+        session: str,
+        recipients: Sequence[str],
+        body: object,
+        options: Options,
+        *,
+        rooted: bool = True,
+        limit: int | None = None,
+    ) -> Fan:
+        """
+        Check and serialise a message once and mint an id for each recipient; nothing is written and no lock is taken.
+
+        *rooted* gives it a correlation id where it has none, so that its copies
+        can be found by what they share; *limit* is the largest content in bytes.
+
+        Raises:
+            ValidationFailed, InvalidMessage, TooLarge, Frozen: nothing was written.
+
+        """
+        if options.message_id is not None:
+            msg = "a message to many has an id for each recipient: give it a key instead of message_id"
+            raise InvalidMessage(msg)
+        now = self.start()
+        payload = encode(body)
+        if limit is not None and (size := size_of(body, payload)) > limit:
+            refuse("content", f"{size} bytes exceed max_message_size {limit}", size)
+        size = self.check_size(body, payload)
+        root = options.correlation_id or self._root(session, options)
+        if rooted:
+            options = replace(options, correlation_id=root)
+        envelope = self.envelope(
+            session, NOBODY, options.type or payload.type, payload.media, options=options, now=now
+        )
+        drafts = self._drafts(envelope, recipients, payload.text, options, now)
+        return Fan(root, payload.text, size, envelope, drafts, now)
+
+    def _root(self, session: str, options: Options) -> str:
+        """Mint the id that copies share; the same key gives the same id, so that sending again tells what is known."""
+        if options.key is None:
+            return self.mint()
+        return sha256(
+            "\0".join((session, options.channel or "", options.topic or "", options.key)).encode()
+        ).hexdigest()[:32]
+
+    def _drafts(
+        self, e: Envelope, recipients: Sequence[str], body: str, options: Options, now: Millis
+    ) -> tuple[Draft, ...]:
+        before, after = halves(e)
+        body_digest, due_at = digest(body), self.due(options, now)
+        lane, given, mint = e.ordering_key or e.session, e.key is not None, self.mint
+        seal, drafts = bodies.seal, []
+        for recipient in recipients:
+            message_id = mint()
+            text = head(f"{before}{quote(recipient)}{after}", message_id, now)
+            values: tuple[Any, ...] = (
+                message_id, recipient, e.session, lane, e.type, e.topic, e.rank, due_at, e.expires_at, None, e.key, text,
+                seal(text, body_digest), now, e.channel, e.kind, e.correlation_id, None,
+            )  # fmt: skip
+            drafts.append(Draft(message_id, recipient, e.session, values, given, body))
+        return tuple(drafts)
+
+    def put_fan(self, tx: Tx, fan: Fan, body_id: int | None = None) -> Posted:
+        """
+        Write a fan, whose body may be stored already, into the caller's transaction, all of it or nothing.
+
+        With a key, who was sent it before is not sent it again.
+        """
+        if not fan.drafts:
+            return fan.posted
+        kept = len(tx.effects), len(tx.message_ids)
+        tx.savepoint()
+        try:
+            kept_id = bodies.keep(tx, fan.body) if body_id is None else body_id
+            posted = (
+                self._put_known(tx, fan, kept_id)
+                if fan.drafts[0].given
+                else self._put_new(tx, fan, kept_id)
+            )
+            if body_id is None:
+                tx.run(bodies.DROP_UNUSED, (kept_id,))
+        except BaseException as error:
+            del tx.effects[kept[0] :], tx.message_ids[kept[1] :]
+            tx.undo()
+            raise self.mapped(error) from error
+        tx.keep()
+        return posted
+
+    def _put_new(self, tx: Tx, fan: Fan, body_id: int) -> Posted:
+        self.put_sharing(tx, fan.drafts, body_id)
+        return fan.posted
+
+    def _put_known(self, tx: Tx, fan: Fan, body_id: int) -> Posted:
+        shared = [draft._replace(values=(*draft.values[:-1], body_id)) for draft in fan.drafts]
+        return Posted(
+            fan.id, tuple((draft.recipient, self.put(tx, draft, shared=True)) for draft in shared)
+        )

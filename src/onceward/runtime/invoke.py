@@ -1,0 +1,183 @@
+"""Runs one handler, sync or async, and turns what it did into a verdict."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from concurrent.futures import CancelledError, Future
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from onceward.errors import Drop, Frozen, HandlerSignal, InvalidMessage, LeaseLost, Reject, Retry
+from onceward.model.body import decode
+from onceward.model.clock import Millis
+from onceward.model.frame import Frame
+from onceward.model.retry import RetryPolicy
+from onceward.model.states import UNENDED, Again, Dead, Done, Settlement
+from onceward.runtime.agent import Agent, Handler
+from onceward.runtime.context import AsyncContext, Context, OnWorker
+from onceward.store.inbox import Leased
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
+_log = logging.getLogger("onceward")
+Loop = Callable[[], "AbstractEventLoop"]
+
+
+class Prepared(NamedTuple):
+    """A message whose handler is known and whose payload fits."""
+
+    handler: Handler
+    frame: Frame
+    body: Any
+    error: Exception | None = None
+    """What the payload's own validators raised; the handler's failure, not the reader's."""
+
+
+def prepare(
+    agent: Agent, leased: Leased, now: Millis, policy: RetryPolicy
+) -> Prepared | Settlement:
+    """Return the handler and its argument, or how the message ends without one."""
+    if (unfit := leased.unfit(now)) is not None:
+        return unfit
+    try:
+        frame = Frame.parse(leased.frame)
+        handler = agent.find(frame.type, frame.topic)
+        if handler is None:
+            return Dead("unhandled", f"agent {agent.name} has no handler for {frame.type}")
+        if leased.attempt > 1 and _exhausted(policy, handler, leased.attempt - 1):
+            return Dead("max_retries_exceeded", UNENDED)
+    except InvalidMessage as error:
+        return Dead("rejected", str(error))
+    try:
+        return Prepared(handler, frame, decode(frame.data, frame.data_base64, handler.body))
+    except InvalidMessage as error:
+        return Dead("rejected", str(error))
+    except Exception as error:  # noqa: BLE001 - a validator with a bug
+        return Prepared(handler, frame, None, error)
+
+
+def _exhausted(policy: RetryPolicy, handler: Handler, attempt: int) -> bool:
+    return policy.exhausted(attempt) if handler.attempts is None else attempt >= handler.attempts
+
+
+def verdict(
+    error: BaseException,
+    prepared: Prepared,
+    leased: Leased,
+    *,
+    now: Millis,
+    policy: RetryPolicy,
+    rng: random.Random,
+) -> Settlement:
+    """Return how a message ends whose handler raised."""
+    spent = _exhausted(policy, prepared.handler, leased.attempt)
+    return judge(error, leased.attempt, spent=spent, now=now, policy=policy, rng=rng)
+
+
+def judge(
+    error: BaseException,
+    attempt: int,
+    *,
+    spent: bool,
+    now: Millis,
+    policy: RetryPolicy,
+    rng: random.Random,
+) -> Settlement:
+    """Return what an exception means after the *attempt*-th attempt; *spent* says that it was the last one."""
+    match error:
+        case Reject():
+            return Dead("rejected", str(error))
+        case Drop():
+            return Done("dropped")
+        case Frozen():
+            return Again(now, "frozen: it goes on after thaw()", counted=False)
+    text = str(error) if isinstance(error, Retry) else f"{type(error).__name__}: {error}"
+    if spent:
+        return Dead("max_retries_exceeded", text)
+    after = error.after if isinstance(error, Retry) else None
+    wait = policy.delay(attempt, rng) if after is None else round(1000 * after)
+    return Again(now + wait, text)
+
+
+def log_failure(agent: str, error: BaseException, attempt: int) -> None:
+    """Log what a handler did not mean to raise: with its traceback at the first attempt, which no row keeps, later in a line."""
+    if not isinstance(error, HandlerSignal | Frozen | LeaseLost | CancelledError):
+        trace = error if attempt == 1 else None
+        _log.warning(
+            "a handler of %s failed at attempt %d: %s: %s",
+            agent,
+            attempt,
+            type(error).__name__,
+            error,
+            exc_info=trace,
+        )
+
+
+def call(prepared: Prepared, context: Context, loop: Loop) -> Any:
+    """Run the handler on this thread, or its coroutine on the loop while this thread serves its database calls."""
+    handler = prepared.handler
+    if prepared.error is not None:
+        raise prepared.error
+    if not handler.is_async:
+        return (
+            handler.call(prepared.body, context)
+            if handler.takes_context
+            else handler.call(prepared.body)
+        )
+    return _await(prepared, context, loop())
+
+
+def _await(prepared: Prepared, context: Context, loop: AbstractEventLoop) -> Any:
+    def start(on_worker: OnWorker) -> Awaitable[Any]:
+        window = AsyncContext(context, on_worker)
+        args = (prepared.body, window) if prepared.handler.takes_context else (prepared.body,)
+        return cast("Awaitable[Any]", prepared.handler.call(*args))
+
+    def stoppable(stop: Callable[[], object]) -> None:
+        context.cancel = stop
+
+    return attend(start, loop, stoppable)
+
+
+def attend(
+    start: Callable[[OnWorker], Awaitable[Any]],
+    loop: AbstractEventLoop,
+    stoppable: Callable[[Callable[[], object]], None],
+) -> Any:
+    """Run a coroutine on *loop* while this thread serves its database calls; *stoppable* is given what cancels it."""
+    import asyncio  # noqa: PLC0415 - async handlers only
+
+    jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+
+    async def on_worker(work: Callable[[], Any]) -> Any:
+        done: Future[Any] = Future()
+        jobs.put(lambda: _fulfil(done, work))
+        return await asyncio.wrap_future(done)
+
+    future = asyncio.run_coroutine_threadsafe(_ordinary(start(on_worker)), loop)
+    future.add_done_callback(lambda _: jobs.put(None))
+    stoppable(future.cancel)
+    while (job := jobs.get()) is not None:
+        job()
+    return future.result()
+
+
+async def _ordinary(handler: Awaitable[Any]) -> Any:
+    """Await a handler; its exit must not take the loop along, which others share."""
+    try:
+        return await handler
+    except (SystemExit, KeyboardInterrupt) as error:
+        msg = f"the handler raised {error!r}"
+        raise RuntimeError(msg) from error
+
+
+def _fulfil(done: Future[Any], work: Callable[[], Any]) -> None:
+    if not done.set_running_or_notify_cancel():
+        return
+    try:
+        done.set_result(work())
+    except BaseException as error:  # noqa: BLE001 - it is raised in the coroutine that asked
+        done.set_exception(error)

@@ -1,0 +1,44 @@
+"""The files of other agents of the home, opened by the first who reads in them and kept open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from threading import Lock
+
+from onceward.db.database import Database
+from onceward.model.settings import Settings
+
+FileOf = Callable[[str], Path | None]
+"""From an agent's name to its file, None where there is none."""
+
+
+class OtherFiles:
+    """Whose files we have open beside our own."""
+
+    def __init__(self, db: Database, settings: Settings, file_of: FileOf) -> None:
+        self._db, self._settings, self._file_of = db, settings, file_of
+        self._opened: dict[str, Database] = {}
+        self._lock = Lock()
+
+    def file(self, agent: str) -> Database | None:
+        """Return the open file of an agent of the home, our own included; None where there is none."""
+        if agent == self._db.agent:
+            return self._db
+        with self._lock:
+            if agent not in self._opened:
+                path = self._file_of(agent)
+                if path is None:
+                    return None
+                wanted = Settings.unasked(busy_timeout=self._settings.busy_timeout)
+                self._opened[agent] = Database.open(
+                    path, agent=agent, settings=wanted, clock=self._db.clock, create=False
+                )
+            return self._opened[agent]
+
+    def close(self) -> None:
+        """Give the files back."""
+        with self._lock:
+            opened, self._opened = self._opened, {}
+        for db in opened.values():
+            db.close()

@@ -1,0 +1,1 @@
+"""Sessions with runs: schedule, execute, complete."""

@@ -1,0 +1,200 @@
+"""The stage of one run: calls its handler, commits for it while the lease holds, and ends it with a verdict."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from concurrent.futures import CancelledError
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from onceward.db.database import Database
+from onceward.db.transaction import Tx
+from onceward.errors import HandlerSignal, LeaseLost, OncewardError, Retry
+from onceward.model.body import encode
+from onceward.model.queue_modes import CALLER, WORKER_RESULT
+from onceward.model.retry import RetryPolicy
+from onceward.model.states import Done, Settlement
+from onceward.runtime.context import OnWorker, reply_options
+from onceward.runtime.fanout import Publisher
+from onceward.runtime.invoke import Loop, attend, judge, log_failure
+from onceward.runtime.runs.completion import Closing, Effects, Outcome, verdicts
+from onceward.runtime.runs.reading import Read
+from onceward.runtime.runs.run import AsyncRun, Run
+from onceward.runtime.runs.scheduler import Seat, Usher, exhausted
+from onceward.runtime.transaction import Transaction
+from onceward.store.inbox import Leased
+from onceward.store.lanes import LaneLease
+from onceward.store.runs import OpenRun, checkpoint
+
+T = TypeVar("T")
+
+
+class Stage:
+    """One run while it is played; used by the thread that plays it, and by the heartbeat to stop it."""
+
+    def __init__(
+        self,
+        seat: Seat,
+        db: Database,
+        *,
+        sender: Publisher,
+        usher: Usher,
+        closing: Closing,
+        policy: RetryPolicy,
+        rng: random.Random,
+        limit: float,
+    ) -> None:
+        self.row: OpenRun = seat.run
+        """The run's row as of its last commit."""
+        self._seat, self._db, self._sender, self._usher, self._closing = (
+            seat,
+            db,
+            sender,
+            usher,
+            closing,
+        )
+        self._policy, self._rng = policy, rng
+        self._leased = [each.leased for each in seat.messages]
+        self._run = Run(seat, sender=sender, holder=self)
+        self._stop: Callable[[], object] = lambda: None
+        self._until = time.monotonic() + (seat.handler.max_runtime or limit)
+        self._late = False
+
+    # -- what the heartbeat asks ------------------------------------------------------------
+
+    @property
+    def lease(self) -> LaneLease:
+        """The lease that keeps the run ours."""
+        return LaneLease(self.row.lane_id, self.row.token, self.row.owner, careful=True)
+
+    @property
+    def overdue(self) -> bool:
+        """Whether the handler has run for longer than it may."""
+        return time.monotonic() > self._until
+
+    def cancel(self, *, late: bool = False) -> None:
+        """Stop the handler: a coroutine is cancelled, a function is told; *late* says that only its time was up."""
+        if late:
+            self._late = True
+        else:
+            self._run.cancelled = True
+        self._stop()
+
+    # -- run.Holder -------------------------------------------------------------------------
+
+    def checkpoint(self, partial: Any) -> None:
+        """Commit partial output and what was said so far; raises RunAborted."""
+        text, said = encode(partial).text, self._said()
+
+        def work(tx: Tx) -> None:
+            checkpoint(tx, self.row, text)
+            self._closing.commit(tx, self.row, said)
+
+        self._db.write(work)
+        del self._run.drafts[: len(said.drafts)]
+
+    def write(self, work: Callable[[Transaction], T]) -> T:
+        """Commit work of the run at once; raises RunAborted."""
+        kept: list[T] = []
+
+        def mine(tx: Tx) -> None:
+            kept.clear()
+            self._closing.commit(
+                tx, self.row, Effects(work=[lambda yours: kept.append(work(yours))])
+            )
+
+        self._db.write(mine)
+        return kept[0]
+
+    def more(self) -> list[Read]:
+        """Bind what waits to the run; raises RunAborted."""
+        known = [each.id for each in self._leased]
+        self.row, fresh = self._db.write(
+            lambda tx: self._usher.inject(tx, self.row, self._seat.handler, known)
+        )
+        self._leased += [each.leased for each in fresh]
+        return fresh
+
+    def _said(self) -> Effects:
+        return Effects(list(self._run.drafts), [])
+
+    # -- playing ----------------------------------------------------------------------------
+
+    def play(self, loop: Loop, *, go_on: bool) -> Seat | None:
+        """Call the handler and end the run; return the session's next one if *go_on*. A run that was taken away just ends here."""
+        try:
+            value = self._call(loop)
+            result, effects = self._answer(value)
+            done = Outcome([Done()] * len(self._leased), result)
+            return self._end(done, effects, go_on=go_on)
+        except LeaseLost:
+            return None
+        except (Exception, CancelledError) as error:  # noqa: BLE001 - every exception is a verdict about this run's messages
+            if self._run.cancelled:
+                return None
+            with suppress(LeaseLost):
+                return self._fail(
+                    Retry("it ran for longer than it may") if self._late else error, go_on=go_on
+                )
+            return None
+
+    def _call(self, loop: Loop) -> Any:
+        handler = self._seat.handler
+        if not handler.is_async:
+            return handler.call(self._run)
+
+        def start(on_worker: OnWorker) -> Any:
+            return handler.call(AsyncRun(self._run, on_worker))
+
+        def stoppable(stop: Callable[[], object]) -> None:
+            self._stop = stop
+            if self._run.cancelled:
+                stop()
+
+        return attend(start, loop(), stoppable)
+
+    def _answer(self, value: Any) -> tuple[str | None, Effects]:
+        """Return the result as JSON, and all that is to be committed with the run's end."""
+        effects = self._said()
+        effects.work = list(self._run.at_its_end)
+        if value is None:
+            return None, effects
+        current = self._run.message
+        told = (
+            current.type == WORKER_RESULT or CALLER in current.headers
+        )  # a task's caller is told by its worker_result
+        if current.in_reply_to is None and not told:  # an answer to an answer would never end
+            to, named = reply_options(current.frame, {})
+            effects.drafts.append(self._sender.draft(self._run.session, to, value, named))
+        return encode(value).text, effects
+
+    def _end(self, outcome: Outcome, effects: Effects, *, go_on: bool) -> Seat | None:
+        def work(tx: Tx) -> Seat | None:
+            self._closing.commit(tx, self.row, effects)
+            self._closing.finish(tx, self.row, self._leased, outcome)
+            return self._usher.next_of(tx, self.row.session) if go_on else None
+
+        found = self._db.write(work)
+        self._db.bell.ring("out")
+        return found
+
+    def _fail(self, error: BaseException, *, go_on: bool) -> Seat | None:
+        now = self._db.now()
+        log_failure(self._db.agent, error, self._leased[0].attempt)
+
+        def judged(leased: Leased) -> Settlement:
+            spent = exhausted(self._policy, self._seat.handler, leased.attempt)
+            return judge(
+                error, leased.attempt, spent=spent, now=now, policy=self._policy, rng=self._rng
+            )
+
+        cause = (
+            str(error)
+            if isinstance(error, OncewardError | HandlerSignal)
+            else f"{type(error).__name__}: {error}"
+        )
+        return self._end(
+            Outcome(verdicts(self._leased, judged), cause=cause[:500]), Effects(), go_on=go_on
+        )

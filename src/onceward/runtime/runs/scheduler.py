@@ -1,0 +1,430 @@
+"""The usher shows messages to their runs: it takes in arrivals, makes room, ends runs that are steered, and begins the next."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any, Final, NamedTuple
+
+from onceward.db.connection import SQLError
+from onceward.db.transaction import Tx
+from onceward.errors import OncewardError
+from onceward.model.clock import Millis
+from onceward.model.events import MessageBound, Overflowed, RunStarted
+from onceward.model.ids import IdSource
+from onceward.model.queue_modes import (
+    MODES,
+    PREEMPTING,
+    WISH,
+    QueuePolicy,
+    Spill,
+    Waiting,
+    batch,
+    checked,
+    glob,
+    line,
+    spill,
+)
+from onceward.model.retry import RetryPolicy
+from onceward.model.settings import Settings
+from onceward.model.states import Dead, Done, Settlement
+from onceward.runtime.agent import Agent, SessionHandler
+from onceward.runtime.event_emitter import Teller
+from onceward.runtime.runs.completion import Closing
+from onceward.runtime.runs.reading import Read, problem, read
+from onceward.store import lanes, runs, session_queues
+from onceward.store.inbox import Ended, Leased
+from onceward.store.runs import Before, OpenRun, Summary
+from onceward.store.session_queues import Arrival, Queue
+
+_log = logging.getLogger("onceward")
+ARRIVALS: Final = 2000
+"""Most arrivals that one look takes in."""
+
+
+class Seat(NamedTuple):
+    """A run that has begun, and everything its handler is to see."""
+
+    run: OpenRun
+    handler: SessionHandler
+    messages: list[Read]
+    metadata: dict[str, Any]
+    summary: Summary | None
+    before: Before | None
+
+
+@dataclass(slots=True)
+class Looked:
+    """What one look changed."""
+
+    seats: list[Seat] = field(default_factory=list)
+    moved: int = 0
+    """Messages that came into a queue, or ended in it."""
+    stuck: bool = False
+    """Whether some session could not be served just now."""
+
+
+class Usher:
+    """Decides, inside one transaction, what becomes of the mail of sessions with runs."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        *,
+        settings: Settings,
+        closing: Closing,
+        teller: Teller,
+        policy: RetryPolicy,
+        owner: str,
+        ids: IdSource,
+    ) -> None:
+        self._agent, self._settings, self._closing, self._teller = agent, settings, closing, teller
+        self._policy, self._owner, self._ids = policy, owner, ids
+        self._home = home_policy(settings)
+        self.patterns = json.dumps([glob(handler.pattern) for handler in agent.sessions])
+
+    def register(self, tx: Tx) -> None:
+        """Tell the file which sessions are served by runs, so that nobody else takes their mail."""
+        for handler in self._agent.sessions:
+            session_queues.register(
+                tx, glob(handler.pattern), self._home.merged(**handler.options), handler.obey
+            )
+
+    def queue(self, tx: Tx, session: str) -> Queue:
+        """Return how a session's queue is set: by itself, else by its handler, else by the home, else by default."""
+        handler = self._agent.serves(session)
+        return session_queues.look_up(
+            tx, session, self._home if handler is None else self._home.merged(**handler.options)
+        )
+
+    # -- one look ---------------------------------------------------------------------------
+
+    def look(self, tx: Tx, slots: int) -> Looked:
+        """
+        Take in what arrived, end what is over or steered, and begin up to *slots* runs.
+
+        One transaction: after a crash either all of it happened, or none and
+        the next look finds everything as it was. May be repeated.
+        """
+        looked = Looked()
+        lanes.wake_due(tx)
+        for run in runs.abandoned(tx):
+            if self._agent.serves(run.session) is not None:
+                self._apart(tx, looked, lambda run=run: self._recover(tx, run))  # type: ignore[misc]
+        steered: dict[str, str] = {}
+        fresh = session_queues.arrivals(tx, self.patterns, ARRIVALS)
+        for session, of_session in groupby(
+            sorted(fresh, key=lambda a: (a.session, a.seq)), lambda a: a.session
+        ):
+            self._apart(
+                tx,
+                looked,
+                lambda s=session, a=list(of_session): self._admit(tx, s, a, looked, steered),  # type: ignore[misc]
+            )
+        for lane_id, session, token in (
+            session_queues.ready(tx, self.patterns, slots) if slots > 0 else ()
+        ):
+            lane, mode = (lane_id, token), steered.get(session)
+            self._apart(
+                tx,
+                looked,
+                lambda s=session, lane=lane, m=mode: self._seat(tx, s, lane, looked, m),  # type: ignore[misc]
+            )
+        return looked
+
+    def next_of(self, tx: Tx, session: str) -> Seat | None:
+        """Begin the next run of one session at once, where there is one to begin."""
+        looked = Looked()
+        for lane_id, _, token in session_queues.ready(tx, self.patterns, 1, session):
+            self._apart(
+                tx,
+                looked,
+                lambda lane=(lane_id, token): self._seat(tx, session, lane, looked, None),  # type: ignore[misc]
+            )
+        return looked.seats[0] if looked.seats else None
+
+    @staticmethod
+    def _apart(tx: Tx, looked: Looked, work: Callable[[], None]) -> None:
+        """Do one session's part; what fails is undone and left for later, so that no session stops the others."""
+        kept = len(looked.seats), looked.moved, len(tx.effects), len(tx.message_ids)
+        tx.savepoint()
+        try:
+            work()
+        except (OncewardError, SQLError) as error:
+            tx.undo()
+            if not tx.alive:
+                raise
+            del looked.seats[kept[0] :], tx.effects[kept[2] :], tx.message_ids[kept[3] :]
+            looked.moved, looked.stuck = kept[1], True
+            _log.warning("a session's queue is left for later: %s", error)
+            return
+        tx.keep()
+
+    def _recover(self, tx: Tx, run: OpenRun) -> None:
+        cause = "its process died, or its lease ran out"
+        self._closing.abort(
+            tx, run, self.queue(tx, run.session).policy, cause, preempted=False, counted=True
+        )
+
+    # -- arrivals ---------------------------------------------------------------------------
+
+    def _admit(
+        self, tx: Tx, session: str, fresh: list[Arrival], looked: Looked, steered: dict[str, str]
+    ) -> None:
+        lane_id = session_queues.enter(tx, session, fresh)
+        queue = self.queue(tx, session)
+        gone = self._make_room(tx, session, lane_id, fresh, queue.policy)
+        looked.moved += len(fresh)
+        mode = self._mode_of(
+            session, [each for each in fresh if each.seq not in gone], queue.policy
+        )
+        if mode in PREEMPTING and not queue.paused:
+            self._preempt(tx, session, mode, fresh[-1], queue.policy)
+            tx.run(session_queues.REST, (None, session))
+            tx.run(session_queues.AT_ONCE, (session,))
+            steered[session] = mode
+        elif queue.rest_at is not None and queue.rest_at > tx.now:
+            return
+        tx.run(session_queues.HURRY, (lane_id,))
+
+    def _mode_of(self, session: str, fresh: Sequence[Arrival], policy: QueuePolicy) -> str:
+        """Return the mode that new messages ask for, if there are any; a session in mode ``queue`` hears no wishes."""
+        handler = self._agent.serves(session)
+        heard = (
+            () if handler is None or policy.mode == "queue" else (*handler.obey, self._agent.name)
+        )
+        modes = [_wish(each, heard) or policy.mode for each in fresh]
+        return next((mode for mode in reversed(modes) if mode in PREEMPTING), "")
+
+    def _preempt(self, tx: Tx, session: str, mode: str, by: Arrival, policy: QueuePolicy) -> None:
+        run = runs.open_in(tx, session)
+        if run is not None and not (mode == "steer" and policy.inject and run.takes_more):
+            self._closing.abort(tx, run, policy, f"{mode} by message {by.id}", preempted=True)
+
+    def _make_room(
+        self, tx: Tx, session: str, lane_id: int, fresh: Sequence[Arrival], policy: QueuePolicy
+    ) -> set[int]:
+        """Let go of what finds no room; return the rows that are gone."""
+        held, protected = session_queues.held(tx, lane_id)
+        if held <= policy.cap:
+            return set()
+        new = [Waiting(each.seq, each.protected) for each in fresh]
+        held, protected = held - len(new), protected - sum(each.protected for each in new)
+        gone = spill(
+            policy,
+            held=held,
+            protected=protected,
+            fresh=new,
+            oldest=lambda n: _oldest(tx, lane_id, n, {w.seq for w in new}),
+        )
+        self._let_go(tx, session, lane_id, gone, policy)
+        return {each.seq for each in (*gone.dropped, *gone.refused)}
+
+    def _let_go(self, tx: Tx, session: str, lane_id: int, gone: Spill, policy: QueuePolicy) -> None:
+        held = lanes.LaneLease(lane_id, 0, "", careful=False)
+        dropped = session_queues.of_seqs(tx, [each.seq for each in gone.dropped], held)
+        refused = session_queues.of_seqs(tx, [each.seq for each in gone.refused], held)
+        if not dropped and not refused:
+            return
+        lines = {each.seq: line(each.sender, text_of(each.frame)) for each in dropped}
+        full = f"the queue of session {session!r} is full at {policy.cap}"
+        self._closing.conclude(tx, [Ended(each, Done("dropped")) for each in dropped])
+        self._closing.conclude(tx, [Ended(each, Dead("overflow", full)) for each in refused])
+        session_queues.explain(tx, [(f"overflow: {lines[each.seq]}", each.seq) for each in dropped])
+        tx.many(session_queues.OF_QUEUE, [(session, each.sender, each.id) for each in refused])
+        if policy.overflow == "summarize":
+            session_queues.remember(
+                tx, session, [(each.sender, each.id, lines[each.seq]) for each in dropped]
+            )
+        session_queues.rehead(tx, lane_id)
+        event = Overflowed(
+            agent=self._agent.name,
+            at=tx.now,
+            session=session,
+            dropped=len(dropped),
+            refused=len(refused),
+        )
+        self._teller.tell(tx, event)
+
+    # -- beginning a run --------------------------------------------------------------------
+
+    def _seat(
+        self, tx: Tx, session: str, lane: tuple[int, int], looked: Looked, steered: str | None
+    ) -> None:
+        queue, handler = self.queue(tx, session), self._agent.serves(session)
+        mode = steered or queue.policy.mode
+        due_at = self._due_at(tx, lane[0], queue)
+        if due_at > tx.now or handler is None:
+            tx.run(session_queues.DEFER, (due_at, lane[0]))
+            return
+        one = mode in ("followup", "queue")
+        while True:
+            rows = session_queues.waiting(
+                tx, lane[0], 2 if one else session_queues.ALL, placed=queue.reordered
+            )
+            good, bad = self._sort_out(rows, handler, tx.now)
+            if bad:
+                self._closing.conclude(tx, bad)
+                session_queues.rehead(tx, lane[0])
+                looked.moved += len(bad)
+            if good or not rows:
+                break
+        if good:
+            count = batch(mode, [self._weigh(each, handler) for each in good])
+            looked.seats.append(
+                self._begin(tx, handler, mode, lane, good[:count], more=len(rows) > count)
+            )
+
+    @staticmethod
+    def _due_at(tx: Tx, lane_id: int, queue: Queue) -> Millis:
+        count = session_queues.held(tx, lane_id)[0] if queue.policy.mode == "collect" else 0
+        return max(queue.policy.due_at(queue.waits, count), queue.rest_at or 0)
+
+    def _sort_out(
+        self, rows: Iterable[Leased], handler: SessionHandler, now: Millis
+    ) -> tuple[list[Read], list[Ended]]:
+        good: list[Read] = []
+        bad: list[Ended] = []
+        for leased in rows:
+            found: Read | Settlement = problem(
+                leased, now, self._spent(leased.attempt - 1, handler)
+            ) or read(leased, handler.reads)
+            if isinstance(found, Read):
+                good.append(found)
+            else:
+                bad.append(Ended(leased, found))
+        return good, bad
+
+    def _spent(self, attempts: int, handler: SessionHandler) -> bool:
+        return attempts > 0 and exhausted(self._policy, handler, attempts)
+
+    def _weigh(self, each: Read, handler: SessionHandler) -> Waiting:
+        again = each.leased.attempt > 1 and exhausted(self._policy, handler, each.leased.attempt)
+        return Waiting(each.leased.seq, thread=each.thread, last_attempt=again)
+
+    def _begin(
+        self,
+        tx: Tx,
+        handler: SessionHandler,
+        mode: str,
+        lane: tuple[int, int],
+        chosen: list[Read],
+        *,
+        more: bool,
+    ) -> Seat:
+        session = chosen[0].leased.session
+        until = tx.now + round(1000 * self._settings.lease)
+        run, bound = runs.begin(
+            tx, run_id=self._ids(), session=session, mode=mode, lane=lane,
+            messages=[each.leased for each in chosen], owner=self._owner, until=until,
+        )  # fmt: skip
+        tx.run(session_queues.BEGUN, {"more": more, "session": session})
+        self.tell_bound(tx, run, bound, began=True)
+        messages = [
+            Read(leased, each.frame, each.body) for leased, each in zip(bound, chosen, strict=True)
+        ]
+        return Seat(
+            run,
+            handler,
+            messages,
+            metadata(mode, messages),
+            runs.summary(tx, run),
+            runs.before(tx, run),
+        )
+
+    def tell_bound(self, tx: Tx, run: OpenRun, bound: Sequence[Leased], *, began: bool) -> None:
+        """Tell, after the commit, which messages a run has."""
+        about: dict[str, Any] = {
+            "agent": self._agent.name,
+            "at": tx.now,
+            "session": run.session,
+            "run_id": run.id,
+        }
+        if began:
+            self._teller.tell(tx, RunStarted(**about, mode=run.mode, count=len(bound)))
+        self._teller.tell(
+            tx, *(MessageBound(**about, message_id=each.id, peer=each.sender) for each in bound)
+        )
+
+    def inject(
+        self, tx: Tx, run: OpenRun, handler: SessionHandler, known: Sequence[str]
+    ) -> tuple[OpenRun, list[Read]]:
+        """
+        Bind what waits to a run that is open, and note that it takes more.
+
+        Raises:
+            RunAborted: the run is not ours any more.
+
+        """
+        runs.takes_more(tx, run)
+        queue = self.queue(tx, run.session)
+        rows = session_queues.waiting(tx, run.lane_id, session_queues.ALL, placed=queue.reordered)
+        good, bad = self._sort_out(rows, handler, tx.now)
+        self._closing.conclude(tx, bad)
+        session_queues.rehead(tx, run.lane_id)
+        if not good:
+            return run, []
+        held = lanes.LaneLease(run.lane_id, run.token, run.owner, careful=True)
+        now = runs.more(
+            tx, run, [*known, *(each.leased.id for each in good)], [each.leased for each in good]
+        )
+        self.tell_bound(tx, run, [each.leased for each in good], began=False)
+        return now, [each.held_by(held) for each in good]
+
+
+def _oldest(tx: Tx, lane_id: int, limit: int, but: set[int]) -> list[Waiting]:
+    return [
+        Waiting(seq)
+        for (seq,) in tx.rows(session_queues.OLDEST, (lane_id, limit))
+        if seq not in but
+    ]
+
+
+def _wish(arrival: Arrival, heard: Sequence[str]) -> str | None:
+    if f'"{WISH}"' not in arrival.frame or arrival.sender not in heard:
+        return None
+    try:
+        wish = json.loads(arrival.frame).get(WISH)
+    except (ValueError, AttributeError):
+        return None
+    return wish if wish in MODES else None
+
+
+def text_of(frame: str) -> str:
+    """Return a stored frame's body as text, for a line that people read."""
+    try:
+        body = json.loads(frame).get("data")
+    except (ValueError, AttributeError):
+        return "unreadable"
+    return body if isinstance(body, str) else json.dumps(body, ensure_ascii=False)
+
+
+def exhausted(policy: RetryPolicy, handler: SessionHandler, attempt: int) -> bool:
+    """Return whether a message's *attempt*-th run was the last that is allowed."""
+    return policy.exhausted(attempt) if handler.attempts is None else attempt >= handler.attempts
+
+
+def metadata(mode: str, messages: Sequence[Read]) -> dict[str, Any]:
+    """Return what a run is told about the batch it was given."""
+    about = {
+        "count": len(messages),
+        "event_ids": [each.leased.id for each in messages],
+        "strategy": "events",
+    }
+    if mode == "collect":
+        return {"collect_batch": about}
+    return {"queue_batch": {"mode": mode} | about} if mode in PREEMPTING else {}
+
+
+def home_policy(settings: Settings) -> QueuePolicy:
+    """Return how sessions queue where neither they nor their handlers say."""
+    said: dict[str, Any] = {
+        "mode": settings.queue_mode,
+        "debounce": settings.queue_debounce,
+        "cap": settings.queue_cap,
+    }
+    said |= {"overflow": settings.queue_overflow, "aborted": settings.queue_aborted}
+    return QueuePolicy().merged(**checked(said))

@@ -1,0 +1,1 @@
+"""All SQL, one file for each table or question."""

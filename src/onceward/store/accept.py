@@ -1,0 +1,355 @@
+"""The recipient's door: keeps a parcel's frames once, in one transaction, and answers for each."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple, cast
+
+from onceward.db.transaction import Tx
+from onceward.errors import InvalidMessage
+from onceward.model.body import encode
+from onceward.model.clock import Millis
+from onceward.model.frame import Frame
+from onceward.model.parcel import (
+    STRENGTH,
+    Answer,
+    Carried,
+    Durability,
+    Parcel,
+    Receipt,
+    Verdict,
+    weakened,
+)
+from onceward.store import acknowledgments, dedup, ephemeral, lanes, outbox, peers, rate_limits
+from onceward.store.counters import bump
+from onceward.transports.base import refuse_damaged
+
+KNOWN: Final = """
+SELECT j.value,
+       (SELECT state FROM inbox WHERE sender = :sender AND id = j.value),
+       (SELECT outcome FROM processed_messages WHERE sender = :sender AND message_id = j.value)
+  FROM json_each(:ids) AS j
+"""
+KEEP: Final = """
+INSERT INTO inbox (sender, id, lane_id, session, type, topic, rank, state, expires_at, correlation_id, causation_id,
+                   frame, digest, received_at, ended_at, channel, kind, mailbox)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (sender, id) DO NOTHING
+"""
+LIMITS: Final = """
+SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'inbox'), 0) - (SELECT value FROM counters WHERE name = 'ended'),
+       EXISTS (SELECT 1 FROM buckets WHERE name = 'accept')
+"""
+AWAITED: Final = """
+SELECT id FROM tickets WHERE state IN ('open', 'failed') AND recipient = ? AND id IN (SELECT value FROM json_each(?))
+"""
+ANSWER: Final = """
+UPDATE tickets SET state = CASE WHEN deadline_at < :now THEN 'late' ELSE 'answered' END, reply_id = :reply, ended_at = :now
+ WHERE id = :id AND state IN ('open', 'failed')
+"""
+MARK: Final = """
+INSERT INTO processed_messages (sender, message_id, session, outcome, processed_at) VALUES (?, ?, ?, 'processed', ?)
+ON CONFLICT DO NOTHING
+"""
+MINTED: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+"""Ids that sort by time; marks of others are never pruned, so they need no horizon."""
+ENVELOPE_MAX: Final = 64 << 10
+TOO_LARGE: Final = "invalid: data: larger than max_body"
+
+
+Known = dict[str, tuple[str | None, str | None]]
+"""By message id: the state of its row and the outcome of its mark, where there is one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Door:
+    """Whose inbox it is and what it takes."""
+
+    agent: str
+    durability: Durability
+    max_body: int = 1 << 20
+    max_inbox: int = 1_000_000
+    accept_weaker: bool = False
+
+    def trusts(self, other: Durability) -> bool:
+        """Return whether receipts of that durability may end our custody."""
+        return self.accept_weaker or STRENGTH[other] >= STRENGTH[self.durability]
+
+
+@dataclass(slots=True)
+class Kept:
+    """What a parcel changed in the recipient's file."""
+
+    answer: Answer
+    received: list[str] = field(default_factory=list)
+    duplicates: list[str] = field(default_factory=list)
+    rejected: list[tuple[str, str]] = field(default_factory=list)
+    answered: list[str] = field(default_factory=list)
+    moved: outbox.Moved = field(default_factory=outbox.Moved)
+
+
+def accept(tx: Tx, parcel: Parcel, door: Door, examined: list[Examined]) -> Kept:
+    """
+    Keep what is new of *parcel*, and answer for every frame of it.
+
+    Stream position, rows and outcomes are one commit: after a crash either all
+    of it happened or the same parcel comes again and finds nothing changed.
+    """
+    told = (
+        parcel.receipts if door.trusts(parcel.durability) else tuple(map(weakened, parcel.receipts))
+    )
+    moved = outbox.settle(tx, parcel.sender, told, ask_at=tx.now, stored_ends=False)
+    if parcel.stands is not None and (moved.sent or moved.acked or moved.failed):
+        peers.rely(tx, parcel.sender, parcel.stands)
+    if not parcel.frames:
+        return Kept(_answer(door, "accepted"), moved=moved)
+    stream = dedup.of(tx, parcel.sender)
+    verdict, judge_all = dedup.judge(stream, parcel)
+    if verdict == "fork":
+        bump(tx, forks=1)
+        return Kept(_answer(door, "fork", where=stream.place), moved=moved)
+    [(waiting, rated)] = tx.rows(LIMITS)
+    known = _known(tx, parcel)
+    new = len(parcel.frames) - len(known)
+    if verdict == "accepted" and new and waiting and waiting + new > door.max_inbox:
+        return Kept(_answer(door, "busy"), moved=moved)
+    if (
+        rated
+        and verdict == "accepted"
+        and new
+        and (wait := rate_limits.admit(tx, parcel.sender, new))
+    ):
+        return Kept(replace(_answer(door, "busy"), retry_after=wait), moved=moved)
+    kept = _keep(
+        tx, parcel, door, examined, known=known, horizon=stream.horizon_id, judge_all=judge_all
+    )
+    kept.moved = moved
+    kept.answer = _answer(door, verdict, kept.answer.receipts)
+    if verdict == "accepted":
+        dedup.move(tx, stream, parcel)
+    bump(tx, duplicates=len(kept.duplicates), refused=len(kept.rejected))
+    return kept
+
+
+def _answer(
+    door: Door,
+    verdict: Verdict,
+    receipts: tuple[Receipt, ...] = (),
+    where: tuple[str, int] = ("", 0),
+) -> Answer:
+    return Answer(
+        verdict=verdict,
+        receipts=receipts,
+        durability=door.durability,
+        epoch=where[0],
+        number=where[1],
+    )
+
+
+def _keep(
+    tx: Tx,
+    parcel: Parcel,
+    door: Door,
+    examined: list[Examined],
+    *,
+    known: Known,
+    horizon: str,
+    judge_all: bool,
+) -> Kept:
+    """Store what is new; a frame that may have come before is judged by its id and, unknown, by the horizon."""
+    kept = Kept(_answer(door, "accepted"))
+    fresh: list[Examined] = []
+    receipts: dict[str, Receipt] = {}
+    for each in examined:
+        message_id = each.carried.id
+        if (state := known.get(message_id)) is not None:
+            receipts[message_id] = _present(message_id, *state)
+            kept.duplicates.append(message_id)
+        elif problem := _refusal(
+            each, horizon if judge_all or each.carried.again else None, tx.now
+        ):
+            receipts[message_id] = Receipt(message_id, "rejected", problem)
+            kept.rejected.append((message_id, problem))
+        elif message_id not in receipts:
+            receipts[message_id] = Receipt(message_id, "stored")
+            fresh.append(each)
+    kept.answered = _store(tx, parcel.sender, fresh)
+    for message_id in kept.answered:
+        receipts[message_id] = Receipt(message_id, "processed")
+    kept.received = [each.carried.id for each in fresh]
+    kept.answer = _answer(
+        door, "accepted", tuple(receipts[carried.id] for carried in parcel.frames)
+    )
+    return kept
+
+
+def _known(tx: Tx, parcel: Parcel) -> Known:
+    rows = tx.rows(
+        KNOWN, {"sender": parcel.sender, "ids": json.dumps([c.id for c in parcel.frames])}
+    )
+    return {
+        i: (state, outcome)
+        for i, state, outcome in rows
+        if state is not None or outcome is not None
+    }
+
+
+def _present(message_id: str, state: str | None, outcome: str | None) -> Receipt:
+    if outcome == "dead":
+        return Receipt(message_id, "dead", "kept in the peer's dead letters")
+    if outcome is not None or state != "pending":
+        return (
+            Receipt(message_id, "dead", "expired")
+            if outcome == "expired"
+            else Receipt(message_id, "processed")
+        )
+    return Receipt(message_id, "duplicate")
+
+
+class Examined(NamedTuple):
+    """A frame read before any lock was taken: what it says, or why it is refused for good."""
+
+    carried: Carried
+    frame: Frame | None
+    problem: str = ""
+    digest: bytes = b""
+
+
+def examine(parcel: Parcel, door: Door) -> list[Examined]:
+    """
+    Read and check a parcel's frames; needs no file, so that the lock is held for the writing only.
+
+    Raises:
+        Unreachable: a frame was damaged on the way; the same parcel is to be pushed again.
+
+    """
+    refuse_damaged(parcel)
+    return [_examine(carried, parcel, door) for carried in parcel.frames]
+
+
+def _examine(carried: Carried, parcel: Parcel, door: Door) -> Examined:
+    if (
+        len(carried.text) > 6 * door.max_body + ENVELOPE_MAX
+    ):  # a control character takes six as JSON
+        return Examined(carried, None, TOO_LARGE)
+    try:
+        frame = Frame.parse(carried.text)
+    except InvalidMessage as error:
+        return Examined(carried, None, f"invalid: {error}"[:500])
+    for said, expected, field_name in (
+        (frame.id, carried.id, "id"),
+        (frame.sender, parcel.sender, "source"),
+        (frame.recipient, door.agent, "recipient"),
+    ):
+        if said != expected:
+            return Examined(carried, None, f"invalid: {field_name}: does not match the parcel")
+    if 4 * len(carried.text) > door.max_body and body_size(frame) > door.max_body:
+        return Examined(carried, None, TOO_LARGE)
+    return Examined(carried, frame, digest=carried.digest)
+
+
+def _refusal(examined: Examined, horizon: str | None, now: Millis) -> str:
+    """Return why a frame is refused for good, empty if it is not."""
+    if (
+        horizon is not None
+        and MINTED.fullmatch(examined.carried.id)
+        and examined.carried.id <= horizon
+    ):
+        return "stale: its mark may have been pruned, so it cannot be told from a duplicate"
+    if (
+        examined.frame is not None
+        and examined.frame.expires_at is not None
+        and examined.frame.expires_at <= now
+    ):
+        return "expired: its time to live ran out on the way"
+    return examined.problem
+
+
+def body_size(frame: Frame) -> int:
+    """Return the size of a frame's body in bytes of UTF-8."""
+    if frame.data_base64 is not None:
+        return len(frame.data_base64) * 3 // 4 - frame.data_base64[-2:].count("=")
+    if isinstance(frame.data, str):
+        return len(frame.data.encode())
+    return len(encode(frame.data).text.encode())
+
+
+def _store(tx: Tx, sender: str, fresh: list[Examined]) -> list[str]:
+    """Insert new rows and wake their lanes; return the ids that are at their end for the sender: answers, and mail for mailboxes."""
+    if not fresh:
+        return []
+    awaited = _awaited(tx, sender, fresh)
+    lane_ids: dict[tuple[str, int], int] = {}
+    rows: list[tuple[Any, ...]] = []
+    settled: list[tuple[str, str, str, Millis]] = []
+    fleeting: list[tuple[str, str]] = []
+    answered = 0
+    for each in fresh:
+        frame = cast("Frame", each.frame)
+        if frame.ephemeral:
+            fleeting.append((sender, frame.id))
+        done = frame.inreplyto in awaited and _answered(tx, frame)
+        if done:
+            awaited.discard(str(frame.inreplyto))
+        elif frame.kind == acknowledgments.KIND:
+            done = acknowledgments.note(tx, sender, frame)
+        answered += done
+        boxed = frame.mailbox is not None and not done
+        if done or boxed:
+            settled.append((sender, frame.id, frame.session, tx.now))
+        lane_id = lanes.NONE if boxed else _lane(tx, sender, frame, lane_ids)
+        rows.append(_row(frame, each, lane_id, tx.now, done=done))
+    tx.insert(KEEP, rows)
+    if fleeting:
+        ephemeral.mark(tx, fleeting)
+    if settled:
+        tx.many(MARK, settled)
+        bump(tx, processed=answered, ended=answered)
+    lanes.wake_heads(tx, list(lane_ids.values()))
+    return [message_id for _, message_id, _, _ in settled]
+
+
+def _lane(tx: Tx, sender: str, frame: Frame, lane_ids: dict[tuple[str, int], int]) -> int:
+    lane = (frame.lane, frame.priority)
+    if lane not in lane_ids:
+        lane_ids[lane] = lanes.open_lane(tx, sender, *lane, session=frame.session)
+    return lane_ids[lane]
+
+
+def _awaited(tx: Tx, sender: str, fresh: list[Examined]) -> set[str]:
+    """Return the requests to *sender* that these frames answer and that still wait, or had been given up."""
+    asked = [
+        each.frame.inreplyto
+        for each in fresh
+        if each.frame is not None and each.frame.inreplyto is not None
+    ]
+    return {str(i) for (i,) in tx.rows(AWAITED, (sender, json.dumps(asked)))} if asked else set()
+
+
+def _answered(tx: Tx, frame: Frame) -> bool:
+    return tx.run(ANSWER, {"id": frame.inreplyto, "reply": frame.id, "now": tx.now}) > 0
+
+
+def _row(frame: Frame, each: Examined, lane_id: int, now: Millis, *, done: bool) -> tuple[Any, ...]:
+    return (
+        frame.sender,
+        frame.id,
+        lane_id,
+        frame.session,
+        frame.type,
+        frame.topic,
+        frame.priority,
+        "processed" if done else "pending",
+        frame.expires_at,
+        frame.correlationid,
+        frame.causationid,
+        each.carried.text,
+        each.digest,
+        now,
+        now if done else None,
+        frame.channel,
+        frame.kind,
+        frame.mailbox,
+    )

@@ -1,0 +1,65 @@
+"""What recipients say of a message before it ends: received, in progress, failed, completed. It only ever moves forward."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from onceward.db.database import Database
+from onceward.db.transaction import Tx
+from onceward.errors import refuse
+from onceward.model.clock import Millis
+from onceward.model.frame import Frame
+
+KIND: Final = "acknowledgment"
+STAGES: Final = {"received": 1, "in_progress": 2, "failed": 3, "completed": 4}
+"""``failed`` stands before ``completed``: a later attempt may still succeed, and nothing takes a success back."""
+DETAIL_MAX: Final = 2000
+OURS: Final = "SELECT 1 FROM outbox WHERE id = ? AND recipient = ?"
+NOTE: Final = """
+INSERT INTO acknowledgments (message_id, participant, stage, detail, first_at, at) VALUES (?1, ?2, ?3, ?4, ?5, ?5)
+ON CONFLICT (message_id, participant) DO UPDATE SET stage = excluded.stage, detail = excluded.detail, at = excluded.at
+ WHERE excluded.stage > acknowledgments.stage
+"""
+OF: Final = """
+SELECT message_id, participant, status, detail, first_at, at FROM acknowledgment_view
+ WHERE message_id = ?1 OR correlation_id = ?1
+ ORDER BY participant
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledgment:
+    """How far one recipient has come with a message of ours."""
+
+    message_id: str
+    participant: str
+    status: str
+    detail: str | None
+    first_at: Millis
+    at: Millis
+
+
+def stage(status: str) -> int:
+    """Return the number of a status; raises ValidationFailed for one that is none."""
+    if status not in STAGES:
+        refuse("status", f"is none of {', '.join(STAGES)}", len(str(status)))
+    return STAGES[status]
+
+
+def note(tx: Tx, sender: str, frame: Frame) -> bool:
+    """Take an acknowledgment of a message of ours; False where the frame is none, and is mail like any other."""
+    said = frame.data
+    if frame.causationid is None or not isinstance(said, dict) or said.get("status") not in STAGES:
+        return False
+    if not tx.rows(OURS, (frame.causationid, sender)):
+        return False
+    detail = said.get("detail")
+    named = None if detail is None else str(detail)[:DETAIL_MAX]
+    tx.run(NOTE, (frame.causationid, sender, STAGES[str(said["status"])], named, tx.now))
+    return True
+
+
+def of(db: Database, message_id: str) -> list[Acknowledgment]:
+    """Return what was said of a message, by its id or by the one that all its copies carry."""
+    return [Acknowledgment(*row) for row in db.read(OF, (message_id,))]

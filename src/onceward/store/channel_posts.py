@@ -1,0 +1,130 @@
+"""What this agent's file knows of channels: posts retained for late ones, messages that wait, and errands that are still to do."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from onceward.db.transaction import Tx
+from onceward.store import dead_letters
+from onceward.store.directory.channels import ChannelConfig
+
+HELD: Final = 253_402_300_799_000
+"""In ``due_at``: not before somebody lets it go."""
+ERRANDS: Final = "SELECT kind, name, position, held FROM errands"
+ERRAND: Final = "SELECT position, held FROM errands WHERE kind = ? AND name = ?"
+START: Final = "INSERT INTO errands (kind, name, position) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
+ADVANCE: Final = "UPDATE errands SET position = max(position, ?) WHERE kind = ? AND name = ?"
+HOLD: Final = "UPDATE errands SET held = 1 WHERE kind = 'channel' AND name = ?"
+LET_GO: Final = "UPDATE errands SET held = 0 WHERE kind = 'channel' AND name = ?"
+DONE: Final = "DELETE FROM errands WHERE kind = 'channel' AND name = ?"
+KEEP: Final = """
+INSERT INTO posts (channel, session, lane, type, topic, kind, rank, expires_at, correlation_id, head, tail, body_id, size, created_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+KNOWN: Final = "SELECT 1 FROM posts WHERE channel = ? AND correlation_id = ?"
+RETAINED: Final = """
+SELECT session, lane, type, topic, kind, rank, expires_at, correlation_id, head, tail, p.body_id, created_at, b.digest
+  FROM posts AS p JOIN bodies AS b ON b.body_id = p.body_id
+ WHERE channel = ? AND (expires_at IS NULL OR expires_at > ?)
+ ORDER BY number
+"""
+TOO_OLD: Final = "DELETE FROM posts WHERE channel = ? AND created_at < ?"
+TOO_MANY: Final = """
+DELETE FROM posts
+ WHERE channel = ?1 AND number <= (SELECT number FROM posts WHERE channel = ?1 ORDER BY number DESC LIMIT 1 OFFSET ?2)
+"""
+TOO_MUCH: Final = """
+DELETE FROM posts WHERE channel = ?1 AND number <= (
+    SELECT max(number) FROM (SELECT number, sum(size) OVER (ORDER BY number DESC) AS total FROM posts WHERE channel = ?1) WHERE total > ?2)
+"""
+FORGET: Final = "DELETE FROM posts WHERE channel = ?"
+UNDER_WAY: Final = """
+SELECT count(*) FROM outbox WHERE channel = ? AND ended_at IS NULL AND due_at IS NOT 253402300799000
+"""
+RELEASE: Final = """
+UPDATE outbox SET due_at = NULL WHERE seq IN (
+    SELECT seq FROM outbox WHERE channel = ? AND ended_at IS NULL AND state = 'pending' AND due_at = 253402300799000 ORDER BY seq LIMIT ?)
+"""
+WAITING: Final = """
+SELECT seq FROM outbox WHERE channel = ? AND ended_at IS NULL AND state = 'pending' AND due_at = 253402300799000 ORDER BY seq
+"""
+ASKED: Final = """
+SELECT sender FROM inbox WHERE correlation_id = ?1 AND channel = ?2 AND kind = ?3
+UNION ALL
+SELECT NULL FROM outbox WHERE correlation_id = ?1 AND channel = ?2 AND kind = ?3
+LIMIT 1
+"""
+
+# In the directory: what this agent is to tell; in its own file: what ended badly.
+NOTICES: Final = "SELECT number, topic, body FROM notices WHERE agent = ? AND number > ? ORDER BY number LIMIT 100"
+TOLD: Final = "DELETE FROM notices WHERE agent = ? AND number <= ?"
+LETTERS: Final = """
+SELECT seq, id, origin, peer, type, reason, last_error, attempts FROM dead_letters WHERE seq > ? ORDER BY seq LIMIT 100
+"""
+LAST_LETTER: Final = (
+    "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'dead_letters'), 0)"
+)
+TELLING: Final = "SELECT kind FROM errands WHERE name = ''"
+TOLD_OF: Final = ("notices", "dead_letters")
+
+
+def start(tx: Tx, kind: str, name: str, position: int) -> None:
+    """Note that there is an errand, from *position* on; one that is there already keeps its own."""
+    tx.run(START, (kind, name, position))
+
+
+def errand(tx: Tx, kind: str, name: str) -> tuple[int, bool] | None:
+    """Return how far an errand has come and whether messages wait for it, None where there is none."""
+    found = tx.rows(ERRAND, (kind, name))
+    return (found[0][0], bool(found[0][1])) if found else None
+
+
+def keep(tx: Tx, values: tuple[Any, ...]) -> None:
+    """Retain a post, whose body is stored."""
+    tx.run(KEEP, values)
+
+
+def trim(tx: Tx, channel: str, config: ChannelConfig) -> None:
+    """Forget the oldest posts that are more than the channel retains."""
+    if config.retain_for is not None:
+        tx.run(TOO_OLD, (channel, tx.now - round(1000 * config.retain_for)))
+    if config.retain_count is not None:
+        tx.run(TOO_MANY, (channel, config.retain_count))
+    if config.retain_bytes is not None:
+        tx.run(TOO_MUCH, (channel, config.retain_bytes))
+
+
+def retained(tx: Tx, channel: str) -> list[tuple[Any, ...]]:
+    """Return what a channel retains, oldest first."""
+    return tx.rows(RETAINED, (channel, tx.now))
+
+
+def under_way(tx: Tx, channel: str) -> int:
+    """Return how many of our messages to a channel have not ended and do not wait."""
+    return int(tx.rows(UNDER_WAY, (channel,))[0][0])
+
+
+def release(tx: Tx, channel: str, limit: int) -> int:
+    """Let the oldest waiting messages go, *limit* of them (-1: all); return how many went."""
+    count = tx.run(RELEASE, (channel, limit))
+    if not tx.rows(WAITING + " LIMIT 1", (channel,)):
+        tx.run(LET_GO, (channel,))
+    return count
+
+
+def bury(tx: Tx, channel: str) -> list[tuple[str, str]]:
+    """Move what waits for a channel that was closed to the dead letters; return (id, peer) of each."""
+    seqs = [seq for (seq,) in tx.rows(WAITING, (channel,))]
+    return (
+        dead_letters.bury_out(
+            tx, seqs, reason="channel_closed", error=f"channel {channel} was closed"
+        )
+        if seqs
+        else []
+    )
+
+
+def asked(tx_rows: Any, correlation_id: str, channel: str, kind: str) -> tuple[bool, str | None]:
+    """Return whether a message of that kind began the conversation here, and who sent it (None: we did)."""
+    found = tx_rows(ASKED, (correlation_id, channel, kind))
+    return (True, found[0][0]) if found else (False, None)

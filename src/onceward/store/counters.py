@@ -1,0 +1,16 @@
+"""Totals that survive pruning, changed in the transaction of the transition they count."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from onceward.db.transaction import Tx
+
+BUMP: Final = "UPDATE counters SET value = value + ? WHERE name = ?"
+
+
+def bump(tx: Tx, **deltas: int) -> None:
+    """Add each delta to the counter of its name; zero costs nothing."""
+    changed = [(delta, name) for name, delta in deltas.items() if delta]
+    if changed:
+        tx.many(BUMP, changed)

@@ -1,0 +1,197 @@
+"""Messages that ended badly, kept whole: moved in one transaction, replayed with their own id."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any, Final
+
+from onceward.db.connection import ConstraintError
+from onceward.db.transaction import Tx
+from onceward.errors import Conflict, InvalidArgument
+from onceward.model.clock import Millis
+from onceward.model.states import UNENDED
+from onceward.store import lanes
+from onceward.store.bodies import WHOLE
+from onceward.store.counters import bump
+
+BURY_OUT: Final = f"""
+INSERT INTO dead_letters (origin, id, peer, session, lane, type, topic, rank, reason, last_error, attempts, expires_at, key, frame,
+                          digest, created_at, dead_at, channel, kind, correlation_id, replays, carried)
+SELECT 'outbox', id, recipient, session, lane, type, topic, rank, :reason, :error, attempts, expires_at, key,
+       {WHOLE}, CASE WHEN o.body_id IS NULL THEN digest END, created_at, :now, channel, kind, correlation_id,
+       coalesce((SELECT r.times FROM replayed AS r WHERE r.origin = 'outbox' AND r.peer = o.recipient AND r.id = o.id), 0),
+       NOT :unknown AND (o.parcel IS NOT NULL OR o.attempts > 0 OR o.sent_at IS NOT NULL OR EXISTS (
+           SELECT 1 FROM peers AS p WHERE p.name = o.recipient
+              AND (o.seq <= p.again_seq OR o.seq IN (SELECT value FROM json_each(p.parcel)))))
+  FROM outbox AS o WHERE seq IN (SELECT value FROM json_each(:seqs)) AND state IN ('pending', 'sent')
+RETURNING id, peer
+"""
+COUNT_OUT: Final = "SELECT state, count(*) FROM outbox WHERE seq IN (SELECT value FROM json_each(?)) GROUP BY state"
+REMOVE_OUT: Final = "DELETE FROM outbox WHERE seq IN (SELECT value FROM json_each(?)) AND state IN ('pending', 'sent')"
+TICKETS_FAILED: Final = """
+UPDATE tickets SET state = 'failed', reason = ?, ended_at = ? WHERE state = 'open' AND id IN (SELECT value FROM json_each(?))
+"""
+BURY_IN: Final = """
+INSERT INTO dead_letters (origin, id, peer, session, lane, type, topic, rank, reason, last_error, attempts, expires_at, frame,
+                          digest, created_at, dead_at, channel, kind, correlation_id, mailbox, replays)
+SELECT 'inbox', b.id, b.sender, b.session, coalesce(l.name, b.session), b.type, b.topic, b.rank, :reason,
+       CASE :error WHEN :unended THEN :error || coalesce('; it failed last with ' || b.reason, '') ELSE :error END, :attempts,
+       b.expires_at, b.frame, b.digest, b.received_at, :now, b.channel, b.kind, b.correlation_id, b.mailbox,
+       coalesce((SELECT r.times FROM replayed AS r WHERE r.origin = 'inbox' AND r.peer = b.sender AND r.id = b.id), 0)
+  FROM inbox AS b LEFT JOIN lanes AS l ON l.lane_id = b.lane_id
+ WHERE b.seq = :seq AND b.state = 'pending'
+"""
+REMOVE_IN: Final = "DELETE FROM inbox WHERE seq = ?"
+FIND: Final = """
+SELECT d.origin, d.id, d.peer, d.rank, d.lane, d.session,
+       d.origin = 'outbox' AND NOT d.carried AND d.expires_at <= :now AND i.frozen_at IS NULL
+       AND d.frame ->> '$.expirytime' IS NOT NULL, d.mailbox IS NOT NULL
+  FROM dead_letters AS d, identity AS i WHERE d.seq = :seq
+"""
+# What expired while it lay here is not stopped here again: whoever replays it wants it, and the peer judges by its frame.
+REVIVE_OUT: Final = """
+INSERT INTO outbox (id, recipient, session, lane, type, topic, rank, due_at, expires_at, parcel, key, frame, digest, created_at,
+                    channel, kind, correlation_id)
+SELECT id, peer, session, lane, type, topic, rank, :due_at, CASE WHEN expires_at > :now THEN expires_at END, 0, key, frame, digest,
+       created_at, channel, kind, correlation_id
+  FROM dead_letters WHERE seq = :seq
+"""
+REVIVE_IN: Final = """
+INSERT INTO inbox (sender, id, lane_id, session, type, topic, rank, expires_at, frame, digest, received_at,
+                   channel, kind, correlation_id, mailbox)
+SELECT peer, id, :lane, session, type, topic, rank, CASE WHEN expires_at > :now OR mailbox IS NOT NULL THEN expires_at END,
+       frame, digest, created_at, channel, kind, correlation_id, mailbox
+  FROM dead_letters WHERE seq = :seq
+"""
+REMEMBER: Final = """
+INSERT INTO replayed (origin, peer, id, times) SELECT origin, peer, id, replays + 1 FROM dead_letters WHERE seq = ?
+ON CONFLICT (origin, peer, id) DO UPDATE SET times = excluded.times
+"""
+FORGET: Final = """
+DELETE FROM replayed
+ WHERE CASE origin WHEN 'outbox' THEN NOT EXISTS (SELECT 1 FROM outbox AS o WHERE o.id = replayed.id)
+                   ELSE NOT EXISTS (SELECT 1 FROM inbox AS b WHERE b.sender = replayed.peer AND b.id = replayed.id) END
+"""
+REOPEN: Final = "UPDATE tickets SET state = 'open', reason = NULL, ended_at = NULL WHERE id = ? AND state = 'failed'"
+UNMARK: Final = (
+    "DELETE FROM processed_messages WHERE sender = ? AND message_id = ? AND outcome = 'dead'"
+)
+DROP: Final = "DELETE FROM dead_letters WHERE seq = ?"
+PURGE: Final = "DELETE FROM dead_letters WHERE dead_at < ?"
+TASKS_FAILED: Final = """
+INSERT INTO send (recipient, type, session, key, body)
+SELECT i.agent, 'worker_result', json_extract(d.frame, '$.callersession'), 'worker_result:' || d.id,
+       json_object('dispatch_id', d.id, 'spawned_session_label', d.session, 'outcome', 'undelivered',
+                   'error', d.reason || ': ' || coalesce(d.last_error, ''), 'run_id', NULL, 'result', NULL, 'partial', NULL)
+  FROM identity AS i, dead_letters AS d
+ WHERE d.origin = 'outbox' AND d.id IN (SELECT value FROM json_each(?)) AND instr(d.frame, '"callersession"')
+   AND json_type(d.frame, '$.callersession') = 'text'
+   AND NOT EXISTS (SELECT 1 FROM outbox AS o WHERE o.recipient = i.agent AND o.key = 'worker_result:' || d.id)
+"""
+
+
+def bury_out(
+    tx: Tx, seqs: Iterable[int], *, reason: str, error: str = "", unknown: bool = False
+) -> list[tuple[str, str]]:
+    """
+    Move outgoing messages to the dead letters; return (id, peer) of each.
+
+    *unknown* says that their peer has just told that it does not know them.
+    Who dispatched one of them as a task is told in its session, in the same transaction.
+    """
+    listed = json.dumps(list(seqs))
+    states = dict(tx.rows(COUNT_OUT, (listed,)))
+    named = {"reason": reason, "error": error, "now": tx.now, "seqs": listed, "unknown": unknown}
+    moved = [(str(i), str(p)) for i, p in tx.rows(BURY_OUT, named)]
+    tx.run(REMOVE_OUT, (listed,))
+    bump(tx, left=states.get("pending", 0), sent=-states.get("sent", 0), dead=len(moved))
+    ids = json.dumps([i for i, _ in moved])
+    tx.run(TICKETS_FAILED, (reason, tx.now, ids))
+    tx.run(TASKS_FAILED, (ids,))
+    return moved
+
+
+def bury_in(tx: Tx, seq: int, *, reason: str, error: str, attempts: int) -> None:
+    """Move an incoming message, whose lease was proved by the caller, to the dead letters."""
+    tx.run(
+        BURY_IN,
+        {
+            "seq": seq,
+            "reason": reason,
+            "error": error,
+            "attempts": attempts,
+            "now": tx.now,
+            "unended": UNENDED,
+        },
+    )
+    tx.run(REMOVE_IN, (seq,))
+    bump(tx, dead=1, ended=1)
+
+
+def replay(tx: Tx, seq: int, *, due_at: Millis | None = None) -> tuple[str, str]:
+    """
+    Put a dead letter back where it came from, with its own id; return (origin, id).
+
+    A peer that had processed it answers so, and the message ends acked. If it
+    dies again, it is one letter as before, with one more replay.
+
+    Raises:
+        InvalidArgument: there is no such dead letter, or it expired before it ever left, so that the peer would refuse it.
+        Conflict: its key was used for another message since.
+
+    """
+    found = tx.rows(FIND, {"seq": seq, "now": tx.now})
+    if not found:
+        msg = "that dead letter is gone: list them again"
+        raise InvalidArgument(msg)
+    origin, message_id, peer, rank, lane, session, expired, boxed = found[0]
+    if expired:
+        msg = f"{message_id} expired and its frame says so, the peer would refuse it: replay it with as_new=True"
+        raise InvalidArgument(msg)
+    if origin == "outbox":
+        _revive_out(tx, seq, message_id, due_at)
+    elif boxed:
+        tx.rows(
+            REVIVE_IN, {"lane": lanes.NONE, "now": tx.now, "seq": seq}
+        )  # it is read by position again, not by lane
+    else:
+        _revive_in(tx, seq, message_id, (peer, lane, rank, session))
+    tx.run(REMEMBER, (seq,))
+    tx.run(DROP, (seq,))
+    bump(tx, replayed=1)
+    return str(origin), str(message_id)
+
+
+def _revive_out(tx: Tx, seq: int, message_id: str, due_at: Millis | None) -> None:
+    try:
+        tx.rows(REVIVE_OUT, {"due_at": due_at, "now": tx.now, "seq": seq})
+    except ConstraintError as error:
+        if "UNIQUE" not in str(error):
+            raise
+        msg = f"the id or key of {message_id} stands for another message by now: replay it with as_new=True, or discard it"
+        raise Conflict(msg) from error
+    tx.run(REOPEN, (message_id,))
+
+
+def _revive_in(tx: Tx, seq: int, message_id: str, lane: tuple[Any, ...]) -> None:
+    peer, name, rank, session = lane
+    tx.run(UNMARK, (peer, message_id))
+    lane_id = lanes.open_lane(tx, peer, name, rank, session=session)
+    tx.rows(REVIVE_IN, {"lane": lane_id, "now": tx.now, "seq": seq})
+    lanes.wake_heads(tx, [lane_id])
+
+
+def discard(tx: Tx, seq: int) -> bool:
+    """Forget a dead letter; say whether it was still there."""
+    return tx.run(DROP, (seq,)) > 0
+
+
+def purge(tx: Tx, *, before: Millis) -> int:
+    """Forget the dead letters that died before a moment; return how many."""
+    return tx.run(PURGE, (before,))
+
+
+def forget_replays(tx: Tx) -> int:
+    """Forget how often messages were replayed that are not here any more; return how many."""
+    return tx.run(FORGET)

@@ -1,0 +1,243 @@
+"""Who is to have what: channels, members and subscriptions of the home, in memory as long as the directory stands still."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any, Final, NamedTuple
+
+from onceward.db.database import Database
+from onceward.db.transaction import Tx
+from onceward.errors import InvalidMessage
+from onceward.model.names import agent_name
+from onceward.model.topics import Index
+from onceward.store.directory import database
+from onceward.store.directory.database import Directory, Home
+
+ROUTES: Final = "SELECT routes FROM meta"
+WISHES: Final = (
+    "SELECT channel, publisher, subscriber, pattern, number FROM subscriptions ORDER BY number"
+)
+MEMBERS: Final = "SELECT channel, agent, role, number FROM members ORDER BY number"
+CHANNELS: Final = (
+    "SELECT name, type, state, mode, config, description, created_by, created_at FROM channels"
+)
+AGENTS: Final = "SELECT name FROM agents ORDER BY name"
+SUBSCRIBE: Final = """
+INSERT INTO subscriptions (subscriber, pattern, channel, publisher, created_at) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
+"""
+UNSUBSCRIBE: Final = "DELETE FROM subscriptions WHERE subscriber = ? AND pattern = ? AND channel = ? AND publisher = ?"
+# Channels are left by their own verb, which tells of it.
+LEAVE: Final = "DELETE FROM agents WHERE name = ?"
+END_WISHES: Final = "DELETE FROM subscriptions WHERE subscriber = ? AND channel = ''"
+# Subscriptions that an older version kept in the publisher's own file.
+OWN: Final = "SELECT peer, pattern FROM subscriptions"
+FORGET_OWN: Final = "DELETE FROM subscriptions"
+
+
+class Member(NamedTuple):
+    """An agent in a channel; numbers grow in the order of joining."""
+
+    agent: str
+    role: str
+    number: int
+
+
+@dataclass(slots=True)
+class _Snapshot:
+    """The directory as it was when it had counted so many changes."""
+
+    routes: int = -1
+    agents: tuple[str, ...] = ()
+    channels: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    members: dict[str, tuple[Member, ...]] = field(default_factory=dict)
+    wishes: dict[tuple[str, str], Index[str]] = field(default_factory=dict)
+    patterns: dict[str, list[tuple[int, str, str]]] = field(default_factory=dict)
+
+
+class Roster:
+    """
+    Answers from memory who is to have a message, and looks again when the directory changed.
+
+    A send that begins after a change was committed, in whatever process, obeys
+    it; what is remembered is read again only when ``data_version`` moved.
+    """
+
+    def __init__(self, home: Home, db: Database) -> None:
+        self.home, self._db = home, db
+        self._lock = Lock()
+        self._version: int | None = None
+        self._seen = _Snapshot()
+        self._moved = False
+
+    @property
+    def directory(self) -> Directory:
+        """The directory of the home, opened by whoever asks first."""
+        opened = self.home.directory
+        if not self._moved:
+            self._move_own(opened)
+        return opened
+
+    def _move_own(self, opened: Directory) -> None:
+        """Bring subscriptions from this file into the directory; after a crash in between it is done once more."""
+        own = self._db.read(OWN)
+        if own:
+            opened.write(
+                lambda tx: tx.many(
+                    SUBSCRIBE,
+                    [(peer, pattern, "", self._db.agent, tx.now) for peer, pattern in own],
+                )
+            )
+            if self._db.turn.held:
+                return  # the caller may still undo its transaction: forget them another time
+            self._db.write(lambda tx: tx.run(FORGET_OWN))
+        self._moved = True
+
+    def _now(self) -> _Snapshot:
+        opened = self.directory
+        with self._lock:
+            version = opened.version()
+            if version != self._version:
+                [(routes,)] = opened.read(ROUTES)
+                if routes != self._seen.routes:
+                    self._seen = _load(opened, routes)
+                self._version = version
+            return self._seen
+
+    def channel(self, name: str) -> tuple[Any, ...] | None:
+        """Return the row of a channel, None where there is none."""
+        return self._now().channels.get(name)
+
+    def members(self, channel: str) -> tuple[Member, ...]:
+        """Return who takes part in a channel, in the order of joining."""
+        return self._now().members.get(channel, ())
+
+    def channels(self) -> list[tuple[Any, ...]]:
+        """Return the rows of all channels by name."""
+        found = self._now().channels
+        return [found[name] for name in sorted(found)]
+
+    def wishes(self, channel: str) -> list[tuple[int, str, str]]:
+        """Return (number, subscriber, pattern) of a channel's subscriptions, in their order."""
+        return self._now().patterns.get(channel, [])
+
+    def newest(self, channel: str) -> int:
+        """Return the number of who joined, or subscribed to, a channel last; 0 where nobody did."""
+        seen = self._now()
+        row, wishes, members = (
+            seen.channels.get(channel),
+            seen.patterns.get(channel, []),
+            seen.members.get(channel, ()),
+        )
+        if row is not None and row[1] == "pubsub":
+            return wishes[-1][0] if wishes else 0
+        return members[-1].number if members else 0
+
+    def subscribers(self, topic: str, *, channel: str = "") -> list[str]:
+        """Return who wants *topic* of a channel, or of what this agent publishes; each once, however many of its patterns match."""
+        wishes, me = self._now().wishes, self._db.agent
+        if channel:
+            return sorted(_find(wishes, (channel, ""), topic))
+        everybodys = _find(wishes, ("", ""), topic) - {me}
+        return sorted(everybodys | _find(wishes, ("", me), topic))
+
+    def everybody(self) -> list[str]:
+        """Return every registered agent of the home but this one: those enrolled, and in a home those with a file there."""
+        names = set(self._now().agents)
+        if self._db.path.parent.name == database.AGENTS:
+            names.update(
+                path.stem for path in self._db.path.parent.glob("*.db") if _is_name(path.stem)
+            )
+        names.discard(self._db.agent)
+        return sorted(names)
+
+    @property
+    def agent(self) -> str:
+        """Whose roster it is."""
+        return self._db.agent
+
+    def enrol(self) -> bool:
+        """Note this agent as one of the home; say whether it was new."""
+        return database.enrol(self.directory, self._db.agent)
+
+    def leave(self) -> bool:
+        """Strike this agent off, with what it wanted outside of channels; say whether it was there."""
+
+        def work(tx: Tx) -> bool:
+            tx.run(END_WISHES, (self._db.agent,))
+            return tx.run(LEAVE, (self._db.agent,)) > 0
+
+        return self.directory.write(work)
+
+    def subscribe(
+        self, subscriber: str, pattern: str, *, channel: str = "", publisher: str = ""
+    ) -> bool:
+        """Note what somebody wants; say whether it was new."""
+        return (
+            self.directory.write(
+                lambda tx: tx.run(SUBSCRIBE, (subscriber, pattern, channel, publisher, tx.now))
+            )
+            > 0
+        )
+
+    def unsubscribe(
+        self, subscriber: str, pattern: str, *, channel: str = "", publisher: str = ""
+    ) -> bool:
+        """End what somebody wanted; say whether there was such a wish."""
+        return (
+            self.directory.write(
+                lambda tx: tx.run(UNSUBSCRIBE, (subscriber, pattern, channel, publisher))
+            )
+            > 0
+        )
+
+
+def _find(
+    wishes: dict[tuple[str, str], Index[str]], scope: tuple[str, str], topic: str
+) -> set[str]:
+    index = wishes.get(scope)
+    return set() if index is None else set(index.find(topic))
+
+
+def _is_name(text: str) -> bool:
+    try:
+        agent_name(text)
+    except InvalidMessage:
+        return False
+    return True
+
+
+def _load(opened: Directory, routes: int) -> _Snapshot:
+    """Read everything in one transaction, so that members and subscriptions are of the same moment."""
+
+    def work(tx: Tx) -> _Snapshot:
+        members: dict[str, list[Member]] = {}
+        wishes = tx.rows(WISHES)
+        for channel, agent, role, number in tx.rows(MEMBERS):
+            members.setdefault(channel, []).append(Member(agent, role, number))
+        return _Snapshot(
+            routes=routes,
+            agents=tuple(name for (name,) in tx.rows(AGENTS)),
+            channels={row[0]: row for row in tx.rows(CHANNELS)},
+            members={channel: tuple(found) for channel, found in members.items()},
+            wishes=_indexed(wishes),
+            patterns=_patterns(wishes),
+        )
+
+    return opened.look(work)
+
+
+def _indexed(rows: Iterable[tuple[Any, ...]]) -> dict[tuple[str, str], Index[str]]:
+    found: dict[tuple[str, str], Index[str]] = {}
+    for channel, publisher, subscriber, pattern, _ in rows:
+        found.setdefault((channel, publisher), Index()).add(pattern, subscriber)
+    return found
+
+
+def _patterns(rows: Iterable[tuple[Any, ...]]) -> dict[str, list[tuple[int, str, str]]]:
+    found: dict[str, list[tuple[int, str, str]]] = {}
+    for channel, _, subscriber, pattern, number in rows:
+        if channel:
+            found.setdefault(channel, []).append((number, subscriber, pattern))
+    return found

@@ -1,0 +1,317 @@
+"""Channels of a home: what each is, who takes part, and which moves are legal. All of it stands in the directory."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from onceward.db.transaction import Tx
+from onceward.errors import ChannelRefused, DuplicateChannel, NotParticipant, UnknownChannel, refuse
+from onceward.model.clock import Millis
+from onceward.model.names import agent_name
+from onceward.model.settings import Positive, Seconds
+from onceward.model.topics import TopicPolicy, check_topic
+from onceward.store.directory.cache import Member
+from onceward.store.directory.database import Directory
+
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+Type = Literal["direct", "group", "broadcast", "pubsub"]
+Role = Literal["owner", "member", "observer"]
+Mode = Literal["hold", "reject"]
+DIRECT: Final = 2
+"""So many take part in a direct channel."""
+KINDS: Final = (
+    "text",
+    "command",
+    "query",
+    "response",
+    "notification",
+    "broadcast",
+    "acknowledgment",
+    "error",
+)
+
+CREATE: Final = """
+INSERT INTO channels (name, type, config, description, created_by, created_at, changed_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?6)
+ON CONFLICT (name) DO NOTHING
+"""
+JOIN: Final = """
+INSERT INTO members (channel, agent, role, joined_at)
+SELECT c.name, :agent, :role, :now FROM channels AS c
+ WHERE c.name = :channel AND c.state IN ('active', 'paused')
+   AND (:most IS NULL OR (SELECT count(*) FROM members WHERE channel = :channel) < :most)
+ON CONFLICT (channel, agent) DO NOTHING
+"""
+LEAVE: Final = "DELETE FROM members WHERE channel = ? AND agent = ? AND role <> 'owner'"
+FORGET_WISHES: Final = "DELETE FROM subscriptions WHERE channel = ? AND subscriber = ?"
+ROLE: Final = "SELECT role FROM members WHERE channel = ? AND agent = ?"
+MOVE: Final = """
+UPDATE channels SET state = :state, mode = :mode, changed_at = :now
+ WHERE name = :name AND state IN (SELECT value FROM json_each(:before))
+"""
+STATE: Final = "SELECT state, mode FROM channels WHERE name = ?"
+DELETE: Final = "DELETE FROM channels WHERE name = ? AND state = 'closed'"
+DELETE_MEMBERS: Final = "DELETE FROM members WHERE channel = ?"
+DELETE_WISHES: Final = "DELETE FROM subscriptions WHERE channel = ?"
+NOTICE: Final = "INSERT INTO notices (agent, topic, body, at) VALUES (?, ?, ?, ?)"
+
+MOVES: Final = {
+    "active": ("paused",),
+    "paused": ("active",),
+    "draining": ("active", "paused"),
+    "closed": ("draining", "active", "paused"),
+}
+"""By the state that is wanted: the states from which it may be reached; a pause may also change its mode."""
+
+
+class ChannelConfig(BaseModel):
+    """How one channel behaves; spans are seconds, sizes bytes of UTF-8, None is no limit."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    delivery: Literal["at_most_once", "at_least_once", "exactly_once"] = "at_least_once"
+    """What ``receive`` promises: handed out once at most; until it is settled; settled in the transaction of its effects."""
+    max_message_size: Annotated[int, Field(ge=1)] = 1 << 20
+    """Largest content, on send and on receipt."""
+    max_participants: Annotated[int, Field(ge=1)] | None = None
+    """How many may take part."""
+    ack_timeout: Positive = 30.0
+    """How long a reader has a message before it is handed out again."""
+    max_retries: Annotated[int, Field(ge=0)] = 3
+    """Re-attempts of a reader before a message becomes a dead letter."""
+    retry_backoff: Seconds = 1.0
+    """Pause before the first re-attempt; it doubles with each further one."""
+    echo: bool = False
+    """Whether senders get what they send."""
+    sticky: bool = False
+    """Whether late ones are given what the channel retains."""
+    priority_ordering: bool = True
+    """Whether urgent messages are read first; otherwise they are read as they came."""
+    max_pending: Annotated[int, Field(ge=1)] | None = None
+    """How many messages of one sender may be on their way; more are accepted and wait."""
+    retain_for: Positive | None = None
+    """How long a sticky channel retains messages."""
+    retain_count: Annotated[int, Field(ge=1)] | None = None
+    """How many messages of each sender a sticky channel retains."""
+    retain_bytes: Annotated[int, Field(ge=1)] | None = None
+    """How many bytes of each sender's content a sticky channel retains."""
+    topics: frozenset[str] | None = None
+    """The topics there are; None is all."""
+
+    @property
+    def policy(self) -> TopicPolicy:
+        """Which topics there are."""
+        return TopicPolicy(self.topics)
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelInfo:
+    """A channel as the directory knows it."""
+
+    name: str
+    type: str
+    state: str
+    mode: str | None
+    config: ChannelConfig
+    description: str
+    created_by: str
+    created_at: Millis
+
+    @property
+    def holds(self) -> bool:
+        """Whether what is sent is accepted and waits."""
+        return self.state == "paused" and self.mode == "hold"
+
+
+@lru_cache(maxsize=4096)
+def _config(text: str) -> ChannelConfig:
+    return ChannelConfig.model_validate_json(text)
+
+
+def info(row: tuple[Any, ...] | None, name: str) -> ChannelInfo:
+    """Return a channel from its row; raises UnknownChannel where there is none."""
+    if row is None:
+        msg = f"there is no channel {name!r}: create it, or list those there are"
+        raise UnknownChannel(msg)
+    name, kind, state, mode, config, description, created_by, created_at = row
+    return ChannelInfo(
+        name, kind, state, mode, _config(config), description, created_by, created_at
+    )
+
+
+def checked_config(given: dict[str, Any]) -> ChannelConfig:
+    """Return a config; raises ValidationFailed naming the field that is wrong."""
+    try:
+        made = ChannelConfig.model_validate(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        refuse(".".join(map(str, first["loc"])) or "config", first["msg"])
+    for topic in made.topics or ():
+        check_topic(topic)
+    return made
+
+
+def create(
+    directory: Directory,
+    name: str,
+    kind: str,
+    owner: str,
+    *,
+    config: ChannelConfig,
+    description: str,
+) -> bool:
+    """Make a channel with its owner; False where one of the name is there already, which is left as it is."""
+    if not isinstance(name, str) or NAME.fullmatch(name) is None:
+        refuse("name", f"must match {NAME.pattern}", len(str(name)))
+    if kind not in ("direct", "group", "broadcast", "pubsub"):
+        refuse("type", "is none of direct, group, broadcast, pubsub", len(str(kind)))
+    text = config.model_dump_json(exclude_defaults=True)
+
+    def work(tx: Tx) -> bool:
+        if not tx.run(CREATE, (name, kind, text, description, owner, tx.now)):
+            return False
+        tx.run(
+            JOIN, {"channel": name, "agent": owner, "role": "owner", "now": tx.now, "most": None}
+        )
+        notice(tx, owner, "channel.created", channel=name, type=kind)
+        return True
+
+    return directory.write(work)
+
+
+def refuse_duplicate(name: str, *, created: bool) -> None:
+    """Raise DuplicateChannel where a channel was there already."""
+    if not created:
+        msg = f"there is a channel {name!r} already: ensure_channel takes it as it is"
+        raise DuplicateChannel(msg)
+
+
+def join(directory: Directory, channel: ChannelInfo, agent: str, role: str, by: str) -> bool:
+    """Let an agent take part; False where it did already. Constraints decide, so the limit holds for any number of processes."""
+    agent_name(agent)
+    if role not in ("member", "observer"):
+        refuse(
+            "role",
+            "is none of member, observer: the owner is who created the channel",
+            len(str(role)),
+        )
+    most = DIRECT if channel.type == "direct" else channel.config.max_participants
+
+    def work(tx: Tx) -> bool:
+        if tx.rows(ROLE, (channel.name, agent)):
+            return False
+        if not tx.run(
+            JOIN,
+            {"channel": channel.name, "agent": agent, "role": role, "now": tx.now, "most": most},
+        ):
+            _explain_join(tx, channel, most)
+        notice(tx, by, "participant.joined", channel=channel.name, agent=agent, role=role)
+        return True
+
+    return directory.write(work)
+
+
+def _explain_join(tx: Tx, channel: ChannelInfo, most: int | None) -> None:
+    found = tx.rows(STATE, (channel.name,))
+    if not found:
+        info(None, channel.name)
+    if found[0][0] in ("draining", "closed"):
+        msg = f"channel {channel.name} is {found[0][0]}: nobody joins it any more"
+        raise ChannelRefused(msg)
+    refuse("participants", f"channel {channel.name} takes {most}, and has them", most or 0)
+
+
+def leave(directory: Directory, channel: str, agent: str, by: str) -> bool:
+    """Let an agent take part no longer; False where it did not. The owner closes the channel instead."""
+
+    def work(tx: Tx) -> bool:
+        if not tx.run(LEAVE, (channel, agent)):
+            if tx.rows(ROLE, (channel, agent)):
+                msg = f"{agent} owns channel {channel}: close it instead of leaving it"
+                raise NotParticipant(msg)
+            return False
+        tx.run(FORGET_WISHES, (channel, agent))
+        notice(tx, by, "participant.left", channel=channel, agent=agent)
+        return True
+
+    return directory.write(work)
+
+
+def move(directory: Directory, name: str, state: str, agent: str, mode: Mode | None = None) -> None:
+    """
+    Bring a channel into another state, by one statement that knows from where it may be reached.
+
+    Raises:
+        ChannelRefused: there is no such move from the present state.
+        NotParticipant: only the owner may.
+
+    """
+    before = (*MOVES[state], "paused") if state == "paused" else MOVES[state]
+
+    def work(tx: Tx) -> None:
+        found = tx.rows(STATE, (name,))
+        if not found:
+            info(None, name)
+        require(_role(tx, name, agent), ("owner",), name, agent, f"bring it to {state}")
+        if not tx.run(
+            MOVE,
+            {
+                "state": state,
+                "mode": mode,
+                "now": tx.now,
+                "name": name,
+                "before": json.dumps(list(before)),
+            },
+        ):
+            msg = f"channel {name} is {found[0][0]}: from there it cannot become {state}"
+            raise ChannelRefused(msg)
+
+    directory.write(work)
+
+
+def delete(directory: Directory, name: str, agent: str) -> None:
+    """Forget a closed channel, its participants and what they wanted; raises ChannelRefused while it is not closed."""
+
+    def work(tx: Tx) -> None:
+        if not tx.rows(STATE, (name,)):
+            info(None, name)
+        require(_role(tx, name, agent), ("owner",), name, agent, "delete it")
+        if not tx.run(DELETE, (name,)):
+            msg = f"channel {name} is not closed: close it first"
+            raise ChannelRefused(msg)
+        tx.run(DELETE_MEMBERS, (name,))
+        tx.run(DELETE_WISHES, (name,))
+        notice(tx, agent, "channel.deleted", channel=name)
+
+    directory.write(work)
+
+
+def _role(tx: Tx, channel: str, agent: str) -> str | None:
+    found = tx.rows(ROLE, (channel, agent))
+    return found[0][0] if found else None
+
+
+def role_of(members: tuple[Member, ...], agent: str) -> str | None:
+    """Return the role of an agent, None where it takes no part."""
+    return next((member.role for member in members if member.agent == agent), None)
+
+
+def require(
+    role: str | None, allowed: tuple[str, ...], channel: str, agent: str, to_do: str
+) -> None:
+    """Raise NotParticipant unless *role* is one of the allowed."""
+    if role not in allowed:
+        what = "takes no part in" if role is None else f"is {role} of"
+        cure = "; join first" if role is None and "member" in allowed else ""
+        msg = f"{agent} {what} channel {channel} and may not {to_do}: {' or '.join(allowed)} may{cure}"
+        raise NotParticipant(msg)
+
+
+def notice(tx: Tx, by: str, topic: str, **body: Any) -> None:
+    """Write down what is to be told under a reserved topic, in the transaction of what happened; *by* will tell it."""
+    tx.run(NOTICE, (by, f"_system.{topic}", json.dumps(body), tx.now))

@@ -1,0 +1,181 @@
+"""The mailboxes of a home: whose each is, and until when. Of a private one only a hash of its id is ever written down."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Final
+
+from pydantic_core import to_json
+
+from onceward.db.transaction import Tx
+from onceward.errors import DuplicateMailbox, InvalidArgument, NoMailbox
+from onceward.model.clock import Millis
+from onceward.store.directory.database import Directory
+
+NAME: Final = re.compile(r"[a-z0-9]+(?:\.[a-z0-9]+)*")
+NAME_MAX: Final = 128
+ABOUT_MAX: Final = 1024
+COLUMNS: Final = "public, name, owner, ttl, created_at, expires_at, description"
+FIND: Final = f"SELECT {COLUMNS} FROM mailboxes WHERE public = ? AND name = ? AND (expires_at IS NULL OR expires_at > ?)"
+PUBLIC: Final = f"SELECT {COLUMNS} FROM mailboxes WHERE public = 1 AND (expires_at IS NULL OR expires_at > ?) ORDER BY name"
+OVER: Final = "DELETE FROM mailboxes WHERE public = ? AND name = ? AND expires_at <= ? RETURNING public, name, owner"
+ENSURE: Final = f"""
+INSERT INTO mailboxes (public, name, owner, ttl, created_at, expires_at, description) VALUES (?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (public, name) DO NOTHING
+RETURNING {COLUMNS}
+"""
+SWEEP: Final = """
+DELETE FROM mailboxes WHERE number IN (SELECT number FROM mailboxes WHERE expires_at <= ? AND expires_at IS NOT NULL LIMIT ?)
+RETURNING public, name, owner
+"""
+DUE: Final = "SELECT 1 FROM mailboxes WHERE expires_at <= ? AND expires_at IS NOT NULL LIMIT 1"
+NOTICE: Final = "INSERT INTO notices (agent, topic, body, at) VALUES (?, ?, ?, ?)"
+CREATED: Final = "_system.mailbox.created"
+ENDED: Final = "_system.mailbox.expired"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A mailbox as the home's directory knows it."""
+
+    public: bool
+    name: str
+    """The name of a public mailbox; of a private one the hash of its id, which opens nothing."""
+    owner: str
+    """Agent in whose file its messages are kept."""
+    ttl: Millis | None
+    created_at: Millis
+    expires_at: Millis | None
+    description: str
+
+    @property
+    def key(self) -> str:
+        """What frames and rows call it; no public name looks like the key of a private mailbox."""
+        return self.name if self.public else f"~{self.name}"
+
+
+def new_secret() -> str:
+    """Mint the id of a private mailbox: 122 random bits, the only right to it."""
+    return str(uuid.uuid4())
+
+
+def public_name(name: str) -> str:
+    """Return *name* if a public mailbox may bear it; raise InvalidArgument otherwise."""
+    if not isinstance(name, str) or len(name) > NAME_MAX or NAME.fullmatch(name) is None:
+        msg = f"a public mailbox has a name of 1 to {NAME_MAX} lower-case letters and digits in dotted segments, not {str(name)[:20]!r}"
+        raise InvalidArgument(msg)
+    return name
+
+
+def _entry(name: str) -> tuple[int, str]:
+    """Return the (public, name) under which the directory would know what the caller named."""
+    if not isinstance(name, str):
+        raise NoMailbox
+    if NAME.fullmatch(name) is not None:
+        return 1, name
+    return 0, sha256(name.encode(errors="replace")).hexdigest()
+
+
+def find(directory: Directory, name: str) -> Address:
+    """
+    Return a mailbox by its public name or its private id.
+
+    Raises:
+        NoMailbox: there is none; whether there ever was one is not told.
+
+    """
+    return _find(directory.read(FIND, (*_entry(name), directory.now())))
+
+
+def _find(rows: list[tuple[object, ...]]) -> Address:
+    if not rows:
+        raise NoMailbox
+    public, *rest = rows[0]
+    return Address(bool(public), *rest)  # type: ignore[arg-type]  # the columns of one statement
+
+
+def listed(directory: Directory) -> list[Address]:
+    """Return the public mailboxes by name."""
+    return [_find([row]) for row in directory.read(PUBLIC, (directory.now(),))]
+
+
+def ensure(directory: Directory, wanted: Address) -> tuple[Address, bool]:
+    """
+    Return the mailbox, made if there was none, and whether this call made it; its time to live is the first one's for good.
+
+    One that has expired is gone: then this one is new.
+    """
+    return directory.write(lambda tx: _ensure(tx, wanted))
+
+
+def create(directory: Directory, wanted: Address) -> Address:
+    """Make a mailbox; raises DuplicateMailbox where one of that name is there."""
+    made, created = ensure(directory, wanted)
+    if not created:
+        msg = f"the mailbox {made.name} is there already, until {made.expires_at or 'for ever'}: use ensure, or another name"
+        raise DuplicateMailbox(msg)
+    return made
+
+
+def _ensure(tx: Tx, wanted: Address) -> tuple[Address, bool]:
+    _tell_ended(tx, tx.rows(OVER, (wanted.public, wanted.name, tx.now)))
+    expires_at = None if wanted.ttl is None else tx.now + wanted.ttl
+    made = tx.rows(
+        ENSURE,
+        (
+            wanted.public,
+            wanted.name,
+            wanted.owner,
+            wanted.ttl,
+            tx.now,
+            expires_at,
+            wanted.description,
+        ),
+    )
+    if made and wanted.public:
+        body = {
+            "mailbox": wanted.name,
+            "owner": wanted.owner,
+            "expires_at": expires_at,
+            "description": wanted.description,
+        }
+        tx.run(NOTICE, (wanted.owner, CREATED, to_json(body).decode(), tx.now))
+    return _find(made or tx.rows(FIND, (wanted.public, wanted.name, tx.now))), bool(made)
+
+
+def sweep(directory: Directory, limit: int) -> int:
+    """Forget mailboxes that have expired; nobody could find them any more."""
+    now = directory.now()
+    if not directory.read(DUE, (now,)):
+        return 0
+
+    def work(tx: Tx) -> int:
+        gone = tx.rows(SWEEP, (tx.now, limit))
+        _tell_ended(tx, gone)
+        return len(gone)
+
+    return directory.write(work)
+
+
+def _tell_ended(tx: Tx, gone: list[tuple[object, ...]]) -> None:
+    for public, name, owner in gone:
+        if public:
+            tx.run(
+                NOTICE, (owner, ENDED, to_json({"mailbox": name, "owner": owner}).decode(), tx.now)
+            )
+
+
+def description(text: str) -> str:
+    """Return *text* if it may describe a mailbox; raise InvalidArgument otherwise."""
+    if not isinstance(text, str) or len(text) > ABOUT_MAX or "\x00" in text:
+        msg = f"a description has at most {ABOUT_MAX} characters and no NUL"
+        raise InvalidArgument(msg)
+    return text
+
+
+def secret_name(secret: str) -> str:
+    """Return what is written down of a private id."""
+    return _entry(secret)[1]

@@ -1,0 +1,150 @@
+"""Searching bodies for words, where the agent opted in: an index that is brought up to date by whoever looks or tidies."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from onceward.db.database import Database
+from onceward.db.migrations import folder
+from onceward.db.transaction import Tx
+from onceward.errors import InvalidArgument
+from onceward.store import history
+from onceward.store.bodies_search import DEAD, IN, NEVER, OUT, Found
+from onceward.store.queries import Page
+
+SLICE: Final = 500
+"""Bodies of one commit."""
+PRESENT: Final = "SELECT 1 FROM sqlite_schema WHERE name = 'search_text'"
+DROP: Final = ("DROP TABLE search_text", "DROP TABLE search_docs")
+# A document's number is its row's in the outbox, and its row's below zero in the inbox: the newest of each is one step away.
+NEXT: Final = {
+    place.table: f"""
+SELECT {sign} * m.seq, m.id, CASE WHEN json_valid({place.frame}) THEN {place.frame} ->> '$.data' END FROM {place.table} AS m
+ WHERE m.seq > (SELECT coalesce({newest}(doc), 0) * {sign} FROM search_docs WHERE doc {side} 0) ORDER BY m.seq LIMIT {SLICE}
+"""
+    for place, sign, newest, side in ((OUT, 1, "max", ">"), (IN, -1, "min", "<"))
+}
+ADD: Final = "INSERT INTO search_text (rowid, body) VALUES (?, ?)"
+NOTE: Final = "INSERT INTO search_docs (doc, id) VALUES (?, ?)"
+FIND: Final = """
+SELECT d.doc, d.id FROM search_text AS t JOIN search_docs AS d ON d.doc = t.rowid WHERE search_text MATCH ? ORDER BY t.rank, d.doc DESC
+"""
+THERE: Final = {
+    OUT: "SELECT j.value, m.created_at FROM json_each(?) AS j JOIN outbox AS m ON m.seq = j.value",
+    IN: "SELECT j.value, m.received_at FROM json_each(?) AS j JOIN inbox AS m ON m.seq = j.value",
+}
+BURIED: Final = "SELECT m.id, m.origin, m.seq, m.created_at FROM json_each(?) AS j JOIN dead_letters AS m ON m.id = j.value"
+# The newest of each box stays: it says how far the index has come. Above the oldest row there may be holes; they go when it goes.
+GONE: Final = f"""
+SELECT doc FROM search_docs AS d
+ WHERE (d.doc BETWEEN 1 AND (SELECT coalesce(min(seq), {NEVER}) FROM outbox) - 1
+        OR d.doc BETWEEN 1 - (SELECT coalesce(min(seq), {NEVER}) FROM inbox) AND -1)
+   AND d.doc NOT IN (SELECT max(doc) FROM search_docs UNION ALL SELECT min(doc) FROM search_docs)
+   AND NOT EXISTS (SELECT 1 FROM dead_letters AS l WHERE l.id = d.id)
+ LIMIT {SLICE}
+"""
+FORGET: Final = ("DELETE FROM search_text WHERE rowid = ?", "DELETE FROM search_docs WHERE doc = ?")
+
+
+def switch(db: Database, *, on: bool) -> None:
+    """Make the index, or drop it; it is filled when somebody looks or tidies."""
+    if bool(db.read(PRESENT)) != on:
+        db.write(_on if on else _off)
+
+
+def _on(tx: Tx) -> None:
+    if not tx.rows(PRESENT):
+        tx.rows((folder() / "search.sql").read_text(encoding="utf-8"))
+
+
+def _off(tx: Tx) -> None:
+    if tx.rows(PRESENT):
+        for sql in DROP:
+            tx.run(sql)
+
+
+def catch_up(db: Database) -> None:
+    """Index what is not indexed yet; nothing happens where the agent did not opt in."""
+    if not db.read(PRESENT):
+        return
+    for sql in NEXT.values():
+        while db.read(sql) and db.write(lambda tx, sql=sql: _add(tx, sql)) == SLICE:  # type: ignore[misc]
+            pass
+
+
+def forget(db: Database) -> None:
+    """Let what was pruned leave the index."""
+    while db.read(PRESENT) and db.read(GONE):
+        db.write(_forget)
+
+
+def _add(tx: Tx, sql: str) -> int:
+    rows = tx.rows(sql)
+    tx.many(ADD, [(doc, text or "") for doc, _, text in rows])
+    tx.many(NOTE, [(doc, message_id) for doc, message_id, _ in rows])
+    return len(rows)
+
+
+def _forget(tx: Tx) -> int:
+    gone = tx.rows(GONE)
+    for sql in FORGET:
+        tx.many(sql, gone)
+    return len(gone)
+
+
+def words(db: Database, text: str, *, limit: int = 100, offset: int = 0) -> Page:
+    """
+    Return the messages whose body holds all words of *text*, best match first.
+
+    Case and accents do not matter; a word that ends in ``*`` stands for all that
+    begin like it, and words in double quotes stand together.
+
+    Raises:
+        InvalidArgument: the agent did not opt in (``search=True``), or there is no word.
+
+    """
+    query = _query(text)
+    if limit < 0 or offset < 0:
+        msg = "limit and offset must not be negative"
+        raise InvalidArgument(msg)
+    if not db.read(PRESENT):
+        msg = "bodies are not indexed here: open the postbox once with search=True"
+        raise InvalidArgument(msg)
+    catch_up(db)
+    found = _located(db, db.read(FIND, (query,)))
+    page = found[offset : offset + limit]
+    return Page(history.rows(db, page), len(found), len(found) > offset + limit)
+
+
+def _query(text: str) -> str:
+    parts = [
+        part
+        for index, run in enumerate(text.replace("\0", " ").split('"'))
+        for part in ([run] if index % 2 else run.split())
+    ]
+    query = " ".join(_quoted(part) for part in parts if any(map(str.isalnum, part)))
+    if not query:
+        msg = f"there is no word to search for in {text!r:.80}"
+        raise InvalidArgument(msg)
+    return query
+
+
+def _quoted(part: str) -> str:
+    return f'"{part.removesuffix("*")}" *' if part.endswith("*") else f'"{part}"'
+
+
+def _located(db: Database, docs: list[tuple[Any, ...]]) -> list[Found]:
+    """Return where the documents lie now, in their order; a message that died is found among the dead."""
+    at: dict[int, Found] = {}
+    for place, sign in ((OUT, 1), (IN, -1)):
+        seqs = json.dumps([doc * sign for doc, _ in docs if doc * sign > 0])
+        at |= {seq * sign: Found(when, seq, place) for seq, when in db.read(THERE[place], (seqs,))}
+    lost = {(message_id, doc < 0): doc for doc, message_id in docs if doc not in at}
+    for message_id, origin, seq, when in db.read(
+        BURIED, (json.dumps([message_id for message_id, _ in lost]),)
+    ):
+        doc = lost.get((message_id, origin == "inbox"))
+        if doc is not None:
+            at[doc] = Found(when, seq, DEAD)
+    return [at[doc] for doc, _ in docs if doc in at]

@@ -1,0 +1,279 @@
+"""The recipient's half: which messages are to be handled, by whom, and how they ended."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from onceward.db.transaction import Tx
+from onceward.model.clock import Millis
+from onceward.model.frame import digest
+from onceward.model.parcel import Receipt
+from onceward.model.states import Again, Dead, Done, Settlement
+from onceward.store import dead_letters, lanes, receipts
+from onceward.store.counters import bump
+from onceward.store.lanes import LaneLease
+
+NEXT: Final = """
+SELECT seq, sender, id, session, frame, digest, expires_at, attempts + 1, received_at FROM inbox
+ WHERE lane_id = ? AND state = 'pending'
+ ORDER BY seq LIMIT ?
+"""
+NEXT_OF: Final = """
+SELECT seq, sender, id, session, frame, digest, expires_at, attempts + 1, received_at FROM inbox
+ WHERE lane_id = ? AND state = 'pending' AND type IN (SELECT value FROM json_each(?))
+ ORDER BY seq LIMIT ?
+"""
+# What waits in a channel and is in nobody's hands: by priority, or one arm for each priority and all of them as they came.
+WAITS_IN: Final = """
+SELECT b.rank, b.seq, b.topic FROM inbox AS b JOIN lanes AS l ON l.lane_id = b.lane_id
+ WHERE b.channel = :channel AND b.state = 'pending' AND (l.due_at IS NULL OR l.due_at <= :now)"""
+NEXT_IN: Final = (
+    f"{WAITS_IN} AND (b.rank, b.seq) > (:rank, :seq) ORDER BY b.rank, b.seq LIMIT :limit"
+)
+NEXT_CAME: Final = (
+    " UNION ALL ".join(
+        f"SELECT * FROM ({WAITS_IN} AND b.rank = {n} AND b.seq > :seq ORDER BY b.seq LIMIT :limit)"
+        for n in range(5)
+    )
+    + " ORDER BY 2 LIMIT :limit"
+)
+LANE_OF: Final = """
+SELECT l.lane_id, l.token, l.careful_to, b.attempts + 1
+  FROM inbox AS b JOIN lanes AS l ON l.lane_id = b.lane_id
+ WHERE b.seq = ? AND b.state = 'pending' AND l.owner IS NULL AND l.due_at IS NULL
+"""
+PAGE: Final = 500
+ONE: Final = "SELECT seq, sender, id, session, frame, digest, expires_at, attempts + 1, received_at FROM inbox WHERE seq = ?"
+HANDED: Final = """
+SELECT b.seq, b.sender, b.id, b.session, b.frame, b.digest, b.expires_at, b.received_at
+  FROM inbox AS b JOIN lanes AS l ON l.lane_id = b.lane_id
+ WHERE b.seq = ? AND b.state = 'pending' AND l.lane_id = ? AND l.token = ? AND l.owner = ?
+"""
+END: Final = """
+UPDATE inbox SET state = :outcome, ended_at = :now, reason = :reason
+ WHERE seq IN (SELECT value FROM json_each(:seqs)) AND state = 'pending'
+"""
+MARK: Final = """
+INSERT INTO processed_messages (sender, message_id, session, outcome, processed_at)
+SELECT sender, id, session, :outcome, :now FROM inbox WHERE seq IN (SELECT value FROM json_each(:seqs))
+"""
+MARK_DEAD: Final = """
+INSERT INTO processed_messages (sender, message_id, session, outcome, processed_at) VALUES (?, ?, ?, 'dead', ?)
+"""
+TRIED: Final = "UPDATE inbox SET attempts = ?, reason = ? WHERE seq = ? AND state = 'pending'"
+# Whoever ends a dispatched task tells its caller; the janitor cannot.
+EXPIRED: Final = """
+SELECT b.seq FROM inbox AS b JOIN lanes AS l ON l.lane_id = b.lane_id
+ WHERE b.expires_at <= :now AND b.expires_at IS NOT NULL AND b.state = 'pending' AND b.run_id IS NULL
+   AND (:session IS NULL OR b.session = :session)
+   AND (l.owner IS NULL OR l.sender = '') AND instr(b.frame, '"callersession"') = 0
+ ORDER BY b.expires_at LIMIT :limit
+"""
+OF_SEQS: Final = "SELECT sender, id FROM inbox WHERE seq IN (SELECT value FROM json_each(?))"
+REHEAD: Final = """
+UPDATE lanes SET head = (SELECT min(seq) FROM inbox WHERE lane_id = lanes.lane_id AND state = 'pending')
+ WHERE lane_id IN (SELECT lane_id FROM inbox WHERE seq IN (SELECT value FROM json_each(?)))
+"""
+
+Rows = Callable[[str, Any], list[tuple[Any, ...]]]
+
+
+class Leased(NamedTuple):
+    """A message in somebody's hands, and the lease that proves it."""
+
+    lane: LaneLease
+    seq: int
+    sender: str
+    id: str
+    session: str
+    frame: str
+    digest: bytes
+    expires_at: Millis | None
+    attempt: int
+    received_at: Millis
+
+    @property
+    def sound(self) -> bool:
+        """Whether the frame is what was accepted."""
+        return digest(self.frame) == self.digest
+
+    def unfit(self, now: Millis) -> Settlement | None:
+        """Return how it ends if nobody may see it: its time ran out, or it is not what was accepted; None for all others."""
+        if self.expires_at is not None and self.expires_at <= now:
+            return Done("expired")
+        if not self.sound:
+            return Dead("corrupt", "the stored frame does not match its digest")
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a claim looks for."""
+
+    messages: int
+    lanes: int = 100
+    session: str | None = None
+    types: tuple[str, ...] | None = None
+
+
+def claim(tx: Tx, wanted: Wanted, *, owner: str, until: Millis) -> list[list[Leased]]:
+    """
+    Lease lanes and return their next messages, lane by lane, each in order.
+
+    A lane whose last lease ran out is handed over one message at a time, so
+    that a message which kills its worker is found and no neighbour pays for it.
+    """
+    lanes.wake_due(tx)
+    claimed: list[list[Leased]] = []
+    left = wanted.messages
+    for lane in lanes.ready(tx, wanted.lanes, wanted.session):
+        if left <= 0:
+            break
+        rows = _next(tx, lane[0], left, wanted.types)
+        if rows and rows[0][0] <= lane[2]:
+            rows = rows[:1]
+        if rows:
+            held = lanes.lease(tx, lane, [row[0] for row in rows], owner=owner, until=until)
+            claimed.append([Leased(held, *row) for row in rows])
+            left -= len(rows)
+    return claimed
+
+
+def find_in(
+    read: Rows, channel: str, fits: Callable[[str | None], bool], *, by_rank: bool, now: Millis
+) -> int | None:
+    """Return the next message of a channel whose topic fits, in its order, however many stand before it; takes no lock."""
+    named = {"channel": channel, "now": now, "rank": -1, "seq": 0, "limit": PAGE}
+    while rows := read(NEXT_IN if by_rank else NEXT_CAME, named):
+        for _, seq, topic in rows:
+            if fits(topic):
+                return int(seq)
+        named |= {"rank": rows[-1][0], "seq": rows[-1][1]}
+    return None
+
+
+def claim_one(tx: Tx, seq: int, *, owner: str, lease_for: Callable[[int], Millis]) -> Leased | None:
+    """Lease one message; None where somebody was faster."""
+    lanes.wake_due(tx)
+    for lane_id, token, careful_to, attempt in tx.rows(LANE_OF, (seq,)):
+        [row] = tx.rows(ONE, (seq,))  # before the lease, which may count the attempt
+        held = lanes.lease(
+            tx, (lane_id, token, careful_to), [seq], owner=owner, until=tx.now + lease_for(attempt)
+        )
+        return Leased(held, *row)
+    return None
+
+
+def _next(tx: Tx, lane_id: int, limit: int, types: tuple[str, ...] | None) -> list[tuple[Any, ...]]:
+    if types is None:
+        return tx.rows(NEXT, (lane_id, limit))
+    return tx.rows(NEXT_OF, (lane_id, json.dumps(types), limit))
+
+
+class Ended(NamedTuple):
+    """One message and how its lease ends."""
+
+    leased: Leased
+    settlement: Settlement
+
+
+def settle(tx: Tx, ended: Sequence[Ended], rest: dict[int, list[int]]) -> None:
+    """
+    End leases with their verdicts, a constant number of statements for any number of them.
+
+    *rest* names by lane the messages that stay leased because the caller is
+    still working on them.
+
+    Raises:
+        LeaseLost: one of the lanes is somebody else's now; roll the transaction back.
+
+    """
+    for held in {e.leased.lane.lane_id: e.leased.lane for e in ended}.values():
+        lanes.prove(tx, held)
+    conclude(tx, ended)
+    last = {e.leased.lane.lane_id: e for e in ended}
+    for lane_id, each in last.items():
+        again = each.settlement if isinstance(each.settlement, Again) else None
+        lanes.settle(
+            tx,
+            each.leased.lane,
+            rest=[] if again else rest.get(lane_id, []),
+            due_at=None if again is None else again.due_at,
+        )
+
+
+def conclude(tx: Tx, ended: Sequence[Ended]) -> None:
+    """Carry out verdicts and owe their receipts; whose messages they are is the caller's business."""
+    for outcome in ("processed", "dropped", "expired"):
+        seqs = [
+            e.leased.seq
+            for e in ended
+            if isinstance(e.settlement, Done) and e.settlement.outcome == outcome
+        ]
+        _end(tx, seqs, outcome)
+    for each in ended:
+        match each.settlement:
+            case Again(error=error, counted=counted):
+                tx.run(TRIED, (each.leased.attempt - (not counted), error[:500], each.leased.seq))
+            case Dead(reason=reason, error=error):
+                _bury(tx, each.leased, reason, error)
+    receipts.owe(
+        tx, [(e.leased.sender, receipt) for e in ended if (receipt := _receipt(e)) is not None]
+    )
+
+
+def _end(tx: Tx, seqs: list[int], outcome: str) -> None:
+    if not seqs:
+        return
+    named = {
+        "outcome": outcome,
+        "now": tx.now,
+        "seqs": json.dumps(seqs),
+        "reason": None if outcome == "processed" else outcome,
+    }
+    changed = tx.run(END, named)
+    tx.run(MARK, {"outcome": outcome, "now": tx.now, "seqs": named["seqs"]})
+    bump(tx, ended=changed, **{outcome: changed})
+
+
+def _bury(tx: Tx, leased: Leased, reason: str, error: str) -> None:
+    dead_letters.bury_in(tx, leased.seq, reason=reason, error=error[:2000], attempts=leased.attempt)
+    tx.run(MARK_DEAD, (leased.sender, leased.id, leased.session, tx.now))
+
+
+def _receipt(ended: Ended) -> Receipt | None:
+    match ended.settlement:
+        case Done(outcome=outcome):
+            return _outcome(ended.leased.id, outcome)
+        case Dead(reason=reason):
+            return Receipt(ended.leased.id, "dead", reason)
+    return None
+
+
+def expire(tx: Tx, limit: int, session: str | None = None) -> int:
+    """End messages (of a session) whose time to live ran out before anybody claimed them; return how many."""
+    seqs = [seq for (seq,) in tx.rows(EXPIRED, {"now": tx.now, "limit": limit, "session": session})]
+    finish(tx, seqs, "expired")
+    return len(seqs)
+
+
+def finish(tx: Tx, seqs: list[int], outcome: str) -> None:
+    """End waiting messages that are in nobody's hands, and tell their senders."""
+    if not seqs:
+        return
+    listed = json.dumps(seqs)
+    owed = [(str(sender), _outcome(str(i), outcome)) for sender, i in tx.rows(OF_SEQS, (listed,))]
+    _end(tx, seqs, outcome)
+    tx.run(REHEAD, (listed,))
+    receipts.owe(tx, owed)
+
+
+def _outcome(message_id: str, outcome: str) -> Receipt:
+    return (
+        Receipt(message_id, "dead", "expired")
+        if outcome == "expired"
+        else Receipt(message_id, "processed")
+    )

@@ -1,0 +1,196 @@
+"""Lanes: the unit of order and of leasing on the way in. One lease holds a lane, and with it its next messages."""
+
+from __future__ import annotations
+
+import json
+from typing import Final, NamedTuple
+
+from onceward.db.transaction import Tx
+from onceward.errors import LeaseLost
+from onceward.model.clock import Millis
+
+OPEN: Final = """
+INSERT INTO lanes (sender, name, rank, session) VALUES (?, ?, ?, ?)
+ON CONFLICT (sender, name, rank) DO UPDATE SET session = excluded.session
+RETURNING lane_id
+"""
+HEADS: Final = """
+UPDATE lanes SET head = (SELECT min(seq) FROM inbox WHERE lane_id = lanes.lane_id AND state = 'pending')
+ WHERE lane_id IN (SELECT value FROM json_each(?)) AND head IS NULL
+"""
+EXPIRED: Final = (
+    "SELECT lane_id, claimed, careful_to FROM lanes WHERE due_at <= ? AND owner IS NOT NULL"
+)
+CAREFUL: Final = "UPDATE lanes SET careful_to = max(careful_to, ?) WHERE lane_id = ?"
+TRIED: Final = "UPDATE inbox SET attempts = attempts + ? WHERE seq = ? AND state = 'pending'"
+WAKE: Final = "UPDATE lanes SET due_at = NULL, owner = NULL, claimed = NULL WHERE due_at <= ?"
+READY: Final = """
+SELECT lane_id, token, careful_to FROM lanes
+ WHERE head IS NOT NULL AND due_at IS NULL
+   AND NOT EXISTS (SELECT 1 FROM run_handlers AS h WHERE lanes.session GLOB h.pattern)
+ ORDER BY rank, head
+ LIMIT ?
+"""
+READY_FOR: Final = """
+SELECT lane_id, token, careful_to FROM lanes
+ WHERE head IS NOT NULL AND due_at IS NULL AND session = ?
+   AND NOT EXISTS (SELECT 1 FROM run_handlers AS h WHERE lanes.session GLOB h.pattern)
+ ORDER BY rank, head
+ LIMIT ?
+"""
+LEASE: Final = """
+UPDATE lanes SET owner = ?, token = token + 1, due_at = ?, claimed = ?
+ WHERE lane_id = ? AND token = ? AND owner IS NULL
+"""
+OWNERS: Final = "SELECT DISTINCT owner FROM lanes WHERE due_at IS NOT NULL AND owner IS NOT NULL"
+FREE: Final = "UPDATE lanes SET due_at = min(due_at, ?) WHERE owner = ?"
+PROLONG: Final = "UPDATE lanes SET due_at = ? WHERE lane_id = ? AND token = ? AND owner = ?"
+HAND: Final = "UPDATE lanes SET owner = ? WHERE lane_id = ? AND token = ? AND owner = ?"
+HELD: Final = "SELECT 1 FROM lanes WHERE lane_id = ? AND token = ? AND owner = ?"
+SETTLE: Final = """
+UPDATE lanes
+   SET head = (SELECT min(seq) FROM inbox WHERE lane_id = lanes.lane_id AND state = 'pending'),
+       owner = CASE WHEN :rest IS NULL THEN NULL ELSE owner END,
+       claimed = :rest,
+       due_at = CASE WHEN :rest IS NULL THEN :due_at ELSE due_at END
+ WHERE lane_id = :lane AND token = :token AND owner = :owner
+"""
+CLEAR: Final = "UPDATE lanes SET due_at = NULL WHERE lane_id = ? AND head IS NULL AND owner IS NULL"
+AGENDA: Final = """
+SELECT (SELECT frozen_at FROM identity),
+       EXISTS (SELECT 1 FROM lanes WHERE head IS NOT NULL AND due_at IS NULL
+                  AND NOT EXISTS (SELECT 1 FROM run_handlers AS h WHERE lanes.session GLOB h.pattern)),
+       (SELECT min(due_at) FROM lanes WHERE due_at IS NOT NULL)
+"""
+NEXT_DUE: Final = "SELECT min(due_at) FROM lanes WHERE due_at IS NOT NULL"
+FORGET: Final = """
+DELETE FROM lanes WHERE lane_id IN (
+    SELECT lane_id FROM lanes AS l
+     WHERE head IS NULL AND owner IS NULL AND due_at IS NULL AND lane_id > ?
+       AND NOT EXISTS (SELECT 1 FROM inbox WHERE inbox.lane_id = l.lane_id AND state = 'pending')
+     ORDER BY lane_id LIMIT ?)
+"""
+NONE: Final = 0
+"""The lane of mail for mailboxes, which is nobody's turn: it has no row, so no worker ever claims it."""
+
+
+class LaneLease(NamedTuple):
+    """The right to work on one lane until its token changes hands."""
+
+    lane_id: int
+    token: int
+    owner: str
+    careful: bool
+    """Whether one message was claimed alone and its attempt counted beforehand."""
+
+
+def open_lane(tx: Tx, sender: str, name: str, rank: int, *, session: str) -> int:
+    """Return the number of a lane, made on first use."""
+    [(lane_id,)] = tx.rows(OPEN, (sender, name, rank, session))
+    return int(lane_id)
+
+
+def wake_heads(tx: Tx, lane_ids: list[int]) -> None:
+    """Give lanes that were empty their first message."""
+    tx.run(HEADS, (json.dumps(lane_ids),))
+
+
+def wake_due(tx: Tx) -> None:
+    """
+    Free the lanes whose backoff or lease has run out: recovery is claiming.
+
+    Whoever held an expired lease may have died of one of its messages. If it
+    was alone, its attempt is counted; if not, the lane is handed over carefully
+    until all of them are through.
+    """
+    for lane_id, claimed, careful_to in tx.rows(EXPIRED, (tx.now,)):
+        seqs = json.loads(claimed)
+        if len(seqs) == 1 and seqs[0] > careful_to:
+            tx.run(TRIED, (1, seqs[0]))
+        tx.run(CAREFUL, (max(seqs), lane_id))
+    tx.run(WAKE, (tx.now,))
+
+
+def ready(tx: Tx, limit: int, session: str | None = None) -> list[tuple[int, int, int]]:
+    """Return (lane, token, careful up to) of lanes that may be claimed, urgent and old ones first; sessions with runs are not."""
+    rows = tx.rows(READY, (limit,)) if session is None else tx.rows(READY_FOR, (session, limit))
+    return [(lane, token, careful_to) for lane, token, careful_to in rows]
+
+
+def lease(
+    tx: Tx, lane: tuple[int, int, int], seqs: list[int], *, owner: str, until: Millis
+) -> LaneLease:
+    """Lease a ready lane for *seqs*; carefully, the attempt is counted before it is made."""
+    lane_id, token, careful_to = lane
+    if not tx.run(LEASE, (owner, until, json.dumps(seqs), lane_id, token)):
+        msg = f"lane {lane_id} was leased in between"
+        raise LeaseLost(msg)
+    careful = seqs[0] <= careful_to
+    if careful:
+        tx.run(TRIED, (1, seqs[0]))
+    return LaneLease(lane_id, token + 1, owner, careful)
+
+
+def prolong(tx: Tx, held: LaneLease, *, until: Millis) -> bool:
+    """Keep the lease longer; False where it is lost."""
+    return tx.run(PROLONG, (until, held.lane_id, held.token, held.owner)) > 0
+
+
+def hand_over(tx: Tx, held: LaneLease, owner: str) -> bool:
+    """Let a lease go on in other hands, with its end and its token as they are; False where it is lost."""
+    return tx.run(HAND, (owner, held.lane_id, held.token, held.owner)) > 0
+
+
+def prove(tx: Tx, held: LaneLease) -> None:
+    """Raise LeaseLost unless the lease is still ours; inside a transaction it then stays so."""
+    if not tx.rows(HELD, (held.lane_id, held.token, held.owner)):
+        msg = f"the lease on lane {held.lane_id} ran out; another worker has it"
+        raise LeaseLost(msg)
+
+
+def settle(tx: Tx, held: LaneLease, *, rest: list[int], due_at: Millis | None) -> None:
+    """
+    Move the lane's head on; with *rest* empty the lease ends and the lane may be claimed from *due_at* on.
+
+    Raises:
+        LeaseLost: somebody else works on the lane; the caller's transaction must be rolled back.
+
+    """
+    named = {
+        "rest": json.dumps(rest) if rest else None,
+        "due_at": due_at,
+        "lane": held.lane_id,
+        "token": held.token,
+        "owner": held.owner,
+    }
+    if not tx.run(SETTLE, named):
+        msg = f"the lease on lane {held.lane_id} ran out; another worker has it"
+        raise LeaseLost(msg)
+    if due_at is not None and not rest:
+        tx.run(CLEAR, (held.lane_id,))
+
+
+def release(
+    tx: Tx, held: LaneLease, seqs: list[int], *, broken: bool, due_at: Millis | None = None
+) -> None:
+    """
+    Give a lane back unhandled, to be claimed again from *due_at* on; a lost one is left alone.
+
+    *broken* says that its messages were handled but could not be committed:
+    then they are handed over carefully, each with a commit of its own.
+    """
+    named = {
+        "rest": None,
+        "due_at": due_at,
+        "lane": held.lane_id,
+        "token": held.token,
+        "owner": held.owner,
+    }
+    if not tx.run(SETTLE, named):
+        return
+    if due_at is not None:
+        tx.run(CLEAR, (held.lane_id,))
+    if broken:
+        tx.run(CAREFUL, (max(seqs), held.lane_id))
+    elif held.careful:
+        tx.run(TRIED, (-1, seqs[0]))

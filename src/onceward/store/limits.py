@@ -1,0 +1,312 @@
+"""What bounds a file beyond its boxes: limits by scope, and what happens at them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NamedTuple
+
+from onceward.db.migrations import folder
+from onceward.db.transaction import Tx
+from onceward.errors import QueueFull, StoreFull
+from onceward.store.counters import bump
+from onceward.store.outbox import TICKET_FAILED
+
+Scope = Literal["outbox", "session", "lane", "channel", "store"]
+Overflow = Literal["reject", "hold", "drop_old", "drop_new", "summarize"]
+HELD: Final = 253_402_300_799_000
+"""The due date of a message that is held back: the last second of the year 9999."""
+SUMMARY: Final = "onceward.summary"
+"""Type of the message that tells of dropped ones."""
+LINE: Final = 160
+LINES: Final = 20
+"""Lines of one summary; older drops are told as a number."""
+
+ACTIVE: Final = "SELECT EXISTS (SELECT 1 FROM limits) OR EXISTS (SELECT 1 FROM buckets WHERE name = 'send') OR EXISTS (SELECT 1 FROM file_limit)"
+KEEP: Final = """
+INSERT INTO limits (scope, name, max_messages, max_bytes, overflow) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (scope, name) DO UPDATE SET max_messages = excluded.max_messages, max_bytes = excluded.max_bytes, overflow = excluded.overflow
+"""
+REMOVE: Final = "DELETE FROM limits WHERE scope = ? AND name = ?"
+LIST: Final = (
+    "SELECT scope, name, max_messages, max_bytes, overflow FROM limits ORDER BY scope, name"
+)
+INSTALLED: Final = "SELECT type, name FROM sqlite_schema WHERE name GLOB 'limits_*' AND type IN ('trigger', 'view', 'index')"
+EMPTY: Final = "DELETE FROM fullness"
+RECOUNT: Final = """
+INSERT INTO fullness (scope, name, messages, bytes)
+SELECT f.scope, f.name, count(*), sum(f.bytes)
+  FROM limits_of AS f JOIN outbox AS o ON o.seq = f.seq
+ WHERE o.state IN ('pending', 'sent') AND coalesce(o.due_at, 0) <> 253402300799000
+   AND EXISTS (SELECT 1 FROM limits AS l WHERE l.scope = f.scope AND l.name IN (f.name, '*'))
+ GROUP BY f.scope, f.name
+"""
+FREE_ALL: Final = "UPDATE outbox SET due_at = NULL, reason = NULL WHERE due_at = 253402300799000 AND reason GLOB 'held:*'"
+FREE_NEXT: Final = (
+    "UPDATE outbox SET due_at = NULL, reason = NULL WHERE seq = (SELECT seq FROM limits_next)"
+)
+# The limits that a new message meets, each with how full it is; its own name goes before the star.
+MET: Final = """
+SELECT l.scope, s.name, l.max_messages, l.max_bytes, l.overflow, coalesce(f.messages, 0), coalesce(f.bytes, 0),
+       CASE l.scope WHEN 'store' THEN
+            (SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'inbox'), 0) - (SELECT value FROM counters WHERE name = 'ended'))
+            ELSE 0 END
+  FROM (SELECT 'store' AS scope, '' AS name UNION ALL SELECT 'outbox', '' UNION ALL SELECT 'channel', :channel
+        UNION ALL SELECT 'session', :session UNION ALL SELECT 'lane', :recipient || '/' || :lane) AS s
+  JOIN limits AS l ON l.scope = s.scope
+   AND l.name = CASE WHEN EXISTS (SELECT 1 FROM limits AS x WHERE x.scope = s.scope AND x.name = s.name) THEN s.name ELSE '*' END
+  LEFT JOIN fullness AS f ON f.scope = s.scope AND f.name = s.name
+"""
+BEHIND: Final = "SELECT 1 FROM outbox WHERE due_at = 253402300799000 AND reason = ? LIMIT 1"
+SAME: Final = {
+    "outbox": "1",
+    "session": "o.session = :session",
+    "lane": "o.recipient = :recipient AND o.lane = :lane",
+    "channel": "o.channel = :channel",
+}
+PROTECTED: Final = """
+(o.rank = 0 OR o.type = 'worker_result' OR o.type = 'onceward.summary'
+ OR json_extract(CASE WHEN o.body_id IS NULL THEN o.frame ELSE o.frame || 'null}' END, '$.inreplyto') IS NOT NULL
+ OR coalesce(json_extract(CASE WHEN o.body_id IS NULL THEN o.frame ELSE o.frame || 'null}' END, '$.protected'), 0))
+"""
+# Oldest first; what has left, or is about to, is nobody's to drop.
+VICTIMS: Final = f"""
+SELECT o.seq, o.id, o.recipient, o.session, length(CAST(o.frame AS BLOB)),
+       substr(CASE WHEN o.body_id IS NULL THEN coalesce(o.frame ->> '$.data', '') ELSE o.type END, 1, {LINE})
+  FROM outbox AS o
+ WHERE o.state = 'pending' AND o.sent_at IS NULL AND o.attempts = 0 AND coalesce(o.parcel, 0) = 0 AND coalesce(o.due_at, 0) <> {HELD}
+   AND {{same}} AND NOT {PROTECTED}
+   AND o.seq NOT IN (SELECT j.value FROM peers AS p, json_each(p.parcel) AS j WHERE p.parcel IS NOT NULL)
+ ORDER BY o.seq LIMIT 1000
+"""
+CANCEL: Final = (
+    "UPDATE outbox SET state = 'cancelled', due_at = NULL, ended_at = ?, reason = ? WHERE seq = ?"
+)
+RECORD: Final = """
+INSERT INTO drops (id, recipient, session, scope, name, policy, line, dropped_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+"""
+ADD_DROPPED: Final = """
+INSERT INTO outbox (id, recipient, session, lane, type, topic, rank, expires_at, parcel, key, frame, digest, created_at,
+                    channel, kind, correlation_id, body_id, state, ended_at, reason)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'cancelled', ?, ?)
+"""
+HOLD: Final = "UPDATE outbox SET reason = ? WHERE id = ?"
+UNTOLD: Final = """
+SELECT d.seq, d.line, d.summary_id FROM drops AS d LEFT JOIN outbox AS o ON o.id = d.summary_id
+ WHERE d.policy = 'summarize' AND d.recipient = ? AND d.session = ?
+   AND (d.summary_id IS NULL OR (o.state = 'pending' AND o.sent_at IS NULL AND o.attempts = 0 AND coalesce(o.parcel, 0) = 0
+        AND o.seq NOT IN (SELECT j.value FROM peers AS p, json_each(p.parcel) AS j WHERE p.parcel IS NOT NULL)))
+ ORDER BY d.seq
+"""
+TOLD: Final = "UPDATE drops SET summary_id = ? WHERE seq = ?"
+REPLACE: Final = "UPDATE outbox SET state = 'cancelled', due_at = NULL, ended_at = ?, reason = 'told later' WHERE id = ? AND state = 'pending'"
+FULLNESS: Final = (
+    "SELECT scope, name, messages, bytes FROM fullness WHERE messages > 0 ORDER BY scope, name"
+)
+DROPS: Final = """
+SELECT id, recipient, session, scope, name, policy, line, summary_id, dropped_at FROM drop_view ORDER BY seq DESC LIMIT ?
+"""
+ALONE: Final = " by this message alone"
+NOBODY: Final = ", and what is there may not be dropped"
+Change = Callable[[Tx], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """How much may be promised and not settled in one scope; ``*`` is each one of its scope by itself."""
+
+    scope: str
+    name: str
+    messages: int | None
+    bytes: int | None
+    overflow: str
+
+
+class Full(NamedTuple):
+    """A limit that a new message would exceed, and by how much."""
+
+    scope: str
+    name: str
+    overflow: str
+    messages: int
+    bytes: int
+
+    @property
+    def held(self) -> str:
+        """The reason of what this limit holds back."""
+        return f"held:{self.scope}:{self.name}"
+
+    @property
+    def where(self) -> str:
+        """What is full, in words."""
+        return f"{self.scope} {self.name}".rstrip()
+
+    def error(self, why: str = "") -> QueueFull:
+        """Return what a sender is told who is refused."""
+        msg = f"the limit of {self.where} is reached{why}; nothing was written, wait until some of it is settled"
+        return StoreFull(msg) if self.scope == "store" else QueueFull(msg)
+
+
+class Admission(NamedTuple):
+    """How a message goes on: as it is, held back by a limit, or dropped by one."""
+
+    held: Full | None = None
+    dropped: Full | None = None
+    victims: tuple[Victim, ...] = ()
+    """What gives way to it."""
+
+
+class Victim(NamedTuple):
+    """A message that a policy drops."""
+
+    full: Full
+    seq: int
+    id: str
+    recipient: str
+    session: str
+    bytes: int
+    line: str
+
+
+def keep(tx: Tx, limit: Limit) -> None:
+    """Set a limit; what is too much already stays."""
+    tx.run(KEEP, (limit.scope, limit.name, limit.messages, limit.bytes, limit.overflow))
+    _recount(tx)
+
+
+def remove(tx: Tx, scope: str, name: str) -> bool:
+    """Remove a limit; what only it held back leaves. Say whether there was one."""
+    gone = tx.run(REMOVE, (scope, name)) > 0
+    _recount(tx)
+    return gone
+
+
+def _recount(tx: Tx) -> None:
+    """Put the triggers there while there are limits, and count what each scope holds."""
+    for kind, name in tx.rows(INSTALLED):
+        tx.run(f'DROP {kind} "{name}"')
+    tx.run(EMPTY)
+    if not tx.rows(LIST):
+        tx.run(FREE_ALL)
+        return
+    tx.rows((folder() / "limits.sql").read_text(encoding="utf-8"))
+    tx.run(RECOUNT)
+    _free_orphans(tx)
+    while tx.run(FREE_NEXT):
+        pass
+
+
+ORPHANS: Final = """
+UPDATE outbox SET due_at = NULL, reason = NULL
+ WHERE due_at = 253402300799000 AND reason GLOB 'held:*' AND NOT EXISTS (
+       SELECT 1 FROM limits AS l WHERE l.overflow = 'hold' AND outbox.reason GLOB 'held:' || l.scope || ':*'
+          AND (l.name = '*' OR outbox.reason = 'held:' || l.scope || ':' || l.name))
+"""
+
+
+def _free_orphans(tx: Tx) -> None:
+    tx.run(ORPHANS)
+
+
+def admit(tx: Tx, values: Sequence[Any], *, protected: bool) -> Admission:
+    """
+    Return what the policies of the limits that a message meets make of it; nothing is changed yet.
+
+    Raises:
+        QueueFull, StoreFull: a limit is reached and nothing may be dropped for it.
+
+    """
+    size = len(str(values[11]).encode())
+    named = {"channel": values[14], "session": values[2], "recipient": values[1], "lane": values[3]}
+    held, dropped, victims = None, None, dict[int, Victim]()
+    for full in _full(tx, named, size):
+        if protected and full.scope != "store":
+            continue
+        match full.overflow:
+            case "hold" if values[7] is None:
+                held = held or full
+            case "drop_new":
+                dropped = dropped or full
+            case "drop_old" | "summarize":
+                victims |= {victim.seq: victim for victim in _victims(tx, full, named)}
+            case _:
+                raise full.error()
+    return Admission(held, dropped, () if dropped else tuple(victims.values()))
+
+
+def _full(tx: Tx, named: dict[str, Any], size: int) -> list[Full]:
+    found: list[Full] = []
+    for scope, name, max_messages, max_bytes, overflow, messages, used, others in tx.rows(
+        MET, named
+    ):
+        over = 0 if max_messages is None else messages + others + 1 - max_messages
+        over_bytes = 0 if max_bytes is None else used + size - max_bytes
+        full = Full(scope, name, overflow, over, over_bytes)
+        if max_bytes is not None and size > max_bytes:
+            raise full.error(ALONE)
+        if over > 0 or over_bytes > 0 or (overflow == "hold" and tx.rows(BEHIND, (full.held,))):
+            found.append(full)
+    return found
+
+
+def _victims(tx: Tx, full: Full, named: dict[str, Any]) -> list[Victim]:
+    """Return the oldest that may be dropped, as many as the new message needs."""
+    messages, left, chosen = full.messages, full.bytes, list[Victim]()
+    for row in tx.rows(VICTIMS.replace("{same}", SAME[full.scope]), named):
+        if messages <= 0 and left <= 0:
+            break
+        chosen.append(Victim(full, *row))
+        messages, left = messages - 1, left - row[4]
+    if messages > 0 or left > 0:
+        raise full.error(NOBODY)
+    return chosen
+
+
+def make_room(tx: Tx, admission: Admission) -> None:
+    """Drop what gives way; each has a reason and a time, and a record."""
+    victims = admission.victims
+    for v in victims:
+        reason = f"dropped: {v.full.overflow} at the limit of {v.full.where}"
+        tx.run(CANCEL, (tx.now, reason, v.seq))
+        tx.run(
+            RECORD,
+            (
+                v.id,
+                v.recipient,
+                v.session,
+                v.full.scope,
+                v.full.name,
+                v.full.overflow,
+                v.line,
+                tx.now,
+            ),
+        )
+        tx.run(TICKET_FAILED, (reason, tx.now, v.id))
+    bump(tx, left=len(victims), cancelled=len(victims), overflowed=len(victims))
+
+
+def drop(tx: Tx, values: Sequence[Any], full: Full) -> None:
+    """Write a message down as dropped: it has an id, a reason and a time, and leaves nowhere."""
+    reason = f"dropped: drop_new at the limit of {full.where}"
+    tx.rows(ADD_DROPPED, (*values[:7], *values[8:], tx.now, reason))
+    tx.run(
+        RECORD, (values[0], values[1], values[2], full.scope, full.name, "drop_new", None, tx.now)
+    )
+    bump(tx, left=1, cancelled=1, overflowed=1)
+
+
+def untold(tx: Tx, recipient: str, session: str) -> tuple[list[int], list[str], list[str]]:
+    """Return what the next summary tells: drops, their last lines, and the summaries not yet sent that it replaces."""
+    found = tx.rows(UNTOLD, (recipient, session))
+    return (
+        [seq for seq, _, _ in found],
+        [line for _, line, _ in found][-LINES:],
+        sorted({i for _, _, i in found if i is not None}),
+    )
+
+
+def tell(tx: Tx, summary_id: str, drops: list[int], replaced: list[str]) -> None:
+    """Note which summary tells of which drops; one that had not left gives way to it."""
+    tx.many(TOLD, [(summary_id, seq) for seq in drops])
+    gone = sum(tx.run(REPLACE, (tx.now, message_id)) for message_id in replaced)
+    bump(tx, left=gone, cancelled=gone)

@@ -1,0 +1,233 @@
+"""Positions in a mailbox: what a named reader has passed, and what of that is still in somebody's hands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from onceward.db.transaction import Tx
+from onceward.errors import InvalidArgument, LeaseLost
+from onceward.model.clock import Millis
+
+FIND: Final = """
+SELECT reader_id, critical, urgent, normal, low, background FROM readers
+ WHERE mailbox = :mailbox AND mode = :mode AND name = :name AND (expires_at IS NULL OR expires_at > :now)
+"""
+FORGET_ONE: Final = "DELETE FROM handouts WHERE reader_id IN (SELECT reader_id FROM readers WHERE mailbox = ? AND mode = ? AND name = ?)"
+OPEN: Final = """
+INSERT INTO readers (mailbox, mode, name, critical, urgent, normal, low, background, expires_at, read_at)
+VALUES (:mailbox, :mode, :name, :after, :after, :after, :after, :after, :expires_at, :now)
+ON CONFLICT (mailbox, mode, name) DO UPDATE
+   SET critical = :after, urgent = :after, normal = :after, low = :after, background = :after,
+       expires_at = :expires_at, read_at = :now
+RETURNING reader_id
+"""
+NEWEST: Final = "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'inbox'), 0)"
+BEFORE_ID: Final = "SELECT seq - 1 FROM inbox WHERE mailbox = ? AND id = ? AND state = 'pending' AND (expires_at IS NULL OR expires_at > ?)"
+BEFORE_TIME: Final = (
+    "SELECT min(seq) - 1 FROM inbox WHERE mailbox = ? AND state = 'pending' AND received_at >= ?"
+)
+WAKE: Final = "UPDATE handouts SET due_at = NULL, owner = NULL WHERE reader_id = ? AND due_at <= ?"
+ADVANCE: Final = """
+UPDATE readers SET critical = ?, urgent = ?, normal = ?, low = ?, background = ?, token = token + 1, read_at = ? WHERE reader_id = ?
+RETURNING token
+"""
+HOLD: Final = """
+INSERT INTO handouts (reader_id, seq, rank, token, owner, due_at, attempts) VALUES (?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (reader_id, seq) DO UPDATE
+   SET token = excluded.token, owner = excluded.owner, due_at = excluded.due_at, attempts = excluded.attempts
+"""
+KEEP: Final = "INSERT INTO handouts (reader_id, seq, rank) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
+TAKEN: Final = "DELETE FROM handouts WHERE reader_id = ? AND seq = ?"
+# A lease is proved in the statement that ends it; a message that has expired is in nobody's hands any more.
+MINE: Final = """
+reader_id = :reader AND seq = :seq AND token = :token AND owner = :owner
+   AND NOT EXISTS (SELECT 1 FROM inbox AS b WHERE b.seq = handouts.seq AND b.expires_at <= :now)
+"""
+END: Final = f"DELETE FROM handouts WHERE {MINE}"
+PUT_BACK: Final = f"UPDATE handouts SET owner = NULL, due_at = :due_at WHERE {MINE}"
+PROLONG: Final = f"UPDATE handouts SET due_at = :due_at WHERE {MINE}"
+NEXT_DUE: Final = "SELECT min(due_at) FROM handouts WHERE due_at > ?"
+OLD: Final = "DELETE FROM readers WHERE expires_at <= ?"
+LOOSE: Final = """
+DELETE FROM handouts
+ WHERE reader_id NOT IN (SELECT reader_id FROM readers)
+    OR NOT EXISTS (SELECT 1 FROM inbox AS b WHERE b.seq = handouts.seq AND b.state = 'pending')
+   AND (owner IS NULL OR due_at <= ?)
+"""
+RANKS: Final = 5
+PLACES: Final[dict[str, type]] = {
+    "earliest": type(None),
+    "latest": type(None),
+    "from_id": str,
+    "from_time": int,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """
+    Where a new position begins; one that is there already stays where it is.
+
+    ``Start("earliest")``, ``Start("latest")``: only what comes after;
+    ``Start("from_id", id)``: that message and what came after it;
+    ``Start("from_time", at)``: what was stored from that moment on (milliseconds).
+    """
+
+    kind: str = "earliest"
+    value: str | int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what names no place."""
+        if self.kind not in PLACES or not isinstance(self.value, PLACES[self.kind]):
+            msg = f"start {self.kind!r} with {self.value!r}: say earliest, latest, from_id and an id, or from_time and milliseconds"
+            raise InvalidArgument(msg)
+
+
+EARLIEST: Final = Start()
+
+
+class Reader(NamedTuple):
+    """A named position: the last message passed of each priority."""
+
+    reader_id: int
+    passed: tuple[int, ...]
+
+
+class Handout(NamedTuple):
+    """A message in the hands of one member of a group, and the token that proves it."""
+
+    reader: int
+    token: int
+    owner: str
+    seq: int
+    sender: str
+    id: str
+    session: str
+    frame: str
+    digest: bytes
+    attempt: int
+    received_at: Millis
+
+
+def open_reader(
+    tx: Tx, mailbox: str, mode: str, name: str, *, start: Start, expires_at: Millis | None
+) -> Reader:
+    """
+    Return a position, made on first use; one of a mailbox that has expired counts as none.
+
+    Raises:
+        InvalidArgument: it would begin at a message that is not there.
+
+    """
+    named = {"mailbox": mailbox, "mode": mode, "name": name, "now": tx.now}
+    found = tx.rows(FIND, named)
+    if found:
+        return Reader(found[0][0], tuple(found[0][1:]))
+    after = place(tx, mailbox, start)
+    tx.run(FORGET_ONE, (mailbox, mode, name))
+    [(reader_id,)] = tx.rows(OPEN, named | {"after": after, "expires_at": expires_at})
+    return Reader(reader_id, (after,) * RANKS)
+
+
+def place(tx: Tx, mailbox: str, start: Start) -> int:
+    """Return the sequence after which *start* begins."""
+    match start.kind:
+        case "earliest":
+            return 0
+        case "from_id":
+            found = tx.rows(BEFORE_ID, (mailbox, start.value, tx.now))
+            if not found:
+                msg = f"no message {start.value} in this mailbox: start from another one, or from earliest"
+                raise InvalidArgument(msg)
+            return int(found[0][0])
+        case "from_time":
+            [(before,)] = tx.rows(BEFORE_TIME, (mailbox, start.value))
+            if before is not None:
+                return int(before)
+    [(newest,)] = tx.rows(NEWEST)
+    return int(newest)
+
+
+def wake(tx: Tx, reader: Reader) -> None:
+    """Free what was leased or put back until now: recovery is claiming."""
+    tx.run(WAKE, (reader.reader_id, tx.now))
+
+
+def advance(tx: Tx, reader: Reader, seen: Iterable[tuple[int, int]]) -> int:
+    """Move the position over *seen*, (rank, sequence) of each; return the token of this move, which no other has."""
+    passed = list(reader.passed)
+    for rank, seq in seen:
+        passed[rank] = max(passed[rank], seq)
+    [(token,)] = tx.rows(ADVANCE, (*passed, tx.now, reader.reader_id))
+    return int(token)
+
+
+def hold(
+    tx: Tx,
+    reader: Reader,
+    rows: Sequence[tuple[int, int, int]],
+    *,
+    token: int,
+    owner: str,
+    until: Millis,
+) -> None:
+    """Lease messages, (sequence, rank, attempt) of each, to *owner*."""
+    tx.many(
+        HOLD,
+        [
+            (reader.reader_id, seq, rank, token, owner, until, attempt)
+            for seq, rank, attempt in rows
+        ],
+    )
+
+
+def keep(tx: Tx, reader: Reader, rows: Sequence[tuple[int, int]]) -> None:
+    """Keep messages, (sequence, rank) of each, for a later look although the position has passed them."""
+    tx.many(KEEP, [(reader.reader_id, seq, rank) for seq, rank in rows])
+
+
+def taken(tx: Tx, reader: Reader, seqs: Iterable[int]) -> None:
+    """Forget messages that were kept and are now handed over for good."""
+    tx.many(TAKEN, [(reader.reader_id, seq) for seq in seqs])
+
+
+def end(tx: Tx, held: Handout) -> None:
+    """
+    End a lease for good: this group is done with the message.
+
+    Raises:
+        LeaseLost: it is in other hands, or has expired; the caller's transaction must be rolled back.
+
+    """
+    _prove(tx, END, held, {})
+
+
+def put_back(tx: Tx, held: Handout, due_at: Millis) -> None:
+    """End a lease so that the message is handed out again from *due_at* on; raises LeaseLost."""
+    _prove(tx, PUT_BACK, held, {"due_at": due_at})
+
+
+def prolong(tx: Tx, held: Handout, until: Millis) -> None:
+    """Keep a lease longer; raises LeaseLost."""
+    _prove(tx, PROLONG, held, {"due_at": until})
+
+
+def _prove(tx: Tx, sql: str, held: Handout, more: dict[str, Any]) -> None:
+    named = {
+        "reader": held.reader,
+        "seq": held.seq,
+        "token": held.token,
+        "owner": held.owner,
+        "now": tx.now,
+    }
+    if not tx.run(sql, named | more):
+        msg = f"message {held.id} is not in flight here any more: its lease ran out, or it expired; do nothing"
+        raise LeaseLost(msg)
+
+
+def sweep(tx: Tx) -> None:
+    """Forget positions of mailboxes that have expired, and what nobody will hand out again; only space depends on it."""
+    tx.run(OLD, (tx.now,))
+    tx.run(LOOSE, (tx.now,))

@@ -1,0 +1,330 @@
+"""Mail for mailboxes: inbox rows that many may read, each in delivery order; they end by expiry or deletion."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from onceward.db.transaction import Tx
+from onceward.errors import InvalidArgument, LeaseLost
+from onceward.model.clock import Millis
+from onceward.model.frame import digest
+from onceward.model.record import Letter, read
+from onceward.model.topics import matches
+from onceward.store import dead_letters, mailbox_readers
+from onceward.store.counters import bump
+from onceward.store.mailbox_readers import Handout, Reader, Start
+
+COLUMNS: Final = "rank, seq, sender, id, session, type, topic, frame, digest, received_at"
+ALIVE: Final = (
+    "mailbox = :mailbox AND state = 'pending' AND (expires_at IS NULL OR expires_at > :now)"
+)
+RANKS: Final = range(mailbox_readers.RANKS)
+# One arm for each priority, each in the order of its index: a look costs what it returns and not what waits.
+NEXT: Final = " UNION ALL ".join(
+    f"SELECT {COLUMNS}, 0 FROM (SELECT {COLUMNS} FROM inbox WHERE {ALIVE} AND rank = {n} AND seq > :p{n} ORDER BY seq LIMIT :limit)"
+    for n in RANKS
+)
+NEWEST: Final = " UNION ALL ".join(
+    f"SELECT {COLUMNS}, 0 FROM (SELECT {COLUMNS} FROM inbox WHERE {ALIVE} AND rank = {n} AND seq < :before ORDER BY seq DESC LIMIT :limit)"
+    for n in RANKS
+)
+KEPT: Final = f"""
+SELECT b.rank, b.seq, sender, id, session, type, topic, frame, digest, received_at, h.attempts
+  FROM handouts AS h JOIN inbox AS b ON b.seq = h.seq
+ WHERE h.reader_id = :reader AND h.due_at IS NULL AND {ALIVE}
+ ORDER BY h.rank, h.seq LIMIT :limit
+"""
+WAITS: Final = f"""
+SELECT EXISTS (SELECT 1 FROM handouts WHERE reader_id = :reader AND due_at IS NULL)
+    OR EXISTS (SELECT 1 FROM handouts WHERE reader_id = :reader AND due_at <= :now)
+    OR {" OR ".join(f"EXISTS (SELECT 1 FROM inbox WHERE {ALIVE} AND rank = {n} AND seq > :p{n})" for n in RANKS)}
+"""
+COUNT: Final = f"SELECT rank, count(*) FROM inbox WHERE {ALIVE} GROUP BY rank"
+DELETE: Final = """
+UPDATE inbox SET state = 'processed', ended_at = :now, reason = 'deleted'
+ WHERE mailbox = :mailbox AND id = :id AND state = 'pending' AND (expires_at IS NULL OR expires_at > :now)
+"""
+EXPIRED: Final = """
+SELECT seq FROM inbox
+ WHERE mailbox IS NOT NULL AND expires_at <= ? AND expires_at IS NOT NULL AND state = 'pending'
+ ORDER BY expires_at LIMIT ?
+"""
+EXPIRE: Final = "UPDATE inbox SET state = 'expired', ended_at = ?, reason = 'expired' WHERE seq IN (SELECT value FROM json_each(?))"
+FROZEN: Final = "SELECT frozen_at FROM identity"
+MARK: Final = """
+INSERT INTO processed_messages (sender, message_id, consumer, session, outcome, processed_at) VALUES (?, ?, ?, ?, 'processed', ?)
+ON CONFLICT DO NOTHING
+"""
+MARKED: Final = (
+    "SELECT 1 FROM processed_messages WHERE sender = ? AND message_id = ? AND consumer = ?"
+)
+SCAN: Final = 500
+"""Rows looked at under one lock; a reader whose filter skips more than that commits in between."""
+
+Rows = Callable[[str, Any], list[tuple[Any, ...]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """Which messages a reader wants; what is None wants all."""
+
+    types: tuple[str, ...] | None = None
+    topics: tuple[str, ...] | None = None
+    """Patterns, of which one must match."""
+    sender: str | None = None
+    session: str | None = None
+
+    def wants(self, row: Row) -> bool:
+        """Return whether a message is wanted."""
+        return (
+            (self.types is None or row.type in self.types)
+            and (self.sender is None or row.sender == self.sender)
+            and (self.session is None or row.session == self.session)
+            and (
+                self.topics is None
+                or (
+                    row.topic is not None
+                    and any(matches(pattern, row.topic) for pattern in self.topics)
+                )
+            )
+        )
+
+
+class Row(NamedTuple):
+    """A message of a mailbox, as it is stored."""
+
+    rank: int
+    seq: int
+    sender: str
+    id: str
+    session: str
+    type: str
+    topic: str | None
+    frame: str
+    digest: bytes
+    received_at: Millis
+    attempts: int
+
+    def letter(self, wanted: Any = None) -> Letter:
+        """Return the row as a reader sees it; raises InvalidArgument where not even the frame can be read."""
+        return read(self.frame, self.received_at, wanted, sound=digest(self.frame) == self.digest)
+
+
+ALL: Final = Filter()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A mailbox as its rows know it."""
+
+    mailbox: str
+    expires_at: Millis | None
+
+
+def following(
+    rows: Rows, mailbox: str, passed: tuple[int, ...], *, now: Millis, limit: int
+) -> list[Row]:
+    """Return what comes after a position, in delivery order: by priority, then as it was stored."""
+    named = {"mailbox": mailbox, "now": now, "limit": limit} | _marks(passed)
+    return sorted((Row(*row) for row in rows(NEXT, named)), key=_order)[:limit]
+
+
+def _marks(passed: tuple[int, ...]) -> dict[str, int]:
+    return {f"p{rank}": seq for rank, seq in enumerate(passed)}
+
+
+def _order(row: Row) -> tuple[int, int]:
+    return row.rank, row.seq
+
+
+def newest(rows: Rows, mailbox: str, wanted: Filter, *, now: Millis, limit: int) -> list[Row]:
+    """Return the newest messages that are wanted, newest first; changes nothing."""
+    found: list[Row] = []
+    before = 1 << 62
+    while len(found) < limit:
+        named = {"mailbox": mailbox, "now": now, "before": before, "limit": SCAN}
+        looked = sorted((Row(*row) for row in rows(NEWEST, named)), key=_age)[:SCAN]
+        found += [row for row in looked if wanted.wants(row)]
+        if len(looked) < SCAN:
+            break
+        before = looked[-1].seq
+    return found[:limit]
+
+
+def _age(row: Row) -> int:
+    return -row.seq
+
+
+def waits(rows: Rows, place: Place, mode: str, name: str, *, now: Millis) -> bool:
+    """Return whether a position may find something, so that nobody takes the lock in vain; one that is not there yet is to be made."""
+    found = rows(
+        mailbox_readers.FIND, {"mailbox": place.mailbox, "mode": mode, "name": name, "now": now}
+    )
+    if not found:
+        return True
+    reader_id, *passed = found[0]
+    [(any_there,)] = rows(
+        WAITS, {"reader": reader_id, "mailbox": place.mailbox, "now": now} | _marks(tuple(passed))
+    )
+    return bool(any_there)
+
+
+def count(rows: Rows, mailbox: str, *, now: Millis) -> dict[int, int]:
+    """Return how many messages a mailbox holds, by rank."""
+    return {int(rank): int(many) for rank, many in rows(COUNT, {"mailbox": mailbox, "now": now})}
+
+
+def frozen(rows: Rows) -> bool:
+    """Return whether the kill-switch of the file is thrown."""
+    return rows(FROZEN, None)[0][0] is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advance:
+    """How a cursor moves."""
+
+    name: str
+    start: Start
+    wanted: Filter = ALL
+    limit: int
+    consume_skipped: bool = True
+
+
+def read_on(tx: Tx, place: Place, how: Advance) -> tuple[list[Row], bool]:
+    """
+    Move a cursor over what is next, and return the wanted ones of it; True where more is worth a look.
+
+    The position is part of the caller's commit, so a crash after it loses
+    what was on its way to the reader, and none comes twice.
+    """
+    if frozen(tx.rows):
+        return [], False
+    reader = mailbox_readers.open_reader(
+        tx, place.mailbox, "cursor", how.name, start=how.start, expires_at=place.expires_at
+    )
+    kept, fresh = _candidates(
+        tx, place, reader, kept=-1, fresh=SCAN
+    )  # what was skipped is looked at whole: its filter may differ
+    taken, seen = list[Row](), list[Row]()
+    for row in sorted([*kept, *fresh], key=_order):
+        if len(taken) == how.limit:
+            break
+        seen.append(row)
+        if how.wanted.wants(row):
+            taken.append(row)
+    if not seen or not (taken or fresh or how.consume_skipped):
+        return [], False  # nothing moves: a commit would only wake other readers, and theirs us
+    mailbox_readers.advance(tx, reader, [(row.rank, row.seq) for row in seen])
+    mailbox_readers.taken(tx, reader, [row.seq for row in (seen if how.consume_skipped else taken)])
+    if not how.consume_skipped:
+        chosen = {row.seq for row in taken}
+        mailbox_readers.keep(
+            tx, reader, [(row.seq, row.rank) for row in seen if row.seq not in chosen]
+        )
+    return taken, len(fresh) == SCAN and len(taken) < how.limit
+
+
+def _candidates(
+    tx: Tx, place: Place, reader: Reader, *, kept: int, fresh: int
+) -> tuple[list[Row], list[Row]]:
+    """Return what was kept or put back, and what is new."""
+    named = {"reader": reader.reader_id, "mailbox": place.mailbox, "now": tx.now, "limit": kept}
+    return [Row(*row) for row in tx.rows(KEPT, named)], following(
+        tx.rows, place.mailbox, reader.passed, now=tx.now, limit=fresh
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What a member of a group asks for."""
+
+    group: str
+    start: Start
+    limit: int
+    owner: str
+    lease_for: Millis
+
+
+def lease(tx: Tx, place: Place, claim: Claim) -> list[Handout]:
+    """
+    Lease the next messages of a group to one of its members; at most one live lease for each message and group.
+
+    What was leased and not settled is handed out again when its lease has run
+    out, before anything newer of its priority.
+    """
+    if frozen(tx.rows):
+        return []
+    reader = mailbox_readers.open_reader(
+        tx, place.mailbox, "lease", claim.group, start=claim.start, expires_at=place.expires_at
+    )
+    mailbox_readers.wake(tx, reader)
+    kept, fresh = _candidates(tx, place, reader, kept=claim.limit, fresh=claim.limit)
+    chosen = sorted([*kept, *fresh], key=_order)[: claim.limit]
+    if not chosen:
+        return []
+    token = mailbox_readers.advance(tx, reader, [(row.rank, row.seq) for row in chosen])
+    held = [(row.seq, row.rank, row.attempts + 1) for row in chosen]
+    mailbox_readers.hold(
+        tx, reader, held, token=token, owner=claim.owner, until=tx.now + claim.lease_for
+    )
+    return [
+        Handout(
+            reader.reader_id, token, claim.owner, row.seq, row.sender, row.id, row.session, row.frame, row.digest,
+            row.attempts + 1, row.received_at,
+        )
+        for row in chosen
+    ]  # fmt: skip
+
+
+def marked(rows: Rows, held: Handout, consumer: str) -> bool:
+    """Return whether a consumer has handled a message."""
+    return bool(rows(MARKED, (held.sender, held.id, consumer)))
+
+
+def mark(tx: Tx, held: Handout, consumer: str) -> None:
+    """
+    Mark a message as handled by *consumer*.
+
+    Raises:
+        LeaseLost: it was marked before; the caller's transaction must be rolled back.
+
+    """
+    if not tx.run(MARK, (held.sender, held.id, consumer, held.session, tx.now)):
+        msg = (
+            f"message {held.id} was handled by this group before: our writes are undone, do nothing"
+        )
+        raise LeaseLost(msg)
+
+
+def bury(tx: Tx, held: Handout, *, reason: str, error: str) -> None:
+    """Move a message from the mailbox to the dead letters; raises LeaseLost where it is not ours."""
+    mailbox_readers.end(tx, held)
+    dead_letters.bury_in(tx, held.seq, reason=reason, error=error[:2000], attempts=held.attempt)
+
+
+def delete(tx: Tx, mailbox: str, message_id: str) -> bool:
+    """Take a message out of a mailbox, for all readers; say whether it was there."""
+    gone = tx.run(DELETE, {"mailbox": mailbox, "id": message_id, "now": tx.now})
+    bump(tx, processed=gone, ended=gone)
+    return gone > 0
+
+
+def expire(tx: Tx, limit: int) -> int:
+    """End messages of mailboxes whose time has run out; nobody has seen them since, so only space is won."""
+    seqs = [seq for (seq,) in tx.rows(EXPIRED, (tx.now, limit))]
+    if seqs:
+        gone = tx.run(EXPIRE, (tx.now, json.dumps(seqs)))
+        bump(tx, expired=gone, ended=gone)
+    mailbox_readers.sweep(tx)
+    return len(seqs)
+
+
+def limit_of(limit: int) -> int:
+    """Return *limit* if it is one; raise InvalidArgument otherwise."""
+    if not isinstance(limit, int) or isinstance(limit, bool) or not 0 < limit <= SCAN:
+        msg = f"limit {limit!r} must be 1 to {SCAN} messages"
+        raise InvalidArgument(msg)
+    return limit

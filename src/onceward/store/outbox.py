@@ -1,0 +1,359 @@
+"""The sender's half: what was promised, and how far it has come."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+from pydantic_core import to_json
+
+from onceward.db.connection import ConstraintError, misfit
+from onceward.db.transaction import Tx
+from onceward.errors import Conflict
+from onceward.model.clock import Millis
+from onceward.model.frame import Frame, digest
+from onceward.model.parcel import Receipt
+from onceward.store.bodies import BODY_DIGEST, WHOLE, drop, keep, seal
+from onceward.store.counters import bump
+
+ADD: Final = """
+INSERT INTO outbox (id, recipient, session, lane, type, topic, rank, due_at, expires_at, parcel, key, frame, digest, created_at,
+                    channel, kind, correlation_id, body_id)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+TWIN: Final = f"SELECT id, {WHOLE} FROM outbox AS o WHERE id = ? OR (recipient = ? AND key = ?)"
+BURIED: Final = (
+    "SELECT 1 FROM dead_letters WHERE origin = 'outbox' AND (id = ?1 OR (peer = ?2 AND key = ?3))"
+)
+READY: Final = f"""
+SELECT seq, id, {WHOLE}, digest, expires_at, parcel, attempts, lane, rank, sent_at,
+       CASE WHEN body_id IS NOT NULL THEN frame END, {BODY_DIGEST}
+  FROM outbox AS o
+ WHERE recipient = ? AND state = 'pending' AND due_at IS NULL
+ ORDER BY rank, seq
+ LIMIT ?
+"""
+BY_SEQ: Final = f"""
+SELECT o.seq, o.id, {WHOLE}, o.digest, o.expires_at, o.parcel, o.attempts, o.lane, o.rank, o.sent_at,
+       CASE WHEN o.body_id IS NOT NULL THEN o.frame END, {BODY_DIGEST}
+  FROM json_each(?) AS j JOIN outbox AS o ON o.seq = j.value
+ ORDER BY j.key
+"""
+SENT: Final = """
+UPDATE outbox
+   SET state = 'sent', sent_at = :now, parcel = :parcel,
+       attempts = CASE WHEN :held THEN 0 ELSE attempts + 1 END,
+       due_at = :ask_at + CASE WHEN :held THEN min(max(0, :now - created_at) / 10, 20 * (:ask_at - :now)) ELSE 0 END
+ WHERE id IN (SELECT value FROM json_each(:ids)) AND recipient = :peer AND state = 'pending'
+RETURNING id
+"""
+ACKED: Final = """
+UPDATE outbox
+   SET state = 'acked', sent_at = coalesce(sent_at, :now), ended_at = :now, due_at = NULL, reason = NULL,
+       parcel = coalesce(:parcel, parcel, 0)
+ WHERE id IN (SELECT value FROM json_each(:ids)) AND recipient = :peer AND state = :was
+RETURNING id
+"""
+FAILED: Final = """
+UPDATE outbox
+   SET state = 'failed', sent_at = coalesce(sent_at, :now), ended_at = :now, due_at = NULL, reason = :reason,
+       parcel = coalesce(:parcel, parcel, 0)
+ WHERE id = :id AND recipient = :peer AND state = :was
+RETURNING id
+"""
+LATE: Final = """
+UPDATE dead_letters SET late = :state, late_at = :now
+ WHERE origin = 'outbox' AND peer = :peer AND id IN (SELECT value FROM json_each(:ids)) AND late IS NULL
+"""
+TICKET_FAILED: Final = (
+    "UPDATE tickets SET state = 'failed', reason = ?, ended_at = ? WHERE id = ? AND state = 'open'"
+)
+DUE: Final = (
+    "SELECT seq, state, attempts FROM outbox WHERE due_at <= ? ORDER BY due_at, seq LIMIT ?"
+)
+WAKE: Final = "UPDATE outbox SET due_at = NULL WHERE seq IN (SELECT value FROM json_each(?)) AND +due_at <= ? AND state = 'pending'"
+ASK: Final = (  # the row itself must be due, not only its entry in a damaged index: it would be pushed again without a pause
+    "UPDATE outbox SET state = 'pending', due_at = NULL WHERE seq IN (SELECT value FROM json_each(?)) AND +due_at <= ? AND state = 'sent'"
+)
+EXPIRED: Final = """
+SELECT seq FROM outbox
+ WHERE expires_at <= ? AND expires_at IS NOT NULL AND state = 'pending' AND sent_at IS NULL
+ ORDER BY expires_at LIMIT ?
+"""
+PARK: Final = "UPDATE outbox SET due_at = ? WHERE seq = ? AND state = 'pending'"
+TRIED: Final = "SELECT seq, attempts FROM outbox WHERE id = ? AND state = 'pending'"
+FAIL_ONE: Final = "UPDATE outbox SET due_at = ?, attempts = attempts + 1, parcel = coalesce(parcel, 0), reason = ? WHERE id = ? AND state = 'pending'"
+SPEND: Final = """
+UPDATE outbox SET attempts = attempts + 1, reason = ?
+ WHERE seq IN (SELECT value FROM json_each(?)) AND state = 'pending'
+RETURNING seq, id, attempts
+"""
+CANCEL: Final = """
+UPDATE outbox SET state = 'cancelled', due_at = NULL, ended_at = ?, reason = 'cancelled'
+ WHERE id = ? AND state = 'pending' AND sent_at IS NULL AND attempts = 0 AND coalesce(parcel, 0) = 0
+   AND seq NOT IN (SELECT j.value FROM peers AS p, json_each(p.parcel) AS j WHERE p.parcel IS NOT NULL)
+"""
+CANCELLED: Final = "SELECT 1 FROM outbox WHERE id = ? AND state = 'cancelled'"
+RESEND: Final = """
+UPDATE outbox SET state = 'pending', due_at = NULL, ended_at = NULL
+ WHERE recipient = ? AND state = ? AND (parcel > ? OR parcel = 0) AND (state = 'sent' OR expires_at IS NULL OR expires_at > ?)
+RETURNING id
+"""
+OLDEST: Final = "SELECT id FROM outbox WHERE recipient = ? ORDER BY seq LIMIT 1"
+# When something will be due, and who has mail, an unsettled parcel or receipts to come, resting neither by backoff nor in somebody's hands.
+# The end of a rest stays written where nothing is left to be pushed: what is over says nothing of the others.
+AGENDA: Final = """
+WITH RECURSIVE next(name) AS (
+    SELECT min(recipient) FROM outbox WHERE state = 'pending' AND due_at IS NULL
+    UNION ALL
+    SELECT (SELECT min(recipient) FROM outbox WHERE state = 'pending' AND due_at IS NULL AND recipient > next.name)
+      FROM next WHERE next.name IS NOT NULL
+), found(name) AS (
+    SELECT name FROM next WHERE name IS NOT NULL
+    UNION SELECT peer FROM receipts
+    UNION SELECT name FROM peers WHERE parcel IS NOT NULL
+), callers(name) AS (
+    SELECT f.name FROM found AS f LEFT JOIN peers AS p ON p.name = f.name
+     WHERE coalesce(max(p.due_at, p.lease_at), p.due_at, p.lease_at, 0) <= ?1
+     ORDER BY f.name
+)
+SELECT i.frozen_at, i.clock_at,
+       EXISTS (SELECT 1 FROM errands),
+       (SELECT json_group_array(name) FROM callers),
+       (SELECT min(due_at) FROM outbox WHERE due_at IS NOT NULL),
+       (SELECT min(expires_at) FROM outbox WHERE expires_at IS NOT NULL AND state = 'pending' AND sent_at IS NULL),
+       (SELECT min(coalesce(max(due_at, lease_at), due_at, lease_at)) FROM peers
+         WHERE coalesce(max(due_at, lease_at), due_at, lease_at) > ?1)
+  FROM identity AS i"""
+
+
+class Row(NamedTuple):
+    """A message on its way out, as the dispatcher reads it."""
+
+    seq: int
+    id: str
+    frame: str
+    digest: bytes | None
+    expires_at: Millis | None
+    parcel: int | None
+    attempts: int
+    lane: str
+    rank: int
+    sent_at: Millis | None
+    head: str | None = None  # where the body is stored once: the frame up to it
+    body_digest: bytes | None = None
+
+    def expired(self, now: Millis) -> bool:
+        """Whether nobody wants it any more; what a peer has stored is for the peer to judge."""
+        return self.sent_at is None and self.expires_at is not None and self.expires_at <= now
+
+    @property
+    def sound(self) -> bool:
+        """Whether the frame is what was written; rows from plain SQL carry no digest yet."""
+        if self.head is None:
+            return self.digest is None or digest(self.frame) == self.digest
+        if self.body_digest is None:
+            return True  # its body is gone, and the frame says so
+        sealed = self.digest is None or seal(self.head, self.body_digest) == self.digest
+        return sealed and digest(self.frame[len(self.head) : -1]) == self.body_digest
+
+    @property
+    def frame_digest(self) -> bytes:
+        """The digest of the whole frame, as it is carried."""
+        return digest(self.frame) if self.head is not None or self.digest is None else self.digest
+
+
+def add(tx: Tx, values: tuple[Any, ...], body: str | None = None, *, shared: bool = False) -> str:
+    """
+    Promise a message; return its id, or the id of the same message promised before.
+
+    With a *body* its frame ends before the data, and the body is stored beside it, unless others *share* it already.
+
+    Raises:
+        Conflict: the id or key stands for another body.
+        QueueFull, Frozen: from the admission trigger; nothing was written.
+
+    """
+    body_id = None if body is None or shared else keep(tx, body)
+    try:
+        tx.run(ADD, values if body_id is None else (*values[:-1], body_id))
+    except ConstraintError as error:
+        if body_id is not None:
+            drop(tx, body_id)
+        if "UNIQUE" not in str(error):
+            raise misfit(error) from error.__cause__
+        return _twin(tx, values, values[11] if body is None else f"{values[11]}{body}}}")
+    return str(values[0])
+
+
+def _twin(tx: Tx, values: tuple[Any, ...], text: str) -> str:
+    message_id, recipient, key = values[0], values[1], values[10]
+    known = tx.rows(TWIN, (message_id, recipient, key))
+    if len(known) == 1 and _essence(known[0][1]) == _essence(text):
+        return str(known[0][0])
+    msg = f"id {message_id} or key {key!r} already stands for another message to {recipient}: choose another key"
+    raise Conflict(msg)
+
+
+def _essence(text: str) -> tuple[Any, ...]:
+    frame = Frame.parse(text)
+    return frame.recipient, frame.type, frame.topic, to_json(frame.data), frame.data_base64
+
+
+def refuse_buried(tx: Tx, message_id: str, recipient: str, key: str | None) -> None:
+    """Raise Conflict if this id or key is a dead letter: it is replayed, not sent again."""
+    if tx.rows(BURIED, (message_id, recipient, key)):
+        msg = f"id {message_id} or key {key!r} is a dead letter: replay it, or choose another key"
+        raise Conflict(msg)
+
+
+def ready(tx: Tx, peer: str, limit: int) -> list[Row]:
+    """Return what may be packed for *peer* now, in the order of handing over."""
+    return [Row(*row) for row in tx.rows(READY, (peer, limit))]
+
+
+def by_seq(tx: Tx, seqs: Sequence[int]) -> list[Row]:
+    """Return the rows of a stored parcel, in its order; rows that are gone are missing."""
+    return [Row(*row) for row in tx.rows(BY_SEQ, (json.dumps(seqs),))]
+
+
+class Moved(NamedTuple):
+    """Which messages changed state by a batch of receipts."""
+
+    sent: tuple[str, ...] = ()
+    acked: tuple[str, ...] = ()
+    failed: tuple[tuple[str, str], ...] = ()
+
+
+def settle(
+    tx: Tx,
+    peer: str,
+    receipts: Iterable[Receipt],
+    *,
+    ask_at: Millis,
+    stored_ends: bool,
+    parcel: int | None = None,
+) -> Moved:
+    """
+    Take the peer's word for its messages, a constant number of statements for any number of them.
+
+    A receipt may come early, late or twice: states only ever move forward.
+    """
+    by_state: dict[str, list[Receipt]] = {}
+    for receipt in receipts:
+        by_state.setdefault(receipt.state, []).append(receipt)
+    done = [r.id for r in by_state.get("processed", ())]
+    stored, held = ([r.id for r in by_state.get(state, ())] for state in ("stored", "duplicate"))
+    if stored_ends:
+        done, stored, held = done + stored + held, [], []
+    acked = _ack(tx, peer, done, parcel)
+    sent = _sent(tx, peer, stored, ask_at, parcel, held=False) + _sent(
+        tx, peer, held, ask_at, parcel, held=True
+    )
+    failed = [r for r in by_state.get("dead", ()) if _fail(tx, peer, r, parcel)]
+    return Moved(tuple(sent), tuple(acked), tuple((r.id, r.reason or "dead") for r in failed))
+
+
+def _sent(
+    tx: Tx, peer: str, ids: list[str], ask_at: Millis, parcel: int | None, *, held: bool
+) -> list[str]:
+    """Note what the peer stored; what it *held* already proves that it is only busy, so that asking spends no budget."""
+    if not ids:
+        return []
+    named = {
+        "ids": json.dumps(ids),
+        "peer": peer,
+        "now": tx.now,
+        "ask_at": ask_at,
+        "parcel": parcel or 0,
+        "held": held,
+    }
+    moved = [str(i) for (i,) in tx.rows(SENT, named)]
+    bump(tx, left=len(moved), sent=len(moved))
+    return moved
+
+
+def _ack(tx: Tx, peer: str, ids: list[str], parcel: int | None) -> list[str]:
+    if not ids:
+        return []
+    moved: list[str] = []
+    named = {"ids": json.dumps(ids), "peer": peer, "now": tx.now, "parcel": parcel}
+    for was, deltas in (
+        ("sent", {"sent": -1}),
+        ("pending", {"left": 1}),
+        ("failed", {"failed": -1}),
+    ):
+        if len(moved) < len(ids):
+            found = tx.rows(ACKED, named | {"was": was})
+            moved += [str(i) for (i,) in found]
+            bump(tx, **{name: by * len(found) for name, by in deltas.items()})
+    bump(tx, acked=len(moved))
+    if len(moved) < len(ids):
+        tx.run(LATE, {"ids": named["ids"], "peer": peer, "now": tx.now, "state": "processed"})
+    return moved
+
+
+def _fail(tx: Tx, peer: str, receipt: Receipt, parcel: int | None) -> bool:
+    named = {
+        "id": receipt.id,
+        "peer": peer,
+        "now": tx.now,
+        "reason": receipt.reason or "dead",
+        "parcel": parcel,
+    }
+    for was, deltas in (("sent", {"sent": -1}), ("pending", {"left": 1})):
+        if tx.rows(FAILED, named | {"was": was}):
+            bump(tx, failed=1, **deltas)
+            tx.run(TICKET_FAILED, (named["reason"], tx.now, receipt.id))
+            return True
+    return False
+
+
+def wake(tx: Tx, limit: int, exhausted: Callable[[int], bool]) -> tuple[int, list[int]]:
+    """
+    Make due rows ready: parked ones, and sent ones whose outcome is asked for by pushing them again.
+
+    Returns how many are ready now, and the sequences of those that were stored
+    again and again but never processed: they are not asked about any more.
+    """
+    due = tx.rows(DUE, (tx.now, limit))
+    parked = [seq for seq, state, _ in due if state == "pending"]
+    unanswered = [seq for seq, state, attempts in due if state == "sent" and exhausted(attempts)]
+    again = [seq for seq, state, attempts in due if state == "sent" and not exhausted(attempts)]
+    woken = tx.run(WAKE, (json.dumps(parked), tx.now)) if parked else 0
+    if again:
+        moved = tx.run(ASK, (json.dumps(again), tx.now))
+        bump(tx, left=-moved, sent=-moved, retries=moved)
+        woken += moved
+    return woken, unanswered
+
+
+def resend(tx: Tx, peer: str, *, after: int) -> int:
+    """Make everything pending again that left in a parcel later than *after*; return how many."""
+    total = 0
+    for was, deltas in (
+        ("sent", {"sent": -1}),
+        ("acked", {"acked": -1}),
+        ("failed", {"failed": -1}),
+    ):
+        count = len(tx.rows(RESEND, (peer, was, after, tx.now)))
+        bump(tx, left=-count, **{name: by * count for name, by in deltas.items()})
+        total += count
+    return total
+
+
+def cancel(tx: Tx, message_id: str) -> bool:
+    """Withdraw a message that has not left yet; say whether it was still possible."""
+    if not tx.run(CANCEL, (tx.now, message_id)):
+        return bool(
+            tx.rows(CANCELLED, (message_id,))
+        )  # asked twice, or repeated after a COMMIT whose outcome was lost
+    bump(tx, left=1, cancelled=1)
+    tx.run(TICKET_FAILED, ("cancelled", tx.now, message_id))
+    return True
+
+
+def tried(tx: Tx, message_id: str) -> list[tuple[int, int]]:
+    """Return (sequence, attempts) of a message that still waits; empty where it does not."""
+    return [(seq, attempts) for seq, attempts in tx.rows(TRIED, (message_id,))]

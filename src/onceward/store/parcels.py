@@ -1,0 +1,255 @@
+"""Packing and settling parcels: from outbox rows to one push, and from its answer back to rows."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from onceward.db.transaction import Tx
+from onceward.errors import StoreCorrupt
+from onceward.model.clock import Millis
+from onceward.model.names import PRIORITIES
+from onceward.model.parcel import STRENGTH, Answer, Carried, Durability, Parcel, Receipt, weakened
+from onceward.model.settings import Settings
+from onceward.store import dead_letters, outbox, peers, receipts
+from onceward.store.counters import bump
+from onceward.store.outbox import Row
+from onceward.store.peers import Lease
+
+HELD: Final = "SELECT lane, rank, due_at FROM held_lanes WHERE recipient = ?"
+HOLD: Final = """
+INSERT INTO held_lanes (recipient, lane, rank, head, due_at) SELECT recipient, lane, rank, seq, ? FROM outbox WHERE id = ?
+ON CONFLICT (recipient, lane, rank) DO UPDATE SET due_at = max(due_at, excluded.due_at), head = min(head, excluded.head)
+RETURNING due_at
+"""
+STILL_READY: Final = f"""
+SELECT EXISTS (SELECT 1 FROM outbox INDEXED BY outbox_ready
+                WHERE recipient = ? AND rank IN ({", ".join(map(str, range(len(PRIORITIES))))}) AND seq IN (SELECT value FROM json_each(?))
+                  AND state = 'pending' AND due_at IS NULL)
+"""
+UNHOLD: Final = "DELETE FROM held_lanes WHERE due_at <= ?"
+RECEIPT_ROWS: Final = 200
+STUCK: Final = "rows of the outbox that were put aside are offered again: its index is damaged, recover a copy of the file"
+
+
+class Packed(NamedTuple):
+    """A parcel ready to be pushed, the lease it is pushed under, and what died while packing it."""
+
+    lease: Lease
+    parcel: Parcel | None
+    paid_upto: int = 0
+    buried: tuple[tuple[str, str, str], ...] = ()
+    """(id, peer, reason) of messages that went to the dead letters instead."""
+
+
+class Mine(NamedTuple):
+    """Who packs, and what its receipts are worth."""
+
+    agent: str
+    durability: Durability
+
+
+@dataclass(slots=True)
+class _Choice:
+    rows: list[Row] = field(default_factory=list)
+    expired: list[int] = field(default_factory=list)
+    corrupt: list[int] = field(default_factory=list)
+    oversize: list[int] = field(default_factory=list)
+    parked: list[tuple[Millis, int]] = field(default_factory=list)
+    scanned: int = 0
+
+    @property
+    def aside(self) -> set[int]:
+        """Rows that must not come up again."""
+        return {*self.expired, *self.corrupt, *self.oversize, *(seq for _, seq in self.parked)}
+
+
+def pack(
+    tx: Tx, held: Lease, *, mine: Mine, settings: Settings, until: Millis, max_bytes: int
+) -> Packed:
+    """
+    Return the next parcel for the leased peer: the stored one, or a new one that is stored now.
+
+    Raises:
+        LeaseLost: another dispatcher pushes to this peer.
+
+    """
+    owed = receipts.owed(tx, held.name, RECEIPT_ROWS)
+    rows: list[Row] = []
+    buried: list[tuple[str, str, str]] = []
+    if held.parcel is not None:
+        rows = outbox.by_seq(tx, held.parcel)
+        if len(rows) != len(held.parcel) or any(_unfit(tx, row) for row in rows):
+            held, rows = peers.renew(tx, held, "a parcel was given up"), []
+    if not rows:
+        held, rows, buried = _fresh(tx, held, settings=settings, until=until, max_bytes=max_bytes)
+    if not rows and not owed.receipts:
+        return Packed(held, None, buried=tuple(buried))
+    parcel = Parcel(
+        sender=mine.agent,
+        durability=mine.durability,
+        recipient=held.name,
+        epoch=held.epoch,
+        number=held.number + 1,
+        previous=held.last_id,
+        relies_on=held.relies_on,
+        frames=tuple(
+            Carried(r.id, r.frame, r.frame_digest, r.parcel is not None or r.seq <= held.again_seq)
+            for r in rows
+        ),
+        receipts=owed.receipts,
+        stands=owed.stands,
+    )
+    return Packed(held, parcel, owed.upto, tuple(buried))
+
+
+def _unfit(tx: Tx, row: Row) -> bool:
+    return row.expired(tx.now) or not row.sound
+
+
+def _fresh(
+    tx: Tx, held: Lease, *, settings: Settings, until: Millis, max_bytes: int
+) -> tuple[Lease, list[Row], list[tuple[str, str, str]]]:
+    limit, buried, aside = settings.parcel_frames, [], set[int]()
+    while True:
+        choice = _choose(
+            tx, held, limit, limit_bytes=min(settings.parcel_bytes, max_bytes), max_bytes=max_bytes
+        )
+        for seqs, reason in (
+            (choice.expired, "expired"),
+            (choice.corrupt, "corrupt"),
+            (choice.oversize, "too_large"),
+        ):
+            if seqs:
+                buried += [
+                    (i, p, reason) for i, p in dead_letters.bury_out(tx, seqs, reason=reason)
+                ]
+        if choice.parked:
+            tx.many(outbox.PARK, choice.parked)
+        if choice.rows or choice.scanned < limit:
+            break
+        if not aside.isdisjoint(again := choice.aside):
+            raise StoreCorrupt(STUCK)
+        aside |= again
+    if choice.rows:
+        held = peers.store_parcel(tx, held, tuple(row.seq for row in choice.rows), until=until)
+    return held, choice.rows, buried
+
+
+def _choose(tx: Tx, held: Lease, limit: int, *, limit_bytes: int, max_bytes: int) -> _Choice:
+    lanes = {(lane, rank): due_at for lane, rank, due_at in tx.rows(HELD, (held.name,))}
+    choice, size = _Choice(), 0
+    for row in outbox.ready(tx, held.name, limit):
+        choice.scanned += 1
+        if row.expired(tx.now):
+            choice.expired.append(row.seq)
+        elif not row.sound:
+            choice.corrupt.append(row.seq)
+        elif (row.lane, row.rank) in lanes:
+            choice.parked.append((lanes[row.lane, row.rank], row.seq))
+        else:
+            size += (own := len(row.frame.encode()))
+            if own > max_bytes:
+                choice.oversize.append(row.seq)
+                size -= own
+            elif choice.rows and size > limit_bytes:
+                break
+            else:
+                choice.rows.append(row)
+    return choice
+
+
+class Settled(NamedTuple):
+    """What an answer changed."""
+
+    lease: Lease
+    moved: outbox.Moved
+    rejected: tuple[tuple[str, str], ...] = ()
+    closed: bool = False
+    weak: Durability | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether the answer changed nothing: its outcomes were told before, or the rows cannot be found by their ids."""
+        return not (self.moved.sent or self.moved.acked or self.moved.failed or self.rejected)
+
+
+class Terms(NamedTuple):
+    """What a settlement needs to know besides the answer."""
+
+    settings: Settings
+    durability: Durability
+    ask_at: Millis
+    streams: bool
+
+
+def settle(tx: Tx, packed: Packed, answer: Answer, terms: Terms) -> Settled:
+    """
+    Take the peer's answer to a parcel that it accepted or knew already.
+
+    Raises:
+        LeaseLost: another dispatcher pushes to this peer; nothing of the answer is kept, it will be told again.
+
+    """
+    parcel, held = packed.parcel, packed.lease
+    assert parcel is not None  # noqa: S101 - only pushed parcels have answers
+    receipts.paid(tx, held.name, packed.paid_upto)
+    if not parcel.frames:
+        after, closed = peers.advance(tx, held, 0, held.last_id, terms.settings)
+        return Settled(after, outbox.Moved(), closed=closed)
+    weak = (
+        STRENGTH[answer.durability] < STRENGTH[terms.durability]
+        and not terms.settings.accept_weaker
+    )
+    told = [weakened(r) for r in answer.receipts] if weak else list(answer.receipts)
+    # A plain function sends no outcome later: what it stored is all that will be known.
+    stored_ends = (terms.settings.ack == "stored" or not terms.streams) and not weak
+    moved = outbox.settle(
+        tx, held.name, told, ask_at=terms.ask_at, stored_ends=stored_ends, parcel=held.ordinal
+    )
+    rejected = _reject(tx, held.name, [r for r in told if r.state == "rejected"])
+    after, closed = peers.advance(tx, held, 1, parcel.last_id, terms.settings)
+    return Settled(after, moved, rejected, closed=closed, weak=answer.durability if weak else None)
+
+
+def _reject(tx: Tx, peer: str, refused: list[Receipt]) -> tuple[tuple[str, str], ...]:
+    done: list[tuple[str, str]] = []
+    for receipt in refused:
+        reason, _, detail = (receipt.reason or "rejected").partition(": ")
+        seqs = tx.rows("SELECT seq FROM outbox WHERE id = ? AND recipient = ?", (receipt.id, peer))
+        if seqs and dead_letters.bury_out(
+            tx, [s for (s,) in seqs], reason=reason, error=detail, unknown=True
+        ):
+            done.append((receipt.id, reason))
+    return tuple(done)
+
+
+def hold(tx: Tx, message_id: str, *, error: str, due_at: Millis) -> None:
+    """Let one message that failed alone rest, and its lane with it."""
+    [(lane_due_at,)] = tx.rows(HOLD, (due_at, message_id))  # not before an older one of the lane
+    tx.run(outbox.FAIL_ONE, (lane_due_at, error[:500], message_id))
+    bump(tx, retries=1)
+
+
+def unhold(tx: Tx) -> None:
+    """Free the lanes whose heads are due again."""
+    tx.run(UNHOLD, (tx.now,))
+
+
+def stuck(tx: Tx, packed: Packed) -> bool:
+    """Return whether the index offers rows of an answered parcel again, whatever the rows say: one of both is damaged."""
+    return bool(
+        tx.rows(STILL_READY, (packed.lease.name, json.dumps(packed.lease.parcel or ())))[0][0]
+    )
+
+
+def spend(tx: Tx, held: Lease, error: str) -> list[tuple[int, str, int]]:
+    """Count an attempt against each message of the parcel in flight; return (seq, id, attempts) of each."""
+    if held.parcel is None:
+        return []
+    spent = [
+        (s, str(i), a) for s, i, a in tx.rows(outbox.SPEND, (error[:500], json.dumps(held.parcel)))
+    ]
+    bump(tx, retries=len(spent))
+    return spent

@@ -1,0 +1,243 @@
+"""Where recipients are reached: url, lease, backoff and breaker, as rows that all processes share."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any, Final, NamedTuple
+
+from onceward.db.transaction import Tx
+from onceward.errors import LeaseLost
+from onceward.model.clock import Millis
+from onceward.model.retry import RetryPolicy
+from onceward.model.settings import Settings
+
+KNOW: Final = "INSERT INTO peers (name, epoch) VALUES (?, lower(hex(randomblob(16)))) ON CONFLICT (name) DO NOTHING"
+REGISTER: Final = """
+INSERT INTO peers (name, url, epoch) VALUES (?, ?, lower(hex(randomblob(16))))
+ON CONFLICT (name) DO UPDATE SET url = excluded.url, due_at = NULL, failures = 0, breaker = 'closed'
+"""
+FORGET: Final = "UPDATE peers SET url = NULL WHERE name = ?"
+URL: Final = "SELECT url FROM peers WHERE name = ?"
+LEASE: Final = """
+UPDATE peers
+   SET owner = :owner, token = token + 1, lease_at = :until,
+       breaker = CASE breaker WHEN 'open' THEN 'half_open' ELSE breaker END
+ WHERE name = :name AND (owner IS NULL OR lease_at <= :now) AND (due_at IS NULL OR due_at <= :now)
+RETURNING name, url, token, epoch, generation, number, last_id, again_seq, parcel, failures, breaker, successes,
+          relied_epoch, relied_parcel
+"""
+PROLONG: Final = (
+    "UPDATE peers SET lease_at = :until WHERE name = :name AND token = :token AND owner = :owner"
+)
+STORE: Final = "UPDATE peers SET parcel = :parcel, lease_at = :until WHERE name = :name AND token = :token AND owner = :owner"
+ADVANCE: Final = """
+UPDATE peers
+   SET number = :number, last_id = :last_id, parcel = NULL, failures = 0, due_at = NULL, last_error = NULL, seen_at = :now,
+       successes = CASE breaker WHEN 'half_open' THEN successes + 1 ELSE 0 END,
+       breaker = CASE WHEN breaker = 'half_open' AND successes + 1 < :needed THEN 'half_open' ELSE 'closed' END
+ WHERE name = :name AND token = :token AND owner = :owner
+RETURNING breaker, successes
+"""
+REST: Final = """
+UPDATE peers
+   SET failures = :failures, due_at = :due_at, last_error = :error, successes = 0, owner = NULL, lease_at = NULL, breaker = :breaker
+ WHERE name = :name AND token = :token AND owner = :owner
+"""
+PAUSE: Final = """
+UPDATE peers SET due_at = :due_at, last_error = :error, owner = NULL, lease_at = NULL
+ WHERE name = :name AND token = :token AND owner = :owner
+"""
+OWNERS: Final = "SELECT DISTINCT owner FROM peers WHERE owner IS NOT NULL"
+FREE: Final = "UPDATE peers SET lease_at = min(lease_at, ?) WHERE owner = ?"
+RELEASE: Final = "UPDATE peers SET owner = NULL, lease_at = NULL WHERE name = :name AND token = :token AND owner = :owner"
+RENEW: Final = """
+UPDATE peers
+   SET epoch = lower(hex(randomblob(16))), generation = generation + 1, number = 0, last_id = '', parcel = NULL,
+       again_seq = coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'outbox'), 0), last_error = :why,
+       relied_epoch = coalesce(:there, CASE WHEN number > 0 THEN epoch ELSE relied_epoch END),
+       relied_parcel = coalesce(:upto, CASE WHEN number > 0 AND (relied_epoch <> epoch OR relied_parcel < ((generation << 32) | number))
+                                            THEN (generation << 32) | number ELSE relied_parcel END)
+ WHERE name = :name AND token = :token AND owner = :owner
+RETURNING epoch, generation, again_seq, relied_epoch, relied_parcel
+"""
+NUMBERS: Final = (1 << 32) - 1
+"""The part of an ordinal that is the number; the rest is the generation of its epoch."""
+# Outcomes that came beside the stream: they rest on parcels whose answers we may never have heard. Told of another epoch while the
+# first parcel of this one is under way, we push that one again, for it does not say yet that it builds on them.
+RELY: Final = """
+UPDATE peers
+   SET relied_epoch = :epoch,
+       relied_parcel = (CASE :epoch WHEN epoch THEN generation WHEN relied_epoch THEN relied_parcel >> 32 ELSE 0 END << 32) | :number,
+       owner = CASE WHEN epoch = :epoch THEN owner END, lease_at = CASE WHEN epoch = :epoch THEN lease_at END
+ WHERE name = :name AND CASE epoch WHEN :epoch THEN number < :number ELSE number = 0 END
+   AND NOT (relied_epoch = :epoch AND (relied_parcel & 4294967295) >= :number)
+"""
+CLOSE_BREAKER: Final = (
+    "UPDATE peers SET breaker = 'closed', failures = 0, due_at = NULL, successes = 0 WHERE name = ?"
+)
+
+
+class Lease(NamedTuple):
+    """The right to push to one peer, and its stream as it stood when the lease was taken."""
+
+    name: str
+    url: str | None
+    token: int
+    epoch: str
+    generation: int
+    number: int
+    last_id: str
+    again_seq: int
+    parcel: tuple[int, ...] | None
+    failures: int
+    breaker: str
+    successes: int
+    relied_epoch: str
+    relied_parcel: int
+    owner: str
+
+    @property
+    def fence(self) -> dict[str, Any]:
+        """The values that prove ownership in a statement."""
+        return {"name": self.name, "token": self.token, "owner": self.owner}
+
+    @property
+    def ordinal(self) -> int:
+        """The parcel in flight as one number that grows through all epochs."""
+        return (self.generation << 32) | (self.number + 1)
+
+    @property
+    def relies_on(self) -> tuple[str, int] | None:
+        """What the first parcel of an epoch builds on; None for the others, which name their predecessor."""
+        return (
+            (self.relied_epoch, self.relied_parcel & NUMBERS)
+            if self.number == 0 and self.relied_epoch
+            else None
+        )
+
+    def ordinal_of(self, epoch: str, number: int) -> int:
+        """Return a place in this epoch, or in the one that it builds on, as it stands in the outbox; 0 for any other."""
+        if epoch == self.epoch:
+            return (self.generation << 32) | number
+        relied = (
+            self.relied_parcel & ~NUMBERS
+            if self.relies_on is not None and epoch == self.relied_epoch
+            else 0
+        )
+        return relied and relied | number
+
+
+def lease(tx: Tx, name: str, *, owner: str, until: Millis) -> Lease | None:
+    """Take the right to push to *name*; None while it rests or somebody else has it."""
+    found = tx.rows(LEASE, {"name": name, "owner": owner, "until": until, "now": tx.now})
+    if not found:
+        return None
+    row = found[0]
+    parcel = None if row[8] is None else tuple(json.loads(row[8]))
+    return Lease(*[*row[:8], parcel, *row[9:], owner])
+
+
+def _proved(changed: int, held: Lease) -> None:
+    if not changed:
+        msg = f"the lease on peer {held.name} ran out; another dispatcher pushes to it now"
+        raise LeaseLost(msg)
+
+
+def store_parcel(tx: Tx, held: Lease, seqs: tuple[int, ...], *, until: Millis) -> Lease:
+    """Write down which rows the next parcel is made of, before it is pushed."""
+    _proved(tx.run(STORE, held.fence | {"parcel": json.dumps(seqs), "until": until}), held)
+    return held._replace(parcel=seqs)
+
+
+def prolong(tx: Tx, held: Lease, *, until: Millis) -> None:
+    """Keep the lease longer; raises LeaseLost where it is lost."""
+    _proved(tx.run(PROLONG, held.fence | {"until": until}), held)
+
+
+def advance(tx: Tx, held: Lease, by: int, last_id: str, settings: Settings) -> tuple[Lease, bool]:
+    """Note that a push arrived, *by* one parcel or none; return the lease for the next, and whether the breaker closed by it."""
+    found = tx.rows(
+        ADVANCE,
+        held.fence
+        | {
+            "number": held.number + by,
+            "last_id": last_id,
+            "now": tx.now,
+            "needed": settings.breaker_successes,
+        },
+    )
+    _proved(len(found), held)
+    closed = held.breaker != "closed" and found[0][0] == "closed"
+    after = held._replace(
+        number=held.number + by,
+        last_id=last_id,
+        parcel=None,
+        failures=0,
+        breaker=found[0][0],
+        successes=found[0][1],
+    )
+    return after, closed
+
+
+class Rested(NamedTuple):
+    """How long a peer is left alone, and whether its breaker opened."""
+
+    due_at: Millis
+    opened: bool
+
+
+def rest(
+    tx: Tx, held: Lease, error: str, *, policy: RetryPolicy, rng: random.Random, settings: Settings
+) -> Rested:
+    """Give the peer a rest after a failure, by backoff or by its breaker, and give the lease back."""
+    failures = held.failures + 1
+    opened = held.breaker == "half_open" or failures >= settings.breaker_failures
+    wait = policy.delay(failures, rng)
+    due_at = tx.now + (max(wait, round(settings.breaker_open_for * 1000)) if opened else wait)
+    breaker = "open" if opened else "closed"
+    named = {"failures": failures, "due_at": due_at, "error": error[:500], "breaker": breaker}
+    _proved(tx.run(REST, held.fence | named), held)
+    return Rested(
+        due_at, opened and held.breaker == "closed" and failures == settings.breaker_failures
+    )
+
+
+def pause(tx: Tx, held: Lease, error: str, *, due_at: Millis) -> None:
+    """Give the lease back, and take it again when the peer said so; that is no failure."""
+    _proved(tx.run(PAUSE, held.fence | {"due_at": due_at, "error": error}), held)
+
+
+def release(tx: Tx, held: Lease) -> None:
+    """Give the lease back; a no-op where it is lost."""
+    tx.run(RELEASE, held.fence)
+
+
+def rely(tx: Tx, name: str, stands: tuple[str, int]) -> None:
+    """Note where *name* stood when it told us outcomes: they are gone if it is ever put back to before that."""
+    tx.run(RELY, {"name": name, "epoch": stands[0], "number": stands[1]})
+
+
+def renew(tx: Tx, held: Lease, why: str, *, stands: tuple[str, int] | None = None) -> Lease:
+    """
+    Open a new epoch: number 1 follows nothing, and everything written so far is judged by its id.
+
+    It is the one way out of every irregularity: a fork, a parcel given up, a
+    peer that was rolled back. Its first parcel says what it builds on: up to
+    where the peer answered last or, after a fork, where it said that it *stands*.
+    So a peer that is put back at this very moment is noticed all the same.
+    """
+    there, upto = (
+        (None, None) if stands is None else (stands[0], held.ordinal_of(*stands) or stands[1])
+    )
+    found = tx.rows(RENEW, held.fence | {"why": why[:500], "there": there, "upto": upto})
+    _proved(len(found), held)
+    epoch, generation, again_seq, there, upto = found[0]
+    fresh = {
+        "epoch": epoch,
+        "generation": generation,
+        "again_seq": again_seq,
+        "relied_epoch": there,
+        "relied_parcel": upto,
+    }
+    return held._replace(number=0, last_id="", parcel=None, **fresh)

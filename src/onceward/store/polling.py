@@ -1,0 +1,175 @@
+"""Reading an inbox by one cursor for each session: the cursor is the ack. And looking at it without moving anything."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from onceward.db.transaction import Tx
+from onceward.model.clock import Millis
+from onceward.model.frame import digest
+from onceward.model.record import Letter, read
+from onceward.model.topics import matches
+from onceward.store import inbox, lanes, mailboxes
+from onceward.store.mailboxes import SCAN, Rows
+
+CURSOR: Final = "SELECT seq FROM cursors WHERE session = ?"
+MOVE: Final = """
+INSERT INTO cursors (session, seq, read_at) VALUES (?, ?, ?)
+ON CONFLICT (session) DO UPDATE SET seq = excluded.seq, read_at = excluded.read_at
+"""
+NEWEST: Final = "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'inbox'), 0)"
+# Mail of a run's session, and of a mailbox, is read elsewhere.
+NEXT: Final = """
+SELECT b.seq, b.sender, b.id, b.topic, b.frame, b.digest, b.received_at, b.expires_at, l.owner IS NOT NULL OR l.due_at IS NOT NULL
+  FROM inbox AS b JOIN lanes AS l ON l.lane_id = b.lane_id
+ WHERE b.seq > ? AND b.session = ? AND b.state = 'pending' AND b.mailbox IS NULL AND b.run_id IS NULL AND l.sender <> ''
+ ORDER BY b.seq LIMIT ?
+"""
+TAIL: Final = """
+SELECT frame, digest, received_at FROM inbox
+ WHERE session = :session AND mailbox IS NULL AND (:all OR expires_at IS NULL OR expires_at > :now)
+ ORDER BY seq DESC LIMIT :limit
+"""
+TOPICS: Final = """
+SELECT session, topic, count(*), total(expires_at <= :now), sum(length(CAST(frame AS BLOB)))
+  FROM inbox WHERE mailbox IS NULL AND (:session IS NULL OR session = :session)
+ GROUP BY session, topic ORDER BY session, topic
+"""
+CURSORS: Final = "SELECT session, seq FROM cursors WHERE :session IS NULL OR session = :session"
+
+
+class Next(NamedTuple):
+    """A message that a poll looks at."""
+
+    seq: int
+    sender: str
+    id: str
+    topic: str | None
+    frame: str
+    digest: bytes
+    received_at: Millis
+    expires_at: Millis | None
+    held: int
+    """Whether its lane is leased, or waits: then it is not for a poll now."""
+
+    def letter(self) -> Letter:
+        """Return the message as its reader sees it."""
+        return read(self.frame, self.received_at, sound=digest(self.frame) == self.digest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Poll:
+    """What a poll asks for."""
+
+    session: str
+    topics: tuple[str, ...] | None = None
+    consume_skipped: bool = True
+    limit: int
+
+    def wants(self, row: Next) -> bool:
+        """Return whether a message is wanted."""
+        if self.topics is None:
+            return True
+        return row.topic is not None and any(matches(pattern, row.topic) for pattern in self.topics)
+
+
+class Reach(NamedTuple):
+    """How far a poll has looked, and the first message it left where it was; the cursor stays before that one."""
+
+    looked_to: int | None = None
+    left: int | None = None
+
+
+class Polled(NamedTuple):
+    """What one step of a poll found, from where to where it moved the cursor, and how far it looked."""
+
+    rows: list[Next]
+    cursor_from: int
+    cursor_to: int
+    reach: Reach
+    more: bool
+
+
+def poll(tx: Tx, wanted: Poll, reach: Reach) -> Polled:
+    """
+    Move a session's cursor, ending what it passes: wanted messages processed, skipped ones dropped, late ones expired.
+
+    All of it is the caller's one commit, before anything is handed over. What
+    is in somebody's hands, or to be kept, stays, and the cursor before it.
+    """
+    cursor = _cursor(tx, wanted.session)
+    if mailboxes.frozen(tx.rows):
+        return Polled([], cursor, cursor, reach, more=False)
+    lanes.wake_due(tx)
+    after = cursor if reach.looked_to is None else reach.looked_to
+    looked = [Next(*row) for row in tx.rows(NEXT, (after, wanted.session, SCAN))]
+    sorted_out = _sort(looked, wanted, tx.now)
+    for outcome, rows in sorted_out.ends.items():
+        inbox.finish(tx, [row.seq for row in rows], outcome)
+    taken = sorted_out.ends["processed"]
+    through = len(looked) < SCAN and (not looked or sorted_out.reached == looked[-1].seq)
+    upto = int(tx.rows(NEWEST)[0][0]) if through else sorted_out.reached
+    left = reach.left or sorted_out.left
+    to = max(cursor, upto if left is None else min(upto, left - 1))
+    if to != cursor:
+        tx.run(MOVE, (wanted.session, to, tx.now))
+    return Polled(
+        taken, cursor, to, Reach(upto, left), more=not through and len(taken) < wanted.limit
+    )
+
+
+@dataclass(slots=True)
+class _Sorted:
+    """Messages by how they end, the first that does not, and how far that went."""
+
+    ends: dict[str, list[Next]]
+    left: int | None = None
+    reached: int = 0
+
+
+def _sort(looked: list[Next], wanted: Poll, now: Millis) -> _Sorted:
+    found = _Sorted({"processed": [], "dropped": [], "expired": []})
+    for row in looked:
+        if len(found.ends["processed"]) == wanted.limit:
+            break
+        found.reached = row.seq
+        fits = wanted.wants(row)
+        if row.held or (not fits and not wanted.consume_skipped):
+            found.left = found.left or row.seq
+        elif row.expires_at is not None and row.expires_at <= now:
+            found.ends["expired"].append(row)
+        else:
+            found.ends["processed" if fits else "dropped"].append(row)
+    return found
+
+
+def _cursor(tx: Tx, session: str) -> int:
+    found = tx.rows(CURSOR, (session,))
+    return int(found[0][0]) if found else 0
+
+
+def tail(
+    rows: Rows, session: str, limit: int, *, include_expired: bool, now: Millis
+) -> list[Letter]:
+    """Return the newest messages of a session, the oldest of them first; moves nothing."""
+    found = rows(TAIL, {"session": session, "limit": limit, "all": include_expired, "now": now})
+    return [read(frame, at, sound=digest(frame) == seen) for frame, seen, at in reversed(found)]
+
+
+def status(rows: Rows, session: str | None, *, now: Millis) -> dict[str, dict[str, Any]]:
+    """Return by session: messages kept, how many of them have expired, how many by topic, their bytes, and the cursor."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, topic, messages, expired, size in rows(TOPICS, {"session": session, "now": now}):
+        one = found.setdefault(name, _empty())
+        one["messages"] += messages
+        one["expired"] += round(expired)
+        one["topics"][topic or ""] = messages
+        one["bytes"] += size
+    for name, seq in rows(CURSORS, {"session": session}):
+        found.setdefault(name, _empty())["cursor"] = seq
+    return found
+
+
+def _empty() -> dict[str, Any]:
+    return {"messages": 0, "expired": 0, "topics": {}, "bytes": 0, "cursor": 0}

@@ -1,0 +1,192 @@
+"""Typed reads over the public views; nothing here changes or consumes anything."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+from onceward.db.database import Database
+from onceward.model.clock import Millis
+from onceward.model.frame import Frame
+from onceward.model.topics import check_pattern, matches
+from onceward.store.lanes import NEXT_DUE
+
+STATS: Final = "SELECT * FROM stats_view"
+STATS_COLUMNS: Final = "SELECT name FROM pragma_table_info('stats_view')"
+UNSENT: Final = """
+SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'outbox'), 0) - (SELECT value FROM counters WHERE name = 'left')
+"""
+RESOLVE: Final = """
+SELECT coalesce((SELECT state FROM outbox_view WHERE id = :id),
+                (SELECT 'dead' FROM dead_letters WHERE origin = 'outbox' AND id = :id), 'absent')
+"""
+PEERS: Final = """
+SELECT name, url, epoch, number, in_flight, breaker, failures, due_at, last_error, seen_at, stream_number FROM peer_view ORDER BY name
+"""
+DEAD: Final = """
+SELECT seq, topic FROM dead_letter_view
+ WHERE (:id IS NULL OR id = :id) AND (:reason IS NULL OR reason = :reason) AND (:origin IS NULL OR origin = :origin)
+   AND (:peer IS NULL OR sender = :peer OR recipient = :peer) AND (:session IS NULL OR session = :session)
+   AND (:before IS NULL OR dead_at < :before) AND (:type IS NULL OR type = :type)
+ ORDER BY seq
+"""
+LETTERS: Final = """
+SELECT d.id, d.origin, d.sender, d.recipient, d.session, d.type, d.topic, d.priority, d.reason, d.last_error, d.attempts, d.created_at,
+       d.dead_at, d.late, d.frame, d.replays, d.seq
+  FROM json_each(?) AS j JOIN dead_letter_view AS d ON d.seq = j.value
+ ORDER BY d.seq
+"""
+LONGEST: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """A message as a row tells it, sent (``box`` out), received (in) or dead."""
+
+    id: str
+    sender: str
+    recipient: str
+    session: str
+    type: str
+    topic: str | None
+    priority: str
+    state: str
+    attempts: int
+    at: Millis
+    reason: str | None
+    frame: str
+    box: str
+    channel: str | None = None
+    kind: str | None = None
+    correlation_id: str | None = None
+
+    @property
+    def body(self) -> Any:
+        """The body as plain values; bytes stay base64 text."""
+        frame = Frame.parse(self.frame)
+        return frame.data if frame.data_base64 is None else frame.data_base64
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of a longer answer."""
+
+    messages: list[Past]
+    total_count: int | None
+    """How many there are on all pages; None where nobody was to count."""
+    has_more: bool
+    next: str | None = None
+    """Where the next page begins, for ``after``; None on the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerInfo:
+    """How a peer stands."""
+
+    name: str
+    url: str | None
+    epoch: str
+    number: int
+    in_flight: int
+    breaker: str
+    failures: int
+    due_at: Millis | None
+    last_error: str | None
+    seen_at: Millis | None
+    stream_number: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A message that ended badly, whole."""
+
+    id: str
+    origin: str
+    sender: str
+    recipient: str
+    session: str
+    type: str
+    topic: str | None
+    priority: str
+    reason: str
+    last_error: str | None
+    attempts: int
+    created_at: Millis
+    dead_at: Millis
+    late: str | None
+    frame: str
+    replays: int
+    """How often it was replayed already, and died again."""
+    seq: int
+    """Order of dying; two senders may have chosen one id."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Which:
+    """Which dead letters are meant: those for which everything holds that is said here."""
+
+    id: str | None = None
+    reason: str | None = None
+    peer: str | None = None
+    topic: str | None = None
+    session: str | None = None
+    origin: str | None = None
+    type: str | None = None
+    before: Millis | None = None
+
+
+def stats(db: Database) -> dict[str, int]:
+    """Return the totals and the present numbers of one file."""
+    names = [name for (name,) in db.read(STATS_COLUMNS)]
+    [row] = db.read(STATS)
+    found = dict(zip(names, row, strict=True))
+    return found | {"totalRetries": found["total_retries"]}
+
+
+def unsent(db: Database) -> int:
+    """Return how many messages wait to leave."""
+    [(count,)] = db.read(UNSENT)
+    return int(count)
+
+
+def resolve(db: Database, message_id: str) -> str:
+    """Return the state of a message we sent: pending, sending, sent, acked, failed, cancelled, dead, or absent."""
+    [(state,)] = db.read(RESOLVE, {"id": message_id})
+    return str(state)
+
+
+def peers(db: Database) -> list[PeerInfo]:
+    """Return all peers by name."""
+    return [PeerInfo(*row) for row in db.read(PEERS)]
+
+
+def dead_letters(db: Database, which: Which, *, limit: int = 100) -> list[DeadLetter]:
+    """Return dead letters, oldest first; a topic may be a pattern."""
+    if which.topic is not None:
+        check_pattern(which.topic)
+    found = db.read(
+        DEAD,
+        {
+            name: getattr(which, name)
+            for name in ("id", "reason", "origin", "peer", "session", "type", "before")
+        },
+    )
+    seqs = [
+        seq
+        for seq, topic in found
+        if which.topic is None or (topic is not None and matches(which.topic, topic))
+    ]
+    return [
+        DeadLetter(*row)
+        for row in db.read(LETTERS, (json.dumps(seqs[:limit] if limit >= 0 else seqs),))
+    ]
+
+
+def until_due(db: Database, left: float | None) -> float | None:
+    """Return how long a reader may wait before some lane is due again, at most *left* seconds."""
+    [(due_at,)] = db.read(NEXT_DUE)
+    if due_at is None:
+        return left
+    wait = max(0.001, (int(due_at) - db.now()) / 1000)
+    return wait if left is None else min(wait, left)

@@ -1,0 +1,111 @@
+"""How fast a file takes mail, and how large it grows."""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import Final, NamedTuple
+
+from onceward.db.transaction import Tx
+from onceward.errors import InvalidArgument, RateLimited, StoreCapacity
+from onceward.model.clock import Millis
+
+WARN_AT: Final = 0.9
+TAKE: Final = """
+UPDATE buckets
+   SET tokens = min(burst, tokens + max(0, :now - filled_at) * per_second / 1000.0) - 1, filled_at = max(filled_at, :now)
+ WHERE name = 'send'
+RETURNING tokens, per_second
+"""
+DOOR: Final = """
+SELECT r.per_second, r.burst, min(r.burst, coalesce(s.tokens + max(0, :now - s.filled_at) * r.per_second / 1000.0, r.burst))
+  FROM buckets AS r LEFT JOIN buckets AS s ON s.name = :bucket
+ WHERE r.name = 'accept'
+"""
+LET_IN: Final = """
+INSERT INTO buckets (name, per_second, burst, tokens, filled_at) VALUES (:bucket, :per_second, :burst, :tokens, :now)
+ON CONFLICT (name) DO UPDATE SET tokens = excluded.tokens, filled_at = max(filled_at, excluded.filled_at)
+"""
+SET_RATE: Final = """
+INSERT INTO buckets (name, per_second, burst, tokens, filled_at) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (name) DO UPDATE SET per_second = excluded.per_second, burst = excluded.burst, tokens = min(tokens, excluded.burst)
+"""
+NO_RATE: Final = "DELETE FROM buckets WHERE name = ?1 OR name GLOB ?1 || '/*'"
+FILE: Final = "SELECT max_bytes FROM file_limit"
+SET_FILE: Final = "INSERT INTO file_limit (one, max_bytes) VALUES (1, ?) ON CONFLICT (one) DO UPDATE SET max_bytes = excluded.max_bytes"
+NO_FILE: Final = "DELETE FROM file_limit"
+PAGES: Final = """
+SELECT ((SELECT page_count FROM pragma_page_count) - (SELECT freelist_count FROM pragma_freelist_count)) * page_size FROM pragma_page_size
+"""
+
+
+class Used(NamedTuple):
+    """How many bytes of a file are in use, and how many may be."""
+
+    bytes: int
+    limit: int
+
+
+def take_token(tx: Tx) -> None:
+    """Count one message against the rate; raise RateLimited, which says when to come again, where it is too fast."""
+    for tokens, per_second in tx.rows(TAKE, {"now": tx.now}):
+        if tokens < 0:
+            wait = -tokens / per_second
+            msg = f"messages are sent faster than {per_second:g} a second; nothing was written, try again in {wait:.3f} s"
+            raise RateLimited(msg, retry_after=wait)
+
+
+def admit(tx: Tx, sender: str, messages: int) -> Millis:
+    """
+    Count what a sender brings against the rate of the door; return how long it is to wait, 0 where it may come in.
+
+    More than a burst at once is let in when the bucket is full, and paid off
+    afterwards: a parcel is taken whole or not at all. Who is sent away pays
+    nothing.
+    """
+    bucket = f"accept/{sender}"
+    for per_second, burst, tokens in tx.rows(DOOR, {"now": tx.now, "bucket": bucket}):
+        missing = min(messages, burst) - tokens
+        if missing > 0:
+            wait: Millis = ceil(1000 * missing / per_second)
+            return wait
+        left = {
+            "bucket": bucket,
+            "per_second": per_second,
+            "burst": burst,
+            "tokens": tokens - messages,
+            "now": tx.now,
+        }
+        tx.run(LET_IN, left)
+    return 0
+
+
+def set_rate(tx: Tx, per_second: float | None, burst: float, *, of: str = "send") -> None:
+    """Set a rate, or None for any: of sending, or of accepting from each sender."""
+    if per_second is None:
+        tx.run(NO_RATE, (of,))
+        return
+    if not per_second > 0 or burst < 1:
+        msg = f"a rate is messages per second, more than none, with a burst of at least one; got {per_second!r} and {burst!r}"
+        raise InvalidArgument(msg)
+    tx.run(SET_RATE, (of, per_second, burst, burst, tx.now))
+
+
+def set_file(tx: Tx, max_bytes: int | None) -> None:
+    """Set how much of the file may be in use, or None for as much as the disk holds."""
+    if max_bytes is None:
+        tx.run(NO_FILE)
+    else:
+        tx.run(SET_FILE, (max_bytes,))
+
+
+def refuse(tx: Tx) -> Used | None:
+    """Return how full the file is where that is bounded; raise StoreCapacity where it is full."""
+    bounded = tx.rows(FILE)
+    if not bounded:
+        return None
+    [(size,)] = tx.rows(PAGES)
+    found = Used(size, bounded[0][0])
+    if found.bytes >= found.limit:
+        msg = f"{size} bytes of the file are in use and {found.limit} may be; nothing was written: let mail be settled and pruned"
+        raise StoreCapacity(msg)
+    return found

@@ -1,0 +1,58 @@
+"""Outcomes on their way back: written with the processed mark, carried by the next parcel, gone once delivered."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from onceward.db.transaction import Tx
+from onceward.model.clock import Millis
+from onceward.model.parcel import Receipt
+
+OWE: Final = "INSERT INTO receipts (peer, receipts, created_at) VALUES (?, ?, ?)"
+OWED: Final = """
+SELECT r.seq, r.receipts, s.epoch, s.number FROM receipts AS r LEFT JOIN streams AS s ON s.sender = r.peer
+ WHERE r.peer = ? ORDER BY r.seq LIMIT ?
+"""
+PAID: Final = "DELETE FROM receipts WHERE peer = ? AND seq <= ?"
+FORGIVE: Final = "DELETE FROM receipts WHERE created_at < ?"
+
+
+def owe(tx: Tx, outcomes: Iterable[tuple[str, Receipt]]) -> None:
+    """Note what senders are to be told; one row per sender and commit."""
+    by_peer: dict[str, list[tuple[str, str, str | None]]] = {}
+    for peer, receipt in outcomes:
+        by_peer.setdefault(peer, []).append((receipt.id, receipt.state, receipt.reason))
+    tx.many(OWE, [(peer, json.dumps(listed), tx.now) for peer, listed in by_peer.items()])
+
+
+class Owed(NamedTuple):
+    """What a peer is to be told next."""
+
+    upto: int = 0
+    """The mark up to which it goes."""
+    receipts: tuple[Receipt, ...] = ()
+    stands: tuple[str, int] | None = None
+    """Where the peer's stream to us stands meanwhile: what the receipts rest on."""
+
+
+def owed(tx: Tx, peer: str, limit: int) -> Owed:
+    """Return what *peer* is to be told next."""
+    rows = tx.rows(OWED, (peer, limit))
+    if not rows:
+        return Owed()
+    upto, _, epoch, number = rows[-1]
+    listed = [Receipt(*entry) for _, text, *_ in rows for entry in json.loads(text)]
+    return Owed(upto, tuple(listed), None if epoch is None else (epoch, number))
+
+
+def paid(tx: Tx, peer: str, upto: int) -> None:
+    """Forget what *peer* was told."""
+    if upto:
+        tx.run(PAID, (peer, upto))
+
+
+def forgive(tx: Tx, *, before: Millis) -> int:
+    """Forget what could not be told for long: the sender's next question gets the answer anyway."""
+    return tx.run(FORGIVE, (before,))

@@ -1,0 +1,61 @@
+"""SQLite's own regular expressions: their time grows with the text, never with the pattern's tricks."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import apsw
+
+from onceward.errors import InvalidArgument
+
+LONGEST: Final = 1000
+DIALECT: Final = "literals . [a-z] [^a-z] * + ? {n,m} ( | ) ^ $ \\d \\w \\s \\b"
+
+
+class Pattern:
+    """
+    One pattern, found anywhere in a text.
+
+    The matcher never goes back, so there is no pattern that hangs it.
+
+    Raises:
+        InvalidArgument: the pattern is none, or this build of apsw came without the matcher.
+
+    """
+
+    def __init__(self, pattern: str) -> None:
+        if not isinstance(pattern, str) or not 0 < len(pattern) <= LONGEST or "\0" in pattern:
+            msg = (
+                f"content {pattern!r:.80} must be a regular expression of 1 to {LONGEST} characters"
+            )
+            raise InvalidArgument(msg)
+        self._pattern, self._con = pattern, apsw.Connection(":memory:")
+        try:
+            _load(self._con)
+            self.found("")
+        except apsw.SQLError as error:
+            self.close()
+            msg = f"content {pattern!r:.80} is no regular expression of {DIALECT}: {error}"
+            raise InvalidArgument(msg) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def found(self, text: str) -> bool:
+        """Return whether the pattern occurs in *text*."""
+        return bool(self._con.execute("SELECT ? REGEXP ?", (text, self._pattern)).get)
+
+    def close(self) -> None:
+        """Give the matcher back."""
+        self._con.close()
+
+
+def _load(con: apsw.Connection) -> None:
+    msg = "this build of apsw has no regular expressions: install a wheel of apsw, or filter the messages yourself"
+    try:
+        from apsw import sqlite_extra  # noqa: PLC0415 - searches by content only
+    except ImportError as error:
+        raise InvalidArgument(msg) from error
+    if sqlite_extra.has("regexp") != "extension":
+        raise InvalidArgument(msg)
+    sqlite_extra.load(con, "regexp")

@@ -1,0 +1,40 @@
+"""Requests that wait for a reply: a row, so that waiting survives a restart of who asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from onceward.db.transaction import Tx
+from onceward.model.clock import Millis
+
+OPEN: Final = "INSERT INTO tickets (id, session, recipient, asked_at, deadline_at) VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"
+LOOK: Final = """
+SELECT t.state, t.reason, t.recipient, b.frame
+  FROM tickets AS t LEFT JOIN inbox AS b ON b.id = t.reply_id AND b.sender = t.recipient
+ WHERE t.id = ?
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """Stands for a reply that is still to come; keep its ``id`` to ask again after a restart."""
+
+    id: str
+    recipient: str
+
+
+class Outlook(NamedTuple):
+    """How a request stands: ``state`` is open, answered, late or failed; ``frame`` is the reply."""
+
+    state: str
+    reason: str | None
+    recipient: str
+    frame: str | None
+
+
+def open_ticket(
+    tx: Tx, *, message_id: str, session: str, recipient: str, deadline_at: Millis | None
+) -> None:
+    """Note that a reply is awaited, in the transaction of the request."""
+    tx.run(OPEN, (message_id, session, recipient, tx.now, deadline_at))

@@ -1,0 +1,62 @@
+"""Forgetting in slices: what ended well and is old enough goes, a few hundred rows per transaction."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from onceward.db.transaction import Tx
+from onceward.model.clock import Millis
+
+# Oldest first by sequence: rows ended after they were created, so the first young row ends the walk.
+OUTBOX: Final = """
+SELECT seq, state IN ('acked', 'cancelled', 'failed') AND ended_at < :before FROM outbox
+ WHERE seq > :after AND created_at < :before ORDER BY seq LIMIT :limit
+"""
+INBOX: Final = """
+SELECT seq, state <> 'pending' AND ended_at < :before FROM inbox
+ WHERE seq > :after AND received_at < :before ORDER BY seq LIMIT :limit
+"""
+DROP_OUT: Final = "DELETE FROM outbox WHERE seq = ?"
+DROP_IN: Final = "DELETE FROM inbox WHERE seq = ?"
+# Only ids that sort by time move their sender's horizon and lose their marks; marks of ids that users chose are kept for ever.
+HEX: Final = "[0-9a-f]"
+MINTED: Final = "-".join((HEX * 8, HEX * 4, "7" + HEX * 3, "[89ab]" + HEX * 3, HEX * 12))
+OLD_MARKS: Final = f"""
+SELECT seq, sender, message_id FROM processed_messages
+ WHERE processed_at < :before AND message_id GLOB '{MINTED}'
+ ORDER BY seq LIMIT :limit
+"""
+HORIZON: Final = f"""
+UPDATE streams
+   SET horizon_id = max(horizon_id, (SELECT max(m.message_id) FROM ({OLD_MARKS}) AS m WHERE m.sender = streams.sender))
+ WHERE sender IN (SELECT sender FROM ({OLD_MARKS}))
+"""
+MARKS: Final = f"DELETE FROM processed_messages WHERE seq IN (SELECT seq FROM ({OLD_MARKS}))"
+TICKETS: Final = """
+DELETE FROM tickets WHERE id IN (SELECT id FROM tickets WHERE coalesce(ended_at, deadline_at, asked_at) < :before LIMIT :limit)
+"""
+TRAIL: Final = "DELETE FROM trail WHERE seq IN (SELECT seq FROM trail WHERE at < :before ORDER BY seq LIMIT :limit)"
+DROPS: Final = "DELETE FROM drops WHERE seq IN (SELECT seq FROM drops WHERE dropped_at < :before ORDER BY dropped_at LIMIT :limit)"
+VACUUM: Final = "PRAGMA incremental_vacuum(200)"
+
+
+def slice_of(tx: Tx, box: str, *, after: int, before: Millis, limit: int) -> tuple[int, int]:
+    """Prune one slice of ``outbox`` or ``inbox`` beyond sequence *after*; return (where to go on, rows pruned), -1 at the end."""
+    select, drop = (OUTBOX, DROP_OUT) if box == "outbox" else (INBOX, DROP_IN)
+    rows = tx.rows(select, {"after": after, "before": before, "limit": limit})
+    old = [(seq,) for seq, ended in rows if ended]
+    tx.many(drop, old)
+    return (rows[-1][0] if len(rows) == limit else -1), len(old)
+
+
+def marks(tx: Tx, *, before: Millis, limit: int) -> int:
+    """Prune a slice of processed marks, moving the horizon first; return how many went."""
+    named = {"before": before, "limit": limit}
+    tx.run(HORIZON, named)
+    return tx.run(MARKS, named)
+
+
+def rest(tx: Tx, *, before: Millis, limit: int) -> int:
+    """Prune a slice of tickets and of the trail; return how many rows went."""
+    named = {"before": before, "limit": limit}
+    return tx.run(TICKETS, named) + tx.run(TRAIL, named) + tx.run(DROPS, named)

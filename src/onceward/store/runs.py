@@ -1,0 +1,292 @@
+"""Runs: what binds messages of a session to one call of its handler, and proves who may end it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from onceward.db.transaction import Tx
+from onceward.errors import LeaseLost, RunAborted
+from onceward.model.clock import Millis
+from onceward.store.inbox import Leased
+from onceward.store.lanes import LaneLease
+
+LEASE: Final = """
+UPDATE lanes SET owner = :owner, token = token + 1, due_at = :until, claimed = :bound, careful_to = max(careful_to, :last)
+ WHERE lane_id = :lane AND token = :token AND owner IS NULL
+"""
+BIND: Final = """
+UPDATE inbox SET run_id = :run, attempts = attempts + 1
+ WHERE seq IN (SELECT value FROM json_each(:bound)) AND state = 'pending' AND run_id IS NULL
+"""
+OPEN: Final = """
+INSERT INTO runs (id, session, mode, lane_id, token, owner, bound, event_ids, started_at)
+VALUES (:id, :session, :mode, :lane, :token, :owner, :bound, :ids, :now)
+RETURNING seq
+"""
+LINES: Final = "UPDATE overflows SET run_id = ? WHERE session = ? AND run_id IS NULL"
+SUMMARY: Final = "SELECT line, many FROM overflows WHERE run_id = ? ORDER BY seq"
+TOLD: Final = "DELETE FROM overflows WHERE run_id = ?"
+UNTOLD: Final = "UPDATE overflows SET run_id = NULL WHERE run_id = ?"
+BEFORE: Final = """
+SELECT id, cause, partial, event_ids, consumed FROM runs
+ WHERE session = ? AND seq = (SELECT max(seq) FROM runs WHERE session = ? AND seq < ?) AND state = 'aborted'
+"""
+OURS: Final = """
+ WHERE seq = :run AND state = 'open' AND token = :token
+   AND EXISTS (SELECT 1 FROM lanes WHERE lane_id = :lane AND token = :token AND owner = :owner)
+"""
+CHECKPOINT: Final = f"UPDATE runs SET partial = :partial, checkpoint_at = :now {OURS}"
+PROVE: Final = f"SELECT 1 FROM runs {OURS}"
+TAKES_MORE: Final = f"UPDATE runs SET takes_more = 1 {OURS}"
+MORE: Final = f"UPDATE runs SET bound = :bound, event_ids = :ids {OURS}"
+CLAIM_MORE: Final = "UPDATE lanes SET claimed = ?, careful_to = max(careful_to, ?) WHERE lane_id = ? AND token = ? AND owner = ?"
+END: Final = """
+UPDATE runs SET state = :state, consumed = :consumed, result = :result, cause = :cause, ended_at = :now
+ WHERE seq = :run AND state = 'open' AND token = :token
+"""
+UNBIND: Final = """
+UPDATE inbox SET run_id = NULL WHERE seq IN (SELECT value FROM json_each(:bound)) AND run_id = :run AND state = 'pending'
+"""
+OF_SESSION: Final = "SELECT seq, id, session, mode, lane_id, token, owner, bound, takes_more, partial FROM runs WHERE session = ? AND state = 'open'"
+BY_ID: Final = "SELECT seq, id, session, mode, lane_id, token, owner, bound, takes_more, partial FROM runs WHERE id = ? AND state = 'open'"
+LOST: Final = """
+SELECT r.seq, r.id, r.session, r.mode, r.lane_id, r.token, r.owner, r.bound, r.takes_more, r.partial
+  FROM runs AS r LEFT JOIN lanes AS l ON l.lane_id = r.lane_id
+ WHERE r.state = 'open' AND (l.lane_id IS NULL OR l.owner IS NULL OR l.token <> r.token)
+"""
+STILL: Final = "SELECT id FROM runs WHERE state = 'open' AND owner = ?"
+TAKE_OVER: Final = """
+UPDATE lanes SET owner = :owner, token = token + 1, due_at = :now, claimed = :bound WHERE lane_id = :lane RETURNING token
+"""
+PRUNE: Final = """
+DELETE FROM runs WHERE seq IN (SELECT seq FROM runs WHERE ended_at < ? AND ended_at IS NOT NULL ORDER BY ended_at, seq LIMIT ?)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a full queue dropped before this run: how many messages, and a line for each (for very many, of the newest)."""
+
+    count: int
+    lines: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """Return it as text to prepend."""
+        return "\n".join(
+            [
+                f"{self.count} earlier messages were dropped because the queue was full:",
+                *(f"- {each}" for each in self.lines),
+            ]
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """The run of this session that was aborted just before this one."""
+
+    id: str
+    cause: str
+    partial: str | None
+    event_ids: tuple[str, ...]
+    delivered: bool
+    """Whether its messages count as delivered, so that they are not in this run."""
+
+
+class OpenRun(NamedTuple):
+    """A run that has not ended, as its row tells."""
+
+    seq: int
+    id: str
+    session: str
+    mode: str
+    lane_id: int
+    token: int
+    owner: str
+    bound: str
+    takes_more: int
+    partial: str | None
+
+    @property
+    def seqs(self) -> list[int]:
+        """The inbox rows that it is bound to."""
+        return [int(seq) for seq in json.loads(self.bound)]
+
+    @property
+    def named(self) -> dict[str, object]:
+        """The bindings that prove a write is the run's own."""
+        return {"run": self.seq, "token": self.token, "lane": self.lane_id, "owner": self.owner}
+
+
+def begin(
+    tx: Tx,
+    *,
+    run_id: str,
+    session: str,
+    mode: str,
+    lane: tuple[int, int],
+    messages: Sequence[Leased],
+    owner: str,
+    until: Millis,
+) -> tuple[OpenRun, list[Leased]]:
+    """
+    Lease a session's queue, bind messages to a new run, and count their attempt before it is made.
+
+    Raises:
+        LeaseLost: somebody else serves this session by now.
+
+    """
+    lane_id, token = lane
+    bound = json.dumps([each.seq for each in messages])
+    last = max(each.seq for each in messages)
+    if not tx.run(
+        LEASE,
+        {
+            "owner": owner,
+            "until": until,
+            "bound": bound,
+            "last": last,
+            "lane": lane_id,
+            "token": token,
+        },
+    ):
+        msg = f"the queue of {session!r} was leased in between"
+        raise LeaseLost(msg)
+    named = {
+        "id": run_id,
+        "session": session,
+        "mode": mode,
+        "lane": lane_id,
+        "token": token + 1,
+        "owner": owner,
+        "bound": bound,
+    }
+    [(seq,)] = tx.rows(
+        OPEN, named | {"ids": json.dumps([each.id for each in messages]), "now": tx.now}
+    )
+    tx.run(BIND, {"run": seq, "bound": bound})
+    tx.run(LINES, (seq, session))
+    held = LaneLease(lane_id, token + 1, owner, careful=True)
+    run = OpenRun(seq, run_id, session, mode, lane_id, token + 1, owner, bound, 0, None)
+    return run, [each._replace(lane=held) for each in messages]
+
+
+def summary(tx: Tx, run: OpenRun) -> Summary | None:
+    """Return what was dropped before a run, None where nothing was."""
+    rows = tx.rows(SUMMARY, (run.seq,))
+    return Summary(sum(many for _, many in rows), tuple(text for text, _ in rows)) if rows else None
+
+
+def before(tx: Tx, run: OpenRun) -> Before | None:
+    """Return the session's last run if it was aborted."""
+    rows = tx.rows(BEFORE, (run.session, run.session, run.seq))
+    if not rows:
+        return None
+    run_id, cause, partial, event_ids, consumed = rows[0]
+    return Before(run_id, cause, partial, tuple(json.loads(event_ids)), bool(consumed))
+
+
+def more(tx: Tx, run: OpenRun, ids: Sequence[str], messages: Sequence[Leased]) -> OpenRun:
+    """
+    Bind further messages to a run that is open; *ids* are those of all its messages then.
+
+    Raises:
+        RunAborted: the run is not ours any more.
+
+    """
+    seqs = run.seqs + [each.seq for each in messages]
+    bound = json.dumps(seqs)
+    if not tx.run(MORE, run.named | {"bound": bound, "ids": json.dumps(list(ids))}):
+        raise lost(run)
+    tx.run(CLAIM_MORE, (bound, max(seqs), run.lane_id, run.token, run.owner))
+    tx.run(BIND, {"run": run.seq, "bound": bound})
+    return run._replace(bound=bound)
+
+
+def prove(tx: Tx, run: OpenRun) -> None:
+    """Raise RunAborted unless the run is open and its lease ours; inside a transaction it then stays so."""
+    if not tx.rows(PROVE, run.named):
+        raise lost(run)
+
+
+def checkpoint(tx: Tx, run: OpenRun, partial: str) -> None:
+    """Store partial output; raises RunAborted where the run is not ours any more."""
+    if not tx.run(CHECKPOINT, run.named | {"partial": partial, "now": tx.now}):
+        raise lost(run)
+
+
+def takes_more(tx: Tx, run: OpenRun) -> None:
+    """Note that new messages may be handed to this run; raises RunAborted where it is not ours any more."""
+    if not tx.run(TAKES_MORE, run.named):
+        raise lost(run)
+
+
+def lost(run: OpenRun) -> RunAborted:
+    """Return the error of somebody whose run was ended from outside."""
+    return RunAborted(
+        f"run {run.id} of session {run.session!r} was ended from outside: nothing more of it can be committed"
+    )
+
+
+def take_over(tx: Tx, run: OpenRun, owner: str) -> LaneLease:
+    """Become the holder of a run's lease; whoever held it is fenced off from this statement on."""
+    rows = tx.rows(
+        TAKE_OVER, {"owner": owner, "now": tx.now, "bound": run.bound, "lane": run.lane_id}
+    )
+    return LaneLease(run.lane_id, rows[0][0] if rows else run.token, owner, careful=True)
+
+
+def end(
+    tx: Tx,
+    run: OpenRun,
+    state: str,
+    *,
+    consumed: bool,
+    cause: str | None = None,
+    result: str | None = None,
+) -> None:
+    """
+    End a run; what it did not consume is bound to nobody again, and so is what it was told was dropped.
+
+    Raises:
+        RunAborted: it has ended already.
+
+    """
+    named = {
+        "state": state,
+        "consumed": int(consumed),
+        "result": result,
+        "cause": cause,
+        "now": tx.now,
+        "run": run.seq,
+        "token": run.token,
+    }
+    if not tx.run(END, named):
+        raise lost(run)
+    if not consumed:
+        tx.run(UNBIND, {"run": run.seq, "bound": run.bound})
+    tx.run(TOLD if consumed else UNTOLD, (run.seq,))
+
+
+def open_in(tx: Tx, session: str) -> OpenRun | None:
+    """Return the session's open run."""
+    rows = tx.rows(OF_SESSION, (session,))
+    return OpenRun(*rows[0]) if rows else None
+
+
+def by_id(tx: Tx, run_id: str) -> OpenRun | None:
+    """Return an open run by its id."""
+    rows = tx.rows(BY_ID, (run_id,))
+    return OpenRun(*rows[0]) if rows else None
+
+
+def abandoned(tx: Tx) -> list[OpenRun]:
+    """Return open runs whose lease ran out or was taken: their holders are dead, or too late."""
+    return [OpenRun(*row) for row in tx.rows(LOST)]
+
+
+def prune(tx: Tx, *, before: Millis, limit: int) -> int:
+    """Forget a slice of runs that ended long ago; return how many."""
+    return tx.run(PRUNE, (before, limit))

@@ -1,0 +1,349 @@
+"""
+The queues of sessions with runs: which mail waits in them, how they are set, what they dropped.
+
+A session's queue is a lane of its own, without a sender: mail moves into it
+from the lanes it arrived in, all of the session in the order of arrival.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+from onceward.db.transaction import Tx
+from onceward.errors import InvalidArgument
+from onceward.model.clock import Millis
+from onceward.model.queue_modes import WISH, WORKER_RESULT, QueuePolicy, Waits
+from onceward.store import lanes
+from onceward.store.inbox import Leased
+from onceward.store.lanes import LaneLease
+
+RANK: Final = 2
+LINES_MAX: Final = 200
+"""Lines of a summary that are kept for one session; older ones are only counted."""
+LANES_MAX: Final = 200
+"""Lanes that one look takes mail from."""
+ALL: Final = 10_000
+"""Most messages of one run."""
+
+REGISTER: Final = """
+INSERT INTO run_handlers (pattern, mode, debounce_for, cap, overflow, aborted, inject, obey)
+VALUES (:pattern, :mode, :debounce_for, :cap, :overflow, :aborted, :inject, :obey)
+ON CONFLICT (pattern) DO UPDATE
+   SET mode = excluded.mode, debounce_for = excluded.debounce_for, cap = excluded.cap, overflow = excluded.overflow,
+       aborted = excluded.aborted, inject = excluded.inject, obey = excluded.obey
+"""
+OPEN_UNDER: Final = "SELECT session FROM runs WHERE state = 'open' AND session GLOB ? LIMIT 1"
+DECLARED: Final = """
+SELECT mode, debounce_for, cap, overflow, aborted, inject FROM run_handlers AS h
+ WHERE :session GLOB h.pattern ORDER BY h.pattern <> :session, length(h.pattern) DESC, h.pattern LIMIT 1
+"""
+UNREGISTER: Final = "DELETE FROM run_handlers WHERE pattern = ?"
+OURS: Final = "EXISTS (SELECT 1 FROM json_each(:patterns) AS h WHERE l.session GLOB h.value)"
+GOES_ON: Final = "NOT EXISTS (SELECT 1 FROM session_queues AS q WHERE q.session = l.session AND q.paused_at IS NOT NULL)"
+AGENDA: Final = f"""
+SELECT (SELECT frozen_at FROM identity),
+       EXISTS (SELECT 1 FROM lanes AS l WHERE head IS NOT NULL AND due_at IS NULL AND sender <> '' AND {OURS}),
+       EXISTS (SELECT 1 FROM lanes AS l WHERE head IS NOT NULL AND due_at IS NULL AND sender = '' AND {OURS} AND {GOES_ON}),
+       (SELECT due_at FROM lanes AS l WHERE due_at IS NOT NULL AND {OURS} ORDER BY due_at LIMIT 1)
+"""
+SOURCES: Final = f"""
+SELECT l.lane_id, l.head FROM lanes AS l
+ WHERE l.head IS NOT NULL AND l.due_at IS NULL AND l.owner IS NULL AND l.sender <> '' AND {OURS}
+ ORDER BY l.head LIMIT :limit
+"""
+ARRIVED: Final = f"""
+SELECT seq, session, lane_id, type, rank, sender, id, CASE WHEN instr(frame, '"{WISH}"') THEN frame ELSE '' END
+  FROM inbox WHERE lane_id = ? AND state = 'pending' ORDER BY seq LIMIT ?
+"""
+MOVE: Final = "UPDATE inbox SET lane_id = ? WHERE seq IN (SELECT value FROM json_each(?)) AND state = 'pending'"
+HEADS: Final = """
+UPDATE lanes SET head = (SELECT min(seq) FROM inbox WHERE lane_id = lanes.lane_id AND state = 'pending')
+ WHERE lane_id IN (SELECT value FROM json_each(?))
+"""
+READY: Final = f"""
+SELECT l.lane_id, l.session, l.token FROM lanes AS l
+ WHERE l.head IS NOT NULL AND l.due_at IS NULL AND l.owner IS NULL AND l.sender = '' AND {OURS} AND {GOES_ON}
+ ORDER BY l.head LIMIT :limit
+"""
+READY_ONE: Final = f"""
+SELECT l.lane_id, l.session, l.token FROM lanes AS l
+ WHERE l.sender = '' AND l.name = :session AND l.head IS NOT NULL AND l.due_at IS NULL AND l.owner IS NULL AND {OURS} AND {GOES_ON}
+"""
+LANE: Final = (
+    "SELECT lane_id, token, owner, due_at FROM lanes WHERE sender = '' AND name = ? AND rank = 2"
+)
+DEFER: Final = "UPDATE lanes SET due_at = ? WHERE lane_id = ? AND owner IS NULL"
+HURRY: Final = "UPDATE lanes SET due_at = NULL WHERE lane_id = ? AND owner IS NULL"
+QUEUE: Final = """
+SELECT mode, debounce_for, cap, overflow, aborted, inject, since_at, arrived_at, rest_at, paused_at, reordered
+  FROM session_queues WHERE session = ?
+"""
+ARRIVE: Final = """
+INSERT INTO session_queues (session, since_at, arrived_at) VALUES (:session, :now, :now)
+ON CONFLICT (session) DO UPDATE SET since_at = coalesce(since_at, :now), arrived_at = :now
+"""
+KNOW: Final = "INSERT INTO session_queues (session) VALUES (?) ON CONFLICT (session) DO NOTHING"
+BEGUN: Final = """
+UPDATE session_queues SET since_at = CASE WHEN :more THEN since_at END, rest_at = NULL, reordered = reordered AND :more
+ WHERE session = :session
+"""
+REST: Final = "UPDATE session_queues SET rest_at = ? WHERE session = ?"
+AT_ONCE: Final = "UPDATE session_queues SET since_at = NULL WHERE session = ?"
+PAUSE: Final = "UPDATE session_queues SET paused_at = coalesce(paused_at, ?) WHERE session = ?"
+RESUME: Final = "UPDATE session_queues SET paused_at = NULL WHERE session = ?"
+SET: Final = """
+UPDATE session_queues
+   SET mode = :mode, debounce_for = :debounce_for, cap = :cap, overflow = :overflow, aborted = :aborted, inject = :inject
+ WHERE session = :session
+"""
+COLUMNS: Final = "seq, sender, id, session, frame, digest, expires_at, attempts, received_at"
+NEXT: Final = f"""
+SELECT {COLUMNS} FROM inbox WHERE lane_id = ? AND state = 'pending' AND run_id IS NULL ORDER BY seq LIMIT ?
+"""
+NEXT_PLACED: Final = f"""
+SELECT {COLUMNS} FROM inbox WHERE lane_id = ? AND state = 'pending' AND run_id IS NULL ORDER BY coalesce(place, seq), seq LIMIT ?
+"""
+OF_SEQS: Final = f"SELECT {COLUMNS} FROM inbox WHERE seq IN (SELECT value FROM json_each(?)) AND state = 'pending' ORDER BY coalesce(place, seq)"
+HELD: Final = f"""
+SELECT count(*), coalesce(sum(rank = 0 OR type = '{WORKER_RESULT}'), 0)
+  FROM inbox WHERE lane_id = ? AND state = 'pending' AND run_id IS NULL
+"""
+OLDEST: Final = f"""
+SELECT seq FROM inbox
+ WHERE lane_id = ? AND state = 'pending' AND run_id IS NULL AND rank <> 0 AND type <> '{WORKER_RESULT}'
+ ORDER BY coalesce(place, seq) LIMIT ?
+"""
+WHY: Final = "UPDATE inbox SET reason = ? WHERE seq = ?"
+OF_QUEUE: Final = "UPDATE dead_letters SET queue = ? WHERE origin = 'inbox' AND peer = ? AND id = ?"
+DROPPED: Final = (
+    "INSERT INTO overflows (session, sender, id, line, dropped_at) VALUES (?, ?, ?, ?, ?)"
+)
+TRIM: Final = """
+SELECT seq, many FROM overflows WHERE session = ? AND run_id IS NULL ORDER BY seq DESC LIMIT -1 OFFSET ?
+"""
+FORGET_LINES: Final = "DELETE FROM overflows WHERE seq IN (SELECT value FROM json_each(?))"
+ADD_UP: Final = """
+UPDATE overflows SET many = many + ?
+ WHERE seq = (SELECT min(seq) FROM overflows WHERE session = ? AND run_id IS NULL)
+"""
+PLACE: Final = "UPDATE inbox SET place = ? WHERE seq = ? AND state = 'pending' AND run_id IS NULL"
+REORDERED: Final = "UPDATE session_queues SET reordered = 1 WHERE session = ?"
+
+
+Change = Callable[[Tx], object]
+"""One write to a session's row."""
+
+
+class Arrival(NamedTuple):
+    """A message that has not been looked at yet."""
+
+    seq: int
+    session: str
+    lane_id: int
+    type: str
+    rank: int
+    sender: str
+    id: str
+    frame: str
+    """Its frame if that may bear a wish, else nothing."""
+
+    @property
+    def protected(self) -> bool:
+        """Whether no full queue may drop it."""
+        return self.rank == 0 or self.type == WORKER_RESULT
+
+
+class Queue(NamedTuple):
+    """How one session's queue is set and since when it waits."""
+
+    policy: QueuePolicy
+    waits: Waits
+    rest_at: Millis | None
+    paused: bool
+    reordered: bool
+
+
+def look_up(tx: Tx, session: str, declared: QueuePolicy) -> Queue:
+    """Return a session's queue; what it does not set itself is as *declared*."""
+    rows = tx.rows(QUEUE, (session,))
+    if not rows:
+        return Queue(declared, Waits(), None, paused=False, reordered=False)
+    (
+        mode,
+        debounce_for,
+        cap,
+        overflow,
+        aborted,
+        inject,
+        since_at,
+        arrived_at,
+        rest_at,
+        paused_at,
+        reordered,
+    ) = rows[0]
+    policy = declared.merged(
+        mode=mode,
+        debounce_for=debounce_for,
+        cap=cap,
+        overflow=overflow,
+        aborted=aborted,
+        inject=None if inject is None else bool(inject),
+    )
+    return Queue(
+        policy,
+        Waits(since_at, arrived_at),
+        rest_at,
+        paused=paused_at is not None,
+        reordered=bool(reordered),
+    )
+
+
+def declared(tx: Tx, session: str) -> QueuePolicy:
+    """Return how the file says that a session's handler was declared; the defaults where no handler was."""
+    for mode, debounce_for, cap, overflow, aborted, inject in tx.rows(
+        DECLARED, {"session": session}
+    ):
+        return QueuePolicy(
+            mode=mode,
+            debounce_for=debounce_for,
+            cap=cap,
+            overflow=overflow,
+            aborted=aborted,
+            inject=bool(inject),
+        )
+    return QueuePolicy()
+
+
+def register(tx: Tx, pattern: str, policy: QueuePolicy, obey: Sequence[str]) -> None:
+    """Serve sessions of a pattern by runs from now on, in all processes: no worker and no reader takes their mail."""
+    named = {
+        name: getattr(policy, name)
+        for name in ("mode", "debounce_for", "cap", "overflow", "aborted")
+    }
+    tx.run(
+        REGISTER,
+        named | {"pattern": pattern, "inject": int(policy.inject), "obey": json.dumps(list(obey))},
+    )
+
+
+def arrivals(tx: Tx, patterns: str, limit: int) -> list[Arrival]:
+    """
+    Return mail of sessions with runs that is in no queue yet, in the order of its arrival, about *limit* messages at most.
+
+    Of longer lanes only so much is taken that nothing overtakes what is left behind.
+    """
+    sources = tx.rows(SOURCES, {"patterns": patterns, "limit": LANES_MAX + 1})
+    upto = sources[LANES_MAX][1] - 1 if len(sources) > LANES_MAX else None
+    found: list[Arrival] = []
+    for lane_id, _ in sources[:LANES_MAX]:
+        rows = tx.rows(ARRIVED, (lane_id, limit))
+        if len(rows) == limit:
+            upto = rows[-1][0] if upto is None else min(upto, rows[-1][0])
+        found += [Arrival(*row) for row in rows]
+    return sorted(
+        (each for each in found if upto is None or each.seq <= upto), key=lambda each: each.seq
+    )[:limit]
+
+
+def enter(tx: Tx, session: str, fresh: Sequence[Arrival]) -> int:
+    """Move arrivals from their lanes to the end of their session's queue; return the queue's lane."""
+    lane_id = lanes.open_lane(tx, "", session, RANK, session=session)
+    tx.run(ARRIVE, {"session": session, "now": tx.now})
+    tx.run(MOVE, (lane_id, json.dumps([each.seq for each in fresh])))
+    tx.run(HEADS, (json.dumps([lane_id, *{each.lane_id for each in fresh}]),))
+    return lane_id
+
+
+def rehead(tx: Tx, lane_id: int) -> None:
+    """Let a lane know its first message again, after some of its messages ended."""
+    tx.run(HEADS, (json.dumps([lane_id]),))
+
+
+def ready(
+    tx: Tx, patterns: str, limit: int, session: str | None = None
+) -> list[tuple[int, str, int]]:
+    """Return (lane, session, token) of queues that may be served, the longest waiting first."""
+    named = {"patterns": patterns, "limit": limit, "session": session}
+    rows = tx.rows(READY if session is None else READY_ONE, named)
+    return [(lane_id, name, token) for lane_id, name, token in rows]
+
+
+def waiting(tx: Tx, lane_id: int, limit: int, *, placed: bool) -> list[Leased]:
+    """Return the first messages of a queue, as if each was leased for its next attempt."""
+    return _read(
+        tx.rows(NEXT_PLACED if placed else NEXT, (lane_id, limit)),
+        LaneLease(lane_id, 0, "", careful=False),
+    )
+
+
+def of_seqs(tx: Tx, seqs: Iterable[int], held: LaneLease) -> list[Leased]:
+    """Return the messages of a run that still wait, as of the attempt that was counted when they were bound."""
+    return _read(tx.rows(OF_SEQS, (json.dumps(list(seqs)),)), held, counted=True)
+
+
+def _read(rows: list[tuple[Any, ...]], held: LaneLease, *, counted: bool = False) -> list[Leased]:
+    return [
+        Leased(
+            held,
+            seq,
+            sender,
+            message_id,
+            session,
+            frame,
+            digest,
+            expires_at,
+            attempts + (not counted),
+            received_at,
+        )
+        for seq, sender, message_id, session, frame, digest, expires_at, attempts, received_at in rows
+    ]
+
+
+def held(tx: Tx, lane_id: int) -> tuple[int, int]:
+    """Return how many messages wait in a queue, and how many of them are protected."""
+    [(count, protected)] = tx.rows(HELD, (lane_id,))
+    return int(count), int(protected)
+
+
+def explain(tx: Tx, reasons: Iterable[tuple[str, int]]) -> None:
+    """Write beside dropped messages why they were dropped."""
+    tx.many(WHY, list(reasons))
+
+
+def remember(tx: Tx, session: str, lines: Sequence[tuple[str, str, str]]) -> None:
+    """Keep (sender, id, line) of dropped messages for the next run; of very many only the newest, and how many there were."""
+    tx.many(
+        DROPPED, [(session, sender, message_id, text, tx.now) for sender, message_id, text in lines]
+    )
+    old = tx.rows(TRIM, (session, LINES_MAX))
+    if old:
+        tx.run(FORGET_LINES, (json.dumps([seq for seq, _ in old]),))
+        tx.run(ADD_UP, (sum(many for _, many in old), session))
+
+
+def reorder(tx: Tx, session: str, ids: Sequence[str]) -> list[str]:
+    """
+    Put waiting messages to the front in the order of *ids*; return all that wait, in their new order.
+
+    Raises:
+        InvalidArgument: one of them does not wait in this queue.
+
+    """
+    found = tx.rows(LANE, (session,))
+    listed = waiting(tx, found[0][0], -1, placed=True) if found else []
+    by_id = {each.id: each for each in listed}
+    missing = [each for each in ids if each not in by_id]
+    if missing or len(set(ids)) != len(ids):
+        msg = (
+            f"not waiting in the queue of {session!r}, or named twice: {', '.join(missing or ids)}"
+        )
+        raise InvalidArgument(msg)
+    chosen = [by_id[each] for each in ids] + [each for each in listed if each.id not in set(ids)]
+    tx.many(
+        PLACE,
+        list(zip(sorted(each.seq for each in listed), (each.seq for each in chosen), strict=True)),
+    )
+    tx.run(REORDERED, (session,))
+    return [each.id for each in chosen]

@@ -1,0 +1,80 @@
+"""Which rows are from when: one line for each thousand rows, so that a time is found without an index on every row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Final
+
+from onceward.db.database import Database
+from onceward.db.transaction import Tx
+from onceward.errors import OncewardError
+from onceward.model.clock import Millis
+
+LENGTH: Final = 1000
+"""Rows of one chapter."""
+SLICE: Final = 20
+"""Chapters of one commit."""
+AT: Final = {"outbox": "created_at", "inbox": "received_at"}
+END: Final = "SELECT coalesce(max(last_seq), 0) FROM chapters WHERE box = ?"
+TAIL: Final = {
+    box: f"SELECT (SELECT coalesce(max(seq), 0) FROM {box}) - (SELECT coalesce(max(last_seq), 0) FROM chapters WHERE box = '{box}')"
+    for box in AT
+}
+NEXT: Final = {
+    box: f"""
+INSERT INTO chapters (box, last_seq, first_seq, min_at, max_at)
+SELECT '{box}', max(seq), min(seq), min(at), max(at)
+  FROM (SELECT seq, {at} AS at FROM {box} WHERE seq > :after ORDER BY seq LIMIT {LENGTH})
+HAVING count(*) = {LENGTH}
+RETURNING last_seq
+"""
+    for box, at in AT.items()
+}
+FORGET: Final = {
+    box: f"DELETE FROM chapters WHERE box = '{box}' AND last_seq < (SELECT min(seq) FROM {box})"
+    for box in AT
+}
+# Rows that chapters say may be from then, and those that no chapter tells of yet.
+WITHIN: Final = {
+    box: f"""
+SELECT m.seq FROM chapters AS c CROSS JOIN {box} AS m
+ WHERE c.box = '{box}' AND c.max_at >= :since AND c.min_at < :until AND m.seq BETWEEN c.first_seq AND c.last_seq
+   AND m.{at} >= :since AND m.{at} < :until
+ UNION ALL
+SELECT m.seq FROM {box} AS m
+ WHERE m.seq > (SELECT coalesce(max(last_seq), 0) FROM chapters WHERE box = '{box}') AND m.{at} >= :since AND m.{at} < :until
+"""
+    for box, at in AT.items()
+}
+
+
+def write(tx: Tx, box: str) -> int:
+    """Write the next few chapters of a box, and forget those whose rows are all gone; return how many were written."""
+    tx.run(FORGET[box])
+    [(after,)] = tx.rows(END, (box,))
+    return sum(1 for _ in _written(tx, box, after))
+
+
+def _written(tx: Tx, box: str, after: int) -> Iterator[int]:
+    for _ in range(SLICE):
+        found = tx.rows(NEXT[box], {"after": after})
+        if not found:
+            return
+        after = found[0][0]
+        yield after
+
+
+def catch_up(db: Database, box: str) -> None:
+    """Write the chapters that are missing; where the file cannot be written, looking back only takes longer."""
+    with suppress(OncewardError):
+        while db.read(TAIL[box])[0][0] > LENGTH and db.write(lambda tx: write(tx, box)) == SLICE:
+            pass
+
+
+def within(db: Database, box: str, since: Millis, until: Millis) -> list[int]:
+    """Return the rows of a box from a span of time, newest first."""
+    catch_up(db, box)
+    return sorted(
+        (seq for (seq,) in db.read(WITHIN[box], {"since": since, "until": until})), reverse=True
+    )

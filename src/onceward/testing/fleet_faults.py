@@ -1,0 +1,264 @@
+"""What can go wrong between two agents, each as it happens in the field, with the frames that it leaves in which state."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final
+
+from onceward.api.postbox import Postbox
+from onceward.errors import Drop, Reject
+from onceward.model.settings import DAY
+from onceward.runtime.agent import Agent
+from onceward.testing.faults import Fault
+from onceward.testing.world import World
+
+Outcome = Counter[str]
+"""How many frames stand in which verdict afterwards; ``order`` and ``gap`` count messages of lanes."""
+Mishap = Callable[[World, int], Outcome]
+HEALTHY: Final = 3
+"""Messages of each pair that fare well before anything happens."""
+LATE: Final = 7200.0
+
+
+def handling(name: str) -> Agent:
+    """Return an agent that handles everything, after the wish in the message's body."""
+    agent = Agent(name)
+
+    @agent.on("#")
+    def handle(body: dict[str, Any]) -> None:
+        if body.get("wish") == "reject":
+            raise Reject("this one can never be handled")  # noqa: EM101, TRY003 - it is what its author would write
+        if body.get("wish") == "drop":
+            raise Drop
+
+    return agent
+
+
+def pair(world: World, name: str, **options: Any) -> tuple[Postbox, Postbox]:
+    """Return two agents between whom some mail has fared well."""
+    near, far = world.open(f"{name}-near", **options), world.open(handling(f"{name}-far"))
+    post(near, f"{name}-far", HEALTHY)
+    world.run(near, far)
+    world.clock.advance(1)
+    return near, far
+
+
+def post(near: Postbox, to: str, count: int, **options: Any) -> list[str]:
+    """Send so many messages in one session and return their ids."""
+    wish, kind = options.pop("wish", "fine"), options.pop("type", "step")
+    return [
+        near.session("flow").send(to, {"number": number, "wish": wish}, type=kind, **options)
+        for number in range(count)
+    ]
+
+
+def lost(world: World, n: int) -> Outcome:
+    """The recipient's file is replaced by its backup after it had confirmed: who sent believes it done, nobody has it."""
+    pair(world, "lost")
+    backup = world.keep("lost-far")
+    near, far = world.open("lost-near"), world.open(handling("lost-far"))
+    post(near, "lost-far", n)
+    world.run(near, far)
+    world.restore("lost-far", backup)
+    return Counter(delivered_once=HEALTHY, lost=n)
+
+
+def orphan(world: World, n: int) -> Outcome:
+    """The sender's file is replaced by its backup: what it sent since has arrived, and nobody has sent it."""
+    pair(world, "orphan")
+    backup = world.keep("orphan-near")
+    near, far = world.open("orphan-near"), world.open(handling("orphan-far"))
+    post(near, "orphan-far", n)
+    world.run(near, far)
+    world.restore("orphan-near", backup)
+    return Counter(delivered_once=HEALTHY, orphan=n)
+
+
+def double_processed(world: World, n: int) -> Outcome:
+    """A second copy of the recipient's file comes into use, and handles what the first had handled."""
+    _cloned(world, "double", n, handled=True)
+    return Counter(delivered_once=HEALTHY + 1, double_processed=n)
+
+
+def duplicated(world: World, n: int) -> Outcome:
+    """A second copy of the recipient's file takes in what the first had handled; its worker has not come to it."""
+    _cloned(world, "twice", n, handled=False)
+    return Counter(delivered_once=HEALTHY, duplicated=n, unprocessed=1)
+
+
+def _cloned(world: World, name: str, n: int, *, handled: bool) -> None:
+    pair(world, name)
+    clone_path = world.keep(f"{name}-far", "clones")
+    near, far = world.open(f"{name}-near"), world.open(handling(f"{name}-far"))
+    post(near, f"{name}-far", n)
+    world.run(near, far)
+    world.shut(far)
+    clone = world.open(handling(f"{name}-far") if handled else f"{name}-far", where="clones")
+    clone.peers.register(near.agent, f"file:{near.path}")
+    near.peers.register(f"{name}-far", f"file:{clone_path}")
+    world.clock.advance(1)
+    post(near, f"{name}-far", 1)
+    world.run(near, clone)
+
+
+def unprocessed(world: World, n: int) -> Outcome:
+    """The recipient's file takes mail in, and no worker comes for it."""
+    near = world.open("idle-near")
+    far = world.open("idle-far")
+    post(near, "idle-far", n)
+    world.run(near, far)
+    return Counter(unprocessed=n)
+
+
+def passed_over(world: World, n: int) -> Outcome:
+    """Somebody takes the second kind of mail out of a lane, and leaves the first kind lying."""
+    near, far = world.open("pull-near"), world.open("pull-far")
+    post(near, "pull-far", n, type="slow")
+    post(near, "pull-far", 1, type="quick")
+    world.run(near, far)
+    _pull(far, "quick")
+    return Counter(unprocessed=n, delivered_once=1, gap=n)
+
+
+def overtaken(world: World, n: int) -> Outcome:
+    """Somebody takes the second kind of mail out of a lane, and the first kind afterwards."""
+    near, far = world.open("swap-near"), world.open("swap-far")
+    post(near, "swap-far", 1, type="slow")
+    post(near, "swap-far", n, type="quick")
+    world.run(near, far)
+    for _ in range(n):
+        _pull(far, "quick")
+    _pull(far, "slow")
+    world.turns(near, far)
+    return Counter(delivered_once=n + 1, order=n)
+
+
+def _pull(box: Postbox, kind: str) -> None:
+    message = box.receive(kind)
+    if message is not None:
+        message.ack()
+
+
+def dead_lettered(world: World, n: int) -> Outcome:
+    """The recipient's handler rejects some, and the recipient's door refuses one for good."""
+    near, far = pair(world, "dead")
+    post(near, "dead-far", n - 1, wish="reject")
+    world.turns(near, far)
+    refusing = world.open("refused-near", faults=[Fault.REFUSE] * 100)
+    refusing.peers.register("dead-far", world.url("dead-far"))
+    post(refusing, "dead-far", 1)
+    world.run(refusing)
+    return Counter(delivered_once=HEALTHY, dead_lettered=n)
+
+
+def expired(world: World, n: int) -> Outcome:
+    """Some run out of time before they leave, one runs out of time in the inbox."""
+    _, far = pair(world, "stale")
+    world.rest()
+    path = far.path
+    hidden = path.rename(path.with_suffix(".away"))
+    near = world.open("stale-near")
+    post(near, "stale-far", n - 1, ttl=30)
+    world.turns(near)
+    hidden.rename(path)
+    far = world.open("stale-far")
+    world.turns(near, times=2)
+    post(near, "stale-far", 1, ttl=30)
+    world.run(near)
+    world.clock.advance(31)
+    world.shut(far)
+    far = world.open(handling("stale-far"))
+    far.tidy()
+    world.turns(near, far)
+    return Counter(delivered_once=HEALTHY, expired=n)
+
+
+def late(world: World, n: int) -> Outcome:
+    """The recipient's worker comes hours later; and one message took effect although its sender had given it up."""
+    near, far = pair(world, "late")
+    world.shut(far)
+    far = world.open("late-far")
+    post(near, "late-far", n - 1)
+    world.run(near, far)
+    world.clock.advance(LATE)
+    world.shut(far)
+    far = world.open(handling("late-far"))
+    world.turns(far, near, times=2)
+    hasty = world.open("hasty-near", faults=[Fault.LOSE_RECEIPT, Fault.REFUSE])
+    hasty.peers.register("late-far", world.url("late-far"))
+    post(hasty, "late-far", 1)
+    world.turns(hasty, times=2)
+    world.turns(far, hasty)
+    return Counter(delivered_once=HEALTHY, late=n)
+
+
+def dropped(world: World, n: int) -> Outcome:
+    """The recipient's handler drops them on purpose."""
+    near, far = pair(world, "drop")
+    post(near, "drop-far", n, wish="drop")
+    world.run(near, far)
+    return Counter(delivered_once=HEALTHY, dropped=n)
+
+
+def cancelled(world: World, n: int) -> Outcome:
+    """The sender withdraws them before they leave."""
+    near, far = pair(world, "cancel")
+    for message_id in post(near, "cancel-far", n, delay=600):
+        near.cancel(message_id)
+    world.run(near, far)
+    return Counter(delivered_once=HEALTHY, cancelled=n)
+
+
+def forgotten(world: World, n: int) -> Outcome:
+    """The recipient's records were pruned by age; the sender's were not."""
+    near, far = world.open("old-near"), world.open(handling("old-far"))
+    post(near, "old-far", n)
+    world.run(near, far)
+    world.clock.advance(8 * DAY)
+    far.tidy()
+    post(near, "old-far", HEALTHY)
+    world.run(near, far)
+    return Counter(delivered_once=HEALTHY, forgotten=n)
+
+
+def unwitnessed(world: World, n: int) -> Outcome:
+    """The recipient's file is damaged: what it confirmed can be neither proved nor denied."""
+    near, far = world.open("witness-near"), world.open(handling("witness-far"))
+    post(near, "witness-far", n)
+    world.run(near, far)
+    world.rest()
+    far.path.write_bytes(b"this was a database once\n" * 400)
+    return Counter(unwitnessed=n)
+
+
+def in_flight(world: World, n: int) -> Outcome:
+    """The last ones have only just been sent; one of them waits in the recipient's inbox already."""
+    near, far = pair(world, "moving")
+    world.shut(far)
+    world.open("moving-far")
+    post(near, "moving-far", 1)
+    world.run(near)
+    post(near, "moving-far", n - 1)
+    return Counter(delivered_once=HEALTHY, in_flight=n)
+
+
+BEFORE: Final[dict[str, tuple[Mishap, int]]] = {
+    "forgotten": (forgotten, 4),
+    "lost": (lost, 3),
+    "orphan": (orphan, 5),
+    "double_processed": (double_processed, 7),
+    "duplicated": (duplicated, 6),
+    "unprocessed": (unprocessed, 8),
+    "passed_over": (passed_over, 2),
+    "overtaken": (overtaken, 3),
+    "dead_lettered": (dead_lettered, 9),
+    "expired": (expired, 10),
+    "late": (late, 11),
+    "dropped": (dropped, 12),
+    "cancelled": (cancelled, 13),
+    "unwitnessed": (unwitnessed, 14),
+}
+"""What happened a while ago, and to how many messages at size one: all different, so that nothing can hide behind its neighbour."""
+NOW: Final[dict[str, tuple[Mishap, int]]] = {"in_flight": (in_flight, 15)}
+"""What happens in the last moment."""

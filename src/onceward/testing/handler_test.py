@@ -1,0 +1,85 @@
+"""A context for calling one handler as the plain function that it is."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Self, cast
+
+from onceward.api.session import Session
+from onceward.model.clock import Millis
+from onceward.model.frame import Frame
+from onceward.runtime.context import Context
+from onceward.runtime.transaction import Transaction
+from onceward.store.inbox import Leased
+from onceward.store.lanes import LaneLease
+from onceward.testing.builders import forge, spell
+
+
+class TrialContext(Context):
+    """
+    What a handler is given, without an engine behind it.
+
+    Statements and mail go into a transaction of the real file, opened on first
+    use. Leaving a ``with`` block commits it, an exception undoes it; without a
+    block the same thread sees the effects until the harness moves on, which
+    undoes them.
+    """
+
+    def __init__(self, leased: Leased, frame: Frame, body: object, session: Session) -> None:
+        nothing = cast("Any", None)  # group and sender serve the property that is replaced below
+        super().__init__(
+            leased,
+            frame,
+            body,
+            group=nothing,
+            sender=nothing,
+            extend=lambda _, span: self.extended.append(span),
+        )
+        self._conversation, self._scope = session, ExitStack()
+        self.extended: list[float] = []
+        """The spans that the handler asked for with ``extend``."""
+
+    @property
+    def tx(self) -> Transaction:
+        """The transaction of this trial; opened on first use."""
+        if self._transaction is None:
+            self._transaction = self._scope.enter_context(self._conversation.begin())
+        return self._transaction
+
+    def undo(self) -> None:
+        """Undo what the handler did, unless a ``with`` block has committed it."""
+        self.__exit__(_Undone, _Undone(), None)
+
+    def __enter__(self) -> Self:
+        """Try a handler and keep what it does."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Commit, or undo after an exception."""
+        try:
+            self._scope.__exit__(kind, error, trace)
+        except _Undone:
+            pass
+        finally:
+            self._transaction = None
+
+
+class _Undone(Exception):
+    """Ends a trial that nobody committed."""
+
+
+def trial(
+    body: object, *, session: Session, agent: str, sender: str, attempt: int, at: Millis
+) -> TrialContext:
+    """Return the context of a message with *body*, which no file has ever seen."""
+    frame = forge(body, sender=sender, recipient=agent, session=session.name, at=at)
+    lease = LaneLease(lane_id=0, token=0, owner="trial", careful=False)
+    leased = Leased(lane=lease, seq=0, sender=sender, id=frame.id, session=session.name, frame=spell(frame), digest=b"",
+                    expires_at=None, attempt=attempt, received_at=at)  # fmt: skip
+    return TrialContext(leased, frame, body, session)

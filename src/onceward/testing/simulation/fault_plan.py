@@ -1,0 +1,99 @@
+"""What may go wrong in one simulated world, and how often: drawn from the seed, different in every world."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+
+Rates = dict[str, float]
+
+WAYS: Final[Rates] = {
+    "drop": 0.1,
+    "lose": 0.15,
+    "twice": 0.1,
+    "delay": 0.1,
+    "corrupt": 0.06,
+    "refuse": 0.01,
+}
+"""What may happen to one push: it never arrives, its answer is lost, it arrives twice, late, damaged, or is refused for good."""
+BLOWS: Final[Rates] = {
+    "kill": 3,
+    "kill_inside": 5,
+    "commit_fails": 3,
+    "partition": 2,
+    "clock_jump": 1.5,
+    "restore": 0.7,
+    "clone": 0.7,
+    "freeze": 0.5,
+}
+"""What may happen to an agent between two steps, by weight."""
+RARE: Final = 0.35
+"""Share of worlds in which a blow never falls: a fault that is always there hides the others."""
+DAY: Final = 86_400.0
+SHORT: Final[dict[str, Any]] = {
+    "retry_first": 1.0,
+    "retry_cap": 8.0,
+    "retry_jitter": 0.3,
+    "ack_timeout": 5.0,
+    "deliver_timeout": 1.0,
+    "breaker_open_for": 4.0,
+    "breaker_failures": 3,
+    "lease": 5.0,
+    "busy_timeout": 0.0,
+    "hold_unknown": True,
+}
+"""Spans that a short story can wait for; whoever finds the file taken says so at once, for nobody else could go on meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weather:
+    """The faults of one world; all rates are 0 in fair weather."""
+
+    ways: Rates = field(default_factory=dict)
+    """By name of ``WAYS``: the chance that it happens to a push."""
+    blows: Rates = field(default_factory=dict)
+    """By name of ``BLOWS``: how often an agent is hit, relative to ordinary steps."""
+    meanwhile: float = 0.0
+    """The chance that others act while a push is under way or a handler runs."""
+    processes: int = 1
+    """How many processes each agent has open on its file."""
+    settings: dict[str, Any] = field(default_factory=lambda: dict(SHORT))
+    """Settings of every postbox."""
+
+    @classmethod
+    def of(cls, rng: random.Random) -> Self:
+        """Draw a world's weather."""
+        return cls(
+            ways={
+                name: rate * rng.choice((0.5, 1, 3))
+                for name, rate in WAYS.items()
+                if rng.random() > RARE
+            },
+            blows={name: rate for name, rate in BLOWS.items() if rng.random() > RARE},
+            meanwhile=rng.choice((0.0, 0.1, 0.3)),
+            processes=rng.choice((1, 2, 2)),
+            settings=SHORT | _limits(rng),
+        )
+
+    @property
+    def remembers(self) -> bool:
+        """Whether nothing is pruned while the story lasts."""
+        return bool(self.settings.get("retention", 7 * DAY) >= DAY)
+
+
+def _limits(rng: random.Random) -> dict[str, Any]:
+    return {
+        "max_retries": rng.choice((2, 10)),
+        "handler_retries": rng.choice((1, 4)),
+        "parcel_frames": rng.choice((1, 2, 5, 500)),
+        "claim_messages": rng.choice((1, 3, 200)),
+        "max_inbox": rng.choice((3, 1_000_000, 1_000_000)),
+        "max_pending": rng.choice((8, 100_000, 100_000)),
+        "retention": rng.choice((0.0, 10.0, 7 * DAY, 7 * DAY)),
+        "retention_slice": rng.choice((1, 3, 500)),
+        "share_commit_for": rng.choice((0.0, 0.02)),
+        "unreachable": rng.choice(("wait", "wait", "wait", "spend")),
+        "ack": rng.choice(("processed", "processed", "stored")),
+        "workers": rng.choice((1, 1, 2)),
+    }

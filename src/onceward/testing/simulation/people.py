@@ -1,0 +1,244 @@
+"""People who send in a simulated world, in all ways that there are, and who remember what they were told."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final, NamedTuple
+
+from onceward.errors import Drop, OncewardError, OutcomeUnknown, Reject, Retry
+from onceward.runtime.agent import Agent
+from onceward.runtime.context import Context
+from onceward.testing.simulation.history import Sent, Word
+from onceward.testing.simulation.process import Died, Process
+from onceward.testing.simulation.world import Simulation
+
+LANES: Final = ("", "", "red", "blue")
+PRIORITIES: Final = ("normal", "normal", "normal", "urgent", "low")
+DEEDS: Final = (
+    "note",
+    "note",
+    "note",
+    "note",
+    "fail",
+    "later",
+    "reply",
+    "forward",
+    "reject",
+    "drop",
+    "break",
+)
+SPANS: Final[dict[str, tuple[Any, ...]]] = {
+    "delay": (0.0, 2.0, 15.0),
+    "ttl": (1.0, 30.0),
+    "key": ("k1", "k2"),
+}
+SELDOM: Final = 12
+SOME: Final = 4
+RETRIES: Final = 2
+"""In one world of so many people send again instead of asking; the others tell the stories that they always told."""
+INSERT: Final = "INSERT INTO send (recipient, type, body, id, ordering_key, priority) VALUES (?, 'json', ?, ?, ?, ?)"
+
+
+class Letter(NamedTuple):
+    """What is sent, as its sender will remember it, with its body and its options."""
+
+    sent: Sent
+    body: dict[str, Any]
+    options: dict[str, Any]
+
+
+class _Undone(Exception):
+    """Undoes a block on purpose."""
+
+
+def send_from(world: Simulation, process: Process, *, certain: bool = True) -> None:
+    """Send from a process; what a copy of the file promises is nobody's word."""
+    ask_again(world, process)
+    letters = [_letter(world, process.agent) for _ in range(world.rng.choice((1, 1, 1, 2, 3)))]
+    word, ids = _told(world, process, letters)
+    for letter, message_id in zip(letters, ids, strict=True):
+        sent = letter.sent
+        sent.ordered &= certain
+        sent.word = (
+            "maybe"
+            if word == "promised" and not certain
+            else word
+            if message_id == sent.id
+            else "denied"
+        )
+        world.note("sent", sent.sender, sent.recipient, sent.id, sent.word)
+        world.history.send(sent)
+
+
+def ask_again(world: Simulation, process: Process | None) -> None:
+    """Ask the file what became of sends whose outcome nobody knew."""
+    asked: dict[str, Letter] = (
+        {}
+        if process is None or process in world.clones
+        else world.history.questions.get(process.agent, {})
+    )
+    if process is None or not asked:
+        return
+    if world.seed % SOME == RETRIES and world.luck.randrange(2):
+        _send_again(world, process, asked)
+        return
+    try:
+        said = world.enter(
+            process, lambda: [process.box.resolve(message_id) for message_id in asked]
+        )
+    except (OncewardError, Died):
+        return
+    for message_id, state in zip(asked, said, strict=True):
+        world.history.resolved(message_id, state, remembers=world.weather.remembers)
+    asked.clear()
+
+
+def _send_again(world: Simulation, process: Process, asked: dict[str, Letter]) -> None:
+    """Send once more, under the same ids, what nobody knows the outcome of: that is safe without asking, however often."""
+    for sent, body, options in list(asked.values()):
+        known = options | {"message_id": sent.id}
+        try:
+            said = world.enter(
+                process,
+                lambda sent=sent, body=body, known=known: process.box.send(  # type: ignore[misc]
+                    sent.recipient, body, **known
+                ),
+            )
+        except (OncewardError, Died) as error:
+            world.note("not sent again", process.agent, sent.id, type(error).__name__)
+            return
+        world.note("sent again", process.agent, sent.id, said)
+        world.history.reached["retry after unknown outcome"] += 1
+        world.history.resolved(
+            sent.id, "there" if said == sent.id else "absent", remembers=world.weather.remembers
+        )
+        sent.ordered, sent.place = (
+            False,
+            world.place(),
+        )  # what is promised only now is in no backup of before
+        asked.pop(sent.id, None)
+
+
+def _letter(world: Simulation, name: str) -> Letter:
+    rng, number = world.rng, world.place()
+    recipient = rng.choice([other for other in world.agents if other != name] or [name])
+    lane, priority = rng.choice(LANES), rng.choice(PRIORITIES)
+    options: dict[str, Any] = {"priority": priority} | ({"ordering_key": lane} if lane else {})
+    options |= {
+        option: rng.choice(values) for option, values in SPANS.items() if not rng.randrange(SELDOM)
+    }
+    body = {"n": 0 if "key" in options else number, "do": rng.choice(DEEDS)}
+    message_id = world.mint.new(name) if rng.randrange(6) else f"own-{number}"
+    if message_id.startswith("own") or not rng.randrange(4):
+        options["message_id"] = message_id
+    else:
+        world.mint.next.setdefault(name, []).append(message_id)
+    world.history.minted.add(message_id)
+    place = (lane or "default", priority)
+    sent = Sent(
+        message_id,
+        name,
+        recipient,
+        place,
+        number,
+        "maybe",
+        ordered="delay" not in options,
+        mortal="ttl" in options,
+    )
+    if not world.weather.remembers and ("ttl" in options or body["do"] == "drop"):
+        sent.excused = "its end was forgotten"
+    return Letter(sent, body, options)
+
+
+def _told(world: Simulation, process: Process, letters: list[Letter]) -> tuple[Word, list[str]]:
+    """Send, and return what the caller is told and the ids; where nobody can say, the file is asked later."""
+    ids = [letter.sent.id for letter in letters]
+    try:
+        return "promised", world.enter(process, lambda: _send(world, process, letters))
+    except (Died, OutcomeUnknown) as error:
+        world.history.reached[f"send ended by {type(error).__name__}"] += 1
+        if process not in world.clones:
+            world.history.questions.setdefault(process.agent, {}).update(
+                zip(ids, letters, strict=True)
+            )
+        return "maybe", ids
+    except (OncewardError, _Undone) as error:
+        world.note("refused", process.agent, type(error).__name__)
+        world.history.reached[f"send refused by {type(error).__name__}"] += 1
+        return "denied", ids
+    finally:
+        world.mint.next.pop(process.agent, None)
+
+
+def _send(world: Simulation, process: Process, letters: list[Letter]) -> list[str]:
+    box, (first, *others) = process.box, letters
+    if others or not world.rng.randrange(4):
+        with box.begin() as tx:
+            ids = [tx.send(each.sent.recipient, each.body, **each.options) for each in letters]
+            if not world.rng.randrange(6):
+                raise _Undone
+        return ids
+    sent, body, options = first
+    match world.rng.randrange(8):
+        case 0:
+            return [box.request(sent.recipient, body, timeout=20.0, **options).id]
+        case 1 if not options.keys() & SPANS.keys():
+            with box.begin() as tx:
+                tx.execute(
+                    INSERT,
+                    (
+                        sent.recipient,
+                        json.dumps(body),
+                        sent.id,
+                        options.get("ordering_key"),
+                        options["priority"],
+                    ),
+                )
+            return [sent.id]
+    return [box.send(sent.recipient, body, **options)]
+
+
+# -- who reads it -------------------------------------------------------------------------------------
+
+
+def people(*names: str) -> list[Agent]:
+    """Return agents that do what their messages say: write it down, fail, give up, answer, pass it on."""
+    return [_person(name, names) for name in names]
+
+
+def _person(name: str, names: tuple[str, ...]) -> Agent:
+    agent = Agent(name)
+    follower = names[(names.index(name) + 1) % len(names)]
+
+    @agent.on("json")
+    def do(body: dict[str, Any], ctx: Context) -> dict[str, Any] | None:
+        deed, first = body["do"], ctx.message.attempt == 1
+        if deed != "note":
+            ctx.tx.execute(
+                "INSERT INTO scratch (id, attempt) VALUES (?, ?)",
+                (ctx.message.id, ctx.message.attempt),
+            )
+        match deed:
+            case "fail" if first:
+                raise RuntimeError(deed)
+            case "later" if first:
+                raise Retry(after=2.0)
+            case "break":
+                raise ZeroDivisionError(deed)
+            case "reject":
+                raise Reject(deed)
+            case "drop":
+                raise Drop
+            case "forward":
+                ctx.send(follower, {"n": body["n"], "do": "note"})
+            case "reply":
+                return {"n": body["n"], "do": "note"}
+        return None
+
+    return agent
+
+
+SCRATCH: Final = "CREATE TABLE scratch (id TEXT NOT NULL, attempt INTEGER NOT NULL, UNIQUE (id))"
+"""A handler's own writes: the UNIQUE makes an attempt fail that finds the writes of an earlier one still there."""
+HALF: Final = "SELECT id FROM scratch WHERE id NOT IN (SELECT id FROM simulated_effects)"
+"""Writes of a handler whose effect is not there: they should have gone with it."""

@@ -1,0 +1,315 @@
+"""What happens in a world, step by step: engines that run, people who meddle, and accidents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from onceward.errors import OncewardError
+from onceward.testing.simulation.fault_plan import DAY
+from onceward.testing.simulation.history import EFFECT
+from onceward.testing.simulation.people import ask_again, send_from
+from onceward.testing.simulation.process import Died, Process
+from onceward.testing.simulation.world import Simulation
+
+RUDE: Final = 0.4
+POINTS: Final = 60
+"""A process that is to die inside a step dies at one of so many points."""
+JUMPS: Final = (-DAY, -600.0, -30.0, 30.0, 600.0, DAY)
+PAUSES: Final = (0.005, 0.5, 3.0, 6.0, 20.0)
+OPENED: Final = "SELECT opened FROM identity"
+SOME: Final = 4
+"""One world in so many has a WAL taken away now and then; the others tell the stories that they always told."""
+ODD: Final = 0.03
+BACKUP: Final = "backup"
+WORK: Final[dict[str, float]] = {
+    "send": 6,
+    "carry": 6,
+    "handle": 5,
+    "read": 0.5,
+    "time": 4,
+    "tidy": 1.5,
+    "begin": 1.5,
+    "late": 1,
+    "cancel": 0.4,
+    "replay": 0.8,
+}
+"""What people and engines do, by weight."""
+
+
+def step(world: Simulation) -> None:
+    """Let somebody do something, or an accident happen."""
+    if world.seed % SOME == 1 and world.luck.random() < ODD:
+        _mislay(world)
+        return
+    chances = WORK | world.weather.blows
+    [name] = world.rng.choices(list(chances), list(chances.values()))
+    STEPS[name](world)
+
+
+def interrupt(world: Simulation) -> None:
+    """Act while somebody is in the middle of something: often in a way that could pull the rug from under it."""
+    if world.rng.random() < RUDE and world.busy:
+        world.pass_time(world.rng.choice(PAUSES))
+        rival = world.awake(world.busy[-1].agent)
+        attempt(
+            world,
+            rival,
+            lambda p: (
+                [worker.pump() for worker in p.workers] if world.rng.randrange(2) else p.box.pump()
+            ),
+        )
+    else:
+        step(world)
+
+
+def someone(world: Simulation) -> Process | None:
+    """Return a process that has nothing to do."""
+    return world.awake(world.rng.choice(list(world.agents)))
+
+
+def attempt(world: Simulation, process: Process | None, work: Callable[[Process], Any]) -> Any:
+    """Let a process do something that may be refused or cut short."""
+    if process is None:
+        return None
+    try:
+        return world.enter(process, lambda: work(process))
+    except (OncewardError, Died) as error:
+        world.note("broken off", process.agent, type(error).__name__)
+        world.history.reached[f"raised {type(error).__name__}"] += 1
+    return None
+
+
+# -- engines ------------------------------------------------------------------------------------------
+
+
+def _carry(world: Simulation) -> None:
+    process = someone(world)
+    ask_again(world, process)
+    attempt(world, process, lambda p: p.box.pump())
+
+
+def _handle(world: Simulation) -> None:
+    attempt(
+        world, someone(world), lambda p: [world.rng.choice(p.workers).pump()] if p.workers else None
+    )
+
+
+def _read(world: Simulation) -> None:
+    """Take one message by hand, with its effect in a transaction of the reader's own."""
+
+    def read(process: Process) -> None:
+        message = process.box.receive()
+        if message is None:
+            return
+        world.meanwhile()
+        if not world.rng.randrange(3):
+            message.retry(after=1.0)
+            return
+        with process.box.begin() as tx:
+            tx.execute(EFFECT, (message.id, message.sender))
+            message.ack()
+
+    attempt(world, someone(world), read)
+
+
+def _tidy(world: Simulation) -> None:
+    attempt(world, someone(world), lambda p: p.box.tidy())
+
+
+def _time(world: Simulation) -> None:
+    world.pass_time(world.rng.choice(PAUSES))
+
+
+def _begin(world: Simulation) -> None:
+    """Start a process where there are fewer than there were."""
+    for name, alive in world.processes.items():
+        if len(alive) < world.weather.processes:
+            world.begin(name)
+
+
+# -- people -------------------------------------------------------------------------------------------
+
+
+def _send(world: Simulation) -> None:
+    process = someone(world)
+    if process is not None:
+        send_from(world, process)
+
+
+def _cancel(world: Simulation) -> None:
+    """Withdraw a message; what was withdrawn must never take effect."""
+    process = someone(world)
+    mine = [
+        s
+        for s in world.history.sent.values()
+        if process is not None and s.sender == process.agent and s.word == "promised"
+    ]
+    if not mine:
+        return
+    sent = world.rng.choice(mine[-5:])
+    sent.excused = "its sender wanted it back"
+    if (
+        attempt(world, process, lambda p: p.box.cancel(sent.id))
+        and sent.sender not in world.history.doubled
+    ):
+        sent.word = "cancelled"
+
+
+def _replay(world: Simulation) -> None:
+    """Put a dead letter back on its way."""
+
+    def replay(process: Process) -> None:
+        letters = process.box.dead_letters.list()
+        if not letters:
+            return
+        letter = world.rng.choice(letters)
+        sent = world.history.sent.get(letter.id)
+        as_new = letter.origin == "outbox" and not world.rng.randrange(4)
+        if sent is not None:
+            sent.ordered = False
+            sent.excused = sent.excused or ("it was sent as new" if as_new else "")
+        process.box.dead_letters.replay(letter.id, as_new=as_new)
+        world.note("replayed", process.agent, letter.id, as_new)
+
+    attempt(world, someone(world), replay)
+
+
+# -- accidents ----------------------------------------------------------------------------------------
+
+
+def _late(world: Simulation) -> None:
+    world.network.arrive_late()
+
+
+def _kill(world: Simulation) -> None:
+    process = someone(world)
+    if process is not None:
+        world.kill(process)
+
+
+def _kill_inside(world: Simulation) -> None:
+    """Kill a process at one of the next points that its statements pass."""
+    process = someone(world)
+    if process is not None:
+        process.kill_in(world.rng.randrange(POINTS))
+        _busy_with(world, process)
+
+
+def _commit_fails(world: Simulation) -> None:
+    """Let a COMMIT report an error, before or after it has happened."""
+    process = someone(world)
+    if process is not None:
+        process.fail_commit(world.rng.choice(("before", "after")))
+        _busy_with(world, process)
+
+
+def _busy_with(world: Simulation, process: Process) -> None:
+    match world.rng.randrange(4):
+        case 0:
+            send_from(world, process)
+        case 1:
+            attempt(world, process, lambda p: p.box.tidy())
+        case 2:
+            attempt(world, process, lambda p: p.box.pump())
+        case _:
+            attempt(world, process, lambda p: [worker.pump() for worker in p.workers])
+
+
+def _partition(world: Simulation) -> None:
+    """Cut two agents off from each other, or all wires mend."""
+    if world.network.cut:
+        world.network.cut.clear()
+    elif len(world.agents) > 1:
+        world.network.cut.add(frozenset(world.rng.sample(list(world.agents), 2)))
+
+
+def _clock_jump(world: Simulation) -> None:
+    name, jump = world.rng.choice(list(world.agents)), world.rng.choice(JUMPS)
+    world.note("clock", name, jump)
+    world.clocks[name].step(jump)
+
+
+def _restore(world: Simulation) -> None:
+    """Back a file up, or restore it from a backup taken earlier."""
+    name = world.rng.choice(list(world.agents))
+    kept = world.backups.pop(name, None)
+    if kept is None:
+        path = world.paths[name].with_suffix(f".{BACKUP}")
+        world.backups[name] = (path, world.copy(name, path))
+    elif not world.restore(name, *kept):
+        world.backups[name] = kept
+
+
+def _mislay(world: Simulation) -> None:
+    """Take the WAL away from under the only process of a file, which finds out with its next commit and does it again elsewhere."""
+    name = world.luck.choice(list(world.agents))
+    if not world.processes[name] or any(busy.agent == name for busy in world.busy):
+        return
+    first, *others = world.processes[name]
+    for other in others:
+        world.kill(other)
+    world.history.files[name].close()
+    if attempt(world, first, lambda p: p.box.db.checkpoint(truncate=True)) != (0, 0):
+        return
+    world.note("mislaid", name)
+    Path(f"{world.paths[name]}-wal").unlink()
+    seen = attempt(world, first, lambda p: p.box.db.read(OPENED))
+    attempt(world, first, lambda p: p.box.db.tick())
+    world.history.reached["guard rang"] += (
+        attempt(world, first, lambda p: p.box.db.read(OPENED)) != seen
+    )
+
+
+def _clone(world: Simulation) -> None:
+    """Let a copy of a file live beside it for a while, sending and carrying as if it were the agent."""
+    rng = world.rng
+    idle = [clone for clone in world.clones if clone not in world.busy]
+    if not idle:
+        name = rng.choice(list(world.agents))
+        path = Path(f"{world.paths[name]}.clone{world.place()}")
+        world.copy(name, path)
+        world.history.doubled.add(name)
+        world.note("cloned", name)
+        clone = world.begin(name, at=path)
+    else:
+        clone = rng.choice(idle)
+    if clone is None:
+        return
+    match rng.randrange(4):
+        case 0 if idle:
+            world.kill(clone)
+        case 1:
+            send_from(world, clone, certain=False)
+        case _:
+            attempt(world, clone, lambda p: p.box.pump())
+
+
+def _freeze(world: Simulation) -> None:
+    attempt(
+        world, someone(world), lambda p: p.box.thaw() if p.box.health().frozen else p.box.freeze()
+    )
+
+
+STEPS: Final[dict[str, Callable[[Simulation], None]]] = {
+    "send": _send,
+    "carry": _carry,
+    "handle": _handle,
+    "read": _read,
+    "time": _time,
+    "tidy": _tidy,
+    "begin": _begin,
+    "late": _late,
+    "cancel": _cancel,
+    "replay": _replay,
+    "kill": _kill,
+    "kill_inside": _kill_inside,
+    "commit_fails": _commit_fails,
+    "partition": _partition,
+    "clock_jump": _clock_jump,
+    "restore": _restore,
+    "clone": _clone,
+    "freeze": _freeze,
+}
+"""What a step may be, by name."""

@@ -1,0 +1,185 @@
+"""A line under test: a near postbox that sends, a far end that receives, and one transport between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from onceward.api.postbox import Postbox
+from onceward.errors import Unreachable
+from onceward.model.body import decode
+from onceward.model.frame import Frame
+from onceward.model.parcel import Answer, Parcel, Receipt
+from onceward.model.settings import Settings
+from onceward.runtime.agent import Agent
+from onceward.testing.clock import ManualClock
+from onceward.testing.faults import Fault, FaultyTransport
+from onceward.testing.wire import SCHEME, Wire, door
+from onceward.transports.base import Accept, Transport
+
+NEAR: Final = "near"
+FAR: Final = "far"
+MAX_BODY: Final = 64 << 10
+MAX_INBOX: Final = 1000
+LIMITS: Final = Settings(max_body=MAX_BODY, max_inbox=MAX_INBOX, retry_jitter=0.0)
+"""Settings of the far end, with limits that a test can reach."""
+EVERYTHING: Final = 1_000_000
+
+
+class FarEnd:
+    """
+    Who receives: give one of its two doors to the transport that you make.
+
+    ``accept(parcel)`` is the inbox of a real postbox, ``take(frames)`` a plain
+    function that keeps frame ids, as the contract of such functions asks.
+    """
+
+    def __init__(self, path: Path, clock: ManualClock, near: Accept) -> None:
+        self.agent, self.path = FAR, path
+        wire = Wire({NEAR: near})
+        self.postbox = Postbox(
+            path,
+            agent=Agent(FAR),
+            run=False,
+            clock=clock,
+            settings=LIMITS,
+            transports={SCHEME: wire},
+        )
+        self.postbox.peers.register(NEAR, f"{SCHEME}:{NEAR}")
+        self.at_the_end = ExitStack()
+        """Takes what the transport needs closed: ``far.at_the_end.callback(listener.close)``."""
+        self.silent: list[Any] = []
+        """Bodies that ``take`` neither keeps nor mentions."""
+        self.seen: list[Any] = []
+        """Bodies that ``take`` has kept, in order."""
+        self.handled: list[Any] = []
+        """Bodies that were handled, in order: effects, that is."""
+        self._known: set[str] = set()
+        self._accept = door(self.postbox, LIMITS)
+        self.at_the_end.callback(self.postbox.close)
+
+    def accept(self, parcel: Parcel) -> Answer:
+        """Keep a parcel once and answer after the commit; the door of transports with streams."""
+        return self._accept(parcel)
+
+    def take(self, frames: list[Frame]) -> dict[str, Receipt]:
+        """Keep frames once and answer for each; the door of function transports."""
+        return {frame.id: self._take(frame) for frame in frames if _plain(frame) not in self.silent}
+
+    def _take(self, frame: Frame) -> Receipt:
+        if frame.id not in self._known:
+            self._known.add(frame.id)
+            self.seen.append(_plain(frame))
+        return Receipt(frame.id, "processed")
+
+    def handle(self) -> list[Any]:
+        """Handle whatever waits; return the bodies handled so far, in order."""
+        while (message := self.postbox.receive()) is not None:
+            with message:
+                self.handled.append(message.body)
+        return self.handled
+
+    @property
+    def kept(self) -> list[Any]:
+        """Bodies that the inbox has kept, in order of their sending."""
+        return [_plain(Frame.parse(past.frame)) for past in _past(self.postbox, "in")]
+
+
+@dataclass(slots=True)
+class Line:
+    """What a conformance test holds in its hands."""
+
+    near: Postbox
+    far: FarEnd
+    transport: Transport
+    """The transport under test, without faults: for pushing parcels by hand."""
+    url: str
+    clock: ManualClock
+    script: list[Fault] = field(default_factory=list)
+    """Faults of the next deliveries of the near postbox."""
+
+    def turn(self, rounds: int = 1, seconds: float = 61.0) -> None:
+        """Let *rounds* times pass what any backoff or deadline asks, and run both ends each time."""
+        for _ in range(rounds):
+            self.clock.advance(seconds)
+            self.run()
+
+    def run(self) -> None:
+        """Run both ends until nothing is due."""
+        self.near.pump()
+        self.far.handle()
+        self.far.postbox.pump()
+        self.near.pump()
+
+    def arrived(self) -> list[Any]:
+        """Return the bodies that took effect at the far end, in order."""
+        return self.far.handle() if self.transport.features.streams else self.far.seen
+
+    def wrong(self) -> list[str]:
+        """Return which invariants of both files, and between them, do not hold."""
+        found = [
+            f"{box.agent}: {v.invariant} {v.rule}: {v.offender}"
+            for box in (self.near, self.far.postbox)
+            for v in box.check()
+        ]
+        return found + [
+            f"{body!r} was acknowledged, and the far end does not have it" for body in self._lost()
+        ]
+
+    def _lost(self) -> list[Any]:
+        there = self.far.kept if self.transport.features.streams else self.far.seen
+        past = _past(self.near, "out")
+        return [
+            body
+            for body in (_plain(Frame.parse(p.frame)) for p in past if p.state in {"sent", "acked"})
+            if body not in there
+        ]
+
+
+@contextmanager
+def open_line(folder: Path, make: Callable[[FarEnd], tuple[Transport, str]]) -> Iterator[Line]:
+    """Open both ends in *folder* with the transport that *make* returns between them."""
+    clock, doors, script = ManualClock(), list[Accept](), list[Fault]()
+    with ExitStack() as stack:
+        far = FarEnd(folder / f"{FAR}.db", clock, _late(doors))
+        stack.enter_context(far.at_the_end)
+        transport, url = make(far)
+        faulty = FaultyTransport(
+            transport, iter(lambda: script.pop(0) if script else Fault.NONE, None)
+        )
+        near = stack.enter_context(
+            Postbox(
+                folder / f"{NEAR}.db",
+                agent=NEAR,
+                run=False,
+                clock=clock,
+                transports={url.partition(":")[0]: faulty},
+                retry_jitter=0.0,
+            )
+        )
+        near.peers.register(FAR, url)
+        doors.append(door(near, Settings()))
+        yield Line(near, far, transport, url, clock, script)
+
+
+def _late(doors: list[Accept]) -> Accept:
+    """Return the door that will be the first of *doors*, once it is there."""
+
+    def accept(parcel: Parcel) -> Answer:
+        if not doors:
+            msg = f"{NEAR} is not open yet"
+            raise Unreachable(msg)
+        return doors[0](parcel)
+
+    return accept
+
+
+def _past(box: Postbox, side: str) -> list[Any]:
+    return [past for past in reversed(box.history(limit=EVERYTHING).messages) if past.box == side]
+
+
+def _plain(frame: Frame) -> Any:
+    return decode(frame.data, frame.data_base64, None)

@@ -1,0 +1,70 @@
+"""The contract of transports: what carries a parcel to a peer, and what takes one in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from onceward.errors import Unreachable
+from onceward.model.frame import digest
+from onceward.model.parcel import Answer, Parcel
+
+Accept = Callable[[Parcel], Answer]
+"""What a receiving side offers: keep the parcel once, answer after the commit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Features:
+    """What an implementation promises; selects the conformance tests that it must pass."""
+
+    schemes: frozenset[str]
+    """Url schemes it serves, such as ``file``."""
+    streams: bool = True
+    """The other end is an inbox of ours that checks parcel numbers; False for a plain function."""
+    max_bytes: int = 16 << 20
+    """Largest parcel; the dispatcher packs smaller ones."""
+
+
+@runtime_checkable
+class Transport(Protocol):
+    """Carries parcels to peers."""
+
+    features: Features
+
+    def deliver(self, url: str, parcel: Parcel) -> Answer:
+        """
+        Hand *parcel* to whoever lives at *url* and return the answer.
+
+        Frames without a receipt in the answer are pushed again later.
+
+        Raises:
+            Unreachable: nobody answered, or not in time; the same parcel is pushed again.
+            Refused: the peer will never take this parcel; its frames become dead letters.
+
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of everything held; safe to call twice."""
+        ...
+
+
+class Listener(Protocol):
+    """Takes parcels in and hands them to ``accept``; never sees the store."""
+
+    def listen(self, name: str, accept: Accept) -> None:
+        """Start taking parcels for the agent *name*."""
+        ...
+
+    def close(self) -> None:
+        """Take nothing more; safe to call twice."""
+        ...
+
+
+def refuse_damaged(parcel: Parcel) -> None:
+    """Raise Unreachable if a frame was damaged on the way; the same parcel is then pushed again."""
+    for carried in parcel.frames:
+        if digest(carried.text) != carried.digest:
+            msg = f"frame {carried.id} was damaged on the way: its digest does not match"
+            raise Unreachable(msg)

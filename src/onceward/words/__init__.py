@@ -1,1 +1,0 @@
-"""Words: values only, which know nothing of the house."""

@@ -1,0 +1,104 @@
+"""A home with a clock that is turned by hand; every behaviour is asked of both facades."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from onceward import AsyncPostbox, Postbox
+from onceward.db.database import Database
+from onceward.testing.clock import ManualClock
+
+
+class Plain:
+    """An awaitable object, called as if it were none."""
+
+    def __init__(self, inner: Any, runner: asyncio.Runner) -> None:
+        self._inner, self._runner = inner, runner
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a plain value, or a call that waits for its answer."""
+        return self._plain(getattr(self._inner, name))
+
+    def __repr__(self) -> str:
+        """Look like what is wrapped."""
+        return repr(self._inner)
+
+    def _plain(self, value: Any) -> Any:
+        if inspect.isroutine(value):
+            return lambda *args, **named: self._plain(value(*args, **named))
+        if inspect.iscoroutine(value):
+            return self._plain(self._runner.run(value))
+        if inspect.isasyncgen(value):
+            return iter(self._runner.run(_all(value)))
+        if isinstance(value, list):
+            return [self._plain(each) for each in value]
+        return Plain(value, self._runner) if type(value).__name__.startswith("Async") else value
+
+    def __enter__(self) -> Self:
+        """Enter the asynchronous context."""
+        self._runner.run(self._inner.__aenter__())
+        return self
+
+    def __exit__(self, *about: object) -> bool:
+        """Leave the asynchronous context."""
+        return bool(self._runner.run(self._inner.__aexit__(*about)))
+
+
+async def _all(found: Any) -> list[Any]:
+    return [each async for each in found]
+
+
+class Home:
+    """Agents of one home, opened by name."""
+
+    def __init__(self, folder: Path, stack: ExitStack, runner: asyncio.Runner | None) -> None:
+        self.folder, self.clock = folder, ManualClock()
+        self._stack, self._runner = stack, runner
+
+    def open(self, agent: str, **options: Any) -> Any:
+        """Open an agent's file without engines."""
+        named: dict[str, Any] = {
+            "agent": agent,
+            "run": False,
+            "clock": self.clock,
+            "retry_jitter": 0.0,
+        } | options
+        path = self.folder / "agents" / f"{agent}.db"
+        path.parent.mkdir(exist_ok=True)
+        if self._runner is None:
+            return self._stack.enter_context(Postbox(path, **named))
+        return self._stack.enter_context(Plain(AsyncPostbox(path, **named), self._runner))
+
+    @staticmethod
+    def file(box: Any) -> Database:
+        """Return the file behind either facade: this process has it open already."""
+        found = Database.open(box.path)
+        found.close()
+        return found
+
+
+@pytest.fixture(params=["sync", "async"])
+def home(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Home]:
+    """Return a home whose agents are opened through one of the two facades."""
+    with ExitStack() as stack:
+        runner = stack.enter_context(asyncio.Runner()) if request.param == "async" else None
+        yield Home(tmp_path, stack, runner)
+
+
+@pytest.fixture
+def fill() -> Callable[..., list[str]]:
+    """Return the call that sends bodies to a mailbox and carries them there."""
+
+    def send(box: Any, mailbox: Any, *bodies: Any, **options: Any) -> list[str]:
+        ids = [mailbox.send(body, **options) for body in bodies]
+        box.pump()
+        return ids
+
+    return send

@@ -1,0 +1,410 @@
+"""Mailboxes: who finds them, how long they live, in which order they are read."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from onceward.errors import DuplicateMailbox, InvalidArgument, InvalidMessage, NoMailbox
+
+Fill = Callable[..., list[str]]
+
+
+def bodies(letters: Any) -> list[Any]:
+    """Return what letters say."""
+    return [letter.body for letter in letters]
+
+
+def test_a_public_mailbox_is_listed_and_found_by_its_name(home: Any, fill: Fill) -> None:
+    """Whoever knows the name may send and read; the list says whose it is and what it is for."""
+    owner, other = home.open("owner"), home.open("other")
+    made = owner.mailboxes.ensure("task.queue", ttl=60, public=True, description="work")
+
+    found = other.mailboxes.open("task.queue")
+    fill(other, found, "hello")
+
+    assert (True, False) == (made.created, found.created)
+    assert [("task.queue", "owner", "work")] == [
+        (each.name, each.owner, each.description) for each in other.mailboxes.list()
+    ]
+    assert ["hello"] == bodies(found.replay()) == bodies(made.replay())
+
+
+def test_a_private_mailbox_is_known_by_its_id_alone(home: Any, fill: Fill) -> None:
+    """It is never listed; its id, 122 random bits, is the right to send and to read."""
+    owner, other = home.open("owner"), home.open("other")
+    made = owner.mailboxes.ensure(ttl=60)
+    fill(other, other.mailboxes.open(made.id), "psst")
+
+    assert [] == owner.mailboxes.list() == other.mailboxes.list()
+    assert ["psst"] == bodies(made.replay())
+    assert made.id != owner.mailboxes.ensure(ttl=60).id
+    assert "4" == made.id[14]  # a random UUID
+
+
+def test_absences_look_alike(home: Any) -> None:
+    """A wrong id, an expired one and one that never was get the same answer, word for word."""
+    owner = home.open("owner")
+    gone = owner.mailboxes.ensure(ttl=1)
+    never = owner.mailboxes.ensure(ttl=9).id[:-1] + "x"
+    home.clock.advance(1)
+
+    said = set()
+    for name in (gone.id, never, "no.such.name", "../x", ""):
+        with pytest.raises(NoMailbox) as error:
+            owner.mailboxes.open(name)
+        said.add(str(error.value))
+
+    assert 1 == len(said)
+
+
+def test_a_private_id_is_written_nowhere(
+    home: Any, fill: Fill, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither file, nor event, nor log, nor error, nor repr tells the id of a private mailbox."""
+    caplog.set_level(logging.DEBUG)
+    owner = home.open("owner")
+    told: list[Any] = []
+    owner.on("*", told.append)
+    made = owner.mailboxes.ensure(ttl=60)
+    fill(owner, made, "psst")
+    [message] = made.lease("g")
+    message.reject("no")
+    said = f"{told} {caplog.text} {made!r} {owner.history().messages} {owner.dead_letters.list()}"
+
+    assert made.id not in said
+    assert [] == [
+        path.name
+        for path in home.folder.rglob("*")
+        if path.is_file() and made.id.encode() in path.read_bytes()
+    ]
+
+
+def test_the_key_of_a_private_mailbox_opens_nothing(home: Any, fill: Fill) -> None:
+    """What rows call a private mailbox is no name: it neither opens it, nor can a public mailbox bear it."""
+    owner = home.open("owner")
+    made = owner.mailboxes.ensure(ttl=60)
+    fill(owner, made, "psst")
+    [key] = {
+        past.frame.partition('"mailbox":"')[2].partition('"')[0]
+        for past in owner.history().messages
+    }
+
+    for name in (key, key.lstrip("~")):
+        with pytest.raises(NoMailbox):
+            owner.mailboxes.open(name)
+    with pytest.raises(InvalidArgument):
+        owner.mailboxes.ensure(key, public=True)
+    assert [] == bodies(owner.mailboxes.ensure(key.lstrip("~"), public=True).replay())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "Upper",
+        "with-hyphen",
+        ".lead",
+        "trail.",
+        "two..dots",
+        "ä",
+        "a" * 129,
+        "new\n",
+        "sp ace",
+        "a_b",
+    ],
+)
+def test_a_public_name_keeps_its_rule(home: Any, name: str) -> None:
+    """Lower-case letters and digits in dotted segments, 128 at most; anything else is refused and nothing is made."""
+    owner = home.open("owner")
+
+    with pytest.raises(InvalidArgument):
+        owner.mailboxes.ensure(name, public=True)
+    assert [] == owner.mailboxes.list()
+
+
+@pytest.mark.parametrize("name", ["a", "a1.b2.c3", "0", "a" * 128])
+def test_good_public_names(home: Any, name: str) -> None:
+    """The rule's bounds are inside."""
+    assert name == home.open("owner").mailboxes.ensure(name, public=True).id
+
+
+def test_the_first_creation_fixes_the_time_to_live(home: Any, fill: Fill) -> None:
+    """A second ensure, by whomever, finds what is there: same ttl, same end, same messages."""
+    owner, other = home.open("owner"), home.open("other")
+    first = owner.mailboxes.ensure("jobs", ttl=60, public=True, description="first")
+    fill(owner, first, "kept")
+    home.clock.advance(30)
+
+    second = other.mailboxes.ensure("jobs", ttl=5, public=True, description="second")
+
+    assert (False, 60.0, first.expires_at, "owner", "first") == (
+        second.created,
+        second.ttl,
+        second.expires_at,
+        second.owner,
+        second.description,
+    )
+    assert ["kept"] == bodies(second.replay())
+
+
+def test_create_is_exclusive(home: Any) -> None:
+    """Where ensure takes what is there, create says that it is there, and changes nothing."""
+    owner = home.open("owner")
+    owner.mailboxes.create("jobs", ttl=60, public=True)
+
+    with pytest.raises(DuplicateMailbox):
+        owner.mailboxes.create("jobs", ttl=5, public=True)
+    assert [60_000] == [each.ttl for each in owner.mailboxes.list()]
+
+
+def test_a_private_mailbox_is_ensured_by_its_id(home: Any) -> None:
+    """Who comes back with an id finds its mailbox; nobody can make one under an id of their own."""
+    owner = home.open("owner")
+    made = owner.mailboxes.ensure(ttl=60)
+
+    assert (made.id, False) == ((again := owner.mailboxes.ensure(made.id)).id, again.created)
+    with pytest.raises(NoMailbox):
+        owner.mailboxes.ensure("0189d2f0-0000-4000-8000-000000000000")
+
+
+@pytest.mark.parametrize("ttl", [0, -1, float("nan"), float("inf"), 2e9, True, "60"])
+def test_a_time_to_live_is_a_span(home: Any, ttl: Any) -> None:
+    """Zero, negative and endless spans are refused; None is the word for ever."""
+    owner = home.open("owner")
+
+    with pytest.raises(InvalidArgument):
+        owner.mailboxes.ensure("jobs", ttl=ttl, public=True)
+    assert owner.mailboxes.ensure("jobs", ttl=None, public=True).expires_at is None
+
+
+def test_expiry_is_exact_and_needs_no_sweeper(home: Any, fill: Fill) -> None:
+    """One millisecond before its end all is there; at its end every call says that there is no such mailbox."""
+    owner = home.open("owner")
+    made = owner.mailboxes.ensure("jobs", ttl=10, public=True)
+    [message_id] = fill(owner, made, "x")
+    home.clock.advance(9.999)
+    assert (["x"], 1, ["jobs"]) == (
+        bodies(made.replay()),
+        made.count(),
+        [each.name for each in owner.mailboxes.list()],
+    )
+
+    home.clock.advance(0.001)
+
+    calls: list[Callable[[], Any]] = [
+        made.tail,
+        made.query,
+        made.count,
+        lambda: list(made.replay()),
+        lambda: made.cursor("r"),
+        lambda: made.lease("g"),
+        lambda: made.receive("g", timeout=60),
+        lambda: made.send("late"),
+        lambda: made.delete(message_id),
+        lambda: owner.mailboxes.open("jobs"),
+    ]
+    for call in calls:
+        with pytest.raises(NoMailbox):
+            call()
+    assert [] == owner.mailboxes.list()
+
+
+def test_a_mailbox_made_anew_starts_empty(home: Any, fill: Fill) -> None:
+    """After its end a name is free: no message, no position and no lease of the old mailbox shows in the new one."""
+    owner = home.open("owner")
+    old = owner.mailboxes.ensure("jobs", ttl=10, public=True)
+    fill(owner, old, "old", "older")
+    old.cursor("r", limit=1)
+    [leased] = old.lease("g", start="latest") or old.lease("h")
+    home.clock.advance(10)
+
+    new = owner.mailboxes.ensure("jobs", ttl=10, public=True)
+    fill(owner, new, "new")
+
+    assert (True, 1) == (new.created, new.count())
+    assert (
+        ["new"]
+        == bodies(new.replay())
+        == bodies(new.cursor("r"))
+        == bodies(new.lease("g", start="earliest"))
+        == bodies(new.lease("h"))
+    )
+    with pytest.raises(Exception, match="not in flight"):
+        leased.ack()
+    with pytest.raises(NoMailbox):
+        old.tail()
+
+
+def test_a_message_does_not_outlive_its_mailbox(home: Any, fill: Fill) -> None:
+    """A longer ttl of a message is cut at the mailbox's end, a shorter one holds."""
+    owner = home.open("owner")
+    made = owner.mailboxes.ensure("jobs", ttl=10, public=True)
+    fill(owner, made, "long", ttl=100)
+    fill(owner, made, "short", ttl=2)
+
+    assert [made.expires_at, made.expires_at - 8_000] == [
+        letter.expires_at for letter in made.replay()
+    ]
+    home.clock.advance(2)
+    assert ["long"] == bodies(made.replay())
+
+
+def test_mail_that_is_late_for_its_mailbox_is_told_to_its_sender(home: Any) -> None:
+    """What has not left when the mailbox ends becomes a dead letter at the sender: nothing vanishes."""
+    owner = home.open("owner")
+    made = owner.mailboxes.ensure("jobs", ttl=10, public=True)
+    message_id = made.send("late")
+    home.clock.advance(10)
+    owner.pump()
+
+    assert ("dead", "expired") == (
+        owner.resolve(message_id),
+        owner.dead_letters.get(message_id).reason,
+    )
+
+
+def test_the_sweeper_frees_space(home: Any, fill: Fill) -> None:
+    """Expired messages are counted, and their rows, positions and addresses are gone in the end."""
+    owner = home.open("owner", retention=5)
+    made = owner.mailboxes.ensure("jobs", ttl=10, public=True)
+    fill(owner, made, 1, 2, 3)
+    made.cursor("r", limit=1)
+    made.lease("g")
+    home.clock.advance(10)
+    owner.tidy()
+    assert 3 == owner.stats()["expired"]
+    home.clock.advance(5.001)
+    owner.tidy()
+
+    db = home.file(owner)
+    left = db.read(
+        "SELECT (SELECT count(*) FROM inbox), (SELECT count(*) FROM readers), (SELECT count(*) FROM handouts)"
+    )
+    assert [(0, 0, 0)] == left
+
+
+def test_priorities_are_storage_order(home: Any, fill: Fill) -> None:
+    """Critical before urgent before normal before low before background, and as sent within each; ``high`` is urgent."""
+    owner = home.open("owner")
+    made = owner.mailboxes.ensure("jobs", public=True)
+    for name in (
+        "n1 normal",
+        "b1 background",
+        "u1 urgent",
+        "c1 critical",
+        "l1 low",
+        "u2 high",
+        "n2 normal",
+        "c2 critical",
+    ):
+        body, priority = name.split()
+        fill(owner, made, body, priority=priority)
+    expected = ["c1", "c2", "u1", "u2", "n1", "n2", "l1", "b1"]
+
+    assert (
+        expected
+        == bodies(made.replay())
+        == bodies(made.cursor("r"))
+        == bodies(made.lease("g", limit=8))
+    )
+    with pytest.raises(InvalidMessage):
+        made.send("x", priority="medium")
+
+
+def test_order_does_not_ask_the_clock(home: Any, fill: Fill) -> None:
+    """With a clock that stands still, or steps back, messages of one priority stay in the order of their sending."""
+    owner = home.open("owner")
+    made = owner.mailboxes.ensure("jobs", public=True, ttl=None)
+    fill(owner, made, *range(5))
+    home.clock.step(-3600)
+    fill(owner, made, *range(5, 10))
+
+    assert list(range(10)) == bodies(made.replay())
+
+
+def test_delete_says_what_it_did(home: Any, fill: Fill) -> None:
+    """True takes the message from all readers; False says that it was not there. Other mailboxes are not touched."""
+    owner = home.open("owner")
+    one, two = (owner.mailboxes.ensure(name, public=True) for name in ("one", "two"))
+    [message_id] = fill(owner, one, "x")
+
+    assert (False, 1) == (two.delete(message_id), one.count())
+    assert (True, False, 0) == (one.delete(message_id), one.delete(message_id), one.count())
+    assert [] == bodies(one.replay())
+    assert [] == owner.check()
+
+
+def test_looking_changes_nothing(home: Any, fill: Fill) -> None:
+    """Query is newest first, tail the newest in order; both leave positions, leases and rows as they were."""
+    owner = home.open("owner")
+    made = owner.mailboxes.ensure("jobs", public=True)
+    fill(owner, made, "a", "b", type="letter")
+    fill(owner, made, "c", type="card", topic="build.done")
+    db = home.file(owner)
+    before = db.version()
+
+    assert ["c", "b", "a"] == bodies(made.query())
+    assert ["b", "a"] == bodies(made.query("letter"))
+    assert ["c"] == bodies(made.query(topics="build.*")) == bodies(made.query(limit=1))
+    assert ["b", "c"] == bodies(made.tail(2))
+    assert before == db.version()
+    with pytest.raises(InvalidArgument):
+        made.query(colour="red")
+
+
+def test_mail_for_a_mailbox_is_nobody_elses(home: Any, fill: Fill) -> None:
+    """No worker and no ordinary reader is handed it; its sender is told that it was processed when it is stored."""
+    owner = home.open("owner")
+    [message_id] = fill(owner, owner.mailboxes.ensure("jobs", public=True), "x")
+
+    assert (None, "acked") == (owner.receive(), owner.resolve(message_id))
+    assert 0 == owner.pump()
+
+
+def test_a_duplicate_is_not_stored_twice(home: Any) -> None:
+    """The same id or key is one message in a mailbox too."""
+    owner = home.open("owner")
+    made = owner.mailboxes.ensure("jobs", public=True)
+
+    assert 1 == len({made.send("x", key="k") for _ in range(3)})
+    owner.pump()
+    assert ["x"] == bodies(made.replay())
+
+
+def test_ordinary_files_have_no_directory(home: Any) -> None:
+    """Sending, receiving and asking for a mailbox that is not there create no directory."""
+    owner = home.open("owner")
+    owner.send("owner", "x")
+    owner.pump()
+    owner.receive()
+    with pytest.raises(NoMailbox):
+        owner.mailboxes.open("jobs")
+    assert [] == owner.mailboxes.list()
+
+    assert ["agents"] == [path.name for path in home.folder.iterdir()]
+
+
+def test_the_home_hears_of_public_mailboxes(home: Any) -> None:
+    """Whoever subscribed is told of their beginning and of their end, once each; of private ones never."""
+    owner, ear = home.open("owner"), home.open("ear")
+    ear.home.subscribe("_system.mailbox.*")
+    owner.mailboxes.ensure("jobs", ttl=10, public=True, description="work")
+    owner.mailboxes.ensure("jobs", ttl=10, public=True)
+    owner.mailboxes.ensure(ttl=10)
+    owner.pump()
+    home.clock.advance(10)
+    owner.tidy()
+    owner.pump()
+
+    heard = []
+    while (message := ear.receive()) is not None:
+        heard.append((message.topic, message.body["mailbox"], message.body["owner"]))
+        message.ack()
+    assert [
+        ("_system.mailbox.created", "jobs", "owner"),
+        ("_system.mailbox.expired", "jobs", "owner"),
+    ] == heard
+    with pytest.raises(InvalidMessage):
+        owner.send("ear", 1, topic="_system.mailbox.created")

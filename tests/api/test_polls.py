@@ -1,0 +1,318 @@
+"""Reading by poll: the cursor is the ack, what a filter skips is passed, and looking moves nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from onceward.errors import InvalidMessage, TopicError, UnknownRecipient
+
+Posted = Callable[..., list[str]]
+
+
+def bodies(letters: Iterable[Any]) -> list[Any]:
+    """Return what letters say."""
+    return [letter.body for letter in letters]
+
+
+@pytest.fixture
+def ann(home: Any) -> Any:
+    """Return the agent that sends."""
+    return home.open("ann", ack_timeout=60.0)
+
+
+@pytest.fixture
+def bob(home: Any) -> Any:
+    """Return the agent that polls."""
+    return home.open("bob")
+
+
+@pytest.fixture
+def posted(ann: Any, bob: Any) -> Posted:
+    """Return the call that sends bodies to bob and carries them there."""
+    assert "bob" == bob.agent
+
+    def send(*bodies: Any, session: str = "default", **options: Any) -> list[str]:
+        ids = [ann.session(session).send("bob", body, **options) for body in bodies]
+        ann.pump()
+        return ids
+
+    return send
+
+
+def test_a_poll_returns_what_came_since_the_last(bob: Any, posted: Posted) -> None:
+    """In the order of arrival, each message once, with everything that its sender said."""
+    posted("a", topic="ask", correlation_id="c1", headers={"extra": 1})
+    posted("b")
+
+    first, second = bob.poll()
+
+    assert ("a", "ann", "ask", "c1", {"extra": 1}) == (
+        first.body,
+        first.sender,
+        first.topic,
+        first.correlation_id,
+        first.headers,
+    )
+    assert ("b", []) == (second.body, bob.poll())
+    posted("c")
+    assert ["c"] == bodies(bob.poll())
+
+
+def test_the_cursor_is_the_ack(ann: Any, bob: Any, posted: Posted) -> None:
+    """What was polled is processed for its sender, and nobody else is handed it."""
+    [message_id] = posted("a")
+    bob.poll()
+    bob.pump()
+
+    assert ("acked", None) == (ann.resolve(message_id), bob.receive())
+    assert [] == ann.check() + bob.check()
+
+
+def test_a_filter_passes_what_it_skips(ann: Any, bob: Any, posted: Posted) -> None:
+    """Messages of other topics, and of none, never come to this agent again; they count as dropped."""
+    ids = [*posted("a", "b", topic="ask"), *posted("c"), *posted("d", topic="answer.late")]
+
+    assert ["d"] == bodies(bob.poll(topics="answer.*"))
+    assert [] == bob.poll()
+    bob.pump()
+    assert (3, 1) == ((stats := bob.stats())["dropped"], stats["processed"])
+    assert {"acked"} == {ann.resolve(each) for each in ids}
+
+
+def test_a_filter_may_leave_what_it_skips(bob: Any, posted: Posted) -> None:
+    """With ``consume_skipped=False`` a later poll finds it, and finds nothing twice."""
+    posted("a", "b", topic="ask")
+    posted("c", topic="answer")
+    posted("d", topic="ask")
+
+    assert ["c"] == bodies(bob.poll(topics=["answer"], consume_skipped=False))
+    posted("e", topic="answer")
+    assert ["e"] == bodies(bob.poll(topics=["answer"], consume_skipped=False))
+    assert ["a", "b", "d"] == bodies(bob.poll(topics=["ask", "status"]))
+    assert [] == bob.poll()
+
+
+def test_a_poll_looks_beyond_one_slice(bob: Any, posted: Posted) -> None:
+    """However many messages are skipped or left, what is wanted is found in one call."""
+    posted(*range(700), topic="noise")
+    posted("needle", topic="signal")
+
+    assert ["needle"] == bodies(bob.poll(topics="signal", consume_skipped=False))
+    assert 600 == len(bob.poll(limit=600))
+    assert list(range(600, 700)) == bodies(bob.poll())
+
+
+@pytest.mark.parametrize("topics", ["", "a..b", ["ok", "#.x"], "*x"])
+def test_a_bad_topic_moves_nothing(bob: Any, posted: Posted, topics: Any) -> None:
+    """A filter that breaks its rule is refused before the cursor moves."""
+    posted("a")
+
+    with pytest.raises(InvalidMessage):
+        bob.poll(topics=topics)
+    assert ["a"] == bodies(bob.poll())
+
+
+def test_a_closed_set_of_one_session(home: Any, posted: Posted) -> None:
+    """A session's own set goes before that of the postbox, on send and on every read by topic; other sessions have theirs."""
+    assert callable(posted)
+    box = home.open("owner", hold_unknown=True, topics=("ask",), session_topics={"quiet": ()})
+    build = box.session("build", topics={"build.done", "build.failed"})
+    mailbox = box.mailboxes.ensure("m", public=True)
+    mailbox.send(1, topic="ask")
+    box.pump()
+    build.send("owner", "green", topic="build.done")
+    box.session("build").send("owner", "red", topic="build.failed")
+    box.pump()
+
+    attempts: tuple[Callable[[], Any], ...] = (
+        lambda: build.send("owner", 1, topic="ask"),
+        lambda: box.session("build").publish("build.begun", 1),
+        lambda: box.session("quiet").send("owner", 1, topic="ask"),
+        lambda: box.session("other").send("owner", 1, topic="build.done"),
+        lambda: box.poll(topics="ask", session="build"),
+        lambda: mailbox.cursor("c", topics="build.done"),
+        lambda: mailbox.query(topics="build.#", session="quiet"),
+    )
+    for refused in attempts:
+        with pytest.raises(TopicError):
+            refused()
+    assert {"build": 2} == {name: one["messages"] for name, one in box.status().items()}
+    assert ["green"] == [
+        letter.body
+        for letter in box.poll(topics="build.done", session="build", consume_skipped=False)
+    ]
+    assert ["red"] == [letter.body for letter in box.poll(topics=["build.*"], session="build")]
+    assert [1] == [letter.body for letter in mailbox.cursor("c", topics="ask")]
+
+
+def test_a_closed_set_of_topics(home: Any, posted: Posted) -> None:
+    """Where the set is closed, another topic is refused on send and on poll; nothing is written and no cursor moves."""
+    posted("a", topic="ask")
+    box = home.open("closed", topics=("ask", "answer"), hold_unknown=True)
+
+    with pytest.raises(TopicError, match="unknown"):
+        box.send("bob", "x", topic="asks")
+    with pytest.raises(TopicError, match="unknown"):
+        box.publish("status", "x")
+    with pytest.raises(TopicError, match="unknown"):
+        box.poll(topics=["ask", "none"])
+    box.send("closed", "mine", topic="ask")
+    box.pump()
+    with pytest.raises(ValueError, match="unknown"):
+        box.poll(topics="status")
+    assert ["mine"] == bodies(box.poll(topics="ask"))
+    assert 1 == box.stats()["enqueued"]
+
+
+def test_sessions_are_apart(bob: Any, posted: Posted) -> None:
+    """Each session has a cursor of its own; messages of one are invisible in another."""
+    posted("one", session="s1")
+    posted("two", session="s2")
+
+    assert [] == bob.poll()
+    assert ["two"] == bodies(bob.poll(session="s2"))
+    assert ["one"] == bodies(bob.tail(session="s1")) == bodies(bob.poll(session="s1"))
+
+
+def test_expired_mail_is_passed(home: Any, ann: Any, bob: Any, posted: Posted) -> None:
+    """A message whose time ran out is not returned, and its sender is told; ``ttl=0`` has run out at once."""
+    ids = posted("short", ttl=5)
+    posted("long", ttl=50)
+    home.clock.advance(5)
+
+    assert ["long"] == bodies(bob.poll())
+    bob.pump()
+    assert "failed" == ann.resolve(ids[0])
+
+
+def test_expiring_moves_no_cursor(home: Any, bob: Any, posted: Posted) -> None:
+    """What is ended by expire is counted, and a cursor reads on where it was: nothing left out, nothing twice."""
+    posted("a")
+    posted("b", ttl=5)
+    posted("c")
+    assert ["a"] == bodies(bob.poll(limit=1))
+    home.clock.advance(5)
+
+    assert (1, 0) == (bob.expire(), bob.expire())
+    assert ["c"] == bodies(bob.poll())
+    assert [] == bob.check()
+
+
+def test_expire_of_one_session(home: Any, bob: Any, posted: Posted) -> None:
+    """A session can be asked for alone."""
+    posted("a", session="s1", ttl=5)
+    posted("b", session="s2", ttl=5)
+    home.clock.advance(5)
+
+    assert (1, 1) == (bob.expire("s1"), bob.expire())
+
+
+def test_tail_looks_back(home: Any, bob: Any, posted: Posted) -> None:
+    """The newest messages, polled or not, the oldest of them first; the expired ones only on request; nothing moves."""
+    posted("a", "b")
+    posted("c", ttl=5)
+    posted("d")
+    bob.poll(limit=1)
+    home.clock.advance(5)
+    before = home.file(bob).version()
+
+    assert ["b", "d"] == bodies(bob.tail(2))
+    assert ["a", "b", "d"] == bodies(bob.tail())
+    assert ["a", "b", "c", "d"] == bodies(bob.tail(include_expired=True))
+    assert before == home.file(bob).version()
+    assert ["b", "d"] == bodies(bob.poll())
+
+
+def test_status_by_session(home: Any, bob: Any, posted: Posted) -> None:
+    """Messages, expired ones, topics, bytes and the cursor of each session; without a session, of all."""
+    posted("a", "b", topic="ask", session="s1")
+    posted("c", ttl=5, session="s1")
+    posted("d", session="s2")
+    home.clock.advance(5)
+    assert 2 == len(bob.poll(session="s1"))
+
+    found = bob.status()
+
+    assert {"s1", "s2"} == set(found)
+    assert (3, 1, {"ask": 2, "": 1}) == tuple(
+        found["s1"][name] for name in ("messages", "expired", "topics")
+    )
+    assert (1, 0, {"": 1}) == tuple(found["s2"][name] for name in ("messages", "expired", "topics"))
+    assert found["s1"]["bytes"] == sum(
+        len(past.frame.encode()) for past in bob.history(session="s1").messages
+    )
+    assert (True, 0) == (found["s1"]["cursor"] >= 3, found["s2"]["cursor"])
+    assert {"s1": found["s1"]} == bob.status("s1")
+    assert {} == bob.status("s3")
+
+
+def test_a_message_in_somebodys_hands_is_left(home: Any, bob: Any, posted: Posted) -> None:
+    """A poll takes nothing from a reader that leases, and finds it when it is put back."""
+    posted("a", "b", session="s1", ordering_key="k")
+    posted("c", session="s1")
+    message = bob.session("s1").receive()
+
+    assert ["c"] == bodies(bob.poll(session="s1"))
+    message.retry(after=0)
+    assert ["a", "b"] == bodies(bob.poll(session="s1"))
+    assert [] == bob.check()
+
+
+def test_another_agents_mail(home: Any, ann: Any, bob: Any, posted: Posted) -> None:
+    """Any postbox of the home may poll for any agent: the cursor is that agent's."""
+    posted("a", "b")
+
+    assert ["a"] == bodies(ann.poll("bob", limit=1))
+    assert ["b"] == bodies(bob.poll("bob"))
+    with pytest.raises(UnknownRecipient):
+        ann.poll("nobody")
+
+
+@pytest.mark.parametrize(
+    "name", ["", "a/b", "..", ".hidden", "new\n", "all", "Broadcast", "a" * 129]
+)
+def test_agents_have_names(bob: Any, name: str) -> None:
+    """A name matches its rule in full, and is no word for everybody."""
+    with pytest.raises(InvalidMessage):
+        bob.poll(name)
+
+
+def test_nothing_is_polled_while_frozen(
+    home: Any, bob: Any, posted: Posted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Poll returns nothing and moves nothing, expire ends nothing, in every way the switch is thrown; then all goes on."""
+    posted("a")
+    posted("b", ttl=5)
+    home.clock.advance(5)
+
+    bob.freeze()
+    assert ([], 0) == (bob.poll(), bob.expire())
+    bob.tidy()
+    bob.thaw()
+    monkeypatch.setenv("ONCEWARD_DISABLED", "1")
+    assert ([], 0) == (bob.poll(), bob.expire())
+    bob.tidy()
+    monkeypatch.delenv("ONCEWARD_DISABLED")
+
+    assert 0 == bob.stats()["expired"]
+    assert (1, ["a"]) == (bob.expire(), bodies(bob.poll()))
+
+
+def test_a_crash_after_the_commit_loses_and_never_doubles(
+    home: Any, bob: Any, posted: Posted
+) -> None:
+    """Between the commit and the reader there is at most once: the next poll begins behind what was on its way."""
+    posted("a", "b")
+
+    def crash(_: Any) -> None:
+        raise KeyboardInterrupt
+
+    off = bob.on("polled", crash)
+    with pytest.raises(KeyboardInterrupt):
+        bob.poll()
+    off()
+
+    assert [] == bob.poll()

@@ -1,0 +1,473 @@
+"""The four modes of reading a mailbox, and where a position begins."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from onceward import Postbox, Reject, Retry, Start
+from onceward.errors import InvalidArgument, LeaseLost
+
+Fill = Callable[..., list[str]]
+
+
+def bodies(letters: Any) -> list[Any]:
+    """Return what letters or messages say."""
+    return [letter.body for letter in letters]
+
+
+@pytest.fixture
+def owner(home: Any) -> Any:
+    """Return the agent that keeps the mailbox."""
+    return home.open("owner", retry_first=1.0, handler_retries=2)
+
+
+@pytest.fixture
+def jobs(owner: Any) -> Any:
+    """Return an empty public mailbox that lives for ever."""
+    return owner.mailboxes.ensure("jobs", public=True, ttl=None)
+
+
+# -- replay -----------------------------------------------------------------------------------------
+
+
+def test_replay_begins_anew_each_time(owner: Any, jobs: Any, fill: Fill) -> None:
+    """Every replay, by whomever, yields everything from the oldest, in several batches too; nothing is stored."""
+    fill(owner, jobs, *range(250))
+
+    assert list(range(250)) == bodies(jobs.replay()) == bodies(jobs.replay())
+    assert list(range(250)) == bodies(owner.mailboxes.open("jobs").replay())
+
+
+def test_replay_of_one_type(owner: Any, jobs: Any, fill: Fill) -> None:
+    """A type selects, also where whole batches hold none of it."""
+    fill(owner, jobs, *range(150), type="noise")
+    fill(owner, jobs, "needle", type="signal")
+
+    assert ["needle"] == bodies(jobs.replay("signal"))
+
+
+def test_a_body_that_does_not_fit_is_told(owner: Any, jobs: Any, fill: Fill) -> None:
+    """A letter whose body cannot be read as asked is delivered with the problem, and blocks nobody."""
+    fill(owner, jobs, {"n": "no number"}, {"n": 2}, type="int")
+
+    letters = jobs.cursor("r", int)
+
+    assert [None, None] == bodies(letters)
+    assert [True, True] == [letter.problem is not None for letter in letters]
+
+
+@pytest.mark.broken("a frame is damaged on purpose")
+def test_a_damaged_message_is_told(home: Any, owner: Any, jobs: Any, fill: Fill) -> None:
+    """A frame that is not what was accepted is delivered without its body, and never leased to a worker."""
+    fill(owner, jobs, "good", "bad", "fine")
+    db = home.file(owner)
+
+    def damage(tx: Any) -> None:
+        tx.run("DROP TRIGGER inbox_frame_guard")
+        tx.run("UPDATE inbox SET frame = replace(frame, '\"bad\"', '\"BAD\"')")
+
+    db.write(damage)
+
+    assert ["good", None, "fine"] == bodies(jobs.replay())
+    assert ["good", "fine"] == bodies(jobs.lease("g", limit=3))
+    assert ["corrupt"] == [letter.reason for letter in owner.dead_letters.list()]
+
+
+# -- cursor -----------------------------------------------------------------------------------------
+
+
+def test_a_cursor_moves_before_it_returns(owner: Any, jobs: Any, fill: Fill) -> None:
+    """What was returned once is never returned again, by any process: the position was committed first."""
+    fill(owner, jobs, *range(5))
+
+    assert [0, 1] == bodies(jobs.cursor("r", limit=2))
+    assert [2, 3, 4] == bodies(owner.mailboxes.open("jobs").cursor("r"))
+    assert [] == jobs.cursor("r")
+    assert [0, 1, 2, 3, 4] == bodies(jobs.cursor("another"))
+
+
+def test_a_cursor_keeps_its_place_in_each_priority(owner: Any, jobs: Any, fill: Fill) -> None:
+    """An urgent message that comes late is read at once, and the older normal ones after it are not lost."""
+    fill(owner, jobs, "n1", "n2", "n3")
+    assert ["n1"] == bodies(jobs.cursor("r", limit=1))
+    fill(owner, jobs, "u", priority="urgent")
+
+    assert ["u", "n2", "n3"] == bodies(jobs.cursor("r"))
+
+
+def test_a_filter_consumes_what_it_skips(owner: Any, jobs: Any, fill: Fill) -> None:
+    """The position passes what the filter excludes; those messages never come to this reader."""
+    fill(owner, jobs, "a", "b", topic="ask")
+    fill(owner, jobs, "c", topic="answer")
+    fill(owner, jobs, "d", topic="ask")
+
+    assert ["c"] == bodies(jobs.cursor("r", topics="answer"))
+    assert [] == jobs.cursor("r")
+
+
+def test_a_filter_may_keep_what_it_skips(owner: Any, jobs: Any, fill: Fill) -> None:
+    """With ``consume_skipped=False`` nothing is lost to a later call, in order, and nothing comes twice."""
+    fill(owner, jobs, "a", "b", topic="ask")
+    fill(owner, jobs, "c", topic="answer")
+    assert ["c"] == bodies(jobs.cursor("r", topics="answer", consume_skipped=False))
+    fill(owner, jobs, "d", topic="answer")
+
+    assert ["a"] == bodies(jobs.cursor("r", topics=["ask"], limit=1, consume_skipped=False))
+    assert ["b", "d"] == bodies(jobs.cursor("r"))
+    assert [] == jobs.cursor("r")
+    assert [] == owner.check()
+
+
+def test_a_filter_looks_beyond_one_batch(owner: Any, jobs: Any, fill: Fill) -> None:
+    """However many messages a filter skips, what it wants is found in one call."""
+    fill(owner, jobs, *range(1100), type="noise")
+    fill(owner, jobs, "needle", type="signal")
+
+    assert ["needle"] == bodies(jobs.cursor("keeps", "signal", consume_skipped=False))
+    assert ["needle"] == bodies(jobs.cursor("r", "signal"))
+    assert (1100, []) == (
+        sum(len(jobs.cursor("keeps", limit=500)) for _ in range(3)),
+        jobs.cursor("r"),
+    )
+
+
+@pytest.mark.parametrize("limit", [0, -1, 501, True, 2.5])
+def test_limits_are_hard(owner: Any, jobs: Any, fill: Fill, limit: Any) -> None:
+    """Four are four; what is no number of messages is refused and moves nothing."""
+    fill(owner, jobs, *range(6))
+
+    for call in (jobs.cursor, jobs.lease):
+        with pytest.raises(InvalidArgument):
+            call("r", limit=limit)
+    assert (4, 2) == (len(jobs.cursor("r", limit=4)), len(jobs.cursor("r", limit=4)))
+    assert (4, 2) == (len(jobs.lease("r", limit=4)), len(jobs.lease("r", limit=4)))
+
+
+# -- where a position begins -------------------------------------------------------------------------
+
+
+def test_start_positions(home: Any, owner: Any, jobs: Any, fill: Fill) -> None:
+    """Earliest, latest (only what comes after), from an id (inclusive), from a time; for groups as for cursors."""
+    ids = fill(owner, jobs, *range(5))
+    home.clock.advance(10)
+    since = home.clock.now()
+    fill(owner, jobs, 5, 6)
+
+    for name, start, expected in (
+        ("e", "earliest", [0, 1, 2, 3, 4, 5, 6]),
+        ("l", "latest", []),
+        ("i", Start("from_id", ids[3]), [3, 4, 5, 6]),
+        ("t", Start("from_time", since), [5, 6]),
+        ("late", Start("from_time", since + 1), []),
+    ):
+        assert expected == bodies(jobs.cursor(name, start=start)), name
+        assert expected == bodies(jobs.lease(name, start=start, limit=9)), name
+    fill(owner, jobs, 7)
+    assert [[7]] * 5 == [bodies(jobs.cursor(name)) for name in ("e", "l", "i", "t", "late")]
+
+
+def test_a_start_holds_for_a_new_position_only(owner: Any, jobs: Any, fill: Fill) -> None:
+    """Who is there already goes on where it was."""
+    fill(owner, jobs, 1, 2, 3)
+    jobs.cursor("r", limit=1)
+
+    assert [2, 3] == bodies(jobs.cursor("r", start="latest"))
+
+
+def test_a_start_that_is_no_place(owner: Any, jobs: Any, fill: Fill) -> None:
+    """An unknown id and an unknown word are refused, and leave no position behind."""
+    fill(owner, jobs, 1)
+
+    for kind, value in (("from_id", "never"), ("newest", None), ("from_id", None), ("latest", 3)):
+        with pytest.raises(InvalidArgument):
+            jobs.cursor("r", start=Start(kind, value))
+    assert [1] == bodies(jobs.cursor("r"))
+
+
+# -- lease ------------------------------------------------------------------------------------------
+
+
+def test_one_live_lease_for_each_message_and_group(owner: Any, jobs: Any, fill: Fill) -> None:
+    """Members share the messages out; other groups get all of them as well; an ack takes nothing from anybody else."""
+    fill(owner, jobs, *range(4))
+
+    one, two = jobs.lease("g", limit=2), owner.mailboxes.open("jobs").lease("g", limit=9)
+    for message in (*one, *two):
+        message.ack()
+
+    assert ([0, 1], [2, 3]) == (bodies(one), bodies(two))
+    assert [] == jobs.lease("g", limit=9)
+    assert [0, 1, 2, 3] == bodies(jobs.lease("h", limit=9)) == bodies(jobs.replay())
+
+
+def test_a_lease_that_ran_out_moves_on(home: Any, owner: Any, jobs: Any, fill: Fill) -> None:
+    """After its end the message is handed out again, counted; the late ack is refused and changes nothing."""
+    fill(owner, jobs, "x")
+    [late] = jobs.lease("g", lease=5)
+    home.clock.advance(4.999)
+    assert [] == jobs.lease("g")
+    home.clock.advance(0.001)
+
+    [again] = jobs.lease("g")
+
+    assert (1, 2) == (late.attempt, again.attempt)
+    for call in (late.ack, late.retry, late.reject, late.drop, lambda: late.extend(9)):
+        with pytest.raises(LeaseLost):
+            call()
+    again.ack()
+    assert [] == jobs.lease("g")
+    assert [] == owner.dead_letters.list()
+
+
+def test_a_late_ack_is_refused_before_anybody_else_came(
+    home: Any, owner: Any, jobs: Any, fill: Fill
+) -> None:
+    """A lease that ran out and was freed is not revived by its old token."""
+    fill(owner, jobs, "x", "y")
+    [late] = jobs.lease("g", lease=5)
+    home.clock.advance(5)
+    home.file(owner).write(lambda tx: tx.run("UPDATE handouts SET owner = NULL, due_at = NULL"))
+
+    with pytest.raises(LeaseLost):
+        late.ack()
+
+
+def test_extend_keeps_a_message(home: Any, owner: Any, jobs: Any, fill: Fill) -> None:
+    """Whoever needs longer says so."""
+    fill(owner, jobs, "x")
+    [message] = jobs.lease("g", lease=5)
+    message.extend(60)
+    home.clock.advance(59)
+
+    assert [] == jobs.lease("g")
+    message.ack()
+
+
+def test_with_settles(home: Any, owner: Any, jobs: Any, fill: Fill) -> None:
+    """Leaving the block is an ack; Retry puts back; any other exception puts back and goes on."""
+    fill(owner, jobs, 1, 2, 3)
+    one, two, three = jobs.lease("g", limit=3)
+    with one:
+        pass
+    with two:
+        raise Retry(after=0)
+    with pytest.raises(RuntimeError), three:
+        raise RuntimeError
+
+    assert [2] == bodies(found := jobs.lease("g", limit=3))
+    assert [2] == [message.attempt for message in found]
+    home.clock.advance(1)
+    assert [3] == bodies(jobs.lease("g", limit=3))
+
+
+def test_what_was_put_back_keeps_its_place(owner: Any, jobs: Any, fill: Fill) -> None:
+    """A message that comes again comes before what is newer."""
+    fill(owner, jobs, 1, 2)
+    [first] = jobs.lease("g")
+    first.retry(after=0)
+
+    assert [1, 2] == bodies(jobs.lease("g", limit=2))
+
+
+def test_a_message_that_nobody_can_handle_ends(
+    home: Any, owner: Any, jobs: Any, fill: Fill
+) -> None:
+    """After its retries it becomes a dead letter, whole and out of everybody's sight; replayed it is back for all groups."""
+    [message_id] = fill(owner, jobs, "poison")
+    for _ in range(3):
+        for message in jobs.lease("g"):
+            message.retry(after=0)
+
+    assert [] == jobs.lease("g") == list(jobs.replay())
+    assert ("max_retries_exceeded", 3) == (
+        (letter := owner.dead_letters.get(message_id)).reason,
+        letter.attempts,
+    )
+    owner.dead_letters.replay(message_id)
+    assert ["poison"] == bodies(jobs.lease("g")) == bodies(jobs.replay())
+    assert [] == owner.check()
+
+
+def test_members_that_die_with_a_message_end_it(
+    home: Any, owner: Any, jobs: Any, fill: Fill
+) -> None:
+    """A message whose leases all run out is not handed out for ever."""
+    fill(owner, jobs, "killer")
+    for _ in range(3):
+        assert ["killer"] == bodies(jobs.lease("g", lease=1))
+        home.clock.advance(1)
+
+    assert [] == jobs.lease("g")
+    assert ["max_retries_exceeded"] == [letter.reason for letter in owner.dead_letters.list()]
+
+
+def test_a_reply_goes_to_the_sender(home: Any, owner: Any, jobs: Any, fill: Fill) -> None:
+    """Whoever leases a message may answer it, from a file of its own."""
+    other = home.open("other")
+    fill(other, other.mailboxes.open("jobs"), "question")
+    [message] = jobs.lease("g")
+    message.reply("answer")
+    owner.pump()
+
+    assert "answer" == other.receive().body
+
+
+def test_an_ack_joins_the_open_transaction(owner: Any, jobs: Any, fill: Fill) -> None:
+    """The ack commits with the block's writes, or not at all."""
+    if hasattr(owner, "_runner"):
+        pytest.skip(
+            "a block of the other facade is asynchronous; its crossing has tests of its own"
+        )
+    fill(owner, jobs, "x")
+    [message] = jobs.lease("g")
+    with pytest.raises(RuntimeError), owner.begin() as tx:
+        tx.execute("CREATE TABLE done (n)")
+        message.ack()
+        raise RuntimeError
+    with owner.begin() as tx:
+        tx.execute("CREATE TABLE done (n)")
+        message.ack()
+
+    assert [] == jobs.lease("g")
+
+
+def test_leases_of_a_group_that_is_gone_wake_nobody(
+    home: Any, owner: Any, jobs: Any, fill: Fill
+) -> None:
+    """What another group left behind long ago makes no reader look again and again."""
+    fill(owner, jobs, "x")
+    jobs.lease("gone", lease=5)
+    assert 5.0 == jobs.desk.until_due(None)
+    home.clock.advance(6)
+
+    assert (None, 7.0) == (jobs.desk.until_due(None), jobs.desk.until_due(7.0))
+
+
+def test_a_look_that_finds_nothing_commits_nothing(
+    home: Any, owner: Any, jobs: Any, fill: Fill
+) -> None:
+    """Two readers that wait do not wake each other for ever by looking at what they keep."""
+    fill(owner, jobs, "a", topic="ask")
+    jobs.cursor("r", topics="answer", consume_skipped=False)
+    [(before,)] = home.file(owner).read("SELECT token FROM readers")
+
+    assert [] == jobs.cursor("r", topics="answer", consume_skipped=False)
+    assert [(before,)] == home.file(owner).read("SELECT token FROM readers")
+    assert ["a"] == bodies(jobs.cursor("r"))
+
+
+# -- exactly once -------------------------------------------------------------------------------------
+
+
+def note(message: Any, effects: Any) -> None:
+    """Write a message down."""
+    effects.tx.execute("CREATE TABLE IF NOT EXISTS notes (body, attempt)")
+    effects.tx.execute("INSERT INTO notes VALUES (?, ?)", (message.body, message.attempt))
+
+
+def test_writes_commit_with_the_mark(home: Any, owner: Any, jobs: Any, fill: Fill) -> None:
+    """What the handler wrote and sent is there once for each message; a second call finds nothing to do."""
+    fill(owner, jobs, 1, 2)
+
+    def handle(message: Any, effects: Any) -> None:
+        note(message, effects)
+        effects.send("owner", f"did {message.body}")
+
+    assert (2, 0) == (
+        jobs.exactly_once("g", handle, limit=5),
+        jobs.exactly_once("g", handle, limit=5),
+    )
+    assert [(1, 1), (2, 1)] == home.file(owner).read("SELECT body, attempt FROM notes")
+    owner.pump()
+    assert "did 1" == owner.receive().body
+
+
+def test_a_failing_handler_leaves_nothing(home: Any, owner: Any, jobs: Any, fill: Fill) -> None:
+    """What it wrote is undone, and the message comes again; Reject makes it a dead letter."""
+    fill(owner, jobs, 1, 2)
+
+    def handle(message: Any, effects: Any) -> None:
+        note(message, effects)
+        if message.body == 2:
+            raise Reject
+        if message.attempt == 1:
+            raise ValueError
+
+    assert 2 == jobs.exactly_once("g", handle, limit=5)
+    home.clock.advance(1)
+    assert 1 == jobs.exactly_once("g", handle, limit=5)
+    assert [(1, 2)] == home.file(owner).read("SELECT body, attempt FROM notes")
+    assert ["rejected"] == [letter.reason for letter in owner.dead_letters.list()]
+
+
+def test_a_handler_that_overran_its_lease_has_no_effect(
+    home: Any, owner: Any, jobs: Any, fill: Fill
+) -> None:
+    """The second worker's effects count; what the first one wrote is rolled back with its late ack."""
+    fill(owner, jobs, "x")
+    handled = []
+
+    def slow(message: Any, effects: Any) -> None:
+        if message.attempt == 1:
+            home.clock.advance(31)
+            handled.append(home.file(owner).turn.held)
+            with Postbox(owner.path, run=False) as second:
+                handled.append(second.mailboxes.open("jobs").exactly_once("g", note))
+        note(message, effects)
+
+    assert 0 == jobs.exactly_once("g", slow)
+    assert [False, 1] == handled
+    assert [("x", 2)] == home.file(owner).read("SELECT body, attempt FROM notes")
+
+
+def test_the_mark_outlives_the_position(home: Any, owner: Any, jobs: Any, fill: Fill) -> None:
+    """Should a position be lost or a message be replayed, the group still does not handle it twice."""
+    fill(owner, jobs, "x")
+    jobs.exactly_once("g", note)
+    home.file(owner).write(lambda tx: tx.run("DELETE FROM readers"))
+
+    assert 0 == jobs.exactly_once("g", note)
+    assert [("x", 1)] == home.file(owner).read("SELECT body, attempt FROM notes")
+
+
+def test_exactly_once_needs_the_owners_file(home: Any, owner: Any, jobs: Any, fill: Fill) -> None:
+    """No commit spans two files: elsewhere it is refused, before anything is leased."""
+    fill(owner, jobs, "x")
+    other = home.open("other")
+
+    with pytest.raises(InvalidArgument, match="lease"):
+        other.mailboxes.open("jobs").exactly_once("g", note)
+    assert ["x"] == bodies(jobs.lease("g"))
+
+
+# -- the switch ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("switch", ["freeze", "environment"])
+def test_a_frozen_file_hands_out_nothing(
+    owner: Any, jobs: Any, fill: Fill, switch: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the switch is on reads return nothing and move nothing; afterwards everything goes on, nothing lost."""
+    fill(owner, jobs, 1, 2)
+    jobs.cursor("r", limit=1)
+    if switch == "freeze":
+        owner.freeze()
+    else:
+        monkeypatch.setenv("ONCEWARD_DISABLED", "1")
+
+    assert [[]] * 5 == [
+        jobs.cursor("r"),
+        jobs.lease("g"),
+        list(jobs.replay()),
+        jobs.tail(),
+        jobs.query(),
+    ]
+    assert 0 == jobs.exactly_once("g", note)
+
+    if switch == "freeze":
+        owner.thaw()
+    else:
+        monkeypatch.delenv("ONCEWARD_DISABLED")
+    assert ([2], [1, 2]) == (bodies(jobs.cursor("r")), bodies(jobs.lease("g", limit=5)))
+    assert [1, 1] == [message.attempt for message in jobs.lease("h", limit=5)]

@@ -1,0 +1,153 @@
+"""A group that shares a mailbox: what leasing and settling each message costs, and what long polls wait."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import count
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any, Final
+
+from tests.bench import raw
+from tests.bench.crew import Link, hear, over, running, say_when
+from tests.bench.mail import note
+from tests.bench.measure import Goal, Lap, Result, alternate, compare
+from tests.bench.plan import Plan
+
+from onceward import Postbox
+
+FULL: Final = 2_000
+PER_SECOND: Final = 800
+WAKES: Final = 100
+MEMBERS: Final = 5
+WAKE_MS: Final = 50.0
+RATIO: Final = 0.2
+SETUP: Final = "CREATE TABLE tasks (seq INTEGER PRIMARY KEY, body TEXT NOT NULL, owner TEXT, until INTEGER) STRICT"
+PUT: Final = "INSERT INTO tasks (body) VALUES (?)"
+TAKE: Final = """
+UPDATE tasks SET owner = 'me', until = ? WHERE seq = (SELECT min(seq) FROM tasks WHERE owner IS NULL) RETURNING seq, body
+"""
+DONE: Final = "DELETE FROM tasks WHERE seq = ? AND owner = 'me'"
+
+
+def claim_group(plan: Plan) -> Iterator[Result]:
+    """Lease and settle one message after the other, against a claim by hand; then members in processes, and how soon they wake."""
+    messages = plan.messages(FULL, per_second=PER_SECOND)
+    ours, by_hand = plan.room("claims"), plan.room("raw-claims")
+    numbers = count()
+    with (
+        Postbox(ours / "owner.db", agent="owner", run=False) as box,
+        raw.opened(by_hand / "raw.db", "safe") as con,
+    ):
+        jobs = box.mailboxes.ensure("jobs", public=True, ttl=None)
+        con.execute(SETUP)
+        _fill(box, jobs, messages)
+        plan.settle()
+        pairs = alternate(
+            lambda: _ours(jobs, f"g{next(numbers)}", max(1, messages // plan.rounds)),
+            lambda: _raw(con, max(1, messages // plan.rounds)),
+            rounds=plan.rounds,
+        )
+        yield compare(
+            "claim-group",
+            pairs,
+            durability="safe",
+            goals=[Goal("ratio", at_least=RATIO)],
+            members=1,
+        )
+        yield _crowd(box, jobs, messages)
+        yield _wakes(box, plan.scaled(WAKES, per_second=200))
+
+
+def _fill(box: Postbox, jobs: Any, messages: int) -> None:
+    for _ in range(messages):
+        jobs.send(note())
+    box.pump()
+
+
+def _ours(jobs: Any, group: str, messages: int) -> Lap:
+    began, done = time.perf_counter(), 0
+    while done < messages and (found := jobs.lease(group)):
+        found[0].ack()
+        done += 1
+    return Lap(done, time.perf_counter() - began)
+
+
+def _raw(con: Any, messages: int) -> Lap:
+    con.executemany(PUT, [(note().model_dump_json(),) for _ in range(messages)])
+    began, done = time.perf_counter(), 0
+    for _ in range(messages):
+        [(seq, _)] = con.execute(TAKE, (time.time_ns(),)).fetchall()
+        con.execute(DONE, (seq,))
+        done += 1
+    return Lap(done, time.perf_counter() - began)
+
+
+def _crowd(box: Postbox, jobs: Any, messages: int) -> Result:
+    """Return how many messages five processes of one group handle together."""
+    with ExitStack() as stack:
+        crew = [stack.enter_context(running(member, box.path)) for _ in range(MEMBERS)]
+        began = time.perf_counter()
+        for link in crew:
+            link.send("go")
+        handled = sum(hear(link) for link in crew)
+        seconds = time.perf_counter() - began
+    assert handled == messages == jobs.count()
+    return Result(
+        case="claim-group",
+        durability="safe",
+        rate=handled / seconds,
+        more={"members": MEMBERS, "messages": handled},
+    )
+
+
+def member(link: Link, path: Path) -> None:
+    """Handle messages of a group until there are none."""
+    with Postbox(path, agent="owner", run=False) as box:
+        jobs = box.mailboxes.open("jobs")
+        link.send("ready")
+        link.recv()
+        handled = 0
+        while found := jobs.lease("crowd", limit=10):
+            for message in found:
+                message.ack()
+            handled += len(found)
+        link.send(handled)
+
+
+def _wakes(box: Postbox, wakes: int) -> Result:
+    """Return how long after a commit a member that waits in another process has the message."""
+    waits = box.mailboxes.ensure("wakes", public=True, ttl=None)
+    took = []
+    with running(sleeper, box.path) as link:
+        for _ in range(max(2, wakes)):
+            waits.send(note())
+            box.pump()
+            committed = time.monotonic_ns()
+            took.append(max(0.0, (hear(link) - committed) / 1e6))
+        link.send("over")
+        waits.send(note())
+        box.pump()
+    p50 = median(took)
+    goals = (Goal("p50_ms", at_most=WAKE_MS),)
+    return Result(
+        case="claim-wake",
+        durability="safe",
+        p50_ms=p50,
+        p99_ms=quantiles(took, n=100)[98],
+        goals=goals,
+    )
+
+
+def sleeper(link: Link, path: Path) -> None:
+    """Wait for one message after the other and say when it was there."""
+    with Postbox(path, agent="owner", run=False) as box:
+        waits = box.mailboxes.open("wakes")
+        link.send("ready")
+        while not over(link):
+            message = waits.receive("sleepers", timeout=1.0)
+            if message is not None and not over(link):
+                say_when(link)
+                message.ack()

@@ -1,0 +1,50 @@
+"""A peer that takes everything at once and says it is processed: what is left is the sender's own work."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from tests.bench.mail import UNBOUNDED
+
+from onceward import Postbox
+from onceward.errors import Unreachable
+from onceward.model.parcel import Answer, Parcel, Receipt
+from onceward.transports.base import Features
+
+URL: Final = "sink:bob"
+
+
+class Sink:
+    """Takes *parcels* parcels, then cannot be reached any more; remembers when each came and how much it held."""
+
+    features = Features(schemes=frozenset({"sink"}))
+
+    def __init__(self, parcels: int | None = None) -> None:
+        self.parcels = parcels
+        self.came: list[float] = []
+        self.messages: list[int] = []
+
+    def deliver(self, url: str, parcel: Parcel) -> Answer:
+        """Answer that every frame was processed."""
+        if self.parcels is not None and len(self.came) >= self.parcels:
+            msg = f"{url} has seen enough"
+            raise Unreachable(msg)
+        self.came.append(time.perf_counter())
+        self.messages.append(len(parcel.frames))
+        return Answer(
+            verdict="accepted",
+            receipts=tuple(Receipt(frame.id, "processed") for frame in parcel.frames),
+        )
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def box_with(path: Path, sink: Sink, *, run: bool, **settings: Any) -> Postbox:
+    """Open a postbox whose mail for bob goes into the sink, however often that could not be reached."""
+    patient = {"max_pending": UNBOUNDED, "retry_first": 0.0, "breaker_failures": 1 << 30}
+    box = Postbox(path, agent="alice", run=run, transports={"sink": sink}, **(patient | settings))
+    box.peers.register("bob", URL)
+    return box

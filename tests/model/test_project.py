@@ -1,0 +1,67 @@
+"""What a project says under ``[tool.onceward]``: found from below, beaten by the environment and by arguments."""
+
+from pathlib import Path
+
+import pytest
+
+from onceward import Postbox, Settings
+from onceward.errors import InvalidArgument
+from onceward.model.project import section
+from onceward.model.settings import said
+
+PROJECT = '[tool.onceward]\nhome = "mail"\nagent = "ann"\nsession = "s1"\nmax_pending = 7\n'
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder of a project, with the process somewhere below it."""
+    (tmp_path / "pyproject.toml").write_text(PROJECT, encoding="utf-8")
+    below = tmp_path / "src" / "deep"
+    below.mkdir(parents=True)
+    (tmp_path / "src" / "pyproject.toml").write_text(
+        "[tool.other]\nagent = 'no'\n", encoding="utf-8"
+    )
+    monkeypatch.chdir(below)
+    for name in ("HOME", "AGENT", "SESSION", "DB", "MAX_PENDING"):
+        monkeypatch.delenv(f"ONCEWARD_{name}", raising=False)
+    return tmp_path
+
+
+def test_the_nearest_section_counts(project: Path) -> None:
+    """A pyproject.toml without the section is passed over; paths are relative to the file that names them."""
+    assert (str(project / "mail"), "ann", "s1", None) == tuple(
+        said(word) for word in ("home", "agent", "session", "db")
+    )
+
+
+def test_precedence(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Argument, then environment, then project, then default."""
+    assert project.is_dir()
+    assert 7 == Settings.load(None, {}).max_pending
+    with Postbox(project / "a.db", agent="a", run=False) as box:
+        assert (7, 30.0) == (box.settings.max_pending, box.settings.lease)
+    monkeypatch.setenv("ONCEWARD_MAX_PENDING", "8")
+    monkeypatch.setenv("ONCEWARD_AGENT", "bob")
+    assert (8, "bob") == (Settings.load(None, {}).max_pending, said("agent"))
+    assert 9 == Settings.load(Settings(max_pending=9), {}).max_pending
+    assert 10 == Settings.load(Settings(max_pending=9), {"max_pending": 10}).max_pending
+
+
+def test_a_change_is_seen(project: Path) -> None:
+    """The section is remembered until its file changes."""
+    assert 7 == section()["max_pending"]
+    (project / "pyproject.toml").write_text("[tool.onceward]\nmax_pending = 70\n", encoding="utf-8")
+
+    assert 70 == section()["max_pending"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said_of_it"),
+    [("[tool.onceward]\nx = ", "pyproject.toml"), ("[tool.onceward]\nlaese = 3", "laese")],
+)
+def test_a_mistake_is_told(project: Path, text: str, said_of_it: str) -> None:
+    """A file that is no TOML, and a word that means nothing, are errors that name it."""
+    (project / "pyproject.toml").write_text(text, encoding="utf-8")
+
+    with pytest.raises(InvalidArgument, match=said_of_it):
+        Settings.load(None, {})

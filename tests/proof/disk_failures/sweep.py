@@ -1,0 +1,100 @@
+"""The sweep: every errand again and again, each time with another operation that fails."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from typing import Final
+
+from tests.proof.disk_failures.trial import Bench, Case, Found
+from tests.proof.power_cut.pair import Terms
+
+from onceward.testing.powercut.part import arena
+
+PATIENCE: Final = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """What a sweep found."""
+
+    harness: str
+    count: int
+    """Operations that failed."""
+    violations: tuple[str, ...]
+    seconds: float
+    seed: int
+    of: int
+    """How many operations could fail in all."""
+    kinds: Counter[str] = field(default_factory=Counter)
+    """How often the disk failed in each way."""
+    unknown: int = 0
+    """Steps that ended with an unknown outcome."""
+
+    def __str__(self) -> str:
+        said = f"{self.harness}: seed {self.seed}, {self.count} of {self.of} operations failed {dict(sorted(self.kinds.items()))}"
+        return f"{said}, {self.unknown} unknown outcomes, {len(self.violations)} violations in {self.seconds:.1f} s"
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is asked of one process."""
+
+    terms: Terms
+    faults: int
+    seconds: float
+    only: str
+    part: int
+    parts: int
+
+
+def sweep(
+    terms: Terms,
+    *,
+    faults: int = 10**9,
+    seconds: float = PATIENCE,
+    only: str = "",
+    workers: int | None = None,
+) -> Sweep:
+    """
+    Let *faults* operations fail, all of them by default, and return what broke.
+
+    Which ones is drawn by the seed of *terms*; *only* names one of an earlier
+    run. Ends early after *seconds*.
+    """
+    parts = 1 if only else workers or min(8, os.cpu_count() or 1)
+    begun = time.monotonic()
+    tasks = [Task(terms, -(-faults // parts), seconds, only, part, parts) for part in range(parts)]
+    with ProcessPoolExecutor(parts, mp_context=get_context("spawn")) as pool:
+        found = list(pool.map(_run, tasks))
+    kinds = sum((each.kinds for each in found), Counter[str]())
+    return Sweep(
+        harness="disk failures",
+        count=kinds.total(),
+        violations=tuple(words for each in found for words in each.violations),
+        seconds=time.monotonic() - begun,
+        seed=terms.seed,
+        of=found[0].of,
+        kinds=kinds,
+        unknown=sum(each.unknown for each in found),
+    )
+
+
+def _run(task: Task) -> Found:
+    until = time.monotonic() + task.seconds
+    with arena() as folder:
+        bench = Bench(task.terms, folder)
+        cases = (
+            [Case.parse(task.only)]
+            if task.only
+            else bench.cases()[task.part :: task.parts][: task.faults]
+        )
+        for case in cases:
+            if time.monotonic() > until:
+                break
+            bench.fail(case)
+        return bench.found

@@ -1,0 +1,129 @@
+"""
+Agents that talk in a channel while their processes are killed: an owner, two members, and one who comes late.
+
+The owner gives numbered commands, each in one commit with its note, some of
+them while the channel is paused. The others do each in one commit with the
+word that it is done.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from onceward.api.channels import Channel
+from onceward.api.postbox import Postbox
+from onceward.errors import OncewardError
+from onceward.testing.kills import Role
+
+BOSS: Final = "boss"
+LATE: Final = "eve"
+ROOM: Final = "room"
+SAID: Final = 100
+"""How many commands the owner gives."""
+HOLD_EACH: Final = 7
+"""Each so-manieth command is given while the channel is paused."""
+TOLD: Final = "CREATE TABLE told (n INTEGER PRIMARY KEY, id TEXT)"
+DONE: Final = "CREATE TABLE done (n INTEGER, id TEXT)"
+SETTINGS: Final[dict[str, Any]] = {
+    "durability": "fast", "safety_poll": 0.05, "ack_timeout": 0.5, "retry_first": 0.05, "retry_cap": 0.2, "breaker_failures": 1000,
+}  # fmt: skip
+
+
+def open_box(folder: Path, name: str, *, run: bool = True) -> Postbox:
+    """Open the file of a talker."""
+    return Postbox(folder / f"{name}.db", agent=name, run=run, **SETTINGS)
+
+
+def boss(folder: Path, name: str) -> None:
+    """Give numbered commands, each in one commit with the note that it was given, some of them in a pause."""
+    with open_box(folder, name) as box:
+        room = box.channels.get(ROOM)
+        if room.info().state == "paused":
+            room.resume()
+        [(last,)] = box.db.read("SELECT coalesce(max(n), 0) FROM told")
+        for n in range(int(last) + 1, SAID + 1):
+            give(box, room, n)
+        while True:
+            time.sleep(1)
+
+
+def give(box: Postbox, room: Channel, n: int) -> None:
+    """Say one number, and note it in the same commit."""
+    held = n % HOLD_EACH == 0
+    if held:
+        room.pause()
+    with box.begin() as tx:
+        posted = room.send({"n": n}, kind="command")
+        tx.execute("INSERT INTO told (n, id) VALUES (?, ?)", (n, posted.id))
+    if held:
+        time.sleep(0.02)
+        room.resume()
+    time.sleep(random.uniform(0, 0.03))
+
+
+def listener(folder: Path, name: str) -> None:
+    """Take part, and do what is said: first a word that it came, then the effect together with the word that it is done."""
+    with open_box(folder, name) as box:
+        room = box.channels.get(ROOM)
+        room.join()
+        while True:
+            message = room.receive(timeout=1.0)
+            if message is None:
+                continue
+            with suppress(OncewardError):  # the lease ran out: it comes again
+                room.acknowledge(message, "received")
+                with box.begin() as tx:
+                    tx.execute(
+                        "INSERT INTO done (n, id) VALUES (?, ?)",
+                        (message.body["n"], message.correlation_id),
+                    )
+                    room.acknowledge(message, "completed")
+
+
+def latecomer(folder: Path, name: str) -> None:
+    """Be a listener once the others have talked for a while."""
+    while not (folder / "late").exists():
+        time.sleep(0.02)
+    listener(folder, name)
+
+
+ROLES: Final[dict[str, Role]] = {BOSS: boss, "ann": listener, "bob": listener, LATE: latecomer}
+
+
+def prepare(folder: Path) -> None:
+    """Make the files and the channel, with everybody in it but the one who comes late."""
+    for name in ROLES:
+        with open_box(folder, name, run=False) as box:
+            with box.begin() as tx:
+                tx.execute(TOLD if name == BOSS else DONE)
+            if name == BOSS:
+                box.channels.create(
+                    ROOM, sticky=True, ack_timeout=0.5, max_retries=1000, retry_backoff=0.05
+                ).add_many(("ann", "bob"))
+
+
+def done(box: Postbox) -> list[tuple[int, str]]:
+    """Return what a listener did, in its order."""
+    return [(int(n), str(i)) for n, i in box.db.read("SELECT n, id FROM done ORDER BY rowid")]
+
+
+def told(box: Postbox) -> list[tuple[int, str]]:
+    """Return what the owner said."""
+    return [(int(n), str(i)) for n, i in box.db.read("SELECT n, id FROM told ORDER BY n")]
+
+
+def completed(box: Postbox) -> bool:
+    """Return whether the owner knows of each command that everybody completed it."""
+    room, everybody = (
+        box.channels.get(ROOM),
+        dict.fromkeys(sorted(set(ROLES) - {BOSS}), "completed"),
+    )
+    given = told(box)
+    return len(given) == SAID and all(
+        everybody == {each.participant: each.status for each in room.acknowledgments(message_id)}
+        for _, message_id in given
+    )

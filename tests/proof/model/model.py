@@ -1,0 +1,336 @@
+"""
+The protocol between one sender and one recipient, small enough to be searched to the last state.
+
+Every transition stands for one commit of the real code, and names the function
+that makes it. A crash of either side loses what was not committed and nothing
+else, so crashes are the interleavings in which a transition does not happen.
+
+What makes it small keeps it honest, for each step only allows more than the
+real files do: a row is pruned as soon as it may be, so that marks alone remember;
+any mark may be pruned; asking again and replaying have no budget. A recipient
+may be put back to an earlier state of its file: everything that it knew later
+is gone, and its sender must notice before anything new is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.proof.model.folded import foldable, folded
+from tests.proof.model.values import (
+    ACKED,
+    BESIDE,
+    DEAD,
+    NOBODY,
+    NOWHERE,
+    PENDING,
+    SENT,
+    Parcel,
+    Place,
+    Receiver,
+    Rules,
+    Sender,
+    State,
+    renamed,
+)
+
+Step = tuple[str, State]
+
+
+def steps(state: State, rules: Rules) -> Iterator[Step]:
+    """Yield every transition from a state with its name; arguments follow after a blank."""
+    folds = foldable(rules)
+    for name, after in _all(state, rules):
+        yield name, renamed(folded(state, after) if folds else after)
+
+
+def _all(state: State, rules: Rules) -> Iterator[Step]:
+    sender, receiver, late = state.sender, state.receiver, state.late
+    if len(sender.states) < rules.messages:
+        yield "send", state._replace(sender=_sent(sender))
+    if sender.flight:
+        yield from _pushes(state, rules)
+        yield "refused", state._replace(sender=_refused(sender, rules))
+    else:
+        yield from _packings(state, rules)
+    if late is not None:
+        yield "arrive", state._replace(receiver=accept(receiver, late, rules)[0])
+    if receiver.queue:
+        yield "handle", _handled(state)
+    if SENT in sender.states:
+        yield "ask", state._replace(sender=_asked(sender))
+    for i, kind in enumerate(sender.states):
+        if kind in (PENDING, SENT) and i in receiver.effects:
+            yield f"tell {i}", state._replace(sender=_told(sender, i, receiver, rules))
+        if kind == DEAD and rules.replays:
+            yield f"replay {i}", state._replace(sender=_replayed(sender, i))
+    yield from _upkeep(state, rules)
+
+
+def _upkeep(state: State, rules: Rules) -> Iterator[Step]:
+    """Retention, and an operator: marks are forgotten, the recipient's file is backed up and put back."""
+    for i in state.receiver.marks if rules.prunes else ():
+        yield f"prune {i}", state._replace(receiver=_pruned(state.receiver, i, rules))
+    if state.saved is not None:
+        yield "restore", _restored(state, state.saved)
+    elif state.backups < rules.backups:
+        yield "backup", state._replace(saved=state.receiver, backups=state.backups + 1)
+
+
+def _sent(sender: Sender) -> Sender:
+    """outbox.add."""
+    return sender._replace(
+        states=(*sender.states, PENDING),
+        again=(*sender.again, False),
+        places=(*sender.places, BESIDE),
+    )
+
+
+def _packings(state: State, rules: Rules) -> Iterator[Step]:
+    """parcels.pack: the next messages in order, as many as fit."""
+    waiting = [i for i, kind in enumerate(state.sender.states) if kind == PENDING]
+    for size in range(1, min(len(waiting), rules.frames) + 1):
+        yield (
+            f"pack {size}",
+            state._replace(sender=state.sender._replace(flight=tuple(waiting[:size]))),
+        )
+
+
+def _pushes(state: State, rules: Rules) -> Iterator[Step]:
+    """Transport.deliver: settled, or its answer lost, or a copy of it left on the way; a row that is gone opens an epoch."""
+    sender, receiver, late = state.sender, state.receiver, state.late
+    kinds = {sender.states[i] for i in sender.flight}
+    if ACKED in kinds or DEAD in kinds:
+        yield "repack", state._replace(sender=_given_up(sender, rules))
+    if DEAD in kinds:
+        return
+    parcel = Parcel(
+        sender.epoch,
+        sender.number + 1,
+        sender.last,
+        tuple((i, sender.again[i]) for i in sender.flight),
+    )
+    if sender.number == 0 and rules.broken != "relied":
+        parcel = parcel._replace(relies_on=sender.relied)
+    after, verdict, receipts = accept(receiver, parcel, rules)
+    pushed = state._replace(
+        sender=settle(sender, verdict, receipts, receiver, rules), receiver=after
+    )
+    yield ("forked", pushed) if verdict == "fork" else ("push", _noticed(pushed, rules))
+    if after != receiver:
+        yield "push_lost", state._replace(receiver=after)
+    if rules.late and parcel != late:
+        yield "leave", state._replace(late=parcel)
+
+
+def _with(sender: Sender, i: int, kind: str, place: Place | None = None) -> Sender:
+    spoilt = sender.spoilt | {i} if kind == DEAD else sender.spoilt
+    places = (
+        sender.places if place is None else (*sender.places[:i], place, *sender.places[i + 1 :])
+    )
+    return sender._replace(
+        states=(*sender.states[:i], kind, *sender.states[i + 1 :]), spoilt=spoilt, places=places
+    )
+
+
+def renewed(sender: Sender, stands: Place | None = None) -> Sender:
+    """peers.renew: a new epoch, in which everything written so far may have been pushed before, and what it builds on."""
+    if stands is not None:
+        sender = sender._replace(relied=stands, foreign=sender.age(stands) == (0, 0))
+    elif sender.number and (
+        sender.relied.epoch != sender.epoch or sender.relied.number < sender.number
+    ):
+        sender = sender._replace(relied=sender.settled, foreign=False)
+    return sender._replace(
+        epoch=sender.epoch + 1000,
+        number=0,
+        last=NOBODY,
+        flight=(),
+        again=(True,) * len(sender.again),
+    )
+
+
+def _told(sender: Sender, i: int, peer: Receiver, rules: Rules) -> Sender:
+    """outbox.settle and peers.rely, in accept.accept: an outcome comes beside the stream, with where the recipient stands."""
+    after, stands = _with(sender, i, ACKED), peer.place
+    after = after._replace(again=(*sender.again[:i], True, *sender.again[i + 1 :]))
+    news = sender.number < stands.number if stands.epoch == sender.epoch else sender.number == 0
+    if (
+        not rules.relies
+        or not news
+        or (sender.relied.epoch == stands.epoch and sender.relied.number >= stands.number)
+    ):
+        return after
+    return after._replace(relied=stands, foreign=sender.age(stands) == (0, 0))
+
+
+def _given_up(sender: Sender, rules: Rules) -> Sender:
+    return renewed(sender, None if rules.relies else NOWHERE)
+
+
+def _refused(sender: Sender, rules: Rules) -> Sender:
+    """Setbacks.refused, and a spent budget: the parcel's messages become dead letters, a new epoch opens without them."""
+    for i in sender.flight:
+        if sender.states[i] in (PENDING, SENT):
+            sender = _with(sender, i, DEAD)
+    return _given_up(sender, rules)
+
+
+def _asked(sender: Sender) -> Sender:
+    """outbox.wake: what was stored and not processed in time is pushed again."""
+    return sender._replace(
+        states=tuple(PENDING if kind == SENT else kind for kind in sender.states),
+        again=tuple(
+            was or kind == SENT for kind, was in zip(sender.states, sender.again, strict=True)
+        ),
+    )
+
+
+def _replayed(sender: Sender, i: int) -> Sender:
+    """dead_letters.replay: back in the outbox under its own id."""
+    return _with(sender, i, PENDING)._replace(
+        again=(*sender.again[:i], True, *sender.again[i + 1 :])
+    )
+
+
+def accept(
+    receiver: Receiver, parcel: Parcel, rules: Rules
+) -> tuple[Receiver, str, dict[int, str]]:
+    """accept.accept: the file after it, the verdict, and the receipt of each message."""
+    verdict, judge_all = _judged(receiver, parcel, rules)
+    receipts: dict[int, str] = {}
+    queue = receiver.queue
+    for i, again in parcel.frames if verdict != "fork" else ():
+        if i in queue and rules.broken != "known":
+            receipts[i] = "duplicate"
+        elif i in receiver.marks and rules.broken != "known":
+            receipts[i] = "processed"
+        elif (judge_all or again) and i <= receiver.horizon and rules.broken != "horizon":
+            receipts[i] = "rejected"
+        else:
+            receipts[i] = "stored"
+            queue = (*queue, i)
+    after = receiver._replace(queue=queue)
+    if verdict == "accepted":
+        relied = receiver.relied if parcel.epoch == receiver.epoch else parcel.relies_on
+        after = after._replace(
+            epoch=parcel.epoch, number=parcel.number, last=parcel.frames[-1][0], relied=relied
+        )
+    return after, verdict, receipts
+
+
+def _judged(receiver: Receiver, parcel: Parcel, rules: Rules) -> tuple[str, bool]:
+    """streams.judge: whether the parcel continues its stream."""
+    if rules.broken == "stream":
+        return "accepted", False
+    if parcel.epoch == receiver.epoch:
+        if (parcel.number, parcel.previous) == (receiver.number + 1, receiver.last):
+            return "accepted", False
+        if (parcel.number, parcel.frames[-1][0]) == (receiver.number, receiver.last):
+            return "duplicate", rules.broken != "duplicate"
+    elif parcel.number == 1 and parcel.previous == NOBODY and _holds(receiver, parcel.relies_on):
+        return "accepted", rules.broken != "new_epoch"
+    return "fork", False
+
+
+def _holds(receiver: Receiver, relies_on: Place) -> bool:
+    """Stream.holds: whether everything is there that a new epoch builds on."""
+    known = (receiver.place, receiver.relied)
+    return relies_on.epoch == NOBODY or any(
+        p.epoch == relies_on.epoch and p.number >= relies_on.number for p in known
+    )
+
+
+def settle(
+    sender: Sender, verdict: str, receipts: dict[int, str], peer: Receiver, rules: Rules
+) -> Sender:
+    """parcels.settle, and Setbacks.forked where the answer is a fork: a peer elsewhere may have lost what it had."""
+    if verdict == "fork":
+        return (
+            sender
+            if rules.broken == "fork"
+            else renewed(_resent(sender, peer.place), peer.place if rules.relies else NOWHERE)
+        )
+    here = Place(sender.epoch, sender.number + 1) if rules.relies else BESIDE
+    for i, said in receipts.items():
+        kind = sender.states[i]
+        if said in ("stored", "duplicate") and kind == PENDING:
+            sender = _with(sender, i, ACKED if rules.broken == "custody" else SENT, here)
+        elif said == "processed" and kind in (PENDING, SENT):
+            sender = _with(sender, i, ACKED, here)
+        elif said == "rejected" and kind in (PENDING, SENT):
+            sender = _with(sender, i, DEAD)
+    return sender._replace(number=sender.number + 1, last=sender.flight[-1], flight=())
+
+
+def _resent(sender: Sender, stands: Place) -> Sender:
+    """Setbacks.forked and outbox.resend: what left after the recipient's place is pushed again, or in no known parcel."""
+    upto = sender.age(stands)
+    if upto != (0, 0) and upto >= sender.age(sender.settled):
+        return sender
+    lost = [
+        place == BESIDE or upto == (0, 0) or sender.age(place) > upto for place in sender.places
+    ]
+    return sender._replace(
+        states=tuple(
+            PENDING if gone and kind in (SENT, ACKED) else kind
+            for gone, kind in zip(lost, sender.states, strict=True)
+        )
+    )
+
+
+def _restored(state: State, saved: Receiver) -> State:
+    """An operator puts a backup in the place of the recipient's file; lanes keep no order that was promised before."""
+    spoilt = frozenset(range(len(state.sender.states)))
+    return state._replace(receiver=saved, saved=None, sender=state.sender._replace(spoilt=spoilt))
+
+
+def _noticed(state: State, rules: Rules) -> State:
+    """Once a parcel is taken, everything is there, or on its way again, that the sender counts as done."""
+    there = state.receiver.effects | set(state.receiver.queue)
+    lost = [i for i, kind in enumerate(state.sender.states) if kind == ACKED and i not in there]
+    return (
+        state._replace(wrong="a recipient was put back, and nobody noticed")
+        if lost and rules.backups
+        else state
+    )
+
+
+def _handled(state: State) -> State:
+    """inbox.claim and inbox.settle: effect and mark in one commit."""
+    sender, receiver = state.sender, state.receiver
+    first, *others = receiver.queue
+    wrong = "a message took effect twice" if first in receiver.effects else ""
+    if first not in sender.spoilt and any(i > first for i in receiver.effects - sender.spoilt):
+        wrong = "a lane lost its order"
+    after = receiver._replace(
+        queue=tuple(others), marks=receiver.marks | {first}, effects=receiver.effects | {first}
+    )
+    return state._replace(receiver=after, wrong=wrong)
+
+
+def _pruned(receiver: Receiver, i: int, rules: Rules) -> Receiver:
+    """retention.marks: a mark goes, the horizon before it."""
+    horizon = receiver.horizon if rules.broken == "retention" else max(receiver.horizon, i)
+    return receiver._replace(marks=receiver.marks - {i}, horizon=horizon)
+
+
+def wrong(state: State, rules: Rules) -> str:
+    """Return what must never be, empty where all is well; a recipient that may be put back is judged when it takes a parcel."""
+    if rules.backups:
+        return state.wrong
+    forgotten = [
+        i
+        for i, kind in enumerate(state.sender.states)
+        if kind == ACKED and i not in state.receiver.effects
+    ]
+    return state.wrong or ("the sender forgot what had no effect" if forgotten else "")
+
+
+def finished(state: State) -> bool:
+    """Whether nothing waits any more."""
+    return (
+        not state.receiver.queue
+        and not state.sender.flight
+        and set(state.sender.states) <= {ACKED, DEAD}
+    )

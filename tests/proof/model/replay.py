@@ -1,0 +1,227 @@
+"""The model's steps, taken by the real functions on two real files: after each step both must agree."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any, Final
+
+from tests.proof.model.model import steps
+from tests.proof.model.values import Rules, State
+
+from onceward.api.postbox import Postbox
+from onceward.db.transaction import Tx
+from onceward.hooks import Hooks
+from onceward.model.parcel import Parcel, Receipt
+from onceward.model.retry import retry_policy
+from onceward.model.settings import Settings
+from onceward.runtime.delivery_failures import Setbacks
+from onceward.runtime.event_emitter import Teller
+from onceward.store import outbox, parcels, peers, retention
+from onceward.store.parcels import Mine, Packed, Terms
+from onceward.store.peers import Lease
+from onceward.testing.clock import ManualClock
+from onceward.testing.simulation.disks import copy, replace
+
+LIMITS: Final = Settings(hold_unknown=True, retry_jitter=0.0, ack_timeout=5.0, lease=1e6)
+FOREVER: Final = 10**15
+WAITING: Final = "SELECT id FROM inbox WHERE state = 'pending' ORDER BY seq"
+STANDS: Final = "SELECT epoch, number FROM streams WHERE sender = 'near'"
+MARKED: Final = "SELECT message_id FROM processed_messages ORDER BY seq"
+
+
+class Real:
+    """A sender's and a recipient's file, moved by the functions that the model names."""
+
+    def __init__(self, folder: Path) -> None:
+        self._clock = ManualClock()
+        self._folder = folder
+        self.near, self.far = self._open("near"), self._open("far")
+        self.ids: list[str] = []
+        self.effects: list[int] = []
+        self._saved: list[int] = []
+        self._late: Parcel | None = None
+        policy, teller = retry_policy(LIMITS), Teller(Hooks(), "near")
+        self._setbacks = Setbacks(
+            settings=LIMITS, policy=policy, rng=random.Random(0), teller=teller
+        )
+        self._packed: Packed | None = None
+        self.near.db.write(lambda tx: tx.run(peers.KNOW, ("far",)))
+        self._held = self.near.db.write(self._lease)
+
+    def take(self, step: str) -> None:
+        """Take one step of the model."""
+        name, _, argument = step.partition(" ")
+        getattr(self, f"_{name}")(*map(int, argument.split()))
+
+    def _send(self) -> None:
+        self.ids.append(self.near.send("far", len(self.ids)))
+
+    def _pack(self, size: int) -> None:
+        settings = LIMITS.model_copy(update={"parcel_frames": size})
+
+        def work(tx: Tx) -> Packed:
+            return parcels.pack(
+                tx,
+                self._held,
+                mine=Mine("near", "safe"),
+                settings=settings,
+                until=FOREVER,
+                max_bytes=1 << 20,
+            )
+
+        self._packed = self.near.db.write(work)
+        self._held = self._packed.lease
+
+    def _parcel(self) -> tuple[Packed, Parcel]:
+        packed = self._packed
+        assert packed is not None
+        assert packed.parcel is not None
+        return packed, packed.parcel
+
+    def _push(self) -> None:
+        packed, parcel = self._parcel()
+        answer = self.far.accept(parcel)
+        terms = Terms(LIMITS, "safe", self._clock.now() + 5000, streams=True)
+
+        def work(tx: Tx) -> Any:
+            if answer.verdict == "fork":
+                return self._setbacks.forked(tx, packed, answer)
+            return parcels.settle(tx, packed, answer, terms).lease
+
+        self._held, self._packed = self.near.db.write(work), None
+
+    _forked = _push
+
+    def _backup(self) -> None:
+        copy(self._folder / "far.db", self._folder / "far.backup")
+        self._saved = list(self.effects)
+
+    def _restore(self) -> None:
+        self.far.close()
+        replace(self._folder / "far.db", self._folder / "far.backup")
+        self.far, self.effects = self._open("far"), self._saved
+
+    def _open(self, name: str) -> Postbox:
+        return Postbox(
+            self._folder / f"{name}.db", agent=name, run=False, clock=self._clock, settings=LIMITS
+        )
+
+    def _push_lost(self) -> None:
+        self.far.accept(self._parcel()[1])
+
+    def _leave(self) -> None:
+        self._late = self._parcel()[1]
+
+    def _arrive(self) -> None:
+        assert self._late is not None
+        self.far.accept(self._late)
+
+    def _refused(self) -> None:
+        packed, _ = self._parcel()
+        self._held, self._packed = (
+            self.near.db.write(lambda tx: self._setbacks.refused(tx, packed, "no")),
+            None,
+        )
+
+    def _handle(self) -> None:
+        message = self.far.receive()
+        assert message is not None
+        self.effects.append(self.ids.index(message.id))
+        message.ack()
+
+    def _ask(self) -> None:
+        self._clock.advance(6.0)
+        self.near.db.write(lambda tx: outbox.wake(tx, 1000, lambda _: False))
+
+    def _tell(self, i: int) -> None:
+        [stands] = self.far.db.read(STANDS)
+        told = (Receipt(self.ids[i], "processed"),)
+        parcel = Parcel(
+            sender="far",
+            recipient="near",
+            epoch="",
+            number=0,
+            previous="",
+            receipts=told,
+            stands=stands,
+        )
+        self.near.accept(parcel)
+        self._held = self.near.db.write(self._leased_anew)
+        if self._packed is not None:
+            self._pack(len(self._held.parcel or ()))
+
+    def _leased_anew(self, tx: Tx) -> Lease:
+        peers.release(tx, self._held)
+        return self._lease(tx)
+
+    def _lease(self, tx: Tx) -> Lease:
+        held = peers.lease(tx, "far", owner="model", until=FOREVER)
+        assert held is not None
+        return held
+
+    def _replay(self, i: int) -> None:
+        self.near.dead_letters.replay(self.ids[i])
+
+    def _prune(self, i: int) -> None:
+        self._clock.advance(1.0)
+
+        def work(tx: Tx) -> int:
+            retention.slice_of(tx, "inbox", after=0, before=tx.now, limit=1000)
+            return retention.marks(tx, before=tx.now, limit=1)
+
+        assert i == self.marks[0]
+        self.far.db.write(work)
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """How each message stands at its sender, in the model's words."""
+        found = (self.near.resolve(message_id) for message_id in self.ids)
+        return tuple("pending" if state == "sending" else state for state in found)
+
+    @property
+    def queue(self) -> tuple[int, ...]:
+        """What waits for its handler, oldest first."""
+        return tuple(self.ids.index(i) for (i,) in self.far.db.read(WAITING))
+
+    @property
+    def marks(self) -> tuple[int, ...]:
+        """Processed marks, oldest first."""
+        return tuple(self.ids.index(i) for (i,) in self.far.db.read(MARKED))
+
+    def close(self) -> None:
+        """Close both files."""
+        self.near.close()
+        self.far.close()
+
+
+def replay(folder: Path, *, seed: int, length: int, rules: Rules | None = None) -> list[str]:
+    """Walk *length* random steps with model and files side by side; return where they part, and what led there."""
+    rng, state, taken = random.Random(seed), State(), list[str]()
+    real, known = Real(folder), rules or Rules()
+    try:
+        for _ in range(length):
+            possible = [step for step in steps(state, known) if _real(step[0], real)]
+            if not possible:
+                break
+            name, state = rng.choice(possible)
+            taken.append(name)
+            real.take(name)
+            model = (
+                state.sender.states,
+                state.receiver.queue,
+                set(state.receiver.marks),
+                set(state.receiver.effects),
+            )
+            if model != (seen := (real.states, real.queue, set(real.marks), set(real.effects))):
+                return [*taken, f"model {model}", f"files {seen}"]
+    finally:
+        real.close()
+    return []
+
+
+def _real(name: str, real: Real) -> bool:
+    """Say whether the files take this step too: marks go oldest first, and a new epoch is packed at once."""
+    return name != "repack" and (
+        not name.startswith("prune") or int(name.split()[1]) == real.marks[0]
+    )

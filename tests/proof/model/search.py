@@ -1,0 +1,110 @@
+"""Every state that the model can reach: whether it is safe, and whether there is a way to finish from it."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tests.proof.model.model import finished, steps, wrong
+from tests.proof.model.values import Rules, State
+
+UNBOUNDED: Final = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What an exhaustive search found; ``path`` leads to the first violation by the fewest steps."""
+
+    harness: str
+    count: int
+    violations: tuple[str, ...]
+    seconds: float
+    path: tuple[str, ...]
+    taken: Counter[str]
+    """How often each transition was taken."""
+
+
+class _Seen:
+    """States by number, in the order of their discovery: how each was reached first, and from where it can be."""
+
+    def __init__(self) -> None:
+        self.states: list[State] = []
+        self.came: list[tuple[int, str]] = []
+        self.before: list[list[int]] = []
+        self._numbers: dict[State, int] = {}
+        self._parts: dict[Any, Any] = {}
+
+    def reach(self, state: State, source: int, name: str) -> bool:
+        """Note a step; return whether it led to a new state."""
+        number = self._numbers.get(state)
+        if number is not None:
+            self.before[number] += [source] if name != "refused" else []
+            return False
+        share = (
+            self._parts.setdefault
+        )  # millions of states are made of thousands of senders and recipients
+        state = state._replace(
+            sender=share(state.sender, state.sender), receiver=share(state.receiver, state.receiver)
+        )
+        self._numbers[state] = len(self.states)
+        self.states.append(state)
+        self.came.append((source, name))
+        self.before.append([source] if name != "refused" else [])
+        return True
+
+    def path(self, number: int) -> tuple[str, ...]:
+        """Return the fewest steps that lead to a state."""
+        names: list[str] = []
+        while number:
+            number, name = self.came[number]
+            names.append(name)
+        return tuple(reversed(names))
+
+    def stuck(self) -> list[int]:
+        """Return the states from which nothing finishes unless it is given up, in the order of their discovery."""
+        waiting = [number for number, state in enumerate(self.states) if finished(state)]
+        reached = bytearray(len(self.states))
+        for number in waiting:
+            reached[number] = 1
+        while waiting:
+            for number in self.before[waiting.pop()]:
+                if not reached[number]:
+                    reached[number] = 1
+                    waiting.append(number)
+        return [number for number, done in enumerate(reached) if not done]
+
+
+def explore(
+    rules: Rules | None = None, *, most: int = 5_000_000, seconds: float = UNBOUNDED
+) -> Search:
+    """
+    Visit every state by the fewest steps; stop at the first that is wrong, or from which nothing can finish.
+
+    After so many *seconds* it stops where it is: what was visited is safe, but not all that there is.
+    """
+    rules, begun, seen, taken = rules or Rules(), time.monotonic(), _Seen(), Counter[str]()
+    seen.reach(State(), 0, "")
+
+    def found(problem: str = "", at: int = 0) -> Search:
+        return Search(
+            "model",
+            len(seen.states),
+            (problem,) if problem else (),
+            time.monotonic() - begun,
+            seen.path(at),
+            taken,
+        )
+
+    for number, state in enumerate(seen.states):  # grows while it is walked through
+        if time.monotonic() - begun > seconds:
+            return found()
+        for name, after in steps(state, rules):
+            taken[name.partition(" ")[0]] += 1
+            if seen.reach(after, number, name) and (problem := wrong(after, rules)):
+                return found(problem, len(seen.states) - 1)
+        if len(seen.states) > most:
+            return found("there are more states than were to be visited")
+    stuck = seen.stuck()
+    return found("from some states there is no way to finish", stuck[0]) if stuck else found()

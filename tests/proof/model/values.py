@@ -1,0 +1,217 @@
+"""
+What the model's files hold, and small names for what differs in name alone.
+
+Only the identity of epochs matters, and of numbers only which is first, the
+same, the next, or the greater: both are renamed, so that there are few states.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+NOBODY: Final = -1
+PENDING, SENT, ACKED, DEAD = "pending", "sent", "acked", "dead"
+"""States of a message at its sender."""
+
+
+class Place(NamedTuple):
+    """Where a stream stands: an epoch, and a number in it."""
+
+    epoch: int = NOBODY
+    number: int = 0
+
+
+NOWHERE: Final = Place()
+BESIDE: Final = Place(NOBODY, 1)
+"""Settled by an outcome that came beside the stream: in no parcel that is known to have arrived."""
+LONG_AGO: Final = Place(NOBODY, 2)
+"""In a parcel of an epoch that the sender no longer remembers."""
+
+
+class Parcel(NamedTuple):
+    """What is pushed: where it stands, the last message of the parcel before, (message, pushed before?), what a first one relies on."""
+
+    epoch: int
+    number: int
+    previous: int
+    frames: tuple[tuple[int, bool], ...]
+    relies_on: Place = NOWHERE
+
+
+class Sender(NamedTuple):
+    """The sender's file."""
+
+    states: tuple[str, ...] = ()
+    again: tuple[bool, ...] = ()
+    """Whether a message may have been pushed before."""
+    places: tuple[Place, ...] = ()
+    """In which parcel a message was settled."""
+    spoilt: frozenset[int] = frozenset()
+    """Messages that were dead once: their place in the lane is promised no more."""
+    epoch: int = 0
+    number: int = 0
+    last: int = NOBODY
+    flight: tuple[int, ...] = ()
+    """The parcel that is stored and not settled."""
+    relied: Place = NOWHERE
+    """What the present epoch was built on, or what was told beside it."""
+    foreign: bool = False
+    """Whether that is an epoch whose place among our own is forgotten."""
+
+    @property
+    def settled(self) -> Place:
+        """How far the recipient has said that it is."""
+        return Place(self.epoch, self.number) if self.number else self.relied
+
+    def age(self, place: Place) -> tuple[int, int]:
+        """Return where *place* stands among the remembered ones; nothing else is as old as (0, 0)."""
+        if place.epoch == self.epoch:
+            return 2, place.number
+        known = self.number == 0 and not self.foreign and place.epoch == self.relied.epoch != NOBODY
+        return (1, place.number) if known else (0, 0)
+
+
+class Receiver(NamedTuple):
+    """The recipient's file."""
+
+    epoch: int = NOBODY
+    number: int = 0
+    last: int = NOBODY
+    relied: Place = NOWHERE
+    """What its sender's epoch was built on."""
+    queue: tuple[int, ...] = ()
+    """Messages that wait for their handler, oldest first."""
+    marks: frozenset[int] = frozenset()
+    horizon: int = NOBODY
+    effects: frozenset[int] = frozenset()
+    """Messages that took effect: what an observer sees."""
+
+    @property
+    def place(self) -> Place:
+        """Where its sender's stream stands."""
+        return Place(self.epoch, self.number)
+
+
+class State(NamedTuple):
+    """Both files, an old parcel that is still under way between them, and a backup of the recipient's file."""
+
+    sender: Sender = Sender()
+    receiver: Receiver = Receiver()
+    late: Parcel | None = None
+    saved: Receiver | None = None
+    backups: int = 0
+    """How many were taken so far."""
+    wrong: str = ""
+    """What should never have happened."""
+
+
+class Rules(NamedTuple):
+    """How large the model is, and which of its rules is left out on purpose."""
+
+    messages: int = 3
+    frames: int = 2
+    """Most messages of one parcel."""
+    replays: bool = False
+    """Whether dead letters are put back on their way; only with one message, for in the files they take a new place then."""
+    late: bool = True
+    """Whether a copy of a push may arrive at any later time."""
+    backups: int = 0
+    """How often the recipient may be put back to an earlier state of its file."""
+    relies: bool = True
+    """Whether epochs say what they build on: nobody asks before a recipient is put back, and without it there are few states."""
+    prunes: bool = True
+    """Whether marks are forgotten."""
+    folds: bool = True
+    """Whether states that differ in nothing that matters any more are one, where that may be."""
+    broken: str = ""
+    """Name of the rule that is left out, to show that the search would notice."""
+
+
+def renamed(state: State) -> State:
+    """Forget what nobody will ask about again, give epochs small names, and numbers that are far apart small ones."""
+    sender = _sender_needs(state.sender)
+    named = {sender.epoch, sender.relied.epoch, state.receiver.epoch}
+    if state.late is not None:
+        named |= {state.late.epoch, state.late.relies_on.epoch}
+    if state.saved is not None:
+        named.add(state.saved.epoch)
+    receiver = _receiver_needs(state.receiver, named)
+    saved = state.saved and _receiver_needs(state.saved, named)
+    new = _names(
+        [place for place in _places(sender, receiver, state.late, saved) if place.epoch != NOBODY]
+    )
+    if all(place == name for place, name in new.items()):  # most steps change no place
+        return state._replace(sender=sender, receiver=receiver, saved=saved)
+    late = state.late and state.late._replace(
+        **_at(state.late, new), relies_on=_new(state.late.relies_on, new)
+    )
+    return state._replace(
+        sender=sender._replace(
+            **_at(sender, new),
+            relied=_new(sender.relied, new),
+            places=tuple(_new(p, new) for p in sender.places),
+        ),
+        receiver=receiver._replace(**_at(receiver, new), relied=_new(receiver.relied, new)),
+        late=late,
+        saved=saved and saved._replace(**_at(saved, new), relied=_new(saved.relied, new)),
+    )
+
+
+def _places(
+    sender: Sender, receiver: Receiver, late: Parcel | None, saved: Receiver | None
+) -> list[Place]:
+    found = [receiver.place, Place(sender.epoch, sender.number), receiver.relied, sender.relied]
+    if late is not None:
+        found += [Place(late.epoch, late.number), late.relies_on]
+    if saved is not None:
+        found += [saved.place, saved.relied]
+    return [*found, *sender.places]
+
+
+def _sender_needs(sender: Sender) -> Sender:
+    """What an epoch was built on is asked before its first parcel has arrived, and where a message was settled while that is known."""
+    if sender.number and sender.relied.epoch != sender.epoch:
+        sender = sender._replace(relied=NOWHERE, foreign=False)
+    places = tuple(
+        BESIDE
+        if state == DEAD
+        else place
+        if place.epoch == NOBODY or sender.age(place) != (0, 0)
+        else LONG_AGO
+        for state, place in zip(sender.states, sender.places, strict=True)
+    )
+    return sender if places == sender.places else sender._replace(places=places)
+
+
+def _receiver_needs(receiver: Receiver, named: set[int]) -> Receiver:
+    """What an epoch was built on is asked by whoever still names that."""
+    return receiver if receiver.relied.epoch in named else receiver._replace(relied=NOWHERE)
+
+
+def _names(places: list[Place]) -> dict[Place, Place]:
+    epochs = {
+        epoch: name for name, epoch in enumerate(dict.fromkeys(place.epoch for place in places))
+    }
+    near = {
+        epoch: _nearer([place.number for place in places if place.epoch == epoch])
+        for epoch in epochs
+    }
+    return {place: Place(epochs[place.epoch], near[place.epoch][place.number]) for place in places}
+
+
+def _new(place: Place, new: dict[Place, Place]) -> Place:
+    return new.get(place, place)
+
+
+def _at(each: Sender | Receiver | Parcel, new: dict[Place, Place]) -> dict[str, Any]:
+    return _new(Place(each.epoch, each.number), new)._asdict()
+
+
+def _nearer(numbers: list[int]) -> dict[int, int]:
+    """Map numbers to smaller ones: only 'first', 'the same', 'the next' and 'not less' are ever asked."""
+    found: dict[int, int] = {}
+    before = new = 0
+    for number in sorted(set(numbers)):
+        new += min(number - before, 2)
+        before, found[number] = number, new
+    return found

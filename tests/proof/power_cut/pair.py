@@ -1,0 +1,285 @@
+"""Two agents of one town, open: ``near`` promises work, ``far`` does it and answers."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Literal, Self
+
+from tests.proof.power_cut import planted
+
+from onceward.api.postbox import Postbox
+from onceward.errors import Reject, Retry
+from onceward.model.body import Msg
+from onceward.model.events import Event, MessageEvent
+from onceward.model.parcel import Durability
+from onceward.runtime.agent import Agent
+from onceward.runtime.context import Context
+from onceward.testing.clock import ManualClock
+from onceward.testing.powercut.scene import Scene
+
+Side = Literal["near", "far"]
+SESSIONS: Final = 3
+A_LIFE: Final = 100_000
+"""Numbers of one life; those of the next begin beyond."""
+ROWS: Final = {
+    "near": "CREATE TABLE IF NOT EXISTS promised (n INTEGER PRIMARY KEY); CREATE TABLE IF NOT EXISTS answers (seq INTEGER PRIMARY KEY, n)",
+    "far": "CREATE TABLE IF NOT EXISTS effects (seq INTEGER PRIMARY KEY, n INTEGER, session TEXT)",
+}
+SIGN: Final = "INSERT INTO promised (n) VALUES (?)"
+TAKE_EFFECT: Final = "INSERT INTO effects (n, session) VALUES (?, ?)"
+TAKE_ANSWER: Final = "INSERT INTO answers (n) VALUES (?)"
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How durable both are, and how mail gets from one to the other."""
+
+    seed: int = 1
+    transport: Literal["memory", "file"] = "memory"
+    near: Durability = "safe"
+    far: Durability = "safe"
+    accept_weaker: bool = False
+    mutants: tuple[str, ...] = ()
+    """Names of the bugs that are planted; see ``planted``."""
+    busy_timeout: float = 30.0
+    """How long they wait for each other."""
+
+
+class Work(Msg, type="town.work"):
+    """Something to be done once."""
+
+    n: int
+    pad: str = ""
+
+
+class Answer(Msg, type="town.answer"):
+    """It was done."""
+
+    n: int
+
+
+class Pair:
+    """
+    Both postboxes on one clock, without threads.
+
+    Every odd thing of a number is a function of the number, so that all lives
+    agree on it: which session it belongs to, how long it is, whether its
+    handler fails at first, or refuses it.
+    """
+
+    def __init__(self, scene: Scene, terms: Terms) -> None:
+        self.scene, self.terms = scene, terms
+        self.clock = ManualClock(scene.starts_at)
+        self.boxes: dict[Side, Postbox] = {}
+        self._numbers = scene.life * A_LIFE
+        self._minted = 0
+        self._by_id: dict[str, int] = {}
+
+    def __enter__(self) -> Self:
+        """Open both."""
+        try:
+            for side in ("near", "far"):
+                self.open(side)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close both."""
+        self.close()
+
+    def close(self) -> None:
+        """Close whoever is open."""
+        while self.boxes:
+            self.boxes.popitem()[1].close()
+
+    @property
+    def near(self) -> Postbox:
+        """Who promises."""
+        return self.boxes["near"]
+
+    @property
+    def far(self) -> Postbox:
+        """Who does it."""
+        return self.boxes["far"]
+
+    def path(self, side: Side) -> Path:
+        """Return the file of one of them."""
+        return self.scene.folder / f"{side}.db"
+
+    def open(self, side: Side) -> None:
+        """Start one of them, as a program does that does not know how it ended."""
+        box = Postbox(
+            self.path(side),
+            agent=self._agent(side),
+            run=False,
+            clock=self.clock,
+            vfs=self.scene.vfs,
+            **self.options(side),
+        )
+        box.on("*", self._heard)
+        try:
+            self._furnish(side, box)
+        except BaseException:
+            box.close()
+            raise
+        self.boxes[side] = box
+
+    def options(self, side: Side) -> dict[str, Any]:
+        """Return what the postbox of one side is opened with."""
+        terms = self.terms
+        return {
+            "ids": self._mint,
+            "rng": random.Random(terms.seed),
+            "durability": getattr(terms, side),
+            "accept_weaker": terms.accept_weaker,
+            "busy_timeout": terms.busy_timeout,
+            "checkpoint_pages": 60,
+            "retention": 20.0,
+            "retention_slice": 4,
+            "share_commit_for": 0.0,
+            "retry_jitter": 0.0,
+            "parcel_frames": 5,
+            "network_filesystem": True,
+        }
+
+    def _furnish(self, side: Side, box: Postbox) -> None:
+        with box.begin() as tx:
+            tx.execute(ROWS[side])
+        if self.terms.transport == "memory":
+            other = "far" if side == "near" else "near"
+            if all(peer.name != other or peer.url is None for peer in box.peers.list()):
+                box.peers.register(other, f"memory:{other}")
+
+    def reopen(self, side: Side) -> None:
+        """Close one of them in good order, let the other knock in vain, and start it again."""
+        self.boxes.pop(side).close()
+        for other in self.boxes.values():
+            other.pump()
+        self.open(side)
+
+    def carry(self) -> None:
+        """Let the near one push and hear."""
+        if "attach" in self.terms.mutants:
+            planted.hand_over(
+                self.path("near"), self.path("far"), vfs=self.scene.vfs, now=self.clock.now()
+            )
+        self.near.pump()
+
+    def turn(self) -> None:
+        """Let everybody do what is due."""
+        self.carry()
+        self.far.pump()
+        self.near.pump()
+
+    # -- promising ----------------------------------------------------------------------------
+
+    def next_number(self) -> int:
+        """Return a number that no life has used before."""
+        self._numbers += 1
+        return self._numbers
+
+    def send(self, n: int) -> None:
+        """Promise *n*, by a send of its own."""
+        self.scene.note("began", n)
+        self.promised(self.near.session(session_of(n)).send("far", work(n)), n)
+        self.scene.note("sent", n)
+
+    def send_many(self, numbers: list[int]) -> None:
+        """Promise several at once."""
+        for n in numbers:
+            self.scene.note("began", n)
+        ids = self.near.session(session_of(numbers[0])).send_many(
+            [("far", work(n)) for n in numbers]
+        )
+        for message_id, n in zip(ids, numbers, strict=True):
+            self.promised(message_id, n)
+            self.scene.note("sent", n)
+
+    def sign(self, n: int, *, undo: type[Exception] | None = None) -> None:
+        """Promise *n* together with a row of our own, or take both back."""
+        self.scene.note("signing" if undo is None else "undone", n)
+        with self.near.session(session_of(n)).begin() as tx:
+            tx.execute(SIGN, (n,))
+            message_id = tx.send("far", work(n))
+            self.promised(message_id, n)
+            if undo is not None:
+                raise undo
+        self.scene.note("sent", n)
+
+    def promised(self, message_id: str, n: int) -> None:
+        """Remember which message is which number."""
+        self._by_id[message_id] = n
+
+    # -- what they are ------------------------------------------------------------------------
+
+    def _mint(self) -> str:
+        self._minted += 1
+        at = f"{self.clock.now():012x}"
+        return f"{at[:8]}-{at[8:]}-7000-8000-{self.scene.life:04x}{self._minted:08x}"
+
+    def _agent(self, side: Side) -> Agent:
+        agent = Agent(side)
+        if side == "far":
+            agent.on(Work)(self._work)
+        else:
+            agent.on(Answer)(self._answer)
+        return agent
+
+    def _work(self, work: Work, ctx: Context) -> Answer:
+        self._by_id[ctx.message.id] = work.n
+        if fails_first(work.n) and ctx.message.attempt == 1:
+            again = "not yet"
+            raise Retry(again, after=1)
+        if refused(work.n):
+            no = "never"
+            raise Reject(no)
+        ctx.tx.execute(TAKE_EFFECT, (work.n, ctx.message.session))
+        return Answer(n=work.n)
+
+    def _answer(self, answer: Answer, ctx: Context) -> None:
+        self._by_id[ctx.message.id] = -answer.n
+        ctx.tx.execute(TAKE_ANSWER, (answer.n,))
+
+    def _heard(self, event: Event) -> None:
+        n = self._by_id.get(event.message_id) if isinstance(event, MessageEvent) else None
+        if n is None:
+            return
+        match (event.agent, event.name):
+            case ("far", "processed"):
+                self.scene.note("done", n)
+            case ("far", "dead") if n > 0:
+                self.scene.note("refused", n)
+            case ("near", "acked"):
+                self.scene.note("told", n)
+            case ("near", "processed"):
+                self.scene.note("answered", -n)
+
+
+def work(n: int) -> Work:
+    """Return the message of that number; some need pages of their own."""
+    return Work(n=n, pad="x" * (n * 1231 % 6000 if n % 4 == 0 else n % 50))
+
+
+def session_of(n: int) -> str:
+    """Return the session of a number."""
+    return f"s{n % SESSIONS}"
+
+
+def fails_first(n: int) -> bool:
+    """Return whether the first attempt at that number fails."""
+    return n % 7 == 3
+
+
+def refused(n: int) -> bool:
+    """Return whether nobody will ever do that number."""
+    return n % 11 == 5

@@ -1,0 +1,101 @@
+"""Bugs that are planted on purpose, so that somebody can be seen to find them; and an older version of the schema."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final
+from unittest.mock import patch
+
+import apsw
+
+from onceward.db import migrations
+from onceward.db.connection import connect
+from onceward.db.migrations import Migration
+from onceward.model.clock import Millis
+from onceward.model.frame import digest
+from onceward.store.bodies import WHOLE
+
+NO_BARRIER: Final = """
+SELECT max(clock_at, ?1), coalesce(?5, max_inbox), coalesce(?6, max_body) FROM identity WHERE coalesce(?2, ?3, ?4) IS NOT NULL
+"""
+NEWER: Final = Migration(
+    9999,
+    "9999_town",
+    "ALTER TABLE inbox ADD COLUMN town INTEGER NOT NULL DEFAULT 0; UPDATE inbox SET town = seq;"
+    "CREATE TABLE town_parcels AS SELECT seq, id, length(frame) AS size FROM outbox; CREATE INDEX town_sizes ON town_parcels (size);",
+)
+HAND_OVER: Final = f"""
+INSERT INTO peer.lanes (sender, name, rank, session) SELECT DISTINCT 'near', lane, rank, session FROM main.outbox WHERE state = 'pending'
+ON CONFLICT DO NOTHING;
+INSERT INTO peer.inbox (sender, id, lane_id, session, type, topic, rank, frame, digest, received_at)
+SELECT 'near', id, (SELECT lane_id FROM peer.lanes AS l WHERE l.sender = 'near' AND l.name = o.lane AND l.rank = o.rank),
+       session, type, topic, rank, {WHOLE}, digest_of({WHOLE}), :now
+  FROM main.outbox AS o WHERE state = 'pending' ORDER BY seq;
+UPDATE peer.lanes SET head = (SELECT min(seq) FROM peer.inbox AS i WHERE i.lane_id = lanes.lane_id AND i.state = 'pending')
+ WHERE head IS NULL;
+UPDATE main.counters SET value = value + (SELECT count(*) FROM main.outbox WHERE state = 'pending') WHERE name = 'left';
+UPDATE main.outbox SET state = 'acked', sent_at = :now, ended_at = :now, due_at = NULL WHERE state = 'pending';
+"""
+
+
+@contextmanager
+def all_of(names: tuple[str, ...]) -> Iterator[None]:
+    """Plant the bugs of those names, on top of the newest schema."""
+    with ExitStack() as stack:
+        stack.enter_context(_schema(NEWER))
+        for name in names:
+            stack.enter_context(PLANTED[name]())
+        yield
+
+
+def older_schema() -> AbstractContextManager[object]:
+    """Return the block in which the files are of the version before the newest."""
+    return _schema()
+
+
+def _schema(*more: Migration) -> AbstractContextManager[object]:
+    known = tuple(step for step in migrations.migrations() if step.version != NEWER.version) + more
+    return patch.object(migrations, "migrations", lambda: known)
+
+
+def _no_barrier() -> AbstractContextManager[object]:
+    return patch("onceward.db.identity.BARRIER", NO_BARRIER)
+
+
+def _delete_journal() -> AbstractContextManager[object]:
+    def harden(con: apsw.Connection, *, full: bool, **_: object) -> None:
+        con.pragma("journal_mode", "delete")
+        con.pragma("synchronous", "full" if full else "normal")
+
+    return patch("onceward.db.database.harden", harden)
+
+
+def _nothing() -> AbstractContextManager[object]:
+    return ExitStack()
+
+
+PLANTED: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
+    "no-barrier": _no_barrier,
+    "delete-journal": _delete_journal,
+    "attach": _nothing,  # the pair looks for the name: see hand_over
+}
+
+
+def _digest_of(*texts: Any) -> Any:
+    return digest(str(texts[0]))
+
+
+def hand_over(near: Path, far: Path, *, vfs: str | None, now: Millis) -> None:
+    """Move all waiting mail in one transaction over both files, which in WAL mode is two commits in truth."""
+    con = connect(near, vfs=vfs)
+    try:
+        con.wal_autocheckpoint(0)
+        con.execute("ATTACH ? AS peer", (str(far),))
+        con.create_scalar_function("digest_of", _digest_of, 1)
+        con.execute("BEGIN IMMEDIATE")
+        con.execute(HAND_OVER, {"now": now})
+        con.execute("COMMIT")
+    finally:
+        con.close()

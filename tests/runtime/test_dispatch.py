@@ -1,0 +1,273 @@
+"""Dispatched tasks: however the worker's run ends, the caller's session hears of it once, and cannot lose the news."""
+
+from typing import Any
+
+import pytest
+
+from onceward import Agent, Context, Drop, Postbox, Reject, Run
+from onceward.testing import Harness
+
+
+class Office:
+    """A manager that dispatches and a worker whose runs end as a test wants."""
+
+    def __init__(self, desk: Any, **options: Any) -> None:
+        self.desk = desk(mode="followup")
+        self.worker = Agent("worker")
+        self.does: list[Any] = []
+        self.worker.session(mode="steer", attempts=2, **options)(self._work)
+        self.box: Postbox = self.desk.harness.peer("worker", self.worker)
+        self.ids: list[str] = []
+        self.desk.script = [self._dispatch]
+
+    def _work(self, run: Run) -> Any:
+        return self.does.pop(0)(run) if self.does else {"built": run.message.body}
+
+    def _dispatch(self, run: Run) -> None:
+        self.ids.append(run.dispatch("worker", {"task": run.message.body}))
+
+    def ask(self, *bodies: Any) -> list[dict[str, Any]]:
+        """Let the manager dispatch for each body; return the results that its session heard of."""
+        self.desk.script = [self._dispatch] * len(bodies)
+        self.desk.say(*bodies)
+        for _ in range(4):
+            self.desk.go(61)
+        return self.results
+
+    @property
+    def results(self) -> list[dict[str, Any]]:
+        """The results that came into the manager's session, in order."""
+        return [run.message.body for run in self.desk.runs if run.message.type == "worker_result"]
+
+
+@pytest.fixture
+def office(desk: Any) -> Office:
+    """Return a manager and a worker."""
+    return Office(desk)
+
+
+def test_a_result_comes_back_into_the_callers_session(office: Office) -> None:
+    """It bears the dispatch id and the label of the session that was spawned, in the body and in the headers."""
+    [result] = office.ask("x")
+    message = office.desk.runs[-1].message
+    label = office.box.runs.list()[0].session
+
+    assert ("done", {"built": {"task": "x"}}, None) == (
+        result["outcome"],
+        result["result"],
+        result["error"],
+    )
+    assert (office.ids[0], label) == (result["dispatch_id"], result["spawned_session_label"])
+    assert ({"dispatchid": office.ids[0], "spawnedsession": label}, "s") == (
+        message.headers,
+        message.session,
+    )
+    assert message.in_reply_to == office.ids[0]
+    assert label.startswith("worker-")
+    assert ["x", result] == [
+        body for run in office.desk.runs for body in (m.body for m in run.messages)
+    ]
+
+
+def fail(_: Run) -> None:
+    """End badly."""
+    raise RuntimeError("no luck")
+
+
+def reject(_: Run) -> None:
+    """Refuse for good."""
+    raise Reject("not mine")
+
+
+def drop(_: Run) -> None:
+    """Want nothing of it."""
+    raise Drop
+
+
+@pytest.mark.parametrize(
+    ("does", "outcome", "error"),
+    [
+        ([fail, fail], "failed", "max_retries_exceeded: RuntimeError: no luck"),
+        ([reject], "failed", "rejected: not mine"),
+        ([drop], "dropped", None),
+        ([fail], "done", None),
+    ],
+)
+def test_every_end_is_told_once(
+    office: Office, does: list[Any], outcome: str, error: str | None
+) -> None:
+    """Done, given up, rejected or dropped: one result, when the task has come to its end and not before."""
+    office.does = does
+
+    assert [(outcome, error)] == [(each["outcome"], each["error"]) for each in office.ask("x")]
+
+
+def test_an_aborted_task_that_counts_as_delivered_is_told(office: Office) -> None:
+    """A worker that is steered away after a checkpoint tells its caller, with what it had by then."""
+
+    def steered(run: Run) -> None:
+        run.checkpoint("half")
+        office.desk.user.session(run.session).send("worker", "do something else")
+        office.desk.harness.deliver()
+
+    office.desk.harness.peer("user").peers.register("worker", "test:worker")
+    office.does = [steered]
+    [result] = office.ask("x")
+
+    assert ("aborted", "half", True) == (
+        result["outcome"],
+        result["partial"],
+        "steer by message" in result["error"],
+    )
+
+
+def test_a_full_queue_tells_the_caller(desk: Any) -> None:
+    """A task that found no room in the worker's queue, or was pushed out, has ended too."""
+    office = Office(desk, cap=1, overflow="new")
+    office.desk.script = [
+        lambda run: office.ids.extend(run.dispatch("worker", n, session="shared") for n in (1, 2))
+    ]
+    office.box.queues.pause("shared")
+    office.desk.say("go")
+    office.desk.go()
+    office.desk.go(61)
+
+    assert [("refused", office.ids[1])] == [
+        (each["outcome"], each["dispatch_id"]) for each in office.results
+    ]
+
+
+def test_a_result_is_protected_in_the_callers_queue(desk: Any) -> None:
+    """The caller's queue may be full: the result waits in it all the same, and is delivered by the queue's mode."""
+    office = Office(desk)
+    office.desk.say("x")
+    office.desk.harness.peer("user")
+    office.desk.box.queues.set("s", cap=1, overflow="old")
+
+    def dispatches(run: Run) -> None:
+        office.ids.append(run.dispatch("worker", 1))
+        run.checkpoint("sent")
+        office.desk.say("a", "b", "c")
+        for _ in range(3):
+            office.desk.harness.deliver()
+            office.desk.harness.advance(61)
+
+    office.desk.script = [dispatches]
+    for _ in range(3):
+        office.desk.go(1)
+
+    assert 1 == len(office.results)
+
+
+def test_a_handler_may_dispatch_too(desk: Any) -> None:
+    """``ctx.dispatch`` commits with the processed mark; the result comes into the handler's session."""
+    manager, results = Agent("manager"), []
+
+    @manager.on("go")
+    def go(body: Any, ctx: Context) -> None:
+        ctx.dispatch("coder", body)
+
+    @manager.on("worker_result")
+    def result(body: Any, ctx: Context) -> None:
+        results.append((body["outcome"], body["result"], ctx.session))
+
+    one = desk()
+    one.script = [lambda _: "made"]
+    one.harness.peer("manager", manager)
+    one.harness.peer("user").peers.register("manager", "test:manager")
+    one.harness.peer("user").session("talk").send("manager", 1, type="go")
+    one.go()
+
+    assert [("done", "made", "talk")] == results
+
+
+TASKS = [
+    (lambda body: f"made {body}", ("done", "made x", None)),
+    (fail, ("failed", None, "max_retries_exceeded: RuntimeError: no luck")),
+    (reject, ("failed", None, "rejected: not mine")),
+    (drop, ("dropped", None, None)),
+]
+
+
+@pytest.mark.parametrize(("does", "told"), TASKS)
+def test_a_task_may_go_to_an_ordinary_handler(
+    desk: Any, does: Any, told: tuple[str, Any, Any]
+) -> None:
+    """An agent without runs tells the end of a task all the same, once, with what its handler returned; there is no second answer."""
+    worker, one = Agent("worker"), desk()
+    worker.on("task", attempts=2)(lambda body: does(body))  # noqa: PLW0108 - `fail` is annotated for runs
+    one.harness.peer("worker", worker)
+    one.script = [lambda run: run.dispatch("worker", "x", type="task")]
+    one.say("go")
+    for _ in range(4):
+        one.go(61)
+    [result] = [run.message for run in one.runs if run.message.type == "worker_result"]
+
+    assert told == (result.body["outcome"], result.body["result"], result.body["error"])
+    assert 2 == len(one.runs)
+
+
+@pytest.mark.parametrize(
+    ("settle", "outcome"), [("ack", "done"), ("drop", "dropped"), ("reject", "failed")]
+)
+def test_a_task_may_be_taken_by_hand(desk: Any, settle: str, outcome: str) -> None:
+    """Who receives a task and settles it has told its end."""
+    one = desk()
+    one.script = [lambda run: run.dispatch("worker", "x")]
+    worker = one.harness.peer("worker")
+    one.say("go")
+    one.go()
+    message = worker.receive()
+    getattr(message, settle)(*["not mine"] if settle == "reject" else [])
+    one.go()
+
+    assert [outcome] == [
+        run.message.body["outcome"] for run in one.runs if run.message.type == "worker_result"
+    ]
+
+
+def test_a_task_that_never_arrived_is_told(desk: Any) -> None:
+    """The dead letter and the result are one transaction of the caller's own file; a replay that fails again tells nothing twice."""
+    one = desk()
+    one.script = [lambda run: run.dispatch("nobody", "x", ttl=5)]
+    one.harness.postbox.peers.register("nobody", "test:nobody")
+    one.say("go")
+    for _ in range(4):
+        one.go(61)
+    [result] = [run.message for run in one.runs if run.message.type == "worker_result"]
+    [letter] = one.box.dead_letters.list()
+
+    assert ("undelivered", letter.id, "s") == (
+        result.body["outcome"],
+        result.body["dispatch_id"],
+        result.session,
+    )
+    assert letter.reason in result.body["error"]
+
+
+def test_the_sender_is_not_blocked_by_a_busy_target(desk: Any) -> None:
+    """Mail to an agent that is busy is taken in by its session's queue at once."""
+    one = desk()
+    stored: list[str] = []
+
+    def busy(_: Run) -> None:
+        [message_id] = one.say("next")
+        one.harness.deliver()
+        stored.append(one.user.resolve(message_id))
+
+    one.script = [busy]
+    one.say("first")
+    one.go()
+
+    assert ["sent"] == stored
+
+
+def test_a_harness_is_enough_for_a_run_of_your_own() -> None:
+    """The shipped harness plays runs as it plays handlers."""
+    agent = Agent("a")
+    agent.session()(lambda run: f"hello {run.message.body}")
+    with Harness(agent) as harness:
+        harness.send("world")
+        harness.deliver()
+
+        assert ["hello world"] == harness.sent("tester")

@@ -1,0 +1,328 @@
+"""How runs end: well, badly, by hand, by a death; what that means for messages, mail, attempts and callers."""
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tenacity import stop_after_attempt, wait_fixed
+
+from onceward import Agent, Drop, Msg, Postbox, Reject, Retry, RetryPolicy, Run
+from onceward.errors import InvalidArgument, RunAborted
+from onceward.testing import ManualClock
+
+
+def test_effects_mail_and_marks_are_one_commit(desk: Any) -> None:
+    """What a run said, wrote at its end and returned is there with its end, and the reply names the current message."""
+    one = desk(mode="collect")
+    one.harness.sql("CREATE TABLE notes (text TEXT)")
+
+    def works(run: Run) -> dict[str, int]:
+        run.send("user", "aside")
+        run.at_end(lambda tx: tx.execute("INSERT INTO notes VALUES ('end')"))
+        run.write(lambda tx: tx.execute("INSERT INTO notes VALUES ('now')"))
+        assert [("now",)] == one.harness.sql("SELECT text FROM notes")
+        return {"count": len(run.messages)}
+
+    one.script = [works]
+    ids = one.say(1, 2)
+    one.go()
+
+    assert ["aside", {"count": 2}] == [message.body for message in one.got()]
+    assert [("now",), ("end",)] == one.harness.sql("SELECT text FROM notes")
+    assert {"count": 2} == one.box.runs.list()[0].result
+    assert tuple(ids) == one.box.runs.list()[0].event_ids
+    assert ["acked", "acked"] == [one.user.resolve(each) for each in ids]
+
+
+def test_a_failed_batch_is_retried_whole(desk: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing the failed run said was sent; its messages come again together, after the backoff; the mistake is logged, once a run."""
+    one = desk(mode="collect")
+
+    def fails(run: Run) -> None:
+        run.send("user", "never")
+        raise RuntimeError("broken")
+
+    one.script = [fails]
+    one.say(1, 2)
+    one.go()
+    one.say(3)
+    assert [[1, 2]] == one.go(0.5)
+    assert [[1, 2], [1, 2, 3]] == one.go(1.0)
+
+    assert [] == one.got()
+    assert [("failed", False), ("done", True)] == one.states()
+    assert [2, 2, 1] == [message.attempt for message in one.runs[1].messages]
+    assert "RuntimeError: broken" == one.box.runs.list()[1].cause
+    assert [("attempt 1: RuntimeError: broken", True)] == [
+        (line.getMessage()[-31:], line.exc_info is not None) for line in caplog.records
+    ]
+
+
+def test_the_policy_of_a_postbox_is_that_of_its_runs(tmp_path: Path) -> None:
+    """What ``handler_retry`` says goes before the settings in sessions with runs as well: two tries, seven seconds between them."""
+    clock, agent, began = ManualClock(), Agent("coder"), list[int]()
+
+    @agent.session()
+    def fails(run: Run) -> None:
+        began.append(clock.now())
+        raise RuntimeError(run.session)
+
+    twice = RetryPolicy(wait=wait_fixed(7), stop=stop_after_attempt(2))
+    with Postbox(
+        tmp_path / "coder.db",
+        agent=agent,
+        run=False,
+        clock=clock,
+        handler_retry=twice,
+        handler_retries=9,
+    ) as box:
+        box.send("coder", "work")
+        for _ in range(20):
+            box.pump()
+            clock.advance(1)
+        reasons = [letter.reason for letter in box.dead_letters.list()]
+
+    assert [7000] == [later - earlier for earlier, later in pairwise(began)]
+    assert ["max_retries_exceeded"] == [reason for reason in reasons if reason != "dead"]
+
+
+def test_the_last_attempt_is_made_alone(desk: Any) -> None:
+    """A message that makes its batch fail dies alone: its neighbours are done."""
+    one = desk(mode="collect", attempts=3)
+
+    def picky(run: Run) -> None:
+        if "poison" in [message.body for message in run.messages]:
+            raise RuntimeError("eaten")
+
+    one.script = [picky] * 10
+    ids = one.say("a", "poison", "b")
+    for _ in range(8):
+        one.go(60)
+
+    assert [["a", "poison", "b"]] * 2 + [["a"], ["poison"], ["b"]] == one.seen
+    assert ["processed", "dead", "processed"] == [one.ends()[each] for each in ids]
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (Reject("no"), ("failed", "dead")),
+        (Drop(), ("done", "dropped")),
+        (Retry(after=5), ("failed", "pending")),
+    ],
+)
+def test_a_handler_says_how_its_run_ends(
+    desk: Any, error: Exception, expected: tuple[str, str]
+) -> None:
+    """Reject buries, Drop drops, Retry puts back: as in other handlers, for all messages of the run."""
+    one = desk()
+
+    def raises(_: Run) -> None:
+        raise error
+
+    one.script = [raises]
+    [message_id] = one.say(1)
+    one.go()
+
+    assert expected == (one.states()[0][0], one.ends()[message_id])
+
+
+def test_a_run_of_a_dead_process_is_aborted_by_the_next_look(desk: Any) -> None:
+    """After the lease has run out its messages are back, in order, with the attempt counted; what it said is gone."""
+    one = desk({"lease": 30.0}, mode="collect")
+
+    def says(run: Run) -> None:
+        run.checkpoint("half")
+        run.send("user", "never")
+
+    one.script = [says]
+    one.say(1, 2)
+    with one.harness.crash_at("after-handler"):
+        one.harness.deliver()
+    one.say(3)
+    assert [[1, 2]] == one.go(10)
+    one.go(25)
+
+    assert [[1, 2], [1, 2, 3]] == one.seen
+    assert [2, 2, 1] == [message.attempt for message in one.runs[1].messages]
+    assert [("aborted", False), ("done", True)] == one.states()
+    assert "half" == one.runs[1].previous
+    assert [] == one.got()
+
+
+def test_a_message_that_kills_its_process_becomes_a_dead_letter(desk: Any) -> None:
+    """Attempts are counted before they are made, so a killer has only so many."""
+    one = desk({"lease": 1.0}, mode="collect", attempts=2)
+    [message_id] = one.say("killer")
+    for _ in range(2):
+        with one.harness.crash_at("before-handler"):
+            one.harness.deliver()
+        one.harness.advance(2)
+    one.go()
+
+    assert "dead" == one.ends()[message_id]
+    assert [("aborted", False)] * 2 == one.states()
+
+
+def test_a_late_process_can_commit_nothing(desk: Any) -> None:
+    """Whoever slept through the lease finds checkpoint, write, inbox and end refused; the run that took over is not disturbed."""
+    one = desk({"lease": 5.0})
+    refused: list[str] = []
+
+    def sleeps(run: Run) -> str:
+        one.harness.advance(6)
+        one.harness.deliver()
+        for name, call in (
+            ("checkpoint", lambda: run.checkpoint(1)),
+            ("write", lambda: run.write(lambda _: None)),
+            ("inbox", run.inbox),
+        ):
+            with pytest.raises(RunAborted):
+                call()
+            refused.append(name)
+        run.send("user", "late")
+        return "late"
+
+    one.script = [sleeps, lambda _: "in time"]
+    one.say("m")
+    one.go()
+
+    assert ["checkpoint", "write", "inbox"] == refused
+    assert ["in time"] == [message.body for message in one.got()]
+    assert [("aborted", False), ("done", True)] == one.states()
+
+
+def test_a_run_can_be_aborted_by_hand(desk: Any) -> None:
+    """``runs.abort`` fences the holder off and gives its messages back; a second call finds nothing open."""
+    one = desk()
+    told: list[bool] = []
+
+    def busy(run: Run) -> str:
+        one.box.queues.pause("s")
+        told.extend([one.box.runs.abort(run.id, "by me"), one.box.runs.abort(run.id)])
+        return "never"
+
+    one.script = [busy]
+    [message_id] = one.say("m")
+    one.go()
+
+    assert ([True, False], "pending") == (told, one.ends()[message_id])
+    assert ("aborted", "by me") == (one.box.runs.list()[0].state, one.box.runs.list()[0].cause)
+    assert [] == one.got()
+
+
+def test_the_queue_is_in_your_hands(desk: Any) -> None:
+    """List, reorder and remove what waits; pause and resume; each is durable and visible."""
+    one = desk()
+    one.box.queues.pause("s")
+    ids = one.say("a", "b", "c", "d")
+    one.go()
+
+    assert ids == [each.id for each in one.box.queues.waiting("s")]
+    assert [ids[2], ids[0], ids[1], ids[3]] == one.box.queues.reorder("s", [ids[2]])
+    assert (True, False) == (one.box.queues.remove("s", ids[1]), one.box.queues.remove("s", ids[1]))
+    with pytest.raises(InvalidArgument):
+        one.box.queues.reorder("s", [ids[1]])
+    assert ("paused", 3) == (one.box.queues.get("s").state, one.box.queues.get("s").waiting)
+    one.harness.restart()
+    one.box.queues.resume("s")
+    one.go()
+
+    assert [["c"], ["a"], ["d"]] == one.seen
+    assert ("dropped", "removed from its queue") == one.harness.sql(
+        "SELECT state, reason FROM inbox_view WHERE id = ?", (ids[1],)
+    )[0]
+
+
+def test_readers_and_workers_leave_sessions_with_runs_alone(desk: Any) -> None:
+    """Mail of such a session is for runs only, whoever asks; other sessions are served as ever."""
+    one = desk(pattern="s*")
+    one.agent.on("text")(lambda _: None)
+    one.harness.restart()
+    one.box.queues.pause("s1")
+    one.say("for runs", session="s1")
+    one.say("for a worker", session="t1")
+    one.go()
+
+    assert one.box.receive() is None
+    assert one.box.session("s1").receive() is None
+    assert ([], 1) == (one.seen, one.box.stats()["processed"])
+
+
+def test_a_pattern_can_be_dissolved(desk: Any) -> None:
+    """What waits in the queue is for readers again, in order, when the handler was taken out of the code."""
+    one = desk()
+    one.box.queues.pause("s")
+    one.say("a", "b")
+    one.go()
+    one.box.queues.dissolve("*")
+
+    first = one.box.receive()
+    assert (first.body, first.attempt) == ("a", 1)
+    first.ack()
+    assert "b" == one.box.receive().body
+
+
+class Task(Msg, type="task"):
+    """Work for somebody else."""
+
+    text: str
+
+
+def test_bodies_are_read_as_their_classes(desk: Any) -> None:
+    """A body whose type is listed is that class; one that does not fit is a dead letter and stops nobody."""
+    one = desk(reads=[Task], mode="collect")
+    ids = one.say(Task(text="x"), "plain")
+    bad = one.say({"no": "text"}, type="task")
+    one.go()
+
+    assert [[Task(text="x"), "plain"]] == one.seen
+    assert (["processed", "processed"], "dead") == (
+        [one.ends()[each] for each in ids],
+        one.ends()[bad[0]],
+    )
+
+
+def test_expired_mail_reaches_no_run(desk: Any) -> None:
+    """What nobody wants any more ends as expired while it waits."""
+    one = desk()
+    one.box.queues.pause("s")
+    [message_id] = one.say("old", ttl=5)
+    one.go()
+    one.go(6)
+    one.box.queues.resume("s")
+    one.go()
+
+    assert ([], "expired") == (one.seen, one.ends()[message_id])
+
+
+def test_events_tell_the_life_of_a_run(desk: Any) -> None:
+    """Each is told after the commit that made it true, in order."""
+    one = desk(mode="steer")
+    heard: list[str] = []
+    for name in ("run_started", "message_bound", "run_aborted", "run_ended"):
+        one.box.on(name, lambda event: heard.append(event.name))
+
+    def busy(_: Run) -> None:
+        one.say("b")
+        one.harness.deliver()
+
+    one.script = [busy]
+    one.say("a")
+    one.go()
+
+    started = ["run_started", "message_bound"]
+    assert [*started, "run_aborted", *started, "message_bound", "run_ended"] == heard
+
+
+def test_two_handlers_of_one_pattern_are_refused() -> None:
+    """A session has one handler: the nearest pattern's, and exactly one of those."""
+    agent = Agent("a")
+    for pattern in ("*", "chat-*", "chat-1"):
+        agent.session(pattern)(print)
+
+    with pytest.raises(InvalidArgument):
+        agent.session("chat-*")(print)
+    found = [agent.serves(name) for name in ("chat-1", "chat-2", "x", "chat[1]")]
+    assert ["chat-1", "chat-*", "*", "*"] == [handler and handler.pattern for handler in found]

@@ -1,0 +1,35 @@
+"""No statement of queues and runs walks a whole table: what it costs depends on what it touches, not on what lies there."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from onceward import Postbox
+from onceward.store import runs, session_queues
+
+LARGE = re.compile(
+    r"SCAN (inbox|b|runs|r|overflows|o|processed_messages|dead_letters)\b(?! USING (COVERING )?INDEX (runs_open|runs_ended))"
+)
+STATEMENTS = {
+    f"{module.__name__.rpartition('.')[2]}.{name}": sql
+    for module in (session_queues, runs)
+    for name, sql in vars(module).items()
+    if isinstance(sql, str) and re.match(r"\s*(SELECT|UPDATE|INSERT|DELETE)\b", sql)
+}
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_a_statement_finds_its_rows_by_an_index(name: str, tmp_path: Path) -> None:
+    """The plan names no scan of a table that grows with the mail."""
+    sql = STATEMENTS[name]
+    with Postbox(tmp_path / "a.db", agent="a", run=False) as box:
+        bindings = dict.fromkeys(re.findall(r":(\w+)", sql)) or (None,) * sql.count("?")
+        plan = [row[3] for row in box.db.read(f"EXPLAIN QUERY PLAN {sql}", bindings)]
+
+    assert [] == [line for line in plan if LARGE.match(line)]
+
+
+def test_the_statements_are_really_there() -> None:
+    """The table above did not become empty by a renaming."""
+    assert {"runs.UNBIND", "queues.NEXT", "runs.LOST", "queues.SOURCES"} <= set(STATEMENTS)
