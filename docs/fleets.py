@@ -44,7 +44,7 @@ AGENTS = {
     "agent": "the agent",
     "file_id": "random mark of the file",
     "durability": "what a commit survives",
-    "frozen_at": "since when the kill-switch is on",
+    "paused_at": "since when the kill-switch is on",
     "opened_at": "when it was opened last",
     "created_at": "when the file was made",
     "schema_version": "its newest schema step",

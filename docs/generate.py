@@ -32,13 +32,13 @@ SOURCE = ROOT / "src" / "onceward"
 LAYERS = ("model", "store", "store/directory", "runtime", "runtime/runs", "api")
 ROOMS = {
     "The postbox": "Postbox looks.Looks polling.Polls Session Transaction Message Ticket",
-    "Beside the mail": "home.Neighbours home.Peers Page queries.Past queries.PeerInfo invariants.Violation Health",
+    "Beside the mail": "home.Agents home.Peers Page queries.HistoryEntry queries.PeerInfo invariants.Violation Health",
     "Limits": "limits.Limits limits.Limit limits.DropRecord",
-    "Dead letters": "dead_letters.DeadLetters dead_letters.Filter dead_letters.Replays queries.DeadLetter",
-    "Sessions with runs": "Run queues.Queues queues.Runs queue_modes.QueueOptions runs.Summary runs.Before run_views.RunInfo "
-    "run_views.QueueInfo run_views.Waits",
-    "Channels": "channels.Channels Channel channels.ChannelConfig channels.ChannelInfo fanout.Posted acknowledgments.Acknowledgment",
-    "Mailboxes": "mailboxes.Mailboxes Mailbox Letter Start mailboxes.Address mailbox.Effects",
+    "Dead letters": "dead_letters.DeadLetters dead_letters.DeadLetterFilter dead_letters.ReplayResult queries.DeadLetter",
+    "Sessions with runs": "Run queues.Queues queues.Runs queue_modes.QueueOptions runs.Summary runs.PreviousRun run_views.RunInfo "
+    "run_views.QueueInfo run_views.QueuedMessage",
+    "Channels": "channels.Channels Channel channels.ChannelConfig channels.ChannelInfo fanout.SendResult acknowledgments.Acknowledgment",
+    "Mailboxes": "mailboxes.Mailboxes Mailbox MessageRecord Start mailboxes.MailboxInfo mailbox.HandlerTransaction",
     "Options of every send": "send_options.SendOptions send_options.PublishOptions",
     "Agents and handlers": "Agent Context Msg",
     "The same, awaitable": (
@@ -54,16 +54,12 @@ BUILT = ("Postbox", "AsyncPostbox", "Agent", "Retry", "Reject", "Drop", "Setting
 """What users build themselves; everything else is handed to them."""
 HIDDEN = {
     "Agent": "find serves",
-    "AsyncSession": "outlook",
-    "Context": "cancel close replied",
-    "Mailbox": "desk walk",
+    "Context": "cancel close replied report",
+    "Mailbox": "walk",
     "Mailboxes": "sweep",
-    "Message": "settled",
+    "Message": "settled leased",
     "Postbox": "db settings",
-    "Run": "at_its_end drafts",
-    "Settings": "unasked",
-    "Session": "outlook over overdue receive_any sending",
-    "Transaction": "finish put",
+    "Settings": "inherit",
 }
 """What one room of the house offers another."""
 
@@ -220,10 +216,6 @@ def events_page() -> str:
             if field.name not in {"agent", "at"}
         )
         rows.append((code(name), code(kind.__name__), readers.prose(kind.__doc__ or ""), own))
-    others = [
-        ("also called", "event"),
-        *((code(alias), code(name)) for alias, name in sorted(events.ALIASES.items())),
-    ]
     return page(
         "Events",
         flow(
@@ -232,7 +224,6 @@ def events_page() -> str:
             "A hook cannot veto and cannot harm: what it raises is logged.",
         ),
         table(*rows),
-        table(*others),
     )
 
 
@@ -256,8 +247,8 @@ def settings_page() -> str:
         ),
         table(*rows),
         "`ONCEWARD_DISABLED=1` in the environment switches sending, pushing and handling off for one process.",
-        "`Settings.agenium(**overrides)`: "
-        + inspect.cleandoc(settings.Settings.agenium.__doc__ or ""),
+        "`Settings.five_minutes(**overrides)`: "
+        + inspect.cleandoc(settings.Settings.five_minutes.__doc__ or ""),
     )
 
 

@@ -99,7 +99,7 @@ def _example() -> str:
         Postbox(
             f"{folder}/shop.db",
             agent="shop",
-            run=False,
+            start=False,
             hold_unknown=True,
             clock=_ThatMorning(),
             ids=lambda: EXAMPLE_ID,
@@ -171,7 +171,7 @@ def schema_page(meanings: dict[str, dict[str, str]]) -> str:
     ]
     with (
         tempfile.TemporaryDirectory() as folder,
-        Postbox(Path(folder) / "a.db", agent="a", run=False) as box,
+        Postbox(Path(folder) / "a.db", agent="a", start=False) as box,
     ):
         parts += _relations(
             box.path, meanings, ("view", "Views", _view), ("table", "Tables", _stored)
@@ -188,9 +188,9 @@ def directory_page(meanings: dict[str, dict[str, str]]) -> str:
     )
     with (
         tempfile.TemporaryDirectory() as folder,
-        Postbox(Path(folder) / "a.db", agent="a", run=False) as box,
+        Postbox(Path(folder) / "a.db", agent="a", start=False) as box,
     ):
-        box.home.register()
+        box.agents.register()
         return page(
             "Directory",
             told,

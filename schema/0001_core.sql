@@ -11,7 +11,7 @@ CREATE TABLE identity (
     max_inbox   INTEGER NOT NULL,
     max_body    INTEGER NOT NULL,
     clock_at    INTEGER NOT NULL,
-    frozen_at   INTEGER,
+    paused_at   INTEGER,
     opened      INTEGER NOT NULL DEFAULT 0,
     opened_at   INTEGER NOT NULL,
     boot_id     TEXT    NOT NULL DEFAULT '',
@@ -226,7 +226,7 @@ CREATE TABLE trail (
 CREATE TRIGGER outbox_admit AFTER INSERT ON outbox
 BEGIN
     SELECT CASE
-        WHEN i.frozen_at IS NOT NULL THEN RAISE(ABORT, 'onceward:frozen')
+        WHEN i.paused_at IS NOT NULL THEN RAISE(ABORT, 'onceward:paused')
         WHEN NEW.seq - (SELECT value FROM counters WHERE name = 'left') > i.max_pending
             THEN RAISE(ABORT, 'onceward:queue_full')
         END

@@ -11,7 +11,7 @@ CREATE VIEW ephemeral_view AS
 SELECT b.seq, b.id, b.sender, b.session, b.mailbox, b.state, b.reason, b.received_at, b.ended_at
   FROM inbox AS b WHERE b.ephemeral IS NOT NULL;
 
-INSERT INTO counters (name) VALUES ('evaporated');
+INSERT INTO counters (name) VALUES ('ephemeral_dropped');
 
 DROP VIEW stats_view;
 CREATE VIEW stats_view AS
@@ -20,7 +20,7 @@ SELECT max(0, t.enqueued - t.gone - t.sending) AS pending, t.sending, t.sent, t.
        t.processing AS inbox_processing, t.processed, t.dropped, t.expired, t.duplicates, t.refused, t.forks, t.dead AS dead_total,
        (SELECT count(*) FROM dead_letters) AS dead_letters,
        (SELECT count(*) FROM tickets WHERE state = 'open') AS tickets_open,
-       t.evaporated
+       t.ephemeral_dropped
   FROM (SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'outbox'), 0) AS enqueued,
                coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'inbox'), 0) AS received,
                (SELECT coalesce(sum(json_array_length(parcel)), 0) FROM peers WHERE parcel IS NOT NULL) AS sending,
@@ -39,4 +39,4 @@ SELECT max(0, t.enqueued - t.gone - t.sending) AS pending, t.sending, t.sent, t.
                (SELECT value FROM counters WHERE name = 'duplicates') AS duplicates,
                (SELECT value FROM counters WHERE name = 'refused') AS refused,
                (SELECT value FROM counters WHERE name = 'forks') AS forks,
-               (SELECT value FROM counters WHERE name = 'evaporated') AS evaporated) AS t;
+               (SELECT value FROM counters WHERE name = 'ephemeral_dropped') AS ephemeral_dropped) AS t;

@@ -67,7 +67,7 @@ def offenders(folder: Path) -> list[str]:
         boxes: list[Postbox] = []
         for path in sorted(path for path in folder.rglob("*.db") if _ours(path)):
             try:
-                boxes.append(stack.enter_context(Postbox(path, run=False)))
+                boxes.append(stack.enter_context(Postbox(path, start=False)))
             except OncewardError:
                 continue
         return [

@@ -33,7 +33,7 @@ async def code(run: AsyncRun) -> str | None:
         print(f"coder:  the tester says {run.message.body['result']!r}")
         await run.send("user", "done, and tested")
         return None
-    if run.before is None:
+    if run.previous_run is None:
         return await first_try(run)
     print(f"coder:  stopped after {run.previous}; now: {run.message.body!r}")
     steps = [*run.previous, "rewrite it with ast"]

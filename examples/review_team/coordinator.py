@@ -119,7 +119,7 @@ def python_files(folders: Iterable[Path]) -> list[str]:
 
 def prepare(path: Path, folders: Iterable[Path]) -> None:
     """Make the tables, and the list of files on the first life."""
-    with Postbox(path, agent="coordinator", run=False) as box, box.begin() as tx:
+    with Postbox(path, agent="coordinator", start=False) as box, box.begin() as tx:
         tx.execute(TABLES)
         if tx.execute(FILES) == [(0,)]:
             tx.executemany(ADD_FILE, [(name,) for name in python_files(folders)])

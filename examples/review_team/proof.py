@@ -186,7 +186,7 @@ def main(home: Path) -> int:
     for path in sorted(
         home.glob("*.db")
     ):  # the coordinator's comes first: workers ask how many files there are
-        with Postbox(path, run=False) as box:
+        with Postbox(path, start=False) as box:
             seen.hear(box)
     kills = (
         [(agent, at) for agent, at in json.loads(log.read_text(encoding="utf-8"))]

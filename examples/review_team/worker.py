@@ -41,7 +41,7 @@ def review(task: Review, ctx: Context) -> Reviewed:
 def main(home: Path, name: str) -> None:
     """Work until standard input ends."""
     path = home / f"{name}.db"
-    with Postbox(path, agent=name, run=False) as box, box.begin() as tx:
+    with Postbox(path, agent=name, start=False) as box, box.begin() as tx:
         tx.execute(TABLES)
     with Postbox(path, agent=Agent(name).include(reviewer), settings=PATIENCE):
         until_input_ends()

@@ -11,7 +11,7 @@ from onceward.errors import Drop, OncewardError, OutcomeUnknown, Reject, Retry
 from onceward.model.body import Msg
 from onceward.model.frame import Frame
 from onceward.model.parcel import Answer, Parcel, Receipt
-from onceward.model.record import Letter
+from onceward.model.record import MessageRecord
 from onceward.model.retry import RetryPolicy
 from onceward.model.settings import Settings
 from onceward.runtime.agent import Agent
@@ -48,9 +48,9 @@ __all__ = [
     "Features",
     "Frame",
     "Health",
-    "Letter",
     "Mailbox",
     "Message",
+    "MessageRecord",
     "Msg",
     "OncewardError",
     "OutcomeUnknown",

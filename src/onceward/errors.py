@@ -17,7 +17,7 @@ Everything that can go wrong, as one tree.
     ├── SendError                  nothing was written; the id may be used again
     │   ├── InvalidMessage           an InvalidArgument, too; so are the next three
     │   │   └── TooLarge · TopicError · ValidationFailed
-    │   ├── UnknownRecipient · Conflict · Frozen
+    │   ├── UnknownRecipient · Conflict · Paused
     │   ├── QueueFull                a limit of messages is reached; wait until some are settled
     │   │   └── StoreFull              the limit of the whole file
     │   ├── RateLimited              sent too fast; retry_after says when to come again
@@ -212,8 +212,8 @@ class NotParticipant(ChannelError):
     """The agent takes no part in the channel, or its role does not allow it: join first, or ask the owner."""
 
 
-class Frozen(SendError, RuntimeError):
-    """The kill-switch is on: call ``thaw()`` or unset ONCEWARD_DISABLED; nothing was lost."""
+class Paused(SendError, RuntimeError):
+    """The kill-switch is on: call ``resume()`` or unset ONCEWARD_DISABLED; nothing was lost."""
 
     retryable = True
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from onceward.errors import InvalidArgument
 from onceward.model.clock import iso
-from onceward.model.events import ALIASES, EVENTS, Event, Expired, Polled
+from onceward.model.events import EVENTS, Event, Expired, Polled
 
 _log = logging.getLogger("onceward")
 
@@ -24,7 +24,7 @@ class Hooks:
     """Who wants to hear of which events."""
 
     def __init__(self) -> None:
-        self._told: dict[str, tuple[Hook, ...]] = {}
+        self._hooks: dict[str, tuple[Hook, ...]] = {}
         self._held: list[Event] = []
 
     def on(self, name: str, hook: Hook) -> Callable[[], None]:
@@ -35,39 +35,38 @@ class Hooks:
             InvalidArgument: there is no event of that name.
 
         """
-        real = ALIASES.get(name, name)
-        if real != ALL and real not in EVENTS:
+        if name != ALL and name not in EVENTS:
             msg = f"no event is called {name!r}: there are {', '.join(EVENTS)}"
             raise InvalidArgument(msg)
-        self._told[real] = (*self._told.get(real, ()), hook)
+        self._hooks[name] = (*self._hooks.get(name, ()), hook)
         held, self._held = self._held, []
         for event in held:
             self.hold(event)
 
         def off() -> None:
-            self._told[real] = tuple(known for known in self._told[real] if known is not hook)
+            self._hooks[name] = tuple(known for known in self._hooks[name] if known is not hook)
 
         return off
 
     def __bool__(self) -> bool:
         """Whether anybody hears anything."""
-        return bool(self._told)
+        return bool(self._hooks)
 
     def wanted(self, kind: type[Event]) -> bool:
         """Return whether anybody hears events of *kind*, so that nobody builds them in vain."""
-        return bool(self._told) and bool(self._told.get(kind.name) or self._told.get(ALL))
+        return bool(self._hooks) and bool(self._hooks.get(kind.name) or self._hooks.get(ALL))
 
     def hold(self, event: Event) -> None:
         """Tell of an event now, or, where nobody wants it yet, once somebody does: it came before anybody could ask."""
         if self.wanted(type(event)):
-            self.tell([event])
+            self.emit([event])
         else:
             self._held.append(event)
 
-    def tell(self, events: Iterable[Event]) -> None:
+    def emit(self, events: Iterable[Event]) -> None:
         """Tell the hooks; one that raises is logged and harms nothing."""
         for event in events:
-            for hook in (*self._told.get(event.name, ()), *self._told.get(ALL, ())):
+            for hook in (*self._hooks.get(event.name, ()), *self._hooks.get(ALL, ())):
                 try:
                     hook(event)
                 except Exception:  # noqa: BLE001 - a hook can harm nothing
@@ -76,7 +75,7 @@ class Hooks:
 
 LEVELS: Final = {
     "retry": "info",
-    "unreached": "warning",
+    "delivery_failed": "warning",
     "rejected": "warning",
     "failed": "warning",
     "dropped": "warning",
@@ -85,7 +84,7 @@ LEVELS: Final = {
     "dead": "error",
     "breaker_opened": "error",
     "breaker_closed": "info",
-    "forked": "error",
+    "stream_forked": "error",
     "peer_rolled_back": "error",
 }
 """Level by event name; everything else is DEBUG, because one written line costs more than one insert."""

@@ -66,7 +66,7 @@ class Home:
         """Open an agent's file without engines."""
         named: dict[str, Any] = {
             "agent": agent,
-            "run": False,
+            "start": False,
             "clock": self.clock,
             "retry_jitter": 0.0,
         } | options
@@ -98,7 +98,7 @@ def fill() -> Callable[..., list[str]]:
 
     def send(box: Any, mailbox: Any, *bodies: Any, **options: Any) -> list[str]:
         ids = [mailbox.send(body, **options) for body in bodies]
-        box.pump()
+        box.run_until_idle()
         return ids
 
     return send

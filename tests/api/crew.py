@@ -51,7 +51,7 @@ def ensure(box: Postbox, mailbox: str, lease: str) -> None:
 
 if __name__ == "__main__":
     task, path, agent, name, lease_for = sys.argv[1:]
-    with Postbox(path, agent=agent, run=False) as postbox:
+    with Postbox(path, agent=agent, start=False) as postbox:
         if task == "ensure":
             ensure(postbox, name, lease_for)
         else:

@@ -9,7 +9,7 @@ from typing import Any
 SENDER = """
 import sys
 from onceward import Postbox
-with Postbox(sys.argv[1], agent=sys.argv[2], audit=sys.argv[3], run=False, hold_unknown=True) as box:
+with Postbox(sys.argv[1], agent=sys.argv[2], audit=sys.argv[3], start=False, hold_unknown=True) as box:
     for n in range(50):
         box.send("bob", "x" * 2000)
 """
@@ -26,7 +26,7 @@ def test_what_is_noted(home: Any) -> None:
     ann, bob = home.open("ann", audit=str(audit)), home.open("bob", audit=str(audit))
     first = ann.send("bob", "sécret", topic="ask", ttl=60)
     ann.send("bob", "long " * 1000)
-    ann.pump()
+    ann.run_until_idle()
     bob.poll(topics="ask")
     bob.tail()
     bob.expire()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from onceward.errors import Frozen, InvalidArgument, QueueFull, RateLimited, StoreFull
+from onceward.errors import InvalidArgument, Paused, QueueFull, RateLimited, StoreFull
 
 
 def test_limits(home: Any) -> None:
@@ -46,14 +46,14 @@ def test_limits(home: Any) -> None:
 
 def test_a_rate_at_the_door(home: Any) -> None:
     """A receiver takes from each sender what its bucket holds, and the rest when it was filled."""
-    door, sender = home.open("door"), home.open("sender", parcel_frames=1)
+    door, sender = home.open("door"), home.open("sender", parcel_max_messages=1)
     door.limits.accept_rate(1, burst=2)
     for n in range(3):
         sender.send("door", n)
-    sender.pump()
+    sender.run_until_idle()
     assert 2 == door.stats()["received"]
     home.clock.advance(1.0)
-    sender.pump()
+    sender.run_until_idle()
     assert 3 == door.stats()["received"]
 
 
@@ -61,10 +61,10 @@ def test_dead_letters(home: Any) -> None:
     """They are listed by every filter, replayed once or in bulk, dry or not, discarded and purged."""
     a, b = home.open("a"), home.open("b")
     ids = [a.send("b", n, topic=f"t.{n % 2}") for n in range(4)]
-    a.pump()
+    a.run_until_idle()
     while (message := b.receive()) is not None:
         message.reject("no")
-    b.pump()
+    b.run_until_idle()
     letters = b.dead_letters
 
     assert ids == [letter.id for letter in letters.list()]
@@ -96,11 +96,11 @@ def test_looking_back(home: Any) -> None:
     """Pages go on where they ended, a thread is whole and in order, words are found where they are kept."""
     a, b = home.open("a", search=True), home.open("b")
     asked = a.send("b", "where is the invoice")
-    a.pump()
+    a.run_until_idle()
     message = b.receive()
     message.reply("on the invoice pile")
     message.ack()
-    b.pump()
+    b.run_until_idle()
     later = [a.session("s").send("b", n) for n in range(3)]
 
     first = a.history(limit=2, session="s")
@@ -114,23 +114,23 @@ def test_looking_back(home: Any) -> None:
         past.body for past in a.thread(asked)
     ]
     assert 3 == a.session("s").history().total_count
-    a.tidy()
+    a.run_maintenance()
     assert {"where is the invoice", "on the invoice pile"} == {
         past.body for past in a.search("invoice").messages
     }
 
 
 def test_the_kill_switch(home: Any) -> None:
-    """Frozen, nothing is sent, read, moved or ended; thawed, everything goes on and nothing was lost."""
+    """Paused, nothing is sent, read, moved or ended; resumed, everything goes on and nothing was lost."""
     a, b = home.open("a"), home.open("b")
     a.send("b", 1, ttl=5.0)
     a.send("b", 2)
-    a.pump()
-    b.freeze()
+    a.run_until_idle()
+    b.pause()
     home.clock.advance(10.0)
-    with pytest.raises(Frozen):
+    with pytest.raises(Paused):
         b.send("a", 3)
     assert ([], None, 0) == (b.poll(), b.receive(), b.expire())
     assert 2 == b.stats()["inbox_pending"]
-    b.thaw()
+    b.resume()
     assert (1, [2]) == (b.expire(), [letter.body for letter in b.poll()])

@@ -9,9 +9,9 @@ import pytest
 
 from onceward import AsyncPostbox, Postbox
 from onceward.api.aio_channel import AsyncChannel, AsyncChannels
-from onceward.api.awaitable import AsyncNeighbours
+from onceward.api.awaitable import AsyncAgents
 from onceward.api.channels import Channel, Channels
-from onceward.api.home import Neighbours
+from onceward.api.home import Agents
 
 
 class Awaited:
@@ -25,7 +25,7 @@ class Awaited:
         if not callable(found):
             return (
                 Awaited(found, self._loop)
-                if type(found).__module__.startswith("onceward") and name in {"channels", "home"}
+                if type(found).__module__.startswith("onceward") and name in {"channels", "agents"}
                 else found
             )
 
@@ -54,11 +54,11 @@ def conversation(a: Any, b: Any) -> list[Any]:
         there.info().type,
     ]
     asked = room.send("who?", kind="query")
-    a.pump(), b.pump()
-    message = there.take_over(there.hand_over(there.receive()))
+    a.run_until_idle(), b.run_until_idle()
+    message = there.attach(there.detach(there.receive()))
     there.respond(message, "me")
     seen.append(there.acknowledge(message, "completed", "done") != "")
-    b.pump(), a.pump()
+    b.run_until_idle(), a.run_until_idle()
     answer = room.receive(timeout=1.0)
     seen += [
         answer.body,
@@ -75,10 +75,10 @@ def conversation(a: Any, b: Any) -> list[Any]:
         there.unsubscribe("x.#"),
     ]
     seen += [
-        a.home.list(),
-        b.home.subscribe("t"),
+        a.agents.list(),
+        b.agents.subscribe("t"),
         len(a.publish("t", 1)),
-        b.home.unsubscribe("t"),
+        b.agents.unsubscribe("t"),
         a.send("all", 2) != "",
     ]
     seen += [there.leave(), room.add_many(["c", "d"]), room.remove("c")]
@@ -97,8 +97,8 @@ EXPECTED = [
 def test_synchronously(tmp_path: Path) -> None:
     """The conversation goes as it is told."""
     with (
-        Postbox(tmp_path / "a.db", agent="a", run=False) as a,
-        Postbox(tmp_path / "b.db", agent="b", run=False) as b,
+        Postbox(tmp_path / "a.db", agent="a", start=False) as a,
+        Postbox(tmp_path / "b.db", agent="b", start=False) as b,
     ):
         assert EXPECTED == conversation(a, b)
 
@@ -106,7 +106,7 @@ def test_synchronously(tmp_path: Path) -> None:
 def test_awaited(tmp_path: Path) -> None:
     """Awaited it goes the same way."""
     loop = asyncio.new_event_loop()
-    boxes = [AsyncPostbox(tmp_path / f"{name}.db", agent=name, run=False) for name in "ab"]
+    boxes = [AsyncPostbox(tmp_path / f"{name}.db", agent=name, start=False) for name in "ab"]
     try:
         a, b = (Awaited(loop.run_until_complete(box.open()), loop) for box in boxes)
         found = conversation(a, b)
@@ -120,7 +120,7 @@ def test_awaited(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("sync", "awaitable"),
-    [(Channel, AsyncChannel), (Channels, AsyncChannels), (Neighbours, AsyncNeighbours)],
+    [(Channel, AsyncChannel), (Channels, AsyncChannels), (Agents, AsyncAgents)],
 )
 def test_both_have_the_same_names_and_signatures(sync: type, awaitable: type) -> None:
     """Whoever knows one facade knows the other."""

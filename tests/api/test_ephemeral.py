@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from onceward import Postbox
-from onceward.db.owner_lock import Presence
+from onceward.db.owner_lock import OwnerLock
 from onceward.errors import Busy
 
 HOLDER = """
 import sys
 from onceward import Postbox
-box = Postbox(sys.argv[1], agent="owner", run=sys.argv[2] == "run")
+box = Postbox(sys.argv[1], agent="owner", start=sys.argv[2] == "run")
 print("open", flush=True)
 sys.stdin.read()
 """
@@ -45,13 +45,13 @@ def end(process: subprocess.Popen[str]) -> None:
 @pytest.fixture
 def news(tmp_path: Path) -> Path:
     """Return a home in which the owner keeps a mailbox with two ephemeral messages and a lasting one, and an inbox with one of each."""
-    with opened(tmp_path, run=False) as box, opened(tmp_path, "peer", run=False) as peer:
+    with opened(tmp_path, start=False) as box, opened(tmp_path, "peer", start=False) as peer:
         news = box.mailboxes.ensure("news", public=True, ttl=None)
         for n, ephemeral in enumerate((True, False, True)):
             news.send(n, ephemeral=ephemeral)
         peer.send("owner", "fleeting", ephemeral=True)
         peer.send("owner", "lasting")
-        peer.pump(), box.pump()
+        peer.run_until_idle(), box.run_until_idle()
     return tmp_path
 
 
@@ -61,7 +61,7 @@ def left(box: Postbox) -> tuple[list[Any], int, int]:
     return (
         [letter.body for letter in box.mailboxes.open("news").replay()],
         waiting[0][0],
-        box.stats()["evaporated"],
+        box.stats()["ephemeral_dropped"],
     )
 
 
@@ -73,13 +73,13 @@ def test_a_restart_drops_what_nobody_has_taken(news: Path) -> None:
     """They end as dropped, with a reason; the counter and an event say how many; their senders have nothing more to do."""
     told: list[int] = []
     with opened(news) as box:
-        box.on("evaporated", lambda event: told.append(event.count))  # type: ignore[attr-defined]
+        box.on("ephemeral_dropped", lambda event: told.append(event.count))  # type: ignore[attr-defined]
         assert REST == left(box)
         rows = box.db.read("SELECT DISTINCT state, reason FROM ephemeral_view")
         assert [("dropped", "ephemeral: not taken before a restart")] == rows
         assert [] == box.check()
-    with opened(news, run=False) as again, opened(news, "peer", run=False) as peer:
-        again.pump(), peer.pump(), again.pump()
+    with opened(news, start=False) as again, opened(news, "peer", start=False) as peer:
+        again.run_until_idle(), peer.run_until_idle(), again.run_until_idle()
         assert ([3], REST, [1, 1]) == (
             told,
             left(again),
@@ -90,14 +90,14 @@ def test_a_restart_drops_what_nobody_has_taken(news: Path) -> None:
 def test_looking_is_no_restart(news: Path) -> None:
     """Who opens without engines drops nothing, alone or not: a command may look at what is there."""
     for _ in range(2):
-        with opened(news, run=False) as box:
+        with opened(news, start=False) as box:
             assert ALL == left(box)
 
 
 @pytest.mark.parametrize("how", ["run", "look"])
 def test_while_another_process_has_it_open_nothing_is_dropped(news: Path, how: str) -> None:
     """The run goes on as long as anybody is there, with engines or without; once that one was killed, the next opening is a restart."""
-    with opened(news, run=False) as looking:
+    with opened(news, start=False) as looking:
         holder = held(news, how)
         with opened(news) as box:
             assert ALL == left(box)
@@ -109,14 +109,14 @@ def test_while_another_process_has_it_open_nothing_is_dropped(news: Path, how: s
 
 def test_two_postboxes_of_one_process_are_one_run(news: Path) -> None:
     """The lock is that of an opening, not that of a process."""
-    with opened(news, run=False), opened(news) as box:
+    with opened(news, start=False), opened(news) as box:
         assert ALL == left(box)
 
 
 def test_what_a_reader_holds_is_not_dropped(news: Path) -> None:
     """A group's lease and a lane's lease keep their messages; a cursor and a replay hold nothing."""
-    with opened(news, "peer", run=False) as peer:
-        with opened(news, run=False) as box:
+    with opened(news, "peer", start=False) as peer:
+        with opened(news, start=False) as box:
             [leased] = peer.mailboxes.open("news").lease("crew", limit=1)
             message = box.receive()
             assert message is not None
@@ -130,11 +130,11 @@ def test_what_a_reader_holds_is_not_dropped(news: Path) -> None:
 
 
 def test_a_frozen_file_drops_nothing(news: Path) -> None:
-    """The kill-switch lets nothing end; the restart after the thaw does."""
-    with opened(news, run=False) as box:
-        box.freeze()
+    """The kill-switch lets nothing end; the restart after the resume does."""
+    with opened(news, start=False) as box:
+        box.pause()
     with opened(news) as box:
-        box.thaw()
+        box.resume()
         assert ALL == left(box)
     with opened(news) as box:
         assert REST == left(box)
@@ -142,14 +142,14 @@ def test_a_frozen_file_drops_nothing(news: Path) -> None:
 
 def test_a_profile_may_map_priorities(tmp_path: Path) -> None:
     """Only for mailboxes, only where the send does not say, and only in the postbox that is set so; by default nothing is volatile."""
-    with opened(tmp_path, run=False) as plain:
+    with opened(tmp_path, start=False) as plain:
         plain.mailboxes.ensure("m", public=True).send("lasting")
-    with opened(tmp_path, run=False, ephemeral_priorities=("normal", "low", "background")) as box:
+    with opened(tmp_path, start=False, ephemeral_priorities=("normal", "low", "background")) as box:
         mailbox = box.mailboxes.open("m")
         mailbox.send("normal")
         mailbox.send("urgent", priority="high")
         mailbox.send("kept", ephemeral=False)
-        box.pump()
+        box.run_until_idle()
     with opened(tmp_path) as box:
         assert ["urgent", "lasting", "kept"] == [
             letter.body for letter in box.mailboxes.open("m").replay()
@@ -158,25 +158,25 @@ def test_a_profile_may_map_priorities(tmp_path: Path) -> None:
 
 def test_an_opening_waits_for_another_one_and_no_longer_than_it_may(tmp_path: Path) -> None:
     """While one who is alone decides what to drop nobody else comes in; who waits in vain is told to try again."""
-    first = Presence(tmp_path / "a.db", patience=0.0)
+    first = OwnerLock(tmp_path / "a.db", patience=0.0)
     with pytest.raises(Busy):
-        Presence(tmp_path / "a.db", patience=0.0)
+        OwnerLock(tmp_path / "a.db", patience=0.0)
     first.share()
-    second = Presence(tmp_path / "a.db", patience=0.0)
-    seen = (first.alone, second.alone)
+    second = OwnerLock(tmp_path / "a.db", patience=0.0)
+    seen = (first.exclusive, second.exclusive)
     first.close()
     second.close()
-    third = Presence(tmp_path / "a.db", patience=0.0)
+    third = OwnerLock(tmp_path / "a.db", patience=0.0)
     third.close()
 
-    assert ((True, False), True) == (seen, third.alone)
+    assert ((True, False), True) == (seen, third.exclusive)
 
 
 def test_without_locks_nobody_is_ever_alone(tmp_path: Path) -> None:
     """Where the lock cannot be had at all, an opening goes on without it, and nothing is taken for a restart."""
     (tmp_path / "a.db-run").mkdir()
-    there = Presence(tmp_path / "a.db", patience=0.0)
+    there = OwnerLock(tmp_path / "a.db", patience=0.0)
     there.share()
     there.close()
 
-    assert not there.alone
+    assert not there.exclusive

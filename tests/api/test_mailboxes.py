@@ -257,7 +257,7 @@ def test_mail_that_is_late_for_its_mailbox_is_told_to_its_sender(home: Any) -> N
     made = owner.mailboxes.ensure("jobs", ttl=10, public=True)
     message_id = made.send("late")
     home.clock.advance(10)
-    owner.pump()
+    owner.run_until_idle()
 
     assert ("dead", "expired") == (
         owner.resolve(message_id),
@@ -273,10 +273,10 @@ def test_the_sweeper_frees_space(home: Any, fill: Fill) -> None:
     made.cursor("r", limit=1)
     made.lease("g")
     home.clock.advance(10)
-    owner.tidy()
+    owner.run_maintenance()
     assert 3 == owner.stats()["expired"]
     home.clock.advance(5.001)
-    owner.tidy()
+    owner.run_maintenance()
 
     db = home.file(owner)
     left = db.read(
@@ -360,7 +360,7 @@ def test_mail_for_a_mailbox_is_nobody_elses(home: Any, fill: Fill) -> None:
     [message_id] = fill(owner, owner.mailboxes.ensure("jobs", public=True), "x")
 
     assert (None, "acked") == (owner.receive(), owner.resolve(message_id))
-    assert 0 == owner.pump()
+    assert 0 == owner.run_until_idle()
 
 
 def test_a_duplicate_is_not_stored_twice(home: Any) -> None:
@@ -369,7 +369,7 @@ def test_a_duplicate_is_not_stored_twice(home: Any) -> None:
     made = owner.mailboxes.ensure("jobs", public=True)
 
     assert 1 == len({made.send("x", key="k") for _ in range(3)})
-    owner.pump()
+    owner.run_until_idle()
     assert ["x"] == bodies(made.replay())
 
 
@@ -377,7 +377,7 @@ def test_ordinary_files_have_no_directory(home: Any) -> None:
     """Sending, receiving and asking for a mailbox that is not there create no directory."""
     owner = home.open("owner")
     owner.send("owner", "x")
-    owner.pump()
+    owner.run_until_idle()
     owner.receive()
     with pytest.raises(NoMailbox):
         owner.mailboxes.open("jobs")
@@ -389,14 +389,14 @@ def test_ordinary_files_have_no_directory(home: Any) -> None:
 def test_the_home_hears_of_public_mailboxes(home: Any) -> None:
     """Whoever subscribed is told of their beginning and of their end, once each; of private ones never."""
     owner, ear = home.open("owner"), home.open("ear")
-    ear.home.subscribe("_system.mailbox.*")
+    ear.agents.subscribe("_system.mailbox.*")
     owner.mailboxes.ensure("jobs", ttl=10, public=True, description="work")
     owner.mailboxes.ensure("jobs", ttl=10, public=True)
     owner.mailboxes.ensure(ttl=10)
-    owner.pump()
+    owner.run_until_idle()
     home.clock.advance(10)
-    owner.tidy()
-    owner.pump()
+    owner.run_maintenance()
+    owner.run_until_idle()
 
     heard = []
     while (message := ear.receive()) is not None:

@@ -36,7 +36,7 @@ def posted(ann: Any, bob: Any) -> Posted:
 
     def send(*bodies: Any, session: str = "default", **options: Any) -> list[str]:
         ids = [ann.session(session).send("bob", body, **options) for body in bodies]
-        ann.pump()
+        ann.run_until_idle()
         return ids
 
     return send
@@ -65,7 +65,7 @@ def test_the_cursor_is_the_ack(ann: Any, bob: Any, posted: Posted) -> None:
     """What was polled is processed for its sender, and nobody else is handed it."""
     [message_id] = posted("a")
     bob.poll()
-    bob.pump()
+    bob.run_until_idle()
 
     assert ("acked", None) == (ann.resolve(message_id), bob.receive())
     assert [] == ann.check() + bob.check()
@@ -77,7 +77,7 @@ def test_a_filter_passes_what_it_skips(ann: Any, bob: Any, posted: Posted) -> No
 
     assert ["d"] == bodies(bob.poll(topics="answer.*"))
     assert [] == bob.poll()
-    bob.pump()
+    bob.run_until_idle()
     assert (3, 1) == ((stats := bob.stats())["dropped"], stats["processed"])
     assert {"acked"} == {ann.resolve(each) for each in ids}
 
@@ -122,10 +122,10 @@ def test_a_closed_set_of_one_session(home: Any, posted: Posted) -> None:
     build = box.session("build", topics={"build.done", "build.failed"})
     mailbox = box.mailboxes.ensure("m", public=True)
     mailbox.send(1, topic="ask")
-    box.pump()
+    box.run_until_idle()
     build.send("owner", "green", topic="build.done")
     box.session("build").send("owner", "red", topic="build.failed")
-    box.pump()
+    box.run_until_idle()
 
     attempts: tuple[Callable[[], Any], ...] = (
         lambda: build.send("owner", 1, topic="ask"),
@@ -160,7 +160,7 @@ def test_a_closed_set_of_topics(home: Any, posted: Posted) -> None:
     with pytest.raises(TopicError, match="unknown"):
         box.poll(topics=["ask", "none"])
     box.send("closed", "mine", topic="ask")
-    box.pump()
+    box.run_until_idle()
     with pytest.raises(ValueError, match="unknown"):
         box.poll(topics="status")
     assert ["mine"] == bodies(box.poll(topics="ask"))
@@ -184,7 +184,7 @@ def test_expired_mail_is_passed(home: Any, ann: Any, bob: Any, posted: Posted) -
     home.clock.advance(5)
 
     assert ["long"] == bodies(bob.poll())
-    bob.pump()
+    bob.run_until_idle()
     assert "failed" == ann.resolve(ids[0])
 
 
@@ -288,13 +288,13 @@ def test_nothing_is_polled_while_frozen(
     posted("b", ttl=5)
     home.clock.advance(5)
 
-    bob.freeze()
+    bob.pause()
     assert ([], 0) == (bob.poll(), bob.expire())
-    bob.tidy()
-    bob.thaw()
+    bob.run_maintenance()
+    bob.resume()
     monkeypatch.setenv("ONCEWARD_DISABLED", "1")
     assert ([], 0) == (bob.poll(), bob.expire())
-    bob.tidy()
+    bob.run_maintenance()
     monkeypatch.delenv("ONCEWARD_DISABLED")
 
     assert 0 == bob.stats()["expired"]

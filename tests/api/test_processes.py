@@ -47,7 +47,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 @pytest.fixture
 def owner(tmp_path: Path) -> Iterator[Postbox]:
     """Return the agent that keeps the mailbox."""
-    with Postbox(tmp_path / "owner.db", agent="owner", run=False) as box:
+    with Postbox(tmp_path / "owner.db", agent="owner", start=False) as box:
         box.mailboxes.ensure("jobs", public=True, ttl=None)
         with box.begin() as tx:
             tx.execute("CREATE TABLE done (id, pid)")
@@ -64,7 +64,7 @@ def fill(box: Postbox, count: int) -> list[str]:
     """Put messages into the mailbox."""
     jobs = box.mailboxes.open("jobs")
     ids = [jobs.send(n) for n in range(count)]
-    box.pump()
+    box.run_until_idle()
     return ids
 
 
@@ -103,7 +103,7 @@ def test_a_sleeper_wakes_when_another_process_commits(owner: Postbox, start: Sta
     took = []
     for n in range(9):
         jobs.send(n)
-        owner.pump()
+        owner.run_until_idle()
         sent = time.monotonic_ns()
         body, at = heard(waiter).split()
         assert str(n) == body
@@ -149,7 +149,7 @@ def test_a_blocked_reader_learns_of_the_end(owner: Postbox) -> None:
 def test_reading_from_another_agents_process(owner: Postbox, tmp_path: Path) -> None:
     """Whoever has the name reads in the owner's file, from a postbox of its own."""
     fill(owner, 3)
-    with Postbox(tmp_path / "other.db", agent="other", run=False) as other:
+    with Postbox(tmp_path / "other.db", agent="other", start=False) as other:
         jobs = other.mailboxes.open("jobs")
         [message] = jobs.lease("g")
         message.ack()

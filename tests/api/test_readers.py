@@ -308,7 +308,7 @@ def test_a_reply_goes_to_the_sender(home: Any, owner: Any, jobs: Any, fill: Fill
     fill(other, other.mailboxes.open("jobs"), "question")
     [message] = jobs.lease("g")
     message.reply("answer")
-    owner.pump()
+    owner.run_until_idle()
 
     assert "answer" == other.receive().body
 
@@ -338,10 +338,10 @@ def test_leases_of_a_group_that_is_gone_wake_nobody(
     """What another group left behind long ago makes no reader look again and again."""
     fill(owner, jobs, "x")
     jobs.lease("gone", lease=5)
-    assert 5.0 == jobs.desk.until_due(None)
+    assert 5.0 == jobs._consumer.until_due(None)
     home.clock.advance(6)
 
-    assert (None, 7.0) == (jobs.desk.until_due(None), jobs.desk.until_due(7.0))
+    assert (None, 7.0) == (jobs._consumer.until_due(None), jobs.desk.until_due(7.0))
 
 
 def test_a_look_that_finds_nothing_commits_nothing(
@@ -379,7 +379,7 @@ def test_writes_commit_with_the_mark(home: Any, owner: Any, jobs: Any, fill: Fil
         jobs.exactly_once("g", handle, limit=5),
     )
     assert [(1, 1), (2, 1)] == home.file(owner).read("SELECT body, attempt FROM notes")
-    owner.pump()
+    owner.run_until_idle()
     assert "did 1" == owner.receive().body
 
 
@@ -411,8 +411,8 @@ def test_a_handler_that_overran_its_lease_has_no_effect(
     def slow(message: Any, effects: Any) -> None:
         if message.attempt == 1:
             home.clock.advance(31)
-            handled.append(home.file(owner).turn.held)
-            with Postbox(owner.path, run=False) as second:
+            handled.append(home.file(owner).writer.held)
+            with Postbox(owner.path, start=False) as second:
                 handled.append(second.mailboxes.open("jobs").exactly_once("g", note))
         note(message, effects)
 
@@ -444,15 +444,15 @@ def test_exactly_once_needs_the_owners_file(home: Any, owner: Any, jobs: Any, fi
 # -- the switch ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("switch", ["freeze", "environment"])
+@pytest.mark.parametrize("switch", ["pause", "environment"])
 def test_a_frozen_file_hands_out_nothing(
     owner: Any, jobs: Any, fill: Fill, switch: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the switch is on reads return nothing and move nothing; afterwards everything goes on, nothing lost."""
     fill(owner, jobs, 1, 2)
     jobs.cursor("r", limit=1)
-    if switch == "freeze":
-        owner.freeze()
+    if switch == "pause":
+        owner.pause()
     else:
         monkeypatch.setenv("ONCEWARD_DISABLED", "1")
 
@@ -465,8 +465,8 @@ def test_a_frozen_file_hands_out_nothing(
     ]
     assert 0 == jobs.exactly_once("g", note)
 
-    if switch == "freeze":
-        owner.thaw()
+    if switch == "pause":
+        owner.resume()
     else:
         monkeypatch.delenv("ONCEWARD_DISABLED")
     assert ([2], [1, 2]) == (bodies(jobs.cursor("r")), bodies(jobs.lease("g", limit=5)))

@@ -106,8 +106,8 @@ def _compared(
 def _packed(path: Path, frames: int) -> float:
     """Return the microseconds that one message takes to be packed and settled, a few parcels long."""
     sink = Sink(PARCELS + 1)
-    with box_with(path, sink, run=False, parcel_frames=frames) as box:
-        box.pump()
+    with box_with(path, sink, start=False, parcel_max_messages=frames) as box:
+        box.run_until_idle()
     return 1e6 * (sink.came[-1] - sink.came[0]) / sum(sink.messages[:-1])
 
 

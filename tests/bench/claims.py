@@ -38,7 +38,7 @@ def claim_group(plan: Plan) -> Iterator[Result]:
     ours, by_hand = plan.room("claims"), plan.room("raw-claims")
     numbers = count()
     with (
-        Postbox(ours / "owner.db", agent="owner", run=False) as box,
+        Postbox(ours / "owner.db", agent="owner", start=False) as box,
         raw.opened(by_hand / "raw.db", "safe") as con,
     ):
         jobs = box.mailboxes.ensure("jobs", public=True, ttl=None)
@@ -64,7 +64,7 @@ def claim_group(plan: Plan) -> Iterator[Result]:
 def _fill(box: Postbox, jobs: Any, messages: int) -> None:
     for _ in range(messages):
         jobs.send(note())
-    box.pump()
+    box.run_until_idle()
 
 
 def _ours(jobs: Any, group: str, messages: int) -> Lap:
@@ -105,7 +105,7 @@ def _crowd(box: Postbox, jobs: Any, messages: int) -> Result:
 
 def member(link: Link, path: Path) -> None:
     """Handle messages of a group until there are none."""
-    with Postbox(path, agent="owner", run=False) as box:
+    with Postbox(path, agent="owner", start=False) as box:
         jobs = box.mailboxes.open("jobs")
         link.send("ready")
         link.recv()
@@ -124,12 +124,12 @@ def _wakes(box: Postbox, wakes: int) -> Result:
     with running(sleeper, box.path) as link:
         for _ in range(max(2, wakes)):
             waits.send(note())
-            box.pump()
+            box.run_until_idle()
             committed = time.monotonic_ns()
             took.append(max(0.0, (hear(link) - committed) / 1e6))
         link.send("over")
         waits.send(note())
-        box.pump()
+        box.run_until_idle()
     p50 = median(took)
     goals = (Goal("p50_ms", at_most=WAKE_MS),)
     return Result(
@@ -143,7 +143,7 @@ def _wakes(box: Postbox, wakes: int) -> Result:
 
 def sleeper(link: Link, path: Path) -> None:
     """Wait for one message after the other and say when it was there."""
-    with Postbox(path, agent="owner", run=False) as box:
+    with Postbox(path, agent="owner", start=False) as box:
         waits = box.mailboxes.open("wakes")
         link.send("ready")
         while not over(link):

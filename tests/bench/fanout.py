@@ -25,7 +25,7 @@ def fanout(plan: Plan) -> Iterator[Result]:
     """Send one message to a channel of many; all copies and the one body are one commit."""
     size = plan.messages(RECIPIENTS, per_second=PER_SECOND)
     ours, by_hand, bodies = plan.room("ours"), plan.room("raw"), list[int]()
-    with Postbox(ours / "owner.db", agent="owner", run=False) as box:
+    with Postbox(ours / "owner.db", agent="owner", start=False) as box:
         box.channels.create("room").add_many(f"r{number}" for number in range(size))
     numbers = count()
     plan.settle()
@@ -48,7 +48,7 @@ def fanout(plan: Plan) -> Iterator[Result]:
 
 
 def _ours(home: Path, agent: str, bodies: list[int]) -> Lap:
-    with Postbox(home / f"{agent}.db", agent=agent, run=False, max_pending=UNBOUNDED) as box:
+    with Postbox(home / f"{agent}.db", agent=agent, start=False, max_pending=UNBOUNDED) as box:
         channel = box.channels.get("room")
         channel.join()
         size = len(channel.members()) - 1

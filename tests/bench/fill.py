@@ -56,7 +56,7 @@ def inbox(path: Path, count: int, *, lanes: int) -> None:
     """Let *count* messages from alice wait in bob's inbox, spread over so many lanes."""
     frame = HEADER % note().model_dump_json()
     named = {"lanes": lanes, "frame": frame, "digest": digest(frame)}
-    with Postbox(path, agent="bob", run=False) as box:
+    with Postbox(path, agent="bob", start=False) as box:
         with box.begin() as tx:
             tx.execute(LANES, {"lanes": lanes})
         for done in range(0, count, SLICE):
@@ -84,7 +84,7 @@ def _fill(
         "ended_at": ended_at,
         "frame": HEADER % note().model_dump_json(),
     }
-    with Postbox(path, agent="alice", run=False, max_pending=UNBOUNDED) as box:
+    with Postbox(path, agent="alice", start=False, max_pending=UNBOUNDED) as box:
         for done in range(0, count, SLICE):
             rows = min(SLICE, count - done)
             with box.begin() as tx:

@@ -105,8 +105,8 @@ def _scan(path: Path, sql: str) -> int:
 
 def _many(folder: Path, many: int) -> Result:
     """Time the planning of a fleet of *many* small files: at once, as a stream's first step, and as an idle one."""
-    Postbox(folder / "0.db", agent="alice", run=False).close()
-    with Postbox(folder / "0.db", run=False, hold_unknown=True) as box:
+    Postbox(folder / "0.db", agent="alice", start=False).close()
+    with Postbox(folder / "0.db", start=False, hold_unknown=True) as box:
         box.send("bob", "one")
     for number in range(1, many):
         os.link(

@@ -50,7 +50,7 @@ def tasks(plan: Plan) -> Iterator[Result]:
     rows = raw.rows(body.model_dump_json())
     with asyncio.Runner() as runner, raw.opened(by_hand / "raw.db", "safe") as con:
         made = AsyncPostbox(
-            ours / "alice.db", agent="alice", run=False, hold_unknown=True, max_pending=UNBOUNDED
+            ours / "alice.db", agent="alice", start=False, hold_unknown=True, max_pending=UNBOUNDED
         )
         box = runner.run(made.__aenter__())
         session = box.session("bench")

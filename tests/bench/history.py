@@ -45,8 +45,8 @@ def history(plan: Plan) -> Iterator[Result]:
     total = plan.messages(FULL, per_second=PER_SECOND)
     many, path = max(1, total // EACH), plan.room("history") / "box.db"
     _fill(path, total, many)
-    with Postbox(path, run=False, retention=1e9) as box:
-        box.tidy()
+    with Postbox(path, start=False, retention=1e9) as box:
+        box.run_maintenance()
         middle = START + total // 2 * STEP
         asked: dict[str, tuple[dict[str, Any], str | None]] = {
             "channel": ({"channel": f"c{many // 2}"}, f"channel = 'c{many // 2}'"),
@@ -107,7 +107,7 @@ def _fill(path: Path, total: int, many: int) -> None:
         "talk": TALK,
         "frame": HEADER % note().model_dump_json(),
     }
-    with Postbox(path, agent="bob", run=False, retention=1e9) as box:
+    with Postbox(path, agent="bob", start=False, retention=1e9) as box:
         for first in range(0, total, SLICE):
             count = min(SLICE, total - first)
             with box.begin() as tx:

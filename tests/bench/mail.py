@@ -29,7 +29,7 @@ def idle_box(folder: Path, durability: str, **settings: Any) -> Postbox:
     return Postbox(
         folder / "alice.db",
         agent="alice",
-        run=False,
+        start=False,
         durability=durability,
         hold_unknown=True,
         max_pending=UNBOUNDED,

@@ -44,7 +44,7 @@ def memory(plan: Plan) -> Iterator[Result]:
 def drain(link: Link, path: Path, pending: int, seconds: float) -> None:
     """Push out what waits, for a while, and tell how large this process ever was; the body of the other process."""
     sink, before = Sink(), largest_mb()
-    with box_with(path, sink, run=True):
+    with box_with(path, sink, start=True):
         limit = time.monotonic() + seconds
         while time.monotonic() < limit and sum(sink.messages) < pending:
             time.sleep(0.05)

@@ -19,10 +19,10 @@ from tests.bench.plan import Plan
 from tests.bench.wake import once, receive
 
 from onceward import Postbox
-from onceward.db.file_checks import Watch
-from onceward.db.notify import Bell
+from onceward.db.file_checks import ReplacedFileDetector
+from onceward.db.notify import Notifier
 from onceward.model.body import encode
-from onceward.model.frame import Envelope, cast, digest, mould
+from onceward.model.frame import FrameHeaders, digest, frame_prefix, render_frame
 from onceward.model.ids import new_id
 
 INSERT: Final = """
@@ -36,8 +36,8 @@ CALLS: Final = 30
 MANY: Final = 100
 CARRIED: Final = 2000
 ROUNDS: Final = 100
-SHARED: Final = mould(
-    Envelope(
+SHARED: Final = frame_prefix(
+    FrameHeaders(
         sender="alice",
         recipient="bob",
         type="bench.note",
@@ -73,13 +73,18 @@ def sending(plan: Plan, durability: str) -> Iterator[Result]:
         box = stack.enter_context(idle_box(ours, durability))
         con = stack.enter_context(raw.opened(by_hand / "raw.db", durability))
         own = stack.enter_context(raw.opened(path, durability, schema=""))
-        watch, bell, body, session = Watch(path), Bell(path), note(), box.session("bench")
+        watch, bell, body, session = (
+            ReplacedFileDetector(path),
+            Notifier(path),
+            note(),
+            box.session("bench"),
+        )
         rows, bodies = raw.rows(body.model_dump_json()), [("bob", body)] * MANY
 
         def guarded() -> None:
             _put(own, [_row(body)])
-            watch.rang()
-            bell.ring("out")
+            watch.replaced()
+            bell.notify("out")
 
         single: dict[str, Callable[[], Step]] = {
             "by hand": lambda: _later(raw.put_one, con, next(rows)),
@@ -108,7 +113,7 @@ def _later(call: Callable[..., object], *args: Any) -> Step:
 
 def _row(body: object) -> Row:
     now, message_id = time.time_ns() // 1_000_000, new_id()
-    text = cast(SHARED, message_id, now, encode(body).text)
+    text = render_frame(SHARED, message_id, now, encode(body).text)
     return message_id, text, digest(text), now
 
 
@@ -120,7 +125,7 @@ def _put(con: raw.Connection, rows: Sequence[Row]) -> None:
 
 def _shared(box: Postbox, body: object) -> None:
     box.db.write(lambda tx: tx.many(INSERT, [_row(body)]))
-    box.db.bell.ring("out")
+    box.db.notifier.notify("out")
 
 
 def _ladder(
@@ -186,8 +191,8 @@ def carrying(plan: Plan) -> Iterator[Result]:
     """Let one thread do what a delivery consists of, and read how long each part takes for a message."""
     folder, size = plan.room("carry"), plan.messages(CARRIED, per_second=5000)
     with (
-        Postbox(folder / "bob.db", agent=bob, run=False) as far,
-        Postbox(folder / "alice.db", agent="alice", run=False, max_pending=UNBOUNDED) as near,
+        Postbox(folder / "bob.db", agent=bob, start=False) as far,
+        Postbox(folder / "alice.db", agent="alice", start=False, max_pending=UNBOUNDED) as near,
     ):
         with far.begin() as tx:
             tx.execute(TABLE)
@@ -195,8 +200,8 @@ def carrying(plan: Plan) -> Iterator[Result]:
             "send a hundred per commit": lambda: [
                 near.send_many([("bob", note())] * min(MANY, size)) for _ in range(0, size, MANY)
             ],
-            "pack, accept, settle": near.pump,
-            "handle, and tell the sender": far.pump,
+            "pack, accept, settle": near.run_until_idle,
+            "handle, and tell the sender": far.run_until_idle,
         }
         waits: dict[str, list[float]] = {name: [] for name in parts}
         for _ in range(plan.rounds):
@@ -218,7 +223,7 @@ def waking(plan: Plan, durability: str) -> Iterator[Result]:
         running(receive, ours, durability) as link,
         pipeline.Sender(plain, durability) as by_hand,
         pipeline.CarefulSender(careful, durability) as carefully,
-        Postbox(ours / "alice.db", agent="alice", durability=durability, safety_poll=0) as box,
+        Postbox(ours / "alice.db", agent="alice", durability=durability, poll_interval=0) as box,
     ):
         plan.settle()
         body, waits = note(), dict[str, list[float]]()

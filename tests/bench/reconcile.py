@@ -142,7 +142,7 @@ def fill(folder: Path, pairs: int, each: int) -> Path:
             Postbox(
                 folder / f"{near}.db",
                 agent=near,
-                run=False,
+                start=False,
                 durability="fast",
                 max_pending=UNBOUNDED,
             ) as box,
@@ -150,7 +150,7 @@ def fill(folder: Path, pairs: int, each: int) -> Path:
         ):
             tx.execute(SENT, named | {"peer": far, "count": each})
         with (
-            Postbox(folder / f"{far}.db", agent=far, run=False, durability="fast") as box,
+            Postbox(folder / f"{far}.db", agent=far, start=False, durability="fast") as box,
             box.begin() as tx,
         ):
             tx.execute(LANES, {"peer": near})

@@ -62,11 +62,11 @@ def _ours(plan: Plan, mode: str, lap: int, sessions: int, each: int) -> float:
     agent = Agent("coder")
     agent.session(mode=mode, debounce=0, cap=each)(_nothing)
     total = sessions * each
-    with Postbox(home / "user.db", agent="user", run=False) as user:
-        Postbox(home / "coder.db", agent="coder", run=False).close()
+    with Postbox(home / "user.db", agent="user", start=False) as user:
+        Postbox(home / "coder.db", agent="coder", start=False).close()
         for number in range(sessions):
             user.session(f"s{number}").send_many([("coder", note())] * each)
-        user.pump()
+        user.run_until_idle()
         started = time.perf_counter()
         with Postbox(home / "coder.db", agent=agent) as box:
             until(lambda: box.stats()["processed"] >= total)
@@ -104,7 +104,7 @@ def latency(plan: Plan) -> Result:
     home = plan.room("idle")
     with (
         running(serve, home) as link,
-        Postbox(home / "user.db", agent="user", safety_poll=0) as user,
+        Postbox(home / "user.db", agent="user", poll_interval=0) as user,
     ):
         plan.settle()
         waits = [_once(user, link) for _ in range(rounds + WARM)][WARM:]
@@ -135,6 +135,6 @@ def serve(link: Link, home: Path) -> None:
         del run
         say_when(link)
 
-    with Postbox(home / "coder.db", agent=agent, safety_poll=0):
+    with Postbox(home / "coder.db", agent=agent, poll_interval=0):
         link.send("ready")
         over(link, LONGEST)

@@ -42,9 +42,11 @@ class Sink:
         """Nothing is open."""
 
 
-def box_with(path: Path, sink: Sink, *, run: bool, **settings: Any) -> Postbox:
+def box_with(path: Path, sink: Sink, *, start: bool, **settings: Any) -> Postbox:
     """Open a postbox whose mail for bob goes into the sink, however often that could not be reached."""
     patient = {"max_pending": UNBOUNDED, "retry_first": 0.0, "breaker_failures": 1 << 30}
-    box = Postbox(path, agent="alice", run=run, transports={"sink": sink}, **(patient | settings))
+    box = Postbox(
+        path, agent="alice", start=start, transports={"sink": sink}, **(patient | settings)
+    )
     box.peers.register("bob", URL)
     return box

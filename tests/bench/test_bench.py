@@ -116,7 +116,7 @@ def test_the_module_runs_as_a_program(tmp_path: Path) -> None:
     command = [
         sys.executable,
         "-m",
-        "onceward.bench",
+        "tests.bench",
         "send",
         "--json",
         "--seconds",

@@ -9,7 +9,7 @@ from typing import Final
 from tests.bench.measure import Goal, Result, alternate, compare, repeat
 from tests.bench.plan import Plan
 
-from onceward.model.topics import Index, matches
+from onceward.model.topics import TopicIndex, matches
 
 SUBSCRIPTIONS: Final = 10_000
 TOPICS: Final = 1000
@@ -24,7 +24,7 @@ def topics(plan: Plan) -> Iterator[Result]:
     published = [
         ".".join(rng.choice(WORDS) for _ in range(rng.randint(2, 4))) for _ in range(TOPICS)
     ]
-    index: Index[int] = Index()
+    index: TopicIndex[int] = TopicIndex()
     for number, pattern in enumerate(patterns):
         index.add(pattern, number)
 

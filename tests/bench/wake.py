@@ -40,7 +40,9 @@ def latency(plan: Plan) -> Iterator[Result]:
         with (
             running(receive, ours, durability) as link,
             running(pipeline.receive, by_hand, durability, say_when) as other,
-            Postbox(ours / "alice.db", agent="alice", durability=durability, safety_poll=0) as box,
+            Postbox(
+                ours / "alice.db", agent="alice", durability=durability, poll_interval=0
+            ) as box,
             pipeline.Sender(by_hand, durability) as rival,
         ):
             plan.settle()
@@ -78,7 +80,7 @@ def once(send: Callable[[], object], link: Link) -> float:
 
 def receive(link: Link, folder: Path, durability: str) -> None:
     """Handle whatever comes and tell when it was committed; the body of the other process."""
-    with Postbox(folder / "bob.db", agent=bob, durability=durability, safety_poll=0) as box:
+    with Postbox(folder / "bob.db", agent=bob, durability=durability, poll_interval=0) as box:
         with box.begin() as tx:
             tx.execute(TABLE)
         box.on("processed", lambda _: say_when(link))

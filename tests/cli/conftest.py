@@ -96,7 +96,7 @@ def billing(home: Path) -> Iterator[Postbox]:
 def buried(shop: Postbox, billing: Postbox) -> list[str]:
     """Return the ids of two messages from billing that shop rejected."""
     ids = billing.send_many([("shop", {"n": n}) for n in range(2)])
-    billing.pump()
+    billing.run_until_idle()
     for _ in ids:
         message = shop.receive()
         assert message is not None
@@ -107,4 +107,4 @@ def buried(shop: Postbox, billing: Postbox) -> list[str]:
 def _agent(home: Path, name: str) -> Postbox:
     folder = home / "agents"
     folder.mkdir(exist_ok=True)
-    return Postbox(folder / f"{name}.db", agent=name, run=False)
+    return Postbox(folder / f"{name}.db", agent=name, start=False)

@@ -14,7 +14,7 @@ Cli = Callable[..., Any]
 def others(shop: Postbox) -> None:
     """There are agents to send to."""
     for name in ("a", "b"):
-        Postbox(shop.path.parent / f"{name}.db", agent=name, run=False).close()
+        Postbox(shop.path.parent / f"{name}.db", agent=name, start=False).close()
 
 
 def test_past_messages_are_listed_by_what_is_known_of_them(cli: Cli, shop: Postbox) -> None:
@@ -55,7 +55,7 @@ def test_words_are_searched_where_the_agent_opted_in(cli: Cli, shop: Postbox) ->
     """Without an index it is a usage error that says how to get one."""
     missing = cli("search", "invoice")
     assert (2, True) == (missing.code, "search=True" in missing.err)
-    with Postbox(shop.path, run=False, search=True) as box:
+    with Postbox(shop.path, start=False, search=True) as box:
         message = box.send("a", "please pay invoice 12")
 
     assert [message] == [row["id"] for row in cli("search", "PAY", "inv*", "--json").json]

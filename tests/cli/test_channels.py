@@ -48,7 +48,7 @@ def test_topics(cli: Cli, shop: Postbox, billing: Postbox) -> None:
     """A subscriber of a channel, and one of the home, each have what matches."""
     cli("channel", "create", "news", "pubsub")
     cli("channel", "subscribe", "news", "build.#", "--agent", "billing")
-    billing.home.subscribe("plain.*")
+    billing.agents.subscribe("plain.*")
     cli("channel", "send", "news", "green", "--topic", "build.done")
     ids = cli("publish", "plain.x", "{}").lines
     message = billing.receive()
@@ -195,17 +195,19 @@ def test_a_channel_s_history_is_a_page(cli: Cli, shop: Postbox, billing: Postbox
 def test_the_home(cli: Cli, shop: Postbox, billing: Postbox) -> None:
     """Who lies there is reached by what is sent to all; who subscribed, by what is published."""
     assert [shop.agent, billing.agent] == ["shop", "billing"]
-    assert [["billing"]] == cli("home", "register", "--agent", "billing").lines
-    assert [["billing"]] == cli("home", "ls").lines
+    assert [["billing"]] == cli("agents", "register", "--agent", "billing").lines
+    assert [["billing"]] == cli("agents", "ls").lines
     assert 0 == cli("send", "all", "1").code
-    assert [["build.#", "true"]] == cli("home", "subscribe", "build.#", "--agent", "billing").lines
+    assert [["build.#", "true"]] == cli(
+        "agents", "subscribe", "build.#", "--agent", "billing"
+    ).lines
     assert 1 == len(cli("publish", "build.done", "2").lines)
     assert [["build.#", "true"]] == cli(
-        "home", "unsubscribe", "build.#", "--agent", "billing"
+        "agents", "unsubscribe", "build.#", "--agent", "billing"
     ).lines
     assert [] == cli("publish", "build.done", "2").lines
     assert 0 == cli("peers", "subscribe", "billing", "news").code
     assert 1 == len(cli("publish", "news", "3").lines)
     assert 0 == cli("peers", "unsubscribe", "billing", "news").code
-    assert ([], 2) == (cli("publish", "news", "3").lines, cli("home", "subscribe", "a.#.b").code)
-    assert [["billing", "true"]] == cli("home", "leave", "--agent", "billing").lines
+    assert ([], 2) == (cli("publish", "news", "3").lines, cli("agents", "subscribe", "a.#.b").code)
+    assert [["billing", "true"]] == cli("agents", "leave", "--agent", "billing").lines

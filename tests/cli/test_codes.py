@@ -81,7 +81,7 @@ def test_2_usage_where_nothing_says_which_agent(cli: Cli, monkeypatch: pytest.Mo
     "tokens",
     [
         "recv", "recv --keep", "show 0000", "dead show 0000", "dead replay 0000", "dead replay --all --yes", "peers forget nobody",
-        "peers close-breaker nobody", "send nobody 1", "stats --db none.db", "check none.db", "relay none.db", "migrate none.db",
+        "peers reset nobody", "send nobody 1", "stats --db none.db", "check none.db", "relay none.db", "migrate none.db",
         "sql --agent nobody SELECT",
     ],
 )  # fmt: skip
@@ -124,10 +124,10 @@ def test_7_refused_while_frozen(
     cli: Cli, shop: Postbox, tokens: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also for readers: an inbox that may not be read is not empty."""
-    shop.freeze()
+    shop.pause()
     assert exit_codes.REFUSED == cli(*tokens.split()).code
 
-    shop.thaw()
+    shop.resume()
     monkeypatch.setenv("ONCEWARD_DISABLED", "1")
     assert exit_codes.REFUSED == cli(*tokens.split()).code
 
@@ -135,7 +135,7 @@ def test_7_refused_while_frozen(
 @pytest.mark.usefixtures("billing", "shop")
 def test_7_refused_where_the_queue_is_full(cli: Cli, home: Any) -> None:
     """A full outbox takes nothing more."""
-    with Postbox(home / "agents" / "full.db", agent="full", run=False, max_pending=1) as box:
+    with Postbox(home / "agents" / "full.db", agent="full", start=False, max_pending=1) as box:
         box.send("shop", 1)
 
     assert exit_codes.REFUSED == cli("send", "shop", "2", "--agent", "full").code
@@ -176,7 +176,7 @@ def test_130_interrupted(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (errors.InvalidMessage("x"), 2), (errors.TooLarge("x"), 2), (errors.UnknownRecipient("x"), 3), (errors.Busy("x"), 4),
         (errors.AnswerTimeout("x"), 4), (errors.Conflict("x"), 5), (errors.LeaseLost("x"), 5), (exit_codes.Conflicting("x"), 5),
-        (errors.Frozen("x"), 7), (errors.QueueFull("x"), 7), (errors.StoreCapacity("x"), 7), (errors.WrongAgent("x"), 7),
+        (errors.Paused("x"), 7), (errors.QueueFull("x"), 7), (errors.StoreCapacity("x"), 7), (errors.WrongAgent("x"), 7),
         (errors.ReadOnlyStore("x"), 7), (errors.Refused("x"), 7), (errors.StoreCorrupt("x"), 1), (errors.OutcomeUnknown("x"), 1),
         (errors.StoreFault("x"), 1),
     ],

@@ -12,15 +12,15 @@ from onceward import Postbox
 def both(tmp_path: Path) -> tuple[Path, Path]:
     """Leave two files behind whose mail was delivered and handled."""
     with (
-        Postbox(tmp_path / "bob.db", agent="bob", run=False) as bob,
-        Postbox(tmp_path / "ann.db", agent="ann", run=False) as ann,
+        Postbox(tmp_path / "bob.db", agent="bob", start=False) as bob,
+        Postbox(tmp_path / "ann.db", agent="ann", start=False) as ann,
     ):
         ann.send("bob", 1)
-        ann.pump()
+        ann.run_until_idle()
         message = bob.receive()
         assert message is not None
         message.ack()
-        bob.pump()
+        bob.run_until_idle()
     return tmp_path / "ann.db", tmp_path / "bob.db"
 
 
@@ -34,7 +34,7 @@ def test_both_ends_agree(both: tuple[Path, Path], cli: Any) -> None:
 @pytest.mark.broken("the recipient forgets by hand")
 def test_a_recipient_that_forgot_is_found(both: tuple[Path, Path], cli: Any) -> None:
     """Each file alone is sound; only both together tell that an acked message is gone."""
-    with Postbox(both[1], run=False) as bob, bob.begin() as tx:
+    with Postbox(both[1], start=False) as bob, bob.begin() as tx:
         tx.execute("DELETE FROM inbox")
         tx.execute("DELETE FROM processed_messages")
         tx.execute("UPDATE lanes SET head = NULL")

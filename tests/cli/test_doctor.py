@@ -18,7 +18,7 @@ from onceward.model.clock import SystemClock
 
 Cli = Callable[..., Any]
 CHECKS = [
-    "sqlite", "permissions", "disk", "handles", "schema", "write", "wal", "clock", "frozen", "breakers", "dead letters", "delivery",
+    "sqlite", "permissions", "disk", "handles", "schema", "write", "wal", "clock", "paused", "breakers", "dead letters", "delivery",
     "handling", "lanes", "limits",
 ]  # fmt: skip
 
@@ -176,21 +176,21 @@ def test_a_wal_beyond_its_limit_is_serious(
 def test_what_an_operator_should_know_is_a_warning(
     cli: Cli, shop: Postbox, buried: list[str]
 ) -> None:
-    """Frozen, dead letters, breakers and mail for nobody: the exit code stays 0."""
+    """Paused, dead letters, breakers and mail for nobody: the exit code stays 0."""
     assert buried
     shop.peers.register("far", "memory:nowhere")
     shop.send("far", 1)
-    shop.pump()
+    shop.run_until_idle()
     with shop.begin() as tx:
         tx.execute("UPDATE peers SET breaker = 'open', failures = 5 WHERE name = 'far'")
     shop.peers.forget("far")
-    shop.freeze()
+    shop.pause()
 
     ran = cli("doctor", "--json")
 
     assert 0 == ran.code
     assert {"warning"} == {
-        level(ran, check) for check in ("frozen", "breakers", "dead letters", "delivery")
+        level(ran, check) for check in ("paused", "breakers", "dead letters", "delivery")
     }
 
 
@@ -216,13 +216,13 @@ def test_the_doctor_leaves_no_wal_behind(cli: Cli, home: Path) -> None:
 
 def test_a_whole_home_is_examined_at_once(cli: Cli, shop: Postbox, billing: Postbox) -> None:
     """One line for each finding that is not ok, with its file; one document for each file."""
-    billing.freeze()
+    billing.pause()
     disk = {"disk"}  # which may be one that a restart empties
 
     ran = cli("doctor", shop.path, billing.path)
     told = cli("doctor", shop.path, billing.path, "--json")
 
-    assert [[str(billing.path), "frozen", "warning"]] == [
+    assert [[str(billing.path), "paused", "warning"]] == [
         line[:3] for line in ran.lines if line[1] not in disk
     ]
     assert "2 files examined, 0 with a serious finding" in ran.err
@@ -243,7 +243,7 @@ LINUX = pytest.mark.skipif(
 HOLD = """
 import sys, time
 from onceward import Postbox
-box = Postbox(sys.argv[1], agent="shop", run=False)
+box = Postbox(sys.argv[1], agent="shop", start=False)
 with box.begin() as tx:
     if sys.argv[2] == "write":
         tx.execute("CREATE TABLE held (n)")
@@ -341,7 +341,7 @@ def test_mail_that_nobody_handles_is_a_warning(
 ) -> None:
     """It arrived, its sender's file is in order: only the recipient's own file can say that no worker runs."""
     billing.send("shop", 1)
-    billing.pump()
+    billing.run_until_idle()
     assert "ok" == level(cli("doctor", "--json"), "handling")
     later(monkeypatch)
 
@@ -359,10 +359,10 @@ def test_mail_behind_a_handler_that_does_not_end_is_a_warning(
     cli: Cli, home: Path, billing: Postbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Something is in hand, so a worker runs: it hangs, or is too slow."""
-    with Postbox(home / "agents" / "shop.db", agent="shop", run=False, lease=600) as shop:
+    with Postbox(home / "agents" / "shop.db", agent="shop", start=False, lease=600) as shop:
         for session in ("a", "b"):
             billing.session(session).send("shop", 1)
-        billing.pump()
+        billing.run_until_idle()
         held = shop.receive()
         later(monkeypatch)
         found, cure = said(cli("doctor", "--json"), "handling")
@@ -384,10 +384,10 @@ def test_a_lane_behind_a_message_that_fails_is_a_warning(
         del ctx
         raise KeyError("cents")
 
-    with Postbox(home / "agents" / "shop.db", agent=agent, run=False, retry_first=600) as shop:
+    with Postbox(home / "agents" / "shop.db", agent=agent, start=False, retry_first=600) as shop:
         message = billing.send("shop", 1, type="job")
-        billing.pump()
-        shop.pump()
+        billing.run_until_idle()
+        shop.run_until_idle()
         assert "ok" == level(cli("doctor", "--json"), "lanes")
         with shop.begin() as tx:
             tx.execute("UPDATE inbox SET attempts = 3")
@@ -405,8 +405,8 @@ def test_a_peer_that_fails_is_named_before_its_breaker_opens(cli: Cli, shop: Pos
     shop.peers.register("far", "memory:nowhere")
     shop.send("far", 1)
     for _ in range(3):
-        shop.pump()
-        shop.peers.close_breaker("far")
+        shop.run_until_idle()
+        shop.peers.reset("far")
     with shop.begin() as tx:
         tx.execute(
             "UPDATE peers SET failures = 3, last_error = 'Unreachable: away' WHERE name = 'far'"

@@ -25,7 +25,7 @@ WITHOUT: Final = "import sys; sys.modules['pyspark'] = None; from onceward.cli i
 )
 def test_without_the_extra_it_says_what_to_install(tokens: list[str], tmp_path: Path) -> None:
     """The command is there for everybody; where Spark is not, it names the extra and makes nothing."""
-    Postbox(tmp_path / "a.db", agent="a", run=False).close()
+    Postbox(tmp_path / "a.db", agent="a", start=False).close()
     before = sorted(path.name for path in tmp_path.iterdir())
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT.format(tokens=tokens)],

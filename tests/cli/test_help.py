@@ -12,7 +12,7 @@ from onceward.cli import help_pages
 from onceward.cli.app import COMMANDS, NOUNS
 
 Cli = Callable[..., Any]
-GUESTS = {"demo", "bench"}
+GUESTS = {"demo", "bench", "prove"}
 OWN = sorted(set(COMMANDS) - GUESTS)
 
 

@@ -130,19 +130,19 @@ def test_the_same_key_is_the_same_message(cli: Cli) -> None:
 def test_recv_prints_a_line_and_acknowledges(cli: Cli, shop: Postbox, billing: Postbox) -> None:
     """What was printed is processed; the sender hears of it."""
     sent = billing.send("shop", {"n": 1}, type="hello")
-    billing.pump()
+    billing.run_until_idle()
 
     ran = cli("recv", "--type", "hello")
 
     assert (0, [[sent, "billing", "default", "hello", '{"n":1}']]) == (ran.code, ran.lines)
-    shop.pump()
+    shop.run_until_idle()
     assert "acked" == billing.resolve(sent)
 
 
 def test_recv_keep_consumes_nothing(cli: Cli, shop: Postbox, billing: Postbox) -> None:
     """However often one looks: no lease, no attempt, and the next reader gets the message as if nobody had looked."""
     sent = billing.send("shop", {"n": 1})
-    billing.pump()
+    billing.run_until_idle()
 
     looked = [cli("recv", "--keep", "--json").json for _ in range(12)]
     taken = cli("recv", "--json").json
@@ -170,7 +170,7 @@ def test_recv_takes_only_its_session(cli: Cli, billing: Postbox, shop: Postbox) 
     """Another conversation's message stays where it is, for takers and for lookers."""
     billing.send("shop", 1)
     sent = billing.session("run-1").send("shop", 2)
-    billing.pump()
+    billing.run_until_idle()
 
     assert [sent] * 2 == [
         cli("recv", "--session", "run-1", how, "--json").json["id"] for how in ("--keep", "--ack")
@@ -184,7 +184,7 @@ def test_recv_looks_at_what_it_would_take(cli: Cli, billing: Postbox, shop: Post
     assert shop.agent
     billing.send("shop", "later", priority="low")
     urgent = billing.send("shop", "now", priority="critical")
-    billing.pump()
+    billing.run_until_idle()
 
     assert [urgent, urgent] == [
         cli("recv", how, "--json").json["id"] for how in ("--keep", "--ack")
@@ -196,7 +196,7 @@ def test_recv_does_not_acknowledge_what_nobody_read(
 ) -> None:
     """A pipe that closes while the message is printed leaves it in the inbox."""
     billing.send("shop", 1)
-    billing.pump()
+    billing.run_until_idle()
 
     def broken(*_: object) -> None:
         raise BrokenPipeError

@@ -119,7 +119,7 @@ def test_polling(cli: Cli, shop: Postbox, billing: Postbox) -> None:
     assert "shop" == shop.agent
     message_id = billing.send("shop", "hi", topic="ask", ttl=3600)
     billing.session("s2").send("shop", {"n": 1})
-    billing.pump()
+    billing.run_until_idle()
 
     [printed] = letters(cli("poll", "--topic", "ask", "--topic", "answer"))
 
@@ -143,7 +143,7 @@ def test_the_session_of_the_environment(
     assert "billing" == billing.agent
     monkeypatch.setenv("ONCEWARD_SESSION", "s9")
     message_id = cli("send", "billing", "x").out.strip()
-    shop.pump()
+    shop.run_until_idle()
 
     assert "s9" == shop.history().messages[0].session
     assert [message_id] == [
@@ -155,9 +155,9 @@ def test_the_session_of_the_environment(
 def test_frozen(cli: Cli, shop: Postbox, billing: Postbox) -> None:
     """Sending is refused with exit code 7; a poll finds nothing and moves nothing."""
     billing.send("shop", "x")
-    billing.pump()
-    shop.freeze()
+    billing.run_until_idle()
+    shop.pause()
 
     assert (7, 0, "") == (cli("send", "billing", "y").code, (poll := cli("poll")).code, poll.out)
-    shop.thaw()
+    shop.resume()
     assert ["x"] == bodies(cli("poll"))

@@ -1,4 +1,4 @@
-"""``peers``, ``dead``, ``freeze`` and ``thaw``: what an operator mends things with."""
+"""``peers``, ``dead``, ``pause`` and ``resume``: what an operator mends things with."""
 
 from collections.abc import Callable
 from typing import Any
@@ -39,11 +39,11 @@ def test_a_breaker_is_closed(cli: Cli, shop: Postbox) -> None:
     shop.peers.register("far", "memory:far")
     for _ in range(5):
         shop.send("far", 1)
-        shop.pump()
-        shop.peers.close_breaker("far")
-    shop.pump()
+        shop.run_until_idle()
+        shop.peers.reset("far")
+    shop.run_until_idle()
 
-    closed = cli("peers", "close-breaker", "far", "--json").json
+    closed = cli("peers", "reset", "far", "--json").json
 
     assert ["name", "url", "breaker", "failures", "due_at"] == list(closed)
     assert ("closed", 0, None) == (closed["breaker"], closed["failures"], closed["due_at"])
@@ -123,7 +123,7 @@ def test_an_outgoing_one_is_sent_as_new(cli: Cli, shop: Postbox, billing: Postbo
     """The new id is printed; the old letter is gone."""
     assert billing.agent
     old = shop.send("billing", {"n": 1}, ttl=0.0)
-    shop.pump()
+    shop.run_until_idle()
 
     ran = cli("dead", "replay", "--all", "--as-new", "--yes", "--json")
 
@@ -134,16 +134,16 @@ def test_an_outgoing_one_is_sent_as_new(cli: Cli, shop: Postbox, billing: Postbo
 
 def test_freeze_and_thaw(cli: Cli, shop: Postbox) -> None:
     """The switch is in the file, so that every process sees it."""
-    assert {"agent": "shop", "frozen": True} == cli("freeze", "--json").json
-    assert shop.health().frozen
-    assert {"agent": "shop", "frozen": False} == cli("thaw", "--json").json
-    assert not shop.health().frozen
+    assert {"agent": "shop", "paused": True} == cli("pause", "--json").json
+    assert shop.health().paused
+    assert {"agent": "shop", "paused": False} == cli("resume", "--json").json
+    assert not shop.health().paused
 
 
 def test_letters_of_one_type_are_chosen(cli: Cli, shop: Postbox, billing: Postbox) -> None:
     """A handler had a bug for one type: its letters are listed and replayed, the others stay."""
     wanted, other = (billing.send("shop", 1, type=kind) for kind in ("order", "offer"))
-    billing.pump()
+    billing.run_until_idle()
     for _ in range(2):
         message = shop.receive()
         assert message is not None

@@ -21,15 +21,15 @@ def ids(home: Path, billing: Postbox) -> Iterator[list[str]]:
         run.checkpoint({"half": True})
         return f"did {run.message.body}"
 
-    with Postbox(home / "agents" / "shop.db", agent=agent, run=False) as box:
+    with Postbox(home / "agents" / "shop.db", agent=agent, start=False) as box:
         chat = billing.session("chat")
         chat.send("shop", "first")
-        billing.pump()
-        box.pump()
+        billing.run_until_idle()
+        box.run_until_idle()
         box.queues.pause("chat")
         found = chat.send_many([("shop", n) for n in range(3)])
-        billing.pump()
-        box.pump()
+        billing.run_until_idle()
+        box.run_until_idle()
         yield found
 
 
@@ -64,10 +64,10 @@ def test_a_run_is_ended_from_a_terminal(cli: Cli, home: Path, billing: Postbox) 
         codes.append(cli("runs", "abort", run.id).code)
         box.queues.pause(run.session)
 
-    with Postbox(home / "agents" / "shop.db", agent=agent, run=False) as box:
+    with Postbox(home / "agents" / "shop.db", agent=agent, start=False) as box:
         billing.session("chat").send("shop", "count")
-        billing.pump()
-        box.pump()
+        billing.run_until_idle()
+        box.run_until_idle()
     [row] = cli("runs", "ls", "--json").json
 
     assert [0, 3, 3] == [*codes, cli("runs", "abort", "nothing").code]

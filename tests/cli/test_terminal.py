@@ -63,7 +63,7 @@ def test_a_message_is_shown_field_by_field(
 ) -> None:
     """Also the ones whose text looks like markup: it is text."""
     billing.send("shop", "[red]not markup[/red]", type="hello")
-    billing.pump()
+    billing.run_until_idle()
     assert shop.agent
 
     assert "[red]not markup[/red]" in screen("recv", "--keep")
@@ -74,7 +74,7 @@ def test_mail_cannot_move_the_cursor(
 ) -> None:
     """Control characters are spelled out, on the terminal as in a pipe."""
     billing.send("shop", "\x1b]0;owned\x07\x9b2J\n")
-    billing.pump()
+    billing.run_until_idle()
     assert shop.agent
 
     shown = screen("recv", "--keep")

@@ -7,7 +7,7 @@ import pytest
 from onceward import Channel, Mailbox, Postbox
 from onceward.api.channels import Channels
 from onceward.api.dead_letters import DeadLetters
-from onceward.api.home import Neighbours, Peers
+from onceward.api.home import Agents, Peers
 from onceward.api.limits import Limits
 from onceward.api.looks import Looks
 from onceward.api.mailboxes import Mailboxes
@@ -23,15 +23,15 @@ VERBS: dict[type, dict[str, str]] = {
         "leave": "channel leave", "remove": "channel remove", "subscribe": "channel subscribe", "unsubscribe": "channel unsubscribe",
         "pause": "channel pause", "resume": "channel resume", "drain": "channel drain", "close": "channel close",
         "delete": "channel delete", "send": "channel send", "respond": "channel send", "acknowledge": "channel ack",
-        "hand_over": "channel recv", "take_over": "channel ack", "acknowledgments": "channel acks", "receive": "channel recv",
+        "detach": "channel recv", "attach": "channel ack", "acknowledgments": "channel acks", "receive": "channel recv",
         "messages": "channel recv", "history": "channel history",
     },
-    Neighbours: {
-        "register": "home register", "leave": "home leave", "list": "home ls", "subscribe": "home subscribe",
-        "unsubscribe": "home unsubscribe",
+    Agents: {
+        "register": "agents register", "leave": "agents leave", "list": "agents ls", "subscribe": "agents subscribe",
+        "unsubscribe": "agents unsubscribe",
     },
     Peers: {
-        "register": "peers add", "forget": "peers forget", "list": "peers ls", "get": "peers ls", "close_breaker": "peers close-breaker",
+        "register": "peers add", "forget": "peers forget", "list": "peers ls", "get": "peers ls", "reset": "peers reset",
         "subscribe": "peers subscribe", "unsubscribe": "peers unsubscribe",
     },
     Mailboxes: {
@@ -77,9 +77,9 @@ def test_every_verb_has_a_command(of: type) -> None:
 
 
 def test_the_postbox_s_own_verbs_of_routing() -> None:
-    """Freezing, thawing, sending and publishing are calls of the postbox itself."""
-    assert {"freeze", "thaw", "send", "publish", "recv"} <= COMMANDS.keys()
+    """Pausing, resuming, sending and publishing are calls of the postbox itself."""
+    assert {"pause", "resume", "send", "publish", "recv"} <= COMMANDS.keys()
     assert all(
         callable(getattr(Postbox, name))
-        for name in ("freeze", "thaw", "send", "publish", "receive")
+        for name in ("pause", "resume", "send", "publish", "receive")
     )

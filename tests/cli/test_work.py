@@ -42,7 +42,7 @@ def test_work_once_handles_what_is_due(cli: Cli, shop: Postbox, app: str) -> Non
     assert 0 == cli("work", "agents/billing.db", app, "--once").code
     sent = shop.send("billing", {"n": 7}, type="hello", reply_to="shop")
     shop.send("billing", {}, type="bad")
-    shop.pump()
+    shop.run_until_idle()
 
     ran = cli("work", "agents/billing.db", app, "--once", "--json")
 
@@ -57,7 +57,7 @@ def test_work_with_several_processes(cli: Cli, shop: Postbox, app: str) -> None:
     """Two processes share the mail of one agent, and each message is handled once."""
     cli("init", "billing")
     sent = shop.send_many([("billing", {"n": n}) for n in range(20)], type="hello")
-    shop.pump()
+    shop.run_until_idle()
 
     ran = cli("work", "agents/billing.db", app, "--once", "--processes", "2")
 

@@ -135,7 +135,7 @@ def test_what_is_sent_fits_the_published_schema(
     tmp_path: Path,
 ) -> None:
     """Any program may judge our frames by ``frame.schema.json``, whatever was sent with whatever options."""
-    with Postbox(tmp_path / "a.db", agent="a", run=False, hold_unknown=True) as box:
+    with Postbox(tmp_path / "a.db", agent="a", start=False, hold_unknown=True) as box:
         box.send("b", body, **options)
         [past] = box.history().messages
 
@@ -146,7 +146,7 @@ def test_what_sql_sends_fits_the_published_schema(
     validator: jsonschema.Draft202012Validator, tmp_path: Path
 ) -> None:
     """The frame that the view ``send`` builds is judged by the same schema."""
-    with Postbox(tmp_path / "a.db", agent="a", run=False) as box:
+    with Postbox(tmp_path / "a.db", agent="a", start=False) as box:
         with box.begin() as tx:
             tx.execute(
                 "INSERT INTO send (recipient, type, body, topic, priority, ttl, key, ordering_key, correlation_id)"

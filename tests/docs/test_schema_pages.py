@@ -21,8 +21,8 @@ def file(
 ) -> Iterator[Described]:
     """Return a connection to a new agent's file, or to a new home's directory, and the page about it."""
     folder = tmp_path_factory.mktemp("schema")
-    with Postbox(folder / "a.db", agent="a", run=False) as box:
-        box.home.register()
+    with Postbox(folder / "a.db", agent="a", start=False) as box:
+        box.agents.register()
         con = apsw.Connection(str(folder / request.param), apsw.SQLITE_OPEN_READONLY)
         yield con, _text(PAGES[request.param])
         con.close()
@@ -76,7 +76,7 @@ def test_every_table_says_what_it_is(page: str) -> None:
 def test_the_trail_adds_triggers_only(tmp_path: Path) -> None:
     """Switching the trail on and off leaves tables and views as the page describes them."""
     sql = "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view') ORDER BY name"
-    with Postbox(tmp_path / "a.db", agent="a", run=False) as box:
+    with Postbox(tmp_path / "a.db", agent="a", start=False) as box:
         before = box.db.read(sql)
         switch(box.db, on=True)
         during = box.db.read(sql)

@@ -39,5 +39,5 @@ def test_it_tells_the_same_story_every_time(tmp_path: Path) -> None:
         line for line in lines if line[:5] in {"coder", "file:"}
     ]
     for name in ("coder", "tester", "user"):
-        with Postbox(tmp_path / f"{name}.db", run=False) as box:
+        with Postbox(tmp_path / f"{name}.db", start=False) as box:
             assert [] == box.check()

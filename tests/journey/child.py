@@ -73,7 +73,7 @@ def limited(home: Path, name: str) -> None:
 
 def relay(home: Path, name: str) -> None:
     """Carry mail until stdin ends."""
-    with Postbox(home / f"{name}.db", agent=name, parcel_frames=7, **BRISK):
+    with Postbox(home / f"{name}.db", agent=name, parcel_max_messages=7, **BRISK):
         say("ready")
         until_told()
 

@@ -125,7 +125,7 @@ class World:
         self._given[name] = (who, dict(overrides))
         named: dict[str, Any] = {"retry_jitter": 0.0, "transports": {"wire": self.wire}} | overrides
         box = Postbox(
-            self.path(name), agent=who, run=False, clock=self.clock, rng=random.Random(7), **named
+            self.path(name), agent=who, start=False, clock=self.clock, rng=random.Random(7), **named
         )
         self.boxes[name] = box
         return box
@@ -167,14 +167,14 @@ class World:
 
     def settle(self) -> None:
         """Run everybody's engines until nobody moves anything."""
-        while sum([box.pump() for box in self.boxes.values()]):
+        while sum([box.run_until_idle() for box in self.boxes.values()]):
             pass
 
     @staticmethod
     def claim_many(box: Postbox, messages: int) -> None:
         """Make a box's worker claim many messages at once, as it does after it found them to be quick."""
-        for worker in box._workers:  # noqa: SLF001 - the size adapts to real time, which a test does not wait for
-            worker._size = messages  # noqa: SLF001
+        for worker in box._workers:
+            worker._size = messages
 
     @staticmethod
     def elsewhere(work: Callable[[], object]) -> None:
@@ -220,7 +220,7 @@ def audit(home: Path) -> dict[str, list[Any]]:
     """Return by agent what is wrong with its file; empty is good."""
     found: dict[str, list[Any]] = {}
     for path in sorted(path for path in home.glob("*.db") if path.name != "directory.db"):
-        with Postbox(path, run=False) as box:
+        with Postbox(path, start=False) as box:
             wrong = [*box.check(), *differences(box)]
             if wrong:
                 found[path.name] = wrong

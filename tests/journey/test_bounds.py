@@ -227,7 +227,7 @@ def test_what_is_in_flight_is_nobodys_to_drop(world: World) -> None:
     shop.limits.set("outbox", messages=2, overflow="drop_old")
     for n in range(2):
         shop.send("billing", Job(n=n))
-    shop.pump()
+    shop.run_until_idle()
 
     with pytest.raises(QueueFull, match="may not be dropped"):
         shop.send("billing", Job(n=2))
@@ -334,7 +334,7 @@ def test_a_rate_at_the_door_holds_for_each_sender(world: World) -> None:
     """A sender that brings more is told when to come again: nothing is lost, no retry is spent, no breaker opens, others pass."""
     billing, shop, other = (
         world.open("billing"),
-        world.open("shop", parcel_frames=3),
+        world.open("shop", parcel_max_messages=3),
         world.open("other"),
     )
     billing.limits.accept_rate(10, burst=4)
@@ -454,7 +454,7 @@ def test_a_limit_that_another_process_sets_is_noticed_when_it_is_reached(world: 
     shop = world.open("shop", hold_unknown=True)
     setting = (
         "import sys; from onceward import Postbox\n"
-        "with Postbox(sys.argv[1], run=False) as box: box.limits.set('session', '*', messages=2, overflow='drop_old')"
+        "with Postbox(sys.argv[1], start=False) as box: box.limits.set('session', '*', messages=2, overflow='drop_old')"
     )
     subprocess.run([sys.executable, "-c", setting, str(world.path("shop"))], check=True, timeout=60)
     for n in range(4):
@@ -471,9 +471,9 @@ def test_what_is_sent_at_once_meets_a_limit_that_was_set_meanwhile(
     """Many at once follow its policy like one by one, the first time; bodies that were stored for nothing are not kept."""
     shop = world.open("shop", hold_unknown=True)
     shop.peers.subscribe("b", "news")
-    with Postbox(world.path("shop"), run=False) as other:
+    with Postbox(world.path("shop"), start=False) as other:
         other.limits.set("session", "*", messages=2, overflow="drop_old")
-    pad = "x" * shop._settings.body_threshold if long else ""  # noqa: SLF001
+    pad = "x" * shop._settings.body_threshold if long else ""
     if way == "many":
         ids = shop.send_many(("b", f"{n}{pad}") for n in range(25))
     else:
@@ -506,7 +506,7 @@ import sys
 from onceward import Postbox
 from onceward.errors import QueueFull
 sent = refused = 0
-with Postbox(sys.argv[1], agent="shop", run=False, hold_unknown=True) as box:
+with Postbox(sys.argv[1], agent="shop", start=False, hold_unknown=True) as box:
     for n in range(60):
         try:
             box.session(f"s{n % 2}").send("b", {"n": n}, message_id=f"{sys.argv[2]}-{n}")
@@ -521,7 +521,7 @@ print(sent, refused)
 def test_eight_producers_never_exceed_a_limit(tmp_path: Path, overflow: Any) -> None:
     """Eight processes at once: the limit holds, and every message is written or refused, none both, none neither."""
     path = tmp_path / "shop.db"
-    with Postbox(path, agent="shop", run=False) as box:
+    with Postbox(path, agent="shop", start=False) as box:
         box.limits.set("session", "*", messages=20, overflow=overflow)
     crew = [
         subprocess.Popen(
@@ -532,7 +532,7 @@ def test_eight_producers_never_exceed_a_limit(tmp_path: Path, overflow: Any) -> 
         for number in range(8)
     ]
     told = [tuple(map(int, process.communicate(timeout=120)[0].split())) for process in crew]
-    with Postbox(path, run=False) as box:
+    with Postbox(path, start=False) as box:
         stats, full = box.stats(), box.limits.fullness()
         rows_there, broken = box.db.read("SELECT count(*) FROM outbox")[0][0], box.check()
         drops = len(box.limits.drops(limit=1000))
@@ -556,7 +556,7 @@ def test_asyncio_sets_and_looks_alike(world: World) -> None:
 
     async def work() -> tuple[Any, ...]:
         async with AsyncPostbox(
-            world.path("shop"), agent=Agent("shop"), run=False, hold_unknown=True
+            world.path("shop"), agent=Agent("shop"), start=False, hold_unknown=True
         ) as box:
             await box.limits.set("session", "*", messages=1, overflow="drop_old")
             await box.limits.rate(100, burst=10)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from onceward import AsyncPostbox, Postbox
-from onceward.db.transaction import Tx
+from onceward.db.transaction import StoreTransaction
 from onceward.errors import OutcomeUnknown, StoreClosed, StoreFault
 
 TURNS = 50
@@ -18,8 +18,8 @@ TURNS = 50
 @asynccontextmanager
 async def held(path: Path) -> AsyncIterator[tuple[AsyncPostbox, Callable[[], object]]]:
     """Open a postbox whose file somebody else of the process writes to, and what ends that."""
-    with Postbox(path, agent="a", run=False, hold_unknown=True) as other:
-        async with AsyncPostbox(path, agent="a", run=False, hold_unknown=True) as box:
+    with Postbox(path, agent="a", start=False, hold_unknown=True) as other:
+        async with AsyncPostbox(path, agent="a", start=False, hold_unknown=True) as box:
             block = other.begin()
             block.__enter__()
             yield box, lambda: block.__exit__(None, None, None)
@@ -31,7 +31,7 @@ async def _turn() -> None:
 
 
 def _bodies(path: Path) -> list[int]:
-    with Postbox(path, run=False) as box:
+    with Postbox(path, start=False) as box:
         return [
             body for (body,) in box.db.read("SELECT frame ->> '$.data' FROM outbox ORDER BY seq")
         ]
@@ -146,14 +146,16 @@ def test_tasks_that_share_a_lost_commit_are_each_told_of_their_own_message(
 ) -> None:
     """When nobody can say whether the commit of a tick happened, each task's error is its own and names its own message."""
 
-    def broken(tx: Tx) -> None:
+    def broken(tx: StoreTransaction) -> None:
         message = "disk I/O error"
         raise StoreFault(message)
 
     async def story() -> list[str | BaseException]:
-        async with AsyncPostbox(tmp_path / "a.db", agent="a", run=False, hold_unknown=True) as box:
+        async with AsyncPostbox(
+            tmp_path / "a.db", agent="a", start=False, hold_unknown=True
+        ) as box:
             with monkeypatch.context() as patched:
-                patched.setattr(Tx, "commit", broken)
+                patched.setattr(StoreTransaction, "commit", broken)
                 return await asyncio.gather(
                     *[box.send("b", k) for k in range(3)], return_exceptions=True
                 )
@@ -172,7 +174,9 @@ def test_who_comes_after_the_closing_is_told_so(tmp_path: Path) -> None:
             await tx.send("b", 1)
 
     async def story() -> list[str]:
-        async with AsyncPostbox(tmp_path / "a.db", agent="a", run=False, hold_unknown=True) as box:
+        async with AsyncPostbox(
+            tmp_path / "a.db", agent="a", start=False, hold_unknown=True
+        ) as box:
             await box.send("b", 1)
             crossed = [asyncio.create_task(box.send("b", 2)), asyncio.create_task(box.close())]
             await asyncio.wait(crossed)

@@ -26,7 +26,7 @@ def test_a_channel_keeps_its_word_under_fire(tmp_path: Path) -> None:
     listeners = sorted(set(channel_kill_test.ROLES) - {channel_kill_test.BOSS})
     with ExitStack() as stack:
         boxes = {
-            name: stack.enter_context(channel_kill_test.open_box(tmp_path, name, run=False))
+            name: stack.enter_context(channel_kill_test.open_box(tmp_path, name, start=False))
             for name in channel_kill_test.ROLES
         }
         with crew(tmp_path, channel_kill_test.ROLES, random.Random(11)) as people:

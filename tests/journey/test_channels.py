@@ -27,7 +27,7 @@ JOIN = """
 import sys
 from onceward import Postbox
 from onceward.errors import ValidationFailed
-box = Postbox(sys.argv[1], agent=sys.argv[2], run=False)
+box = Postbox(sys.argv[1], agent=sys.argv[2], start=False)
 try:
     print(box.channels.get("room").join())
 except ValidationFailed as error:
@@ -351,10 +351,10 @@ def test_the_size_limit_holds_on_receipt(world: World) -> None:
     """A message that is larger than its channel takes is never handed out: it becomes a dead letter of who received it."""
     boxes = team(world, "a", "b", max_message_size=10)
     options: Any = {"channel": "room", "kind": "text"}
-    from onceward.model.send_options import Options  # noqa: PLC0415 - a sender that minds no limit
+    from onceward.model.send_options import ParsedOptions  # noqa: PLC0415 - a sender that minds no limit
 
-    draft = boxes["a"]._sender.draft("default", "b", "x" * 11, Options(**options))  # noqa: SLF001
-    boxes["a"].db.write(lambda tx: boxes["a"]._sender.put(tx, draft))  # noqa: SLF001
+    draft = boxes["a"]._sender.compose("default", "b", "x" * 11, ParsedOptions(**options))
+    boxes["a"].db.write(lambda tx: boxes["a"]._sender.add(tx, draft))
     world.settle()
 
     assert ([], ["invalid"]) == (
@@ -723,7 +723,7 @@ def test_the_limit_of_participants_holds_for_all_processes(world: World) -> None
 def test_what_happens_is_told_under_reserved_topics(world: World) -> None:
     """Who subscribed hears of channels, of who comes and goes and of dead letters, each once, as ordinary messages."""
     ear = world.open("ear")
-    ear.home.subscribe("_system.#")
+    ear.agents.subscribe("_system.#")
     boxes = team(world, "a", "b")
     boxes["a"].send("b", "gone", ttl=1)
     world.clock.forward(5)
@@ -748,8 +748,8 @@ def test_what_happens_is_told_under_reserved_topics(world: World) -> None:
 def test_a_notice_is_told_after_a_crash(world: World) -> None:
     """If the process dies between the change and the telling, whoever opens the file next tells it, once."""
     ear, alice = world.open("ear"), world.open("a")
-    ear.home.subscribe("_system.channel.*")
-    alice.channels._herald.errands.run = lambda: None  # type: ignore[method-assign]  # noqa: SLF001 - it dies here
+    ear.agents.subscribe("_system.channel.*")
+    alice.channels._channel_sender.errands.run = lambda: None  # type: ignore[method-assign]
     alice.channels.create("room")
     world.reopen("ear", "a")
     world.settle()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from onceward import Postbox
 from onceward.errors import Unreachable
-from onceward.model.clock import FileTime
+from onceward.model.clock import MonotonicFileClock
 from onceward.model.parcel import Answer, Parcel
 from onceward.testing import ManualClock
 from onceward.transports.base import Features
@@ -35,11 +35,11 @@ def test_a_clock_set_back_by_a_day_holds_no_retry_back_for_a_day(tmp_path: Path)
     """A backoff that was written while the clock was a day ahead ends after twice its span at most."""
     clock, doors = ManualClock(), Doors()
     with (
-        Postbox(tmp_path / "bob.db", agent="bob", run=False, clock=clock) as bob,
+        Postbox(tmp_path / "bob.db", agent="bob", start=False, clock=clock) as bob,
         Postbox(
             tmp_path / "ada.db",
             agent="ada",
-            run=False,
+            start=False,
             clock=clock,
             transports={"door": doors},
             retry_jitter=0.0,
@@ -48,12 +48,12 @@ def test_a_clock_set_back_by_a_day_holds_no_retry_back_for_a_day(tmp_path: Path)
         ada.peers.register("bob", "door:bob")
         clock.step(DAY)
         mail = ada.send("bob", "hello")
-        ada.pump()
+        ada.run_until_idle()
         doors.accept = bob.accept
         clock.step(-DAY)
-        ada.pump()
+        ada.run_until_idle()
         clock.advance(2.0)
-        ada.pump()
+        ada.run_until_idle()
 
         assert "sent" == ada.resolve(mail)
 
@@ -61,14 +61,14 @@ def test_a_clock_set_back_by_a_day_holds_no_retry_back_for_a_day(tmp_path: Path)
 def test_whoever_dies_ahead_of_time_leaves_no_lease_a_day_away(tmp_path: Path) -> None:
     """The file itself remembers how far the clock had come, so that the next process waits for a lease, not for the clock."""
     clock, path = ManualClock(), tmp_path / "ada.db"
-    with Postbox(path, agent="ada", run=False, clock=clock, lease=5.0, hold_unknown=True) as ada:
+    with Postbox(path, agent="ada", start=False, clock=clock, lease=5.0, hold_unknown=True) as ada:
         ada.send("ada", "hello")
-        ada.pump()
+        ada.run_until_idle()
         clock.step(DAY)
         taken = ada.receive()
         assert taken is not None
     clock.step(-DAY)
-    with Postbox(path, agent="ada", run=False, clock=clock, lease=5.0) as ada:
+    with Postbox(path, agent="ada", start=False, clock=clock, lease=5.0) as ada:
         early = ada.receive()
         clock.advance(2 * (5.0 + 90.0))
         again = ada.receive()
@@ -78,7 +78,7 @@ def test_whoever_dies_ahead_of_time_leaves_no_lease_a_day_away(tmp_path: Path) -
 
 def test_time_goes_on_at_half_pace_until_the_wall_clock_has_caught_up() -> None:
     """It never runs backwards, never stands still, and is the wall clock again in the end."""
-    clock, time = ManualClock(), FileTime()
+    clock, time = ManualClock(), MonotonicFileClock()
     begun = time.now(clock)
     clock.step(-100.0)
     seen = [time.now(clock) - begun]
@@ -91,24 +91,27 @@ def test_time_goes_on_at_half_pace_until_the_wall_clock_has_caught_up() -> None:
 
 def test_a_file_that_remembers_more_is_believed() -> None:
     """What the file has stored is where time goes on from, whatever this process had seen before."""
-    clock, time = ManualClock(), FileTime()
+    clock, time = ManualClock(), MonotonicFileClock()
     begun = time.now(clock)
-    time.see(begun + 10_000)
+    time.observe(begun + 10_000)
     clock.advance(4.0)
     first = time.now(clock)
     clock.advance(4.0)
 
     assert (10_000, 12_000) == (first - begun, time.now(clock) - begun)
-    assert [False, True] == [time.leads(begun + 100_000), time.leads(begun + 100_001)]
+    assert [False, True] == [
+        time.needs_persisting(begun + 100_000),
+        time.needs_persisting(begun + 100_001),
+    ]
 
 
 def test_a_process_that_never_saw_the_clock_ahead_learns_of_it(tmp_path: Path) -> None:
     """What one process of a file wrote ahead of time does not hold another one back: it reads how far the first had come."""
-    clock, file = ManualClock(), FileTime()
+    clock, file = ManualClock(), MonotonicFileClock()
     ahead = file.now(clock) + 86_400_000
-    file.hear(ahead)
+    file.observe_remote(ahead)
     heard = file.now(clock)
     clock.advance(10.0)
-    file.hear(ahead)
+    file.observe_remote(ahead)
 
     assert (ahead, ahead + 5_000) == (heard, file.now(clock))

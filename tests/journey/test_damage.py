@@ -56,7 +56,7 @@ def test_a_changed_frame_is_not_handled(world: World) -> None:
     shop, billing = world.wired("shop", writer())
     first = shop.send("billing", Job(text="first"))
     shop.send("billing", Job(text="second"))
-    shop.pump()
+    shop.run_until_idle()
     billing.db.write(lambda tx: tx.rows("DROP TRIGGER inbox_frame_guard"))
     billing.db.write(
         lambda tx: tx.rows("UPDATE inbox SET frame = replace(frame, 'first', 'worst')")
@@ -91,7 +91,7 @@ def test_a_parcel_that_cannot_be_settled_lets_its_peer_rest(world: World) -> Non
             "CREATE TRIGGER deaf BEFORE UPDATE OF state ON outbox BEGIN SELECT RAISE(IGNORE); END"
         )
     )
-    shop.pump()
+    shop.run_until_idle()
 
     assert 1 == len(world.wire.pushed)
     assert "check" in str(shop.peers.list()[0].last_error)
@@ -117,21 +117,21 @@ def test_a_message_that_cannot_be_settled_lets_its_lane_rest(world: World) -> No
 
     shop, box = world.wired("shop", billing)
     shop.send("billing", Job(text="first"))
-    shop.pump()
+    shop.run_until_idle()
     box.db.write(
         lambda tx: tx.rows(
             "CREATE TRIGGER deaf BEFORE UPDATE OF state ON inbox BEGIN SELECT RAISE(IGNORE); END"
         )
     )
-    box.pump()
+    box.run_until_idle()
     met = len(tries)
-    box.pump()
+    box.run_until_idle()
 
     assert ["first"] * met == tries, "nothing was tried again before its time"
     assert met <= 4, "once with the mark, once in company, once alone"
 
     world.wait(2)
-    box.pump()
+    box.run_until_idle()
 
     assert met + 1 == len(tries)
     assert ["waiting"] == [state for (state,) in box.db.read("SELECT state FROM lane_view")]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from onceward import Agent, Context, Frame, Msg, Postbox, Reject
-from onceward.errors import Conflict, Frozen, InvalidArgument, InvalidMessage
+from onceward.errors import Conflict, InvalidArgument, InvalidMessage, Paused
 
 if TYPE_CHECKING:
     from tests.journey.conftest import World
@@ -92,9 +92,9 @@ def test_a_replayed_outgoing_letter_that_had_arrived_ends_acked(world: World) ->
     shop, billing = opened(world, set())
     message = shop.send("billing", Job(n=1), ttl=10)
     world.wire.of, world.wire.script = "shop", ["lost"]
-    shop.pump()
+    shop.run_until_idle()
     world.wire.of, world.wire.always = "billing", "down"
-    billing.pump()
+    billing.run_until_idle()
     world.wait(40)
     if shop.dead_letters.get(message) is not None:
         shop.dead_letters.replay(message)
@@ -133,13 +133,13 @@ def test_a_replay_while_frozen_changes_nothing(world: World) -> None:
     shop = world.open("shop", hold_unknown=True)
     message = shop.send("billing", Job(n=1), ttl=5)
     world.wait(6)
-    shop.freeze()
+    shop.pause()
     for as_new in (False, True):
-        with pytest.raises(Frozen):
+        with pytest.raises(Paused):
             shop.dead_letters.replay(message, as_new=as_new)
 
     assert [message] == [letter.id for letter in shop.dead_letters.list()]
-    shop.thaw()
+    shop.resume()
 
 
 def test_a_dead_key_is_not_sent_again(world: World) -> None:
@@ -214,7 +214,7 @@ def test_an_expired_letter_that_the_peer_refused_is_sent_as_new_only(world: Worl
     shop, _ = opened(world, set())
     message = shop.send("billing", Job(n=1), ttl=5)
     world.wire.on_push = lambda _: world.clock.forward(6)
-    shop.pump()
+    shop.run_until_idle()
 
     assert ["expired"] == [letter.reason for letter in shop.dead_letters.list()]
     with pytest.raises(InvalidArgument, match="as_new=True"):
@@ -248,7 +248,7 @@ def test_a_forgotten_replay_leaves_nothing(world: World) -> None:
     billing.dead_letters.replay(message)
     assert 1 == billing.db.read("SELECT count(*) FROM replayed")[0][0]
     world.settle()
-    billing.tidy()
+    billing.run_maintenance()
 
     assert 0 == billing.db.read("SELECT count(*) FROM replayed")[0][0]
     assert [1] == [letter.replays for letter in billing.dead_letters.list()]
@@ -289,7 +289,7 @@ def test_letters_are_found_by_everything_that_is_known_of_them(world: World) -> 
 
 def test_letters_are_replayed_in_bulk(world: World) -> None:
     """All that match go back in one call; those that cannot are named with the reason, and stay."""
-    shop = world.open("shop", hold_unknown=True, max_retries=0, unreachable="spend")
+    shop = world.open("shop", hold_unknown=True, max_retries=0, count_unreachable_attempts=True)
     shop.peers.register("billing", "wire:billing")
     world.wire.always = "down"
     lost = [shop.send("billing", Job(n=n)) for n in range(5)]
@@ -309,7 +309,7 @@ def test_letters_are_replayed_in_bulk(world: World) -> None:
 
 def test_a_rate_is_a_date_in_each_row(world: World) -> None:
     """With a rate the outgoing letters leave one after the other, also if the process that asked for it is gone."""
-    shop = world.open("shop", hold_unknown=True, max_retries=0, unreachable="spend")
+    shop = world.open("shop", hold_unknown=True, max_retries=0, count_unreachable_attempts=True)
     shop.peers.register("billing", "wire:billing")
     world.wire.always = "down"
     for n in range(6):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from onceward import Msg, Postbox
-from onceward.errors import Frozen, InvalidMessage, QueueFull, UnknownRecipient
+from onceward.errors import InvalidMessage, Paused, QueueFull, UnknownRecipient
 from onceward.model.topics import matches
 
 from .conftest import World
@@ -41,7 +41,7 @@ def test_to_all_reaches_every_registered_agent_but_the_sender(world: World, to: 
     """Everybody who registered in the home has it once, under one correlation id, which is what send returns."""
     alice, bob, carol = (world.open(name) for name in ("alice", "bob", "carol"))
     for box in (bob, carol):
-        box.home.register()
+        box.agents.register()
     root = alice.send(to, {"n": 1})
     world.settle()
 
@@ -53,7 +53,7 @@ def test_a_home_knows_the_files_of_its_agents(tmp_path: Path) -> None:
     """In a home every agent with a file is registered, even if it never asked anybody."""
     (tmp_path / "agents").mkdir()
     boxes = [
-        Postbox(tmp_path / "agents" / f"{name}.db", agent=name, run=False)
+        Postbox(tmp_path / "agents" / f"{name}.db", agent=name, start=False)
         for name in ("a", "b", "c")
     ]
     boxes[0].send("all", 1)
@@ -76,14 +76,14 @@ def test_the_body_is_stored_once(world: World) -> None:
     """However many receive it, its text lies in the file once, and goes with the last message that refers to it."""
     alice = world.open("alice", retention=1.0)
     for name in ("b", "c", "d"):
-        world.open(name).home.register()
+        world.open(name).agents.register()
     alice.send(None, "shared text")
     during = rows(alice, "SELECT count(*), sum(text = '\"shared text\"') FROM bodies")
     world.settle()
     bodies_of(world, "b", "c", "d")
     world.settle()
     world.clock.forward(10)
-    alice.tidy()
+    alice.run_maintenance()
 
     assert ([(1, 1)], [(0,)], [(0,)]) == (
         during,
@@ -183,8 +183,8 @@ def test_a_damaged_head_or_body_is_never_delivered(world: World) -> None:
 def test_a_dead_copy_keeps_its_body(world: World) -> None:
     """A copy that becomes a dead letter is kept whole, and replayed whole after the others are gone."""
     alice, _bob = world.open("alice"), world.open("bob")
-    world.open("carol").home.register()
-    world.boxes["bob"].home.register()
+    world.open("carol").agents.register()
+    world.boxes["bob"].agents.register()
     alice.send("all", Note(text="kept"), ttl=1.0)
     alice.db.write(lambda tx: tx.run("UPDATE peers SET due_at = 9e15"))
     world.clock.forward(5)
@@ -201,9 +201,9 @@ def test_a_dead_copy_keeps_its_body(world: World) -> None:
 def test_the_same_key_to_all_is_known(world: World) -> None:
     """A broadcast that is repeated under its key returns the same id, reaches newcomers only, and is stored once for these."""
     alice, bob = world.open("alice"), world.open("bob")
-    bob.home.register()
+    bob.agents.register()
     first = alice.send("all", 1, key="k")
-    world.open("carol").home.register()
+    world.open("carol").agents.register()
     second = alice.send("all", 1, key="k")
     world.settle()
 
@@ -214,7 +214,7 @@ def test_a_refused_copy_leaves_none(world: World) -> None:
     """If one copy is one too many, none is written, not even within a transaction that goes on."""
     alice = world.open("alice", max_pending=2)
     for name in ("b", "c", "d"):
-        world.open(name).home.register()
+        world.open(name).agents.register()
     with pytest.raises(QueueFull):
         alice.send("all", 1)
     with alice.begin() as tx:
@@ -231,7 +231,7 @@ def test_a_refused_copy_leaves_none(world: World) -> None:
 def test_to_all_joins_the_transaction(world: World) -> None:
     """A broadcast of a transaction that is undone was never sent."""
     alice = world.open("alice")
-    world.open("bob").home.register()
+    world.open("bob").agents.register()
     with pytest.raises(ZeroDivisionError), alice.begin() as tx:
         tx.send(None, 1)
         raise ZeroDivisionError
@@ -242,11 +242,11 @@ def test_to_all_joins_the_transaction(world: World) -> None:
 def test_a_message_id_is_for_one(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many cannot share a message id, and nothing is sent while the switch is on."""
     alice = world.open("alice")
-    world.open("bob").home.register()
+    world.open("bob").agents.register()
     with pytest.raises(InvalidMessage):
         alice.send("all", 1, message_id="mine")
     monkeypatch.setenv("ONCEWARD_DISABLED", "1")
-    with pytest.raises(Frozen):
+    with pytest.raises(Paused):
         alice.send("all", 1)
 
 
@@ -254,12 +254,12 @@ def test_who_left_the_home_is_passed_by(world: World) -> None:
     """What is sent to all or published does not wait for an agent that is retired; what it wanted in channels is left with them."""
     alice, bob = world.open("alice"), world.open("bob")
     alice.channels.create("team").add("bob")
-    bob.home.register()
-    bob.home.subscribe("news.#")
+    bob.agents.register()
+    bob.agents.subscribe("news.#")
     assert 1 == len(alice.publish("news.x", 1))
 
-    assert (True, False) == (bob.home.leave(), bob.home.leave())
-    assert ([], []) == (alice.home.list(), alice.publish("news.x", 2))
+    assert (True, False) == (bob.agents.leave(), bob.agents.leave())
+    assert ([], []) == (alice.agents.list(), alice.publish("news.x", 2))
     assert ["alice", "bob"] == sorted(
         member.agent for member in alice.channels.get("team").members()
     )
@@ -269,7 +269,7 @@ def test_publish_reaches_each_subscriber_once(world: World) -> None:
     """One copy for each, however many of its patterns match; patterns of others and of other publishers do not count."""
     alice, bob, carol = (world.open(name) for name in ("alice", "bob", "carol"))
     for pattern in ("build.*.done", "build.#", "#"):
-        bob.home.subscribe(pattern)
+        bob.agents.subscribe(pattern)
     alice.peers.subscribe("carol", "build.x.done")
     bob.peers.subscribe("carol", "#")
     ids = alice.publish("build.x.done", 1)
@@ -277,16 +277,16 @@ def test_publish_reaches_each_subscriber_once(world: World) -> None:
     world.settle()
 
     assert (2, [[1, 2], [1]]) == (len(ids), bodies_of(world, "bob", "carol"))
-    assert carol.home.unsubscribe("nothing") is False
+    assert carol.agents.unsubscribe("nothing") is False
 
 
 def test_an_end_of_a_subscription_is_obeyed_at_once(world: World) -> None:
     """What is published after it was ended, even by another postbox, does not come."""
     alice, bob = world.open("alice"), world.open("bob")
-    first = bob.home.subscribe("a")
-    again = bob.home.subscribe("a")
+    first = bob.agents.subscribe("a")
+    again = bob.agents.subscribe("a")
     alice.publish("a", 1)
-    ended = bob.home.unsubscribe("a")
+    ended = bob.agents.unsubscribe("a")
     alice.publish("a", 2)
     world.settle()
 
@@ -296,7 +296,7 @@ def test_an_end_of_a_subscription_is_obeyed_at_once(world: World) -> None:
 def test_a_publisher_does_not_hear_itself(world: World) -> None:
     """Who subscribed to everything still gets nothing of its own, unless it said so of itself."""
     alice = world.open("alice")
-    alice.home.subscribe("#")
+    alice.agents.subscribe("#")
     none = alice.publish("a", 1)
     alice.peers.subscribe("alice", "a")
     one = alice.publish("a", 2)

@@ -19,7 +19,7 @@ MANY = 1500
 def test_what_was_flushed_is_in_the_recipients_file(tmp_path: Path) -> None:
     """After flush() said that nothing is left, every message is stored where it was sent to, in several parcels or one."""
     with (
-        Postbox(tmp_path / "ops.db", agent="ops", run=False) as ops,
+        Postbox(tmp_path / "ops.db", agent="ops", start=False) as ops,
         Postbox(tmp_path / "shop.db", agent="shop") as shop,
     ):
         shop.send_many([("ops", number) for number in range(MANY)])
@@ -31,7 +31,7 @@ def test_a_task_may_flush(tmp_path: Path) -> None:
     """The same for the awaitable postbox, whose loop goes on meanwhile."""
 
     async def main() -> tuple[int, int]:
-        async with AsyncPostbox(tmp_path / "ops.db", agent="ops", run=False) as ops:
+        async with AsyncPostbox(tmp_path / "ops.db", agent="ops", start=False) as ops:
             async with AsyncPostbox(tmp_path / "shop.db", agent="shop") as shop:
                 await shop.send("ops", "open")
                 left = await shop.flush(timeout=60)
@@ -66,15 +66,15 @@ def test_what_ended_while_its_peer_rests_is_not_waited_for(tmp_path: Path) -> No
         tmp_path / "shop.db",
         agent="shop",
         hold_unknown=True,
-        run=False,
+        start=False,
         clock=clock,
         retry_first=3600,
         retry_cap=3600,
     ) as shop:
         shop.send("nobody", "in vain", ttl=5)
-        shop.pump()
+        shop.run_until_idle()
         clock.advance(10)
-        shop.pump()
+        shop.run_until_idle()
 
         assert ["expired"] == [letter.reason for letter in shop.dead_letters.list()]
         assert 0 == shop.flush(timeout=0)

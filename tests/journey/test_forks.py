@@ -60,11 +60,11 @@ def test_a_restored_sender_goes_on_in_a_new_epoch(world: World) -> None:
     world.restore("shop")
     shop, billing = world.reopen("shop", "billing")
     heard: list[str] = []
-    shop.on("forked", lambda event: heard.append(event.name))
+    shop.on("stream_forked", lambda event: heard.append(event.name))
     shop.send("billing", Job(n=3))
     world.settle()
 
-    assert ["forked"] == heard
+    assert ["stream_forked"] == heard
     assert [1, 2, 3] == effects(world)
     assert 1 == billing.stats()["forks"]
 
@@ -149,7 +149,7 @@ def test_a_restored_receiver_gets_back_what_was_acked_early(world: World) -> Non
     def early(parcel: Parcel) -> None:
         world.wire.on_push = lambda _: None
         world.wire.push_again(parcel)
-        billing.pump()
+        billing.run_until_idle()
 
     world.wire.on_push = early
     world.settle()
@@ -174,7 +174,7 @@ def test_a_restored_receiver_is_noticed_by_a_new_epoch(world: World) -> None:
     world.settle()
     given_up = shop.send("billing", Job(n=3))
     world.wire.script = ["error"]
-    shop.pump()
+    shop.run_until_idle()
     world.shut()
     world.restore("billing")
     shop, billing = world.reopen("shop", "billing")
@@ -205,8 +205,8 @@ def test_an_outcome_told_beside_the_stream_is_relied_on(world: World) -> None:
     told = shop.send("billing", Job(n=2))
     expiring = shop.send("billing", Later(), ttl=10)
     world.wire.of, world.wire.script = "shop", ["lost"]
-    shop.pump()
-    billing.pump()
+    shop.run_until_idle()
+    billing.run_until_idle()
     before = (shop.resolve(told), shop.resolve(expiring))
     world.clock.forward(11)
     world.shut()
@@ -286,7 +286,7 @@ def test_a_delayed_parcel_beyond_the_horizon_is_refused(world: World) -> None:
     world.settle()
     old = world.wire.pushed[0]
     world.wait(8 * DAY)
-    billing.tidy()
+    billing.run_maintenance()
     before = billing.db.read("SELECT count(*) FROM processed_messages")
     # the stream moved on to another epoch in between
     billing.db.write(
@@ -322,12 +322,12 @@ def test_a_stale_question_becomes_a_dead_letter_that_can_be_sent_as_new(world: W
     """A message asked about after the peer forgot it is dead as stale: its own id stays stale, a new one goes through."""
     shop, billing = world.wired("shop", counting())
     message = shop.send("billing", Job(n=1))
-    shop.pump()
+    shop.run_until_idle()
     world.wire.of, world.wire.script = "billing", ["down"]
-    billing.pump()
+    billing.run_until_idle()
     world.clock.forward(8 * DAY)
-    billing.tidy()
-    shop.pump()
+    billing.run_maintenance()
+    shop.run_until_idle()
     stale = [letter.reason for letter in shop.dead_letters.list()]
     shop.dead_letters.replay(message)
     world.settle()
@@ -348,10 +348,10 @@ def test_the_horizon_of_one_sender_is_not_anothers(world: World) -> None:
     late.peers.register("billing", "wire:billing")
     waiting = late.send("billing", Job(n=1))
     shop.send("billing", Job(n=2))
-    shop.pump()
-    billing.pump()
+    shop.run_until_idle()
+    billing.run_until_idle()
     world.clock.forward(8 * DAY)
-    billing.tidy()
+    billing.run_maintenance()
     world.settle()
 
     assert [] == late.dead_letters.list()
@@ -365,7 +365,7 @@ def test_an_id_of_the_users_does_not_move_the_horizon(world: World) -> None:
     shop.send("billing", Job(n=1), message_id="order-1")
     world.settle()
     world.clock.forward(8 * DAY)
-    billing.tidy()
+    billing.run_maintenance()
     other = world.open("other")
     other.peers.register("billing", "wire:billing")
     message = other.send("billing", Job(n=2))
@@ -382,7 +382,7 @@ def test_a_new_message_with_an_id_of_the_users_is_new(world: World) -> None:
     shop.send("billing", Job(n=1), message_id="order-9")
     world.settle()
     world.clock.forward(8 * DAY)
-    billing.tidy()
+    billing.run_maintenance()
     message = shop.send("billing", Job(n=2), message_id="order-8")
     world.settle()
 
@@ -427,7 +427,7 @@ def test_a_peer_that_always_forks_is_left_alone(world: World) -> None:
         )
 
     world.wire.on_push = confuse
-    shop.pump()
+    shop.run_until_idle()
 
     assert limit > len(world.wire.pushed)
 
@@ -438,7 +438,7 @@ def test_a_given_up_parcel_does_not_fork_its_stream(world: World) -> None:
     given_up = shop.send("billing", Job(n=1))
     world.wire.on_push = lambda parcel: (world.wire.push_again(parcel), None)[1]
     world.wire.script = ["error"]
-    shop.pump()
+    shop.run_until_idle()
     world.wire.on_push = lambda _: None
     shop.send("billing", Job(n=2))
     world.wait(2)
@@ -454,7 +454,7 @@ def test_an_expired_parcel_does_not_block_its_stream(world: World) -> None:
     expiring = shop.send("billing", Job(n=1), ttl=10)
     shop.send("billing", Job(n=2))
     world.wire.script = ["down"]
-    shop.pump()
+    shop.run_until_idle()
     world.wait(11)
     shop.send("billing", Job(n=3))
     world.settle()

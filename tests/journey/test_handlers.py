@@ -92,9 +92,9 @@ def test_effects_reply_and_mark_are_one_commit(world: World) -> None:
 
     shop, billing = prepared(world, work)
     shop.send("billing", Job(n=1))
-    shop.pump()
+    shop.run_until_idle()
     with pytest.raises(world.crash):
-        billing.pump()
+        billing.run_until_idle()
     between = effects(billing), billing.stats()["processed"], billing.stats()["enqueued"]
     world.wait(31)
 
@@ -166,9 +166,9 @@ def test_a_handler_that_dies_takes_nothing_of_itself_along(world: World) -> None
     shop, billing = prepared(world, work)
     shop.send_many([("billing", Job(n=n)) for n in (1, 2)])
     world.claim_many(billing, 10)
-    shop.pump()
+    shop.run_until_idle()
     with pytest.raises(SystemExit):
-        billing.pump()
+        billing.run_until_idle()
     between = effects(billing)
     world.wait(31)
 
@@ -401,7 +401,7 @@ def test_a_budget_that_is_lowered_does_not_hide_the_failure(world: World) -> Non
     billing.close()
     world.clock.forward(60)
     billing = world.open(worker(work), handler_retries=1)
-    billing.pump()
+    billing.run_until_idle()
     [letter] = billing.dead_letters.list()
 
     assert (message, "max_retries_exceeded") == (letter.id, letter.reason)
@@ -463,7 +463,7 @@ def test_a_next_head_starts_with_a_budget_of_its_own(world: World) -> None:
     world.wait(1)
     world.wait(2)
     world.clock.forward(3)
-    billing.tidy()
+    billing.run_maintenance()
     for _ in range(6):
         world.wait(61)
 
@@ -481,11 +481,11 @@ def test_failures_of_a_message_behind_do_not_count_against_the_head(world: World
     shop, billing = world.open("shop"), world.open(agent)
     waiting = shop.send("billing", Other(n=1))
     shop.send("billing", Job(n=2))
-    shop.pump()
+    shop.run_until_idle()
     for _ in range(14):
         world.clock.forward(31)
         try:
-            billing.pump()
+            billing.run_until_idle()
         except world.crash:
             continue
     world.clock.forward(31)
@@ -509,11 +509,11 @@ def test_a_message_behind_that_kills_its_worker_is_found(world: World) -> None:
     shop, billing = world.open("shop"), world.open(agent)
     shop.send("billing", Other(n=1))
     shop.send("billing", Job(n=2))
-    shop.pump()
+    shop.run_until_idle()
     for _ in range(8):
         world.clock.forward(31)
         try:
-            billing.pump()
+            billing.run_until_idle()
         except world.crash:
             continue
 
@@ -533,12 +533,12 @@ def test_poison_is_found_and_neighbours_survive(world: World) -> None:
 
     shop, billing = prepared(world, work, attempts=3)
     shop.send_many([("billing", Job(n=n)) for n in range(10)])
-    shop.pump()
+    shop.run_until_idle()
     world.claim_many(billing, 10)
     for _ in range(20):
         world.clock.forward(31)
         try:
-            billing.pump()
+            billing.run_until_idle()
         except world.crash:
             (shop, billing) = world.reopen("shop", "billing")
             world.claim_many(billing, 10)
@@ -558,12 +558,12 @@ def test_poison_at_the_end_of_a_batch_is_found_soon(world: World) -> None:
 
     shop, billing = prepared(world, work, attempts=3, share_commit_for=3600)
     shop.send_many([("billing", Job(n=n)) for n in range(20)])
-    shop.pump()
+    shop.run_until_idle()
     world.claim_many(billing, 200)
     for _ in range(40):
         world.clock.forward(31)
         try:
-            billing.pump()
+            billing.run_until_idle()
         except world.crash:
             crashes += 1
             (shop, billing) = world.reopen("shop", "billing")
@@ -584,9 +584,9 @@ def test_a_message_that_expires_behind_a_slow_one_is_not_handled(world: World) -
     shop, billing = prepared(world, work)
     shop.send("billing", Job(n=1))
     shop.send("billing", Job(n=2), ttl=30)
-    shop.pump()
+    shop.run_until_idle()
     world.claim_many(billing, 10)
-    billing.pump()
+    billing.run_until_idle()
 
     assert [1] == ran
     assert 1 == billing.stats()["expired"]
@@ -615,8 +615,10 @@ def test_a_late_worker_changes_nothing(world: World) -> None:
     def work(job: Job, ctx: Context) -> None:
         if not second:
             world.clock.forward(31)
-            second.append(Postbox(world.path("billing"), agent=rival, run=False, clock=world.clock))
-            world.elsewhere(second[0].pump)
+            second.append(
+                Postbox(world.path("billing"), agent=rival, start=False, clock=world.clock)
+            )
+            world.elsewhere(second[0].run_until_idle)
         write(ctx, 100 + job.n)
 
     rival = worker(lambda job, ctx: write(ctx, job.n))
@@ -638,7 +640,7 @@ def test_a_lost_lease_undoes_its_group_and_all_are_handled_again(world: World) -
         if job.n == 2 and not rivals:
             world.clock.forward(31)
             rivals.append(
-                Postbox(world.path("billing"), agent=worker(never), run=False, clock=world.clock)
+                Postbox(world.path("billing"), agent=worker(never), start=False, clock=world.clock)
             )
             world.elsewhere(lambda: taken(rivals[0]))
         write(ctx, job.n)
@@ -654,7 +656,7 @@ def test_a_lost_lease_undoes_its_group_and_all_are_handled_again(world: World) -
     shop, billing = prepared(world, work, share_commit_for=0)
     for n in (1, 2, 3):
         shop.session(f"s{n}").send("billing", Job(n=n))
-    shop.pump()
+    shop.run_until_idle()
     world.claim_many(billing, 10)
     world.settle()
     rivals[0].close()
@@ -760,9 +762,9 @@ def test_extending_a_lease_keeps_it(world: World) -> None:
         ctx.extend(600)
         world.clock.forward(300)
         rival = Postbox(
-            world.path("billing"), agent=worker(lambda *_: None), run=False, clock=world.clock
+            world.path("billing"), agent=worker(lambda *_: None), start=False, clock=world.clock
         )
-        world.elsewhere(lambda: claimed.append(rival.pump()))
+        world.elsewhere(lambda: claimed.append(rival.run_until_idle()))
         rival.close()
         write(ctx, job.n)
 
@@ -793,15 +795,15 @@ def test_mail_for_others_lets_a_worker_rest(world: World) -> None:
         done.set()
 
     shop, billing = world.open("shop"), world.open(agent)
-    [worker] = billing._workers  # noqa: SLF001 - a rest is seen from inside only
+    [worker] = billing._workers
     shop.send("billing", Other(n=1))
-    shop.pump()
+    shop.run_until_idle()
 
-    assert (0, None) == (worker.round(), worker._idle_for(nothing_here=True))  # noqa: SLF001
+    assert (0, None) == (worker.round(), worker._idle_for(nothing_here=True))
     worker.start()
     try:
         shop.send("billing", Job(n=1))
-        shop.pump()
+        shop.run_until_idle()
         assert done.wait(30)
     finally:
         worker.stop(30)

@@ -8,15 +8,15 @@ import pytest
 
 from onceward import Postbox
 from onceward.model.states import Done
-from onceward.runtime.commit_batch import Group
+from onceward.runtime.commit_batch import HandlerCommitBatch
 from onceward.store import inbox
-from onceward.store.inbox import Ended, Wanted
+from onceward.store.inbox import ClaimRequest, SettledMessage
 
 
-class Meanwhile(list[Ended]):
+class Meanwhile(list[SettledMessage]):
     """What has ended; whoever looks at it first is interrupted by another thread, and goes on when that is through."""
 
-    def __init__(self, ended: list[Ended], other: Callable[[], None]) -> None:
+    def __init__(self, ended: list[SettledMessage], other: Callable[[], None]) -> None:
         super().__init__(ended)
         self._others = [Thread(target=other)]
 
@@ -33,19 +33,19 @@ def test_the_heartbeat_takes_nothing_from_under_a_look(
 ) -> None:
     """A worker that asks whether it is time to commit gets an answer, also where the heartbeat comes in between; the message ends once."""
     with (
-        Postbox(tmp_path / "bob.db", agent="bob", run=False) as bob,
-        Postbox(tmp_path / "ann.db", agent="ann", run=False) as ann,
+        Postbox(tmp_path / "bob.db", agent="bob", start=False) as bob,
+        Postbox(tmp_path / "ann.db", agent="ann", start=False) as ann,
     ):
         sent = ann.send("bob", 1)
-        ann.pump()
-        wanted = Wanted(messages=1, lanes=1, types=None)
+        ann.run_until_idle()
+        wanted = ClaimRequest(messages=1, lanes=1, types=None)
         [[leased]] = bob.db.write(
             lambda tx: inbox.claim(tx, wanted, owner="w", until=tx.now + 9000)
         )
-        group = Group(bob.db, share_for=0.0, rest_for=lambda _: 0, told=lambda _: None)
+        group = HandlerCommitBatch(bob.db, share_for=0.0, rest_for=lambda _: 0, told=lambda _: None)
         group.end(leased, Done("processed"), rest=([leased], 1), events=[])
         monkeypatch.setattr(
-            group, "_ended", Meanwhile([Ended(leased, Done("processed"))], group.upkeep)
+            group, "_ended", Meanwhile([SettledMessage(leased, Done("processed"))], group.heartbeat)
         )
 
         assert group.due

@@ -13,7 +13,7 @@ from onceward.errors import InvalidArgument
 from onceward.model.topics import matches
 from onceward.store.bodies_search import NEVER
 from onceward.store.counters import bump
-from onceward.store.queries import Past
+from onceward.store.queries import HistoryEntry
 from onceward.store.time_index import LENGTH
 
 if TYPE_CHECKING:
@@ -64,12 +64,12 @@ def busy(world: World, *, seed: int, messages: int = 60) -> Postbox:
     return shop
 
 
-def everything(box: Postbox) -> list[Past]:
+def everything(box: Postbox) -> list[HistoryEntry]:
     """Return all past messages, by the one call that has no filter."""
     return box.history(limit=NEVER).messages
 
 
-def fits(past: Past, filters: dict[str, Any]) -> bool:
+def fits(past: HistoryEntry, filters: dict[str, Any]) -> bool:
     """Judge one message by the plain rule."""
     body = past.body if not (past.frame.find('"data_base64"') > 0) else None
     text = (
@@ -177,7 +177,7 @@ def test_a_time_is_found_though_the_clock_stepped_back(world: World) -> None:
             lambda tx, first=first: tx.many("UPDATE outbox SET created_at = ? WHERE seq = ?", first)  # type: ignore[misc]
         )
         if at == 2 * LENGTH:
-            shop.tidy()
+            shop.run_maintenance()
     for since, until in (
         (0, 500),
         (1000, 2000),
@@ -196,7 +196,7 @@ def test_chapters_go_with_their_rows(world: World) -> None:
     world.audited = False
     shop = world.open("shop", hold_unknown=True)
     shop.send_many([("nobody", None)] * (2 * LENGTH + 5))
-    shop.tidy()
+    shop.run_maintenance()
     before = shop.db.read("SELECT count(*) FROM chapters")[0][0]
     shop.db.write(
         lambda tx: tx.run(
@@ -206,9 +206,9 @@ def test_chapters_go_with_their_rows(world: World) -> None:
     )
     shop.db.write(lambda tx: bump(tx, left=LENGTH + 1, acked=LENGTH + 1))
     world.clock.forward(8 * 86_400)
-    shop.tidy()
+    shop.run_maintenance()
     shop.send_many([("nobody", None)] * LENGTH)
-    shop.tidy()
+    shop.run_maintenance()
 
     assert (2, [(2 * LENGTH,), (3 * LENGTH,)]) == (
         before,
@@ -326,7 +326,7 @@ def test_asyncio_looks_back_alike(world: World) -> None:
     thread = shop.thread(message)
 
     async def look() -> tuple[Any, Any]:
-        async with AsyncPostbox(shop.path, run=False, clock=world.clock) as box:
+        async with AsyncPostbox(shop.path, start=False, clock=world.clock) as box:
             return await box.history(sender="one", limit=3), await box.thread(message)
 
     assert (wanted, thread) == asyncio.run(look())
@@ -368,11 +368,11 @@ def test_what_is_forgotten_is_not_found(world: World) -> None:
     world.settle()
     assert 1 == shop.search("words").total_count
     world.clock.forward(8 * 86_400)
-    shop.tidy()
+    shop.run_maintenance()
     new = shop.send("one", "new words")
 
     assert [new] == [past.id for past in shop.search("words").messages]
-    shop.tidy()
+    shop.run_maintenance()
     assert 2 >= shop.db.read("SELECT count(*) FROM search_docs")[0][0]
 
 

@@ -12,7 +12,7 @@ def test_what_is_handed_out_says_what_it_is(tmp_path: Path) -> None:
     agent.on("order")(_take)
     agent.session("chat.*", mode="queue")(_nothing)
 
-    with Postbox(tmp_path / "shop.db", agent=agent, run=False) as shop:
+    with Postbox(tmp_path / "shop.db", agent=agent, start=False) as shop:
         said = [
             repr(each) for each in (agent, shop, shop.session("s1"), shop.channels.create("news"))
         ]
@@ -29,7 +29,7 @@ def test_so_do_the_awaitable_ones(tmp_path: Path) -> None:
     """The same, and one that is not open yet says so."""
 
     async def main() -> list[str]:
-        box = AsyncPostbox(tmp_path / "shop.db", agent="shop", run=False)
+        box = AsyncPostbox(tmp_path / "shop.db", agent="shop", start=False)
         early = repr(box)
         async with box as shop:
             return [

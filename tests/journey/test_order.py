@@ -46,7 +46,7 @@ def effects(box: Postbox, lane: str | None = None) -> list[int]:
 def test_lanes_keep_their_order_through_whatever_happens(world: World, seed: int) -> None:
     """Three lanes, random faults on the wire, random crashes and restarts: each lane takes effect in order, each job once."""
     dice = random.Random(seed)
-    shop, billing = world.wired("shop", noting(), parcel_frames=2, max_retries=10_000)
+    shop, billing = world.wired("shop", noting(), parcel_max_messages=2, max_retries=10_000)
     sent = dict.fromkeys("abc", 0)
     for _ in range(60):
         for _ in range(dice.randrange(3)):
@@ -58,7 +58,7 @@ def test_lanes_keep_their_order_through_whatever_happens(world: World, seed: int
         ]
         for box in dice.sample([shop, billing], 2):
             try:
-                box.pump()
+                box.run_until_idle()
             except world.crash:
                 shop, billing = world.reopen("shop", "billing")
                 break
@@ -75,11 +75,11 @@ def test_lanes_keep_their_order_through_whatever_happens(world: World, seed: int
 
 def test_two_dispatchers_take_turns(world: World) -> None:
     """Two engines on one file never push to one peer at a time, and the order holds whoever pushes."""
-    shop, billing = world.wired("shop", noting(), parcel_frames=1)
+    shop, billing = world.wired("shop", noting(), parcel_max_messages=1)
     rival = Postbox(
         world.path("shop"),
         agent="shop",
-        run=False,
+        start=False,
         clock=world.clock,
         transports={"wire": world.wire},
     )
@@ -90,10 +90,10 @@ def test_two_dispatchers_take_turns(world: World) -> None:
     def rival_tries(_: object) -> None:
         if not inside:
             inside.append(1)
-            inside.append(rival.pump())
+            inside.append(rival.run_until_idle())
 
     world.wire.on_push = rival_tries
-    shop.pump()
+    shop.run_until_idle()
     rival.close()
     world.settle()
 
@@ -107,7 +107,7 @@ def test_a_dispatcher_that_lost_its_lease_changes_nothing(world: World) -> None:
     rival = Postbox(
         world.path("shop"),
         agent="shop",
-        run=False,
+        start=False,
         clock=world.clock,
         transports={"wire": world.wire},
     )
@@ -118,12 +118,12 @@ def test_a_dispatcher_that_lost_its_lease_changes_nothing(world: World) -> None:
         if not took:
             took.append(0)
             world.clock.forward(61)
-            rival.pump()
+            rival.run_until_idle()
             rival.send("billing", Job(lane="x", n=2))
-            rival.pump()
+            rival.run_until_idle()
 
     world.wire.on_push = overtake
-    shop.pump()
+    shop.run_until_idle()
     world.settle()
     outcome = shop.resolve(message), shop.db.read("SELECT generation, number FROM peers")
     rival.close()
@@ -134,7 +134,7 @@ def test_a_dispatcher_that_lost_its_lease_changes_nothing(world: World) -> None:
 
 def test_urgent_mail_overtakes(world: World) -> None:
     """Mail that waits is handed over by priority first, by age second."""
-    shop, billing = world.wired("shop", noting(), parcel_frames=1)
+    shop, billing = world.wired("shop", noting(), parcel_max_messages=1)
     names = ("background", "low", "normal", "high", "urgent", "critical")
     for n, priority in enumerate(names):
         shop.send("billing", Job(lane="x", n=n), priority=priority)
@@ -164,7 +164,7 @@ def test_a_session_receives_what_was_sent_in_it(world: World) -> None:
     shop, billing = world.open("shop"), world.open("billing")
     for n in range(2):
         shop.session(f"s{n}").send("billing", Job(lane="x", n=n), ordering_key="k")
-    shop.pump()
+    shop.run_until_idle()
     message = billing.session("s0").receive(Job)
 
     assert message is not None
@@ -177,9 +177,9 @@ def test_order_holds_after_questions(world: World) -> None:
     shop, billing = world.wired("shop", noting())
     for n in range(3):
         shop.send("billing", Job(lane="x", n=n))
-        shop.pump()
+        shop.run_until_idle()
         world.clock.forward(31)
-        shop.pump()
+        shop.run_until_idle()
     world.settle()
 
     assert [0, 1, 2] == effects(billing)

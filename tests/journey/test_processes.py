@@ -94,19 +94,19 @@ def until(true: Callable[[], bool]) -> None:
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Path]:
     """Return a folder with a sender, and an agent that has a table for its effects; check both files afterwards."""
-    with Postbox(tmp_path / "billing.db", agent="billing", run=False) as box, box.begin() as tx:
+    with Postbox(tmp_path / "billing.db", agent="billing", start=False) as box, box.begin() as tx:
         tx.execute("CREATE TABLE effects (id, session, n)")
-    with Postbox(tmp_path / "shop.db", agent="shop", run=False):
+    with Postbox(tmp_path / "shop.db", agent="shop", start=False):
         pass
     yield tmp_path
     for name in ("shop", "billing"):
-        with Postbox(tmp_path / f"{name}.db", run=False) as box:
+        with Postbox(tmp_path / f"{name}.db", start=False) as box:
             assert [] == box.check()
 
 
 def effects(home: Path) -> list[tuple[Any, ...]]:
     """Return (id, session, n) of all effects, in their order."""
-    with Postbox(home / "billing.db", run=False) as box:
+    with Postbox(home / "billing.db", start=False) as box:
         return box.db.read("SELECT id, session, n FROM effects ORDER BY rowid")
 
 
@@ -220,7 +220,7 @@ def test_a_message_that_ends_its_process_is_found(home: Path) -> None:
                 if child.process.poll() is not None:
                     codes.append(child.process.returncode)
             assert len(codes) < 12
-    with Postbox(home / "billing.db", run=False) as billing:
+    with Postbox(home / "billing.db", start=False) as billing:
         buried = [letter.reason for letter in billing.dead_letters.list()]
 
     assert [n for n in range(20) if n != 10] == [n for _, _, n in effects(home)]
@@ -237,7 +237,10 @@ def test_a_slow_handler_holds_no_lock(home: Path) -> None:
         assert "ready" == child.hear()
         message = shop.send("billing", Job(n=1, do="wait"))
         assert "inside 1" == child.hear()
-        with Postbox(home / "billing.db", run=False, busy_timeout=5.0) as here, here.begin() as tx:
+        with (
+            Postbox(home / "billing.db", start=False, busy_timeout=5.0) as here,
+            here.begin() as tx,
+        ):
             tx.execute("CREATE TABLE mine (n)")
         child.tell("go on")
         until(lambda: shop.resolve(message) == "acked")
@@ -284,7 +287,7 @@ def test_a_handler_within_its_runtime_is_not_overtaken(home: Path) -> None:
 
 
 def _lane(home: Path) -> list[tuple[Any, ...]]:
-    with Postbox(home / "billing.db", run=False) as box:
+    with Postbox(home / "billing.db", start=False) as box:
         return box.db.read("SELECT token, due_at FROM lanes")
 
 
@@ -300,7 +303,7 @@ def test_two_relays_of_one_file_keep_the_order(home: Path) -> None:
         billing = stack.enter_context(Postbox(home / "billing.db", agent=agent, **BRISK))
         for child in [stack.enter_context(running("relay", home, "shop")) for _ in range(2)]:
             assert "ready" == child.hear()
-        with Postbox(home / "shop.db", agent="shop", run=False) as shop:
+        with Postbox(home / "shop.db", agent="shop", start=False) as shop:
             for n in range(300):
                 shop.session(f"s{n % 5}").send("billing", Job(n=n, do=f"s{n % 5}"))
             until(lambda: billing.stats()["processed"] == 300)

@@ -32,7 +32,7 @@ def delivered(world: World, *numbers: int, **settings: object) -> tuple[Postbox,
         tx.execute("CREATE TABLE effects (n)")
     for n in numbers:
         shop.session(f"s{n}").send("reader", Job(n=n))
-    shop.pump()
+    shop.run_until_idle()
     return shop, reader
 
 
@@ -128,7 +128,7 @@ def test_signals_end_the_block_quietly(world: World, signal: Exception, stays: b
 def test_two_readers_never_have_the_same_message(world: World) -> None:
     """While one reader holds a message another gets the next one, or none."""
     _, reader = delivered(world, 1, 2)
-    rival = Postbox(world.path("reader"), agent="reader", run=False, clock=world.clock)
+    rival = Postbox(world.path("reader"), agent="reader", start=False, clock=world.clock)
     messages = [reader.receive(Job), rival.receive(Job), reader.receive(Job), rival.receive(Job)]
     held = [message for message in messages if message is not None]
 
@@ -143,7 +143,7 @@ def test_a_reader_of_one_lane_takes_one_message_at_a_time(world: World) -> None:
     """The second message of a lane is not handed out before the first one has ended."""
     shop, reader = world.open("shop"), world.open("reader")
     shop.send_many([("reader", Job(n=1)), ("reader", Job(n=2))])
-    shop.pump()
+    shop.run_until_idle()
     first = reader.receive(Job)
     blocked = reader.receive(Job)
     assert first is not None
@@ -218,7 +218,7 @@ def test_reading_by_type_leaves_the_rest(world: World) -> None:
     shop, reader = world.open("shop"), world.open("reader")
     shop.send("reader", Note(text="first"))
     shop.send("reader", Job(n=1))
-    shop.pump()
+    shop.run_until_idle()
     for _ in range(10):
         job = reader.receive(Job)
         assert job is not None
@@ -235,7 +235,7 @@ def test_a_body_that_does_not_fit_is_rejected_on_the_way(world: World) -> None:
     shop, reader = world.open("shop"), world.open("reader")
     shop.send("reader", {"n": "x"}, type="job")
     shop.send("reader", Job(n=2))
-    shop.pump()
+    shop.run_until_idle()
     message = reader.receive(Job)
 
     assert message is not None
@@ -250,7 +250,7 @@ def test_replying_by_hand_joins_the_transaction(world: World) -> None:
     """Reply and ack in one block reach the sender together."""
     shop, reader = world.open("shop"), world.open("reader")
     ticket = shop.request("reader", Job(n=1))
-    shop.pump()
+    shop.run_until_idle()
     message = reader.receive(Job)
     assert message is not None
     with reader.begin():

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tests.journey.conftest import World
 
-    from onceward.db.transaction import Tx
+    from onceward.db.transaction import StoreTransaction
 
 
 class Job(Msg, type="job"):
@@ -49,7 +49,7 @@ def push_times(world: World, shop: Postbox, seconds: int, step: float = 0.5) -> 
     """Return after how many seconds pushes happened while time passed in steps, the file reopened at each."""
     begun, times, seen = world.clock.now(), [], len(world.wire.pushed)
     for _ in range(round(seconds / step)):
-        shop.pump()
+        shop.run_until_idle()
         if len(world.wire.pushed) > seen:
             seen = len(world.wire.pushed)
             times.append((world.clock.now() - begun) / 1000)
@@ -125,9 +125,9 @@ def test_receipts_alone_are_successes_too(world: World) -> None:
     shop, billing = world.wired("shop", quiet())
     for n in range(1, 4):
         shop.send("billing", Job(n=n))
-        shop.pump()
+        shop.run_until_idle()
         world.wire.script = ["down"]
-        billing.pump()
+        billing.run_until_idle()
         world.wait(61)
     [peer] = billing.peers.list()
 
@@ -141,7 +141,7 @@ def test_closing_the_breaker_by_hand_tries_at_once(world: World) -> None:
     world.wire.script = ["down"] * 5
     for wait in (0, 1, 2, 4, 8):
         world.wait(wait)
-    shop.peers.close_breaker("billing")
+    shop.peers.reset("billing")
     world.settle()
 
     assert "acked" == shop.resolve(message)
@@ -159,8 +159,8 @@ def test_nobody_there_costs_no_budget(world: World) -> None:
 
 
 def test_nobody_there_may_cost_budget(world: World) -> None:
-    """With unreachable='spend' such attempts count, and the message is given up when they are used up."""
-    shop, _ = world.wired("shop", quiet(), max_retries=2, unreachable="spend")
+    """With count_unreachable_attempts such attempts count, and the message is given up when they are used up."""
+    shop, _ = world.wired("shop", quiet(), max_retries=2, count_unreachable_attempts=True)
     message = shop.send("billing", Job(n=1))
     world.wire.always = "down"
     for _ in range(5):
@@ -194,7 +194,7 @@ def test_retries_are_counted(world: World) -> None:
     for _ in range(4):
         world.wait(61)
 
-    assert 2 == shop.stats()["totalRetries"]
+    assert 2 == shop.stats()["total_retries"]
 
 
 def test_a_refused_parcel_is_dead_and_the_next_goes_on(world: World) -> None:
@@ -202,7 +202,7 @@ def test_a_refused_parcel_is_dead_and_the_next_goes_on(world: World) -> None:
     shop, billing = world.wired("shop", quiet())
     first = shop.send("billing", Job(n=1))
     world.wire.script = ["refuse"]
-    shop.pump()
+    shop.run_until_idle()
     second = shop.send("billing", Job(n=2))
     world.settle()
 
@@ -219,25 +219,25 @@ def test_an_idle_dispatcher_has_nothing_to_wait_for(world: World) -> None:
         world.wait(61)
 
     assert "expired" == shop.dead_letters.list()[0].reason
-    assert shop._dispatcher._idle_for(shop._dispatcher._find()) is None  # noqa: SLF001 - what the engine's thread would wait for
+    assert shop._dispatcher._idle_for(shop._dispatcher._plan()) is None
 
 
 def test_a_rest_that_is_over_hides_no_other(world: World) -> None:
     """A peer whose only message expired while it rested keeps the end of its rest; the next peer's retry is waited for all the same."""
     shop = world.open("shop", hold_unknown=True, retry_jitter=0.0)
     shop.send("gone", Job(n=1), ttl=0.5)
-    shop.pump()
+    shop.run_until_idle()
     world.wait(30)
-    shop.pump()
+    shop.run_until_idle()
     shop.send("late", Job(n=2))
-    shop.pump()
+    shop.run_until_idle()
 
     ends = {peer.name: peer.due_at for peer in shop.peers.list()}
     assert ends["gone"] is not None
     assert ends["late"] is not None
     assert ends["gone"] < world.clock.now() < ends["late"]
-    wait = shop._dispatcher._idle_for(shop._dispatcher._find())  # noqa: SLF001 - what the engine's thread would wait for
-    assert (ends["late"] - shop._db.now()) / 1000 == pytest.approx(wait, abs=0.01)  # noqa: SLF001
+    wait = shop._dispatcher._idle_for(shop._dispatcher._plan())
+    assert (ends["late"] - shop._db.now()) / 1000 == pytest.approx(wait, abs=0.01)
 
 
 def test_what_falls_due_while_others_are_woken_is_not_slept_over(
@@ -248,22 +248,22 @@ def test_what_falls_due_while_others_are_woken_is_not_slept_over(
     with shop.begin() as tx:
         tx.send("nobody", Job(n=1), ttl=0.5)
         tx.send("nobody", Job(n=2), ttl=0.6)
-    shop.pump()
+    shop.run_until_idle()
     world.clock.forward(0.5)
-    write = shop._db.write  # noqa: SLF001
+    write = shop._db.write
 
-    def slowly(work: Callable[[Tx], Any]) -> Any:
+    def slowly(work: Callable[[StoreTransaction], Any]) -> Any:
         found = write(work)
         world.clock.forward(0.2)
         return found
 
     with monkeypatch.context() as patched:
-        patched.setattr(shop._db, "write", slowly)  # noqa: SLF001
-        wait = shop._dispatcher._idle_for(shop._dispatcher._find())  # noqa: SLF001 - what the engine's thread would wait for
+        patched.setattr(shop._db, "write", slowly)
+        wait = shop._dispatcher._idle_for(shop._dispatcher._plan())
 
     assert 0.0 == wait
     world.wait(61)
-    shop.pump()
+    shop.run_until_idle()
     assert 2 == len(shop.dead_letters.list())
 
 
@@ -273,7 +273,7 @@ def test_a_peer_whose_rows_are_damaged_is_not_tried_without_a_pause(
 ) -> None:
     """What fails in our own file before anything is pushed writes no rest down: it is left alone for a moment, and nobody else is."""
     tried: list[str] = []
-    carry = dispatcher.Dispatcher.carry
+    carry = dispatcher.Dispatcher.deliver_to_peer
 
     def carried(self: dispatcher.Dispatcher, name: str) -> int:
         if name != "damaged":
@@ -281,8 +281,8 @@ def test_a_peer_whose_rows_are_damaged_is_not_tried_without_a_pause(
         tried.append(name)
         raise error
 
-    monkeypatch.setattr(dispatcher.Dispatcher, "carry", carried)
-    monkeypatch.setattr(dispatcher, "GLANCE", 3600.0)
+    monkeypatch.setattr(dispatcher.Dispatcher, "deliver_to_peer", carried)
+    monkeypatch.setattr(dispatcher, "MAX_IDLE_SECONDS", 3600.0)
     with (
         Postbox(tmp_path / "billing.db", agent=quiet()),
         Postbox(tmp_path / "shop.db", agent="shop", hold_unknown=True) as shop,
@@ -302,12 +302,12 @@ def test_a_backlog_that_expires_is_buried_without_a_rest(
 ) -> None:
     """What expires together is buried slice after slice, although one slice is all that a commit takes and nobody rings."""
     monkeypatch.setattr(dispatcher, "WAKE_ROWS", 10)
-    monkeypatch.setattr(dispatcher, "GLANCE", 3600.0)
+    monkeypatch.setattr(dispatcher, "MAX_IDLE_SECONDS", 3600.0)
     with Postbox(
         tmp_path / "shop.db",
         agent="shop",
         hold_unknown=True,
-        safety_poll=0,
+        poll_interval=0,
         retry_first=3600,
         retry_cap=3600,
     ) as shop:
@@ -336,17 +336,17 @@ def test_what_becomes_due_while_others_are_buried_is_not_slept_over(
     world.wire.always = "down"
     ids = [shop.send("billing", Job(n=1), ttl=5), shop.send("billing", Job(n=2), ttl=6)]
     for _ in range(3):
-        shop.pump()
+        shop.run_until_idle()
         world.clock.forward(1)
-    bury = dead_letters.bury_out
+    bury = dead_letters.add_from_outbox
 
     def slowly(*given: Any, **named: Any) -> list[tuple[str, str]]:
         world.clock.forward(1)
         return bury(*given, **named)
 
-    monkeypatch.setattr(dead_letters, "bury_out", slowly)
+    monkeypatch.setattr(dead_letters, "add_from_outbox", slowly)
     world.clock.forward(2)
-    looks = [shop._dispatcher._look() for _ in range(3)]  # noqa: SLF001 - what the engine's thread would wait for
+    looks = [shop._dispatcher._dispatch_due() for _ in range(3)]
 
     assert (0.0, ["dead", "dead"]) == (looks[0], [shop.resolve(each) for each in ids])
     assert 0.0 not in looks[2:]  # and it comes to rest
@@ -357,13 +357,13 @@ def test_receipts_after_a_failure_leave_nothing_to_wait_for(world: World) -> Non
     """A peer that took our receipts at the second attempt does not keep the dispatcher awake."""
     shop, billing = world.wired("shop", quiet())
     shop.send("billing", Job(n=1))
-    shop.pump()
+    shop.run_until_idle()
     world.wire.script = ["down"]
-    billing.pump()
+    billing.run_until_idle()
     world.wait(2)
     world.clock.forward(61)
 
-    assert billing._dispatcher._idle_for(billing._dispatcher._find()) is None  # noqa: SLF001 - what the engine's thread would wait for
+    assert billing._dispatcher._idle_for(billing._dispatcher._plan()) is None
 
 
 def test_a_hanging_peer_delays_no_other(world: World) -> None:
@@ -439,12 +439,12 @@ def test_stopping_drains_what_is_under_way(world: World) -> None:
 
     transports = {"function": FunctionTransport(carry)}
     box = Postbox(
-        world.path("shop"), agent="shop", transports=transports, parcel_frames=1, ack="stored"
+        world.path("shop"), agent="shop", transports=transports, parcel_max_messages=1, ack="stored"
     )
     box.peers.register("slow", "function:x")
     first, second = box.send_many([("slow", Job(n=1)), ("slow", Job(n=2))])
     assert pushing.wait(30)
-    box._dispatcher._stopping.set()  # noqa: SLF001 - as stop does first: what is under way is the last push
+    box._dispatcher._stopping.set()
     go.set()
     box.stop(timeout=30)
 
@@ -469,10 +469,10 @@ def test_a_silent_function_holds_only_the_lanes_it_failed(world: World) -> None:
     shop.peers.register("bridge", "function:x")
     shop.session("a").send("bridge", Job(n=1))
     shop.session("b").send("bridge", Job(n=2))
-    shop.pump()
+    shop.run_until_idle()
     shop.session("a").send("bridge", Job(n=3))
     shop.session("b").send("bridge", Job(n=4))
-    shop.pump()
+    shop.run_until_idle()
     refuse.clear()
     world.wait(1)
 
@@ -562,7 +562,7 @@ def test_every_failure_is_seen_at_the_peer(world: World, word: str) -> None:
     shop, _ = world.wired("shop", quiet())
     shop.send("billing", Job(n=1))
     world.wire.script = [word]
-    shop.pump()
+    shop.run_until_idle()
     [peer] = shop.peers.list()
 
     assert (1, world.clock.now() + 1000) == (peer.failures, peer.due_at)
@@ -574,15 +574,15 @@ def test_a_file_that_moved_is_reached_at_its_new_address(tmp_path: Path) -> None
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "here").mkdir()
     there = tmp_path / "elsewhere" / "billing.db"
-    with Postbox(tmp_path / "here" / "shop.db", agent="shop", run=False) as shop:
-        with Postbox(tmp_path / "here" / "billing.db", agent=quiet(), run=False):
+    with Postbox(tmp_path / "here" / "shop.db", agent="shop", start=False) as shop:
+        with Postbox(tmp_path / "here" / "billing.db", agent=quiet(), start=False):
             shop.send("billing", Job(n=1))
-            shop.pump()
+            shop.run_until_idle()
         for suffix in ("", "-wal", "-shm"):
             (tmp_path / "here" / f"billing.db{suffix}").rename(f"{there}{suffix}")
         message = shop.send("billing", Job(n=2))
-        shop.pump()
+        shop.run_until_idle()
         shop.peers.register("billing", f"file:{there}")
-        shop.pump()
+        shop.run_until_idle()
 
         assert "sent" == shop.resolve(message)

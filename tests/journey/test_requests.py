@@ -128,7 +128,7 @@ def test_nobody_else_can_answer(world: World) -> None:
     world.open(answering())
     ticket = shop.request("oracle", Ask(n=1))
     thief.send("shop", Answer(n=666), causation_id=ticket.id, correlation_id=ticket.id)
-    thief.pump()
+    thief.run_until_idle()
     early = shop.stats()["tickets_open"]
     world.settle()
 

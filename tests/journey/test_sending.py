@@ -53,9 +53,9 @@ def test_a_message_is_pending_then_sent_then_acked(world: World) -> None:
     message = shop.send("billing", Job(n=1))
     seen = [shop.resolve(message)]
 
-    shop.pump()
+    shop.run_until_idle()
     seen.append(shop.resolve(message))
-    billing.pump()
+    billing.run_until_idle()
     seen.append(shop.resolve(message))
 
     assert ["pending", "sent", "acked"] == seen
@@ -67,7 +67,7 @@ def test_a_message_in_a_parcel_is_sending(world: World) -> None:
     shop, _ = world.wired("shop", counting())
     message = shop.send("billing", Job(n=1))
     world.wire.script = ["down"]
-    shop.pump()
+    shop.run_until_idle()
 
     assert "sending" == shop.resolve(message)
     shop, _ = world.reopen("shop", "billing")
@@ -112,10 +112,10 @@ def test_an_early_receipt_counts(world: World) -> None:
     def early(parcel: Parcel) -> None:
         world.wire.on_push = lambda _: None
         world.wire.push_again(parcel)
-        billing.pump()
+        billing.run_until_idle()
 
     world.wire.on_push = early
-    shop.pump()
+    shop.run_until_idle()
 
     assert "acked" == shop.resolve(message)
     assert [1] == effects(world)
@@ -126,8 +126,8 @@ def test_a_late_answer_does_not_downgrade(world: World) -> None:
     shop, billing = world.wired("shop", counting())
     message = shop.send("billing", Job(n=1))
     world.wire.script = ["lost"]
-    shop.pump()
-    billing.pump()
+    shop.run_until_idle()
+    billing.run_until_idle()
     before = shop.resolve(message)
     world.wait(2)
 
@@ -158,7 +158,7 @@ def test_a_receipt_of_somebody_else_counts_nothing(world: World) -> None:
     """Only the recipient can end a message: another agent's receipt for its id is passed over."""
     shop, _ = world.wired("shop", counting())
     message = shop.send("billing", Job(n=1))
-    shop.pump()
+    shop.run_until_idle()
     world.wire.push_again(
         Parcel(
             sender="thief",
@@ -179,7 +179,7 @@ def test_a_receipt_for_a_dead_letter_is_noted(world: World) -> None:
     message = shop.send("billing", Job(n=1))
     world.wire.on_push = lambda parcel: (world.wire.push_again(parcel), None)[1]
     world.wire.script = ["error"]
-    shop.pump()
+    shop.run_until_idle()
     world.wire.on_push = lambda _: None
     before = shop.resolve(message)
     world.settle()
@@ -198,8 +198,8 @@ def test_a_lost_answer_means_the_same_parcel_and_no_second_effect(world: World) 
     ids = shop.send_many([("billing", Job(n=n)) for n in range(3)])
     world.wire.script = ["died"]
     with pytest.raises(world.crash):
-        shop.pump()
-    billing.pump()
+        shop.run_until_idle()
+    billing.run_until_idle()
     shop, billing = world.reopen("shop", "billing")
     world.wait(61)
 
@@ -221,7 +221,7 @@ def test_a_stored_parcel_survives_a_restart(world: World) -> None:
     old = shop.send_many([("billing", Job(n=n)) for n in range(2)])
     world.wire.script = ["cut"]
     with pytest.raises(world.crash):
-        shop.pump()
+        shop.run_until_idle()
     shop, _ = world.reopen("shop", "billing")
     shop.send("billing", Job(n=2), priority="critical")
     world.wait(61)

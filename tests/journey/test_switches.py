@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from onceward import Agent, Context, Msg, Postbox
-from onceward.errors import Frozen, QueueFull
+from onceward.errors import Paused, QueueFull
 from onceward.model.events import Event
 
 if TYPE_CHECKING:
@@ -41,33 +41,33 @@ def noting(ran: list[int], **options: Any) -> Agent:
 
 
 def test_a_frozen_sender_sends_and_pushes_nothing(world: World) -> None:
-    """While frozen nothing is accepted and nothing leaves, in every process; thawed, all that waited goes on."""
+    """While paused nothing is accepted and nothing leaves, in every process; resumed, all that waited goes on."""
     ran: list[int] = []
     shop, _ = world.wired("shop", noting(ran))
     message = shop.send("billing", Job(n=1))
-    shop.freeze()
-    with pytest.raises(Frozen):
+    shop.pause()
+    with pytest.raises(Paused):
         shop.send("billing", Job(n=2))
     shop, _ = world.reopen("shop", "billing")
     world.wait(100)
-    frozen = shop.resolve(message), list(world.wire.pushed), shop.health().frozen
-    shop.thaw()
+    paused = shop.resolve(message), list(world.wire.pushed), shop.health().paused
+    shop.resume()
     world.settle()
 
-    assert ("pending", [], True) == frozen
+    assert ("pending", [], True) == paused
     assert ("acked", [1]) == (shop.resolve(message), ran)
 
 
 def test_a_frozen_receiver_takes_in_and_handles_nothing(world: World) -> None:
-    """A frozen agent keeps what arrives and neither handles it nor hands it out; no attempt is spent."""
+    """A paused agent keeps what arrives and neither handles it nor hands it out; no attempt is spent."""
     ran: list[int] = []
     shop, billing = world.wired("shop", noting(ran, attempts=1))
-    billing.freeze()
+    billing.pause()
     shop.send("billing", Job(n=1))
     for _ in range(5):
         world.wait(31)
     held = list(ran), billing.receive(), billing.stats()["inbox_pending"]
-    billing.thaw()
+    billing.resume()
     world.settle()
 
     assert ([], None, 1) == held
@@ -76,11 +76,11 @@ def test_a_frozen_receiver_takes_in_and_handles_nothing(world: World) -> None:
 
 def test_freezing_stops_a_push_after_the_parcel_under_way(world: World) -> None:
     """A queue of many parcels is not emptied after the switch was thrown."""
-    shop, _ = world.wired("shop", noting([]), parcel_frames=1)
+    shop, _ = world.wired("shop", noting([]), parcel_max_messages=1)
     shop.send_many([("billing", Job(n=n)) for n in range(5)])
-    world.wire.on_push = lambda _: shop.freeze()
-    shop.pump()
-    shop.thaw()
+    world.wire.on_push = lambda _: shop.pause()
+    shop.run_until_idle()
+    shop.resume()
 
     assert 1 == len(world.wire.pushed)
 
@@ -93,14 +93,14 @@ def test_freezing_stops_a_worker_after_the_message_in_hand(world: World) -> None
     @agent.on(Job)
     def work(job: Job) -> None:
         ran.append(job.n)
-        world.elsewhere(billing.freeze)
+        world.elsewhere(billing.pause)
 
     shop, billing = world.wired("shop", agent)
     shop.send_many([("billing", Job(n=n)) for n in range(5)])
-    shop.pump()
+    shop.run_until_idle()
     world.claim_many(billing, 10)
-    billing.pump()
-    billing.thaw()
+    billing.run_until_idle()
+    billing.resume()
 
     assert [0] == ran
 
@@ -114,13 +114,13 @@ def test_a_switch_thrown_inside_a_handler_costs_no_attempt(world: World) -> None
     def work(job: Job) -> Done:
         ran.append(job.n)
         if len(ran) == 1:
-            world.elsewhere(billing.freeze)
+            world.elsewhere(billing.pause)
         return Done(n=job.n)
 
     shop, billing = world.wired("shop", agent)
     message = shop.send("billing", Job(n=1))
     world.settle()
-    billing.thaw()
+    billing.resume()
     world.wait(61)
 
     assert [] == billing.dead_letters.list()
@@ -132,9 +132,9 @@ def test_the_environment_can_switch_off(world: World, monkeypatch: pytest.Monkey
     ran: list[int] = []
     shop, billing = world.wired("shop", noting(ran))
     message = shop.send("billing", Job(n=1))
-    shop.pump()
+    shop.run_until_idle()
     monkeypatch.setenv("ONCEWARD_DISABLED", "1")
-    with pytest.raises(Frozen):
+    with pytest.raises(Paused):
         shop.send("billing", Job(n=2))
     world.wait(40)
     off = list(ran), billing.receive(), len(world.wire.pushed)
@@ -152,7 +152,7 @@ def test_hooks_hear_after_the_commit(world: World) -> None:
 
     def look(event: Event) -> None:
         box = shop if event.agent == "shop" else billing
-        assert not box.db.turn.held
+        assert not box.db.writer.held
         counts = box.db.read(
             "SELECT (SELECT count(*) FROM outbox), (SELECT count(*) FROM inbox WHERE state <> 'pending')"
         )
@@ -218,10 +218,10 @@ def test_a_full_inbox_is_busy_and_drains(world: World) -> None:
     """A receiver over its limit refuses the parcel whole; nothing is lost, and it is taken when there is room."""
     ran: list[int] = []
     billing = world.open(noting(ran), max_inbox=3)
-    shop = world.open("shop", parcel_frames=2, max_retries=2)
+    shop = world.open("shop", parcel_max_messages=2, max_retries=2)
     shop.peers.register("billing", "wire:billing")
     shop.send_many([("billing", Job(n=n)) for n in range(8)])
-    shop.pump()
+    shop.run_until_idle()
     held = billing.stats()["inbox_pending"]
     for _ in range(12):
         world.wait(61)
@@ -247,7 +247,7 @@ def test_the_receivers_limit_holds_for_every_writer(world: World) -> None:
     """A sender that writes into the file of an agent that is not running keeps to that agent's limit."""
     world.open("billing", max_inbox=3)
     world.shut()
-    shop = world.open("shop", parcel_frames=1)
+    shop = world.open("shop", parcel_max_messages=1)
     shop.send_many([("billing", Job(n=n)) for n in range(8)])
     world.settle()
     billing = world.open("billing")
@@ -280,7 +280,7 @@ def test_tables_are_pruned(world: World) -> None:
     world.settle()
     world.clock.forward(8 * DAY)
     for box in (shop, billing):
-        box.tidy()
+        box.run_maintenance()
 
     assert {} == left(shop) | left(billing)
     assert 5 == shop.stats()["acked"]
@@ -302,7 +302,7 @@ def test_mail_that_failed_at_the_peer_is_pruned(world: World) -> None:
     shop.send("billing", {"n": "x"}, type="job")
     world.settle()
     world.clock.forward(8 * DAY)
-    shop.tidy()
+    shop.run_maintenance()
 
     assert {} == left(shop)
     assert 1 == shop.stats()["failed"]
@@ -315,7 +315,7 @@ def test_a_dead_letter_may_outlive_its_mark(world: World) -> None:
     shop.send("billing", {"n": "x"}, type="job")
     world.settle()
     world.clock.forward(8 * DAY)
-    billing.tidy()
+    billing.run_maintenance()
 
     assert 1 == len(billing.dead_letters.list())
     assert [] == billing.check()
@@ -327,7 +327,7 @@ def test_totals_and_rows_agree_in_the_middle(world: World) -> None:
     shop.send_many([("billing", Job(n=n)) for n in range(4)])
     shop.send("billing", Job(n=9), delay=60)
     wanted = [shop.stats() | {"station": 0}]
-    shop.pump()
+    shop.run_until_idle()
     wanted.append(shop.stats() | {"station": 1})
     message = billing.receive()
     assert message is not None
@@ -348,8 +348,8 @@ def test_a_second_opener_gets_its_settings(world: World) -> None:
     world.open("billing")
     shop = world.open("shop")
     shop.send("billing", Job(n=1))
-    shop.pump()
-    with Postbox(world.path("billing"), agent="billing", run=False, max_pending=1) as box:
+    shop.run_until_idle()
+    with Postbox(world.path("billing"), agent="billing", start=False, max_pending=1) as box:
         box.send("shop", Job(n=1))
         with pytest.raises(QueueFull):
             box.send("shop", Job(n=2))

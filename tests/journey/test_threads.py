@@ -86,7 +86,7 @@ def home(tmp_path: Path) -> Iterator[Path]:
     """Return a folder; every file in it must be in order afterwards."""
     yield tmp_path
     for path in tmp_path.glob("*.db"):
-        with Postbox(path, run=False) as box:
+        with Postbox(path, start=False) as box:
             assert [] == box.check()
 
 
@@ -228,7 +228,7 @@ def test_hooks_that_send_and_read(home: Path) -> None:
 def test_boxes_come_and_go(home: Path) -> None:
     """Threads that open, use and close postboxes on the same two files never disturb one another."""
     sent: list[str] = []
-    with Postbox(home / "billing.db", agent="billing", run=False) as billing:
+    with Postbox(home / "billing.db", agent="billing", start=False) as billing:
 
         def come_and_go(thread: int) -> None:
             for n in range(12):
@@ -288,8 +288,8 @@ def test_freezing_and_thawing_under_load(home: Path) -> None:
 
         def switch() -> None:
             for _ in range(15):
-                billing.freeze()
-                billing.thaw()
+                billing.pause()
+                billing.resume()
 
         def send() -> None:
             for n in range(100):
@@ -311,7 +311,7 @@ def test_closing_in_the_middle_of_everything(home: Path) -> None:
         ctx.tx.execute("INSERT INTO effects VALUES (?)", (job.n,))
 
     with Postbox(home / "shop.db", agent="shop", **BRISK) as shop:
-        with Postbox(home / "billing.db", agent=agent, run=False) as made:
+        with Postbox(home / "billing.db", agent=agent, start=False) as made:
             table(made)
         shop.send_many([("billing", Job(n=n)) for n in range(400)])
         for _ in range(6):

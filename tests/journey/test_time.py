@@ -74,7 +74,7 @@ def test_mail_that_expires_on_the_way_is_refused(world: World) -> None:
     shop, billing = world.wired("shop", noting(ran))
     message = shop.send("billing", Job(n=1), ttl=10)
     world.wire.on_push = lambda _: world.clock.forward(11)
-    shop.pump()
+    shop.run_until_idle()
 
     assert ("dead", []) == (shop.resolve(message), ran)
     assert ["expired"] == [letter.reason for letter in shop.dead_letters.list()]
@@ -86,7 +86,7 @@ def test_mail_expires_in_the_inbox(world: World) -> None:
     ran: list[int] = []
     shop, billing = world.wired("shop", noting(ran))
     message = shop.send("billing", Job(n=1), ttl=10)
-    shop.pump()
+    shop.run_until_idle()
     world.wait(11)
 
     assert ([], "failed", 1) == (ran, shop.resolve(message), billing.stats()["expired"])
@@ -97,9 +97,9 @@ def test_the_janitor_expires_what_no_reader_took(world: World) -> None:
     shop, billing = world.open("shop"), world.open("billing")
     shop.send("billing", Job(n=1), ttl=10)
     shop.send("billing", Job(n=2))
-    shop.pump()
+    shop.run_until_idle()
     world.clock.forward(11)
-    billing.tidy()
+    billing.run_maintenance()
     message = billing.receive(Job)
 
     assert message is not None
@@ -112,11 +112,11 @@ def test_a_message_that_was_processed_in_time_is_not_reported_expired(world: Wor
     ran: list[int] = []
     shop, billing = world.wired("shop", noting(ran))
     message = shop.send("billing", Job(n=1), ttl=10)
-    shop.pump()
+    shop.run_until_idle()
     world.wire.script = ["down"]
-    billing.pump()
+    billing.run_until_idle()
     world.clock.forward(31)
-    shop.pump()
+    shop.run_until_idle()
 
     assert ([1], "acked") == (ran, shop.resolve(message))
 
@@ -166,12 +166,12 @@ def test_a_clock_that_runs_backwards_moves_no_deadline(world: World) -> None:
 
 def test_a_policy_of_ones_own_goes_before_the_settings(world: World) -> None:
     """A postbox that was given a preset pauses and gives up as the preset says, though its settings say otherwise."""
-    policy = RetryPolicy.agenticcomm()
+    policy = RetryPolicy.three_retries()
     shop = world.open(
         "shop",
         hold_unknown=True,
         retry=policy,
-        unreachable="spend",
+        count_unreachable_attempts=True,
         max_retries=50,
         breaker_failures=100,
     )

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from onceward.model.body import encode
-from onceward.model.frame import Envelope, cast, mould
+from onceward.model.frame import FrameHeaders, frame_prefix, render_frame
 
 Write = Callable[..., str]
 
@@ -18,10 +18,10 @@ def write() -> Write:
         body: object = None, *, created_at: int = 1_767_225_600_123, **attributes: object
     ) -> str:
         payload = encode(body)
-        envelope = Envelope(
+        envelope = FrameHeaders(
             **{"sender": "a", "recipient": "b", "type": payload.type, "media": payload.media}  # type: ignore[arg-type]
             | attributes
         )
-        return cast(mould(envelope), "0190-1", created_at, payload.text)
+        return render_frame(frame_prefix(envelope), "0190-1", created_at, payload.text)
 
     return composed

@@ -19,9 +19,9 @@ def plan(policy: RetryPolicy) -> list[int]:
 @pytest.mark.parametrize(
     ("policy", "pauses"),
     [
-        (RetryPolicy.agenium(), [1, 2, 4, 8, 16, 32, 60, 60, 60, 60]),
-        (RetryPolicy.agenticcomm(), [1, 2, 4]),
-        (RetryPolicy.agenticcomm(ack_timeout=30), [31, 32, 34]),
+        (RetryPolicy.ten_retries(), [1, 2, 4, 8, 16, 32, 60, 60, 60, 60]),
+        (RetryPolicy.three_retries(), [1, 2, 4]),
+        (RetryPolicy.three_retries(ack_timeout=30), [31, 32, 34]),
         (RetryPolicy(wait_fixed(7), stop_after_attempt(1)), []),
         (RetryPolicy(wait_incrementing(start=1, increment=2), stop_after_attempt(4)), [1, 3, 5]),
     ],
@@ -31,6 +31,6 @@ def test_pauses_and_re_attempts(policy: RetryPolicy, pauses: list[int]) -> None:
     assert pauses == plan(policy)
 
 
-def test_agenium_gives_up_after_five_minutes() -> None:
+def test_ten_retries_take_five_minutes() -> None:
     """Ten re-attempts take 303 seconds."""
-    assert 303 == sum(plan(RetryPolicy.agenium()))
+    assert 303 == sum(plan(RetryPolicy.ten_retries()))

@@ -6,8 +6,8 @@ import pytest
 
 from onceward import Postbox, Settings
 from onceward.errors import InvalidArgument
-from onceward.model.project import section
-from onceward.model.settings import said
+from onceward.model.project import project_section
+from onceward.model.settings import env_or_project
 
 PROJECT = '[tool.onceward]\nhome = "mail"\nagent = "ann"\nsession = "s1"\nmax_pending = 7\n'
 
@@ -30,7 +30,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_nearest_section_counts(project: Path) -> None:
     """A pyproject.toml without the section is passed over; paths are relative to the file that names them."""
     assert (str(project / "mail"), "ann", "s1", None) == tuple(
-        said(word) for word in ("home", "agent", "session", "db")
+        env_or_project(word) for word in ("home", "agent", "session", "db")
     )
 
 
@@ -38,21 +38,21 @@ def test_precedence(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Argument, then environment, then project, then default."""
     assert project.is_dir()
     assert 7 == Settings.load(None, {}).max_pending
-    with Postbox(project / "a.db", agent="a", run=False) as box:
+    with Postbox(project / "a.db", agent="a", start=False) as box:
         assert (7, 30.0) == (box.settings.max_pending, box.settings.lease)
     monkeypatch.setenv("ONCEWARD_MAX_PENDING", "8")
     monkeypatch.setenv("ONCEWARD_AGENT", "bob")
-    assert (8, "bob") == (Settings.load(None, {}).max_pending, said("agent"))
+    assert (8, "bob") == (Settings.load(None, {}).max_pending, env_or_project("agent"))
     assert 9 == Settings.load(Settings(max_pending=9), {}).max_pending
     assert 10 == Settings.load(Settings(max_pending=9), {"max_pending": 10}).max_pending
 
 
 def test_a_change_is_seen(project: Path) -> None:
     """The section is remembered until its file changes."""
-    assert 7 == section()["max_pending"]
+    assert 7 == project_section()["max_pending"]
     (project / "pyproject.toml").write_text("[tool.onceward]\nmax_pending = 70\n", encoding="utf-8")
 
-    assert 70 == section()["max_pending"]
+    assert 70 == project_section()["max_pending"]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from onceward import Settings
 from onceward.errors import InvalidArgument
 from onceward.model.retry import retry_policy
-from onceward.model.settings import disabled
+from onceward.model.settings import disabled_by_environment
 
 DAY = 86_400.0
 
@@ -57,9 +57,9 @@ def test_the_nearest_word_wins(
     [
         ("max_pending", 0), ("max_body", 0), ("max_retries", -1), ("retry_jitter", 1.1), ("retry_jitter", -0.1), ("retry_first", -1),
         ("retry_cap", float("inf")), ("retry_first", float("nan")), ("busy_timeout", -1), ("lease", 0), ("lease", float("inf")),
-        ("max_runtime", float("inf")), ("janitor_interval", float("inf")), ("janitor_interval", 0), ("lease", 1e300), ("retention", 1e300),
-        ("workers", 0), ("workers", 257), ("parcel_frames", 0), ("parcel_bytes", 1), ("wal_limit", 0), ("durability", "paranoid?"),
-        ("ack", "maybe"), ("unreachable", ""), ("no_such_setting", 1), ("max_pending", "many"), ("max_pending", 1.5),
+        ("max_runtime", float("inf")), ("maintenance_interval", float("inf")), ("maintenance_interval", 0), ("lease", 1e300), ("retention", 1e300),
+        ("workers", 0), ("workers", 257), ("parcel_max_messages", 0), ("parcel_max_bytes", 1), ("wal_limit", 0), ("durability", "paranoid?"),
+        ("ack", "maybe"), ("count_unreachable_attempts", ""), ("no_such_setting", 1), ("max_pending", "many"), ("max_pending", 1.5),
     ],
 )  # fmt: skip
 def test_values_out_of_bounds_are_refused(name: str, value: object) -> None:
@@ -105,16 +105,20 @@ def test_any_values_are_loaded_or_refused(values: dict[str, object]) -> None:
 )
 def test_the_switch_in_the_environment(value: str, expected: bool) -> None:
     """ONCEWARD_DISABLED knows the usual words for yes; everything else is no."""
-    assert expected == disabled({"ONCEWARD_DISABLED": value})
-    assert not disabled({})
+    assert expected == disabled_by_environment({"ONCEWARD_DISABLED": value})
+    assert not disabled_by_environment({})
 
 
 def test_the_preset_says_what_it_promises() -> None:
-    """The Agenium preset has 1,000 places, no jitter, and unreachable peers spend the budget; keywords still win."""
-    preset = Settings.agenium(max_pending=5)
+    """The five-minute preset has 1,000 places, no jitter, and counts every attempt; keywords still win."""
+    preset = Settings.five_minutes(max_pending=5)
 
-    assert (5, 0.0, "spend") == (preset.max_pending, preset.retry_jitter, preset.unreachable)
-    assert 1000 == Settings.agenium().max_pending
+    assert (5, 0.0, True) == (
+        preset.max_pending,
+        preset.retry_jitter,
+        preset.count_unreachable_attempts,
+    )
+    assert 1000 == Settings.five_minutes().max_pending
 
 
 def test_the_wait_doubles_up_to_the_cap() -> None:

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from onceward.errors import InvalidMessage, TopicError
-from onceward.model.topics import Index, TopicPolicy, check_pattern, check_topic, matches
+from onceward.model.topics import TopicIndex, TopicPolicy, check_pattern, check_topic, matches
 
 TRUTH = [
     ("build.frontend.complete", "build.frontend.complete", True),
@@ -28,7 +28,7 @@ SEGMENTS = ["a", "b", "c", "build"]
 @pytest.mark.parametrize(("topic", "pattern", "expected"), TRUTH)
 def test_the_truth_table(topic: str, pattern: str, expected: bool) -> None:
     """The plain rule and the index give the same answer, which is the table's."""
-    index: Index[str] = Index()
+    index: TopicIndex[str] = TopicIndex()
     index.add(pattern, "x")
 
     assert (expected, expected) == (matches(pattern, topic), bool(index.find(topic)))
@@ -55,7 +55,7 @@ def test_the_index_agrees_with_the_rule_on_single_patterns() -> None:
     wrong = []
     for _ in range(5000):
         pattern, topic = some_pattern(rng), some_topic(rng)
-        index: Index[str] = Index()
+        index: TopicIndex[str] = TopicIndex()
         index.add(check_pattern(pattern), pattern)
         if (index.find(topic) == [pattern]) != matches(pattern, topic):
             wrong.append((pattern, topic))
@@ -67,7 +67,7 @@ def test_the_index_agrees_with_the_rule_among_ten_thousand() -> None:
     """With 10,000 live patterns it finds for 500 topics those that the rule finds, each as often as it was added."""
     rng = random.Random(2)
     patterns = [some_pattern(rng) for _ in range(10_000)]
-    index: Index[int] = Index()
+    index: TopicIndex[int] = TopicIndex()
     for number, pattern in enumerate(patterns):
         index.add(pattern, number)
     known = {

@@ -3,7 +3,6 @@
 import sys
 
 import cyclopts
-
 from tests.proof.prove import prove
 
 if __name__ == "__main__":

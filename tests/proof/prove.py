@@ -22,8 +22,9 @@ from tests.proof.mutants import hunt
 from tests.proof.power_cut.pair import Terms
 from tests.proof.power_cut.workload import Town
 from tests.proof.seed import seed_of_the_day
+from tests.proof.simulation import campaign as simulation
 
-from onceward.testing import powercut, simulation
+from onceward.testing import powercut
 
 DONE: Final = 0
 BROKEN: Final = 1

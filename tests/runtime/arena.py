@@ -167,8 +167,8 @@ def drain(home: Path, mode: str, rng: random.Random) -> dict[str, Any]:
             else [f"{boxes.busy} messages had not come to their end after {DRAIN} s"]
         )
     with (
-        Postbox(home / "coder.db", run=False) as coder,
-        Postbox(home / "user.db", run=False) as user,
+        Postbox(home / "coder.db", start=False) as coder,
+        Postbox(home / "user.db", start=False) as user,
     ):
         found += [str(violation) for box in (coder, user) for violation in box.check()]
         runs = coder.db.read(

@@ -72,14 +72,14 @@ def test_the_policy_of_a_postbox_is_that_of_its_runs(tmp_path: Path) -> None:
     with Postbox(
         tmp_path / "coder.db",
         agent=agent,
-        run=False,
+        start=False,
         clock=clock,
         handler_retry=twice,
         handler_retries=9,
     ) as box:
         box.send("coder", "work")
         for _ in range(20):
-            box.pump()
+            box.run_until_idle()
             clock.advance(1)
         reasons = [letter.reason for letter in box.dead_letters.list()]
 
@@ -272,7 +272,7 @@ class Task(Msg, type="task"):
 
 def test_bodies_are_read_as_their_classes(desk: Any) -> None:
     """A body whose type is listed is that class; one that does not fit is a dead letter and stops nobody."""
-    one = desk(reads=[Task], mode="collect")
+    one = desk(types=[Task], mode="collect")
     ids = one.say(Task(text="x"), "plain")
     bad = one.say({"no": "text"}, type="task")
     one.go()

@@ -14,8 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from onceward import Agent, Postbox, Run
 from onceward.model.queue_modes import MODES, OVERFLOWS
-from onceward.runtime.runs.execution import Stage
-from onceward.runtime.runs.scheduler import Seat
+from onceward.runtime.runs.execution import RunExecution
+from onceward.runtime.runs.scheduler import StartedRun
 from onceward.testing import ManualClock
 
 LEASE, REST, DEBOUNCE = 30_000, 1_000, 2_000
@@ -127,14 +127,14 @@ class Play(RuleBasedStateMachine):
         self.sent: list[str] = []
         self.model = {name: Session(mode=mode, cap=cap, overflow=overflow) for name in SESSIONS}
         self.mail: dict[str, list[str]] = {name: [] for name in SESSIONS}
-        self.seats: list[Stage] = []
-        self.late: list[Stage] = []
+        self.seats: list[RunExecution] = []
+        self.late: list[RunExecution] = []
         self._open()
 
     def _open(self) -> None:
         home, shared = (
             Path(self.folder.name),
-            {"run": False, "clock": self.clock, "durability": "fast", "retry_jitter": 0.0},
+            {"start": False, "clock": self.clock, "durability": "fast", "retry_jitter": 0.0},
         )
         self.box = Postbox(
             home / "coder.db",
@@ -169,14 +169,14 @@ class Play(RuleBasedStateMachine):
             self.user.session(session).send(
                 "coder", name, message_id=message_id, priority="critical" if protected else "normal"
             )
-            self.user.pump()
+            self.user.run_until_idle()
             self.mail[session].append(name)
 
     def look(self, _: Any = None) -> None:
         """Look once: what died is recovered, mail taken in, runs begun."""
-        runner = self.box._runners[0]  # noqa: SLF001 - looked at by hand, run by run
-        looked = self.box.db.write(lambda tx: runner.usher.look(tx, 100))
-        assert not looked.stuck
+        runner = self.box._runners[0]
+        looked = self.box.db.write(lambda tx: runner.scheduler.schedule(tx, 100))
+        assert not looked.index_is_damaged
         for session in self.model.values():
             if session.open and self._now() >= session.until:
                 session.abort(preempted=False)
@@ -186,16 +186,16 @@ class Play(RuleBasedStateMachine):
         self.mail = {name: [] for name in SESSIONS}
         for session in self.model.values():
             session.begin(self._now())
-        self.seats += [self._stage(seat) for seat in looked.seats]
+        self.seats += [self._stage(seat) for seat in looked.started]
         still = {run.id for run in self.box.runs.list(state="open")}
         self.late += [stage for stage in self.seats if stage.row.id not in still]
         self.seats = [stage for stage in self.seats if stage.row.id in still]
 
-    def _stage(self, seat: Seat) -> Stage:
-        runner = self.box._runners[0]  # noqa: SLF001 - looked at by hand, run by run
-        return Stage(
-            seat, self.box.db, sender=self.box._sender, usher=runner.usher, closing=runner.closing,  # noqa: SLF001
-            policy=runner._policy, rng=random.Random(0), limit=9e9,  # noqa: SLF001
+    def _stage(self, seat: StartedRun) -> RunExecution:
+        runner = self.box._runners[0]
+        return RunExecution(
+            seat, self.box.db, sender=self.box._sender, usher=runner.scheduler, closing=runner.completion,
+            policy=runner._policy, rng=random.Random(0), limit=9e9,
         )  # fmt: skip
 
     def finish(self, data: Any) -> None:
@@ -208,7 +208,7 @@ class Play(RuleBasedStateMachine):
             data.draw(st.booleans()),
         )
         self.fails |= set() if well else {stage.row.id}
-        assert stage.play(self._no_loop, go_on=False) is None
+        assert stage.run(self._no_loop, go_on=False) is None
         self.model[stage.row.session].finish(self._now(), well=well)
 
     def checkpoint(self, data: Any) -> None:
@@ -226,7 +226,7 @@ class Play(RuleBasedStateMachine):
             self.look()
             return
         stage = self.late.pop(data.draw(st.integers(0, len(self.late) - 1)))
-        assert stage.play(self._no_loop, go_on=True) is None
+        assert stage.run(self._no_loop, go_on=True) is None
 
     def abort(self, data: Any) -> None:
         """Somebody ends a run by hand."""

@@ -106,7 +106,7 @@ def test_a_new_message_ends_the_run_that_is_open(desk: Any, mode: str) -> None:
         "queue_batch": {"mode": mode, "count": 2, "event_ids": first + ended, **BATCHED}
     } == one.runs[1].metadata
     assert ["answer"] == [message.body for message in one.got()]
-    assert f"{mode} by message {ended[0]}" == one.runs[1].before.cause
+    assert f"{mode} by message {ended[0]}" == one.runs[1].previous_run.cause
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_partial_output_decides_about_the_messages_of_an_aborted_run(
 
     assert expected == one.seen[1]
     assert {"done": "half"} == one.runs[1].previous
-    assert (aborted == "deliver") == one.runs[1].before.delivered
+    assert (aborted == "deliver") == one.runs[1].previous_run.delivered
     assert ["said before the checkpoint"] == [message.body for message in one.got()]
     assert {"processed"} == set(one.ends().values())
 
@@ -224,7 +224,7 @@ def test_a_mode_may_change_while_messages_wait(desk: Any, mode: str) -> None:
 
 def test_a_trusted_sender_may_ask_for_a_mode(desk: Any) -> None:
     """The call is nearer than session and agent, for senders that the handler obeys, and never in mode queue."""
-    one = desk(mode="collect", debounce=60, obey=["user"])
+    one = desk(mode="collect", debounce=60, allow_override_from=["user"])
     one.say("waits")
     one.go()
     one.say("now", headers={"queuemode": "steer"})
@@ -241,7 +241,7 @@ def test_a_trusted_sender_may_ask_for_a_mode(desk: Any) -> None:
 )
 def test_a_wish_is_not_always_heard(desk: Any, mode: str, obey: list[str], wish: str) -> None:
     """A stranger's wish, a word that is no mode, and any wish in mode queue change nothing."""
-    one = desk(mode=mode, obey=obey)
+    one = desk(mode=mode, allow_override_from=obey)
 
     def busy(_: Run) -> None:
         one.say("wishing", headers={"queuemode": wish})

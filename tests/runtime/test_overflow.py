@@ -6,7 +6,7 @@ import pytest
 
 from onceward import Postbox, Run
 from onceward.errors import InvalidArgument
-from onceward.model.queue_modes import QueuePolicy, Waiting, checked, line, spill
+from onceward.model.queue_modes import QueuedItem, QueuePolicy, checked, make_room, summary_line
 
 
 def paused(desk: Any, **options: Any) -> Any:
@@ -148,13 +148,13 @@ def test_bound_messages_are_neither_counted_nor_victims(desk: Any) -> None:
 
 def test_a_burst_is_judged_message_by_message() -> None:
     """Arrivals of one look may push each other out, oldest first, whatever waited before."""
-    fresh = [Waiting(seq) for seq in (7, 8, 9)]
-    found = spill(
+    fresh = [QueuedItem(seq) for seq in (7, 8, 9)]
+    found = make_room(
         QueuePolicy(cap=2, overflow="old"),
         held=1,
         protected=0,
         fresh=fresh,
-        oldest=lambda n: [Waiting(1)][:n],
+        oldest=lambda n: [QueuedItem(1)][:n],
     )
 
     assert ([1, 7], []) == ([each.seq for each in found.dropped], found.refused)
@@ -211,14 +211,14 @@ def test_the_nearest_level_wins(desk: Any, tmp_path: Any, monkeypatch: pytest.Mo
     assert 5 == one.box.queues.get("s").cap
 
     monkeypatch.setenv("ONCEWARD_QUEUE_MODE", "steer")
-    with Postbox(tmp_path / "x.db", agent="x", run=False) as box:
+    with Postbox(tmp_path / "x.db", agent="x", start=False) as box:
         assert "steer" == box.settings.queue_mode
 
 
 def test_lines_are_short_and_flat() -> None:
     """A line is one line, of at most 160 characters."""
-    assert "a: b c" == line("a", "b\n\n c")
-    assert 160 == len(line("a", "x" * 999))
+    assert "a: b c" == summary_line("a", "b\n\n c")
+    assert 160 == len(summary_line("a", "x" * 999))
 
 
 def test_a_long_backlog_of_several_lanes_is_taken_in_its_order(
@@ -230,7 +230,7 @@ def test_a_long_backlog_of_several_lanes_is_taken_in_its_order(
     one = desk(cap=100)
     for n in range(20):
         one.say(n, ordering_key=f"lane {n % 4}")
-    one.user.pump()
+    one.user.run_until_idle()
     arrived = [
         body for (body,) in one.harness.sql("SELECT frame ->> '$.data' FROM inbox ORDER BY seq")
     ]

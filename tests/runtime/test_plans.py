@@ -23,7 +23,7 @@ STATEMENTS = {
 def test_a_statement_finds_its_rows_by_an_index(name: str, tmp_path: Path) -> None:
     """The plan names no scan of a table that grows with the mail."""
     sql = STATEMENTS[name]
-    with Postbox(tmp_path / "a.db", agent="a", run=False) as box:
+    with Postbox(tmp_path / "a.db", agent="a", start=False) as box:
         bindings = dict.fromkeys(re.findall(r":(\w+)", sql)) or (None,) * sql.count("?")
         plan = [row[3] for row in box.db.read(f"EXPLAIN QUERY PLAN {sql}", bindings)]
 
@@ -32,4 +32,4 @@ def test_a_statement_finds_its_rows_by_an_index(name: str, tmp_path: Path) -> No
 
 def test_the_statements_are_really_there() -> None:
     """The table above did not become empty by a renaming."""
-    assert {"runs.UNBIND", "queues.NEXT", "runs.LOST", "queues.SOURCES"} <= set(STATEMENTS)
+    assert {"runs.UNBIND", "session_queues.NEXT", "runs.LOST", "session_queues.SOURCES"} <= set(STATEMENTS)

@@ -93,7 +93,7 @@ def test_steering_cancels_a_coroutine(tmp_path: Path) -> None:
 
     @agent.session(mode="interrupt")
     async def turn(run: AsyncRun) -> str | None:
-        if run.before is None:
+        if run.previous_run is None:
             await run.checkpoint({"lines": 3})
             checkpointed.set()
             try:
@@ -158,7 +158,7 @@ def test_stopping_gives_messages_back(tmp_path: Path) -> None:
     with two(tmp_path, agent, stop_timeout=0.2) as (_, user):
         user.send_many([("coder", n) for n in range(3)])
         assert begun.wait(PATIENCE)
-    with Postbox(tmp_path / "coder.db", run=False) as box:
+    with Postbox(tmp_path / "coder.db", start=False) as box:
         assert (["its process was stopped"], []) == (
             [run.cause for run in box.runs.list()],
             box.check(),
@@ -235,7 +235,7 @@ def test_another_process_ends_a_run(tmp_path: Path) -> None:
         assert "ready" == hear(stubborn)
         user.send("coder", "first")
         assert ["first"] == hear(stubborn)
-        with Postbox(tmp_path / "coder.db", run=False) as box:
+        with Postbox(tmp_path / "coder.db", start=False) as box:
             box.queues.pause("default")
             assert box.runs.abort(box.runs.list()[0].id)
             assert "aborted" == hear(stubborn)

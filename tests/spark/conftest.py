@@ -50,14 +50,14 @@ def mail(tmp_path_factory: pytest.TempPathFactory) -> Path:
             raise Reject
 
     with (
-        Postbox(folder / "alice.db", agent="alice", run=False) as sender,
-        Postbox(folder / "bob.db", agent=bob, run=False) as receiver,
+        Postbox(folder / "alice.db", agent="alice", start=False) as sender,
+        Postbox(folder / "bob.db", agent=bob, start=False) as receiver,
     ):
         for number in range(4):
             sender.send("bob", {"number": number}, type="note")
         for _ in range(3):
-            sender.pump()
-            receiver.pump()
+            sender.run_until_idle()
+            receiver.run_until_idle()
         sender.send("bob", b"\x00bytes", type="note", key="last")
     return folder
 
@@ -86,7 +86,7 @@ def box(tmp_path: Path) -> Callable[..., Path]:
 
     def make(name: str = "alice", messages: int = 0) -> Path:
         path = tmp_path / f"{name}.db"
-        with Postbox(path, agent=name, run=False, hold_unknown=True) as made:
+        with Postbox(path, agent=name, start=False, hold_unknown=True) as made:
             made.session().send_many(
                 [("bob", {"number": number}) for number in range(messages)], type="note"
             )

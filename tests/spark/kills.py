@@ -69,7 +69,7 @@ def in_child(work: Callable[[], object]) -> int:
 def make(folder: Path) -> None:
     """Make the agents."""
     for agent in AGENTS:
-        Postbox(folder / f"{agent}.db", agent=agent, run=False, durability="fast").close()
+        Postbox(folder / f"{agent}.db", agent=agent, start=False, durability="fast").close()
 
 
 def send(folder: Path, point: int) -> None:

@@ -125,13 +125,13 @@ def test_a_file_that_is_locked_meanwhile_fails_the_batch(
     """Were it left out, the cut would pass over what ended in it; so the batch fails, and the next run has all."""
     path = box("alice", 2)
     with (
-        Postbox(path, run=False) as alice,
-        Postbox(tmp_path / "bob.db", agent="bob", run=False) as bob,
+        Postbox(path, start=False) as alice,
+        Postbox(tmp_path / "bob.db", agent="bob", start=False) as bob,
     ):
-        alice.pump()
+        alice.run_until_idle()
         for message in bob.messages(timeout=0):
             message.ack()
-        bob.pump()
+        bob.run_until_idle()
         now = alice.db.now() + 1000
     fleet, out = (
         Fleet(spark, (str(tmp_path / "*.db"),), {"busyTimeout": "0.05"}),
@@ -175,13 +175,13 @@ def test_what_is_not_archived_is_not_pruned(
     """A file with ended messages that the archive does not hold is left alone, loudly."""
     path = box("alice", 2)
     with (
-        Postbox(path, run=False) as alice,
-        Postbox(tmp_path / "bob.db", agent="bob", run=False) as bob,
+        Postbox(path, start=False) as alice,
+        Postbox(tmp_path / "bob.db", agent="bob", start=False) as bob,
     ):
-        alice.pump()
+        alice.run_until_idle()
         for message in bob.messages(timeout=0):
             message.ack()
-        bob.pump()
+        bob.run_until_idle()
         now = alice.db.now() + 1000
     fleet, out = Fleet(spark, (str(tmp_path / "*.db"),)), tmp_path / "archive"
     archive.run(fleet, out, now=now, settle=0)

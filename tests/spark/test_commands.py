@@ -126,13 +126,13 @@ def test_export(say: Say, fleet: str, tmp_path: Path) -> None:
 def test_replay(say: Say, fleet: str, tmp_path: Path) -> None:
     """A plan changes nothing; carried out, exactly its letters are back in the inbox."""
     planned = say("replay", fleet, "--out", tmp_path / "out", "--where", "reason = 'rejected'")
-    with Postbox(f"{fleet}/bob.db", run=False) as bob:
+    with Postbox(f"{fleet}/bob.db", start=False) as bob:
         [letter] = bob.dead_letters.list()
     done = say("replay", fleet, "--out", tmp_path / "out", "--where", "reason = 'rejected'", "--go")
 
     assert [letter.id] == [row["id"] for row in planned["planned"]]
     assert [(letter.id, "replayed")] == [(row["id"], row["outcome"]) for row in done["done"]]
-    with Postbox(f"{fleet}/bob.db", run=False) as bob:
+    with Postbox(f"{fleet}/bob.db", start=False) as bob:
         assert [] == bob.dead_letters.list()
 
 

@@ -35,7 +35,7 @@ def follower(folder: Path, table: str = "outbox") -> Follower:
 
 def send(path: Path, count: int) -> None:
     """Let an agent send so many more."""
-    with Postbox(path, run=False, hold_unknown=True) as box:
+    with Postbox(path, start=False, hold_unknown=True) as box:
         box.session().send_many([("bob", number) for number in range(count)], type="note")
 
 
@@ -77,7 +77,7 @@ def test_pruned_rows_do_not_look_like_a_restored_file(box: Made, tmp_path: Path)
     path = box("alice", 3)
     follow = follower(tmp_path)
     known = step(follow, {})
-    with Postbox(path, run=False) as live, live.begin() as tx:
+    with Postbox(path, start=False) as live, live.begin() as tx:
         tx.execute("UPDATE outbox SET state = 'cancelled', ended_at = 1")
         tx.execute("DELETE FROM outbox")
 

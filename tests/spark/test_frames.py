@@ -52,7 +52,7 @@ def test_frames_are_variants_or_json_on_request(
 def test_a_frame_that_is_no_json_is_null(spark: SparkSession, box: Made) -> None:
     """Damage fails no job: text shows what is there, a parsed frame is unknown."""
     path = box("alice", 3)
-    with Postbox(path, run=False) as alice, alice.begin() as tx:
+    with Postbox(path, start=False) as alice, alice.begin() as tx:
         tx.execute(TORN)
     found = {
         how: rows(read(spark, str(path), "outbox", columns="_seq,frame", frame=how))

@@ -239,18 +239,18 @@ def test_dead_letters_are_replayed_by_a_plan(
         row["id"] for row in replay.plan(fleet, "reason = 'rejected'", "replay", out).collect()
     ]
 
-    with Postbox(tmp_path / "agents" / "bob.db", run=False) as bob:
+    with Postbox(tmp_path / "agents" / "bob.db", start=False) as bob:
         assert planned == [letter.id for letter in bob.dead_letters.list()]
     assert [(planned[0], "replayed")] == [
         (row["id"], row["outcome"]) for row in replay.carry_out(spark, out).collect()
     ]
-    with Postbox(tmp_path / "agents" / "bob.db", run=False) as bob:
+    with Postbox(tmp_path / "agents" / "bob.db", start=False) as bob:
         assert [] == bob.dead_letters.list()
         [message] = list(bob.messages(timeout=0))
         assert planned == [message.id]
         message.reject("again")
     assert ["replayed"] == [row["outcome"] for row in replay.carry_out(spark, out).collect()]
-    with Postbox(tmp_path / "agents" / "bob.db", run=False) as bob:
+    with Postbox(tmp_path / "agents" / "bob.db", start=False) as bob:
         assert 1 == len(bob.dead_letters.list())
     with pytest.raises(OutputTaken, match="receipts"):
         replay.plan(fleet, "true", "discard", out)
@@ -260,7 +260,7 @@ def test_a_letter_that_is_gone_and_a_file_that_cannot_be_opened_are_told_apart(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """Nothing fails as a whole because of one letter, and nothing is passed over silently."""
-    with Postbox(tmp_path / "bob.db", agent="bob", run=False):
+    with Postbox(tmp_path / "bob.db", agent="bob", start=False):
         pass
     rows = [(str(tmp_path / "bob.db"), "no-such-letter"), (str(tmp_path / "nowhere.db"), "x")]
     done = replay.receipts(

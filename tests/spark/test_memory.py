@@ -40,7 +40,7 @@ def _file(folder: Path, rows: int) -> Path:
     folder.mkdir()
     with (
         Postbox(
-            folder / "alice.db", agent="alice", run=False, durability="fast", max_pending=rows + 1
+            folder / "alice.db", agent="alice", start=False, durability="fast", max_pending=rows + 1
         ) as box,
         box.begin() as tx,
     ):
@@ -50,7 +50,7 @@ def _file(folder: Path, rows: int) -> Path:
 
 def _peaks() -> tuple[int, int]:
     """Return the most memory that this process ever had, and that any worker of our JVM ever had."""
-    [(jvm, _)] = gateway._running  # noqa: SLF001 - whose processes they are
+    [(jvm, _)] = gateway._running
     return _peak(os.getpid()), max(_peak(pid) for pid in _below(jvm.pid))
 
 

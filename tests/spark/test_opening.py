@@ -54,7 +54,7 @@ def test_a_good_file_says_whose_it_is(box: Callable[..., Path]) -> None:
 def test_rows_that_are_still_in_the_wal_are_read(box: Callable[..., Path]) -> None:
     """A live file's newest rows are not in the main file yet; a reader sees them all."""
     path = box()
-    with Postbox(path, run=False, hold_unknown=True) as live:
+    with Postbox(path, start=False, hold_unknown=True) as live:
         live.session().send_many([("bob", number) for number in range(SOME)], type="note")
         assert path.with_name(f"{path.name}-wal").stat().st_size > 0
 
@@ -75,7 +75,7 @@ def test_reading_changes_nothing(box: Callable[..., Path], copy: str) -> None:
 def test_a_copy_takes_the_wal_along(box: Callable[..., Path]) -> None:
     """A copy of the main file alone would miss what is in the WAL."""
     path = box()
-    with Postbox(path, run=False, hold_unknown=True) as live:
+    with Postbox(path, start=False, hold_unknown=True) as live:
         live.session().send_many([("bob", number) for number in range(SOME)], type="note")
 
         assert SOME == count(path, copy="always")

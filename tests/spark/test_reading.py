@@ -24,7 +24,7 @@ Made = Callable[..., Path]
 
 def view(path: Path, name: str) -> list[dict[str, Any]]:
     """Return a view's rows as the agent itself sees them, its times as Spark's."""
-    with Postbox(path, run=False) as box, box.begin() as tx:
+    with Postbox(path, start=False) as box, box.begin() as tx:
         names = [
             column for (column,) in tx.execute("SELECT name FROM pragma_table_info(?)", (name,))
         ]
@@ -195,7 +195,7 @@ def test_a_table_that_a_file_does_not_have_yet_is_empty(spark: SparkSession, mai
 def test_columns_that_an_older_file_lacks_are_null(spark: SparkSession, box: Made) -> None:
     """Views only gain columns: what a file does not know yet is unknown in Spark."""
     path = box("old", 2)
-    with Postbox(path, run=False) as old, old.begin() as tx:
+    with Postbox(path, start=False) as old, old.begin() as tx:
         [(sql,)] = tx.execute("SELECT sql FROM sqlite_schema WHERE name = 'outbox_view'")
         tx.execute("DROP VIEW outbox_view")
         tx.execute(str(sql).replace("o.reason, o.frame", "o.frame").replace("o.key, ", ""))
@@ -279,7 +279,7 @@ def test_failfast_insists(spark: SparkSession, box: Made, tmp_path: Path) -> Non
 def test_live_files_are_read_consistently(spark: SparkSession, box: Made) -> None:
     """While an agent sends, a ledger of its file shows each message once, in one state."""
     path = box("alice", 200)
-    with Postbox(path, run=False, hold_unknown=True) as live:
+    with Postbox(path, start=False, hold_unknown=True) as live:
         frame = read(spark, str(path), "ledger", columns="id,box")
         seen = []
         for _ in range(3):
@@ -343,7 +343,7 @@ def test_batches_of_large_rows_hold_few(column: str, tmp_path: Path) -> None:
     from onceward.spark.reader import read as read_slices  # noqa: PLC0415 - as above
     from onceward.spark.rows import Wanted  # noqa: PLC0415 - as above
 
-    with Postbox(tmp_path / "alice.db", agent="alice", run=False, hold_unknown=True) as alice:
+    with Postbox(tmp_path / "alice.db", agent="alice", start=False, hold_unknown=True) as alice:
         alice.session().send_many([("bob", {"text": "x" * 50_000})] * 200, type="note")
     wanted = Wanted({"_seq": "bigint", column: "string"})
     batches = list(

@@ -144,7 +144,7 @@ def test_one_bad_row_undoes_its_file_and_the_batch_can_be_given_again(
     """Files before it are committed and recognised; its own file has nothing of the batch."""
     alice, carol = box("alice"), box("carol")
     strict = Batch("query", 1, (str(tmp_path),))
-    with Postbox(alice, run=False) as known:
+    with Postbox(alice, start=False) as known:
         known.peers.register("bob", f"file:{tmp_path / 'bob.db'}")
     given = [*rows([1, 2]), *rows([3, 4], "carol")]
 
@@ -154,7 +154,7 @@ def test_one_bad_row_undoes_its_file_and_the_batch_can_be_given_again(
         column(alice, "frame ->> '$.data'"),
         column(carol, "frame ->> '$.data'"),
     )
-    with Postbox(carol, run=False) as mended:
+    with Postbox(carol, start=False) as mended:
         mended.peers.register("bob", f"file:{tmp_path / 'bob.db'}")
 
     assert {str(carol): 2} == deliver(given, strict)
@@ -210,7 +210,7 @@ def test_a_file_can_be_named_itself(box: Made, tmp_path: Path) -> None:
 def test_an_older_file_is_not_migrated_by_the_way(box: Made, tmp_path: Path) -> None:
     """Its agent may run an older version: sending to it must not change what that version can read."""
     alice = box("alice")
-    with Postbox(alice, run=False) as old, old.begin() as tx:
+    with Postbox(alice, start=False) as old, old.begin() as tx:
         tx.execute(
             "DELETE FROM schema_migrations WHERE version = (SELECT max(version) FROM schema_migrations)"
         )
@@ -243,10 +243,10 @@ def test_what_was_sent_is_carried_and_handled(box: Made, tmp_path: Path) -> None
     def handle(body: int) -> None:
         handled.append(body)
 
-    with Postbox(tmp_path / "bob.db", agent=bob, run=False) as receiver:
+    with Postbox(tmp_path / "bob.db", agent=bob, start=False) as receiver:
         deliver(rows([1, 2, 3]), batch(tmp_path))
-        with Postbox(alice, run=False) as sender:
-            sender.pump(), receiver.pump()
+        with Postbox(alice, start=False) as sender:
+            sender.run_until_idle(), receiver.run_until_idle()
 
     assert [1, 2, 3] == handled
 

@@ -48,7 +48,7 @@ def follow(
 
 def send(path: Path, count: int) -> None:
     """Let an agent send so many more."""
-    with Postbox(path, run=False, hold_unknown=True) as box:
+    with Postbox(path, start=False, hold_unknown=True) as box:
         box.session().send_many([("bob", number) for number in range(count)], type="note")
 
 

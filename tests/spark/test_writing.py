@@ -31,7 +31,7 @@ def agents(folder: Path, *names: str) -> Path:
     """Make agents' files in a folder."""
     folder.mkdir(exist_ok=True)
     for name in names:
-        Postbox(folder / f"{name}.db", agent=name, run=False).close()
+        Postbox(folder / f"{name}.db", agent=name, start=False).close()
     return folder
 
 
@@ -144,7 +144,7 @@ def test_a_killed_driver_loses_nothing_and_sends_nothing_twice(
         agents(tmp_path / "target", "alice", "carol"),
     )
     state = str(tmp_path_factory.mktemp("state"))
-    with Postbox(source / "dave.db", run=False, hold_unknown=True) as dave:
+    with Postbox(source / "dave.db", start=False, hold_unknown=True) as dave:
         dave.session().send_many([("bob", number) for number in range(10)], type="note")
 
     ended = [_relay(step, f"{source}/*.db", str(target), state) for step in STEPS]

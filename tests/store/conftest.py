@@ -49,7 +49,7 @@ def opened(tmp_path: Path) -> Iterator[Open]:
                 Postbox(
                     path,
                     agent=agent,
-                    run=False,
+                    start=False,
                     **{"hold_unknown": True, "busy_timeout": 5.0} | options,
                 )
             )

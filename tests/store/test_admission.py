@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from onceward import Postbox
-from onceward.errors import Frozen, InvalidMessage, QueueFull, UnknownRecipient
+from onceward.errors import InvalidMessage, Paused, QueueFull, UnknownRecipient
 
 Open = Callable[..., Postbox]
 HAMMER = """
 import sys
 from onceward import Postbox
 from onceward.errors import QueueFull
-with Postbox(sys.argv[1], agent="a", run=False, hold_unknown=True) as box:
+with Postbox(sys.argv[1], agent="a", start=False, hold_unknown=True) as box:
     sys.stdin.readline()
     sent = 0
     for step in range(40):
@@ -57,17 +57,17 @@ def test_sending_to_nobody_fails_at_once(opened: Open) -> None:
 
 
 def test_a_frozen_file_refuses_and_thaws(box: Postbox) -> None:
-    """Between freeze and thaw nothing is promised and nothing is lost."""
+    """Between pause and resume nothing is promised and nothing is lost."""
     kept = box.send("b", 1)
-    box.freeze()
+    box.pause()
     for call in (
         lambda: box.send("b", 2),
         lambda: box.send_many([("b", 2)]),
         lambda: box.request("b", 2),
     ):
-        with pytest.raises(Frozen):
+        with pytest.raises(Paused):
             call()
-    box.thaw()
+    box.resume()
 
     assert (["pending"] * 2, 2) == (
         [box.resolve(kept), box.resolve(box.send("b", 3))],
@@ -81,7 +81,7 @@ def test_the_switch_in_the_environment_refuses_too(
     """ONCEWARD_DISABLED stops sending in this process at once."""
     monkeypatch.setenv("ONCEWARD_DISABLED", "1")
     for call in (lambda: box.send("b", 2), lambda: box.send_many([("b", 2)])):
-        with pytest.raises(Frozen):
+        with pytest.raises(Paused):
             call()
 
 

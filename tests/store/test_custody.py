@@ -40,12 +40,12 @@ def pair(opened: Open) -> tuple[Postbox, Postbox]:
     bob, ann = opened("bob"), opened("ann")
     for body in range(4):
         ann.send("bob", body)
-    ann.pump()
+    ann.run_until_idle()
     for settle in ("ack", "reject"):
         message = bob.receive()
         assert message is not None
         getattr(message, settle)()
-    bob.pump()
+    bob.run_until_idle()
     ann.send("bob", "not yet")
     return ann, bob
 
@@ -100,7 +100,7 @@ def test_a_recipient_restored_from_a_backup_is_seen(
         box.close()
     kept = bob.path.read_bytes()
     ann, bob = opened("ann"), opened("bob")
-    ann.pump()
+    ann.run_until_idle()
     for box in (ann, bob):
         box.close()
     bob.path.write_bytes(kept)
@@ -109,6 +109,6 @@ def test_a_recipient_restored_from_a_backup_is_seen(
     assert {"X1", "X2"} == {found.invariant for found in ann.check(bob)}
 
     ann.send("bob", "anything")
-    ann.pump()
+    ann.run_until_idle()
 
     assert [] == ann.check(bob)

@@ -11,28 +11,35 @@ from threading import Thread
 import pytest
 
 from onceward import Postbox
-from onceward.db.transaction import Tx
+from onceward.db.transaction import StoreTransaction
 from onceward.errors import ForkedProcess, SchemaMismatch, SchemaTooNew, StoreClosed
 from onceward.model.settings import Settings
-from onceward.store.directory.database import VERSION, Directory, Home, enrol, enrolled, place
+from onceward.store.directory.database import (
+    VERSION,
+    DirectoryDatabase,
+    DirectoryHandle,
+    directory_path,
+    is_registered,
+    register,
+)
 from onceward.testing.clock import ManualClock
 
 ENROL_MANY = """
 import sys
 from onceward.model.clock import SystemClock
-from onceward.store.directory.database import Directory, enrol
+from onceward.store.directory.database import DirectoryDatabase, register
 from onceward.model.settings import Settings
 from pathlib import Path
-directory = Directory.open(Path(sys.argv[1]), settings=Settings(), clock=SystemClock())
-print(sum(enrol(directory, f"agent{n}") for n in range(8)))
+directory = DirectoryDatabase.open(Path(sys.argv[1]), settings=Settings(), clock=SystemClock())
+print(sum(register(directory, f"agent{n}") for n in range(8)))
 directory.close()
 """
 
 
 @pytest.fixture
-def directory(tmp_path: Path, clock: ManualClock) -> Iterator[Directory]:
+def directory(tmp_path: Path, clock: ManualClock) -> Iterator[DirectoryDatabase]:
     """Return an open directory on a clock that stands still."""
-    made = Directory.open(
+    made = DirectoryDatabase.open(
         tmp_path / "directory.db", settings=Settings(busy_timeout=5.0), clock=clock
     )
     yield made
@@ -41,15 +48,15 @@ def directory(tmp_path: Path, clock: ManualClock) -> Iterator[Directory]:
 
 def test_its_place_is_the_home_or_beside_the_file() -> None:
     """A file in a home's folder of agents shares the home's directory; any other file has it beside itself."""
-    assert Path("/mail/directory.db") == place(Path("/mail/agents/a.db"))
-    assert Path("/data/directory.db") == place(Path("/data/a.db"))
+    assert Path("/mail/directory.db") == directory_path(Path("/mail/agents/a.db"))
+    assert Path("/data/directory.db") == directory_path(Path("/data/a.db"))
 
 
 def test_mail_alone_makes_none(tmp_path: Path) -> None:
     """Opening, sending and receiving create no directory."""
-    with Postbox(tmp_path / "a.db", agent="a", run=False) as box:
+    with Postbox(tmp_path / "a.db", agent="a", start=False) as box:
         box.send("a", "hello")
-        box.pump()
+        box.run_until_idle()
         box.receive().ack()  # type: ignore[union-attr]  # it was sent above
 
     assert ["a.db"] == sorted(path.name for path in tmp_path.glob("*.db"))
@@ -57,20 +64,20 @@ def test_mail_alone_makes_none(tmp_path: Path) -> None:
 
 def test_the_first_who_asks_is_enrolled(tmp_path: Path) -> None:
     """A home's directory is made by its first use, and names the agent that used it."""
-    with Postbox(tmp_path / "a.db", agent="a", run=False) as box:
-        home = Home(box.db, box.settings)
+    with Postbox(tmp_path / "a.db", agent="a", start=False) as box:
+        home = DirectoryHandle(box.db, box.settings)
         before = home.known
-        found = enrolled(home.directory)
+        found = is_registered(home.directory)
         home.close()
 
     assert (False, ["a"]) == (before, found)
 
 
-def test_agents_are_enrolled_once(directory: Directory) -> None:
+def test_agents_are_enrolled_once(directory: DirectoryDatabase) -> None:
     """Enrolling says whether the agent was new."""
     assert ([True, False], ["a"]) == (
-        [enrol(directory, "a"), enrol(directory, "a")],
-        enrolled(directory),
+        [register(directory, "a"), register(directory, "a")],
+        is_registered(directory),
     )
 
 
@@ -83,12 +90,12 @@ def test_processes_make_it_together(tmp_path: Path) -> None:
     assert 8 == sum(counts)
 
 
-def test_its_version_moves_with_every_change(directory: Directory, tmp_path: Path) -> None:
+def test_its_version_moves_with_every_change(directory: DirectoryDatabase, tmp_path: Path) -> None:
     """A change of ours, and one of another process, are both seen; reading moves nothing."""
     first = directory.version()
     directory.read("SELECT 1")
     same = directory.version()
-    enrol(directory, "a")
+    register(directory, "a")
     ours = directory.version()
     subprocess.run(
         [sys.executable, "-c", ENROL_MANY, str(tmp_path / "directory.db")],
@@ -100,7 +107,7 @@ def test_its_version_moves_with_every_change(directory: Directory, tmp_path: Pat
     assert (True, 4 - 1) == (first == same, len({first, ours, directory.version()}))
 
 
-def test_routes_are_counted(directory: Directory) -> None:
+def test_routes_are_counted(directory: DirectoryDatabase) -> None:
     """What is kept in memory is told to be stale by changes of routes, not by those of mailboxes."""
 
     def routes() -> int:
@@ -114,55 +121,55 @@ def test_routes_are_counted(directory: Directory) -> None:
         )
     )
     same = routes()
-    enrol(directory, "b")
+    register(directory, "b")
 
     assert (before, before + 1) == (same, routes())
 
 
-def test_a_failing_change_leaves_nothing(directory: Directory) -> None:
+def test_a_failing_change_leaves_nothing(directory: DirectoryDatabase) -> None:
     """An exception undoes the whole change, and the next one works."""
 
-    def work(tx: Tx) -> None:
+    def work(tx: StoreTransaction) -> None:
         tx.run("INSERT INTO agents VALUES ('x', 0)")
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         directory.write(work)
 
-    assert ([], True) == (enrolled(directory), enrol(directory, "x"))
+    assert ([], True) == (is_registered(directory), register(directory, "x"))
 
 
-def test_a_nested_change_joins(directory: Directory) -> None:
+def test_a_nested_change_joins(directory: DirectoryDatabase) -> None:
     """A verb used inside another one's transaction is part of it."""
 
-    def work(tx: Tx) -> None:
-        enrol(directory, "a")
+    def work(tx: StoreTransaction) -> None:
+        register(directory, "a")
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         directory.write(work)
 
-    assert [] == enrolled(directory)
+    assert [] == is_registered(directory)
 
 
-def test_a_directory_that_was_taken_away_is_made_anew(directory: Directory) -> None:
+def test_a_directory_that_was_taken_away_is_made_anew(directory: DirectoryDatabase) -> None:
     """A change is committed into the file that others will find, not into one that has no name any more."""
-    enrol(directory, "lost")
+    register(directory, "lost")
     for name in ("directory.db", "directory.db-wal", "directory.db-shm"):
         directory.path.with_name(name).unlink()
-    enrol(directory, "kept")
+    register(directory, "kept")
 
-    assert ["kept"] == json.loads(json.dumps(enrolled(directory)))
+    assert ["kept"] == json.loads(json.dumps(is_registered(directory)))
     assert directory.path.exists()
 
 
-def test_its_clock_never_runs_backwards(directory: Directory, clock: ManualClock) -> None:
+def test_its_clock_never_runs_backwards(directory: DirectoryDatabase, clock: ManualClock) -> None:
     """After a reopening times go on from the latest that was stored."""
     clock.advance(3600)
     late = directory.write(lambda tx: tx.now)
     directory.close()
     clock.step(-3600)
-    again = Directory.open(directory.path, settings=Settings(), clock=clock)
+    again = DirectoryDatabase.open(directory.path, settings=Settings(), clock=clock)
     now = again.now()
     again.close()
     directory.users += 1  # the fixture closes it once more
@@ -172,49 +179,49 @@ def test_its_clock_never_runs_backwards(directory: Directory, clock: ManualClock
 
 def test_another_file_of_that_name_is_refused(tmp_path: Path) -> None:
     """An agent's file called directory.db is not taken for a directory, and not changed."""
-    with Postbox(tmp_path / "directory.db", agent="a", run=False):
+    with Postbox(tmp_path / "directory.db", agent="a", start=False):
         pass
 
     with pytest.raises(SchemaMismatch):
-        Directory.open(tmp_path / "directory.db", settings=Settings(), clock=ManualClock())
+        DirectoryDatabase.open(tmp_path / "directory.db", settings=Settings(), clock=ManualClock())
 
 
-def test_a_newer_directory_is_refused(directory: Directory) -> None:
+def test_a_newer_directory_is_refused(directory: DirectoryDatabase) -> None:
     """A directory that a newer version wrote is left alone."""
     directory.write(lambda tx: tx.run("UPDATE meta SET version = ?", (VERSION + 1,)))
     directory.close()
 
     with pytest.raises(SchemaTooNew):
-        Directory.open(directory.path, settings=Settings(), clock=ManualClock())
+        DirectoryDatabase.open(directory.path, settings=Settings(), clock=ManualClock())
     directory.users += 1
 
 
-def test_one_process_shares_one_connection(directory: Directory) -> None:
+def test_one_process_shares_one_connection(directory: DirectoryDatabase) -> None:
     """Two postboxes of a process have the same directory, and the last one closes it."""
-    other = Directory.open(directory.path, settings=Settings(), clock=ManualClock())
+    other = DirectoryDatabase.open(directory.path, settings=Settings(), clock=ManualClock())
     other.close()
 
-    assert (True, True) == (other is directory, enrol(directory, "a"))
+    assert (True, True) == (other is directory, register(directory, "a"))
 
 
-def test_threads_take_turns(directory: Directory) -> None:
+def test_threads_take_turns(directory: DirectoryDatabase) -> None:
     """Changes from several threads are all kept."""
-    threads = [Thread(target=enrol, args=(directory, f"t{n}")) for n in range(8)]
+    threads = [Thread(target=register, args=(directory, f"t{n}")) for n in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
 
-    assert [f"t{n}" for n in range(8)] == enrolled(directory)
+    assert [f"t{n}" for n in range(8)] == is_registered(directory)
 
 
-def test_a_forked_child_may_not_use_it(directory: Directory) -> None:
+def test_a_forked_child_may_not_use_it(directory: DirectoryDatabase) -> None:
     """What was open when the process forked raises in the child."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            enrolled(directory)
+            is_registered(directory)
         except ForkedProcess:
             os.write(writer, b"y")
         os._exit(0)
@@ -228,8 +235,8 @@ def test_a_forked_child_may_not_use_it(directory: Directory) -> None:
 
 def test_a_closed_home_opens_nothing(tmp_path: Path) -> None:
     """After its postbox was closed a home's directory is out of reach."""
-    with Postbox(tmp_path / "a.db", agent="a", run=False) as box:
-        home = Home(box.db, box.settings)
+    with Postbox(tmp_path / "a.db", agent="a", start=False) as box:
+        home = DirectoryHandle(box.db, box.settings)
         home.close()
         with pytest.raises(StoreClosed):
             _ = home.directory

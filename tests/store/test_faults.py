@@ -152,7 +152,7 @@ def received(opened: Open, disk: Flaky) -> Postbox:
     opened("b").close()
     sender = opened("a")
     sender.send("b", 1)
-    sender.pump()
+    sender.run_until_idle()
     sender.close()
     return opened("b", vfs="onceward-flaky")
 
@@ -204,7 +204,7 @@ def test_cancelling_through_a_failed_sync_never_lies(shaky: Postbox, disk: Flaky
 def test_replaying_through_a_failed_sync_never_lies(shaky: Postbox, disk: Flaky) -> None:
     """A replay whose sync failed is not reported as unknown id when it happened."""
     message_id = shaky.send("b", 1)
-    shaky._db.write(lambda tx: dead_letters.bury_out(tx, [1], reason="test"))
+    shaky._db.write(lambda tx: dead_letters.add_from_outbox(tx, [1], reason="test"))
     disk.failing = 1
     with contextlib.suppress(OutcomeUnknown):
         shaky.dead_letters.replay(message_id)
@@ -245,11 +245,11 @@ def test_settling_a_parcel_through_a_failed_sync_skips_no_number(opened: Open, d
     ids = [box.send("b", k) for k in range(2)]
     for _ in range(3):
         try:
-            box.pump()
+            box.run_until_idle()
         except (OutcomeUnknown, LeaseLost):
             continue
     box.send("b", 3)
-    box.pump()
+    box.run_until_idle()
 
     assert sorted(set(peer.numbers)) == list(range(1, max(peer.numbers) + 1))
     assert ({"sent"}, []) == ({box.resolve(each) for each in ids}, box.check())

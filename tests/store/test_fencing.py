@@ -6,13 +6,13 @@ from collections.abc import Callable
 import pytest
 
 from onceward import Postbox
-from onceward.db.transaction import Tx
+from onceward.db.transaction import StoreTransaction
 from onceward.errors import LeaseLost
 from onceward.model.retry import retry_policy
 from onceward.model.settings import Settings
 from onceward.model.states import Done
 from onceward.store import inbox, lanes, peers
-from onceward.store.inbox import Ended, Leased, Wanted
+from onceward.store.inbox import ClaimRequest, LeasedMessage, SettledMessage
 
 Open = Callable[..., Postbox]
 SETTINGS = Settings()
@@ -20,16 +20,16 @@ FAR = 10**15
 
 
 @pytest.fixture
-def taken(opened: Open) -> tuple[Postbox, Leased]:
+def taken(opened: Open) -> tuple[Postbox, LeasedMessage]:
     """Return a postbox, and a message that one worker claimed and another one has by now."""
     box, peer = opened("a"), opened("b")
     peer.send("a", 1)
-    peer.pump()
+    peer.run_until_idle()
     [[late]] = box._db.write(
-        lambda tx: inbox.claim(tx, Wanted(messages=1), owner="late", until=tx.now - 1)
+        lambda tx: inbox.claim(tx, ClaimRequest(messages=1), owner="late", until=tx.now - 1)
     )
     [[_]] = box._db.write(
-        lambda tx: inbox.claim(tx, Wanted(messages=1), owner="now", until=tx.now + FAR)
+        lambda tx: inbox.claim(tx, ClaimRequest(messages=1), owner="now", until=tx.now + FAR)
     )
     return box, late
 
@@ -39,11 +39,11 @@ def owner(box: Postbox) -> list[tuple[str]]:
     return box._db.read("SELECT owner FROM lanes")
 
 
-def test_a_late_worker_settles_nothing(taken: tuple[Postbox, Leased]) -> None:
+def test_a_late_worker_settles_nothing(taken: tuple[Postbox, LeasedMessage]) -> None:
     """Its verdict raises LeaseLost; the message waits, and the other one keeps the lane."""
     box, late = taken
     with pytest.raises(LeaseLost):
-        box._db.write(lambda tx: inbox.settle(tx, [Ended(late, Done())], {}))
+        box._db.write(lambda tx: inbox.settle(tx, [SettledMessage(late, Done())], {}))
     with pytest.raises(LeaseLost):
         box._db.write(lambda tx: lanes.settle(tx, late.lane, rest=[], due_at=None))
 
@@ -51,11 +51,11 @@ def test_a_late_worker_settles_nothing(taken: tuple[Postbox, Leased]) -> None:
     assert 1 == box.stats()["inbox_processing"]
 
 
-def test_a_late_worker_gives_nothing_back(taken: tuple[Postbox, Leased]) -> None:
+def test_a_late_worker_gives_nothing_back(taken: tuple[Postbox, LeasedMessage]) -> None:
     """Releasing or prolonging a lane that somebody else has leaves it to them."""
     box, late = taken
     box._db.write(lambda tx: lanes.release(tx, late.lane, [late.seq], broken=True))
-    kept = box._db.write(lambda tx: lanes.prolong(tx, late.lane, until=tx.now))
+    kept = box._db.write(lambda tx: lanes.extend(tx, late.lane, until=tx.now))
 
     assert ([("now",)], False) == (owner(box), kept)
 
@@ -69,12 +69,12 @@ def test_a_held_peer_is_not_leased(box: Postbox) -> None:
     assert (True, None) == (first is not None, second)
 
 
-LATE_VERBS: dict[str, Callable[[Tx, peers.Lease], object]] = {
+LATE_VERBS: dict[str, Callable[[StoreTransaction, peers.PeerLease], object]] = {
     "store": lambda tx, held: peers.store_parcel(tx, held, (1,), until=FAR),
-    "prolong": lambda tx, held: peers.prolong(tx, held, until=FAR),
+    "prolong": lambda tx, held: peers.extend(tx, held, until=FAR),
     "advance": lambda tx, held: peers.advance(tx, held, 1, "x", SETTINGS),
-    "renew": lambda tx, held: peers.renew(tx, held, "late"),
-    "rest": lambda tx, held: peers.rest(
+    "renew": lambda tx, held: peers.new_epoch(tx, held, "late"),
+    "rest": lambda tx, held: peers.back_off(
         tx, held, "late", policy=retry_policy(SETTINGS), rng=random.Random(1), settings=SETTINGS
     ),
 }

@@ -14,7 +14,7 @@ from onceward.errors import ForkedProcess
 
 warnings.simplefilter("ignore")
 path = Path(sys.argv[1])
-box = Postbox(path, agent="a", run=sys.argv[2] == "engines", hold_unknown=True)
+box = Postbox(path, agent="a", start=sys.argv[2] == "engines", hold_unknown=True)
 kept = [box.send("b", k) for k in range(20)]
 before = path.stat().st_size
 reading, writing = os.pipe()
@@ -23,11 +23,11 @@ if child == 0:
     calls = {
         "send": lambda: box.send("b", 1), "send_many": lambda: box.send_many([("b", 1)]), "begin": lambda: box.begin().__enter__(),
         "request": lambda: box.request("b", 1), "receive": box.receive, "stats": box.stats, "history": box.history, "health": box.health,
-        "check": box.check, "resolve": lambda: box.resolve("x"), "cancel": lambda: box.cancel("x"), "freeze": box.freeze, "thaw": box.thaw,
-        "pump": box.pump, "tidy": box.tidy, "thread": lambda: box.thread("x"), "peers": box.peers.list, "dead": box.dead_letters.list,
+        "check": box.check, "resolve": lambda: box.resolve("x"), "cancel": lambda: box.cancel("x"), "pause": box.pause, "resume": box.resume,
+        "run_until_idle": box.run_until_idle, "run_maintenance": box.run_maintenance, "thread": lambda: box.thread("x"), "peers": box.peers.list, "dead": box.dead_letters.list,
         "register": lambda: box.peers.register("x", "memory:x"), "replay": lambda: box.dead_letters.replay("x"),
         "result": lambda: box.result("x", reply=int), "checkpoint": lambda: box._db.checkpoint(truncate=False),
-        "session": lambda: box.session("s").send("b", 1), "again": lambda: Postbox(path, agent="a", run=False),
+        "session": lambda: box.session("s").send("b", 1), "again": lambda: Postbox(path, agent="a", start=False),
     }
     told = {}
     for name, call in calls.items():
@@ -52,7 +52,7 @@ kept.append(box.send("b", 2))
 states = sorted({box.resolve(each) for each in kept})
 found = [str(each) for each in box.check()]
 box.close()
-with Postbox(path, agent="a", run=False) as box:
+with Postbox(path, agent="a", start=False) as box:
     states += sorted({box.resolve(each) for each in kept})
 print(json.dumps([told, status, states, found]))
 """

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from onceward import Postbox
-from onceward.db.transaction import BUNCH, Tx
+from onceward.db.transaction import ROWS_PER_INSERT, StoreTransaction
 from onceward.errors import InvalidMessage, OutcomeUnknown, QueueFull, StoreError, StoreFault
 
 WRITERS = 32
@@ -32,10 +32,10 @@ def queue_of(box: Postbox, *works: Callable[[], object], lead: bool = False) -> 
 
     threads = [Thread(target=run, args=(index,)) for index in range(len(works))]
     try:
-        with box._db.turn.exclusive() if lead else box.begin():
+        with box._db.writer.exclusive() if lead else box.begin():
             for count, thread in enumerate(threads, 1):
                 thread.start()
-                while box._db.turn.turnstile.waiting < count:
+                while box._db.writer.queue.waiting < count:
                     pause.wait(0.001)
     finally:
         for thread in threads:
@@ -72,7 +72,7 @@ def test_writers_that_wait_share_one_commit(box: Postbox) -> None:
 def test_one_failing_writer_harms_no_neighbour(box: Postbox, lead: bool) -> None:
     """Each writer of a shared commit gets its own error, and only its own writes are undone, whoever commits for all."""
 
-    def bad(tx: Tx) -> None:
+    def bad(tx: StoreTransaction) -> None:
         tx.run("INSERT INTO held_lanes VALUES ('x', 'x', 0, 0, 0)")
         message = "mine"
         raise KeyError(message)
@@ -100,7 +100,7 @@ def test_one_failing_writer_harms_no_neighbour(box: Postbox, lead: bool) -> None
 def test_a_failing_leader_harms_no_follower(box: Postbox) -> None:
     """Who commits for others and fails itself tells its own caller alone."""
 
-    def bad(tx: Tx) -> None:
+    def bad(tx: StoreTransaction) -> None:
         tx.run("INSERT INTO held_lanes VALUES ('x', 'x', 0, 0, 0)")
         message = "mine"
         raise KeyError(message)
@@ -127,16 +127,16 @@ def test_a_leader_whose_transaction_breaks_tells_all_who_wait(
 ) -> None:
     """Nobody waits for ever for somebody who could not even undo: all are told, nothing is written, and the next are served."""
 
-    def bad(tx: Tx) -> None:
+    def bad(tx: StoreTransaction) -> None:
         message = "mine"
         raise KeyError(message)
 
-    def broken(tx: Tx) -> None:
+    def broken(tx: StoreTransaction) -> None:
         message = "disk I/O error"
         raise StoreFault(message)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Tx, "undo", broken)
+        patched.setattr(StoreTransaction, "rollback_savepoint", broken)
         outcomes = queue_of(
             box,
             lambda: box.send("b", 1),
@@ -164,16 +164,16 @@ def test_a_block_whose_transaction_breaks_tells_all_who_wait(
 
         return run
 
-    def bad(tx: Tx) -> None:
+    def bad(tx: StoreTransaction) -> None:
         message = "mine"
         raise KeyError(message)
 
-    def broken(tx: Tx) -> None:
+    def broken(tx: StoreTransaction) -> None:
         message = "disk I/O error"
         raise StoreFault(message)
 
     with monkeypatch.context() as patched, pytest.raises(StoreFault):
-        patched.setattr(Tx, "undo", broken)
+        patched.setattr(StoreTransaction, "rollback_savepoint", broken)
         queue_of(
             box,
             refused(lambda: box.send("b", 1)),
@@ -200,7 +200,7 @@ def test_writers_without_a_block_share_one_commit_and_its_statements(box: Postbo
     assert {
         "BEGIN": 1,
         "SAVEPOINT": 1,
-        "INSERT": 1 + WRITERS - BUNCH,
+        "INSERT": 1 + WRITERS - ROWS_PER_INSERT,
         "RELEASE": 1,
         "COMMIT": 1,
     } == {word: seen.count(word) for word in dict.fromkeys(seen)}
@@ -209,7 +209,7 @@ def test_writers_without_a_block_share_one_commit_and_its_statements(box: Postbo
 def test_rows_that_are_gathered_fail_each_for_itself(tmp_path: Path) -> None:
     """Where there is room for three of five, three are there and two are told so, each by an error of its own."""
     with Postbox(
-        tmp_path / "few.db", agent="few", run=False, hold_unknown=True, max_pending=3
+        tmp_path / "few.db", agent="few", start=False, hold_unknown=True, max_pending=3
     ) as few:
         outcomes = queue_of(few, *[lambda k=k: few.send("b", k) for k in range(5)], lead=True)
         full = [outcome for outcome in outcomes if isinstance(outcome, QueueFull)]
@@ -227,7 +227,7 @@ def test_a_row_that_is_refused_while_a_neighbour_writes_is_not_lost(
 ) -> None:
     """A limit that another opener has set meanwhile is met by a gathered row within a neighbour's statement: each has a fate of its own."""
     box.session("s").send("b", 0)
-    with Postbox(tmp_path / "a.db", run=False) as other:
+    with Postbox(tmp_path / "a.db", start=False) as other:
         other.limits.set("session", "s", messages=2, overflow=overflow)
     long = "x" * (box._settings.body_threshold + 1)
     session = box.session("s")
@@ -252,7 +252,7 @@ def test_work_between_rows_that_are_gathered_sees_those_before_it(box: Postbox) 
     """Gathering changes no order: who reads between two sends finds the first and not the second."""
     looks: list[int] = []
 
-    def look(tx: Tx) -> None:
+    def look(tx: StoreTransaction) -> None:
         looks.append(tx.rows("SELECT count(*) FROM outbox")[0][0])
 
     queue_of(
@@ -272,12 +272,12 @@ def test_who_shares_a_commit_that_is_lost_is_told_of_its_own_message_only(
 ) -> None:
     """When nobody can say whether the shared COMMIT happened, each sender's error names the id of its own message."""
 
-    def broken(tx: Tx) -> None:
+    def broken(tx: StoreTransaction) -> None:
         message = "disk I/O error"
         raise StoreFault(message)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Tx, "commit", broken)
+        patched.setattr(StoreTransaction, "commit", broken)
         outcomes = queue_of(box, *[lambda k=k: box.send("b", k) for k in range(3)], lead=True)
 
     assert [OutcomeUnknown] * 3 == [type(outcome) for outcome in outcomes]
@@ -297,7 +297,7 @@ def test_neighbours_survive_a_block_that_is_rolled_back(box: Postbox) -> None:
         tx.send("b", "lost")
         for thread in threads:
             thread.start()
-        while box._db.turn.turnstile.waiting < len(threads):
+        while box._db.writer.queue.waiting < len(threads):
             pause.wait(0.001)
         raise KeyError
     for thread in threads:
@@ -310,10 +310,10 @@ def test_after_commit_effects_run_once_for_committed_work_only(box: Postbox) -> 
     """In a shared commit each caller's effects run in that caller's thread, after the commit; a failed caller's never run."""
     ran: list[tuple[int, bool, int]] = []
 
-    def work(k: int) -> Callable[[Tx], None]:
-        def put(tx: Tx) -> None:
+    def work(k: int) -> Callable[[StoreTransaction], None]:
+        def put(tx: StoreTransaction) -> None:
             me = current_thread().ident
-            tx.after(
+            tx.after_commit(
                 lambda: ran.append(
                     (k, me is not None, box._db.read("SELECT count(*) FROM held_lanes")[0][0])
                 )
@@ -366,7 +366,7 @@ def test_an_interrupt_reaches_the_thread_it_was_meant_for(box: Postbox, path: st
     outcome: list[object] = []
     pause, entered, go = Event(), Event(), Event()
 
-    def neighbours_work(tx: Tx) -> Any:
+    def neighbours_work(tx: StoreTransaction) -> Any:
         if current_thread() is main_thread() and not outcome:
             outcome.append("interrupted")
             signal.raise_signal(signal.SIGINT)
@@ -382,7 +382,7 @@ def test_an_interrupt_reaches_the_thread_it_was_meant_for(box: Postbox, path: st
             pass
 
     def neighbour() -> None:
-        while box._db.turn.turnstile.waiting < 1:
+        while box._db.writer.queue.waiting < 1:
             pause.wait(0.001)
         queued = Thread(target=release)
         queued.start()
@@ -393,7 +393,7 @@ def test_an_interrupt_reaches_the_thread_it_was_meant_for(box: Postbox, path: st
         queued.join()
 
     def release() -> None:
-        while box._db.turn.turnstile.waiting < 2:
+        while box._db.writer.queue.waiting < 2:
             pause.wait(0.001)
         go.set()
 

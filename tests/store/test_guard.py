@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from onceward import Postbox
-from onceward.db.file_checks import file_key, filesystem, prepare, refuse_network
+from onceward.db.file_checks import create_or_check, file_key, filesystem, refuse_network
 from onceward.errors import NetworkFilesystem, OutcomeUnknown, StoreCorrupt, StoreError
 
 Open = Callable[..., Postbox]
@@ -67,7 +67,7 @@ def test_no_mount_table_means_no_opinion(tmp_path: Path) -> None:
 
 def test_preparing_says_whether_the_file_is_new(tmp_path: Path) -> None:
     """Only the first caller creates the file."""
-    assert [True, False] == [prepare(tmp_path / "a", allow_network=False) for _ in range(2)]
+    assert [True, False] == [create_or_check(tmp_path / "a", allow_network=False) for _ in range(2)]
 
 
 def test_a_file_is_known_by_device_and_inode(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_an_idle_process_tells_that_its_file_was_taken_away(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nobody sends and nothing comes: the janitor's round is the only one that could notice, and it says so in the log."""
-    with Postbox(tmp_path / "a.db", agent="a", janitor_interval=0.05) as box:
+    with Postbox(tmp_path / "a.db", agent="a", maintenance_interval=0.05) as box:
         hidden = box.path.with_name("hidden")
         box.path.rename(hidden)
         until = time.monotonic() + 30

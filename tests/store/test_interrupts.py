@@ -68,10 +68,10 @@ def first_of_three(
 ) -> tuple[list[str], list[Any]]:
     """Let this thread come to its turn while two others wait behind it, and interrupt it; return where, and the outcomes."""
     outcomes: list[Any] = [None] * 3
-    queue, entered, go, pause = box._db.turn.turnstile, Event(), Event(), Event()
+    queue, entered, go, pause = box._db.writer.queue, Event(), Event(), Event()
 
     def hold() -> None:
-        with box._db.turn.exclusive():
+        with box._db.writer.exclusive():
             entered.set()
             go.wait()
 

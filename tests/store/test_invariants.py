@@ -85,7 +85,7 @@ def used(opened: Open) -> Postbox:
     box.send("c", "long" * 1000)
     for body in range(4):
         peer.send("a", body)
-    peer.pump()
+    peer.run_until_idle()
     for settle in ("ack", "reject", "ack"):
         message = box.receive()
         assert message is not None

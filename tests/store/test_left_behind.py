@@ -18,7 +18,7 @@ SPOIL = "UPDATE counters SET value = value + 1 WHERE name = 'left'"
 
 
 def leave(folder, spoil):
-    with Postbox(folder / "a.db", agent="a", run=False, hold_unknown=True) as box:
+    with Postbox(folder / "a.db", agent="a", start=False, hold_unknown=True) as box:
         box.send("b", 1)
         if spoil:
             box.db.write(lambda tx: tx.run(SPOIL))

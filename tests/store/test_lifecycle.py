@@ -9,7 +9,7 @@ import apsw
 import pytest
 
 from onceward import Postbox
-from onceward.db.transaction import Tx
+from onceward.db.transaction import StoreTransaction
 from onceward.errors import InvalidMessage, LeaseLost, StoreCorrupt
 from onceward.model.frame import digest
 from onceward.model.parcel import Receipt
@@ -18,13 +18,13 @@ from onceward.model.states import (
     INBOX_STATES,
     OUTBOX,
     OUTBOX_STATES,
-    Again,
     Dead,
     Done,
+    RetryAt,
     Settlement,
 )
 from onceward.store import dead_letters, inbox, lanes, outbox
-from onceward.store.inbox import Ended, Leased
+from onceward.store.inbox import LeasedMessage, SettledMessage
 
 pytestmark = pytest.mark.broken("rows are moved by hand")
 
@@ -189,7 +189,7 @@ def test_the_file_is_one_that_old_sqlite_reads(
 NOTHING = {state: state for state in OUTBOX_STATES}
 
 
-def settled(state: str, *, ends: bool = False) -> Callable[[Tx, str], object]:
+def settled(state: str, *, ends: bool = False) -> Callable[[StoreTransaction, str], object]:
     """Return the verb that takes one receipt."""
     return lambda tx, message_id: outbox.settle(
         tx,
@@ -201,7 +201,7 @@ def settled(state: str, *, ends: bool = False) -> Callable[[Tx, str], object]:
     )
 
 
-VERBS: dict[str, tuple[Callable[[Tx, str], object], dict[str, str]]] = {
+VERBS: dict[str, tuple[Callable[[StoreTransaction, str], object], dict[str, str]]] = {
     "stored": (settled("stored"), {"pending": "sent"}),
     "duplicate": (settled("duplicate"), {"pending": "sent"}),
     "stored that ends": (
@@ -212,14 +212,14 @@ VERBS: dict[str, tuple[Callable[[Tx, str], object], dict[str, str]]] = {
     "dead": (settled("dead"), {"pending": "failed", "sent": "failed"}),
     "busy": (settled("busy"), {}),
     "cancel": (outbox.cancel, {"pending": "cancelled"}),
-    "wake": (lambda tx, _: outbox.wake(tx, 10, lambda _: False), {"sent": "pending"}),
-    "wake without budget": (lambda tx, _: outbox.wake(tx, 10, lambda _: True), {}),
+    "wake": (lambda tx, _: outbox.requeue_due(tx, 10, lambda _: False), {"sent": "pending"}),
+    "wake without budget": (lambda tx, _: outbox.requeue_due(tx, 10, lambda _: True), {}),
     "resend": (
         lambda tx, _: outbox.resend(tx, "b", after=0),
         {"sent": "pending", "acked": "pending", "failed": "pending"},
     ),
     "bury": (
-        lambda tx, _: dead_letters.bury_out(tx, [1], reason="test"),
+        lambda tx, _: dead_letters.add_from_outbox(tx, [1], reason="test"),
         {"pending": "dead", "sent": "dead"},
     ),
 }
@@ -261,10 +261,12 @@ def test_another_peers_word_moves_nothing(box: Postbox, state: str) -> None:
     assert ([(state,)], []) == (box._db.read("SELECT state FROM outbox"), box.check())
 
 
-def leased(box: Postbox) -> Leased:
+def leased(box: Postbox) -> LeasedMessage:
     """Claim the one waiting message."""
     claimed = box._db.write(
-        lambda tx: inbox.claim(tx, inbox.Wanted(messages=1), owner="me", until=tx.now + 30_000)
+        lambda tx: inbox.claim(
+            tx, inbox.ClaimRequest(messages=1), owner="me", until=tx.now + 30_000
+        )
     )
     return claimed[0][0]
 
@@ -291,7 +293,7 @@ ENDINGS: list[tuple[Settlement, str | None, str | None]] = [
     (Done(), "processed", "processed"),
     (Done("dropped"), "dropped", "dropped"),
     (Done("expired"), "expired", "expired"),
-    (Again(5, "later"), "pending", None),
+    (RetryAt(5, "later"), "pending", None),
     (Dead("rejected", "why"), None, "dead"),
 ]
 
@@ -302,13 +304,13 @@ def test_every_ending_of_a_lease(
 ) -> None:
     """A settlement ends the message and marks it in one commit; the second settlement of the same lease is refused."""
     held = leased(receiver)
-    receiver._db.write(lambda tx: inbox.settle(tx, [Ended(held, settlement)], {}))
+    receiver._db.write(lambda tx: inbox.settle(tx, [SettledMessage(held, settlement)], {}))
 
     assert [(state,)] if state else [] == receiver._db.read("SELECT state FROM inbox")
     assert [(mark,)] if mark else [] == receiver._db.read("SELECT outcome FROM processed_messages")
     assert [] == receiver.check()
     with pytest.raises((LeaseLost, apsw.ConstraintError)):
-        receiver._db.write(lambda tx: inbox.settle(tx, [Ended(held, settlement)], {}))
+        receiver._db.write(lambda tx: inbox.settle(tx, [SettledMessage(held, settlement)], {}))
     assert [] == receiver.check()
 
 
@@ -323,10 +325,10 @@ def test_a_lost_lease_settles_nothing(
     taken = leased(receiver)
 
     with pytest.raises(LeaseLost):
-        receiver._db.write(lambda tx: inbox.settle(tx, [Ended(late, settlement)], {}))
+        receiver._db.write(lambda tx: inbox.settle(tx, [SettledMessage(late, settlement)], {}))
 
     assert (False, 2) == (
-        receiver._db.write(lambda tx: lanes.prolong(tx, late.lane, until=9)),
+        receiver._db.write(lambda tx: lanes.extend(tx, late.lane, until=9)),
         taken.attempt,
     )
     assert ([("pending",)], [], []) == (

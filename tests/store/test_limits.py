@@ -11,8 +11,8 @@ from onceward import Msg, Postbox
 from onceward.errors import TooLarge
 from onceward.model.body import encode
 from onceward.model.frame import digest
-from onceward.model.parcel import Carried, Parcel
-from onceward.store.accept import Door, accept, examine
+from onceward.model.parcel import Parcel, ParcelFrame
+from onceward.store.accept import InboxPolicy, accept, parse_frames
 
 Open = Callable[..., Postbox]
 MIB = 1 << 20
@@ -74,8 +74,8 @@ def test_the_size_limit_is_exact_on_both_sides(opened: Open, kind: str) -> None:
     with pytest.raises(TooLarge, match=f"{limit + 1} bytes exceeds max_body {limit}"):
         sender.send("b", filled(kind, limit + 1))
     too_large = lavish.send("b", filled(kind, limit + 1))
-    sender.pump()
-    lavish.pump()
+    sender.run_until_idle()
+    lavish.run_until_idle()
     message = receiver.receive()
     assert message is not None
 
@@ -106,9 +106,9 @@ def test_what_send_takes_receipt_takes(box: Postbox, body: object) -> None:
     media, text, kind = encode(body)
     size = len(text.encode()) if not isinstance(body, str) else len(body.encode())
     parcel = _parcel(box, body)
-    door = Door(agent="b", durability="safe", max_body=size)
+    door = InboxPolicy(agent="b", durability="safe", max_body=size)
 
-    assert [""] == [each.problem for each in examine(parcel, door)]
+    assert [""] == [each.problem for each in parse_frames(parcel, door)]
     assert media
     assert kind
 
@@ -122,7 +122,7 @@ def _parcel(box: Postbox, body: object) -> Parcel:
         epoch="e",
         number=1,
         previous="",
-        frames=(Carried(message_id, text, digest(text)),),
+        frames=(ParcelFrame(message_id, text, digest(text)),),
     )
 
 
@@ -138,7 +138,7 @@ def _parcel(box: Postbox, body: object) -> Parcel:
 def test_a_hostile_frame_never_stops_a_parcel(opened: Open, changes: dict[str, Any]) -> None:
     """Whatever a frame says, its neighbours are kept and every frame gets an answer."""
     box = opened("b")
-    door = Door(agent="b", durability="safe", max_body=4096)
+    door = InboxPolicy(agent="b", durability="safe", max_body=4096)
     base = {
         "specversion": "1.0",
         "id": "1",
@@ -157,9 +157,9 @@ def test_a_hostile_frame_never_stops_a_parcel(opened: Open, changes: dict[str, A
         epoch="e",
         number=1,
         previous="",
-        frames=tuple(Carried(str(k), text, digest(text)) for k, text in enumerate(texts, 1)),
+        frames=tuple(ParcelFrame(str(k), text, digest(text)) for k, text in enumerate(texts, 1)),
     )
-    kept = box._db.write(lambda tx: accept(tx, parcel, door, examine(parcel, door)))
+    kept = box._db.write(lambda tx: accept(tx, parcel, door, parse_frames(parcel, door)))
 
     assert ["1", "2", "3"] == [receipt.id for receipt in kept.answer.receipts]
     assert {"1", "3"} <= set(kept.received)

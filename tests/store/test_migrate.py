@@ -10,7 +10,7 @@ import pytest
 from onceward import Postbox
 from onceward.db import migrations
 from onceward.db.migrations import Migration
-from onceward.db.transaction import Tx
+from onceward.db.transaction import StoreTransaction
 from onceward.errors import SchemaMismatch, SchemaTooNew, StoreError
 
 Open = Callable[..., Postbox]
@@ -111,7 +111,7 @@ def test_a_file_that_is_upgraded_meanwhile_is_let_go(opened: Open, tmp_path: Pat
     with closing(apsw.Connection(str(tmp_path / "a.db"))) as newer:
         newer.execute("INSERT INTO schema_migrations VALUES (9999, 'later', x'00', 1)")
         with pytest.raises(SchemaTooNew, match="9999"):
-            box._janitor.tidy()
+            box._maintenance.run_once()
         with pytest.raises(SchemaTooNew, match="9999"):
             box.send("b", 2)
         with pytest.raises(SchemaTooNew, match="9999"):
@@ -152,7 +152,7 @@ def test_migrations_are_applied_through_the_transaction_alone(box: Postbox) -> N
     """Applying is a part of the caller's transaction and is undone with it."""
     step = Migration(77, "0077_x", "CREATE TABLE seventy_seven (x TEXT)")
 
-    def fail(tx: Tx) -> None:
+    def fail(tx: StoreTransaction) -> None:
         migrations.apply(tx, step, tx.now)
         raise KeyError
 

@@ -20,7 +20,7 @@ from onceward.errors import (
 )
 
 Open = Callable[..., Postbox]
-MAKE = "import sys; from onceward import Postbox; box = Postbox(sys.argv[1], agent='a', run=False); print(box.agent); box.close()"
+MAKE = "import sys; from onceward import Postbox; box = Postbox(sys.argv[1], agent='a', start=False); print(box.agent); box.close()"
 
 
 def modes(path: Path) -> dict[str, int]:
@@ -103,7 +103,7 @@ def test_a_host_database_keeps_what_is_its_own(opened: Open, tmp_path: Path) -> 
     with box.begin() as tx:
         tx.execute("INSERT INTO invoice VALUES (2)")
         tx.send("b", {"invoice": 2})
-    box.tidy()
+    box.run_maintenance()
 
     con = box._db._con
     assert con is not None
@@ -138,7 +138,7 @@ def test_a_name_is_only_needed_once(opened: Open) -> None:
     """The file remembers whose it is."""
     path = opened().path
 
-    with Postbox(path, run=False) as again:
+    with Postbox(path, start=False) as again:
         assert "a" == again.agent
 
 
@@ -180,7 +180,7 @@ def test_the_second_opening_is_heard(opened: Open) -> None:
     opened("b").close()
     sender = opened("a")
     sender.send("b", 1)
-    sender.pump()
+    sender.run_until_idle()
     receiver = opened("b", max_pending=2)
 
     assert [(2,)] == receiver._db.read("SELECT max_pending FROM identity")
@@ -191,14 +191,14 @@ def test_the_owners_patience_holds(opened: Open, *, neighbour_first: bool) -> No
     """A neighbour of the same process that delivers into a file has no say in how long its owner's calls wait for it."""
 
     def waits(box: Postbox) -> float:
-        return box._db.turn.turnstile.timeout
+        return box._db.writer.queue.timeout
 
     if neighbour_first:
         opened("b").close()
     receiver = None if neighbour_first else opened("b", busy_timeout=0.25)
     sender = opened("a", busy_timeout=20.0)
     sender.send("b", 1)
-    sender.pump()
+    sender.run_until_idle()
     receiver = receiver or opened("b", busy_timeout=0.25)
 
     assert (1, 0.25) == (receiver.stats()["received"], waits(receiver))

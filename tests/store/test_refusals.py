@@ -62,7 +62,7 @@ def test_a_host_that_uses_our_names_is_refused_untouched(tmp_path: Path, taken: 
     before = path.read_bytes()
 
     with pytest.raises(SchemaMismatch):
-        Postbox(path, agent="a", run=False)
+        Postbox(path, agent="a", start=False)
 
     assert (before, ["host.db"]) == (
         path.read_bytes(),
@@ -77,14 +77,14 @@ def test_what_is_no_database_is_refused_untouched(tmp_path: Path, data: bytes) -
     path.write_bytes(data)
 
     with pytest.raises(StoreCorrupt):
-        Postbox(path, agent="a", run=False)
+        Postbox(path, agent="a", start=False)
 
     assert (data, ["a.db"]) == (path.read_bytes(), sorted(each.name for each in tmp_path.iterdir()))
 
 
 def test_a_file_cut_in_the_middle_is_refused_untouched(opened: Open, tmp_path: Path) -> None:
     """A database that lost its second half is corrupt; it is not repaired behind the operator's back."""
-    with Postbox(tmp_path / "a.db", agent="a", run=False, hold_unknown=True) as box:
+    with Postbox(tmp_path / "a.db", agent="a", start=False, hold_unknown=True) as box:
         box.send_many([("b", "x" * 1000)] * 50)
     whole = box.path.read_bytes()
     box.path.write_bytes(whole[: len(whole) // 2 - 1000])
@@ -108,7 +108,7 @@ def test_a_file_that_is_nobodys_is_not_adopted_without_a_name(
     before = path.read_bytes()
 
     with pytest.raises(StoreUnusable, match="agent"):
-        Postbox(path, run=False)
+        Postbox(path, start=False)
 
     assert (before, ["x.db"]) == (
         path.read_bytes(),
@@ -119,7 +119,7 @@ def test_a_file_that_is_nobodys_is_not_adopted_without_a_name(
 def test_a_file_that_does_not_exist_needs_a_name(tmp_path: Path) -> None:
     """Opening somebody's file by a mistyped path creates nothing."""
     with pytest.raises(StoreUnusable):
-        Postbox(tmp_path / "a.db", run=False)
+        Postbox(tmp_path / "a.db", start=False)
 
     assert [] == list(tmp_path.iterdir())
 
@@ -132,7 +132,7 @@ def test_the_wrong_agent_is_refused(opened: Open, still_open: bool) -> None:
         box.close()
 
     with pytest.raises(WrongAgent, match="'a', not 'b'"):
-        Postbox(box.path, agent="b", run=False)
+        Postbox(box.path, agent="b", start=False)
 
     assert [] == opened().check()
 
@@ -141,7 +141,7 @@ def test_the_wrong_agent_is_refused(opened: Open, still_open: bool) -> None:
 def test_an_agent_must_bear_a_legal_name_at_birth(tmp_path: Path, name: str) -> None:
     """No file is made for an agent that nobody could write to."""
     with pytest.raises(InvalidMessage):
-        Postbox(tmp_path / "a.db", agent=name, run=False)
+        Postbox(tmp_path / "a.db", agent=name, start=False)
 
     assert [] == list(tmp_path.iterdir())
 
@@ -178,7 +178,7 @@ def _pipe(tmp_path: Path) -> Path:
 
 
 def _hard_link(tmp_path: Path) -> Path:
-    Postbox(tmp_path / "a.db", agent="a", run=False).close()
+    Postbox(tmp_path / "a.db", agent="a", start=False).close()
     (tmp_path / "b.db").hardlink_to(tmp_path / "a.db")
     return tmp_path / "b.db"
 
@@ -201,7 +201,7 @@ def test_places_that_cannot_hold_a_file_are_refused(
 ) -> None:
     """Every path that cannot be a database of its own raises the same kind of error, never a bare OSError."""
     with pytest.raises(StoreUnusable):
-        Postbox(make(tmp_path), agent="a", run=False)
+        Postbox(make(tmp_path), agent="a", start=False)
 
 
 def _by_os(path: Path) -> Callable[[], None]:
@@ -220,12 +220,12 @@ def test_a_foreign_handle_in_this_process_is_refused(
     opened: Open, tmp_path: Path, hold: Callable[[Path], Callable[[], None]]
 ) -> None:
     """A descriptor that is not ours would drop our locks when it closes; once it is closed, the file opens."""
-    with Postbox(tmp_path / "a.db", agent="a", run=False) as box:
+    with Postbox(tmp_path / "a.db", agent="a", start=False) as box:
         path = box.path
     release = hold(path)
     try:
         with pytest.raises(ForeignHandle):
-            Postbox(path, agent="a", run=False)
+            Postbox(path, agent="a", start=False)
     finally:
         release()
 

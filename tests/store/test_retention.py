@@ -25,18 +25,18 @@ class Pair:
     def journey(self, body: object = 1, **options: Any) -> str:
         """Send, deliver, handle and confirm one message; return its id."""
         message_id = self.sender.send("b", body, **options)
-        self.sender.pump()
+        self.sender.run_until_idle()
         message = self.receiver.receive()
         if message is not None:
             message.ack()
-        self.receiver.pump()
-        self.sender.pump()
+        self.receiver.run_until_idle()
+        self.sender.run_until_idle()
         return message_id
 
     def rejected(self) -> None:
         """Send one message that the receiver rejects."""
         self.sender.send("b", 1)
-        self.sender.pump()
+        self.sender.run_until_idle()
         message = self.receiver.receive()
         assert message is not None
         message.reject("why")
@@ -44,8 +44,8 @@ class Pair:
     def later(self) -> None:
         """Let everything become old, and tidy both files."""
         self.clock.advance(2 * HOUR)
-        self.sender.tidy()
-        self.receiver.tidy()
+        self.sender.run_maintenance()
+        self.receiver.run_maintenance()
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_what_is_young_stays(pair: Pair) -> None:
     pair.journey()
     pair.clock.advance(HOUR / 2)
 
-    assert (0, 0) == (pair.sender.tidy(), pair.receiver.tidy())
+    assert (0, 0) == (pair.sender.run_maintenance(), pair.receiver.run_maintenance())
     assert (1, 1, 1) == (
         rows(pair.sender, "outbox"),
         rows(pair.receiver, "inbox"),
@@ -109,9 +109,9 @@ def test_what_is_not_settled_stays_for_ever(pair: Pair, opened: Open) -> None:
             "UPDATE outbox SET state = 'failed', sent_at = 1, ended_at = 2, parcel = 1 WHERE seq = 3"
         )
     )
-    change(lambda tx: dead_letters.bury_out(tx, [4], reason="test"))
+    change(lambda tx: dead_letters.add_from_outbox(tx, [4], reason="test"))
     pair.clock.advance(50 * HOUR)
-    pair.sender.tidy()
+    pair.sender.run_maintenance()
 
     assert [("pending",), ("sent",)] == pair.sender._db.read(
         "SELECT state FROM outbox ORDER BY seq"
@@ -146,7 +146,7 @@ def test_forgetting_goes_in_slices(pair: Pair) -> None:
 
     con.exec_trace = trace
     pair.clock.advance(2 * HOUR)
-    pair.sender.tidy()
+    pair.sender.run_maintenance()
 
     assert [6, 7, 7] == sorted(per_commit)[-3:]
 
@@ -165,13 +165,13 @@ def test_a_forgotten_message_that_comes_again_is_stale_not_new(pair: Pair) -> No
     """A frame whose mark was pruned cannot be told from a duplicate: it is refused, loudly, and never handled twice."""
     message_id = pair.journey()
     pair.clock.advance(2 * HOUR)
-    pair.receiver.tidy()
+    pair.receiver.run_maintenance()
     change = pair.sender._db.write
     change(lambda tx: tx.run("UPDATE outbox SET state = 'pending', ended_at = NULL"))
     change(
         lambda tx: tx.run("UPDATE counters SET value = value - 1 WHERE name IN ('left', 'acked')")
     )
-    pair.sender.pump()
+    pair.sender.run_until_idle()
 
     assert (None, "dead", "stale") == (
         pair.receiver.receive(), pair.sender.resolve(message_id), pair.sender.dead_letters.list()[0].reason,
@@ -193,7 +193,7 @@ def test_ids_of_the_callers_own_do_not_move_the_horizon(pair: Pair) -> None:
     assert ["acked"] * 3 == [pair.sender.resolve(each) for each in following]
     assert [("",)] == pair.receiver._db.read("SELECT horizon_id FROM streams")
     again = pair.sender.send("b", 1, message_id="invoice-999")
-    pair.sender.pump()
+    pair.sender.run_until_idle()
     assert (None, "acked") == (pair.receiver.receive(), pair.sender.resolve(again))
 
 
@@ -217,7 +217,7 @@ def test_a_peer_from_the_future_makes_nobody_else_stale(pair: Pair, opened: Open
                 "UPDATE peers SET epoch = ?, number = 0, last_id = ''", (epoch,)
             )
         )
-        other.pump()
+        other.run_until_idle()
 
     assert "sent" == other.resolve(message_id)
 
@@ -255,11 +255,11 @@ def test_tickets_are_forgotten_too(pair: Pair) -> None:
 
 def test_the_trail_is_forgotten_too(opened: Open, clock: ManualClock) -> None:
     """The trail of transitions is kept as long as the rest."""
-    box = opened("a", clock=clock, retention=HOUR, trail=True)
+    box = opened("a", clock=clock, retention=HOUR, transitions=True)
     box.send("b", 1)
     assert 1 == rows(box, "trail")
     clock.advance(2 * HOUR)
-    box.tidy()
+    box.run_maintenance()
 
     assert 0 == rows(box, "trail")
 
@@ -293,7 +293,7 @@ def test_sequences_are_never_used_again(pair: Pair) -> None:
 def test_the_clock_of_a_file_never_runs_back(opened: Open, clock: ManualClock) -> None:
     """What the file has seen stays the earliest now, through restarts under a clock that was set back."""
     box = opened("a", clock=clock)
-    box.tidy()
+    box.run_maintenance()
     before = box._db.now()
     box.close()
     clock.step(-1_000_000)

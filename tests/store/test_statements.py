@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from onceward import Postbox
-from onceward.db.transaction import BUNCH
+from onceward.db.transaction import ROWS_PER_INSERT
 from onceward.errors import QueueFull
 from onceward.model.states import Done
 from onceward.store import inbox
-from onceward.store.inbox import Ended
+from onceward.store.inbox import SettledMessage
 
 Open = Callable[..., Postbox]
 
@@ -60,7 +60,7 @@ def dispatched(opened: Open, count: int) -> tuple[int, int, int]:
     receiver, sender = opened(names[1]), opened(names[0])
     sender.send_many([(names[1], k) for k in range(count)])
     ours, theirs = Counted(sender), Counted(receiver)
-    sender.pump()
+    sender.run_until_idle()
     costs = len(ours.take()), len(theirs.take())
     claimed = receiver._db.write(lambda tx: _claim(tx, count))
     theirs.take()
@@ -75,23 +75,26 @@ def dispatched(opened: Open, count: int) -> tuple[int, int, int]:
 
 
 def _claim(tx: Any, count: int) -> Any:
-    return inbox.claim(tx, inbox.Wanted(messages=count), owner="me", until=tx.now + 30_000)
+    return inbox.claim(tx, inbox.ClaimRequest(messages=count), owner="me", until=tx.now + 30_000)
 
 
 def _settle(tx: Any, claimed: Any) -> None:
-    inbox.settle(tx, [Ended(each, Done()) for lane in claimed for each in lane], {})
+    inbox.settle(tx, [SettledMessage(each, Done()) for lane in claimed for each in lane], {})
 
 
 def test_a_hundred_messages_cost_as_many_statements_as_twenty(opened: Open) -> None:
     """Packing, accepting and settling are set-based: statements do not grow with the messages, but for one per bunch of rows kept."""
-    twenty, hundred = dispatched(opened, BUNCH), dispatched(opened, 5 * BUNCH)
+    twenty, hundred = dispatched(opened, ROWS_PER_INSERT), dispatched(opened, 5 * ROWS_PER_INSERT)
 
     assert twenty[0] == hundred[0] <= 17
     assert twenty[1] + 4 == hundred[1]
     assert twenty[2] == hundred[2] <= 8
 
 
-@pytest.mark.parametrize("count", [0, 1, BUNCH - 1, BUNCH, BUNCH + 1, 2 * BUNCH + 5])
+@pytest.mark.parametrize(
+    "count",
+    [0, 1, ROWS_PER_INSERT - 1, ROWS_PER_INSERT, ROWS_PER_INSERT + 1, 2 * ROWS_PER_INSERT + 5],
+)
 def test_rows_of_any_number_are_inserted_in_order(box: Postbox, count: int) -> None:
     """Bunches and what is left over keep the order in which the rows were given, which is the order of the lane."""
     bodies = [f"message {k}" for k in range(count)]
@@ -105,10 +108,10 @@ def test_rows_of_any_number_are_inserted_in_order(box: Postbox, count: int) -> N
 
 def test_a_row_that_is_refused_takes_its_bunch_along(opened: Open) -> None:
     """Where a limit refuses the middle one of many, none of them is there, and what was sent before stays."""
-    box = opened("narrow", max_pending=2 * BUNCH)
+    box = opened("narrow", max_pending=2 * ROWS_PER_INSERT)
     box.send("b", "before")
 
     with pytest.raises(QueueFull):
-        box.send_many([("b", k) for k in range(2 * BUNCH)])
+        box.send_many([("b", k) for k in range(2 * ROWS_PER_INSERT)])
 
     assert [("before",)] == box.db.read("SELECT frame ->> '$.data' FROM outbox")

@@ -210,7 +210,7 @@ def test_another_threads_write_never_ends_in_our_rollback(ledger: Postbox) -> No
 def waits(box: Postbox, count: int) -> None:
     """Return once so many callers stand in the writer's queue."""
     pause = Event()
-    while box._db.turn.turnstile.waiting < count:
+    while box._db.writer.queue.waiting < count:
         pause.wait(0.001)
 
 
@@ -250,8 +250,8 @@ def test_a_closed_postbox_takes_nothing(opened: Open) -> None:
         box.history,
         box.receive,
         box.peers.list,
-        box.pump,
-        box.freeze,
+        box.run_until_idle,
+        box.pause,
     ):
         with pytest.raises(StoreClosed):
             call()

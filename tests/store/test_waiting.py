@@ -11,7 +11,7 @@ from threading import Event, Thread
 import pytest
 
 from onceward import Postbox
-from onceward.db.connection import Patience
+from onceward.db.connection import BusyHandler
 from onceward.errors import Busy, StoreClosed
 from onceward.testing.clock import ManualClock
 
@@ -55,7 +55,7 @@ def seen(box: Postbox) -> tuple[list[int], int]:
 def waits(box: Postbox, count: int) -> None:
     """Return once so many callers stand in the writer's queue."""
     pause = Event()
-    while box._db.turn.turnstile.waiting < count:
+    while box._db.writer.queue.waiting < count:
         pause.wait(0.001)
 
 
@@ -86,7 +86,7 @@ def test_busy_after_the_deadline_means_nothing_was_written(
     opened: Open, box: Postbox, holder: Callable[[], None]
 ) -> None:
     """While another process holds the file, every write gives up at its deadline and may simply be tried again."""
-    box._db.turn.turnstile.timeout = 0.05
+    box._db.writer.queue.timeout = 0.05
 
     with pytest.raises(Busy):
         box.send("b", 1)
@@ -102,7 +102,7 @@ def test_the_deadline_of_who_comes_first_is_not_that_of_those_behind_it(
 ) -> None:
     """Who has waited for as long as it may gives up alone; who came later still has time, and is served."""
     outcomes: list[object] = [None, None]
-    queue, pause, late = box._db.turn.turnstile, Event(), Event()
+    queue, pause, late = box._db.writer.queue, Event(), Event()
 
     def send(index: int) -> None:
         try:
@@ -112,7 +112,7 @@ def test_the_deadline_of_who_comes_first_is_not_that_of_those_behind_it(
             holder()  # only now the other process lets go
 
     threads = [Thread(target=send, args=(index,)) for index in (0, 1)]
-    with box._db.turn.exclusive():
+    with box._db.writer.exclusive():
         for count, (thread, patience) in enumerate(zip(threads, (0.3, 20.0), strict=True), 1):
             queue.timeout = patience
             thread.start()
@@ -136,7 +136,7 @@ def test_waiting_behind_our_own_thread_ends_too(ledger: Postbox) -> None:
         except Busy as error:
             caught.append(error)
 
-    ledger._db.turn.turnstile.timeout = 0.05
+    ledger._db.writer.queue.timeout = 0.05
     with ledger.begin() as tx:
         tx.execute("INSERT INTO t VALUES (1)")
         thread = Thread(target=send)
@@ -220,7 +220,7 @@ def test_an_interrupt_in_a_block_undoes_it(ledger: Postbox) -> None:
 
 def test_closing_between_look_and_turn_is_noticed(box: Postbox) -> None:
     """A caller that saw the postbox open and comes to its turn after the closing is told so; the file stays closed."""
-    turn = box._db.turn.turnstile
+    turn = box._db.writer.queue
     look = turn.check
 
     def late() -> None:
@@ -251,11 +251,11 @@ def test_opening_waits_from_its_first_statement(
     with pytest.raises(Busy):
         opened("late", at=path, busy_timeout=0.0)
 
-    def release(_patience: Patience, _calls: int) -> bool:
+    def release(_patience: BusyHandler, _calls: int) -> bool:
         other.communicate("\n")
         return True
 
-    monkeypatch.setattr(Patience, "__call__", release)
+    monkeypatch.setattr(BusyHandler, "__call__", release)
 
     assert {"pending": 0} == {"pending": opened("late", at=path).stats()["pending"]}
     assert 0 == other.wait()

@@ -191,7 +191,7 @@ def test_nothing_is_written_after_death(box: Harness) -> None:
             for statement in (
                 box.postbox.stats,
                 lambda: box.postbox.send("me", "too late"),
-                box.postbox.pump,
+                box.postbox.run_until_idle,
             ):
                 with pytest.raises(Crash):
                     statement()

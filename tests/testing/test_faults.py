@@ -7,7 +7,7 @@ import pytest
 from onceward.errors import Refused, Unreachable
 from onceward.model.parcel import Answer, Parcel, Receipt
 from onceward.testing import Fault, FaultyTransport
-from onceward.testing.builders import forge, parcel
+from onceward.testing.builders import build_frame, parcel
 from onceward.transports.base import Features, Transport
 
 URL = "record:far"
@@ -45,13 +45,13 @@ def inner() -> Recorder:
 @pytest.fixture
 def one() -> Parcel:
     """Return a parcel of two frames."""
-    return parcel(1, [forge(n, sender="near", recipient="far") for n in range(2)])
+    return parcel(1, [build_frame(n, sender="near", recipient="far") for n in range(2)])
 
 
 @pytest.fixture
 def two(one: Parcel) -> Parcel:
     """Return the parcel that follows."""
-    return parcel(2, [forge("next", sender="near", recipient="far")], previous=one.last_id)
+    return parcel(2, [build_frame("next", sender="near", recipient="far")], previous=one.last_id)
 
 
 def test_it_is_a_transport_with_the_features_of_the_inner_one(inner: Recorder) -> None:

@@ -26,7 +26,7 @@ def _messages(folder: Path) -> tuple[set[tuple[str, str, str]], list[str]]:
     unread = []
     for path in sorted(folder.rglob("*.db")):
         try:
-            with Postbox(path, run=False) as box:
+            with Postbox(path, start=False) as box:
                 assert [] == box.check(), path
                 found |= {(str(s), str(r), str(i)) for s, r, i in box.db.read(IDS)}
         except OncewardError:

@@ -18,9 +18,9 @@ def greet(name: str) -> str:
 
 def test_postbox(postbox, manual_clock):
     postbox.send("tester", "later", delay=5)
-    assert 0 == postbox.pump()
+    assert 0 == postbox.run_until_idle()
     manual_clock.advance(5)
-    assert 0 < postbox.pump()
+    assert 0 < postbox.run_until_idle()
 
 def test_harness(harness):
     box = harness(greeter)

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from tests.proof import prove as proving
 from tests.proof.prove import HARNESSES, Harness, prove
-
-from onceward.testing.simulation import EXPECTED
+from tests.proof.simulation.campaign import EXPECTED
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,12 +20,12 @@ def test_yes_ends_custody(tmp_path: Path, answer: Receipts) -> None:
 
     wires = {"function": FunctionTransport(take)}
     with Postbox(
-        tmp_path / "near.db", agent="near", run=False, clock=clock, transports=wires
+        tmp_path / "near.db", agent="near", start=False, clock=clock, transports=wires
     ) as near:
         near.peers.register("webhook", "function:webhook")
         mail = near.send("webhook", "hello")
         for _ in range(3):
-            near.pump()
+            near.run_until_idle()
             clock.advance(61)
 
         assert ("acked", 1) == (near.resolve(mail), len(taken))

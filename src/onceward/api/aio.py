@@ -17,9 +17,9 @@ from onceward.api.aio_looks import AsyncLooks
 from onceward.api.aio_mailbox import AsyncMailboxes
 from onceward.api.aio_polls import AsyncPolls
 from onceward.api.awaitable import (
+    AsyncAgents,
     AsyncDeadLetters,
     AsyncMessage,
-    AsyncNeighbours,
     AsyncPeers,
     AsyncQueues,
     AsyncRuns,
@@ -34,7 +34,7 @@ from onceward.model.names import DEFAULT_SESSION
 from onceward.model.parcel import Answer, Parcel
 from onceward.model.send_options import PublishOptions, SendOptions
 from onceward.runtime.agent import Agent
-from onceward.runtime.async_bridge import Crossing
+from onceward.runtime.async_bridge import AsyncBridge
 from onceward.runtime.waiting import Due
 from onceward.store import invariants, queries
 from onceward.store.health import Health
@@ -47,7 +47,7 @@ T_co = TypeVar("T_co", covariant=True)
 class AsyncSession:
     """One named conversation of an agent; see ``Session``."""
 
-    def __init__(self, session: Session, box: AsyncPostbox, crossing: Crossing) -> None:
+    def __init__(self, session: Session, box: AsyncPostbox, crossing: AsyncBridge) -> None:
         self._session, self._box, self._crossing = session, box, crossing
         self.name = session.name
 
@@ -59,15 +59,15 @@ class AsyncSession:
     async def begin(self) -> AsyncIterator[AsyncTransaction]:
         """Open a transaction for this task; leaving the block commits, an exception undoes; see ``Session.begin``."""
         async with self._crossing.block() as tx:
-            yours = self._session.over(tx)
+            yours = self._session._is_over(tx)
             try:
                 yield AsyncTransaction(yours, self._crossing)
             finally:
-                yours.finish()
+                yours._finish()
 
     async def send(self, to: str | None, body: object, **options: Unpack[SendOptions]) -> str:
         """Commit one message into the outbox, together with others of this tick; see ``Session.send``."""
-        return await self._crossing.write(self._session.sending(to, body, options))
+        return await self._crossing.write(self._session._compose(to, body, options))
 
     async def send_many(
         self, messages: Iterable[tuple[str, object]], **options: Unpack[SendOptions]
@@ -104,7 +104,7 @@ class AsyncSession:
         **options: Unpack[SendOptions],
     ) -> T:
         """Send a request and wait for its reply; see ``Session.ask``."""
-        if self._crossing.inside:
+        if self._crossing.in_transaction:
             msg = "ask inside an open transaction would wait for a message that is not committed: ask outside of it"
             raise InvalidArgument(msg)
         return await self.result(
@@ -114,9 +114,9 @@ class AsyncSession:
     async def result(self, ticket: Ticket | str, *, reply: type[T], timeout: float = 0.0) -> T:
         """Return the reply to a ticket, waiting for it; see ``Session.result``."""
         ticket_id = ticket if isinstance(ticket, str) else ticket.id
-        found = await self._box.wait(lambda: self._session.outlook(ticket_id), timeout)
+        found = await self._box.wait(lambda: self._session._reply_state(ticket_id), timeout)
         if found is None:
-            raise await self._crossing.call(lambda: self._session.overdue(ticket_id, timeout))
+            raise await self._crossing.call(lambda: self._session._overdue(ticket_id, timeout))
         return read_reply(ticket_id, found, reply)
 
     @overload
@@ -145,7 +145,7 @@ class AsyncSession:
         ) is not None:
             yield AsyncMessage(found, self._crossing)
 
-    async def thread(self, message_id: str) -> list[queries.Past]:
+    async def thread(self, message_id: str) -> list[queries.HistoryEntry]:
         """Return the conversation that a message belongs to; see ``Session.thread``."""
         return await self._crossing.call(lambda: self._session.thread(message_id))
 
@@ -166,7 +166,7 @@ class AsyncPostbox(AsyncPolls, AsyncLooks):
         self, path: str | os.PathLike[str], *, agent: str | Agent | None = None, **arguments: Any
     ) -> None:
         self._path, self._agent, self._arguments = path, agent, arguments
-        self._opened: tuple[Postbox, Crossing] | None = None
+        self._opened: tuple[Postbox, AsyncBridge] | None = None
 
     def __repr__(self) -> str:
         """Name the agent and its file."""
@@ -182,11 +182,11 @@ class AsyncPostbox(AsyncPolls, AsyncLooks):
         box = await asyncio.to_thread(
             lambda: Postbox(self._path, agent=self._agent, loop=loop, **self._arguments)
         )
-        crossing = Crossing(box.db, loop)
+        crossing = AsyncBridge(box.db, loop)
         self._opened = (box, crossing)
         self.channels = AsyncChannels(box.channels, crossing, self.wait)
         """The channels of the home."""
-        self.home = AsyncNeighbours(box.home, crossing)
+        self.agents = AsyncAgents(box.agents, crossing)
         """The agents of the home, and what they publish."""
         self.peers = AsyncPeers(box.peers, crossing)
         """Who is reached where."""
@@ -214,7 +214,7 @@ class AsyncPostbox(AsyncPolls, AsyncLooks):
         await self.close()
 
     @property
-    def _both(self) -> tuple[Postbox, Crossing]:
+    def _both(self) -> tuple[Postbox, AsyncBridge]:
         if self._opened is None:
             msg = "the postbox is not open: use `async with`, or await open()"
             raise StoreClosed(msg)
@@ -234,20 +234,20 @@ class AsyncPostbox(AsyncPolls, AsyncLooks):
             return found
         deadline = None if seconds is None else time.monotonic() + seconds
         rang, loop, file = asyncio.Event(), asyncio.get_running_loop(), db or self._box.db
-        wake = due or (lambda left: queries.until_due(file, left))
+        wake = due or (lambda left: queries.next_wakeup(file, left))
 
         def ring() -> None:
             loop.call_soon_threadsafe(rang.set)
 
-        stop = file.bell.listen(
-            "in", ring, version=file.version, poll=self._box.settings.safety_poll
+        stop = file.notifier.listen(
+            "in", ring, version=file.version, poll=self._box.settings.poll_interval
         )
         try:
             while (found := await self._crossing.call(look)) is None:
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     return None
-                await _ring(rang, await self._crossing.call(lambda left=left: wake(left)))  # type: ignore[misc]
+                await _notify(rang, await self._crossing.call(lambda left=left: wake(left)))  # type: ignore[misc]
         finally:
             stop()
         return found
@@ -353,7 +353,7 @@ class AsyncPostbox(AsyncPolls, AsyncLooks):
 
     async def check(self, *others: AsyncPostbox) -> list[invariants.Violation]:
         """Return the invariants that do not hold in this file, and in the mail between it and *others*."""
-        return await self._crossing.call(lambda: self._box.check(*(other._box for other in others)))  # noqa: SLF001 - of our own kind
+        return await self._crossing.call(lambda: self._box.check(*(other._box for other in others)))
 
     async def health(self) -> Health:
         """Return how the file is."""
@@ -363,21 +363,21 @@ class AsyncPostbox(AsyncPolls, AsyncLooks):
         """Keep a parcel once and answer for each frame; see ``Postbox.accept``."""
         return await self._crossing.call(lambda: self._box.accept(parcel))
 
-    async def freeze(self) -> None:
+    async def pause(self) -> None:
         """Stop sending, pushing and handling in all processes, durably."""
-        await self._crossing.call(self._box.freeze)
+        await self._crossing.call(self._box.pause)
 
-    async def thaw(self) -> None:
-        """Go on where ``freeze`` stopped."""
-        await self._crossing.call(self._box.thaw)
+    async def resume(self) -> None:
+        """Go on where ``pause`` stopped."""
+        await self._crossing.call(self._box.resume)
 
-    async def pump(self) -> int:
+    async def run_until_idle(self) -> int:
         """Run the engines until nothing is due; see ``Postbox.pump``."""
-        return await asyncio.to_thread(self._box.pump)
+        return await asyncio.to_thread(self._box.run_until_idle)
 
-    async def tidy(self) -> int:
+    async def run_maintenance(self) -> int:
         """Run the janitor once."""
-        return await asyncio.to_thread(self._box.tidy)
+        return await asyncio.to_thread(self._box.run_maintenance)
 
     async def flush(self, timeout: float | None = 30.0) -> int:
         """Wait until nothing waits to leave; see ``Postbox.flush``."""
@@ -396,7 +396,7 @@ class AsyncPostbox(AsyncPolls, AsyncLooks):
         crossing.close()
 
 
-async def _ring(rang: asyncio.Event, seconds: float | None) -> None:
+async def _notify(rang: asyncio.Event, seconds: float | None) -> None:
     with suppress(TimeoutError):
         await asyncio.wait_for(rang.wait(), seconds)
     rang.clear()

@@ -9,8 +9,8 @@ from onceward.api.awaitable import AsyncMessage
 from onceward.api.channels import Channel, Channels
 from onceward.model.names import DEFAULT_SESSION
 from onceward.model.send_options import SendOptions
-from onceward.runtime.async_bridge import Crossing
-from onceward.runtime.fanout import Posted
+from onceward.runtime.async_bridge import AsyncBridge
+from onceward.runtime.fanout import SendResult
 from onceward.runtime.message import Message
 from onceward.store import queries
 from onceward.store.acknowledgments import Acknowledgment
@@ -32,7 +32,7 @@ class Wait(Protocol):
 class AsyncChannel:
     """One channel, as this agent takes part in it; see ``Channel``."""
 
-    def __init__(self, channel: Channel, crossing: Crossing, wait: Wait) -> None:
+    def __init__(self, channel: Channel, crossing: AsyncBridge, wait: Wait) -> None:
         self._channel, self._crossing, self._wait = channel, crossing, wait
         self.name, self.session, self.created = channel.name, channel.session, channel.created
 
@@ -98,7 +98,7 @@ class AsyncChannel:
 
     async def send(
         self, body: object, *, kind: str = "text", **options: Unpack[SendOptions]
-    ) -> Posted:
+    ) -> SendResult:
         """Send to all who are to have it; see ``Channel.send``."""
         return await self._crossing.call(lambda: self._channel.send(body, kind=kind, **options))
 
@@ -107,7 +107,7 @@ class AsyncChannel:
         message: Message[Any] | AsyncMessage[Any],
         body: object,
         **options: Unpack[SendOptions],
-    ) -> Posted:
+    ) -> SendResult:
         """Answer a query of this channel; see ``Channel.respond``."""
         return await self._crossing.call(
             lambda: self._channel.respond(_plain(message), body, **options)
@@ -124,14 +124,14 @@ class AsyncChannel:
             lambda: self._channel.acknowledge(_plain(message), status, detail)
         )
 
-    async def hand_over(self, message: Message[Any] | AsyncMessage[Any]) -> str:
-        """Keep a message leased after this process; see ``Channel.hand_over``."""
-        return await self._crossing.call(lambda: self._channel.hand_over(_plain(message)))
+    async def detach(self, message: Message[Any] | AsyncMessage[Any]) -> str:
+        """Keep a message leased after this process; see ``Channel.detach``."""
+        return await self._crossing.call(lambda: self._channel.detach(_plain(message)))
 
-    async def take_over(self, handle: str, type: Any = None) -> AsyncMessage[Any]:
-        """Return a message that was handed over; see ``Channel.take_over``."""
+    async def attach(self, handle: str, type: Any = None) -> AsyncMessage[Any]:
+        """Return a message that was handed over; see ``Channel.attach``."""
         return AsyncMessage(
-            await self._crossing.call(lambda: self._channel.take_over(handle, type)), self._crossing
+            await self._crossing.call(lambda: self._channel.attach(handle, type)), self._crossing
         )
 
     async def acknowledgments(self, message_id: str) -> list[Acknowledgment]:
@@ -166,7 +166,7 @@ class AsyncChannel:
 class AsyncChannels:
     """The channels of the home; see ``Channels``."""
 
-    def __init__(self, channels: Channels, crossing: Crossing, wait: Wait) -> None:
+    def __init__(self, channels: Channels, crossing: AsyncBridge, wait: Wait) -> None:
         self._channels, self._crossing, self._wait = channels, crossing, wait
 
     async def create(

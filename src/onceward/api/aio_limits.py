@@ -5,14 +5,14 @@ from __future__ import annotations
 import builtins
 
 from onceward.api.limits import DropRecord, Limits
-from onceward.runtime.async_bridge import Crossing
+from onceward.runtime.async_bridge import AsyncBridge
 from onceward.store.limits import Limit, Overflow, Scope
 
 
 class AsyncLimits:
     """What bounds a file; see ``Limits``."""
 
-    def __init__(self, limits: Limits, crossing: Crossing) -> None:
+    def __init__(self, limits: Limits, crossing: AsyncBridge) -> None:
         self._limits, self._crossing = limits, crossing
 
     async def set(

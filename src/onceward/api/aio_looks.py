@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from onceward.api.postbox import Postbox
-from onceward.runtime.async_bridge import Crossing
+from onceward.runtime.async_bridge import AsyncBridge
 from onceward.store import queries
 
 
@@ -13,7 +13,7 @@ class AsyncLooks:
     """Reads of an open postbox; nothing here consumes anything."""
 
     @property
-    def _both(self) -> tuple[Postbox, Crossing]:
+    def _both(self) -> tuple[Postbox, AsyncBridge]:
         raise NotImplementedError
 
     @property
@@ -21,7 +21,7 @@ class AsyncLooks:
         return self._both[0]
 
     @property
-    def _crossing(self) -> Crossing:
+    def _crossing(self) -> AsyncBridge:
         return self._both[1]
 
     async def stats(self) -> dict[str, int]:
@@ -32,7 +32,7 @@ class AsyncLooks:
         """Return past messages, newest first."""
         return await self._crossing.call(lambda: self._box.history(**filters))
 
-    async def thread(self, message_id: str) -> list[queries.Past]:
+    async def thread(self, message_id: str) -> list[queries.HistoryEntry]:
         """Return the conversation that a message belongs to."""
         return await self._crossing.call(lambda: self._box.thread(message_id))
 

@@ -9,12 +9,12 @@ from onceward.api.awaitable import AsyncMessage
 from onceward.api.mailbox import Handler, Mailbox, Where
 from onceward.api.mailboxes import Mailboxes
 from onceward.db.database import Database
-from onceward.model.record import Letter
+from onceward.model.record import MessageRecord
 from onceward.model.send_options import SendOptions
 from onceward.model.settings import DAY
-from onceward.runtime.async_bridge import Crossing
+from onceward.runtime.async_bridge import AsyncBridge
 from onceward.runtime.waiting import Due
-from onceward.store.directory.mailboxes import Address
+from onceward.store.directory.mailboxes import MailboxInfo
 from onceward.store.mailbox_readers import EARLIEST
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ class Wait(Protocol):
 class AsyncMailbox:
     """One mailbox of the home, until it expires; see ``Mailbox``."""
 
-    def __init__(self, mailbox: Mailbox, crossing: Crossing, wait: Wait) -> None:
+    def __init__(self, mailbox: Mailbox, crossing: AsyncBridge, wait: Wait) -> None:
         self._mailbox, self._crossing, self._wait = mailbox, crossing, wait
 
     def __getattr__(self, name: str) -> Any:
@@ -45,7 +45,7 @@ class AsyncMailbox:
         return repr(self._mailbox)
 
     async def _until(self, look: Callable[[], list[Any]], timeout: float | None) -> list[Any]:
-        desk = self._mailbox.desk
+        desk = self._mailbox._consumer
         return (
             await self._wait(lambda: look() or None, timeout, db=desk.db, due=desk.until_due) or []
         )
@@ -63,18 +63,20 @@ class AsyncMailbox:
         type: Any = None,
         *,
         timeout: float | None = 0.0,
-    ) -> AsyncIterator[Letter]:
+    ) -> AsyncIterator[MessageRecord]:
         """Yield everything that has not expired, then what comes; see ``Mailbox.replay``."""
         walk = self._mailbox.walk(type)
         while letters := await self._until(walk, timeout):
             for letter in letters:
                 yield letter
 
-    async def query(self, type: Any = None, *, limit: int = 100, **filters: Any) -> list[Letter]:
+    async def query(
+        self, type: Any = None, *, limit: int = 100, **filters: Any
+    ) -> list[MessageRecord]:
         """Return messages, newest first; see ``Mailbox.query``."""
         return await self._crossing.call(lambda: self._mailbox.query(type, limit=limit, **filters))
 
-    async def tail(self, limit: int = 10) -> list[Letter]:
+    async def tail(self, limit: int = 10) -> list[MessageRecord]:
         """Return the newest messages; see ``Mailbox.tail``."""
         return await self._crossing.call(lambda: self._mailbox.tail(limit))
 
@@ -92,7 +94,7 @@ class AsyncMailbox:
         start: Where = EARLIEST,
         consume_skipped: bool = True,
         **filters: Any,
-    ) -> list[Letter]:
+    ) -> list[MessageRecord]:
         """Move the named position and return what it passed; see ``Mailbox.cursor``."""
         named: dict[str, Any] = {
             "limit": limit,
@@ -151,7 +153,7 @@ class AsyncMailbox:
 class AsyncMailboxes:
     """The mailboxes of the home; see ``Mailboxes``."""
 
-    def __init__(self, mailboxes: Mailboxes, crossing: Crossing, wait: Wait) -> None:
+    def __init__(self, mailboxes: Mailboxes, crossing: AsyncBridge, wait: Wait) -> None:
         self._mailboxes, self._crossing, self._wait = mailboxes, crossing, wait
 
     async def _awaitable(self, made: Callable[[], Mailbox]) -> AsyncMailbox:
@@ -187,6 +189,6 @@ class AsyncMailboxes:
         """Return a mailbox by its public name or its private id; see ``Mailboxes.open``."""
         return await self._awaitable(lambda: self._mailboxes.open(name))
 
-    async def list(self) -> list[Address]:
+    async def list(self) -> list[MailboxInfo]:
         """Return the public mailboxes by name."""
         return await self._crossing.call(self._mailboxes.list)

@@ -7,15 +7,15 @@ from typing import Any
 
 from onceward.api.polling import Polls
 from onceward.model.names import DEFAULT_SESSION
-from onceward.model.record import Letter
-from onceward.runtime.async_bridge import Crossing
+from onceward.model.record import MessageRecord
+from onceward.runtime.async_bridge import AsyncBridge
 
 
 class AsyncPolls:
     """What an open postbox offers a program that has a loop of its own; see ``Polls``."""
 
     @property
-    def _both(self) -> tuple[Polls, Crossing]:
+    def _both(self) -> tuple[Polls, AsyncBridge]:
         raise NotImplementedError
 
     async def poll(
@@ -26,7 +26,7 @@ class AsyncPolls:
         session: str = DEFAULT_SESSION,
         limit: int | None = None,
         consume_skipped: bool = True,
-    ) -> list[Letter]:
+    ) -> list[MessageRecord]:
         """Return what came since the last poll, at most once; see ``Postbox.poll``."""
         box, crossing = self._both
         return await crossing.call(
@@ -37,7 +37,7 @@ class AsyncPolls:
 
     async def tail(
         self, limit: int = 10, *, session: str = DEFAULT_SESSION, include_expired: bool = False
-    ) -> list[Letter]:
+    ) -> list[MessageRecord]:
         """Return the newest messages of a session; see ``Postbox.tail``."""
         box, crossing = self._both
         return await crossing.call(

@@ -7,17 +7,17 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack
 
-from onceward.api.dead_letters import DeadLetters, Filter, Replays
-from onceward.api.home import Neighbours, Peers
+from onceward.api.dead_letters import DeadLetterFilter, DeadLetters, ReplayResult
+from onceward.api.home import Agents, Peers
 from onceward.api.queues import Queues, Runs
 from onceward.errors import Drop, Reject, Retry
 from onceward.model.queue_modes import QueueOptions
 from onceward.model.send_options import PublishOptions, SendOptions
-from onceward.runtime.async_bridge import Crossing
+from onceward.runtime.async_bridge import AsyncBridge
 from onceward.runtime.message import Message
 from onceward.runtime.transaction import Bindings, Transaction
 from onceward.store import queries
-from onceward.store.run_views import QueueInfo, RunInfo, Waits
+from onceward.store.run_views import QueuedMessage, QueueInfo, RunInfo
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -25,7 +25,7 @@ T_co = TypeVar("T_co", covariant=True)
 class AsyncTransaction:
     """A transaction of one task: your statements and your messages, committed together or not at all."""
 
-    def __init__(self, yours: Transaction, crossing: Crossing) -> None:
+    def __init__(self, yours: Transaction, crossing: AsyncBridge) -> None:
         self._yours, self._crossing = yours, crossing
 
     async def execute(self, sql: str, bindings: Bindings = None) -> list[tuple[Any, ...]]:
@@ -58,7 +58,7 @@ class AsyncTransaction:
 class AsyncMessage(Generic[T_co]):
     """A message in your hands until its lease ends; see ``Message``."""
 
-    def __init__(self, message: Message[T_co], crossing: Crossing) -> None:
+    def __init__(self, message: Message[T_co], crossing: AsyncBridge) -> None:
         self._message, self._crossing = message, crossing
         self.body: T_co = message.body
 
@@ -115,7 +115,7 @@ class AsyncMessage(Generic[T_co]):
 class AsyncPeers:
     """Who is reached where; see ``Peers``."""
 
-    def __init__(self, peers: Peers, crossing: Crossing) -> None:
+    def __init__(self, peers: Peers, crossing: AsyncBridge) -> None:
         self._peers, self._crossing = peers, crossing
 
     async def register(self, name: str, url: str) -> None:
@@ -134,9 +134,9 @@ class AsyncPeers:
         """Return one peer, None where it is unknown."""
         return await self._crossing.call(lambda: self._peers.get(name))
 
-    async def close_breaker(self, name: str) -> None:
+    async def reset(self, name: str) -> None:
         """Try the peer again at once."""
-        await self._crossing.call(lambda: self._peers.close_breaker(name))
+        await self._crossing.call(lambda: self._peers.reset(name))
 
     async def subscribe(self, name: str, pattern: str) -> None:
         """Let *name* have what is published here under *pattern*."""
@@ -150,10 +150,12 @@ class AsyncPeers:
 class AsyncDeadLetters:
     """Messages that ended badly here; see ``DeadLetters``."""
 
-    def __init__(self, letters: DeadLetters, crossing: Crossing) -> None:
+    def __init__(self, letters: DeadLetters, crossing: AsyncBridge) -> None:
         self._letters, self._crossing = letters, crossing
 
-    async def list(self, *, limit: int = 100, **which: Unpack[Filter]) -> list[queries.DeadLetter]:
+    async def list(
+        self, *, limit: int = 100, **which: Unpack[DeadLetterFilter]
+    ) -> list[queries.DeadLetter]:
         """Return dead letters, oldest first."""
         return await self._crossing.call(lambda: self._letters.list(limit=limit, **which))
 
@@ -176,8 +178,8 @@ class AsyncDeadLetters:
         dry_run: bool = False,
         rate: float | None = None,
         limit: int = -1,
-        **which: Unpack[Filter],
-    ) -> Replays:
+        **which: Unpack[DeadLetterFilter],
+    ) -> ReplayResult:
         """Put all letters that match back on their way; see ``DeadLetters.replay_all``."""
         return await self._crossing.call(
             lambda: self._letters.replay_all(
@@ -189,7 +191,9 @@ class AsyncDeadLetters:
         """Forget a dead letter; say whether there was one."""
         return await self._crossing.call(lambda: self._letters.discard(message_id, peer=peer))
 
-    async def discard_all(self, *, limit: int = -1, **which: Unpack[Filter]) -> builtins.list[str]:
+    async def discard_all(
+        self, *, limit: int = -1, **which: Unpack[DeadLetterFilter]
+    ) -> builtins.list[str]:
         """Forget all letters that match; see ``DeadLetters.discard_all``."""
         return await self._crossing.call(lambda: self._letters.discard_all(limit=limit, **which))
 
@@ -201,7 +205,7 @@ class AsyncDeadLetters:
 class AsyncQueues:
     """The queues of sessions with runs; see ``Queues``."""
 
-    def __init__(self, queues: Queues, crossing: Crossing) -> None:
+    def __init__(self, queues: Queues, crossing: AsyncBridge) -> None:
         self._queues, self._crossing = queues, crossing
 
     async def list(self) -> list[QueueInfo]:
@@ -212,7 +216,7 @@ class AsyncQueues:
         """Return one session's queue, None where it never had one."""
         return await self._crossing.call(lambda: self._queues.get(session))
 
-    async def waiting(self, session: str) -> builtins.list[Waits]:
+    async def waiting(self, session: str) -> builtins.list[QueuedMessage]:
         """Return the messages that wait, in the order in which they will be taken."""
         return await self._crossing.call(lambda: self._queues.waiting(session))
 
@@ -244,7 +248,7 @@ class AsyncQueues:
 class AsyncRuns:
     """The runs of an agent's sessions, open and past; see ``Runs``."""
 
-    def __init__(self, runs: Runs, crossing: Crossing) -> None:
+    def __init__(self, runs: Runs, crossing: AsyncBridge) -> None:
         self._runs, self._crossing = runs, crossing
 
     async def list(
@@ -264,10 +268,10 @@ class AsyncRuns:
         return await self._crossing.call(lambda: self._runs.abort(run_id, cause))
 
 
-class AsyncNeighbours:
+class AsyncAgents:
     """The agents of the home, and what they publish; see ``Neighbours``."""
 
-    def __init__(self, neighbours: Neighbours, crossing: Crossing) -> None:
+    def __init__(self, neighbours: Agents, crossing: AsyncBridge) -> None:
         self._neighbours, self._crossing = neighbours, crossing
 
     async def register(self) -> bool:

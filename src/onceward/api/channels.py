@@ -9,12 +9,12 @@ from typing import Any, TypeVar, Unpack
 from onceward.db.database import Database
 from onceward.errors import ChannelRefused
 from onceward.model.names import DEFAULT_SESSION, plain_text
-from onceward.model.send_options import SendOptions, options_of
+from onceward.model.send_options import SendOptions, parse_options
 from onceward.model.topics import check_pattern
-from onceward.runtime.channel_consumer import ChannelDesk
-from onceward.runtime.channel_sender import Herald
-from onceward.runtime.consumer import Desk
-from onceward.runtime.fanout import Posted
+from onceward.runtime.channel_consumer import ChannelConsumer
+from onceward.runtime.channel_sender import ChannelSender
+from onceward.runtime.consumer import Consumer
+from onceward.runtime.fanout import SendResult
 from onceward.runtime.message import Message
 from onceward.runtime.waiting import until_found
 from onceward.store import acknowledgments, history, queries
@@ -22,7 +22,7 @@ from onceward.store.acknowledgments import Acknowledgment
 from onceward.store.directory import channels
 from onceward.store.directory.cache import Member
 from onceward.store.directory.channels import ChannelInfo, Mode, Role
-from onceward.store.queries import until_due
+from onceward.store.queries import next_wakeup
 
 T = TypeVar("T")
 ALL: tuple[Role, ...] = ("owner", "member", "observer")
@@ -42,16 +42,16 @@ class Channel:
         name: str,
         *,
         db: Database,
-        herald: Herald,
-        desk: Desk,
+        herald: ChannelSender,
+        desk: Consumer,
         session: str = DEFAULT_SESSION,
         created: bool = False,
     ) -> None:
         self.name, self.session = name, plain_text("session", session)
         self.created = created
         """Whether the call that returned this made the channel."""
-        self._db, self._herald, self._desk = db, herald, desk
-        self._own_desk = ChannelDesk(herald.info(name), desk)
+        self._db, self._channel_sender, self._consumer = db, herald, desk
+        self._own_consumer = ChannelConsumer(herald.info(name), desk)
 
     def __repr__(self) -> str:
         """Name the channel, and who takes part in it here."""
@@ -59,11 +59,11 @@ class Channel:
 
     def info(self) -> ChannelInfo:
         """Return the channel as it is now; raises UnknownChannel."""
-        return self._herald.info(self.name)
+        return self._channel_sender.info(self.name)
 
     def members(self) -> list[Member]:
         """Return who takes part, in the order of joining."""
-        return list(self._herald.roster.members(self.name))
+        return list(self._channel_sender.roster.members(self.name))
 
     # -- taking part ------------------------------------------------------------------------
 
@@ -77,14 +77,14 @@ class Channel:
             self._only_owner("add others")
         return self._change(
             lambda: channels.join(
-                self._herald.roster.directory, self.info(), agent, role, self._db.agent
+                self._channel_sender.roster.directory, self.info(), agent, role, self._db.agent
             )
         )
 
     def add_many(self, agents: Iterable[str], role: Role = "member") -> int:
         """Let many agents take part, all or none, in one change; return how many are new; only the owner may."""
         self._only_owner("add others")
-        info, directory, me = self.info(), self._herald.roster.directory, self._db.agent
+        info, directory, me = self.info(), self._channel_sender.roster.directory, self._db.agent
         return self._change(
             lambda: directory.write(
                 lambda _: sum([channels.join(directory, info, each, role, me) for each in agents])
@@ -100,7 +100,9 @@ class Channel:
         if agent != self._db.agent:
             self._only_owner("remove others")
         return self._change(
-            lambda: channels.leave(self._herald.roster.directory, self.name, agent, self._db.agent)
+            lambda: channels.leave(
+                self._channel_sender.roster.directory, self.name, agent, self._db.agent
+            )
         )
 
     def subscribe(self, pattern: str) -> bool:
@@ -108,15 +110,17 @@ class Channel:
         check_pattern(pattern)
         info = self.info()
         info.config.policy.check_filter(pattern)
-        if self._herald.role(self.name) is None:
+        if self._channel_sender.role(self.name) is None:
             self.join("observer")
         return self._change(
-            lambda: self._herald.roster.subscribe(self._db.agent, pattern, channel=self.name)
+            lambda: self._channel_sender.roster.subscribe(
+                self._db.agent, pattern, channel=self.name
+            )
         )
 
     def unsubscribe(self, pattern: str) -> bool:
         """End a subscription; say whether there was one."""
-        return self._herald.roster.unsubscribe(self._db.agent, pattern, channel=self.name)
+        return self._channel_sender.roster.unsubscribe(self._db.agent, pattern, channel=self.name)
 
     # -- states -----------------------------------------------------------------------------
 
@@ -139,25 +143,31 @@ class Channel:
     def delete(self) -> None:
         """Forget a closed channel; its name may be used again."""
         self._change(
-            lambda: channels.delete(self._herald.roster.directory, self.name, self._db.agent)
+            lambda: channels.delete(
+                self._channel_sender.roster.directory, self.name, self._db.agent
+            )
         )
 
     def _move(self, state: str, mode: Mode | None = None) -> None:
         self._change(
-            lambda: channels.move(
-                self._herald.roster.directory, self.name, state, self._db.agent, mode
+            lambda: channels.change_state(
+                self._channel_sender.roster.directory, self.name, state, self._db.agent, mode
             )
         )
 
     def _only_owner(self, to_do: str) -> None:
-        channels.require(self._herald.role(self.name), ("owner",), self.name, self._db.agent, to_do)
+        channels.require(
+            self._channel_sender.role(self.name), ("owner",), self.name, self._db.agent, to_do
+        )
 
     def _change(self, work: Callable[[], T]) -> T:
-        return changed(self._herald, work)
+        return changed(self._channel_sender, work)
 
     # -- sending ----------------------------------------------------------------------------
 
-    def send(self, body: object, *, kind: str = "text", **options: Unpack[SendOptions]) -> Posted:
+    def send(
+        self, body: object, *, kind: str = "text", **options: Unpack[SendOptions]
+    ) -> SendResult:
         """
         Send to all who are to have it, one copy each, in one commit; joins this thread's open transaction.
 
@@ -166,14 +176,14 @@ class Channel:
             ValidationFailed, InvalidMessage, TopicError: nothing was written.
 
         """
-        work = self._herald.sending(
-            self.session, self.name, body, replace(options_of(options), kind=kind)
+        work = self._channel_sender.prepare(
+            self.session, self.name, body, replace(parse_options(options), kind=kind)
         )
-        return self._db.contribute(work)
+        return self._db.write_in_handler(work)
 
     def respond(
         self, message: Message[Any], body: object, **options: Unpack[SendOptions]
-    ) -> Posted:
+    ) -> SendResult:
         """Answer a query of this channel: to who asked, in its conversation."""
         options.setdefault("correlation_id", message.correlation_id or message.id)
         options.setdefault("causation_id", message.id)
@@ -190,7 +200,7 @@ class Channel:
         channel's retries say. Both happen in one commit; raises LeaseLost.
         """
         ids = message.id, message.correlation_id or message.id
-        tell = self._herald.acknowledging(
+        tell = self._channel_sender.acknowledging(
             message.session, self.name, message.sender, ids, (status, detail)
         )
         with self._db.transaction() as tx:
@@ -206,19 +216,19 @@ class Channel:
             case "failed":
                 message.retry(reason=detail or "failed")
             case _:
-                message.extend(self._own_desk.time_for(message.attempt) / 1000)
+                message.extend(self._own_consumer.time_for(message.attempt) / 1000)
 
-    def hand_over(self, message: Message[Any]) -> str:
+    def detach(self, message: Message[Any]) -> str:
         """
-        Keep a message leased after this process, until its ack timeout; return the handle by which ``take_over`` has it.
+        Keep a message leased after this process, until its ack timeout; return the handle by which ``attach`` has it.
 
         Whoever has the handle may settle the message. Our own settling raises LeaseLost from now on.
         """
-        return self._own_desk.hand_over(message)
+        return self._own_consumer.detach(message)
 
-    def take_over(self, handle: str, type: Any = None) -> Message[Any]:
+    def attach(self, handle: str, type: Any = None) -> Message[Any]:
         """Return a message that was handed over, in any process of this agent; raises LeaseLost where its time ran out."""
-        return self._own_desk.take_over(handle, type)
+        return self._own_consumer.attach(handle, type)
 
     def acknowledgments(self, message_id: str) -> list[Acknowledgment]:
         """Return how far its recipients have come with a message of ours, by its id or the one that all copies carry."""
@@ -245,10 +255,10 @@ class Channel:
         patterns = self._readable(topics)
         return until_found(
             self._db,
-            lambda: self._own_desk.take_from(type, patterns),
+            lambda: self._own_consumer.take_from(type, patterns),
             timeout,
-            poll=self._desk.poll,
-            due=lambda left: until_due(self._db, left),
+            poll=self._consumer.poll,
+            due=lambda left: next_wakeup(self._db, left),
         )
 
     def messages(self, type: Any = None, timeout: float | None = None) -> Iterator[Message[Any]]:
@@ -264,19 +274,21 @@ class Channel:
         if info.state == "closed":
             msg = f"channel {self.name} is closed: nothing is read here any more"
             raise ChannelRefused(msg)
-        channels.require(self._herald.role(self.name), ALL, self.name, self._db.agent, "read")
+        channels.require(
+            self._channel_sender.role(self.name), ALL, self.name, self._db.agent, "read"
+        )
         return info.config.policy.check_filter(topics)
 
     def history(self, **filters: Any) -> queries.Page:
         """Return past messages of the channel, newest first; see ``Session.history``; consumes nothing."""
-        return history.look(self._db, channel=self.name, **filters)
+        return history.find(self._db, channel=self.name, **filters)
 
 
 class Channels:
     """The channels of the home."""
 
-    def __init__(self, db: Database, herald: Herald, desk: Desk) -> None:
-        self._db, self._herald, self._desk = db, herald, desk
+    def __init__(self, db: Database, herald: ChannelSender, desk: Consumer) -> None:
+        self._db, self._channel_sender, self._consumer = db, herald, desk
 
     def create(
         self,
@@ -300,9 +312,9 @@ class Channels:
         **config: Any,
     ) -> Channel:
         """Make a channel, or take the one that is there as it is; its ``created`` says whether this very call made it."""
-        checked, roster = channels.checked_config(config), self._herald.roster
+        checked, roster = channels.checked_config(config), self._channel_sender.roster
         created = changed(
-            self._herald,
+            self._channel_sender,
             lambda: channels.create(
                 roster.directory,
                 name,
@@ -324,18 +336,18 @@ class Channels:
         return Channel(
             name,
             db=self._db,
-            herald=self._herald,
-            desk=self._desk,
+            herald=self._channel_sender,
+            desk=self._consumer,
             session=session,
             created=created,
         )
 
     def list(self) -> list[ChannelInfo]:
         """Return all channels by name."""
-        return [channels.info(row, row[0]) for row in self._herald.roster.channels()]
+        return [channels.info(row, row[0]) for row in self._channel_sender.roster.channels()]
 
 
-def changed(herald: Herald, work: Callable[[], T]) -> T:
+def changed(herald: ChannelSender, work: Callable[[], T]) -> T:
     """Change the directory and do what follows from it: tell of it, let go what waited, serve who came late."""
     herald.errands.begin()
     found = work()

@@ -8,22 +8,22 @@ from dataclasses import dataclass
 from typing import Final, TypedDict, Unpack
 
 from onceward.db.database import Database
-from onceward.db.transaction import Tx
+from onceward.db.transaction import StoreTransaction
 from onceward.errors import InvalidArgument, OncewardError
 from onceward.model.body import BYTES
 from onceward.model.clock import Millis
 from onceward.model.frame import Frame
-from onceward.model.send_options import Options
+from onceward.model.send_options import ParsedOptions
 from onceward.runtime.sender import Sender
 from onceward.store import dead_letters, queries
-from onceward.store.queries import DeadLetter, Which
+from onceward.store.queries import DeadLetter, DeadLetterSelection
 
 SLICE: Final = 100
 """Letters of one commit."""
 ALL: Final = -1
 
 
-class Filter(TypedDict, total=False):
+class DeadLetterFilter(TypedDict, total=False):
     """Which dead letters are meant: those for which everything holds that is said."""
 
     reason: str | None
@@ -43,7 +43,7 @@ class Filter(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Replays:
+class ReplayResult:
     """What became of letters that were replayed in bulk."""
 
     done: list[str]
@@ -58,13 +58,15 @@ class DeadLetters:
     def __init__(self, db: Database, sender: Sender) -> None:
         self._db, self._sender = db, sender
 
-    def list(self, *, limit: int = 100, **which: Unpack[Filter]) -> list[DeadLetter]:
+    def list(self, *, limit: int = 100, **which: Unpack[DeadLetterFilter]) -> list[DeadLetter]:
         """Return dead letters, oldest first."""
         return queries.dead_letters(self._db, self._which(which), limit=limit)
 
     def get(self, message_id: str, *, peer: str | None = None) -> DeadLetter | None:
         """Return one dead letter, None where there is none of that id; of several the oldest, unless *peer* says which."""
-        found = queries.dead_letters(self._db, Which(id=message_id, peer=peer), limit=1)
+        found = queries.dead_letters(
+            self._db, DeadLetterSelection(id=message_id, peer=peer), limit=1
+        )
         return found[0] if found else None
 
     def replay(self, message_id: str, *, as_new: bool = False, peer: str | None = None) -> str:
@@ -84,8 +86,8 @@ class DeadLetters:
             msg = f"no dead letter {message_id}: list them first"
             raise InvalidArgument(msg)
         move = self._move(letter, None, as_new=as_new)
-        new_id = self._db.contribute(move)
-        self._ring()
+        new_id = self._db.write_in_handler(move)
+        self._notify()
         return new_id
 
     def replay_all(
@@ -95,8 +97,8 @@ class DeadLetters:
         dry_run: bool = False,
         rate: float | None = None,
         limit: int = ALL,
-        **which: Unpack[Filter],
-    ) -> Replays:
+        **which: Unpack[DeadLetterFilter],
+    ) -> ReplayResult:
         """
         Put all letters that match back on their way, oldest first, many in one commit.
 
@@ -109,23 +111,23 @@ class DeadLetters:
             msg = f"rate {rate!r} must be messages per second, more than none"
             raise InvalidArgument(msg)
         if dry_run:
-            return Replays([letter.id for letter in letters], [])
-        replays = Replays([], [])
+            return ReplayResult([letter.id for letter in letters], [])
+        replays = ReplayResult([], [])
         for at in range(0, len(letters), SLICE):
             self._replay_slice(letters[at : at + SLICE], at, replays, rate=rate, as_new=as_new)
-        self._ring()
+        self._notify()
         return replays
 
     def _replay_slice(
         self,
         letters: Sequence[DeadLetter],
         first: int,
-        replays: Replays,
+        replays: ReplayResult,
         *,
         rate: float | None,
         as_new: bool,
     ) -> None:
-        moves: list[tuple[DeadLetter, Callable[[Tx], str]]] = []
+        moves: list[tuple[DeadLetter, Callable[[StoreTransaction], str]]] = []
         for place, letter in enumerate(letters, start=first):
             wait = None if rate is None or place < rate else place / rate
             try:
@@ -133,77 +135,83 @@ class DeadLetters:
             except OncewardError as error:
                 replays.failed.append((letter.id, error))
         try:
-            replays.done.extend(self._db.contribute(lambda tx: [move(tx) for _, move in moves]))
+            replays.done.extend(
+                self._db.write_in_handler(lambda tx: [move(tx) for _, move in moves])
+            )
         except OncewardError:  # one of them spoils the commit: each on its own
             for letter, move in moves:
                 try:
-                    replays.done.append(self._db.contribute(move))
+                    replays.done.append(self._db.write_in_handler(move))
                 except OncewardError as error:
                     replays.failed.append((letter.id, error))
 
-    def _move(self, letter: DeadLetter, wait: float | None, *, as_new: bool) -> Callable[[Tx], str]:
+    def _move(
+        self, letter: DeadLetter, wait: float | None, *, as_new: bool
+    ) -> Callable[[StoreTransaction], str]:
         """Return the call that moves one letter inside a transaction, *wait* seconds from leaving."""
         if as_new:
             return self._anew(letter, wait)
 
-        def move(tx: Tx) -> str:
+        def move(tx: StoreTransaction) -> str:
             due_at = None if wait is None else tx.now + round(1000 * wait)
             return dead_letters.replay(tx, letter.seq, due_at=due_at)[1]
 
         return move
 
-    def _anew(self, letter: DeadLetter, wait: float | None) -> Callable[[Tx], str]:
+    def _anew(self, letter: DeadLetter, wait: float | None) -> Callable[[StoreTransaction], str]:
         if letter.origin != "outbox":
             msg = f"dead letter {letter.id} was received: only what we sent can be sent as new"
             raise InvalidArgument(msg)
         frame = Frame.parse(letter.frame)
-        options = Options(
+        options = ParsedOptions(
             type=frame.type, topic=frame.topic, priority=frame.priority_name, ordering_key=frame.partitionkey, delay=wait,
             correlation_id=frame.correlationid, causation_id=frame.causationid, in_reply_to=frame.inreplyto, reply_to=frame.replyto,
             channel=frame.channel, kind=frame.kind, mailbox=frame.mailbox, headers=frame.headers | {"replayof": letter.id},
         )  # fmt: skip
         body = frame.data if frame.datacontenttype != BYTES else raw(frame)
-        draft = self._sender.draft(frame.session, frame.recipient, body, options)
+        draft = self._sender.compose(frame.session, frame.recipient, body, options)
 
-        def move(tx: Tx) -> str:
+        def move(tx: StoreTransaction) -> str:
             if not dead_letters.discard(tx, letter.seq):
                 msg = f"dead letter {letter.id} is gone: list them again"
                 raise InvalidArgument(msg)
-            return self._sender.put(tx, draft)
+            return self._sender.add(tx, draft)
 
         return move
 
     def discard(self, message_id: str, *, peer: str | None = None) -> bool:
         """Forget a dead letter; say whether there was one; of several the oldest goes, unless *peer* says which."""
         letter = self.get(message_id, peer=peer)
-        return letter is not None and self._db.contribute(
+        return letter is not None and self._db.write_in_handler(
             lambda tx: dead_letters.discard(tx, letter.seq)
         )
 
-    def discard_all(self, *, limit: int = ALL, **which: Unpack[Filter]) -> builtins.list[str]:
+    def discard_all(
+        self, *, limit: int = ALL, **which: Unpack[DeadLetterFilter]
+    ) -> builtins.list[str]:
         """Forget all letters that match, in one commit; return their ids, oldest first."""
         letters = self.list(limit=limit, **which)
-        return self._db.contribute(
+        return self._db.write_in_handler(
             lambda tx: [letter.id for letter in letters if dead_letters.discard(tx, letter.seq)]
         )
 
     def purge(self, *, older_than: float) -> int:
         """Forget the dead letters that died more than *older_than* seconds ago; return how many."""
         before = self._before(older_than)
-        return self._db.contribute(lambda tx: dead_letters.purge(tx, before=before))
+        return self._db.write_in_handler(lambda tx: dead_letters.purge(tx, before=before))
 
-    def _which(self, which: Filter) -> Which:
+    def _which(self, which: DeadLetterFilter) -> DeadLetterSelection:
         named = dict(which)
         older_than = named.pop("older_than", None)
         before = None if older_than is None else self._before(which["older_than"] or 0)
-        return Which(**named, before=before)  # type: ignore[arg-type]  # the keys are those of Filter
+        return DeadLetterSelection(**named, before=before)  # type: ignore[arg-type]  # the keys are those of Filter
 
     def _before(self, older_than: float) -> Millis:
         return self._db.now() - round(older_than * 1000) + 1
 
-    def _ring(self) -> None:
-        self._db.bell.ring("out")
-        self._db.bell.ring("in")
+    def _notify(self) -> None:
+        self._db.notifier.notify("out")
+        self._db.notifier.notify("in")
 
 
 def raw(frame: Frame) -> bytes:

@@ -9,7 +9,7 @@ from typing import Final
 from onceward.db.database import Database
 from onceward.errors import InvalidArgument
 from onceward.model.clock import Millis
-from onceward.runtime.admission import Gate
+from onceward.runtime.admission import AdmissionControl
 from onceward.store import limits, rate_limits
 from onceward.store.limits import Limit, Overflow, Scope
 
@@ -37,8 +37,8 @@ class DropRecord:
 class Limits:
     """What bounds this file: promised and unsettled messages by scope, the file's size, the rate of sending."""
 
-    def __init__(self, db: Database, gate: Gate) -> None:
-        self._db, self._gate = db, gate
+    def __init__(self, db: Database, gate: AdmissionControl) -> None:
+        self._db, self._admission = db, gate
 
     def set(
         self,
@@ -79,7 +79,7 @@ class Limits:
             kinds, policies = ", ".join(SCOPES), ", ".join(POLICIES)
             msg = f"a limit is messages= or size= (bytes), from 1, of {kinds}; overflow= is one of {policies} (a store rejects)"
             raise InvalidArgument(msg)
-        self._change(lambda tx: limits.keep(tx, Limit(scope, name, messages, size, overflow)))
+        self._change(lambda tx: limits.save(tx, Limit(scope, name, messages, size, overflow)))
 
     def remove(self, scope: Scope, name: str = "") -> bool:
         """Lift a limit; what only it held back leaves. Say whether there was one."""
@@ -130,7 +130,7 @@ class Limits:
         return [DropRecord(*row) for row in self._db.read(limits.DROPS, (limit,))]
 
     def _change(self, work: limits.Change) -> bool:
-        changed = self._db.contribute(work)
-        self._gate.look()
-        self._db.bell.ring("out")
+        changed = self._db.write_in_handler(work)
+        self._admission.reload()
+        self._db.notifier.notify("out")
         return bool(changed)

@@ -45,9 +45,9 @@ class Looks:
 
     def history(self, **filters: Any) -> queries.Page:
         """Return past messages, newest first; see ``history.look``; consumes nothing."""
-        return history.look(self._db, **filters)
+        return history.find(self._db, **filters)
 
-    def thread(self, message_id: str) -> list[queries.Past]:
+    def thread(self, message_id: str) -> list[queries.HistoryEntry]:
         """Return the conversation that a message belongs to, oldest first; consumes nothing."""
         return history.thread(self._db, message_id)
 

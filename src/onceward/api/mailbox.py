@@ -11,26 +11,26 @@ from typing import Any, Literal, Unpack
 from onceward.api.session import Session
 from onceward.errors import InvalidArgument, LeaseLost
 from onceward.model.names import PRIORITIES, plain_text, rank
-from onceward.model.record import Letter
-from onceward.model.send_options import Options, SendOptions
+from onceward.model.record import MessageRecord
+from onceward.model.send_options import ParsedOptions, SendOptions
 from onceward.model.topics import TopicPolicy
 from onceward.runtime.agent import type_names
-from onceward.runtime.mailbox_consumer import MailDesk, OnceDesk
+from onceward.runtime.mailbox_consumer import ExactlyOnceConsumer, MailboxConsumer
 from onceward.runtime.message import Message
 from onceward.runtime.transaction import Transaction
 from onceward.runtime.waiting import until_found
 from onceward.store import mailboxes
-from onceward.store.directory.mailboxes import Address
-from onceward.store.mailbox_readers import EARLIEST, RANKS, Handout, Start
-from onceward.store.mailboxes import Advance, Filter, limit_of
+from onceward.store.directory.mailboxes import MailboxInfo
+from onceward.store.mailbox_readers import EARLIEST, RANKS, MailboxLease, Start
+from onceward.store.mailboxes import CursorRead, MessageFilter, limit_of
 
 Where = Start | Literal["earliest", "latest"]
-Handler = Callable[[Message[Any], "Effects"], object]
+Handler = Callable[[Message[Any], "HandlerTransaction"], object]
 BATCH = 100
 _log = logging.getLogger("onceward")
 
 
-class Effects:
+class HandlerTransaction:
     """What a handler of a mailbox writes and sends: one transaction, opened on first use, committed with the mark."""
 
     def __init__(self, session: Session, stack: ExitStack) -> None:
@@ -63,8 +63,8 @@ class Mailbox:
 
     def __init__(
         self,
-        address: Address,
-        desk: MailDesk,
+        address: MailboxInfo,
+        desk: MailboxConsumer,
         session: Session,
         *,
         id: str,
@@ -75,7 +75,7 @@ class Mailbox:
         """The name of a public mailbox. The id of a private one, which is the right to it: keep it secret."""
         self.created = created
         """Whether the call that returned this made the mailbox."""
-        self._address, self.desk, self._session, self._ours = address, desk, session, ours
+        self._address, self._consumer, self._session, self._ours = address, desk, session, ours
         self.public = address.public
         self.owner = address.owner
         """Agent in whose file the messages are kept."""
@@ -104,22 +104,22 @@ class Mailbox:
             SendError: see its subclasses; nothing was written.
 
         """
-        self.desk.check_alive()
+        self._consumer.check_alive()
         if options.get("ephemeral") is None:
             options["ephemeral"] = (
                 PRIORITIES[rank(options.get("priority", "normal"))]
-                in self.desk.tools.settings.ephemeral_priorities
+                in self._consumer.tools.settings.ephemeral_priorities
             )
-        named = Options(**options, mailbox=self._address.key, ends_at=self.expires_at)
-        return self.desk.tools.sender.commit(self._session.name, self.owner, body, named)
+        named = ParsedOptions(**options, mailbox=self._address.key, ends_at=self.expires_at)
+        return self._consumer.tools.sender.commit(self._session.name, self.owner, body, named)
 
     def delete(self, message_id: str) -> bool:
         """Take a message away from all readers; say whether it was there. Joins this thread's open transaction."""
-        return self.desk.delete(message_id)
+        return self._consumer.delete(message_id)
 
     # -- reading without owning -------------------------------------------------------------------
 
-    def replay(self, type: Any = None, *, timeout: float | None = 0.0) -> Iterator[Letter]:
+    def replay(self, type: Any = None, *, timeout: float | None = 0.0) -> Iterator[MessageRecord]:
         """
         Yield everything that has not expired, from the oldest in delivery order; stores nothing, so each replay begins anew.
 
@@ -129,16 +129,16 @@ class Mailbox:
         while letters := self._wait(walk, timeout):
             yield from letters
 
-    def walk(self, wanted: Any) -> Callable[[], list[Letter]]:
+    def walk(self, wanted: Any) -> Callable[[], list[MessageRecord]]:
         """Return the call that reads on from where it stopped the last time, position in memory."""
         passed, kinds = [0] * RANKS, type_names(wanted)
 
-        def step() -> list[Letter]:
-            while rows := self.desk.replay(tuple(passed), BATCH):
+        def step() -> list[MessageRecord]:
+            while rows := self._consumer.replay(tuple(passed), BATCH):
                 for row in rows:
                     passed[row.rank] = row.seq
                 letters = [
-                    row.letter(_model(wanted)) for row in rows if kinds is None or row.type in kinds
+                    row.record(_model(wanted)) for row in rows if kinds is None or row.type in kinds
                 ]
                 if letters:
                     return letters
@@ -146,17 +146,17 @@ class Mailbox:
 
         return step
 
-    def query(self, type: Any = None, *, limit: int = 100, **filters: Any) -> list[Letter]:
+    def query(self, type: Any = None, *, limit: int = 100, **filters: Any) -> list[MessageRecord]:
         """Return messages, newest first; filters: topics, sender, session. Changes nothing."""
-        return self.desk.newest(self._filter(type, filters), limit_of(limit))
+        return self._consumer.newest(self._filter(type, filters), limit_of(limit))
 
-    def tail(self, limit: int = 10) -> list[Letter]:
+    def tail(self, limit: int = 10) -> list[MessageRecord]:
         """Return the newest messages, the oldest of them first. Changes nothing."""
-        return self.desk.newest(mailboxes.ALL, limit_of(limit))[::-1]
+        return self._consumer.newest(mailboxes.ALL, limit_of(limit))[::-1]
 
     def count(self) -> int:
         """Return how many messages are there. Changes nothing."""
-        return self.desk.count()
+        return self._consumer.count()
 
     # -- reading on -------------------------------------------------------------------------------
 
@@ -170,21 +170,21 @@ class Mailbox:
         start: Where = EARLIEST,
         consume_skipped: bool = True,
         **filters: Any,
-    ) -> list[Letter]:
+    ) -> list[MessageRecord]:
         """
         Move the named position and return what it passed: at most once, because the position is committed first.
 
         What a filter (type, topics, sender, session) excludes is passed too, for good; with *consume_skipped* False
         it is kept for a later call. *start* holds for a position that is new.
         """
-        how = Advance(
+        how = CursorRead(
             name=plain_text("reader", reader),
             start=_start(start),
             wanted=self._filter(type, filters),
             limit=limit_of(limit),
             consume_skipped=consume_skipped,
         )
-        return self._wait(lambda: self.desk.read_on(how, _model(type)), timeout) or []
+        return self._wait(lambda: self._consumer.read_on(how, _model(type)), timeout) or []
 
     def lease(
         self,
@@ -204,7 +204,8 @@ class Mailbox:
         own settling then raises LeaseLost. *start* holds for a group that is new.
         """
         found = self._wait(
-            lambda: self.desk.opened(self._claim(group, limit, lease, start), _model(type)), timeout
+            lambda: self._consumer.opened(self._claim(group, limit, lease, start), _model(type)),
+            timeout,
         )
         return found or []
 
@@ -220,9 +221,11 @@ class Mailbox:
         found = self.lease(group, type, timeout=timeout, start=start)
         return found[0] if found else None
 
-    def _claim(self, group: str, limit: int, lease: float | None, start: Where) -> list[Handout]:
-        seconds = self.desk.tools.settings.lease if lease is None else lease
-        return self.desk.claim(
+    def _claim(
+        self, group: str, limit: int, lease: float | None, start: Where
+    ) -> list[MailboxLease]:
+        seconds = self._consumer.tools.settings.lease if lease is None else lease
+        return self._consumer.claim(
             plain_text("group", group),
             start=_start(start),
             limit=limit_of(limit),
@@ -252,7 +255,7 @@ class Mailbox:
         if not self._ours:
             msg = f"the mailbox is kept by {self.owner}: exactly once needs a handler in the same file, so run it there, or use lease"
             raise InvalidArgument(msg)
-        desk = OnceDesk(self.desk, plain_text("group", group))
+        desk = ExactlyOnceConsumer(self._consumer, plain_text("group", group))
         held = self._wait(
             lambda: desk.opened(self._claim(group, limit, None, start), _model(type)), timeout
         )
@@ -262,7 +265,7 @@ class Mailbox:
         """Run a handler and settle its message; a lease that was lost meanwhile undoes what the handler wrote."""
         try:
             with message, ExitStack() as stack:
-                handler(message, Effects(self._session, stack))
+                handler(message, HandlerTransaction(self._session, stack))
                 message.ack()
         except LeaseLost as error:
             _log.warning("%s", error)
@@ -271,24 +274,24 @@ class Mailbox:
             _log.warning("handling %s: %s: %s", message.id, type(error).__name__, error)
         return True
 
-    def _filter(self, wanted: Any, filters: dict[str, Any]) -> Filter:
+    def _filter(self, wanted: Any, filters: dict[str, Any]) -> MessageFilter:
         """Return the filter that the caller's words mean, by the topics that its session knows."""
         return _filter(
             wanted,
             filters,
-            self.desk.tools.sender.topics.of(filters.get("session") or self._session.name),
+            self._consumer.tools.sender.topics.of(filters.get("session") or self._session.name),
         )
 
     # -- waiting ----------------------------------------------------------------------------------
 
     def _wait(self, look: Callable[[], list[Any]], timeout: float | None) -> list[Any] | None:
-        db = self.desk.db
+        db = self._consumer.db
         return until_found(
             db,
             lambda: look() or None,
             timeout,
-            poll=self.desk.tools.settings.safety_poll,
-            due=self.desk.until_due,
+            poll=self._consumer.tools.settings.poll_interval,
+            due=self._consumer.until_due,
         )
 
 
@@ -301,7 +304,7 @@ def _model(wanted: Any) -> Any:
     return None if isinstance(wanted, str) else wanted
 
 
-def _filter(wanted: Any, filters: dict[str, Any], known: TopicPolicy) -> Filter:
+def _filter(wanted: Any, filters: dict[str, Any], known: TopicPolicy) -> MessageFilter:
     """Return the filter that the caller's words mean; raises InvalidArgument for words there are not."""
     unknown = set(filters) - {"topics", "sender", "session"}
     if unknown:
@@ -309,7 +312,7 @@ def _filter(wanted: Any, filters: dict[str, Any], known: TopicPolicy) -> Filter:
         raise InvalidArgument(msg)
     topics = filters.get("topics")
     patterns = None if topics is None else known.check_filter(topics)
-    return Filter(
+    return MessageFilter(
         types=type_names(wanted),
         topics=patterns,
         sender=filters.get("sender"),

@@ -10,13 +10,13 @@ from onceward.api.session import Session
 from onceward.errors import InvalidArgument, NoMailbox
 from onceward.model.clock import Millis
 from onceward.model.settings import DAY
-from onceward.runtime.channel_tasks import Errands
-from onceward.runtime.mailbox_consumer import MailDesk, Tools
-from onceward.runtime.open_agents import OtherFiles
+from onceward.runtime.channel_tasks import ChannelTasks
+from onceward.runtime.mailbox_consumer import MailboxConsumer, MailboxDeps
+from onceward.runtime.open_agents import OpenAgentFiles
 from onceward.store.directory import mailboxes
-from onceward.store.directory.database import Home
-from onceward.store.directory.mailboxes import Address
-from onceward.store.mailboxes import Place
+from onceward.store.directory.database import DirectoryHandle
+from onceward.store.directory.mailboxes import MailboxInfo
+from onceward.store.mailboxes import MailboxRef
 
 T = TypeVar("T")
 TTL_MAX: Final = 1e9
@@ -33,9 +33,14 @@ class Mailboxes:
     """
 
     def __init__(
-        self, home: Home, tools: Tools, session: Session, files: OtherFiles, errands: Errands
+        self,
+        home: DirectoryHandle,
+        tools: MailboxDeps,
+        session: Session,
+        files: OpenAgentFiles,
+        errands: ChannelTasks,
     ) -> None:
-        self._errands = errands
+        self._tasks = errands
         self._db, self._home, self._tools, self._session, self._files = (
             tools.sender.db,
             home,
@@ -93,13 +98,13 @@ class Mailboxes:
         made = self._told(wanted, lambda: mailboxes.create(self._home.directory, wanted))
         return self._mailbox(made, secret, created=True)
 
-    def _told(self, wanted: Address, work: Callable[[], T]) -> T:
+    def _told(self, wanted: MailboxInfo, work: Callable[[], T]) -> T:
         """Change the directory; the home hears of public mailboxes, of their beginning now and of their end when it comes."""
         if wanted.public:
-            self._errands.begin()
+            self._tasks.begin()
         made = work()
         if wanted.public:
-            self._errands.run()
+            self._tasks.run()
         return made
 
     def open(self, name: str) -> Mailbox:
@@ -108,24 +113,26 @@ class Mailboxes:
             raise NoMailbox
         return self._mailbox(mailboxes.find(self._home.directory, name), name, created=False)
 
-    def list(self) -> list[Address]:
+    def list(self) -> list[MailboxInfo]:
         """Return the public mailboxes by name; private ones are never listed."""
         return mailboxes.listed(self._home.directory) if self._home.known else []
 
     def _wanted(
         self, name: str | None, ttl: float | None, *, public: bool, description: str
-    ) -> tuple[str, Address]:
+    ) -> tuple[str, MailboxInfo]:
         secret = mailboxes.public_name(name or "") if public else mailboxes.new_secret()
         stored = secret if public else mailboxes.secret_name(secret)
         about = mailboxes.description(description)
-        return secret, Address(public, stored, self._db.agent, _millis(ttl), 0, None, about)
+        return secret, MailboxInfo(public, stored, self._db.agent, _millis(ttl), 0, None, about)
 
-    def _mailbox(self, address: Address, name: str, *, created: bool) -> Mailbox:
+    def _mailbox(self, address: MailboxInfo, name: str, *, created: bool) -> Mailbox:
         ours = address.owner == self._db.agent
         db = self._files.file(address.owner)
         if db is None:
             raise NoMailbox
-        desk = MailDesk(db, Place(mailbox=address.key, expires_at=address.expires_at), self._tools)
+        desk = MailboxConsumer(
+            db, MailboxRef(mailbox=address.key, expires_at=address.expires_at), self._tools
+        )
         return Mailbox(address, desk, self._session, id=name, created=created, ours=ours)
 
     def sweep(self, limit: int) -> int:

@@ -6,18 +6,18 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from onceward.db.database import Database
-from onceward.db.transaction import Tx
+from onceward.db.transaction import StoreTransaction
 from onceward.errors import InvalidArgument, UnknownRecipient
 from onceward.hooks import Hooks
 from onceward.model.clock import Millis
 from onceward.model.events import Event, Expired, Polled, Processed
 from onceward.model.names import DEFAULT_SESSION, agent_name, plain_text
-from onceward.model.record import Letter
-from onceward.model.settings import disabled
+from onceward.model.record import MessageRecord
+from onceward.model.settings import disabled_by_environment
 from onceward.runtime.fanout import Publisher
-from onceward.runtime.open_agents import OtherFiles
+from onceward.runtime.open_agents import OpenAgentFiles
 from onceward.store import inbox, mailboxes, polling
-from onceward.store.polling import Poll, Reach
+from onceward.store.polling import Poll, ScanPosition
 
 MOST: Final = 1 << 62
 SLICE: Final = 500
@@ -28,7 +28,7 @@ class Polls:
 
     _db: Database
     _hooks: Hooks
-    _files: OtherFiles
+    _files: OpenAgentFiles
     _sender: Publisher
 
     def poll(
@@ -39,7 +39,7 @@ class Polls:
         session: str = DEFAULT_SESSION,
         limit: int | None = None,
         consume_skipped: bool = True,
-    ) -> list[Letter]:
+    ) -> list[MessageRecord]:
         """
         Return what came to *agent* (us) in a session since its last poll; at most once: the cursor is committed first.
 
@@ -58,35 +58,37 @@ class Polls:
         wanted = None if topics is None else self._sender.topics.of(session).check_filter(topics)
         left = _limit(limit)
         plain_text("session", session)
-        found: list[Letter] = []
-        reach, more = Reach(), not disabled()
+        found: list[MessageRecord] = []
+        reach, more = ScanPosition(), not disabled_by_environment()
         while more and left:
             asked = Poll(
                 session=session, topics=wanted, consume_skipped=consume_skipped, limit=left
             )
-            step = db.contribute(
+            step = db.write_in_handler(
                 lambda tx, asked=asked, reach=reach: self._step(tx, db, asked, reach)  # type: ignore[misc]
             )
-            found += [row.letter() for row in step.rows]
+            found += [row.record() for row in step.rows]
             reach, more, left = step.reach, step.more, left - len(step.rows)
         return found
 
-    def _step(self, tx: Tx, db: Database, asked: Poll, reach: Reach) -> polling.Polled:
+    def _step(
+        self, tx: StoreTransaction, db: Database, asked: Poll, reach: ScanPosition
+    ) -> polling.PollResult:
         step = polling.poll(tx, asked, reach)
         if step.cursor_to != step.cursor_from:
-            tx.after(lambda: db.bell.ring("out"))
+            tx.after_commit(lambda: db.notifier.notify("out"))
         if self._hooks:
             told = [
                 event
                 for event in _events(db.agent, tx.now, asked, step)
                 if self._hooks.wanted(type(event))
             ]
-            tx.after(lambda: self._hooks.tell(told))
+            tx.after_commit(lambda: self._hooks.emit(told))
         return step
 
     def tail(
         self, limit: int = 10, *, session: str = DEFAULT_SESSION, include_expired: bool = False
-    ) -> list[Letter]:
+    ) -> list[MessageRecord]:
         """Return the newest messages of a session, polled or not, the oldest of them first; moves nothing."""
         return polling.tail(
             self._db.read,
@@ -99,21 +101,21 @@ class Polls:
     def expire(self, session: str | None = None) -> int:
         """End what has outlived its time to live, in one session or in all; return how many; nothing under the kill-switch."""
         total = 0
-        while not disabled() and not mailboxes.frozen(self._db.read):
-            ended = self._db.contribute(lambda tx: self._expire(tx, session))
+        while not disabled_by_environment() and not mailboxes.paused(self._db.read):
+            ended = self._db.write_in_handler(lambda tx: self._expire(tx, session))
             total += ended
             if not ended:
                 break
         if self._hooks.wanted(Expired):
-            self._hooks.tell(
+            self._hooks.emit(
                 [Expired(agent=self._db.agent, at=self._db.now(), session=session, count=total)]
             )
         return total
 
-    def _expire(self, tx: Tx, session: str | None) -> int:
+    def _expire(self, tx: StoreTransaction, session: str | None) -> int:
         ended = inbox.expire(tx, SLICE, session)
         if ended:
-            tx.after(lambda: self._db.bell.ring("out"))
+            tx.after_commit(lambda: self._db.notifier.notify("out"))
         return ended + (mailboxes.expire(tx, SLICE) if session is None else 0)
 
     def status(self, session: str | None = None) -> dict[str, dict[str, Any]]:
@@ -137,7 +139,7 @@ def _limit(limit: int | None) -> int:
     return limit
 
 
-def _events(agent: str, at: Millis, asked: Poll, step: polling.Polled) -> Iterator[Event]:
+def _events(agent: str, at: Millis, asked: Poll, step: polling.PollResult) -> Iterator[Event]:
     for row in step.rows:
         yield Processed(agent=agent, at=at, message_id=row.id, peer=row.sender, outcome="processed")
     yield Polled(

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from onceward.api.channels import Channels
 from onceward.api.dead_letters import DeadLetters
-from onceward.api.home import Neighbours, Peers
+from onceward.api.home import Agents, Peers
 from onceward.api.limits import Limits
 from onceward.api.looks import Looks
 from onceward.api.mailboxes import Mailboxes
 from onceward.api.polling import Polls
 from onceward.api.queues import Queues, Runs
-from onceward.api.routing import Routes, doors
+from onceward.api.routing import TransportRouter, doors
 from onceward.api.session import Session
 from onceward.api.verbs import Verbs
 from onceward.db.database import Database
@@ -31,21 +31,21 @@ from onceward.model.retry import RetryPolicy
 from onceward.model.settings import Settings
 from onceward.runtime.agent import Agent
 from onceward.runtime.auditor import auditor
-from onceward.runtime.channel_sender import Herald
-from onceward.runtime.channel_tasks import Errands
-from onceward.runtime.consumer import Desk
+from onceward.runtime.channel_sender import ChannelSender
+from onceward.runtime.channel_tasks import ChannelTasks
+from onceward.runtime.consumer import Consumer
 from onceward.runtime.dispatcher import Dispatcher
 from onceward.runtime.fanout import Publisher
-from onceward.runtime.mailbox_consumer import Tools
-from onceward.runtime.maintenance import Janitor
+from onceward.runtime.mailbox_consumer import MailboxDeps
+from onceward.runtime.maintenance import Maintenance
 from onceward.runtime.message import Message
-from onceward.runtime.open_agents import OtherFiles
-from onceward.runtime.owner_session import OwnerRun
+from onceward.runtime.open_agents import OpenAgentFiles
+from onceward.runtime.owner_session import OwnerSession
 from onceward.runtime.receiver import Receiver
 from onceward.runtime.worker import Worker
 from onceward.store import custody, full_text, health, invariants, outbox, queries, transitions
-from onceward.store.directory.cache import Roster
-from onceward.store.directory.database import Home
+from onceward.store.directory.cache import DirectoryCache
+from onceward.store.directory.database import DirectoryHandle
 from onceward.transports.base import Transport
 from onceward.transports.event_loop import start_loop
 from onceward.transports.memory import MemoryListener
@@ -53,17 +53,17 @@ from onceward.transports.memory import MemoryListener
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
-    from onceward.runtime.runs.worker import Runner
+    from onceward.runtime.runs.worker import RunWorker
 
 T = TypeVar("T")
-PUMP_MAX = 10_000
+MAX_ROUNDS = 10_000
 
 
 class Postbox(Verbs, Polls, Looks):
     """
     One agent's SQLite file, open.
 
-    Opening creates and migrates the file and, unless ``run=False``, starts the
+    Opening creates and migrates the file and, unless ``start=False``, starts the
     engines: a dispatcher, a janitor, and workers if the agent has handlers.
     Settings may be given as a ``Settings`` object, as keywords, or by
     environment. Async handlers run on *loop*, or on a loop of the postbox.
@@ -81,7 +81,7 @@ class Postbox(Verbs, Polls, Looks):
         *,
         agent: str | Agent | None = None,
         settings: Settings | None = None,
-        run: bool = True,
+        start: bool = True,
         clock: Clock | None = None,
         ids: IdSource = new_id,
         rng: random.Random | None = None,
@@ -101,33 +101,35 @@ class Postbox(Verbs, Polls, Looks):
         )
         self._rng = rng or random.Random()  # noqa: S311 - jitter, not a secret
         self._hooks = Hooks()
-        self._routes = Routes(self._db, settings=self._settings, transports=transports, vfs=vfs)
-        self._files = OtherFiles(self._db, self._settings, self._routes.file_of)
+        self._routes = TransportRouter(
+            self._db, settings=self._settings, transports=transports, vfs=vfs
+        )
+        self._files = OpenAgentFiles(self._db, self._settings, self._routes.file_of)
         self._lock, self._closed = Lock(), False
         self._loop, self._loop_is_ours = loop, False
-        self._run = OwnerRun(self._db, self._settings, self._hooks, vfs=vfs)
+        self._run = OwnerSession(self._db, self._settings, self._hooks, vfs=vfs)
         try:
-            self._wire(ids)
-            self._run.begin(engines=run)
-            if run:
+            self._build_runtime(ids)
+            self._run.begin(engines=start)
+            if start:
                 self._start()
         except BaseException:
             self._run.end()  # nobody else will
             raise
 
-    def _wire(self, ids: IdSource) -> None:
+    def _build_runtime(self, ids: IdSource) -> None:
         db, settings, hooks, rng = self._db, self._settings, self._hooks, self._rng
-        self._home = Home(db, settings)
-        self._roster = Roster(self._home, db)
+        self._home = DirectoryHandle(db, settings)
+        self._directory = DirectoryCache(self._home, db)
         self._sender = Publisher(
             db,
-            roster=self._roster,
+            roster=self._directory,
             settings=settings,
             hooks=hooks,
             ids=ids,
-            known=self._routes.knows,
+            known=self._routes.is_known,
         )
-        self._desk = Desk(
+        self._consumer = Consumer(
             db,
             settings=settings,
             hooks=hooks,
@@ -136,7 +138,7 @@ class Postbox(Verbs, Polls, Looks):
             policy=self._handler_retry,
         )
         self._receiver = Receiver(db, settings=settings, hooks=hooks)
-        errands = Errands(db, self._sender)
+        errands = ChannelTasks(db, self._sender)
         self._dispatcher = Dispatcher(
             db,
             settings=settings,
@@ -148,12 +150,12 @@ class Postbox(Verbs, Polls, Looks):
         )
         if settings.audit:
             self._audit(settings.audit)
-        self._workers, self._runners = self._hire()
+        self._workers, self._runners = self._build_workers()
         self._listener = MemoryListener()
         self._listener.listen(self._db.agent, self._receiver.accept)
         doors[id(self._db)] = self._receiver
         self._default = self.session()
-        self._furnish(db, settings, errands)
+        self._build_api(db, settings, errands)
 
     def _audit(self, path: str) -> None:
         audit = AuditLog(path)
@@ -161,17 +163,17 @@ class Postbox(Verbs, Polls, Looks):
         self._hooks.on("polled", audit)
         self._hooks.on("expired", audit)
 
-    def _furnish(self, db: Database, settings: Settings, errands: Errands) -> None:
+    def _build_api(self, db: Database, settings: Settings, errands: ChannelTasks) -> None:
         hooks = self._hooks
-        self.home = Neighbours(self._roster)
+        self.agents = Agents(self._directory)
         """The agents of the home, and what they publish."""
-        self.channels = Channels(db, Herald(db, self._sender, errands), self._desk)
+        self.channels = Channels(db, ChannelSender(db, self._sender, errands), self._consumer)
         """The channels of the home."""
-        self.peers = Peers(self._db, self._routes.features, self._roster)
+        self.peers = Peers(self._db, self._routes.features, self._directory)
         """Who is reached where."""
         self.dead_letters = DeadLetters(self._db, self._sender)
         """Messages that ended badly here."""
-        self.limits = Limits(db, self._sender.gate)
+        self.limits = Limits(db, self._sender.admission)
         """What bounds the file."""
         self.queues = Queues(db, sender=self._sender, hooks=hooks)
         """What waits in sessions with runs."""
@@ -179,18 +181,18 @@ class Postbox(Verbs, Polls, Looks):
         """Open and past runs."""
         self.mailboxes = Mailboxes(
             self._home,
-            Tools(settings, self._sender, hooks, self._rng),
+            MailboxDeps(settings, self._sender, hooks, self._rng),
             self._default,
             self._files,
             errands,
         )
         """Mailboxes of the home."""
-        self._janitor = Janitor(db, settings=settings, chore=self.mailboxes.sweep)
-        for name, switch in (("trail", transitions.switch), ("search", full_text.switch)):
+        self._maintenance = Maintenance(db, settings=settings, chore=self.mailboxes.sweep)
+        for name, switch in (("transitions", transitions.switch), ("search", full_text.switch)):
             if name in settings.model_fields_set:
                 switch(db, on=getattr(settings, name))
 
-    def _hire(self) -> tuple[list[Worker], list[Runner]]:
+    def _build_workers(self) -> tuple[list[Worker], list[RunWorker]]:
         """Return who handles the mail: workers for messages, a runner for sessions with runs."""
         agent, shared = (
             self._handlers,
@@ -209,17 +211,17 @@ class Postbox(Verbs, Polls, Looks):
         )
         if agent is None or not agent.sessions:
             return workers, []
-        from onceward.runtime.runs.worker import Runner  # noqa: PLC0415 - most agents have no sessions with runs
+        from onceward.runtime.runs.worker import RunWorker  # noqa: PLC0415 - most agents have no sessions with runs
 
-        return workers, [Runner(self._db, agent, **more)]
+        return workers, [RunWorker(self._db, agent, **more)]
 
     @property
-    def _engines(self) -> list[Worker | Runner]:
+    def _engines(self) -> list[Worker | RunWorker]:
         return [*self._workers, *self._runners]
 
     def _start(self) -> None:
         self._dispatcher.start()
-        self._janitor.start()
+        self._maintenance.start()
         for engine in self._engines:
             engine.start()
 
@@ -258,7 +260,7 @@ class Postbox(Verbs, Polls, Looks):
         if topics is not None:
             self._sender.topics.close(name, topics)
         return Session(
-            name, db=self._db, sender=self._sender, desk=self._desk, settings=self._settings
+            name, db=self._db, sender=self._sender, desk=self._consumer, settings=self._settings
         )
 
     @overload
@@ -269,11 +271,11 @@ class Postbox(Verbs, Polls, Looks):
 
     def receive(self, type: Any = None, timeout: float = 0.0) -> Message[Any] | None:
         """Lease the next message of any session; see ``Session.receive``."""
-        return self._default.receive_any(type, timeout)
+        return self._default._receive_any(type, timeout)
 
     def messages(self, type: Any = None, timeout: float | None = None) -> Iterator[Message[Any]]:
         """Yield messages of any session; see ``Session.messages``."""
-        while (message := self._default.receive_any(type, timeout)) is not None:
+        while (message := self._default._receive_any(type, timeout)) is not None:
             yield message
 
     # -- seeing -------------------------------------------------------------------------------
@@ -284,19 +286,17 @@ class Postbox(Verbs, Polls, Looks):
 
     def resolve(self, message_id: str) -> str:
         """Return how a message we sent stands: pending, sending, sent, acked, failed, cancelled, dead, or absent."""
-        self._db.tick()  # a commit of our own: what is read next is durable
+        self._db.persist_clock()  # a commit of our own: what is read next is durable
         return queries.resolve(self._db, message_id)
 
     def cancel(self, message_id: str) -> bool:
         """Withdraw a message that has not left yet; say whether that was still possible."""
-        return self._db.contribute(lambda tx: outbox.cancel(tx, message_id))
+        return self._db.write_in_handler(lambda tx: outbox.cancel(tx, message_id))
 
     def check(self, *others: Postbox) -> list[invariants.Violation]:
         """Return the invariants that do not hold in this file, and in the mail between it and *others*; empty is good."""
         pairs = [
-            pair
-            for other in others
-            for pair in ((self._db, other._db), (other._db, self._db))  # noqa: SLF001 - of our own kind
+            pair for other in others for pair in ((self._db, other._db), (other._db, self._db))
         ]
         return [
             *invariants.check(self._db),
@@ -305,7 +305,7 @@ class Postbox(Verbs, Polls, Looks):
 
     def health(self) -> health.Health:
         """Return how the file is."""
-        return health.look(self._db)
+        return health.read_health(self._db)
 
     def accept(self, parcel: Parcel) -> Answer:
         """Keep a parcel once and answer for each frame: what a listener of one's own hands parcels to."""
@@ -313,30 +313,30 @@ class Postbox(Verbs, Polls, Looks):
 
     # -- switching ----------------------------------------------------------------------------
 
-    def freeze(self) -> None:
+    def pause(self) -> None:
         """Stop sending, pushing and handling in all processes, durably; nothing is lost, no budget is spent."""
-        self._db.contribute(health.freeze)
-        self._db.bell.ring("in")
+        self._db.write_in_handler(health.pause)
+        self._db.notifier.notify("in")
 
-    def thaw(self) -> None:
-        """Go on where ``freeze`` stopped."""
-        self._db.contribute(health.thaw)
-        self._db.bell.ring("out")
-        self._db.bell.ring("in")
+    def resume(self) -> None:
+        """Go on where ``pause`` stopped."""
+        self._db.write_in_handler(health.resume)
+        self._db.notifier.notify("out")
+        self._db.notifier.notify("in")
 
-    def pump(self) -> int:
+    def run_until_idle(self) -> int:
         """Run the engines on this thread until nothing is due; return how many parcels and messages moved."""
         moved = 0
-        for _ in range(PUMP_MAX):
-            step = self._dispatcher.pump() + sum(engine.pump() for engine in self._engines)
+        for _ in range(MAX_ROUNDS):
+            step = self._dispatcher.run_due() + sum(engine.run_due() for engine in self._engines)
             moved += step
             if not step:
                 break
         return moved
 
-    def tidy(self) -> int:
+    def run_maintenance(self) -> int:
         """Run the janitor once; return how many rows were pruned."""
-        return self._janitor.tidy()
+        return self._maintenance.run_once()
 
     def stop(self, timeout: float | None = None) -> None:
         """Claim and push nothing more; settle what is finished, give the rest back. The file stays open."""
@@ -344,7 +344,7 @@ class Postbox(Verbs, Polls, Looks):
         for engine in self._engines:
             engine.stop(limit)
         self._dispatcher.stop(limit)
-        self._janitor.stop(limit)
+        self._maintenance.stop(limit)
 
     def close(self, timeout: float | None = None) -> None:
         """Stop the engines and close the file; safe to call twice."""

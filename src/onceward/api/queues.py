@@ -8,19 +8,19 @@ from typing import Unpack
 
 from onceward.db.database import Database
 from onceward.db.file_checks import owner_name
-from onceward.db.transaction import Tx
+from onceward.db.transaction import StoreTransaction
 from onceward.errors import InvalidArgument
 from onceward.hooks import Hooks
 from onceward.model.names import plain_text
 from onceward.model.queue_modes import QueueOptions, checked, glob
 from onceward.model.states import Done
-from onceward.runtime.event_emitter import Teller
+from onceward.runtime.event_emitter import EventEmitter
 from onceward.runtime.fanout import Publisher
-from onceward.runtime.runs.completion import Closing
+from onceward.runtime.runs.completion import RunCompletion
 from onceward.store import run_views, runs, session_queues
-from onceward.store.inbox import Ended
-from onceward.store.lanes import LaneLease
-from onceward.store.run_views import QueueInfo, RunInfo, Waits
+from onceward.store.inbox import SettledMessage
+from onceward.store.lanes import Lease
+from onceward.store.run_views import QueuedMessage, QueueInfo, RunInfo
 
 
 class Queues:
@@ -28,8 +28,8 @@ class Queues:
 
     def __init__(self, db: Database, *, sender: Publisher, hooks: Hooks) -> None:
         self._db = db
-        self._closing = Closing(
-            db.agent, sender=sender, teller=Teller(hooks, db.agent), owner=owner_name()
+        self._closing = RunCompletion(
+            db.agent, sender=sender, teller=EventEmitter(hooks, db.agent), owner=owner_name()
         )
 
     def list(self) -> list[QueueInfo]:
@@ -40,7 +40,7 @@ class Queues:
         """Return one session's queue, None where it never had one."""
         return next((queue for queue in self.list() if queue.session == session), None)
 
-    def waiting(self, session: str) -> builtins.list[Waits]:
+    def waiting(self, session: str) -> builtins.list[QueuedMessage]:
         """Return the messages that wait, in the order in which they will be taken."""
         return run_views.waiting(self._db, session)
 
@@ -65,26 +65,26 @@ class Queues:
 
         """
         plain_text("session", session)
-        return self._db.contribute(lambda tx: session_queues.reorder(tx, session, ids))
+        return self._db.write_in_handler(lambda tx: session_queues.reorder(tx, session, ids))
 
     def remove(self, session: str, message_id: str) -> bool:
         """Drop one waiting message, with a reason that SQL can read; say whether it waited here."""
-        return self._db.contribute(lambda tx: self._remove(tx, session, message_id))
+        return self._db.write_in_handler(lambda tx: self._remove(tx, session, message_id))
 
-    def _remove(self, tx: Tx, session: str, message_id: str) -> bool:
+    def _remove(self, tx: StoreTransaction, session: str, message_id: str) -> bool:
         found = tx.rows(session_queues.LANE, (session,))
         if not found:
             return False
-        held = LaneLease(found[0][0], 0, "", careful=False)
+        held = Lease(found[0][0], 0, "", isolate=False)
         chosen = [
             each
             for each in session_queues.waiting(tx, held.lane_id, -1, placed=False)
             if each.id == message_id
         ]
-        self._closing.conclude(tx, [Ended(each, Done("dropped")) for each in chosen])
+        self._closing.conclude(tx, [SettledMessage(each, Done("dropped")) for each in chosen])
         session_queues.explain(tx, [("removed from its queue", each.seq) for each in chosen])
-        session_queues.rehead(tx, held.lane_id)
-        tx.after(lambda: self._db.bell.ring("out"))
+        session_queues.update_head(tx, held.lane_id)
+        tx.after_commit(lambda: self._db.notifier.notify("out"))
         return bool(chosen)
 
     def pause(self, session: str) -> None:
@@ -106,27 +106,27 @@ class Queues:
 
         """
 
-        def work(tx: Tx) -> None:
+        def work(tx: StoreTransaction) -> None:
             open_now = tx.rows(session_queues.OPEN_UNDER, (glob(pattern),))
             if open_now:
                 msg = f"session {open_now[0][0]!r} has a run open: pause its queue, abort the run, then dissolve"
                 raise InvalidArgument(msg)
             tx.run(session_queues.UNREGISTER, (glob(pattern),))
 
-        self._db.contribute(work)
-        self._db.bell.ring("in")
+        self._db.write_in_handler(work)
+        self._db.notifier.notify("in")
 
     def _change(self, session: str, change: session_queues.Change) -> None:
         plain_text("session", session)
 
-        def work(tx: Tx) -> None:
+        def work(tx: StoreTransaction) -> None:
             tx.run(session_queues.KNOW, (session,))
             change(tx)
             for lane_id, _, _, _ in tx.rows(session_queues.LANE, (session,)):
                 tx.run(session_queues.HURRY, (lane_id,))
 
-        self._db.contribute(work)
-        self._db.bell.ring("in")
+        self._db.write_in_handler(work)
+        self._db.notifier.notify("in")
 
 
 class Runs:
@@ -134,8 +134,8 @@ class Runs:
 
     def __init__(self, db: Database, *, sender: Publisher, hooks: Hooks) -> None:
         self._db = db
-        self._closing = Closing(
-            db.agent, sender=sender, teller=Teller(hooks, db.agent), owner=owner_name()
+        self._closing = RunCompletion(
+            db.agent, sender=sender, teller=EventEmitter(hooks, db.agent), owner=owner_name()
         )
 
     def list(
@@ -156,7 +156,7 @@ class Runs:
         is set so; else they are back at the head, and the next run gets them.
         """
 
-        def work(tx: Tx) -> bool:
+        def work(tx: StoreTransaction) -> bool:
             run = runs.by_id(tx, run_id)
             if run is None:
                 return False
@@ -166,7 +166,7 @@ class Runs:
             self._closing.abort(tx, run, policy, cause, preempted=True)
             return True
 
-        found = self._db.contribute(work)
-        self._db.bell.ring("in")
-        self._db.bell.ring("out")
+        found = self._db.write_in_handler(work)
+        self._db.notifier.notify("in")
+        self._db.notifier.notify("out")
         return found

@@ -21,7 +21,7 @@ doors: dict[int, Receiver] = {}
 """Receivers of the postboxes open in this process, by their database's id: their hooks hear of mail by file too."""
 
 
-class Routes:
+class TransportRouter:
     """
     The transports of one postbox and whom they reach.
 
@@ -53,7 +53,7 @@ class Routes:
             scheme: transport.features for scheme, transport in self._transports.items()
         }
 
-    def knows(self, name: str) -> bool:
+    def is_known(self, name: str) -> bool:
         """Return whether mail for *name* has somewhere to go."""
         rows = self._db.read(peers.URL, (name,))
         return bool(rows and rows[0][0] is not None) or self._beside(name) is not None
@@ -86,7 +86,7 @@ class Routes:
 
     def _open_file(self, path: Path, agent: str) -> Opened:
         patience = min(self._settings.busy_timeout, self._settings.deliver_timeout)
-        wanted = Settings.unasked(busy_timeout=patience)
+        wanted = Settings.inherit(busy_timeout=patience)
         # Whoever has the file open brought a clock; a file that is opened by and for us lives in our time.
         ours = (
             None

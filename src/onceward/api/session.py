@@ -7,15 +7,15 @@ from contextlib import contextmanager
 from typing import Any, TypeVar, Unpack, overload
 
 from onceward.db.database import Database
-from onceward.db.transaction import Tx
+from onceward.db.transaction import StoreTransaction
 from onceward.errors import AnswerTimeout, InvalidArgument, InvalidMessage, RequestFailed
 from onceward.model.body import decode
 from onceward.model.frame import Frame
 from onceward.model.names import plain_text
-from onceward.model.send_options import PublishOptions, SendOptions, options_of
+from onceward.model.send_options import PublishOptions, SendOptions, parse_options
 from onceward.model.settings import Settings
-from onceward.runtime.consumer import Desk
-from onceward.runtime.fanout import Fan, Posted, Publisher, is_for_all
+from onceward.runtime.consumer import Consumer
+from onceward.runtime.fanout import Fanout, Publisher, SendResult, is_for_all
 from onceward.runtime.message import Message
 from onceward.runtime.transaction import Transaction
 from onceward.runtime.waiting import until_found
@@ -34,10 +34,10 @@ class Session:
     """
 
     def __init__(
-        self, name: str, *, db: Database, sender: Publisher, desk: Desk, settings: Settings
+        self, name: str, *, db: Database, sender: Publisher, desk: Consumer, settings: Settings
     ) -> None:
         self.name = plain_text("session", name)
-        self._db, self._sender, self._desk, self._settings = db, sender, desk, settings
+        self._db, self._sender, self._consumer, self._settings = db, sender, desk, settings
 
     def __repr__(self) -> str:
         """Name the session."""
@@ -56,13 +56,13 @@ class Session:
 
         """
         with self._db.transaction() as tx:
-            yours = self.over(tx)
+            yours = self._is_over(tx)
             try:
                 yield yours
             finally:
-                yours.finish()
+                yours._finish()
 
-    def over(self, tx: Tx) -> Transaction:
+    def _is_over(self, tx: StoreTransaction) -> Transaction:
         """Return the user's view of a transaction that is open already."""
         return Transaction(tx, self._sender, self.name)
 
@@ -82,42 +82,46 @@ class Session:
             OutcomeUnknown: ask ``resolve``, or send again with the same key or id.
 
         """
-        return self.sending(to, body, options)()
+        return self._compose(to, body, options)()
 
-    def sending(self, to: str | None, body: object, options: SendOptions) -> Callable[[], str]:
+    def _compose(self, to: str | None, body: object, options: SendOptions) -> Callable[[], str]:
         """Check and serialise a message at once; return the call that commits it."""
         sender = self._sender
         if is_for_all(to):
-            return lambda: self.spread(sender.fan_all(self.name, to, body, options_of(options))).id
-        draft = sender.draft(self.name, to, body, options_of(options))  # type: ignore[arg-type]  # None was for all
-        return lambda: self._db.contribute(sender.writing(draft))
+            return lambda: (
+                self._send_fanout(
+                    sender.to_everyone(self.name, to, body, parse_options(options))
+                ).id
+            )
+        draft = sender.compose(self.name, to, body, parse_options(options))  # type: ignore[arg-type]  # None was for all
+        return lambda: self._db.write_in_handler(sender.writing(draft))
 
     def send_many(
         self, messages: Iterable[tuple[str, object]], **options: Unpack[SendOptions]
     ) -> list[str]:
         """Commit many (recipient, body) at once, in order, all or none; the options hold for each; returns their ids."""
-        named = options_of(options)
+        named = parse_options(options)
         if named.key is not None or named.message_id is not None:
             msg = "send_many gives each message an id of its own: keys belong to single sends"
             raise InvalidMessage(msg)
-        drafts = self._sender.draft_all(self.name, messages, named)
-        return self._db.contribute(lambda tx: self._sender.put_all(tx, drafts))
+        drafts = self._sender.compose_many(self.name, messages, named)
+        return self._db.write_in_handler(lambda tx: self._sender.add_many(tx, drafts))
 
     def publish(self, topic: str, body: object, **options: Unpack[PublishOptions]) -> list[str]:
         """Send *body* to every agent that subscribed to *topic*, all in one commit; returns the ids, none where nobody did."""
         return [
             message_id
-            for _, message_id in self.spread(
-                self._sender.fan_topic(self.name, topic, body, options)
+            for _, message_id in self._send_fanout(
+                self._sender.to_subscribers(self.name, topic, body, options)
             ).copies
         ]
 
-    def spread(self, fan: Fan) -> Posted:
+    def _send_fanout(self, fan: Fanout) -> SendResult:
         """Commit a message to many: all copies or none."""
         return (
-            self._db.contribute(lambda tx: self._sender.put_fan(tx, fan))
+            self._db.write_in_handler(lambda tx: self._sender.add_fanout(tx, fan))
             if fan.drafts
-            else fan.posted
+            else fan.result
         )
 
     # -- asking -----------------------------------------------------------------------------
@@ -130,14 +134,14 @@ class Session:
 
         A reply that comes later than *timeout* seconds is kept as a late one.
         """
-        return self._db.contribute(self._requesting(to, body, timeout, options))
+        return self._db.write_in_handler(self._requesting(to, body, timeout, options))
 
     def _requesting(
         self, to: str, body: object, timeout: float | None, options: SendOptions
-    ) -> Callable[[Tx], Ticket]:
+    ) -> Callable[[StoreTransaction], Ticket]:
         options.setdefault("reply_to", self._db.agent)
-        draft = self._sender.draft(self.name, to, body, options_of(options))
-        return lambda tx: self._sender.put_request(tx, draft, timeout)
+        draft = self._sender.compose(self.name, to, body, parse_options(options))
+        return lambda tx: self._sender.add_request(tx, draft, timeout)
 
     def ask(
         self,
@@ -158,10 +162,10 @@ class Session:
             InvalidArgument: this thread has a transaction open, which the reply would wait for.
 
         """
-        if self._db.turn.held:
+        if self._db.writer.held:
             msg = "ask inside an open transaction would wait for a message that is not committed: ask outside of it"
             raise InvalidArgument(msg)
-        ticket = self._db.turn.aside(self._requesting(to, body, timeout, options))
+        ticket = self._db.writer.write_outside_handler(self._requesting(to, body, timeout, options))
         return self.result(ticket, reply=reply, timeout=timeout)
 
     def result(self, ticket: Ticket | str, *, reply: type[T], timeout: float = 0.0) -> T:
@@ -173,21 +177,21 @@ class Session:
 
         """
         ticket_id = ticket if isinstance(ticket, str) else ticket.id
-        found = self._await(lambda: self.outlook(ticket_id), timeout)
+        found = self._await(lambda: self._reply_state(ticket_id), timeout)
         if found is None:
-            raise self.overdue(ticket_id, timeout)
+            raise self._overdue(ticket_id, timeout)
         return read_reply(ticket_id, found, reply)
 
-    def outlook(self, ticket_id: str) -> requests.Outlook | None:
+    def _reply_state(self, ticket_id: str) -> requests.ReplyState | None:
         """Return how a request ended, None while its reply is awaited."""
         rows = self._db.read(requests.LOOK, (ticket_id,))
         if not rows:
             msg = f"no request {ticket_id} is known here: it was never sent from this file, or was pruned"
             raise InvalidArgument(msg)
-        found = requests.Outlook(*rows[0])
+        found = requests.ReplyState(*rows[0])
         return None if found.state == "open" else found
 
-    def overdue(self, ticket_id: str, timeout: float) -> AnswerTimeout:
+    def _overdue(self, ticket_id: str, timeout: float) -> AnswerTimeout:
         """Return what is raised where no reply came in time: it says how far the request has come."""
         state = queries.resolve(self._db, ticket_id)
         return AnswerTimeout(
@@ -208,11 +212,11 @@ class Session:
 
         With a *type* only messages of that type are looked at, read as that type.
         """
-        return self._await(lambda: self._desk.take(type, self.name), timeout)
+        return self._await(lambda: self._consumer.take(type, self.name), timeout)
 
-    def receive_any(self, type: Any = None, timeout: float | None = 0.0) -> Message[Any] | None:
+    def _receive_any(self, type: Any = None, timeout: float | None = 0.0) -> Message[Any] | None:
         """Lease the next message of any session; see ``receive``."""
-        return self._await(lambda: self._desk.take(type, None), timeout)
+        return self._await(lambda: self._consumer.take(type, None), timeout)
 
     @overload
     def messages(self, type: type[T], timeout: float | None = None) -> Iterator[Message[T]]: ...
@@ -225,7 +229,7 @@ class Session:
     def messages(self, type: Any = None, timeout: float | None = None) -> Iterator[Message[Any]]:
         """Yield messages as they come; ends when none came for *timeout* seconds, never when that is None."""
         while (
-            message := self._await(lambda: self._desk.take(type, self.name), timeout)
+            message := self._await(lambda: self._consumer.take(type, self.name), timeout)
         ) is not None:
             yield message
 
@@ -236,22 +240,22 @@ class Session:
             db,
             look,
             timeout,
-            poll=self._settings.safety_poll,
-            due=lambda left: queries.until_due(db, left),
+            poll=self._settings.poll_interval,
+            due=lambda left: queries.next_wakeup(db, left),
         )
 
     # -- looking back -----------------------------------------------------------------------
 
-    def thread(self, message_id: str) -> list[queries.Past]:
+    def thread(self, message_id: str) -> list[queries.HistoryEntry]:
         """Return the conversation that a message belongs to, oldest first; consumes nothing."""
         return history.thread(self._db, message_id)
 
     def history(self, **filters: Any) -> queries.Page:
         """Return past messages of this session, newest first; see ``history.look``; consumes nothing."""
-        return history.look(self._db, session=self.name, **filters)
+        return history.find(self._db, session=self.name, **filters)
 
 
-def read_reply(ticket_id: str, found: requests.Outlook, reply: type[T]) -> T:
+def read_reply(ticket_id: str, found: requests.ReplyState, reply: type[T]) -> T:
     """Return a reply as what was asked for; raises RequestFailed where there is none to come."""
     if found.frame is None:
         msg = f"request {ticket_id} to {found.recipient} ended without a reply: {found.reason or 'its reply was pruned'}"

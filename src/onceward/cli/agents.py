@@ -1,4 +1,4 @@
-"""``onceward home``: the agents of the home, and what they want of what others publish."""
+"""``onceward agents``: the agents of the home, and what they want of what others publish."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def ls(*, where: Where = WHERE) -> int:
 
     """
     with open_box(where.path()) as box:
-        rows = [{"name": name} for name in box.home.list()]
+        rows = [{"name": name} for name in box.agents.list()]
     show(rows, ("name",), where.style)
     return DONE
 
@@ -34,7 +34,7 @@ def register(*, where: Where = WHERE) -> int:
 
     """
     with open_box(where.path()) as box:
-        box.home.register()
+        box.agents.register()
         row = {"agent": box.agent}
     show([row], ("agent",), where.style)
     return DONE
@@ -52,7 +52,7 @@ def leave(*, where: Where = WHERE) -> int:
 
     """
     with open_box(where.path()) as box:
-        row = {"agent": box.agent, "left": box.home.leave()}
+        row = {"agent": box.agent, "left": box.agents.leave()}
     show([row], ("agent", "left"), where.style)
     return DONE
 
@@ -67,7 +67,7 @@ def subscribe(pattern: str, /, *, where: Where = WHERE) -> int:
 
     """
     with open_box(where.path()) as box:
-        row = {"pattern": pattern, "new": box.home.subscribe(pattern)}
+        row = {"pattern": pattern, "new": box.agents.subscribe(pattern)}
     show([row], ("pattern", "new"), where.style)
     return DONE
 
@@ -82,6 +82,6 @@ def unsubscribe(pattern: str, /, *, where: Where = WHERE) -> int:
 
     """
     with open_box(where.path()) as box:
-        row = {"pattern": pattern, "ended": box.home.unsubscribe(pattern)}
+        row = {"pattern": pattern, "ended": box.agents.unsubscribe(pattern)}
     show([row], ("pattern", "ended"), where.style)
     return DONE

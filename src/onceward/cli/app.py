@@ -27,7 +27,7 @@ as a word of its own. Spans are written 5m, 2h30m, 250ms, 7d or in seconds.
 On a terminal commands print tables, elsewhere tab-separated lines without a header; --json prints one document with RFC 3339
 times and errors as objects on stderr.
 
-Exit codes: 0 done, 1 failed, 2 usage, 3 nothing there, 4 timed out, 5 conflict, 6 partly done, 7 refused (frozen, full, wrong
+Exit codes: 0 done, 1 failed, 2 usage, 3 nothing there, 4 timed out, 5 conflict, 6 partly done, 7 refused (paused, full, wrong
 schema or file), 130 and 143 interrupted or terminated after a graceful stop.
 """
 
@@ -169,23 +169,23 @@ COMMANDS: Final = {
         "onceward.cli.stats:stats",
         "Print the present numbers, and the totals since the file was made.",
     ),
-    "home ls": (
+    "agents ls": (
         "onceward.cli.agents:ls",
         "List the other agents that are reached by what is sent to all.",
     ),
-    "home register": (
+    "agents register": (
         "onceward.cli.agents:register",
         "Take part: from now on what is sent to all reaches our agent too, wherever its file lies.",
     ),
-    "home leave": (
+    "agents leave": (
         "onceward.cli.agents:leave",
         "Take part no more, before the agent is retired: what is sent to all passes it by.",
     ),
-    "home subscribe": (
+    "agents subscribe": (
         "onceward.cli.agents:subscribe",
         "Have what anybody else in the home publishes under a pattern of topics.",
     ),
-    "home unsubscribe": (
+    "agents unsubscribe": (
         "onceward.cli.agents:unsubscribe",
         "End a subscription to what others publish.",
     ),
@@ -198,8 +198,8 @@ COMMANDS: Final = {
         "onceward.cli.peers:forget",
         "Drop a peer's url; mail for it waits, and what was agreed with it is kept.",
     ),
-    "peers close-breaker": (
-        "onceward.cli.peers:close_breaker",
+    "peers reset": (
+        "onceward.cli.peers:reset",
         "Try a peer again at once, whatever its breaker or its backoff say.",
     ),
     "peers subscribe": (
@@ -295,11 +295,11 @@ COMMANDS: Final = {
         "onceward.cli.relay:relay",
         "Deliver an agent's mail until told to stop, without running handlers.",
     ),
-    "freeze": (
-        "onceward.cli.switch:freeze",
+    "pause": (
+        "onceward.cli.switch:pause",
         "Stop sending, delivering and handling, in all processes and durably.",
     ),
-    "thaw": ("onceward.cli.switch:thaw", "Go on where freeze stopped."),
+    "resume": ("onceward.cli.switch:resume", "Go on where pause stopped."),
     "migrate": (
         "onceward.cli.migrate:migrate",
         "Bring a file's schema up to this version and print the steps it took.",
@@ -348,16 +348,19 @@ COMMANDS: Final = {
     ),
     "prove": (
         "onceward.cli.clone:prove",
-        "Try to break the promises: power cuts, failing disks, wrong bits, simulated worlds, every state of the protocol, kills.",
+        "Try to break the promises; works in a clone.",
     ),
-    "bench": ("onceward.cli.clone:bench", "Measure what the library costs on this machine."),
+    "bench": (
+        "onceward.cli.clone:bench",
+        "Measure what the library costs on this machine; works in a clone.",
+    ),
 }
 """Import string and summary by full name; the module of a command is loaded when it is called."""
 
 NOUNS: Final = {
     "channel": "Channels of the home.",
     "mailbox": "Mailboxes of the home.",
-    "home": "Agents of the home, and what they want of what others publish.",
+    "agents": "Agents of the home, and what they want of what others publish.",
     "peers": "Who is reached where.",
     "dead": "Messages that ended badly.",
     "runs": "Runs of sessions, open and past.",
@@ -383,8 +386,8 @@ ELSEWHERE: Final = {
     "pump": "relay --once",
     "flush": "relay --once",
     "replay": "dead replay",
-    "subscribe": "home subscribe",
-    "retire": "home leave",
+    "subscribe": "agents subscribe",
+    "retire": "agents leave",
 }
 """Commands by words that the library or the pages have for what they do."""
 

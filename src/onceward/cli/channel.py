@@ -98,7 +98,7 @@ def create(
     with open_box(where.path()) as box:
         make = box.channels.ensure if ensure else box.channels.create
         created = make(name, type, description=description, **config.given()).created
-        box.pump()
+        box.run_until_idle()
     if where.json:
         show_one({"name": name, "created": created}, "json")
     else:
@@ -294,7 +294,7 @@ def delete(name: str, /, *, where: Where = WHERE) -> int:
     """
     with open_box(where.path()) as box:
         box.channels.get(name).delete()
-        box.pump()
+        box.run_until_idle()
     show([{"channel": name, "state": "deleted"}], ("channel", "state"), where.style)
     return DONE
 
@@ -302,7 +302,7 @@ def delete(name: str, /, *, where: Where = WHERE) -> int:
 def _change(name: str, told: str, work: Callable[[Channel], object], where: Where) -> int:
     with open_box(where.path()) as box:
         found = work(box.channels.get(name))
-        box.pump()
+        box.run_until_idle()
     show([{"channel": name, told: found}], ("channel", told), where.style)
     return DONE
 
@@ -311,7 +311,7 @@ def _move(name: str, work: Callable[[Channel], None], where: Where) -> int:
     with open_box(where.path()) as box:
         channel = box.channels.get(name)
         work(channel)
-        box.pump()
+        box.run_until_idle()
         state = channel.info().state
     show([{"channel": name, "state": state}], ("channel", "state"), where.style)
     return DONE

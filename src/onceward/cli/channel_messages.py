@@ -63,7 +63,7 @@ def send(
             said, kind=kind, type=type, topic=topic, key=key, priority=priority, ttl=ttl, delay=delay, correlation_id=correlation_id,
             ephemeral=ephemeral,
         )  # fmt: skip
-        box.pump()
+        box.run_until_idle()
     if where.json:
         document(
             {
@@ -111,15 +111,15 @@ def recv(
             raise TimedOut(msg)
         told = _told(message)
         if status in ("received", "in_progress") and not message.settled:
-            told["handle"] = channel.hand_over(message)
-            message = channel.take_over(told["handle"])
+            told["handle"] = channel.detach(message)
+            message = channel.attach(told["handle"])
         document(told)
         sys.stdout.flush()
         if status is not None:
             channel.acknowledge(message, status, detail)
         elif not message.settled:
             message.ack()
-        box.pump()
+        box.run_until_idle()
     return DONE
 
 
@@ -148,8 +148,8 @@ def ack(
     """
     with open_box(where.path()) as box:
         channel = box.channels.get(name)
-        told = channel.acknowledge(channel.take_over(handle), status, detail)
-        box.pump()
+        told = channel.acknowledge(channel.attach(handle), status, detail)
+        box.run_until_idle()
     show([{"id": told}], ("id",), "json" if where.json else "lines")
     return DONE
 
@@ -233,7 +233,7 @@ def publish(
             delay=delay,
             correlation_id=correlation_id,
         )
-        box.pump()
+        box.run_until_idle()
     show([{"id": each} for each in ids], ("id",), "json" if where.json else "lines")
     return DONE
 

@@ -11,11 +11,11 @@ from onceward.errors import (
     Conflict,
     DuplicateChannel,
     DuplicateMailbox,
-    Frozen,
     InvalidArgument,
     LeaseLost,
     NoMailbox,
     OncewardError,
+    Paused,
     QueueFull,
     RateLimited,
     Refused,
@@ -65,7 +65,7 @@ ENDINGS: Final[tuple[tuple[tuple[type[OncewardError], ...], int], ...]] = (
     ((TimedOut, AnswerTimeout, Busy), TIMED_OUT),
     ((Conflicting, Conflict, DuplicateMailbox, DuplicateChannel, LeaseLost), CONFLICT),
     (
-        (Frozen, ChannelError, QueueFull, RateLimited, StoreCapacity, StoreUnusable, Refused),
+        (Paused, ChannelError, QueueFull, RateLimited, StoreCapacity, StoreUnusable, Refused),
         REFUSED,
     ),
 )

@@ -20,7 +20,7 @@ from onceward.db.connection import check_version
 from onceward.db.file_checks import NETWORK, canonical, filesystem
 from onceward.errors import Busy, OncewardError, SqliteTooOld
 from onceward.model.clock import SystemClock
-from onceward.model.settings import Settings, disabled
+from onceward.model.settings import Settings, disabled_by_environment
 
 Level = Literal["ok", "warning", "serious"]
 MINUTE: Final = 60_000
@@ -245,21 +245,21 @@ def clock(found: Look) -> Finding:
 
 def switch(health: Health, path: Path) -> Finding:
     """Examine the kill-switch."""
-    if disabled():
+    if disabled_by_environment():
         return Finding(
-            "frozen",
+            "paused",
             "warning",
             "ONCEWARD_DISABLED is set in this environment",
             "unset ONCEWARD_DISABLED",
         )
-    if health.frozen:
+    if health.paused:
         return Finding(
-            "frozen",
+            "paused",
             "warning",
-            "frozen: nothing is sent, delivered or handled",
-            f"onceward thaw --db {path}",
+            "paused: nothing is sent, delivered or handled",
+            f"onceward resume --db {path}",
         )
-    return Finding("frozen", "ok", "not frozen")
+    return Finding("paused", "ok", "not paused")
 
 
 def breakers(found: Look, path: Path) -> Iterator[Finding]:
@@ -273,7 +273,7 @@ def breakers(found: Look, path: Path) -> Iterator[Finding]:
             "breakers",
             "warning",
             said,
-            f"mend the peer; onceward peers close-breaker {row['name']} --db {path}",
+            f"mend the peer; onceward peers reset {row['name']} --db {path}",
         )
     if not rows:
         yield Finding("breakers", "ok", "all closed")
@@ -322,8 +322,8 @@ def idle(box: Postbox, found: Look) -> Iterator[Finding]:
 
 def unhandled(health: Health, found: Look, path: Path) -> Finding:
     """Examine mail that could be handled and is not: nobody runs the handlers, or they do not keep up."""
-    if health.frozen:
-        return Finding("handling", "ok", "frozen: nothing is to be handled")
+    if health.paused:
+        return Finding("handling", "ok", "paused: nothing is to be handled")
     now = SystemClock().now()
     [row] = found.ask(queries.UNHANDLED, now=now)
     if row["oldest_at"] is None or now - row["oldest_at"] <= MINUTE:

@@ -29,7 +29,7 @@ def init(name: str, /, *, home: Path | None = None, answer: Answer = ANSWER) -> 
     path.parent.mkdir(parents=True, exist_ok=True)
     refuse_deleted(path)
     created = not path.exists()
-    with Postbox(path, agent=name, run=False) as box:
+    with Postbox(path, agent=name, start=False) as box:
         found = {"agent": box.agent, "path": str(box.path), "created": created}
     if answer.json:
         document(found)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 
 from cyclopts import Parameter
 
-from onceward import Letter, Mailbox, Start
+from onceward import Mailbox, MessageRecord, Start
 from onceward.cli.durations import MaybeMoment, MaybeSpan, Span
 from onceward.cli.exit_codes import DONE, NothingThere, TimedOut
 from onceward.cli.output import show, show_one
@@ -196,7 +196,7 @@ def _read(
         messages = found.lease(name, kind, limit=limit, timeout=wait, start=start)
         for message in messages:
             with message:
-                print_letters([Letter(message.frame, message.body, message.received_at)])
+                print_letters([MessageRecord(message.frame, message.body, message.received_at)])
                 sys.stdout.flush()
         return len(messages)
     if mode == "cursor":

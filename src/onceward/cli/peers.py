@@ -72,7 +72,7 @@ def forget(name: str, /, *, where: Where = WHERE) -> int:
     return DONE
 
 
-def close_breaker(name: str, /, *, where: Where = WHERE) -> int:
+def reset(name: str, /, *, where: Where = WHERE) -> int:
     """
     Try a peer again at once, whatever its breaker or its backoff say.
 
@@ -83,7 +83,7 @@ def close_breaker(name: str, /, *, where: Where = WHERE) -> int:
     """
     with open_box(where.path()) as box:
         known(box, name)
-        box.peers.close_breaker(name)
+        box.peers.reset(name)
         _show(box, name, where)
     return DONE
 

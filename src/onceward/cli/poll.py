@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from onceward import Letter
+from onceward import MessageRecord
 from onceward.cli.exit_codes import DONE
 from onceward.cli.output import document, show
 from onceward.cli.target import Conversation, Quiet, in_session, open_box
@@ -29,7 +29,7 @@ def poll(
 
     At most once: the cursor is committed before anything is printed, so whoever is killed in between has lost what was on its way.
     The cursor passes what --topic excludes, too. Nothing new is no error: nothing is printed, and the exit code is 0. While the
-    file is frozen nothing is taken.
+    file is paused nothing is taken.
 
     Args:
         topic: Take only this topic, or what falls under this pattern; may be given several times.
@@ -74,7 +74,7 @@ def expire(*, where: Conversation = WHERE) -> int:
     End the messages that have outlived their time to live, and print how many.
 
     Nobody is handed them any more in any case: this frees space and tells their senders now. Nothing is ended while the file is
-    frozen.
+    paused.
 
     Args:
         where: Whose file, which session; without one, all of them.
@@ -102,13 +102,13 @@ def status(*, where: Conversation = WHERE) -> int:
     return DONE
 
 
-def print_letters(letters: Iterable[Letter]) -> None:
+def print_letters(letters: Iterable[MessageRecord]) -> None:
     """Print messages, each as one JSON object on a line of its own."""
     for letter in letters:
         sys.stdout.write(json.dumps(described(letter), ensure_ascii=False) + "\n")
 
 
-def described(letter: Letter) -> dict[str, Any]:
+def described(letter: MessageRecord) -> dict[str, Any]:
     """Return a message as it is printed; ``body_error`` stands there only where the body cannot be read."""
     frame = letter.frame
     body = letter.body if frame.data_base64 is None else frame.data_base64

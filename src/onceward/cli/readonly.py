@@ -11,7 +11,7 @@ from typing import Any, Final
 from onceward.cli.exit_codes import NothingThere, Usage
 from onceward.cli.target import existing
 from onceward.db import migrations
-from onceward.db.connection import Patience, connect, mapped
+from onceward.db.connection import BusyHandler, connect, translate_error
 from onceward.errors import ReadOnlyStore, StoreUnusable
 
 WAIT_FOR: Final = 5.0
@@ -35,7 +35,7 @@ class Look:
                 names = names or _distinct([column[0] for column in cursor.get_description()])
                 found.append(dict(zip(names, row, strict=True)))
         except Exception as error:
-            raise mapped(error, self._path) from error
+            raise translate_error(error, self._path) from error
         return found
 
     def rows(self, sql: str, bindings: Any = None) -> list[tuple[Any, ...]]:
@@ -74,9 +74,9 @@ def _distinct(names: list[str]) -> list[str]:
     ]
 
 
-def _patience() -> Patience:
+def _patience() -> BusyHandler:
     """Return a handler that waits once: the deadline is that of the whole look."""
-    patience = Patience()
+    patience = BusyHandler()
     patience.deadline = time.monotonic() + WAIT_FOR
     return patience
 
@@ -112,7 +112,7 @@ def pending(found: Look, path: Path) -> tuple[migrations.Migration, ...]:
     try:
         return migrations.pending(found)
     except Exception as error:
-        raise mapped(error, path) from error
+        raise translate_error(error, path) from error
 
 
 def whole_id(found: Look, sql: str, prefix: str) -> str:

@@ -18,9 +18,9 @@ from onceward.cli.exit_codes import DONE, NothingThere, TimedOut
 from onceward.cli.output import compact, show, show_one
 from onceward.cli.readonly import views
 from onceward.cli.target import Conversation, open_box
-from onceward.errors import Frozen
+from onceward.errors import Paused
 from onceward.model.clock import SystemClock
-from onceward.model.settings import disabled
+from onceward.model.settings import disabled_by_environment
 
 WHERE = Conversation()
 COLUMNS: Final = ("id", "sender", "session", "type", "body")
@@ -65,10 +65,10 @@ def recv(
 
 
 def refuse_frozen(box: Postbox) -> None:
-    """Raise Frozen where nothing can be received, instead of telling of an empty inbox."""
-    if disabled() or box.health().frozen:
-        msg = f"{box.path} is frozen, or ONCEWARD_DISABLED is set: onceward thaw first; nothing was lost"
-        raise Frozen(msg)
+    """Raise Paused where nothing can be received, instead of telling of an empty inbox."""
+    if disabled_by_environment() or box.health().paused:
+        msg = f"{box.path} is paused, or ONCEWARD_DISABLED is set: onceward resume first; nothing was lost"
+        raise Paused(msg)
 
 
 def nothing(wait: float | None) -> NothingThere | TimedOut:

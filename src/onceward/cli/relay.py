@@ -29,5 +29,5 @@ def relay(
 
     """
     path = existing(db or where.path())
-    with Postbox(path, run=not once) as box:
+    with Postbox(path, start=not once) as box:
         return run_once(box, where) if once else serve(box, where)

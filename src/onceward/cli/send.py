@@ -40,7 +40,7 @@ def send(
     Commit a message into the outbox and print its id.
 
     Exit code 0 means that the message is in the file, durably; a relay or any open postbox of the agent delivers it. Nothing is
-    written where the recipient is unknown, the file is frozen or full, or the key was used with another body (exit codes 3, 7, 5).
+    written where the recipient is unknown, the file is paused or full, or the key was used with another body (exit codes 3, 7, 5).
 
     Args:
         to: The recipient: a registered peer, or an agent whose file lies beside ours.
@@ -86,7 +86,7 @@ def parsed(text: str) -> Any:
 
 def delivered(box: Postbox, message_id: str) -> str:
     """Push what is due and return how the message stands; say so if it did not leave."""
-    box.pump()
+    box.run_until_idle()
     state = box.resolve(message_id)
     if state in {"pending", "sending"}:
         note(f"{message_id} is kept in the outbox, not delivered yet: see onceward peers ls")

@@ -20,12 +20,12 @@ TROUBLE: Final = frozenset(
         "dead",
         "failed",
         "rejected",
-        "unreached",
+        "delivery_failed",
         "retry",
         "weak_receipt",
         "breaker_opened",
         "breaker_closed",
-        "forked",
+        "stream_forked",
         "peer_rolled_back",
     }
 )
@@ -56,7 +56,7 @@ def serve(box: Postbox, answer: Answer) -> int:
 def once(box: Postbox, answer: Answer) -> int:
     """Run the engines until nothing is due, and say how many parcels and messages moved."""
     box.on("*", tell)
-    moved = box.pump()
+    moved = box.run_until_idle()
     if answer.json:
         document({"agent": box.agent, "path": str(box.path), "moved": moved, "signal": None})
     else:

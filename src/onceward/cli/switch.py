@@ -1,4 +1,4 @@
-"""``onceward freeze`` and ``onceward thaw``: the kill-switch."""
+"""``onceward pause`` and ``onceward resume``: the kill-switch."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from onceward.cli.target import Where, open_box
 WHERE = Where()
 
 
-def freeze(*, where: Where = WHERE) -> int:
+def pause(*, where: Where = WHERE) -> int:
     """
     Stop sending, delivering and handling, in all processes and durably.
 
-    Nothing is lost and no retry is spent; thaw goes on.
+    Nothing is lost and no retry is spent; resume goes on.
 
     Args:
         where: Whose file.
 
     """
     with open_box(where.path()) as box:
-        box.freeze()
-        show_one({"agent": box.agent, "frozen": box.health().frozen}, where.style)
+        box.pause()
+        show_one({"agent": box.agent, "paused": box.health().paused}, where.style)
     return DONE
 
 
-def thaw(*, where: Where = WHERE) -> int:
+def resume(*, where: Where = WHERE) -> int:
     """
-    Go on where freeze stopped.
+    Go on where pause stopped.
 
     Args:
         where: Whose file.
 
     """
     with open_box(where.path()) as box:
-        box.thaw()
-        show_one({"agent": box.agent, "frozen": box.health().frozen}, where.style)
+        box.resume()
+        show_one({"agent": box.agent, "paused": box.health().paused}, where.style)
     return DONE

@@ -13,7 +13,7 @@ from onceward.cli.exit_codes import NothingThere, Usage
 from onceward.cli.handles import holders
 from onceward.cli.output import Style, style
 from onceward.model.names import DEFAULT_SESSION, agent_name
-from onceward.model.settings import said
+from onceward.model.settings import env_or_project
 
 Quiet = Parameter(negative=(), show_default=False)
 """An option that is either there or not."""
@@ -54,10 +54,10 @@ class Where(Answer):
         if self.db is not None and self.agent is not None:
             msg = "--db and --agent both name the file: give one of them"
             raise Usage(msg)
-        named = self.db or (None if self.agent else said("db"))
+        named = self.db or (None if self.agent else env_or_project("db"))
         if named:
             return Path(named)
-        agent = self.agent or said("agent")
+        agent = self.agent or env_or_project("agent")
         if not agent:
             msg = (
                 "which agent? Give --db FILE or --agent NAME, or set ONCEWARD_DB or ONCEWARD_AGENT"
@@ -77,12 +77,12 @@ class Conversation(Where):
 
 def in_session(where: Conversation) -> str:
     """Return the session to send in or to poll: the flag, else ONCEWARD_SESSION, else the project's, else the default one."""
-    return where.session or said("session") or DEFAULT_SESSION
+    return where.session or env_or_project("session") or DEFAULT_SESSION
 
 
 def agent_file(agent: str, home: Path | None = None) -> Path:
     """Return where an agent's file lies in a home folder."""
-    return (home or Path(said("home") or ".")) / "agents" / f"{agent_name(agent)}.db"
+    return (home or Path(env_or_project("home") or ".")) / "agents" / f"{agent_name(agent)}.db"
 
 
 def existing(path: Path) -> Path:
@@ -111,4 +111,4 @@ def refuse_deleted(path: Path) -> None:
 
 def open_box(path: Path) -> Postbox:
     """Open a file that exists, without engines: a command does its one thing and leaves the rest to workers and relays."""
-    return Postbox(existing(path), run=False)
+    return Postbox(existing(path), start=False)

@@ -51,7 +51,7 @@ def work(
     refuse_deleted(db)
     if not db.exists():
         note(f"creating {db} for agent {agent.name}")
-    with Postbox(db, agent=agent, run=not once) as box:
+    with Postbox(db, agent=agent, start=not once) as box:
         return run_once(box, answer) if once else serve(box, answer)
 
 

@@ -16,9 +16,9 @@ import apsw
 from onceward.db.file_checks import canonical
 from onceward.errors import (
     Busy,
-    Frozen,
     InvalidMessage,
     OncewardError,
+    Paused,
     QueueFull,
     ReadOnlyStore,
     SqliteTooOld,
@@ -29,8 +29,8 @@ from onceward.errors import (
     StoreFull,
 )
 
-OLDEST: Final = (3, 51, 3)
-WITHDRAWN: Final = (3, 52, 0)
+MIN_VERSION: Final = (3, 51, 3)
+WITHDRAWN_VERSIONS: Final = (3, 52, 0)
 MARK: Final = "onceward:"
 ConstraintError = apsw.ConstraintError
 SQLError = apsw.SQLError
@@ -49,7 +49,7 @@ PRAGMAS: Final = (
 def check_version(version: str = "") -> None:
     """Raise SqliteTooOld unless SQLite has the WAL-reset fix."""
     number = tuple(int(part) for part in (version or apsw.sqlite_lib_version()).split("."))
-    if number < OLDEST or number == WITHDRAWN:
+    if number < MIN_VERSION or number == WITHDRAWN_VERSIONS:
         msg = f"SQLite {'.'.join(map(str, number))} may damage WAL files: install apsw >= 3.53 (needs 3.51.3, not 3.52.0)"
         raise SqliteTooOld(msg)
 
@@ -84,24 +84,24 @@ def connect(
         if not readonly and con.readonly("main"):
             _refuse_readonly(path)
     except (apsw.Error, OncewardError) as error:
-        leave(con)
-        raise mapped(error, path) from error
+        close(con)
+        raise translate_error(error, path) from error
     return con
 
 
-def leave(con: apsw.Connection | None) -> None:
+def close(con: apsw.Connection | None) -> None:
     """Close a connection; a disk that fails meanwhile takes nothing away, what was committed lies in the WAL."""
     if con is not None:
         with suppress(apsw.Error):
             con.close(force=True)
 
 
-def drop(con: apsw.Connection | None) -> None:
+def close_without_checkpoint(con: apsw.Connection | None) -> None:
     """Close a connection without moving anything of the WAL: the file may not be what it was."""
     if con is not None:
         with suppress(apsw.Error):
             con.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-        leave(con)
+        close(con)
 
 
 def _refuse_readonly(path: Path) -> None:
@@ -109,7 +109,7 @@ def _refuse_readonly(path: Path) -> None:
     raise ReadOnlyStore(msg)
 
 
-def harden(
+def enable_wal(
     con: apsw.Connection,
     *,
     full: bool,
@@ -142,7 +142,7 @@ def _to_wal(con: apsw.Connection, patience: Callable[[int], bool]) -> str:
             calls += 1
 
 
-class Patience:
+class BusyHandler:
     """
     Our busy handler: random, growing, about 20 ms at most, one deadline.
 
@@ -169,7 +169,7 @@ class Patience:
         return True
 
 
-def mapped(error: BaseException, path: Path | str = "") -> BaseException:
+def translate_error(error: BaseException, path: Path | str = "") -> BaseException:
     """Return what a foreign error means for our callers; an error that is the caller's own comes back as it is."""
     match error:
         case OncewardError():
@@ -203,17 +203,17 @@ def mapped(error: BaseException, path: Path | str = "") -> BaseException:
     return error
 
 
-def ours(error: BaseException, path: Path | str = "") -> BaseException:
+def translate_own_error(error: BaseException, path: Path | str = "") -> BaseException:
     """Return what an error means that a statement of our own met: if that is no SQL any more, or no row of ours, the schema is damaged."""
     if isinstance(error, apsw.SQLError):
         return StoreCorrupt(
             f"{path}: {error}; its schema is not what it was: restore a backup or recover a copy"
         )
-    meant = mapped(error, path)
-    return misfit(meant) if isinstance(meant, apsw.ConstraintError) else meant
+    meant = translate_error(error, path)
+    return schema_damage(meant) if isinstance(meant, apsw.ConstraintError) else meant
 
 
-def misfit(error: apsw.ConstraintError) -> BaseException:
+def schema_damage(error: apsw.ConstraintError) -> BaseException:
     """Return what it means that a table refuses a row of our own making: a CHECK or a default is not what it was."""
     if "CHECK constraint failed" not in str(error):
         return error
@@ -223,8 +223,8 @@ def misfit(error: apsw.ConstraintError) -> BaseException:
 
 
 def _raised(code: str) -> OncewardError:
-    if code == "frozen":
-        return Frozen("the kill-switch is on: thaw() first; nothing was written")
+    if code == "paused":
+        return Paused("the kill-switch is on: resume() first; nothing was written")
     if code == "queue_full":
         return QueueFull(
             "max_pending messages wait already; nothing was written, wait for the dispatcher"
@@ -240,7 +240,7 @@ def _raised(code: str) -> OncewardError:
     return InvalidMessage(f"refused by the schema: {code}")
 
 
-def lies_at(con: apsw.Connection, path: Path) -> bool:
+def is_connected_to(con: apsw.Connection, path: Path) -> bool:
     """Return whether a connection of this process, of whomever, has *path* open."""
     while True:
         try:

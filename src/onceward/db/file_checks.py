@@ -73,7 +73,7 @@ def file_key(path: Path | str) -> FileKey | None:
     return found.st_dev, found.st_ino
 
 
-def prepare(path: Path, *, allow_network: bool) -> bool:
+def create_or_check(path: Path, *, allow_network: bool) -> bool:
     """
     Make sure that *path* may become or is a database of ours; say whether it was created.
 
@@ -175,20 +175,20 @@ def _descriptors() -> list[int]:
         return []
 
 
-MARK_PARTS: Final = 4
+PROCESS_ID_PARTS: Final = 4
 
 
 def owner_name() -> str:
     """Name a new owner of leases: this process, and random bits, so that several of one process differ."""
-    return f"{process_mark()}/{new_token()}"
+    return f"{process_id()}/{new_token()}"
 
 
-def process_mark(pid: int | None = None) -> str:
+def process_id(pid: int | None = None) -> str:
     """Return what names one process of this machine and no later one; empty where that cannot be told."""
-    return _own_mark(os.getpid()) if pid is None else _mark(pid)
+    return _own_process_id(os.getpid()) if pid is None else _process_id_of(pid)
 
 
-def _mark(pid: int) -> str:
+def _process_id_of(pid: int) -> str:
     try:
         space = os.stat("/proc/self/ns/pid").st_ino
         started = (
@@ -202,19 +202,19 @@ def _mark(pid: int) -> str:
     return f"{boot_id()[:8]}.{space}.{pid}.{started}"
 
 
-_own_mark = lru_cache(maxsize=1)(_mark)
+_own_process_id = lru_cache(maxsize=1)(_process_id_of)
 """A process keeps its own for as long as it lives; reading it took a tenth of the time that opening a file takes."""
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
-        after_in_child=_own_mark.cache_clear
+        after_in_child=_own_process_id.cache_clear
     )  # a child may get the number of an ancestor that is gone
 
 
 def is_dead(owner: str) -> bool:
     """Return whether the process of *owner* (mark, slash, token) has surely ended; False where that cannot be told from here."""
     mark = owner.partition("/")[0]
-    here, parts = process_mark().split("."), mark.split(".")
-    if not len(here) == len(parts) == MARK_PARTS or here[:2] != parts[:2]:
+    here, parts = process_id().split("."), mark.split(".")
+    if not len(here) == len(parts) == PROCESS_ID_PARTS or here[:2] != parts[:2]:
         return False
     try:
         os.kill(int(parts[2]), 0)
@@ -222,7 +222,7 @@ def is_dead(owner: str) -> bool:
         return True
     except OSError:
         return False
-    there = process_mark(int(parts[2]))
+    there = process_id(int(parts[2]))
     return there not in {"", mark}
 
 
@@ -234,7 +234,7 @@ def boot_id() -> str:
         return ""
 
 
-class Watch:
+class ReplacedFileDetector:
     """
     Notices that the file or its WAL was taken away or replaced under an open connection.
 
@@ -263,7 +263,7 @@ class Watch:
             msg = f"{self._names[0]} was replaced by another file while it was open: close, look, and open again without the old -wal"
             raise StoreCorrupt(msg)
 
-    def rang(self) -> bool:
+    def replaced(self) -> bool:
         """Return whether the names now lead to other files than at the start."""
         try:
             folder = os.stat(self._folder)

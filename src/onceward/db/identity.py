@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from onceward.db import file_checks
-from onceward.db.transaction import Tx
+from onceward.db.transaction import StoreTransaction
 from onceward.errors import StoreUnusable, WrongAgent
-from onceward.model.clock import FileTime, Millis
+from onceward.model.clock import Millis, MonotonicFileClock
 from onceward.model.ids import new_token
 from onceward.model.parcel import Durability
 from onceward.model.settings import Settings
 
 EXISTS: Final = "SELECT 1 FROM sqlite_schema WHERE name = 'identity' AND EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'schema_migrations')"
 IDENTITY: Final = "SELECT agent, file_id, durability, boot_id FROM identity"
-BORN: Final = """
+INSERT: Final = """
 INSERT INTO identity (one, agent, file_id, durability, max_pending, max_inbox, max_body, clock_at, opened_at, created_at)
 VALUES (1, ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7, ?7)
 """
@@ -56,7 +56,7 @@ class Identity(NamedTuple):
     max_body: int
 
 
-def look(tx: Tx, wanted: str | None) -> None:
+def check_owner(tx: StoreTransaction, wanted: str | None) -> None:
     """
     Refuse an opening before anything of the file is changed.
 
@@ -80,12 +80,12 @@ def refuse_other(owner: str, wanted: str | None) -> None:
         raise WrongAgent(msg)
 
 
-def identify(tx: Tx, wanted: str | None, settings: Settings) -> Identity:
+def identify(tx: StoreTransaction, wanted: str | None, settings: Settings) -> Identity:
     """Name a new file, recognise an old one, and write the open barrier."""
     found = tx.rows(IDENTITY)
     if not found:
         limits_now = (settings.max_pending, settings.max_inbox, settings.max_body)
-        tx.run(BORN, (wanted, new_token(), settings.durability, *limits_now, tx.now))
+        tx.run(INSERT, (wanted, new_token(), settings.durability, *limits_now, tx.now))
         found = tx.rows(IDENTITY)
     [(agent, file_id, stored, boot)] = found
     refuse_other(agent, wanted)
@@ -95,31 +95,31 @@ def identify(tx: Tx, wanted: str | None, settings: Settings) -> Identity:
     if stored == "fast" and boot not in {"", now_boot}:
         tx.run(RENEW_ALL)
     [(clock_at, max_inbox, max_body)] = tx.rows(
-        BARRIER, (tx.now, now_boot, durability, *limits(settings))
+        BARRIER, (tx.now, now_boot, durability, *explicit_limits(settings))
     )
     return Identity(agent, file_id, durability, clock_at, max_inbox, max_body)
 
 
-def tick(tx: Tx) -> None:
+def persist_clock(tx: StoreTransaction) -> None:
     """Store how far the clock has come, by a commit that is one even where the file has seen a later time already."""
     tx.run(TICK, (tx.now,))
     [(mark,)] = tx.rows(MARK)
     tx.rows(f"{MARK} = {mark}")
 
 
-def note(tx: Tx, time: FileTime) -> None:
+def persist_if_needed(tx: StoreTransaction, time: MonotonicFileClock) -> None:
     """
     Store how far the clock has come where that is much further than the file knows.
 
     A clock may be set back, and its process die: what it wrote while it was
     ahead (leases, backoffs) must not seem a day away to the next one.
     """
-    if time.leads(tx.now):
+    if time.needs_persisting(tx.now):
         tx.run(TICK, (tx.now,))
-        tx.kept = lambda: time.keep(tx.now)
+        tx.on_durable = lambda: time.mark_persisted(tx.now)
 
 
-def limits(settings: Settings) -> tuple[int | None, ...]:
+def explicit_limits(settings: Settings) -> tuple[int | None, ...]:
     """Return the limits that were set on purpose, None for those that the file knows better."""
     given = settings.model_fields_set
     return tuple(

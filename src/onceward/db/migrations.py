@@ -28,7 +28,7 @@ TABLES: Final = "SELECT lower(name) FROM sqlite_schema"
 COLUMNS: Final = "SELECT group_concat(name) FROM pragma_table_info('schema_migrations')"
 
 
-class Runs(Protocol):
+class SqlRunner(Protocol):
     """The little of a transaction that migrating needs."""
 
     def rows(self, sql: str, bindings: Any = None) -> list[tuple[Any, ...]]:
@@ -57,7 +57,7 @@ def migrations() -> tuple[Migration, ...]:
     return tuple(Migration(int(p.name[:4]), p.stem, p.read_text(encoding="utf-8")) for p in found)
 
 
-def pending(tx: Runs, known: tuple[Migration, ...] | None = None) -> tuple[Migration, ...]:
+def pending(tx: SqlRunner, known: tuple[Migration, ...] | None = None) -> tuple[Migration, ...]:
     """
     Return the migrations this file still needs, oldest first.
 
@@ -69,7 +69,7 @@ def pending(tx: Runs, known: tuple[Migration, ...] | None = None) -> tuple[Migra
     all_known = migrations() if known is None else known
     names = {name for (name,) in tx.rows(TABLES)}
     if "schema_migrations" not in names:
-        _refuse_strangers(names, all_known)
+        _refuse_foreign_tables(names, all_known)
         return all_known
     if tx.rows(COLUMNS) != [("version,name,digest,applied_at",)]:
         msg = "a table schema_migrations exists that is not ours: give onceward a file of its own"
@@ -94,7 +94,7 @@ def _missing(applied: list[tuple[Any, ...]], known: tuple[Migration, ...]) -> tu
     return tuple(m for m in known if m.version not in done)
 
 
-def _refuse_strangers(names: set[str], known: tuple[Migration, ...]) -> None:
+def _refuse_foreign_tables(names: set[str], known: tuple[Migration, ...]) -> None:
     taken = sorted(names & _created(known))
     if taken:
         msg = f"the database already has {', '.join(taken)} with another shape: rename them, or use a file of its own"
@@ -108,7 +108,7 @@ def _created(known: tuple[Migration, ...]) -> set[str]:
     return {name.lower() for m in known for name in CREATES.findall(m.sql)}
 
 
-def apply(tx: Runs, migration: Migration, now: Millis) -> None:
+def apply(tx: SqlRunner, migration: Migration, now: Millis) -> None:
     """Run one migration and record it, inside the caller's transaction."""
     if not tx.rows("SELECT 1 FROM sqlite_schema WHERE name = 'schema_migrations'"):
         tx.rows(LEDGER)

@@ -22,18 +22,18 @@ from typing import Final, Literal
 from onceward.db.file_checks import file_key
 from onceward.model.ids import new_token
 
-Side = Literal["out", "in"]
+Direction = Literal["out", "in"]
 """Which engines a ring is for: ``out`` the dispatcher, ``in`` workers and waiting readers."""
 
 HAS_UNIX: Final = hasattr(socket, "AF_UNIX")
-POKE: Final[dict[Side, bytes]] = {"out": b"o", "in": b"i"}
+WAKEUP: Final[dict[Direction, bytes]] = {"out": b"o", "in": b"i"}
 
 
-class Bell:
+class Notifier:
     """The doorbell of one file: who listens in this process, and how to ring at the others."""
 
     def __init__(self, path: Path) -> None:
-        self._listeners: dict[Side, tuple[Callable[[], None], ...]] = {"out": (), "in": ()}
+        self._listeners: dict[Direction, tuple[Callable[[], None], ...]] = {"out": (), "in": ()}
         self._lock = Lock()
         self._folder = _folder(path)
         if self._folder is not None:
@@ -46,22 +46,22 @@ class Bell:
         self._own: str | None = None
         self._socket = _datagram()
 
-    def ring(self, side: Side) -> None:
+    def notify(self, side: Direction) -> None:
         """Tell that *side* has something new; never blocks, never raises."""
         local = self._listeners[side]
         for tell in local:
             tell()
         if side == "in" or not local:
-            self._poke(side)
+            self._send_wakeup(side)
 
-    def ring_here(self, sides: Iterable[Side] = ("out", "in")) -> None:
+    def notify_local(self, sides: Iterable[Direction] = ("out", "in")) -> None:
         """Tell those of *sides* in this process."""
         for side in sides:
             for tell in self._listeners[side]:
                 tell()
 
     def listen(
-        self, side: Side, tell: Callable[[], None], *, version: Callable[[], int], poll: float
+        self, side: Direction, tell: Callable[[], None], *, version: Callable[[], int], poll: float
     ) -> Callable[[], None]:
         """Call *tell* whenever *side* may have something new; returns the call that ends it."""
         with self._lock:
@@ -112,12 +112,12 @@ class Bell:
         if self._socket is not None:
             self._socket.close()
 
-    def _poke(self, side: Side) -> None:
+    def _send_wakeup(self, side: Direction) -> None:
         if self._folder is None or self._socket is None:
             return
         for name in self._others():
             try:
-                self._socket.sendto(POKE[side], name)
+                self._socket.sendto(WAKEUP[side], name)
             except (BlockingIOError, InterruptedError):
                 continue  # its queue is full: it will look anyway
             except OSError:
@@ -163,28 +163,28 @@ def _folder(path: Path) -> Path | None:
     return None
 
 
-class Watcher:
+class NotifierThread:
     """One thread per process that hears all doorbells and looks at all data versions."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
         self._lock = Lock()
         self._selector = selectors.DefaultSelector()
-        self._bells: dict[Bell, tuple[Callable[[], int], float]] = {}
-        self._sockets: dict[Bell, socket.socket | None] = {}
-        self._versions: dict[Bell, int] = {}
-        self._nudge_in, self._nudge_out = socket.socketpair()
-        self._nudge_in.setblocking(False)  # noqa: FBT003 - the socket module's own signature
-        self._selector.register(self._nudge_in, selectors.EVENT_READ, None)
+        self._notifiers: dict[Notifier, tuple[Callable[[], int], float]] = {}
+        self._sockets: dict[Notifier, socket.socket | None] = {}
+        self._versions: dict[Notifier, int] = {}
+        self._wakeup_in, self._wakeup_out = socket.socketpair()
+        self._wakeup_in.setblocking(False)  # noqa: FBT003 - the socket module's own signature
+        self._selector.register(self._wakeup_in, selectors.EVENT_READ, None)
         self._thread = Thread(target=self._run, name="onceward-watcher", daemon=True)
         self._thread.start()
 
-    def add(self, bell: Bell, version: Callable[[], int], poll: float) -> None:
+    def add(self, bell: Notifier, version: Callable[[], int], poll: float) -> None:
         """Watch *bell*; a second call only shortens its polling."""
         with self._lock:
-            known = self._bells.get(bell)
+            known = self._notifiers.get(bell)
             every = poll if known is None else _shorter(known[1], poll)
-            self._bells[bell] = (version, every)
+            self._notifiers[bell] = (version, every)
             if known is None:
                 self._sockets[bell] = sock = bell.bind()
                 if sock is not None:
@@ -192,12 +192,12 @@ class Watcher:
         if (
             known is None or every != known[1]
         ):  # a look for nothing would wake everybody who listens
-            self._nudge()
+            self._wake()
 
-    def remove(self, bell: Bell) -> None:
+    def remove(self, bell: Notifier) -> None:
         """Watch *bell* no longer."""
         with self._lock:
-            self._bells.pop(bell, None)
+            self._notifiers.pop(bell, None)
             self._versions.pop(bell, None)
             sock = self._sockets.pop(bell, None)
             if sock is not None:
@@ -205,28 +205,32 @@ class Watcher:
                 sock.close()
                 bell.unbind()
 
-    def _nudge(self) -> None:
+    def _wake(self) -> None:
         with suppress(BlockingIOError):
-            self._nudge_out.send(b"!")
+            self._wakeup_out.send(b"!")
 
     def _run(self) -> None:
         while True:
             with self._lock:
-                poll = min((every for _, every in self._bells.values() if every > 0), default=None)
+                poll = min(
+                    (every for _, every in self._notifiers.values() if every > 0), default=None
+                )
             for key, _ in self._selector.select(poll):
                 heard = _heard(key.fileobj)  # type: ignore[arg-type]  # only sockets are registered
                 if key.data is not None:
-                    key.data.ring_here(side for side in POKE if POKE[side] in heard)
+                    key.data.notify_local(side for side in WAKEUP if WAKEUP[side] in heard)
             self._look()
 
     def _look(self) -> None:
         with self._lock:
-            due = [(bell, version) for bell, (version, every) in self._bells.items() if every > 0]
+            due = [
+                (bell, version) for bell, (version, every) in self._notifiers.items() if every > 0
+            ]
         for bell, version in due:
             with suppress(Exception):  # one file's trouble must not deafen the others
                 number = version()
                 if self._versions.get(bell, number) != number:
-                    bell.ring_here()
+                    bell.notify_local()
                 self._versions[bell] = number
 
 
@@ -242,14 +246,14 @@ def _shorter(one: float, other: float) -> float:
     return min(one, other) if one > 0 and other > 0 else max(one, other)
 
 
-_watcher: Watcher | None = None
+_watcher: NotifierThread | None = None
 _watcher_lock = Lock()
 
 
-def watcher() -> Watcher:
+def watcher() -> NotifierThread:
     """Return this process's watcher; a forked child gets one of its own."""
     global _watcher  # noqa: PLW0603 - one thread per process, made on first use
     with _watcher_lock:
         if _watcher is None or _watcher.pid != os.getpid():
-            _watcher = Watcher()
+            _watcher = NotifierThread()
         return _watcher

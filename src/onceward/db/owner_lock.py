@@ -14,7 +14,7 @@ from onceward.errors import Busy
 LOOK_EVERY: Final = 0.005
 
 
-class Presence:
+class OwnerLock:
     """
     One opener of a postbox.
 
@@ -26,14 +26,14 @@ class Presence:
     """
 
     def __init__(self, path: Path, *, patience: float) -> None:
-        self._handle, self.alone = -1, False
+        self._handle, self.exclusive = -1, False
         if sys.platform == "win32":
             return
         try:
             self._handle = os.open(f"{path}-run", os.O_RDWR | os.O_CREAT, 0o600)
-            self.alone = self._locked(alone=True)
+            self.exclusive = self._locked(alone=True)
             deadline = time.monotonic() + patience
-            while not (self.alone or self._locked(alone=False)):
+            while not (self.exclusive or self._locked(alone=False)):
                 if time.monotonic() >= deadline:
                     self.close()
                     msg = f"{path} is being opened by another process that does not come to an end: try again"

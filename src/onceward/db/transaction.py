@@ -13,14 +13,16 @@ from typing import Any, Final, Protocol, TypeVar, cast
 from onceward.model.clock import Millis
 
 T = TypeVar("T")
-BUNCH: Final = 20
+ROWS_PER_INSERT: Final = 20
 """Rows of one INSERT: more gain nothing."""
 ONE_ROW: Final = re.compile(r"VALUES (\(\?(?:, \?)*\))")
 
 
 @cache
-def _bunched(sql: str) -> str:
-    return ONE_ROW.sub(lambda found: f"VALUES {', '.join([found[1]] * BUNCH)}", sql, count=1)
+def _multi_row(sql: str) -> str:
+    return ONE_ROW.sub(
+        lambda found: f"VALUES {', '.join([found[1]] * ROWS_PER_INSERT)}", sql, count=1
+    )
 
 
 class Handle(Protocol):
@@ -47,7 +49,7 @@ class Store(Protocol):
     committing: bool
     """Set while the writer commits: a commit by anybody else is refused."""
 
-    def handle(self, deadline: float) -> Handle:
+    def writing_connection(self, deadline: float) -> Handle:
         """Return the connection, its busy handler set to *deadline*."""
         ...
 
@@ -55,7 +57,7 @@ class Store(Protocol):
         """Return the file's time, which never runs backwards."""
         ...
 
-    def note(self, tx: Tx) -> None:
+    def on_begin(self, tx: StoreTransaction) -> None:
         """Hear of a transaction that has just begun."""
         ...
 
@@ -67,12 +69,12 @@ class Store(Protocol):
         """Open the file anew, with an open barrier."""
         ...
 
-    def mapped(self, error: BaseException) -> BaseException:
+    def translate_error(self, error: BaseException) -> BaseException:
         """Return what a foreign error means."""
         ...
 
 
-class Entry:
+class BatchedInsert:
     """
     One message that is one row: work that needs no look at the file.
 
@@ -80,43 +82,43 @@ class Entry:
     gathered and written at once.
     """
 
-    __slots__ = ("_alone", "bell", "sql", "values")
+    __slots__ = ("_alone", "sql", "values", "wakeup")
 
     def __init__(
         self,
         sql: str,
         values: tuple[Any, ...],
         bell: Callable[[], None],
-        alone: Callable[[Tx], str],
+        alone: Callable[[StoreTransaction], str],
     ) -> None:
-        self.sql, self.values, self.bell, self._alone = sql, values, bell, alone
+        self.sql, self.values, self.wakeup, self._alone = sql, values, bell, alone
 
-    def __call__(self, tx: Tx) -> str:
+    def __call__(self, tx: StoreTransaction) -> str:
         """Write the row, or leave it with those that are gathered; return its id, the first of its values."""
-        if not tx.gathers:
+        if not tx.batching:
             return self._alone(tx)
         message_id: str = self.values[0]
-        tx.entries.append(self)
+        tx.batched_inserts.append(self)
         tx.message_ids.append(message_id)
-        tx.ring(self.bell)
+        tx.wake(self.wakeup)
         return message_id
 
 
-class Tx:
+class StoreTransaction:
     """An open transaction: run SQL, and say what is to happen after the commit."""
 
     __slots__ = (
         "_handle",
         "_refused",
+        "batched_inserts",
+        "batching",
         "durable",
         "effects",
-        "entries",
-        "gathers",
-        "gone",
-        "kept",
         "message_ids",
         "now",
-        "rings",
+        "on_durable",
+        "rolled_back",
+        "wakeups",
     )
 
     def __init__(self, handle: Handle, now: Millis) -> None:
@@ -124,43 +126,43 @@ class Tx:
         self.now = now
         self.effects: list[Callable[[], None]] = []
         self.message_ids: list[str] = []
-        self.rings: dict[Callable[[], None], None] = {}
+        self.wakeups: dict[Callable[[], None], None] = {}
         """What to call once after the commit, however many asked for it; harmless where it was in vain."""
-        self.kept: Callable[[], None] | None = None
+        self.on_durable: Callable[[], None] | None = None
         """Hears that the transaction is durable, whoever's work it held."""
-        self.gone = False
+        self.rolled_back = False
         """Whether it was rolled back behind our back, even if somebody began another since."""
         self.durable = False
         """Whether it was committed, and to the file that others see."""
-        self.gathers = False
+        self.batching = False
         """Whether rows that need no look at the file wait for each other."""
-        self.entries: list[Entry] = []
+        self.batched_inserts: list[BatchedInsert] = []
         """The rows that wait; they are written before anything else happens."""
         self._refused: BaseException | None = None
 
     def rows(self, sql: str, bindings: Any = None) -> list[tuple[Any, ...]]:
         """Run *sql* and return all rows; nothing stays open behind it."""
-        if self.entries:
-            self._write_entries()
+        if self.batched_inserts:
+            self._write_batched()
         return cast("list[tuple[Any, ...]]", self._handle.execute(sql, bindings).fetchall())
 
     def commit(self) -> None:
         """Make it durable."""
         self._handle.execute("COMMIT")
-        if self.kept is not None:
-            self.kept()
+        if self.on_durable is not None:
+            self.on_durable()
 
     def run(self, sql: str, bindings: Any = None) -> int:
         """Run one changing statement and return how many rows it changed."""
-        if self.entries:
-            self._write_entries()
+        if self.batched_inserts:
+            self._write_batched()
         self._handle.execute(sql, bindings)
         return self._handle.changes()
 
     def many(self, sql: str, bindings: Any) -> None:
         """Run one statement for each of *bindings*."""
-        if self.entries:
-            self._write_entries()
+        if self.batched_inserts:
+            self._write_batched()
         self._handle.executemany(sql, bindings)
 
     def insert(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> None:
@@ -170,35 +172,35 @@ class Tx:
         Where a trigger may refuse a row, SQLite makes ready to undo every single
         statement, which takes as long as the rest of the insert.
         """
-        if self.entries:
-            self._write_entries()
-        whole = len(rows) - len(rows) % BUNCH
-        for start in range(0, whole, BUNCH):
+        if self.batched_inserts:
+            self._write_batched()
+        whole = len(rows) - len(rows) % ROWS_PER_INSERT
+        for start in range(0, whole, ROWS_PER_INSERT):
             self._handle.execute(
-                _bunched(sql), tuple(chain.from_iterable(rows[start : start + BUNCH]))
+                _multi_row(sql), tuple(chain.from_iterable(rows[start : start + ROWS_PER_INSERT]))
             )
         self._handle.executemany(sql, rows[whole:])
 
     @contextmanager
-    def gathering(self) -> Iterator[None]:
+    def batch_inserts(self) -> Iterator[None]:
         """
         Let rows that need no look at the file wait for each other; all of them are written at the end.
 
         A row may be refused while somebody else's statement is run, who may know a
         way round what looks like an error of its own: it is raised at the end nevertheless.
         """
-        self.gathers = True
+        self.batching = True
         try:
             yield
-            if self.entries:
-                self._write_entries()
+            if self.batched_inserts:
+                self._write_batched()
             if self._refused is not None:
                 raise self._refused
         finally:
-            self.gathers, self._refused = False, None
+            self.batching, self._refused = False, None
 
-    def _write_entries(self) -> None:
-        entries, self.entries = self.entries, []
+    def _write_batched(self) -> None:
+        entries, self.batched_inserts = self.batched_inserts, []
         try:
             for sql, some in groupby(entries, attrgetter("sql")):
                 self.insert(sql, [entry.values for entry in some])
@@ -209,49 +211,49 @@ class Tx:
     @property
     def alive(self) -> bool:
         """Whether the transaction is still open; SQLite may have rolled it back on an I/O error."""
-        return not self.gone and self._handle.in_transaction
+        return not self.rolled_back and self._handle.in_transaction
 
     def abandon(self) -> None:
         """Undo whatever is open on the connection."""
-        self.entries.clear()
+        self.batched_inserts.clear()
         if self._handle.in_transaction:
             self._handle.execute("ROLLBACK")
 
-    def after(self, effect: Callable[[], None]) -> None:
+    def after_commit(self, effect: Callable[[], None]) -> None:
         """Call *effect* once the commit is done; never if it is rolled back."""
         self.effects.append(effect)
 
-    def ring(self, bell: Callable[[], None]) -> None:
+    def wake(self, bell: Callable[[], None]) -> None:
         """Call *bell* once the commit is done, once for all whose work it held; never if all of it is rolled back."""
-        self.rings[bell] = None
+        self.wakeups[bell] = None
 
     def savepoint(self) -> None:
         """Open an inner unit that can be undone alone."""
-        if self.entries:
-            self._write_entries()
+        if self.batched_inserts:
+            self._write_batched()
         self._handle.execute("SAVEPOINT job")
 
-    def keep(self) -> None:
+    def release_savepoint(self) -> None:
         """End the inner unit, its writes joining the transaction's."""
-        if self.entries:
-            self._write_entries()
+        if self.batched_inserts:
+            self._write_batched()
         self._handle.execute("RELEASE job")
 
-    def undo(self) -> None:
+    def rollback_savepoint(self) -> None:
         """End the inner unit without its writes; nothing to do where SQLite undid everything already."""
-        self.entries.clear()
+        self.batched_inserts.clear()
         if self.alive:
             self._handle.execute("ROLLBACK TO job")
             self._handle.execute("RELEASE job")
 
 
-class Host(Protocol):
+class TransactionHost(Protocol):
     """A running handler's transaction, as the writer sees it."""
 
-    def enter(self) -> Tx:
+    def join(self) -> StoreTransaction:
         """Open or adopt the transaction."""
         ...
 
-    def aside(self, work: Callable[[Tx], T]) -> T:
+    def write_outside(self, work: Callable[[StoreTransaction], T]) -> T:
         """Commit work that is not the handler's own."""
         ...

@@ -18,7 +18,7 @@ from onceward.model.names import plain_text
 JSON: Final = "application/json"
 TEXT: Final = "text/plain"
 BYTES: Final = "application/octet-stream"
-SHALLOW: Final = 190
+SAFE_BRACKETS: Final = 190
 """With so few brackets no text is too deep for any reader."""
 LONG: Final = 4000
 FAULTS: Final = 3
@@ -63,7 +63,7 @@ def encode(body: object) -> Payload:
         InvalidMessage: the body cannot be written as JSON.
 
     """
-    media, kind, written = _spelling(type(body))  # type: ignore[arg-type]  # classes are hashable
+    media, kind, written = _encoder_for(type(body))  # type: ignore[arg-type]  # classes are hashable
     try:
         text = written(body)
         if media != BYTES:
@@ -75,7 +75,7 @@ def encode(body: object) -> Payload:
 
 
 @lru_cache(maxsize=1024)
-def _spelling(kind: type) -> tuple[str, str, Callable[[Any], str]]:
+def _encoder_for(kind: type) -> tuple[str, str, Callable[[Any], str]]:
     """Return media type, wire type and writer of a class's bodies: to ask models for their class costs more than to write them."""
     if issubclass(kind, bytes | bytearray | memoryview):
         return BYTES, "bytes", _quoted_bytes
@@ -110,7 +110,9 @@ def _refuse_unreadable(text: str) -> None:
     ):  # to look for one letter costs next to nothing
         json.loads(text, parse_constant=_refuse_constant)
     if len(text) > LONG or (
-        len(text) > SHALLOW and _nested(text) and text.count("[") + text.count("{") > SHALLOW
+        len(text) > SAFE_BRACKETS
+        and _nested(text)
+        and text.count("[") + text.count("{") > SAFE_BRACKETS
     ):
         from_json(f"[{text}]")
 
@@ -144,11 +146,11 @@ def decode(data: Any, base64_text: str | None, wanted: Any) -> Any:
             return value
         return _validated(value, wanted)
     except ValueError as error:  # ValidationError and binascii.Error are
-        msg = f"body does not fit {getattr(wanted, '__name__', wanted)}: {unfit(error)}"
+        msg = f"body does not fit {getattr(wanted, '__name__', wanted)}: {describe_errors(error)}"
         raise InvalidMessage(msg) from error
 
 
-def unfit(error: ValueError) -> str:
+def describe_errors(error: ValueError) -> str:
     """Return in one line what a validation found: each field, what is wrong with it, and what was given."""
     if not isinstance(error, ValidationError):
         return str(error)
@@ -162,7 +164,7 @@ def unfit(error: ValueError) -> str:
 
 def _validated(value: Any, wanted: Any) -> Any:
     try:
-        return adapter(wanted).validate_python(value, **_lenience(wanted))
+        return adapter(wanted).validate_python(value, **_strictness(wanted))
     except ValidationError:
         if isinstance(value, bytes) or wanted in (str, bytes):
             raise
@@ -177,6 +179,6 @@ def adapter(wanted: Any) -> TypeAdapter[Any]:
     return TypeAdapter(wanted)
 
 
-def _lenience(wanted: Any) -> dict[str, Any]:
+def _strictness(wanted: Any) -> dict[str, Any]:
     # JSON has no dates, tuples or sets: let models coerce, but never turn 1 into "1" for a bare str or bytes.
     return {"strict": True} if wanted in (str, bytes) else {}

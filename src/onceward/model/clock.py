@@ -33,7 +33,7 @@ class SystemClock:
         return time.monotonic()
 
 
-class FileTime:
+class MonotonicFileClock:
     """
     The time of one file: the wall clock, but it never runs backwards and never stands still.
 
@@ -49,21 +49,21 @@ class FileTime:
         self._floor = self._kept = 0
         self._behind: tuple[float, Millis] | None = None
 
-    def see(self, at: Millis) -> None:
+    def observe(self, at: Millis) -> None:
         """Take note that the file has stored *at*."""
         self._floor, self._behind = max(self._floor, at), None
-        self.keep(at)
+        self.mark_persisted(at)
 
-    def hear(self, at: Millis) -> None:
+    def observe_remote(self, at: Millis) -> None:
         """Take note of what another process stored: its deadlines in the file may be that far ahead."""
         if at > self._floor:
-            self.see(at)
+            self.observe(at)
 
-    def keep(self, at: Millis) -> None:
+    def mark_persisted(self, at: Millis) -> None:
         """Take note that the file will remember *at*, whatever happens to this process."""
         self._kept = max(self._kept, at)
 
-    def leads(self, at: Millis) -> bool:
+    def needs_persisting(self, at: Millis) -> bool:
         """Return whether the file would forget too much of the time if it ended here."""
         return at - self._kept > self.FORGETS
 

@@ -162,10 +162,10 @@ class Dropped(MessageEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Evaporated(Event):
+class EphemeralDropped(Event):
     """A restart dropped so many ephemeral messages that nobody had taken; told to the first who asks for it after the opening."""
 
-    name: ClassVar[str] = "evaporated"
+    name: ClassVar[str] = "ephemeral_dropped"
     count: int
 
 
@@ -186,10 +186,10 @@ class PeerEvent(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Unreached(PeerEvent):
+class DeliveryFailed(PeerEvent):
     """A push found nobody, or was refused; the peer rests until ``due_at``."""
 
-    name: ClassVar[str] = "unreached"
+    name: ClassVar[str] = "delivery_failed"
     error: str
     due_at: Millis
 
@@ -210,10 +210,10 @@ class BreakerClosed(PeerEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Forked(PeerEvent):
+class StreamForked(PeerEvent):
     """Our stream to the peer did not fit what the peer knows; a new epoch was opened."""
 
-    name: ClassVar[str] = "forked"
+    name: ClassVar[str] = "stream_forked"
     detail: str
 
 
@@ -270,7 +270,7 @@ class RunEnded(RunEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class RunAborted(RunEvent):
+class RunWasAborted(RunEvent):
     """A run was ended from outside; ``consumed`` says whether its messages count as delivered."""
 
     name: ClassVar[str] = "run_aborted"
@@ -301,6 +301,3 @@ def _names() -> dict[str, type[Event]]:
 
 EVENTS: Final = _names()
 """Event class by name, for ``on(name, …)`` and the reference page."""
-
-ALIASES: Final = {"message_failed": "dead", "retry_scheduled": "retry"}
-"""Names that users of other outboxes look for."""

@@ -103,7 +103,7 @@ class Frame(BaseModel):
         if self.data_base64 is not None and self.data is not None:
             msg = "a frame carries data or data_base64, never both"
             raise InvalidMessage(msg)
-        if infinite(self.data):
+        if has_infinity(self.data):
             msg = "a number of the body is too large for a float"
             raise InvalidMessage(msg)
 
@@ -139,13 +139,13 @@ class Frame(BaseModel):
         return None if self.expirytime is None else round(self.expirytime.timestamp() * 1000)
 
 
-def infinite(value: Any) -> bool:
+def has_infinity(value: Any) -> bool:
     """Return whether a number in *value* is no number: JSON readers make infinity of a large exponent."""
     if isinstance(value, float):
         return isinf(value)
     if isinstance(value, dict):
-        return any(map(infinite, value.values()))
-    return isinstance(value, list) and any(map(infinite, value))
+        return any(map(has_infinity, value.values()))
+    return isinstance(value, list) and any(map(has_infinity, value))
 
 
 def _without_nulls(found: Any) -> Any:
@@ -177,7 +177,7 @@ def check_extension(name: str, value: object) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Envelope:
+class FrameHeaders:
     """Everything of a frame but id, time and body, checked by the caller."""
 
     sender: str
@@ -200,22 +200,22 @@ class Envelope:
     headers: dict[str, Any] | None = None
 
 
-def mould(envelope: Envelope) -> str:
+def frame_prefix(envelope: FrameHeaders) -> str:
     """Return the part of a frame's text that all frames of one envelope share."""
-    before, after = halves(envelope)
-    return f"{before}{quote(envelope.recipient)}{after}"
+    before, after = split_prefix(envelope)
+    return f"{before}{json_string(envelope.recipient)}{after}"
 
 
-def halves(envelope: Envelope) -> tuple[str, str]:
+def split_prefix(envelope: FrameHeaders) -> tuple[str, str]:
     """Return what stands before and after the recipient in the shared part: one message for many differs in it alone."""
     e = envelope
     return (
-        f'","source":{quote(SOURCE + e.sender)},"type":{quote(e.type)},"recipient":',
-        f',"session":{quote(e.session)}{_options(e)},"datacontenttype":{quote(e.media)},"{"data_base64" if e.media == BYTES else "data"}":',
+        f'","source":{json_string(SOURCE + e.sender)},"type":{json_string(e.type)},"recipient":',
+        f',"session":{json_string(e.session)}{_options(e)},"datacontenttype":{json_string(e.media)},"{"data_base64" if e.media == BYTES else "data"}":',
     )
 
 
-def cast(shared: str, message_id: str, created_at: Millis, body: str) -> str:
+def render_frame(shared: str, message_id: str, created_at: Millis, body: str) -> str:
     """
     Return a frame's text around a body that already is JSON text.
 
@@ -225,12 +225,12 @@ def cast(shared: str, message_id: str, created_at: Millis, body: str) -> str:
     return f'{{"specversion":"1.0","time":"{iso(created_at)}","id":"{message_id}{shared}{body}}}'
 
 
-def head(shared: str, message_id: str, created_at: Millis) -> str:
+def render_head(shared: str, message_id: str, created_at: Millis) -> str:
     """Return a frame's text up to its body, which is stored elsewhere."""
     return f'{{"specversion":"1.0","time":"{iso(created_at)}","id":"{message_id}{shared}'
 
 
-def _options(e: Envelope) -> str:
+def _options(e: FrameHeaders) -> str:
     text = "" if e.rank == NORMAL else f',"priority":{e.rank}'
     for name, value in (
         ("topic", e.topic),
@@ -245,7 +245,7 @@ def _options(e: Envelope) -> str:
         ("mailbox", e.mailbox),
     ):
         if value is not None:
-            text += f',"{name}":{quote(value)}'
+            text += f',"{name}":{json_string(value)}'
     if e.expires_at is not None:
         text += f',"expirytime":"{iso(e.expires_at)}"'
     for name, header in (e.headers or {}).items():
@@ -254,7 +254,7 @@ def _options(e: Envelope) -> str:
 
 
 @lru_cache(maxsize=4096)
-def quote(text: str) -> str:
+def json_string(text: str) -> str:
     """Return *text* as a JSON string; names repeat, so the last few thousand are remembered."""
     return to_json(text).decode()
 

@@ -23,13 +23,13 @@ Durability = Literal["safe", "fast"]
 STRENGTH: Final[dict[str, int]] = {"fast": 0, "safe": 1}
 
 
-class Carried(NamedTuple):
+class ParcelFrame(NamedTuple):
     """A frame under way: its id, its stored text and digest, and whether it may have been pushed before."""
 
     id: str
     text: str
     digest: bytes
-    again: bool = False
+    redelivered: bool = False
 
 
 class Receipt(NamedTuple):
@@ -40,7 +40,7 @@ class Receipt(NamedTuple):
     reason: str | None = None
 
 
-def weakened(receipt: Receipt) -> Receipt:
+def downgrade(receipt: Receipt) -> Receipt:
     """Return what a receipt is worth that comes from a file less durable than ours: the peer has it, for now."""
     return Receipt(receipt.id, "stored") if receipt.state == "processed" else receipt
 
@@ -54,13 +54,13 @@ class Parcel:
     epoch: str
     number: int
     previous: str
-    frames: tuple[Carried, ...] = ()
+    frames: tuple[ParcelFrame, ...] = ()
     receipts: tuple[Receipt, ...] = ()
     durability: Durability = "safe"
     """What the sender's receipts are worth."""
-    relies_on: tuple[str, int] | None = None
+    base_position: tuple[str, int] | None = None
     """With number 1: epoch and number up to which the peer had answered before; a peer that knows less has lost mail."""
-    stands: tuple[str, int] | None = None
+    stream_position: tuple[str, int] | None = None
     """With receipts: epoch and number that the recipient's own stream had reached when they were true."""
 
     @property

@@ -14,7 +14,7 @@ PLACES: Final = ("home", "db")
 """Paths, which are relative to the folder of the file that names them."""
 
 
-def section(start: Path | None = None) -> dict[str, Any]:
+def project_section(start: Path | None = None) -> dict[str, Any]:
     """
     Return the section of the nearest pyproject.toml that has one, in *start* or above; empty where none has.
 

@@ -69,7 +69,7 @@ class QueuePolicy:
         """Return this policy with what a nearer level says; None says nothing."""
         return replace(self, **{name: value for name, value in nearer.items() if value is not None})
 
-    def due_at(self, waits: Waits, count: int) -> Millis:
+    def due_at(self, waits: WaitTimes, count: int) -> Millis:
         """Return when the next run may begin: 0 for at once; a collect waits for quiet, but neither for ever nor with a full queue."""
         if (
             self.mode != "collect"
@@ -83,7 +83,7 @@ class QueuePolicy:
         )
 
 
-class Waits(NamedTuple):
+class WaitTimes(NamedTuple):
     """Since when a session has been collecting, and when its last message came."""
 
     since_at: Millis | None = None
@@ -143,7 +143,7 @@ def _cap(value: float) -> int:
     return math.floor(value)
 
 
-class Waiting(NamedTuple):
+class QueuedItem(NamedTuple):
     """A message of a session's queue, as far as modes look at it."""
 
     seq: int
@@ -155,7 +155,7 @@ class Waiting(NamedTuple):
     """Whether it has failed so often that it is tried once more, alone."""
 
 
-def batch(mode: str, waiting: Sequence[Waiting]) -> int:
+def batch_size(mode: str, waiting: Sequence[QueuedItem]) -> int:
     """Return how many messages, from the head on, the next run takes."""
     if mode in ("followup", "queue"):
         return min(1, len(waiting))
@@ -172,30 +172,30 @@ def batch(mode: str, waiting: Sequence[Waiting]) -> int:
 
 
 @dataclass(slots=True)
-class Spill:
+class DroppedItems:
     """What a full queue lets go of."""
 
-    dropped: list[Waiting] = field(default_factory=list)
+    dropped: list[QueuedItem] = field(default_factory=list)
     """Had been waiting, or came just now, and made room for a younger message."""
-    refused: list[Waiting] = field(default_factory=list)
+    refused: list[QueuedItem] = field(default_factory=list)
     """Found no room."""
 
 
-def spill(
+def make_room(
     policy: QueuePolicy,
     *,
     held: int,
     protected: int,
-    fresh: Sequence[Waiting],
-    oldest: Callable[[int], list[Waiting]],
-) -> Spill:
+    fresh: Sequence[QueuedItem],
+    oldest: Callable[[int], list[QueuedItem]],
+) -> DroppedItems:
     """
     Return which messages a queue lets go of as *fresh* ones come, one after the other.
 
     *held* messages wait already, *protected* of them untouchable; ``oldest(n)``
     returns the first of those that are not.
     """
-    found = Spill()
+    found = DroppedItems()
     if held + len(fresh) <= policy.cap:
         return found
     victims = [] if policy.overflow == "new" else oldest(held + len(fresh) - policy.cap)
@@ -217,7 +217,7 @@ def spill(
     return found
 
 
-def line(sender: str, text: str) -> str:
+def summary_line(sender: str, text: str) -> str:
     """Return one message as a line of a summary."""
     flat = " ".join(f"{sender}: {text}".split())
     return flat if len(flat) <= LINE_MAX else f"{flat[: LINE_MAX - 1]}…"

@@ -12,7 +12,7 @@ from onceward.model.frame import Frame
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class MessageRecord:
     """A message as a reader sees it: ``body`` is None where ``problem`` says why it cannot be read."""
 
     frame: Frame
@@ -78,7 +78,9 @@ class Letter:
         return self.frame.headers
 
 
-def read(text: str, received_at: Millis, wanted: Any = None, *, sound: bool = True) -> Letter:
+def read_record(
+    text: str, received_at: Millis, wanted: Any = None, *, sound: bool = True
+) -> MessageRecord:
     """
     Return the letter that a stored frame is, its body read as *wanted*.
 
@@ -90,9 +92,11 @@ def read(text: str, received_at: Millis, wanted: Any = None, *, sound: bool = Tr
     """
     frame = Frame.parse(text)
     if not sound:
-        return Letter(frame, None, received_at, "the stored message does not match its digest")
+        return MessageRecord(
+            frame, None, received_at, "the stored message does not match its digest"
+        )
     try:
         body = decode(frame.data, frame.data_base64, wanted)
     except InvalidMessage as error:
-        return Letter(frame, None, received_at, str(error))
-    return Letter(frame, body, received_at)
+        return MessageRecord(frame, None, received_at, str(error))
+    return MessageRecord(frame, body, received_at)

@@ -61,7 +61,7 @@ class RetryPolicy:
         return bool(self.stop(_state(attempt)))
 
     @classmethod
-    def agenium(cls) -> Self:
+    def ten_retries(cls) -> Self:
         """Return 10 re-attempts after 1, 2, 4, 8, 16, 32 and then each time 60 seconds: 303 in all."""
         from tenacity import stop_after_attempt, wait_chain, wait_fixed  # noqa: PLC0415 - see above
 
@@ -70,7 +70,7 @@ class RetryPolicy:
         )
 
     @classmethod
-    def agenticcomm(cls, *, ack_timeout: float = 0.0) -> Self:
+    def three_retries(cls, *, ack_timeout: float = 0.0) -> Self:
         """Return 3 re-attempts after 1, 2 and 4 seconds, each after one more *ack_timeout* in which nothing was heard."""
         from tenacity import stop_after_attempt, wait_exponential, wait_fixed  # noqa: PLC0415 - see above
 
@@ -79,7 +79,7 @@ class RetryPolicy:
         )
 
 
-def doubling(
+def exponential(
     first: float, retries: int, *, cap: float | None = None, jitter: float = 0.0
 ) -> RetryPolicy:
     """Return the policy that waits *first* seconds, then twice as long each time up to *cap*, for *retries* re-attempts."""
@@ -96,6 +96,6 @@ def doubling(
 def retry_policy(settings: Settings, *, retries: int | None = None) -> RetryPolicy:
     """Return the policy of the settings: doubling from ``retry_first`` to ``retry_cap``, ``max_retries`` re-attempts."""
     allowed = settings.max_retries if retries is None else retries
-    return doubling(
+    return exponential(
         settings.retry_first, allowed, cap=settings.retry_cap, jitter=settings.retry_jitter
     )

@@ -8,7 +8,7 @@ from typing import Final, TypedDict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class ParsedOptions:
     """Everything of a send besides recipient and body; spans in seconds."""
 
     type: str | None = None
@@ -34,7 +34,7 @@ class Options:
     """Whether a reserved topic may be published: only the library itself says so."""
 
 
-PLAIN: Final = Options()
+PLAIN: Final = ParsedOptions()
 
 
 class PublishOptions(TypedDict, total=False):
@@ -75,10 +75,10 @@ class SendOptions(PublishOptions, total=False):
     """What it is published under; handlers may be chosen by it."""
 
 
-def options_of(given: SendOptions) -> Options:
+def parse_options(given: SendOptions) -> ParsedOptions:
     """Return keyword arguments as one value; the common empty ones cost nothing."""
     try:
-        return Options(**given) if given else PLAIN
+        return ParsedOptions(**given) if given else PLAIN
     except TypeError:
         unknown = ", ".join(sorted(given.keys() - SendOptions.__annotations__.keys()))
         msg = f"a send has no option {unknown}: there are {', '.join(SendOptions.__annotations__)}; a session has a send of its own"

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from onceward.errors import InvalidArgument
-from onceward.model.body import unfit
+from onceward.model.body import describe_errors
 from onceward.model.parcel import Durability
-from onceward.model.project import section
+from onceward.model.project import project_section
 
 PREFIX: Final = "ONCEWARD_"
 SWITCH: Final = "ONCEWARD_DISABLED"
@@ -85,8 +85,8 @@ class Settings(BaseModel):
     """Share of the delay by which it is varied at random, up or down."""
     max_retries: Annotated[int, Field(ge=0)] = 10
     """Re-attempts before a dead letter: attempts are one more."""
-    unreachable: Literal["wait", "spend"] = "wait"
-    """Whether attempts that found nobody count against ``max_retries``."""
+    count_unreachable_attempts: bool = False
+    """Count attempts that reached no peer against ``max_retries``."""
     ack_timeout: Seconds = 30.0
     """
     Time after which a stored but unhandled message is asked about; again and again, each time a tenth of its age later, but never
@@ -94,9 +94,9 @@ class Settings(BaseModel):
     """
     deliver_timeout: Seconds = 30.0
     """Longest push of one parcel."""
-    parcel_frames: Annotated[int, Field(ge=1, le=10_000)] = 500
+    parcel_max_messages: Annotated[int, Field(ge=1, le=10_000)] = 500
     """Most messages of one push."""
-    parcel_bytes: Annotated[int, Field(ge=1 << 10)] = 4 << 20
+    parcel_max_bytes: Annotated[int, Field(ge=1 << 10)] = 4 << 20
     """Largest push; a single message may be larger."""
     breaker_failures: Annotated[int, Field(ge=1)] = 5
     """Failures in a row that open a peer's breaker."""
@@ -135,9 +135,9 @@ class Settings(BaseModel):
     """How long acked and processed rows, marks and the trail are kept."""
     retention_slice: Annotated[int, Field(ge=1)] = 500
     """Rows deleted in one transaction, between which writers get their turn."""
-    janitor_interval: Positive = 60.0
+    maintenance_interval: Positive = 60.0
     """Time between two rounds of pruning and checkpoints."""
-    safety_poll: Seconds = 0.1
+    poll_interval: Seconds = 0.1
     """How often ``PRAGMA data_version`` is looked at, should a doorbell get lost; 0 turns it off."""
     stop_timeout: Seconds = 5.0
     """Longest wait for running handlers and pushes when the postbox stops."""
@@ -147,7 +147,7 @@ class Settings(BaseModel):
     """Topics that there are in single sessions, which go before ``topics``; in the environment as JSON."""
     ephemeral_priorities: Annotated[tuple[Priority, ...], BeforeValidator(_listed)] = ()
     """Priorities whose messages to mailboxes are ephemeral where the send does not say: mq9's are normal, low and background."""
-    trail: bool = False
+    transitions: bool = False
     """Write every transition into the table ``trail``."""
     audit: str = ""
     """File to which one JSON line is appended for each send, poll and expire, without bodies; empty is none."""
@@ -155,7 +155,7 @@ class Settings(BaseModel):
     """Keep an index of the words of bodies, for ``search``."""
 
     @classmethod
-    def unasked(cls, *, busy_timeout: float) -> Self:
+    def inherit(cls, *, busy_timeout: float) -> Self:
         """Return the defaults as nobody's wish, for who opens the file of somebody else: what its owner says holds, before and after."""
         return cls.model_construct(_fields_set=set(), busy_timeout=busy_timeout)
 
@@ -178,7 +178,7 @@ class Settings(BaseModel):
         """
         named = os.environ if env is None else env
         values = (
-            {name: value for name, value in section().items() if name not in WORDS}
+            {name: value for name, value in project_section().items() if name not in WORDS}
             if env is None
             else {}
         )
@@ -192,24 +192,25 @@ class Settings(BaseModel):
         try:
             return cls.model_validate(values | dict(overrides))
         except ValidationError as error:
-            msg = f"settings: {unfit(error)}"
+            msg = f"settings: {describe_errors(error)}"
             raise InvalidArgument(msg) from error
 
     @classmethod
-    def agenium(cls, **overrides: Any) -> Self:
-        """Return the preset of the Agenium outbox: 1,000 pending, no jitter, unreachable peers spend the budget."""
+    def five_minutes(cls, **overrides: Any) -> Self:
+        """Return the preset that gives a message up after five minutes: 1,000 pending, no jitter, every attempt counted."""
         return cls.model_validate(
-            {"max_pending": 1000, "retry_jitter": 0.0, "unreachable": "spend"} | overrides
+            {"max_pending": 1000, "retry_jitter": 0.0, "count_unreachable_attempts": True}
+            | overrides
         )
 
 
-def said(word: str) -> str | None:
+def env_or_project(word: str) -> str | None:
     """Return what environment or project say of ``home``, ``db``, ``agent`` or ``session``, in that precedence; None for nothing."""
-    found = os.environ.get(PREFIX + word.upper()) or section().get(word)
+    found = os.environ.get(PREFIX + word.upper()) or project_section().get(word)
     return str(found) if found else None
 
 
-def disabled(env: Mapping[str, str] | None = None) -> bool:
+def disabled_by_environment(env: Mapping[str, str] | None = None) -> bool:
     """Return whether ONCEWARD_DISABLED switches sending and receiving off in this process."""
     named = os.environ if env is None else env
     return SWITCH in named and named[SWITCH].strip().lower() in {"1", "true", "yes", "on"}

@@ -62,7 +62,7 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
+class RetryAt:
     """Not now: may be claimed again from ``due_at`` on."""
 
     due_at: Millis
@@ -79,7 +79,7 @@ class Dead:
     error: str = ""
 
 
-UNENDED: Final = "no attempt is left: its handler never came to an end (process killed or lease lost), or the budget was lowered"
+ATTEMPT_NEVER_ENDED: Final = "no attempt is left: its handler never came to an end (process killed or lease lost), or the budget was lowered"
 """The details of a dead letter that was not handed out again: what its handler said last, if anything, is put behind it."""
-Settlement = Done | Again | Dead
+Settlement = Done | RetryAt | Dead
 """How a lease ends."""

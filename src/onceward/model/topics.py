@@ -125,7 +125,7 @@ class _Node(Generic[T]):
         self.rest: list[T] = []
 
 
-class Index(Generic[T]):
+class TopicIndex(Generic[T]):
     """
     Which values want a topic: exact patterns by dictionary, wildcards by a trie of segments.
 

@@ -7,20 +7,20 @@ from typing import Any, Final, Protocol
 
 from onceward.db.connection import ConstraintError
 from onceward.db.database import Database
-from onceward.db.transaction import Tx
+from onceward.db.transaction import StoreTransaction
 from onceward.hooks import Hooks
 from onceward.model.clock import Millis
 from onceward.model.events import Dropped, Event, NearlyFull
 from onceward.model.frame import Frame
 from onceward.store import bodies, limits, outbox, rate_limits
-from onceward.store.limits import Admission, Full
+from onceward.store.limits import Admission, LimitHit
 
 PROTECTED: Final = frozenset({"worker_result", limits.SUMMARY})
 DUE, TEXT = 7, 11
 """Places in a row of the outbox."""
 
 
-class Written(Protocol):
+class Message(Protocol):
     """A message that only needs to be put into the outbox."""
 
     @property
@@ -34,32 +34,32 @@ class Written(Protocol):
         ...
 
 
-Summary = Callable[[str, str, list[str], int, Millis], Written]
+Summary = Callable[[str, str, list[str], int, Millis], Message]
 """From (recipient, session, lines, how many, now) to the message that tells them."""
 
 
-class Gate:
+class AdmissionControl:
     """Lets messages into the outbox by the policies of its limits."""
 
     def __init__(self, db: Database, hooks: Hooks, summary: Summary) -> None:
         self._db, self._hooks, self._summary = db, hooks, summary
         self._warned = False
-        self.look()
+        self.reload()
 
-    def look(self) -> None:
+    def reload(self) -> None:
         """See whether there are limits; who sets them in another process is noticed at the next opening, or when one is reached."""
-        self.open = not self._db.read(limits.ACTIVE)[0][0]
+        self.unlimited = not self._db.read(limits.ACTIVE)[0][0]
 
-    def meets(self, error: ConstraintError) -> bool:
+    def is_limit_error(self, error: ConstraintError) -> bool:
         """Return whether a row was refused by a limit that somebody has set since; it is noticed by this."""
         if "_full" not in str(error) or "queue_full" in str(error):
             return False
-        self.look()
-        return not self.open
+        self.reload()
+        return not self.unlimited
 
-    def through(
+    def admit(
         self,
-        tx: Tx,
+        tx: StoreTransaction,
         values: tuple[Any, ...],
         body: str | None,
         put: Callable[[tuple[Any, ...]], str],
@@ -71,33 +71,33 @@ class Gate:
             QueueFull, StoreFull, RateLimited, StoreCapacity: nothing was written and nobody dropped.
 
         """
-        if self.open:
+        if self.unlimited:
             try:
                 return put(values)
             except ConstraintError as error:
-                if not self.meets(error):
+                if not self.is_limit_error(error):
                     raise
         tx.savepoint()
         kept = (len(tx.effects), len(tx.message_ids))
         try:
-            message_id = self._through(tx, values, body, put)
+            message_id = self._admit(tx, values, body, put)
         except BaseException:
             del tx.effects[kept[0] :], tx.message_ids[kept[1] :]
-            tx.undo()
+            tx.rollback_savepoint()
             raise
-        tx.keep()
+        tx.release_savepoint()
         return message_id
 
-    def _through(
+    def _admit(
         self,
-        tx: Tx,
+        tx: StoreTransaction,
         values: tuple[Any, ...],
         body: str | None,
         put: Callable[[tuple[Any, ...]], str],
     ) -> str:
-        if tx.rows(outbox.TWIN, (values[0], values[1], values[10])):
+        if tx.rows(outbox.FIND_DUPLICATE, (values[0], values[1], values[10])):
             return put(values)  # sent before: it is there, or it conflicts
-        used = rate_limits.refuse(tx)
+        used = rate_limits.check_file_size(tx)
         admission = limits.admit(tx, values, protected=_protected(values, apart=body is not None))
         rate_limits.take_token(tx)
         limits.make_room(tx, admission)
@@ -105,7 +105,7 @@ class Gate:
         if admission.dropped is not None:
             limits.drop(
                 tx,
-                values if body is None else (*values[:-1], bodies.keep(tx, body)),
+                values if body is None else (*values[:-1], bodies.insert_body(tx, body)),
                 admission.dropped,
             )
             return str(values[0])
@@ -116,20 +116,24 @@ class Gate:
         if held is not None:
             tx.run(limits.HOLD, (held.held, message_id))
         for recipient, session in dict.fromkeys(
-            (v.recipient, v.session) for v in admission.victims if v.full.overflow == "summarize"
+            (v.recipient, v.session) for v in admission.candidates if v.full.overflow == "summarize"
         ):
             self._summarize(tx, recipient, session)
         return message_id
 
-    def _summarize(self, tx: Tx, recipient: str, session: str) -> None:
-        drops, lines, replaced = limits.untold(tx, recipient, session)
+    def _summarize(self, tx: StoreTransaction, recipient: str, session: str) -> None:
+        drops, lines, replaced = limits.unsummarized_drops(tx, recipient, session)
         draft = self._summary(recipient, session, lines, len(drops), tx.now)
-        limits.tell(tx, outbox.add(tx, draft.values, draft.body), drops, replaced)
+        limits.mark_summarized(tx, outbox.add(tx, draft.values, draft.body), drops, replaced)
 
     def _tell(
-        self, tx: Tx, values: tuple[Any, ...], admission: Admission, used: rate_limits.Used | None
+        self,
+        tx: StoreTransaction,
+        values: tuple[Any, ...],
+        admission: Admission,
+        used: rate_limits.FileUsage | None,
     ) -> None:
-        gone = [(victim.id, victim.recipient, victim.full) for victim in admission.victims]
+        gone = [(victim.id, victim.recipient, victim.full) for victim in admission.candidates]
         if admission.dropped is not None:
             gone.append((values[0], values[1], admission.dropped))
         events: list[Event] = list(self._dropped(tx, gone))
@@ -141,9 +145,11 @@ class Gate:
                 )
             self._warned = full
         if events:
-            tx.after(lambda: self._hooks.tell(events))
+            tx.after_commit(lambda: self._hooks.emit(events))
 
-    def _dropped(self, tx: Tx, gone: list[tuple[str, str, Full]]) -> Iterable[Event]:
+    def _dropped(
+        self, tx: StoreTransaction, gone: list[tuple[str, str, LimitHit]]
+    ) -> Iterable[Event]:
         for message_id, peer, full in gone:
             yield Dropped(
                 agent=self._db.agent,

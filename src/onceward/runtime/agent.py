@@ -50,9 +50,9 @@ class SessionHandler:
     call: Callable[..., Any]
     options: Mapping[str, Any]
     """Fields of a queue policy; None where the home's setting holds."""
-    reads: Mapping[str, type]
+    types: Mapping[str, type]
     """Body classes by their types' wire names."""
-    obey: tuple[str, ...]
+    allow_override_from: tuple[str, ...]
     is_async: bool
     attempts: int | None = None
     max_runtime: float | None = None
@@ -136,8 +136,8 @@ class Agent:
         self,
         pattern: str = "*",
         *,
-        reads: Sequence[type] = (),
-        obey: Sequence[str] = (),
+        types: Sequence[type] = (),
+        allow_override_from: Sequence[str] = (),
         attempts: int | None = None,
         max_runtime: float | None = None,
         **options: Unpack[QueueOptions],
@@ -147,8 +147,8 @@ class Agent:
 
         The function takes the run (``AsyncRun`` where it is ``async def``). What
         it returns is the run's result and the reply to the current message, unless
-        that is itself an answer, or a dispatched task, whose result goes back anyway. Bodies are read as the classes of *reads*
-        whose type they are of. Agents in *obey* may ask for a mode of their own
+        that is itself an answer, or a dispatched task, whose result goes back anyway. Bodies are read as the classes of *types*
+        whose type they are of. Agents in *allow_override_from* may ask for a mode of their own
         for single messages, by the header ``queuemode``.
 
         Raises:
@@ -172,8 +172,8 @@ class Agent:
                     pattern=pattern,
                     call=call,
                     options=fields,
-                    reads={message_type(model): model for model in reads},
-                    obey=tuple(agent_name(name) for name in obey),
+                    types={message_type(model): model for model in types},
+                    allow_override_from=tuple(agent_name(name) for name in allow_override_from),
                     is_async=inspect.iscoroutinefunction(call),
                     attempts=attempts,
                     max_runtime=max_runtime,

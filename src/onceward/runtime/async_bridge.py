@@ -19,13 +19,13 @@ from threading import Thread
 from typing import Any, TypeVar
 
 from onceward.db.database import Database
-from onceward.db.transaction import Tx
+from onceward.db.transaction import StoreTransaction
 from onceward.errors import OutcomeUnknown, StoreClosed
 
 T = TypeVar("T")
 
 
-class Outcome(asyncio.Future[Any]):
+class UncancellableFuture(asyncio.Future[Any]):
     """What a task waits for to its end: it hears of a cancellation once the outcome is known."""
 
     def cancel(self, msg: object = None) -> bool:
@@ -35,11 +35,11 @@ class Outcome(asyncio.Future[Any]):
 
 
 @dataclass(slots=True)
-class _Crosser:
+class PendingCall:
     """One operation under way; ``joins`` says that it may share a commit with its neighbours."""
 
     work: Callable[[], Any]
-    future: Outcome
+    future: UncancellableFuture
     joins: bool
     result: Any = None
     error: BaseException | None = None
@@ -47,26 +47,28 @@ class _Crosser:
     """The messages that it wrote in the commit it shares."""
 
     def run(self) -> None:
+        """Do the work and keep its result or error."""
         try:
             self.result = self.work()
         except BaseException as error:  # noqa: BLE001 - it is raised in the task that asked
             self.error = error
 
     def arrive(self) -> None:
+        """Hand the outcome to the awaiting task."""
         if self.error is not None:
             self.future.set_exception(self.error)
         else:
             self.future.set_result(self.result)
 
 
-class Crossing:
+class AsyncBridge:
     """The way from one event loop to one open file."""
 
     def __init__(self, db: Database, loop: asyncio.AbstractEventLoop) -> None:
         self._db, self._loop = db, loop
-        self._tick: list[_Crosser] = []
+        self._tick: list[PendingCall] = []
         self._closed = False
-        self._queue: SimpleQueue[list[_Crosser] | None] = SimpleQueue()
+        self._queue: SimpleQueue[list[PendingCall] | None] = SimpleQueue()
         self._thread = Thread(target=self._serve, name=f"onceward-crossing-{db.agent}", daemon=True)
         self._thread.start()
         self._block_thread = ThreadPoolExecutor(1, thread_name_prefix=f"onceward-block-{db.agent}")
@@ -77,11 +79,11 @@ class Crossing:
 
     async def call(self, work: Callable[[], T]) -> T:
         """Run *work* off the loop; inside this task's transaction block, in that block."""
-        return await self._cross(work, joins=False)
+        return await self._submit(work, joins=False)
 
     async def write(self, work: Callable[[], T]) -> T:
         """Run *work*, which writes once, sharing its commit with what other tasks write in this tick."""
-        return await self._cross(work, joins=True)
+        return await self._submit(work, joins=True)
 
     def _check(self) -> None:
         """Raise StoreClosed where nobody crosses any more: whoever waited then would wait for ever."""
@@ -89,11 +91,11 @@ class Crossing:
             msg = "the postbox is closed: open it again"
             raise StoreClosed(msg)
 
-    async def _cross(self, work: Callable[[], T], *, joins: bool) -> T:
+    async def _submit(self, work: Callable[[], T], *, joins: bool) -> T:
         self._check()
-        if self.inside:
+        if self.in_transaction:
             return await uncancelled(self._loop.run_in_executor(self._block_thread, work))
-        crosser = _Crosser(work, Outcome(loop=self._loop), joins)
+        crosser = PendingCall(work, UncancellableFuture(loop=self._loop), joins)
         if not self._tick:
             self._loop.call_soon(self._leave)
         self._tick.append(crosser)
@@ -101,15 +103,15 @@ class Crossing:
         return found
 
     @property
-    def inside(self) -> bool:
+    def in_transaction(self) -> bool:
         """Whether the running task has a transaction block open; tasks it started do not count."""
         owner = self._block.get()
         return owner is not None and owner is asyncio.current_task()
 
     @asynccontextmanager
-    async def block(self) -> AsyncIterator[Tx]:
+    async def block(self) -> AsyncIterator[StoreTransaction]:
         """Open a transaction block for the running task, or join the one it has open."""
-        if self.inside:
+        if self.in_transaction:
             async with self._on_block_thread() as tx:
                 yield tx
             return
@@ -122,7 +124,7 @@ class Crossing:
                 self._block.reset(token)
 
     @asynccontextmanager
-    async def _on_block_thread(self) -> AsyncIterator[Tx]:
+    async def _on_block_thread(self) -> AsyncIterator[StoreTransaction]:
         self._check()
         block = self._db.transaction()
         entered = self._loop.run_in_executor(self._block_thread, block.__enter__)
@@ -157,7 +159,7 @@ class Crossing:
 
     def _serve(self) -> None:
         while (batch := self._queue.get()) is not None:
-            joining: list[_Crosser] = []
+            joining: list[PendingCall] = []
             for crosser in batch:
                 if crosser.joins:
                     joining.append(crosser)
@@ -168,7 +170,7 @@ class Crossing:
             self._together(joining)
             self._loop.call_soon_threadsafe(_arrive, batch)
 
-    def _together(self, crossers: list[_Crosser]) -> None:
+    def _together(self, crossers: list[PendingCall]) -> None:
         if len(crossers) < 2:  # noqa: PLR2004 - one alone needs no company
             for crosser in crossers:
                 crosser.run()
@@ -183,16 +185,16 @@ class Crossing:
             for crosser in crossers:
                 crosser.error = crosser.error or error
 
-    def _all_well(self, tx: Tx, crossers: list[_Crosser]) -> bool:
+    def _all_well(self, tx: StoreTransaction, crossers: list[PendingCall]) -> bool:
         """Run all of them as one; what fails undoes everything, to be run again one by one."""
         tx.savepoint()
         try:
-            with self._db.turn.bare():
+            with self._db.writer.without_savepoints():
                 _run_all(tx, crossers)
-            tx.keep()
+            tx.release_savepoint()
         except BaseException:  # noqa: BLE001 - alone, each will tell whose it was
             tx.effects.clear()
-            tx.undo()
+            tx.rollback_savepoint()
             return False
         return True
 
@@ -204,27 +206,27 @@ class Crossing:
         self._block_thread.shutdown(wait=False)
 
 
-def _run_all(tx: Tx, crossers: list[_Crosser]) -> None:
+def _run_all(tx: StoreTransaction, crossers: list[PendingCall]) -> None:
     for crosser in crossers:
         _run_one(tx, crosser)
         if crosser.error is not None:
             raise crosser.error
 
 
-def _run_each(tx: Tx, crossers: list[_Crosser]) -> None:
+def _run_each(tx: StoreTransaction, crossers: list[PendingCall]) -> None:
     for crosser in crossers:
         _run_one(tx, crosser)
         if not tx.alive and crosser.error is not None:
             raise crosser.error
 
 
-def _run_one(tx: Tx, crosser: _Crosser) -> None:
+def _run_one(tx: StoreTransaction, crosser: PendingCall) -> None:
     known, crosser.error = len(tx.message_ids), None
     crosser.run()
     crosser.ids = tuple(tx.message_ids[known:])
 
 
-def _arrive(batch: list[_Crosser]) -> None:
+def _arrive(batch: list[PendingCall]) -> None:
     for crosser in batch:
         crosser.arrive()
 

@@ -7,22 +7,22 @@ from typing import Any
 
 from onceward.model.clock import Millis, iso
 from onceward.model.frame import Frame
-from onceward.runtime.sender import Draft
+from onceward.runtime.sender import OutgoingMessage
 from onceward.store.accept import body_size
 
 Write = Callable[[Iterable[Mapping[str, Any]]], None]
 
 
-def auditor(write: Write) -> Callable[[Sequence[Draft], Millis], None]:
+def auditor(write: Write) -> Callable[[Sequence[OutgoingMessage], Millis], None]:
     """Return the call that notes messages that were committed."""
 
-    def sent(drafts: Sequence[Draft], at: Millis) -> None:
+    def sent(drafts: Sequence[OutgoingMessage], at: Millis) -> None:
         write(_entry(draft, at) for draft in drafts)
 
     return sent
 
 
-def _entry(draft: Draft, at: Millis) -> dict[str, Any]:
+def _entry(draft: OutgoingMessage, at: Millis) -> dict[str, Any]:
     text: str = draft.values[11]
     frame = Frame.parse(text if draft.body is None else f"{text}{draft.body}}}")
     return {

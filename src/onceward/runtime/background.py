@@ -8,13 +8,13 @@ from threading import Thread
 
 from onceward.db.database import Database
 from onceward.store import lanes
-from onceward.store.dead_owners import Heirs
+from onceward.store.dead_owners import DeadOwnerReaper
 
 
-def listen(db: Database, flag: Flag, heirs: Heirs, *, poll: float) -> Callable[[], None]:
+def listen(db: Database, flag: Flag, heirs: DeadOwnerReaper, *, poll: float) -> Callable[[], None]:
     """Let whatever comes in set *flag*, first of all by freeing what the dead held; return the call that ends it."""
-    heirs.look()
-    return db.bell.listen("in", flag.set, version=db.version, poll=poll)
+    heirs.release_leases()
+    return db.notifier.listen("in", flag.set, version=db.version, poll=poll)
 
 
 def threads(db: Database, **targets: Callable[[], None]) -> list[Thread]:
@@ -25,6 +25,6 @@ def threads(db: Database, **targets: Callable[[], None]) -> list[Thread]:
     ]
 
 
-def heirs(db: Database) -> Heirs:
+def dead_owner_reaper(db: Database) -> DeadOwnerReaper:
     """Return what ends the lane leases of processes that have surely died."""
-    return Heirs(db, owners=lanes.OWNERS, free=lanes.FREE)
+    return DeadOwnerReaper(db, owners=lanes.OWNERS, free=lanes.FREE)

@@ -10,17 +10,17 @@ from onceward.model.body import decode
 from onceward.model.clock import Millis
 from onceward.model.frame import Frame
 from onceward.model.ids import new_token
-from onceward.model.retry import RetryPolicy, doubling
-from onceward.model.settings import disabled
+from onceward.model.retry import RetryPolicy, exponential
+from onceward.model.settings import disabled_by_environment
 from onceward.model.states import Dead, Settlement
 from onceward.model.topics import matches
-from onceward.runtime.consumer import Desk
+from onceward.runtime.consumer import Consumer
 from onceward.runtime.message import Message
 from onceward.store import inbox, lanes
 from onceward.store.accept import body_size
 from onceward.store.directory.channels import ChannelInfo
-from onceward.store.inbox import Leased
-from onceward.store.lanes import LaneLease
+from onceward.store.inbox import LeasedMessage
+from onceward.store.lanes import Lease
 
 HANDLE: Final = re.compile(r"(\d+)\.(\d+)\.(\d+)\.(\d+)\.([0-9a-f]+)")
 HANDED: Final = "handed"
@@ -30,13 +30,13 @@ HANDED: Final = "handed"
 def channel_policy(found: ChannelInfo) -> RetryPolicy:
     """Return the retries of a channel: doubling from its backoff, so many re-attempts, no jitter."""
     config = found.config
-    return doubling(config.retry_backoff, config.max_retries)
+    return exponential(config.retry_backoff, config.max_retries)
 
 
-class ChannelDesk(Desk):
+class ChannelConsumer(Consumer):
     """Hands out the messages of one channel to this agent and settles them."""
 
-    def __init__(self, found: ChannelInfo, desk: Desk) -> None:
+    def __init__(self, found: ChannelInfo, desk: Consumer) -> None:
         super().__init__(desk.db, **desk.tools, policy=channel_policy(found))
         self._found = found
 
@@ -53,9 +53,9 @@ class ChannelDesk(Desk):
                 return message
         return None
 
-    def _lease(self, topics: tuple[str, ...]) -> Leased | None:
-        [(frozen_at, _, _)] = self._db.read(lanes.AGENDA)
-        if disabled() or frozen_at is not None:
+    def _lease(self, topics: tuple[str, ...]) -> LeasedMessage | None:
+        [(paused_at, _, _)] = self._db.read(lanes.AGENDA)
+        if disabled_by_environment() or paused_at is not None:
             return None
         while (seq := self._find(topics)) is not None:
             leased = self._db.write(
@@ -87,13 +87,13 @@ class ChannelDesk(Desk):
             else timeout + self._policy.delay(attempt, self._rng)
         )
 
-    def _open(self, leased: Leased, wanted: Any) -> Message[Any] | None:
+    def _open(self, leased: LeasedMessage, wanted: Any) -> Message[Any] | None:
         message = super()._open(leased, wanted)
         if message is not None and self._found.config.delivery == "at_most_once":
             message.ack()
         return message
 
-    def _problem(self, leased: Leased) -> Settlement | None:
+    def _problem(self, leased: LeasedMessage) -> Settlement | None:
         problem = super()._problem(leased)
         if problem is not None:
             return problem
@@ -104,30 +104,30 @@ class ChannelDesk(Desk):
             else None
         )
 
-    def hand_over(self, message: Message[Any]) -> str:
+    def detach(self, message: Message[Any]) -> str:
         """Take a lease out of this process's hands; return the handle under which another goes on."""
-        leased: Leased = message.leased
+        leased: LeasedMessage = message.leased
         secret = new_token()
-        if not self._db.contribute(
-            lambda tx: lanes.hand_over(tx, leased.lane, f"{HANDED}/{secret}")
+        if not self._db.write_in_handler(
+            lambda tx: lanes.transfer(tx, leased.lane, f"{HANDED}/{secret}")
         ):
             msg = f"the lease on message {leased.id} ran out; another reader has it"
             raise LeaseLost(msg)
         return f"{leased.seq}.{leased.lane.lane_id}.{leased.lane.token}.{leased.attempt}.{secret}"
 
-    def take_over(self, handle: str, wanted: Any) -> Message[Any]:
+    def attach(self, handle: str, wanted: Any) -> Message[Any]:
         """Return the message of a handle; whether its lease still holds is proven by whatever is done with it."""
         parts = HANDLE.fullmatch(handle)
         if parts is None:
-            msg = "that is no handle: give what hand_over returned"
+            msg = "that is no handle: give what detach returned"
             raise InvalidArgument(msg)
         seq, lane_id, token, attempt = map(int, parts.groups()[:4])
-        lane = LaneLease(lane_id, token, f"{HANDED}/{parts[5]}", careful=False)
+        lane = Lease(lane_id, token, f"{HANDED}/{parts[5]}", isolate=False)
         rows = self._db.read(inbox.HANDED, (seq, lane_id, token, lane.owner))
         if not rows:
             msg = "that message is no longer held: it was settled, or its time ran out and another reader has it"
             raise LeaseLost(msg)
-        leased = Leased(lane, *(*rows[0][:-1], attempt, rows[0][-1]))
+        leased = LeasedMessage(lane, *(*rows[0][:-1], attempt, rows[0][-1]))
         frame = Frame.parse(leased.frame)
         return Message(
             leased,

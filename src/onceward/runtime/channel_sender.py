@@ -7,37 +7,37 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from onceward.db.database import Database
-from onceward.db.transaction import Tx
+from onceward.db.transaction import StoreTransaction
 from onceward.errors import ChannelRefused, refuse
-from onceward.model.frame import halves
-from onceward.model.send_options import Options
+from onceward.model.frame import split_prefix
+from onceward.model.send_options import ParsedOptions
 from onceward.model.topics import check_topic
-from onceward.runtime.channel_tasks import Errands
-from onceward.runtime.fanout import Fan, Posted, Publisher
+from onceward.runtime.channel_tasks import ChannelTasks
+from onceward.runtime.fanout import Fanout, Publisher, SendResult
 from onceward.store import acknowledgments, bodies, channel_posts
 from onceward.store.directory import channels
-from onceward.store.directory.cache import Roster
+from onceward.store.directory.cache import DirectoryCache
 from onceward.store.directory.channels import KINDS, ChannelInfo
 
 ANSWERS = {"response": "query"}
 """Kinds that answer something, and what they answer."""
 
 
-class _Plan(NamedTuple):
+class ChannelMessage(NamedTuple):
     """A message to a channel that only needs to be written down."""
 
     channel: ChannelInfo
-    fan: Fan
+    fan: Fanout
     newest: int
-    options: Options
+    options: ParsedOptions
 
 
-class Herald:
+class ChannelSender:
     """Sends to the channels of a home, from one agent's file."""
 
-    def __init__(self, db: Database, publisher: Publisher, errands: Errands) -> None:
+    def __init__(self, db: Database, publisher: Publisher, errands: ChannelTasks) -> None:
         self._db, self._publisher, self.errands = db, publisher, errands
-        self.roster: Roster = publisher.roster
+        self.roster: DirectoryCache = publisher.roster
 
     def info(self, name: str) -> ChannelInfo:
         """Return a channel as it is now; raises UnknownChannel."""
@@ -47,9 +47,9 @@ class Herald:
         """Return this agent's role in a channel, None where it takes no part."""
         return channels.role_of(self.roster.members(name), self._db.agent)
 
-    def sending(
-        self, session: str, name: str, body: object, options: Options
-    ) -> Callable[[Tx], Posted]:
+    def prepare(
+        self, session: str, name: str, body: object, options: ParsedOptions
+    ) -> Callable[[StoreTransaction], SendResult]:
         """
         Check a message to a channel and build its copies; return the work that writes them.
 
@@ -65,14 +65,14 @@ class Herald:
             options = replace(
                 options, ordering_key=name
             )  # a channel that waits holds back its own messages only
-        fan = self._publisher.fan(
+        fan = self._publisher.fan_out(
             session,
             recipients,
             body,
             replace(options, channel=name),
             limit=found.config.max_message_size,
         )
-        plan = _Plan(found, fan, self.roster.newest(name), options)
+        plan = ChannelMessage(found, fan, self.roster.newest(name), options)
         return lambda tx: self._put(tx, plan)
 
     # -- checking ---------------------------------------------------------------------------
@@ -84,7 +84,7 @@ class Herald:
             )
             raise ChannelRefused(msg)
 
-    def _check(self, found: ChannelInfo, body: object, options: Options) -> None:
+    def _check(self, found: ChannelInfo, body: object, options: ParsedOptions) -> None:
         if options.kind == acknowledgments.KIND:
             refuse("kind", "is said with acknowledge(), which knows what is answered")
         if options.kind not in KINDS:
@@ -100,7 +100,7 @@ class Herald:
             check_topic(options.topic)
             found.config.policy.check(options.topic)
 
-    def _recipients(self, found: ChannelInfo, options: Options) -> list[str]:
+    def _recipients(self, found: ChannelInfo, options: ParsedOptions) -> list[str]:
         me, kind = self._db.agent, str(options.kind)
         if kind in ANSWERS:
             asker = self._asker(found.name, kind, options.correlation_id)
@@ -125,7 +125,7 @@ class Herald:
 
     # -- writing ----------------------------------------------------------------------------
 
-    def _put(self, tx: Tx, plan: _Plan) -> Posted:
+    def _put(self, tx: StoreTransaction, plan: ChannelMessage) -> SendResult:
         found, fan = plan.channel, plan.fan
         config = found.config
         if config.sticky:
@@ -135,17 +135,17 @@ class Herald:
         body_id = (
             self._retain(tx, plan) if config.sticky and plan.options.kind not in ANSWERS else None
         )
-        posted = self._publisher.put_fan(tx, fan, body_id)
+        posted = self._publisher.add_fanout(tx, fan, body_id)
         if body_id is not None:
             channel_posts.trim(tx, found.name, config)
         return posted
 
-    def _held(self, tx: Tx, found: ChannelInfo, fan: Fan) -> Fan:
+    def _held(self, tx: StoreTransaction, found: ChannelInfo, fan: Fanout) -> Fanout:
         """Let the copies wait where the channel is paused, or as many of ours are on their way as may be."""
         most = found.config.max_pending
         full = most is not None and channel_posts.under_way(tx, found.name) + len(fan.drafts) > most
         behind = (
-            channel_posts.errand(tx, "channel", found.name)
+            channel_posts.next_task(tx, "channel", found.name)
             if most is not None or found.holds
             else None
         )
@@ -159,12 +159,12 @@ class Herald:
         )
         return fan._replace(drafts=drafts)
 
-    def _retain(self, tx: Tx, plan: _Plan) -> int | None:
+    def _retain(self, tx: StoreTransaction, plan: ChannelMessage) -> int | None:
         e, name = plan.fan.envelope, plan.channel.name
         if plan.options.key is not None and tx.rows(channel_posts.KNOWN, (name, e.correlation_id)):
             return None
-        body_id = bodies.keep(tx, plan.fan.body)
-        before, after = halves(e)
+        body_id = bodies.insert_body(tx, plan.fan.body)
+        before, after = split_prefix(e)
         lane = e.ordering_key or e.session
         facts = (
             name,
@@ -182,13 +182,13 @@ class Herald:
 
     def acknowledging(
         self, session: str, name: str, to: str, ids: tuple[str, str], said: tuple[str, str | None]
-    ) -> Callable[[Tx], str]:
+    ) -> Callable[[StoreTransaction], str]:
         """Build the acknowledgment of a message (its id, its conversation) to whom sent it; return the work that writes it."""
         status, detail = said
         acknowledgments.stage(status)
-        options = Options(
+        options = ParsedOptions(
             type=acknowledgments.KIND, kind=acknowledgments.KIND, channel=name, ordering_key=name,
             causation_id=ids[0], correlation_id=ids[1], priority="urgent",
         )  # fmt: skip
-        draft = self._publisher.draft(session, to, {"status": status, "detail": detail}, options)
-        return lambda tx: self._publisher.put(tx, draft)
+        draft = self._publisher.compose(session, to, {"status": status, "detail": detail}, options)
+        return lambda tx: self._publisher.add(tx, draft)

@@ -7,23 +7,23 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from onceward.db.database import Database
-from onceward.db.transaction import Tx
+from onceward.db.transaction import StoreTransaction
 from onceward.errors import UnknownChannel
-from onceward.model.frame import head, quote
-from onceward.model.send_options import Options
+from onceward.model.frame import json_string, render_head
+from onceward.model.send_options import ParsedOptions
 from onceward.model.topics import matches
-from onceward.runtime.fanout import Fan, Publisher
-from onceward.runtime.sender import Draft
+from onceward.runtime.fanout import Fanout, Publisher
+from onceward.runtime.sender import OutgoingMessage
 from onceward.store import bodies, channel_posts
 from onceward.store.directory import channels
-from onceward.store.directory.cache import Roster
+from onceward.store.directory.cache import DirectoryCache
 from onceward.store.directory.channels import ChannelInfo
 
 DEAD: Final = "_system.message.deadletter"
 SYSTEM_SESSION: Final = "_system"
 
 
-class Errands:
+class ChannelTasks:
     """
     Runs what is still to do when the directory or the file moved on.
 
@@ -33,13 +33,13 @@ class Errands:
 
     def __init__(self, db: Database, publisher: Publisher) -> None:
         self._db, self._publisher = db, publisher
-        self._roster: Roster = publisher.roster
+        self._roster: DirectoryCache = publisher.roster
 
     def run(self) -> None:
         """Do what is to do now; nothing happens where there is nothing, nor inside a transaction that may be undone."""
-        if self._db.turn.held:
+        if self._db.writer.held:
             return
-        for kind, name, position, held in self._db.read(channel_posts.ERRANDS):
+        for kind, name, position, held in self._db.read(channel_posts.TASKS):
             if kind == "channel":
                 self._channel(name, position, held=bool(held))
             elif kind == "notices":
@@ -62,21 +62,21 @@ class Errands:
         if held and found.state in ("active", "draining"):
             self._db.write(lambda tx: self._let_go(tx, found))
 
-    def _give_up(self, tx: Tx, name: str) -> None:
+    def _give_up(self, tx: StoreTransaction, name: str) -> None:
         """End the errands of a channel that is no more: what waits becomes dead letters, what was retained is forgotten."""
-        channel_posts.bury(tx, name)
+        channel_posts.dead_letter(tx, name)
         tx.run(channel_posts.FORGET, (name,))
         tx.run(channel_posts.DONE, (name,))
 
-    def _let_go(self, tx: Tx, found: ChannelInfo) -> None:
+    def _let_go(self, tx: StoreTransaction, found: ChannelInfo) -> None:
         most = found.config.max_pending
         room = -1 if most is None else max(0, most - channel_posts.under_way(tx, found.name))
         if room and channel_posts.release(tx, found.name, room):
-            tx.after(lambda: self._db.bell.ring("out"))
+            tx.after_commit(lambda: self._db.notifier.notify("out"))
 
-    def serve(self, tx: Tx, found: ChannelInfo) -> None:
+    def serve(self, tx: StoreTransaction, found: ChannelInfo) -> None:
         """Give everybody who came since the last time what the channel retains, in order, with the note that they have it."""
-        errand = channel_posts.errand(tx, "channel", found.name)
+        errand = channel_posts.next_task(tx, "channel", found.name)
         newest = self._roster.newest(found.name)
         if errand is None or newest <= errand[0]:
             return
@@ -88,7 +88,7 @@ class Errands:
                 if _wants(row[3], wanted, known)
             ]
             for row in rows:
-                self._publisher.put_sharing(
+                self._publisher.add_sharing(
                     tx, [_copy(row, late, found.name, self._publisher.mint())], row[10]
                 )
         tx.run(channel_posts.ADVANCE, (newest, "channel", found.name))
@@ -105,7 +105,7 @@ class Errands:
                 if m.number > after and m.agent != me
             ]
         late: dict[str, tuple[list[str], list[str]]] = {}
-        for number, subscriber, pattern in self._roster.wishes(found.name):
+        for number, subscriber, pattern in self._roster.subscriptions(found.name):
             late.setdefault(subscriber, ([], []))[number <= after].append(pattern)
         return [
             (subscriber, new, known)
@@ -124,24 +124,26 @@ class Errands:
             directory.write(lambda tx: tx.run(channel_posts.TOLD, (self._db.agent, found[-1][0])))
 
     def _dead_letters(self, position: int) -> None:
-        found = self._db.read(channel_posts.LETTERS, (position,))
+        found = self._db.read(channel_posts.DEAD_LETTERS, (position,))
         if found:
             names = ("id", "origin", "peer", "type", "reason", "error", "attempts")
             fans = [self._fan(DEAD, dict(zip(names, row[1:], strict=True))) for row in found]
             self._db.write(lambda tx: self._tell(tx, fans, "dead_letters", position, found[-1][0]))
 
-    def _fan(self, topic: str, body: dict[str, Any]) -> Fan:
-        options = Options(topic=topic, type="notification", kind="notification", system=True)
-        return self._publisher.fan(
+    def _fan(self, topic: str, body: dict[str, Any]) -> Fanout:
+        options = ParsedOptions(topic=topic, type="notification", kind="notification", system=True)
+        return self._publisher.fan_out(
             SYSTEM_SESSION, self._roster.subscribers(topic), body, options, rooted=False
         )
 
-    def _tell(self, tx: Tx, fans: list[Fan], kind: str, position: int, upto: int) -> None:
-        errand = channel_posts.errand(tx, kind, "")
+    def _tell(
+        self, tx: StoreTransaction, fans: list[Fanout], kind: str, position: int, upto: int
+    ) -> None:
+        errand = channel_posts.next_task(tx, kind, "")
         if errand is None or errand[0] != position:
             return  # another process was quicker
         for fan in fans:
-            self._publisher.put_fan(tx, fan)
+            self._publisher.add_fanout(tx, fan)
         tx.run(channel_posts.ADVANCE, (upto, kind, ""))
 
     def begin(self) -> None:
@@ -149,11 +151,13 @@ class Errands:
         if len(self._db.read(channel_posts.TELLING)) == len(channel_posts.TOLD_OF):
             return
 
-        def work(tx: Tx) -> None:
+        def work(tx: StoreTransaction) -> None:
             channel_posts.start(tx, "notices", "", 0)
-            channel_posts.start(tx, "dead_letters", "", tx.rows(channel_posts.LAST_LETTER)[0][0])
+            channel_posts.start(
+                tx, "dead_letters", "", tx.rows(channel_posts.LAST_DEAD_LETTER)[0][0]
+            )
 
-        self._db.contribute(work)
+        self._db.write_in_handler(work)
 
 
 def _wants(topic: str | None, wanted: Sequence[str] | None, known: Sequence[str]) -> bool:
@@ -166,7 +170,7 @@ def _wants(topic: str | None, wanted: Sequence[str] | None, known: Sequence[str]
     )
 
 
-def _copy(row: tuple[Any, ...], late: str, channel: str, message_id: str) -> Draft:
+def _copy(row: tuple[Any, ...], late: str, channel: str, message_id: str) -> OutgoingMessage:
     """Return a retained post as a message of its own: a new id and recipient, everything else as it was."""
     (
         session,
@@ -183,9 +187,9 @@ def _copy(row: tuple[Any, ...], late: str, channel: str, message_id: str) -> Dra
         created_at,
         body_digest,
     ) = row
-    text = head(f"{before}{quote(late)}{after}", message_id, created_at)
+    text = render_head(f"{before}{json_string(late)}{after}", message_id, created_at)
     values = (
         message_id, late, session, lane, kind, topic, rank, None, expires_at, None, None, text,
-        bodies.seal(text, body_digest), created_at, channel, what, correlation_id, body_id,
+        bodies.split_digest(text, body_digest), created_at, channel, what, correlation_id, body_id,
     )  # fmt: skip
-    return Draft(message_id, late, session, values, given=False)
+    return OutgoingMessage(message_id, late, session, values, caller_chose_id=False)

@@ -16,19 +16,19 @@ from typing import Final, TypeVar
 
 from onceward.db.connection import ConstraintError, SQLError
 from onceward.db.database import Database
-from onceward.db.transaction import Tx
+from onceward.db.transaction import StoreTransaction
 from onceward.errors import OncewardError
 from onceward.model.clock import Millis
 from onceward.model.events import Event
 from onceward.model.states import Settlement
 from onceward.store import inbox, lanes
-from onceward.store.inbox import Ended, Leased
+from onceward.store.inbox import LeasedMessage, SettledMessage
 
 T = TypeVar("T")
 FULL: Final = 256
 
 
-class Group:
+class HandlerCommitBatch:
     """The open commit of one worker."""
 
     def __init__(
@@ -41,35 +41,35 @@ class Group:
     ) -> None:
         self._db, self._share_for, self._rest_for, self._told = db, share_for, rest_for, told
         self._lock = RLock()
-        self._tx: Tx | None = None
+        self._tx: StoreTransaction | None = None
         self._inside = False
         self._since = 0.0
-        self._ended: list[Ended] = []
+        self._ended: list[SettledMessage] = []
         self._events: list[Event] = []
-        self._rest: dict[int, tuple[list[Leased], int]] = {}
+        self._rest: dict[int, tuple[list[LeasedMessage], int]] = {}
         self._kept = (0, 0)
         self.lost = False
         """Whether the last commit failed, so that everything it held will be handled again."""
 
-    def enter(self) -> Tx:
+    def join(self) -> StoreTransaction:
         """Return the transaction for the handler that runs now, inside a savepoint of its own."""
         with self._lock:
             if self._tx is None:
-                self._tx = self._db.turn.begin()
+                self._tx = self._db.writer.begin()
                 self._since = self._since or self._db.clock.monotonic()
             tx = self._tx
-            self._db.turn.adopt()
+            self._db.writer.attach()
             if not self._inside:
                 tx.savepoint()
                 self._kept = (len(tx.effects), len(tx.message_ids))
                 self._inside = True
             return tx
 
-    def aside(self, work: Callable[[Tx], T]) -> T:
+    def write_outside(self, work: Callable[[StoreTransaction], T]) -> T:
         """Write what is not the message's own; outside of its transaction where it has none open."""
         with self._lock:
             if self._inside:
-                return work(self.enter())
+                return work(self.join())
             self.commit()
             return self._db.write(work)
 
@@ -84,10 +84,10 @@ class Group:
 
     def end(
         self,
-        leased: Leased,
+        leased: LeasedMessage,
         settlement: Settlement,
         *,
-        rest: tuple[list[Leased], int],
+        rest: tuple[list[LeasedMessage], int],
         events: list[Event],
     ) -> None:
         """
@@ -97,10 +97,10 @@ class Group:
         """
         with self._lock:
             if self._inside and self._tx is not None:
-                self._tx.keep()
+                self._tx.release_savepoint()
             self._outside()
             self._since = self._since or self._db.clock.monotonic()
-            self._ended.append(Ended(leased, settlement))
+            self._ended.append(SettledMessage(leased, settlement))
             self._events += events
             self._rest[leased.lane.lane_id] = rest
 
@@ -115,7 +115,7 @@ class Group:
         ended, self._ended, self._events, self._rest = self._ended, [], [], {}
         tx, self._tx, self._since = self._tx, None, 0.0
         if tx is not None:
-            self._db.turn.rollback()
+            self._db.writer.rollback()
         if ended:
             self.lost = True
             self._release(ended)
@@ -123,7 +123,7 @@ class Group:
     def _outside(self) -> None:
         self._inside = False
         if self._tx is not None:
-            self._db.turn.park()
+            self._db.writer.detach()
 
     @property
     def due(self) -> bool:
@@ -131,11 +131,11 @@ class Group:
         with self._lock:  # the heartbeat may be committing just now
             return bool(self._ended) and (
                 len(self._ended) >= FULL
-                or self._ended[-1].leased.lane.careful
+                or self._ended[-1].leased.lane.isolate
                 or self._db.clock.monotonic() - self._since >= self._share_for
             )
 
-    def upkeep(self, work: Callable[[Tx], object] | None = None) -> None:
+    def heartbeat(self, work: Callable[[StoreTransaction], object] | None = None) -> None:
         """
         Commit what is due, and run *work* (prolonging leases); called by the heartbeat.
 
@@ -166,7 +166,7 @@ class Group:
             tx, self._tx, self._since = self._tx, None, 0.0
             if not ended:
                 if tx is not None:
-                    self._db.turn.rollback()
+                    self._db.writer.rollback()
                 return
             try:
                 self._settle(tx, ended, rest)
@@ -176,40 +176,42 @@ class Group:
                 return
         if events:
             self._told(events)
-        self._db.bell.ring("out")
+        self._db.notifier.notify("out")
 
-    def _settle(self, tx: Tx | None, ended: list[Ended], rest: dict[int, list[int]]) -> None:
+    def _settle(
+        self, tx: StoreTransaction | None, ended: list[SettledMessage], rest: dict[int, list[int]]
+    ) -> None:
         if tx is None:
             self._db.write(lambda own: inbox.settle(own, ended, rest))
             return
-        self._db.turn.adopt()
+        self._db.writer.attach()
         try:
             inbox.settle(tx, ended, rest)
         except BaseException as error:
-            self._db.turn.rollback()
-            raise self._db.mapped(error) from error
-        self._db.turn.commit()
+            self._db.writer.rollback()
+            raise self._db.translate_error(error) from error
+        self._db.writer.commit()
 
-    def _release(self, ended: list[Ended]) -> None:
+    def _release(self, ended: list[SettledMessage]) -> None:
         """Give lost lanes back: at once, to hand them out carefully; one that was lost carefully rests like after any failed attempt."""
-        lanes_of: dict[int, list[Leased]] = {}
+        lanes_of: dict[int, list[LeasedMessage]] = {}
         for each in ended:
             lanes_of.setdefault(each.leased.lane.lane_id, []).append(each.leased)
 
-        def give_back(tx: Tx) -> None:
+        def give_back(tx: StoreTransaction) -> None:
             for leased in lanes_of.values():
                 held, attempt = leased[0].lane, leased[0].attempt
-                due_at = tx.now + self._rest_for(attempt) if held.careful else None
+                due_at = tx.now + self._rest_for(attempt) if held.isolate else None
                 lanes.release(tx, held, [one.seq for one in leased], broken=True, due_at=due_at)
 
         with suppress(OncewardError):  # otherwise the leases run out by themselves
             self._db.write(give_back)
 
 
-def _undone(tx: Tx) -> bool:
+def _undone(tx: StoreTransaction) -> bool:
     """Undo the handler's savepoint; say whether it was still there."""
     try:
-        tx.undo()
+        tx.rollback_savepoint()
     except SQLError:
         return False
     return True

@@ -7,25 +7,25 @@ from typing import Any
 
 from onceward.db import file_checks
 from onceward.db.database import Database
-from onceward.db.transaction import Tx
+from onceward.db.transaction import StoreTransaction
 from onceward.errors import InvalidMessage, LeaseLost
 from onceward.hooks import Hooks
 from onceward.model.body import decode
 from onceward.model.frame import Frame
 from onceward.model.retry import RetryPolicy, retry_policy
-from onceward.model.settings import Settings, disabled
-from onceward.model.states import Again, Dead, Done, Settlement
+from onceward.model.settings import Settings, disabled_by_environment
+from onceward.model.states import Dead, Done, RetryAt, Settlement
 from onceward.runtime import results
 from onceward.runtime.agent import type_names
 from onceward.runtime.context import reply_options
-from onceward.runtime.event_emitter import ending
+from onceward.runtime.event_emitter import settlement_event
 from onceward.runtime.message import Message
 from onceward.runtime.sender import Sender
 from onceward.store import inbox, lanes
-from onceward.store.inbox import Ended, Leased, Wanted
+from onceward.store.inbox import ClaimRequest, LeasedMessage, SettledMessage
 
 
-class Desk:
+class Consumer:
     """Hands out messages to a reader and settles them."""
 
     def __init__(
@@ -66,7 +66,7 @@ class Desk:
     @property
     def poll(self) -> float:
         """How often a waiting reader looks by itself."""
-        return self._settings.safety_poll
+        return self._settings.poll_interval
 
     def take(self, wanted: Any, session: str | None) -> Message[Any] | None:
         """
@@ -81,22 +81,22 @@ class Desk:
                 return message
         return None
 
-    def _claim(self, types: tuple[str, ...] | None, session: str | None) -> Leased | None:
-        [(frozen_at, ready, due_at)] = self._db.read(lanes.AGENDA)
+    def _claim(self, types: tuple[str, ...] | None, session: str | None) -> LeasedMessage | None:
+        [(paused_at, ready, due_at)] = self._db.read(lanes.AGENDA)
         if (
-            disabled()
-            or frozen_at is not None
+            disabled_by_environment()
+            or paused_at is not None
             or not (ready or (due_at is not None and due_at <= self._db.now()))
         ):
             return None
-        search = Wanted(messages=1, lanes=-1 if types else 8, session=session, types=types)
+        search = ClaimRequest(messages=1, lanes=-1 if types else 8, session=session, types=types)
         until = round(1000 * self._settings.lease)
         claimed = self._db.write(
             lambda tx: inbox.claim(tx, search, owner=self._owner, until=tx.now + until)
         )
         return claimed[0][0] if claimed else None
 
-    def _open(self, leased: Leased, wanted: Any) -> Message[Any] | None:
+    def _open(self, leased: LeasedMessage, wanted: Any) -> Message[Any] | None:
         try:
             problem = self._problem(leased)
             if problem is None:
@@ -110,54 +110,56 @@ class Desk:
         self._end(leased, problem)
         return None
 
-    def _problem(self, leased: Leased) -> Settlement | None:
-        if (unfit := leased.unfit(self._db.now())) is not None:
+    def _problem(self, leased: LeasedMessage) -> Settlement | None:
+        if (unfit := leased.undeliverable(self._db.now())) is not None:
             return unfit
         if leased.attempt > 1 and self._policy.exhausted(leased.attempt - 1):
             return Dead("max_retries_exceeded", "readers never settled it")
         return None
 
-    def _end(self, leased: Leased, settlement: Settlement) -> Tx:
+    def _end(self, leased: LeasedMessage, settlement: Settlement) -> StoreTransaction:
         """Settle one message, in this thread's open transaction if there is one."""
-        return self._db.contribute(lambda tx: self._settle(tx, leased, settlement))
+        return self._db.write_in_handler(lambda tx: self._settle(tx, leased, settlement))
 
-    def _settle(self, tx: Tx, leased: Leased, settlement: Settlement) -> Tx:
-        inbox.settle(tx, [Ended(leased, settlement)], {})
-        if not isinstance(settlement, Again):
-            results.tell(tx, self._sender, leased, results.end_of(settlement))
-        tx.after(lambda: self._db.bell.ring("out"))
-        event = ending(leased, settlement, agent=self._db.agent, at=tx.now)
+    def _settle(
+        self, tx: StoreTransaction, leased: LeasedMessage, settlement: Settlement
+    ) -> StoreTransaction:
+        inbox.settle(tx, [SettledMessage(leased, settlement)], {})
+        if not isinstance(settlement, RetryAt):
+            results.tell(tx, self._sender, leased, results.outcome_of(settlement))
+        tx.after_commit(lambda: self._db.notifier.notify("out"))
+        event = settlement_event(leased, settlement, agent=self._db.agent, at=tx.now)
         if self._hooks.wanted(type(event)):
-            tx.after(lambda: self._hooks.tell([event]))
+            tx.after_commit(lambda: self._hooks.emit([event]))
         return tx
 
     # -- message.Desk -----------------------------------------------------------------------
 
-    def ack(self, leased: Leased) -> Tx:
+    def ack(self, leased: LeasedMessage) -> StoreTransaction:
         """Commit the processed mark."""
         return self._end(leased, Done())
 
-    def drop(self, leased: Leased) -> Tx:
+    def drop(self, leased: LeasedMessage) -> StoreTransaction:
         """End the message without effects."""
         return self._end(leased, Done("dropped"))
 
-    def reject(self, leased: Leased, reason: str) -> Tx:
+    def reject(self, leased: LeasedMessage, reason: str) -> StoreTransaction:
         """Bury the message."""
         return self._end(leased, Dead("rejected", reason))
 
-    def retry(self, leased: Leased, reason: str, after: float | None) -> Tx:
+    def retry(self, leased: LeasedMessage, reason: str, after: float | None) -> StoreTransaction:
         """Put the message back, or bury it where its budget is spent."""
         if self._policy.exhausted(leased.attempt):
             return self._end(leased, Dead("max_retries_exceeded", reason))
         wait = (
             self._policy.delay(leased.attempt, self._rng) if after is None else round(1000 * after)
         )
-        return self._end(leased, Again(self._db.now() + wait, reason))
+        return self._end(leased, RetryAt(self._db.now() + wait, reason))
 
-    def extend(self, leased: Leased, seconds: float) -> None:
+    def extend(self, leased: LeasedMessage, seconds: float) -> None:
         """Keep the lease longer."""
-        if not self._db.contribute(
-            lambda tx: lanes.prolong(tx, leased.lane, until=tx.now + round(1000 * seconds))
+        if not self._db.write_in_handler(
+            lambda tx: lanes.extend(tx, leased.lane, until=tx.now + round(1000 * seconds))
         ):
             msg = f"the lease on message {leased.id} ran out; another reader has it"
             raise LeaseLost(msg)
@@ -165,5 +167,5 @@ class Desk:
     def reply(self, message: Message[Any], body: object) -> str:
         """Answer the message's sender."""
         to, options = reply_options(message.frame, {})
-        draft = self._sender.draft(message.session, to, body, options)
-        return self._db.contribute(lambda tx: self._sender.put(tx, draft))
+        draft = self._sender.compose(message.session, to, body, options)
+        return self._db.write_in_handler(lambda tx: self._sender.add(tx, draft))

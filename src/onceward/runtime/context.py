@@ -8,13 +8,13 @@ from typing import Any, TypeVar, Unpack
 
 from onceward.model.body import encode
 from onceward.model.frame import Frame
-from onceward.model.send_options import Options, PublishOptions, SendOptions, options_of
+from onceward.model.send_options import ParsedOptions, PublishOptions, SendOptions, parse_options
 from onceward.runtime import results
-from onceward.runtime.commit_batch import Group
+from onceward.runtime.commit_batch import HandlerCommitBatch
 from onceward.runtime.fanout import Publisher
 from onceward.runtime.message import Message
 from onceward.runtime.transaction import Bindings, Transaction
-from onceward.store.inbox import Leased
+from onceward.store.inbox import LeasedMessage
 
 T = TypeVar("T")
 
@@ -30,13 +30,13 @@ class Context:
 
     def __init__(
         self,
-        leased: Leased,
+        leased: LeasedMessage,
         frame: Frame,
         body: Any,
         *,
-        group: Group,
+        group: HandlerCommitBatch,
         sender: Publisher,
-        extend: Callable[[Leased, float], None],
+        extend: Callable[[LeasedMessage, float], None],
     ) -> None:
         self.session: str = leased.session
         """The conversation that the message belongs to; mail sent through the context stays in it."""
@@ -55,7 +55,7 @@ class Context:
     def tx(self) -> Transaction:
         """The transaction that the processed mark commits with; opened on first use."""
         if self._transaction is None:
-            self._transaction = Transaction(self._group.enter(), self._sender, self.session)
+            self._transaction = Transaction(self._group.join(), self._sender, self.session)
         return self._transaction
 
     def send(self, to: str | None, body: object, **options: Unpack[SendOptions]) -> str:
@@ -83,13 +83,16 @@ class Context:
     def reply(self, body: object, **options: Unpack[SendOptions]) -> str:
         """Answer the sender, or whom it named as reply address, with the processed mark; returns the id."""
         to, named = reply_options(self._frame, options)
-        return self.tx.put(to, body, named)
+        return self.tx._add(to, body, named)
 
     def report(self, answer: object) -> None:
         """Let the caller of a dispatched task know, with the processed mark, that it is done; the worker calls this itself."""
         result = None if answer is None else encode(answer).text
         results.tell(
-            self._group.enter(), self._sender, self._leased, results.End("done", None, result)
+            self._group.join(),
+            self._sender,
+            self._leased,
+            results.TaskOutcome("done", None, result),
         )
 
     def extend(self, seconds: float) -> None:
@@ -99,10 +102,10 @@ class Context:
     def close(self) -> None:
         """End the window; the transaction object cannot be used any more."""
         if self._transaction is not None:
-            self._transaction.finish()
+            self._transaction._finish()
 
 
-def reply_options(frame: Frame, options: SendOptions) -> tuple[str, Options]:
+def reply_options(frame: Frame, options: SendOptions) -> tuple[str, ParsedOptions]:
     """Return whom a reply goes to and the options that tie it to its message."""
     tied: SendOptions = {
         "in_reply_to": frame.id,
@@ -112,7 +115,7 @@ def reply_options(frame: Frame, options: SendOptions) -> tuple[str, Options]:
     named: SendOptions = tied | options
     if frame.priority_name != "normal":
         named.setdefault("priority", frame.priority_name)
-    return frame.replyto or frame.sender, options_of(named)
+    return frame.replyto or frame.sender, parse_options(named)
 
 
 OnWorker = Callable[[Callable[[], Any]], Awaitable[Any]]

@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import random
 
-from onceward.db.transaction import Tx
-from onceward.model.events import BreakerOpened, Forked, PeerRolledBack, Retried, Unreached
+from onceward.db.transaction import StoreTransaction
+from onceward.model.events import (
+    BreakerOpened,
+    DeliveryFailed,
+    PeerRolledBack,
+    Retried,
+    StreamForked,
+)
 from onceward.model.parcel import Answer
 from onceward.model.retry import RetryPolicy
 from onceward.model.settings import Settings
-from onceward.runtime.event_emitter import Teller
+from onceward.runtime.event_emitter import EventEmitter
 from onceward.store import dead_letters, outbox, parcels, peers, receipts
-from onceward.store.parcels import Packed
-from onceward.store.peers import Lease
+from onceward.store.parcels import InFlight
+from onceward.store.peers import PeerLease
 
 
-class Setbacks:
+class DeliveryFailures:
     """Turns every way of failing into rows, inside the dispatcher's transaction."""
 
     def __init__(
-        self, *, settings: Settings, policy: RetryPolicy, rng: random.Random, teller: Teller
+        self, *, settings: Settings, policy: RetryPolicy, rng: random.Random, teller: EventEmitter
     ) -> None:
-        self._settings, self._policy, self._rng, self._teller = settings, policy, rng, teller
+        self._settings, self._policy, self._rng, self._emitter = settings, policy, rng, teller
 
-    def unanswered(self, tx: Tx, packed: Packed, answer: Answer) -> None:
+    def missing_receipts(self, tx: StoreTransaction, packed: InFlight, answer: Answer) -> None:
         """Frames that a partial answer left out, or that failed alone, rest with their lanes."""
         assert packed.parcel is not None  # noqa: S101 - it was pushed
         told = {r.id: r for r in answer.receipts}
@@ -37,32 +43,32 @@ class Setbacks:
                     (receipt and receipt.reason) or "no receipt in the answer",
                 )
 
-    def _fail_alone(self, tx: Tx, message_id: str, peer: str, error: str) -> None:
-        for seq, attempts in outbox.tried(tx, message_id):
+    def _fail_alone(self, tx: StoreTransaction, message_id: str, peer: str, error: str) -> None:
+        for seq, attempts in outbox.attempts_of(tx, message_id):
             if self._policy.exhausted(attempts + 1):
-                buried = dead_letters.bury_out(
+                buried = dead_letters.add_from_outbox(
                     tx, [seq], reason="max_retries_exceeded", error=error
                 )
-                self._teller.buried(tx, [(i, p, "max_retries_exceeded") for i, p in buried])
+                self._emitter.dead_lettered(tx, [(i, p, "max_retries_exceeded") for i, p in buried])
                 continue
             due_at = tx.now + self._policy.delay(attempts + 1, self._rng)
-            parcels.hold(tx, message_id, error=error, due_at=due_at)
-            self._teller.tell(tx, Retried(
-                agent=self._teller.agent, at=tx.now, message_id=message_id, peer=peer, attempt=attempts + 1, error=error, due_at=due_at,
+            parcels.block_lane(tx, message_id, error=error, due_at=due_at)
+            self._emitter.emit(tx, Retried(
+                agent=self._emitter.agent, at=tx.now, message_id=message_id, peer=peer, attempt=attempts + 1, error=error, due_at=due_at,
             ))  # fmt: skip
 
-    def rest(self, tx: Tx, packed: Packed, error: str, *, nobody: bool) -> None:
+    def back_off(self, tx: StoreTransaction, packed: InFlight, error: str, *, nobody: bool) -> None:
         """Leave the peer alone for a while; an attempt that found *nobody* spends no budget unless settings say so."""
         held = packed.lease
-        if not nobody or self._settings.unreachable == "spend":
-            held = self._spend(tx, held, error)
-        rested = peers.rest(
+        if not nobody or self._settings.count_unreachable_attempts:
+            held = self._count_attempts(tx, held, error)
+        rested = peers.back_off(
             tx, held, error, policy=self._policy, rng=self._rng, settings=self._settings
         )
-        self._teller.tell(
+        self._emitter.emit(
             tx,
-            Unreached(
-                agent=self._teller.agent,
+            DeliveryFailed(
+                agent=self._emitter.agent,
                 at=tx.now,
                 peer=held.name,
                 error=error,
@@ -70,21 +76,21 @@ class Setbacks:
             ),
         )
         if rested.opened:
-            self._teller.tell(
+            self._emitter.emit(
                 tx,
                 BreakerOpened(
-                    agent=self._teller.agent, at=tx.now, peer=held.name, due_at=rested.due_at
+                    agent=self._emitter.agent, at=tx.now, peer=held.name, due_at=rested.due_at
                 ),
             )
 
-    def wait(self, tx: Tx, packed: Packed, after: int) -> None:
+    def wait(self, tx: StoreTransaction, packed: InFlight, after: int) -> None:
         """Come again when the peer says: it is well and takes no more of us just now, so nothing is spent and no breaker opens."""
         error, due_at = "busy: the peer takes no more from us just now", tx.now + after
-        peers.pause(tx, packed.lease, error, due_at=due_at)
-        self._teller.tell(
+        peers.defer(tx, packed.lease, error, due_at=due_at)
+        self._emitter.emit(
             tx,
-            Unreached(
-                agent=self._teller.agent,
+            DeliveryFailed(
+                agent=self._emitter.agent,
                 at=tx.now,
                 peer=packed.lease.name,
                 error=error,
@@ -92,38 +98,38 @@ class Setbacks:
             ),
         )
 
-    def _spend(self, tx: Tx, held: Lease, error: str) -> Lease:
+    def _count_attempts(self, tx: StoreTransaction, held: PeerLease, error: str) -> PeerLease:
         """Count the attempt against the budget of each message; give up those that have none left."""
-        spent = parcels.spend(tx, held, error)
+        spent = parcels.count_attempts(tx, held, error)
         gone = [seq for seq, _, attempts in spent if self._policy.exhausted(attempts)]
         if not gone:
             return held
-        buried = dead_letters.bury_out(tx, gone, reason="max_retries_exceeded", error=error)
-        self._teller.buried(tx, [(i, p, "max_retries_exceeded") for i, p in buried])
-        return peers.renew(tx, held, "a parcel was given up: its budget is spent")
+        buried = dead_letters.add_from_outbox(tx, gone, reason="max_retries_exceeded", error=error)
+        self._emitter.dead_lettered(tx, [(i, p, "max_retries_exceeded") for i, p in buried])
+        return peers.new_epoch(tx, held, "a parcel was given up: its budget is spent")
 
-    def refused(self, tx: Tx, packed: Packed, error: str) -> Lease:
+    def refused(self, tx: StoreTransaction, packed: InFlight, error: str) -> PeerLease:
         """Bury a parcel that the peer will never take, and open a new epoch without it."""
-        buried = dead_letters.bury_out(
+        buried = dead_letters.add_from_outbox(
             tx, packed.lease.parcel or (), reason="rejected", error=error
         )
-        self._teller.buried(tx, [(i, p, "rejected") for i, p in buried])
-        receipts.paid(tx, packed.lease.name, packed.paid_upto)
-        return peers.renew(tx, packed.lease, f"refused: {error}")
+        self._emitter.dead_lettered(tx, [(i, p, "rejected") for i, p in buried])
+        receipts.delivered(tx, packed.lease.name, packed.paid_upto)
+        return peers.new_epoch(tx, packed.lease, f"refused: {error}")
 
-    def forked(self, tx: Tx, packed: Packed, answer: Answer) -> Lease:
+    def forked(self, tx: StoreTransaction, packed: InFlight, answer: Answer) -> PeerLease:
         """Our stream does not continue what the peer knows: one of the two files is not what it was."""
         held = packed.lease
         detail = f"we are at parcel {held.number + 1} of {held.epoch[:8]}, the peer at {answer.number} of {answer.epoch[:8] or 'none'}"
         stands = held.ordinal_of(answer.epoch, answer.number)
-        settled = held.ordinal - 1 if held.number else held.relied_parcel
+        settled = held.ordinal - 1 if held.number else held.base_parcel
         lost = 0 if stands and stands >= settled else outbox.resend(tx, held.name, after=stands)
         if lost:
             oldest = tx.rows(outbox.OLDEST, (held.name,))
-            self._teller.tell(tx, PeerRolledBack(
-                agent=self._teller.agent, at=tx.now, peer=held.name, resent=lost, retained_from=oldest[0][0] if oldest else None,
+            self._emitter.emit(tx, PeerRolledBack(
+                agent=self._emitter.agent, at=tx.now, peer=held.name, resent=lost, retained_from=oldest[0][0] if oldest else None,
             ))  # fmt: skip
-        self._teller.tell(
-            tx, Forked(agent=self._teller.agent, at=tx.now, peer=held.name, detail=detail)
+        self._emitter.emit(
+            tx, StreamForked(agent=self._emitter.agent, at=tx.now, peer=held.name, detail=detail)
         )
-        return peers.renew(tx, held, f"fork: {detail}", stands=(answer.epoch, answer.number))
+        return peers.new_epoch(tx, held, f"fork: {detail}", stands=(answer.epoch, answer.number))

@@ -15,23 +15,23 @@ from typing import Final, NamedTuple
 
 from onceward.db import file_checks
 from onceward.db.database import Database
-from onceward.db.transaction import Tx
+from onceward.db.transaction import StoreTransaction
 from onceward.errors import LeaseLost, OncewardError, Refused, StoreClosed, Unreachable
 from onceward.hooks import Hooks
 from onceward.model.clock import Millis
 from onceward.model.parcel import Answer
 from onceward.model.retry import RetryPolicy, retry_policy
-from onceward.model.settings import Settings, disabled
-from onceward.runtime.delivery_failures import Setbacks
-from onceward.runtime.event_emitter import Teller
+from onceward.model.settings import Settings, disabled_by_environment
+from onceward.runtime.delivery_failures import DeliveryFailures
+from onceward.runtime.event_emitter import EventEmitter
 from onceward.store import dead_letters, dead_owners, health, outbox, parcels, peers
-from onceward.store.parcels import Mine, Packed, Terms
-from onceward.store.peers import Lease
+from onceward.store.parcels import InFlight, SenderInfo, SettleOptions
+from onceward.store.peers import PeerLease
 from onceward.transports.base import Transport
 
 _log = logging.getLogger("onceward")
 CARRIERS: Final = 64
-GLANCE: Final = 1.0
+MAX_IDLE_SECONDS: Final = 1.0
 WAKE_ROWS: Final = 1000
 
 Route = Callable[[str, str | None], tuple[Transport, str]]
@@ -41,15 +41,15 @@ Route = Callable[[str, str | None], tuple[Transport, str]]
 class _Agenda(NamedTuple):
     """What a look at the file found."""
 
-    frozen: bool
+    paused: bool
     """Whether the kill-switch forbids any attempt."""
-    errands: bool
+    tasks: bool
     callers: list[str]
     """Peers that have something to be pushed now."""
     due: bool
     """Whether rows wait to be woken or buried."""
     next_at: Millis | None
-    stuck: bool = False
+    index_is_damaged: bool = False
     """Whether rows were due that could not be moved."""
 
 
@@ -67,15 +67,20 @@ class Dispatcher:
         policy: RetryPolicy | None = None,
         errands: Callable[[], None] = lambda: None,
     ) -> None:
-        self._db, self._settings, self._route, self._errands = db, settings, route, errands
+        self._db, self._settings, self._route, self._run_background_tasks = (
+            db,
+            settings,
+            route,
+            errands,
+        )
         self._policy = policy or retry_policy(settings)
-        self._teller = Teller(hooks, db.agent)
-        self._setbacks = Setbacks(
-            settings=settings, policy=self._policy, rng=rng, teller=self._teller
+        self._emitter = EventEmitter(hooks, db.agent)
+        self._failures = DeliveryFailures(
+            settings=settings, policy=self._policy, rng=rng, teller=self._emitter
         )
         self.owner = file_checks.owner_name()
         self._flag, self._stopping = Flag(), Flag()
-        self._heirs = dead_owners.Heirs(db, owners=peers.OWNERS, free=peers.FREE)
+        self._reaper = dead_owners.DeadOwnerReaper(db, owners=peers.OWNERS, free=peers.FREE)
         self._busy: set[str] = set()
         self._renewed: set[str] = set()
         """Peers that answered a fork since they were last leased: a second one is a failure like any other."""
@@ -88,10 +93,10 @@ class Dispatcher:
 
     def start(self) -> None:
         """Start pushing in the background."""
-        self._heirs.look()
+        self._reaper.release_leases()
         self._pool = ThreadPoolExecutor(CARRIERS, thread_name_prefix="onceward-carrier")
-        self._unlisten = self._db.bell.listen(
-            "out", self._flag.set, version=self._db.version, poll=self._settings.safety_poll
+        self._unlisten = self._db.notifier.listen(
+            "out", self._flag.set, version=self._db.version, poll=self._settings.poll_interval
         )
         self._thread = Thread(
             target=self._run, name=f"onceward-dispatcher-{self._db.agent}", daemon=True
@@ -116,24 +121,24 @@ class Dispatcher:
         while not self._stopping.is_set():
             self._flag.clear()
             with suppress(StoreClosed):
-                wait = self._look()
+                wait = self._dispatch_due()
                 if (
-                    wait is not None and wait > GLANCE
+                    wait is not None and wait > MAX_IDLE_SECONDS
                 ):  # somebody holds a peer: perhaps nobody any more
-                    wait = GLANCE
-                    self._heirs.look()
+                    wait = MAX_IDLE_SECONDS
+                    self._reaper.release_leases()
                 self._flag.wait(wait)
 
-    def _look(self) -> float | None:
+    def _dispatch_due(self) -> float | None:
         """Hand every peer that has mail to a carrier; return how long nothing will be due."""
         try:
-            agenda = self._find()
+            agenda = self._plan()
             for name in agenda.callers:
                 with self._lock:
                     if name in self._busy or self._pool is None or self._stopping.is_set():
                         continue
                     self._busy.add(name)
-                self._pool.submit(self._carry_safely, name)
+                self._pool.submit(self._deliver_safely, name)
             return self._idle_for(agenda)
         except StoreClosed:
             self._stopping.set()
@@ -142,98 +147,98 @@ class Dispatcher:
             _log.warning("dispatcher of %s rests for a second: %s", self._db.agent, error)
             return 1.0
 
-    def pump(self) -> int:
+    def run_due(self) -> int:
         """Push, on this thread, whatever is due now; return how many parcels went out."""
-        return sum(map(self._carry_on, self._find().callers))
+        return sum(map(self._keep_delivering, self._plan().callers))
 
-    def _carry_on(self, name: str) -> int:
+    def _keep_delivering(self, name: str) -> int:
         with suppress(LeaseLost):  # somebody else pushes to this peer: it is in good hands
-            return self.carry(name)
+            return self.deliver_to_peer(name)
         return 0
 
     # -- looking ----------------------------------------------------------------------------
 
     def _agenda(self) -> _Agenda:
         now = self._db.now()
-        [(frozen_at, clock_at, errands, callers, *moments)] = self._db.read(outbox.AGENDA, (now,))
-        self._db.time.hear(clock_at)
-        frozen = disabled() or frozen_at is not None
+        [(paused_at, clock_at, errands, callers, *moments)] = self._db.read(outbox.AGENDA, (now,))
+        self._db.time.observe_remote(clock_at)
+        paused = disabled_by_environment() or paused_at is not None
         return _Agenda(
-            frozen=frozen,
-            errands=bool(errands),
-            callers=[] if frozen else json.loads(callers),
-            due=not frozen and any(at is not None and at <= now for at in moments),
+            paused=paused,
+            tasks=bool(errands),
+            callers=[] if paused else json.loads(callers),
+            due=not paused and any(at is not None and at <= now for at in moments),
             next_at=min((at for at in moments if at is not None and at > now), default=None),
         )
 
-    def _find(self) -> _Agenda:
+    def _plan(self) -> _Agenda:
         """Wake what is due and return what there is to do."""
         agenda = self._agenda()
-        if agenda.frozen or not (agenda.errands or agenda.due):
+        if agenda.paused or not (agenda.tasks or agenda.due):
             return agenda
-        if agenda.errands:
-            self._run_errands()
+        if agenda.tasks:
+            self._run_tasks()
         stuck = agenda.due and not self._db.write(self._wake)
-        return self._agenda()._replace(stuck=stuck)
+        return self._agenda()._replace(index_is_damaged=stuck)
 
-    def _run_errands(self) -> None:
+    def _run_tasks(self) -> None:
         """Do what the home asks for; mail does not wait for a directory that is in trouble."""
         try:
-            self._errands()
+            self._run_background_tasks()
         except OncewardError as error:
             _log.warning("errands of %s wait: %s", self._db.agent, error)
 
-    def _wake(self, tx: Tx) -> int:
+    def _wake(self, tx: StoreTransaction) -> int:
         """Make ready or bury what is due, the oldest of it; return how many rows that were."""
-        parcels.unhold(tx)
-        count, unanswered = outbox.wake(tx, WAKE_ROWS, self._policy.exhausted)
+        parcels.unblock_lane(tx)
+        count, unanswered = outbox.requeue_due(tx, WAKE_ROWS, self._policy.exhausted)
         expired = [seq for (seq,) in tx.rows(outbox.EXPIRED, (tx.now, WAKE_ROWS))]
         for seqs, reason, error in (
             (expired, "expired", ""),
             (unanswered, "max_retries_exceeded", "stored, but never processed"),
         ):
             if seqs:
-                buried = dead_letters.bury_out(tx, seqs, reason=reason, error=error)
-                self._teller.buried(tx, [(i, p, reason) for i, p in buried])
+                buried = dead_letters.add_from_outbox(tx, seqs, reason=reason, error=error)
+                self._emitter.dead_lettered(tx, [(i, p, reason) for i, p in buried])
                 count += len(buried)
         return count
 
     def _idle_for(self, agenda: _Agenda) -> float | None:
         """Return how long there will be nothing to do: None until somebody rings."""
-        if agenda.frozen or agenda.stuck:
-            return GLANCE
+        if agenda.paused or agenda.index_is_damaged:
+            return MAX_IDLE_SECONDS
         if agenda.due:  # more than one commit takes, or since we woke the others
             return 0.0
         if agenda.callers:  # a carrier that is done rings by itself
-            return GLANCE
+            return MAX_IDLE_SECONDS
         wait = (
             None if agenda.next_at is None else max(0.001, (agenda.next_at - self._db.now()) / 1000)
         )
         return (
-            min(GLANCE, wait or GLANCE) if agenda.errands else wait
+            min(MAX_IDLE_SECONDS, wait or MAX_IDLE_SECONDS) if agenda.tasks else wait
         )  # the directory rings nobody: look there now and then
 
     # -- carrying ---------------------------------------------------------------------------
 
-    def _carry_safely(self, name: str) -> None:
+    def _deliver_safely(self, name: str) -> None:
         try:
-            self.carry(name)
+            self.deliver_to_peer(name)
         except (LeaseLost, StoreClosed) as error:
             _log.info("carrying to %s was broken off: %s", name, error)
         except OncewardError as error:
             _log.info("carrying to %s was broken off: %s", name, error)
             self._stopping.wait(
-                GLANCE
+                MAX_IDLE_SECONDS
             )  # the file is in trouble, and nothing in it says when to come again
         except Exception:  # noqa: BLE001 - a carrier outlives every error of a transport
             _log.exception("carrying to %s failed", name)
-            self._stopping.wait(GLANCE)
+            self._stopping.wait(MAX_IDLE_SECONDS)
         finally:
             with self._lock:
                 self._busy.discard(name)
             self._flag.set()
 
-    def carry(self, name: str) -> int:
+    def deliver_to_peer(self, name: str) -> int:
         """Push to one peer until nothing is left for it; return how many parcels arrived."""
         self._renewed.discard(name)
         count, packed = 0, self._db.write(lambda tx: self._first(tx, name))
@@ -249,7 +254,7 @@ class Dispatcher:
                 self._db.write(lambda tx: peers.release(tx, held))
         return count
 
-    def _first(self, tx: Tx, name: str) -> Packed | None:
+    def _first(self, tx: StoreTransaction, name: str) -> InFlight | None:
         until = self._lease_until(tx.now)
         held = peers.lease(tx, name, owner=self.owner, until=until)
         if held is None and tx.run(peers.KNOW, (name,)):
@@ -259,28 +264,28 @@ class Dispatcher:
     def _lease_until(self, now: Millis) -> Millis:
         return now + round(1000 * (self._settings.deliver_timeout + self._settings.lease))
 
-    def _pack(self, tx: Tx, held: Lease) -> Packed:
-        if disabled() or health.frozen(tx):
+    def _pack(self, tx: StoreTransaction, held: PeerLease) -> InFlight:
+        if disabled_by_environment() or health.paused(tx):
             peers.release(tx, held)
-            return Packed(held, None)
+            return InFlight(held, None)
         try:
             max_bytes = self._route(held.name, held.url)[0].features.max_bytes
         except Unreachable:
-            max_bytes = self._settings.parcel_bytes
+            max_bytes = self._settings.parcel_max_bytes
         packed = parcels.pack(
             tx,
             held,
-            mine=Mine(self._db.agent, self._db.durability),
+            mine=SenderInfo(self._db.agent, self._db.durability),
             settings=self._settings,
             until=self._lease_until(tx.now),
             max_bytes=max_bytes,
         )
-        self._teller.buried(tx, packed.buried)
+        self._emitter.dead_lettered(tx, packed.dead_lettered)
         if packed.parcel is None:
             peers.release(tx, packed.lease)
         return packed
 
-    def _push(self, packed: Packed) -> Packed | None:
+    def _push(self, packed: InFlight) -> InFlight | None:
         """Deliver one parcel and settle it; return the next one packed in the same commit, None where the peer rests."""
         assert packed.parcel is not None  # noqa: S101 - the caller looked
         try:
@@ -289,37 +294,41 @@ class Dispatcher:
         except Refused as error:
             refusal = str(error)
             return self._db.write(
-                lambda tx: self._pack(tx, self._setbacks.refused(tx, packed, refusal))
+                lambda tx: self._pack(tx, self._failures.refused(tx, packed, refusal))
             )
         except Exception as error:  # noqa: BLE001 - a dispatcher outlives every error of its file
             problem, nobody = f"{type(error).__name__}: {error}", isinstance(error, Unreachable)
-            self._db.write(lambda tx: self._setbacks.rest(tx, packed, problem, nobody=nobody))
+            self._db.write(lambda tx: self._failures.back_off(tx, packed, problem, nobody=nobody))
             return None
         streams = transport.features.streams
         return self._db.write(lambda tx: self._settle(tx, packed, answer, streams=streams))
 
-    def _settle(self, tx: Tx, packed: Packed, answer: Answer, *, streams: bool) -> Packed | None:
+    def _settle(
+        self, tx: StoreTransaction, packed: InFlight, answer: Answer, *, streams: bool
+    ) -> InFlight | None:
         if answer.verdict == "busy" and answer.retry_after:
-            self._setbacks.wait(tx, packed, answer.retry_after)
+            self._failures.wait(tx, packed, answer.retry_after)
             return None
         if answer.verdict == "busy":
-            self._setbacks.rest(tx, packed, "busy: the peer's inbox is full", nobody=True)
+            self._failures.back_off(tx, packed, "busy: the peer's inbox is full", nobody=True)
             return None
         if answer.verdict == "fork" and packed.lease.name in self._renewed:
-            self._setbacks.rest(tx, packed, "the peer takes no new epoch", nobody=True)
+            self._failures.back_off(tx, packed, "the peer takes no new epoch", nobody=True)
             return None
         if answer.verdict == "fork":
             self._renewed.add(packed.lease.name)
-            return self._pack(tx, self._setbacks.forked(tx, packed, answer))
+            return self._pack(tx, self._failures.forked(tx, packed, answer))
         ask_at = tx.now + round(1000 * self._settings.ack_timeout)
-        terms = Terms(self._settings, self._db.durability, ask_at, streams)
+        terms = SettleOptions(self._settings, self._db.durability, ask_at, streams)
         settled = parcels.settle(tx, packed, answer, terms)
-        self._setbacks.unanswered(tx, packed, answer)
-        self._teller.settled(tx, settled)
+        self._failures.missing_receipts(tx, packed, answer)
+        self._emitter.settled(tx, settled)
         if settled.moved.acked or settled.moved.failed:
-            tx.after(lambda: self._db.bell.ring("in"))  # somebody may wait for an outcome
-        if settled.idle and parcels.stuck(tx, packed):
-            self._setbacks.rest(
+            tx.after_commit(
+                lambda: self._db.notifier.notify("in")
+            )  # somebody may wait for an outcome
+        if settled.idle and parcels.index_is_damaged(tx, packed):
+            self._failures.back_off(
                 tx,
                 packed,
                 "nothing of an answered parcel could be settled: run onceward check",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from onceward.db.transaction import Tx
+from onceward.db.transaction import StoreTransaction
 from onceward.hooks import Hooks
 from onceward.model.clock import Millis
 from onceward.model.events import (
@@ -19,28 +19,28 @@ from onceward.model.events import (
     Sent,
     WeakReceipt,
 )
-from onceward.model.states import Again, Dead, Done, Settlement
+from onceward.model.states import Dead, Done, RetryAt, Settlement
 from onceward.store import outbox
-from onceward.store.inbox import Leased
+from onceward.store.inbox import LeasedMessage
 from onceward.store.parcels import Settled
 
 
-class Teller:
+class EventEmitter:
     """Builds events that somebody wants to hear, and no others."""
 
     def __init__(self, hooks: Hooks, agent: str) -> None:
         self._hooks, self.agent = hooks, agent
 
-    def tell(self, tx: Tx, *events: Event) -> None:
+    def emit(self, tx: StoreTransaction, *events: Event) -> None:
         """Tell *events* once *tx* is committed."""
         wanted = [event for event in events if self._hooks.wanted(type(event))]
         if wanted:
-            tx.after(lambda: self._hooks.tell(wanted))
+            tx.after_commit(lambda: self._hooks.emit(wanted))
 
-    def buried(self, tx: Tx, buried: Iterable[tuple[str, str, str]]) -> None:
+    def dead_lettered(self, tx: StoreTransaction, buried: Iterable[tuple[str, str, str]]) -> None:
         """Tell of messages (id, peer, reason) that went to the dead letters."""
         agent, at = self.agent, tx.now
-        self.tell(
+        self.emit(
             tx,
             *(
                 DeadLettered(agent=agent, at=at, message_id=i, peer=p, reason=r, error="")
@@ -48,27 +48,27 @@ class Teller:
             ),
         )
 
-    def settled(self, tx: Tx, settled: Settled) -> None:
+    def settled(self, tx: StoreTransaction, settled: Settled) -> None:
         """Tell what the answer to a parcel changed."""
         agent, at, peer = self.agent, tx.now, settled.lease.name
         self.moved(tx, peer, settled.moved)
-        self.buried(tx, [(i, peer, reason) for i, reason in settled.rejected])
+        self.dead_lettered(tx, [(i, peer, reason) for i, reason in settled.rejected])
         if settled.closed:
-            self.tell(tx, BreakerClosed(agent=agent, at=at, peer=peer))
+            self.emit(tx, BreakerClosed(agent=agent, at=at, peer=peer))
         if settled.weak is not None:
-            self.tell(tx, WeakReceipt(agent=agent, at=at, peer=peer, durability=settled.weak))
+            self.emit(tx, WeakReceipt(agent=agent, at=at, peer=peer, durability=settled.weak))
 
-    def moved(self, tx: Tx, peer: str, moved: outbox.Moved) -> None:
+    def moved(self, tx: StoreTransaction, peer: str, moved: outbox.Moved) -> None:
         """Tell which messages the peer stored, processed or gave up."""
         agent, at = self.agent, tx.now
         if self._hooks.wanted(Sent):
-            self.tell(tx, *(Sent(agent=agent, at=at, message_id=i, peer=peer) for i in moved.sent))
+            self.emit(tx, *(Sent(agent=agent, at=at, message_id=i, peer=peer) for i in moved.sent))
         if self._hooks.wanted(Acked):
-            self.tell(
+            self.emit(
                 tx, *(Acked(agent=agent, at=at, message_id=i, peer=peer) for i in moved.acked)
             )
         if self._hooks.wanted(Failed):
-            self.tell(
+            self.emit(
                 tx,
                 *(
                     Failed(agent=agent, at=at, message_id=i, peer=peer, error=why)
@@ -77,7 +77,9 @@ class Teller:
             )
 
 
-def ending(leased: Leased, settlement: Settlement, *, agent: str, at: Millis) -> Event:
+def settlement_event(
+    leased: LeasedMessage, settlement: Settlement, *, agent: str, at: Millis
+) -> Event:
     """Return the event of how a received message's lease ended."""
     named: dict[str, Any] = {
         "agent": agent,
@@ -90,5 +92,5 @@ def ending(leased: Leased, settlement: Settlement, *, agent: str, at: Millis) ->
             return Processed(**named, outcome=outcome)
         case Dead(reason=reason, error=error):
             return DeadLettered(**named, reason=reason, error=error)
-        case Again(due_at=due_at, error=error):
+        case RetryAt(due_at=due_at, error=error):
             return Retried(**named, attempt=leased.attempt, error=error, due_at=due_at)

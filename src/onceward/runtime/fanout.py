@@ -8,23 +8,23 @@ from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
 from onceward.db.database import Database
-from onceward.db.transaction import Tx
+from onceward.db.transaction import StoreTransaction
 from onceward.errors import InvalidMessage, UnknownRecipient, refuse
 from onceward.model.body import encode
 from onceward.model.clock import Millis
-from onceward.model.frame import Envelope, digest, halves, head, quote
-from onceward.model.send_options import Options, PublishOptions
+from onceward.model.frame import FrameHeaders, digest, json_string, render_head, split_prefix
+from onceward.model.send_options import ParsedOptions, PublishOptions
 from onceward.model.topics import check_topic
-from onceward.runtime.sender import Draft, Sender, size_of
+from onceward.runtime.sender import OutgoingMessage, Sender, size_of
 from onceward.store import bodies
-from onceward.store.directory.cache import Roster
+from onceward.store.directory.cache import DirectoryCache
 
-NOBODY: Final = "nobody"
+PLACEHOLDER: Final = "nobody"
 """Stands for the recipient while the parts that do not depend on it are written."""
 
 
 @dataclass(frozen=True, slots=True)
-class Posted:
+class SendResult:
     """A message to many: ``id`` is the correlation id that all copies carry, ``copies`` are (recipient, message id)."""
 
     id: str
@@ -36,20 +36,20 @@ class Posted:
         return tuple(recipient for recipient, _ in self.copies)
 
 
-class Fan(NamedTuple):
+class Fanout(NamedTuple):
     """A message to many that only needs to be written down."""
 
     id: str
     body: str
     size: int
-    envelope: Envelope
-    drafts: tuple[Draft, ...]
+    envelope: FrameHeaders
+    drafts: tuple[OutgoingMessage, ...]
     created_at: Millis
 
     @property
-    def posted(self) -> Posted:
+    def result(self) -> SendResult:
         """What it is once it is committed."""
-        return Posted(self.id, tuple((draft.recipient, draft.id) for draft in self.drafts))
+        return SendResult(self.id, tuple((draft.recipient, draft.id) for draft in self.drafts))
 
 
 def is_for_all(to: object) -> bool:
@@ -60,38 +60,46 @@ def is_for_all(to: object) -> bool:
 class Publisher(Sender):
     """A sender that also reaches many: builds fans and puts them into the outbox of one file."""
 
-    def __init__(self, db: Database, *, roster: Roster, **given: Any) -> None:
+    def __init__(self, db: Database, *, roster: DirectoryCache, **given: Any) -> None:
         super().__init__(db, **given)
         self.roster = roster
 
-    def fan_all(self, session: str, to: str | None, body: object, options: Options) -> Fan:
+    def to_everyone(
+        self, session: str, to: str | None, body: object, options: ParsedOptions
+    ) -> Fanout:
         """Build a message to every registered agent of the home but this one; raises UnknownRecipient where there is none."""
-        everybody = self.roster.everybody()
+        everybody = self.roster.other_agents()
         if not everybody:
             msg = f"to={to!r} reaches every registered agent of the home, and there is no other: let them register"
             raise UnknownRecipient(msg)
-        return self.fan(session, everybody, body, options)
+        return self.fan_out(session, everybody, body, options)
 
-    def fan_topic(self, session: str, topic: str, body: object, options: PublishOptions) -> Fan:
+    def to_subscribers(
+        self, session: str, topic: str, body: object, options: PublishOptions
+    ) -> Fanout:
         """Build a message to every agent that subscribed to *topic*, each once."""
-        return self.fan(
-            session, self.subscribers(topic), body, Options(topic=topic, **options), rooted=False
+        return self.fan_out(
+            session,
+            self.subscribers(topic),
+            body,
+            ParsedOptions(topic=topic, **options),
+            rooted=False,
         )
 
     def subscribers(self, topic: str) -> list[str]:
         """Return the agents that want *topic* of what is published here, each once."""
         return self.roster.subscribers(check_topic(topic))
 
-    def fan(
+    def fan_out(
         self,
         session: str,
         recipients: Sequence[str],
         body: object,
-        options: Options,
+        options: ParsedOptions,
         *,
         rooted: bool = True,
         limit: int | None = None,
-    ) -> Fan:
+    ) -> Fanout:
         """
         Check and serialise a message once and mint an id for each recipient; nothing is written and no lock is taken.
 
@@ -99,7 +107,7 @@ class Publisher(Sender):
         can be found by what they share; *limit* is the largest content in bytes.
 
         Raises:
-            ValidationFailed, InvalidMessage, TooLarge, Frozen: nothing was written.
+            ValidationFailed, InvalidMessage, TooLarge, Paused: nothing was written.
 
         """
         if options.message_id is not None:
@@ -113,13 +121,18 @@ class Publisher(Sender):
         root = options.correlation_id or self._root(session, options)
         if rooted:
             options = replace(options, correlation_id=root)
-        envelope = self.envelope(
-            session, NOBODY, options.type or payload.type, payload.media, options=options, now=now
+        envelope = self.headers(
+            session,
+            PLACEHOLDER,
+            options.type or payload.type,
+            payload.media,
+            options=options,
+            now=now,
         )
         drafts = self._drafts(envelope, recipients, payload.text, options, now)
-        return Fan(root, payload.text, size, envelope, drafts, now)
+        return Fanout(root, payload.text, size, envelope, drafts, now)
 
-    def _root(self, session: str, options: Options) -> str:
+    def _root(self, session: str, options: ParsedOptions) -> str:
         """Mint the id that copies share; the same key gives the same id, so that sending again tells what is known."""
         if options.key is None:
             return self.mint()
@@ -128,54 +141,61 @@ class Publisher(Sender):
         ).hexdigest()[:32]
 
     def _drafts(
-        self, e: Envelope, recipients: Sequence[str], body: str, options: Options, now: Millis
-    ) -> tuple[Draft, ...]:
-        before, after = halves(e)
+        self,
+        e: FrameHeaders,
+        recipients: Sequence[str],
+        body: str,
+        options: ParsedOptions,
+        now: Millis,
+    ) -> tuple[OutgoingMessage, ...]:
+        before, after = split_prefix(e)
         body_digest, due_at = digest(body), self.due(options, now)
         lane, given, mint = e.ordering_key or e.session, e.key is not None, self.mint
-        seal, drafts = bodies.seal, []
+        seal, drafts = bodies.split_digest, []
         for recipient in recipients:
             message_id = mint()
-            text = head(f"{before}{quote(recipient)}{after}", message_id, now)
+            text = render_head(f"{before}{json_string(recipient)}{after}", message_id, now)
             values: tuple[Any, ...] = (
                 message_id, recipient, e.session, lane, e.type, e.topic, e.rank, due_at, e.expires_at, None, e.key, text,
                 seal(text, body_digest), now, e.channel, e.kind, e.correlation_id, None,
             )  # fmt: skip
-            drafts.append(Draft(message_id, recipient, e.session, values, given, body))
+            drafts.append(OutgoingMessage(message_id, recipient, e.session, values, given, body))
         return tuple(drafts)
 
-    def put_fan(self, tx: Tx, fan: Fan, body_id: int | None = None) -> Posted:
+    def add_fanout(
+        self, tx: StoreTransaction, fan: Fanout, body_id: int | None = None
+    ) -> SendResult:
         """
         Write a fan, whose body may be stored already, into the caller's transaction, all of it or nothing.
 
         With a key, who was sent it before is not sent it again.
         """
         if not fan.drafts:
-            return fan.posted
+            return fan.result
         kept = len(tx.effects), len(tx.message_ids)
         tx.savepoint()
         try:
-            kept_id = bodies.keep(tx, fan.body) if body_id is None else body_id
+            kept_id = bodies.insert_body(tx, fan.body) if body_id is None else body_id
             posted = (
                 self._put_known(tx, fan, kept_id)
-                if fan.drafts[0].given
+                if fan.drafts[0].caller_chose_id
                 else self._put_new(tx, fan, kept_id)
             )
             if body_id is None:
-                tx.run(bodies.DROP_UNUSED, (kept_id,))
+                tx.run(bodies.RELEASE_UNUSED, (kept_id,))
         except BaseException as error:
             del tx.effects[kept[0] :], tx.message_ids[kept[1] :]
-            tx.undo()
-            raise self.mapped(error) from error
-        tx.keep()
+            tx.rollback_savepoint()
+            raise self.translate_error(error) from error
+        tx.release_savepoint()
         return posted
 
-    def _put_new(self, tx: Tx, fan: Fan, body_id: int) -> Posted:
-        self.put_sharing(tx, fan.drafts, body_id)
-        return fan.posted
+    def _put_new(self, tx: StoreTransaction, fan: Fanout, body_id: int) -> SendResult:
+        self.add_sharing(tx, fan.drafts, body_id)
+        return fan.result
 
-    def _put_known(self, tx: Tx, fan: Fan, body_id: int) -> Posted:
+    def _put_known(self, tx: StoreTransaction, fan: Fanout, body_id: int) -> SendResult:
         shared = [draft._replace(values=(*draft.values[:-1], body_id)) for draft in fan.drafts]
-        return Posted(
-            fan.id, tuple((draft.recipient, self.put(tx, draft, shared=True)) for draft in shared)
+        return SendResult(
+            fan.id, tuple((draft.recipient, self.add(tx, draft, shared=True)) for draft in shared)
         )

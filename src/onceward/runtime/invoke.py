@@ -9,15 +9,15 @@ from concurrent.futures import CancelledError, Future
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from onceward.errors import Drop, Frozen, HandlerSignal, InvalidMessage, LeaseLost, Reject, Retry
+from onceward.errors import Drop, HandlerSignal, InvalidMessage, LeaseLost, Paused, Reject, Retry
 from onceward.model.body import decode
 from onceward.model.clock import Millis
 from onceward.model.frame import Frame
 from onceward.model.retry import RetryPolicy
-from onceward.model.states import UNENDED, Again, Dead, Done, Settlement
+from onceward.model.states import ATTEMPT_NEVER_ENDED, Dead, Done, RetryAt, Settlement
 from onceward.runtime.agent import Agent, Handler
 from onceward.runtime.context import AsyncContext, Context, OnWorker
-from onceward.store.inbox import Leased
+from onceward.store.inbox import LeasedMessage
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -36,11 +36,11 @@ class Prepared(NamedTuple):
     """What the payload's own validators raised; the handler's failure, not the reader's."""
 
 
-def prepare(
-    agent: Agent, leased: Leased, now: Millis, policy: RetryPolicy
+def resolve_handler(
+    agent: Agent, leased: LeasedMessage, now: Millis, policy: RetryPolicy
 ) -> Prepared | Settlement:
     """Return the handler and its argument, or how the message ends without one."""
-    if (unfit := leased.unfit(now)) is not None:
+    if (unfit := leased.undeliverable(now)) is not None:
         return unfit
     try:
         frame = Frame.parse(leased.frame)
@@ -48,7 +48,7 @@ def prepare(
         if handler is None:
             return Dead("unhandled", f"agent {agent.name} has no handler for {frame.type}")
         if leased.attempt > 1 and _exhausted(policy, handler, leased.attempt - 1):
-            return Dead("max_retries_exceeded", UNENDED)
+            return Dead("max_retries_exceeded", ATTEMPT_NEVER_ENDED)
     except InvalidMessage as error:
         return Dead("rejected", str(error))
     try:
@@ -63,10 +63,10 @@ def _exhausted(policy: RetryPolicy, handler: Handler, attempt: int) -> bool:
     return policy.exhausted(attempt) if handler.attempts is None else attempt >= handler.attempts
 
 
-def verdict(
+def settlement_of(
     error: BaseException,
     prepared: Prepared,
-    leased: Leased,
+    leased: LeasedMessage,
     *,
     now: Millis,
     policy: RetryPolicy,
@@ -74,10 +74,10 @@ def verdict(
 ) -> Settlement:
     """Return how a message ends whose handler raised."""
     spent = _exhausted(policy, prepared.handler, leased.attempt)
-    return judge(error, leased.attempt, spent=spent, now=now, policy=policy, rng=rng)
+    return settlement_for_error(error, leased.attempt, spent=spent, now=now, policy=policy, rng=rng)
 
 
-def judge(
+def settlement_for_error(
     error: BaseException,
     attempt: int,
     *,
@@ -92,19 +92,19 @@ def judge(
             return Dead("rejected", str(error))
         case Drop():
             return Done("dropped")
-        case Frozen():
-            return Again(now, "frozen: it goes on after thaw()", counted=False)
+        case Paused():
+            return RetryAt(now, "paused: it goes on after resume()", counted=False)
     text = str(error) if isinstance(error, Retry) else f"{type(error).__name__}: {error}"
     if spent:
         return Dead("max_retries_exceeded", text)
     after = error.after if isinstance(error, Retry) else None
     wait = policy.delay(attempt, rng) if after is None else round(1000 * after)
-    return Again(now + wait, text)
+    return RetryAt(now + wait, text)
 
 
 def log_failure(agent: str, error: BaseException, attempt: int) -> None:
     """Log what a handler did not mean to raise: with its traceback at the first attempt, which no row keeps, later in a line."""
-    if not isinstance(error, HandlerSignal | Frozen | LeaseLost | CancelledError):
+    if not isinstance(error, HandlerSignal | Paused | LeaseLost | CancelledError):
         trace = error if attempt == 1 else None
         _log.warning(
             "a handler of %s failed at attempt %d: %s: %s",
@@ -139,10 +139,10 @@ def _await(prepared: Prepared, context: Context, loop: AbstractEventLoop) -> Any
     def stoppable(stop: Callable[[], object]) -> None:
         context.cancel = stop
 
-    return attend(start, loop, stoppable)
+    return run_coroutine(start, loop, stoppable)
 
 
-def attend(
+def run_coroutine(
     start: Callable[[OnWorker], Awaitable[Any]],
     loop: AbstractEventLoop,
     stoppable: Callable[[Callable[[], object]], None],

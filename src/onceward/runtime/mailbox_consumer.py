@@ -8,25 +8,25 @@ from typing import Any, NamedTuple
 
 from onceward.db import file_checks
 from onceward.db.database import Database
-from onceward.db.transaction import Tx
+from onceward.db.transaction import StoreTransaction
 from onceward.errors import InvalidMessage, NoMailbox
 from onceward.hooks import Hooks
 from onceward.model.body import decode
 from onceward.model.clock import Millis
 from onceward.model.events import DeadLettered, Event, Processed, Retried
 from onceward.model.frame import Frame, digest
-from onceward.model.record import Letter
+from onceward.model.record import MessageRecord
 from onceward.model.retry import retry_policy
-from onceward.model.settings import Settings, disabled
+from onceward.model.settings import Settings, disabled_by_environment
 from onceward.runtime.context import reply_options
 from onceward.runtime.message import Message
 from onceward.runtime.sender import Sender
 from onceward.store import mailbox_readers, mailboxes
-from onceward.store.mailbox_readers import RANKS, Handout, Start
-from onceward.store.mailboxes import Advance, Claim, Filter, Place, Row
+from onceward.store.mailbox_readers import RANKS, MailboxLease, Start
+from onceward.store.mailboxes import Claim, CursorRead, MailboxRef, MailboxRow, MessageFilter
 
 
-class Tools(NamedTuple):
+class MailboxDeps(NamedTuple):
     """What every desk of one postbox shares."""
 
     settings: Settings
@@ -35,10 +35,10 @@ class Tools(NamedTuple):
     rng: random.Random
 
 
-class MailDesk:
+class MailboxConsumer:
     """Hands out the messages of one mailbox, from the file of its owner."""
 
-    def __init__(self, db: Database, place: Place, tools: Tools) -> None:
+    def __init__(self, db: Database, place: MailboxRef, tools: MailboxDeps) -> None:
         self.db, self.place, self.tools = db, place, tools
         self._policy = retry_policy(tools.settings, retries=tools.settings.handler_retries)
         self._owner = file_checks.owner_name()
@@ -52,52 +52,52 @@ class MailDesk:
     def closed(self) -> bool:
         """Whether the kill-switch lets nobody read; raises NoMailbox where there is nothing to be read."""
         self.check_alive()
-        return disabled() or mailboxes.frozen(self.db.read)
+        return disabled_by_environment() or mailboxes.paused(self.db.read)
 
     # -- without owning -----------------------------------------------------------------------
 
-    def replay(self, passed: tuple[int, ...] | None, limit: int) -> list[Row]:
+    def replay(self, passed: tuple[int, ...] | None, limit: int) -> list[MailboxRow]:
         """Return the next messages after *passed* (None: from the oldest), in delivery order; stores nothing."""
         if self.closed:
             return []
-        return mailboxes.following(
+        return mailboxes.next_messages(
             self.db.read, self.place.mailbox, passed or (0,) * RANKS, now=self.db.now(), limit=limit
         )
 
-    def newest(self, wanted: Filter, limit: int) -> list[Letter]:
+    def newest(self, wanted: MessageFilter, limit: int) -> list[MessageRecord]:
         """Return the newest messages, newest first; changes nothing."""
         if self.closed:
             return []
         return [
-            row.letter()
+            row.record()
             for row in mailboxes.newest(
                 self.db.read, self.place.mailbox, wanted, now=self.db.now(), limit=limit
             )
         ]
 
-    def read_on(self, how: Advance, wanted: Any) -> list[Letter]:
+    def read_on(self, how: CursorRead, wanted: Any) -> list[MessageRecord]:
         """Move a cursor and return what it passed and is wanted; the position is committed before anything is returned."""
-        found: list[Row] = []
-        more = not self.closed and mailboxes.waits(
+        found: list[MailboxRow] = []
+        more = not self.closed and mailboxes.has_work(
             self.db.read, self.place, "cursor", how.name, now=self.db.now()
         )
         while more and len(found) < how.limit:
-            left = Advance(
+            left = CursorRead(
                 name=how.name,
                 start=how.start,
                 wanted=how.wanted,
                 limit=how.limit - len(found),
                 consume_skipped=how.consume_skipped,
             )
-            rows, more = self.db.contribute(
+            rows, more = self.db.write_in_handler(
                 lambda tx, left=left: mailboxes.read_on(tx, self.place, left)  # type: ignore[misc]
             )
             found += rows
-        return [row.letter(wanted) for row in found]
+        return [row.record(wanted) for row in found]
 
     def delete(self, message_id: str) -> bool:
         """Take a message out of the mailbox; say whether it was there."""
-        return not self.closed and self.db.contribute(
+        return not self.closed and self.db.write_in_handler(
             lambda tx: mailboxes.delete(tx, self.place.mailbox, message_id)
         )
 
@@ -119,20 +119,22 @@ class MailDesk:
 
     # -- leasing --------------------------------------------------------------------------------
 
-    def claim(self, group: str, *, start: Start, limit: int, lease_for: Millis) -> list[Handout]:
+    def claim(
+        self, group: str, *, start: Start, limit: int, lease_for: Millis
+    ) -> list[MailboxLease]:
         """Lease the next messages to this process, as a member of *group*."""
-        if self.closed or not mailboxes.waits(
+        if self.closed or not mailboxes.has_work(
             self.db.read, self.place, "lease", group, now=self.db.now()
         ):
             return []
         asked = Claim(group=group, start=start, limit=limit, owner=self._owner, lease_for=lease_for)
         return self.db.write(lambda tx: mailboxes.lease(tx, self.place, asked))
 
-    def opened(self, held: Sequence[Handout], wanted: Any) -> list[Message[Any]]:
+    def opened(self, held: Sequence[MailboxLease], wanted: Any) -> list[Message[Any]]:
         """Return leased messages with their bodies read; what can never be read becomes a dead letter on the way."""
         return [message for each in held if (message := self.open(each, wanted)) is not None]
 
-    def open(self, held: Handout, wanted: Any) -> Message[Any] | None:
+    def open(self, held: MailboxLease, wanted: Any) -> Message[Any] | None:
         """Return one leased message, None where it became a dead letter."""
         reason, problem = self._problem(held)
         if not reason:
@@ -144,50 +146,50 @@ class MailDesk:
         self._bury(held, reason, problem)
         return None
 
-    def _problem(self, held: Handout) -> tuple[str, str]:
+    def _problem(self, held: MailboxLease) -> tuple[str, str]:
         if digest(held.frame) != held.digest:
             return "corrupt", "the stored frame does not match its digest"
         if held.attempt > 1 and self._policy.exhausted(held.attempt - 1):
             return "max_retries_exceeded", "readers never settled it"
         return "", ""
 
-    def _tell(self, tx: Tx, event: Event) -> Tx:
+    def _tell(self, tx: StoreTransaction, event: Event) -> StoreTransaction:
         if self.tools.hooks.wanted(type(event)):
-            tx.after(lambda: self.tools.hooks.tell([event]))
+            tx.after_commit(lambda: self.tools.hooks.emit([event]))
         return tx
 
-    def _named(self, tx: Tx, held: Handout) -> dict[str, Any]:
+    def _named(self, tx: StoreTransaction, held: MailboxLease) -> dict[str, Any]:
         return {"agent": self.db.agent, "at": tx.now, "message_id": held.id, "peer": held.sender}
 
-    def _bury(self, held: Handout, reason: str, error: str) -> Tx:
-        def work(tx: Tx) -> Tx:
-            mailboxes.bury(tx, held, reason=reason, error=error)
+    def _bury(self, held: MailboxLease, reason: str, error: str) -> StoreTransaction:
+        def work(tx: StoreTransaction) -> StoreTransaction:
+            mailboxes.dead_letter(tx, held, reason=reason, error=error)
             return self._tell(tx, DeadLettered(**self._named(tx, held), reason=reason, error=error))
 
-        return self.db.contribute(work)
+        return self.db.write_in_handler(work)
 
-    def _end(self, held: Handout, outcome: str) -> Tx:
-        def work(tx: Tx) -> Tx:
+    def _end(self, held: MailboxLease, outcome: str) -> StoreTransaction:
+        def work(tx: StoreTransaction) -> StoreTransaction:
             mailbox_readers.end(tx, held)
             return self._tell(tx, Processed(**self._named(tx, held), outcome=outcome))
 
-        return self.db.contribute(work)
+        return self.db.write_in_handler(work)
 
     # -- message.Desk ---------------------------------------------------------------------------
 
-    def ack(self, leased: Handout) -> Tx:
+    def ack(self, leased: MailboxLease) -> StoreTransaction:
         """End the lease: the group is done with the message, which stays for other readers."""
         return self._end(leased, "processed")
 
-    def drop(self, leased: Handout) -> Tx:
+    def drop(self, leased: MailboxLease) -> StoreTransaction:
         """End the lease without effects."""
         return self._end(leased, "dropped")
 
-    def reject(self, leased: Handout, reason: str) -> Tx:
+    def reject(self, leased: MailboxLease, reason: str) -> StoreTransaction:
         """Move the message to the dead letters, out of everybody's sight."""
         return self._bury(leased, "rejected", reason)
 
-    def retry(self, leased: Handout, reason: str, after: float | None) -> Tx:
+    def retry(self, leased: MailboxLease, reason: str, after: float | None) -> StoreTransaction:
         """Put the message back for this group, or bury it where its budget is spent."""
         if self._policy.exhausted(leased.attempt):
             return self._bury(leased, "max_retries_exceeded", reason)
@@ -197,9 +199,9 @@ class MailDesk:
             else round(1000 * after)
         )
 
-        def work(tx: Tx) -> Tx:
+        def work(tx: StoreTransaction) -> StoreTransaction:
             mailbox_readers.put_back(tx, leased, due_at)
-            tx.after(lambda: self.db.bell.ring("in"))
+            tx.after_commit(lambda: self.db.notifier.notify("in"))
             return self._tell(
                 tx,
                 Retried(
@@ -207,12 +209,12 @@ class MailDesk:
                 ),
             )
 
-        return self.db.contribute(work)
+        return self.db.write_in_handler(work)
 
-    def extend(self, leased: Handout, seconds: float) -> None:
+    def extend(self, leased: MailboxLease, seconds: float) -> None:
         """Keep the lease longer."""
-        self.db.contribute(
-            lambda tx: mailbox_readers.prolong(tx, leased, tx.now + round(1000 * seconds))
+        self.db.write_in_handler(
+            lambda tx: mailbox_readers.extend(tx, leased, tx.now + round(1000 * seconds))
         )
 
     def reply(self, message: Message[Any], body: object) -> str:
@@ -221,26 +223,26 @@ class MailDesk:
         return self.tools.sender.commit(message.session, to, body, options)
 
 
-class OnceDesk(MailDesk):
+class ExactlyOnceConsumer(MailboxConsumer):
     """A desk whose ``ack`` marks the message for its group, once for all: the mark commits with what the handler wrote."""
 
-    def __init__(self, desk: MailDesk, group: str) -> None:
+    def __init__(self, desk: MailboxConsumer, group: str) -> None:
         super().__init__(desk.db, desk.place, desk.tools)
         self._consumer = f"{desk.place.mailbox}/{group}"
 
-    def open(self, held: Handout, wanted: Any) -> Message[Any] | None:
+    def open(self, held: MailboxLease, wanted: Any) -> Message[Any] | None:
         """Return one leased message, None where the group has handled it before."""
         if mailboxes.marked(self.db.read, held, self._consumer):
             self._end(held, "processed")
             return None
         return super().open(held, wanted)
 
-    def ack(self, leased: Handout) -> Tx:
+    def ack(self, leased: MailboxLease) -> StoreTransaction:
         """End the lease and mark the message; raises LeaseLost where somebody marked it before."""
 
-        def work(tx: Tx) -> Tx:
+        def work(tx: StoreTransaction) -> StoreTransaction:
             mailbox_readers.end(tx, leased)
             mailboxes.mark(tx, leased, self._consumer)
             return self._tell(tx, Processed(**self._named(tx, leased), outcome="processed"))
 
-        return self.db.contribute(work)
+        return self.db.write_in_handler(work)

@@ -11,7 +11,7 @@ from typing import Final
 from onceward.db import migrations
 from onceward.db.database import Database
 from onceward.errors import OncewardError, SchemaTooNew, StoreClosed
-from onceward.model.settings import Settings, disabled
+from onceward.model.settings import Settings, disabled_by_environment
 from onceward.store import (
     dead_letters,
     full_text,
@@ -27,13 +27,13 @@ from onceward.store import (
 _log: Final = logging.getLogger("onceward")
 
 
-class Janitor:
+class Maintenance:
     """Tidies one file now and then, in slices that let writers pass."""
 
     def __init__(
         self, db: Database, *, settings: Settings, chore: Callable[[int], int] = lambda _: 0
     ) -> None:
-        self._db, self._settings, self._chore = db, settings, chore
+        self._db, self._settings, self._extra_task = db, settings, chore
         self._stopping = Flag()
         self._thread: Thread | None = None
 
@@ -51,9 +51,9 @@ class Janitor:
             self._thread.join(timeout)
 
     def _run(self) -> None:
-        while not self._stopping.wait(self._settings.janitor_interval):
+        while not self._stopping.wait(self._settings.maintenance_interval):
             try:
-                self.tidy()
+                self.run_once()
             except StoreClosed:
                 return
             except (
@@ -62,32 +62,32 @@ class Janitor:
                 _log.warning(
                     "janitor of %s rests for %g s: %s",
                     self._db.agent,
-                    self._settings.janitor_interval,
+                    self._settings.maintenance_interval,
                     error,
                 )
 
-    def tidy(self) -> int:
+    def run_once(self) -> int:
         """Do one round; return how many rows were pruned."""
         self._refuse_upgraded()
         before = self._db.now() - round(1000 * self._settings.retention)
         limit = self._settings.retention_slice
         if not (
-            disabled() or mailboxes.frozen(self._db.read)
+            disabled_by_environment() or mailboxes.paused(self._db.read)
         ):  # the kill-switch lets nothing expire either
             self._until_done(lambda: self._db.write(lambda tx: mailboxes.expire(tx, limit)))
             self._until_done(lambda: self._db.write(lambda tx: inbox.expire(tx, limit)))
         pruned = sum(self._prune(box, before) for box in ("outbox", "inbox"))
         pruned += self._until_done(
-            lambda: self._db.write(lambda tx: retention.marks(tx, before=before, limit=limit))
+            lambda: self._db.write(lambda tx: retention.prune_marks(tx, before=before, limit=limit))
         )
         pruned += self._until_done(
-            lambda: self._db.write(lambda tx: retention.rest(tx, before=before, limit=limit))
+            lambda: self._db.write(lambda tx: retention.prune_misc(tx, before=before, limit=limit))
         )
         pruned += self._until_done(
             lambda: self._db.write(lambda tx: runs.prune(tx, before=before, limit=limit))
         )
         self._until_done(lambda: self._db.write(lambda tx: tx.run(lanes.FORGET, (0, limit))))
-        self._db.write(lambda tx: receipts.forgive(tx, before=before))
+        self._db.write(lambda tx: receipts.prune(tx, before=before))
         self._db.write(dead_letters.forget_replays)
         if pruned:
             self._db.write(lambda tx: tx.rows(retention.VACUUM))
@@ -95,8 +95,8 @@ class Janitor:
             time_index.catch_up(self._db, box)
         full_text.catch_up(self._db)
         full_text.forget(self._db)
-        self._until_done(lambda: self._chore(limit))
-        self._db.tick()
+        self._until_done(lambda: self._extra_task(limit))
+        self._db.persist_clock()
         self._checkpoint()
         return pruned
 
@@ -105,7 +105,7 @@ class Janitor:
         try:
             self._db.write(migrations.pending)
         except SchemaTooNew:
-            with self._db.turn.exclusive():
+            with self._db.writer.exclusive():
                 self._db.reopen()
 
     def _prune(self, box: str, before: int) -> int:

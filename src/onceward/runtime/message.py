@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
-from onceward.db.transaction import Tx
+from onceward.db.transaction import StoreTransaction
 from onceward.errors import Drop, InvalidArgument, Reject, Retry
 from onceward.model.clock import Millis
 from onceward.model.frame import BODY_ERROR, Frame
@@ -14,7 +14,7 @@ from onceward.model.frame import BODY_ERROR, Frame
 T_co = TypeVar("T_co", covariant=True)
 
 
-class Held(Protocol):
+class LeaseInfo(Protocol):
     """The part of a lease that a message shows."""
 
     @property
@@ -28,22 +28,22 @@ class Held(Protocol):
         ...
 
 
-class Desk(Protocol):
+class Settler(Protocol):
     """Where a pulled message is settled; what a lease is, is the desk's own affair."""
 
-    def ack(self, leased: Any) -> Tx:
+    def ack(self, leased: Any) -> StoreTransaction:
         """Commit the processed mark."""
         ...
 
-    def retry(self, leased: Any, reason: str, after: float | None) -> Tx:
+    def retry(self, leased: Any, reason: str, after: float | None) -> StoreTransaction:
         """Put the message back."""
         ...
 
-    def reject(self, leased: Any, reason: str) -> Tx:
+    def reject(self, leased: Any, reason: str) -> StoreTransaction:
         """Bury the message."""
         ...
 
-    def drop(self, leased: Any) -> Tx:
+    def drop(self, leased: Any) -> StoreTransaction:
         """End the message without effects."""
         ...
 
@@ -65,12 +65,12 @@ class Message(Generic[T_co]):
     transaction: ``with session.begin() as tx: tx.execute(…); message.ack()``.
     """
 
-    def __init__(self, leased: Held, frame: Frame, body: Any, desk: Desk | None) -> None:
-        self._leased, self._desk = leased, desk
+    def __init__(self, leased: LeaseInfo, frame: Frame, body: Any, desk: Settler | None) -> None:
+        self._lease, self._settler = leased, desk
         self.frame = frame
         """The message as it travelled, with every attribute."""
         self.body: T_co = body
-        self._end: Tx | None = None
+        self._end: StoreTransaction | None = None
         self.id: str = frame.id
         """Names the message everywhere: the idempotency key for effects outside the file."""
         self.sender: str = frame.sender
@@ -95,18 +95,18 @@ class Message(Generic[T_co]):
     @property
     def attempt(self) -> int:
         """Which attempt this is, from 1; counts attempts that died with their process."""
-        return self._leased.attempt
+        return self._lease.attempt
 
     @property
     def leased(self) -> Any:
         """What proves that it is in our hands; only the desk that made it knows how to read it."""
-        return self._leased
+        return self._lease
 
     @property
     def created_at(self) -> Millis:
         """When it was sent, by the sender's clock; when it was received, if the frame does not say."""
         return (
-            self._leased.received_at
+            self._lease.received_at
             if self.frame.time is None
             else round(self.frame.time.timestamp() * 1000)
         )
@@ -114,49 +114,49 @@ class Message(Generic[T_co]):
     @property
     def received_at(self) -> Millis:
         """When it was committed into this inbox."""
-        return self._leased.received_at
+        return self._lease.received_at
 
     @property
     def settled(self) -> bool:
         """Whether its lease was ended, in a commit or in a transaction that is still open; a rollback gives it back."""
-        return self._end is not None and not self._end.gone
+        return self._end is not None and not self._end.rolled_back
 
-    def _settle(self, how: Callable[[Desk], Tx]) -> None:
-        if self._desk is None:
+    def _settle(self, how: Callable[[Settler], StoreTransaction]) -> None:
+        if self._settler is None:
             msg = "in a handler, returning settles the message: raise Retry, Reject or Drop for anything else"
             raise InvalidArgument(msg)
         if self.settled:
             msg = f"message {self.id} is settled already"
             raise InvalidArgument(msg)
-        self._end = how(self._desk)
+        self._end = how(self._settler)
 
     def ack(self) -> None:
         """Commit the processed mark, in the open transaction of this thread if there is one; raises LeaseLost."""
-        self._settle(lambda desk: desk.ack(self._leased))
+        self._settle(lambda desk: desk.ack(self._lease))
 
     def retry(self, after: float | None = None, reason: str = "retry asked by reader") -> None:
         """Put the message back, to be had again after *after* seconds, by policy when None; raises LeaseLost."""
-        self._settle(lambda desk: desk.retry(self._leased, reason, after))
+        self._settle(lambda desk: desk.retry(self._lease, reason, after))
 
     def reject(self, reason: str = "rejected by reader") -> None:
         """Make the message a dead letter; raises LeaseLost."""
-        self._settle(lambda desk: desk.reject(self._leased, reason))
+        self._settle(lambda desk: desk.reject(self._lease, reason))
 
     def drop(self) -> None:
         """End the message without effects and without a dead letter; counted as dropped; raises LeaseLost."""
-        self._settle(lambda desk: desk.drop(self._leased))
+        self._settle(lambda desk: desk.drop(self._lease))
 
     def extend(self, seconds: float) -> None:
         """Keep the message for *seconds* from now; raises LeaseLost."""
-        if self._desk is not None:
-            self._desk.extend(self._leased, seconds)
+        if self._settler is not None:
+            self._settler.extend(self._lease, seconds)
 
     def reply(self, body: object) -> str:
         """Answer the sender; joins this thread's open transaction; returns the id of the reply."""
-        if self._desk is None:
+        if self._settler is None:
             msg = "in a handler, return the reply or call ctx.reply"
             raise InvalidArgument(msg)
-        return self._desk.reply(self, body)
+        return self._settler.reply(self, body)
 
     def __enter__(self) -> Self:
         """Work on the message."""

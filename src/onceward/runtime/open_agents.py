@@ -13,7 +13,7 @@ FileOf = Callable[[str], Path | None]
 """From an agent's name to its file, None where there is none."""
 
 
-class OtherFiles:
+class OpenAgentFiles:
     """Whose files we have open beside our own."""
 
     def __init__(self, db: Database, settings: Settings, file_of: FileOf) -> None:
@@ -30,7 +30,7 @@ class OtherFiles:
                 path = self._file_of(agent)
                 if path is None:
                     return None
-                wanted = Settings.unasked(busy_timeout=self._settings.busy_timeout)
+                wanted = Settings.inherit(busy_timeout=self._settings.busy_timeout)
                 self._opened[agent] = Database.open(
                     path, agent=agent, settings=wanted, clock=self._db.clock, create=False
                 )

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from onceward.db.database import Database
-from onceward.db.owner_lock import Presence
+from onceward.db.owner_lock import OwnerLock
 from onceward.hooks import Hooks
-from onceward.model.events import Evaporated
-from onceward.model.settings import Settings, disabled
+from onceward.model.events import EphemeralDropped
+from onceward.model.settings import Settings, disabled_by_environment
 from onceward.store import ephemeral
 
 
-class OwnerRun:
+class OwnerSession:
     """
     The part of one opening in a run of the owner.
 
@@ -24,17 +24,23 @@ class OwnerRun:
     def __init__(self, db: Database, settings: Settings, hooks: Hooks, *, vfs: str | None) -> None:
         self._db, self._hooks, self._slice = db, hooks, settings.retention_slice
         self._path, self._patience = None if vfs else db.path, settings.busy_timeout
-        self._presence: Presence | None = None
+        self._presence: OwnerLock | None = None
 
     def begin(self, *, engines: bool) -> int:
         """Begin a run where there is none and engines follow; let others in; return how many messages were dropped."""
         if self._path is None:
             return 0
-        self._presence = Presence(self._path, patience=self._patience)
-        dropped = self._drop() if engines and self._presence.alone and not disabled() else 0
+        self._presence = OwnerLock(self._path, patience=self._patience)
+        dropped = (
+            self._drop()
+            if engines and self._presence.exclusive and not disabled_by_environment()
+            else 0
+        )
         self._presence.share()
         if dropped:
-            self._hooks.hold(Evaporated(agent=self._db.agent, at=self._db.now(), count=dropped))
+            self._hooks.hold(
+                EphemeralDropped(agent=self._db.agent, at=self._db.now(), count=dropped)
+            )
         return dropped
 
     def _drop(self) -> int:
@@ -45,7 +51,7 @@ class OwnerRun:
             )
             dropped += count
         if dropped:
-            self._db.bell.ring("out")
+            self._db.notifier.notify("out")
         return dropped
 
     def end(self) -> None:

@@ -7,35 +7,35 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from onceward.db.transaction import Tx
+from onceward.db.transaction import StoreTransaction
 from onceward.errors import Conflict, InvalidMessage, TooLarge
 from onceward.model.frame import Frame
 from onceward.model.ids import new_token
 from onceward.model.queue_modes import CALLER, WORKER_RESULT
-from onceward.model.send_options import Options, SendOptions, options_of
+from onceward.model.send_options import ParsedOptions, SendOptions, parse_options
 from onceward.model.states import Dead, Done, Settlement
-from onceward.runtime.sender import Draft, Sender
-from onceward.store.inbox import Leased
+from onceward.runtime.sender import OutgoingMessage, Sender
+from onceward.store.inbox import LeasedMessage
 from onceward.store.runs import OpenRun
 
 
 def task(
     sender: Sender, caller: str, to: str, body: object, *, session: str | None, options: SendOptions
-) -> Draft:
+) -> OutgoingMessage:
     """
     Return a task for another agent, in a session of its own; its id is the dispatch id.
 
     However the task ends there, a ``worker_result`` comes back into the session *caller*, once.
     """
     spawned = session or f"{to}-{new_token()[:12]}"
-    named = options_of(options)
+    named = parse_options(options)
     headers: dict[str, Any] = dict(named.headers or {}) | {CALLER: caller}
-    return sender.draft(spawned, to, body, replace(named, headers=headers))
+    return sender.compose(spawned, to, body, replace(named, headers=headers))
 
 
-def task_of(leased: Leased) -> Frame | None:
+def task_of(leased: LeasedMessage) -> Frame | None:
     """Return the dispatched task that a message is, None for all others; only what looks like one is read."""
-    if f'"{CALLER}"' not in leased.frame or not leased.sound:
+    if f'"{CALLER}"' not in leased.frame or not leased.intact:
         return None
     try:
         frame = Frame.parse(leased.frame)
@@ -44,7 +44,13 @@ def task_of(leased: Leased) -> Frame | None:
     return frame if isinstance(frame.headers.get(CALLER), str) else None
 
 
-def tell(tx: Tx, sender: Sender, leased: Leased, end: End, run: OpenRun | None = None) -> None:
+def tell(
+    tx: StoreTransaction,
+    sender: Sender,
+    leased: LeasedMessage,
+    end: TaskOutcome,
+    run: OpenRun | None = None,
+) -> None:
     """Promise the caller of a dispatched task what became of it, with this transaction; do nothing for other messages."""
     frame = task_of(leased)
     if frame is None:
@@ -56,10 +62,10 @@ def tell(tx: Tx, sender: Sender, leased: Leased, end: End, run: OpenRun | None =
     with suppress(
         Conflict
     ):  # its first end was told already: a replayed dead letter has a second one
-        sender.put(tx, draft)
+        sender.add(tx, draft)
 
 
-def _result(sender: Sender, frame: Frame, end: End, run: OpenRun | None) -> Draft:
+def _result(sender: Sender, frame: Frame, end: TaskOutcome, run: OpenRun | None) -> OutgoingMessage:
     caller = str(frame.headers[CALLER])
     body: dict[str, Any] = {
         "dispatch_id": frame.id,
@@ -69,16 +75,16 @@ def _result(sender: Sender, frame: Frame, end: End, run: OpenRun | None) -> Draf
     }
     body["run_id"] = None if run is None else run.id
     told = {"result": _plain(end.result), "partial": _plain(None if run is None else run.partial)}
-    options = Options(
+    options = ParsedOptions(
         type=WORKER_RESULT, key=f"{WORKER_RESULT}:{frame.id}", in_reply_to=frame.id, causation_id=frame.id,
         correlation_id=frame.correlationid, headers={"dispatchid": frame.id, "spawnedsession": frame.session},
     )  # fmt: skip
     to = frame.replyto or frame.sender
-    sender.trust(to)
+    sender.allow_recipient(to)
     try:
-        return sender.draft(caller, to, body | told, options)
+        return sender.compose(caller, to, body | told, options)
     except TooLarge:
-        return sender.draft(
+        return sender.compose(
             caller, to, body | {"result": None, "partial": None, "truncated": True}, options
         )
 
@@ -87,7 +93,7 @@ def _plain(text: str | None) -> Any:
     return None if text is None else json.loads(text)
 
 
-class End(NamedTuple):
+class TaskOutcome(NamedTuple):
     """How a task ended, as its caller is told."""
 
     outcome: str
@@ -96,15 +102,15 @@ class End(NamedTuple):
     result: str | None = None
 
 
-def end_of(settlement: Settlement, result: str | None = None) -> End:
+def outcome_of(settlement: Settlement, result: str | None = None) -> TaskOutcome:
     """Return what a verdict means for the caller of a task."""
     match settlement:
         case Dead(reason="overflow", error=error):
-            return End("refused", error)
+            return TaskOutcome("refused", error)
         case Dead(reason=reason, error=error):
-            return End("failed", f"{reason}: {error}")
+            return TaskOutcome("failed", f"{reason}: {error}")
         case Done(outcome="processed"):
-            return End("done", None, result)
+            return TaskOutcome("done", None, result)
         case Done(outcome=outcome):
-            return End(outcome)
-    return End("aborted")
+            return TaskOutcome(outcome)
+    return TaskOutcome("aborted")

@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple
 
 from onceward.db.connection import ConstraintError
 from onceward.db.database import Database
-from onceward.db.transaction import Entry, Tx
-from onceward.errors import Frozen, InvalidMessage, TooLarge, UnknownRecipient
+from onceward.db.transaction import BatchedInsert, StoreTransaction
+from onceward.errors import InvalidMessage, Paused, TooLarge, UnknownRecipient
 from onceward.hooks import Hooks
 from onceward.model.body import BYTES, TEXT, Payload, encode
 from onceward.model.clock import Millis
@@ -18,39 +18,39 @@ from onceward.model.events import Enqueued
 from onceward.model.frame import (
     EPHEMERAL,
     RESERVED_ATTRIBUTES,
-    Envelope,
-    cast,
+    FrameHeaders,
     check_extension,
     digest,
-    head,
-    mould,
+    frame_prefix,
+    render_frame,
+    render_head,
 )
 from onceward.model.ids import IdSource
 from onceward.model.names import agent_name, plain_text, rank
-from onceward.model.send_options import PLAIN, Options
-from onceward.model.settings import Settings, disabled
+from onceward.model.send_options import PLAIN, ParsedOptions
+from onceward.model.settings import Settings, disabled_by_environment
 from onceward.model.topics import TopicPolicies
-from onceward.runtime.admission import Gate
+from onceward.runtime.admission import AdmissionControl
 from onceward.store import bodies, limits, outbox, requests
-from onceward.store.bodies import seal
+from onceward.store.bodies import split_digest
 
 ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
-class Draft(NamedTuple):
+class OutgoingMessage(NamedTuple):
     """A message that only needs to be written down."""
 
     id: str
     recipient: str
     session: str
     values: tuple[Any, ...]
-    given: bool
+    caller_chose_id: bool
     """Whether the caller chose the id or a key, so that it may be known already."""
     body: str | None = None
     """A body that is stored beside its message, whose frame then ends before the data."""
 
 
-class _Mould(NamedTuple):
+class HeaderTemplate(NamedTuple):
     """What all messages of one kind to one recipient have in common, checked and quoted once."""
 
     shared: str
@@ -65,7 +65,7 @@ class _Mould(NamedTuple):
     correlation_id: str | None
 
 
-MOULDS_MAX: Final = 4096
+TEMPLATES_MAX: Final = 4096
 
 
 class Sender:
@@ -91,40 +91,42 @@ class Sender:
         """Mints one new id at each call."""
         self._cut = min(settings.body_threshold, settings.max_body)
         self.topics = TopicPolicies(settings.topics, settings.session_topics)
-        self.audited: Callable[[Sequence[Draft], Millis], None] | None = (
+        self.audited: Callable[[Sequence[OutgoingMessage], Millis], None] | None = (
             None  # told of what was committed, where an audit is kept
         )
-        self._ring = partial(db.bell.ring, "out")
+        self._notify = partial(db.notifier.notify, "out")
         self._good: set[str] = set()
-        self.gate = Gate(db, hooks, self.summary)
+        self.admission = AdmissionControl(db, hooks, self.summary)
         """What a message passes on its way in, where the file has limits."""
-        self._moulds: dict[tuple[str, str, str, str], _Mould] = {}
+        self._templates: dict[tuple[str, str, str, str], HeaderTemplate] = {}
 
     @property
     def db(self) -> Database:
         """The file whose outbox this is."""
         return self._db
 
-    def draft(self, session: str, to: str, body: object, options: Options = PLAIN) -> Draft:
+    def compose(
+        self, session: str, to: str, body: object, options: ParsedOptions = PLAIN
+    ) -> OutgoingMessage:
         """Check, mint and serialise a message; nothing is written, whatever is raised (every SendError), and no lock is taken."""
-        return self._cast(session, to, body, options, self.start())
+        return self._compose(session, to, body, options, self.start())
 
-    def draft_all(
-        self, session: str, messages: Iterable[tuple[str, object]], options: Options = PLAIN
-    ) -> list[Draft]:
+    def compose_many(
+        self, session: str, messages: Iterable[tuple[str, object]], options: ParsedOptions = PLAIN
+    ) -> list[OutgoingMessage]:
         """Check, mint and serialise many messages of one moment; see ``draft``."""
         now = self.start()
-        return [self._cast(session, to, body, options, now) for to, body in messages]
+        return [self._compose(session, to, body, options, now) for to, body in messages]
 
     def start(self) -> Millis:
-        """Return the moment of a send; raises Frozen where the environment forbids it."""
-        if disabled():
+        """Return the moment of a send; raises Paused where the environment forbids it."""
+        if disabled_by_environment():
             msg = "ONCEWARD_DISABLED is set: unset it to send again; nothing was written"
-            raise Frozen(msg)
+            raise Paused(msg)
         return self._db.now()
 
     @staticmethod
-    def due(options: Options, now: Millis) -> Millis | None:
+    def due(options: ParsedOptions, now: Millis) -> Millis | None:
         """Return when a message may leave; None is at once."""
         return (
             None
@@ -132,25 +134,27 @@ class Sender:
             else now + _millis("delay", options.delay)
         )
 
-    def _cast(self, session: str, to: str, body: object, options: Options, now: Millis) -> Draft:
+    def _compose(
+        self, session: str, to: str, body: object, options: ParsedOptions, now: Millis
+    ) -> OutgoingMessage:
         media, body_text, declared = payload = encode(body)
         beside = len(body_text) * 4 > self._cut and self._long(body, payload)
         kind = declared if options.type is None else options.type
-        made = self._moulds.get((session, to, kind, media)) if options is PLAIN else None
+        made = self._templates.get((session, to, kind, media)) if options is PLAIN else None
         if made is None:
-            made = self._mould(session, to, kind, media, options=options, now=now)
+            made = self._template(session, to, kind, media, options=options, now=now)
         message_id = self._ids() if options.message_id is None else _message_id(options.message_id)
         text = (
-            head(made.shared, message_id, now)
+            render_head(made.shared, message_id, now)
             if beside
-            else cast(made.shared, message_id, now, body_text)
+            else render_frame(made.shared, message_id, now, body_text)
         )
         due_at = None if options.delay is None else self.due(options, now)
         values = (
             message_id, to, session, made.lane, kind, made.topic, made.rank, due_at, made.expires_at, made.given, made.key, text,
-            seal(text, digest(body_text)) if beside else digest(text), now, made.channel, made.kind, made.correlation_id, None,
+            split_digest(text, digest(body_text)) if beside else digest(text), now, made.channel, made.kind, made.correlation_id, None,
         )  # fmt: skip
-        return Draft(
+        return OutgoingMessage(
             message_id,
             to,
             session,
@@ -171,14 +175,14 @@ class Sender:
             raise TooLarge(msg)
         return size
 
-    def _mould(
-        self, session: str, to: str, kind: str, media: str, *, options: Options, now: Millis
-    ) -> _Mould:
+    def _template(
+        self, session: str, to: str, kind: str, media: str, *, options: ParsedOptions, now: Millis
+    ) -> HeaderTemplate:
         self._check_recipient(to)
-        envelope = self.envelope(session, to, kind, media, options=options, now=now)
+        envelope = self.headers(session, to, kind, media, options=options, now=now)
         given = None if options.message_id is None else 0
-        made = _Mould(
-            shared=mould(envelope),
+        made = HeaderTemplate(
+            shared=frame_prefix(envelope),
             lane=envelope.ordering_key or session,
             topic=envelope.topic,
             rank=envelope.rank,
@@ -189,11 +193,11 @@ class Sender:
             kind=envelope.kind,
             correlation_id=envelope.correlation_id,
         )
-        if options is PLAIN and len(self._moulds) < MOULDS_MAX:
-            self._moulds[session, to, kind, media] = made
+        if options is PLAIN and len(self._templates) < TEMPLATES_MAX:
+            self._templates[session, to, kind, media] = made
         return made
 
-    def trust(self, name: str) -> None:
+    def allow_recipient(self, name: str) -> None:
         """Take mail for *name* although nobody knows where it lives: it wrote to us, and will be found."""
         self._good.add(agent_name(name))
 
@@ -207,11 +211,11 @@ class Sender:
             raise UnknownRecipient(msg)
         self._good.add(to)
 
-    def envelope(
-        self, session: str, to: str, kind: str, media: str, *, options: Options, now: Millis
-    ) -> Envelope:
+    def headers(
+        self, session: str, to: str, kind: str, media: str, *, options: ParsedOptions, now: Millis
+    ) -> FrameHeaders:
         """Return what all of a message but its id, time and body says, checked."""
-        return Envelope(
+        return FrameHeaders(
             sender=self._db.agent,
             recipient=to,
             type=plain_text("type", kind),
@@ -234,94 +238,102 @@ class Sender:
             headers=_headers(options),
         )
 
-    def put(self, tx: Tx, draft: Draft, *, shared: bool = False) -> str:
+    def add(self, tx: StoreTransaction, draft: OutgoingMessage, *, shared: bool = False) -> str:
         """Write one draft, whose body may be stored already, into the caller's transaction; returns the id, new or known."""
-        if draft.given:
-            outbox.refuse_buried(tx, draft.id, draft.recipient, draft.values[10])
-        return self.gate.through(
+        if draft.caller_chose_id:
+            outbox.refuse_dead(tx, draft.id, draft.recipient, draft.values[10])
+        return self.admission.admit(
             tx, draft.values, draft.body, lambda values: self._put(tx, draft, values, shared=shared)
         )
 
-    def writing(self, draft: Draft) -> Callable[[Tx], str]:
+    def writing(self, draft: OutgoingMessage) -> Callable[[StoreTransaction], str]:
         """Return the work that writes a draft; where nobody has to look or to be told, rows of neighbours may join it."""
-        alone = lambda tx: self.put(tx, draft)  # noqa: E731
+        alone = lambda tx: self.add(tx, draft)  # noqa: E731
         if (
-            draft.given
+            draft.caller_chose_id
             or draft.body is not None
-            or not self.gate.open
+            or not self.admission.unlimited
             or self.audited is not None
             or self._hooks.wanted(Enqueued)
         ):
             return alone
-        return Entry(outbox.ADD, draft.values, self._ring, alone)
+        return BatchedInsert(outbox.INSERT, draft.values, self._notify, alone)
 
-    def _put(self, tx: Tx, draft: Draft, values: tuple[Any, ...], *, shared: bool) -> str:
+    def _put(
+        self, tx: StoreTransaction, draft: OutgoingMessage, values: tuple[Any, ...], *, shared: bool
+    ) -> str:
         message_id = outbox.add(tx, values, draft.body, shared=shared)
         if message_id == draft.id:
-            self.promise(tx, [draft])
+            self.after_commit(tx, [draft])
         return message_id
 
-    def commit(self, session: str, to: str, body: object, options: Options = PLAIN) -> str:
+    def commit(self, session: str, to: str, body: object, options: ParsedOptions = PLAIN) -> str:
         """Commit one message, in this thread's open transaction if there is one; returns its id."""
-        draft = self.draft(session, to, body, options)
-        return self._db.contribute(self.writing(draft))
+        draft = self.compose(session, to, body, options)
+        return self._db.write_in_handler(self.writing(draft))
 
     def summary(
         self, recipient: str, session: str, lines: list[str], dropped: int, now: Millis
-    ) -> Draft:
+    ) -> OutgoingMessage:
         """Return a message that tells its recipient which messages were dropped on the way."""
-        options = Options(type=limits.SUMMARY, priority="urgent")
-        return self._cast(session, recipient, {"dropped": dropped, "lines": lines}, options, now)
+        options = ParsedOptions(type=limits.SUMMARY, priority="urgent")
+        return self._compose(session, recipient, {"dropped": dropped, "lines": lines}, options, now)
 
-    def put_all(self, tx: Tx, drafts: Sequence[Draft]) -> list[str]:
+    def add_many(self, tx: StoreTransaction, drafts: Sequence[OutgoingMessage]) -> list[str]:
         """Write many drafts into the caller's transaction, in their order."""
-        if self.gate.open and not any(draft.given for draft in drafts):
+        if self.admission.unlimited and not any(draft.caller_chose_id for draft in drafts):
             rows = [
-                draft[3] if draft[5] is None else (*draft[3][:-1], bodies.keep(tx, draft[5]))
+                draft[3] if draft[5] is None else (*draft[3][:-1], bodies.insert_body(tx, draft[5]))
                 for draft in drafts
             ]
             if self._insert(tx, drafts, rows):
                 return [draft.id for draft in drafts]
-            tx.many(bodies.DROP_UNUSED, [(row[-1],) for row in rows if row[-1] is not None])
-        return [self.put(tx, draft) for draft in drafts]
+            tx.many(bodies.RELEASE_UNUSED, [(row[-1],) for row in rows if row[-1] is not None])
+        return [self.add(tx, draft) for draft in drafts]
 
-    def put_sharing(self, tx: Tx, drafts: Sequence[Draft], body_id: int) -> None:
+    def add_sharing(
+        self, tx: StoreTransaction, drafts: Sequence[OutgoingMessage], body_id: int
+    ) -> None:
         """Write drafts whose body is stored already."""
         if not (
-            self.gate.open
+            self.admission.unlimited
             and self._insert(tx, drafts, [(*draft[3][:-1], body_id) for draft in drafts])
         ):
             for draft in drafts:
-                self.put(tx, draft._replace(values=(*draft.values[:-1], body_id)), shared=True)
+                self.add(tx, draft._replace(values=(*draft.values[:-1], body_id)), shared=True)
 
-    def _insert(self, tx: Tx, drafts: Sequence[Draft], rows: list[tuple[Any, ...]]) -> bool:
+    def _insert(
+        self, tx: StoreTransaction, drafts: Sequence[OutgoingMessage], rows: list[tuple[Any, ...]]
+    ) -> bool:
         """Write rows at once; False where there are limits by now, by whose policies each is to be put, or known by its id."""
         try:
-            tx.insert(outbox.ADD, rows)
+            tx.insert(outbox.INSERT, rows)
         except ConstraintError as error:
-            if self.gate.meets(error):
+            if self.admission.is_limit_error(error):
                 return False
-            raise self._db.mapped(error) from error
-        self.promise(tx, drafts)
+            raise self._db.translate_error(error) from error
+        self.after_commit(tx, drafts)
         return True
 
-    def promise(self, tx: Tx, drafts: Sequence[Draft]) -> None:
+    def after_commit(self, tx: StoreTransaction, drafts: Sequence[OutgoingMessage]) -> None:
         """Let those who carry and those who listen know of what was written, once it is committed."""
         tx.message_ids += [draft.id for draft in drafts]
-        tx.ring(self._ring)
+        tx.wake(self._notify)
         if self.audited is not None:
             told, at = self.audited, tx.now
-            tx.after(lambda: told(drafts, at))
+            tx.after_commit(lambda: told(drafts, at))
         if self._hooks.wanted(Enqueued):
             events = [
                 Enqueued(agent=self._db.agent, at=tx.now, message_id=d.id, peer=d.recipient)
                 for d in drafts
             ]
-            tx.after(lambda: self._hooks.tell(events))
+            tx.after_commit(lambda: self._hooks.emit(events))
 
-    def put_request(self, tx: Tx, draft: Draft, timeout: float | None) -> requests.Ticket:
+    def add_request(
+        self, tx: StoreTransaction, draft: OutgoingMessage, timeout: float | None
+    ) -> requests.Ticket:
         """Write a request and the ticket that waits for its reply."""
-        message_id = self.put(tx, draft)
+        message_id = self.add(tx, draft)
         if message_id == draft.id:
             deadline_at = None if timeout is None else tx.now + _millis("timeout", timeout)
             requests.open_ticket(
@@ -333,9 +345,9 @@ class Sender:
             )
         return requests.Ticket(message_id, draft.recipient)
 
-    def mapped(self, error: BaseException) -> BaseException:
+    def translate_error(self, error: BaseException) -> BaseException:
         """Return what a foreign error means for the caller."""
-        return self._db.mapped(error)
+        return self._db.translate_error(error)
 
 
 def size_of(body: object, payload: Payload) -> int:
@@ -354,7 +366,7 @@ def _millis(field: str, seconds: float) -> Millis:
     return round(seconds * 1000)
 
 
-def _expiry(options: Options, now: Millis) -> Millis | None:
+def _expiry(options: ParsedOptions, now: Millis) -> Millis | None:
     """Return when nobody wants the message any more: after its own time to live, or when the mailbox it is for ends."""
     ends_at = None if options.ttl is None else now + _millis("ttl", options.ttl)
     if options.ends_at is None or ends_at is None:
@@ -373,7 +385,7 @@ def _message_id(value: str) -> str:
     return value
 
 
-def _headers(options: Options) -> dict[str, Any] | None:
+def _headers(options: ParsedOptions) -> dict[str, Any] | None:
     headers = {**(options.headers or {}), **({EPHEMERAL: True} if options.ephemeral else {})}
     for name, value in headers.items():
         if name in RESERVED_ATTRIBUTES:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Unpack, cast
 
-from onceward.db.connection import mapped
+from onceward.db.connection import translate_error
 from onceward.db.group_commit import ENDED
-from onceward.db.transaction import Tx
+from onceward.db.transaction import StoreTransaction
 from onceward.errors import StoreError, StoreFault
-from onceward.model.send_options import Options, PublishOptions, SendOptions, options_of
-from onceward.runtime.fanout import Fan, Posted, Publisher, is_for_all
+from onceward.model.send_options import ParsedOptions, PublishOptions, SendOptions, parse_options
+from onceward.runtime.fanout import Fanout, Publisher, SendResult, is_for_all
 from onceward.runtime.results import task
 
 Bindings = Sequence[Any] | Mapping[str, Any] | None
@@ -24,7 +24,7 @@ class Transaction:
     ROLLBACK are the block's business.
     """
 
-    def __init__(self, tx: Tx, sender: Publisher, session: str) -> None:
+    def __init__(self, tx: StoreTransaction, sender: Publisher, session: str) -> None:
         self._tx, self._sender, self._session = tx, sender, session
         self._open = True
 
@@ -41,9 +41,9 @@ class Transaction:
         try:
             found = tx.rows(sql, bindings)
         except Exception as error:
-            self._still(tx, error)
-            raise self._meant(error) from error
-        self._still(tx)
+            self._check_open(tx, error)
+            raise self._translate(error) from error
+        self._check_open(tx)
         return found
 
     def executemany(self, sql: str, bindings: Iterable[Any]) -> None:
@@ -52,8 +52,8 @@ class Transaction:
         try:
             tx.many(sql, bindings)
         except Exception as error:
-            raise self._meant(error) from error
-        self._still(tx)
+            raise self._translate(error) from error
+        self._check_open(tx)
 
     def send(self, to: str | None, body: object, **options: Unpack[SendOptions]) -> str:
         """
@@ -68,21 +68,21 @@ class Transaction:
             SendError: see its subclasses; this message was not written, the transaction goes on.
 
         """
-        named = options_of(options)
+        named = parse_options(options)
         return (
-            self._spread(self._sender.fan_all(self._session, to, body, named)).id
+            self._send_fanout(self._sender.to_everyone(self._session, to, body, named)).id
             if is_for_all(to)
-            else self.put(cast("str", to), body, named)
+            else self._add(cast("str", to), body, named)
         )
 
-    def put(self, to: str, body: object, options: Options) -> str:
+    def _add(self, to: str, body: object, options: ParsedOptions) -> str:
         """Promise a message whose options are a value already."""
         tx = self._alive()
-        draft = self._sender.draft(self._session, to, body, options)
+        draft = self._sender.compose(self._session, to, body, options)
         try:
-            return self._sender.put(tx, draft)
+            return self._sender.add(tx, draft)
         except Exception as error:
-            raise self._sender.mapped(error) from error
+            raise self._sender.translate_error(error) from error
 
     def dispatch(
         self, to: str, body: object, *, session: str | None = None, **options: Unpack[SendOptions]
@@ -98,39 +98,39 @@ class Transaction:
         tx = self._alive()
         draft = task(self._sender, self._session, to, body, session=session, options=options)
         try:
-            return self._sender.put(tx, draft)
+            return self._sender.add(tx, draft)
         except Exception as error:
-            raise self._sender.mapped(error) from error
+            raise self._sender.translate_error(error) from error
 
     def publish(self, topic: str, body: object, **options: Unpack[PublishOptions]) -> list[str]:
         """Send *body* to every agent that subscribed to *topic*, each once; return the ids, none where nobody did."""
         self._alive()
         return [
             message_id
-            for _, message_id in self._spread(
-                self._sender.fan_topic(self._session, topic, body, options)
+            for _, message_id in self._send_fanout(
+                self._sender.to_subscribers(self._session, topic, body, options)
             ).copies
         ]
 
-    def _spread(self, fan: Fan) -> Posted:
-        return self._sender.put_fan(self._alive(), fan)
+    def _send_fanout(self, fan: Fanout) -> SendResult:
+        return self._sender.add_fanout(self._alive(), fan)
 
-    def _alive(self) -> Tx:
+    def _alive(self) -> StoreTransaction:
         if not self._open:
             msg = "this transaction is over: begin another"
             raise StoreError(msg)
-        self._still(self._tx)
+        self._check_open(self._tx)
         return self._tx
 
     @staticmethod
-    def _still(tx: Tx, cause: Exception | None = None) -> None:
+    def _check_open(tx: StoreTransaction, cause: Exception | None = None) -> None:
         if not tx.alive and not isinstance(cause, MemoryError):
             raise StoreFault(ENDED) from cause
 
-    def _meant(self, error: Exception) -> BaseException:
+    def _translate(self, error: Exception) -> BaseException:
         """Return what an error means that a user's own statement met: what SQLite says of its SQL and its rows is said as it is."""
-        return mapped(error, self._sender.db.path)
+        return translate_error(error, self._sender.db.path)
 
-    def finish(self) -> None:
+    def _finish(self) -> None:
         """Take the transaction out of the user's hands."""
         self._open = False

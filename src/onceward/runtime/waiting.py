@@ -23,7 +23,7 @@ def until_found(
         return found
     deadline = None if timeout is None else time.monotonic() + timeout
     flag = Flag()
-    stop = db.bell.listen("in", flag.set, version=db.version, poll=poll)
+    stop = db.notifier.listen("in", flag.set, version=db.version, poll=poll)
     try:
         while (found := look()) is None:
             left = None if deadline is None else deadline - time.monotonic()

@@ -15,29 +15,36 @@ from typing import Final
 
 from onceward.db import file_checks
 from onceward.db.database import Database
-from onceward.db.transaction import Tx
+from onceward.db.transaction import StoreTransaction
 from onceward.errors import InvalidArgument, OncewardError, StoreClosed
 from onceward.hooks import Hooks
 from onceward.model.clock import Millis
 from onceward.model.events import Event
 from onceward.model.retry import RetryPolicy, retry_policy
-from onceward.model.settings import Settings, disabled
-from onceward.model.states import Again, Done, Settlement
+from onceward.model.settings import Settings, disabled_by_environment
+from onceward.model.states import Done, RetryAt, Settlement
 from onceward.runtime import background, results
 from onceward.runtime.agent import Agent
-from onceward.runtime.commit_batch import Group
+from onceward.runtime.commit_batch import HandlerCommitBatch
 from onceward.runtime.context import Context
-from onceward.runtime.event_emitter import ending
+from onceward.runtime.event_emitter import settlement_event
 from onceward.runtime.fanout import Publisher
-from onceward.runtime.invoke import Loop, Prepared, call, log_failure, prepare, verdict
+from onceward.runtime.invoke import (
+    Loop,
+    Prepared,
+    call,
+    log_failure,
+    resolve_handler,
+    settlement_of,
+)
 from onceward.store import inbox, lanes
-from onceward.store.inbox import Leased, Wanted
-from onceward.store.lanes import LaneLease
+from onceward.store.inbox import ClaimRequest, LeasedMessage
+from onceward.store.lanes import Lease
 
 _log = logging.getLogger("onceward")
 QUICK: Final = 0.05
 SLOW: Final = 0.5
-GLANCE: Final = 1.0
+MAX_IDLE_SECONDS: Final = 1.0
 TICK: Final = 0.02
 LANES: Final = 100
 HANDLED: Final = Done()
@@ -71,14 +78,14 @@ class Worker:
         self._sender, self._rng, self._loop = sender, rng, loop
         self._policy = policy or retry_policy(settings, retries=settings.handler_retries)
         self.owner = file_checks.owner_name()
-        self._group = Group(
-            db, share_for=settings.share_commit_for, rest_for=self._rest_for, told=hooks.tell
+        self._batch = HandlerCommitBatch(
+            db, share_for=settings.share_commit_for, rest_for=self._rest_for, told=hooks.emit
         )
-        self._heirs = background.heirs(db)
+        self._reaper = background.dead_owner_reaper(db)
         self._types = _only_types(agent)
         self._flag, self._stopping, self._active = Flag(), Flag(), Flag()
         self._size = 1
-        self._held: dict[int, LaneLease] = {}
+        self._held: dict[int, Lease] = {}
         self._lock = Lock()
         self._run_now: _Run | None = None
         self._threads: list[Thread] = []
@@ -89,7 +96,7 @@ class Worker:
     def start(self) -> None:
         """Start claiming in the background, with a heartbeat beside it."""
         self._unlisten = background.listen(
-            self._db, self._flag, self._heirs, poll=self._settings.safety_poll
+            self._db, self._flag, self._reaper, poll=self._settings.poll_interval
         )
         self._threads = background.threads(self._db, worker=self._work, heartbeat=self._beat)
         for thread in self._threads:
@@ -116,9 +123,9 @@ class Worker:
                 return
             except Exception as error:  # noqa: BLE001 - a worker outlives every error of its file
                 _log.warning("worker of %s rests for a second: %s", self._db.agent, error)
-            if wait and wait > GLANCE:  # somebody holds a lane: perhaps nobody any more
-                wait = GLANCE
-                self._heirs.look()
+            if wait and wait > MAX_IDLE_SECONDS:  # somebody holds a lane: perhaps nobody any more
+                wait = MAX_IDLE_SECONDS
+                self._reaper.release_leases()
             if wait != 0.0:
                 self._flag.wait(wait)
 
@@ -129,8 +136,8 @@ class Worker:
         After a claim that found *nothing here* for us, what is ready is for others:
         a commit that changes this rings, whoever makes it.
         """
-        [(frozen_at, ready, due_at)] = self._db.read(lanes.AGENDA)
-        if disabled() or frozen_at is not None:
+        [(paused_at, ready, due_at)] = self._db.read(lanes.AGENDA)
+        if disabled_by_environment() or paused_at is not None:
             return 1.0
         if ready and not nothing_here:
             return 0.0
@@ -140,13 +147,13 @@ class Worker:
 
     # -- working ----------------------------------------------------------------------------
 
-    def pump(self) -> int:
+    def run_due(self) -> int:
         """Handle, on this thread, one claim of what is ready now; return how many messages it held."""
         return self.round() if self._idle_for() == 0.0 else 0
 
     def round(self) -> int:
         """Claim what is ready, handle and settle it; return how many messages were claimed."""
-        wanted = Wanted(
+        wanted = ClaimRequest(
             messages=self._size, lanes=LANES if self._types is None else -1, types=self._types
         )
         lease_for = round(1000 * self._settings.lease)
@@ -167,23 +174,23 @@ class Worker:
         elif took < QUICK and total >= self._size:
             self._size = min(self._size * 4, self._settings.claim_messages)
 
-    def _handle_all(self, claimed: list[list[Leased]]) -> None:
+    def _handle_all(self, claimed: list[list[LeasedMessage]]) -> None:
         self._held = {lane[0].lane.lane_id: lane[0].lane for lane in claimed}
-        self._group.lost = False
+        self._batch.lost = False
         self._active.set()
         untouched = list(claimed)
         try:
-            while untouched and not self._stopping.is_set() and not self._group.lost:
+            while untouched and not self._stopping.is_set() and not self._batch.lost:
                 left = self._handle_lane(untouched.pop(0))
                 if left:
                     untouched.insert(0, left)
                     break
         except BaseException:
-            self._group.abandon()
+            self._batch.abandon()
             raise
         finally:
             self._active.clear()
-            self._group.commit()
+            self._batch.commit()
             self._held = {}
             self._give_back(untouched)
 
@@ -191,8 +198,8 @@ class Worker:
         """Return how long a message rests whose commit failed although it had one of its own."""
         return self._policy.delay(attempt, self._rng)
 
-    def _give_back(self, untouched: list[list[Leased]]) -> None:
-        def work(tx: Tx) -> None:
+    def _give_back(self, untouched: list[list[LeasedMessage]]) -> None:
+        def work(tx: StoreTransaction) -> None:
             for messages in untouched:
                 lanes.release(tx, messages[0].lane, [m.seq for m in messages], broken=False)
 
@@ -200,56 +207,58 @@ class Worker:
             with suppress(OncewardError):
                 self._db.write(work)
 
-    def _handle_lane(self, messages: list[Leased]) -> list[Leased]:
+    def _handle_lane(self, messages: list[LeasedMessage]) -> list[LeasedMessage]:
         """Handle a lane's messages in order; return those that the kill-switch leaves for later."""
         now = self._db.now()
         prepared = [
-            prepare(self._agent, leased, now, self._policy) for leased in messages
+            resolve_handler(self._agent, leased, now, self._policy) for leased in messages
         ]  # before any lock is held
         for index, (leased, ready) in enumerate(zip(messages, prepared, strict=True)):
             if (self._flag.is_set() or not self._threads) and self._switched_off():
                 return messages[index:]
             settlement = self._handle(leased, ready)
-            if self._group.lost:
+            if self._batch.lost:
                 break
             rest = len(messages) if self._stopping.is_set() else index + 1
-            self._group.end(
+            self._batch.end(
                 leased, settlement, rest=(messages, rest), events=self._events(leased, settlement)
             )
-            if self._group.due:
-                self._group.commit()
-            if isinstance(settlement, Again) or self._group.lost or self._stopping.is_set():
+            if self._batch.due:
+                self._batch.commit()
+            if isinstance(settlement, RetryAt) or self._batch.lost or self._stopping.is_set():
                 break
         return []
 
     def _switched_off(self) -> bool:
         """Look at the switch; somebody rang, and it may have been who threw it."""
         self._flag.clear()
-        return disabled() or self._db.read(lanes.AGENDA)[0][0] is not None
+        return disabled_by_environment() or self._db.read(lanes.AGENDA)[0][0] is not None
 
-    def _handle(self, leased: Leased, ready: Prepared | Settlement) -> Settlement:
+    def _handle(self, leased: LeasedMessage, ready: Prepared | Settlement) -> Settlement:
         if leased.expires_at is not None and leased.expires_at <= self._db.now():
             return self._told(leased, Done("expired"))
         settlement = self._run(ready, leased) if isinstance(ready, Prepared) else ready
         return settlement if settlement == HANDLED else self._told(leased, settlement)
 
-    def _told(self, leased: Leased, settlement: Settlement) -> Settlement:
+    def _told(self, leased: LeasedMessage, settlement: Settlement) -> Settlement:
         """Let the caller of a task that found no good end hear of it in the same commit; where that finds no room, the task waits."""
-        if isinstance(settlement, Again) or results.task_of(leased) is None:
+        if isinstance(settlement, RetryAt) or results.task_of(leased) is None:
             return settlement
         try:
-            results.tell(self._group.enter(), self._sender, leased, results.end_of(settlement))
+            results.tell(self._batch.join(), self._sender, leased, results.outcome_of(settlement))
         except OncewardError as error:
-            self._group.undo()
-            return Again(self._db.now() + round(1000 * GLANCE), str(error), counted=False)
+            self._batch.undo()
+            return RetryAt(
+                self._db.now() + round(1000 * MAX_IDLE_SECONDS), str(error), counted=False
+            )
         return settlement
 
-    def _run(self, ready: Prepared, leased: Leased) -> Settlement:
+    def _run(self, ready: Prepared, leased: LeasedMessage) -> Settlement:
         context = Context(
             leased,
             ready.frame,
             ready.body,
-            group=self._group,
+            group=self._batch,
             sender=self._sender,
             extend=self._extend,
         )
@@ -258,9 +267,9 @@ class Worker:
         try:
             self._call(ready, leased, context)
         except (Exception, CancelledError) as error:  # noqa: BLE001 - every exception is a verdict about this message
-            self._group.undo()
+            self._batch.undo()
             log_failure(self._db.agent, error, leased.attempt)
-            return verdict(
+            return settlement_of(
                 error, ready, leased, now=self._db.now(), policy=self._policy, rng=self._rng
             )
         finally:
@@ -268,9 +277,9 @@ class Worker:
             context.close()
         return HANDLED
 
-    def _call(self, ready: Prepared, leased: Leased, context: Context) -> None:
-        self._db.turn.hosts.invite(
-            self._group
+    def _call(self, ready: Prepared, leased: LeasedMessage, context: Context) -> None:
+        self._db.writer.thread_transactions.bind(
+            self._batch
         )  # whatever the handler writes to its file commits with its mark
         try:
             answer = call(ready, context, self._loop)
@@ -279,17 +288,17 @@ class Worker:
             elif answer is not None:
                 context.reply(answer)
         finally:
-            self._db.turn.hosts.dismiss()
+            self._db.writer.thread_transactions.unbind()
 
-    def _extend(self, leased: Leased, seconds: float) -> None:
-        self._group.aside(
-            lambda tx: lanes.prolong(tx, leased.lane, until=tx.now + round(1000 * seconds))
+    def _extend(self, leased: LeasedMessage, seconds: float) -> None:
+        self._batch.write_outside(
+            lambda tx: lanes.extend(tx, leased.lane, until=tx.now + round(1000 * seconds))
         )
 
-    def _events(self, leased: Leased, settlement: Settlement) -> list[Event]:
+    def _events(self, leased: LeasedMessage, settlement: Settlement) -> list[Event]:
         if not self._hooks:
             return []
-        event = ending(leased, settlement, agent=self._db.agent, at=self._db.now())
+        event = settlement_event(leased, settlement, agent=self._db.agent, at=self._db.now())
         return [event] if self._hooks.wanted(type(event)) else []
 
     # -- heartbeat --------------------------------------------------------------------------
@@ -306,7 +315,7 @@ class Worker:
             with suppress(OncewardError):
                 due = time.monotonic() - beaten >= every
                 beaten = time.monotonic() if due else beaten
-                self._group.upkeep(self._prolong if due else None)
+                self._batch.heartbeat(self._prolong if due else None)
             time.sleep(TICK)
 
     def _stop_late(self) -> None:
@@ -319,13 +328,13 @@ class Worker:
         ):
             run.context.cancel()
 
-    def _prolong(self, tx: Tx) -> None:
+    def _prolong(self, tx: StoreTransaction) -> None:
         """Keep the leases of this round, unless its handler has run for longer than it may."""
         run = self._run_now
         if run is not None and time.monotonic() - run.started > run.limit:
             return
         for lane in list(self._held.values()):
-            lanes.prolong(tx, lane, until=tx.now + round(1000 * self._settings.lease))
+            lanes.extend(tx, lane, until=tx.now + round(1000 * self._settings.lease))
 
 
 def _only_types(agent: Agent) -> tuple[str, ...] | None:

@@ -207,11 +207,11 @@ def _forget(fleet: Fleet, out: Path, keep: float, clock: Clock | None) -> dict[s
 
 
 def _prune(path: Path, cut: int, keep: float, clock: Clock | None) -> int:
-    with Postbox(path, run=False, clock=clock) as box:
+    with Postbox(path, start=False, clock=clock) as box:
         now = box.db.now()  # the file's own time, which may be ahead of ours
     since = (now - min(cut, now - round(1000 * keep))) / 1000
-    with Postbox(path, run=False, clock=clock, retention=since + MARGIN) as box:
-        return box.tidy()
+    with Postbox(path, start=False, clock=clock, retention=since + MARGIN) as box:
+        return box.run_maintenance()
 
 
 def _missing(fleet: Fleet, out: Path, cuts: Mapping[str, int]) -> set[str]:

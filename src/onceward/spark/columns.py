@@ -56,7 +56,7 @@ IDENTITY: Final[Mapping[str, Kind]] = {
     "agent": "string",
     "file_id": "string",
     "durability": "string",
-    "frozen_at": "timestamp",
+    "paused_at": "timestamp",
     "opened_at": "timestamp",
     "created_at": "timestamp",
     "schema_version": "bigint",

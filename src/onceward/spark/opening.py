@@ -13,7 +13,7 @@ from typing import Final, Literal, cast
 
 import apsw
 
-from onceward.db.connection import Patience, connect, mapped
+from onceward.db.connection import BusyHandler, connect, translate_error
 from onceward.db.migrations import migrations
 from onceward.errors import Busy, OncewardError, ReadOnlyStore, StoreCorrupt
 from onceward.spark.files import look
@@ -57,7 +57,7 @@ class Unreadable(OncewardError):
         return Unreadable, (self.path, self.reason, self.detail)
 
 
-class EachTime(Patience):
+class EachTime(BusyHandler):
     """Waits for as long as it may at each statement anew: a file is read by many."""
 
     def __init__(self, timeout: float) -> None:
@@ -141,7 +141,7 @@ def judged(path: str) -> Iterator[None]:
 
 
 def _reason(path: str, error: Exception) -> Reason:
-    match mapped(error, path):
+    match translate_error(error, path):
         case Busy():
             return "locked"
         case StoreCorrupt() | UnicodeDecodeError():
@@ -167,7 +167,7 @@ def _asked(path: str, name: str, busy_timeout: float) -> Source:
         return _identified(con, name)
     except BaseException as error:
         con.close()
-        raise mapped(error, name) from error
+        raise translate_error(error, name) from error
 
 
 def _identified(con: apsw.Connection, path: str) -> Source:

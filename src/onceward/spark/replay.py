@@ -91,7 +91,7 @@ def receipts(chosen: DataFrame, action: Action) -> DataFrame:
 def _settle(path: str, ids: list[str], action: Action) -> list[tuple[str, str, str, int]]:
     with without_collector():
         try:
-            with Postbox(path, run=False) as box:
+            with Postbox(path, start=False) as box:
                 return [_receipt(message_id, *_one(box, message_id, action)) for message_id in ids]
         except OncewardError as error:
             return [_receipt(message_id, "failed", str(error)) for message_id in ids]

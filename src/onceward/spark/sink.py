@@ -141,7 +141,7 @@ def _send(path: str, rows: Sequence[Row], batch: Batch) -> bool:
     digest = hashlib.blake2b("".join(sorted(marks)).encode(), digest_size=16).hexdigest()
     with (
         Postbox(
-            path, run=False, hold_unknown=batch.hold_unknown, busy_timeout=batch.busy_timeout
+            path, start=False, hold_unknown=batch.hold_unknown, busy_timeout=batch.busy_timeout
         ) as box,
         box.begin() as tx,
     ):

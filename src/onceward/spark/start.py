@@ -58,7 +58,7 @@ def session(*, bar: bool = True, **conf: Any) -> SparkSession:
         given if SparkSession.getActiveSession() is not None else DEFAULTS | given
     ).items():
         builder = builder.config(name, value)
-    if SparkContext._gateway is not None:  # noqa: SLF001 - PySpark has a JVM already, its own or ours
+    if SparkContext._gateway is not None:
         spark = builder.getOrCreate()
     else:
         with gateway.announced(given.get("spark.driver.memory", MEMORY)):
@@ -88,10 +88,10 @@ def stop() -> None:
     active = SparkSession.getActiveSession()
     if active is not None:
         active.stop()
-    connected = SparkContext._gateway  # noqa: SLF001 - PySpark never lets go of a gateway by itself
+    connected = SparkContext._gateway
     if connected is not None and gateway.running():
         connected.shutdown()
-        SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - as above
+        SparkContext._gateway = SparkContext._jvm = None
     gateway.stop()
 
 

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, cast
 
-from onceward.db.transaction import Tx
+from onceward.db.transaction import StoreTransaction
 from onceward.errors import InvalidMessage
 from onceward.model.body import encode
 from onceward.model.clock import Millis
@@ -15,12 +15,12 @@ from onceward.model.frame import Frame
 from onceward.model.parcel import (
     STRENGTH,
     Answer,
-    Carried,
     Durability,
     Parcel,
+    ParcelFrame,
     Receipt,
     Verdict,
-    weakened,
+    downgrade,
 )
 from onceward.store import acknowledgments, dedup, ephemeral, lanes, outbox, peers, rate_limits
 from onceward.store.counters import bump
@@ -32,7 +32,7 @@ SELECT j.value,
        (SELECT outcome FROM processed_messages WHERE sender = :sender AND message_id = j.value)
   FROM json_each(:ids) AS j
 """
-KEEP: Final = """
+INSERT: Final = """
 INSERT INTO inbox (sender, id, lane_id, session, type, topic, rank, state, expires_at, correlation_id, causation_id,
                    frame, digest, received_at, ended_at, channel, kind, mailbox)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
@@ -53,7 +53,7 @@ MARK: Final = """
 INSERT INTO processed_messages (sender, message_id, session, outcome, processed_at) VALUES (?, ?, ?, 'processed', ?)
 ON CONFLICT DO NOTHING
 """
-MINTED: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+OWN_ID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 """Ids that sort by time; marks of others are never pruned, so they need no horizon."""
 ENVELOPE_MAX: Final = 64 << 10
 TOO_LARGE: Final = "invalid: data: larger than max_body"
@@ -64,7 +64,7 @@ Known = dict[str, tuple[str | None, str | None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Door:
+class InboxPolicy:
     """Whose inbox it is and what it takes."""
 
     agent: str
@@ -79,7 +79,7 @@ class Door:
 
 
 @dataclass(slots=True)
-class Kept:
+class AcceptResult:
     """What a parcel changed in the recipient's file."""
 
     answer: Answer
@@ -90,7 +90,9 @@ class Kept:
     moved: outbox.Moved = field(default_factory=outbox.Moved)
 
 
-def accept(tx: Tx, parcel: Parcel, door: Door, examined: list[Examined]) -> Kept:
+def accept(
+    tx: StoreTransaction, parcel: Parcel, door: InboxPolicy, examined: list[ParsedFrame]
+) -> AcceptResult:
     """
     Keep what is new of *parcel*, and answer for every frame of it.
 
@@ -98,43 +100,45 @@ def accept(tx: Tx, parcel: Parcel, door: Door, examined: list[Examined]) -> Kept
     of it happened or the same parcel comes again and finds nothing changed.
     """
     told = (
-        parcel.receipts if door.trusts(parcel.durability) else tuple(map(weakened, parcel.receipts))
+        parcel.receipts
+        if door.trusts(parcel.durability)
+        else tuple(map(downgrade, parcel.receipts))
     )
     moved = outbox.settle(tx, parcel.sender, told, ask_at=tx.now, stored_ends=False)
-    if parcel.stands is not None and (moved.sent or moved.acked or moved.failed):
-        peers.rely(tx, parcel.sender, parcel.stands)
+    if parcel.stream_position is not None and (moved.sent or moved.acked or moved.failed):
+        peers.record_base(tx, parcel.sender, parcel.stream_position)
     if not parcel.frames:
-        return Kept(_answer(door, "accepted"), moved=moved)
-    stream = dedup.of(tx, parcel.sender)
-    verdict, judge_all = dedup.judge(stream, parcel)
+        return AcceptResult(_answer(door, "accepted"), moved=moved)
+    stream = dedup.position_of(tx, parcel.sender)
+    verdict, judge_all = dedup.classify(stream, parcel)
     if verdict == "fork":
         bump(tx, forks=1)
-        return Kept(_answer(door, "fork", where=stream.place), moved=moved)
+        return AcceptResult(_answer(door, "fork", where=stream.position), moved=moved)
     [(waiting, rated)] = tx.rows(LIMITS)
     known = _known(tx, parcel)
     new = len(parcel.frames) - len(known)
     if verdict == "accepted" and new and waiting and waiting + new > door.max_inbox:
-        return Kept(_answer(door, "busy"), moved=moved)
+        return AcceptResult(_answer(door, "busy"), moved=moved)
     if (
         rated
         and verdict == "accepted"
         and new
         and (wait := rate_limits.admit(tx, parcel.sender, new))
     ):
-        return Kept(replace(_answer(door, "busy"), retry_after=wait), moved=moved)
-    kept = _keep(
+        return AcceptResult(replace(_answer(door, "busy"), retry_after=wait), moved=moved)
+    kept = _accept_frames(
         tx, parcel, door, examined, known=known, horizon=stream.horizon_id, judge_all=judge_all
     )
     kept.moved = moved
     kept.answer = _answer(door, verdict, kept.answer.receipts)
     if verdict == "accepted":
-        dedup.move(tx, stream, parcel)
+        dedup.advance(tx, stream, parcel)
     bump(tx, duplicates=len(kept.duplicates), refused=len(kept.rejected))
     return kept
 
 
 def _answer(
-    door: Door,
+    door: InboxPolicy,
     verdict: Verdict,
     receipts: tuple[Receipt, ...] = (),
     where: tuple[str, int] = ("", 0),
@@ -148,19 +152,19 @@ def _answer(
     )
 
 
-def _keep(
-    tx: Tx,
+def _accept_frames(
+    tx: StoreTransaction,
     parcel: Parcel,
-    door: Door,
-    examined: list[Examined],
+    door: InboxPolicy,
+    examined: list[ParsedFrame],
     *,
     known: Known,
     horizon: str,
     judge_all: bool,
-) -> Kept:
+) -> AcceptResult:
     """Store what is new; a frame that may have come before is judged by its id and, unknown, by the horizon."""
-    kept = Kept(_answer(door, "accepted"))
-    fresh: list[Examined] = []
+    kept = AcceptResult(_answer(door, "accepted"))
+    fresh: list[ParsedFrame] = []
     receipts: dict[str, Receipt] = {}
     for each in examined:
         message_id = each.carried.id
@@ -168,7 +172,7 @@ def _keep(
             receipts[message_id] = _present(message_id, *state)
             kept.duplicates.append(message_id)
         elif problem := _refusal(
-            each, horizon if judge_all or each.carried.again else None, tx.now
+            each, horizon if judge_all or each.carried.redelivered else None, tx.now
         ):
             receipts[message_id] = Receipt(message_id, "rejected", problem)
             kept.rejected.append((message_id, problem))
@@ -185,7 +189,7 @@ def _keep(
     return kept
 
 
-def _known(tx: Tx, parcel: Parcel) -> Known:
+def _known(tx: StoreTransaction, parcel: Parcel) -> Known:
     rows = tx.rows(
         KNOWN, {"sender": parcel.sender, "ids": json.dumps([c.id for c in parcel.frames])}
     )
@@ -208,16 +212,16 @@ def _present(message_id: str, state: str | None, outcome: str | None) -> Receipt
     return Receipt(message_id, "duplicate")
 
 
-class Examined(NamedTuple):
+class ParsedFrame(NamedTuple):
     """A frame read before any lock was taken: what it says, or why it is refused for good."""
 
-    carried: Carried
+    carried: ParcelFrame
     frame: Frame | None
     problem: str = ""
     digest: bytes = b""
 
 
-def examine(parcel: Parcel, door: Door) -> list[Examined]:
+def parse_frames(parcel: Parcel, door: InboxPolicy) -> list[ParsedFrame]:
     """
     Read and check a parcel's frames; needs no file, so that the lock is held for the writing only.
 
@@ -226,35 +230,35 @@ def examine(parcel: Parcel, door: Door) -> list[Examined]:
 
     """
     refuse_damaged(parcel)
-    return [_examine(carried, parcel, door) for carried in parcel.frames]
+    return [_parse_frame(carried, parcel, door) for carried in parcel.frames]
 
 
-def _examine(carried: Carried, parcel: Parcel, door: Door) -> Examined:
+def _parse_frame(carried: ParcelFrame, parcel: Parcel, door: InboxPolicy) -> ParsedFrame:
     if (
         len(carried.text) > 6 * door.max_body + ENVELOPE_MAX
     ):  # a control character takes six as JSON
-        return Examined(carried, None, TOO_LARGE)
+        return ParsedFrame(carried, None, TOO_LARGE)
     try:
         frame = Frame.parse(carried.text)
     except InvalidMessage as error:
-        return Examined(carried, None, f"invalid: {error}"[:500])
+        return ParsedFrame(carried, None, f"invalid: {error}"[:500])
     for said, expected, field_name in (
         (frame.id, carried.id, "id"),
         (frame.sender, parcel.sender, "source"),
         (frame.recipient, door.agent, "recipient"),
     ):
         if said != expected:
-            return Examined(carried, None, f"invalid: {field_name}: does not match the parcel")
+            return ParsedFrame(carried, None, f"invalid: {field_name}: does not match the parcel")
     if 4 * len(carried.text) > door.max_body and body_size(frame) > door.max_body:
-        return Examined(carried, None, TOO_LARGE)
-    return Examined(carried, frame, digest=carried.digest)
+        return ParsedFrame(carried, None, TOO_LARGE)
+    return ParsedFrame(carried, frame, digest=carried.digest)
 
 
-def _refusal(examined: Examined, horizon: str | None, now: Millis) -> str:
+def _refusal(examined: ParsedFrame, horizon: str | None, now: Millis) -> str:
     """Return why a frame is refused for good, empty if it is not."""
     if (
         horizon is not None
-        and MINTED.fullmatch(examined.carried.id)
+        and OWN_ID.fullmatch(examined.carried.id)
         and examined.carried.id <= horizon
     ):
         return "stale: its mark may have been pruned, so it cannot be told from a duplicate"
@@ -276,7 +280,7 @@ def body_size(frame: Frame) -> int:
     return len(encode(frame.data).text.encode())
 
 
-def _store(tx: Tx, sender: str, fresh: list[Examined]) -> list[str]:
+def _store(tx: StoreTransaction, sender: str, fresh: list[ParsedFrame]) -> list[str]:
     """Insert new rows and wake their lanes; return the ids that are at their end for the sender: answers, and mail for mailboxes."""
     if not fresh:
         return []
@@ -299,26 +303,28 @@ def _store(tx: Tx, sender: str, fresh: list[Examined]) -> list[str]:
         boxed = frame.mailbox is not None and not done
         if done or boxed:
             settled.append((sender, frame.id, frame.session, tx.now))
-        lane_id = lanes.NONE if boxed else _lane(tx, sender, frame, lane_ids)
+        lane_id = lanes.NO_LANE if boxed else _lane(tx, sender, frame, lane_ids)
         rows.append(_row(frame, each, lane_id, tx.now, done=done))
-    tx.insert(KEEP, rows)
+    tx.insert(INSERT, rows)
     if fleeting:
         ephemeral.mark(tx, fleeting)
     if settled:
         tx.many(MARK, settled)
         bump(tx, processed=answered, ended=answered)
-    lanes.wake_heads(tx, list(lane_ids.values()))
+    lanes.set_heads(tx, list(lane_ids.values()))
     return [message_id for _, message_id, _, _ in settled]
 
 
-def _lane(tx: Tx, sender: str, frame: Frame, lane_ids: dict[tuple[str, int], int]) -> int:
+def _lane(
+    tx: StoreTransaction, sender: str, frame: Frame, lane_ids: dict[tuple[str, int], int]
+) -> int:
     lane = (frame.lane, frame.priority)
     if lane not in lane_ids:
         lane_ids[lane] = lanes.open_lane(tx, sender, *lane, session=frame.session)
     return lane_ids[lane]
 
 
-def _awaited(tx: Tx, sender: str, fresh: list[Examined]) -> set[str]:
+def _awaited(tx: StoreTransaction, sender: str, fresh: list[ParsedFrame]) -> set[str]:
     """Return the requests to *sender* that these frames answer and that still wait, or had been given up."""
     asked = [
         each.frame.inreplyto
@@ -328,11 +334,13 @@ def _awaited(tx: Tx, sender: str, fresh: list[Examined]) -> set[str]:
     return {str(i) for (i,) in tx.rows(AWAITED, (sender, json.dumps(asked)))} if asked else set()
 
 
-def _answered(tx: Tx, frame: Frame) -> bool:
+def _answered(tx: StoreTransaction, frame: Frame) -> bool:
     return tx.run(ANSWER, {"id": frame.inreplyto, "reply": frame.id, "now": tx.now}) > 0
 
 
-def _row(frame: Frame, each: Examined, lane_id: int, now: Millis, *, done: bool) -> tuple[Any, ...]:
+def _row(
+    frame: Frame, each: ParsedFrame, lane_id: int, now: Millis, *, done: bool
+) -> tuple[Any, ...]:
     return (
         frame.sender,
         frame.id,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from onceward.db.database import Database
-from onceward.db.transaction import Tx
+from onceward.db.transaction import StoreTransaction
 from onceward.errors import refuse
 from onceward.model.clock import Millis
 from onceward.model.frame import Frame
@@ -47,7 +47,7 @@ def stage(status: str) -> int:
     return STAGES[status]
 
 
-def note(tx: Tx, sender: str, frame: Frame) -> bool:
+def note(tx: StoreTransaction, sender: str, frame: Frame) -> bool:
     """Take an acknowledgment of a message of ours; False where the frame is none, and is mail like any other."""
     said = frame.data
     if frame.causationid is None or not isinstance(said, dict) or said.get("status") not in STAGES:

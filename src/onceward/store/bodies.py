@@ -5,17 +5,17 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import Final
 
-from onceward.db.transaction import Tx
+from onceward.db.transaction import StoreTransaction
 from onceward.model.frame import BODY_ERROR, digest
 
-KEEP: Final = "INSERT INTO bodies (text, digest) VALUES (?, ?) RETURNING body_id"
-DROP: Final = "DELETE FROM bodies WHERE body_id = ?"
-DROP_UNUSED: Final = (
+INSERT: Final = "INSERT INTO bodies (text, digest) VALUES (?, ?) RETURNING body_id"
+RELEASE: Final = "DELETE FROM bodies WHERE body_id = ?"
+RELEASE_UNUSED: Final = (
     "DELETE FROM bodies WHERE body_id = ?1 AND NOT EXISTS (SELECT 1 FROM outbox WHERE body_id = ?1)"
 )
 MISSING: Final = f'null,"{BODY_ERROR}":"missing"'
 """What stands for a body that is gone: its message is delivered nevertheless."""
-WHOLE: Final = f"""
+FULL_FRAME: Final = f"""
 CASE WHEN o.body_id IS NULL THEN o.frame
      ELSE o.frame || coalesce((SELECT b.text FROM bodies AS b WHERE b.body_id = o.body_id), '{MISSING}') || '}}' END
 """
@@ -23,17 +23,17 @@ CASE WHEN o.body_id IS NULL THEN o.frame
 BODY_DIGEST: Final = "(SELECT b.digest FROM bodies AS b WHERE b.body_id = o.body_id)"
 
 
-def keep(tx: Tx, text: str) -> int:
+def insert_body(tx: StoreTransaction, text: str) -> int:
     """Store the text of a body once and return its number; it goes with the last message that refers to it."""
-    [(body_id,)] = tx.rows(KEEP, (text, digest(text)))
+    [(body_id,)] = tx.rows(INSERT, (text, digest(text)))
     return int(body_id)
 
 
-def drop(tx: Tx, body_id: int) -> None:
+def release_body(tx: StoreTransaction, body_id: int) -> None:
     """Take back a body that no message refers to after all."""
-    tx.run(DROP, (body_id,))
+    tx.run(RELEASE, (body_id,))
 
 
-def seal(head: str, body_digest: bytes) -> bytes:
+def split_digest(head: str, body_digest: bytes) -> bytes:
     """Return 128 bits over a frame's head and its body, without reading the body again for each that shares it."""
     return sha256(head.encode() + body_digest).digest()[:16]

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from onceward.db.database import Database
 from onceward.model.states import INBOX_STATES, OUTBOX_STATES
 from onceward.store import time_index
-from onceward.store.bodies import WHOLE
+from onceward.store.bodies import FULL_FRAME
 
 BATCH: Final = 2000
 """Rows of one read, so that nobody waits long for the reader."""
@@ -27,7 +27,7 @@ LISTS: Final = ("kind", "rank")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Source:
     """One of the three tables, and how each attribute is spelled there."""
 
     table: str
@@ -68,22 +68,22 @@ class Place:
         )
 
 
-OUT: Final = Place(
-    table="outbox", box="'out'", at="m.created_at", states=frozenset({*OUTBOX_STATES, "sending"}), frame=WHOLE.replace("o.", "m."),
+OUT: Final = Source(
+    table="outbox", box="'out'", at="m.created_at", states=frozenset({*OUTBOX_STATES, "sending"}), frame=FULL_FRAME.replace("o.", "m."),
     recipient="m.recipient", state=SENDING, indexed=frozenset({"channel", "correlation_id"}),
 )  # fmt: skip
-IN: Final = Place(
+IN: Final = Source(
     table="inbox", box="'in'", at="m.received_at", states=frozenset({*INBOX_STATES, "processing"}), sender="m.sender",
     state=PROCESSING, indexed=frozenset({"channel", "correlation_id", "sender"}),
 )  # fmt: skip
-DEAD: Final = Place(
+DEAD: Final = Source(
     table="dead_letters", box=ORIGIN, at="m.created_at", states=frozenset({"dead"}), by_seq=False,
     sender="CASE m.origin WHEN 'outbox' THEN :agent ELSE m.peer END", recipient="CASE m.origin WHEN 'outbox' THEN m.peer ELSE :agent END",
 )  # fmt: skip
-PLACES: Final = (OUT, IN, DEAD)
+SOURCES: Final = (OUT, IN, DEAD)
 
 
-class Wanted(NamedTuple):
+class HistoryFilter(NamedTuple):
     """What is looked for: conditions by name for SQL, and tests of topic and body that only Python makes."""
 
     agent: str
@@ -91,12 +91,12 @@ class Wanted(NamedTuple):
     topic: Callable[[str], bool] | None = None
     content: Callable[[str], bool] | None = None
 
-    def places(self) -> list[Place]:
+    def sources(self) -> list[Source]:
         """Return the places that can hold what is wanted."""
         state, sender, recipient = (
             self.values.get(name) for name in ("state", "sender", "recipient")
         )
-        found = [place for place in PLACES if state is None or state in place.states]
+        found = [place for place in SOURCES if state is None or state in place.states]
         if sender not in {None, self.agent}:
             found = [place for place in found if place is not OUT]
         return (
@@ -111,106 +111,106 @@ class Wanted(NamedTuple):
         return self.topic is not None or self.content is not None
 
 
-class Found(NamedTuple):
+class Hit(NamedTuple):
     """Where one message lies."""
 
     at: int
     """What the places are merged by; of one moment first what was sent, then what was received, then what died."""
     seq: int
-    place: Place
+    source: Source
 
 
 @dataclass(slots=True)
-class Walk:
+class Scan:
     """One place, walked newest first for what is wanted."""
 
     db: Database
-    place: Place
-    wanted: Wanted
+    source: Source
+    filter: HistoryFilter
     _all: list[int] | None = None
 
     @property
     def names(self) -> set[str]:
         """The conditions that this place does not fulfil by being what it is."""
         spelled = {
-            "sender": self.place.sender,
-            "recipient": self.place.recipient,
-            "state": self.place.state,
+            "sender": self.source.sender,
+            "recipient": self.source.recipient,
+            "state": self.source.state,
         }
         return {
-            name for name in self.wanted.values if spelled.get(name) not in {":agent", "'dead'"}
+            name for name in self.filter.values if spelled.get(name) not in {":agent", "'dead'"}
         }
 
     def count(self) -> int:
         """Return how many rows fit."""
-        if not self.names and not self.wanted.judged:
-            [(total,)] = self.db.read(f"SELECT count(*) FROM {self.place.table}")
+        if not self.names and not self.filter.judged:
+            [(total,)] = self.db.read(f"SELECT count(*) FROM {self.source.table}")
             return int(total)
         if self._all is None:
             self._all = list(self._seqs(NEVER))
         return len(self._all)
 
-    def found(self, cut: tuple[int, int], chunk: int) -> Iterator[Found]:
+    def found(self, cut: tuple[int, int], chunk: int) -> Iterator[Hit]:
         """Yield what fits and lies beyond *cut*, (time, sequence), read *chunk* rows at a time."""
-        sql = f"SELECT m.seq, {self.place.at} FROM json_each(?) AS j JOIN {self.place.table} AS m ON m.seq = j.value ORDER BY j.key"
+        sql = f"SELECT m.seq, {self.source.at} FROM json_each(?) AS j JOIN {self.source.table} AS m ON m.seq = j.value ORDER BY j.key"
         seqs = (
-            self._seqs(cut[1] if self.place.by_seq else NEVER)
+            self._seqs(cut[1] if self.source.by_seq else NEVER)
             if self._all is None
             else iter(self._all)
         )
         while part := list(islice(seqs, chunk)):
             for seq, at in self.db.read(sql, (json.dumps(part),)):
-                if seq < cut[1] if self.place.by_seq else (at, seq) < cut:
-                    yield Found(at, seq, self.place)
+                if seq < cut[1] if self.source.by_seq else (at, seq) < cut:
+                    yield Hit(at, seq, self.source)
 
     def _seqs(self, below: int) -> Iterator[int]:
         for batch in self._candidates(below):
-            yield from self._judged(batch) if self.wanted.judged else batch
+            yield from self._judged(batch) if self.filter.judged else batch
 
     def _candidates(self, below: int) -> Iterator[list[int]]:
         """Yield rows that SQL finds fit: by an index, by their time, or else all rows by batches."""
         names = self.names
-        if not self.place.by_seq or names & self.place.indexed:
+        if not self.source.by_seq or names & self.source.indexed:
             yield from _cut(self._at_once(), below)
         elif names & {"since", "until"}:
             since, until = (
-                self.wanted.values.get("since", 0),
-                self.wanted.values.get("until", NEVER),
+                self.filter.values.get("since", 0),
+                self.filter.values.get("until", NEVER),
             )
-            for batch in _cut(time_index.within(self.db, self.place.table, since, until), below):
+            for batch in _cut(time_index.within(self.db, self.source.table, since, until), below):
                 yield self._fitting(batch) if names - {"since", "until"} else batch
         else:
             yield from self._row_by_row(below)
 
     def _at_once(self) -> list[int]:
-        order = "m.seq" if self.place.by_seq else f"{self.place.at} DESC, m.seq"
-        sql = f"SELECT m.seq FROM {self.place.table} AS m WHERE {self.place.where(self.names)} ORDER BY {order} DESC"
+        order = "m.seq" if self.source.by_seq else f"{self.source.at} DESC, m.seq"
+        sql = f"SELECT m.seq FROM {self.source.table} AS m WHERE {self.source.where(self.names)} ORDER BY {order} DESC"
         return [seq for (seq,) in self.db.read(sql, self._named())]
 
     def _fitting(self, seqs: list[int]) -> list[int]:
         sql = (
-            f"SELECT m.seq FROM json_each(:seqs) AS j JOIN {self.place.table} AS m ON m.seq = j.value"
-            f" WHERE {self.place.where(self.names)} ORDER BY j.key"
+            f"SELECT m.seq FROM json_each(:seqs) AS j JOIN {self.source.table} AS m ON m.seq = j.value"
+            f" WHERE {self.source.where(self.names)} ORDER BY j.key"
         )
         return [seq for (seq,) in self.db.read(sql, self._named() | {"seqs": json.dumps(seqs)})]
 
     def _row_by_row(self, below: int) -> Iterator[list[int]]:
-        where = self.place.where(self.names)
-        sql = f"SELECT m.seq, {where} FROM {self.place.table} AS m WHERE m.seq < :below ORDER BY m.seq DESC LIMIT {BATCH}"
+        where = self.source.where(self.names)
+        sql = f"SELECT m.seq, {where} FROM {self.source.table} AS m WHERE m.seq < :below ORDER BY m.seq DESC LIMIT {BATCH}"
         while rows := self.db.read(sql, self._named() | {"below": below}):
             yield [seq for seq, fits in rows if fits]
             below = rows[-1][0]
 
     def _judged(self, seqs: list[int]) -> list[int]:
         """Return those whose topic and body fit; the pattern takes time by the text, so a batch is soon done."""
-        frame = self.place.frame
+        frame = self.source.frame
         body = (
             f"CASE WHEN json_valid({frame}) THEN {frame} ->> '$.data' END"
-            if self.wanted.content is not None
+            if self.filter.content is not None
             else "NULL"
         )
-        sql = f"SELECT m.seq, m.topic, {body} FROM json_each(?) AS j JOIN {self.place.table} AS m ON m.seq = j.value ORDER BY j.key"
-        topic, content = self.wanted.topic, self.wanted.content
+        sql = f"SELECT m.seq, m.topic, {body} FROM json_each(?) AS j JOIN {self.source.table} AS m ON m.seq = j.value ORDER BY j.key"
+        topic, content = self.filter.topic, self.filter.content
         return [
             seq
             for seq, its_topic, text in self.db.read(sql, (json.dumps(seqs),))
@@ -219,7 +219,7 @@ class Walk:
         ]
 
     def _named(self) -> dict[str, Any]:
-        return self.wanted.values | {"agent": self.wanted.agent}
+        return self.filter.values | {"agent": self.filter.agent}
 
 
 def _cut(seqs: list[int], below: int) -> Iterator[list[int]]:

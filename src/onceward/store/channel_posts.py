@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from onceward.db.transaction import Tx
+from onceward.db.transaction import StoreTransaction
 from onceward.store import dead_letters
 from onceward.store.directory.channels import ChannelConfig
 
 HELD: Final = 253_402_300_799_000
 """In ``due_at``: not before somebody lets it go."""
-ERRANDS: Final = "SELECT kind, name, position, held FROM errands"
-ERRAND: Final = "SELECT position, held FROM errands WHERE kind = ? AND name = ?"
+TASKS: Final = "SELECT kind, name, position, held FROM errands"
+NEXT_TASK: Final = "SELECT position, held FROM errands WHERE kind = ? AND name = ?"
 START: Final = "INSERT INTO errands (kind, name, position) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
 ADVANCE: Final = "UPDATE errands SET position = max(position, ?) WHERE kind = ? AND name = ?"
 HOLD: Final = "UPDATE errands SET held = 1 WHERE kind = 'channel' AND name = ?"
@@ -58,33 +58,33 @@ LIMIT 1
 # In the directory: what this agent is to tell; in its own file: what ended badly.
 NOTICES: Final = "SELECT number, topic, body FROM notices WHERE agent = ? AND number > ? ORDER BY number LIMIT 100"
 TOLD: Final = "DELETE FROM notices WHERE agent = ? AND number <= ?"
-LETTERS: Final = """
+DEAD_LETTERS: Final = """
 SELECT seq, id, origin, peer, type, reason, last_error, attempts FROM dead_letters WHERE seq > ? ORDER BY seq LIMIT 100
 """
-LAST_LETTER: Final = (
+LAST_DEAD_LETTER: Final = (
     "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'dead_letters'), 0)"
 )
 TELLING: Final = "SELECT kind FROM errands WHERE name = ''"
 TOLD_OF: Final = ("notices", "dead_letters")
 
 
-def start(tx: Tx, kind: str, name: str, position: int) -> None:
+def start(tx: StoreTransaction, kind: str, name: str, position: int) -> None:
     """Note that there is an errand, from *position* on; one that is there already keeps its own."""
     tx.run(START, (kind, name, position))
 
 
-def errand(tx: Tx, kind: str, name: str) -> tuple[int, bool] | None:
+def next_task(tx: StoreTransaction, kind: str, name: str) -> tuple[int, bool] | None:
     """Return how far an errand has come and whether messages wait for it, None where there is none."""
-    found = tx.rows(ERRAND, (kind, name))
+    found = tx.rows(NEXT_TASK, (kind, name))
     return (found[0][0], bool(found[0][1])) if found else None
 
 
-def keep(tx: Tx, values: tuple[Any, ...]) -> None:
+def keep(tx: StoreTransaction, values: tuple[Any, ...]) -> None:
     """Retain a post, whose body is stored."""
     tx.run(KEEP, values)
 
 
-def trim(tx: Tx, channel: str, config: ChannelConfig) -> None:
+def trim(tx: StoreTransaction, channel: str, config: ChannelConfig) -> None:
     """Forget the oldest posts that are more than the channel retains."""
     if config.retain_for is not None:
         tx.run(TOO_OLD, (channel, tx.now - round(1000 * config.retain_for)))
@@ -94,17 +94,17 @@ def trim(tx: Tx, channel: str, config: ChannelConfig) -> None:
         tx.run(TOO_MUCH, (channel, config.retain_bytes))
 
 
-def retained(tx: Tx, channel: str) -> list[tuple[Any, ...]]:
+def retained(tx: StoreTransaction, channel: str) -> list[tuple[Any, ...]]:
     """Return what a channel retains, oldest first."""
     return tx.rows(RETAINED, (channel, tx.now))
 
 
-def under_way(tx: Tx, channel: str) -> int:
+def under_way(tx: StoreTransaction, channel: str) -> int:
     """Return how many of our messages to a channel have not ended and do not wait."""
     return int(tx.rows(UNDER_WAY, (channel,))[0][0])
 
 
-def release(tx: Tx, channel: str, limit: int) -> int:
+def release(tx: StoreTransaction, channel: str, limit: int) -> int:
     """Let the oldest waiting messages go, *limit* of them (-1: all); return how many went."""
     count = tx.run(RELEASE, (channel, limit))
     if not tx.rows(WAITING + " LIMIT 1", (channel,)):
@@ -112,11 +112,11 @@ def release(tx: Tx, channel: str, limit: int) -> int:
     return count
 
 
-def bury(tx: Tx, channel: str) -> list[tuple[str, str]]:
+def dead_letter(tx: StoreTransaction, channel: str) -> list[tuple[str, str]]:
     """Move what waits for a channel that was closed to the dead letters; return (id, peer) of each."""
     seqs = [seq for (seq,) in tx.rows(WAITING, (channel,))]
     return (
-        dead_letters.bury_out(
+        dead_letters.add_from_outbox(
             tx, seqs, reason="channel_closed", error=f"channel {channel} was closed"
         )
         if seqs

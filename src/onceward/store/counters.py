@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from onceward.db.transaction import Tx
+from onceward.db.transaction import StoreTransaction
 
 BUMP: Final = "UPDATE counters SET value = value + ? WHERE name = ?"
 
 
-def bump(tx: Tx, **deltas: int) -> None:
+def bump(tx: StoreTransaction, **deltas: int) -> None:
     """Add each delta to the counter of its name; zero costs nothing."""
     changed = [(delta, name) for name, delta in deltas.items() if delta]
     if changed:

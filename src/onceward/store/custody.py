@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 
 from onceward.db.database import Database
 from onceward.model.frame import digest
-from onceward.store.accept import MINTED
-from onceward.store.bodies import WHOLE
+from onceward.store.accept import OWN_ID
+from onceward.store.bodies import FULL_FRAME
 from onceward.store.invariants import Violation
 
 RULES: Final = {
@@ -20,7 +20,7 @@ RULES: Final = {
 }
 SLICE: Final = 1000
 TOLD: Final = f"""
-SELECT seq, id, digest, state IN ('sent', 'acked'), CASE WHEN body_id IS NOT NULL THEN {WHOLE} END FROM outbox AS o
+SELECT seq, id, digest, state IN ('sent', 'acked'), CASE WHEN body_id IS NOT NULL THEN {FULL_FRAME} END FROM outbox AS o
  WHERE seq > ? AND recipient = ? AND state IN ('sent', 'acked', 'pending') ORDER BY seq LIMIT ?
 """
 KEPT: Final = """
@@ -79,7 +79,7 @@ def _messages(sender: Database, recipient: Database) -> Iterator[Violation]:
             if (
                 row.stored
                 and not known
-                and not (horizon and MINTED.fullmatch(row.id) and row.id <= horizon[0][0])
+                and not (horizon and OWN_ID.fullmatch(row.id) and row.id <= horizon[0][0])
             ):
                 yield _violation("X1", row.id)
             if seen is not None and row.digest is not None and seen != row.digest:

@@ -7,19 +7,19 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from onceward.db.connection import ConstraintError
-from onceward.db.transaction import Tx
+from onceward.db.transaction import StoreTransaction
 from onceward.errors import Conflict, InvalidArgument
 from onceward.model.clock import Millis
-from onceward.model.states import UNENDED
+from onceward.model.states import ATTEMPT_NEVER_ENDED
 from onceward.store import lanes
-from onceward.store.bodies import WHOLE
+from onceward.store.bodies import FULL_FRAME
 from onceward.store.counters import bump
 
-BURY_OUT: Final = f"""
+INSERT_FROM_OUTBOX: Final = f"""
 INSERT INTO dead_letters (origin, id, peer, session, lane, type, topic, rank, reason, last_error, attempts, expires_at, key, frame,
                           digest, created_at, dead_at, channel, kind, correlation_id, replays, carried)
 SELECT 'outbox', id, recipient, session, lane, type, topic, rank, :reason, :error, attempts, expires_at, key,
-       {WHOLE}, CASE WHEN o.body_id IS NULL THEN digest END, created_at, :now, channel, kind, correlation_id,
+       {FULL_FRAME}, CASE WHEN o.body_id IS NULL THEN digest END, created_at, :now, channel, kind, correlation_id,
        coalesce((SELECT r.times FROM replayed AS r WHERE r.origin = 'outbox' AND r.peer = o.recipient AND r.id = o.id), 0),
        NOT :unknown AND (o.parcel IS NOT NULL OR o.attempts > 0 OR o.sent_at IS NOT NULL OR EXISTS (
            SELECT 1 FROM peers AS p WHERE p.name = o.recipient
@@ -32,7 +32,7 @@ REMOVE_OUT: Final = "DELETE FROM outbox WHERE seq IN (SELECT value FROM json_eac
 TICKETS_FAILED: Final = """
 UPDATE tickets SET state = 'failed', reason = ?, ended_at = ? WHERE state = 'open' AND id IN (SELECT value FROM json_each(?))
 """
-BURY_IN: Final = """
+INSERT_FROM_INBOX: Final = """
 INSERT INTO dead_letters (origin, id, peer, session, lane, type, topic, rank, reason, last_error, attempts, expires_at, frame,
                           digest, created_at, dead_at, channel, kind, correlation_id, mailbox, replays)
 SELECT 'inbox', b.id, b.sender, b.session, coalesce(l.name, b.session), b.type, b.topic, b.rank, :reason,
@@ -45,19 +45,19 @@ SELECT 'inbox', b.id, b.sender, b.session, coalesce(l.name, b.session), b.type, 
 REMOVE_IN: Final = "DELETE FROM inbox WHERE seq = ?"
 FIND: Final = """
 SELECT d.origin, d.id, d.peer, d.rank, d.lane, d.session,
-       d.origin = 'outbox' AND NOT d.carried AND d.expires_at <= :now AND i.frozen_at IS NULL
+       d.origin = 'outbox' AND NOT d.carried AND d.expires_at <= :now AND i.paused_at IS NULL
        AND d.frame ->> '$.expirytime' IS NOT NULL, d.mailbox IS NOT NULL
   FROM dead_letters AS d, identity AS i WHERE d.seq = :seq
 """
 # What expired while it lay here is not stopped here again: whoever replays it wants it, and the peer judges by its frame.
-REVIVE_OUT: Final = """
+REPLAY_TO_OUTBOX: Final = """
 INSERT INTO outbox (id, recipient, session, lane, type, topic, rank, due_at, expires_at, parcel, key, frame, digest, created_at,
                     channel, kind, correlation_id)
 SELECT id, peer, session, lane, type, topic, rank, :due_at, CASE WHEN expires_at > :now THEN expires_at END, 0, key, frame, digest,
        created_at, channel, kind, correlation_id
   FROM dead_letters WHERE seq = :seq
 """
-REVIVE_IN: Final = """
+REPLAY_TO_INBOX: Final = """
 INSERT INTO inbox (sender, id, lane_id, session, type, topic, rank, expires_at, frame, digest, received_at,
                    channel, kind, correlation_id, mailbox)
 SELECT peer, id, :lane, session, type, topic, rank, CASE WHEN expires_at > :now OR mailbox IS NOT NULL THEN expires_at END,
@@ -91,8 +91,13 @@ SELECT i.agent, 'worker_result', json_extract(d.frame, '$.callersession'), 'work
 """
 
 
-def bury_out(
-    tx: Tx, seqs: Iterable[int], *, reason: str, error: str = "", unknown: bool = False
+def add_from_outbox(
+    tx: StoreTransaction,
+    seqs: Iterable[int],
+    *,
+    reason: str,
+    error: str = "",
+    unknown: bool = False,
 ) -> list[tuple[str, str]]:
     """
     Move outgoing messages to the dead letters; return (id, peer) of each.
@@ -103,7 +108,7 @@ def bury_out(
     listed = json.dumps(list(seqs))
     states = dict(tx.rows(COUNT_OUT, (listed,)))
     named = {"reason": reason, "error": error, "now": tx.now, "seqs": listed, "unknown": unknown}
-    moved = [(str(i), str(p)) for i, p in tx.rows(BURY_OUT, named)]
+    moved = [(str(i), str(p)) for i, p in tx.rows(INSERT_FROM_OUTBOX, named)]
     tx.run(REMOVE_OUT, (listed,))
     bump(tx, left=states.get("pending", 0), sent=-states.get("sent", 0), dead=len(moved))
     ids = json.dumps([i for i, _ in moved])
@@ -112,24 +117,26 @@ def bury_out(
     return moved
 
 
-def bury_in(tx: Tx, seq: int, *, reason: str, error: str, attempts: int) -> None:
+def add_from_inbox(
+    tx: StoreTransaction, seq: int, *, reason: str, error: str, attempts: int
+) -> None:
     """Move an incoming message, whose lease was proved by the caller, to the dead letters."""
     tx.run(
-        BURY_IN,
+        INSERT_FROM_INBOX,
         {
             "seq": seq,
             "reason": reason,
             "error": error,
             "attempts": attempts,
             "now": tx.now,
-            "unended": UNENDED,
+            "unended": ATTEMPT_NEVER_ENDED,
         },
     )
     tx.run(REMOVE_IN, (seq,))
     bump(tx, dead=1, ended=1)
 
 
-def replay(tx: Tx, seq: int, *, due_at: Millis | None = None) -> tuple[str, str]:
+def replay(tx: StoreTransaction, seq: int, *, due_at: Millis | None = None) -> tuple[str, str]:
     """
     Put a dead letter back where it came from, with its own id; return (origin, id).
 
@@ -150,22 +157,24 @@ def replay(tx: Tx, seq: int, *, due_at: Millis | None = None) -> tuple[str, str]
         msg = f"{message_id} expired and its frame says so, the peer would refuse it: replay it with as_new=True"
         raise InvalidArgument(msg)
     if origin == "outbox":
-        _revive_out(tx, seq, message_id, due_at)
+        _replay_to_outbox(tx, seq, message_id, due_at)
     elif boxed:
         tx.rows(
-            REVIVE_IN, {"lane": lanes.NONE, "now": tx.now, "seq": seq}
+            REPLAY_TO_INBOX, {"lane": lanes.NO_LANE, "now": tx.now, "seq": seq}
         )  # it is read by position again, not by lane
     else:
-        _revive_in(tx, seq, message_id, (peer, lane, rank, session))
+        _replay_to_inbox(tx, seq, message_id, (peer, lane, rank, session))
     tx.run(REMEMBER, (seq,))
     tx.run(DROP, (seq,))
     bump(tx, replayed=1)
     return str(origin), str(message_id)
 
 
-def _revive_out(tx: Tx, seq: int, message_id: str, due_at: Millis | None) -> None:
+def _replay_to_outbox(
+    tx: StoreTransaction, seq: int, message_id: str, due_at: Millis | None
+) -> None:
     try:
-        tx.rows(REVIVE_OUT, {"due_at": due_at, "now": tx.now, "seq": seq})
+        tx.rows(REPLAY_TO_OUTBOX, {"due_at": due_at, "now": tx.now, "seq": seq})
     except ConstraintError as error:
         if "UNIQUE" not in str(error):
             raise
@@ -174,24 +183,26 @@ def _revive_out(tx: Tx, seq: int, message_id: str, due_at: Millis | None) -> Non
     tx.run(REOPEN, (message_id,))
 
 
-def _revive_in(tx: Tx, seq: int, message_id: str, lane: tuple[Any, ...]) -> None:
+def _replay_to_inbox(
+    tx: StoreTransaction, seq: int, message_id: str, lane: tuple[Any, ...]
+) -> None:
     peer, name, rank, session = lane
     tx.run(UNMARK, (peer, message_id))
     lane_id = lanes.open_lane(tx, peer, name, rank, session=session)
-    tx.rows(REVIVE_IN, {"lane": lane_id, "now": tx.now, "seq": seq})
-    lanes.wake_heads(tx, [lane_id])
+    tx.rows(REPLAY_TO_INBOX, {"lane": lane_id, "now": tx.now, "seq": seq})
+    lanes.set_heads(tx, [lane_id])
 
 
-def discard(tx: Tx, seq: int) -> bool:
+def discard(tx: StoreTransaction, seq: int) -> bool:
     """Forget a dead letter; say whether it was still there."""
     return tx.run(DROP, (seq,)) > 0
 
 
-def purge(tx: Tx, *, before: Millis) -> int:
+def purge(tx: StoreTransaction, *, before: Millis) -> int:
     """Forget the dead letters that died before a moment; return how many."""
     return tx.run(PURGE, (before,))
 
 
-def forget_replays(tx: Tx) -> int:
+def forget_replays(tx: StoreTransaction) -> int:
     """Forget how often messages were replayed that are not here any more; return how many."""
     return tx.run(FORGET)

@@ -8,14 +8,14 @@ from typing import Final
 
 from onceward.db import file_checks
 from onceward.db.database import Database
-from onceward.db.transaction import Tx
+from onceward.db.transaction import StoreTransaction
 from onceward.errors import OncewardError
 
 EVERY: Final = 0.5
 """Seconds between two looks at who is still alive: each asks the system for every owner."""
 
 
-class Heirs:
+class DeadOwnerReaper:
     """
     End the leases of processes that have surely died; fencing holds all the same.
 
@@ -26,16 +26,16 @@ class Heirs:
         self._db, self._owners, self._free = db, owners, free
         self._looked = float("-inf")
 
-    def look(self) -> None:
+    def release_leases(self) -> None:
         """Free what the dead hold, unless somebody looked a moment ago; a file that is busy just now is left to the next look."""
         if time.monotonic() - self._looked < EVERY:
             return
         self._looked = time.monotonic()
         with suppress(OncewardError):
             if any(file_checks.is_dead(owner) for (owner,) in self._db.read(self._owners)):
-                self._db.write(self._bury)
+                self._db.write(self._release)
 
-    def _bury(self, tx: Tx) -> None:
+    def _release(self, tx: StoreTransaction) -> None:
         for (owner,) in tx.rows(self._owners):
             if file_checks.is_dead(owner):
                 tx.run(self._free, (tx.now, owner))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from onceward.db.transaction import Tx
+from onceward.db.transaction import StoreTransaction
 from onceward.store import inbox
 from onceward.store.counters import bump
 
@@ -24,15 +24,15 @@ UPDATE inbox SET state = 'dropped', ended_at = ?, reason = 'dropped' WHERE seq I
 REASON: Final = """
 UPDATE inbox SET reason = 'ephemeral: not taken before a restart' WHERE seq IN (SELECT value FROM json_each(?)) AND state = 'dropped'
 """
-FROZEN: Final = "SELECT 1 FROM identity WHERE frozen_at IS NOT NULL"
+FROZEN: Final = "SELECT 1 FROM identity WHERE paused_at IS NOT NULL"
 
 
-def mark(tx: Tx, messages: list[tuple[str, str]]) -> None:
+def mark(tx: StoreTransaction, messages: list[tuple[str, str]]) -> None:
     """Note of messages that were just stored, by sender and id, that a restart may drop them."""
     tx.many(MARK, messages)
 
 
-def drop(tx: Tx, *, after: int, limit: int) -> tuple[int, int]:
+def drop(tx: StoreTransaction, *, after: int, limit: int) -> tuple[int, int]:
     """
     Drop the next messages that nobody has taken; return how many, and where to go on: -1 at the end.
 
@@ -44,8 +44,8 @@ def drop(tx: Tx, *, after: int, limit: int) -> tuple[int, int]:
     found = tx.rows(LEFT, {"after": after, "limit": limit, "now": tx.now})
     seqs = [int(seq) for seq, _ in found]
     boxed = json.dumps([seq for seq, in_box in found if in_box])
-    inbox.finish(tx, [int(seq) for seq, in_box in found if not in_box], "dropped")
+    inbox.end_unclaimed(tx, [int(seq) for seq, in_box in found if not in_box], "dropped")
     gone = tx.run(DROP, (tx.now, boxed))
     tx.run(REASON, (json.dumps(seqs),))
-    bump(tx, dropped=gone, ended=gone, evaporated=len(seqs))
+    bump(tx, dropped=gone, ended=gone, ephemeral_dropped=len(seqs))
     return len(seqs), seqs[-1] if len(seqs) == limit else -1

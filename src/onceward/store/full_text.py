@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from onceward.db.database import Database
 from onceward.db.migrations import folder
-from onceward.db.transaction import Tx
+from onceward.db.transaction import StoreTransaction
 from onceward.errors import InvalidArgument
 from onceward.store import history
-from onceward.store.bodies_search import DEAD, IN, NEVER, OUT, Found
+from onceward.store.bodies_search import DEAD, IN, NEVER, OUT, Hit
 from onceward.store.queries import Page
 
 SLICE: Final = 500
@@ -53,12 +53,12 @@ def switch(db: Database, *, on: bool) -> None:
         db.write(_on if on else _off)
 
 
-def _on(tx: Tx) -> None:
+def _on(tx: StoreTransaction) -> None:
     if not tx.rows(PRESENT):
         tx.rows((folder() / "search.sql").read_text(encoding="utf-8"))
 
 
-def _off(tx: Tx) -> None:
+def _off(tx: StoreTransaction) -> None:
     if tx.rows(PRESENT):
         for sql in DROP:
             tx.run(sql)
@@ -79,14 +79,14 @@ def forget(db: Database) -> None:
         db.write(_forget)
 
 
-def _add(tx: Tx, sql: str) -> int:
+def _add(tx: StoreTransaction, sql: str) -> int:
     rows = tx.rows(sql)
     tx.many(ADD, [(doc, text or "") for doc, _, text in rows])
     tx.many(NOTE, [(doc, message_id) for doc, message_id, _ in rows])
     return len(rows)
 
 
-def _forget(tx: Tx) -> int:
+def _forget(tx: StoreTransaction) -> int:
     gone = tx.rows(GONE)
     for sql in FORGET:
         tx.many(sql, gone)
@@ -134,17 +134,17 @@ def _quoted(part: str) -> str:
     return f'"{part.removesuffix("*")}" *' if part.endswith("*") else f'"{part}"'
 
 
-def _located(db: Database, docs: list[tuple[Any, ...]]) -> list[Found]:
+def _located(db: Database, docs: list[tuple[Any, ...]]) -> list[Hit]:
     """Return where the documents lie now, in their order; a message that died is found among the dead."""
-    at: dict[int, Found] = {}
+    at: dict[int, Hit] = {}
     for place, sign in ((OUT, 1), (IN, -1)):
         seqs = json.dumps([doc * sign for doc, _ in docs if doc * sign > 0])
-        at |= {seq * sign: Found(when, seq, place) for seq, when in db.read(THERE[place], (seqs,))}
+        at |= {seq * sign: Hit(when, seq, place) for seq, when in db.read(THERE[place], (seqs,))}
     lost = {(message_id, doc < 0): doc for doc, message_id in docs if doc not in at}
     for message_id, origin, seq, when in db.read(
         BURIED, (json.dumps([message_id for message_id, _ in lost]),)
     ):
         doc = lost.get((message_id, origin == "inbox"))
         if doc is not None:
-            at[doc] = Found(when, seq, DEAD)
+            at[doc] = Hit(when, seq, DEAD)
     return [at[doc] for doc, _ in docs if doc in at]

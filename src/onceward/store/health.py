@@ -1,4 +1,4 @@
-"""How a file is, and the switch that freezes it for all processes."""
+"""How a file is, and the switch that pauses it for all processes."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from onceward.db.database import Database
-from onceward.db.transaction import Tx
+from onceward.db.transaction import StoreTransaction
 from onceward.store import queries
 
-FREEZE: Final = "UPDATE identity SET frozen_at = coalesce(frozen_at, ?)"
-THAW: Final = "UPDATE identity SET frozen_at = NULL"
+PAUSE: Final = "UPDATE identity SET paused_at = coalesce(paused_at, ?)"
+RESUME: Final = "UPDATE identity SET paused_at = NULL"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class Health:
     wal_bytes: int
     wal_pinned: bool
     """Whether a reader keeps the WAL from being emptied."""
-    frozen: bool
+    paused: bool
     pending: int
     dead_letters: int
     breakers_open: int
@@ -33,16 +33,16 @@ class Health:
 
 SCHEMA: Final = "SELECT max(version) FROM schema_migrations"
 OPEN_BREAKERS: Final = "SELECT count(*) FROM peers WHERE breaker <> 'closed'"
-FROZEN: Final = "SELECT frozen_at IS NOT NULL FROM identity"
+PAUSED: Final = "SELECT paused_at IS NOT NULL FROM identity"
 SQLITE: Final = "SELECT sqlite_version()"
 
 
-def look(db: Database) -> Health:
+def read_health(db: Database) -> Health:
     """Return how a file is; tries a checkpoint to see whether a reader pins the WAL."""
     pages, moved = db.checkpoint(truncate=False)
     numbers = queries.stats(db)
-    [(schema,)], [(breakers,)], [(frozen,)], [(sqlite,)] = (
-        db.read(sql) for sql in (SCHEMA, OPEN_BREAKERS, FROZEN, SQLITE)
+    [(schema,)], [(breakers,)], [(paused,)], [(sqlite,)] = (
+        db.read(sql) for sql in (SCHEMA, OPEN_BREAKERS, PAUSED, SQLITE)
     )
     return Health(
         agent=db.agent,
@@ -52,23 +52,23 @@ def look(db: Database) -> Health:
         schema=schema,
         wal_bytes=db.wal_bytes(),
         wal_pinned=pages > moved >= 0,
-        frozen=bool(frozen),
+        paused=bool(paused),
         pending=numbers["pending"],
         dead_letters=numbers["dead_letters"],
         breakers_open=breakers,
     )
 
 
-def freeze(tx: Tx) -> None:
+def pause(tx: StoreTransaction) -> None:
     """Throw the kill-switch; it stays thrown across restarts."""
-    tx.run(FREEZE, (tx.now,))
+    tx.run(PAUSE, (tx.now,))
 
 
-def thaw(tx: Tx) -> None:
+def resume(tx: StoreTransaction) -> None:
     """Take the kill-switch back."""
-    tx.run(THAW)
+    tx.run(RESUME)
 
 
-def frozen(tx: Tx) -> bool:
+def paused(tx: StoreTransaction) -> bool:
     """Return whether the kill-switch is thrown."""
-    return bool(tx.rows(FROZEN)[0][0])
+    return bool(tx.rows(PAUSED)[0][0])

@@ -15,15 +15,15 @@ from onceward.db.database import Database
 from onceward.errors import InvalidArgument
 from onceward.model.names import rank
 from onceward.model.topics import WILD, check_pattern, matches
-from onceward.store.bodies_search import BATCH, NEVER, PLACES, Found, Place, Walk, Wanted
-from onceward.store.queries import Page, Past
+from onceward.store.bodies_search import BATCH, NEVER, SOURCES, HistoryFilter, Hit, Scan, Source
+from onceward.store.queries import HistoryEntry, Page
 from onceward.store.regexp import Pattern
 
 FILTERS: Final = (
     "session", "sender", "recipient", "type", "topic", "state", "since", "until", "channel", "kind", "priority", "correlation_id",
     "content",
 )  # fmt: skip
-STATES: Final = frozenset[str]().union(*(place.states for place in PLACES))
+STATES: Final = frozenset[str]().union(*(place.states for place in SOURCES))
 TOKEN: Final = re.compile(r"(\d+)\.(\d+)\.(\d+)\.(\d+)")
 # An id is unique for each sender: the index on both is asked once for each sender there is.
 OF_ID: Final = """
@@ -51,7 +51,7 @@ SELECT CASE WHEN json_valid(m.frame) THEN coalesce(m.frame ->> '$.correlationid'
 """
 
 
-def look(
+def find(
     db: Database,
     *,
     limit: int = 100,
@@ -83,10 +83,10 @@ def look(
     with _wanted(
         db.agent, {name: value for name, value in filters.items() if value is not None}
     ) as wanted:
-        walks = [Walk(db, place, wanted) for place in wanted.places()]
+        walks = [Scan(db, place, wanted) for place in wanted.sources()]
         total = sum(walk.count() for walk in walks) if count else None
         found = [
-            walk.found(cuts[walk.place.table], min(offset + limit + 1, BATCH)) for walk in walks
+            walk.found(cuts[walk.source.table], min(offset + limit + 1, BATCH)) for walk in walks
         ]
         chosen = list(
             islice(heapq.merge(*found, key=lambda each: each.at, reverse=True), offset + limit + 1)
@@ -98,7 +98,7 @@ def look(
 
 
 @contextmanager
-def _wanted(agent: str, filters: dict[str, Any]) -> Iterator[Wanted]:
+def _wanted(agent: str, filters: dict[str, Any]) -> Iterator[HistoryFilter]:
     unknown = set(filters) - set(FILTERS)
     if unknown:
         msg = f"history filters are {', '.join(FILTERS)}; got {', '.join(sorted(unknown))}"
@@ -124,7 +124,7 @@ def _wanted(agent: str, filters: dict[str, Any]) -> Iterator[Wanted]:
             values["topic"] = pattern
     content = Pattern(filters["content"]) if "content" in filters else None
     try:
-        yield Wanted(agent, values, topic, None if content is None else content.found)
+        yield HistoryFilter(agent, values, topic, None if content is None else content.found)
     finally:
         if content is not None:
             content.close()
@@ -134,21 +134,21 @@ def _listed(value: str | Iterable[str]) -> list[str]:
     return [value] if isinstance(value, str) else list(value)
 
 
-def rows(db: Database, chosen: list[Found]) -> list[Past]:
+def rows(db: Database, chosen: list[Hit]) -> list[HistoryEntry]:
     """Read the chosen messages whole, place by place, and put them in their order."""
-    read: dict[tuple[str, int], Past] = {}
-    for place in PLACES:
-        seqs = [each.seq for each in chosen if each.place is place]
+    read: dict[tuple[str, int], HistoryEntry] = {}
+    for place in SOURCES:
+        seqs = [each.seq for each in chosen if each.source is place]
         if seqs:
             sql = f"SELECT m.seq, {place.columns()} FROM json_each(:seqs) AS j JOIN {place.table} AS m ON m.seq = j.value"
             for seq, *row in db.read(sql, {"seqs": json.dumps(seqs), "agent": db.agent}):
-                read[place.table, seq] = Past(*row)
-    return [read[key] for each in chosen if (key := (each.place.table, each.seq)) in read]
+                read[place.table, seq] = HistoryEntry(*row)
+    return [read[key] for each in chosen if (key := (each.source.table, each.seq)) in read]
 
 
 def _cuts(after: str | None) -> dict[str, tuple[int, int]]:
     if after is None:
-        return {place.table: (NEVER, NEVER) for place in PLACES}
+        return {place.table: (NEVER, NEVER) for place in SOURCES}
     match = TOKEN.fullmatch(after)
     if match is None:
         msg = f"after={after!r:.60} is no Page.next"
@@ -157,27 +157,27 @@ def _cuts(after: str | None) -> dict[str, tuple[int, int]]:
     return {"outbox": (NEVER, out), "inbox": (NEVER, received), "dead_letters": (at, dead)}
 
 
-def _token(cuts: dict[str, tuple[int, int]], seen: list[Found]) -> str:
+def _token(cuts: dict[str, tuple[int, int]], seen: list[Hit]) -> str:
     """Return where a walk goes on: behind the last message of each place that was shown."""
     for each in seen:
-        cuts[each.place.table] = (each.at, each.seq)
+        cuts[each.source.table] = (each.at, each.seq)
     (at, dead) = cuts["dead_letters"]
     return f"{cuts['outbox'][1]}.{cuts['inbox'][1]}.{at}.{dead}"
 
 
-def thread(db: Database, message_id: str) -> list[Past]:
+def thread(db: Database, message_id: str) -> list[HistoryEntry]:
     """Return every message of the conversation that *message_id* belongs to, or that all its copies carry, oldest first."""
     found = db.read(OF_ID, {"id": message_id})
     causes = [
-        db.read(CAUSE.format(table=each[0], frame=_place(each[0]).frame), (each[1],))[0][0]
+        db.read(CAUSE.format(table=each[0], frame=_source_of(each[0]).frame), (each[1],))[0][0]
         for each in found[:1]
     ]
     root = next(filter(None, causes), message_id)
     members = [*found, *db.read(OF_ID, {"id": root}), *db.read(FOLLOWING, {"root": root})]
     at_of = {(table, seq): (at, message_id) for table, seq, at, message_id in members}
     ordered = sorted(at_of, key=lambda key: (at_of[key], key))
-    return rows(db, [Found(at_of[table, seq][0], seq, _place(table)) for table, seq in ordered])
+    return rows(db, [Hit(at_of[table, seq][0], seq, _source_of(table)) for table, seq in ordered])
 
 
-def _place(table: str) -> Place:
-    return next(place for place in PLACES if place.table == table)
+def _source_of(table: str) -> Source:
+    return next(place for place in SOURCES if place.table == table)

@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from onceward.db.transaction import Tx
+from onceward.db.transaction import StoreTransaction
 from onceward.model.clock import Millis
 from onceward.model.frame import digest
 from onceward.model.parcel import Receipt
-from onceward.model.states import Again, Dead, Done, Settlement
+from onceward.model.states import Dead, Done, RetryAt, Settlement
 from onceward.store import dead_letters, lanes, receipts
 from onceward.store.counters import bump
-from onceward.store.lanes import LaneLease
+from onceward.store.lanes import Lease
 
 NEXT: Final = """
 SELECT seq, sender, id, session, frame, digest, expires_at, attempts + 1, received_at FROM inbox
@@ -81,10 +81,10 @@ UPDATE lanes SET head = (SELECT min(seq) FROM inbox WHERE lane_id = lanes.lane_i
 Rows = Callable[[str, Any], list[tuple[Any, ...]]]
 
 
-class Leased(NamedTuple):
+class LeasedMessage(NamedTuple):
     """A message in somebody's hands, and the lease that proves it."""
 
-    lane: LaneLease
+    lane: Lease
     seq: int
     sender: str
     id: str
@@ -96,21 +96,21 @@ class Leased(NamedTuple):
     received_at: Millis
 
     @property
-    def sound(self) -> bool:
+    def intact(self) -> bool:
         """Whether the frame is what was accepted."""
         return digest(self.frame) == self.digest
 
-    def unfit(self, now: Millis) -> Settlement | None:
+    def undeliverable(self, now: Millis) -> Settlement | None:
         """Return how it ends if nobody may see it: its time ran out, or it is not what was accepted; None for all others."""
         if self.expires_at is not None and self.expires_at <= now:
             return Done("expired")
-        if not self.sound:
+        if not self.intact:
             return Dead("corrupt", "the stored frame does not match its digest")
         return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ClaimRequest:
     """What a claim looks for."""
 
     messages: int
@@ -119,7 +119,9 @@ class Wanted:
     types: tuple[str, ...] | None = None
 
 
-def claim(tx: Tx, wanted: Wanted, *, owner: str, until: Millis) -> list[list[Leased]]:
+def claim(
+    tx: StoreTransaction, wanted: ClaimRequest, *, owner: str, until: Millis
+) -> list[list[LeasedMessage]]:
     """
     Lease lanes and return their next messages, lane by lane, each in order.
 
@@ -127,7 +129,7 @@ def claim(tx: Tx, wanted: Wanted, *, owner: str, until: Millis) -> list[list[Lea
     that a message which kills its worker is found and no neighbour pays for it.
     """
     lanes.wake_due(tx)
-    claimed: list[list[Leased]] = []
+    claimed: list[list[LeasedMessage]] = []
     left = wanted.messages
     for lane in lanes.ready(tx, wanted.lanes, wanted.session):
         if left <= 0:
@@ -137,7 +139,7 @@ def claim(tx: Tx, wanted: Wanted, *, owner: str, until: Millis) -> list[list[Lea
             rows = rows[:1]
         if rows:
             held = lanes.lease(tx, lane, [row[0] for row in rows], owner=owner, until=until)
-            claimed.append([Leased(held, *row) for row in rows])
+            claimed.append([LeasedMessage(held, *row) for row in rows])
             left -= len(rows)
     return claimed
 
@@ -155,7 +157,9 @@ def find_in(
     return None
 
 
-def claim_one(tx: Tx, seq: int, *, owner: str, lease_for: Callable[[int], Millis]) -> Leased | None:
+def claim_one(
+    tx: StoreTransaction, seq: int, *, owner: str, lease_for: Callable[[int], Millis]
+) -> LeasedMessage | None:
     """Lease one message; None where somebody was faster."""
     lanes.wake_due(tx)
     for lane_id, token, careful_to, attempt in tx.rows(LANE_OF, (seq,)):
@@ -163,24 +167,28 @@ def claim_one(tx: Tx, seq: int, *, owner: str, lease_for: Callable[[int], Millis
         held = lanes.lease(
             tx, (lane_id, token, careful_to), [seq], owner=owner, until=tx.now + lease_for(attempt)
         )
-        return Leased(held, *row)
+        return LeasedMessage(held, *row)
     return None
 
 
-def _next(tx: Tx, lane_id: int, limit: int, types: tuple[str, ...] | None) -> list[tuple[Any, ...]]:
+def _next(
+    tx: StoreTransaction, lane_id: int, limit: int, types: tuple[str, ...] | None
+) -> list[tuple[Any, ...]]:
     if types is None:
         return tx.rows(NEXT, (lane_id, limit))
     return tx.rows(NEXT_OF, (lane_id, json.dumps(types), limit))
 
 
-class Ended(NamedTuple):
+class SettledMessage(NamedTuple):
     """One message and how its lease ends."""
 
-    leased: Leased
+    leased: LeasedMessage
     settlement: Settlement
 
 
-def settle(tx: Tx, ended: Sequence[Ended], rest: dict[int, list[int]]) -> None:
+def settle(
+    tx: StoreTransaction, ended: Sequence[SettledMessage], rest: dict[int, list[int]]
+) -> None:
     """
     End leases with their verdicts, a constant number of statements for any number of them.
 
@@ -192,11 +200,11 @@ def settle(tx: Tx, ended: Sequence[Ended], rest: dict[int, list[int]]) -> None:
 
     """
     for held in {e.leased.lane.lane_id: e.leased.lane for e in ended}.values():
-        lanes.prove(tx, held)
-    conclude(tx, ended)
+        lanes.assert_held(tx, held)
+    apply_settlements(tx, ended)
     last = {e.leased.lane.lane_id: e for e in ended}
     for lane_id, each in last.items():
-        again = each.settlement if isinstance(each.settlement, Again) else None
+        again = each.settlement if isinstance(each.settlement, RetryAt) else None
         lanes.settle(
             tx,
             each.leased.lane,
@@ -205,7 +213,7 @@ def settle(tx: Tx, ended: Sequence[Ended], rest: dict[int, list[int]]) -> None:
         )
 
 
-def conclude(tx: Tx, ended: Sequence[Ended]) -> None:
+def apply_settlements(tx: StoreTransaction, ended: Sequence[SettledMessage]) -> None:
     """Carry out verdicts and owe their receipts; whose messages they are is the caller's business."""
     for outcome in ("processed", "dropped", "expired"):
         seqs = [
@@ -216,16 +224,16 @@ def conclude(tx: Tx, ended: Sequence[Ended]) -> None:
         _end(tx, seqs, outcome)
     for each in ended:
         match each.settlement:
-            case Again(error=error, counted=counted):
+            case RetryAt(error=error, counted=counted):
                 tx.run(TRIED, (each.leased.attempt - (not counted), error[:500], each.leased.seq))
             case Dead(reason=reason, error=error):
-                _bury(tx, each.leased, reason, error)
-    receipts.owe(
+                _dead_letter(tx, each.leased, reason, error)
+    receipts.enqueue(
         tx, [(e.leased.sender, receipt) for e in ended if (receipt := _receipt(e)) is not None]
     )
 
 
-def _end(tx: Tx, seqs: list[int], outcome: str) -> None:
+def _end(tx: StoreTransaction, seqs: list[int], outcome: str) -> None:
     if not seqs:
         return
     named = {
@@ -239,12 +247,14 @@ def _end(tx: Tx, seqs: list[int], outcome: str) -> None:
     bump(tx, ended=changed, **{outcome: changed})
 
 
-def _bury(tx: Tx, leased: Leased, reason: str, error: str) -> None:
-    dead_letters.bury_in(tx, leased.seq, reason=reason, error=error[:2000], attempts=leased.attempt)
+def _dead_letter(tx: StoreTransaction, leased: LeasedMessage, reason: str, error: str) -> None:
+    dead_letters.add_from_inbox(
+        tx, leased.seq, reason=reason, error=error[:2000], attempts=leased.attempt
+    )
     tx.run(MARK_DEAD, (leased.sender, leased.id, leased.session, tx.now))
 
 
-def _receipt(ended: Ended) -> Receipt | None:
+def _receipt(ended: SettledMessage) -> Receipt | None:
     match ended.settlement:
         case Done(outcome=outcome):
             return _outcome(ended.leased.id, outcome)
@@ -253,14 +263,14 @@ def _receipt(ended: Ended) -> Receipt | None:
     return None
 
 
-def expire(tx: Tx, limit: int, session: str | None = None) -> int:
+def expire(tx: StoreTransaction, limit: int, session: str | None = None) -> int:
     """End messages (of a session) whose time to live ran out before anybody claimed them; return how many."""
     seqs = [seq for (seq,) in tx.rows(EXPIRED, {"now": tx.now, "limit": limit, "session": session})]
-    finish(tx, seqs, "expired")
+    end_unclaimed(tx, seqs, "expired")
     return len(seqs)
 
 
-def finish(tx: Tx, seqs: list[int], outcome: str) -> None:
+def end_unclaimed(tx: StoreTransaction, seqs: list[int], outcome: str) -> None:
     """End waiting messages that are in nobody's hands, and tell their senders."""
     if not seqs:
         return
@@ -268,7 +278,7 @@ def finish(tx: Tx, seqs: list[int], outcome: str) -> None:
     owed = [(str(sender), _outcome(str(i), outcome)) for sender, i in tx.rows(OF_SEQS, (listed,))]
     _end(tx, seqs, outcome)
     tx.run(REHEAD, (listed,))
-    receipts.owe(tx, owed)
+    receipts.enqueue(tx, owed)
 
 
 def _outcome(message_id: str, outcome: str) -> Receipt:

@@ -8,7 +8,7 @@ from typing import Final
 from onceward.db.database import Database
 from onceward.errors import StoreClosed, StoreError
 from onceward.model.frame import digest
-from onceward.store.bodies import BODY_DIGEST, seal
+from onceward.store.bodies import BODY_DIGEST, split_digest
 
 INVARIANTS: Final[dict[str, tuple[str, str]]] = {
     "S1": (
@@ -210,7 +210,7 @@ def check(db: Database) -> list[Violation]:
     heads = [
         i
         for i, head, seen, body in _ask(db, HEADS)
-        if body is not None and seal(str(head), bytes(body)) != seen  # type: ignore[call-overload]
+        if body is not None and split_digest(str(head), bytes(body)) != seen  # type: ignore[call-overload]
     ]
     return found + [Violation("S8", FRAMES["S8"][0], str(i)) for i in heads]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Final, NamedTuple
 
-from onceward.db.transaction import Tx
+from onceward.db.transaction import StoreTransaction
 from onceward.errors import LeaseLost
 from onceward.model.clock import Millis
 
@@ -44,8 +44,8 @@ UPDATE lanes SET owner = ?, token = token + 1, due_at = ?, claimed = ?
 """
 OWNERS: Final = "SELECT DISTINCT owner FROM lanes WHERE due_at IS NOT NULL AND owner IS NOT NULL"
 FREE: Final = "UPDATE lanes SET due_at = min(due_at, ?) WHERE owner = ?"
-PROLONG: Final = "UPDATE lanes SET due_at = ? WHERE lane_id = ? AND token = ? AND owner = ?"
-HAND: Final = "UPDATE lanes SET owner = ? WHERE lane_id = ? AND token = ? AND owner = ?"
+EXTEND: Final = "UPDATE lanes SET due_at = ? WHERE lane_id = ? AND token = ? AND owner = ?"
+TRANSFER: Final = "UPDATE lanes SET owner = ? WHERE lane_id = ? AND token = ? AND owner = ?"
 HELD: Final = "SELECT 1 FROM lanes WHERE lane_id = ? AND token = ? AND owner = ?"
 SETTLE: Final = """
 UPDATE lanes
@@ -57,7 +57,7 @@ UPDATE lanes
 """
 CLEAR: Final = "UPDATE lanes SET due_at = NULL WHERE lane_id = ? AND head IS NULL AND owner IS NULL"
 AGENDA: Final = """
-SELECT (SELECT frozen_at FROM identity),
+SELECT (SELECT paused_at FROM identity),
        EXISTS (SELECT 1 FROM lanes WHERE head IS NOT NULL AND due_at IS NULL
                   AND NOT EXISTS (SELECT 1 FROM run_handlers AS h WHERE lanes.session GLOB h.pattern)),
        (SELECT min(due_at) FROM lanes WHERE due_at IS NOT NULL)
@@ -70,32 +70,32 @@ DELETE FROM lanes WHERE lane_id IN (
        AND NOT EXISTS (SELECT 1 FROM inbox WHERE inbox.lane_id = l.lane_id AND state = 'pending')
      ORDER BY lane_id LIMIT ?)
 """
-NONE: Final = 0
+NO_LANE: Final = 0
 """The lane of mail for mailboxes, which is nobody's turn: it has no row, so no worker ever claims it."""
 
 
-class LaneLease(NamedTuple):
+class Lease(NamedTuple):
     """The right to work on one lane until its token changes hands."""
 
     lane_id: int
     token: int
     owner: str
-    careful: bool
+    isolate: bool
     """Whether one message was claimed alone and its attempt counted beforehand."""
 
 
-def open_lane(tx: Tx, sender: str, name: str, rank: int, *, session: str) -> int:
+def open_lane(tx: StoreTransaction, sender: str, name: str, rank: int, *, session: str) -> int:
     """Return the number of a lane, made on first use."""
     [(lane_id,)] = tx.rows(OPEN, (sender, name, rank, session))
     return int(lane_id)
 
 
-def wake_heads(tx: Tx, lane_ids: list[int]) -> None:
+def set_heads(tx: StoreTransaction, lane_ids: list[int]) -> None:
     """Give lanes that were empty their first message."""
     tx.run(HEADS, (json.dumps(lane_ids),))
 
 
-def wake_due(tx: Tx) -> None:
+def wake_due(tx: StoreTransaction) -> None:
     """
     Free the lanes whose backoff or lease has run out: recovery is claiming.
 
@@ -111,15 +111,17 @@ def wake_due(tx: Tx) -> None:
     tx.run(WAKE, (tx.now,))
 
 
-def ready(tx: Tx, limit: int, session: str | None = None) -> list[tuple[int, int, int]]:
+def ready(
+    tx: StoreTransaction, limit: int, session: str | None = None
+) -> list[tuple[int, int, int]]:
     """Return (lane, token, careful up to) of lanes that may be claimed, urgent and old ones first; sessions with runs are not."""
     rows = tx.rows(READY, (limit,)) if session is None else tx.rows(READY_FOR, (session, limit))
     return [(lane, token, careful_to) for lane, token, careful_to in rows]
 
 
 def lease(
-    tx: Tx, lane: tuple[int, int, int], seqs: list[int], *, owner: str, until: Millis
-) -> LaneLease:
+    tx: StoreTransaction, lane: tuple[int, int, int], seqs: list[int], *, owner: str, until: Millis
+) -> Lease:
     """Lease a ready lane for *seqs*; carefully, the attempt is counted before it is made."""
     lane_id, token, careful_to = lane
     if not tx.run(LEASE, (owner, until, json.dumps(seqs), lane_id, token)):
@@ -128,27 +130,27 @@ def lease(
     careful = seqs[0] <= careful_to
     if careful:
         tx.run(TRIED, (1, seqs[0]))
-    return LaneLease(lane_id, token + 1, owner, careful)
+    return Lease(lane_id, token + 1, owner, careful)
 
 
-def prolong(tx: Tx, held: LaneLease, *, until: Millis) -> bool:
+def extend(tx: StoreTransaction, held: Lease, *, until: Millis) -> bool:
     """Keep the lease longer; False where it is lost."""
-    return tx.run(PROLONG, (until, held.lane_id, held.token, held.owner)) > 0
+    return tx.run(EXTEND, (until, held.lane_id, held.token, held.owner)) > 0
 
 
-def hand_over(tx: Tx, held: LaneLease, owner: str) -> bool:
+def transfer(tx: StoreTransaction, held: Lease, owner: str) -> bool:
     """Let a lease go on in other hands, with its end and its token as they are; False where it is lost."""
-    return tx.run(HAND, (owner, held.lane_id, held.token, held.owner)) > 0
+    return tx.run(TRANSFER, (owner, held.lane_id, held.token, held.owner)) > 0
 
 
-def prove(tx: Tx, held: LaneLease) -> None:
+def assert_held(tx: StoreTransaction, held: Lease) -> None:
     """Raise LeaseLost unless the lease is still ours; inside a transaction it then stays so."""
     if not tx.rows(HELD, (held.lane_id, held.token, held.owner)):
         msg = f"the lease on lane {held.lane_id} ran out; another worker has it"
         raise LeaseLost(msg)
 
 
-def settle(tx: Tx, held: LaneLease, *, rest: list[int], due_at: Millis | None) -> None:
+def settle(tx: StoreTransaction, held: Lease, *, rest: list[int], due_at: Millis | None) -> None:
     """
     Move the lane's head on; with *rest* empty the lease ends and the lane may be claimed from *due_at* on.
 
@@ -171,7 +173,12 @@ def settle(tx: Tx, held: LaneLease, *, rest: list[int], due_at: Millis | None) -
 
 
 def release(
-    tx: Tx, held: LaneLease, seqs: list[int], *, broken: bool, due_at: Millis | None = None
+    tx: StoreTransaction,
+    held: Lease,
+    seqs: list[int],
+    *,
+    broken: bool,
+    due_at: Millis | None = None,
 ) -> None:
     """
     Give a lane back unhandled, to be claimed again from *due_at* on; a lost one is left alone.
@@ -192,5 +199,5 @@ def release(
         tx.run(CLEAR, (held.lane_id,))
     if broken:
         tx.run(CAREFUL, (max(seqs), held.lane_id))
-    elif held.careful:
+    elif held.isolate:
         tx.run(TRIED, (-1, seqs[0]))

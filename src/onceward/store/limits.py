@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
 from onceward.db.migrations import folder
-from onceward.db.transaction import Tx
+from onceward.db.transaction import StoreTransaction
 from onceward.errors import QueueFull, StoreFull
 from onceward.store.counters import bump
 from onceward.store.outbox import TICKET_FAILED
@@ -70,7 +70,7 @@ PROTECTED: Final = """
  OR coalesce(json_extract(CASE WHEN o.body_id IS NULL THEN o.frame ELSE o.frame || 'null}' END, '$.protected'), 0))
 """
 # Oldest first; what has left, or is about to, is nobody's to drop.
-VICTIMS: Final = f"""
+CANDIDATES: Final = f"""
 SELECT o.seq, o.id, o.recipient, o.session, length(CAST(o.frame AS BLOB)),
        substr(CASE WHEN o.body_id IS NULL THEN coalesce(o.frame ->> '$.data', '') ELSE o.type END, 1, {LINE})
   FROM outbox AS o
@@ -91,14 +91,14 @@ INSERT INTO outbox (id, recipient, session, lane, type, topic, rank, expires_at,
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'cancelled', ?, ?)
 """
 HOLD: Final = "UPDATE outbox SET reason = ? WHERE id = ?"
-UNTOLD: Final = """
+UNSUMMARIZED: Final = """
 SELECT d.seq, d.line, d.summary_id FROM drops AS d LEFT JOIN outbox AS o ON o.id = d.summary_id
  WHERE d.policy = 'summarize' AND d.recipient = ? AND d.session = ?
    AND (d.summary_id IS NULL OR (o.state = 'pending' AND o.sent_at IS NULL AND o.attempts = 0 AND coalesce(o.parcel, 0) = 0
         AND o.seq NOT IN (SELECT j.value FROM peers AS p, json_each(p.parcel) AS j WHERE p.parcel IS NOT NULL)))
  ORDER BY d.seq
 """
-TOLD: Final = "UPDATE drops SET summary_id = ? WHERE seq = ?"
+MARK_SUMMARIZED: Final = "UPDATE drops SET summary_id = ? WHERE seq = ?"
 REPLACE: Final = "UPDATE outbox SET state = 'cancelled', due_at = NULL, ended_at = ?, reason = 'told later' WHERE id = ? AND state = 'pending'"
 FULLNESS: Final = (
     "SELECT scope, name, messages, bytes FROM fullness WHERE messages > 0 ORDER BY scope, name"
@@ -108,7 +108,7 @@ SELECT id, recipient, session, scope, name, policy, line, summary_id, dropped_at
 """
 ALONE: Final = " by this message alone"
 NOBODY: Final = ", and what is there may not be dropped"
-Change = Callable[[Tx], object]
+Change = Callable[[StoreTransaction], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class Limit:
     overflow: str
 
 
-class Full(NamedTuple):
+class LimitHit(NamedTuple):
     """A limit that a new message would exceed, and by how much."""
 
     scope: str
@@ -150,16 +150,16 @@ class Full(NamedTuple):
 class Admission(NamedTuple):
     """How a message goes on: as it is, held back by a limit, or dropped by one."""
 
-    held: Full | None = None
-    dropped: Full | None = None
-    victims: tuple[Victim, ...] = ()
+    held: LimitHit | None = None
+    dropped: LimitHit | None = None
+    candidates: tuple[DropCandidate, ...] = ()
     """What gives way to it."""
 
 
-class Victim(NamedTuple):
+class DropCandidate(NamedTuple):
     """A message that a policy drops."""
 
-    full: Full
+    full: LimitHit
     seq: int
     id: str
     recipient: str
@@ -168,20 +168,20 @@ class Victim(NamedTuple):
     line: str
 
 
-def keep(tx: Tx, limit: Limit) -> None:
+def save(tx: StoreTransaction, limit: Limit) -> None:
     """Set a limit; what is too much already stays."""
     tx.run(KEEP, (limit.scope, limit.name, limit.messages, limit.bytes, limit.overflow))
     _recount(tx)
 
 
-def remove(tx: Tx, scope: str, name: str) -> bool:
+def remove(tx: StoreTransaction, scope: str, name: str) -> bool:
     """Remove a limit; what only it held back leaves. Say whether there was one."""
     gone = tx.run(REMOVE, (scope, name)) > 0
     _recount(tx)
     return gone
 
 
-def _recount(tx: Tx) -> None:
+def _recount(tx: StoreTransaction) -> None:
     """Put the triggers there while there are limits, and count what each scope holds."""
     for kind, name in tx.rows(INSTALLED):
         tx.run(f'DROP {kind} "{name}"')
@@ -204,11 +204,11 @@ UPDATE outbox SET due_at = NULL, reason = NULL
 """
 
 
-def _free_orphans(tx: Tx) -> None:
+def _free_orphans(tx: StoreTransaction) -> None:
     tx.run(ORPHANS)
 
 
-def admit(tx: Tx, values: Sequence[Any], *, protected: bool) -> Admission:
+def admit(tx: StoreTransaction, values: Sequence[Any], *, protected: bool) -> Admission:
     """
     Return what the policies of the limits that a message meets make of it; nothing is changed yet.
 
@@ -218,7 +218,7 @@ def admit(tx: Tx, values: Sequence[Any], *, protected: bool) -> Admission:
     """
     size = len(str(values[11]).encode())
     named = {"channel": values[14], "session": values[2], "recipient": values[1], "lane": values[3]}
-    held, dropped, victims = None, None, dict[int, Victim]()
+    held, dropped, victims = None, None, dict[int, DropCandidate]()
     for full in _full(tx, named, size):
         if protected and full.scope != "store":
             continue
@@ -228,20 +228,20 @@ def admit(tx: Tx, values: Sequence[Any], *, protected: bool) -> Admission:
             case "drop_new":
                 dropped = dropped or full
             case "drop_old" | "summarize":
-                victims |= {victim.seq: victim for victim in _victims(tx, full, named)}
+                victims |= {victim.seq: victim for victim in _candidates(tx, full, named)}
             case _:
                 raise full.error()
     return Admission(held, dropped, () if dropped else tuple(victims.values()))
 
 
-def _full(tx: Tx, named: dict[str, Any], size: int) -> list[Full]:
-    found: list[Full] = []
+def _full(tx: StoreTransaction, named: dict[str, Any], size: int) -> list[LimitHit]:
+    found: list[LimitHit] = []
     for scope, name, max_messages, max_bytes, overflow, messages, used, others in tx.rows(
         MET, named
     ):
         over = 0 if max_messages is None else messages + others + 1 - max_messages
         over_bytes = 0 if max_bytes is None else used + size - max_bytes
-        full = Full(scope, name, overflow, over, over_bytes)
+        full = LimitHit(scope, name, overflow, over, over_bytes)
         if max_bytes is not None and size > max_bytes:
             raise full.error(ALONE)
         if over > 0 or over_bytes > 0 or (overflow == "hold" and tx.rows(BEHIND, (full.held,))):
@@ -249,22 +249,22 @@ def _full(tx: Tx, named: dict[str, Any], size: int) -> list[Full]:
     return found
 
 
-def _victims(tx: Tx, full: Full, named: dict[str, Any]) -> list[Victim]:
+def _candidates(tx: StoreTransaction, full: LimitHit, named: dict[str, Any]) -> list[DropCandidate]:
     """Return the oldest that may be dropped, as many as the new message needs."""
-    messages, left, chosen = full.messages, full.bytes, list[Victim]()
-    for row in tx.rows(VICTIMS.replace("{same}", SAME[full.scope]), named):
+    messages, left, chosen = full.messages, full.bytes, list[DropCandidate]()
+    for row in tx.rows(CANDIDATES.replace("{same}", SAME[full.scope]), named):
         if messages <= 0 and left <= 0:
             break
-        chosen.append(Victim(full, *row))
+        chosen.append(DropCandidate(full, *row))
         messages, left = messages - 1, left - row[4]
     if messages > 0 or left > 0:
         raise full.error(NOBODY)
     return chosen
 
 
-def make_room(tx: Tx, admission: Admission) -> None:
+def make_room(tx: StoreTransaction, admission: Admission) -> None:
     """Drop what gives way; each has a reason and a time, and a record."""
-    victims = admission.victims
+    victims = admission.candidates
     for v in victims:
         reason = f"dropped: {v.full.overflow} at the limit of {v.full.where}"
         tx.run(CANCEL, (tx.now, reason, v.seq))
@@ -285,7 +285,7 @@ def make_room(tx: Tx, admission: Admission) -> None:
     bump(tx, left=len(victims), cancelled=len(victims), overflowed=len(victims))
 
 
-def drop(tx: Tx, values: Sequence[Any], full: Full) -> None:
+def drop(tx: StoreTransaction, values: Sequence[Any], full: LimitHit) -> None:
     """Write a message down as dropped: it has an id, a reason and a time, and leaves nowhere."""
     reason = f"dropped: drop_new at the limit of {full.where}"
     tx.rows(ADD_DROPPED, (*values[:7], *values[8:], tx.now, reason))
@@ -295,9 +295,11 @@ def drop(tx: Tx, values: Sequence[Any], full: Full) -> None:
     bump(tx, left=1, cancelled=1, overflowed=1)
 
 
-def untold(tx: Tx, recipient: str, session: str) -> tuple[list[int], list[str], list[str]]:
+def unsummarized_drops(
+    tx: StoreTransaction, recipient: str, session: str
+) -> tuple[list[int], list[str], list[str]]:
     """Return what the next summary tells: drops, their last lines, and the summaries not yet sent that it replaces."""
-    found = tx.rows(UNTOLD, (recipient, session))
+    found = tx.rows(UNSUMMARIZED, (recipient, session))
     return (
         [seq for seq, _, _ in found],
         [line for _, line, _ in found][-LINES:],
@@ -305,8 +307,10 @@ def untold(tx: Tx, recipient: str, session: str) -> tuple[list[int], list[str], 
     )
 
 
-def tell(tx: Tx, summary_id: str, drops: list[int], replaced: list[str]) -> None:
+def mark_summarized(
+    tx: StoreTransaction, summary_id: str, drops: list[int], replaced: list[str]
+) -> None:
     """Note which summary tells of which drops; one that had not left gives way to it."""
-    tx.many(TOLD, [(summary_id, seq) for seq in drops])
+    tx.many(MARK_SUMMARIZED, [(summary_id, seq) for seq in drops])
     gone = sum(tx.run(REPLACE, (tx.now, message_id)) for message_id in replaced)
     bump(tx, left=gone, cancelled=gone)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from onceward.db.transaction import Tx
+from onceward.db.transaction import StoreTransaction
 from onceward.errors import InvalidArgument, LeaseLost
 from onceward.model.clock import Millis
 
@@ -47,7 +47,7 @@ reader_id = :reader AND seq = :seq AND token = :token AND owner = :owner
 """
 END: Final = f"DELETE FROM handouts WHERE {MINE}"
 PUT_BACK: Final = f"UPDATE handouts SET owner = NULL, due_at = :due_at WHERE {MINE}"
-PROLONG: Final = f"UPDATE handouts SET due_at = :due_at WHERE {MINE}"
+EXTEND: Final = f"UPDATE handouts SET due_at = :due_at WHERE {MINE}"
 NEXT_DUE: Final = "SELECT min(due_at) FROM handouts WHERE due_at > ?"
 OLD: Final = "DELETE FROM readers WHERE expires_at <= ?"
 LOOSE: Final = """
@@ -95,7 +95,7 @@ class Reader(NamedTuple):
     passed: tuple[int, ...]
 
 
-class Handout(NamedTuple):
+class MailboxLease(NamedTuple):
     """A message in the hands of one member of a group, and the token that proves it."""
 
     reader: int
@@ -112,7 +112,13 @@ class Handout(NamedTuple):
 
 
 def open_reader(
-    tx: Tx, mailbox: str, mode: str, name: str, *, start: Start, expires_at: Millis | None
+    tx: StoreTransaction,
+    mailbox: str,
+    mode: str,
+    name: str,
+    *,
+    start: Start,
+    expires_at: Millis | None,
 ) -> Reader:
     """
     Return a position, made on first use; one of a mailbox that has expired counts as none.
@@ -125,13 +131,13 @@ def open_reader(
     found = tx.rows(FIND, named)
     if found:
         return Reader(found[0][0], tuple(found[0][1:]))
-    after = place(tx, mailbox, start)
+    after = resolve_start(tx, mailbox, start)
     tx.run(FORGET_ONE, (mailbox, mode, name))
     [(reader_id,)] = tx.rows(OPEN, named | {"after": after, "expires_at": expires_at})
     return Reader(reader_id, (after,) * RANKS)
 
 
-def place(tx: Tx, mailbox: str, start: Start) -> int:
+def resolve_start(tx: StoreTransaction, mailbox: str, start: Start) -> int:
     """Return the sequence after which *start* begins."""
     match start.kind:
         case "earliest":
@@ -150,12 +156,12 @@ def place(tx: Tx, mailbox: str, start: Start) -> int:
     return int(newest)
 
 
-def wake(tx: Tx, reader: Reader) -> None:
+def wake(tx: StoreTransaction, reader: Reader) -> None:
     """Free what was leased or put back until now: recovery is claiming."""
     tx.run(WAKE, (reader.reader_id, tx.now))
 
 
-def advance(tx: Tx, reader: Reader, seen: Iterable[tuple[int, int]]) -> int:
+def advance(tx: StoreTransaction, reader: Reader, seen: Iterable[tuple[int, int]]) -> int:
     """Move the position over *seen*, (rank, sequence) of each; return the token of this move, which no other has."""
     passed = list(reader.passed)
     for rank, seq in seen:
@@ -165,7 +171,7 @@ def advance(tx: Tx, reader: Reader, seen: Iterable[tuple[int, int]]) -> int:
 
 
 def hold(
-    tx: Tx,
+    tx: StoreTransaction,
     reader: Reader,
     rows: Sequence[tuple[int, int, int]],
     *,
@@ -183,17 +189,17 @@ def hold(
     )
 
 
-def keep(tx: Tx, reader: Reader, rows: Sequence[tuple[int, int]]) -> None:
+def keep_skipped(tx: StoreTransaction, reader: Reader, rows: Sequence[tuple[int, int]]) -> None:
     """Keep messages, (sequence, rank) of each, for a later look although the position has passed them."""
     tx.many(KEEP, [(reader.reader_id, seq, rank) for seq, rank in rows])
 
 
-def taken(tx: Tx, reader: Reader, seqs: Iterable[int]) -> None:
+def forget_kept(tx: StoreTransaction, reader: Reader, seqs: Iterable[int]) -> None:
     """Forget messages that were kept and are now handed over for good."""
     tx.many(TAKEN, [(reader.reader_id, seq) for seq in seqs])
 
 
-def end(tx: Tx, held: Handout) -> None:
+def end(tx: StoreTransaction, held: MailboxLease) -> None:
     """
     End a lease for good: this group is done with the message.
 
@@ -201,20 +207,20 @@ def end(tx: Tx, held: Handout) -> None:
         LeaseLost: it is in other hands, or has expired; the caller's transaction must be rolled back.
 
     """
-    _prove(tx, END, held, {})
+    _assert_held(tx, END, held, {})
 
 
-def put_back(tx: Tx, held: Handout, due_at: Millis) -> None:
+def put_back(tx: StoreTransaction, held: MailboxLease, due_at: Millis) -> None:
     """End a lease so that the message is handed out again from *due_at* on; raises LeaseLost."""
-    _prove(tx, PUT_BACK, held, {"due_at": due_at})
+    _assert_held(tx, PUT_BACK, held, {"due_at": due_at})
 
 
-def prolong(tx: Tx, held: Handout, until: Millis) -> None:
+def extend(tx: StoreTransaction, held: MailboxLease, until: Millis) -> None:
     """Keep a lease longer; raises LeaseLost."""
-    _prove(tx, PROLONG, held, {"due_at": until})
+    _assert_held(tx, EXTEND, held, {"due_at": until})
 
 
-def _prove(tx: Tx, sql: str, held: Handout, more: dict[str, Any]) -> None:
+def _assert_held(tx: StoreTransaction, sql: str, held: MailboxLease, more: dict[str, Any]) -> None:
     named = {
         "reader": held.reader,
         "seq": held.seq,
@@ -227,7 +233,7 @@ def _prove(tx: Tx, sql: str, held: Handout, more: dict[str, Any]) -> None:
         raise LeaseLost(msg)
 
 
-def sweep(tx: Tx) -> None:
+def sweep(tx: StoreTransaction) -> None:
     """Forget positions of mailboxes that have expired, and what nobody will hand out again; only space depends on it."""
     tx.run(OLD, (tx.now,))
     tx.run(LOOSE, (tx.now,))

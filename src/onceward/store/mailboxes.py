@@ -7,15 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from onceward.db.transaction import Tx
+from onceward.db.transaction import StoreTransaction
 from onceward.errors import InvalidArgument, LeaseLost
 from onceward.model.clock import Millis
 from onceward.model.frame import digest
-from onceward.model.record import Letter, read
+from onceward.model.record import MessageRecord, read_record
 from onceward.model.topics import matches
 from onceward.store import dead_letters, mailbox_readers
 from onceward.store.counters import bump
-from onceward.store.mailbox_readers import Handout, Reader, Start
+from onceward.store.mailbox_readers import MailboxLease, Reader, Start
 
 COLUMNS: Final = "rank, seq, sender, id, session, type, topic, frame, digest, received_at"
 ALIVE: Final = (
@@ -53,7 +53,7 @@ SELECT seq FROM inbox
  ORDER BY expires_at LIMIT ?
 """
 EXPIRE: Final = "UPDATE inbox SET state = 'expired', ended_at = ?, reason = 'expired' WHERE seq IN (SELECT value FROM json_each(?))"
-FROZEN: Final = "SELECT frozen_at FROM identity"
+FROZEN: Final = "SELECT paused_at FROM identity"
 MARK: Final = """
 INSERT INTO processed_messages (sender, message_id, consumer, session, outcome, processed_at) VALUES (?, ?, ?, ?, 'processed', ?)
 ON CONFLICT DO NOTHING
@@ -68,7 +68,7 @@ Rows = Callable[[str, Any], list[tuple[Any, ...]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Filter:
+class MessageFilter:
     """Which messages a reader wants; what is None wants all."""
 
     types: tuple[str, ...] | None = None
@@ -77,7 +77,7 @@ class Filter:
     sender: str | None = None
     session: str | None = None
 
-    def wants(self, row: Row) -> bool:
+    def wants(self, row: MailboxRow) -> bool:
         """Return whether a message is wanted."""
         return (
             (self.types is None or row.type in self.types)
@@ -93,7 +93,7 @@ class Filter:
         )
 
 
-class Row(NamedTuple):
+class MailboxRow(NamedTuple):
     """A message of a mailbox, as it is stored."""
 
     rank: int
@@ -108,45 +108,49 @@ class Row(NamedTuple):
     received_at: Millis
     attempts: int
 
-    def letter(self, wanted: Any = None) -> Letter:
+    def record(self, wanted: Any = None) -> MessageRecord:
         """Return the row as a reader sees it; raises InvalidArgument where not even the frame can be read."""
-        return read(self.frame, self.received_at, wanted, sound=digest(self.frame) == self.digest)
+        return read_record(
+            self.frame, self.received_at, wanted, sound=digest(self.frame) == self.digest
+        )
 
 
-ALL: Final = Filter()
+ALL: Final = MessageFilter()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class MailboxRef:
     """A mailbox as its rows know it."""
 
     mailbox: str
     expires_at: Millis | None
 
 
-def following(
+def next_messages(
     rows: Rows, mailbox: str, passed: tuple[int, ...], *, now: Millis, limit: int
-) -> list[Row]:
+) -> list[MailboxRow]:
     """Return what comes after a position, in delivery order: by priority, then as it was stored."""
     named = {"mailbox": mailbox, "now": now, "limit": limit} | _marks(passed)
-    return sorted((Row(*row) for row in rows(NEXT, named)), key=_order)[:limit]
+    return sorted((MailboxRow(*row) for row in rows(NEXT, named)), key=_order)[:limit]
 
 
 def _marks(passed: tuple[int, ...]) -> dict[str, int]:
     return {f"p{rank}": seq for rank, seq in enumerate(passed)}
 
 
-def _order(row: Row) -> tuple[int, int]:
+def _order(row: MailboxRow) -> tuple[int, int]:
     return row.rank, row.seq
 
 
-def newest(rows: Rows, mailbox: str, wanted: Filter, *, now: Millis, limit: int) -> list[Row]:
+def newest(
+    rows: Rows, mailbox: str, wanted: MessageFilter, *, now: Millis, limit: int
+) -> list[MailboxRow]:
     """Return the newest messages that are wanted, newest first; changes nothing."""
-    found: list[Row] = []
+    found: list[MailboxRow] = []
     before = 1 << 62
     while len(found) < limit:
         named = {"mailbox": mailbox, "now": now, "before": before, "limit": SCAN}
-        looked = sorted((Row(*row) for row in rows(NEWEST, named)), key=_age)[:SCAN]
+        looked = sorted((MailboxRow(*row) for row in rows(NEWEST, named)), key=_age)[:SCAN]
         found += [row for row in looked if wanted.wants(row)]
         if len(looked) < SCAN:
             break
@@ -154,11 +158,11 @@ def newest(rows: Rows, mailbox: str, wanted: Filter, *, now: Millis, limit: int)
     return found[:limit]
 
 
-def _age(row: Row) -> int:
+def _age(row: MailboxRow) -> int:
     return -row.seq
 
 
-def waits(rows: Rows, place: Place, mode: str, name: str, *, now: Millis) -> bool:
+def has_work(rows: Rows, place: MailboxRef, mode: str, name: str, *, now: Millis) -> bool:
     """Return whether a position may find something, so that nobody takes the lock in vain; one that is not there yet is to be made."""
     found = rows(
         mailbox_readers.FIND, {"mailbox": place.mailbox, "mode": mode, "name": name, "now": now}
@@ -177,30 +181,32 @@ def count(rows: Rows, mailbox: str, *, now: Millis) -> dict[int, int]:
     return {int(rank): int(many) for rank, many in rows(COUNT, {"mailbox": mailbox, "now": now})}
 
 
-def frozen(rows: Rows) -> bool:
+def paused(rows: Rows) -> bool:
     """Return whether the kill-switch of the file is thrown."""
     return rows(FROZEN, None)[0][0] is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Advance:
+class CursorRead:
     """How a cursor moves."""
 
     name: str
     start: Start
-    wanted: Filter = ALL
+    wanted: MessageFilter = ALL
     limit: int
     consume_skipped: bool = True
 
 
-def read_on(tx: Tx, place: Place, how: Advance) -> tuple[list[Row], bool]:
+def read_on(
+    tx: StoreTransaction, place: MailboxRef, how: CursorRead
+) -> tuple[list[MailboxRow], bool]:
     """
     Move a cursor over what is next, and return the wanted ones of it; True where more is worth a look.
 
     The position is part of the caller's commit, so a crash after it loses
     what was on its way to the reader, and none comes twice.
     """
-    if frozen(tx.rows):
+    if paused(tx.rows):
         return [], False
     reader = mailbox_readers.open_reader(
         tx, place.mailbox, "cursor", how.name, start=how.start, expires_at=place.expires_at
@@ -208,7 +214,7 @@ def read_on(tx: Tx, place: Place, how: Advance) -> tuple[list[Row], bool]:
     kept, fresh = _candidates(
         tx, place, reader, kept=-1, fresh=SCAN
     )  # what was skipped is looked at whole: its filter may differ
-    taken, seen = list[Row](), list[Row]()
+    taken, seen = list[MailboxRow](), list[MailboxRow]()
     for row in sorted([*kept, *fresh], key=_order):
         if len(taken) == how.limit:
             break
@@ -218,21 +224,23 @@ def read_on(tx: Tx, place: Place, how: Advance) -> tuple[list[Row], bool]:
     if not seen or not (taken or fresh or how.consume_skipped):
         return [], False  # nothing moves: a commit would only wake other readers, and theirs us
     mailbox_readers.advance(tx, reader, [(row.rank, row.seq) for row in seen])
-    mailbox_readers.taken(tx, reader, [row.seq for row in (seen if how.consume_skipped else taken)])
+    mailbox_readers.forget_kept(
+        tx, reader, [row.seq for row in (seen if how.consume_skipped else taken)]
+    )
     if not how.consume_skipped:
         chosen = {row.seq for row in taken}
-        mailbox_readers.keep(
+        mailbox_readers.keep_skipped(
             tx, reader, [(row.seq, row.rank) for row in seen if row.seq not in chosen]
         )
     return taken, len(fresh) == SCAN and len(taken) < how.limit
 
 
 def _candidates(
-    tx: Tx, place: Place, reader: Reader, *, kept: int, fresh: int
-) -> tuple[list[Row], list[Row]]:
+    tx: StoreTransaction, place: MailboxRef, reader: Reader, *, kept: int, fresh: int
+) -> tuple[list[MailboxRow], list[MailboxRow]]:
     """Return what was kept or put back, and what is new."""
     named = {"reader": reader.reader_id, "mailbox": place.mailbox, "now": tx.now, "limit": kept}
-    return [Row(*row) for row in tx.rows(KEPT, named)], following(
+    return [MailboxRow(*row) for row in tx.rows(KEPT, named)], next_messages(
         tx.rows, place.mailbox, reader.passed, now=tx.now, limit=fresh
     )
 
@@ -248,14 +256,14 @@ class Claim:
     lease_for: Millis
 
 
-def lease(tx: Tx, place: Place, claim: Claim) -> list[Handout]:
+def lease(tx: StoreTransaction, place: MailboxRef, claim: Claim) -> list[MailboxLease]:
     """
     Lease the next messages of a group to one of its members; at most one live lease for each message and group.
 
     What was leased and not settled is handed out again when its lease has run
     out, before anything newer of its priority.
     """
-    if frozen(tx.rows):
+    if paused(tx.rows):
         return []
     reader = mailbox_readers.open_reader(
         tx, place.mailbox, "lease", claim.group, start=claim.start, expires_at=place.expires_at
@@ -271,7 +279,7 @@ def lease(tx: Tx, place: Place, claim: Claim) -> list[Handout]:
         tx, reader, held, token=token, owner=claim.owner, until=tx.now + claim.lease_for
     )
     return [
-        Handout(
+        MailboxLease(
             reader.reader_id, token, claim.owner, row.seq, row.sender, row.id, row.session, row.frame, row.digest,
             row.attempts + 1, row.received_at,
         )
@@ -279,12 +287,12 @@ def lease(tx: Tx, place: Place, claim: Claim) -> list[Handout]:
     ]  # fmt: skip
 
 
-def marked(rows: Rows, held: Handout, consumer: str) -> bool:
+def marked(rows: Rows, held: MailboxLease, consumer: str) -> bool:
     """Return whether a consumer has handled a message."""
     return bool(rows(MARKED, (held.sender, held.id, consumer)))
 
 
-def mark(tx: Tx, held: Handout, consumer: str) -> None:
+def mark(tx: StoreTransaction, held: MailboxLease, consumer: str) -> None:
     """
     Mark a message as handled by *consumer*.
 
@@ -299,20 +307,22 @@ def mark(tx: Tx, held: Handout, consumer: str) -> None:
         raise LeaseLost(msg)
 
 
-def bury(tx: Tx, held: Handout, *, reason: str, error: str) -> None:
+def dead_letter(tx: StoreTransaction, held: MailboxLease, *, reason: str, error: str) -> None:
     """Move a message from the mailbox to the dead letters; raises LeaseLost where it is not ours."""
     mailbox_readers.end(tx, held)
-    dead_letters.bury_in(tx, held.seq, reason=reason, error=error[:2000], attempts=held.attempt)
+    dead_letters.add_from_inbox(
+        tx, held.seq, reason=reason, error=error[:2000], attempts=held.attempt
+    )
 
 
-def delete(tx: Tx, mailbox: str, message_id: str) -> bool:
+def delete(tx: StoreTransaction, mailbox: str, message_id: str) -> bool:
     """Take a message out of a mailbox, for all readers; say whether it was there."""
     gone = tx.run(DELETE, {"mailbox": mailbox, "id": message_id, "now": tx.now})
     bump(tx, processed=gone, ended=gone)
     return gone > 0
 
 
-def expire(tx: Tx, limit: int) -> int:
+def expire(tx: StoreTransaction, limit: int) -> int:
     """End messages of mailboxes whose time has run out; nobody has seen them since, so only space is won."""
     seqs = [seq for (seq,) in tx.rows(EXPIRED, (tx.now, limit))]
     if seqs:

@@ -8,26 +8,28 @@ from typing import Any, Final, NamedTuple
 
 from pydantic_core import to_json
 
-from onceward.db.connection import ConstraintError, misfit
-from onceward.db.transaction import Tx
+from onceward.db.connection import ConstraintError, schema_damage
+from onceward.db.transaction import StoreTransaction
 from onceward.errors import Conflict
 from onceward.model.clock import Millis
 from onceward.model.frame import Frame, digest
 from onceward.model.parcel import Receipt
-from onceward.store.bodies import BODY_DIGEST, WHOLE, drop, keep, seal
+from onceward.store.bodies import BODY_DIGEST, FULL_FRAME, insert_body, release_body, split_digest
 from onceward.store.counters import bump
 
-ADD: Final = """
+INSERT: Final = """
 INSERT INTO outbox (id, recipient, session, lane, type, topic, rank, due_at, expires_at, parcel, key, frame, digest, created_at,
                     channel, kind, correlation_id, body_id)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
-TWIN: Final = f"SELECT id, {WHOLE} FROM outbox AS o WHERE id = ? OR (recipient = ? AND key = ?)"
-BURIED: Final = (
+FIND_DUPLICATE: Final = (
+    f"SELECT id, {FULL_FRAME} FROM outbox AS o WHERE id = ? OR (recipient = ? AND key = ?)"
+)
+FIND_DEAD: Final = (
     "SELECT 1 FROM dead_letters WHERE origin = 'outbox' AND (id = ?1 OR (peer = ?2 AND key = ?3))"
 )
 READY: Final = f"""
-SELECT seq, id, {WHOLE}, digest, expires_at, parcel, attempts, lane, rank, sent_at,
+SELECT seq, id, {FULL_FRAME}, digest, expires_at, parcel, attempts, lane, rank, sent_at,
        CASE WHEN body_id IS NOT NULL THEN frame END, {BODY_DIGEST}
   FROM outbox AS o
  WHERE recipient = ? AND state = 'pending' AND due_at IS NULL
@@ -35,7 +37,7 @@ SELECT seq, id, {WHOLE}, digest, expires_at, parcel, attempts, lane, rank, sent_
  LIMIT ?
 """
 BY_SEQ: Final = f"""
-SELECT o.seq, o.id, {WHOLE}, o.digest, o.expires_at, o.parcel, o.attempts, o.lane, o.rank, o.sent_at,
+SELECT o.seq, o.id, {FULL_FRAME}, o.digest, o.expires_at, o.parcel, o.attempts, o.lane, o.rank, o.sent_at,
        CASE WHEN o.body_id IS NOT NULL THEN o.frame END, {BODY_DIGEST}
   FROM json_each(?) AS j JOIN outbox AS o ON o.seq = j.value
  ORDER BY j.key
@@ -72,7 +74,7 @@ TICKET_FAILED: Final = (
 DUE: Final = (
     "SELECT seq, state, attempts FROM outbox WHERE due_at <= ? ORDER BY due_at, seq LIMIT ?"
 )
-WAKE: Final = "UPDATE outbox SET due_at = NULL WHERE seq IN (SELECT value FROM json_each(?)) AND +due_at <= ? AND state = 'pending'"
+REQUEUE: Final = "UPDATE outbox SET due_at = NULL WHERE seq IN (SELECT value FROM json_each(?)) AND +due_at <= ? AND state = 'pending'"
 ASK: Final = (  # the row itself must be due, not only its entry in a damaged index: it would be pushed again without a pause
     "UPDATE outbox SET state = 'pending', due_at = NULL WHERE seq IN (SELECT value FROM json_each(?)) AND +due_at <= ? AND state = 'sent'"
 )
@@ -82,7 +84,7 @@ SELECT seq FROM outbox
  ORDER BY expires_at LIMIT ?
 """
 PARK: Final = "UPDATE outbox SET due_at = ? WHERE seq = ? AND state = 'pending'"
-TRIED: Final = "SELECT seq, attempts FROM outbox WHERE id = ? AND state = 'pending'"
+ATTEMPTS: Final = "SELECT seq, attempts FROM outbox WHERE id = ? AND state = 'pending'"
 FAIL_ONE: Final = "UPDATE outbox SET due_at = ?, attempts = attempts + 1, parcel = coalesce(parcel, 0), reason = ? WHERE id = ? AND state = 'pending'"
 SPEND: Final = """
 UPDATE outbox SET attempts = attempts + 1, reason = ?
@@ -118,7 +120,7 @@ WITH RECURSIVE next(name) AS (
      WHERE coalesce(max(p.due_at, p.lease_at), p.due_at, p.lease_at, 0) <= ?1
      ORDER BY f.name
 )
-SELECT i.frozen_at, i.clock_at,
+SELECT i.paused_at, i.clock_at,
        EXISTS (SELECT 1 FROM errands),
        (SELECT json_group_array(name) FROM callers),
        (SELECT min(due_at) FROM outbox WHERE due_at IS NOT NULL),
@@ -128,7 +130,7 @@ SELECT i.frozen_at, i.clock_at,
   FROM identity AS i"""
 
 
-class Row(NamedTuple):
+class OutboxRow(NamedTuple):
     """A message on its way out, as the dispatcher reads it."""
 
     seq: int
@@ -149,13 +151,13 @@ class Row(NamedTuple):
         return self.sent_at is None and self.expires_at is not None and self.expires_at <= now
 
     @property
-    def sound(self) -> bool:
+    def intact(self) -> bool:
         """Whether the frame is what was written; rows from plain SQL carry no digest yet."""
         if self.head is None:
             return self.digest is None or digest(self.frame) == self.digest
         if self.body_digest is None:
             return True  # its body is gone, and the frame says so
-        sealed = self.digest is None or seal(self.head, self.body_digest) == self.digest
+        sealed = self.digest is None or split_digest(self.head, self.body_digest) == self.digest
         return sealed and digest(self.frame[len(self.head) : -1]) == self.body_digest
 
     @property
@@ -164,7 +166,9 @@ class Row(NamedTuple):
         return digest(self.frame) if self.head is not None or self.digest is None else self.digest
 
 
-def add(tx: Tx, values: tuple[Any, ...], body: str | None = None, *, shared: bool = False) -> str:
+def add(
+    tx: StoreTransaction, values: tuple[Any, ...], body: str | None = None, *, shared: bool = False
+) -> str:
     """
     Promise a message; return its id, or the id of the same message promised before.
 
@@ -172,50 +176,50 @@ def add(tx: Tx, values: tuple[Any, ...], body: str | None = None, *, shared: boo
 
     Raises:
         Conflict: the id or key stands for another body.
-        QueueFull, Frozen: from the admission trigger; nothing was written.
+        QueueFull, Paused: from the admission trigger; nothing was written.
 
     """
-    body_id = None if body is None or shared else keep(tx, body)
+    body_id = None if body is None or shared else insert_body(tx, body)
     try:
-        tx.run(ADD, values if body_id is None else (*values[:-1], body_id))
+        tx.run(INSERT, values if body_id is None else (*values[:-1], body_id))
     except ConstraintError as error:
         if body_id is not None:
-            drop(tx, body_id)
+            release_body(tx, body_id)
         if "UNIQUE" not in str(error):
-            raise misfit(error) from error.__cause__
-        return _twin(tx, values, values[11] if body is None else f"{values[11]}{body}}}")
+            raise schema_damage(error) from error.__cause__
+        return _duplicate(tx, values, values[11] if body is None else f"{values[11]}{body}}}")
     return str(values[0])
 
 
-def _twin(tx: Tx, values: tuple[Any, ...], text: str) -> str:
+def _duplicate(tx: StoreTransaction, values: tuple[Any, ...], text: str) -> str:
     message_id, recipient, key = values[0], values[1], values[10]
-    known = tx.rows(TWIN, (message_id, recipient, key))
-    if len(known) == 1 and _essence(known[0][1]) == _essence(text):
+    known = tx.rows(FIND_DUPLICATE, (message_id, recipient, key))
+    if len(known) == 1 and _comparable(known[0][1]) == _comparable(text):
         return str(known[0][0])
     msg = f"id {message_id} or key {key!r} already stands for another message to {recipient}: choose another key"
     raise Conflict(msg)
 
 
-def _essence(text: str) -> tuple[Any, ...]:
+def _comparable(text: str) -> tuple[Any, ...]:
     frame = Frame.parse(text)
     return frame.recipient, frame.type, frame.topic, to_json(frame.data), frame.data_base64
 
 
-def refuse_buried(tx: Tx, message_id: str, recipient: str, key: str | None) -> None:
+def refuse_dead(tx: StoreTransaction, message_id: str, recipient: str, key: str | None) -> None:
     """Raise Conflict if this id or key is a dead letter: it is replayed, not sent again."""
-    if tx.rows(BURIED, (message_id, recipient, key)):
+    if tx.rows(FIND_DEAD, (message_id, recipient, key)):
         msg = f"id {message_id} or key {key!r} is a dead letter: replay it, or choose another key"
         raise Conflict(msg)
 
 
-def ready(tx: Tx, peer: str, limit: int) -> list[Row]:
+def ready(tx: StoreTransaction, peer: str, limit: int) -> list[OutboxRow]:
     """Return what may be packed for *peer* now, in the order of handing over."""
-    return [Row(*row) for row in tx.rows(READY, (peer, limit))]
+    return [OutboxRow(*row) for row in tx.rows(READY, (peer, limit))]
 
 
-def by_seq(tx: Tx, seqs: Sequence[int]) -> list[Row]:
+def by_seq(tx: StoreTransaction, seqs: Sequence[int]) -> list[OutboxRow]:
     """Return the rows of a stored parcel, in its order; rows that are gone are missing."""
-    return [Row(*row) for row in tx.rows(BY_SEQ, (json.dumps(seqs),))]
+    return [OutboxRow(*row) for row in tx.rows(BY_SEQ, (json.dumps(seqs),))]
 
 
 class Moved(NamedTuple):
@@ -227,7 +231,7 @@ class Moved(NamedTuple):
 
 
 def settle(
-    tx: Tx,
+    tx: StoreTransaction,
     peer: str,
     receipts: Iterable[Receipt],
     *,
@@ -256,7 +260,13 @@ def settle(
 
 
 def _sent(
-    tx: Tx, peer: str, ids: list[str], ask_at: Millis, parcel: int | None, *, held: bool
+    tx: StoreTransaction,
+    peer: str,
+    ids: list[str],
+    ask_at: Millis,
+    parcel: int | None,
+    *,
+    held: bool,
 ) -> list[str]:
     """Note what the peer stored; what it *held* already proves that it is only busy, so that asking spends no budget."""
     if not ids:
@@ -274,7 +284,7 @@ def _sent(
     return moved
 
 
-def _ack(tx: Tx, peer: str, ids: list[str], parcel: int | None) -> list[str]:
+def _ack(tx: StoreTransaction, peer: str, ids: list[str], parcel: int | None) -> list[str]:
     if not ids:
         return []
     moved: list[str] = []
@@ -294,7 +304,7 @@ def _ack(tx: Tx, peer: str, ids: list[str], parcel: int | None) -> list[str]:
     return moved
 
 
-def _fail(tx: Tx, peer: str, receipt: Receipt, parcel: int | None) -> bool:
+def _fail(tx: StoreTransaction, peer: str, receipt: Receipt, parcel: int | None) -> bool:
     named = {
         "id": receipt.id,
         "peer": peer,
@@ -310,7 +320,9 @@ def _fail(tx: Tx, peer: str, receipt: Receipt, parcel: int | None) -> bool:
     return False
 
 
-def wake(tx: Tx, limit: int, exhausted: Callable[[int], bool]) -> tuple[int, list[int]]:
+def requeue_due(
+    tx: StoreTransaction, limit: int, exhausted: Callable[[int], bool]
+) -> tuple[int, list[int]]:
     """
     Make due rows ready: parked ones, and sent ones whose outcome is asked for by pushing them again.
 
@@ -321,7 +333,7 @@ def wake(tx: Tx, limit: int, exhausted: Callable[[int], bool]) -> tuple[int, lis
     parked = [seq for seq, state, _ in due if state == "pending"]
     unanswered = [seq for seq, state, attempts in due if state == "sent" and exhausted(attempts)]
     again = [seq for seq, state, attempts in due if state == "sent" and not exhausted(attempts)]
-    woken = tx.run(WAKE, (json.dumps(parked), tx.now)) if parked else 0
+    woken = tx.run(REQUEUE, (json.dumps(parked), tx.now)) if parked else 0
     if again:
         moved = tx.run(ASK, (json.dumps(again), tx.now))
         bump(tx, left=-moved, sent=-moved, retries=moved)
@@ -329,7 +341,7 @@ def wake(tx: Tx, limit: int, exhausted: Callable[[int], bool]) -> tuple[int, lis
     return woken, unanswered
 
 
-def resend(tx: Tx, peer: str, *, after: int) -> int:
+def resend(tx: StoreTransaction, peer: str, *, after: int) -> int:
     """Make everything pending again that left in a parcel later than *after*; return how many."""
     total = 0
     for was, deltas in (
@@ -343,7 +355,7 @@ def resend(tx: Tx, peer: str, *, after: int) -> int:
     return total
 
 
-def cancel(tx: Tx, message_id: str) -> bool:
+def cancel(tx: StoreTransaction, message_id: str) -> bool:
     """Withdraw a message that has not left yet; say whether it was still possible."""
     if not tx.run(CANCEL, (tx.now, message_id)):
         return bool(
@@ -354,6 +366,6 @@ def cancel(tx: Tx, message_id: str) -> bool:
     return True
 
 
-def tried(tx: Tx, message_id: str) -> list[tuple[int, int]]:
+def attempts_of(tx: StoreTransaction, message_id: str) -> list[tuple[int, int]]:
     """Return (sequence, attempts) of a message that still waits; empty where it does not."""
-    return [(seq, attempts) for seq, attempts in tx.rows(TRIED, (message_id,))]
+    return [(seq, attempts) for seq, attempts in tx.rows(ATTEMPTS, (message_id,))]

@@ -6,19 +6,27 @@ import json
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from onceward.db.transaction import Tx
+from onceward.db.transaction import StoreTransaction
 from onceward.errors import StoreCorrupt
 from onceward.model.clock import Millis
 from onceward.model.names import PRIORITIES
-from onceward.model.parcel import STRENGTH, Answer, Carried, Durability, Parcel, Receipt, weakened
+from onceward.model.parcel import (
+    STRENGTH,
+    Answer,
+    Durability,
+    Parcel,
+    ParcelFrame,
+    Receipt,
+    downgrade,
+)
 from onceward.model.settings import Settings
 from onceward.store import dead_letters, outbox, peers, receipts
 from onceward.store.counters import bump
-from onceward.store.outbox import Row
-from onceward.store.peers import Lease
+from onceward.store.outbox import OutboxRow
+from onceward.store.peers import PeerLease
 
-HELD: Final = "SELECT lane, rank, due_at FROM held_lanes WHERE recipient = ?"
-HOLD: Final = """
+BLOCKED: Final = "SELECT lane, rank, due_at FROM held_lanes WHERE recipient = ?"
+BLOCK: Final = """
 INSERT INTO held_lanes (recipient, lane, rank, head, due_at) SELECT recipient, lane, rank, seq, ? FROM outbox WHERE id = ?
 ON CONFLICT (recipient, lane, rank) DO UPDATE SET due_at = max(due_at, excluded.due_at), head = min(head, excluded.head)
 RETURNING due_at
@@ -28,22 +36,22 @@ SELECT EXISTS (SELECT 1 FROM outbox INDEXED BY outbox_ready
                 WHERE recipient = ? AND rank IN ({", ".join(map(str, range(len(PRIORITIES))))}) AND seq IN (SELECT value FROM json_each(?))
                   AND state = 'pending' AND due_at IS NULL)
 """
-UNHOLD: Final = "DELETE FROM held_lanes WHERE due_at <= ?"
+UNBLOCK: Final = "DELETE FROM held_lanes WHERE due_at <= ?"
 RECEIPT_ROWS: Final = 200
 STUCK: Final = "rows of the outbox that were put aside are offered again: its index is damaged, recover a copy of the file"
 
 
-class Packed(NamedTuple):
+class InFlight(NamedTuple):
     """A parcel ready to be pushed, the lease it is pushed under, and what died while packing it."""
 
-    lease: Lease
+    lease: PeerLease
     parcel: Parcel | None
     paid_upto: int = 0
-    buried: tuple[tuple[str, str, str], ...] = ()
+    dead_lettered: tuple[tuple[str, str, str], ...] = ()
     """(id, peer, reason) of messages that went to the dead letters instead."""
 
 
-class Mine(NamedTuple):
+class SenderInfo(NamedTuple):
     """Who packs, and what its receipts are worth."""
 
     agent: str
@@ -52,7 +60,7 @@ class Mine(NamedTuple):
 
 @dataclass(slots=True)
 class _Choice:
-    rows: list[Row] = field(default_factory=list)
+    rows: list[OutboxRow] = field(default_factory=list)
     expired: list[int] = field(default_factory=list)
     corrupt: list[int] = field(default_factory=list)
     oversize: list[int] = field(default_factory=list)
@@ -66,8 +74,14 @@ class _Choice:
 
 
 def pack(
-    tx: Tx, held: Lease, *, mine: Mine, settings: Settings, until: Millis, max_bytes: int
-) -> Packed:
+    tx: StoreTransaction,
+    held: PeerLease,
+    *,
+    mine: SenderInfo,
+    settings: Settings,
+    until: Millis,
+    max_bytes: int,
+) -> InFlight:
     """
     Return the next parcel for the leased peer: the stored one, or a new one that is stored now.
 
@@ -75,17 +89,17 @@ def pack(
         LeaseLost: another dispatcher pushes to this peer.
 
     """
-    owed = receipts.owed(tx, held.name, RECEIPT_ROWS)
-    rows: list[Row] = []
+    owed = receipts.pending(tx, held.name, RECEIPT_ROWS)
+    rows: list[OutboxRow] = []
     buried: list[tuple[str, str, str]] = []
     if held.parcel is not None:
         rows = outbox.by_seq(tx, held.parcel)
         if len(rows) != len(held.parcel) or any(_unfit(tx, row) for row in rows):
-            held, rows = peers.renew(tx, held, "a parcel was given up"), []
+            held, rows = peers.new_epoch(tx, held, "a parcel was given up"), []
     if not rows:
         held, rows, buried = _fresh(tx, held, settings=settings, until=until, max_bytes=max_bytes)
     if not rows and not owed.receipts:
-        return Packed(held, None, buried=tuple(buried))
+        return InFlight(held, None, dead_lettered=tuple(buried))
     parcel = Parcel(
         sender=mine.agent,
         durability=mine.durability,
@@ -93,28 +107,37 @@ def pack(
         epoch=held.epoch,
         number=held.number + 1,
         previous=held.last_id,
-        relies_on=held.relies_on,
+        base_position=held.base_position,
         frames=tuple(
-            Carried(r.id, r.frame, r.frame_digest, r.parcel is not None or r.seq <= held.again_seq)
+            ParcelFrame(
+                r.id,
+                r.frame,
+                r.frame_digest,
+                r.parcel is not None or r.seq <= held.redelivered_upto_seq,
+            )
             for r in rows
         ),
         receipts=owed.receipts,
-        stands=owed.stands,
+        stream_position=owed.stream_position,
     )
-    return Packed(held, parcel, owed.upto, tuple(buried))
+    return InFlight(held, parcel, owed.upto, tuple(buried))
 
 
-def _unfit(tx: Tx, row: Row) -> bool:
-    return row.expired(tx.now) or not row.sound
+def _unfit(tx: StoreTransaction, row: OutboxRow) -> bool:
+    return row.expired(tx.now) or not row.intact
 
 
 def _fresh(
-    tx: Tx, held: Lease, *, settings: Settings, until: Millis, max_bytes: int
-) -> tuple[Lease, list[Row], list[tuple[str, str, str]]]:
-    limit, buried, aside = settings.parcel_frames, [], set[int]()
+    tx: StoreTransaction, held: PeerLease, *, settings: Settings, until: Millis, max_bytes: int
+) -> tuple[PeerLease, list[OutboxRow], list[tuple[str, str, str]]]:
+    limit, buried, aside = settings.parcel_max_messages, [], set[int]()
     while True:
         choice = _choose(
-            tx, held, limit, limit_bytes=min(settings.parcel_bytes, max_bytes), max_bytes=max_bytes
+            tx,
+            held,
+            limit,
+            limit_bytes=min(settings.parcel_max_bytes, max_bytes),
+            max_bytes=max_bytes,
         )
         for seqs, reason in (
             (choice.expired, "expired"),
@@ -123,7 +146,7 @@ def _fresh(
         ):
             if seqs:
                 buried += [
-                    (i, p, reason) for i, p in dead_letters.bury_out(tx, seqs, reason=reason)
+                    (i, p, reason) for i, p in dead_letters.add_from_outbox(tx, seqs, reason=reason)
                 ]
         if choice.parked:
             tx.many(outbox.PARK, choice.parked)
@@ -137,14 +160,16 @@ def _fresh(
     return held, choice.rows, buried
 
 
-def _choose(tx: Tx, held: Lease, limit: int, *, limit_bytes: int, max_bytes: int) -> _Choice:
-    lanes = {(lane, rank): due_at for lane, rank, due_at in tx.rows(HELD, (held.name,))}
+def _choose(
+    tx: StoreTransaction, held: PeerLease, limit: int, *, limit_bytes: int, max_bytes: int
+) -> _Choice:
+    lanes = {(lane, rank): due_at for lane, rank, due_at in tx.rows(BLOCKED, (held.name,))}
     choice, size = _Choice(), 0
     for row in outbox.ready(tx, held.name, limit):
         choice.scanned += 1
         if row.expired(tx.now):
             choice.expired.append(row.seq)
-        elif not row.sound:
+        elif not row.intact:
             choice.corrupt.append(row.seq)
         elif (row.lane, row.rank) in lanes:
             choice.parked.append((lanes[row.lane, row.rank], row.seq))
@@ -163,7 +188,7 @@ def _choose(tx: Tx, held: Lease, limit: int, *, limit_bytes: int, max_bytes: int
 class Settled(NamedTuple):
     """What an answer changed."""
 
-    lease: Lease
+    lease: PeerLease
     moved: outbox.Moved
     rejected: tuple[tuple[str, str], ...] = ()
     closed: bool = False
@@ -175,7 +200,7 @@ class Settled(NamedTuple):
         return not (self.moved.sent or self.moved.acked or self.moved.failed or self.rejected)
 
 
-class Terms(NamedTuple):
+class SettleOptions(NamedTuple):
     """What a settlement needs to know besides the answer."""
 
     settings: Settings
@@ -184,7 +209,7 @@ class Terms(NamedTuple):
     streams: bool
 
 
-def settle(tx: Tx, packed: Packed, answer: Answer, terms: Terms) -> Settled:
+def settle(tx: StoreTransaction, packed: InFlight, answer: Answer, terms: SettleOptions) -> Settled:
     """
     Take the peer's answer to a parcel that it accepted or knew already.
 
@@ -194,7 +219,7 @@ def settle(tx: Tx, packed: Packed, answer: Answer, terms: Terms) -> Settled:
     """
     parcel, held = packed.parcel, packed.lease
     assert parcel is not None  # noqa: S101 - only pushed parcels have answers
-    receipts.paid(tx, held.name, packed.paid_upto)
+    receipts.delivered(tx, held.name, packed.paid_upto)
     if not parcel.frames:
         after, closed = peers.advance(tx, held, 0, held.last_id, terms.settings)
         return Settled(after, outbox.Moved(), closed=closed)
@@ -202,7 +227,7 @@ def settle(tx: Tx, packed: Packed, answer: Answer, terms: Terms) -> Settled:
         STRENGTH[answer.durability] < STRENGTH[terms.durability]
         and not terms.settings.accept_weaker
     )
-    told = [weakened(r) for r in answer.receipts] if weak else list(answer.receipts)
+    told = [downgrade(r) for r in answer.receipts] if weak else list(answer.receipts)
     # A plain function sends no outcome later: what it stored is all that will be known.
     stored_ends = (terms.settings.ack == "stored" or not terms.streams) and not weak
     moved = outbox.settle(
@@ -213,38 +238,38 @@ def settle(tx: Tx, packed: Packed, answer: Answer, terms: Terms) -> Settled:
     return Settled(after, moved, rejected, closed=closed, weak=answer.durability if weak else None)
 
 
-def _reject(tx: Tx, peer: str, refused: list[Receipt]) -> tuple[tuple[str, str], ...]:
+def _reject(tx: StoreTransaction, peer: str, refused: list[Receipt]) -> tuple[tuple[str, str], ...]:
     done: list[tuple[str, str]] = []
     for receipt in refused:
         reason, _, detail = (receipt.reason or "rejected").partition(": ")
         seqs = tx.rows("SELECT seq FROM outbox WHERE id = ? AND recipient = ?", (receipt.id, peer))
-        if seqs and dead_letters.bury_out(
+        if seqs and dead_letters.add_from_outbox(
             tx, [s for (s,) in seqs], reason=reason, error=detail, unknown=True
         ):
             done.append((receipt.id, reason))
     return tuple(done)
 
 
-def hold(tx: Tx, message_id: str, *, error: str, due_at: Millis) -> None:
+def block_lane(tx: StoreTransaction, message_id: str, *, error: str, due_at: Millis) -> None:
     """Let one message that failed alone rest, and its lane with it."""
-    [(lane_due_at,)] = tx.rows(HOLD, (due_at, message_id))  # not before an older one of the lane
+    [(lane_due_at,)] = tx.rows(BLOCK, (due_at, message_id))  # not before an older one of the lane
     tx.run(outbox.FAIL_ONE, (lane_due_at, error[:500], message_id))
     bump(tx, retries=1)
 
 
-def unhold(tx: Tx) -> None:
+def unblock_lane(tx: StoreTransaction) -> None:
     """Free the lanes whose heads are due again."""
-    tx.run(UNHOLD, (tx.now,))
+    tx.run(UNBLOCK, (tx.now,))
 
 
-def stuck(tx: Tx, packed: Packed) -> bool:
+def index_is_damaged(tx: StoreTransaction, packed: InFlight) -> bool:
     """Return whether the index offers rows of an answered parcel again, whatever the rows say: one of both is damaged."""
     return bool(
         tx.rows(STILL_READY, (packed.lease.name, json.dumps(packed.lease.parcel or ())))[0][0]
     )
 
 
-def spend(tx: Tx, held: Lease, error: str) -> list[tuple[int, str, int]]:
+def count_attempts(tx: StoreTransaction, held: PeerLease, error: str) -> list[tuple[int, str, int]]:
     """Count an attempt against each message of the parcel in flight; return (seq, id, attempts) of each."""
     if held.parcel is None:
         return []

@@ -6,7 +6,7 @@ import json
 import random
 from typing import Any, Final, NamedTuple
 
-from onceward.db.transaction import Tx
+from onceward.db.transaction import StoreTransaction
 from onceward.errors import LeaseLost
 from onceward.model.clock import Millis
 from onceward.model.retry import RetryPolicy
@@ -27,7 +27,7 @@ UPDATE peers
 RETURNING name, url, token, epoch, generation, number, last_id, again_seq, parcel, failures, breaker, successes,
           relied_epoch, relied_parcel
 """
-PROLONG: Final = (
+EXTEND: Final = (
     "UPDATE peers SET lease_at = :until WHERE name = :name AND token = :token AND owner = :owner"
 )
 STORE: Final = "UPDATE peers SET parcel = :parcel, lease_at = :until WHERE name = :name AND token = :token AND owner = :owner"
@@ -39,19 +39,19 @@ UPDATE peers
  WHERE name = :name AND token = :token AND owner = :owner
 RETURNING breaker, successes
 """
-REST: Final = """
+BACK_OFF: Final = """
 UPDATE peers
    SET failures = :failures, due_at = :due_at, last_error = :error, successes = 0, owner = NULL, lease_at = NULL, breaker = :breaker
  WHERE name = :name AND token = :token AND owner = :owner
 """
-PAUSE: Final = """
+DEFER: Final = """
 UPDATE peers SET due_at = :due_at, last_error = :error, owner = NULL, lease_at = NULL
  WHERE name = :name AND token = :token AND owner = :owner
 """
 OWNERS: Final = "SELECT DISTINCT owner FROM peers WHERE owner IS NOT NULL"
 FREE: Final = "UPDATE peers SET lease_at = min(lease_at, ?) WHERE owner = ?"
 RELEASE: Final = "UPDATE peers SET owner = NULL, lease_at = NULL WHERE name = :name AND token = :token AND owner = :owner"
-RENEW: Final = """
+NEW_EPOCH: Final = """
 UPDATE peers
    SET epoch = lower(hex(randomblob(16))), generation = generation + 1, number = 0, last_id = '', parcel = NULL,
        again_seq = coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'outbox'), 0), last_error = :why,
@@ -65,7 +65,7 @@ NUMBERS: Final = (1 << 32) - 1
 """The part of an ordinal that is the number; the rest is the generation of its epoch."""
 # Outcomes that came beside the stream: they rest on parcels whose answers we may never have heard. Told of another epoch while the
 # first parcel of this one is under way, we push that one again, for it does not say yet that it builds on them.
-RELY: Final = """
+RECORD_BASE: Final = """
 UPDATE peers
    SET relied_epoch = :epoch,
        relied_parcel = (CASE :epoch WHEN epoch THEN generation WHEN relied_epoch THEN relied_parcel >> 32 ELSE 0 END << 32) | :number,
@@ -73,12 +73,12 @@ UPDATE peers
  WHERE name = :name AND CASE epoch WHEN :epoch THEN number < :number ELSE number = 0 END
    AND NOT (relied_epoch = :epoch AND (relied_parcel & 4294967295) >= :number)
 """
-CLOSE_BREAKER: Final = (
+RESET_BREAKER: Final = (
     "UPDATE peers SET breaker = 'closed', failures = 0, due_at = NULL, successes = 0 WHERE name = ?"
 )
 
 
-class Lease(NamedTuple):
+class PeerLease(NamedTuple):
     """The right to push to one peer, and its stream as it stood when the lease was taken."""
 
     name: str
@@ -88,13 +88,13 @@ class Lease(NamedTuple):
     generation: int
     number: int
     last_id: str
-    again_seq: int
+    redelivered_upto_seq: int
     parcel: tuple[int, ...] | None
     failures: int
     breaker: str
     successes: int
-    relied_epoch: str
-    relied_parcel: int
+    base_epoch: str
+    base_parcel: int
     owner: str
 
     @property
@@ -108,11 +108,11 @@ class Lease(NamedTuple):
         return (self.generation << 32) | (self.number + 1)
 
     @property
-    def relies_on(self) -> tuple[str, int] | None:
+    def base_position(self) -> tuple[str, int] | None:
         """What the first parcel of an epoch builds on; None for the others, which name their predecessor."""
         return (
-            (self.relied_epoch, self.relied_parcel & NUMBERS)
-            if self.number == 0 and self.relied_epoch
+            (self.base_epoch, self.base_parcel & NUMBERS)
+            if self.number == 0 and self.base_epoch
             else None
         )
 
@@ -121,41 +121,45 @@ class Lease(NamedTuple):
         if epoch == self.epoch:
             return (self.generation << 32) | number
         relied = (
-            self.relied_parcel & ~NUMBERS
-            if self.relies_on is not None and epoch == self.relied_epoch
+            self.base_parcel & ~NUMBERS
+            if self.base_position is not None and epoch == self.base_epoch
             else 0
         )
         return relied and relied | number
 
 
-def lease(tx: Tx, name: str, *, owner: str, until: Millis) -> Lease | None:
+def lease(tx: StoreTransaction, name: str, *, owner: str, until: Millis) -> PeerLease | None:
     """Take the right to push to *name*; None while it rests or somebody else has it."""
     found = tx.rows(LEASE, {"name": name, "owner": owner, "until": until, "now": tx.now})
     if not found:
         return None
     row = found[0]
     parcel = None if row[8] is None else tuple(json.loads(row[8]))
-    return Lease(*[*row[:8], parcel, *row[9:], owner])
+    return PeerLease(*[*row[:8], parcel, *row[9:], owner])
 
 
-def _proved(changed: int, held: Lease) -> None:
+def _proved(changed: int, held: PeerLease) -> None:
     if not changed:
         msg = f"the lease on peer {held.name} ran out; another dispatcher pushes to it now"
         raise LeaseLost(msg)
 
 
-def store_parcel(tx: Tx, held: Lease, seqs: tuple[int, ...], *, until: Millis) -> Lease:
+def store_parcel(
+    tx: StoreTransaction, held: PeerLease, seqs: tuple[int, ...], *, until: Millis
+) -> PeerLease:
     """Write down which rows the next parcel is made of, before it is pushed."""
     _proved(tx.run(STORE, held.fence | {"parcel": json.dumps(seqs), "until": until}), held)
     return held._replace(parcel=seqs)
 
 
-def prolong(tx: Tx, held: Lease, *, until: Millis) -> None:
+def extend(tx: StoreTransaction, held: PeerLease, *, until: Millis) -> None:
     """Keep the lease longer; raises LeaseLost where it is lost."""
-    _proved(tx.run(PROLONG, held.fence | {"until": until}), held)
+    _proved(tx.run(EXTEND, held.fence | {"until": until}), held)
 
 
-def advance(tx: Tx, held: Lease, by: int, last_id: str, settings: Settings) -> tuple[Lease, bool]:
+def advance(
+    tx: StoreTransaction, held: PeerLease, by: int, last_id: str, settings: Settings
+) -> tuple[PeerLease, bool]:
     """Note that a push arrived, *by* one parcel or none; return the lease for the next, and whether the breaker closed by it."""
     found = tx.rows(
         ADVANCE,
@@ -180,16 +184,22 @@ def advance(tx: Tx, held: Lease, by: int, last_id: str, settings: Settings) -> t
     return after, closed
 
 
-class Rested(NamedTuple):
+class Backoff(NamedTuple):
     """How long a peer is left alone, and whether its breaker opened."""
 
     due_at: Millis
     opened: bool
 
 
-def rest(
-    tx: Tx, held: Lease, error: str, *, policy: RetryPolicy, rng: random.Random, settings: Settings
-) -> Rested:
+def back_off(
+    tx: StoreTransaction,
+    held: PeerLease,
+    error: str,
+    *,
+    policy: RetryPolicy,
+    rng: random.Random,
+    settings: Settings,
+) -> Backoff:
     """Give the peer a rest after a failure, by backoff or by its breaker, and give the lease back."""
     failures = held.failures + 1
     opened = held.breaker == "half_open" or failures >= settings.breaker_failures
@@ -197,28 +207,30 @@ def rest(
     due_at = tx.now + (max(wait, round(settings.breaker_open_for * 1000)) if opened else wait)
     breaker = "open" if opened else "closed"
     named = {"failures": failures, "due_at": due_at, "error": error[:500], "breaker": breaker}
-    _proved(tx.run(REST, held.fence | named), held)
-    return Rested(
+    _proved(tx.run(BACK_OFF, held.fence | named), held)
+    return Backoff(
         due_at, opened and held.breaker == "closed" and failures == settings.breaker_failures
     )
 
 
-def pause(tx: Tx, held: Lease, error: str, *, due_at: Millis) -> None:
+def defer(tx: StoreTransaction, held: PeerLease, error: str, *, due_at: Millis) -> None:
     """Give the lease back, and take it again when the peer said so; that is no failure."""
-    _proved(tx.run(PAUSE, held.fence | {"due_at": due_at, "error": error}), held)
+    _proved(tx.run(DEFER, held.fence | {"due_at": due_at, "error": error}), held)
 
 
-def release(tx: Tx, held: Lease) -> None:
+def release(tx: StoreTransaction, held: PeerLease) -> None:
     """Give the lease back; a no-op where it is lost."""
     tx.run(RELEASE, held.fence)
 
 
-def rely(tx: Tx, name: str, stands: tuple[str, int]) -> None:
+def record_base(tx: StoreTransaction, name: str, stands: tuple[str, int]) -> None:
     """Note where *name* stood when it told us outcomes: they are gone if it is ever put back to before that."""
-    tx.run(RELY, {"name": name, "epoch": stands[0], "number": stands[1]})
+    tx.run(RECORD_BASE, {"name": name, "epoch": stands[0], "number": stands[1]})
 
 
-def renew(tx: Tx, held: Lease, why: str, *, stands: tuple[str, int] | None = None) -> Lease:
+def new_epoch(
+    tx: StoreTransaction, held: PeerLease, why: str, *, stands: tuple[str, int] | None = None
+) -> PeerLease:
     """
     Open a new epoch: number 1 follows nothing, and everything written so far is judged by its id.
 
@@ -230,14 +242,14 @@ def renew(tx: Tx, held: Lease, why: str, *, stands: tuple[str, int] | None = Non
     there, upto = (
         (None, None) if stands is None else (stands[0], held.ordinal_of(*stands) or stands[1])
     )
-    found = tx.rows(RENEW, held.fence | {"why": why[:500], "there": there, "upto": upto})
+    found = tx.rows(NEW_EPOCH, held.fence | {"why": why[:500], "there": there, "upto": upto})
     _proved(len(found), held)
     epoch, generation, again_seq, there, upto = found[0]
     fresh = {
         "epoch": epoch,
         "generation": generation,
-        "again_seq": again_seq,
-        "relied_epoch": there,
-        "relied_parcel": upto,
+        "redelivered_upto_seq": again_seq,
+        "base_epoch": there,
+        "base_parcel": upto,
     }
     return held._replace(number=0, last_id="", parcel=None, **fresh)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from onceward.db.transaction import Tx
+from onceward.db.transaction import StoreTransaction
 from onceward.model.clock import Millis
 from onceward.model.frame import digest
-from onceward.model.record import Letter, read
+from onceward.model.record import MessageRecord, read_record
 from onceward.model.topics import matches
 from onceward.store import inbox, lanes, mailboxes
 from onceward.store.mailboxes import SCAN, Rows
@@ -39,7 +39,7 @@ SELECT session, topic, count(*), total(expires_at <= :now), sum(length(CAST(fram
 CURSORS: Final = "SELECT session, seq FROM cursors WHERE :session IS NULL OR session = :session"
 
 
-class Next(NamedTuple):
+class PolledRow(NamedTuple):
     """A message that a poll looks at."""
 
     seq: int
@@ -53,9 +53,9 @@ class Next(NamedTuple):
     held: int
     """Whether its lane is leased, or waits: then it is not for a poll now."""
 
-    def letter(self) -> Letter:
+    def record(self) -> MessageRecord:
         """Return the message as its reader sees it."""
-        return read(self.frame, self.received_at, sound=digest(self.frame) == self.digest)
+        return read_record(self.frame, self.received_at, sound=digest(self.frame) == self.digest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,31 +67,31 @@ class Poll:
     consume_skipped: bool = True
     limit: int
 
-    def wants(self, row: Next) -> bool:
+    def wants(self, row: PolledRow) -> bool:
         """Return whether a message is wanted."""
         if self.topics is None:
             return True
         return row.topic is not None and any(matches(pattern, row.topic) for pattern in self.topics)
 
 
-class Reach(NamedTuple):
+class ScanPosition(NamedTuple):
     """How far a poll has looked, and the first message it left where it was; the cursor stays before that one."""
 
     looked_to: int | None = None
     left: int | None = None
 
 
-class Polled(NamedTuple):
+class PollResult(NamedTuple):
     """What one step of a poll found, from where to where it moved the cursor, and how far it looked."""
 
-    rows: list[Next]
+    rows: list[PolledRow]
     cursor_from: int
     cursor_to: int
-    reach: Reach
+    reach: ScanPosition
     more: bool
 
 
-def poll(tx: Tx, wanted: Poll, reach: Reach) -> Polled:
+def poll(tx: StoreTransaction, wanted: Poll, reach: ScanPosition) -> PollResult:
     """
     Move a session's cursor, ending what it passes: wanted messages processed, skipped ones dropped, late ones expired.
 
@@ -99,14 +99,14 @@ def poll(tx: Tx, wanted: Poll, reach: Reach) -> Polled:
     is in somebody's hands, or to be kept, stays, and the cursor before it.
     """
     cursor = _cursor(tx, wanted.session)
-    if mailboxes.frozen(tx.rows):
-        return Polled([], cursor, cursor, reach, more=False)
+    if mailboxes.paused(tx.rows):
+        return PollResult([], cursor, cursor, reach, more=False)
     lanes.wake_due(tx)
     after = cursor if reach.looked_to is None else reach.looked_to
-    looked = [Next(*row) for row in tx.rows(NEXT, (after, wanted.session, SCAN))]
+    looked = [PolledRow(*row) for row in tx.rows(NEXT, (after, wanted.session, SCAN))]
     sorted_out = _sort(looked, wanted, tx.now)
     for outcome, rows in sorted_out.ends.items():
-        inbox.finish(tx, [row.seq for row in rows], outcome)
+        inbox.end_unclaimed(tx, [row.seq for row in rows], outcome)
     taken = sorted_out.ends["processed"]
     through = len(looked) < SCAN and (not looked or sorted_out.reached == looked[-1].seq)
     upto = int(tx.rows(NEWEST)[0][0]) if through else sorted_out.reached
@@ -114,22 +114,22 @@ def poll(tx: Tx, wanted: Poll, reach: Reach) -> Polled:
     to = max(cursor, upto if left is None else min(upto, left - 1))
     if to != cursor:
         tx.run(MOVE, (wanted.session, to, tx.now))
-    return Polled(
-        taken, cursor, to, Reach(upto, left), more=not through and len(taken) < wanted.limit
+    return PollResult(
+        taken, cursor, to, ScanPosition(upto, left), more=not through and len(taken) < wanted.limit
     )
 
 
 @dataclass(slots=True)
-class _Sorted:
+class _SortedRows:
     """Messages by how they end, the first that does not, and how far that went."""
 
-    ends: dict[str, list[Next]]
+    ends: dict[str, list[PolledRow]]
     left: int | None = None
     reached: int = 0
 
 
-def _sort(looked: list[Next], wanted: Poll, now: Millis) -> _Sorted:
-    found = _Sorted({"processed": [], "dropped": [], "expired": []})
+def _sort(looked: list[PolledRow], wanted: Poll, now: Millis) -> _SortedRows:
+    found = _SortedRows({"processed": [], "dropped": [], "expired": []})
     for row in looked:
         if len(found.ends["processed"]) == wanted.limit:
             break
@@ -144,17 +144,19 @@ def _sort(looked: list[Next], wanted: Poll, now: Millis) -> _Sorted:
     return found
 
 
-def _cursor(tx: Tx, session: str) -> int:
+def _cursor(tx: StoreTransaction, session: str) -> int:
     found = tx.rows(CURSOR, (session,))
     return int(found[0][0]) if found else 0
 
 
 def tail(
     rows: Rows, session: str, limit: int, *, include_expired: bool, now: Millis
-) -> list[Letter]:
+) -> list[MessageRecord]:
     """Return the newest messages of a session, the oldest of them first; moves nothing."""
     found = rows(TAIL, {"session": session, "limit": limit, "all": include_expired, "now": now})
-    return [read(frame, at, sound=digest(frame) == seen) for frame, seen, at in reversed(found)]
+    return [
+        read_record(frame, at, sound=digest(frame) == seen) for frame, seen, at in reversed(found)
+    ]
 
 
 def status(rows: Rows, session: str | None, *, now: Millis) -> dict[str, dict[str, Any]]:

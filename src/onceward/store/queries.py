@@ -31,7 +31,7 @@ SELECT seq, topic FROM dead_letter_view
    AND (:before IS NULL OR dead_at < :before) AND (:type IS NULL OR type = :type)
  ORDER BY seq
 """
-LETTERS: Final = """
+BY_SEQ: Final = """
 SELECT d.id, d.origin, d.sender, d.recipient, d.session, d.type, d.topic, d.priority, d.reason, d.last_error, d.attempts, d.created_at,
        d.dead_at, d.late, d.frame, d.replays, d.seq
   FROM json_each(?) AS j JOIN dead_letter_view AS d ON d.seq = j.value
@@ -41,7 +41,7 @@ LONGEST: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class HistoryEntry:
     """A message as a row tells it, sent (``box`` out), received (in) or dead."""
 
     id: str
@@ -72,7 +72,7 @@ class Past:
 class Page:
     """One page of a longer answer."""
 
-    messages: list[Past]
+    messages: list[HistoryEntry]
     total_count: int | None
     """How many there are on all pages; None where nobody was to count."""
     has_more: bool
@@ -123,7 +123,7 @@ class DeadLetter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Which:
+class DeadLetterSelection:
     """Which dead letters are meant: those for which everything holds that is said here."""
 
     id: str | None = None
@@ -140,8 +140,7 @@ def stats(db: Database) -> dict[str, int]:
     """Return the totals and the present numbers of one file."""
     names = [name for (name,) in db.read(STATS_COLUMNS)]
     [row] = db.read(STATS)
-    found = dict(zip(names, row, strict=True))
-    return found | {"totalRetries": found["total_retries"]}
+    return dict(zip(names, row, strict=True))
 
 
 def unsent(db: Database) -> int:
@@ -161,7 +160,7 @@ def peers(db: Database) -> list[PeerInfo]:
     return [PeerInfo(*row) for row in db.read(PEERS)]
 
 
-def dead_letters(db: Database, which: Which, *, limit: int = 100) -> list[DeadLetter]:
+def dead_letters(db: Database, which: DeadLetterSelection, *, limit: int = 100) -> list[DeadLetter]:
     """Return dead letters, oldest first; a topic may be a pattern."""
     if which.topic is not None:
         check_pattern(which.topic)
@@ -179,11 +178,11 @@ def dead_letters(db: Database, which: Which, *, limit: int = 100) -> list[DeadLe
     ]
     return [
         DeadLetter(*row)
-        for row in db.read(LETTERS, (json.dumps(seqs[:limit] if limit >= 0 else seqs),))
+        for row in db.read(BY_SEQ, (json.dumps(seqs[:limit] if limit >= 0 else seqs),))
     ]
 
 
-def until_due(db: Database, left: float | None) -> float | None:
+def next_wakeup(db: Database, left: float | None) -> float | None:
     """Return how long a reader may wait before some lane is due again, at most *left* seconds."""
     [(due_at,)] = db.read(NEXT_DUE)
     if due_at is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil
 from typing import Final, NamedTuple
 
-from onceward.db.transaction import Tx
+from onceward.db.transaction import StoreTransaction
 from onceward.errors import InvalidArgument, RateLimited, StoreCapacity
 from onceward.model.clock import Millis
 
@@ -16,7 +16,7 @@ UPDATE buckets
  WHERE name = 'send'
 RETURNING tokens, per_second
 """
-DOOR: Final = """
+ACCEPT_BUCKET: Final = """
 SELECT r.per_second, r.burst, min(r.burst, coalesce(s.tokens + max(0, :now - s.filled_at) * r.per_second / 1000.0, r.burst))
   FROM buckets AS r LEFT JOIN buckets AS s ON s.name = :bucket
  WHERE r.name = 'accept'
@@ -38,14 +38,14 @@ SELECT ((SELECT page_count FROM pragma_page_count) - (SELECT freelist_count FROM
 """
 
 
-class Used(NamedTuple):
+class FileUsage(NamedTuple):
     """How many bytes of a file are in use, and how many may be."""
 
     bytes: int
     limit: int
 
 
-def take_token(tx: Tx) -> None:
+def take_token(tx: StoreTransaction) -> None:
     """Count one message against the rate; raise RateLimited, which says when to come again, where it is too fast."""
     for tokens, per_second in tx.rows(TAKE, {"now": tx.now}):
         if tokens < 0:
@@ -54,7 +54,7 @@ def take_token(tx: Tx) -> None:
             raise RateLimited(msg, retry_after=wait)
 
 
-def admit(tx: Tx, sender: str, messages: int) -> Millis:
+def admit(tx: StoreTransaction, sender: str, messages: int) -> Millis:
     """
     Count what a sender brings against the rate of the door; return how long it is to wait, 0 where it may come in.
 
@@ -63,7 +63,7 @@ def admit(tx: Tx, sender: str, messages: int) -> Millis:
     nothing.
     """
     bucket = f"accept/{sender}"
-    for per_second, burst, tokens in tx.rows(DOOR, {"now": tx.now, "bucket": bucket}):
+    for per_second, burst, tokens in tx.rows(ACCEPT_BUCKET, {"now": tx.now, "bucket": bucket}):
         missing = min(messages, burst) - tokens
         if missing > 0:
             wait: Millis = ceil(1000 * missing / per_second)
@@ -79,7 +79,9 @@ def admit(tx: Tx, sender: str, messages: int) -> Millis:
     return 0
 
 
-def set_rate(tx: Tx, per_second: float | None, burst: float, *, of: str = "send") -> None:
+def set_rate(
+    tx: StoreTransaction, per_second: float | None, burst: float, *, of: str = "send"
+) -> None:
     """Set a rate, or None for any: of sending, or of accepting from each sender."""
     if per_second is None:
         tx.run(NO_RATE, (of,))
@@ -90,7 +92,7 @@ def set_rate(tx: Tx, per_second: float | None, burst: float, *, of: str = "send"
     tx.run(SET_RATE, (of, per_second, burst, burst, tx.now))
 
 
-def set_file(tx: Tx, max_bytes: int | None) -> None:
+def set_file(tx: StoreTransaction, max_bytes: int | None) -> None:
     """Set how much of the file may be in use, or None for as much as the disk holds."""
     if max_bytes is None:
         tx.run(NO_FILE)
@@ -98,13 +100,13 @@ def set_file(tx: Tx, max_bytes: int | None) -> None:
         tx.run(SET_FILE, (max_bytes,))
 
 
-def refuse(tx: Tx) -> Used | None:
+def check_file_size(tx: StoreTransaction) -> FileUsage | None:
     """Return how full the file is where that is bounded; raise StoreCapacity where it is full."""
     bounded = tx.rows(FILE)
     if not bounded:
         return None
     [(size,)] = tx.rows(PAGES)
-    found = Used(size, bounded[0][0])
+    found = FileUsage(size, bounded[0][0])
     if found.bytes >= found.limit:
         msg = f"{size} bytes of the file are in use and {found.limit} may be; nothing was written: let mail be settled and pruned"
         raise StoreCapacity(msg)

@@ -6,53 +6,53 @@ import json
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from onceward.db.transaction import Tx
+from onceward.db.transaction import StoreTransaction
 from onceward.model.clock import Millis
 from onceward.model.parcel import Receipt
 
-OWE: Final = "INSERT INTO receipts (peer, receipts, created_at) VALUES (?, ?, ?)"
-OWED: Final = """
+ENQUEUE: Final = "INSERT INTO receipts (peer, receipts, created_at) VALUES (?, ?, ?)"
+PENDING: Final = """
 SELECT r.seq, r.receipts, s.epoch, s.number FROM receipts AS r LEFT JOIN streams AS s ON s.sender = r.peer
  WHERE r.peer = ? ORDER BY r.seq LIMIT ?
 """
-PAID: Final = "DELETE FROM receipts WHERE peer = ? AND seq <= ?"
-FORGIVE: Final = "DELETE FROM receipts WHERE created_at < ?"
+DELIVERED: Final = "DELETE FROM receipts WHERE peer = ? AND seq <= ?"
+PRUNE: Final = "DELETE FROM receipts WHERE created_at < ?"
 
 
-def owe(tx: Tx, outcomes: Iterable[tuple[str, Receipt]]) -> None:
+def enqueue(tx: StoreTransaction, outcomes: Iterable[tuple[str, Receipt]]) -> None:
     """Note what senders are to be told; one row per sender and commit."""
     by_peer: dict[str, list[tuple[str, str, str | None]]] = {}
     for peer, receipt in outcomes:
         by_peer.setdefault(peer, []).append((receipt.id, receipt.state, receipt.reason))
-    tx.many(OWE, [(peer, json.dumps(listed), tx.now) for peer, listed in by_peer.items()])
+    tx.many(ENQUEUE, [(peer, json.dumps(listed), tx.now) for peer, listed in by_peer.items()])
 
 
-class Owed(NamedTuple):
+class PendingReceipts(NamedTuple):
     """What a peer is to be told next."""
 
     upto: int = 0
     """The mark up to which it goes."""
     receipts: tuple[Receipt, ...] = ()
-    stands: tuple[str, int] | None = None
+    stream_position: tuple[str, int] | None = None
     """Where the peer's stream to us stands meanwhile: what the receipts rest on."""
 
 
-def owed(tx: Tx, peer: str, limit: int) -> Owed:
+def pending(tx: StoreTransaction, peer: str, limit: int) -> PendingReceipts:
     """Return what *peer* is to be told next."""
-    rows = tx.rows(OWED, (peer, limit))
+    rows = tx.rows(PENDING, (peer, limit))
     if not rows:
-        return Owed()
+        return PendingReceipts()
     upto, _, epoch, number = rows[-1]
     listed = [Receipt(*entry) for _, text, *_ in rows for entry in json.loads(text)]
-    return Owed(upto, tuple(listed), None if epoch is None else (epoch, number))
+    return PendingReceipts(upto, tuple(listed), None if epoch is None else (epoch, number))
 
 
-def paid(tx: Tx, peer: str, upto: int) -> None:
+def delivered(tx: StoreTransaction, peer: str, upto: int) -> None:
     """Forget what *peer* was told."""
     if upto:
-        tx.run(PAID, (peer, upto))
+        tx.run(DELIVERED, (peer, upto))
 
 
-def forgive(tx: Tx, *, before: Millis) -> int:
+def prune(tx: StoreTransaction, *, before: Millis) -> int:
     """Forget what could not be told for long: the sender's next question gets the answer anyway."""
-    return tx.run(FORGIVE, (before,))
+    return tx.run(PRUNE, (before,))

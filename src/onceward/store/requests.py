@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from onceward.db.transaction import Tx
+from onceward.db.transaction import StoreTransaction
 from onceward.model.clock import Millis
 
 OPEN: Final = "INSERT INTO tickets (id, session, recipient, asked_at, deadline_at) VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"
@@ -24,7 +24,7 @@ class Ticket:
     recipient: str
 
 
-class Outlook(NamedTuple):
+class ReplyState(NamedTuple):
     """How a request stands: ``state`` is open, answered, late or failed; ``frame`` is the reply."""
 
     state: str
@@ -34,7 +34,12 @@ class Outlook(NamedTuple):
 
 
 def open_ticket(
-    tx: Tx, *, message_id: str, session: str, recipient: str, deadline_at: Millis | None
+    tx: StoreTransaction,
+    *,
+    message_id: str,
+    session: str,
+    recipient: str,
+    deadline_at: Millis | None,
 ) -> None:
     """Note that a reply is awaited, in the transaction of the request."""
     tx.run(OPEN, (message_id, session, recipient, tx.now, deadline_at))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from onceward.db.transaction import Tx
+from onceward.db.transaction import StoreTransaction
 from onceward.model.clock import Millis
 
 # Oldest first by sequence: rows ended after they were created, so the first young row ends the walk.
@@ -40,7 +40,9 @@ DROPS: Final = "DELETE FROM drops WHERE seq IN (SELECT seq FROM drops WHERE drop
 VACUUM: Final = "PRAGMA incremental_vacuum(200)"
 
 
-def slice_of(tx: Tx, box: str, *, after: int, before: Millis, limit: int) -> tuple[int, int]:
+def slice_of(
+    tx: StoreTransaction, box: str, *, after: int, before: Millis, limit: int
+) -> tuple[int, int]:
     """Prune one slice of ``outbox`` or ``inbox`` beyond sequence *after*; return (where to go on, rows pruned), -1 at the end."""
     select, drop = (OUTBOX, DROP_OUT) if box == "outbox" else (INBOX, DROP_IN)
     rows = tx.rows(select, {"after": after, "before": before, "limit": limit})
@@ -49,14 +51,14 @@ def slice_of(tx: Tx, box: str, *, after: int, before: Millis, limit: int) -> tup
     return (rows[-1][0] if len(rows) == limit else -1), len(old)
 
 
-def marks(tx: Tx, *, before: Millis, limit: int) -> int:
+def prune_marks(tx: StoreTransaction, *, before: Millis, limit: int) -> int:
     """Prune a slice of processed marks, moving the horizon first; return how many went."""
     named = {"before": before, "limit": limit}
     tx.run(HORIZON, named)
     return tx.run(MARKS, named)
 
 
-def rest(tx: Tx, *, before: Millis, limit: int) -> int:
+def prune_misc(tx: StoreTransaction, *, before: Millis, limit: int) -> int:
     """Prune a slice of tickets and of the trail; return how many rows went."""
     named = {"before": before, "limit": limit}
     return tx.run(TICKETS, named) + tx.run(TRAIL, named) + tx.run(DROPS, named)

@@ -72,7 +72,7 @@ class QueueInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Waits:
+class QueuedMessage:
     """A message that waits in a session's queue."""
 
     id: str
@@ -134,6 +134,6 @@ def _queue(row: tuple[Any, ...]) -> QueueInfo:
     )
 
 
-def waiting(db: Database, session: str) -> list[Waits]:
+def waiting(db: Database, session: str) -> list[QueuedMessage]:
     """Return the messages that wait in a session's queue, in order."""
-    return [Waits(*row) for row in db.read(WAITING, (session,))]
+    return [QueuedMessage(*row) for row in db.read(WAITING, (session,))]

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from onceward.db.transaction import Tx
+from onceward.db.transaction import StoreTransaction
 from onceward.errors import LeaseLost, RunAborted
 from onceward.model.clock import Millis
-from onceward.store.inbox import Leased
-from onceward.store.lanes import LaneLease
+from onceward.store.inbox import LeasedMessage
+from onceward.store.lanes import Lease
 
 LEASE: Final = """
 UPDATE lanes SET owner = :owner, token = token + 1, due_at = :until, claimed = :bound, careful_to = max(careful_to, :last)
@@ -84,7 +84,7 @@ class Summary:
 
 
 @dataclass(frozen=True, slots=True)
-class Before:
+class PreviousRun:
     """The run of this session that was aborted just before this one."""
 
     id: str
@@ -106,7 +106,7 @@ class OpenRun(NamedTuple):
     token: int
     owner: str
     bound: str
-    takes_more: int
+    allows_injection: int
     partial: str | None
 
     @property
@@ -121,16 +121,16 @@ class OpenRun(NamedTuple):
 
 
 def begin(
-    tx: Tx,
+    tx: StoreTransaction,
     *,
     run_id: str,
     session: str,
     mode: str,
     lane: tuple[int, int],
-    messages: Sequence[Leased],
+    messages: Sequence[LeasedMessage],
     owner: str,
     until: Millis,
-) -> tuple[OpenRun, list[Leased]]:
+) -> tuple[OpenRun, list[LeasedMessage]]:
     """
     Lease a session's queue, bind messages to a new run, and count their attempt before it is made.
 
@@ -168,27 +168,29 @@ def begin(
     )
     tx.run(BIND, {"run": seq, "bound": bound})
     tx.run(LINES, (seq, session))
-    held = LaneLease(lane_id, token + 1, owner, careful=True)
+    held = Lease(lane_id, token + 1, owner, isolate=True)
     run = OpenRun(seq, run_id, session, mode, lane_id, token + 1, owner, bound, 0, None)
     return run, [each._replace(lane=held) for each in messages]
 
 
-def summary(tx: Tx, run: OpenRun) -> Summary | None:
+def summary(tx: StoreTransaction, run: OpenRun) -> Summary | None:
     """Return what was dropped before a run, None where nothing was."""
     rows = tx.rows(SUMMARY, (run.seq,))
     return Summary(sum(many for _, many in rows), tuple(text for text, _ in rows)) if rows else None
 
 
-def before(tx: Tx, run: OpenRun) -> Before | None:
+def previous(tx: StoreTransaction, run: OpenRun) -> PreviousRun | None:
     """Return the session's last run if it was aborted."""
     rows = tx.rows(BEFORE, (run.session, run.session, run.seq))
     if not rows:
         return None
     run_id, cause, partial, event_ids, consumed = rows[0]
-    return Before(run_id, cause, partial, tuple(json.loads(event_ids)), bool(consumed))
+    return PreviousRun(run_id, cause, partial, tuple(json.loads(event_ids)), bool(consumed))
 
 
-def more(tx: Tx, run: OpenRun, ids: Sequence[str], messages: Sequence[Leased]) -> OpenRun:
+def add_messages(
+    tx: StoreTransaction, run: OpenRun, ids: Sequence[str], messages: Sequence[LeasedMessage]
+) -> OpenRun:
     """
     Bind further messages to a run that is open; *ids* are those of all its messages then.
 
@@ -199,47 +201,47 @@ def more(tx: Tx, run: OpenRun, ids: Sequence[str], messages: Sequence[Leased]) -
     seqs = run.seqs + [each.seq for each in messages]
     bound = json.dumps(seqs)
     if not tx.run(MORE, run.named | {"bound": bound, "ids": json.dumps(list(ids))}):
-        raise lost(run)
+        raise aborted_error(run)
     tx.run(CLAIM_MORE, (bound, max(seqs), run.lane_id, run.token, run.owner))
     tx.run(BIND, {"run": run.seq, "bound": bound})
     return run._replace(bound=bound)
 
 
-def prove(tx: Tx, run: OpenRun) -> None:
+def prove(tx: StoreTransaction, run: OpenRun) -> None:
     """Raise RunAborted unless the run is open and its lease ours; inside a transaction it then stays so."""
     if not tx.rows(PROVE, run.named):
-        raise lost(run)
+        raise aborted_error(run)
 
 
-def checkpoint(tx: Tx, run: OpenRun, partial: str) -> None:
+def checkpoint(tx: StoreTransaction, run: OpenRun, partial: str) -> None:
     """Store partial output; raises RunAborted where the run is not ours any more."""
     if not tx.run(CHECKPOINT, run.named | {"partial": partial, "now": tx.now}):
-        raise lost(run)
+        raise aborted_error(run)
 
 
-def takes_more(tx: Tx, run: OpenRun) -> None:
+def allow_injection(tx: StoreTransaction, run: OpenRun) -> None:
     """Note that new messages may be handed to this run; raises RunAborted where it is not ours any more."""
     if not tx.run(TAKES_MORE, run.named):
-        raise lost(run)
+        raise aborted_error(run)
 
 
-def lost(run: OpenRun) -> RunAborted:
+def aborted_error(run: OpenRun) -> RunAborted:
     """Return the error of somebody whose run was ended from outside."""
     return RunAborted(
         f"run {run.id} of session {run.session!r} was ended from outside: nothing more of it can be committed"
     )
 
 
-def take_over(tx: Tx, run: OpenRun, owner: str) -> LaneLease:
+def take_over(tx: StoreTransaction, run: OpenRun, owner: str) -> Lease:
     """Become the holder of a run's lease; whoever held it is fenced off from this statement on."""
     rows = tx.rows(
         TAKE_OVER, {"owner": owner, "now": tx.now, "bound": run.bound, "lane": run.lane_id}
     )
-    return LaneLease(run.lane_id, rows[0][0] if rows else run.token, owner, careful=True)
+    return Lease(run.lane_id, rows[0][0] if rows else run.token, owner, isolate=True)
 
 
 def end(
-    tx: Tx,
+    tx: StoreTransaction,
     run: OpenRun,
     state: str,
     *,
@@ -264,29 +266,29 @@ def end(
         "token": run.token,
     }
     if not tx.run(END, named):
-        raise lost(run)
+        raise aborted_error(run)
     if not consumed:
         tx.run(UNBIND, {"run": run.seq, "bound": run.bound})
     tx.run(TOLD if consumed else UNTOLD, (run.seq,))
 
 
-def open_in(tx: Tx, session: str) -> OpenRun | None:
+def open_in(tx: StoreTransaction, session: str) -> OpenRun | None:
     """Return the session's open run."""
     rows = tx.rows(OF_SESSION, (session,))
     return OpenRun(*rows[0]) if rows else None
 
 
-def by_id(tx: Tx, run_id: str) -> OpenRun | None:
+def by_id(tx: StoreTransaction, run_id: str) -> OpenRun | None:
     """Return an open run by its id."""
     rows = tx.rows(BY_ID, (run_id,))
     return OpenRun(*rows[0]) if rows else None
 
 
-def abandoned(tx: Tx) -> list[OpenRun]:
+def abandoned(tx: StoreTransaction) -> list[OpenRun]:
     """Return open runs whose lease ran out or was taken: their holders are dead, or too late."""
     return [OpenRun(*row) for row in tx.rows(LOST)]
 
 
-def prune(tx: Tx, *, before: Millis, limit: int) -> int:
+def prune(tx: StoreTransaction, *, before: Millis, limit: int) -> int:
     """Forget a slice of runs that ended long ago; return how many."""
     return tx.run(PRUNE, (before, limit))

@@ -11,13 +11,13 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from onceward.db.transaction import Tx
+from onceward.db.transaction import StoreTransaction
 from onceward.errors import InvalidArgument
 from onceward.model.clock import Millis
-from onceward.model.queue_modes import WISH, WORKER_RESULT, QueuePolicy, Waits
+from onceward.model.queue_modes import WISH, WORKER_RESULT, QueuePolicy, WaitTimes
 from onceward.store import lanes
-from onceward.store.inbox import Leased
-from onceward.store.lanes import LaneLease
+from onceward.store.inbox import LeasedMessage
+from onceward.store.lanes import Lease
 
 RANK: Final = 2
 LINES_MAX: Final = 200
@@ -43,7 +43,7 @@ UNREGISTER: Final = "DELETE FROM run_handlers WHERE pattern = ?"
 OURS: Final = "EXISTS (SELECT 1 FROM json_each(:patterns) AS h WHERE l.session GLOB h.value)"
 GOES_ON: Final = "NOT EXISTS (SELECT 1 FROM session_queues AS q WHERE q.session = l.session AND q.paused_at IS NOT NULL)"
 AGENDA: Final = f"""
-SELECT (SELECT frozen_at FROM identity),
+SELECT (SELECT paused_at FROM identity),
        EXISTS (SELECT 1 FROM lanes AS l WHERE head IS NOT NULL AND due_at IS NULL AND sender <> '' AND {OURS}),
        EXISTS (SELECT 1 FROM lanes AS l WHERE head IS NOT NULL AND due_at IS NULL AND sender = '' AND {OURS} AND {GOES_ON}),
        (SELECT due_at FROM lanes AS l WHERE due_at IS NOT NULL AND {OURS} ORDER BY due_at LIMIT 1)
@@ -132,11 +132,11 @@ PLACE: Final = "UPDATE inbox SET place = ? WHERE seq = ? AND state = 'pending' A
 REORDERED: Final = "UPDATE session_queues SET reordered = 1 WHERE session = ?"
 
 
-Change = Callable[[Tx], object]
+Change = Callable[[StoreTransaction], object]
 """One write to a session's row."""
 
 
-class Arrival(NamedTuple):
+class NewMessage(NamedTuple):
     """A message that has not been looked at yet."""
 
     seq: int
@@ -159,17 +159,17 @@ class Queue(NamedTuple):
     """How one session's queue is set and since when it waits."""
 
     policy: QueuePolicy
-    waits: Waits
+    waits: WaitTimes
     rest_at: Millis | None
     paused: bool
     reordered: bool
 
 
-def look_up(tx: Tx, session: str, declared: QueuePolicy) -> Queue:
+def look_up(tx: StoreTransaction, session: str, declared: QueuePolicy) -> Queue:
     """Return a session's queue; what it does not set itself is as *declared*."""
     rows = tx.rows(QUEUE, (session,))
     if not rows:
-        return Queue(declared, Waits(), None, paused=False, reordered=False)
+        return Queue(declared, WaitTimes(), None, paused=False, reordered=False)
     (
         mode,
         debounce_for,
@@ -193,14 +193,14 @@ def look_up(tx: Tx, session: str, declared: QueuePolicy) -> Queue:
     )
     return Queue(
         policy,
-        Waits(since_at, arrived_at),
+        WaitTimes(since_at, arrived_at),
         rest_at,
         paused=paused_at is not None,
         reordered=bool(reordered),
     )
 
 
-def declared(tx: Tx, session: str) -> QueuePolicy:
+def declared(tx: StoreTransaction, session: str) -> QueuePolicy:
     """Return how the file says that a session's handler was declared; the defaults where no handler was."""
     for mode, debounce_for, cap, overflow, aborted, inject in tx.rows(
         DECLARED, {"session": session}
@@ -216,7 +216,7 @@ def declared(tx: Tx, session: str) -> QueuePolicy:
     return QueuePolicy()
 
 
-def register(tx: Tx, pattern: str, policy: QueuePolicy, obey: Sequence[str]) -> None:
+def register(tx: StoreTransaction, pattern: str, policy: QueuePolicy, obey: Sequence[str]) -> None:
     """Serve sessions of a pattern by runs from now on, in all processes: no worker and no reader takes their mail."""
     named = {
         name: getattr(policy, name)
@@ -228,7 +228,7 @@ def register(tx: Tx, pattern: str, policy: QueuePolicy, obey: Sequence[str]) -> 
     )
 
 
-def arrivals(tx: Tx, patterns: str, limit: int) -> list[Arrival]:
+def arrivals(tx: StoreTransaction, patterns: str, limit: int) -> list[NewMessage]:
     """
     Return mail of sessions with runs that is in no queue yet, in the order of its arrival, about *limit* messages at most.
 
@@ -236,18 +236,18 @@ def arrivals(tx: Tx, patterns: str, limit: int) -> list[Arrival]:
     """
     sources = tx.rows(SOURCES, {"patterns": patterns, "limit": LANES_MAX + 1})
     upto = sources[LANES_MAX][1] - 1 if len(sources) > LANES_MAX else None
-    found: list[Arrival] = []
+    found: list[NewMessage] = []
     for lane_id, _ in sources[:LANES_MAX]:
         rows = tx.rows(ARRIVED, (lane_id, limit))
         if len(rows) == limit:
             upto = rows[-1][0] if upto is None else min(upto, rows[-1][0])
-        found += [Arrival(*row) for row in rows]
+        found += [NewMessage(*row) for row in rows]
     return sorted(
         (each for each in found if upto is None or each.seq <= upto), key=lambda each: each.seq
     )[:limit]
 
 
-def enter(tx: Tx, session: str, fresh: Sequence[Arrival]) -> int:
+def enqueue(tx: StoreTransaction, session: str, fresh: Sequence[NewMessage]) -> int:
     """Move arrivals from their lanes to the end of their session's queue; return the queue's lane."""
     lane_id = lanes.open_lane(tx, "", session, RANK, session=session)
     tx.run(ARRIVE, {"session": session, "now": tx.now})
@@ -256,13 +256,13 @@ def enter(tx: Tx, session: str, fresh: Sequence[Arrival]) -> int:
     return lane_id
 
 
-def rehead(tx: Tx, lane_id: int) -> None:
+def update_head(tx: StoreTransaction, lane_id: int) -> None:
     """Let a lane know its first message again, after some of its messages ended."""
     tx.run(HEADS, (json.dumps([lane_id]),))
 
 
 def ready(
-    tx: Tx, patterns: str, limit: int, session: str | None = None
+    tx: StoreTransaction, patterns: str, limit: int, session: str | None = None
 ) -> list[tuple[int, str, int]]:
     """Return (lane, session, token) of queues that may be served, the longest waiting first."""
     named = {"patterns": patterns, "limit": limit, "session": session}
@@ -270,22 +270,24 @@ def ready(
     return [(lane_id, name, token) for lane_id, name, token in rows]
 
 
-def waiting(tx: Tx, lane_id: int, limit: int, *, placed: bool) -> list[Leased]:
+def waiting(tx: StoreTransaction, lane_id: int, limit: int, *, placed: bool) -> list[LeasedMessage]:
     """Return the first messages of a queue, as if each was leased for its next attempt."""
     return _read(
         tx.rows(NEXT_PLACED if placed else NEXT, (lane_id, limit)),
-        LaneLease(lane_id, 0, "", careful=False),
+        Lease(lane_id, 0, "", isolate=False),
     )
 
 
-def of_seqs(tx: Tx, seqs: Iterable[int], held: LaneLease) -> list[Leased]:
+def of_seqs(tx: StoreTransaction, seqs: Iterable[int], held: Lease) -> list[LeasedMessage]:
     """Return the messages of a run that still wait, as of the attempt that was counted when they were bound."""
     return _read(tx.rows(OF_SEQS, (json.dumps(list(seqs)),)), held, counted=True)
 
 
-def _read(rows: list[tuple[Any, ...]], held: LaneLease, *, counted: bool = False) -> list[Leased]:
+def _read(
+    rows: list[tuple[Any, ...]], held: Lease, *, counted: bool = False
+) -> list[LeasedMessage]:
     return [
-        Leased(
+        LeasedMessage(
             held,
             seq,
             sender,
@@ -301,18 +303,18 @@ def _read(rows: list[tuple[Any, ...]], held: LaneLease, *, counted: bool = False
     ]
 
 
-def held(tx: Tx, lane_id: int) -> tuple[int, int]:
+def counts(tx: StoreTransaction, lane_id: int) -> tuple[int, int]:
     """Return how many messages wait in a queue, and how many of them are protected."""
     [(count, protected)] = tx.rows(HELD, (lane_id,))
     return int(count), int(protected)
 
 
-def explain(tx: Tx, reasons: Iterable[tuple[str, int]]) -> None:
+def explain(tx: StoreTransaction, reasons: Iterable[tuple[str, int]]) -> None:
     """Write beside dropped messages why they were dropped."""
     tx.many(WHY, list(reasons))
 
 
-def remember(tx: Tx, session: str, lines: Sequence[tuple[str, str, str]]) -> None:
+def record_drops(tx: StoreTransaction, session: str, lines: Sequence[tuple[str, str, str]]) -> None:
     """Keep (sender, id, line) of dropped messages for the next run; of very many only the newest, and how many there were."""
     tx.many(
         DROPPED, [(session, sender, message_id, text, tx.now) for sender, message_id, text in lines]
@@ -323,7 +325,7 @@ def remember(tx: Tx, session: str, lines: Sequence[tuple[str, str, str]]) -> Non
         tx.run(ADD_UP, (sum(many for _, many in old), session))
 
 
-def reorder(tx: Tx, session: str, ids: Sequence[str]) -> list[str]:
+def reorder(tx: StoreTransaction, session: str, ids: Sequence[str]) -> list[str]:
     """
     Put waiting messages to the front in the order of *ids*; return all that wait, in their new order.
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Final
 
 from onceward.db.database import Database
-from onceward.db.transaction import Tx
+from onceward.db.transaction import StoreTransaction
 from onceward.errors import OncewardError
 from onceward.model.clock import Millis
 
@@ -49,14 +49,14 @@ SELECT m.seq FROM {box} AS m
 }
 
 
-def write(tx: Tx, box: str) -> int:
+def write(tx: StoreTransaction, box: str) -> int:
     """Write the next few chapters of a box, and forget those whose rows are all gone; return how many were written."""
     tx.run(FORGET[box])
     [(after,)] = tx.rows(END, (box,))
     return sum(1 for _ in _written(tx, box, after))
 
 
-def _written(tx: Tx, box: str, after: int) -> Iterator[int]:
+def _written(tx: StoreTransaction, box: str, after: int) -> Iterator[int]:
     for _ in range(SLICE):
         found = tx.rows(NEXT[box], {"after": after})
         if not found:

@@ -6,22 +6,22 @@ from typing import Final
 
 from onceward.db.database import Database
 from onceward.db.migrations import folder
-from onceward.db.transaction import Tx
+from onceward.db.transaction import StoreTransaction
 
-NAMES: Final = "SELECT name FROM sqlite_schema WHERE type = 'trigger' AND name LIKE 'trail_%'"
+OBJECTS: Final = "SELECT name FROM sqlite_schema WHERE type = 'trigger' AND name LIKE 'trail_%'"
 
 
 def switch(db: Database, *, on: bool) -> None:
     """Switch the trail on or off for all processes; what it holds stays."""
-    present = bool(db.read(NAMES))
+    present = bool(db.read(OBJECTS))
     if present != on:
         db.write(_on if on else _off)
 
 
-def _on(tx: Tx) -> None:
+def _on(tx: StoreTransaction) -> None:
     tx.rows((folder() / "trail.sql").read_text(encoding="utf-8"))
 
 
-def _off(tx: Tx) -> None:
-    for (name,) in tx.rows(NAMES):
+def _off(tx: StoreTransaction) -> None:
+    for (name,) in tx.rows(OBJECTS):
         tx.run(f'DROP TRIGGER "{name}"')

@@ -11,11 +11,11 @@ from onceward.model.clock import Millis
 from onceward.model.frame import SOURCE, Frame, digest
 from onceward.model.ids import new_id
 from onceward.model.names import DEFAULT_SESSION
-from onceward.model.parcel import Carried, Parcel, Receipt
+from onceward.model.parcel import Parcel, ParcelFrame, Receipt
 from onceward.testing.clock import START_AT
 
 
-def forge(
+def build_frame(
     body: object,
     *,
     sender: str,
@@ -55,7 +55,7 @@ def parcel(
     recipient: str = "far",
 ) -> Parcel:
     """Return a parcel with a number and a predecessor of your choice."""
-    carried = tuple(Carried(frame.id, spell(frame), digest(spell(frame))) for frame in frames)
+    carried = tuple(ParcelFrame(frame.id, spell(frame), digest(spell(frame))) for frame in frames)
     return Parcel(
         sender=sender,
         recipient=recipient,

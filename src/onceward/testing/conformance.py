@@ -22,7 +22,7 @@ import pytest
 
 from onceward.errors import Unreachable
 from onceward.model.parcel import Receipt
-from onceward.testing.builders import forge, parcel, spell
+from onceward.testing.builders import build_frame, parcel, spell
 from onceward.testing.faults import Fault
 from onceward.testing.transport_fixture import (
     FAR,
@@ -97,7 +97,7 @@ class TransportConformance:
 
     def test_each_frame_gets_its_receipt(self, line: Line) -> None:
         """A parcel is answered frame by frame, in any order, and what was receipted is there."""
-        frames = [forge(n, sender=NEAR, recipient=FAR) for n in range(3)]
+        frames = [build_frame(n, sender=NEAR, recipient=FAR) for n in range(3)]
 
         answer = line.transport.deliver(line.url, parcel(1, frames))
 
@@ -108,7 +108,7 @@ class TransportConformance:
 
     def test_frames_travel_as_they_were_written(self, stream: Line) -> None:
         """Not one character of a frame changes on the way: digests are computed over its text."""
-        frame = forge({"b": 1, "a": [1.5, None]}, sender=NEAR, recipient=FAR)
+        frame = build_frame({"b": 1, "a": [1.5, None]}, sender=NEAR, recipient=FAR)
 
         stream.transport.deliver(stream.url, parcel(1, [frame]))
 
@@ -116,7 +116,7 @@ class TransportConformance:
 
     def test_the_same_parcel_again_is_a_duplicate(self, stream: Line) -> None:
         """A parcel that is pushed twice is answered twice, and kept once."""
-        pushed = parcel(1, [forge("once", sender=NEAR, recipient=FAR)])
+        pushed = parcel(1, [build_frame("once", sender=NEAR, recipient=FAR)])
         stream.transport.deliver(stream.url, pushed)
 
         answer = stream.transport.deliver(stream.url, pushed)
@@ -129,7 +129,7 @@ class TransportConformance:
 
     def test_a_duplicate_tells_that_it_was_processed(self, stream: Line) -> None:
         """Pushing again is the question how a message ended, and the answer says so."""
-        pushed = parcel(1, [forge("once", sender=NEAR, recipient=FAR)])
+        pushed = parcel(1, [build_frame("once", sender=NEAR, recipient=FAR)])
         stream.transport.deliver(stream.url, pushed)
         stream.far.handle()
 
@@ -142,7 +142,7 @@ class TransportConformance:
 
     def test_a_gap_in_the_numbers_is_refused(self, stream: Line) -> None:
         """A parcel that does not continue its stream is a fork: nothing is kept, and the answer says what is known."""
-        first, third = (forge(n, sender=NEAR, recipient=FAR) for n in (1, 3))
+        first, third = (build_frame(n, sender=NEAR, recipient=FAR) for n in (1, 3))
         stream.transport.deliver(stream.url, parcel(1, [first]))
 
         answer = stream.transport.deliver(
@@ -159,7 +159,7 @@ class TransportConformance:
 
     def test_a_wrong_predecessor_is_refused(self, stream: Line) -> None:
         """The right number after the wrong parcel is a fork too: one of the two files is not what it was."""
-        first, other = (forge(n, sender=NEAR, recipient=FAR) for n in (1, 2))
+        first, other = (build_frame(n, sender=NEAR, recipient=FAR) for n in (1, 2))
         stream.transport.deliver(stream.url, parcel(1, [first]))
 
         answer = stream.transport.deliver(stream.url, parcel(2, [other], previous=other.id))
@@ -169,7 +169,7 @@ class TransportConformance:
 
     def test_a_late_parcel_changes_nothing(self, stream: Line) -> None:
         """A parcel that was held up on the way and comes after its successor has no second effect."""
-        first, second = (forge(n, sender=NEAR, recipient=FAR) for n in (1, 2))
+        first, second = (build_frame(n, sender=NEAR, recipient=FAR) for n in (1, 2))
         stream.transport.deliver(stream.url, parcel(1, [first]))
         stream.transport.deliver(stream.url, parcel(2, [second], previous=first.id))
 
@@ -181,7 +181,7 @@ class TransportConformance:
     def test_a_parcel_of_receipts_alone(self, stream: Line) -> None:
         """Receipts travel without frames, need no number, and are answered without receipts."""
         mail = stream.far.postbox.send(NEAR, "how are you?")
-        stream.far.postbox.pump()
+        stream.far.postbox.run_until_idle()
         assert "sent" == stream.far.postbox.resolve(mail)
 
         answer = stream.transport.deliver(
@@ -203,7 +203,7 @@ class TransportConformance:
     def test_a_frame_too_large_is_refused_alone(self, stream: Line) -> None:
         """A body beyond the far end's limit is rejected for good; its neighbours in the parcel are kept."""
         frames = [
-            forge(body, sender=NEAR, recipient=FAR)
+            build_frame(body, sender=NEAR, recipient=FAR)
             for body in ("before", "x" * (MAX_BODY + 1), "after")
         ]
 
@@ -214,7 +214,7 @@ class TransportConformance:
 
     def test_a_full_inbox_takes_nothing(self, stream: Line) -> None:
         """A parcel beyond the far end's room is refused whole, never half, and may come again."""
-        first, *frames = [forge(n, sender=NEAR, recipient=FAR) for n in range(MAX_INBOX + 1)]
+        first, *frames = [build_frame(n, sender=NEAR, recipient=FAR) for n in range(MAX_INBOX + 1)]
         stream.transport.deliver(stream.url, parcel(1, [first]))
 
         assert (
@@ -232,7 +232,7 @@ class TransportConformance:
     def test_the_answer_names_the_durability(self, stream: Line) -> None:
         """The sender learns how durable the far end's commit is, or custody could end too early."""
         answer = stream.transport.deliver(
-            stream.url, parcel(1, [forge(1, sender=NEAR, recipient=FAR)])
+            stream.url, parcel(1, [build_frame(1, sender=NEAR, recipient=FAR)])
         )
 
         assert "safe" == answer.durability
@@ -245,14 +245,16 @@ class TransportConformance:
 
         with pytest.raises(Unreachable):
             line.transport.deliver(
-                nowhere, parcel(1, [forge(1, sender=NEAR, recipient="nobody")], recipient="nobody")
+                nowhere,
+                parcel(1, [build_frame(1, sender=NEAR, recipient="nobody")], recipient="nobody"),
             )
 
     def test_many_senders_at_once(self, line: Line) -> None:
         """Several threads may deliver at the same time; every parcel gets the answer that is its own."""
         senders = [f"sender{n}" for n in range(8)]
         pushed = [
-            parcel(1, [forge(name, sender=name, recipient=FAR)], sender=name) for name in senders
+            parcel(1, [build_frame(name, sender=name, recipient=FAR)], sender=name)
+            for name in senders
         ]
 
         with ThreadPoolExecutor(len(pushed)) as pool:
@@ -265,7 +267,9 @@ class TransportConformance:
 
     def test_close_twice(self, line: Line) -> None:
         """Closing again does nothing."""
-        line.transport.deliver(line.url, parcel(1, [forge("hello", sender=NEAR, recipient=FAR)]))
+        line.transport.deliver(
+            line.url, parcel(1, [build_frame("hello", sender=NEAR, recipient=FAR)])
+        )
 
         line.transport.close()
         line.transport.close()

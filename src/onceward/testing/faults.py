@@ -8,7 +8,7 @@ from enum import StrEnum
 from threading import Lock
 
 from onceward.errors import Refused, Unreachable
-from onceward.model.parcel import Answer, Carried, Parcel
+from onceward.model.parcel import Answer, Parcel, ParcelFrame
 from onceward.transports.base import Transport
 
 
@@ -103,7 +103,7 @@ def _silence(fault: Fault) -> Unreachable:
     return Unreachable(f"no answer, as the script says: {fault}")
 
 
-def _damaged(frames: tuple[Carried, ...]) -> tuple[Carried, ...]:
+def _damaged(frames: tuple[ParcelFrame, ...]) -> tuple[ParcelFrame, ...]:
     if not frames:
         return frames
     last = frames[-1]

@@ -169,7 +169,7 @@ def expired(world: World, n: int) -> Outcome:
     world.clock.advance(31)
     world.shut(far)
     far = world.open(handling("stale-far"))
-    far.tidy()
+    far.run_maintenance()
     world.turns(near, far)
     return Counter(delivered_once=HEALTHY, expired=n)
 
@@ -216,7 +216,7 @@ def forgotten(world: World, n: int) -> Outcome:
     post(near, "old-far", n)
     world.run(near, far)
     world.clock.advance(8 * DAY)
-    far.tidy()
+    far.run_maintenance()
     post(near, "old-far", HEALTHY)
     world.run(near, far)
     return Counter(delivered_once=HEALTHY, forgotten=n)

@@ -11,9 +11,9 @@ from onceward.model.clock import Millis
 from onceward.model.frame import Frame
 from onceward.runtime.context import Context
 from onceward.runtime.transaction import Transaction
-from onceward.store.inbox import Leased
-from onceward.store.lanes import LaneLease
-from onceward.testing.builders import forge, spell
+from onceward.store.inbox import LeasedMessage
+from onceward.store.lanes import Lease
+from onceward.testing.builders import build_frame, spell
 
 
 class TrialContext(Context):
@@ -26,7 +26,7 @@ class TrialContext(Context):
     undoes them.
     """
 
-    def __init__(self, leased: Leased, frame: Frame, body: object, session: Session) -> None:
+    def __init__(self, leased: LeasedMessage, frame: Frame, body: object, session: Session) -> None:
         nothing = cast("Any", None)  # group and sender serve the property that is replaced below
         super().__init__(
             leased,
@@ -78,8 +78,8 @@ def trial(
     body: object, *, session: Session, agent: str, sender: str, attempt: int, at: Millis
 ) -> TrialContext:
     """Return the context of a message with *body*, which no file has ever seen."""
-    frame = forge(body, sender=sender, recipient=agent, session=session.name, at=at)
-    lease = LaneLease(lane_id=0, token=0, owner="trial", careful=False)
-    leased = Leased(lane=lease, seq=0, sender=sender, id=frame.id, session=session.name, frame=spell(frame), digest=b"",
+    frame = build_frame(body, sender=sender, recipient=agent, session=session.name, at=at)
+    lease = Lease(lane_id=0, token=0, owner="trial", isolate=False)
+    leased = LeasedMessage(lane=lease, seq=0, sender=sender, id=frame.id, session=session.name, frame=spell(frame), digest=b"",
                     expires_at=None, attempt=attempt, received_at=at)  # fmt: skip
     return TrialContext(leased, frame, body, session)

@@ -76,7 +76,7 @@ class Harness:
         box = Postbox(
             self._path(agent.name),
             agent=agent,
-            run=False,
+            start=False,
             clock=self.clock,
             rng=random.Random(0),  # noqa: S311 - the same jitter in every run
             transports={SCHEME: wire},
@@ -155,7 +155,7 @@ class Harness:
         total = 0
         try:
             for _ in range(ROUNDS):
-                moved = sum(box.pump() for box in (*self._peers.values(), self._box))
+                moved = sum(box.run_until_idle() for box in (*self._peers.values(), self._box))
                 total += moved
                 if not moved:
                     break

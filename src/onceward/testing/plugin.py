@@ -33,10 +33,10 @@ def manual_clock() -> ManualClock:
 
 @pytest.fixture
 def postbox(tmp_path: Path, manual_clock: ManualClock) -> Iterator[Postbox]:
-    """An open postbox of the agent ``tester`` on the manual clock, without engines: ``pump()`` runs them."""
+    """An open postbox of the agent ``tester`` on the manual clock, without engines: ``run_until_idle()`` runs them."""
     from onceward.api.postbox import Postbox  # noqa: PLC0415 - paid by who asks for it
 
-    with Postbox(tmp_path / "tester.db", agent="tester", run=False, clock=manual_clock) as box:
+    with Postbox(tmp_path / "tester.db", agent="tester", start=False, clock=manual_clock) as box:
         yield box
 
 

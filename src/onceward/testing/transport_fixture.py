@@ -43,7 +43,7 @@ class FarEnd:
         self.postbox = Postbox(
             path,
             agent=Agent(FAR),
-            run=False,
+            start=False,
             clock=clock,
             settings=LIMITS,
             transports={SCHEME: wire},
@@ -109,10 +109,10 @@ class Line:
 
     def run(self) -> None:
         """Run both ends until nothing is due."""
-        self.near.pump()
+        self.near.run_until_idle()
         self.far.handle()
-        self.far.postbox.pump()
-        self.near.pump()
+        self.far.postbox.run_until_idle()
+        self.near.run_until_idle()
 
     def arrived(self) -> list[Any]:
         """Return the bodies that took effect at the far end, in order."""
@@ -154,7 +154,7 @@ def open_line(folder: Path, make: Callable[[FarEnd], tuple[Transport, str]]) -> 
             Postbox(
                 folder / f"{NEAR}.db",
                 agent=NEAR,
-                run=False,
+                start=False,
                 clock=clock,
                 transports={url.partition(":")[0]: faulty},
                 retry_jitter=0.0,

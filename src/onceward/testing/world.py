@@ -62,7 +62,7 @@ class World:
         box = Postbox(
             path,
             agent=agent,
-            run=False,
+            start=False,
             clock=self.clock,
             ids=self._ids,
             rng=self.dice,
@@ -87,7 +87,7 @@ class World:
     def run(self, *boxes: Postbox) -> None:
         """Let these agents push and handle until nothing is due any more."""
         for _ in range(ROUNDS):
-            if not sum(box.pump() for box in boxes):
+            if not sum(box.run_until_idle() for box in boxes):
                 return
 
     def turns(self, *boxes: Postbox, times: int = 1) -> None:

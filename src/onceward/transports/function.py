@@ -14,8 +14,8 @@ from onceward.model.parcel import Answer, Durability, Parcel, Receipt
 from onceward.transports.base import Features, refuse_damaged
 from onceward.transports.event_loop import start_loop
 
-Said = Receipt | bool | None
-Receipts = Sequence[Said] | Mapping[str, Said] | bool | None
+Answered = Receipt | bool | None
+Receipts = Sequence[Answered] | Mapping[str, Answered] | bool | None
 Send = Callable[[list[Frame]], Receipts] | Callable[[list[Frame]], Awaitable[Receipts]]
 
 
@@ -85,7 +85,7 @@ def _receipts(said: Receipts, frames: list[Frame]) -> tuple[Receipt, ...]:
     return tuple(_receipt(word, frame.id) for word, frame in zip(said, frames, strict=False))
 
 
-def _receipt(word: Said, message_id: str) -> Receipt:
+def _receipt(word: Answered, message_id: str) -> Receipt:
     if isinstance(word, Receipt):
         return word
     return (

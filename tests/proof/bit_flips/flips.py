@@ -138,7 +138,7 @@ class Bench:
         with (
             steady(self._seed, 1),
             planted.all_of(()),
-            patch("onceward.api.postbox.PUMP_MAX", TURNS),
+            patch("onceward.api.postbox.MAX_ROUNDS", TURNS),
         ):
             life = _Life(Watched(Scene(self._folder, None, 1), self._terms, dict(self._sent), way))
             wrong = life.run()
@@ -190,7 +190,7 @@ class _Life:
                 self._try("pump", lambda box=box: self._pump(box))  # type: ignore[misc]
             pair.clock.advance(61)
         for box in list(pair.boxes.values()):
-            self._try("tidy", box.tidy)
+            self._try("tidy", box.run_maintenance)
             self._try("check", lambda box=box: self._check(box))  # type: ignore[misc]
         self._try("close", pair.close)
         for con in apsw.connections():
@@ -198,7 +198,7 @@ class _Life:
         return self._strange + pair.wrong
 
     def _pump(self, box: Postbox) -> None:
-        if box.pump() >= TURNS:
+        if box.run_until_idle() >= TURNS:
             self._strange.append(f"RUNAWAY: the engines of {box.agent} find no end")
 
     def _check(self, box: object) -> None:

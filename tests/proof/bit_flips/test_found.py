@@ -17,8 +17,8 @@ SPOIL = "DROP TRIGGER outbox_frame_guard; UPDATE outbox SET frame = replace(fram
 @pytest.fixture
 def box(tmp_path: Path) -> Iterator[Postbox]:
     """Return a postbox with one message to a neighbour, whose parcels hold one each."""
-    Postbox(tmp_path / "b.db", agent="b", run=False).close()
-    with Postbox(tmp_path / "a.db", agent="a", run=False, parcel_frames=1) as made:
+    Postbox(tmp_path / "b.db", agent="b", start=False).close()
+    with Postbox(tmp_path / "a.db", agent="a", start=False, parcel_max_messages=1) as made:
         made.send("b", "one")
         yield made
 
@@ -28,21 +28,21 @@ def test_a_row_that_is_offered_again_and_again(box: Postbox) -> None:
     box.db.write(lambda tx: tx.rows(SPOIL))
 
     with (
-        patch("onceward.store.dead_letters.bury_out", lambda *_, **__: []),
+        patch("onceward.store.dead_letters.add_from_outbox", lambda *_, **__: []),
         pytest.raises(StoreCorrupt, match="index is damaged"),
     ):
-        box.pump()
+        box.run_until_idle()
     box.db.write(lambda tx: tx.rows("UPDATE outbox SET frame = replace(frame, 'two', 'one')"))
 
 
 def test_a_row_that_only_an_index_calls_due(box: Postbox) -> None:
     """A message whose date has not come is not asked about, whatever a damaged index says; or it would be pushed without a pause."""
-    box.pump()
+    box.run_until_idle()
     pushed = box.peers.list()[0].number
 
     with patch("onceward.store.outbox.DUE", STALE):
         box.db.write(lambda tx: tx.run("UPDATE outbox SET due_at = due_at + 1"))
-        box.pump()
+        box.run_until_idle()
 
     assert pushed == box.peers.list()[0].number
     assert 1 == box.stats()["sent"]
@@ -57,8 +57,8 @@ def test_a_row_that_only_an_index_calls_pending(tmp_path: Path, box: Postbox) ->
     assert spoilt != path.read_bytes()
     path.write_bytes(spoilt)
 
-    with Postbox(path, agent="a", run=False) as again:
-        again.pump()
+    with Postbox(path, agent="a", start=False) as again:
+        again.run_until_idle()
         [peer] = again.peers.list()
 
     assert 1 == peer.number
@@ -72,7 +72,7 @@ def test_a_schema_that_is_not_what_it_was(tmp_path: Path, box: Postbox) -> None:
     path.write_bytes(path.read_bytes().replace(b"    agent       TEXT", b"    agenu       TEXT"))
 
     with pytest.raises(StoreCorrupt, match="schema is not what it was"):
-        Postbox(path, agent="a", run=False)
+        Postbox(path, agent="a", start=False)
 
 
 @pytest.mark.broken("a letter of its schema changed")
@@ -82,7 +82,7 @@ def test_a_default_that_is_not_what_it_was(tmp_path: Path, box: Postbox) -> None
     path = tmp_path / "a.db"
     path.write_bytes(path.read_bytes().replace(b"DEFAULT 'pending'", b"DEFAULT 'pendinf'"))
 
-    with Postbox(path, agent="a", run=False, hold_unknown=True) as spoilt:
+    with Postbox(path, agent="a", start=False, hold_unknown=True) as spoilt:
         with pytest.raises(StoreCorrupt, match="schema is not what it was"):
             spoilt.send("b", 1)
         with pytest.raises(StoreCorrupt, match="schema is not what it was"):
@@ -101,10 +101,10 @@ def test_a_check_that_is_not_what_it_was(tmp_path: Path, box: Postbox) -> None:
     )
 
     with (
-        Postbox(path, agent="a", run=False) as spoilt,
+        Postbox(path, agent="a", start=False) as spoilt,
         pytest.raises(StoreCorrupt, match="schema is not what it was"),
     ):
-        spoilt.pump()
+        spoilt.run_until_idle()
 
 
 @pytest.mark.parametrize("name", ["HEADS", "FRAMES", "INVARIANTS"])

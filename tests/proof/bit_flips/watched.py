@@ -12,7 +12,7 @@ from tests.proof.power_cut.pair import Answer, Pair, Side, Terms, Work, session_
 from onceward.api.postbox import Postbox
 from onceward.errors import Unreachable
 from onceward.model.parcel import Answer as Answered
-from onceward.model.parcel import Carried, Parcel, Receipt
+from onceward.model.parcel import Parcel, ParcelFrame, Receipt
 from onceward.runtime.context import Context
 from onceward.testing.powercut.scene import Scene
 from onceward.transports.base import Features
@@ -151,7 +151,7 @@ def _flipped_text(text: str, rng: random.Random) -> str:
     return flipped(text.encode(), rng).decode(errors="replace") if text else text
 
 
-def _spoilt_frame(carried: Carried, field: str, rng: random.Random) -> Carried:
+def _spoilt_frame(carried: ParcelFrame, field: str, rng: random.Random) -> ParcelFrame:
     if field == "id":
         return carried._replace(id=_flipped_text(carried.id, rng))
     if field == "digest":

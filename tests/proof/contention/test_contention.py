@@ -23,7 +23,7 @@ def write(folder: Path, name: str) -> None:
     """Send until the time is up; log the ids, and the longest wait for a commit."""
     sent: list[str] = []
     longest = 0.0
-    with Postbox(folder / "ann.db", agent="ann", run=False, hold_unknown=True) as box:
+    with Postbox(folder / "ann.db", agent="ann", start=False, hold_unknown=True) as box:
         Log(folder / "ready.log").add(name)
         while len(list(Log(folder / "ready.log"))) < WRITERS:
             time.sleep(0.01)
@@ -37,7 +37,7 @@ def write(folder: Path, name: str) -> None:
 @pytest.mark.timeout(120 + 2 * SECONDS)
 def test_many_writers_share_one_file(tmp_path: Path, aloud: Callable[[object], None]) -> None:
     """No Busy surfaces, every send is there, and everybody gets on; on a quiet machine the worst wait and the shares are judged too."""
-    with Postbox(tmp_path / "ann.db", agent="ann", run=False, max_pending=10**7):
+    with Postbox(tmp_path / "ann.db", agent="ann", start=False, max_pending=10**7):
         pass
     context = get_context("forkserver")
     context.set_forkserver_preload(["onceward"])
@@ -54,7 +54,7 @@ def test_many_writers_share_one_file(tmp_path: Path, aloud: Callable[[object], N
         str(name): (float(longest), ids)
         for name, longest, ids in map(_told, Log(tmp_path / "sent.log"))
     }
-    with Postbox(tmp_path / "ann.db", agent="ann", run=False) as box, box.begin() as tx:
+    with Postbox(tmp_path / "ann.db", agent="ann", start=False) as box, box.begin() as tx:
         kept = {str(i) for (i,) in tx.execute("SELECT id FROM outbox")}
     counts = sorted(len(ids) for _, ids in told.values())
     worst = max(longest for longest, _ in told.values())

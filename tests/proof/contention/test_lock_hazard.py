@@ -35,7 +35,7 @@ def side():
     with Path(f"{path}-shm").open("rb") as file:
         file.read(100)
 
-box = Postbox(path, agent="ann", run=False, hold_unknown=True)
+box = Postbox(path, agent="ann", start=False, hold_unknown=True)
 kept = [box.send("bob", n) for n in range(5)]
 {"library": hazard, "read": plain, "shm": side}[when]()
 refused = 0
@@ -69,7 +69,7 @@ def test_no_acknowledged_send_is_lost(tmp_path: Path, hazard: str) -> None:
     kept, refused = json.loads(victim.stdout)
     subprocess.run([sys.executable, "-c", PASSER_BY, str(path)], check=True)
 
-    with Postbox(path, agent="ann", run=False) as box, box.begin() as tx:
+    with Postbox(path, agent="ann", start=False) as box, box.begin() as tx:
         there = {str(i) for (i,) in tx.execute("SELECT id FROM outbox")}
 
     assert [] == [i for i in kept if i not in there]

@@ -73,7 +73,10 @@ def _certain() -> AbstractContextManager[Any]:
     ("planted", "said"),
     [
         (nullcontext, ""),
-        (lambda: patch("onceward.db.database.ours", lambda error, _="": error), "UNTYPED"),
+        (
+            lambda: patch("onceward.db.database.translate_own_error", lambda error, _="": error),
+            "UNTYPED",
+        ),
         (_certain, "UNDONE"),
     ],
     ids=("sound", "unmapped", "certain"),

@@ -39,21 +39,21 @@ def test_a_checkpoint_that_fails_is_ours_to_tell(
     tmp_path: Path, fault: Fault, disk: str, kind: str
 ) -> None:
     """The janitor waits for errors of ours; a stranger's would end its thread for good."""
-    with Postbox(tmp_path / "a.db", agent="a", run=False, vfs=disk) as box:
+    with Postbox(tmp_path / "a.db", agent="a", start=False, vfs=disk) as box:
         box.send("a", 1)
         next_one(fault, kind, sticky=True)
 
         with pytest.raises(OncewardError):
-            box.tidy()
+            box.run_maintenance()
         fault.kind = ""
         box.send("a", 2)  # the write that opens the file again
-        box.tidy()
+        box.run_maintenance()
 
 
 @pytest.mark.parametrize("kind", ["read", "write", "sync", "truncate"])
 def test_closing_on_a_disk_that_fails(tmp_path: Path, fault: Fault, disk: str, kind: str) -> None:
     """Closing raises nothing and closes everything; what was committed is there afterwards."""
-    box = Postbox(tmp_path / "a.db", agent="a", run=False, vfs=disk)
+    box = Postbox(tmp_path / "a.db", agent="a", start=False, vfs=disk)
     mail = box.send("a", 1)
     next_one(fault, kind, sticky=True)
     box.close()
@@ -62,16 +62,16 @@ def test_closing_on_a_disk_that_fails(tmp_path: Path, fault: Fault, disk: str, k
     assert [] == [
         con for con in apsw.connections() if (con.filename or "").startswith(str(tmp_path))
     ]
-    with Postbox(tmp_path / "a.db", agent="a", run=False) as again:
+    with Postbox(tmp_path / "a.db", agent="a", start=False) as again:
         assert ("pending", []) == (again.resolve(mail), again.check())
 
 
 def test_opening_through_any_read_error(tmp_path: Path, fault: Fault, disk: str) -> None:
     """Whichever read of an opening fails, the error is one of ours, nothing stays open, and the next opening works."""
     path = tmp_path / "a.db"
-    with Postbox(path, agent="a", run=False) as box:
+    with Postbox(path, agent="a", start=False) as box:
         mail = box.send("a", 1)
-    Postbox(path, agent="a", run=False, vfs=disk).close()
+    Postbox(path, agent="a", start=False, vfs=disk).close()
     sound, reads, fired = path.read_bytes(), fault.seen["read"], 0
 
     for number in range(1, reads + 1):
@@ -80,13 +80,13 @@ def test_opening_through_any_read_error(tmp_path: Path, fault: Fault, disk: str)
         fault.kind, fault.number, fault.fired = "read", number, False
         fault.seen.clear()
         with suppress(OncewardError):
-            Postbox(path, agent="a", run=False, vfs=disk).close()
+            Postbox(path, agent="a", start=False, vfs=disk).close()
         assert [] == [con for con in apsw.connections() if con.filename == str(path)]
         fired += fault.fired
     fault.kind = ""
 
     assert fired > 10
-    with Postbox(path, agent="a", run=False) as box:
+    with Postbox(path, agent="a", start=False) as box:
         assert "pending" == box.resolve(mail)
 
 
@@ -94,7 +94,7 @@ def test_reading_inside_a_block_on_a_disk_that_fails(
     tmp_path: Path, fault: Fault, disk: str
 ) -> None:
     """A read that we make for a send in a block fails in our own words, and the block is undone."""
-    with Postbox(tmp_path / "a.db", agent="a", run=False, vfs=disk) as box:
+    with Postbox(tmp_path / "a.db", agent="a", start=False, vfs=disk) as box:
         box.db.write(lambda tx: tx.run("CREATE TABLE filler (x)"))
         box.db.write(
             lambda tx: tx.run(
@@ -103,7 +103,7 @@ def test_reading_inside_a_block_on_a_disk_that_fails(
         )
         box.db.write(lambda tx: tx.run("PRAGMA shrink_memory"))
         with pytest.raises(StoreFault), box.begin():
-            box.db.turn._store.handle(0.0).execute("PRAGMA shrink_memory")  # noqa: SLF001
+            box.db.writer._store.writing_connection(0.0).execute("PRAGMA shrink_memory")
             next_one(fault, "read")
             box.db.read("SELECT sum(length(x)) FROM filler")
 
@@ -111,9 +111,9 @@ def test_reading_inside_a_block_on_a_disk_that_fails(
 def test_mail_by_file_arrives_in_the_senders_time(tmp_path: Path) -> None:
     """A file that is opened to deliver into it lives in the sender's time, unless its owner is here with a clock of its own."""
     clock = ManualClock()
-    Postbox(tmp_path / "b.db", agent="b", run=False, clock=clock).close()
-    with Postbox(tmp_path / "a.db", agent="a", run=False, clock=clock) as a:
+    Postbox(tmp_path / "b.db", agent="b", start=False, clock=clock).close()
+    with Postbox(tmp_path / "a.db", agent="a", start=False, clock=clock) as a:
         a.send("b", "hello")
-        a.pump()
-    with Postbox(tmp_path / "b.db", agent="b", run=False, clock=clock) as b:
+        a.run_until_idle()
+    with Postbox(tmp_path / "b.db", agent="b", start=False, clock=clock) as b:
         assert [clock.now()] == [past.at for past in b.history().messages]

@@ -26,10 +26,10 @@ from onceward.cli import app, main
 from onceward.errors import InvalidArgument, InvalidMessage, Unreachable
 from onceward.model.frame import Frame, digest
 from onceward.model.names import agent_name, plain_text, rank
-from onceward.model.parcel import Carried, Parcel
+from onceward.model.parcel import Parcel, ParcelFrame
 from onceward.model.settings import Settings
 from onceward.model.topics import check_pattern, check_topic, matches
-from onceward.store.accept import Door, examine
+from onceward.store.accept import InboxPolicy, parse_frames
 
 CODES: Final = {0, 1, 2, 3, 4, 5, 6, 7}
 ENDLESS: Final = frozenset({"work", "relay", "demo", "bench", "prove", "fleet"})
@@ -81,11 +81,11 @@ def parcel(raw: bytes) -> None:
         for line in raw.split(b"\n")
     ]
     carried = tuple(
-        Carried(str(n), text, digest(text)) for n, text in enumerate(texts) if _encodable(text)
+        ParcelFrame(str(n), text, digest(text)) for n, text in enumerate(texts) if _encodable(text)
     )
     pushed = Parcel(sender="a", recipient="b", epoch="e", number=1, previous="", frames=carried)
     try:
-        examined = examine(pushed, Door(agent="b", durability="safe", max_body=1000))
+        examined = parse_frames(pushed, InboxPolicy(agent="b", durability="safe", max_body=1000))
     except Unreachable:
         return
     for each in examined:
@@ -170,7 +170,7 @@ class SqlSend:
 
     def __init__(self) -> None:
         self._folder = TemporaryDirectory(prefix="onceward-fuzz-")
-        self._box = Postbox(Path(self._folder.name) / "ada.db", agent="ada", run=False)
+        self._box = Postbox(Path(self._folder.name) / "ada.db", agent="ada", start=False)
         self._con = apsw.Connection(str(self._box.path))
 
     def __call__(self, raw: bytes) -> None:
@@ -222,7 +222,7 @@ class Cli:
         self._home = Path(self._folder.name) / "outer" / "home"
         self._file = self._home / "agents" / "ada.db"
         self._file.parent.mkdir(parents=True)
-        with Postbox(self._file, agent="ada", run=False, hold_unknown=True) as box:
+        with Postbox(self._file, agent="ada", start=False, hold_unknown=True) as box:
             box.send("bob", {"n": 1})
 
     def __call__(self, raw: bytes) -> None:

@@ -29,13 +29,13 @@ HOLD_EACH: Final = 7
 TOLD: Final = "CREATE TABLE told (n INTEGER PRIMARY KEY, id TEXT)"
 DONE: Final = "CREATE TABLE done (n INTEGER, id TEXT)"
 SETTINGS: Final[dict[str, Any]] = {
-    "durability": "fast", "safety_poll": 0.05, "ack_timeout": 0.5, "retry_first": 0.05, "retry_cap": 0.2, "breaker_failures": 1000,
+    "durability": "fast", "poll_interval": 0.05, "ack_timeout": 0.5, "retry_first": 0.05, "retry_cap": 0.2, "breaker_failures": 1000,
 }  # fmt: skip
 
 
-def open_box(folder: Path, name: str, *, run: bool = True) -> Postbox:
+def open_box(folder: Path, name: str, *, start: bool = True) -> Postbox:
     """Open the file of a talker."""
-    return Postbox(folder / f"{name}.db", agent=name, run=run, **SETTINGS)
+    return Postbox(folder / f"{name}.db", agent=name, start=start, **SETTINGS)
 
 
 def boss(folder: Path, name: str) -> None:
@@ -97,7 +97,7 @@ ROLES: Final[dict[str, Role]] = {BOSS: boss, "ann": listener, "bob": listener, L
 def prepare(folder: Path) -> None:
     """Make the files and the channel, with everybody in it but the one who comes late."""
     for name in ROLES:
-        with open_box(folder, name, run=False) as box:
+        with open_box(folder, name, start=False) as box:
             with box.begin() as tx:
                 tx.execute(TOLD if name == BOSS else DONE)
             if name == BOSS:

@@ -54,12 +54,12 @@ class Bill(Msg, type="bill"):
     order: str
 
 
-def open_box(folder: Path, agent: Agent | str, *, run: bool) -> Postbox:
+def open_box(folder: Path, agent: Agent | str, *, start: bool) -> Postbox:
     """Open the file of one of the two."""
     return Postbox(
         folder / f"{agent if isinstance(agent, str) else agent.name}.db",
         agent=agent,
-        run=run,
+        start=start,
         busy_timeout=PATIENCE,
     )
 
@@ -74,7 +74,7 @@ def sender(folder: Path, name: str) -> None:
     tried, promised = log(folder, "tried"), log(folder, "promised")
     rng = random.Random()
     number = sum(str(fact).startswith(f"{name}:") for fact in promised)
-    with open_box(folder, ANN, run=False) as box:
+    with open_box(folder, ANN, start=False) as box:
         session = box.session(name)
         while True:
             ids = [f"{name}:{number + k:07}" for k in range(1, rng.randint(2, MOST_AT_ONCE))]
@@ -101,7 +101,7 @@ def dispatcher(folder: Path, _name: str) -> None:
     def note(bill: Bill, ctx: Context) -> None:
         ctx.tx.execute("INSERT INTO billed VALUES (?)", (bill.order,))
 
-    with open_box(folder, ann, run=True):
+    with open_box(folder, ann, start=True):
         Event().wait()
 
 
@@ -116,7 +116,7 @@ def worker(folder: Path, _name: str) -> None:
         )
         return Bill(order=ctx.message.id)
 
-    with open_box(folder, bob, run=True):
+    with open_box(folder, bob, start=True):
         Event().wait()
 
 
@@ -219,7 +219,7 @@ def prepare(folder: Path) -> None:
     """Make both files, their tables and the folder of the logs."""
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     for name, tables in TABLES.items():
-        with open_box(folder, name, run=False) as box, box.begin() as tx:
+        with open_box(folder, name, start=False) as box, box.begin() as tx:
             for statement in tables.split(";"):
                 tx.execute(statement)
 
@@ -227,7 +227,7 @@ def prepare(folder: Path) -> None:
 def come_to_rest(folder: Path, people: Crew) -> list[str]:
     """Let nobody send any more, and wait until nothing is under way."""
     people.retire("sender-1", "sender-2")
-    with open_box(folder, ANN, run=False) as ann, open_box(folder, BOB, run=False) as bob:
+    with open_box(folder, ANN, start=False) as ann, open_box(folder, BOB, start=False) as bob:
         people.wait_until(lambda: not any(map(_under_way, (ann, bob))))
         return [
             f"{box.agent}: {left} still under way"
@@ -245,7 +245,7 @@ def _under_way(box: Postbox) -> dict[str, int]:
 def judged(folder: Path) -> tuple[list[str], int]:
     """Return what is wrong with the files and logs of a trial at rest, and how many orders there were."""
     tried, promised = (list(map(str, log(folder, name))) for name in ("tried", "promised"))
-    with open_box(folder, ANN, run=False) as ann, open_box(folder, BOB, run=False) as bob:
+    with open_box(folder, ANN, start=False) as ann, open_box(folder, BOB, start=False) as bob:
         with bob.begin() as tx:
             effects = [Effect(*row) for row in tx.execute(EFFECTS)]
         with ann.begin() as tx:

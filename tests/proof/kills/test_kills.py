@@ -57,7 +57,7 @@ def test_a_long_trial_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def hasty(folder: Path, name: str) -> None:
     """Promise before the commit: the mistake that the trial must find."""
-    with kill_test.open_box(folder, kill_test.ANN, run=False) as box:
+    with kill_test.open_box(folder, kill_test.ANN, start=False) as box:
         promised = kill_test.log(folder, "promised")
         kill_test.log(folder, "tried").add(f"{name}:0000001")
         with box.session(name).begin() as tx:
@@ -77,7 +77,7 @@ def forgetful(folder: Path, name: str) -> None:
     def fulfil(order: kill_test.Order, ctx: Context) -> None:
         Log(folder / "strayed.log").add([ctx.message.id, order.lane, order.number])
 
-    with kill_test.open_box(folder, bob, run=True):
+    with kill_test.open_box(folder, bob, start=True):
         signal.pause()
 
 

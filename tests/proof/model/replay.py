@@ -10,16 +10,16 @@ from tests.proof.model.model import steps
 from tests.proof.model.values import Rules, State
 
 from onceward.api.postbox import Postbox
-from onceward.db.transaction import Tx
+from onceward.db.transaction import StoreTransaction
 from onceward.hooks import Hooks
 from onceward.model.parcel import Parcel, Receipt
 from onceward.model.retry import retry_policy
 from onceward.model.settings import Settings
-from onceward.runtime.delivery_failures import Setbacks
-from onceward.runtime.event_emitter import Teller
+from onceward.runtime.delivery_failures import DeliveryFailures
+from onceward.runtime.event_emitter import EventEmitter
 from onceward.store import outbox, parcels, peers, retention
-from onceward.store.parcels import Mine, Packed, Terms
-from onceward.store.peers import Lease
+from onceward.store.parcels import InFlight, SenderInfo, SettleOptions
+from onceward.store.peers import PeerLease
 from onceward.testing.clock import ManualClock
 from onceward.testing.simulation.disks import copy, replace
 
@@ -41,11 +41,11 @@ class Real:
         self.effects: list[int] = []
         self._saved: list[int] = []
         self._late: Parcel | None = None
-        policy, teller = retry_policy(LIMITS), Teller(Hooks(), "near")
-        self._setbacks = Setbacks(
+        policy, teller = retry_policy(LIMITS), EventEmitter(Hooks(), "near")
+        self._setbacks = DeliveryFailures(
             settings=LIMITS, policy=policy, rng=random.Random(0), teller=teller
         )
-        self._packed: Packed | None = None
+        self._packed: InFlight | None = None
         self.near.db.write(lambda tx: tx.run(peers.KNOW, ("far",)))
         self._held = self.near.db.write(self._lease)
 
@@ -58,13 +58,13 @@ class Real:
         self.ids.append(self.near.send("far", len(self.ids)))
 
     def _pack(self, size: int) -> None:
-        settings = LIMITS.model_copy(update={"parcel_frames": size})
+        settings = LIMITS.model_copy(update={"parcel_max_messages": size})
 
-        def work(tx: Tx) -> Packed:
+        def work(tx: StoreTransaction) -> InFlight:
             return parcels.pack(
                 tx,
                 self._held,
-                mine=Mine("near", "safe"),
+                mine=SenderInfo("near", "safe"),
                 settings=settings,
                 until=FOREVER,
                 max_bytes=1 << 20,
@@ -73,7 +73,7 @@ class Real:
         self._packed = self.near.db.write(work)
         self._held = self._packed.lease
 
-    def _parcel(self) -> tuple[Packed, Parcel]:
+    def _parcel(self) -> tuple[InFlight, Parcel]:
         packed = self._packed
         assert packed is not None
         assert packed.parcel is not None
@@ -82,9 +82,9 @@ class Real:
     def _push(self) -> None:
         packed, parcel = self._parcel()
         answer = self.far.accept(parcel)
-        terms = Terms(LIMITS, "safe", self._clock.now() + 5000, streams=True)
+        terms = SettleOptions(LIMITS, "safe", self._clock.now() + 5000, streams=True)
 
-        def work(tx: Tx) -> Any:
+        def work(tx: StoreTransaction) -> Any:
             if answer.verdict == "fork":
                 return self._setbacks.forked(tx, packed, answer)
             return parcels.settle(tx, packed, answer, terms).lease
@@ -104,7 +104,7 @@ class Real:
 
     def _open(self, name: str) -> Postbox:
         return Postbox(
-            self._folder / f"{name}.db", agent=name, run=False, clock=self._clock, settings=LIMITS
+            self._folder / f"{name}.db", agent=name, start=False, clock=self._clock, settings=LIMITS
         )
 
     def _push_lost(self) -> None:
@@ -132,7 +132,7 @@ class Real:
 
     def _ask(self) -> None:
         self._clock.advance(6.0)
-        self.near.db.write(lambda tx: outbox.wake(tx, 1000, lambda _: False))
+        self.near.db.write(lambda tx: outbox.requeue_due(tx, 1000, lambda _: False))
 
     def _tell(self, i: int) -> None:
         [stands] = self.far.db.read(STANDS)
@@ -144,18 +144,18 @@ class Real:
             number=0,
             previous="",
             receipts=told,
-            stands=stands,
+            stream_position=stands,
         )
         self.near.accept(parcel)
         self._held = self.near.db.write(self._leased_anew)
         if self._packed is not None:
             self._pack(len(self._held.parcel or ()))
 
-    def _leased_anew(self, tx: Tx) -> Lease:
+    def _leased_anew(self, tx: StoreTransaction) -> PeerLease:
         peers.release(tx, self._held)
         return self._lease(tx)
 
-    def _lease(self, tx: Tx) -> Lease:
+    def _lease(self, tx: StoreTransaction) -> PeerLease:
         held = peers.lease(tx, "far", owner="model", until=FOREVER)
         assert held is not None
         return held
@@ -166,9 +166,9 @@ class Real:
     def _prune(self, i: int) -> None:
         self._clock.advance(1.0)
 
-        def work(tx: Tx) -> int:
+        def work(tx: StoreTransaction) -> int:
             retention.slice_of(tx, "inbox", after=0, before=tx.now, limit=1000)
-            return retention.marks(tx, before=tx.now, limit=1)
+            return retention.prune_marks(tx, before=tx.now, limit=1)
 
         assert i == self.marks[0]
         self.far.db.write(work)

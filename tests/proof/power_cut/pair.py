@@ -121,7 +121,7 @@ class Pair:
         box = Postbox(
             self.path(side),
             agent=self._agent(side),
-            run=False,
+            start=False,
             clock=self.clock,
             vfs=self.scene.vfs,
             **self.options(side),
@@ -148,7 +148,7 @@ class Pair:
             "retention_slice": 4,
             "share_commit_for": 0.0,
             "retry_jitter": 0.0,
-            "parcel_frames": 5,
+            "parcel_max_messages": 5,
             "network_filesystem": True,
         }
 
@@ -164,7 +164,7 @@ class Pair:
         """Close one of them in good order, let the other knock in vain, and start it again."""
         self.boxes.pop(side).close()
         for other in self.boxes.values():
-            other.pump()
+            other.run_until_idle()
         self.open(side)
 
     def carry(self) -> None:
@@ -173,13 +173,13 @@ class Pair:
             planted.hand_over(
                 self.path("near"), self.path("far"), vfs=self.scene.vfs, now=self.clock.now()
             )
-        self.near.pump()
+        self.near.run_until_idle()
 
     def turn(self) -> None:
         """Let everybody do what is due."""
         self.carry()
-        self.far.pump()
-        self.near.pump()
+        self.far.run_until_idle()
+        self.near.run_until_idle()
 
     # -- promising ----------------------------------------------------------------------------
 

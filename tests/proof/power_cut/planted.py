@@ -15,7 +15,7 @@ from onceward.db.connection import connect
 from onceward.db.migrations import Migration
 from onceward.model.clock import Millis
 from onceward.model.frame import digest
-from onceward.store.bodies import WHOLE
+from onceward.store.bodies import FULL_FRAME
 
 NO_BARRIER: Final = """
 SELECT max(clock_at, ?1), coalesce(?5, max_inbox), coalesce(?6, max_body) FROM identity WHERE coalesce(?2, ?3, ?4) IS NOT NULL
@@ -31,7 +31,7 @@ INSERT INTO peer.lanes (sender, name, rank, session) SELECT DISTINCT 'near', lan
 ON CONFLICT DO NOTHING;
 INSERT INTO peer.inbox (sender, id, lane_id, session, type, topic, rank, frame, digest, received_at)
 SELECT 'near', id, (SELECT lane_id FROM peer.lanes AS l WHERE l.sender = 'near' AND l.name = o.lane AND l.rank = o.rank),
-       session, type, topic, rank, {WHOLE}, digest_of({WHOLE}), :now
+       session, type, topic, rank, {FULL_FRAME}, digest_of({FULL_FRAME}), :now
   FROM main.outbox AS o WHERE state = 'pending' ORDER BY seq;
 UPDATE peer.lanes SET head = (SELECT min(seq) FROM peer.inbox AS i WHERE i.lane_id = lanes.lane_id AND i.state = 'pending')
  WHERE head IS NULL;
@@ -69,7 +69,7 @@ def _delete_journal() -> AbstractContextManager[object]:
         con.pragma("journal_mode", "delete")
         con.pragma("synchronous", "full" if full else "normal")
 
-    return patch("onceward.db.database.harden", harden)
+    return patch("onceward.db.database.enable_wal", harden)
 
 
 def _nothing() -> AbstractContextManager[object]:

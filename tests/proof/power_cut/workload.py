@@ -112,7 +112,7 @@ class _Day:
 
     def _handle(self) -> None:
         self._pair.clock.advance(1.5)
-        self._pair.far.pump()
+        self._pair.far.run_until_idle()
 
     def _wait(self) -> None:
         self._pair.clock.advance(self._rng.choice((0.5, 2, 31)))
@@ -121,7 +121,7 @@ class _Day:
         self._box().db.checkpoint(truncate=self._rng.random() < 0.5)
 
     def _tidy(self) -> None:
-        self._box().tidy()
+        self._box().run_maintenance()
 
     def _reopen(self) -> None:
         self._pair.reopen(self._side())

@@ -4,12 +4,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.proof.simulation import campaign
+from tests.proof.simulation.campaign import tell
 
-from onceward.model.clock import Clock, FileTime
+from onceward.model.clock import Clock, MonotonicFileClock
 from onceward.model.parcel import Receipt
 from onceward.runtime import commit_batch
 from onceward.store import accept, dedup, inbox, lanes, outbox
-from onceward.testing.simulation import Simulation, Weather, campaign, people, tell
+from onceward.testing.simulation import Simulation, Weather, people
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 ENOUGH = 600
@@ -22,7 +24,7 @@ def no_second_net(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         accept,
         "KEEP",
-        accept.KEEP.replace(
+        accept.INSERT.replace(
             "ON CONFLICT (sender, id) DO NOTHING",
             "ON CONFLICT (sender, id) DO UPDATE SET topic = 1",
         ),
@@ -31,7 +33,7 @@ def no_second_net(patch: pytest.MonkeyPatch) -> None:
 
 def no_first_net(patch: pytest.MonkeyPatch) -> None:
     """Every parcel continues its stream: nobody notices a file that was put back, and what it lost is not sent again."""
-    patch.setattr(dedup, "judge", lambda _stream, _parcel: ("accepted", False))
+    patch.setattr(dedup, "classify", lambda _stream, _parcel: ("accepted", False))
 
 
 def no_horizon(patch: pytest.MonkeyPatch) -> None:
@@ -41,7 +43,7 @@ def no_horizon(patch: pytest.MonkeyPatch) -> None:
 
 def leases_are_not_proved(patch: pytest.MonkeyPatch) -> None:
     """Let a worker that slept through its lease settle all the same."""
-    patch.setattr(lanes, "prove", lambda _tx, _held: None)
+    patch.setattr(lanes, "assert_held", lambda _tx, _held: None)
     patch.setattr(
         lanes, "SETTLE", lanes.SETTLE.replace("AND token = :token AND owner = :owner", "")
     )
@@ -79,11 +81,11 @@ def time_stands_still(patch: pytest.MonkeyPatch) -> None:
     """Let a file wait until a clock that was set back has come to where it was."""
     seen: dict[int, int] = {}
 
-    def now(self: FileTime, clock: Clock) -> int:
+    def now(self: MonotonicFileClock, clock: Clock) -> int:
         seen[id(self)] = max(seen.get(id(self), 0), clock.now())
         return seen[id(self)]
 
-    patch.setattr(FileTime, "now", now)
+    patch.setattr(MonotonicFileClock, "now", now)
 
 
 PLANTS: dict[Plant, tuple[str, int]] = {

@@ -5,9 +5,14 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-
-from onceward.testing.simulation import simulate, tell, todays_seed
-from onceward.testing.simulation.campaign import EXPECTED, OFTEN_ENOUGH, unreached
+from tests.proof.simulation.campaign import (
+    EXPECTED,
+    OFTEN_ENOUGH,
+    simulate,
+    tell,
+    todays_seed,
+    unreached,
+)
 
 WORLDS = int(os.environ.get("ONCEWARD_WORLDS", "2000"))
 FOUND = (100860, 20261121000471)
@@ -44,7 +49,7 @@ def test_worlds_of_the_day(aloud: Callable[[object], None]) -> None:
 
     aloud(f"simulation: {told.count} worlds from seed {first} in {told.seconds:.0f} s")
     assert () == told.violations, (
-        f"repeat one with: python -m onceward.testing.simulation SEED (the first was {first})"
+        f"repeat one with: python -m tests.proof.simulation SEED (the first was {first})"
     )
     assert () == told.rare.violations
     assert WORLDS == told.count

@@ -176,7 +176,7 @@ def _open(folder: Path, agent: Agent | str) -> Postbox:
         agent=agent,
         hold_unknown=True,
         retention=KEPT_FOR,
-        janitor_interval=TIDY_EVERY,
+        maintenance_interval=TIDY_EVERY,
     )
 
 

@@ -23,7 +23,7 @@ def install() -> None:
     """Put the end of the program into the steps of a commit."""
     from onceward.spark import sink  # noqa: PLC0415 - only where somebody dies
 
-    hand_over, send, options = sink.hand_over, sink._send, sink._options  # noqa: SLF001 - the steps are inside
+    hand_over, send, options = sink.hand_over, sink._send, sink._options
     meant: list[str] = []
     files: list[str] = []
 
@@ -44,7 +44,7 @@ def install() -> None:
             die()
         return options(row)
 
-    sink.hand_over, sink._send, sink._options = handing, sending, reading  # noqa: SLF001 - as above
+    sink.hand_over, sink._send, sink._options = handing, sending, reading
 
 
 if STEP:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from onceward.db.database import Database
-from onceward.db.transaction import Tx
+from onceward.db.transaction import StoreTransaction
 from onceward.errors import HandlerSignal, LeaseLost, OncewardError, Retry
 from onceward.model.body import encode
 from onceward.model.queue_modes import CALLER, WORKER_RESULT
@@ -18,37 +18,37 @@ from onceward.model.retry import RetryPolicy
 from onceward.model.states import Done, Settlement
 from onceward.runtime.context import OnWorker, reply_options
 from onceward.runtime.fanout import Publisher
-from onceward.runtime.invoke import Loop, attend, judge, log_failure
-from onceward.runtime.runs.completion import Closing, Effects, Outcome, verdicts
-from onceward.runtime.runs.reading import Read
+from onceward.runtime.invoke import Loop, log_failure, run_coroutine, settlement_for_error
+from onceward.runtime.runs.completion import PendingEffects, RunCompletion, RunOutcome, verdicts
+from onceward.runtime.runs.reading import ReadMessage
 from onceward.runtime.runs.run import AsyncRun, Run
-from onceward.runtime.runs.scheduler import Seat, Usher, exhausted
+from onceward.runtime.runs.scheduler import RunScheduler, StartedRun, exhausted
 from onceward.runtime.transaction import Transaction
-from onceward.store.inbox import Leased
-from onceward.store.lanes import LaneLease
+from onceward.store.inbox import LeasedMessage
+from onceward.store.lanes import Lease
 from onceward.store.runs import OpenRun, checkpoint
 
 T = TypeVar("T")
 
 
-class Stage:
+class RunExecution:
     """One run while it is played; used by the thread that plays it, and by the heartbeat to stop it."""
 
     def __init__(
         self,
-        seat: Seat,
+        seat: StartedRun,
         db: Database,
         *,
         sender: Publisher,
-        usher: Usher,
-        closing: Closing,
+        usher: RunScheduler,
+        closing: RunCompletion,
         policy: RetryPolicy,
         rng: random.Random,
         limit: float,
     ) -> None:
         self.row: OpenRun = seat.run
         """The run's row as of its last commit."""
-        self._seat, self._db, self._sender, self._usher, self._closing = (
+        self._started, self._db, self._sender, self._scheduler, self._completion = (
             seat,
             db,
             sender,
@@ -65,9 +65,9 @@ class Stage:
     # -- what the heartbeat asks ------------------------------------------------------------
 
     @property
-    def lease(self) -> LaneLease:
+    def lease(self) -> Lease:
         """The lease that keeps the run ours."""
-        return LaneLease(self.row.lane_id, self.row.token, self.row.owner, careful=True)
+        return Lease(self.row.lane_id, self.row.token, self.row.owner, isolate=True)
 
     @property
     def overdue(self) -> bool:
@@ -88,9 +88,9 @@ class Stage:
         """Commit partial output and what was said so far; raises RunAborted."""
         text, said = encode(partial).text, self._said()
 
-        def work(tx: Tx) -> None:
+        def work(tx: StoreTransaction) -> None:
             checkpoint(tx, self.row, text)
-            self._closing.commit(tx, self.row, said)
+            self._completion.commit(tx, self.row, said)
 
         self._db.write(work)
         del self._run.drafts[: len(said.drafts)]
@@ -99,35 +99,35 @@ class Stage:
         """Commit work of the run at once; raises RunAborted."""
         kept: list[T] = []
 
-        def mine(tx: Tx) -> None:
+        def mine(tx: StoreTransaction) -> None:
             kept.clear()
-            self._closing.commit(
-                tx, self.row, Effects(work=[lambda yours: kept.append(work(yours))])
+            self._completion.commit(
+                tx, self.row, PendingEffects(work=[lambda yours: kept.append(work(yours))])
             )
 
         self._db.write(mine)
         return kept[0]
 
-    def more(self) -> list[Read]:
+    def more(self) -> list[ReadMessage]:
         """Bind what waits to the run; raises RunAborted."""
         known = [each.id for each in self._leased]
         self.row, fresh = self._db.write(
-            lambda tx: self._usher.inject(tx, self.row, self._seat.handler, known)
+            lambda tx: self._scheduler.inject(tx, self.row, self._started.handler, known)
         )
         self._leased += [each.leased for each in fresh]
         return fresh
 
-    def _said(self) -> Effects:
-        return Effects(list(self._run.drafts), [])
+    def _said(self) -> PendingEffects:
+        return PendingEffects(list(self._run.drafts), [])
 
     # -- playing ----------------------------------------------------------------------------
 
-    def play(self, loop: Loop, *, go_on: bool) -> Seat | None:
+    def run(self, loop: Loop, *, go_on: bool) -> StartedRun | None:
         """Call the handler and end the run; return the session's next one if *go_on*. A run that was taken away just ends here."""
         try:
             value = self._call(loop)
             result, effects = self._answer(value)
-            done = Outcome([Done()] * len(self._leased), result)
+            done = RunOutcome([Done()] * len(self._leased), result)
             return self._end(done, effects, go_on=go_on)
         except LeaseLost:
             return None
@@ -141,7 +141,7 @@ class Stage:
             return None
 
     def _call(self, loop: Loop) -> Any:
-        handler = self._seat.handler
+        handler = self._started.handler
         if not handler.is_async:
             return handler.call(self._run)
 
@@ -153,12 +153,12 @@ class Stage:
             if self._run.cancelled:
                 stop()
 
-        return attend(start, loop(), stoppable)
+        return run_coroutine(start, loop(), stoppable)
 
-    def _answer(self, value: Any) -> tuple[str | None, Effects]:
+    def _answer(self, value: Any) -> tuple[str | None, PendingEffects]:
         """Return the result as JSON, and all that is to be committed with the run's end."""
         effects = self._said()
-        effects.work = list(self._run.at_its_end)
+        effects.work = list(self._run._at_end_work)
         if value is None:
             return None, effects
         current = self._run.message
@@ -167,26 +167,28 @@ class Stage:
         )  # a task's caller is told by its worker_result
         if current.in_reply_to is None and not told:  # an answer to an answer would never end
             to, named = reply_options(current.frame, {})
-            effects.drafts.append(self._sender.draft(self._run.session, to, value, named))
+            effects.drafts.append(self._sender.compose(self._run.session, to, value, named))
         return encode(value).text, effects
 
-    def _end(self, outcome: Outcome, effects: Effects, *, go_on: bool) -> Seat | None:
-        def work(tx: Tx) -> Seat | None:
-            self._closing.commit(tx, self.row, effects)
-            self._closing.finish(tx, self.row, self._leased, outcome)
-            return self._usher.next_of(tx, self.row.session) if go_on else None
+    def _end(
+        self, outcome: RunOutcome, effects: PendingEffects, *, go_on: bool
+    ) -> StartedRun | None:
+        def work(tx: StoreTransaction) -> StartedRun | None:
+            self._completion.commit(tx, self.row, effects)
+            self._completion.finish(tx, self.row, self._leased, outcome)
+            return self._scheduler.next_of(tx, self.row.session) if go_on else None
 
         found = self._db.write(work)
-        self._db.bell.ring("out")
+        self._db.notifier.notify("out")
         return found
 
-    def _fail(self, error: BaseException, *, go_on: bool) -> Seat | None:
+    def _fail(self, error: BaseException, *, go_on: bool) -> StartedRun | None:
         now = self._db.now()
         log_failure(self._db.agent, error, self._leased[0].attempt)
 
-        def judged(leased: Leased) -> Settlement:
-            spent = exhausted(self._policy, self._seat.handler, leased.attempt)
-            return judge(
+        def judged(leased: LeasedMessage) -> Settlement:
+            spent = exhausted(self._policy, self._started.handler, leased.attempt)
+            return settlement_for_error(
                 error, leased.attempt, spent=spent, now=now, policy=self._policy, rng=self._rng
             )
 
@@ -196,5 +198,7 @@ class Stage:
             else f"{type(error).__name__}: {error}"
         )
         return self._end(
-            Outcome(verdicts(self._leased, judged), cause=cause[:500]), Effects(), go_on=go_on
+            RunOutcome(verdicts(self._leased, judged), cause=cause[:500]),
+            PendingEffects(),
+            go_on=go_on,
         )

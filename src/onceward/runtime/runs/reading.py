@@ -11,14 +11,14 @@ from onceward.model.clock import Millis
 from onceward.model.frame import Frame
 from onceward.model.queue_modes import WORKER_RESULT
 from onceward.model.states import Dead, Settlement
-from onceward.store.inbox import Leased
-from onceward.store.lanes import LaneLease
+from onceward.store.inbox import LeasedMessage
+from onceward.store.lanes import Lease
 
 
-class Read(NamedTuple):
+class ReadMessage(NamedTuple):
     """A message whose frame and body could be read."""
 
-    leased: Leased
+    leased: LeasedMessage
     frame: Frame
     body: Any
 
@@ -29,14 +29,14 @@ class Read(NamedTuple):
             return None
         return self.frame.replyto or self.frame.sender, self.frame.correlationid
 
-    def held_by(self, held: LaneLease) -> Read:
+    def held_by(self, held: Lease) -> ReadMessage:
         """Return the same message under a lease."""
         return self._replace(leased=self.leased._replace(lane=held))
 
 
-def problem(leased: Leased, now: Millis, spent: bool) -> Settlement | None:  # noqa: FBT001 - one question, one answer
+def problem(leased: LeasedMessage, now: Millis, spent: bool) -> Settlement | None:  # noqa: FBT001 - one question, one answer
     """Return how a message ends that must not reach a run, None for all others."""
-    if (unfit := leased.unfit(now)) is not None:
+    if (unfit := leased.undeliverable(now)) is not None:
         return unfit
     if spent:
         return Dead(
@@ -45,10 +45,12 @@ def problem(leased: Leased, now: Millis, spent: bool) -> Settlement | None:  # n
     return None
 
 
-def read(leased: Leased, models: Mapping[str, type]) -> Read | Settlement:
+def read(leased: LeasedMessage, models: Mapping[str, type]) -> ReadMessage | Settlement:
     """Return a message's frame and body, as the class of its type where there is one."""
     try:
         frame = Frame.parse(leased.frame)
-        return Read(leased, frame, decode(frame.data, frame.data_base64, models.get(frame.type)))
+        return ReadMessage(
+            leased, frame, decode(frame.data, frame.data_base64, models.get(frame.type))
+        )
     except InvalidMessage as error:
         return Dead("rejected", str(error))

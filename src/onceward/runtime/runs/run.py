@@ -7,16 +7,16 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar, Unpack
 
 from onceward.errors import RunAborted
-from onceward.model.send_options import PublishOptions, SendOptions, options_of
+from onceward.model.send_options import PublishOptions, SendOptions, parse_options
 from onceward.runtime.context import OnWorker, reply_options
 from onceward.runtime.fanout import Publisher
 from onceward.runtime.message import Message
 from onceward.runtime.results import task
-from onceward.runtime.runs.reading import Read
-from onceward.runtime.runs.scheduler import Seat
-from onceward.runtime.sender import Draft
+from onceward.runtime.runs.reading import ReadMessage
+from onceward.runtime.runs.scheduler import StartedRun
+from onceward.runtime.sender import OutgoingMessage
 from onceward.runtime.transaction import Transaction
-from onceward.store.runs import Before, Summary
+from onceward.store.runs import PreviousRun, Summary
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ class Holder(Protocol):
         """Commit work of the run at once."""
         ...
 
-    def more(self) -> list[Read]:
+    def more(self) -> list[ReadMessage]:
         """Bind what waits to the run."""
         ...
 
@@ -45,7 +45,7 @@ class Run:
     never after the run was ended by somebody else. Slow work holds no lock.
     """
 
-    def __init__(self, seat: Seat, *, sender: Publisher, holder: Holder) -> None:
+    def __init__(self, seat: StartedRun, *, sender: Publisher, holder: Holder) -> None:
         self.id: str = seat.run.id
         """Names the run everywhere; another attempt at the same messages is another run."""
         self.session: str = seat.run.session
@@ -57,12 +57,12 @@ class Run:
         """``collect_batch`` or ``queue_batch``: count, event_ids, strategy."""
         self.summary: Summary | None = seat.summary
         """What a full queue dropped since the last run; belongs before the messages."""
-        self.before: Before | None = seat.before
+        self.previous_run: PreviousRun | None = seat.before
         """The run that was aborted just before this one, with its partial output as JSON."""
         self.cancelled: bool = False
         """Whether the run was ended from outside: return at once, nothing more of it counts."""
-        self.drafts: list[Draft] = []
-        self.at_its_end: list[Callable[[Transaction], object]] = []
+        self.drafts: list[OutgoingMessage] = []
+        self._at_end_work: list[Callable[[Transaction], object]] = []
         self._sender, self._holder = sender, holder
 
     def __repr__(self) -> str:
@@ -79,8 +79,8 @@ class Run:
         """Partial output of the run that was aborted just before this one, None where there is none."""
         return (
             None
-            if self.before is None or self.before.partial is None
-            else json.loads(self.before.partial)
+            if self.previous_run is None or self.previous_run.partial is None
+            else json.loads(self.previous_run.partial)
         )
 
     def raise_if_cancelled(self) -> None:
@@ -110,12 +110,12 @@ class Run:
 
     def at_end(self, work: Callable[[Transaction], object]) -> None:
         """Run *work* in the transaction that ends the run well; it may be run again."""
-        self.at_its_end.append(work)
+        self._at_end_work.append(work)
 
     def send(self, to: str, body: object, **options: Unpack[SendOptions]) -> str:
         """Promise a message with the next checkpoint or the run's end; returns its id."""
         options.setdefault("causation_id", self.message.id)
-        return self._say(self._sender.draft(self.session, to, body, options_of(options)))
+        return self._say(self._sender.compose(self.session, to, body, parse_options(options)))
 
     def publish(self, topic: str, body: object, **options: Unpack[PublishOptions]) -> list[str]:
         """Send to every peer that subscribed to *topic*, as ``send`` does; returns the ids."""
@@ -127,7 +127,7 @@ class Run:
     ) -> str:
         """Answer the current message, or *to*, as ``send`` does; returns the id."""
         name, named = reply_options((to or self.message).frame, options)
-        return self._say(self._sender.draft(self.session, name, body, named))
+        return self._say(self._sender.compose(self.session, name, body, named))
 
     def dispatch(
         self, to: str, body: object, *, session: str | None = None, **options: Unpack[SendOptions]
@@ -153,12 +153,12 @@ class Run:
         self.messages += fresh
         return fresh
 
-    def _say(self, draft: Draft) -> str:
+    def _say(self, draft: OutgoingMessage) -> str:
         self.drafts.append(draft)
         return draft.id
 
 
-def _message(each: Read) -> Message[Any]:
+def _message(each: ReadMessage) -> Message[Any]:
     return Message(each.leased, each.frame, each.body, None)
 
 
@@ -175,7 +175,7 @@ class AsyncRun:
         """``collect_batch`` or ``queue_batch``: count, event_ids, strategy."""
         self.summary: Summary | None = run.summary
         """What a full queue dropped since the last run; belongs before the messages."""
-        self.before: Before | None = run.before
+        self.previous_run: PreviousRun | None = run.previous_run
         """The run that was aborted just before this one."""
         self._run, self._on_worker = run, on_worker
 

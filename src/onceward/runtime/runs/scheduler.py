@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 from onceward.db.connection import SQLError
-from onceward.db.transaction import Tx
+from onceward.db.transaction import StoreTransaction
 from onceward.errors import OncewardError
 from onceward.model.clock import Millis
 from onceward.model.events import MessageBound, Overflowed, RunStarted
@@ -19,55 +19,55 @@ from onceward.model.queue_modes import (
     MODES,
     PREEMPTING,
     WISH,
+    DroppedItems,
+    QueuedItem,
     QueuePolicy,
-    Spill,
-    Waiting,
-    batch,
+    batch_size,
     checked,
     glob,
-    line,
-    spill,
+    make_room,
+    summary_line,
 )
 from onceward.model.retry import RetryPolicy
 from onceward.model.settings import Settings
 from onceward.model.states import Dead, Done, Settlement
 from onceward.runtime.agent import Agent, SessionHandler
-from onceward.runtime.event_emitter import Teller
-from onceward.runtime.runs.completion import Closing
-from onceward.runtime.runs.reading import Read, problem, read
+from onceward.runtime.event_emitter import EventEmitter
+from onceward.runtime.runs.completion import RunCompletion
+from onceward.runtime.runs.reading import ReadMessage, problem, read
 from onceward.store import lanes, runs, session_queues
-from onceward.store.inbox import Ended, Leased
-from onceward.store.runs import Before, OpenRun, Summary
-from onceward.store.session_queues import Arrival, Queue
+from onceward.store.inbox import LeasedMessage, SettledMessage
+from onceward.store.runs import OpenRun, PreviousRun, Summary
+from onceward.store.session_queues import NewMessage, Queue
 
 _log = logging.getLogger("onceward")
 ARRIVALS: Final = 2000
 """Most arrivals that one look takes in."""
 
 
-class Seat(NamedTuple):
+class StartedRun(NamedTuple):
     """A run that has begun, and everything its handler is to see."""
 
     run: OpenRun
     handler: SessionHandler
-    messages: list[Read]
+    messages: list[ReadMessage]
     metadata: dict[str, Any]
     summary: Summary | None
-    before: Before | None
+    before: PreviousRun | None
 
 
 @dataclass(slots=True)
-class Looked:
+class SchedulePass:
     """What one look changed."""
 
-    seats: list[Seat] = field(default_factory=list)
+    started: list[StartedRun] = field(default_factory=list)
     moved: int = 0
     """Messages that came into a queue, or ended in it."""
-    stuck: bool = False
+    index_is_damaged: bool = False
     """Whether some session could not be served just now."""
 
 
-class Usher:
+class RunScheduler:
     """Decides, inside one transaction, what becomes of the mail of sessions with runs."""
 
     def __init__(
@@ -75,25 +75,33 @@ class Usher:
         agent: Agent,
         *,
         settings: Settings,
-        closing: Closing,
-        teller: Teller,
+        closing: RunCompletion,
+        teller: EventEmitter,
         policy: RetryPolicy,
         owner: str,
         ids: IdSource,
     ) -> None:
-        self._agent, self._settings, self._closing, self._teller = agent, settings, closing, teller
+        self._agent, self._settings, self._completion, self._emitter = (
+            agent,
+            settings,
+            closing,
+            teller,
+        )
         self._policy, self._owner, self._ids = policy, owner, ids
         self._home = home_policy(settings)
         self.patterns = json.dumps([glob(handler.pattern) for handler in agent.sessions])
 
-    def register(self, tx: Tx) -> None:
+    def register(self, tx: StoreTransaction) -> None:
         """Tell the file which sessions are served by runs, so that nobody else takes their mail."""
         for handler in self._agent.sessions:
             session_queues.register(
-                tx, glob(handler.pattern), self._home.merged(**handler.options), handler.obey
+                tx,
+                glob(handler.pattern),
+                self._home.merged(**handler.options),
+                handler.allow_override_from,
             )
 
-    def queue(self, tx: Tx, session: str) -> Queue:
+    def queue(self, tx: StoreTransaction, session: str) -> Queue:
         """Return how a session's queue is set: by itself, else by its handler, else by the home, else by default."""
         handler = self._agent.serves(session)
         return session_queues.look_up(
@@ -102,24 +110,24 @@ class Usher:
 
     # -- one look ---------------------------------------------------------------------------
 
-    def look(self, tx: Tx, slots: int) -> Looked:
+    def schedule(self, tx: StoreTransaction, slots: int) -> SchedulePass:
         """
         Take in what arrived, end what is over or steered, and begin up to *slots* runs.
 
         One transaction: after a crash either all of it happened, or none and
         the next look finds everything as it was. May be repeated.
         """
-        looked = Looked()
+        looked = SchedulePass()
         lanes.wake_due(tx)
         for run in runs.abandoned(tx):
             if self._agent.serves(run.session) is not None:
-                self._apart(tx, looked, lambda run=run: self._recover(tx, run))  # type: ignore[misc]
+                self._isolated(tx, looked, lambda run=run: self._recover(tx, run))  # type: ignore[misc]
         steered: dict[str, str] = {}
         fresh = session_queues.arrivals(tx, self.patterns, ARRIVALS)
         for session, of_session in groupby(
             sorted(fresh, key=lambda a: (a.session, a.seq)), lambda a: a.session
         ):
-            self._apart(
+            self._isolated(
                 tx,
                 looked,
                 lambda s=session, a=list(of_session): self._admit(tx, s, a, looked, steered),  # type: ignore[misc]
@@ -128,53 +136,58 @@ class Usher:
             session_queues.ready(tx, self.patterns, slots) if slots > 0 else ()
         ):
             lane, mode = (lane_id, token), steered.get(session)
-            self._apart(
+            self._isolated(
                 tx,
                 looked,
-                lambda s=session, lane=lane, m=mode: self._seat(tx, s, lane, looked, m),  # type: ignore[misc]
+                lambda s=session, lane=lane, m=mode: self._start_run(tx, s, lane, looked, m),  # type: ignore[misc]
             )
         return looked
 
-    def next_of(self, tx: Tx, session: str) -> Seat | None:
+    def next_of(self, tx: StoreTransaction, session: str) -> StartedRun | None:
         """Begin the next run of one session at once, where there is one to begin."""
-        looked = Looked()
+        looked = SchedulePass()
         for lane_id, _, token in session_queues.ready(tx, self.patterns, 1, session):
-            self._apart(
+            self._isolated(
                 tx,
                 looked,
-                lambda lane=(lane_id, token): self._seat(tx, session, lane, looked, None),  # type: ignore[misc]
+                lambda lane=(lane_id, token): self._start_run(tx, session, lane, looked, None),  # type: ignore[misc]
             )
-        return looked.seats[0] if looked.seats else None
+        return looked.started[0] if looked.started else None
 
     @staticmethod
-    def _apart(tx: Tx, looked: Looked, work: Callable[[], None]) -> None:
+    def _isolated(tx: StoreTransaction, looked: SchedulePass, work: Callable[[], None]) -> None:
         """Do one session's part; what fails is undone and left for later, so that no session stops the others."""
-        kept = len(looked.seats), looked.moved, len(tx.effects), len(tx.message_ids)
+        kept = len(looked.started), looked.moved, len(tx.effects), len(tx.message_ids)
         tx.savepoint()
         try:
             work()
         except (OncewardError, SQLError) as error:
-            tx.undo()
+            tx.rollback_savepoint()
             if not tx.alive:
                 raise
-            del looked.seats[kept[0] :], tx.effects[kept[2] :], tx.message_ids[kept[3] :]
-            looked.moved, looked.stuck = kept[1], True
+            del looked.started[kept[0] :], tx.effects[kept[2] :], tx.message_ids[kept[3] :]
+            looked.moved, looked.index_is_damaged = kept[1], True
             _log.warning("a session's queue is left for later: %s", error)
             return
-        tx.keep()
+        tx.release_savepoint()
 
-    def _recover(self, tx: Tx, run: OpenRun) -> None:
+    def _recover(self, tx: StoreTransaction, run: OpenRun) -> None:
         cause = "its process died, or its lease ran out"
-        self._closing.abort(
+        self._completion.abort(
             tx, run, self.queue(tx, run.session).policy, cause, preempted=False, counted=True
         )
 
     # -- arrivals ---------------------------------------------------------------------------
 
     def _admit(
-        self, tx: Tx, session: str, fresh: list[Arrival], looked: Looked, steered: dict[str, str]
+        self,
+        tx: StoreTransaction,
+        session: str,
+        fresh: list[NewMessage],
+        looked: SchedulePass,
+        steered: dict[str, str],
     ) -> None:
-        lane_id = session_queues.enter(tx, session, fresh)
+        lane_id = session_queues.enqueue(tx, session, fresh)
         queue = self.queue(tx, session)
         gone = self._make_room(tx, session, lane_id, fresh, queue.policy)
         looked.moved += len(fresh)
@@ -190,30 +203,39 @@ class Usher:
             return
         tx.run(session_queues.HURRY, (lane_id,))
 
-    def _mode_of(self, session: str, fresh: Sequence[Arrival], policy: QueuePolicy) -> str:
+    def _mode_of(self, session: str, fresh: Sequence[NewMessage], policy: QueuePolicy) -> str:
         """Return the mode that new messages ask for, if there are any; a session in mode ``queue`` hears no wishes."""
         handler = self._agent.serves(session)
         heard = (
-            () if handler is None or policy.mode == "queue" else (*handler.obey, self._agent.name)
+            ()
+            if handler is None or policy.mode == "queue"
+            else (*handler.allow_override_from, self._agent.name)
         )
-        modes = [_wish(each, heard) or policy.mode for each in fresh]
+        modes = [_requested_mode(each, heard) or policy.mode for each in fresh]
         return next((mode for mode in reversed(modes) if mode in PREEMPTING), "")
 
-    def _preempt(self, tx: Tx, session: str, mode: str, by: Arrival, policy: QueuePolicy) -> None:
+    def _preempt(
+        self, tx: StoreTransaction, session: str, mode: str, by: NewMessage, policy: QueuePolicy
+    ) -> None:
         run = runs.open_in(tx, session)
-        if run is not None and not (mode == "steer" and policy.inject and run.takes_more):
-            self._closing.abort(tx, run, policy, f"{mode} by message {by.id}", preempted=True)
+        if run is not None and not (mode == "steer" and policy.inject and run.allows_injection):
+            self._completion.abort(tx, run, policy, f"{mode} by message {by.id}", preempted=True)
 
     def _make_room(
-        self, tx: Tx, session: str, lane_id: int, fresh: Sequence[Arrival], policy: QueuePolicy
+        self,
+        tx: StoreTransaction,
+        session: str,
+        lane_id: int,
+        fresh: Sequence[NewMessage],
+        policy: QueuePolicy,
     ) -> set[int]:
         """Let go of what finds no room; return the rows that are gone."""
-        held, protected = session_queues.held(tx, lane_id)
+        held, protected = session_queues.counts(tx, lane_id)
         if held <= policy.cap:
             return set()
-        new = [Waiting(each.seq, each.protected) for each in fresh]
+        new = [QueuedItem(each.seq, each.protected) for each in fresh]
         held, protected = held - len(new), protected - sum(each.protected for each in new)
-        gone = spill(
+        gone = make_room(
             policy,
             held=held,
             protected=protected,
@@ -223,23 +245,32 @@ class Usher:
         self._let_go(tx, session, lane_id, gone, policy)
         return {each.seq for each in (*gone.dropped, *gone.refused)}
 
-    def _let_go(self, tx: Tx, session: str, lane_id: int, gone: Spill, policy: QueuePolicy) -> None:
-        held = lanes.LaneLease(lane_id, 0, "", careful=False)
+    def _let_go(
+        self,
+        tx: StoreTransaction,
+        session: str,
+        lane_id: int,
+        gone: DroppedItems,
+        policy: QueuePolicy,
+    ) -> None:
+        held = lanes.Lease(lane_id, 0, "", isolate=False)
         dropped = session_queues.of_seqs(tx, [each.seq for each in gone.dropped], held)
         refused = session_queues.of_seqs(tx, [each.seq for each in gone.refused], held)
         if not dropped and not refused:
             return
-        lines = {each.seq: line(each.sender, text_of(each.frame)) for each in dropped}
+        lines = {each.seq: summary_line(each.sender, text_of(each.frame)) for each in dropped}
         full = f"the queue of session {session!r} is full at {policy.cap}"
-        self._closing.conclude(tx, [Ended(each, Done("dropped")) for each in dropped])
-        self._closing.conclude(tx, [Ended(each, Dead("overflow", full)) for each in refused])
+        self._completion.conclude(tx, [SettledMessage(each, Done("dropped")) for each in dropped])
+        self._completion.conclude(
+            tx, [SettledMessage(each, Dead("overflow", full)) for each in refused]
+        )
         session_queues.explain(tx, [(f"overflow: {lines[each.seq]}", each.seq) for each in dropped])
         tx.many(session_queues.OF_QUEUE, [(session, each.sender, each.id) for each in refused])
         if policy.overflow == "summarize":
-            session_queues.remember(
+            session_queues.record_drops(
                 tx, session, [(each.sender, each.id, lines[each.seq]) for each in dropped]
             )
-        session_queues.rehead(tx, lane_id)
+        session_queues.update_head(tx, lane_id)
         event = Overflowed(
             agent=self._agent.name,
             at=tx.now,
@@ -247,12 +278,17 @@ class Usher:
             dropped=len(dropped),
             refused=len(refused),
         )
-        self._teller.tell(tx, event)
+        self._emitter.emit(tx, event)
 
     # -- beginning a run --------------------------------------------------------------------
 
-    def _seat(
-        self, tx: Tx, session: str, lane: tuple[int, int], looked: Looked, steered: str | None
+    def _start_run(
+        self,
+        tx: StoreTransaction,
+        session: str,
+        lane: tuple[int, int],
+        looked: SchedulePass,
+        steered: str | None,
     ) -> None:
         queue, handler = self.queue(tx, session), self._agent.serves(session)
         mode = steered or queue.policy.mode
@@ -267,54 +303,54 @@ class Usher:
             )
             good, bad = self._sort_out(rows, handler, tx.now)
             if bad:
-                self._closing.conclude(tx, bad)
-                session_queues.rehead(tx, lane[0])
+                self._completion.conclude(tx, bad)
+                session_queues.update_head(tx, lane[0])
                 looked.moved += len(bad)
             if good or not rows:
                 break
         if good:
-            count = batch(mode, [self._weigh(each, handler) for each in good])
-            looked.seats.append(
+            count = batch_size(mode, [self._weigh(each, handler) for each in good])
+            looked.started.append(
                 self._begin(tx, handler, mode, lane, good[:count], more=len(rows) > count)
             )
 
     @staticmethod
-    def _due_at(tx: Tx, lane_id: int, queue: Queue) -> Millis:
-        count = session_queues.held(tx, lane_id)[0] if queue.policy.mode == "collect" else 0
+    def _due_at(tx: StoreTransaction, lane_id: int, queue: Queue) -> Millis:
+        count = session_queues.counts(tx, lane_id)[0] if queue.policy.mode == "collect" else 0
         return max(queue.policy.due_at(queue.waits, count), queue.rest_at or 0)
 
     def _sort_out(
-        self, rows: Iterable[Leased], handler: SessionHandler, now: Millis
-    ) -> tuple[list[Read], list[Ended]]:
-        good: list[Read] = []
-        bad: list[Ended] = []
+        self, rows: Iterable[LeasedMessage], handler: SessionHandler, now: Millis
+    ) -> tuple[list[ReadMessage], list[SettledMessage]]:
+        good: list[ReadMessage] = []
+        bad: list[SettledMessage] = []
         for leased in rows:
-            found: Read | Settlement = problem(
+            found: ReadMessage | Settlement = problem(
                 leased, now, self._spent(leased.attempt - 1, handler)
-            ) or read(leased, handler.reads)
-            if isinstance(found, Read):
+            ) or read(leased, handler.types)
+            if isinstance(found, ReadMessage):
                 good.append(found)
             else:
-                bad.append(Ended(leased, found))
+                bad.append(SettledMessage(leased, found))
         return good, bad
 
     def _spent(self, attempts: int, handler: SessionHandler) -> bool:
         return attempts > 0 and exhausted(self._policy, handler, attempts)
 
-    def _weigh(self, each: Read, handler: SessionHandler) -> Waiting:
+    def _weigh(self, each: ReadMessage, handler: SessionHandler) -> QueuedItem:
         again = each.leased.attempt > 1 and exhausted(self._policy, handler, each.leased.attempt)
-        return Waiting(each.leased.seq, thread=each.thread, last_attempt=again)
+        return QueuedItem(each.leased.seq, thread=each.thread, last_attempt=again)
 
     def _begin(
         self,
-        tx: Tx,
+        tx: StoreTransaction,
         handler: SessionHandler,
         mode: str,
         lane: tuple[int, int],
-        chosen: list[Read],
+        chosen: list[ReadMessage],
         *,
         more: bool,
-    ) -> Seat:
+    ) -> StartedRun:
         session = chosen[0].leased.session
         until = tx.now + round(1000 * self._settings.lease)
         run, bound = runs.begin(
@@ -324,18 +360,21 @@ class Usher:
         tx.run(session_queues.BEGUN, {"more": more, "session": session})
         self.tell_bound(tx, run, bound, began=True)
         messages = [
-            Read(leased, each.frame, each.body) for leased, each in zip(bound, chosen, strict=True)
+            ReadMessage(leased, each.frame, each.body)
+            for leased, each in zip(bound, chosen, strict=True)
         ]
-        return Seat(
+        return StartedRun(
             run,
             handler,
             messages,
             metadata(mode, messages),
             runs.summary(tx, run),
-            runs.before(tx, run),
+            runs.previous(tx, run),
         )
 
-    def tell_bound(self, tx: Tx, run: OpenRun, bound: Sequence[Leased], *, began: bool) -> None:
+    def tell_bound(
+        self, tx: StoreTransaction, run: OpenRun, bound: Sequence[LeasedMessage], *, began: bool
+    ) -> None:
         """Tell, after the commit, which messages a run has."""
         about: dict[str, Any] = {
             "agent": self._agent.name,
@@ -344,14 +383,14 @@ class Usher:
             "run_id": run.id,
         }
         if began:
-            self._teller.tell(tx, RunStarted(**about, mode=run.mode, count=len(bound)))
-        self._teller.tell(
+            self._emitter.emit(tx, RunStarted(**about, mode=run.mode, count=len(bound)))
+        self._emitter.emit(
             tx, *(MessageBound(**about, message_id=each.id, peer=each.sender) for each in bound)
         )
 
     def inject(
-        self, tx: Tx, run: OpenRun, handler: SessionHandler, known: Sequence[str]
-    ) -> tuple[OpenRun, list[Read]]:
+        self, tx: StoreTransaction, run: OpenRun, handler: SessionHandler, known: Sequence[str]
+    ) -> tuple[OpenRun, list[ReadMessage]]:
         """
         Bind what waits to a run that is open, and note that it takes more.
 
@@ -359,31 +398,31 @@ class Usher:
             RunAborted: the run is not ours any more.
 
         """
-        runs.takes_more(tx, run)
+        runs.allow_injection(tx, run)
         queue = self.queue(tx, run.session)
         rows = session_queues.waiting(tx, run.lane_id, session_queues.ALL, placed=queue.reordered)
         good, bad = self._sort_out(rows, handler, tx.now)
-        self._closing.conclude(tx, bad)
-        session_queues.rehead(tx, run.lane_id)
+        self._completion.conclude(tx, bad)
+        session_queues.update_head(tx, run.lane_id)
         if not good:
             return run, []
-        held = lanes.LaneLease(run.lane_id, run.token, run.owner, careful=True)
-        now = runs.more(
+        held = lanes.Lease(run.lane_id, run.token, run.owner, isolate=True)
+        now = runs.add_messages(
             tx, run, [*known, *(each.leased.id for each in good)], [each.leased for each in good]
         )
         self.tell_bound(tx, run, [each.leased for each in good], began=False)
         return now, [each.held_by(held) for each in good]
 
 
-def _oldest(tx: Tx, lane_id: int, limit: int, but: set[int]) -> list[Waiting]:
+def _oldest(tx: StoreTransaction, lane_id: int, limit: int, but: set[int]) -> list[QueuedItem]:
     return [
-        Waiting(seq)
+        QueuedItem(seq)
         for (seq,) in tx.rows(session_queues.OLDEST, (lane_id, limit))
         if seq not in but
     ]
 
 
-def _wish(arrival: Arrival, heard: Sequence[str]) -> str | None:
+def _requested_mode(arrival: NewMessage, heard: Sequence[str]) -> str | None:
     if f'"{WISH}"' not in arrival.frame or arrival.sender not in heard:
         return None
     try:
@@ -407,7 +446,7 @@ def exhausted(policy: RetryPolicy, handler: SessionHandler, attempt: int) -> boo
     return policy.exhausted(attempt) if handler.attempts is None else attempt >= handler.attempts
 
 
-def metadata(mode: str, messages: Sequence[Read]) -> dict[str, Any]:
+def metadata(mode: str, messages: Sequence[ReadMessage]) -> dict[str, Any]:
     """Return what a run is told about the batch it was given."""
     about = {
         "count": len(messages),

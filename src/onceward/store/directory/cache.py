@@ -8,15 +8,15 @@ from threading import Lock
 from typing import Any, Final, NamedTuple
 
 from onceward.db.database import Database
-from onceward.db.transaction import Tx
+from onceward.db.transaction import StoreTransaction
 from onceward.errors import InvalidMessage
 from onceward.model.names import agent_name
-from onceward.model.topics import Index
+from onceward.model.topics import TopicIndex
 from onceward.store.directory import database
-from onceward.store.directory.database import Directory, Home
+from onceward.store.directory.database import DirectoryDatabase, DirectoryHandle
 
 ROUTES: Final = "SELECT routes FROM meta"
-WISHES: Final = (
+SUBSCRIPTIONS: Final = (
     "SELECT channel, publisher, subscriber, pattern, number FROM subscriptions ORDER BY number"
 )
 MEMBERS: Final = "SELECT channel, agent, role, number FROM members ORDER BY number"
@@ -30,10 +30,10 @@ INSERT INTO subscriptions (subscriber, pattern, channel, publisher, created_at) 
 UNSUBSCRIBE: Final = "DELETE FROM subscriptions WHERE subscriber = ? AND pattern = ? AND channel = ? AND publisher = ?"
 # Channels are left by their own verb, which tells of it.
 LEAVE: Final = "DELETE FROM agents WHERE name = ?"
-END_WISHES: Final = "DELETE FROM subscriptions WHERE subscriber = ? AND channel = ''"
+END_SUBSCRIPTIONS: Final = "DELETE FROM subscriptions WHERE subscriber = ? AND channel = ''"
 # Subscriptions that an older version kept in the publisher's own file.
 OWN: Final = "SELECT peer, pattern FROM subscriptions"
-FORGET_OWN: Final = "DELETE FROM subscriptions"
+DELETE_OWN: Final = "DELETE FROM subscriptions"
 
 
 class Member(NamedTuple):
@@ -52,11 +52,11 @@ class _Snapshot:
     agents: tuple[str, ...] = ()
     channels: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     members: dict[str, tuple[Member, ...]] = field(default_factory=dict)
-    wishes: dict[tuple[str, str], Index[str]] = field(default_factory=dict)
+    subscriptions: dict[tuple[str, str], TopicIndex[str]] = field(default_factory=dict)
     patterns: dict[str, list[tuple[int, str, str]]] = field(default_factory=dict)
 
 
-class Roster:
+class DirectoryCache:
     """
     Answers from memory who is to have a message, and looks again when the directory changed.
 
@@ -64,7 +64,7 @@ class Roster:
     it; what is remembered is read again only when ``data_version`` moved.
     """
 
-    def __init__(self, home: Home, db: Database) -> None:
+    def __init__(self, home: DirectoryHandle, db: Database) -> None:
         self.home, self._db = home, db
         self._lock = Lock()
         self._version: int | None = None
@@ -72,14 +72,14 @@ class Roster:
         self._moved = False
 
     @property
-    def directory(self) -> Directory:
+    def directory(self) -> DirectoryDatabase:
         """The directory of the home, opened by whoever asks first."""
         opened = self.home.directory
         if not self._moved:
             self._move_own(opened)
         return opened
 
-    def _move_own(self, opened: Directory) -> None:
+    def _move_own(self, opened: DirectoryDatabase) -> None:
         """Bring subscriptions from this file into the directory; after a crash in between it is done once more."""
         own = self._db.read(OWN)
         if own:
@@ -89,9 +89,9 @@ class Roster:
                     [(peer, pattern, "", self._db.agent, tx.now) for peer, pattern in own],
                 )
             )
-            if self._db.turn.held:
+            if self._db.writer.held:
                 return  # the caller may still undo its transaction: forget them another time
-            self._db.write(lambda tx: tx.run(FORGET_OWN))
+            self._db.write(lambda tx: tx.run(DELETE_OWN))
         self._moved = True
 
     def _now(self) -> _Snapshot:
@@ -118,7 +118,7 @@ class Roster:
         found = self._now().channels
         return [found[name] for name in sorted(found)]
 
-    def wishes(self, channel: str) -> list[tuple[int, str, str]]:
+    def subscriptions(self, channel: str) -> list[tuple[int, str, str]]:
         """Return (number, subscriber, pattern) of a channel's subscriptions, in their order."""
         return self._now().patterns.get(channel, [])
 
@@ -136,13 +136,13 @@ class Roster:
 
     def subscribers(self, topic: str, *, channel: str = "") -> list[str]:
         """Return who wants *topic* of a channel, or of what this agent publishes; each once, however many of its patterns match."""
-        wishes, me = self._now().wishes, self._db.agent
+        wishes, me = self._now().subscriptions, self._db.agent
         if channel:
             return sorted(_find(wishes, (channel, ""), topic))
         everybodys = _find(wishes, ("", ""), topic) - {me}
         return sorted(everybodys | _find(wishes, ("", me), topic))
 
-    def everybody(self) -> list[str]:
+    def other_agents(self) -> list[str]:
         """Return every registered agent of the home but this one: those enrolled, and in a home those with a file there."""
         names = set(self._now().agents)
         if self._db.path.parent.name == database.AGENTS:
@@ -157,15 +157,15 @@ class Roster:
         """Whose roster it is."""
         return self._db.agent
 
-    def enrol(self) -> bool:
+    def register(self) -> bool:
         """Note this agent as one of the home; say whether it was new."""
-        return database.enrol(self.directory, self._db.agent)
+        return database.register(self.directory, self._db.agent)
 
     def leave(self) -> bool:
         """Strike this agent off, with what it wanted outside of channels; say whether it was there."""
 
-        def work(tx: Tx) -> bool:
-            tx.run(END_WISHES, (self._db.agent,))
+        def work(tx: StoreTransaction) -> bool:
+            tx.run(END_SUBSCRIPTIONS, (self._db.agent,))
             return tx.run(LEAVE, (self._db.agent,)) > 0
 
         return self.directory.write(work)
@@ -194,7 +194,7 @@ class Roster:
 
 
 def _find(
-    wishes: dict[tuple[str, str], Index[str]], scope: tuple[str, str], topic: str
+    wishes: dict[tuple[str, str], TopicIndex[str]], scope: tuple[str, str], topic: str
 ) -> set[str]:
     index = wishes.get(scope)
     return set() if index is None else set(index.find(topic))
@@ -208,12 +208,12 @@ def _is_name(text: str) -> bool:
     return True
 
 
-def _load(opened: Directory, routes: int) -> _Snapshot:
+def _load(opened: DirectoryDatabase, routes: int) -> _Snapshot:
     """Read everything in one transaction, so that members and subscriptions are of the same moment."""
 
-    def work(tx: Tx) -> _Snapshot:
+    def work(tx: StoreTransaction) -> _Snapshot:
         members: dict[str, list[Member]] = {}
-        wishes = tx.rows(WISHES)
+        wishes = tx.rows(SUBSCRIPTIONS)
         for channel, agent, role, number in tx.rows(MEMBERS):
             members.setdefault(channel, []).append(Member(agent, role, number))
         return _Snapshot(
@@ -221,17 +221,17 @@ def _load(opened: Directory, routes: int) -> _Snapshot:
             agents=tuple(name for (name,) in tx.rows(AGENTS)),
             channels={row[0]: row for row in tx.rows(CHANNELS)},
             members={channel: tuple(found) for channel, found in members.items()},
-            wishes=_indexed(wishes),
+            subscriptions=_indexed(wishes),
             patterns=_patterns(wishes),
         )
 
     return opened.look(work)
 
 
-def _indexed(rows: Iterable[tuple[Any, ...]]) -> dict[tuple[str, str], Index[str]]:
-    found: dict[tuple[str, str], Index[str]] = {}
+def _indexed(rows: Iterable[tuple[Any, ...]]) -> dict[tuple[str, str], TopicIndex[str]]:
+    found: dict[tuple[str, str], TopicIndex[str]] = {}
     for channel, publisher, subscriber, pattern, _ in rows:
-        found.setdefault((channel, publisher), Index()).add(pattern, subscriber)
+        found.setdefault((channel, publisher), TopicIndex()).add(pattern, subscriber)
     return found
 
 

@@ -10,14 +10,14 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from onceward.db.transaction import Tx
+from onceward.db.transaction import StoreTransaction
 from onceward.errors import ChannelRefused, DuplicateChannel, NotParticipant, UnknownChannel, refuse
 from onceward.model.clock import Millis
 from onceward.model.names import agent_name
 from onceward.model.settings import Positive, Seconds
 from onceward.model.topics import TopicPolicy, check_topic
 from onceward.store.directory.cache import Member
-from onceward.store.directory.database import Directory
+from onceward.store.directory.database import DirectoryDatabase
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 Type = Literal["direct", "group", "broadcast", "pubsub"]
@@ -48,19 +48,21 @@ SELECT c.name, :agent, :role, :now FROM channels AS c
 ON CONFLICT (channel, agent) DO NOTHING
 """
 LEAVE: Final = "DELETE FROM members WHERE channel = ? AND agent = ? AND role <> 'owner'"
-FORGET_WISHES: Final = "DELETE FROM subscriptions WHERE channel = ? AND subscriber = ?"
+DELETE_MEMBER_SUBSCRIPTIONS: Final = (
+    "DELETE FROM subscriptions WHERE channel = ? AND subscriber = ?"
+)
 ROLE: Final = "SELECT role FROM members WHERE channel = ? AND agent = ?"
-MOVE: Final = """
+SET_STATE: Final = """
 UPDATE channels SET state = :state, mode = :mode, changed_at = :now
  WHERE name = :name AND state IN (SELECT value FROM json_each(:before))
 """
 STATE: Final = "SELECT state, mode FROM channels WHERE name = ?"
 DELETE: Final = "DELETE FROM channels WHERE name = ? AND state = 'closed'"
 DELETE_MEMBERS: Final = "DELETE FROM members WHERE channel = ?"
-DELETE_WISHES: Final = "DELETE FROM subscriptions WHERE channel = ?"
+DELETE_SUBSCRIPTIONS: Final = "DELETE FROM subscriptions WHERE channel = ?"
 NOTICE: Final = "INSERT INTO notices (agent, topic, body, at) VALUES (?, ?, ?, ?)"
 
-MOVES: Final = {
+TRANSITIONS: Final = {
     "active": ("paused",),
     "paused": ("active",),
     "draining": ("active", "paused"),
@@ -157,7 +159,7 @@ def checked_config(given: dict[str, Any]) -> ChannelConfig:
 
 
 def create(
-    directory: Directory,
+    directory: DirectoryDatabase,
     name: str,
     kind: str,
     owner: str,
@@ -172,7 +174,7 @@ def create(
         refuse("type", "is none of direct, group, broadcast, pubsub", len(str(kind)))
     text = config.model_dump_json(exclude_defaults=True)
 
-    def work(tx: Tx) -> bool:
+    def work(tx: StoreTransaction) -> bool:
         if not tx.run(CREATE, (name, kind, text, description, owner, tx.now)):
             return False
         tx.run(
@@ -191,7 +193,9 @@ def refuse_duplicate(name: str, *, created: bool) -> None:
         raise DuplicateChannel(msg)
 
 
-def join(directory: Directory, channel: ChannelInfo, agent: str, role: str, by: str) -> bool:
+def join(
+    directory: DirectoryDatabase, channel: ChannelInfo, agent: str, role: str, by: str
+) -> bool:
     """Let an agent take part; False where it did already. Constraints decide, so the limit holds for any number of processes."""
     agent_name(agent)
     if role not in ("member", "observer"):
@@ -202,7 +206,7 @@ def join(directory: Directory, channel: ChannelInfo, agent: str, role: str, by: 
         )
     most = DIRECT if channel.type == "direct" else channel.config.max_participants
 
-    def work(tx: Tx) -> bool:
+    def work(tx: StoreTransaction) -> bool:
         if tx.rows(ROLE, (channel.name, agent)):
             return False
         if not tx.run(
@@ -216,7 +220,7 @@ def join(directory: Directory, channel: ChannelInfo, agent: str, role: str, by: 
     return directory.write(work)
 
 
-def _explain_join(tx: Tx, channel: ChannelInfo, most: int | None) -> None:
+def _explain_join(tx: StoreTransaction, channel: ChannelInfo, most: int | None) -> None:
     found = tx.rows(STATE, (channel.name,))
     if not found:
         info(None, channel.name)
@@ -226,23 +230,25 @@ def _explain_join(tx: Tx, channel: ChannelInfo, most: int | None) -> None:
     refuse("participants", f"channel {channel.name} takes {most}, and has them", most or 0)
 
 
-def leave(directory: Directory, channel: str, agent: str, by: str) -> bool:
+def leave(directory: DirectoryDatabase, channel: str, agent: str, by: str) -> bool:
     """Let an agent take part no longer; False where it did not. The owner closes the channel instead."""
 
-    def work(tx: Tx) -> bool:
+    def work(tx: StoreTransaction) -> bool:
         if not tx.run(LEAVE, (channel, agent)):
             if tx.rows(ROLE, (channel, agent)):
                 msg = f"{agent} owns channel {channel}: close it instead of leaving it"
                 raise NotParticipant(msg)
             return False
-        tx.run(FORGET_WISHES, (channel, agent))
+        tx.run(DELETE_MEMBER_SUBSCRIPTIONS, (channel, agent))
         notice(tx, by, "participant.left", channel=channel, agent=agent)
         return True
 
     return directory.write(work)
 
 
-def move(directory: Directory, name: str, state: str, agent: str, mode: Mode | None = None) -> None:
+def change_state(
+    directory: DirectoryDatabase, name: str, state: str, agent: str, mode: Mode | None = None
+) -> None:
     """
     Bring a channel into another state, by one statement that knows from where it may be reached.
 
@@ -251,15 +257,15 @@ def move(directory: Directory, name: str, state: str, agent: str, mode: Mode | N
         NotParticipant: only the owner may.
 
     """
-    before = (*MOVES[state], "paused") if state == "paused" else MOVES[state]
+    before = (*TRANSITIONS[state], "paused") if state == "paused" else TRANSITIONS[state]
 
-    def work(tx: Tx) -> None:
+    def work(tx: StoreTransaction) -> None:
         found = tx.rows(STATE, (name,))
         if not found:
             info(None, name)
         require(_role(tx, name, agent), ("owner",), name, agent, f"bring it to {state}")
         if not tx.run(
-            MOVE,
+            SET_STATE,
             {
                 "state": state,
                 "mode": mode,
@@ -274,10 +280,10 @@ def move(directory: Directory, name: str, state: str, agent: str, mode: Mode | N
     directory.write(work)
 
 
-def delete(directory: Directory, name: str, agent: str) -> None:
+def delete(directory: DirectoryDatabase, name: str, agent: str) -> None:
     """Forget a closed channel, its participants and what they wanted; raises ChannelRefused while it is not closed."""
 
-    def work(tx: Tx) -> None:
+    def work(tx: StoreTransaction) -> None:
         if not tx.rows(STATE, (name,)):
             info(None, name)
         require(_role(tx, name, agent), ("owner",), name, agent, "delete it")
@@ -285,13 +291,13 @@ def delete(directory: Directory, name: str, agent: str) -> None:
             msg = f"channel {name} is not closed: close it first"
             raise ChannelRefused(msg)
         tx.run(DELETE_MEMBERS, (name,))
-        tx.run(DELETE_WISHES, (name,))
+        tx.run(DELETE_SUBSCRIPTIONS, (name,))
         notice(tx, agent, "channel.deleted", channel=name)
 
     directory.write(work)
 
 
-def _role(tx: Tx, channel: str, agent: str) -> str | None:
+def _role(tx: StoreTransaction, channel: str, agent: str) -> str | None:
     found = tx.rows(ROLE, (channel, agent))
     return found[0][0] if found else None
 
@@ -312,6 +318,6 @@ def require(
         raise NotParticipant(msg)
 
 
-def notice(tx: Tx, by: str, topic: str, **body: Any) -> None:
+def notice(tx: StoreTransaction, by: str, topic: str, **body: Any) -> None:
     """Write down what is to be told under a reserved topic, in the transaction of what happened; *by* will tell it."""
     tx.run(NOTICE, (by, f"_system.{topic}", json.dumps(body), tx.now))

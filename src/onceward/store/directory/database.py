@@ -11,10 +11,10 @@ from threading import RLock
 from typing import Any, Final, TypeVar
 
 from onceward.db import file_checks, migrations, open_files
-from onceward.db.connection import Patience, check_version, connect, harden, mapped
+from onceward.db.connection import BusyHandler, check_version, connect, enable_wal, translate_error
 from onceward.db.database import Database
-from onceward.db.notify import Bell
-from onceward.db.transaction import Tx
+from onceward.db.notify import Notifier
+from onceward.db.transaction import StoreTransaction
 from onceward.errors import ForkedProcess, OutcomeUnknown, SchemaMismatch, SchemaTooNew, StoreClosed
 from onceward.model.clock import Clock, Millis
 from onceward.model.settings import Settings
@@ -27,24 +27,24 @@ APPLICATION_ID: Final = 0x6F6E6469  # "ondi"
 CHECKPOINT_PAGES: Final = 1000
 TABLES: Final = "SELECT count(*) FROM sqlite_schema"
 OPENED: Final = "SELECT version FROM meta"
-BORN: Final = "INSERT INTO meta (one, version, clock_at) VALUES (1, ?, ?)"
+INSERT: Final = "INSERT INTO meta (one, version, clock_at) VALUES (1, ?, ?)"
 # The open barrier, as for an agent's file: a durable commit before anything that was read is acted upon.
 BARRIER: Final = (
     "UPDATE meta SET opened = opened + 1, clock_at = max(clock_at, ?) RETURNING clock_at"
 )
 TICK: Final = "UPDATE meta SET clock_at = ? WHERE clock_at < ?"
 DATA_VERSION: Final = "PRAGMA data_version"
-ENROL: Final = "INSERT INTO agents (name, joined_at) VALUES (?, ?) ON CONFLICT DO NOTHING"
-ENROLLED: Final = "SELECT name FROM agents ORDER BY name"
-IS_ENROLLED: Final = "SELECT 1 FROM agents WHERE name = ?"
+REGISTER: Final = "INSERT INTO agents (name, joined_at) VALUES (?, ?) ON CONFLICT DO NOTHING"
+REGISTERED: Final = "SELECT name FROM agents ORDER BY name"
+IS_REGISTERED: Final = "SELECT 1 FROM agents WHERE name = ?"
 
 
-def place(file: Path) -> Path:
+def directory_path(file: Path) -> Path:
     """Return where the directory of an agent's file lies: in its home, or beside the file where that lies in none."""
     return file.parent.parent / FILE if file.parent.name == AGENTS else file.with_name(FILE)
 
 
-class Directory:
+class DirectoryDatabase:
     """
     The file that the agents of a home share, open in this process; all who open it share one connection.
 
@@ -58,16 +58,16 @@ class Directory:
         self._floor, self._changes, self.users = 0, 0, 0
         self._pid = os.getpid()
         self._lock = RLock()
-        self._patience = Patience()
+        self._busy_handler = BusyHandler()
         self._con: Any = None
-        self._tx: Tx | None = None
+        self._tx: StoreTransaction | None = None
         with self._lock:
             self._open()
-        self.bell = Bell(path)
+        self.notifier = Notifier(path)
         """Rings whenever the directory changed."""
 
     @classmethod
-    def open(cls, path: Path, *, settings: Settings, clock: Clock) -> Directory:
+    def open(cls, path: Path, *, settings: Settings, clock: Clock) -> DirectoryDatabase:
         """
         Open (create) the file and pass the open barrier.
 
@@ -79,7 +79,9 @@ class Directory:
         real = file_checks.canonical(path)
         with open_files.lock:
             key = file_checks.file_key(real)
-            found: Directory | None = None if key is None else open_files.files.get((key, FILE))
+            found: DirectoryDatabase | None = (
+                None if key is None else open_files.files.get((key, FILE))
+            )
             if found is None:
                 found = cls(real, settings=settings, clock=clock)
                 found._register()
@@ -97,31 +99,33 @@ class Directory:
         if file_checks.file_key(self.path) in open_files.inherited:
             msg = f"{self.path} was open when this process forked: start children by spawn, or fork before opening"
             raise ForkedProcess(msg)
-        file_checks.prepare(self.path, allow_network=self._settings.network_filesystem)
+        file_checks.create_or_check(self.path, allow_network=self._settings.network_filesystem)
         file_checks.refuse_foreign(self.path)
-        self._patience.deadline = time.monotonic() + self._settings.busy_timeout
-        con = connect(self.path, patience=self._patience)
+        self._busy_handler.deadline = time.monotonic() + self._settings.busy_timeout
+        con = connect(self.path, patience=self._busy_handler)
         try:
             if con.pragma("application_id") not in {0, APPLICATION_ID}:
                 self._refuse()
-            harden(con, full=True, checkpoint_pages=CHECKPOINT_PAGES, patience=self._patience)
+            enable_wal(
+                con, full=True, checkpoint_pages=CHECKPOINT_PAGES, patience=self._busy_handler
+            )
             self._con = con
             self._run(self._enter)
             con.pragma("application_id", APPLICATION_ID)
         except BaseException as error:
             self._con = None
             con.close(force=True)
-            raise mapped(error, self.path) from error
-        self._watch = file_checks.Watch(self.path)
+            raise translate_error(error, self.path) from error
+        self._watch = file_checks.ReplacedFileDetector(self.path)
 
     def _refuse(self) -> None:
         msg = f"{self.path} is no directory of a home: another file has its name; rename that"
         raise SchemaMismatch(msg)
 
-    def _enter(self, tx: Tx) -> None:
+    def _enter(self, tx: StoreTransaction) -> None:
         if not tx.rows(TABLES)[0][0]:
             tx.rows((migrations.folder() / "directory.sql").read_text(encoding="utf-8"))
-            tx.run(BORN, (VERSION, tx.now))
+            tx.run(INSERT, (VERSION, tx.now))
         try:
             [(version,)] = tx.rows(OPENED)
         except Exception:  # noqa: BLE001 - whatever SQLite says, it has no such table
@@ -140,7 +144,7 @@ class Directory:
         self._floor = max(self._floor, self._clock.now())
         return self._floor
 
-    def write(self, work: Callable[[Tx], T]) -> T:
+    def write(self, work: Callable[[StoreTransaction], T]) -> T:
         """
         Run *work* in a transaction and commit it; inside another ``write`` of this thread it joins that.
 
@@ -154,26 +158,26 @@ class Directory:
                 return work(self._tx)
             self._alive()
             found = self._run(work)
-            if self._watch.rang():  # the commit reached a file that nobody will find
+            if self._watch.replaced():  # the commit reached a file that nobody will find
                 self._reopen()
                 found = self._run(work)
             self._changes += 1
-        self.bell.ring("out")
-        self.bell.ring("in")
+        self.notifier.notify("out")
+        self.notifier.notify("in")
         return found
 
-    def _run(self, work: Callable[[Tx], T]) -> T:
-        self._patience.deadline = time.monotonic() + self._settings.busy_timeout
+    def _run(self, work: Callable[[StoreTransaction], T]) -> T:
+        self._busy_handler.deadline = time.monotonic() + self._settings.busy_timeout
         try:
             self._con.execute("BEGIN IMMEDIATE")
-            tx = self._tx = Tx(self._con, self.now())
+            tx = self._tx = StoreTransaction(self._con, self.now())
             found = work(tx)
             if self._floor:
                 tx.run(TICK, (tx.now, tx.now))
         except BaseException as error:
             if self._con.in_transaction:
                 self._con.execute("ROLLBACK")
-            raise mapped(error, self.path) from error
+            raise translate_error(error, self.path) from error
         finally:
             self._tx = None
         self._commit()
@@ -187,7 +191,7 @@ class Directory:
         except BaseException as error:
             if self._con.in_transaction:
                 self._con.execute("ROLLBACK")
-                raise mapped(error, self.path) from error
+                raise translate_error(error, self.path) from error
             msg = f"COMMIT on {self.path}: {error}; call again, it changes nothing twice"
             raise OutcomeUnknown(msg) from error
 
@@ -195,21 +199,21 @@ class Directory:
         """Run a reading statement; inside a ``write`` of this thread, on that transaction."""
         with self._lock:
             self._alive()
-            if self._tx is None and self._watch.rang():
+            if self._tx is None and self._watch.replaced():
                 self._reopen()
-            self._patience.deadline = time.monotonic() + self._settings.busy_timeout
+            self._busy_handler.deadline = time.monotonic() + self._settings.busy_timeout
             try:
                 found: list[tuple[Any, ...]] = self._con.execute(sql, bindings).fetchall()
             except Exception as error:
-                raise mapped(error, self.path) from error
+                raise translate_error(error, self.path) from error
         return found
 
-    def look(self, work: Callable[[Tx], T]) -> T:
+    def look(self, work: Callable[[StoreTransaction], T]) -> T:
         """Run several reading statements on one snapshot."""
         with self._lock:
             self.read("BEGIN")
             try:
-                return work(Tx(self._con, self.now()))
+                return work(StoreTransaction(self._con, self.now()))
             finally:
                 self._con.execute("ROLLBACK")
 
@@ -248,7 +252,7 @@ class Directory:
                 return
             self._forget()
         with self._lock, suppress(Exception):
-            self.bell.close()
+            self.notifier.close()
             con, self._con = self._con, None
             con.close(force=True)
 
@@ -257,19 +261,19 @@ class Directory:
         return (self._con,)
 
 
-class Home:
+class DirectoryHandle:
     """The way from an agent's file to the directory of its home, which is opened on first use."""
 
     def __init__(self, db: Database, settings: Settings) -> None:
         self._db, self._settings = db, settings
         self._lock = RLock()
-        self._open: Directory | None = None
+        self._open: DirectoryDatabase | None = None
         self._closed = False
 
     @property
     def path(self) -> Path:
         """Where the directory is, or would be."""
-        return place(self._db.path)
+        return directory_path(self._db.path)
 
     @property
     def known(self) -> bool:
@@ -277,16 +281,18 @@ class Home:
         return self._open is not None or self.path.exists()
 
     @property
-    def directory(self) -> Directory:
+    def directory(self) -> DirectoryDatabase:
         """The directory, opened (created) by the first who asks; its agent is enrolled in it."""
         with self._lock:
             if self._closed:
                 msg = "the postbox was closed: open it again"
                 raise StoreClosed(msg)
             if self._open is None:
-                opened = Directory.open(self.path, settings=self._settings, clock=self._db.clock)
+                opened = DirectoryDatabase.open(
+                    self.path, settings=self._settings, clock=self._db.clock
+                )
                 try:
-                    enrol(opened, self._db.agent)
+                    register(opened, self._db.agent)
                 except BaseException:
                     opened.close()
                     raise
@@ -301,15 +307,15 @@ class Home:
             opened.close()
 
 
-def enrol(directory: Directory, name: str) -> bool:
+def register(directory: DirectoryDatabase, name: str) -> bool:
     """Note an agent as one of the home; say whether it was new."""
-    if directory.read(IS_ENROLLED, (name,)):
+    if directory.read(IS_REGISTERED, (name,)):
         return (
             False  # the usual case, without a commit; who is new is decided by the statement below
         )
-    return directory.write(lambda tx: tx.run(ENROL, (name, tx.now))) > 0
+    return directory.write(lambda tx: tx.run(REGISTER, (name, tx.now))) > 0
 
 
-def enrolled(directory: Directory) -> list[str]:
+def is_registered(directory: DirectoryDatabase) -> list[str]:
     """Return all agents of the home by name."""
-    return [str(name) for (name,) in directory.read(ENROLLED)]
+    return [str(name) for (name,) in directory.read(REGISTERED)]

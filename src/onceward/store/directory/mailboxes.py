@@ -10,10 +10,10 @@ from typing import Final
 
 from pydantic_core import to_json
 
-from onceward.db.transaction import Tx
+from onceward.db.transaction import StoreTransaction
 from onceward.errors import DuplicateMailbox, InvalidArgument, NoMailbox
 from onceward.model.clock import Millis
-from onceward.store.directory.database import Directory
+from onceward.store.directory.database import DirectoryDatabase
 
 NAME: Final = re.compile(r"[a-z0-9]+(?:\.[a-z0-9]+)*")
 NAME_MAX: Final = 128
@@ -38,7 +38,7 @@ ENDED: Final = "_system.mailbox.expired"
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class MailboxInfo:
     """A mailbox as the home's directory knows it."""
 
     public: bool
@@ -79,7 +79,7 @@ def _entry(name: str) -> tuple[int, str]:
     return 0, sha256(name.encode(errors="replace")).hexdigest()
 
 
-def find(directory: Directory, name: str) -> Address:
+def find(directory: DirectoryDatabase, name: str) -> MailboxInfo:
     """
     Return a mailbox by its public name or its private id.
 
@@ -90,19 +90,19 @@ def find(directory: Directory, name: str) -> Address:
     return _find(directory.read(FIND, (*_entry(name), directory.now())))
 
 
-def _find(rows: list[tuple[object, ...]]) -> Address:
+def _find(rows: list[tuple[object, ...]]) -> MailboxInfo:
     if not rows:
         raise NoMailbox
     public, *rest = rows[0]
-    return Address(bool(public), *rest)  # type: ignore[arg-type]  # the columns of one statement
+    return MailboxInfo(bool(public), *rest)  # type: ignore[arg-type]  # the columns of one statement
 
 
-def listed(directory: Directory) -> list[Address]:
+def listed(directory: DirectoryDatabase) -> list[MailboxInfo]:
     """Return the public mailboxes by name."""
     return [_find([row]) for row in directory.read(PUBLIC, (directory.now(),))]
 
 
-def ensure(directory: Directory, wanted: Address) -> tuple[Address, bool]:
+def ensure(directory: DirectoryDatabase, wanted: MailboxInfo) -> tuple[MailboxInfo, bool]:
     """
     Return the mailbox, made if there was none, and whether this call made it; its time to live is the first one's for good.
 
@@ -111,7 +111,7 @@ def ensure(directory: Directory, wanted: Address) -> tuple[Address, bool]:
     return directory.write(lambda tx: _ensure(tx, wanted))
 
 
-def create(directory: Directory, wanted: Address) -> Address:
+def create(directory: DirectoryDatabase, wanted: MailboxInfo) -> MailboxInfo:
     """Make a mailbox; raises DuplicateMailbox where one of that name is there."""
     made, created = ensure(directory, wanted)
     if not created:
@@ -120,7 +120,7 @@ def create(directory: Directory, wanted: Address) -> Address:
     return made
 
 
-def _ensure(tx: Tx, wanted: Address) -> tuple[Address, bool]:
+def _ensure(tx: StoreTransaction, wanted: MailboxInfo) -> tuple[MailboxInfo, bool]:
     _tell_ended(tx, tx.rows(OVER, (wanted.public, wanted.name, tx.now)))
     expires_at = None if wanted.ttl is None else tx.now + wanted.ttl
     made = tx.rows(
@@ -146,13 +146,13 @@ def _ensure(tx: Tx, wanted: Address) -> tuple[Address, bool]:
     return _find(made or tx.rows(FIND, (wanted.public, wanted.name, tx.now))), bool(made)
 
 
-def sweep(directory: Directory, limit: int) -> int:
+def sweep(directory: DirectoryDatabase, limit: int) -> int:
     """Forget mailboxes that have expired; nobody could find them any more."""
     now = directory.now()
     if not directory.read(DUE, (now,)):
         return 0
 
-    def work(tx: Tx) -> int:
+    def work(tx: StoreTransaction) -> int:
         gone = tx.rows(SWEEP, (tx.now, limit))
         _tell_ended(tx, gone)
         return len(gone)
@@ -160,7 +160,7 @@ def sweep(directory: Directory, limit: int) -> int:
     return directory.write(work)
 
 
-def _tell_ended(tx: Tx, gone: list[tuple[object, ...]]) -> None:
+def _tell_ended(tx: StoreTransaction, gone: list[tuple[object, ...]]) -> None:
     for public, name, owner in gone:
         if public:
             tx.run(

@@ -81,7 +81,7 @@ def steady(seed: int, life: int) -> Iterator[None]:
         stack.enter_context(patch("onceward.db.file_checks.boot_id", lambda: f"boot-{life}"))
         stack.enter_context(
             patch(
-                "onceward.db.file_checks.process_mark",
+                "onceward.db.file_checks.process_id",
                 lambda pid=None: f"boot-{life}.1.{pid or life + 2}.1",
             )
         )

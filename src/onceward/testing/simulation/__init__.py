@@ -1,28 +1,8 @@
 """Deterministic simulation: real agents on one thread, with a clock, a network and accidents that follow from a seed."""
 
-from onceward.testing.simulation.campaign import (
-    EXPECTED,
-    Campaign,
-    Told,
-    simulate,
-    tell,
-    todays_seed,
-)
 from onceward.testing.simulation.fault_plan import Weather
 from onceward.testing.simulation.people import people
 from onceward.testing.simulation.scenario import interrupt, step
 from onceward.testing.simulation.world import Simulation
 
-__all__ = [
-    "EXPECTED",
-    "Campaign",
-    "Simulation",
-    "Told",
-    "Weather",
-    "interrupt",
-    "people",
-    "simulate",
-    "step",
-    "tell",
-    "todays_seed",
-]
+__all__ = ["Simulation", "Weather", "interrupt", "people", "step"]

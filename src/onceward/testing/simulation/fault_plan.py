@@ -25,7 +25,7 @@ BLOWS: Final[Rates] = {
     "clock_jump": 1.5,
     "restore": 0.7,
     "clone": 0.7,
-    "freeze": 0.5,
+    "pause": 0.5,
 }
 """What may happen to an agent between two steps, by weight."""
 RARE: Final = 0.35
@@ -86,14 +86,14 @@ def _limits(rng: random.Random) -> dict[str, Any]:
     return {
         "max_retries": rng.choice((2, 10)),
         "handler_retries": rng.choice((1, 4)),
-        "parcel_frames": rng.choice((1, 2, 5, 500)),
+        "parcel_max_messages": rng.choice((1, 2, 5, 500)),
         "claim_messages": rng.choice((1, 3, 200)),
         "max_inbox": rng.choice((3, 1_000_000, 1_000_000)),
         "max_pending": rng.choice((8, 100_000, 100_000)),
         "retention": rng.choice((0.0, 10.0, 7 * DAY, 7 * DAY)),
         "retention_slice": rng.choice((1, 3, 500)),
         "share_commit_for": rng.choice((0.0, 0.02)),
-        "unreachable": rng.choice(("wait", "wait", "wait", "spend")),
+        "count_unreachable_attempts": rng.choice((False, False, False, True)),
         "ack": rng.choice(("processed", "processed", "stored")),
         "workers": rng.choice((1, 1, 2)),
     }

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final, Protocol, TypeVar
 
 from onceward.errors import OncewardError, Refused, Unreachable
-from onceward.model.parcel import Answer, Carried, Parcel
+from onceward.model.parcel import Answer, Parcel, ParcelFrame
 from onceward.testing.simulation.fault_plan import Weather
 from onceward.testing.simulation.history import History, Push
 from onceward.testing.simulation.process import SCHEME, Died, Process
@@ -165,6 +165,6 @@ def _silence(why: str) -> Unreachable:
     return Unreachable(f"no answer: {why}")
 
 
-def _flipped(carried: Carried, at: int) -> Carried:
+def _flipped(carried: ParcelFrame, at: int) -> ParcelFrame:
     text = carried.text
     return carried._replace(text=f"{text[:at]}{chr(ord(text[at]) ^ 1)}{text[at + 1 :]}")

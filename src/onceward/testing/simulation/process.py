@@ -20,8 +20,8 @@ from onceward.runtime.agent import Agent
 from onceward.runtime.fanout import Publisher
 from onceward.runtime.worker import Worker
 from onceward.store import lanes, peers
-from onceward.store.directory.cache import Roster
-from onceward.store.directory.database import Home
+from onceward.store.directory.cache import DirectoryCache
+from onceward.store.directory.database import DirectoryHandle
 from onceward.testing.clock import ManualClock
 from onceward.transports.base import Transport
 
@@ -89,7 +89,7 @@ class Process:
         self.box = Postbox(
             self.path,
             agent=self.agent,
-            run=False,
+            start=False,
             clock=self.clock,
             ids=self._ids,
             rng=self._rng,
@@ -102,7 +102,7 @@ class Process:
 
     def _worker(self, wrap: Callable[[Process, Callable[..., Any]], Callable[..., Any]]) -> Worker:
         hooks = Hooks()
-        roster = Roster(Home(self.box.db, self._settings), self.box.db)
+        roster = DirectoryCache(DirectoryHandle(self.box.db, self._settings), self.box.db)
         sender = Publisher(
             self.box.db,
             roster=roster,
@@ -124,12 +124,12 @@ class Process:
 
     def work_off(self) -> None:
         """Run all engines until nothing is due."""
-        self.box.thaw()
-        self.box.pump()
+        self.box.resume()
+        self.box.run_until_idle()
         for worker in self.workers:
-            while worker.pump():
+            while worker.run_due():
                 pass
-        self.box.pump()
+        self.box.run_until_idle()
 
     # -- dying --------------------------------------------------------------------------------
 

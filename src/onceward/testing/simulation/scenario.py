@@ -57,7 +57,9 @@ def interrupt(world: Simulation) -> None:
             world,
             rival,
             lambda p: (
-                [worker.pump() for worker in p.workers] if world.rng.randrange(2) else p.box.pump()
+                [worker.run_due() for worker in p.workers]
+                if world.rng.randrange(2)
+                else p.box.run_until_idle()
             ),
         )
     else:
@@ -87,12 +89,14 @@ def attempt(world: Simulation, process: Process | None, work: Callable[[Process]
 def _carry(world: Simulation) -> None:
     process = someone(world)
     ask_again(world, process)
-    attempt(world, process, lambda p: p.box.pump())
+    attempt(world, process, lambda p: p.box.run_until_idle())
 
 
 def _handle(world: Simulation) -> None:
     attempt(
-        world, someone(world), lambda p: [world.rng.choice(p.workers).pump()] if p.workers else None
+        world,
+        someone(world),
+        lambda p: [world.rng.choice(p.workers).run_due()] if p.workers else None,
     )
 
 
@@ -115,7 +119,7 @@ def _read(world: Simulation) -> None:
 
 
 def _tidy(world: Simulation) -> None:
-    attempt(world, someone(world), lambda p: p.box.tidy())
+    attempt(world, someone(world), lambda p: p.box.run_maintenance())
 
 
 def _time(world: Simulation) -> None:
@@ -210,11 +214,11 @@ def _busy_with(world: Simulation, process: Process) -> None:
         case 0:
             send_from(world, process)
         case 1:
-            attempt(world, process, lambda p: p.box.tidy())
+            attempt(world, process, lambda p: p.box.run_maintenance())
         case 2:
-            attempt(world, process, lambda p: p.box.pump())
+            attempt(world, process, lambda p: p.box.run_until_idle())
         case _:
-            attempt(world, process, lambda p: [worker.pump() for worker in p.workers])
+            attempt(world, process, lambda p: [worker.run_due() for worker in p.workers])
 
 
 def _partition(world: Simulation) -> None:
@@ -256,7 +260,7 @@ def _mislay(world: Simulation) -> None:
     world.note("mislaid", name)
     Path(f"{world.paths[name]}-wal").unlink()
     seen = attempt(world, first, lambda p: p.box.db.read(OPENED))
-    attempt(world, first, lambda p: p.box.db.tick())
+    attempt(world, first, lambda p: p.box.db.persist_clock())
     world.history.reached["guard rang"] += (
         attempt(world, first, lambda p: p.box.db.read(OPENED)) != seen
     )
@@ -283,12 +287,12 @@ def _clone(world: Simulation) -> None:
         case 1:
             send_from(world, clone, certain=False)
         case _:
-            attempt(world, clone, lambda p: p.box.pump())
+            attempt(world, clone, lambda p: p.box.run_until_idle())
 
 
-def _freeze(world: Simulation) -> None:
+def _pause(world: Simulation) -> None:
     attempt(
-        world, someone(world), lambda p: p.box.thaw() if p.box.health().frozen else p.box.freeze()
+        world, someone(world), lambda p: p.box.resume() if p.box.health().paused else p.box.pause()
     )
 
 
@@ -310,6 +314,6 @@ STEPS: Final[dict[str, Callable[[Simulation], None]]] = {
     "clock_jump": _clock_jump,
     "restore": _restore,
     "clone": _clone,
-    "freeze": _freeze,
+    "pause": _pause,
 }
 """What a step may be, by name."""

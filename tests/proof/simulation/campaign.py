@@ -63,7 +63,7 @@ EXPECTED: Final = (
     "send ended by Died",
     "send ended by OutcomeUnknown",
     "send refused by Conflict",
-    "send refused by Frozen",
+    "send refused by Paused",
     "send refused by QueueFull",
 )
 """What a day's worlds must have seen, or they prove less than they say."""

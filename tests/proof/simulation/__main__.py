@@ -1,10 +1,10 @@
-"""``python -m onceward.testing.simulation SEED`` tells one story aloud; with ``--worlds N`` many are told quietly."""
+"""``python -m tests.proof.simulation SEED`` tells one story aloud; with ``--worlds N`` many are told quietly."""
 
 from __future__ import annotations
 
 import sys
 
-from onceward.testing.simulation.campaign import simulate, tell, todays_seed
+from tests.proof.simulation.campaign import simulate, tell, todays_seed
 
 
 def main(arguments: list[str]) -> int:
