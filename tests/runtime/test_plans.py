@@ -32,4 +32,6 @@ def test_a_statement_finds_its_rows_by_an_index(name: str, tmp_path: Path) -> No
 
 def test_the_statements_are_really_there() -> None:
     """The table above did not become empty by a renaming."""
-    assert {"runs.UNBIND", "session_queues.NEXT", "runs.LOST", "session_queues.SOURCES"} <= set(STATEMENTS)
+    assert {"runs.UNBIND", "session_queues.NEXT", "runs.LOST", "session_queues.SOURCES"} <= set(
+        STATEMENTS
+    )
