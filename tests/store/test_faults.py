@@ -181,11 +181,9 @@ def test_settling_through_a_failed_sync_never_lies(
         pass
     disk.failing = 0
 
-    assert [(state,)] if state else [] == received._db.read("SELECT state FROM inbox")
-    assert (
-        [(outcome,)]
-        if outcome
-        else [] == received._db.read("SELECT outcome FROM processed_messages")
+    assert ([(state,)] if state else []) == received._db.read("SELECT state FROM inbox")
+    assert ([(outcome,)] if outcome else []) == received._db.read(
+        "SELECT outcome FROM processed_messages"
     )
     assert [] == received.check()
 

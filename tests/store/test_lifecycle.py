@@ -306,8 +306,10 @@ def test_every_ending_of_a_lease(
     held = leased(receiver)
     receiver._db.write(lambda tx: inbox.settle(tx, [SettledMessage(held, settlement)], {}))
 
-    assert [(state,)] if state else [] == receiver._db.read("SELECT state FROM inbox")
-    assert [(mark,)] if mark else [] == receiver._db.read("SELECT outcome FROM processed_messages")
+    assert ([(state,)] if state else []) == receiver._db.read("SELECT state FROM inbox")
+    assert ([(mark,)] if mark else []) == receiver._db.read(
+        "SELECT outcome FROM processed_messages"
+    )
     assert [] == receiver.check()
     with pytest.raises((LeaseLost, apsw.ConstraintError)):
         receiver._db.write(lambda tx: inbox.settle(tx, [SettledMessage(held, settlement)], {}))
