@@ -9,13 +9,12 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
+from tests.bench import command as bench
 from tests.bench import report
 from tests.bench.cases import CASES
 from tests.bench.measure import Goal, Lap, Pairs, alternate, compare, quantile_ms, repeat, short
 from tests.bench.plan import Plan
 from tests.bench.plot import plot
-
-from onceward import bench
 
 REQUIRED = {
     "case",
@@ -112,7 +111,7 @@ def test_unknown_case_is_named(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_module_runs_as_a_program(tmp_path: Path) -> None:
-    """``python -m onceward.bench`` prints the same rows, without the command's extras installed."""
+    """``python -m tests.bench`` prints the same rows, without the command's extras installed."""
     command = [
         sys.executable,
         "-m",

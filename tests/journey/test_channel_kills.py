@@ -12,6 +12,8 @@ from onceward.testing.kills import crew
 KILLS = 80
 PATIENCE = 60.0
 
+pytestmark = pytest.mark.proof
+
 
 @pytest.mark.timeout(300)
 def test_a_channel_keeps_its_word_under_fire(tmp_path: Path) -> None:

@@ -143,6 +143,7 @@ def _who_is_inside(home: Path, children: list[Child]) -> Child:
     return found
 
 
+@pytest.mark.proof
 def test_a_killed_sender_loses_nothing_it_was_told_and_repeats_nothing(home: Path) -> None:
     """A sender is killed thirty times at random instants while another process drains: each acknowledged send has one effect."""
     dice = random.Random(30)
@@ -164,6 +165,7 @@ def test_a_killed_sender_loses_nothing_it_was_told_and_repeats_nothing(home: Pat
     assert sorted(sent) == sorted(done)
 
 
+@pytest.mark.proof
 def test_order_holds_through_killed_senders(home: Path) -> None:
     """What one session sent takes effect in the order of its commits, whoever was killed in between."""
     dice = random.Random(5)
@@ -181,6 +183,7 @@ def test_order_holds_through_killed_senders(home: Path) -> None:
     assert list(range(len(numbers))) == numbers
 
 
+@pytest.mark.proof
 def test_a_killed_worker_while_mail_pours_in(home: Path) -> None:
     """Workers that are killed one after the other under load lose nothing and do nothing twice."""
     dice = random.Random(11)

@@ -21,7 +21,7 @@ from tests.proof.model import search, values
 from tests.proof.mutants import hunt
 from tests.proof.power_cut.pair import Terms
 from tests.proof.power_cut.workload import Town
-from tests.proof.seed import seed_of_the_day
+from tests.proof.seed import proof_seed
 from tests.proof.simulation import campaign as simulation
 
 from onceward.testing import powercut
@@ -168,12 +168,12 @@ def prove(
         seconds: Share so many seconds among the harnesses, instead of going through a fixed number of cases.
         full: As many cases as a night allows.
         json: Print one JSON document, and nothing else.
-        seed: Which cases are drawn. Default: ONCEWARD_SEED, or the date.
+        seed: Which cases are drawn. Default: ONCEWARD_SEED, or a fixed one.
         only: Only the harnesses whose name begins so.
 
     """
     chosen = [each for each in HARNESSES if each.name.startswith(only)]
-    drawn = seed_of_the_day() if seed is None else seed
+    drawn = proof_seed() if seed is None else seed
     until = time.monotonic() + (UNBOUNDED if seconds is None else seconds)
     rows: list[dict[str, Any]] = []
     with _progress(quiet=json) as progress:

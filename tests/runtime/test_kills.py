@@ -6,11 +6,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.proof.seed import size
 
 from onceward.model.queue_modes import MODES
 
 ARENA = Path(__file__).with_name("arena.py")
-ROUNDS = 1000
+ROUNDS = size(1000, 200)
+
+pytestmark = pytest.mark.proof
 
 
 @pytest.mark.timeout(1500)

@@ -7,12 +7,13 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
+from tests.proof.seed import size
 
 from onceward import Postbox
 from onceward.testing.history import Log
 
 WRITERS = 16
-SECONDS = float(os.environ.get("ONCEWARD_CONTENTION", "20"))
+SECONDS = size(20, 5, "ONCEWARD_CONTENTION")
 QUIET = "ONCEWARD_QUIET" in os.environ
 """Whether nothing else runs on this machine, so that waits may be judged; elsewhere they are printed."""
 LONGEST = 2.0

@@ -7,7 +7,7 @@ import sys
 
 from tests.proof.disk_failures.sweep import PATIENCE, sweep
 from tests.proof.power_cut.pair import Terms
-from tests.proof.seed import seed_of_the_day
+from tests.proof.seed import proof_seed
 
 
 def main() -> int:
@@ -16,7 +16,7 @@ def main() -> int:
         prog="python -m tests.proof.disk_failures", description=__doc__
     )
     parser.add_argument(
-        "--seed", type=int, default=seed_of_the_day(), help="default: ONCEWARD_SEED, or the date"
+        "--seed", type=int, default=proof_seed(), help="default: ONCEWARD_SEED, or a fixed one"
     )
     parser.add_argument("--faults", type=int, default=10**9, help="default: all")
     parser.add_argument("--transport", choices=("memory", "file"), default="memory")

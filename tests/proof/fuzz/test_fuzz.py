@@ -1,24 +1,23 @@
 """Whatever strangers write is taken or refused in the ways that are documented, and in no other."""
 
-import os
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from tests.proof.fuzz import targets
 from tests.proof.fuzz.campaign import fuzz, fuzz_one
-from tests.proof.seed import seed_of_the_day
+from tests.proof.seed import proof_seed, size
 
 from onceward.errors import InvalidMessage
 from onceward.model.frame import Frame
 
-INPUTS = int(os.environ.get("ONCEWARD_INPUTS", "100000"))
+INPUTS = size(100_000, 20_000, "ONCEWARD_INPUTS")
 
 
 @pytest.mark.timeout(900)
-def test_inputs_of_the_day(aloud: Callable[[object], None]) -> None:
+def test_many_inputs(aloud: Callable[[object], None]) -> None:
     """Frames, parcels, names, topics, settings, rows for ``send`` and command lines: nothing unexpected comes out."""
-    first = seed_of_the_day()
+    first = proof_seed()
     found = fuzz(round(INPUTS * 1.05), seed=first)
 
     aloud(f"fuzz: {found.count} inputs, seed {first}, {found.seconds:.0f} s")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.proof.kills import kill_test
-from tests.proof.seed import seed_of_the_day
+from tests.proof.seed import proof_seed, size
 
 from onceward.testing.kills import crew
 
@@ -20,8 +20,8 @@ SHUTDOWN = 0x8004587D
 """EXT4_IOC_SHUTDOWN, the same number as XFS_IOC_GOINGDOWN."""
 NO_FLUSH = struct.pack("I", 2)
 """Not even the journal that is in memory is written."""
-ROUNDS = int(os.environ.get("ONCEWARD_SHUTDOWNS", "20"))
-SEED = seed_of_the_day()
+ROUNDS = size(20, 5, "ONCEWARD_SHUTDOWNS")
+SEED = proof_seed()
 MEGABYTES = {"ext4": 64, "xfs": 320}
 
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 from tests.proof.kills import kill_test
-from tests.proof.seed import seed_of_the_day
+from tests.proof.seed import proof_seed, size
 
 from onceward import Agent, Context
 from onceward.testing import kills
 from onceward.testing.history import Log
 
-KILLS = int(os.environ.get("ONCEWARD_KILLS", "500"))
-SEED = seed_of_the_day()
+KILLS = size(500, 100, "ONCEWARD_KILLS")
+SEED = proof_seed()
 TRIALS = 5
 """In how many a mistake must show: where all is slow, a role may be killed before it makes its own."""
 

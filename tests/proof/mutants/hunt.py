@@ -27,7 +27,7 @@ PATIENCE: Final = 86_400.0
 COPIED: Final = ("src", "schema", "tests")
 LEFT_OUT: Final = shutil.ignore_patterns("__pycache__", "proof", "spark")
 FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
-QUIETLY: Final = ("-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist")
+QUIETLY: Final = ("-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "")
 
 
 @dataclass(frozen=True, slots=True)

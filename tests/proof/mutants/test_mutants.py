@@ -7,12 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.proof.mutants.hunt import LIMIT, Copy, Mutant, hunt, known
+from tests.proof.mutants.hunt import LIMIT, Copy, Mutant, drawn, hunt, known
+from tests.proof.seed import proof_seed, size
 
 ROOT = Path(__file__).resolve().parents[3]
 MUTANTS = known(ROOT)
-CHOSEN = [each for each in MUTANTS if re.search(os.environ.get("ONCEWARD_MUTANTS", "."), each.name)]
-"""Those that are tried: all, or those whose names fit a pattern."""
+NAMED = [each for each in MUTANTS if re.search(os.environ.get("ONCEWARD_MUTANTS", "."), each.name)]
+CHOSEN = drawn(NAMED, proof_seed(), size(len(NAMED), 12))
+"""Those that are tried: all, those whose names fit a pattern, or a few of a sampled proof."""
 
 
 def test_there_are_enough_of_them() -> None:

@@ -18,7 +18,7 @@ from traceback import extract_stack
 from types import FrameType
 from typing import Final
 
-from tests.proof.seed import SEED, seed_of_the_day
+from tests.proof.seed import SEED, TODAY, proof_seed
 
 from onceward.testing.simulation.fault_plan import Weather
 from onceward.testing.simulation.people import HALF, SCRATCH, people
@@ -137,9 +137,10 @@ def tell(
         return Told(seed, world.fingerprint, tuple(wrong), world.history.reached)
 
 
-def todays_seed() -> int:
-    """Return the first seed of the day, or what ``ONCEWARD_SEED`` says: print it, and any run can be repeated."""
-    return int(os.environ[SEED]) if os.environ.get(SEED) else seed_of_the_day() * 1_000_000
+def first_seed() -> int:
+    """Return the seed of the first world: ONCEWARD_SEED as it is, else a million times the seed of the proof."""
+    asked = os.environ.get(SEED, TODAY)
+    return proof_seed() * 1_000_000 if asked in {"", TODAY} else int(asked)
 
 
 def simulate(
@@ -150,7 +151,7 @@ def simulate(
 
     With *seconds* no new stories are begun after so much time.
     """
-    first, begun = todays_seed() if seed is None else seed, time.monotonic()
+    first, begun = first_seed() if seed is None else seed, time.monotonic()
     until = begun + (UNBOUNDED if seconds is None else seconds)
     chunk = CHUNK if seconds is None else 1  # whoever watches the clock waits for no neighbours
     chunks = (
