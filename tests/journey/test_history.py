@@ -11,8 +11,8 @@ import pytest
 from onceward import Agent, AsyncPostbox, Context, Msg, Postbox
 from onceward.errors import InvalidArgument
 from onceward.model.topics import matches
-from onceward.store.bodies_search import NEVER
 from onceward.store.counters import bump
+from onceward.store.history import NEVER
 from onceward.store.queries import HistoryEntry
 from onceward.store.time_index import LENGTH
 

@@ -10,7 +10,7 @@ from onceward.db.migrations import folder
 from onceward.db.transaction import StoreTransaction
 from onceward.errors import InvalidArgument
 from onceward.store import history
-from onceward.store.bodies_search import DEAD, IN, NEVER, OUT, Hit
+from onceward.store.history import DEAD, IN, NEVER, OUT, Hit
 from onceward.store.queries import Page
 
 SLICE: Final = 500

@@ -1,23 +1,243 @@
-"""Looking back: pages of past messages, whole conversations; nothing here consumes anything."""
+"""Find past messages in outbox, inbox and dead letters: filtered pages, whole conversations."""
 
 from __future__ import annotations
 
 import heapq
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from onceward.db.database import Database
 from onceward.errors import InvalidArgument
 from onceward.model.names import rank
+from onceward.model.states import INBOX_STATES, OUTBOX_STATES
 from onceward.model.topics import WILD, check_pattern, matches
-from onceward.store.bodies_search import BATCH, NEVER, SOURCES, HistoryFilter, Hit, Scan, Source
+from onceward.store import time_index
+from onceward.store.bodies import FULL_FRAME
 from onceward.store.queries import HistoryEntry, Page
 from onceward.store.regexp import Pattern
+
+BATCH: Final = 2000
+"""Rows of one read, so that nobody waits long for the reader."""
+NEVER: Final = 1 << 62
+PRIORITY: Final = "CASE m.rank WHEN 0 THEN 'critical' WHEN 1 THEN 'urgent' WHEN 2 THEN 'normal' WHEN 3 THEN 'low' ELSE 'background' END"
+SENDING: Final = """CASE WHEN m.state = 'pending' AND m.seq IN (
+    SELECT j.value FROM peers AS p, json_each(p.parcel) AS j WHERE p.parcel IS NOT NULL) THEN 'sending' ELSE m.state END"""
+PROCESSING: Final = """CASE WHEN m.state = 'pending' AND m.seq IN (
+    SELECT j.value FROM lanes AS c, json_each(c.claimed) AS j WHERE c.claimed IS NOT NULL) THEN 'processing' ELSE m.state END"""
+ORIGIN: Final = "CASE WHEN m.queue IS NULL THEN m.origin ELSE 'queue' END"
+LISTS: Final = ("kind", "rank")
+"""Conditions that name several values."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """One of the three tables, and how each attribute is spelled there."""
+
+    table: str
+    box: str
+    at: str
+    states: frozenset[str]
+    frame: str = "m.frame"
+    sender: str = ":agent"
+    recipient: str = ":agent"
+    state: str = "'dead'"
+    indexed: frozenset[str] = frozenset()
+    """Conditions that an index answers."""
+    by_seq: bool = True
+    """Whether its sequence is the order of its times, as near as clocks go."""
+
+    def where(self, names: Iterable[str]) -> str:
+        """Return the conditions of these names as SQL."""
+        spelled = {"sender": self.sender, "recipient": self.recipient, "state": self.state}
+        parts = [
+            f"m.{name} IN (SELECT value FROM json_each(:{name}))"
+            if name in LISTS
+            else f"{spelled.get(name, f'm.{name}')} = :{name}"
+            for name in names
+            if name not in {"since", "until"}
+        ]
+        parts += [
+            f"{self.at} {sign} :{name}"
+            for name, sign in (("since", ">="), ("until", "<"))
+            if name in names
+        ]
+        return " AND ".join(parts) or "1"
+
+    def columns(self) -> str:
+        """Return what a past message is made of, in the order of ``Past``."""
+        return (
+            f"m.id, {self.sender}, {self.recipient}, m.session, m.type, m.topic, {PRIORITY}, {self.state}, m.attempts, {self.at},"
+            f" m.reason, {self.frame}, {self.box}, m.channel, m.kind, m.correlation_id"
+        )
+
+
+OUT: Final = Source(
+    table="outbox", box="'out'", at="m.created_at", states=frozenset({*OUTBOX_STATES, "sending"}), frame=FULL_FRAME.replace("o.", "m."),
+    recipient="m.recipient", state=SENDING, indexed=frozenset({"channel", "correlation_id"}),
+)  # fmt: skip
+IN: Final = Source(
+    table="inbox", box="'in'", at="m.received_at", states=frozenset({*INBOX_STATES, "processing"}), sender="m.sender",
+    state=PROCESSING, indexed=frozenset({"channel", "correlation_id", "sender"}),
+)  # fmt: skip
+DEAD: Final = Source(
+    table="dead_letters", box=ORIGIN, at="m.created_at", states=frozenset({"dead"}), by_seq=False,
+    sender="CASE m.origin WHEN 'outbox' THEN :agent ELSE m.peer END", recipient="CASE m.origin WHEN 'outbox' THEN m.peer ELSE :agent END",
+)  # fmt: skip
+SOURCES: Final = (OUT, IN, DEAD)
+
+
+class HistoryFilter(NamedTuple):
+    """What is looked for: conditions by name for SQL, and tests of topic and body that only Python makes."""
+
+    agent: str
+    values: dict[str, Any]
+    topic: Callable[[str], bool] | None = None
+    content: Callable[[str], bool] | None = None
+
+    def sources(self) -> list[Source]:
+        """Return the places that can hold what is wanted."""
+        state, sender, recipient = (
+            self.values.get(name) for name in ("state", "sender", "recipient")
+        )
+        found = [place for place in SOURCES if state is None or state in place.states]
+        if sender not in {None, self.agent}:
+            found = [place for place in found if place is not OUT]
+        return (
+            found
+            if recipient in {None, self.agent}
+            else [place for place in found if place is not IN]
+        )
+
+    @property
+    def judged(self) -> bool:
+        """Whether a row must be read whole before it is known to fit."""
+        return self.topic is not None or self.content is not None
+
+
+class Hit(NamedTuple):
+    """Where one message lies."""
+
+    at: int
+    """What the places are merged by; of one moment first what was sent, then what was received, then what died."""
+    seq: int
+    source: Source
+
+
+@dataclass(slots=True)
+class Scan:
+    """One place, walked newest first for what is wanted."""
+
+    db: Database
+    source: Source
+    filter: HistoryFilter
+    _all: list[int] | None = None
+
+    @property
+    def names(self) -> set[str]:
+        """The conditions that this place does not fulfil by being what it is."""
+        spelled = {
+            "sender": self.source.sender,
+            "recipient": self.source.recipient,
+            "state": self.source.state,
+        }
+        return {
+            name for name in self.filter.values if spelled.get(name) not in {":agent", "'dead'"}
+        }
+
+    def count(self) -> int:
+        """Return how many rows fit."""
+        if not self.names and not self.filter.judged:
+            [(total,)] = self.db.read(f"SELECT count(*) FROM {self.source.table}")
+            return int(total)
+        if self._all is None:
+            self._all = list(self._seqs(NEVER))
+        return len(self._all)
+
+    def found(self, cut: tuple[int, int], chunk: int) -> Iterator[Hit]:
+        """Yield what fits and lies beyond *cut*, (time, sequence), read *chunk* rows at a time."""
+        sql = f"SELECT m.seq, {self.source.at} FROM json_each(?) AS j JOIN {self.source.table} AS m ON m.seq = j.value ORDER BY j.key"
+        seqs = (
+            self._seqs(cut[1] if self.source.by_seq else NEVER)
+            if self._all is None
+            else iter(self._all)
+        )
+        while part := list(islice(seqs, chunk)):
+            for seq, at in self.db.read(sql, (json.dumps(part),)):
+                if seq < cut[1] if self.source.by_seq else (at, seq) < cut:
+                    yield Hit(at, seq, self.source)
+
+    def _seqs(self, below: int) -> Iterator[int]:
+        for batch in self._candidates(below):
+            yield from self._judged(batch) if self.filter.judged else batch
+
+    def _candidates(self, below: int) -> Iterator[list[int]]:
+        """Yield rows that SQL finds fit: by an index, by their time, or else all rows by batches."""
+        names = self.names
+        if not self.source.by_seq or names & self.source.indexed:
+            yield from _cut(self._at_once(), below)
+        elif names & {"since", "until"}:
+            since, until = (
+                self.filter.values.get("since", 0),
+                self.filter.values.get("until", NEVER),
+            )
+            for batch in _cut(time_index.within(self.db, self.source.table, since, until), below):
+                yield self._fitting(batch) if names - {"since", "until"} else batch
+        else:
+            yield from self._row_by_row(below)
+
+    def _at_once(self) -> list[int]:
+        order = "m.seq" if self.source.by_seq else f"{self.source.at} DESC, m.seq"
+        sql = f"SELECT m.seq FROM {self.source.table} AS m WHERE {self.source.where(self.names)} ORDER BY {order} DESC"
+        return [seq for (seq,) in self.db.read(sql, self._named())]
+
+    def _fitting(self, seqs: list[int]) -> list[int]:
+        sql = (
+            f"SELECT m.seq FROM json_each(:seqs) AS j JOIN {self.source.table} AS m ON m.seq = j.value"
+            f" WHERE {self.source.where(self.names)} ORDER BY j.key"
+        )
+        return [seq for (seq,) in self.db.read(sql, self._named() | {"seqs": json.dumps(seqs)})]
+
+    def _row_by_row(self, below: int) -> Iterator[list[int]]:
+        where = self.source.where(self.names)
+        sql = f"SELECT m.seq, {where} FROM {self.source.table} AS m WHERE m.seq < :below ORDER BY m.seq DESC LIMIT {BATCH}"
+        while rows := self.db.read(sql, self._named() | {"below": below}):
+            yield [seq for seq, fits in rows if fits]
+            below = rows[-1][0]
+
+    def _judged(self, seqs: list[int]) -> list[int]:
+        """Return those whose topic and body fit; the pattern takes time by the text, so a batch is soon done."""
+        frame = self.source.frame
+        body = (
+            f"CASE WHEN json_valid({frame}) THEN {frame} ->> '$.data' END"
+            if self.filter.content is not None
+            else "NULL"
+        )
+        sql = f"SELECT m.seq, m.topic, {body} FROM json_each(?) AS j JOIN {self.source.table} AS m ON m.seq = j.value ORDER BY j.key"
+        topic, content = self.filter.topic, self.filter.content
+        return [
+            seq
+            for seq, its_topic, text in self.db.read(sql, (json.dumps(seqs),))
+            if (topic is None or (its_topic is not None and topic(its_topic)))
+            and (content is None or (text is not None and content(str(text))))
+        ]
+
+    def _named(self) -> dict[str, Any]:
+        return self.filter.values | {"agent": self.filter.agent}
+
+
+def _cut(seqs: list[int], below: int) -> Iterator[list[int]]:
+    kept = seqs if below == NEVER else [seq for seq in seqs if seq < below]
+    for at in range(0, len(kept), BATCH):
+        yield kept[at : at + BATCH]
+
+
+# -- pages and conversations ------------------------------------------------------------
 
 FILTERS: Final = (
     "session", "sender", "recipient", "type", "topic", "state", "since", "until", "channel", "kind", "priority", "correlation_id",
