@@ -43,7 +43,7 @@ from onceward.runtime.open_agents import OpenAgentFiles
 from onceward.runtime.owner_session import OwnerSession
 from onceward.runtime.receiver import Receiver
 from onceward.runtime.worker import Worker
-from onceward.store import custody, full_text, health, invariants, outbox, queries, transitions
+from onceward.store import full_text, health, invariants, outbox, queries, transitions
 from onceward.store.directory.cache import DirectoryCache
 from onceward.store.directory.database import DirectoryHandle
 from onceward.transports.base import Transport
@@ -300,7 +300,7 @@ class Postbox(Verbs, Polls, Looks):
         ]
         return [
             *invariants.check(self._db),
-            *(found for pair in pairs for found in custody.check(*pair)),
+            *(found for pair in pairs for found in invariants.check_pair(*pair)),
         ]
 
     def health(self) -> health.Health:

@@ -1,11 +1,11 @@
-"""Custody: what holds between two files in use, and that each rule notices when it is broken."""
+"""What holds between two files in use, and that each rule notices when it is broken."""
 
 from collections.abc import Callable
 
 import pytest
 
 from onceward import Postbox
-from onceward.store.custody import RULES, check
+from onceward.store.invariants import PAIR_RULES, check_pair
 
 Open = Callable[..., Postbox]
 UNGUARD = "".join(
@@ -51,16 +51,16 @@ def pair(opened: Open) -> tuple[Postbox, Postbox]:
 
 
 def test_files_in_use_break_no_rule(pair: tuple[Postbox, Postbox]) -> None:
-    """Acked, dead, waiting and unsent mail all keep custody, and two strangers have none to break."""
+    """Acked, dead, waiting and unsent messages break no rule, nor do two agents without any."""
     ann, bob = pair
 
     assert [] == ann.check(bob)
-    assert [] == check(bob._db, ann._db)
+    assert [] == check_pair(bob._db, ann._db)
 
 
 def test_every_rule_has_its_violations() -> None:
     """The table of planted violations names every rule."""
-    assert set(RULES) == set(PLANTED)
+    assert set(PAIR_RULES) == set(PLANTED)
 
 
 @pytest.mark.broken("the violation is planted")
@@ -78,7 +78,7 @@ def test_a_planted_violation_is_found(
     assert rule in {found.invariant for found in ann.check(bob)}
 
 
-def test_a_pruned_mark_is_no_broken_custody(pair: tuple[Postbox, Postbox]) -> None:
+def test_a_pruned_mark_breaks_no_rule(pair: tuple[Postbox, Postbox]) -> None:
     """What the recipient has forgotten by rule lies below its horizon, and is not missed."""
     ann, bob = pair
     bob._db.write(lambda tx: tx.rows("DELETE FROM inbox WHERE state = 'processed'"))
@@ -94,7 +94,7 @@ def test_a_pruned_mark_is_no_broken_custody(pair: tuple[Postbox, Postbox]) -> No
 def test_a_recipient_restored_from_a_backup_is_seen(
     pair: tuple[Postbox, Postbox], opened: Open
 ) -> None:
-    """A backup that forgets accepted parcels breaks custody until the sender has sent again what it retains."""
+    """A backup that forgets accepted parcels breaks rules until the sender has sent again what it retains."""
     ann, bob = pair
     for box in pair:
         box.close()
