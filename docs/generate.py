@@ -35,8 +35,8 @@ ROOMS = {
     "Beside the mail": "home.Agents home.Peers Page queries.HistoryEntry queries.PeerInfo invariants.Violation Health",
     "Limits": "limits.Limits limits.Limit limits.DropRecord",
     "Dead letters": "dead_letters.DeadLetters dead_letters.DeadLetterFilter dead_letters.ReplayResult queries.DeadLetter",
-    "Sessions with runs": "Run queues.Queues queues.Runs queue_modes.QueueOptions runs.Summary runs.PreviousRun run_views.RunInfo "
-    "run_views.QueueInfo run_views.QueuedMessage",
+    "Sessions with runs": "Run queues.Queues queues.Runs queue_modes.QueueOptions runs.Summary runs.PreviousRun queries.RunInfo "
+    "queries.QueueInfo queries.QueuedMessage",
     "Channels": "channels.Channels Channel channels.ChannelConfig channels.ChannelInfo fanout.SendResult acknowledgments.Acknowledgment",
     "Mailboxes": "mailboxes.Mailboxes Mailbox MessageRecord Start mailboxes.MailboxInfo mailbox.HandlerTransaction",
     "Options of every send": "send_options.SendOptions send_options.PublishOptions",

@@ -17,7 +17,7 @@ from onceward.runtime.async_bridge import AsyncBridge
 from onceward.runtime.message import Message
 from onceward.runtime.transaction import Bindings, Transaction
 from onceward.store import queries
-from onceward.store.run_views import QueuedMessage, QueueInfo, RunInfo
+from onceward.store.queries import QueuedMessage, QueueInfo, RunInfo
 
 T_co = TypeVar("T_co", covariant=True)
 

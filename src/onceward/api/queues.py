@@ -17,10 +17,10 @@ from onceward.model.states import Done
 from onceward.runtime.event_emitter import EventEmitter
 from onceward.runtime.fanout import Publisher
 from onceward.runtime.runs.completion import RunCompletion
-from onceward.store import run_views, runs, session_queues
+from onceward.store import queries, runs, session_queues
 from onceward.store.inbox import SettledMessage
 from onceward.store.lanes import Lease
-from onceward.store.run_views import QueuedMessage, QueueInfo, RunInfo
+from onceward.store.queries import QueuedMessage, QueueInfo, RunInfo
 
 
 class Queues:
@@ -34,7 +34,7 @@ class Queues:
 
     def list(self) -> list[QueueInfo]:
         """Return the queues of all sessions that ever had one, by name, as they are set and filled."""
-        return run_views.queues(self._db)
+        return queries.queues(self._db)
 
     def get(self, session: str) -> QueueInfo | None:
         """Return one session's queue, None where it never had one."""
@@ -42,7 +42,7 @@ class Queues:
 
     def waiting(self, session: str) -> builtins.list[QueuedMessage]:
         """Return the messages that wait, in the order in which they will be taken."""
-        return run_views.waiting(self._db, session)
+        return queries.waiting(self._db, session)
 
     def set(self, session: str, **options: Unpack[QueueOptions]) -> None:
         """
@@ -142,11 +142,11 @@ class Runs:
         self, *, session: str | None = None, state: str | None = None, limit: int = 100
     ) -> list[RunInfo]:
         """Return runs, newest first."""
-        return run_views.runs(self._db, session=session, state=state, limit=limit)
+        return queries.runs(self._db, session=session, state=state, limit=limit)
 
     def get(self, run_id: str) -> RunInfo | None:
         """Return one run, None where there is none of that id."""
-        return run_views.run(self._db, run_id)
+        return queries.run(self._db, run_id)
 
     def abort(self, run_id: str, cause: str = "aborted by hand") -> bool:
         """
