@@ -10,14 +10,13 @@ from hypothesis import strategies as st
 from onceward import Settings
 from onceward.errors import InvalidArgument
 from onceward.model.retry import retry_policy
-from onceward.model.settings import disabled_by_environment
 
 DAY = 86_400.0
 
 
 def test_defaults_are_the_documented_ones() -> None:
     """With nothing said anywhere, limits are on and custody is safe."""
-    loaded = Settings.load(None, {}, {})
+    loaded = Settings.merge(None, {})
 
     assert ("safe", 1 << 20, 100_000, 1_000_000, 10, 1.0, 60.0, 0.1, 7 * DAY, 30.0) == (
         loaded.durability, loaded.max_body, loaded.max_pending, loaded.max_inbox, loaded.max_retries, loaded.retry_first,
@@ -28,7 +27,7 @@ def test_defaults_are_the_documented_ones() -> None:
 def test_a_setting_that_does_not_exist_is_named() -> None:
     """A typing error in a setting is a line that names it, and what was given."""
     with pytest.raises(InvalidArgument) as caught:
-        Settings.load(None, {"lese": 3}, {})
+        Settings.merge(None, {"lese": 3})
 
     assert "settings: lese: Extra inputs are not permitted (given 3)" == str(caught.value)
 
@@ -49,7 +48,7 @@ def test_the_nearest_word_wins(
     overrides: dict[str, int], given_settings: Settings | None, env: dict[str, str], expected: int
 ) -> None:
     """A keyword beats the Settings object, which beats the environment, which beats the default."""
-    assert expected == Settings.load(given_settings, overrides, env).max_pending
+    assert expected == Settings.merge(given_settings, overrides, env=env).max_pending
 
 
 @pytest.mark.parametrize(
@@ -65,14 +64,14 @@ def test_the_nearest_word_wins(
 def test_values_out_of_bounds_are_refused(name: str, value: object) -> None:
     """A setting that could not work, overflow or mean anything fails when the postbox is opened."""
     with pytest.raises(InvalidArgument, match="settings"):
-        Settings.load(None, {name: value}, {})
+        Settings.merge(None, {name: value})
 
 
 @pytest.mark.parametrize("value", ["", "0", "x", "-1", "1e3x"])
 def test_a_bad_environment_is_refused(value: str) -> None:
     """A typing error in the environment is told, not skipped."""
     with pytest.raises(InvalidArgument, match="max_pending"):
-        Settings.load(None, {}, {"ONCEWARD_MAX_PENDING": value})
+        Settings.merge(None, {}, env={"ONCEWARD_MAX_PENDING": value})
 
 
 @hypothesis.settings(deadline=None)
@@ -85,28 +84,10 @@ def test_a_bad_environment_is_refused(value: str) -> None:
 def test_any_values_are_loaded_or_refused(values: dict[str, object]) -> None:
     """Whatever is passed ends as valid settings or as the one error that callers know."""
     try:
-        loaded = Settings.load(None, values, {})
+        loaded = Settings.merge(None, values)
     except InvalidArgument:
         return
     assert set(values) == loaded.model_fields_set
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        ("1", True),
-        ("TRUE", True),
-        (" on ", True),
-        ("yes", True),
-        ("0", False),
-        ("", False),
-        ("off", False),
-    ],
-)
-def test_the_switch_in_the_environment(value: str, expected: bool) -> None:
-    """ONCEWARD_DISABLED knows the usual words for yes; everything else is no."""
-    assert expected == disabled_by_environment({"ONCEWARD_DISABLED": value})
-    assert not disabled_by_environment({})
 
 
 def test_the_preset_says_what_it_promises() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from onceward.db.database import Database
+from onceward.db.environment import disabled_by_environment
 from onceward.db.transaction import StoreTransaction
 from onceward.errors import InvalidArgument, UnknownRecipient
 from onceward.hooks import Hooks
@@ -13,7 +14,6 @@ from onceward.model.clock import Millis
 from onceward.model.events import Event, Expired, Polled, Processed
 from onceward.model.names import DEFAULT_SESSION, agent_name, plain_text
 from onceward.model.record import MessageRecord
-from onceward.model.settings import disabled_by_environment
 from onceward.runtime.fanout import Publisher
 from onceward.runtime.open_agents import OpenAgentFiles
 from onceward.store import inbox, mailboxes, polling

@@ -22,6 +22,7 @@ from onceward.api.routing import TransportRouter, doors
 from onceward.api.session import Session
 from onceward.api.verbs import Verbs
 from onceward.db.database import Database
+from onceward.db.environment import load_settings
 from onceward.hooks import AuditLog, Hook, Hooks
 from onceward.model.clock import Clock
 from onceward.model.ids import IdSource, new_id
@@ -93,7 +94,7 @@ class Postbox(Verbs, Polls, Looks):
         **overrides: Any,
     ) -> None:
         self._retry, self._handler_retry = retry, handler_retry
-        self._settings = Settings.load(settings, overrides)
+        self._settings = load_settings(settings, overrides)
         self._handlers = agent if isinstance(agent, Agent) else None
         name = agent.name if isinstance(agent, Agent) else agent
         self._db = Database.open(

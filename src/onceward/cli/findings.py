@@ -17,10 +17,10 @@ from onceward.cli.durations import ago
 from onceward.cli.handles import holders, writer
 from onceward.cli.readonly import Look, pending
 from onceward.db.connection import check_version
+from onceward.db.environment import disabled_by_environment, load_settings
 from onceward.db.file_checks import NETWORK, canonical, filesystem
 from onceward.errors import Busy, OncewardError, SqliteTooOld
 from onceward.model.clock import SystemClock
-from onceward.model.settings import Settings, disabled_by_environment
 
 Level = Literal["ok", "warning", "serious"]
 MINUTE: Final = 60_000
@@ -211,7 +211,7 @@ def writing(box: Postbox, found: Look) -> Finding:
 
 def wal(health: Health, path: Path) -> Finding:
     """Examine the size of the WAL and whether a reader pins it."""
-    limit = Settings.load(None, {}).wal_limit
+    limit = load_settings(None, {}).wal_limit
     size = f"{health.wal_bytes / (1 << 20):.1f} MiB"
     if health.wal_bytes > limit:
         why = "a reader pins it" if health.wal_pinned else "nobody empties it"

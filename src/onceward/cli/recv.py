@@ -18,9 +18,9 @@ from onceward.cli.exit_codes import DONE, NothingThere, TimedOut
 from onceward.cli.output import compact, show, show_one
 from onceward.cli.readonly import views
 from onceward.cli.target import Conversation, open_box
+from onceward.db.environment import disabled_by_environment
 from onceward.errors import Paused
 from onceward.model.clock import SystemClock
-from onceward.model.settings import disabled_by_environment
 
 WHERE = Conversation()
 COLUMNS: Final = ("id", "sender", "session", "type", "body")

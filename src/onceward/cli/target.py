@@ -12,8 +12,8 @@ from onceward import Postbox
 from onceward.cli.exit_codes import NothingThere, Usage
 from onceward.cli.handles import holders
 from onceward.cli.output import Style, style
+from onceward.db.environment import env_or_project
 from onceward.model.names import DEFAULT_SESSION, agent_name
-from onceward.model.settings import env_or_project
 
 Quiet = Parameter(negative=(), show_default=False)
 """An option that is either there or not."""

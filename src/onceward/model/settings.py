@@ -1,10 +1,10 @@
-"""Every knob, with unit, default and bounds; environment variables are read here and nowhere else."""
+"""Define every setting with its unit, default and bounds, and merge its sources."""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -12,15 +12,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from onceward.errors import InvalidArgument
 from onceward.model.body import describe_errors
 from onceward.model.parcel import Durability
-from onceward.model.project import project_section
 
 PREFIX: Final = "ONCEWARD_"
-SWITCH: Final = "ONCEWARD_DISABLED"
 Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 DAY: Final = 86_400.0
-WORDS: Final = ("home", "db", "agent", "session")
-"""What environment and project may say besides settings: whose file a command means, and which conversation."""
 
 Priority = Literal["critical", "urgent", "normal", "low", "background"]
 
@@ -160,32 +156,25 @@ class Settings(BaseModel):
         return cls.model_construct(_fields_set=set(), busy_timeout=busy_timeout)
 
     @classmethod
-    def load(
+    def merge(
         cls,
         given: Settings | None,
         overrides: Mapping[str, Any],
-        env: Mapping[str, str] | None = None,
+        *,
+        env: Mapping[str, str] = MappingProxyType({}),
+        project: Mapping[str, Any] = MappingProxyType({}),
     ) -> Self:
         """
         Merge overrides, settings, environment, project and defaults, in that precedence.
-
-        A project is asked only where *env* is not given: that is, for the
-        process as it runs.
 
         Raises:
             InvalidArgument: a value is out of its bounds or a name is unknown.
 
         """
-        named = os.environ if env is None else env
-        values = (
-            {name: value for name, value in project_section().items() if name not in WORDS}
-            if env is None
-            else {}
-        )
-        values |= {
-            field: named[PREFIX + field.upper()]
+        values = dict(project) | {
+            field: env[PREFIX + field.upper()]
             for field in cls.model_fields
-            if PREFIX + field.upper() in named
+            if PREFIX + field.upper() in env
         }
         if given is not None:
             values |= given.model_dump(exclude_unset=True)
@@ -202,15 +191,3 @@ class Settings(BaseModel):
             {"max_pending": 1000, "retry_jitter": 0.0, "count_unreachable_attempts": True}
             | overrides
         )
-
-
-def env_or_project(word: str) -> str | None:
-    """Return what environment or project say of ``home``, ``db``, ``agent`` or ``session``, in that precedence; None for nothing."""
-    found = os.environ.get(PREFIX + word.upper()) or project_section().get(word)
-    return str(found) if found else None
-
-
-def disabled_by_environment(env: Mapping[str, str] | None = None) -> bool:
-    """Return whether ONCEWARD_DISABLED switches sending and receiving off in this process."""
-    named = os.environ if env is None else env
-    return SWITCH in named and named[SWITCH].strip().lower() in {"1", "true", "yes", "on"}

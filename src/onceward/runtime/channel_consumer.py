@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
+from onceward.db.environment import disabled_by_environment
 from onceward.errors import InvalidArgument, LeaseLost
 from onceward.model.body import decode
 from onceward.model.clock import Millis
 from onceward.model.frame import Frame
 from onceward.model.ids import new_token
 from onceward.model.retry import RetryPolicy, exponential
-from onceward.model.settings import disabled_by_environment
 from onceward.model.states import Dead, Settlement
 from onceward.model.topics import matches
 from onceward.runtime.consumer import Consumer

@@ -7,13 +7,14 @@ from typing import Any
 
 from onceward.db import file_checks
 from onceward.db.database import Database
+from onceward.db.environment import disabled_by_environment
 from onceward.db.transaction import StoreTransaction
 from onceward.errors import InvalidMessage, LeaseLost
 from onceward.hooks import Hooks
 from onceward.model.body import decode
 from onceward.model.frame import Frame
 from onceward.model.retry import RetryPolicy, retry_policy
-from onceward.model.settings import Settings, disabled_by_environment
+from onceward.model.settings import Settings
 from onceward.model.states import Dead, Done, RetryAt, Settlement
 from onceward.runtime import results
 from onceward.runtime.agent import type_names

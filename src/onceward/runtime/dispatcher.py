@@ -15,13 +15,14 @@ from typing import Final, NamedTuple
 
 from onceward.db import file_checks
 from onceward.db.database import Database
+from onceward.db.environment import disabled_by_environment
 from onceward.db.transaction import StoreTransaction
 from onceward.errors import LeaseLost, OncewardError, Refused, StoreClosed, Unreachable
 from onceward.hooks import Hooks
 from onceward.model.clock import Millis
 from onceward.model.parcel import Answer
 from onceward.model.retry import RetryPolicy, retry_policy
-from onceward.model.settings import Settings, disabled_by_environment
+from onceward.model.settings import Settings
 from onceward.runtime.delivery_failures import DeliveryFailures
 from onceward.runtime.event_emitter import EventEmitter
 from onceward.store import dead_letters, dead_owners, health, outbox, parcels, peers

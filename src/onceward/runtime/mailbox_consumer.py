@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from onceward.db import file_checks
 from onceward.db.database import Database
+from onceward.db.environment import disabled_by_environment
 from onceward.db.transaction import StoreTransaction
 from onceward.errors import InvalidMessage, NoMailbox
 from onceward.hooks import Hooks
@@ -17,7 +18,7 @@ from onceward.model.events import DeadLettered, Event, Processed, Retried
 from onceward.model.frame import Frame, digest
 from onceward.model.record import MessageRecord
 from onceward.model.retry import retry_policy
-from onceward.model.settings import Settings, disabled_by_environment
+from onceward.model.settings import Settings
 from onceward.runtime.context import reply_options
 from onceward.runtime.message import Message
 from onceward.runtime.sender import Sender

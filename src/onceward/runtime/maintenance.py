@@ -10,8 +10,9 @@ from typing import Final
 
 from onceward.db import migrations
 from onceward.db.database import Database
+from onceward.db.environment import disabled_by_environment
 from onceward.errors import OncewardError, SchemaTooNew, StoreClosed
-from onceward.model.settings import Settings, disabled_by_environment
+from onceward.model.settings import Settings
 from onceward.store import (
     dead_letters,
     full_text,

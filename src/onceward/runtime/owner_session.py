@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from onceward.db.database import Database
+from onceward.db.environment import disabled_by_environment
 from onceward.db.owner_lock import OwnerLock
 from onceward.hooks import Hooks
 from onceward.model.events import EphemeralDropped
-from onceward.model.settings import Settings, disabled_by_environment
+from onceward.model.settings import Settings
 from onceward.store import ephemeral
 
 

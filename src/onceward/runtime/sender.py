@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from onceward.db.connection import ConstraintError
 from onceward.db.database import Database
+from onceward.db.environment import disabled_by_environment
 from onceward.db.transaction import BatchedInsert, StoreTransaction
 from onceward.errors import InvalidMessage, Paused, TooLarge, UnknownRecipient
 from onceward.hooks import Hooks
@@ -28,7 +29,7 @@ from onceward.model.frame import (
 from onceward.model.ids import IdSource
 from onceward.model.names import agent_name, plain_text, rank
 from onceward.model.send_options import PLAIN, ParsedOptions
-from onceward.model.settings import Settings, disabled_by_environment
+from onceward.model.settings import Settings
 from onceward.model.topics import TopicPolicies
 from onceward.runtime.admission import AdmissionControl
 from onceward.store import bodies, limits, outbox, requests

@@ -15,13 +15,14 @@ from typing import Final
 
 from onceward.db import file_checks
 from onceward.db.database import Database
+from onceward.db.environment import disabled_by_environment
 from onceward.db.transaction import StoreTransaction
 from onceward.errors import InvalidArgument, OncewardError, StoreClosed
 from onceward.hooks import Hooks
 from onceward.model.clock import Millis
 from onceward.model.events import Event
 from onceward.model.retry import RetryPolicy, retry_policy
-from onceward.model.settings import Settings, disabled_by_environment
+from onceward.model.settings import Settings
 from onceward.model.states import Done, RetryAt, Settlement
 from onceward.runtime import background, results
 from onceward.runtime.agent import Agent

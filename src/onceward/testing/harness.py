@@ -11,10 +11,10 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from onceward.api.postbox import Postbox
+from onceward.db.environment import load_settings
 from onceward.model.body import Msg, decode
 from onceward.model.frame import Frame
 from onceward.model.names import DEFAULT_SESSION
-from onceward.model.settings import Settings
 from onceward.runtime.agent import Agent
 from onceward.store.invariants import Violation
 from onceward.testing.clock import ManualClock
@@ -55,7 +55,7 @@ class Harness:
     ) -> None:
         self._agent = agent if isinstance(agent, Agent) else Agent(agent)
         self._given = {**STEADY, **settings}
-        self._settings = Settings.load(None, self._given)
+        self._settings = load_settings(None, self._given)
         self.clock = clock or ManualClock()
         """The time of all postboxes of this harness."""
         self._folder = TemporaryDirectory(prefix="onceward-")

@@ -10,9 +10,9 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from onceward.api.postbox import Postbox
+from onceward.db.environment import load_settings
 from onceward.model.clock import Clock
 from onceward.model.ids import IdSource
-from onceward.model.settings import Settings
 from onceward.runtime.agent import Agent
 from onceward.testing.clock import ManualClock
 from onceward.testing.faults import Fault, FaultyTransport
@@ -57,7 +57,7 @@ class World:
         name = agent.name if isinstance(agent, Agent) else agent
         path = self.path(name, where)
         path.parent.mkdir(parents=True, exist_ok=True)
-        chosen = Settings.load(None, {**STEADY, **settings})
+        chosen = load_settings(None, {**STEADY, **settings})
         transports = {SCHEME: FaultyTransport(Wire(self._doors), faults)}
         box = Postbox(
             path,

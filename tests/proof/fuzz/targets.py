@@ -23,6 +23,7 @@ import apsw
 
 from onceward.api.postbox import Postbox
 from onceward.cli import app, main
+from onceward.db.environment import load_settings
 from onceward.errors import InvalidArgument, InvalidMessage, Unreachable
 from onceward.model.frame import Frame, digest
 from onceward.model.names import agent_name, plain_text, rank
@@ -156,7 +157,7 @@ def settings(raw: bytes) -> None:
     env = {f"ONCEWARD_{key.upper()}": value for key, value in values.items()}
     for given, named in ((values, {}), ({}, env)):
         try:
-            found = Settings.load(None, given, env=named)
+            found = load_settings(None, given, env=named)
         except InvalidArgument:
             continue
         _insist(

@@ -13,11 +13,12 @@ from typing import Final
 
 from onceward.db import file_checks
 from onceward.db.database import Database
+from onceward.db.environment import disabled_by_environment
 from onceward.db.transaction import StoreTransaction
 from onceward.errors import OncewardError, StoreClosed
 from onceward.hooks import Hooks
 from onceward.model.retry import RetryPolicy, retry_policy
-from onceward.model.settings import Settings, disabled_by_environment
+from onceward.model.settings import Settings
 from onceward.runtime import background
 from onceward.runtime.agent import Agent
 from onceward.runtime.event_emitter import EventEmitter

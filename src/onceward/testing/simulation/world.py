@@ -12,8 +12,8 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
+from onceward.db.environment import load_settings
 from onceward.errors import OncewardError
-from onceward.model.settings import Settings
 from onceward.runtime.agent import Agent
 from onceward.testing.clock import ManualClock
 from onceward.testing.simulation import disks
@@ -77,7 +77,7 @@ class Simulation:
         """The last backup of a file, and the place in the story that it holds."""
         self._trace = blake2b(digest_size=16)
         self._places = count(1)
-        self._settings = Settings.load(None, self.weather.settings, env={})
+        self._settings = load_settings(None, self.weather.settings, env={})
         for name in self.agents:
             self._found(name, (schema or {}).get(name, ""))
             for _ in range(self.weather.processes):

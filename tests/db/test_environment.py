@@ -1,13 +1,17 @@
-"""What a project says under ``[tool.onceward]``: found from below, beaten by the environment and by arguments."""
+"""Environment and project: the section is found from below, and beaten by environment and arguments."""
 
 from pathlib import Path
 
 import pytest
 
 from onceward import Postbox, Settings
+from onceward.db.environment import (
+    disabled_by_environment,
+    env_or_project,
+    load_settings,
+    project_section,
+)
 from onceward.errors import InvalidArgument
-from onceward.model.project import project_section
-from onceward.model.settings import env_or_project
 
 PROJECT = '[tool.onceward]\nhome = "mail"\nagent = "ann"\nsession = "s1"\nmax_pending = 7\n'
 
@@ -37,14 +41,14 @@ def test_the_nearest_section_counts(project: Path) -> None:
 def test_precedence(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Argument, then environment, then project, then default."""
     assert project.is_dir()
-    assert 7 == Settings.load(None, {}).max_pending
+    assert 7 == load_settings(None, {}).max_pending
     with Postbox(project / "a.db", agent="a", start=False) as box:
         assert (7, 30.0) == (box.settings.max_pending, box.settings.lease)
     monkeypatch.setenv("ONCEWARD_MAX_PENDING", "8")
     monkeypatch.setenv("ONCEWARD_AGENT", "bob")
-    assert (8, "bob") == (Settings.load(None, {}).max_pending, env_or_project("agent"))
-    assert 9 == Settings.load(Settings(max_pending=9), {}).max_pending
-    assert 10 == Settings.load(Settings(max_pending=9), {"max_pending": 10}).max_pending
+    assert (8, "bob") == (load_settings(None, {}).max_pending, env_or_project("agent"))
+    assert 9 == load_settings(Settings(max_pending=9), {}).max_pending
+    assert 10 == load_settings(Settings(max_pending=9), {"max_pending": 10}).max_pending
 
 
 def test_a_change_is_seen(project: Path) -> None:
@@ -64,4 +68,22 @@ def test_a_mistake_is_told(project: Path, text: str, said_of_it: str) -> None:
     (project / "pyproject.toml").write_text(text, encoding="utf-8")
 
     with pytest.raises(InvalidArgument, match=said_of_it):
-        Settings.load(None, {})
+        load_settings(None, {})
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("1", True),
+        ("TRUE", True),
+        (" on ", True),
+        ("yes", True),
+        ("0", False),
+        ("", False),
+        ("off", False),
+    ],
+)
+def test_the_switch_in_the_environment(value: str, expected: bool) -> None:
+    """ONCEWARD_DISABLED knows the usual words for yes; everything else is no."""
+    assert expected == disabled_by_environment({"ONCEWARD_DISABLED": value})
+    assert not disabled_by_environment({})
