@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from threading import Lock
-from typing import Any, Final, Self, TypeVar
+from typing import Any, ClassVar, Final, Self, TypeVar
 
 import apsw
 
@@ -27,7 +27,14 @@ from onceward.db.connection import (
 from onceward.db.group_commit import Writer
 from onceward.db.notify import Notifier
 from onceward.db.transaction import StoreTransaction
-from onceward.errors import ForkedProcess, StoreClosed, StoreCorrupt, StoreFault, StoreUnusable
+from onceward.errors import (
+    ForkedProcess,
+    SchemaMismatch,
+    StoreClosed,
+    StoreCorrupt,
+    StoreFault,
+    StoreUnusable,
+)
 from onceward.model.clock import Clock, Millis, MonotonicFileClock, SystemClock
 from onceward.model.names import agent_name
 from onceward.model.parcel import Durability
@@ -42,8 +49,12 @@ class Database:
     One agent's SQLite file with its writer and its reader.
 
     Opening a file that this process has open already returns the same object:
-    all its users share one writer, and so one commit.
+    all its users share one writer, and so one commit. A subclass is another
+    kind of file: its own mark, schema and identity, all else the same.
     """
+
+    application_id: ClassVar[int] = APPLICATION_ID
+    """Mark in the header of a new file."""
 
     def __init__(
         self, path: Path, *, agent: str | None, settings: Settings, clock: Clock, vfs: str | None
@@ -111,10 +122,17 @@ class Database:
             if found is None:
                 found = cls._first(real, agent, chosen, clock or SystemClock(), vfs)
             else:
+                cls._refuse_other_kind(found)
                 identity.refuse_other(found.agent, agent)
                 found.apply_settings(chosen, clock)
             found.users += 1
             return found  # type: ignore[return-value]  # the registry holds what cls made
+
+    @classmethod
+    def _refuse_other_kind(cls, found: Database) -> None:
+        if type(found) is not cls:
+            msg = f"{found.path} is open as another kind of file: give onceward a file of its own"
+            raise SchemaMismatch(msg)
 
     @classmethod
     def _first(
@@ -191,16 +209,19 @@ class Database:
         tx = StoreTransaction(con, self.clock.now())
         con.execute("BEGIN")
         try:
-            migrations.pending(tx)
-            identity.check_owner(tx, self._expected_agent)
+            self._refuse_unfit(tx)
         finally:
             if con.in_transaction:  # an error may have ended it already
                 con.execute("ROLLBACK")
 
+    def _refuse_unfit(self, tx: StoreTransaction) -> None:
+        migrations.pending(tx)
+        identity.check_owner(tx, self._expected_agent)
+
     def _enable_wal(self, con: apsw.Connection) -> None:
         if con.pragma("page_count") == 0:
             con.pragma("auto_vacuum", 2)
-            con.pragma("application_id", APPLICATION_ID)
+            con.pragma("application_id", self.application_id)
         enable_wal(
             con,
             full=True,
@@ -212,8 +233,7 @@ class Database:
         con.execute("BEGIN IMMEDIATE")
         try:
             tx = StoreTransaction(con, self.clock.now())
-            for step in migrations.pending(tx):
-                migrations.apply(tx, step, tx.now)
+            self._migrate(tx)
             self._identify(tx)
             con.execute("COMMIT")
         except BaseException:
@@ -222,6 +242,10 @@ class Database:
             raise
         if self.durability == "fast":
             con.pragma("synchronous", "normal")
+
+    def _migrate(self, tx: StoreTransaction) -> None:
+        for step in migrations.pending(tx):
+            migrations.apply(tx, step, tx.now)
 
     def _identify(self, tx: StoreTransaction) -> None:
         found = identity.identify(tx, self._expected_agent, self._settings)
@@ -309,6 +333,24 @@ class Database:
             except Exception as error:
                 raise translate_own_error(error, self.path) from error
         return found
+
+    def snapshot(self, work: Callable[[StoreTransaction], T]) -> T:
+        """Run several reading statements on one snapshot, outside of any transaction."""
+        self._writer.queue.check()
+        with self._reading:
+            self._read_busy_handler.deadline = time.monotonic() + self._writer.queue.timeout
+            reader = self._reader
+            if reader is None:
+                msg = f"{self._open_error or self.path}: not opened again yet; the next write tries once more"
+                raise StoreFault(msg)
+            try:
+                reader.execute("BEGIN")
+                return work(StoreTransaction(reader, self.now()))
+            except Exception as error:
+                raise translate_own_error(error, self.path) from error
+            finally:
+                if reader.in_transaction:
+                    reader.execute("ROLLBACK")
 
     def version(self) -> int:
         """Return a number that changes whenever somebody else committed."""

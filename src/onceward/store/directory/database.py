@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from threading import RLock
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
+
+import apsw
 
 from onceward.db import file_checks, migrations, open_files
-from onceward.db.connection import BusyHandler, check_version, connect, enable_wal, translate_error
 from onceward.db.database import Database
-from onceward.db.notify import Notifier
 from onceward.db.transaction import StoreTransaction
-from onceward.errors import ForkedProcess, OutcomeUnknown, SchemaMismatch, SchemaTooNew, StoreClosed
-from onceward.model.clock import Clock, Millis
+from onceward.errors import SchemaMismatch, SchemaTooNew, StoreClosed
+from onceward.model.clock import Clock
 from onceward.model.settings import Settings
 
 T = TypeVar("T")
@@ -24,7 +21,7 @@ FILE: Final = "directory.db"
 AGENTS: Final = "agents"
 VERSION: Final = 1
 APPLICATION_ID: Final = 0x6F6E6469  # "ondi"
-CHECKPOINT_PAGES: Final = 1000
+MARK: Final = "PRAGMA application_id"
 TABLES: Final = "SELECT count(*) FROM sqlite_schema"
 OPENED: Final = "SELECT version FROM meta"
 INSERT: Final = "INSERT INTO meta (one, version, clock_at) VALUES (1, ?, ?)"
@@ -33,7 +30,6 @@ BARRIER: Final = (
     "UPDATE meta SET opened = opened + 1, clock_at = max(clock_at, ?) RETURNING clock_at"
 )
 TICK: Final = "UPDATE meta SET clock_at = ? WHERE clock_at < ?"
-DATA_VERSION: Final = "PRAGMA data_version"
 REGISTER: Final = "INSERT INTO agents (name, joined_at) VALUES (?, ?) ON CONFLICT DO NOTHING"
 REGISTERED: Final = "SELECT name FROM agents ORDER BY name"
 IS_REGISTERED: Final = "SELECT 1 FROM agents WHERE name = ?"
@@ -44,221 +40,110 @@ def directory_path(file: Path) -> Path:
     return file.parent.parent / FILE if file.parent.name == AGENTS else file.with_name(FILE)
 
 
-class DirectoryDatabase:
+class DirectoryDatabase(Database):
     """
-    The file that the agents of a home share, open in this process; all who open it share one connection.
+    The file that the agents of a home share, open in this process.
 
-    Every change is one transaction, and constraints decide between processes.
-    Work that is handed in touches nothing but the directory, and may run
-    again if the file was taken away meanwhile.
+    It differs from an agent's file in its schema, in having no owner and no
+    settings, and in that a directory whose file was taken away or replaced is
+    made or opened anew. Every change is one transaction, and constraints decide
+    between processes. Work that is handed in touches nothing but the directory,
+    and may run again if the file was taken away meanwhile.
     """
 
-    def __init__(self, path: Path, *, settings: Settings, clock: Clock) -> None:
-        self.path, self._settings, self._clock = path, settings, clock
-        self._floor, self._changes, self.users = 0, 0, 0
-        self._pid = os.getpid()
-        self._lock = RLock()
-        self._busy_handler = BusyHandler()
-        self._con: Any = None
-        self._tx: StoreTransaction | None = None
-        with self._lock:
-            self._open()
-        self.notifier = Notifier(path)
-        """Rings whenever the directory changed."""
+    application_id = APPLICATION_ID
+    _openings = 0
 
-    @classmethod
-    def open(cls, path: Path, *, settings: Settings, clock: Clock) -> DirectoryDatabase:
-        """
-        Open (create) the file and pass the open barrier.
-
-        Raises:
-            StoreUnusable, StoreCorrupt, Busy: see each class; nothing was changed.
-
-        """
-        check_version()
-        real = file_checks.canonical(path)
-        with open_files.lock:
-            key = file_checks.file_key(real)
-            found: DirectoryDatabase | None = (
-                None if key is None else open_files.files.get((key, FILE))
-            )
-            if found is None:
-                found = cls(real, settings=settings, clock=clock)
-                found._register()
-            found.users += 1
-            return found
-
-    def _register(self) -> None:
-        key = file_checks.file_key(self.path)
-        assert key is not None  # noqa: S101 - it is open
-        open_files.files[(key, FILE)] = self
+    def apply_settings(self, settings: Settings, clock: Clock | None) -> None:
+        """Change nothing: what the first user of the process set holds."""
 
     # -- opening ----------------------------------------------------------------------------
 
-    def _open(self) -> None:
-        if file_checks.file_key(self.path) in open_files.inherited:
-            msg = f"{self.path} was open when this process forked: start children by spawn, or fork before opening"
-            raise ForkedProcess(msg)
-        file_checks.create_or_check(self.path, allow_network=self._settings.network_filesystem)
-        file_checks.refuse_foreign(self.path)
-        self._busy_handler.deadline = time.monotonic() + self._settings.busy_timeout
-        con = connect(self.path, patience=self._busy_handler)
-        try:
-            if con.pragma("application_id") not in {0, APPLICATION_ID}:
-                self._refuse()
-            enable_wal(
-                con, full=True, checkpoint_pages=CHECKPOINT_PAGES, patience=self._busy_handler
-            )
-            self._con = con
-            self._run(self._enter)
-            con.pragma("application_id", APPLICATION_ID)
-        except BaseException as error:
-            self._con = None
-            con.close(force=True)
-            raise translate_error(error, self.path) from error
-        self._watch = file_checks.ReplacedFileDetector(self.path)
+    def _open(self) -> apsw.Connection:
+        """Open the file that has the name now, made anew where there is none."""
+        with open_files.lock:
+            file_checks.create_or_check(self.path, allow_network=self._settings.network_filesystem)
+            self._replaced_file = file_checks.ReplacedFileDetector(self.path)
+            con = super()._open()
+            if self._openings:
+                self._register_again()
+            self._openings += 1
+        return con
 
-    def _refuse(self) -> None:
-        msg = f"{self.path} is no directory of a home: another file has its name; rename that"
-        raise SchemaMismatch(msg)
+    def _register_again(self) -> None:
+        for old in [key for key, known in open_files.files.items() if known is self]:
+            del open_files.files[old]
+        key = file_checks.file_key(self.path)
+        assert key is not None  # noqa: S101 - it is open
+        open_files.files[(key, "")] = self
 
-    def _enter(self, tx: StoreTransaction) -> None:
+    def _refuse_unfit(self, tx: StoreTransaction) -> None:
+        if tx.rows(MARK)[0][0] not in {0, APPLICATION_ID}:
+            self._refuse()
         if not tx.rows(TABLES)[0][0]:
-            tx.rows((migrations.folder() / "directory.sql").read_text(encoding="utf-8"))
-            tx.run(INSERT, (VERSION, tx.now))
+            return
         try:
             [(version,)] = tx.rows(OPENED)
-        except Exception:  # noqa: BLE001 - whatever SQLite says, it has no such table
+        except apsw.SQLError:
             self._refuse()
         if version > VERSION:
             msg = (
                 f"{self.path} has schema {version}, this version knows {VERSION}: upgrade onceward"
             )
             raise SchemaTooNew(msg)
-        [(self._floor,)] = tx.rows(BARRIER, (tx.now,))
+
+    def _refuse(self) -> NoReturn:
+        msg = f"{self.path} is no directory of a home: another file has its name; rename that"
+        raise SchemaMismatch(msg)
+
+    def _migrate(self, tx: StoreTransaction) -> None:
+        if not tx.rows(TABLES)[0][0]:
+            tx.rows((migrations.folder() / "directory.sql").read_text(encoding="utf-8"))
+            tx.run(INSERT, (VERSION, tx.now))
+
+    def _identify(self, tx: StoreTransaction) -> None:
+        self.durability = "safe"
+        [(clock_at,)] = tx.rows(BARRIER, (tx.now,))
+        self.time.observe(clock_at)
 
     # -- using ------------------------------------------------------------------------------
 
-    def now(self) -> Millis:
-        """Return the directory's time, which never runs backwards."""
-        self._floor = max(self._floor, self._clock.now())
-        return self._floor
+    def on_begin(self, tx: StoreTransaction) -> None:
+        """Store the time of the transaction, so that it never runs backwards."""
+        tx.run(TICK, (tx.now, tx.now))
 
     def write(self, work: Callable[[StoreTransaction], T]) -> T:
         """
-        Run *work* in a transaction and commit it; inside another ``write`` of this thread it joins that.
+        Run *work* in a transaction, commit it and notify; inside another ``write`` it joins that.
 
         Raises:
             Busy: others held the file for the whole deadline; nothing was written.
-            OutcomeUnknown: COMMIT raised; call again, every verb of the directory may be repeated.
+            OutcomeUnknown: COMMIT raised; call again, every verb of the directory is idempotent.
 
         """
-        with self._lock:
-            if self._tx is not None:
-                return work(self._tx)
-            self._alive()
-            found = self._run(work)
-            if self._watch.replaced():  # the commit reached a file that nobody will find
-                self._reopen()
-                found = self._run(work)
-            self._changes += 1
-        self.notifier.notify("out")
-        self.notifier.notify("in")
+        found = super().write(work)
+        if not self.writer.held:
+            self.notifier.notify("out")
+            self.notifier.notify("in")
         return found
-
-    def _run(self, work: Callable[[StoreTransaction], T]) -> T:
-        self._busy_handler.deadline = time.monotonic() + self._settings.busy_timeout
-        try:
-            self._con.execute("BEGIN IMMEDIATE")
-            tx = self._tx = StoreTransaction(self._con, self.now())
-            found = work(tx)
-            if self._floor:
-                tx.run(TICK, (tx.now, tx.now))
-        except BaseException as error:
-            if self._con.in_transaction:
-                self._con.execute("ROLLBACK")
-            raise translate_error(error, self.path) from error
-        finally:
-            self._tx = None
-        self._commit()
-        for effect in tx.effects:
-            effect()
-        return found
-
-    def _commit(self) -> None:
-        try:
-            self._con.execute("COMMIT")
-        except BaseException as error:
-            if self._con.in_transaction:
-                self._con.execute("ROLLBACK")
-                raise translate_error(error, self.path) from error
-            msg = f"COMMIT on {self.path}: {error}; call again, it changes nothing twice"
-            raise OutcomeUnknown(msg) from error
 
     def read(self, sql: str, bindings: Any = None) -> list[tuple[Any, ...]]:
         """Run a reading statement; inside a ``write`` of this thread, on that transaction."""
-        with self._lock:
-            self._alive()
-            if self._tx is None and self._watch.replaced():
-                self._reopen()
-            self._busy_handler.deadline = time.monotonic() + self._settings.busy_timeout
-            try:
-                found: list[tuple[Any, ...]] = self._con.execute(sql, bindings).fetchall()
-            except Exception as error:
-                raise translate_error(error, self.path) from error
-        return found
+        self._follow_name()
+        return super().read(sql, bindings)
 
     def look(self, work: Callable[[StoreTransaction], T]) -> T:
         """Run several reading statements on one snapshot."""
-        with self._lock:
-            self.read("BEGIN")
-            try:
-                return work(StoreTransaction(self._con, self.now()))
-            finally:
-                self._con.execute("ROLLBACK")
+        self._follow_name()
+        return self.snapshot(work)
+
+    def _follow_name(self) -> None:
+        if not self.writer.held and self.orphaned():
+            self.write(lambda _: None)  # its commit notices, and opens what has the name now
 
     def version(self) -> int:
-        """Return a number that changes whenever anybody changed the directory, this process included."""
-        with self._lock:
-            return (self._changes << 40) + int(self.read(DATA_VERSION)[0][0])
-
-    def _alive(self) -> None:
-        if os.getpid() != self._pid:
-            msg = f"{self.path} was open when this process forked: start children by spawn, or fork before opening"
-            raise ForkedProcess(msg)
-        if self._con is None:
-            msg = f"the directory {self.path} was closed: open the postbox again"
-            raise StoreClosed(msg)
-
-    def _reopen(self) -> None:
-        with open_files.lock:
-            self._forget()
-            self._con.close(force=True)
-            self._changes += 1
-            self._open()
-            self._register()
-
-    def _forget(self) -> None:
-        for key in [key for key, known in open_files.files.items() if known is self]:
-            del open_files.files[key]
-
-    def close(self) -> None:
-        """Give the directory back; the last user closes it. Safe in a forked child."""
-        if os.getpid() != self._pid:
-            return
-        with open_files.lock:
-            self.users -= 1
-            if self.users != 0:
-                return
-            self._forget()
-        with self._lock, suppress(Exception):
-            self.notifier.close()
-            con, self._con = self._con, None
-            con.close(force=True)
-
-    def connections(self) -> tuple[Any, ...]:
-        """Return the handles that a forked child must leave alone."""
-        return (self._con,)
+        """Return a number that changes with every change of the directory, by any process."""
+        return super().version() + (self._openings << 40)
 
 
 class DirectoryHandle:
