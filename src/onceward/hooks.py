@@ -1,27 +1,25 @@
-"""Hooks: told after the commit, in order, on the thread that committed; they cannot veto and cannot harm."""
+"""Call hooks after the commit, in order, on the thread that committed; a hook cannot veto a commit."""
 
 from __future__ import annotations
 
 import json
-import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
 from onceward.errors import InvalidArgument
 from onceward.model.clock import iso
 from onceward.model.events import EVENTS, Event, Expired, Polled
-
-_log = logging.getLogger("onceward")
+from onceward.model.log import Level, Log, log
 
 Hook = Callable[[Event], None]
 ALL: Final = "*"
 
 
 class Hooks:
-    """Who wants to hear of which events."""
+    """Keep the hooks of a process by the name of the event that they are called with."""
 
     def __init__(self) -> None:
         self._hooks: dict[str, tuple[Hook, ...]] = {}
@@ -29,7 +27,7 @@ class Hooks:
 
     def on(self, name: str, hook: Hook) -> Callable[[], None]:
         """
-        Tell *hook* of every event called *name* (``*``: of all); returns the call that ends it.
+        Call *hook* with every event called *name* (``*``: with all); return a function that ends it.
 
         Raises:
             InvalidArgument: there is no event of that name.
@@ -49,31 +47,37 @@ class Hooks:
         return off
 
     def __bool__(self) -> bool:
-        """Whether anybody hears anything."""
+        """Return whether there is any hook."""
         return bool(self._hooks)
 
     def wanted(self, kind: type[Event]) -> bool:
-        """Return whether anybody hears events of *kind*, so that nobody builds them in vain."""
+        """Return whether a hook takes events of *kind*; if not, the event need not be built."""
         return bool(self._hooks) and bool(self._hooks.get(kind.name) or self._hooks.get(ALL))
 
     def hold(self, event: Event) -> None:
-        """Tell of an event now, or, where nobody wants it yet, once somebody does: it came before anybody could ask."""
+        """Emit an event now, or, if no hook takes it yet, when the first such hook is registered."""
         if self.wanted(type(event)):
             self.emit([event])
         else:
             self._held.append(event)
 
     def emit(self, events: Iterable[Event]) -> None:
-        """Tell the hooks; one that raises is logged and harms nothing."""
+        """Call the hooks; an exception that a hook raises is logged and goes no further."""
         for event in events:
             for hook in (*self._hooks.get(event.name, ()), *self._hooks.get(ALL, ())):
                 try:
                     hook(event)
-                except Exception:  # noqa: BLE001 - a hook can harm nothing
-                    _log.exception("hook %r failed on %s", hook, event.name)
+                except Exception as error:  # noqa: BLE001 - the commit has been made already
+                    _log_of(event).failure("error", "hook failed", error, hook=repr(hook))
 
 
-LEVELS: Final = {
+def _log_of(event: Event) -> Log:
+    known = ("agent", "session", "message_id", "attempt")
+    found = {name: getattr(event, name) for name in known if hasattr(event, name)}
+    return log.bind(on=event.name, **found)
+
+
+LEVELS: Final[dict[str, Level]] = {
     "retry": "info",
     "delivery_failed": "warning",
     "rejected": "warning",
@@ -87,42 +91,40 @@ LEVELS: Final = {
     "stream_forked": "error",
     "peer_rolled_back": "error",
 }
-"""Level by event name; everything else is DEBUG, because one written line costs more than one insert."""
+"""Level by event name; all others are DEBUG: to write a line costs more than to insert a message."""
 
 
 class LogHook:
     """
-    One structured line per event: its name is the message, its fields are the keys.
+    Write one structured line per event: its name is the text, its fields are the keys.
 
-    Bodies are not part of events, so none is ever logged. structlog is imported
-    on first use.
+    Register it with ``box.on("*", LogHook())``. Lines go where the library's own
+    lines go, or to *logger*, any structlog logger. Events hold no bodies, so no
+    body is logged.
     """
 
-    def __init__(self, log: Any = None) -> None:
-        if log is None:
-            import structlog  # noqa: PLC0415 - costs more to import than the rest of the library
-
-            log = structlog.get_logger("onceward")
-        self._log = log
+    def __init__(self, logger: Any = None) -> None:
+        self._log = log if logger is None else logger
 
     def __call__(self, event: Event) -> None:
-        """Write one line."""
-        getattr(self._log, LEVELS.get(event.name, "debug"))(event.name, **asdict(event))
+        """Write the line of one event."""
+        write = getattr(self._log, LEVELS.get(event.name, "debug"))
+        write(event.name, **{field.name: getattr(event, field.name) for field in fields(event)})
 
 
 class AuditLog:
     """
-    A file of JSON lines that several processes append to, each line by one write.
+    Append polls and expiries to a file of JSON lines, which several processes may share.
 
-    It is written after the commit, so a crash between the two leaves a gap;
-    a disk that is full costs lines, never mail.
+    Each line is one write, made after the commit. A crash between the two leaves
+    a gap; a full disk costs lines, never messages.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
 
     def write(self, entries: Iterable[Mapping[str, Any]]) -> None:
-        """Append entries, each whole; what cannot be written is told to the log and harms nothing."""
+        """Append entries, each whole; an entry that cannot be written is logged and dropped."""
         try:
             handle = os.open(
                 self.path,
@@ -141,10 +143,10 @@ class AuditLog:
             finally:
                 os.close(handle)
         except OSError as error:
-            _log.warning("the audit %s was not written: %s", self.path, error)
+            log.failure("warning", "audit not written", error, file=str(self.path))
 
     def __call__(self, event: Event) -> None:
-        """Note a poll or an expire; other events are not audited."""
+        """Append a poll or an expiry; other events are not audited."""
         match event:
             case Polled():
                 self.write([_polled(event)])

@@ -142,7 +142,7 @@ def test_a_commit_into_a_moved_file_is_not_acknowledged(box: Postbox) -> None:
 def test_an_idle_process_tells_that_its_file_was_taken_away(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nobody sends and nothing comes: the janitor's round is the only one that could notice, and it says so in the log."""
+    """Nobody sends and nothing comes: only the maintenance round can notice, and it logs it."""
     with Postbox(tmp_path / "a.db", agent="a", maintenance_interval=0.05) as box:
         hidden = box.path.with_name("hidden")
         box.path.rename(hidden)
@@ -151,7 +151,7 @@ def test_an_idle_process_tells_that_its_file_was_taken_away(
             time.sleep(0.01)
         hidden.rename(box.path)
 
-    assert "janitor of a rests for 0.05 s" in caplog.text
+    assert "maintenance waits agent=a seconds=0.05" in caplog.text
     assert "a.db: unable to open database file" in caplog.text
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from itertools import pairwise
 from threading import Event as Flag
@@ -133,24 +134,28 @@ def test_a_declaration_that_would_handle_nothing_is_refused(
 def test_what_a_handler_did_not_mean_to_raise_is_logged(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A mistake is seen where the program runs: with its traceback once, then a line for each attempt; a wish is no mistake."""
+    """A mistake is logged at WARNING for each attempt, with its traceback at DEBUG; a Retry or Reject is not."""
 
     def work(job: Job, ctx: Context) -> None:
         if ctx.message.attempt < 3:
             raise ValueError("a bug")
         raise Retry("not now") if ctx.message.attempt == 3 else Reject("never")
 
+    caplog.set_level(logging.DEBUG)
     shop, _ = prepared(world, work)
     message = shop.send("billing", Job(n=1))
     for _ in range(4):
         world.settle()
         world.wait(60)
 
+    said = f"handler failed agent=billing session=default message_id={message} type=job attempt="
     assert "failed" == shop.resolve(message)
     assert [
-        ("a handler of billing failed at attempt 1: ValueError: a bug", True),
-        ("a handler of billing failed at attempt 2: ValueError: a bug", False),
-    ] == [(line.getMessage(), line.exc_info is not None) for line in caplog.records]
+        ("WARNING", f"{said}1 error='ValueError: a bug'", False),
+        ("DEBUG", f"{said}1", True),
+        ("WARNING", f"{said}2 error='ValueError: a bug'", False),
+        ("DEBUG", f"{said}2", True),
+    ] == [(line.levelname, line.getMessage(), line.exc_info is not None) for line in caplog.records]
 
 
 def test_a_handler_that_dies_takes_nothing_of_itself_along(world: World) -> None:

@@ -1,5 +1,6 @@
 """``import onceward`` stays light: what only some programs need is loaded where it is used."""
 
+import ast
 import json
 import subprocess
 import sys
@@ -40,3 +41,16 @@ def test_import_leaves_heavy_libraries_alone(library: str, loaded: list[str]) ->
 def test_import_is_really_observed(loaded: list[str]) -> None:
     """The list is the one of a process that did import the package and its store."""
     assert {"onceward", "apsw", "pydantic"} <= set(loaded)
+
+
+def test_logging_is_used_in_one_place(trees: dict[str, ast.Module]) -> None:
+    """Every other module writes through ``onceward.model.log``, which imports structlog late."""
+    users = {
+        name
+        for name, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        and {"logging", "structlog"} & {alias.name.partition(".")[0] for alias in node.names}
+    }
+
+    assert {"model.log"} == users

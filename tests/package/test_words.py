@@ -59,5 +59,5 @@ def _texts(root: Path) -> Iterator[Path]:
     folders = (path for folder in FOLDERS for path in (root / folder).rglob("*"))
     for path in (*sorted(root.glob("*")), *folders):
         hidden = any(part.startswith((".", "__")) for part in path.relative_to(root).parts[1:-1])
-        if path.is_file() and path.suffix in KINDS and not hidden:
+        if path.is_file() and path.suffix in KINDS and not hidden and path.name != ".git":
             yield path

@@ -145,7 +145,7 @@ def test_a_vanished_file_is_told_once_and_may_come_back(
     send(path, 1)
 
     assert {"alice.db": [(3, 4)]} == ranges(known, step(follow, known))
-    assert [f"{path}: vanished"] == caplog.messages
+    assert [f"file skipped file={path} why=vanished"] == caplog.messages
 
 
 def test_a_bad_file_does_not_stop_the_others(
@@ -159,7 +159,7 @@ def test_a_bad_file_does_not_stop_the_others(
     (tmp_path / "late.db").unlink()
     box("late", 1)
 
-    assert [f"{tmp_path / 'late.db'}: empty"] == caplog.messages
+    assert [f"file skipped file={tmp_path / 'late.db'} why=empty"] == caplog.messages
     assert {"late.db": [(0, 1)]} == ranges(known, step(follow, known))
 
 

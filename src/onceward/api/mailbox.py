@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cached_property
@@ -10,6 +9,7 @@ from typing import Any, Literal, Unpack
 
 from onceward.api.session import Session
 from onceward.errors import InvalidArgument, LeaseLost
+from onceward.model.log import Log, log
 from onceward.model.names import PRIORITIES, plain_text, rank
 from onceward.model.record import MessageRecord
 from onceward.model.send_options import ParsedOptions, SendOptions
@@ -27,7 +27,6 @@ from onceward.store.mailboxes import CursorRead, MessageFilter, limit_of
 Where = Start | Literal["earliest", "latest"]
 Handler = Callable[[Message[Any], "HandlerTransaction"], object]
 BATCH = 100
-_log = logging.getLogger("onceward")
 
 
 class HandlerTransaction:
@@ -268,10 +267,12 @@ class Mailbox:
                 handler(message, HandlerTransaction(self._session, stack))
                 message.ack()
         except LeaseLost as error:
-            _log.warning("%s", error)
+            _log_of(message, self._consumer.db.agent).failure(
+                "warning", "mailbox lease lost", error
+            )
             return False
         except Exception as error:  # noqa: BLE001 - every exception is a verdict about this message, and it was settled so
-            _log.warning("handling %s: %s: %s", message.id, type(error).__name__, error)
+            _log_of(message, self._consumer.db.agent).failure("warning", "handler failed", error)
         return True
 
     def _filter(self, wanted: Any, filters: dict[str, Any]) -> MessageFilter:
@@ -293,6 +294,16 @@ class Mailbox:
             poll=self._consumer.tools.settings.poll_interval,
             due=self._consumer.until_due,
         )
+
+
+def _log_of(message: Message[Any], agent: str) -> Log:
+    return log.bind(
+        agent=agent,
+        session=message.session,
+        message_id=message.id,
+        type=message.type,
+        attempt=message.attempt,
+    )
 
 
 def _start(start: Where) -> Start:

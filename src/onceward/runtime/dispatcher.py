@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import random
 import time
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from onceward.db.transaction import StoreTransaction
 from onceward.errors import LeaseLost, OncewardError, Refused, StoreClosed, Unreachable
 from onceward.hooks import Hooks
 from onceward.model.clock import Millis
+from onceward.model.log import log
 from onceward.model.parcel import Answer
 from onceward.model.retry import RetryPolicy, retry_policy
 from onceward.model.settings import Settings
@@ -30,7 +30,6 @@ from onceward.store.parcels import InFlight, SenderInfo, SettleOptions
 from onceward.store.peers import PeerLease
 from onceward.transports.base import Transport
 
-_log = logging.getLogger("onceward")
 CARRIERS: Final = 64
 MAX_IDLE_SECONDS: Final = 1.0
 WAKE_ROWS: Final = 1000
@@ -145,7 +144,7 @@ class Dispatcher:
             self._stopping.set()
             return 0.0
         except Exception as error:  # noqa: BLE001 - a dispatcher outlives every error of its file
-            _log.warning("dispatcher of %s rests for a second: %s", self._db.agent, error)
+            log.failure("warning", "dispatcher waits", error, agent=self._db.agent, seconds=1)
             return 1.0
 
     def run_due(self) -> int:
@@ -187,7 +186,7 @@ class Dispatcher:
         try:
             self._run_background_tasks()
         except OncewardError as error:
-            _log.warning("errands of %s wait: %s", self._db.agent, error)
+            log.failure("warning", "background tasks wait", error, agent=self._db.agent)
 
     def _wake(self, tx: StoreTransaction) -> int:
         """Make ready or bury what is due, the oldest of it; return how many rows that were."""
@@ -225,14 +224,14 @@ class Dispatcher:
         try:
             self.deliver_to_peer(name)
         except (LeaseLost, StoreClosed) as error:
-            _log.info("carrying to %s was broken off: %s", name, error)
+            log.failure("debug", "delivery ended early", error, agent=self._db.agent, peer=name)
         except OncewardError as error:
-            _log.info("carrying to %s was broken off: %s", name, error)
+            log.failure("warning", "delivery failed", error, agent=self._db.agent, peer=name)
             self._stopping.wait(
                 MAX_IDLE_SECONDS
             )  # the file is in trouble, and nothing in it says when to come again
-        except Exception:  # noqa: BLE001 - a carrier outlives every error of a transport
-            _log.exception("carrying to %s failed", name)
+        except Exception as error:  # noqa: BLE001 - a carrier outlives every error of a transport
+            log.failure("error", "delivery failed", error, agent=self._db.agent, peer=name)
             self._stopping.wait(MAX_IDLE_SECONDS)
         finally:
             with self._lock:

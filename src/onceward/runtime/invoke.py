@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import Awaitable, Callable
 from concurrent.futures import CancelledError, Future
@@ -13,6 +12,7 @@ from onceward.errors import Drop, HandlerSignal, InvalidMessage, LeaseLost, Paus
 from onceward.model.body import decode
 from onceward.model.clock import Millis
 from onceward.model.frame import Frame
+from onceward.model.log import log
 from onceward.model.retry import RetryPolicy
 from onceward.model.states import ATTEMPT_NEVER_ENDED, Dead, Done, RetryAt, Settlement
 from onceward.runtime.agent import Agent, Handler
@@ -21,8 +21,6 @@ from onceward.store.inbox import LeasedMessage
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
-
-_log = logging.getLogger("onceward")
 Loop = Callable[[], "AbstractEventLoop"]
 
 
@@ -102,18 +100,21 @@ def settlement_for_error(
     return RetryAt(now + wait, text)
 
 
-def log_failure(agent: str, error: BaseException, attempt: int) -> None:
-    """Log what a handler did not mean to raise: with its traceback at the first attempt, which no row keeps, later in a line."""
-    if not isinstance(error, HandlerSignal | Paused | LeaseLost | CancelledError):
-        trace = error if attempt == 1 else None
-        _log.warning(
-            "a handler of %s failed at attempt %d: %s: %s",
-            agent,
-            attempt,
-            type(error).__name__,
-            error,
-            exc_info=trace,
-        )
+def log_failure(
+    error: BaseException, agent: str, leased: LeasedMessage, type_: str, **more: str
+) -> None:
+    """Log an exception that a handler did not raise on purpose, and its traceback at DEBUG."""
+    if isinstance(error, HandlerSignal | Paused | LeaseLost | CancelledError):
+        return
+    of_message = log.bind(
+        agent=agent,
+        session=leased.session,
+        message_id=leased.id,
+        type=type_,
+        attempt=leased.attempt,
+        **more,
+    )
+    of_message.failure("warning", "handler failed", error)
 
 
 def call(prepared: Prepared, context: Context, loop: Loop) -> Any:

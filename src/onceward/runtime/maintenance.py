@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from threading import Event as Flag
 from threading import Thread
-from typing import Final
 
 from onceward.db import migrations
 from onceward.db.database import Database
 from onceward.db.environment import disabled_by_environment
 from onceward.errors import OncewardError, SchemaTooNew, StoreClosed
+from onceward.model.log import log
 from onceward.model.settings import Settings
 from onceward.store import (
     dead_letters,
@@ -24,8 +23,6 @@ from onceward.store import (
     runs,
     time_index,
 )
-
-_log: Final = logging.getLogger("onceward")
 
 
 class Maintenance:
@@ -60,11 +57,9 @@ class Maintenance:
             except (
                 OncewardError
             ) as error:  # who has nothing to do hears of its file's trouble from here only
-                _log.warning(
-                    "janitor of %s rests for %g s: %s",
-                    self._db.agent,
-                    self._settings.maintenance_interval,
-                    error,
+                seconds = self._settings.maintenance_interval
+                log.failure(
+                    "warning", "maintenance waits", error, agent=self._db.agent, seconds=seconds
                 )
 
     def run_once(self) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 import time
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from onceward.errors import InvalidArgument, OncewardError, StoreClosed
 from onceward.hooks import Hooks
 from onceward.model.clock import Millis
 from onceward.model.events import Event
+from onceward.model.log import log
 from onceward.model.retry import RetryPolicy, retry_policy
 from onceward.model.settings import Settings
 from onceward.model.states import Done, RetryAt, Settlement
@@ -42,7 +42,6 @@ from onceward.store import inbox, lanes
 from onceward.store.inbox import ClaimRequest, LeasedMessage
 from onceward.store.lanes import Lease
 
-_log = logging.getLogger("onceward")
 QUICK: Final = 0.05
 SLOW: Final = 0.5
 MAX_IDLE_SECONDS: Final = 1.0
@@ -123,7 +122,7 @@ class Worker:
             except StoreClosed:
                 return
             except Exception as error:  # noqa: BLE001 - a worker outlives every error of its file
-                _log.warning("worker of %s rests for a second: %s", self._db.agent, error)
+                log.failure("warning", "worker waits", error, agent=self._db.agent, seconds=1)
             if wait and wait > MAX_IDLE_SECONDS:  # somebody holds a lane: perhaps nobody any more
                 wait = MAX_IDLE_SECONDS
                 self._reaper.release_leases()
@@ -269,7 +268,7 @@ class Worker:
             self._call(ready, leased, context)
         except (Exception, CancelledError) as error:  # noqa: BLE001 - every exception is a verdict about this message
             self._batch.undo()
-            log_failure(self._db.agent, error, leased.attempt)
+            log_failure(error, self._db.agent, leased, ready.frame.type)
             return settlement_of(
                 error, ready, leased, now=self._db.now(), policy=self._policy, rng=self._rng
             )

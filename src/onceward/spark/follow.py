@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, cast
 
+from onceward.model.log import log
 from onceward.spark import files
 from onceward.spark.columns import Part
 from onceward.spark.files import Found
@@ -30,7 +30,6 @@ AT: Final = "SELECT id FROM {view} WHERE seq = ?"
 SETTLED_NS: Final = 2_000_000_000
 """A file that changed less than this ago may change again without a visible change of its times: it is looked at again."""
 ROW_BYTES: Final = 512
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +109,7 @@ class Follower:
 
     def _tell(self, path: str, what: str) -> None:
         if self._told.get(path) != what:
-            log.warning("%s: %s", path, what)
+            log.warning("file skipped", file=path, why=what)
             self._told[path] = what
 
 

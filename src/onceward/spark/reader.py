@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -13,6 +12,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from onceward.model.log import log
 from onceward.spark import files, plan
 from onceward.spark.columns import InvalidOption, Kind
 from onceward.spark.opening import FILE_STATES, PASSING, Unreadable, opened
@@ -22,8 +22,6 @@ from onceward.spark.states import FILE
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
-
-log = logging.getLogger(__name__)
 
 
 UNREAD: Final[Mapping[str, Callable[[Unreadable], Mapping[str, object]]]] = {
@@ -122,7 +120,7 @@ def read(options: Options, wanted: Wanted, slices: list[plan.Slice]) -> Iterator
                     yield _record(wanted, UNREAD[options.table](error))
     if left_out:
         log.warning(
-            "%d files left out, see table quarantine; the first is %s", len(left_out), left_out[0]
+            "files left out, see table quarantine", count=len(left_out), first=str(left_out[0])
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from onceward.model.log import log
 from onceward.spark import sink
 from onceward.spark.columns import InvalidOption
 from onceward.spark.options import flag
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 QUERY: str = "sql.streaming.queryId"
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -116,11 +115,11 @@ class Sending:
                     rows.add(piece)
             sent = sink.hand_over(rows, batch)
         log.info(
-            "batch %d of %s: %d messages in %d files",
-            number,
-            batch.query,
-            sum(sent.values()),
-            len(sent),
+            "batch sent",
+            batch=number,
+            query=batch.query,
+            messages=sum(sent.values()),
+            files=len(sent),
         )
 
 

@@ -184,7 +184,8 @@ class RunExecution:
 
     def _fail(self, error: BaseException, *, go_on: bool) -> StartedRun | None:
         now = self._db.now()
-        log_failure(self._db.agent, error, self._leased[0].attempt)
+        first = self._started.messages[0]
+        log_failure(error, self._db.agent, first.leased, first.frame.type, run_id=self.row.id)
 
         def judged(leased: LeasedMessage) -> Settlement:
             spent = exhausted(self._policy, self._started.handler, leased.attempt)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -15,6 +14,7 @@ from onceward.errors import OncewardError
 from onceward.model.clock import Millis
 from onceward.model.events import MessageBound, Overflowed, RunStarted
 from onceward.model.ids import IdSource
+from onceward.model.log import log
 from onceward.model.queue_modes import (
     MODES,
     PREEMPTING,
@@ -40,7 +40,6 @@ from onceward.store.inbox import LeasedMessage, SettledMessage
 from onceward.store.runs import OpenRun, PreviousRun, Summary
 from onceward.store.session_queues import NewMessage, Queue
 
-_log = logging.getLogger("onceward")
 ARRIVALS: Final = 2000
 """Most arrivals that one look takes in."""
 
@@ -167,7 +166,7 @@ class RunScheduler:
                 raise
             del looked.started[kept[0] :], tx.effects[kept[2] :], tx.message_ids[kept[3] :]
             looked.moved, looked.index_is_damaged = kept[1], True
-            _log.warning("a session's queue is left for later: %s", error)
+            log.failure("warning", "session queue skipped for now", error)
             return
         tx.release_savepoint()
 

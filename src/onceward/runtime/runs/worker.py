@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 import time
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from onceward.db.environment import disabled_by_environment
 from onceward.db.transaction import StoreTransaction
 from onceward.errors import OncewardError, StoreClosed
 from onceward.hooks import Hooks
+from onceward.model.log import log
 from onceward.model.retry import RetryPolicy, retry_policy
 from onceward.model.settings import Settings
 from onceward.runtime import background
@@ -29,7 +29,6 @@ from onceward.runtime.runs.execution import RunExecution
 from onceward.runtime.runs.scheduler import RunScheduler, SchedulePass, StartedRun
 from onceward.store import lanes, runs, session_queues
 
-_log = logging.getLogger("onceward")
 MAX_IDLE_SECONDS: Final = 1.0
 IN_A_ROW: Final = 32
 """Runs of one session that follow each other on one thread before others get their turn."""
@@ -124,7 +123,7 @@ class RunWorker:
             except StoreClosed:
                 return
             except Exception as error:  # noqa: BLE001 - a runner outlives every error of its file
-                _log.warning("runner of %s rests for a second: %s", self._db.agent, error)
+                log.failure("warning", "run worker waits", error, agent=self._db.agent, seconds=1)
             if wait is None or wait > MAX_IDLE_SECONDS:
                 wait = MAX_IDLE_SECONDS
                 self._reaper.release_leases()
@@ -212,9 +211,10 @@ class RunWorker:
             except StoreClosed:
                 return
             except OncewardError as error:
-                _log.warning(
-                    "run %s could not be ended, its lease will run out: %s", stage.row.id, error
-                )
+                log.failure(
+                    "warning", "run not ended: its lease will expire", error,
+                    agent=self._db.agent, session=stage.row.session, run_id=stage.row.id,
+                )  # fmt: skip
                 following = None
             finally:
                 self._leave(stage)

@@ -1,0 +1,101 @@
+"""
+Write log lines through structlog, which is imported with the first line that is written.
+
+The application decides where lines go. If it configured structlog, they follow
+that configuration. If it did not, they go to the standard library's logger
+``onceward``: the text is ``event key=value …``, the fields are the record's
+attribute ``onceward``. Nothing here configures either of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping, MutableMapping
+from functools import cache
+from typing import Any, Final, Literal
+
+STDLIB: Final = logging.getLogger("onceward")
+
+Level = Literal["debug", "info", "warning", "error"]
+
+RENDERED_BY_LOGGING: Final = ("exc_info", "stack_info")
+
+
+class Log:
+    """An event and its fields per line; a line below the configured level costs no import."""
+
+    __slots__ = ("_fields",)
+
+    def __init__(self, **fields: Any) -> None:
+        self._fields = fields
+
+    def bind(self, **fields: Any) -> Log:
+        """Return a log whose lines also carry *fields*."""
+        return Log(**self._fields, **fields)
+
+    def debug(self, event: str, **fields: Any) -> None:
+        """Write what happened to one message."""
+        self.write("debug", event, fields)
+
+    def info(self, event: str, **fields: Any) -> None:
+        """Write a change that needs no action."""
+        self.write("info", event, fields)
+
+    def warning(self, event: str, **fields: Any) -> None:
+        """Write trouble that the library deals with itself."""
+        self.write("warning", event, fields)
+
+    def error(self, event: str, **fields: Any) -> None:
+        """Write trouble that needs an action."""
+        self.write("error", event, fields)
+
+    def failure(self, level: Level, event: str, error: BaseException, **fields: Any) -> None:
+        """Write an exception in one line at *level*, and its traceback at DEBUG."""
+        self.write(level, event, {**fields, "error": f"{type(error).__name__}: {error}"})
+        self.write("debug", event, {**fields, "exc_info": error})
+
+    def write(self, level: Level, event: str, fields: Mapping[str, Any]) -> None:
+        """Write one line, unless the configuration drops lines of *level*."""
+        logger = _logger(level)
+        if logger is not None:
+            getattr(logger, level)(event, **{**self._fields, **fields})
+
+
+log: Final = Log()
+"""The library's log; modules bind to its lines what they speak of."""
+
+
+def _logger(level: Level) -> Any:
+    """Return the application's structlog logger, else one over ``logging``, or None if that drops *level*."""
+    structlog = sys.modules.get("structlog")  # what was never imported was not configured
+    if structlog is not None and structlog.is_configured():
+        return structlog.get_logger("onceward")
+    return _over_logging() if STDLIB.isEnabledFor(getattr(logging, level.upper())) else None
+
+
+@cache
+def _over_logging() -> Any:
+    import structlog  # noqa: PLC0415 - a program that logs nothing does not pay for it
+
+    return structlog.wrap_logger(
+        STDLIB,
+        processors=[structlog.contextvars.merge_contextvars, _to_logging],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        context_class=dict,
+    )
+
+
+def _to_logging(
+    _: object, __: str, fields: MutableMapping[str, Any]
+) -> tuple[tuple[str], dict[str, Any]]:
+    """Render a line as a call of ``logging.Logger``: one text, and the fields in ``extra``."""
+    options = {name: fields.pop(name) for name in RENDERED_BY_LOGGING if name in fields}
+    event = fields.pop("event")
+    pairs = (f"{name}={_shown(value)}" for name, value in fields.items() if value is not None)
+    return (" ".join([event, *pairs]),), {**options, "extra": {"onceward": dict(fields)}}
+
+
+def _shown(value: object) -> str:
+    text = str(value)
+    return text if text and not set(text) & set(" \t\r\n\"'=") else repr(text)
