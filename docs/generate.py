@@ -1,5 +1,5 @@
 """
-Writes the reference pages from the code: run it after a change, a test compares.
+Write the reference pages from the code; run it after a change, a test compares.
 
     python3 docs/generate.py
 """
@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 import inspect
 import json
+import sys
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,7 +20,6 @@ import readers
 import shapes
 import statechart
 import timeline
-import walk
 from pieces import code, flow, page, table
 
 import onceward
@@ -30,9 +30,9 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "onceward"
 
 LAYERS = ("model", "store", "store/directory", "runtime", "runtime/runs", "api")
-ROOMS = {
+SECTIONS = {
     "The postbox": "Postbox looks.Looks polling.Polls Session Transaction Message Ticket",
-    "Beside the mail": "home.Agents home.Peers Page queries.HistoryEntry queries.PeerInfo invariants.Violation Health",
+    "Peers, history and checks": "home.Agents home.Peers Page queries.HistoryEntry queries.PeerInfo invariants.Violation Health",
     "Limits": "limits.Limits limits.Limit limits.DropRecord",
     "Dead letters": "dead_letters.DeadLetters dead_letters.DeadLetterFilter dead_letters.ReplayResult queries.DeadLetter",
     "Sessions with runs": "Run queues.Queues queues.Runs queue_modes.QueueOptions runs.Summary runs.PreviousRun queries.RunInfo "
@@ -48,10 +48,10 @@ ROOMS = {
     "Settings and policies": "Settings RetryPolicy",
     "For transports": "Transport Features Parcel Receipt Answer Frame",
 }
-"""The public names, and by their room what public calls return, by what they are for; errors have a page of their own."""
+"""The public names by what they are for; a class that is only returned stands with its module."""
 
 BUILT = ("Postbox", "AsyncPostbox", "Agent", "Retry", "Reject", "Drop", "Settings")
-"""What users build themselves; everything else is handed to them."""
+"""What users build themselves; the signature of every other class is not shown."""
 HIDDEN = {
     "Agent": "find serves",
     "Context": "cancel close replied report",
@@ -61,7 +61,7 @@ HIDDEN = {
     "Postbox": "db settings",
     "Settings": "inherit",
 }
-"""What one room of the house offers another."""
+"""Names without an underscore that only other modules of the package use."""
 
 LIMITS = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
 ELSEWHERE = ("Settings", "Frame")
@@ -76,7 +76,6 @@ def pages() -> dict[str, str]:
         "directory.md": shapes.directory_page(
             shapes.described((ROOT / "schema" / "DIRECTORY.md").read_text(encoding="utf-8"))
         ),
-        "differences.md": walk.differences_page(),
         "errors.md": errors_page(),
         "events.md": events_page(),
         "frame.md": shapes.frame_page(),
@@ -96,20 +95,37 @@ def pages() -> dict[str, str]:
         reference["cli.md"] = command_page()
     stories = {f"docs/how-to/runs/{mode}.svg": timeline.draw(mode) for mode in timeline.STORIES}
     named = {f"docs/reference/{name}": text for name, text in reference.items()}
-    return named | stories | {"schema/frame.schema.json": shapes.frame_schema()}
+    return (
+        named
+        | stories
+        | {
+            "schema/frame.schema.json": shapes.frame_schema(),
+            "tests/checklist/README.md": checklist_page(),
+        }
+    )
+
+
+def checklist_page() -> str:
+    """Return the contributors' page of the checklist, which lies with its test."""
+    sys.path.append(str(ROOT))
+    from tests.checklist import checklist  # noqa: PLC0415 - found by the line above
+
+    return checklist.page()
 
 
 # -- api.md ---------------------------------------------------------------------------------------
 
 
 def api_page() -> str:
-    """Return the page of the public names, in the rooms above and, for what has none yet, a last one."""
+    """Return the page of the public names, in the sections above; names without a section come last."""
     known = (
-        {name for listed in ROOMS.values() for name in listed.split()}
+        {name for listed in SECTIONS.values() for name in listed.split()}
         | set(dir(errors))
         | {"errors"}
     )
-    rooms = ROOMS | {"Others": " ".join(name for name in onceward.__all__ if name not in known)}
+    sections = SECTIONS | {
+        "Others": " ".join(name for name in onceward.__all__ if name not in known)
+    }
     parts = [
         flow(
             "Everything that `from onceward import …` offers.",
@@ -117,7 +133,7 @@ def api_page() -> str:
             "Spans are seconds, times are integer milliseconds since 1970.",
         )
     ]
-    for title, listed in rooms.items():
+    for title, listed in sections.items():
         if listed:
             parts += [f"## {title}", *(_class(_named(name)) for name in listed.split())]
     return page("API", *parts)
@@ -157,7 +173,7 @@ def _class(value: type) -> str:
 
 
 def _inherited(node: readers.ClassDef) -> list[str]:
-    shown = {name.rpartition(".")[2] for listed in ROOMS.values() for name in listed.split()}
+    shown = {name.rpartition(".")[2] for listed in SECTIONS.values() for name in listed.split()}
     return [f"With everything of {code(base)}." for base in readers.bases(node) if base in shown]
 
 
@@ -193,7 +209,7 @@ def errors_page() -> str:
         "Errors",
         flow(
             "Catch `OncewardError` to catch everything of ours. `retryable` on the class says whether the same call may succeed later",
-            "without anybody changing anything. `Retry`, `Reject` and `Drop` are no errors: handlers raise them to say how a message ends.",
+            "as it is. `Retry`, `Reject` and `Drop` are no errors: handlers raise them to say how a message ends.",
         ),
         f"```text\n{inspect.cleandoc(tree)}\n```",
         table(*rows),

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 class Generator(Protocol):
     """The part of ``docs/generate.py`` that is used here."""
 
-    ROOMS: dict[str, str]
+    SECTIONS: dict[str, str]
 
     def pages(self) -> dict[str, str]:
         """Return every generated file by its path in the repository."""
@@ -75,7 +75,7 @@ def test_nothing_generated_is_left_over(pages: dict[str, str]) -> None:
 def test_every_public_name_has_a_place(generator: Generator) -> None:
     """A new public name is put beside its relatives; errors have their own page."""
     placed = (
-        {name for listed in generator.ROOMS.values() for name in listed.split()}
+        {name for listed in generator.SECTIONS.values() for name in listed.split()}
         | set(dir(onceward.errors))
         | {"errors"}
     )

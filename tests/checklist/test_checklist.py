@@ -1,67 +1,40 @@
-"""Every line that five other systems state is walked: a test shows it here, or the difference is said."""
+"""Every line that five other systems state has its test here, or says what is different."""
 
 import ast
-import importlib
 import re
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Protocol, cast
 
 import pytest
+from tests.checklist import checklist
 
 ROOT = Path(__file__).parents[2]
 STATED = {"M": 64, "Z": 74, "C": 72, "A": 50, "N": 28}
 """How many lines each system states, counted from 1."""
 
 
-class Line(Protocol):
-    """The part of a line that is looked at here."""
-
-    name: str
-    says: str
-    tests: tuple[str, ...]
-    differs: str
-
-
-class Walk(Protocol):
-    """The part of ``docs/walk.py`` that is used here."""
-
-    def lines(self, letter: str) -> list[Line]:
-        """Return the lines of one system."""
-        ...
-
-
-@pytest.fixture(scope="module")
-def walk() -> Iterator[Walk]:
-    """Return the script as a module."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(ROOT / "docs"))
-        yield cast("Walk", importlib.import_module("walk"))
-
-
 @pytest.mark.parametrize("letter", STATED)
-def test_every_line_is_there_once_and_in_order(letter: str, walk: Walk) -> None:
+def test_every_line_is_there_once_and_in_order(letter: str) -> None:
     """No line was left out, added or put elsewhere."""
     assert [f"{letter}{number}" for number in range(1, STATED[letter] + 1)] == [
-        line.name for line in walk.lines(letter)
+        line.name for line in checklist.lines(letter)
     ]
 
 
 @pytest.mark.parametrize("letter", STATED)
-def test_every_line_is_shown_or_differs(letter: str, walk: Walk) -> None:
+def test_every_line_is_shown_or_differs(letter: str) -> None:
     """A line says what is stated, and names a test or a difference."""
     assert [] == [
         line.name
-        for line in walk.lines(letter)
+        for line in checklist.lines(letter)
         if not line.says or not (line.tests or line.differs)
     ]
 
 
 @pytest.mark.parametrize("letter", STATED)
-def test_every_named_test_exists(letter: str, walk: Walk) -> None:
-    """A test that was renamed or removed leaves no line without proof; one that is expected to fail proves nothing."""
-    named = [(line.name, test) for line in walk.lines(letter) for test in line.tests]
+def test_every_named_test_exists(letter: str) -> None:
+    """A line names only tests that exist and that are expected to pass."""
+    named = [(line.name, test) for line in checklist.lines(letter) for test in line.tests]
 
     assert [] == [
         f"{name}: {test}"
