@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import fleets
+import layers
 import readers
 import shapes
 import statechart
@@ -99,6 +100,7 @@ def pages() -> dict[str, str]:
         named
         | stories
         | {
+            "docs/explanation/architecture.svg": layers.draw(),
             "schema/frame.schema.json": shapes.frame_schema(),
             "tests/checklist/README.md": checklist_page(),
         }
