@@ -122,7 +122,7 @@ def test_migrate_names_the_steps(cli: Cli, home: Path) -> None:
 
     ran = cli("migrate", "empty.db", "--dry-run")
 
-    assert ["1", "0001_core"] == ran.lines[0]
+    assert ["1", "0001_initial"] == ran.lines[0]
     assert 0 == empty.stat().st_size
     assert 7 == cli("ls", "--db", "empty.db").code
 

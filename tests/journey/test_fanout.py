@@ -6,7 +6,6 @@ import pytest
 
 from onceward import Msg, Postbox
 from onceward.errors import InvalidMessage, Paused, QueueFull, UnknownRecipient
-from onceward.model.topics import matches
 
 from .conftest import World
 
@@ -302,20 +301,6 @@ def test_a_publisher_does_not_hear_itself(world: World) -> None:
     one = alice.publish("a", 2)
 
     assert (0, 1) == (len(none), len(one))
-
-
-def test_subscriptions_of_an_older_file_are_moved(world: World) -> None:
-    """What was subscribed to in the publisher's own file holds, and is kept in the directory from then on."""
-    alice = world.open("alice")
-    world.open("bob")
-    alice.db.write(lambda tx: tx.run("INSERT INTO subscriptions VALUES ('bob', 'a.*')"))
-    sent = alice.publish("a.b", 1)
-
-    assert (1, [(0,)], True) == (
-        len(sent),
-        rows(alice, "SELECT count(*) FROM subscriptions"),
-        matches("a.*", "a.b"),
-    )
 
 
 def test_reserved_topics_are_refused_everywhere(world: World, tmp_path: Path) -> None:

@@ -31,9 +31,6 @@ UNSUBSCRIBE: Final = "DELETE FROM subscriptions WHERE subscriber = ? AND pattern
 # Channels are left by their own verb, which tells of it.
 LEAVE: Final = "DELETE FROM agents WHERE name = ?"
 END_SUBSCRIPTIONS: Final = "DELETE FROM subscriptions WHERE subscriber = ? AND channel = ''"
-# Subscriptions that an older version kept in the publisher's own file.
-OWN: Final = "SELECT peer, pattern FROM subscriptions"
-DELETE_OWN: Final = "DELETE FROM subscriptions"
 
 
 class Member(NamedTuple):
@@ -69,30 +66,11 @@ class DirectoryCache:
         self._lock = Lock()
         self._version: int | None = None
         self._seen = _Snapshot()
-        self._moved = False
 
     @property
     def directory(self) -> DirectoryDatabase:
         """The directory of the home, opened by whoever asks first."""
-        opened = self.home.directory
-        if not self._moved:
-            self._move_own(opened)
-        return opened
-
-    def _move_own(self, opened: DirectoryDatabase) -> None:
-        """Bring subscriptions from this file into the directory; after a crash in between it is done once more."""
-        own = self._db.read(OWN)
-        if own:
-            opened.write(
-                lambda tx: tx.many(
-                    SUBSCRIBE,
-                    [(peer, pattern, "", self._db.agent, tx.now) for peer, pattern in own],
-                )
-            )
-            if self._db.writer.held:
-                return  # the caller may still undo its transaction: forget them another time
-            self._db.write(lambda tx: tx.run(DELETE_OWN))
-        self._moved = True
+        return self.home.directory
 
     def _now(self) -> _Snapshot:
         opened = self.directory

@@ -1,0 +1,800 @@
+-- One agent's file. Times are integer milliseconds since 1970, UTC; NULL in due_at means "now".
+-- Only SQL that SQLite 3.37 understands: other programs open this file too.
+-- Hot CHECKs spell OR instead of IN: a list of three or more builds a temporary index for every row (15 % of an insert).
+
+CREATE TABLE identity (
+    one         INTEGER PRIMARY KEY CHECK (one = 1),
+    agent       TEXT    NOT NULL,
+    file_id     TEXT    NOT NULL,
+    durability  TEXT    NOT NULL CHECK (durability IN ('safe', 'fast')),
+    max_pending INTEGER NOT NULL,
+    max_inbox   INTEGER NOT NULL,
+    max_body    INTEGER NOT NULL,
+    clock_at    INTEGER NOT NULL,
+    paused_at   INTEGER,
+    opened      INTEGER NOT NULL DEFAULT 0,
+    opened_at   INTEGER NOT NULL,
+    boot_id     TEXT    NOT NULL DEFAULT '',
+    created_at  INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE counters (
+    name  TEXT PRIMARY KEY,
+    value INTEGER NOT NULL DEFAULT 0
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE peers (
+    name       TEXT PRIMARY KEY,
+    url        TEXT,
+    epoch      TEXT    NOT NULL,
+    generation INTEGER NOT NULL DEFAULT 1,
+    number     INTEGER NOT NULL DEFAULT 0,
+    last_id    TEXT    NOT NULL DEFAULT '',
+    again_seq  INTEGER NOT NULL DEFAULT 0,
+    parcel     TEXT    CHECK (parcel IS NULL OR json_valid(parcel)),
+    token      INTEGER NOT NULL DEFAULT 0,
+    owner      TEXT,
+    lease_at   INTEGER,
+    due_at     INTEGER,
+    failures   INTEGER NOT NULL DEFAULT 0,
+    breaker    TEXT    NOT NULL DEFAULT 'closed' CHECK (breaker IN ('closed', 'open', 'half_open')),
+    successes  INTEGER NOT NULL DEFAULT 0,
+    last_error TEXT,
+    seen_at    INTEGER,
+    relied_epoch TEXT NOT NULL DEFAULT '',
+    relied_parcel INTEGER NOT NULL DEFAULT 0,
+    CHECK ((owner IS NULL) = (lease_at IS NULL))
+) STRICT, WITHOUT ROWID;
+
+-- The text of a body that is stored once. The frame of a message that refers to it ends before its data.
+CREATE TABLE bodies (
+    body_id INTEGER PRIMARY KEY AUTOINCREMENT,
+    text    TEXT    NOT NULL,
+    digest  BLOB    NOT NULL
+) STRICT;
+
+CREATE TABLE outbox (
+    seq        INTEGER PRIMARY KEY AUTOINCREMENT,
+    id         TEXT    NOT NULL UNIQUE,
+    recipient  TEXT    NOT NULL,
+    session    TEXT    NOT NULL,
+    lane       TEXT    NOT NULL,
+    type       TEXT    NOT NULL,
+    topic      TEXT,
+    rank       INTEGER NOT NULL DEFAULT 2 CHECK (rank BETWEEN 0 AND 4),
+    state      TEXT    NOT NULL DEFAULT 'pending' 
+        CHECK (state = 'pending' OR state = 'sent' OR state = 'acked' OR state = 'failed' OR state = 'cancelled'),
+    due_at     INTEGER,
+    expires_at INTEGER,
+    attempts   INTEGER NOT NULL DEFAULT 0,
+    parcel     INTEGER,
+    key        TEXT,
+    channel    TEXT,
+    kind       TEXT,
+    correlation_id TEXT,
+    body_id    INTEGER,
+    frame      TEXT    NOT NULL,
+    digest     BLOB,
+    created_at INTEGER NOT NULL,
+    sent_at    INTEGER,
+    ended_at   INTEGER,
+    reason     TEXT,
+    CHECK ((ended_at IS NULL) = (state = 'pending' OR state = 'sent')),
+    CHECK (state = 'pending' OR state = 'sent' OR due_at IS NULL),
+    CHECK (state <> 'sent' OR sent_at IS NOT NULL)
+) STRICT;
+
+-- What may be packed now, in the order of packing. Rows that are not due stay out of it.
+CREATE INDEX outbox_ready ON outbox (recipient, rank, seq) WHERE state = 'pending' AND due_at IS NULL;
+CREATE INDEX outbox_due   ON outbox (due_at, seq)          WHERE due_at IS NOT NULL;
+CREATE INDEX outbox_expiry ON outbox (expires_at, seq)    WHERE expires_at IS NOT NULL AND state = 'pending' AND sent_at IS NULL;
+CREATE UNIQUE INDEX outbox_key ON outbox (recipient, key) WHERE key IS NOT NULL;
+CREATE INDEX outbox_body        ON outbox (body_id)          WHERE body_id IS NOT NULL;
+CREATE INDEX outbox_correlation ON outbox (correlation_id)   WHERE correlation_id IS NOT NULL;
+CREATE INDEX outbox_channel     ON outbox (channel, seq)     WHERE channel IS NOT NULL;
+CREATE INDEX outbox_channel_open ON outbox (channel, seq) WHERE channel IS NOT NULL AND ended_at IS NULL;
+
+-- Outgoing lanes that wait behind a head that failed alone; their rows are parked until then.
+CREATE TABLE held_lanes (
+    recipient TEXT    NOT NULL,
+    lane      TEXT    NOT NULL,
+    rank      INTEGER NOT NULL,
+    head      INTEGER NOT NULL,
+    due_at    INTEGER NOT NULL,
+    PRIMARY KEY (recipient, lane, rank)
+) STRICT, WITHOUT ROWID;
+
+-- What sticky channels retain, one row for each message whoever it went to; late ones are given it under new ids.
+CREATE TABLE posts (
+    number         INTEGER PRIMARY KEY AUTOINCREMENT,
+    channel        TEXT    NOT NULL,
+    session        TEXT    NOT NULL,
+    lane           TEXT    NOT NULL,
+    type           TEXT    NOT NULL,
+    topic          TEXT,
+    kind           TEXT,
+    rank           INTEGER NOT NULL,
+    expires_at     INTEGER,
+    correlation_id TEXT,
+    head           TEXT    NOT NULL,
+    tail           TEXT    NOT NULL,
+    body_id        INTEGER NOT NULL,
+    size           INTEGER NOT NULL,
+    created_at     INTEGER NOT NULL
+) STRICT;
+
+CREATE INDEX posts_channel ON posts (channel, number);
+CREATE INDEX posts_body    ON posts (body_id);
+
+-- What this agent has still to do when the directory or its own file moves on, and how far it has come.
+CREATE TABLE errands (
+    kind     TEXT    NOT NULL CHECK (kind IN ('channel', 'notices', 'dead_letters')),
+    name     TEXT    NOT NULL,
+    position INTEGER NOT NULL DEFAULT 0,
+    held     INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (kind, name)
+) STRICT, WITHOUT ROWID;
+
+-- How far each recipient of a message of ours has come with it; a status only ever moves forward.
+CREATE TABLE acknowledgments (
+    message_id  TEXT    NOT NULL,
+    participant TEXT    NOT NULL,
+    stage       INTEGER NOT NULL CHECK (stage BETWEEN 1 AND 4),
+    detail      TEXT,
+    first_at    INTEGER NOT NULL,
+    at          INTEGER NOT NULL,
+    PRIMARY KEY (message_id, participant)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE tickets (
+    id          TEXT PRIMARY KEY,
+    session     TEXT    NOT NULL,
+    recipient   TEXT    NOT NULL,
+    state       TEXT    NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'answered', 'late', 'failed')),
+    asked_at    INTEGER NOT NULL,
+    deadline_at INTEGER,
+    reply_id    TEXT,
+    reason      TEXT,
+    ended_at    INTEGER,
+    CHECK ((state = 'open') = (ended_at IS NULL))
+) STRICT, WITHOUT ROWID;
+
+-- One row per stream of parcels that comes in: all that deduplication needs, for ever.
+CREATE TABLE streams (
+    sender     TEXT PRIMARY KEY,
+    epoch      TEXT    NOT NULL,
+    number     INTEGER NOT NULL,
+    last_id    TEXT    NOT NULL,
+    horizon_id TEXT    NOT NULL DEFAULT '',
+    relied_epoch TEXT NOT NULL DEFAULT '',
+    relied_number INTEGER NOT NULL DEFAULT 0,
+    updated_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- The unit of order and of leasing on the way in.
+CREATE TABLE lanes (
+    lane_id    INTEGER PRIMARY KEY AUTOINCREMENT,
+    sender     TEXT    NOT NULL,
+    name       TEXT    NOT NULL,
+    rank       INTEGER NOT NULL,
+    session    TEXT    NOT NULL,
+    head       INTEGER,
+    due_at     INTEGER,
+    token      INTEGER NOT NULL DEFAULT 0,
+    owner      TEXT,
+    claimed    TEXT    CHECK (claimed IS NULL OR json_valid(claimed)),
+    careful_to INTEGER NOT NULL DEFAULT 0,
+    UNIQUE (sender, name, rank),
+    CHECK ((owner IS NULL) = (claimed IS NULL)),
+    CHECK (owner IS NULL OR due_at IS NOT NULL)
+) STRICT;
+
+CREATE INDEX lanes_ready ON lanes (rank, head) WHERE head IS NOT NULL AND due_at IS NULL;
+CREATE INDEX lanes_due   ON lanes (due_at)     WHERE due_at IS NOT NULL;
+
+CREATE TABLE inbox (
+    seq            INTEGER PRIMARY KEY AUTOINCREMENT,
+    sender         TEXT    NOT NULL,
+    id             TEXT    NOT NULL,
+    lane_id        INTEGER NOT NULL,
+    session        TEXT    NOT NULL,
+    type           TEXT    NOT NULL,
+    topic          TEXT,
+    rank           INTEGER NOT NULL,
+    state          TEXT    NOT NULL DEFAULT 'pending' 
+        CHECK (state = 'pending' OR state = 'processed' OR state = 'dropped' OR state = 'expired'),
+    attempts       INTEGER NOT NULL DEFAULT 0,
+    expires_at     INTEGER,
+    correlation_id TEXT,
+    causation_id   TEXT,
+    channel        TEXT,
+    kind           TEXT,
+    mailbox        TEXT,
+    place          INTEGER,
+    run_id         INTEGER,
+    ephemeral      INTEGER,
+    frame          TEXT    NOT NULL,
+    digest         BLOB    NOT NULL,
+    received_at    INTEGER NOT NULL,
+    ended_at       INTEGER,
+    reason         TEXT,
+    UNIQUE (sender, id),
+    CHECK ((ended_at IS NULL) = (state = 'pending'))
+) STRICT;
+
+CREATE INDEX inbox_pending     ON inbox (lane_id, seq)    WHERE state = 'pending';
+CREATE INDEX inbox_expiry      ON inbox (expires_at, seq) WHERE expires_at IS NOT NULL AND state = 'pending';
+CREATE INDEX inbox_correlation ON inbox (correlation_id) WHERE correlation_id IS NOT NULL;
+CREATE INDEX inbox_channel      ON inbox (channel, seq)      WHERE channel IS NOT NULL;
+-- What waits in a channel, in the order of reading: what was handled leaves it, and what a reader passes over costs its look only.
+CREATE INDEX inbox_channel_waits ON inbox (channel, rank, seq) WHERE channel IS NOT NULL AND state = 'pending';
+CREATE INDEX inbox_mailbox    ON inbox (mailbox, rank, seq) WHERE mailbox IS NOT NULL AND state = 'pending';
+CREATE INDEX inbox_mailbox_id ON inbox (id)                 WHERE mailbox IS NOT NULL AND state = 'pending';
+CREATE INDEX inbox_ephemeral ON inbox (seq) WHERE ephemeral IS NOT NULL AND state = 'pending';
+
+CREATE TABLE processed_messages (
+    seq          INTEGER PRIMARY KEY AUTOINCREMENT,
+    sender       TEXT    NOT NULL,
+    message_id   TEXT    NOT NULL,
+    consumer     TEXT    NOT NULL DEFAULT '',
+    session      TEXT    NOT NULL,
+    outcome      TEXT    NOT NULL 
+        CHECK (outcome = 'processed' OR outcome = 'dropped' OR outcome = 'expired' OR outcome = 'dead'),
+    processed_at INTEGER NOT NULL,
+    UNIQUE (sender, message_id, consumer)
+) STRICT;
+
+-- Outcomes on their way back to the senders: one row per commit and sender, gone once delivered.
+CREATE TABLE receipts (
+    seq        INTEGER PRIMARY KEY AUTOINCREMENT,
+    peer       TEXT    NOT NULL,
+    receipts   TEXT    NOT NULL CHECK (json_valid(receipts)),
+    created_at INTEGER NOT NULL
+) STRICT;
+
+CREATE INDEX receipts_peer ON receipts (peer, seq);
+
+CREATE TABLE dead_letters (
+    seq        INTEGER PRIMARY KEY AUTOINCREMENT,
+    origin     TEXT    NOT NULL CHECK (origin IN ('outbox', 'inbox')),
+    id         TEXT    NOT NULL,
+    peer       TEXT    NOT NULL,
+    session    TEXT    NOT NULL,
+    lane       TEXT    NOT NULL,
+    type       TEXT    NOT NULL,
+    topic      TEXT,
+    rank       INTEGER NOT NULL,
+    reason     TEXT    NOT NULL,
+    last_error TEXT,
+    attempts   INTEGER NOT NULL,
+    expires_at INTEGER,
+    key        TEXT,
+    channel    TEXT,
+    kind       TEXT,
+    correlation_id TEXT,
+    mailbox    TEXT,
+    queue      TEXT,
+    replays    INTEGER NOT NULL DEFAULT 0,
+    carried    INTEGER NOT NULL DEFAULT 1,
+    frame      TEXT    NOT NULL,
+    digest     BLOB,
+    created_at INTEGER NOT NULL,
+    dead_at    INTEGER NOT NULL,
+    late       TEXT,
+    late_at    INTEGER,
+    UNIQUE (origin, peer, id)
+) STRICT;
+
+CREATE INDEX dead_letters_id  ON dead_letters (id);
+CREATE INDEX dead_letters_key ON dead_letters (peer, key) WHERE key IS NOT NULL;
+CREATE INDEX dead_letters_created ON dead_letters (created_at);
+
+-- How often a message that lives again was replayed: its next death remembers.
+CREATE TABLE replayed (
+    origin TEXT    NOT NULL,
+    peer   TEXT    NOT NULL,
+    id     TEXT    NOT NULL,
+    times  INTEGER NOT NULL,
+    PRIMARY KEY (origin, peer, id)
+) STRICT, WITHOUT ROWID;
+
+-- Which sessions are served by runs, as the agent's code declares it, with home and defaults filled in.
+CREATE TABLE run_handlers (
+    pattern      TEXT PRIMARY KEY,
+    mode         TEXT    NOT NULL CHECK (mode IN ('steer', 'followup', 'collect', 'queue', 'interrupt')),
+    debounce_for INTEGER NOT NULL CHECK (debounce_for >= 0),
+    cap          INTEGER NOT NULL CHECK (cap >= 1),
+    overflow     TEXT    NOT NULL CHECK (overflow IN ('old', 'new', 'summarize')),
+    aborted      TEXT    NOT NULL CHECK (aborted IN ('deliver', 'return')),
+    inject       INTEGER NOT NULL CHECK (inject IN (0, 1)),
+    obey         TEXT    NOT NULL CHECK (json_valid(obey))
+) STRICT, WITHOUT ROWID;
+
+-- One row per session with runs; NULL in a setting means: as the handler says.
+CREATE TABLE session_queues (
+    session      TEXT PRIMARY KEY,
+    mode         TEXT    CHECK (mode IN ('steer', 'followup', 'collect', 'queue', 'interrupt')),
+    debounce_for INTEGER CHECK (debounce_for >= 0),
+    cap          INTEGER CHECK (cap >= 1),
+    overflow     TEXT    CHECK (overflow IN ('old', 'new', 'summarize')),
+    aborted      TEXT    CHECK (aborted IN ('deliver', 'return')),
+    inject       INTEGER CHECK (inject IN (0, 1)),
+    since_at     INTEGER,
+    arrived_at   INTEGER,
+    rest_at      INTEGER,
+    paused_at    INTEGER,
+    reordered    INTEGER NOT NULL DEFAULT 0 CHECK (reordered IN (0, 1))
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE runs (
+    seq           INTEGER PRIMARY KEY AUTOINCREMENT,
+    id            TEXT    NOT NULL UNIQUE,
+    session       TEXT    NOT NULL,
+    mode          TEXT    NOT NULL CHECK (mode IN ('steer', 'followup', 'collect', 'queue', 'interrupt')),
+    state         TEXT    NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'done', 'aborted', 'failed')),
+    lane_id       INTEGER NOT NULL,
+    token         INTEGER NOT NULL,
+    owner         TEXT    NOT NULL,
+    bound         TEXT    NOT NULL CHECK (json_valid(bound)),
+    event_ids     TEXT    NOT NULL CHECK (json_valid(event_ids)),
+    takes_more    INTEGER NOT NULL DEFAULT 0 CHECK (takes_more IN (0, 1)),
+    consumed      INTEGER NOT NULL DEFAULT 0 CHECK (consumed IN (0, 1)),
+    partial       TEXT,
+    result        TEXT,
+    cause         TEXT,
+    started_at    INTEGER NOT NULL,
+    checkpoint_at INTEGER,
+    ended_at      INTEGER,
+    CHECK ((ended_at IS NULL) = (state = 'open')),
+    CHECK ((checkpoint_at IS NULL) = (partial IS NULL)),
+    CHECK (state <> 'done' OR consumed = 1)
+) STRICT;
+
+-- A session has one run at a time, by constraint.
+CREATE UNIQUE INDEX runs_open    ON runs (session)      WHERE state = 'open';
+CREATE INDEX        runs_session ON runs (session, seq);
+CREATE INDEX        runs_ended   ON runs (ended_at, seq) WHERE ended_at IS NOT NULL;
+
+-- The lines of the summary that the next run is given; gone once a run that had them has ended well.
+CREATE TABLE overflows (
+    seq        INTEGER PRIMARY KEY AUTOINCREMENT,
+    session    TEXT    NOT NULL,
+    sender     TEXT    NOT NULL,
+    id         TEXT    NOT NULL,
+    line       TEXT    NOT NULL CHECK (length(line) <= 160),
+    many       INTEGER NOT NULL DEFAULT 1 CHECK (many >= 1),
+    run_id     INTEGER,
+    dropped_at INTEGER NOT NULL
+) STRICT;
+
+CREATE INDEX overflows_session ON overflows (session, seq);
+CREATE INDEX overflows_run     ON overflows (run_id) WHERE run_id IS NOT NULL;
+
+-- One row per named position: how far it has come among the messages of each priority.
+CREATE TABLE readers (
+    reader_id  INTEGER PRIMARY KEY AUTOINCREMENT,
+    mailbox    TEXT    NOT NULL,
+    mode       TEXT    NOT NULL CHECK (mode = 'cursor' OR mode = 'lease'),
+    name       TEXT    NOT NULL,
+    critical   INTEGER NOT NULL,
+    urgent     INTEGER NOT NULL,
+    normal     INTEGER NOT NULL,
+    low        INTEGER NOT NULL,
+    background INTEGER NOT NULL,
+    token      INTEGER NOT NULL DEFAULT 0,
+    expires_at INTEGER,
+    read_at    INTEGER NOT NULL,
+    UNIQUE (mailbox, mode, name)
+) STRICT;
+
+-- What a position has passed but is not done with: leased, put back, or kept because a filter skipped it.
+CREATE TABLE handouts (
+    reader_id INTEGER NOT NULL,
+    seq       INTEGER NOT NULL,
+    rank      INTEGER NOT NULL,
+    token     INTEGER NOT NULL DEFAULT 0,
+    owner     TEXT,
+    due_at    INTEGER,
+    attempts  INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (reader_id, seq),
+    CHECK (owner IS NULL OR due_at IS NOT NULL)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX handouts_ready ON handouts (reader_id, rank, seq) WHERE due_at IS NULL;
+CREATE INDEX handouts_due   ON handouts (reader_id, due_at)    WHERE due_at IS NOT NULL;
+
+-- How far an agent that polls has come in a session.
+CREATE TABLE cursors (
+    session TEXT PRIMARY KEY,
+    seq     INTEGER NOT NULL,
+    read_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- What the user bounds: messages that are promised and not settled, by scope. A name of '*' is for each one of its scope by itself.
+CREATE TABLE limits (
+    scope        TEXT    NOT NULL CHECK (scope IN ('outbox', 'session', 'lane', 'channel', 'store')),
+    name         TEXT    NOT NULL,
+    max_messages INTEGER,
+    max_bytes    INTEGER,
+    overflow     TEXT    NOT NULL CHECK (overflow IN ('reject', 'hold', 'drop_old', 'drop_new', 'summarize')),
+    PRIMARY KEY (scope, name),
+    CHECK (scope NOT IN ('outbox', 'store') OR name = ''),
+    CHECK (scope <> 'store' OR overflow = 'reject'),
+    CHECK (max_messages IS NOT NULL OR max_bytes IS NOT NULL)
+) STRICT, WITHOUT ROWID;
+
+-- How full each bounded scope is: kept by triggers that exist while there are limits.
+CREATE TABLE fullness (
+    scope    TEXT    NOT NULL,
+    name     TEXT    NOT NULL,
+    messages INTEGER NOT NULL,
+    bytes    INTEGER NOT NULL,
+    PRIMARY KEY (scope, name)
+) STRICT, WITHOUT ROWID;
+
+-- A token bucket: how many messages may be sent at once from now on.
+CREATE TABLE buckets (
+    name       TEXT PRIMARY KEY,
+    per_second REAL    NOT NULL CHECK (per_second > 0),
+    burst      REAL    NOT NULL CHECK (burst >= 1),
+    tokens     REAL    NOT NULL,
+    filled_at  INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- The size that the file may grow to.
+CREATE TABLE file_limit (
+    one       INTEGER PRIMARY KEY CHECK (one = 1),
+    max_bytes INTEGER NOT NULL CHECK (max_bytes > 0)
+) STRICT;
+
+-- Every message that a policy dropped.
+CREATE TABLE drops (
+    seq        INTEGER PRIMARY KEY AUTOINCREMENT,
+    id         TEXT    NOT NULL,
+    recipient  TEXT    NOT NULL,
+    session    TEXT    NOT NULL,
+    scope      TEXT    NOT NULL,
+    name       TEXT    NOT NULL,
+    policy     TEXT    NOT NULL,
+    line       TEXT,
+    summary_id TEXT,
+    dropped_at INTEGER NOT NULL
+) STRICT;
+
+CREATE INDEX drops_untold ON drops (recipient, session, seq) WHERE policy = 'summarize';
+CREATE INDEX drops_at     ON drops (dropped_at);
+
+-- Which rows of a box are from when: one line for each thousand rows, written after the fact by whoever tidies or looks back.
+-- A time is found by its chapters, so that sending and accepting keep no index of times.
+CREATE TABLE chapters (
+    box       TEXT    NOT NULL CHECK (box IN ('inbox', 'outbox')),
+    last_seq  INTEGER NOT NULL,
+    first_seq INTEGER NOT NULL,
+    min_at    INTEGER NOT NULL,
+    max_at    INTEGER NOT NULL,
+    PRIMARY KEY (box, last_seq)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE trail (
+    seq        INTEGER PRIMARY KEY AUTOINCREMENT,
+    at         INTEGER NOT NULL,
+    box        TEXT    NOT NULL,
+    id         TEXT    NOT NULL,
+    peer       TEXT    NOT NULL,
+    from_state TEXT,
+    to_state   TEXT    NOT NULL,
+    reason     TEXT
+) STRICT;
+
+INSERT INTO counters (name) VALUES
+    ('left'), ('sent'), ('acked'), ('failed'), ('cancelled'), ('retries'), ('dead'), ('replayed'),
+    ('ended'), ('processed'), ('dropped'), ('expired'), ('duplicates'), ('refused'), ('forks'),
+    ('overflowed'), ('ephemeral_dropped');
+
+-- Admission: the kill-switch and the limit hold for every writer, whatever its language.
+CREATE TRIGGER outbox_admit AFTER INSERT ON outbox
+BEGIN
+    SELECT CASE
+        WHEN i.paused_at IS NOT NULL THEN RAISE(ABORT, 'onceward:paused')
+        WHEN NEW.seq - (SELECT value FROM counters WHERE name = 'left') > i.max_pending
+            THEN RAISE(ABORT, 'onceward:queue_full')
+        END
+      FROM identity AS i;
+END;
+
+-- Guards: a move that the state machine does not know fails, even from a SQLite shell.
+CREATE TRIGGER outbox_guard BEFORE UPDATE OF state ON outbox
+WHEN NOT (   OLD.state = NEW.state
+          OR (OLD.state = 'pending' AND NEW.state <> 'pending')
+          OR (OLD.state = 'sent'    AND NEW.state <> 'cancelled')
+          OR (OLD.state = 'acked'   AND NEW.state = 'pending')
+          OR (OLD.state = 'failed'  AND (NEW.state = 'pending' OR NEW.state = 'acked')))
+BEGIN
+    SELECT RAISE(ABORT, 'onceward:illegal_transition');
+END;
+
+CREATE TRIGGER outbox_frame_guard BEFORE UPDATE OF seq, rowid, oid, _rowid_, id, recipient, frame ON outbox
+BEGIN
+    SELECT RAISE(ABORT, 'onceward:frame_is_immutable');
+END;
+
+CREATE TRIGGER outbox_delete_guard BEFORE DELETE ON outbox
+WHEN OLD.state IN ('pending', 'sent')
+ AND NOT EXISTS (SELECT 1 FROM dead_letters WHERE origin = 'outbox' AND peer = OLD.recipient AND id = OLD.id)
+BEGIN
+    SELECT RAISE(ABORT, 'onceward:unsettled_row');
+END;
+
+-- A body goes with the last row that refers to it.
+CREATE TRIGGER outbox_body_gone AFTER DELETE ON outbox
+WHEN OLD.body_id IS NOT NULL
+BEGIN
+    DELETE FROM bodies
+     WHERE body_id = OLD.body_id
+       AND NOT EXISTS (SELECT 1 FROM outbox WHERE body_id = OLD.body_id)
+       AND NOT EXISTS (SELECT 1 FROM posts WHERE body_id = OLD.body_id);
+END;
+
+CREATE TRIGGER posts_body_gone AFTER DELETE ON posts
+BEGIN
+    DELETE FROM bodies
+     WHERE body_id = OLD.body_id
+       AND NOT EXISTS (SELECT 1 FROM outbox WHERE body_id = OLD.body_id)
+       AND NOT EXISTS (SELECT 1 FROM posts WHERE body_id = OLD.body_id);
+END;
+
+CREATE TRIGGER inbox_guard BEFORE UPDATE OF state ON inbox
+WHEN OLD.state <> 'pending' AND OLD.state <> NEW.state
+BEGIN
+    SELECT RAISE(ABORT, 'onceward:illegal_transition');
+END;
+
+CREATE TRIGGER inbox_frame_guard BEFORE UPDATE OF seq, rowid, oid, _rowid_, id, sender, frame ON inbox
+BEGIN
+    SELECT RAISE(ABORT, 'onceward:frame_is_immutable');
+END;
+
+CREATE TRIGGER inbox_delete_guard BEFORE DELETE ON inbox
+WHEN OLD.state = 'pending'
+ AND NOT EXISTS (SELECT 1 FROM dead_letters WHERE origin = 'inbox' AND peer = OLD.sender AND id = OLD.id)
+BEGIN
+    SELECT RAISE(ABORT, 'onceward:unsettled_row');
+END;
+
+CREATE TRIGGER runs_guard BEFORE UPDATE OF state ON runs
+WHEN OLD.state <> 'open' AND OLD.state <> NEW.state
+BEGIN
+    SELECT RAISE(ABORT, 'onceward:illegal_transition');
+END;
+
+CREATE TRIGGER runs_bound_guard BEFORE UPDATE OF seq, id, session, token ON runs
+WHEN NOT (OLD.seq = NEW.seq AND OLD.id = NEW.id AND OLD.session = NEW.session AND OLD.token = NEW.token)
+BEGIN
+    SELECT RAISE(ABORT, 'onceward:a run keeps its name and its token');
+END;
+
+CREATE TRIGGER runs_delete_guard BEFORE DELETE ON runs
+WHEN OLD.state = 'open'
+BEGIN
+    SELECT RAISE(ABORT, 'onceward:unsettled_row');
+END;
+
+-- The public read contract: columns are only ever added. Enqueue from any language: INSERT INTO send.
+
+CREATE VIEW outbox_view AS
+SELECT o.seq, o.id, i.agent AS sender, o.recipient, o.session, o.lane, o.type, o.topic,
+       CASE o.rank WHEN 0 THEN 'critical' WHEN 1 THEN 'urgent' WHEN 2 THEN 'normal' WHEN 3 THEN 'low' ELSE 'background' END AS priority,
+       CASE WHEN o.state = 'pending'
+             AND o.seq IN (SELECT j.value FROM peers AS p, json_each(p.parcel) AS j WHERE p.parcel IS NOT NULL)
+            THEN 'sending' ELSE o.state END AS state,
+       o.attempts, o.key, o.due_at, o.expires_at, o.created_at, o.sent_at, o.ended_at, o.reason,
+       CASE WHEN o.body_id IS NULL THEN o.frame
+            ELSE o.frame || coalesce((SELECT b.text FROM bodies AS b WHERE b.body_id = o.body_id), 'null,"bodyerror":"missing"') || '}'
+        END AS frame,
+       o.channel, o.kind, o.correlation_id
+  FROM outbox AS o, identity AS i;
+
+CREATE VIEW inbox_view AS
+SELECT b.seq, b.id, b.sender, i.agent AS recipient, b.session, l.name AS lane, b.type, b.topic,
+       CASE b.rank WHEN 0 THEN 'critical' WHEN 1 THEN 'urgent' WHEN 2 THEN 'normal' WHEN 3 THEN 'low' ELSE 'background' END AS priority,
+       CASE WHEN b.state = 'pending'
+             AND b.seq IN (SELECT j.value FROM lanes AS c, json_each(c.claimed) AS j WHERE c.claimed IS NOT NULL)
+            THEN 'processing' ELSE b.state END AS state,
+       b.attempts, b.expires_at, b.correlation_id, b.causation_id, b.received_at, b.ended_at, b.reason, b.frame,
+       b.channel, b.kind, b.mailbox
+  FROM inbox AS b JOIN identity AS i LEFT JOIN lanes AS l ON l.lane_id = b.lane_id;
+
+CREATE VIEW processed_view AS
+SELECT p.seq, p.message_id AS id, p.sender, i.agent AS recipient, p.consumer, p.session, p.outcome, p.processed_at
+  FROM processed_messages AS p, identity AS i;
+
+CREATE VIEW dead_letter_view AS
+SELECT d.seq, d.id, CASE WHEN d.queue IS NULL THEN d.origin ELSE 'queue' END AS origin,
+       CASE d.origin WHEN 'outbox' THEN i.agent ELSE d.peer END AS sender,
+       CASE d.origin WHEN 'outbox' THEN d.peer ELSE i.agent END AS recipient,
+       d.session, d.lane, d.type, d.topic,
+       CASE d.rank WHEN 0 THEN 'critical' WHEN 1 THEN 'urgent' WHEN 2 THEN 'normal' WHEN 3 THEN 'low' ELSE 'background' END AS priority,
+       d.reason, d.last_error, d.attempts, d.created_at, d.dead_at, d.late, d.late_at, d.frame,
+       d.channel, d.kind, d.correlation_id, d.mailbox, d.queue, d.replays
+  FROM dead_letters AS d, identity AS i;
+
+CREATE VIEW peer_view AS
+SELECT p.name, p.url, p.epoch, p.generation, p.number, coalesce(json_array_length(p.parcel), 0) AS in_flight,
+       p.breaker, p.failures, p.due_at, p.lease_at, p.last_error, p.seen_at,
+       s.epoch AS stream_epoch, s.number AS stream_number, s.updated_at AS stream_at
+  FROM peers AS p LEFT JOIN streams AS s ON s.sender = p.name;
+
+CREATE VIEW lane_view AS
+SELECT l.sender, l.name AS lane, l.session,
+       CASE l.rank WHEN 0 THEN 'critical' WHEN 1 THEN 'urgent' WHEN 2 THEN 'normal' WHEN 3 THEN 'low' ELSE 'background' END AS priority,
+       CASE WHEN l.owner IS NOT NULL THEN 'leased' WHEN l.head IS NULL THEN 'empty' WHEN l.due_at IS NULL THEN 'ready' ELSE 'waiting' END AS state,
+       b.id AS head_id, coalesce(b.attempts, 0) AS attempts, l.due_at, coalesce(json_array_length(l.claimed), 0) AS claimed
+  FROM lanes AS l LEFT JOIN inbox AS b ON b.seq = l.head;
+
+CREATE VIEW stats_view AS
+SELECT max(0, t.enqueued - t.gone - t.sending) AS pending, t.sending, t.sent, t.acked, t.failed, t.cancelled,
+       t.retries AS total_retries, t.enqueued, t.received, max(0, t.received - t.ended - t.processing) AS inbox_pending,
+       t.processing AS inbox_processing, t.processed, t.dropped, t.expired, t.duplicates, t.refused, t.forks, t.dead AS dead_total,
+       (SELECT count(*) FROM dead_letters) AS dead_letters,
+       (SELECT count(*) FROM tickets WHERE state = 'open') AS tickets_open,
+       t.ephemeral_dropped
+  FROM (SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'outbox'), 0) AS enqueued,
+               coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'inbox'), 0) AS received,
+               (SELECT coalesce(sum(json_array_length(parcel)), 0) FROM peers WHERE parcel IS NOT NULL) AS sending,
+               (SELECT coalesce(sum(json_array_length(claimed)), 0) FROM lanes WHERE claimed IS NOT NULL) AS processing,
+               (SELECT value FROM counters WHERE name = 'left') AS gone,
+               (SELECT value FROM counters WHERE name = 'sent') AS sent,
+               (SELECT value FROM counters WHERE name = 'acked') AS acked,
+               (SELECT value FROM counters WHERE name = 'failed') AS failed,
+               (SELECT value FROM counters WHERE name = 'cancelled') AS cancelled,
+               (SELECT value FROM counters WHERE name = 'retries') AS retries,
+               (SELECT value FROM counters WHERE name = 'dead') AS dead,
+               (SELECT value FROM counters WHERE name = 'ended') AS ended,
+               (SELECT value FROM counters WHERE name = 'processed') AS processed,
+               (SELECT value FROM counters WHERE name = 'dropped') AS dropped,
+               (SELECT value FROM counters WHERE name = 'expired') AS expired,
+               (SELECT value FROM counters WHERE name = 'duplicates') AS duplicates,
+               (SELECT value FROM counters WHERE name = 'refused') AS refused,
+               (SELECT value FROM counters WHERE name = 'forks') AS forks,
+               (SELECT value FROM counters WHERE name = 'ephemeral_dropped') AS ephemeral_dropped) AS t;
+
+CREATE VIEW acknowledgment_view AS
+SELECT a.message_id, o.correlation_id, o.channel, a.participant,
+       CASE a.stage WHEN 1 THEN 'received' WHEN 2 THEN 'in_progress' WHEN 3 THEN 'failed' ELSE 'completed' END AS status,
+       a.detail, a.first_at, a.at
+  FROM acknowledgments AS a LEFT JOIN outbox AS o ON o.id = a.message_id;
+
+CREATE VIEW run_view AS
+SELECT r.seq, r.id, r.session, r.mode, r.state, json_array_length(r.event_ids) AS messages, r.event_ids, r.consumed, r.takes_more,
+       r.partial, r.result, r.cause, r.token, r.owner,
+       CASE WHEN r.state = 'open' AND l.token = r.token THEN l.due_at END AS lease_at,
+       r.started_at, r.checkpoint_at, r.ended_at
+  FROM runs AS r LEFT JOIN lanes AS l ON l.lane_id = r.lane_id;
+
+CREATE VIEW session_queue_view AS
+SELECT q.session,
+       coalesce(q.mode, h.mode) AS mode, coalesce(q.debounce_for, h.debounce_for) AS debounce_for, coalesce(q.cap, h.cap) AS cap,
+       coalesce(q.overflow, h.overflow) AS overflow, coalesce(q.aborted, h.aborted) AS aborted, coalesce(q.inject, h.inject) AS inject,
+       (SELECT count(*) FROM inbox AS b WHERE b.lane_id = l.lane_id AND b.state = 'pending' AND b.run_id IS NULL) AS waiting,
+       r.id AS run, coalesce(json_array_length(r.bound), 0) AS bound,
+       (SELECT coalesce(sum(o.many), 0) FROM overflows AS o WHERE o.session = q.session) AS dropped,
+       CASE WHEN q.paused_at IS NOT NULL THEN 'paused' WHEN r.id IS NOT NULL THEN 'running' WHEN l.head IS NULL THEN 'empty'
+            WHEN l.due_at IS NULL THEN 'ready' ELSE 'waiting' END AS state,
+       CASE WHEN r.id IS NULL THEN l.due_at END AS due_at, q.arrived_at, q.paused_at
+  FROM session_queues AS q
+  LEFT JOIN run_handlers AS h ON h.pattern = coalesce(
+       (SELECT e.pattern FROM run_handlers AS e WHERE e.pattern = q.session),
+       (SELECT m.pattern FROM run_handlers AS m WHERE q.session GLOB m.pattern ORDER BY length(m.pattern) DESC, m.pattern LIMIT 1))
+  LEFT JOIN lanes AS l ON l.sender = '' AND l.name = q.session AND l.rank = 2
+  LEFT JOIN runs AS r ON r.session = q.session AND r.state = 'open';
+
+CREATE VIEW waiting_view AS
+SELECT l.name AS session, row_number() OVER (PARTITION BY l.lane_id ORDER BY coalesce(b.place, b.seq), b.seq) AS place,
+       b.id, b.sender, b.type,
+       CASE b.rank WHEN 0 THEN 'critical' WHEN 1 THEN 'urgent' WHEN 2 THEN 'normal' WHEN 3 THEN 'low' ELSE 'background' END AS priority,
+       b.attempts, b.received_at, b.expires_at
+  FROM lanes AS l JOIN inbox AS b ON b.lane_id = l.lane_id AND b.state = 'pending' AND b.run_id IS NULL
+ WHERE l.sender = '';
+
+CREATE VIEW reader_view AS
+SELECT r.mailbox, r.mode, r.name, r.critical, r.urgent, r.normal, r.low, r.background,
+       (SELECT count(*) FROM handouts AS h WHERE h.reader_id = r.reader_id AND h.owner IS NOT NULL) AS leased,
+       (SELECT count(*) FROM handouts AS h WHERE h.reader_id = r.reader_id AND h.owner IS NULL) AS kept,
+       r.expires_at, r.read_at
+  FROM readers AS r;
+
+CREATE VIEW ephemeral_view AS
+SELECT b.seq, b.id, b.sender, b.session, b.mailbox, b.state, b.reason, b.received_at, b.ended_at
+  FROM inbox AS b WHERE b.ephemeral IS NOT NULL;
+
+CREATE VIEW drop_view AS
+SELECT d.seq, d.id, i.agent AS sender, d.recipient, d.session, d.scope, d.name, d.policy, d.line, d.summary_id, d.dropped_at
+  FROM drops AS d, identity AS i;
+
+CREATE VIEW trail_view AS
+SELECT t.seq, t.at, i.agent, t.box, t.id, t.peer, t.from_state, t.to_state, t.reason
+  FROM trail AS t, identity AS i;
+
+CREATE VIEW send AS
+SELECT o.recipient, o.type, NULL AS body, o.session, o.topic, o.key, NULL AS priority, NULL AS ttl, NULL AS delay,
+       NULL AS ordering_key, NULL AS correlation_id, o.id
+  FROM outbox AS o WHERE 0;
+
+-- ttl and delay are seconds, body is JSON text. What no reader of frames takes is refused before it is a frame.
+-- The walk through a body's levels costs its size for each level, so only a text with many brackets is walked.
+-- Non-deterministic values are computed once, inside an aggregate.
+CREATE TRIGGER send_insert INSTEAD OF INSERT ON send
+BEGIN
+    SELECT CASE
+        WHEN NEW.topic = '_system' OR NEW.topic GLOB '_system.*'
+            THEN RAISE(ABORT, 'onceward:topic _system is reserved for notifications')
+        WHEN instr(NEW.type, char(0)) OR instr(NEW.session, char(0)) OR instr(NEW.topic, char(0)) OR instr(NEW.key, char(0))
+          OR instr(NEW.ordering_key, char(0)) OR instr(NEW.correlation_id, char(0)) OR instr(NEW.id, char(0))
+          OR coalesce(NEW.type, '') || coalesce(NEW.session, '') || coalesce(NEW.topic, '') || coalesce(NEW.key, '')
+             || coalesce(NEW.ordering_key, '') || coalesce(NEW.correlation_id, '') GLOB '*[' || char(1) || '-' || char(31) || char(127) || ']*'
+            THEN RAISE(ABORT, 'onceward:names must be printable')
+        WHEN instr(NEW.body, char(0)) THEN RAISE(ABORT, 'onceward:body holds a NUL')
+        WHEN NOT json_valid(NEW.body) THEN NULL  -- said below
+        WHEN (length(NEW.body) > 308 OR NEW.body GLOB '*[0-9][eE]*')
+         AND EXISTS (SELECT 1 FROM json_tree(NEW.body) AS j WHERE j.type IN ('integer', 'real') AND abs(j.value) > 1.7976931348623157e308)
+            THEN RAISE(ABORT, 'onceward:body holds a number that no float can be')
+        WHEN length(NEW.body) - length(replace(replace(NEW.body, '[', ''), '{', '')) > 200
+         AND EXISTS (WITH RECURSIVE level (depth, part) AS (
+                         SELECT 1, NEW.body
+                          UNION ALL
+                         SELECT level.depth + 1, j.value FROM level, json_each(level.part) AS j
+                          WHERE j.type IN ('array', 'object') AND level.depth <= 200)
+                     SELECT 1 FROM level WHERE depth > 200)
+            THEN RAISE(ABORT, 'onceward:body is nested more than 200 deep')
+        END;
+    SELECT CASE
+        WHEN NEW.recipient IS NULL OR NOT (NEW.recipient GLOB '[A-Za-z0-9]*') OR NEW.recipient GLOB '*[^A-Za-z0-9._-]*'
+          OR length(NEW.recipient) > 128 OR instr(NEW.recipient, char(0)) OR lower(NEW.recipient) IN ('all', 'broadcast')
+            THEN RAISE(ABORT, 'onceward:recipient is no agent name')
+        WHEN NEW.type IS NULL OR length(NEW.type) NOT BETWEEN 1 AND 256 OR NEW.type GLOB '*[' || char(1) || '-' || char(31) || ']*'
+            THEN RAISE(ABORT, 'onceward:type must be 1 to 256 printable characters')
+        WHEN length(NEW.session) NOT BETWEEN 1 AND 256 THEN RAISE(ABORT, 'onceward:session must be 1 to 256 characters')
+        WHEN length(NEW.topic) NOT BETWEEN 1 AND 256 OR NEW.topic GLOB '*[*#]*' OR NEW.topic GLOB '.*' OR NEW.topic GLOB '*.' OR NEW.topic GLOB '*..*'
+            THEN RAISE(ABORT, 'onceward:topic must be dotted, without empty segments or wildcards')
+        WHEN length(NEW.key) NOT BETWEEN 1 AND 256 THEN RAISE(ABORT, 'onceward:key must be 1 to 256 characters')
+        WHEN length(NEW.ordering_key) NOT BETWEEN 1 AND 256 THEN RAISE(ABORT, 'onceward:ordering_key must be 1 to 256 characters')
+        WHEN length(NEW.correlation_id) NOT BETWEEN 1 AND 256 THEN RAISE(ABORT, 'onceward:correlation_id must be 1 to 256 characters')
+        WHEN NEW.body IS NOT NULL AND NOT json_valid(NEW.body) THEN RAISE(ABORT, 'onceward:body is not JSON')
+        WHEN length(CAST(NEW.body AS BLOB)) > 1048576 THEN RAISE(ABORT, 'onceward:body is too large')
+        WHEN NEW.priority IS NOT NULL AND NEW.priority NOT IN ('critical', 'urgent', 'high', 'normal', 'low', 'background')
+            THEN RAISE(ABORT, 'onceward:priority is unknown')
+        WHEN NEW.id IS NOT NULL AND (length(NEW.id) NOT BETWEEN 1 AND 128 OR NEW.id GLOB '*[^A-Za-z0-9._:-]*')
+            THEN RAISE(ABORT, 'onceward:id is malformed')
+        WHEN NEW.ttl IS NOT NULL AND (typeof(NEW.ttl) NOT IN ('integer', 'real') OR NEW.ttl NOT BETWEEN 0 AND 1e10)
+          OR NEW.delay IS NOT NULL AND (typeof(NEW.delay) NOT IN ('integer', 'real') OR NEW.delay NOT BETWEEN 0 AND 1e10)
+            THEN RAISE(ABORT, 'onceward:ttl and delay are seconds, not negative')
+        WHEN EXISTS (SELECT 1 FROM outbox WHERE id = NEW.id OR (recipient = NEW.recipient AND key = NEW.key))
+            THEN RAISE(ABORT, 'onceward:id or key is known')  -- a conflict clause of the outer INSERT must not reach the inner one
+        END;
+    INSERT INTO peers (name, epoch)
+    SELECT NEW.recipient, lower(hex(randomblob(16)))
+     WHERE NOT EXISTS (SELECT 1 FROM peers WHERE name = NEW.recipient);
+    INSERT INTO outbox (id, recipient, session, lane, type, topic, rank, key, parcel, due_at, expires_at, created_at, frame)
+    SELECT v.id, NEW.recipient, coalesce(NEW.session, 'default'), coalesce(NEW.ordering_key, NEW.session, 'default'), NEW.type, NEW.topic, v.rank, NEW.key, CASE WHEN NEW.id IS NOT NULL THEN 0 END,
+           CASE WHEN NEW.delay > 0 THEN v.at + CAST(NEW.delay * 1000 AS INTEGER) END,
+           CASE WHEN NEW.ttl IS NOT NULL THEN v.at + CAST(NEW.ttl * 1000 AS INTEGER) END,
+           v.at,
+           json_set(
+               json_patch('{}', json_object(
+                   'specversion', '1.0', 'id', v.id, 'source', 'urn:onceward:' || i.agent, 'type', CAST(NEW.type AS TEXT),
+                   'time', strftime('%Y-%m-%dT%H:%M:%fZ', v.at / 1000.0, 'unixepoch'), 'recipient', CAST(NEW.recipient AS TEXT),
+                   'session', CAST(coalesce(NEW.session, 'default') AS TEXT), 'priority', v.rank, 'topic', CAST(NEW.topic AS TEXT),
+                   'partitionkey', CAST(NEW.ordering_key AS TEXT), 'correlationid', CAST(NEW.correlation_id AS TEXT), 'idempotencykey', CAST(NEW.key AS TEXT),
+                   'expirytime', CASE WHEN NEW.ttl IS NOT NULL
+                       THEN strftime('%Y-%m-%dT%H:%M:%fZ', (v.at + CAST(NEW.ttl * 1000 AS INTEGER)) / 1000.0, 'unixepoch') END,
+                   'datacontenttype', 'application/json')),
+               '$.data', json(coalesce(NEW.body, 'null')))
+      FROM identity AS i,
+           (SELECT max(CAST(coalesce(NEW.id, m.id) AS TEXT)) AS id, max(m.at) AS at,
+                   max(CASE NEW.priority WHEN 'critical' THEN 0 WHEN 'urgent' THEN 1 WHEN 'high' THEN 1 WHEN 'low' THEN 3 WHEN 'background' THEN 4 ELSE 2 END) AS rank
+              FROM (SELECT max(substr(n.ms, 1, 8) || '-' || substr(n.ms, 9, 4) || '-7' || substr(n.dice, 1, 3) || '-'
+                               || substr('89ab', 1 + (n.die & 3), 1) || substr(n.dice, 4, 3) || '-' || substr(n.dice, 7, 12)) AS id,
+                           max(n.at) AS at
+                      FROM (SELECT max(printf('%012x', s.at)) AS ms, max(s.at) AS at, max(lower(hex(randomblob(9)))) AS dice, max(random()) AS die
+                              FROM (SELECT max(CAST((julianday('now') - 2440587.5) * 86400000.0 + 0.5 AS INTEGER)) AS at) AS s) AS n) AS m) AS v;
+END;
