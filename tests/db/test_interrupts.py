@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from onceward import Postbox
-from onceward.db import group_commit, shared_work, transaction, write_queue
+from onceward.db import group_commit, transaction
 
 from .conftest import Open
 
-ROOMS = {str(room.__file__) for room in (group_commit, shared_work, write_queue, transaction)}
+ROOMS = {str(room.__file__) for room in (group_commit, transaction)}
 CHECKED = ("CALL", "RESUME", "JUMP_BACKWARD")
 """After these Python looks whether a signal came."""
 

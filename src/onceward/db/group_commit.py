@@ -1,42 +1,325 @@
 """
-One writer per process and file: who gets the turn commits everybody's work.
+One writer per process and file: writers queue, and the thread whose turn it is commits for all.
 
-Writers queue. The one at the head opens a transaction, runs the work of all
-that wait (a savepoint each), commits once and wakes them. A lone writer pays
-nothing for it. Work that is handed in may run twice when a COMMIT's outcome
-was lost, so it must be repeatable: inserts by id, settles by token.
+The thread at the head of the queue opens a transaction, runs the work of all
+that wait, commits once and wakes them. A lone writer pays nothing for it. Work
+may run twice when the outcome of a COMMIT was lost, so it must be repeatable:
+inserts by id, settles by token.
 """
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from threading import get_ident
-from typing import Any, Final, TypeVar, cast
+from threading import Lock, get_ident
+from typing import Any, Final, Generic, TypeVar, cast
 
-from onceward.db.shared_work import run_batch, run_isolated
-from onceward.db.transaction import Handle, Store, StoreTransaction
-from onceward.db.write_queue import INTERRUPTS, ThreadTransactions, WriteQueue, WriteRequest, fail
-from onceward.errors import Busy, StoreError, StoreFault
+from onceward.db.transaction import Handle, Store, StoreTransaction, TransactionHost
+from onceward.errors import (
+    Busy,
+    ForkedProcess,
+    OutcomeUnknown,
+    StoreClosed,
+    StoreError,
+    StoreFault,
+)
 
 T = TypeVar("T")
-ENDED: Final = "the transaction was ended inside its block: leave COMMIT and ROLLBACK to the block; nothing of it was kept"
+GROUP_MAX: Final = 512
+INTERRUPTS: Final = (KeyboardInterrupt, SystemExit)
+"""What a signal may raise between any two steps: meant for the running thread, not its work."""
+ENDED: Final = (
+    "the transaction was ended inside its block: leave COMMIT and ROLLBACK to the block; "
+    "nothing of it was kept"
+)
+FORKED: Final = (
+    "this postbox was opened before fork(): "
+    "open it in processes started by spawn, or fork before opening"
+)
+
+
+class WriteRequest(Generic[T]):
+    """One unit of work in the queue; ``work`` is None for a caller that wants the turn itself."""
+
+    __slots__ = (
+        "done",
+        "effects",
+        "error",
+        "ids",
+        "is_leader",
+        "next",
+        "result",
+        "tx",
+        "wakeup",
+        "work",
+    )
+
+    def __init__(self, work: Callable[[StoreTransaction], T] | None) -> None:
+        self.work = work
+        self.ids: list[str] = []
+        self.result: T | None = None
+        self.error: BaseException | None = None
+        self.effects: list[Callable[[], None]] = []
+        self.done = False
+        self.is_leader = False
+        """Whether this request has the turn."""
+        self.next: WriteRequest[Any] | None = None
+        """The next leader, chosen but not yet woken."""
+        self.tx: StoreTransaction | None = None
+        """The transaction of the last attempt."""
+        self.wakeup: Any = None
+
+    def attempt(
+        self,
+        tx: StoreTransaction,
+        mapped: Callable[[BaseException], BaseException],
+        *,
+        nested: bool,
+    ) -> None:
+        """Run the work and keep its result, or its error as translated; undo failed *nested* work."""
+        self.tx, self.error = tx, None
+        tx.effects, tx.message_ids = self.effects, self.ids = [], []
+        try:
+            if nested:
+                tx.savepoint()
+            self.result = self.work(tx)  # type: ignore[misc]  # callers without work are not attempted
+        except BaseException as error:  # noqa: BLE001 - it belongs to the caller
+            self.error = mapped(error)
+            if self.error is not error:
+                self.error.__cause__ = error
+            if nested:
+                tx.rollback_savepoint()
+            return
+        if nested:
+            tx.release_savepoint()
+
+    def unknown(self, error: BaseException) -> OutcomeUnknown:
+        """Return the error of a caller whose COMMIT may or may not have happened."""
+        reason = str(error).partition(";")[0]
+        return OutcomeUnknown(
+            f"COMMIT: {reason}; ask resolve(id), or send again with the same id", tuple(self.ids)
+        )
+
+    def outcome(self) -> T:
+        """Return the result after running the effects, or raise the error of the work."""
+        if self.error is not None:
+            raise self.error
+        for effect in self.effects:
+            effect()
+        return cast("T", self.result)
+
+    def finish(self) -> None:
+        """Wake the thread that waits for the outcome."""
+        self.done = True
+        if self.wakeup is not None:
+            self.wakeup.release()
+
+
+def fail(requests: Sequence[WriteRequest[Any]], error: BaseException | None) -> None:
+    """Finish requests whose work was undone, with *error* or each with an error of its own."""
+    for request in requests:
+        request.error = error or request.error
+        request.finish()
+
+
+class WriteQueue:
+    """
+    The turn to write, and the requests that wait for it, first come, first served.
+
+    Python raises an interrupt after any call. So whatever must not be torn is
+    written without one, or can be done once more.
+    """
+
+    def __init__(self, timeout: float) -> None:
+        self.timeout = timeout
+        self.closed = False
+        self.interrupt: BaseException | None = None
+        """An interrupt of this thread that waits for the end of the turn."""
+        self._mutex = Lock()
+        self._queue: deque[WriteRequest[Any]] = deque()
+        self._batch: list[WriteRequest[Any]] = []
+        """Requests whose work is done in this turn."""
+        self._taken = False
+        self._pid = os.getpid()
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait for their turn."""
+        return len(self._queue)
+
+    def defer_interrupt(self, error: BaseException | None) -> None:
+        """Keep an interrupt that is meant for this thread, not its neighbours, until it leaves."""
+        if isinstance(error, INTERRUPTS):
+            self.interrupt = error
+
+    def close(self) -> None:
+        """Refuse all further requests; waits for the one that has the turn."""
+        request: WriteRequest[Any] = WriteRequest(None)
+        try:
+            self.enter(request)
+            self.closed = True
+        finally:
+            self.leave(request)
+
+    def enter(self, request: WriteRequest[Any]) -> float:
+        """
+        Return the deadline, with the turn or with the request done by another thread.
+
+        ``leave`` must follow, whatever is raised.
+        """
+        self.check()
+        deadline = time.monotonic() + self.timeout
+        with self._mutex:
+            if not self._taken:
+                if self.closed:  # meanwhile
+                    self.check()
+                self._taken = request.is_leader = True
+                return deadline
+            gate = Lock()
+            gate.acquire()
+            self._queue += (request,)
+            request.wakeup = gate
+        try:
+            if not gate.acquire(timeout=self.timeout):
+                self._give_up(request)
+        except BaseException:
+            self._abandon(request)
+            raise
+        if self.closed and not request.done:
+            self.check()
+        return deadline
+
+    def check(self) -> None:
+        """Raise ForkedProcess or StoreClosed where nothing may be done any more."""
+        if os.getpid() != self._pid:
+            raise ForkedProcess(FORKED)
+        if self.closed:
+            msg = "the postbox is closed: open it again"
+            raise StoreClosed(msg)
+
+    def _abandon(self, request: WriteRequest[Any]) -> None:
+        """Leave the queue on an interrupt; ``leave`` passes on a turn that came meanwhile."""
+        if not self._withdraw(request):
+            self._await(request)
+
+    def _withdraw(self, request: WriteRequest[Any]) -> bool:
+        with self._mutex:
+            waiting = request in self._queue
+            if waiting:
+                request.done = True
+                self._queue.remove(request)
+        return waiting
+
+    def _give_up(self, request: WriteRequest[Any]) -> None:
+        if self._withdraw(request):
+            msg = (
+                "other work of this process held the file for the whole deadline; "
+                "nothing was written, try again"
+            )
+            raise Busy(msg)
+        self._await(request)  # it is being worked on at this very moment: its outcome is near
+
+    @staticmethod
+    def _await(request: WriteRequest[Any]) -> None:
+        while not (request.done or request.is_leader):  # the gate may have opened an instant ago
+            request.wakeup.acquire(timeout=0.01)
+
+    def drain(self) -> list[WriteRequest[Any]]:
+        """Take the waiting requests with work out of the queue, to be done in this turn."""
+        if self._queue:
+            with self._mutex:
+                while (
+                    self._queue and self._queue[0].work is not None and len(self._batch) < GROUP_MAX
+                ):
+                    self._batch += (self._queue[0],)
+                    del self._queue[0]
+        return self._batch[:]
+
+    def leave(self, request: WriteRequest[Any]) -> None:
+        """
+        Pass the turn of *request* on, if it has it; raise an interrupt that was deferred.
+
+        Drained requests that an interrupt left without an outcome get it now,
+        or wait again before all others.
+        """
+        if request.wakeup is not None and not (request.is_leader or request.done):
+            self._abandon(request)
+        if not request.is_leader:
+            return
+        interrupt, self.interrupt = self.interrupt, None
+        try:
+            self._pass_on(request)
+        except INTERRUPTS:
+            self._pass_on(request)
+            raise
+        if interrupt is not None:
+            raise interrupt
+
+    def _pass_on(self, request: WriteRequest[Any]) -> None:
+        with self._mutex:
+            if request.is_leader:
+                if self._batch:
+                    self._finish_batch()
+                if self._queue:
+                    request.next = self._queue[0]
+                    del self._queue[0]
+                    request.next.is_leader = True
+                else:
+                    self._taken = False
+                request.is_leader, request.done = False, True
+        leader, request.next = request.next, None
+        if leader is not None:
+            leader.wakeup.release()
+
+    def _finish_batch(self) -> None:
+        """Finish committed followers; requeue the others at the front."""
+        for each in self._batch:
+            if not each.done and each.tx is not None and each.tx.durable:
+                each.finish()
+        self._queue = deque([*[each for each in self._batch if not each.done], *self._queue])
+        self._batch = []
+
+
+class ThreadTransactions:
+    """The threads that run a handler: their writes join its transaction."""
+
+    def __init__(self) -> None:
+        self._by_thread: dict[int, TransactionHost] = {}
+
+    def bind(self, host: TransactionHost) -> None:
+        """Let writes of this thread join the transaction of *host* from now on."""
+        self._by_thread[get_ident()] = host
+
+    def unbind(self) -> None:
+        """End what ``bind`` began."""
+        self._by_thread.pop(get_ident(), None)
+
+    def current(self) -> TransactionHost | None:
+        """Return the host of this thread, None where it runs no handler."""
+        return self._by_thread.get(get_ident())
+
+    def join(self) -> None:
+        """Enter the transaction of this thread's handler, if it runs one."""
+        if self._by_thread and (host := self.current()) is not None:
+            host.join()
 
 
 class Writer:
-    """The turnstile in front of one database's writing connection."""
+    """The one writer of a file: every commit of this process is made here."""
 
     def __init__(self, store: Store, timeout: float) -> None:
         self._store = store
         self.queue = WriteQueue(timeout)
-        """Who may write now, and who waits."""
+        """The turn to write, and the requests that wait for it."""
         self._owner = 0
         self._without_savepoints = False
         self._tx: StoreTransaction | None = None
         self._host: WriteRequest[Any] | None = None
         self.thread_transactions = ThreadTransactions()
-        """Which threads run handlers, whose transactions their writes join."""
+        """The threads that run handlers, whose transactions their writes join."""
 
     @property
     def held(self) -> bool:
@@ -53,56 +336,65 @@ class Writer:
             BaseException: whatever *work* raised; its writes were rolled back.
 
         """
-        if self.held:
+        if self._owner == get_ident():
+            tx = self._open_transaction()
             if self._without_savepoints:
-                return work(cast("StoreTransaction", self._tx))
-            with self._savepoint() as tx:
                 return work(tx)
-        job = WriteRequest(work)
+            with tx.nested():
+                return work(tx)
+        request = WriteRequest(work)
         try:
             try:
-                deadline = self.queue.enter(job)
-                if not job.done:
-                    self._run([job, *self.queue.drain()], deadline)
+                deadline = self.queue.enter(request)
+                if not request.done:
+                    self._run([request, *self.queue.drain()], deadline)
             finally:
-                self._leave(job)
+                self._leave(request)
         except INTERRUPTS:
-            self._leave(job)  # it may have come at the first step of leaving
+            self._leave(request)  # it may have come at the first step of leaving
             raise
-        return job.outcome()
+        return request.outcome()
 
     @contextmanager
     def transaction(self) -> Iterator[StoreTransaction]:
-        """Open a transaction for the caller's own statements, or join the one this thread has open."""
+        """Open a transaction for the caller's own statements, or join the one of this thread."""
         if self.held:
-            with self._savepoint() as tx:
+            tx = self._open_transaction()
+            with tx.nested():
                 yield tx
             return
-        job: WriteRequest[Any] = WriteRequest(None)
+        request: WriteRequest[Any] = WriteRequest(None)
         try:
-            yield self._open(job)
+            yield self._open(request)
             self.commit()
         except BaseException:
-            self._leave(job)
+            self._leave(request)
             raise
 
     def begin(self) -> StoreTransaction:
-        """Take the turn and open a transaction; ``commit`` or ``rollback`` must follow, from any thread."""
-        job: WriteRequest[Any] = WriteRequest(None)
+        """Take the turn and open a transaction; any thread must ``commit`` or ``rollback`` it."""
+        request: WriteRequest[Any] = WriteRequest(None)
         try:
-            return self._open(job)
+            return self._open(request)
         except BaseException:
-            self._leave(job)
+            self._leave(request)
             raise
 
-    def _open(self, job: WriteRequest[Any]) -> StoreTransaction:
-        deadline = self.queue.enter(job)
-        self._host = job
+    def _open(self, request: WriteRequest[Any]) -> StoreTransaction:
+        deadline = self.queue.enter(request)
+        self._host = request
         return self._begin(deadline)
+
+    def _open_transaction(self) -> StoreTransaction:
+        """Return this thread's open transaction; raises StoreFault where SQLite ended it."""
+        tx = cast("StoreTransaction", self._tx)
+        if not tx.alive:
+            raise StoreFault(ENDED)
+        return tx
 
     def commit(self) -> None:
         """
-        End what ``begin`` opened, together with the work of those who wait.
+        Commit what ``begin`` opened, together with the work of the requests that wait.
 
         Raises:
             OutcomeUnknown: COMMIT raised; ask ``resolve`` for the messages it names.
@@ -115,8 +407,8 @@ class Writer:
             host.effects, host.ids = tx.effects, tx.message_ids
             batch = self.queue.drain()
             try:
-                for job in batch:
-                    run_isolated(job, tx, self._store.translate_error, self.queue.defer_interrupt)
+                for request in batch:
+                    self._run_isolated(request, tx)
             except Exception as error:
                 fail(batch, self._store.translate_error(error))
                 raise
@@ -131,7 +423,7 @@ class Writer:
 
     @contextmanager
     def without_savepoints(self) -> Iterator[None]:
-        """Let work that joins run without savepoints, its rows gathered: what fails takes the whole transaction with it."""
+        """Let joining work run without savepoints: an error undoes the whole transaction."""
         self._without_savepoints = True
         try:
             with cast("StoreTransaction", self._tx).batch_inserts():
@@ -142,23 +434,23 @@ class Writer:
     @contextmanager
     def exclusive(self) -> Iterator[Handle]:
         """Lend the connection outside of any transaction, for settings of its own."""
-        job: WriteRequest[Any] = WriteRequest(None)
+        request: WriteRequest[Any] = WriteRequest(None)
         try:
-            yield self._store.writing_connection(self.queue.enter(job))
+            yield self._store.writing_connection(self.queue.enter(request))
         finally:
-            self.queue.leave(job)
+            self.queue.leave(request)
 
     def detach(self) -> None:
-        """Let no thread join the open transaction until somebody adopts it."""
+        """Let no thread join the open transaction until one attaches to it."""
         self._owner = 0
 
     def write_outside_handler(self, work: Callable[[StoreTransaction], T]) -> T:
-        """Run *work* and commit it at once, even inside a handler, which must not have touched the file yet."""
+        """Commit *work* at once, even inside a handler, which must not have touched the file."""
         host = self.thread_transactions.current()
         return self.write(work) if host is None else host.write_outside(work)
 
     def attach(self) -> None:
-        """Make the calling thread the one whose work joins the open transaction."""
+        """Let the work of the calling thread join the open transaction."""
         self._owner = get_ident()
 
     # -- the transaction --------------------------------------------------------------------
@@ -182,15 +474,15 @@ class Writer:
         return self._tx
 
     def rolled_back(self) -> None:
-        """Hear from SQLite that the open transaction was rolled back, by whomever."""
+        """Take note that SQLite rolled the open transaction back, for whatever reason."""
         if self._tx is not None:
             self._tx.rolled_back = True
 
     def _run(self, batch: list[WriteRequest[Any]], deadline: float) -> None:
-        """Run a batch in one transaction; every job ends with a result or an error, or an interrupt ends the turn."""
+        """Run a batch in one transaction; each request ends with its result or its error."""
         try:
             tx = self._begin(deadline)
-            failed = run_batch(batch, tx, self._store.translate_error, self.queue.defer_interrupt)
+            failed = self._run_batch(batch, tx)
         except Busy as error:
             fail(batch[:1], error)  # the others came later, and have time left
         except Exception as error:  # noqa: BLE001 - it is told to every waiting caller
@@ -199,13 +491,71 @@ class Writer:
         else:
             self._finish_batch(batch, tx, failed)
 
+    def _run_batch(
+        self, batch: list[WriteRequest[Any]], tx: StoreTransaction
+    ) -> BaseException | None:
+        """Run the work of a batch, as one or, where that fails, in a savepoint each; return the last error."""
+        if len(batch) == 1:
+            batch[0].attempt(tx, self._store.translate_error, nested=False)
+            return batch[0].error
+        error = self._run_as_one(batch, tx)
+        if error is None:
+            return None
+        tx.rollback_savepoint()
+        for request in batch:
+            if not tx.alive:
+                break
+            if request.error is None:
+                self._run_isolated(request, tx)
+                error = request.error
+        return error
+
+    def _run_as_one(
+        self, batch: list[WriteRequest[Any]], tx: StoreTransaction
+    ) -> BaseException | None:
+        """Run a batch in one savepoint, its rows gathered; return the first error, if any."""
+        tx.savepoint()
+        try:
+            with tx.batch_inserts():
+                for request in batch:
+                    request.attempt(tx, self._store.translate_error, nested=False)
+                    if request.error is not None:
+                        tx.batched_inserts.clear()
+                        return self._attribute_error(request, batch[0])
+            tx.release_savepoint()
+        except Exception as error:  # noqa: BLE001 - run alone, each request meets its own error
+            return self._store.translate_error(error)
+        return None
+
+    def _attribute_error(
+        self, request: WriteRequest[Any], first: WriteRequest[Any]
+    ) -> BaseException | None:
+        """
+        Return the error of *request*, and clear it so that the request is run again alone.
+
+        An interrupt in this thread's own work stays with it: that is not run again.
+        """
+        error = request.error
+        if request is not first or not isinstance(error, INTERRUPTS):
+            self.queue.defer_interrupt(error)
+            request.error = None
+        return error
+
+    def _run_isolated(self, request: WriteRequest[Any], tx: StoreTransaction) -> None:
+        """Run a neighbour's work in a savepoint; an interrupt meanwhile is kept for this thread."""
+        request.attempt(tx, self._store.translate_error, nested=True)
+        if isinstance(request.error, INTERRUPTS):
+            self.queue.defer_interrupt(request.error)
+            request.error = None
+            request.attempt(tx, self._store.translate_error, nested=True)
+
     def _finish_batch(
         self, batch: list[WriteRequest[Any]], tx: StoreTransaction, failed: BaseException | None
     ) -> None:
         if not tx.alive:
             self._end()
             fail(batch, failed)
-        elif [job for job in batch if job.error is None]:
+        elif failed is None or [each for each in batch if each.error is None]:
             self._commit(batch)
         else:
             self._rollback()
@@ -214,16 +564,16 @@ class Writer:
     def _commit(
         self, batch: list[WriteRequest[Any]], host: WriteRequest[Any] | None = None
     ) -> None:
-        """Commit; where that failed, repeat what can be repeated and tell the rest."""
+        """Commit; where that failed, repeat what can be repeated and fail the rest."""
         error, certain = self._try_commit()
         if error is not None:
             if host is not None:
                 host.error = error if certain else host.unknown(error)
-            for job in batch:
-                if job.error is None:
-                    self._retry_alone(job, error, certain=certain)
-        for job in batch:
-            job.finish()
+            for request in batch:
+                if request.error is None:
+                    self._retry_alone(request, error, certain=certain)
+        for request in batch:
+            request.finish()
 
     def _try_commit(self) -> tuple[BaseException | None, bool]:
         """Return COMMIT's error, if any, and whether it is certain that nothing was written."""
@@ -248,7 +598,7 @@ class Writer:
         self, tx: StoreTransaction, error: BaseException
     ) -> tuple[BaseException, bool]:
         mapped = self._store.translate_error(error)
-        # A sync or checkpoint that failed says nothing about the commit; a full disk or a constraint came before it.
+        # A failed sync or checkpoint says nothing about the commit; a full disk came before it.
         certain = tx.alive and not isinstance(mapped, StoreFault)
         self._rollback()
         if not certain:
@@ -256,32 +606,33 @@ class Writer:
         return mapped, certain
 
     def _reopen(self) -> None:
-        with suppress(StoreError):  # the next writer meets the same error and tells its caller
+        with suppress(StoreError):  # the next writer meets the same error and raises it
             self._store.reopen()
 
-    def _retry_alone(self, job: WriteRequest[Any], first: BaseException, *, certain: bool) -> None:
+    def _retry_alone(
+        self, request: WriteRequest[Any], first: BaseException, *, certain: bool
+    ) -> None:
         try:
             tx = self._begin(time.monotonic() + self.queue.timeout)
         except BaseException as error:  # noqa: BLE001 - classified here
-            job.error = error if certain else job.unknown(first)
+            request.error = error if certain else request.unknown(first)
             return
-        job.attempt(tx, self._store.translate_error, nested=False)
-        if job.error is not None or not tx.alive:
+        request.attempt(tx, self._store.translate_error, nested=False)
+        if request.error is not None or not tx.alive:
             self._rollback()
-            if (
-                job.error is None or not certain
-            ):  # it may have failed because the first commit happened after all
-                job.error = job.unknown(job.error or first)
+            # It may have failed because the first commit happened after all.
+            if request.error is None or not certain:
+                request.error = request.unknown(request.error or first)
             return
         failed, certain = self._try_commit()
         if failed is not None:
-            job.error = failed if certain else job.unknown(failed)
+            request.error = failed if certain else request.unknown(failed)
 
-    def _end(self, rings: Iterable[Callable[[], None]] = ()) -> None:
+    def _end(self, wakeups: Iterable[Callable[[], None]] = ()) -> None:
         self._tx = None
         self._owner = 0
-        for ring in rings:
-            ring()
+        for wake in wakeups:
+            wake()
 
     def _rollback(self) -> None:
         tx = self._tx
@@ -295,25 +646,10 @@ class Writer:
         finally:
             self._end()
 
-    def _leave(self, job: WriteRequest[Any]) -> None:
-        """Undo what *job* left open, if it has the turn, and give the turn away."""
+    def _leave(self, request: WriteRequest[Any]) -> None:
+        """Undo what *request* left open, if it has the turn, and pass the turn on."""
         try:
-            if job.is_leader:
+            if request.is_leader and (self._owner or self._tx is not None):
                 self._rollback()
         finally:
-            self.queue.leave(job)
-
-    @contextmanager
-    def _savepoint(self) -> Iterator[StoreTransaction]:
-        tx = cast("StoreTransaction", self._tx)
-        if not tx.alive:
-            raise StoreFault(ENDED)
-        kept = len(tx.effects), len(tx.message_ids)
-        tx.savepoint()
-        try:
-            yield tx
-        except BaseException:
-            del tx.effects[kept[0] :], tx.message_ids[kept[1] :]
-            tx.rollback_savepoint()
-            raise
-        tx.release_savepoint()
+            self.queue.leave(request)

@@ -1,4 +1,4 @@
-"""An open transaction, as the rest of the house sees it."""
+"""An open transaction of one file, and what happens after its commit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import cache
 from itertools import chain, groupby
 from operator import attrgetter
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar, cast
 
 from onceward.model.clock import Millis
 
@@ -44,10 +44,10 @@ class Handle(Protocol):
 
 
 class Store(Protocol):
-    """What a writer asks of the database it writes to."""
+    """The database as its writer sees it."""
 
     committing: bool
-    """Set while the writer commits: a commit by anybody else is refused."""
+    """Set while the writer commits: any other commit is refused."""
 
     def writing_connection(self, deadline: float) -> Handle:
         """Return the connection, its busy handler set to *deadline*."""
@@ -58,11 +58,11 @@ class Store(Protocol):
         ...
 
     def on_begin(self, tx: StoreTransaction) -> None:
-        """Hear of a transaction that has just begun."""
+        """Prepare a transaction that has just begun."""
         ...
 
     def orphaned(self) -> bool:
-        """Return whether the last commit went to a file that nobody will find."""
+        """Return whether the last commit went to a file that was taken away."""
         ...
 
     def reopen(self) -> None:
@@ -76,10 +76,10 @@ class Store(Protocol):
 
 class BatchedInsert:
     """
-    One message that is one row: work that needs no look at the file.
+    One message that is one row: work that reads nothing of the file.
 
-    Alone it is written as ever. Where many commit together, their rows are
-    gathered and written at once.
+    Alone it is written at once. Where many commit together, their rows are
+    gathered and written by few statements.
     """
 
     __slots__ = ("_alone", "sql", "values", "wakeup")
@@ -94,7 +94,7 @@ class BatchedInsert:
         self.sql, self.values, self.wakeup, self._alone = sql, values, bell, alone
 
     def __call__(self, tx: StoreTransaction) -> str:
-        """Write the row, or leave it with those that are gathered; return its id, the first of its values."""
+        """Write the row, or gather it with others; return its id."""
         if not tx.batching:
             return self._alone(tx)
         message_id: str = self.values[0]
@@ -104,8 +104,15 @@ class BatchedInsert:
         return message_id
 
 
+class SavepointMark(NamedTuple):
+    """How many effects and message ids a transaction had when a savepoint was opened."""
+
+    effects: int
+    message_ids: int
+
+
 class StoreTransaction:
-    """An open transaction: run SQL, and say what is to happen after the commit."""
+    """An open transaction: SQL, the ids of its messages, and what is to happen after the commit."""
 
     __slots__ = (
         "_handle",
@@ -127,17 +134,17 @@ class StoreTransaction:
         self.effects: list[Callable[[], None]] = []
         self.message_ids: list[str] = []
         self.wakeups: dict[Callable[[], None], None] = {}
-        """What to call once after the commit, however many asked for it; harmless where it was in vain."""
+        """Calls after the commit, each made once however often it was asked for."""
         self.on_durable: Callable[[], None] | None = None
-        """Hears that the transaction is durable, whoever's work it held."""
+        """Called once the transaction is durable."""
         self.rolled_back = False
-        """Whether it was rolled back behind our back, even if somebody began another since."""
+        """True once SQLite has rolled this transaction back."""
         self.durable = False
-        """Whether it was committed, and to the file that others see."""
+        """True once it was committed to the file that other processes see."""
         self.batching = False
-        """Whether rows that need no look at the file wait for each other."""
+        """Whether rows are gathered instead of written one by one."""
         self.batched_inserts: list[BatchedInsert] = []
-        """The rows that wait; they are written before anything else happens."""
+        """The gathered rows; they are written before any other statement."""
         self._refused: BaseException | None = None
 
     def rows(self, sql: str, bindings: Any = None) -> list[tuple[Any, ...]]:
@@ -167,9 +174,9 @@ class StoreTransaction:
 
     def insert(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> None:
         """
-        Insert *rows* by a statement that is written for one of them, a bunch at a time.
+        Insert *rows* by a statement that is written for one of them, several at a time.
 
-        Where a trigger may refuse a row, SQLite makes ready to undo every single
+        Where a trigger may refuse a row, SQLite prepares to undo every single
         statement, which takes as long as the rest of the insert.
         """
         if self.batched_inserts:
@@ -184,10 +191,10 @@ class StoreTransaction:
     @contextmanager
     def batch_inserts(self) -> Iterator[None]:
         """
-        Let rows that need no look at the file wait for each other; all of them are written at the end.
+        Gather rows that need no read of the file; all of them are written at the end.
 
-        A row may be refused while somebody else's statement is run, who may know a
-        way round what looks like an error of its own: it is raised at the end nevertheless.
+        The caller that triggered the flush may swallow another request's error,
+        so it is raised again at the end.
         """
         self.batching = True
         try:
@@ -214,7 +221,7 @@ class StoreTransaction:
         return not self.rolled_back and self._handle.in_transaction
 
     def abandon(self) -> None:
-        """Undo whatever is open on the connection."""
+        """Roll back the open transaction of the connection, if any."""
         self.batched_inserts.clear()
         if self._handle.in_transaction:
             self._handle.execute("ROLLBACK")
@@ -224,14 +231,26 @@ class StoreTransaction:
         self.effects.append(effect)
 
     def wake(self, bell: Callable[[], None]) -> None:
-        """Call *bell* once the commit is done, once for all whose work it held; never if all of it is rolled back."""
+        """Call *bell* once after the commit, however many asked for it; never after a rollback."""
         self.wakeups[bell] = None
 
-    def savepoint(self) -> None:
-        """Open an inner unit that can be undone alone."""
+    @contextmanager
+    def nested(self) -> Iterator[Self]:
+        """Run a block in a savepoint; an exception undoes its writes, effects and message ids."""
+        mark = self.savepoint()
+        try:
+            yield self
+        except BaseException:
+            self.rollback_savepoint(mark)
+            raise
+        self.release_savepoint()
+
+    def savepoint(self) -> SavepointMark:
+        """Open an inner unit that can be undone alone; return the mark to undo it by."""
         if self.batched_inserts:
             self._write_batched()
         self._handle.execute("SAVEPOINT job")
+        return SavepointMark(len(self.effects), len(self.message_ids))
 
     def release_savepoint(self) -> None:
         """End the inner unit, its writes joining the transaction's."""
@@ -239,16 +258,18 @@ class StoreTransaction:
             self._write_batched()
         self._handle.execute("RELEASE job")
 
-    def rollback_savepoint(self) -> None:
-        """End the inner unit without its writes; nothing to do where SQLite undid everything already."""
+    def rollback_savepoint(self, mark: SavepointMark | None = None) -> None:
+        """Undo the inner unit, and what it noted since *mark*; a no-op where SQLite undid all."""
         self.batched_inserts.clear()
+        if mark is not None:
+            del self.effects[mark.effects :], self.message_ids[mark.message_ids :]
         if self.alive:
             self._handle.execute("ROLLBACK TO job")
             self._handle.execute("RELEASE job")
 
 
 class TransactionHost(Protocol):
-    """A running handler's transaction, as the writer sees it."""
+    """The transaction of a running handler, as the writer sees it."""
 
     def join(self) -> StoreTransaction:
         """Open or adopt the transaction."""

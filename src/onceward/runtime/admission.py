@@ -77,16 +77,8 @@ class AdmissionControl:
             except ConstraintError as error:
                 if not self.is_limit_error(error):
                     raise
-        tx.savepoint()
-        kept = (len(tx.effects), len(tx.message_ids))
-        try:
-            message_id = self._admit(tx, values, body, put)
-        except BaseException:
-            del tx.effects[kept[0] :], tx.message_ids[kept[1] :]
-            tx.rollback_savepoint()
-            raise
-        tx.release_savepoint()
-        return message_id
+        with tx.nested():
+            return self._admit(tx, values, body, put)
 
     def _admit(
         self,

@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 
 from onceward.db.connection import ConstraintError, SQLError
 from onceward.db.database import Database
-from onceward.db.transaction import StoreTransaction
+from onceward.db.transaction import SavepointMark, StoreTransaction
 from onceward.errors import OncewardError
 from onceward.model.clock import Millis
 from onceward.model.events import Event
@@ -47,7 +47,7 @@ class HandlerCommitBatch:
         self._ended: list[SettledMessage] = []
         self._events: list[Event] = []
         self._rest: dict[int, tuple[list[LeasedMessage], int]] = {}
-        self._kept = (0, 0)
+        self._mark = SavepointMark(0, 0)
         self.lost = False
         """Whether the last commit failed, so that everything it held will be handled again."""
 
@@ -60,8 +60,7 @@ class HandlerCommitBatch:
             tx = self._tx
             self._db.writer.attach()
             if not self._inside:
-                tx.savepoint()
-                self._kept = (len(tx.effects), len(tx.message_ids))
+                self._mark = tx.savepoint()
                 self._inside = True
             return tx
 
@@ -76,10 +75,8 @@ class HandlerCommitBatch:
     def undo(self) -> None:
         """Undo what the handler that ran wrote; its neighbours keep theirs, unless the handler ended the transaction."""
         with self._lock:
-            if self._inside and self._tx is not None:
-                del self._tx.effects[self._kept[0] :], self._tx.message_ids[self._kept[1] :]
-                if not self._tx.alive or not _undone(self._tx):
-                    self._break()
+            if self._inside and self._tx is not None and not _undone(self._tx, self._mark):
+                self._break()
             self._outside()
 
     def end(
@@ -208,10 +205,10 @@ class HandlerCommitBatch:
             self._db.write(give_back)
 
 
-def _undone(tx: StoreTransaction) -> bool:
+def _undone(tx: StoreTransaction, mark: SavepointMark) -> bool:
     """Undo the handler's savepoint; say whether it was still there."""
     try:
-        tx.rollback_savepoint()
+        tx.rollback_savepoint(mark)
     except SQLError:
         return False
-    return True
+    return tx.alive

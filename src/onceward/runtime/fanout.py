@@ -172,22 +172,18 @@ class Publisher(Sender):
         """
         if not fan.drafts:
             return fan.result
-        kept = len(tx.effects), len(tx.message_ids)
-        tx.savepoint()
         try:
-            kept_id = bodies.insert_body(tx, fan.body) if body_id is None else body_id
-            posted = (
-                self._put_known(tx, fan, kept_id)
-                if fan.drafts[0].caller_chose_id
-                else self._put_new(tx, fan, kept_id)
-            )
-            if body_id is None:
-                tx.run(bodies.RELEASE_UNUSED, (kept_id,))
-        except BaseException as error:
-            del tx.effects[kept[0] :], tx.message_ids[kept[1] :]
-            tx.rollback_savepoint()
+            with tx.nested():
+                kept_id = bodies.insert_body(tx, fan.body) if body_id is None else body_id
+                posted = (
+                    self._put_known(tx, fan, kept_id)
+                    if fan.drafts[0].caller_chose_id
+                    else self._put_new(tx, fan, kept_id)
+                )
+                if body_id is None:
+                    tx.run(bodies.RELEASE_UNUSED, (kept_id,))
+        except Exception as error:
             raise self.translate_error(error) from error
-        tx.release_savepoint()
         return posted
 
     def _put_new(self, tx: StoreTransaction, fan: Fanout, body_id: int) -> SendResult:

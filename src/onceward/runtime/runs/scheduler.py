@@ -156,19 +156,16 @@ class RunScheduler:
     @staticmethod
     def _isolated(tx: StoreTransaction, looked: SchedulePass, work: Callable[[], None]) -> None:
         """Do one session's part; what fails is undone and left for later, so that no session stops the others."""
-        kept = len(looked.started), looked.moved, len(tx.effects), len(tx.message_ids)
-        tx.savepoint()
+        started, moved = len(looked.started), looked.moved
         try:
-            work()
+            with tx.nested():
+                work()
         except (OncewardError, SQLError) as error:
-            tx.rollback_savepoint()
             if not tx.alive:
                 raise
-            del looked.started[kept[0] :], tx.effects[kept[2] :], tx.message_ids[kept[3] :]
-            looked.moved, looked.index_is_damaged = kept[1], True
+            del looked.started[started:]
+            looked.moved, looked.index_is_damaged = moved, True
             log.failure("warning", "session queue skipped for now", error)
-            return
-        tx.release_savepoint()
 
     def _recover(self, tx: StoreTransaction, run: OpenRun) -> None:
         cause = "its process died, or its lease ran out"
