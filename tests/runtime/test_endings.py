@@ -325,5 +325,5 @@ def test_two_handlers_of_one_pattern_are_refused() -> None:
 
     with pytest.raises(InvalidArgument):
         agent.session("chat-*")(print)
-    found = [agent.serves(name) for name in ("chat-1", "chat-2", "x", "chat[1]")]
+    found = [agent._serves(name) for name in ("chat-1", "chat-2", "x", "chat[1]")]
     assert ["chat-1", "chat-*", "*", "*"] == [handler and handler.pattern for handler in found]

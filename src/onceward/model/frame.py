@@ -20,7 +20,7 @@ from pydantic_core import from_json, to_json
 from onceward.errors import InvalidMessage
 from onceward.model.body import BYTES, JSON
 from onceward.model.clock import Millis, iso
-from onceward.model.names import AGENT, DEFAULT_SESSION, PRIORITIES
+from onceward.model.names import AGENT, DEFAULT_SESSION, PRIORITIES, Priority
 
 SOURCE: Final = "urn:onceward:"
 NORMAL: Final = 2
@@ -118,7 +118,7 @@ class Frame(BaseModel):
         return self.partitionkey or self.session
 
     @property
-    def priority_name(self) -> str:
+    def priority_name(self) -> Priority:
         """The priority by its name."""
         return PRIORITIES[self.priority]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Final, Literal, get_args
 
 from onceward.errors import InvalidMessage
 
@@ -12,10 +12,14 @@ TEXT_MAX: Final = 256
 RESERVED: Final = frozenset({"all", "broadcast"})
 DEFAULT_SESSION: Final = "default"
 
-RANKS: Final = {"critical": 0, "urgent": 1, "high": 1, "normal": 2, "low": 3, "background": 4}
+Priority = Literal["critical", "urgent", "normal", "low", "background"]
+PriorityName = Literal["critical", "urgent", "high", "normal", "low", "background"]
+"""A priority as a send may name it; ``high`` is another word for ``urgent``."""
+
+RANKS: Final[dict[str, int]] = {"critical": 0, "urgent": 1, "high": 1, "normal": 2, "low": 3, "background": 4}
 """Rank by priority name, 0 first; ``high`` is another word for ``urgent``."""
 
-PRIORITIES: Final = ("critical", "urgent", "normal", "low", "background")
+PRIORITIES: Final[tuple[Priority, ...]] = get_args(Priority)
 """Priority name by rank."""
 
 
@@ -36,7 +40,7 @@ def plain_text(field: str, value: str) -> str:
 
 
 def rank(priority: str) -> int:
-    """Return the stored rank of a priority's name; raise InvalidMessage for a name that is none."""
+    """Return the stored rank of a priority; raise InvalidMessage for a name that is none."""
     try:
         return RANKS[priority]
     except (KeyError, TypeError):

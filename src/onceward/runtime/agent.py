@@ -189,14 +189,14 @@ class Agent:
             raise InvalidArgument(msg)
         self.sessions.append(handler)
 
-    def serves(self, session: str) -> SessionHandler | None:
+    def _serves(self, session: str) -> SessionHandler | None:
         """Return who runs a session: an exact name before a pattern, a longer pattern before a shorter one."""
         found = [handler for handler in self.sessions if handler.wants(session)]
         return min(
             found, key=lambda h: (h.pattern != session, -len(h.pattern), h.pattern), default=None
         )
 
-    def find(self, type_name: str, topic: str | None) -> Handler | None:
+    def _find(self, type_name: str, topic: str | None) -> Handler | None:
         """Return the handler of a message: an exact one before a pattern, older before younger."""
         exact = next((h for h in self.handlers if h.pattern in (type_name, topic)), None)
         return exact or next((h for h in self.handlers if h.wants(type_name, topic)), None)

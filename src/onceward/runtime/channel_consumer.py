@@ -106,7 +106,7 @@ class ChannelConsumer(Consumer):
 
     def detach(self, message: Message[Any]) -> str:
         """Take a lease out of this process's hands; return the handle under which another goes on."""
-        leased: LeasedMessage = message.leased
+        leased: LeasedMessage = message._lease
         secret = new_token()
         if not self._db.write_in_handler(
             lambda tx: lanes.transfer(tx, leased.lane, f"{HANDED}/{secret}")

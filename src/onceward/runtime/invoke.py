@@ -16,7 +16,8 @@ from onceward.model.log import log
 from onceward.model.retry import RetryPolicy
 from onceward.model.states import ATTEMPT_NEVER_ENDED, Dead, Done, RetryAt, Settlement
 from onceward.runtime.agent import Agent, Handler
-from onceward.runtime.context import AsyncContext, Context, OnWorker
+from onceward.runtime.async_face import OnWorker
+from onceward.runtime.context import AsyncContext, Context
 from onceward.store.inbox import LeasedMessage
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def resolve_handler(
         return unfit
     try:
         frame = Frame.parse(leased.frame)
-        handler = agent.find(frame.type, frame.topic)
+        handler = agent._find(frame.type, frame.topic)
         if handler is None:
             return Dead("unhandled", f"agent {agent.name} has no handler for {frame.type}")
         if leased.attempt > 1 and _exhausted(policy, handler, leased.attempt - 1):
@@ -138,7 +139,7 @@ def _await(prepared: Prepared, context: Context, loop: AbstractEventLoop) -> Any
         return cast("Awaitable[Any]", prepared.handler.call(*args))
 
     def stoppable(stop: Callable[[], object]) -> None:
-        context.cancel = stop
+        context._cancel = stop
 
     return run_coroutine(start, loop, stoppable)
 

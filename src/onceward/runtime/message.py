@@ -1,4 +1,4 @@
-"""A received message, as handlers and readers see it."""
+"""A received message, as handlers and readers see it, and its async face."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from onceward.db.transaction import StoreTransaction
 from onceward.errors import Drop, InvalidArgument, Reject, Retry
 from onceward.model.clock import Millis
 from onceward.model.frame import BODY_ERROR, Frame
+from onceward.model.names import Priority
+from onceward.runtime.async_face import AsyncFace, OffLoop, awaitable
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -29,7 +31,7 @@ class LeaseInfo(Protocol):
 
 
 class Settler(Protocol):
-    """Where a pulled message is settled; what a lease is, is the desk's own affair."""
+    """Settles the messages that it leased; it alone knows how to read its leases."""
 
     def ack(self, leased: Any) -> StoreTransaction:
         """Commit the processed mark."""
@@ -40,7 +42,7 @@ class Settler(Protocol):
         ...
 
     def reject(self, leased: Any, reason: str) -> StoreTransaction:
-        """Bury the message."""
+        """Make the message a dead letter."""
         ...
 
     def drop(self, leased: Any) -> StoreTransaction:
@@ -56,74 +58,104 @@ class Settler(Protocol):
         ...
 
 
-class Message(Generic[T_co]):
-    """
-    A message in your hands until its lease ends.
+class ReceivedMessage(Generic[T_co]):
+    """The fields of a received message; ``Message`` and ``AsyncMessage`` add the verbs."""
 
-    ``with message:`` settles it: done on success, tried again on an exception,
-    buried on ``Reject``. Effects in the same file belong into the same
-    transaction: ``with session.begin() as tx: tx.execute(…); message.ack()``.
-    """
-
-    def __init__(self, leased: LeaseInfo, frame: Frame, body: Any, desk: Settler | None) -> None:
-        self._lease, self._settler = leased, desk
+    def __init__(self, lease: LeaseInfo, frame: Frame, body: Any) -> None:
+        self._lease: Any = lease  # the consumer that made it knows more than LeaseInfo
         self.frame = frame
         """The message as it travelled, with every attribute."""
         self.body: T_co = body
-        self._end: StoreTransaction | None = None
+        """The body, as an instance of the type that was asked for."""
         self.id: str = frame.id
         """Names the message everywhere: the idempotency key for effects outside the file."""
         self.sender: str = frame.sender
+        """Agent that sent it."""
         self.session: str = frame.session
+        """Conversation that it belongs to."""
         self.type: str = frame.type
+        """Wire name of its type."""
         self.topic: str | None = frame.topic
-        self.priority: str = frame.priority_name
+        """Topic that it was published under."""
+        self.priority: Priority = frame.priority_name
+        """critical, urgent, normal, low or background."""
         self.correlation_id: str | None = frame.correlationid
+        """Id of the conversation's first message."""
         self.causation_id: str | None = frame.causationid
+        """Id of the message that it follows from."""
         self.in_reply_to: str | None = frame.inreplyto
+        """Id of the request that it answers."""
         self.channel: str | None = frame.channel
+        """Channel that it was sent to."""
         self.kind: str | None = frame.kind
+        """Kind of a channel's message: text, command, query …."""
         self.headers: dict[str, str | int | bool] = frame.headers
-        said = self.headers.pop(BODY_ERROR, None)
-        self.body_error: str | None = None if said is None else str(said)
+        """Extension attributes of the frame."""
+        lost = self.headers.pop(BODY_ERROR, None)
+        self.body_error: str | None = None if lost is None else str(lost)
         """Why the body is missing, None where it is not: the sender's file had lost it."""
 
     def __repr__(self) -> str:
         """Name the message without its body, which may be secret or large."""
-        return f"<Message {self.id} {self.type} from {self.sender}, attempt {self.attempt}>"
+        kind = type(self).__name__
+        return f"<{kind} {self.id} {self.type} from {self.sender}, attempt {self.attempt}>"
 
     @property
     def attempt(self) -> int:
-        """Which attempt this is, from 1; counts attempts that died with their process."""
-        return self._lease.attempt
-
-    @property
-    def leased(self) -> Any:
-        """What proves that it is in our hands; only the desk that made it knows how to read it."""
-        return self._lease
+        """Return the number of this attempt, from 1; attempts that died with their process count."""
+        return int(self._lease.attempt)
 
     @property
     def created_at(self) -> Millis:
-        """When it was sent, by the sender's clock; when it was received, if the frame does not say."""
-        return (
-            self._lease.received_at
-            if self.frame.time is None
-            else round(self.frame.time.timestamp() * 1000)
-        )
+        """Return when it was sent, by the sender's clock; when received, if the frame does not say."""
+        if self.frame.time is None:
+            return int(self._lease.received_at)
+        return round(self.frame.time.timestamp() * 1000)
 
     @property
     def received_at(self) -> Millis:
-        """When it was committed into this inbox."""
-        return self._lease.received_at
+        """Return when it was committed into this inbox."""
+        return int(self._lease.received_at)
+
+    @property
+    def _message(self) -> Message[T_co]:
+        """Return the message with its sync verbs."""
+        raise NotImplementedError
+
+
+class Message(ReceivedMessage[T_co]):
+    """
+    A message in your hands until its lease ends.
+
+    ``with message:`` settles it: done on success, tried again on an exception,
+    a dead letter on ``Reject``. Effects in the same file belong into the same
+    transaction: ``with session.begin() as tx: tx.execute(…); message.ack()``.
+    """
+
+    def __init__(self, leased: LeaseInfo, frame: Frame, body: Any, desk: Settler | None) -> None:
+        super().__init__(leased, frame, body)
+        self._settler = desk
+        self._end: StoreTransaction | None = None
+
+    @property
+    def _message(self) -> Message[T_co]:
+        return self
 
     @property
     def settled(self) -> bool:
-        """Whether its lease was ended, in a commit or in a transaction that is still open; a rollback gives it back."""
+        """
+        Return whether its lease was ended, in a commit or in a transaction that is still open.
+
+        A rollback of that transaction gives the lease back.
+        """
         return self._end is not None and not self._end.rolled_back
 
     def _settle(self, how: Callable[[Settler], StoreTransaction]) -> None:
         if self._settler is None:
-            msg = "in a handler, returning settles the message: raise Retry, Reject or Drop for anything else"
+            msg = (
+                "in a handler, returning settles the message: "
+                "raise Retry, Reject or Drop for anything else"
+            )
             raise InvalidArgument(msg)
         if self.settled:
             msg = f"message {self.id} is settled already"
@@ -131,11 +163,23 @@ class Message(Generic[T_co]):
         self._end = how(self._settler)
 
     def ack(self) -> None:
-        """Commit the processed mark, in the open transaction of this thread if there is one; raises LeaseLost."""
+        """
+        Commit the processed mark, in the open transaction of this thread if there is one.
+
+        Raises:
+            LeaseLost: the lease has ended; nothing was written.
+
+        """
         self._settle(lambda desk: desk.ack(self._lease))
 
     def retry(self, after: float | None = None, reason: str = "retry asked by reader") -> None:
-        """Put the message back, to be had again after *after* seconds, by policy when None; raises LeaseLost."""
+        """
+        Put the message back, to be had again after *after* seconds, by policy when None.
+
+        Raises:
+            LeaseLost: the lease has ended; nothing was written.
+
+        """
         self._settle(lambda desk: desk.retry(self._lease, reason, after))
 
     def reject(self, reason: str = "rejected by reader") -> None:
@@ -143,7 +187,13 @@ class Message(Generic[T_co]):
         self._settle(lambda desk: desk.reject(self._lease, reason))
 
     def drop(self) -> None:
-        """End the message without effects and without a dead letter; counted as dropped; raises LeaseLost."""
+        """
+        End the message without effects and without a dead letter, counted as dropped.
+
+        Raises:
+            LeaseLost: the lease has ended; nothing was written.
+
+        """
         self._settle(lambda desk: desk.drop(self._lease))
 
     def extend(self, seconds: float) -> None:
@@ -152,7 +202,7 @@ class Message(Generic[T_co]):
             self._settler.extend(self._lease, seconds)
 
     def reply(self, body: object) -> str:
-        """Answer the sender; joins this thread's open transaction; returns the id of the reply."""
+        """Answer the sender; joins this thread's open transaction; return the id of the reply."""
         if self._settler is None:
             msg = "in a handler, return the reply or call ctx.reply"
             raise InvalidArgument(msg)
@@ -182,4 +232,42 @@ class Message(Generic[T_co]):
                 self.drop()
             case _:
                 self.retry(reason=f"{type(error).__name__}: {error}")
+        return isinstance(error, Retry | Reject | Drop)
+
+
+class AsyncMessage(ReceivedMessage[T_co], AsyncFace[Message[T_co]]):
+    """A message in your hands until its lease ends; ``async with message:`` settles it."""
+
+    def __init__(self, message: Message[T_co], off_loop: OffLoop) -> None:
+        ReceivedMessage.__init__(self, message._lease, message.frame, message.body)
+        AsyncFace.__init__(self, message, off_loop)
+
+    @property
+    def _message(self) -> Message[T_co]:
+        return self._plain
+
+    @property
+    def settled(self) -> bool:
+        """Return whether its lease was ended; see ``Message.settled``."""
+        return self._plain.settled
+
+    ack = awaitable(Message.ack)
+    retry = awaitable(Message.retry)
+    reject = awaitable(Message.reject)
+    drop = awaitable(Message.drop)
+    extend = awaitable(Message.extend)
+    reply = awaitable(Message.reply)
+
+    async def __aenter__(self) -> Self:
+        """Work on the message."""
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        """Settle what is not settled yet, as ``with message:`` does."""
+        await self._off_loop.call(lambda: self._plain.__exit__(kind, error, trace))
         return isinstance(error, Retry | Reject | Drop)

@@ -274,7 +274,7 @@ class Worker:
             )
         finally:
             self._run_now = None
-            context.close()
+            context._close()
         return HANDLED
 
     def _call(self, ready: Prepared, leased: LeasedMessage, context: Context) -> None:
@@ -284,7 +284,7 @@ class Worker:
         try:
             answer = call(ready, context, self._loop)
             if results.task_of(leased) is not None:
-                context.report(answer)
+                context._report(answer)
             elif answer is not None:
                 context.reply(answer)
         finally:
@@ -323,10 +323,10 @@ class Worker:
         run = self._run_now
         if (
             run is not None
-            and run.context.cancel is not None
+            and run.context._cancel is not None
             and time.monotonic() - run.started > run.limit
         ):
-            run.context.cancel()
+            run.context._cancel()
 
     def _prolong(self, tx: StoreTransaction) -> None:
         """Keep the leases of this round, unless its handler has run for longer than it may."""

@@ -16,7 +16,8 @@ from onceward.model.body import encode
 from onceward.model.queue_modes import CALLER, WORKER_RESULT
 from onceward.model.retry import RetryPolicy
 from onceward.model.states import Done, Settlement
-from onceward.runtime.context import OnWorker, reply_options
+from onceward.runtime.async_face import OnWorker
+from onceward.runtime.context import reply_options
 from onceward.runtime.fanout import Publisher
 from onceward.runtime.invoke import Loop, log_failure, run_coroutine, settlement_for_error
 from onceward.runtime.runs.completion import PendingEffects, RunCompletion, RunOutcome, verdicts
@@ -93,7 +94,7 @@ class RunExecution:
             self._completion.commit(tx, self.row, said)
 
         self._db.write(work)
-        del self._run.drafts[: len(said.drafts)]
+        del self._run._drafts[: len(said.drafts)]
 
     def write(self, work: Callable[[Transaction], T]) -> T:
         """Commit work of the run at once; raises RunAborted."""
@@ -118,7 +119,7 @@ class RunExecution:
         return fresh
 
     def _said(self) -> PendingEffects:
-        return PendingEffects(list(self._run.drafts), [])
+        return PendingEffects(list(self._run._drafts), [])
 
     # -- playing ----------------------------------------------------------------------------
 

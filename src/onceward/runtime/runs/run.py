@@ -1,16 +1,19 @@
-"""What a session's handler is given: the messages of one run, and mail and marks that commit only while the run is its own."""
+"""What a session's handler is given: one run, and its async face; effects commit while it holds its lease."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import Any, Protocol, TypeVar, Unpack
+from collections.abc import Awaitable, Callable
+from typing import Any, Generic, Protocol, TypeVar, Unpack, cast
 
 from onceward.errors import RunAborted
+from onceward.model.queue_modes import Mode
 from onceward.model.send_options import PublishOptions, SendOptions, parse_options
-from onceward.runtime.context import OnWorker, reply_options
+from onceward.runtime.async_face import AsyncFace, OnWorker, WorkerThread, awaitable
+from onceward.runtime.context import AsyncTransaction, reply_options
 from onceward.runtime.fanout import Publisher
-from onceward.runtime.message import Message
+from onceward.runtime.invoke import run_coroutine
+from onceward.runtime.message import AsyncMessage, Message, ReceivedMessage
 from onceward.runtime.results import task
 from onceward.runtime.runs.reading import ReadMessage
 from onceward.runtime.runs.scheduler import StartedRun
@@ -19,13 +22,14 @@ from onceward.runtime.transaction import Transaction
 from onceward.store.runs import PreviousRun, Summary
 
 T = TypeVar("T")
+M = TypeVar("M", bound=ReceivedMessage[Any])
 
 
 class Holder(Protocol):
-    """Who keeps the run's lease and commits for it."""
+    """Keeps the run's lease and commits for it."""
 
     def checkpoint(self, partial: Any) -> None:
-        """Commit partial output and what was said so far."""
+        """Commit partial output and what was sent so far."""
         ...
 
     def write(self, work: Callable[[Transaction], T]) -> T:
@@ -33,55 +37,61 @@ class Holder(Protocol):
         ...
 
     def more(self) -> list[ReadMessage]:
-        """Bind what waits to the run."""
+        """Bind the waiting messages to the run."""
         ...
 
 
-class Run:
-    """
-    One call of a session's handler.
+class RunFields(Generic[M]):
+    """The fields of a run; ``Run`` and ``AsyncRun`` add the verbs."""
 
-    What it sends is committed with the next ``checkpoint`` or with its end,
-    never after the run was ended by somebody else. Slow work holds no lock.
-    """
-
-    def __init__(self, seat: StartedRun, *, sender: Publisher, holder: Holder) -> None:
-        self.id: str = seat.run.id
+    def __init__(self, started: StartedRun, messages: list[M]) -> None:
+        self.id: str = started.run.id
         """Names the run everywhere; another attempt at the same messages is another run."""
-        self.session: str = seat.run.session
-        self.mode: str = seat.run.mode
+        self.session: str = started.run.session
+        """Session that is served."""
+        self.mode: Mode = cast("Mode", started.run.mode)
         """The mode that its messages were chosen by."""
-        self.messages: list[Message[Any]] = [_message(each) for each in seat.messages]
+        self.messages: list[M] = messages
         """Distinct messages in order; the last one is the current one."""
-        self.metadata: dict[str, Any] = seat.metadata
+        self.metadata: dict[str, Any] = started.metadata
         """``collect_batch`` or ``queue_batch``: count, event_ids, strategy."""
-        self.summary: Summary | None = seat.summary
+        self.summary: Summary | None = started.summary
         """What a full queue dropped since the last run; belongs before the messages."""
-        self.previous_run: PreviousRun | None = seat.before
+        self.previous_run: PreviousRun | None = started.before
         """The run that was aborted just before this one, with its partial output as JSON."""
-        self.cancelled: bool = False
-        """Whether the run was ended from outside: return at once, nothing more of it counts."""
-        self.drafts: list[OutgoingMessage] = []
-        self._at_end_work: list[Callable[[Transaction], object]] = []
-        self._sender, self._holder = sender, holder
 
     def __repr__(self) -> str:
         """Name the run without its messages."""
-        return f"<Run {self.id} of {self.session}: {self.mode}, {len(self.messages)} messages>"
+        count = len(self.messages)
+        return f"<{type(self).__name__} {self.id} of {self.session}: {self.mode}, {count} messages>"
 
     @property
-    def message(self) -> Message[Any]:
-        """The current message."""
+    def message(self) -> M:
+        """Return the current message."""
         return self.messages[-1]
 
     @property
     def previous(self) -> Any:
-        """Partial output of the run that was aborted just before this one, None where there is none."""
-        return (
-            None
-            if self.previous_run is None or self.previous_run.partial is None
-            else json.loads(self.previous_run.partial)
-        )
+        """Return the partial output of the run that was aborted just before this one, or None."""
+        before = self.previous_run
+        return None if before is None or before.partial is None else json.loads(before.partial)
+
+
+class Run(RunFields[Message[Any]]):
+    """
+    One call of a session's handler.
+
+    What it sends is committed with the next ``checkpoint`` or with its end,
+    never after the run was ended from outside. Slow work holds no lock.
+    """
+
+    def __init__(self, seat: StartedRun, *, sender: Publisher, holder: Holder) -> None:
+        super().__init__(seat, [_message(each) for each in seat.messages])
+        self.cancelled: bool = False
+        """Whether the run was ended from outside: return at once, its effects are not committed."""
+        self._started, self._sender, self._holder = seat, sender, holder
+        self._drafts: list[OutgoingMessage] = []
+        self._at_end_work: list[Callable[[Transaction], object]] = []
 
     def raise_if_cancelled(self) -> None:
         """Raise RunAborted once the run was ended from outside; call it now and then in long work."""
@@ -105,7 +115,13 @@ class Run:
         self._holder.checkpoint(partial)
 
     def write(self, work: Callable[[Transaction], T]) -> T:
-        """Run *work* on a transaction and commit it at once; it may be run again. Raises RunAborted where the run is not ours any more."""
+        """
+        Run *work* on a transaction and commit it at once; it may be run again.
+
+        Raises:
+            RunAborted: the run was ended from outside; nothing was written.
+
+        """
         return self._holder.write(work)
 
     def at_end(self, work: Callable[[Transaction], object]) -> None:
@@ -113,38 +129,42 @@ class Run:
         self._at_end_work.append(work)
 
     def send(self, to: str, body: object, **options: Unpack[SendOptions]) -> str:
-        """Promise a message with the next checkpoint or the run's end; returns its id."""
+        """Send a message with the next checkpoint or the run's end; return its id."""
         options.setdefault("causation_id", self.message.id)
-        return self._say(self._sender.compose(self.session, to, body, parse_options(options)))
+        return self._add(self._sender.compose(self.session, to, body, parse_options(options)))
 
     def publish(self, topic: str, body: object, **options: Unpack[PublishOptions]) -> list[str]:
-        """Send to every peer that subscribed to *topic*, as ``send`` does; returns the ids."""
+        """Send to every peer that subscribed to *topic*, as ``send`` does; return the ids."""
         named: SendOptions = {**options, "topic": topic}
         return [self.send(peer, body, **named) for peer in self._sender.subscribers(topic)]
 
     def reply(
-        self, body: object, *, to: Message[Any] | None = None, **options: Unpack[SendOptions]
+        self,
+        body: object,
+        *,
+        to: ReceivedMessage[Any] | None = None,
+        **options: Unpack[SendOptions],
     ) -> str:
-        """Answer the current message, or *to*, as ``send`` does; returns the id."""
+        """Answer the current message, or *to*, as ``send`` does; return the id."""
         name, named = reply_options((to or self.message).frame, options)
-        return self._say(self._sender.compose(self.session, name, body, named))
+        return self._add(self._sender.compose(self.session, name, body, named))
 
     def dispatch(
         self, to: str, body: object, *, session: str | None = None, **options: Unpack[SendOptions]
     ) -> str:
         """
-        Give another agent a task in a session of its own, as ``send`` does; returns the dispatch id.
+        Give another agent a task in a session of its own, as ``send`` does; return the dispatch id.
 
         However it ends there, a ``worker_result`` with that id comes into this session, once.
         """
         options.setdefault("causation_id", self.message.id)
-        return self._say(
+        return self._add(
             task(self._sender, self.session, to, body, session=session, options=options)
         )
 
     def inbox(self) -> list[Message[Any]]:
         """
-        Take what came meanwhile into this run, and declare that it does so.
+        Take the messages that came meanwhile into this run, and declare that it does so.
 
         From the first call on, ``steer`` with ``inject`` leaves new messages
         to the next call instead of ending the run. Raises RunAborted.
@@ -153,8 +173,8 @@ class Run:
         self.messages += fresh
         return fresh
 
-    def _say(self, draft: OutgoingMessage) -> str:
-        self.drafts.append(draft)
+    def _add(self, draft: OutgoingMessage) -> str:
+        self._drafts.append(draft)
         return draft.id
 
 
@@ -162,83 +182,76 @@ def _message(each: ReadMessage) -> Message[Any]:
     return Message(each.leased, each.frame, each.body, None)
 
 
-class AsyncRun:
-    """The same run for ``async def`` handlers: the same names, awaitable; ending it from outside cancels the handler."""
+class AsyncRun(RunFields[AsyncMessage[Any]], AsyncFace[Run]):
+    """
+    One call of a session's ``async def`` handler; see ``Run``.
+
+    A run that is ended from outside has its handler cancelled.
+    """
 
     def __init__(self, run: Run, on_worker: OnWorker) -> None:
-        self.id: str = run.id
-        self.session: str = run.session
-        self.mode: str = run.mode
-        self.messages: list[Message[Any]] = run.messages
-        """Distinct messages in order; the last one is the current one."""
-        self.metadata: dict[str, Any] = run.metadata
-        """``collect_batch`` or ``queue_batch``: count, event_ids, strategy."""
-        self.summary: Summary | None = run.summary
-        """What a full queue dropped since the last run; belongs before the messages."""
-        self.previous_run: PreviousRun | None = run.previous_run
-        """The run that was aborted just before this one."""
-        self._run, self._on_worker = run, on_worker
-
-    def __repr__(self) -> str:
-        """Name the run without its messages."""
-        return repr(self._run)
-
-    @property
-    def message(self) -> Message[Any]:
-        """The current message."""
-        return self._run.message
-
-    @property
-    def previous(self) -> Any:
-        """Partial output of the run that was aborted just before this one, None where there is none."""
-        return self._run.previous
+        worker = WorkerThread(on_worker)
+        AsyncFace.__init__(self, run, worker)
+        messages = [AsyncMessage(message, worker) for message in run.messages]
+        RunFields.__init__(self, run._started, messages)
 
     @property
     def cancelled(self) -> bool:
-        """Whether the run was ended from outside."""
-        return self._run.cancelled
+        """Return whether the run was ended from outside."""
+        return self._plain.cancelled
 
     def raise_if_cancelled(self) -> None:
-        """Raise RunAborted once the run was ended from outside; see ``Run.raise_if_cancelled``."""
-        self._run.raise_if_cancelled()
+        """Raise RunAborted once the run was ended from outside."""
+        self._plain.raise_if_cancelled()
 
-    async def checkpoint(self, partial: object) -> None:
-        """Commit partial output, and with it everything that was sent so far; see ``Run.checkpoint``."""
-        await self._on_worker(lambda: self._run.checkpoint(partial))
+    checkpoint = awaitable(Run.checkpoint)
+    send = awaitable(Run.send)
+    publish = awaitable(Run.publish)
+    reply = awaitable(Run.reply)
+    dispatch = awaitable(Run.dispatch)
 
-    async def write(self, work: Callable[[Transaction], T]) -> T:
-        """Run *work* on a transaction and commit it at once; see ``Run.write``."""
-        found: T = await self._on_worker(lambda: self._run.write(work))
+    async def write(self, work: Callable[[AsyncTransaction], Awaitable[T]]) -> T:
+        """
+        Run the coroutine function *work* on a transaction and commit it at once.
+
+        It may be run again, and holds the file's write lock: await its
+        transaction and nothing else of this file.
+
+        Raises:
+            RunAborted: the run was ended from outside; nothing was written.
+
+        """
+        on_thread = _on_loop(work)
+        return await self._off_loop.call(lambda: self._plain.write(on_thread))
+
+    def at_end(self, work: Callable[[AsyncTransaction], Awaitable[object]]) -> None:
+        """
+        Run the coroutine function *work* in the transaction that ends the run well.
+
+        It may be run again, and holds the file's write lock: await its
+        transaction and nothing else of this file.
+        """
+        self._plain.at_end(_on_loop(work))
+
+    async def inbox(self) -> list[AsyncMessage[Any]]:
+        """Take the messages that came meanwhile into this run; see ``Run.inbox``."""
+        off_loop = self._off_loop
+        fresh = [AsyncMessage(each, off_loop) for each in await off_loop.call(self._plain.inbox)]
+        self.messages += fresh
+        return fresh
+
+
+def _on_loop(work: Callable[[AsyncTransaction], Awaitable[T]]) -> Callable[[Transaction], T]:
+    """Return *work* as a function for the committing thread; its coroutine runs on this loop."""
+    from asyncio import get_running_loop  # noqa: PLC0415 - async handlers only
+
+    loop = get_running_loop()
+
+    def on_thread(tx: Transaction) -> T:
+        def start(on_worker: OnWorker) -> Awaitable[T]:
+            return work(AsyncTransaction(tx, WorkerThread(on_worker)))
+
+        found: T = run_coroutine(start, loop, lambda _: None)
         return found
 
-    def at_end(self, work: Callable[[Transaction], object]) -> None:
-        """Run *work* in the transaction that ends the run well; see ``Run.at_end``."""
-        self._run.at_end(work)
-
-    async def send(self, to: str, body: object, **options: Unpack[SendOptions]) -> str:
-        """Promise a message with the next checkpoint or the run's end; returns its id."""
-        return str(await self._on_worker(lambda: self._run.send(to, body, **options)))
-
-    async def publish(
-        self, topic: str, body: object, **options: Unpack[PublishOptions]
-    ) -> list[str]:
-        """Send to every peer that subscribed to *topic*; returns the ids."""
-        return list(await self._on_worker(lambda: self._run.publish(topic, body, **options)))
-
-    async def reply(
-        self, body: object, *, to: Message[Any] | None = None, **options: Unpack[SendOptions]
-    ) -> str:
-        """Answer the current message, or *to*; returns the id."""
-        return str(await self._on_worker(lambda: self._run.reply(body, to=to, **options)))
-
-    async def dispatch(
-        self, to: str, body: object, *, session: str | None = None, **options: Unpack[SendOptions]
-    ) -> str:
-        """Give another agent a task in a session of its own; see ``Run.dispatch``."""
-        return str(
-            await self._on_worker(lambda: self._run.dispatch(to, body, session=session, **options))
-        )
-
-    async def inbox(self) -> list[Message[Any]]:
-        """Take what came meanwhile into this run; see ``Run.inbox``."""
-        return list(await self._on_worker(self._run.inbox))
+    return on_thread

@@ -102,7 +102,7 @@ class RunScheduler:
 
     def queue(self, tx: StoreTransaction, session: str) -> Queue:
         """Return how a session's queue is set: by itself, else by its handler, else by the home, else by default."""
-        handler = self._agent.serves(session)
+        handler = self._agent._serves(session)
         return session_queues.look_up(
             tx, session, self._home if handler is None else self._home.merged(**handler.options)
         )
@@ -119,7 +119,7 @@ class RunScheduler:
         looked = SchedulePass()
         lanes.wake_due(tx)
         for run in runs.abandoned(tx):
-            if self._agent.serves(run.session) is not None:
+            if self._agent._serves(run.session) is not None:
                 self._isolated(tx, looked, lambda run=run: self._recover(tx, run))  # type: ignore[misc]
         steered: dict[str, str] = {}
         fresh = session_queues.arrivals(tx, self.patterns, ARRIVALS)
@@ -201,7 +201,7 @@ class RunScheduler:
 
     def _mode_of(self, session: str, fresh: Sequence[NewMessage], policy: QueuePolicy) -> str:
         """Return the mode that new messages ask for, if there are any; a session in mode ``queue`` hears no wishes."""
-        handler = self._agent.serves(session)
+        handler = self._agent._serves(session)
         heard = (
             ()
             if handler is None or policy.mode == "queue"
@@ -286,7 +286,7 @@ class RunScheduler:
         looked: SchedulePass,
         steered: str | None,
     ) -> None:
-        queue, handler = self.queue(tx, session), self._agent.serves(session)
+        queue, handler = self.queue(tx, session), self._agent._serves(session)
         mode = steered or queue.policy.mode
         due_at = self._due_at(tx, lane[0], queue)
         if due_at > tx.now or handler is None:
