@@ -1,4 +1,4 @@
-"""What the house tests look at: the source files as they stand, parsed once."""
+"""The source files as they stand, parsed once for all checks of the package."""
 
 import ast
 from pathlib import Path
@@ -16,20 +16,20 @@ def root() -> Path:
 
 
 @pytest.fixture(scope="session")
-def rooms() -> dict[str, Path]:
-    """Return every source file by its room: ``boxes.outbox``, ``transports.file``, and ``cli`` for the folder's own file."""
-    return {_room(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+def modules() -> dict[str, Path]:
+    """Return each source file by its module: ``store.outbox``, and ``cli`` for a folder's own."""
+    return {_module(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 
 
 @pytest.fixture(scope="session")
-def trees(rooms: dict[str, Path]) -> dict[str, ast.Module]:
-    """Return the syntax tree of every room."""
+def trees(modules: dict[str, Path]) -> dict[str, ast.Module]:
+    """Return the syntax tree of each module."""
     return {
-        room: ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
-        for room, path in rooms.items()
+        module: ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+        for module, path in modules.items()
     }
 
 
-def _room(path: Path) -> str:
+def _module(path: Path) -> str:
     parts = path.relative_to(PACKAGE).with_suffix("").parts
     return ".".join(parts) if parts[-1] != "__init__" else ".".join(parts[:-1]) or "__init__"

@@ -9,7 +9,7 @@ MEDIAN_LINES = 8
 
 
 def test_functions_fit_a_screen(trees: dict[str, ast.Module]) -> None:
-    """A longer function holds two ideas: split it along the journey, not by line count."""
+    """A longer function holds two ideas: split it by its steps, not by line count."""
     long = [f"{name}: {lines} lines" for name, lines in _functions(trees) if lines > FUNCTION_LINES]
 
     assert [] == long
@@ -21,10 +21,10 @@ def test_most_functions_are_small(trees: dict[str, ast.Module]) -> None:
 
 
 def _functions(trees: dict[str, ast.Module]) -> Iterator[tuple[str, int]]:
-    for room, tree in trees.items():
+    for module, tree in trees.items():
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                yield f"{room}:{node.lineno} {node.name}", _body_lines(node)
+                yield f"{module}:{node.lineno} {node.name}", _body_lines(node)
 
 
 def _body_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:

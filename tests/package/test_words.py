@@ -24,9 +24,7 @@ FOLDERS = ("src", "schema", "tests", "docs", "examples", ".ci")
 
 # Written so that no pattern matches its own text: this file is searched too.
 FORBIDDEN = {
-    "a path of somebody's machine": re.compile(
-        r"/(?:root|work|opt|home/\w+|Users/\w+)/|\b[A-Z]:\\Users"
-    ),
+    "a path of one machine": re.compile(r"/(?:root|work|opt|home/\w+|Users/\w+)/|\b[A-Z]:\\Users"),
     "a package index": re.compile(r"index-ur[l]|find-link[s]|files\.pythonhosted|pypi\.\w+/simple"),
     "an address of a private network": re.compile(
         r"\b(?:10\.\d+|192\.168|172\.(?:1[6-9]|2\d|3[01]))\.\d+\.\d+\b"
@@ -59,5 +57,5 @@ def _texts(root: Path) -> Iterator[Path]:
     folders = (path for folder in FOLDERS for path in (root / folder).rglob("*"))
     for path in (*sorted(root.glob("*")), *folders):
         hidden = any(part.startswith((".", "__")) for part in path.relative_to(root).parts[1:-1])
-        if path.is_file() and path.suffix in KINDS and not hidden and path.name != ".git":
+        if path.is_file() and path.suffix in KINDS and path.name != ".git" and not hidden:
             yield path

@@ -1,0 +1,97 @@
+"""Texts of the package name their subject: a message, a worker, a process, a caller."""
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+VAGUE = re.compile(r"\b(?:somebody|nobody|whoever|anybody|everybody)\b", re.IGNORECASE)
+SUBJECT = re.compile(r"(?:^|(?<=[.:;] ))(?:Who|Whoever|What)\b")
+TEXTS = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
+PACKAGE = Path(__file__).parents[2] / "src" / "onceward"
+NOT_YET = frozenset(
+    [
+        "api",
+        "cli",
+        "db",
+        "errors",
+        "hooks",
+        "model",
+        "runtime",
+        "schema",
+        "spark",
+        "store",
+        "testing",
+        "transports",
+    ]
+)
+"""Parts whose texts are still to be reworded: a part that is clean must leave this list."""
+PARTS = sorted(
+    {
+        path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        for path in PACKAGE.rglob("*.py")
+        if "__pycache__" not in path.parts
+    }
+    | {"schema"}
+)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_texts_name_their_subject(part: str, root: Path, request: pytest.FixtureRequest) -> None:
+    """No docstring, comment, help text or error speaks of somebody, nor is "who" its subject."""
+    if part in NOT_YET:
+        request.applymarker(pytest.mark.xfail(reason="texts are being reworded", strict=True))
+    found = [
+        f"{path.relative_to(root)}:{line} {words}"
+        for path in _files(root, part)
+        for line, words in _vague(path.read_text(encoding="utf-8"), path.suffix)
+    ]
+
+    assert [] == found
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("# Nobody waits", ["Nobody"]),
+        ('fail("somebody else")', ["somebody"]),
+        ('"""Whoever waits."""', ["Whoever", "Whoever"]),
+        ('"""What is done."""', ["What"]),
+        ('def f():\n    """Do it. Who asks is told."""', ["Who"]),
+        ('"""The process whose lease it is; what it wrote."""', []),
+        ("nobody = 1", []),
+    ],
+)
+def test_vague_words_are_found(text: str, expected: list[str]) -> None:
+    """Words count in texts only, as whole words, and "what" only where a sentence begins with it."""
+    assert expected == [word for _, word in _vague(text, ".py")]
+
+
+def _files(root: Path, part: str) -> list[Path]:
+    if part == "schema":
+        return sorted((root / "schema").rglob("*.sql"))
+    if (PACKAGE / f"{part}.py").exists():
+        return [PACKAGE / f"{part}.py"]
+    return sorted((PACKAGE / part).rglob("*.py"))
+
+
+def _vague(text: str, kind: str) -> Iterator[tuple[int, str]]:
+    if kind == ".sql":
+        for number, line in enumerate(text.splitlines(), 1):
+            yield from ((number, word) for word in VAGUE.findall(line))
+        return
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type in TEXTS:
+            yield from ((token.start[0], word) for word in VAGUE.findall(token.string))
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            yield from _subjects(node.lineno, str(node.value.value))
+
+
+def _subjects(first: int, text: str) -> Iterator[tuple[int, str]]:
+    for number, line in enumerate(text.splitlines(), first):
+        yield from ((number, word) for word in SUBJECT.findall(line.strip()))
