@@ -57,7 +57,7 @@ def test_a_result_comes_back_into_the_callers_session(office: Office) -> None:
         result["result"],
         result["error"],
     )
-    assert (office.ids[0], label) == (result["dispatch_id"], result["spawned_session_label"])
+    assert (office.ids[0], label) == (result["dispatch_id"], result["session"])
     assert ({"dispatchid": office.ids[0], "spawnedsession": label}, "s") == (
         message.headers,
         message.session,

@@ -69,7 +69,7 @@ def _result(sender: Sender, frame: Frame, end: TaskOutcome, run: OpenRun | None)
     caller = str(frame.headers[CALLER])
     body: dict[str, Any] = {
         "dispatch_id": frame.id,
-        "spawned_session_label": frame.session,
+        "session": frame.session,
         "outcome": end.outcome,
         "error": end.error,
     }

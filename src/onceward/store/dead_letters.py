@@ -82,7 +82,7 @@ PURGE: Final = "DELETE FROM dead_letters WHERE dead_at < ?"
 TASKS_FAILED: Final = """
 INSERT INTO send (recipient, type, session, key, body)
 SELECT i.agent, 'worker_result', json_extract(d.frame, '$.callersession'), 'worker_result:' || d.id,
-       json_object('dispatch_id', d.id, 'spawned_session_label', d.session, 'outcome', 'undelivered',
+       json_object('dispatch_id', d.id, 'session', d.session, 'outcome', 'undelivered',
                    'error', d.reason || ': ' || coalesce(d.last_error, ''), 'run_id', NULL, 'result', NULL, 'partial', NULL)
   FROM identity AS i, dead_letters AS d
  WHERE d.origin = 'outbox' AND d.id IN (SELECT value FROM json_each(?)) AND instr(d.frame, '"callersession"')
