@@ -50,18 +50,6 @@ class Transport(Protocol):
         ...
 
 
-class Listener(Protocol):
-    """Takes parcels in and hands them to ``accept``; never sees the store."""
-
-    def listen(self, name: str, accept: Accept) -> None:
-        """Start taking parcels for the agent *name*."""
-        ...
-
-    def close(self) -> None:
-        """Take nothing more; safe to call twice."""
-        ...
-
-
 def refuse_damaged(parcel: Parcel) -> None:
     """Raise Unreachable if a frame was damaged on the way; the same parcel is then pushed again."""
     for carried in parcel.frames:

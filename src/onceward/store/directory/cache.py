@@ -69,7 +69,7 @@ class DirectoryCache:
 
     @property
     def directory(self) -> DirectoryDatabase:
-        """The directory of the home, opened by whoever asks first."""
+        """Return the directory of the home, opened on first use."""
         return self.home.directory
 
     def _now(self) -> _Snapshot:
