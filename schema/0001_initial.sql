@@ -304,7 +304,7 @@ CREATE TABLE run_handlers (
     mode         TEXT    NOT NULL CHECK (mode IN ('steer', 'followup', 'collect', 'queue', 'interrupt')),
     debounce_for INTEGER NOT NULL CHECK (debounce_for >= 0),
     cap          INTEGER NOT NULL CHECK (cap >= 1),
-    overflow     TEXT    NOT NULL CHECK (overflow IN ('old', 'new', 'summarize')),
+    overflow     TEXT    NOT NULL CHECK (overflow IN ('reject', 'drop_old', 'summarize')),
     aborted      TEXT    NOT NULL CHECK (aborted IN ('deliver', 'return')),
     inject       INTEGER NOT NULL CHECK (inject IN (0, 1)),
     obey         TEXT    NOT NULL CHECK (json_valid(obey))
@@ -316,7 +316,7 @@ CREATE TABLE session_queues (
     mode         TEXT    CHECK (mode IN ('steer', 'followup', 'collect', 'queue', 'interrupt')),
     debounce_for INTEGER CHECK (debounce_for >= 0),
     cap          INTEGER CHECK (cap >= 1),
-    overflow     TEXT    CHECK (overflow IN ('old', 'new', 'summarize')),
+    overflow     TEXT    CHECK (overflow IN ('reject', 'drop_old', 'summarize')),
     aborted      TEXT    CHECK (aborted IN ('deliver', 'return')),
     inject       INTEGER CHECK (inject IN (0, 1)),
     since_at     INTEGER,

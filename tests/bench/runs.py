@@ -16,6 +16,7 @@ from tests.bench.plan import Plan
 from tests.bench.raw import connect
 
 from onceward import Agent, Postbox, Run
+from onceward.model.vocabulary import QueueMode
 
 SESSIONS: Final = 100
 EACH: Final = 100
@@ -56,7 +57,7 @@ def runs(plan: Plan) -> Iterator[Result]:
     yield latency(plan)
 
 
-def _ours(plan: Plan, mode: str, lap: int, sessions: int, each: int) -> float:
+def _ours(plan: Plan, mode: QueueMode, lap: int, sessions: int, each: int) -> float:
     """Return the messages per second from opening a file with a backlog to its last processed mark."""
     home = plan.room(f"ours-{mode}-{lap}")
     agent = Agent("coder")

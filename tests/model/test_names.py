@@ -11,8 +11,9 @@ from onceward.errors import InvalidMessage
 from onceward.model.clock import SystemClock, iso
 from onceward.model.frame import Frame
 from onceward.model.ids import new_id, new_token
-from onceward.model.names import PRIORITIES, RANKS, agent_name, plain_text, rank
+from onceward.model.names import RANKS, agent_name, plain_text, rank
 from onceward.model.topics import check_pattern, check_topic, matches
+from onceward.model.vocabulary import PRIORITIES
 
 GOOD = ["a", "A1", "0", "a.b-c_d", "a" * 128, "allx", "con"]
 BAD = [

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from onceward import Agent, Postbox, Reject, Run
-from onceward.model.queue_modes import MODES
+from onceward.model.vocabulary import QUEUE_MODES, QueueMode
 
 SESSIONS = ("red", "green", "blue")
 BRISK: dict[str, Any] = {
@@ -40,7 +40,7 @@ DRAIN = 120.0
 CALM = 5
 
 
-def coder(mode: str, rng: random.Random) -> Agent:
+def coder(mode: QueueMode, rng: random.Random) -> Agent:
     """Return an agent that speaks before and after a checkpoint, and sometimes gives work away."""
     agent = Agent("coder")
 
@@ -77,7 +77,7 @@ def worker(rng: random.Random) -> Agent:
     return agent
 
 
-def serve(home: str, mode: str, seed: int, ready: Connection) -> None:
+def serve(home: str, mode: QueueMode, seed: int, ready: Connection) -> None:
     """Open all three agents, speak, and serve until killed."""
     rng = random.Random(seed)
     with opened(Path(home), mode, rng) as boxes:
@@ -90,7 +90,7 @@ def serve(home: str, mode: str, seed: int, ready: Connection) -> None:
 class opened:  # noqa: N801 - read as a word
     """The three agents of one folder, open in this process."""
 
-    def __init__(self, home: Path, mode: str, rng: random.Random) -> None:
+    def __init__(self, home: Path, mode: QueueMode, rng: random.Random) -> None:
         self.coder = Postbox(home / "coder.db", agent=coder(mode, rng), **BRISK)
         self.worker = Postbox(home / "worker.db", agent=worker(rng), **BRISK)
         self.user = Postbox(home / "user.db", agent="user", **BRISK)
@@ -123,7 +123,7 @@ class opened:  # noqa: N801 - read as a word
         )
 
 
-def fight(home: Path, mode: str, rounds: int, seed: int) -> dict[str, Any]:
+def fight(home: Path, mode: QueueMode, rounds: int, seed: int) -> dict[str, Any]:
     """Kill *rounds* processes that serve one folder, two at a time; then drain it and audit what is left."""
     rng, crew = random.Random(seed), multiprocessing.get_context("forkserver")
     with opened(home, mode, rng):
@@ -154,7 +154,7 @@ def end(process: BaseProcess, hear: Connection) -> None:
     hear.close()
 
 
-def drain(home: Path, mode: str, rng: random.Random) -> dict[str, Any]:
+def drain(home: Path, mode: QueueMode, rng: random.Random) -> dict[str, Any]:
     """Let everything come to its end, and return figures and finds."""
     with opened(home, mode, rng) as boxes:
         deadline, calm = time.monotonic() + DRAIN, 0
@@ -246,25 +246,25 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--side-by-side", type=int, default=min(4, 2 * (os.cpu_count() or 1)))
     asked = parser.parse_args()
-    each = -(-asked.rounds // len(MODES))
+    each = -(-asked.rounds // len(QUEUE_MODES))
     started = time.monotonic()
     with (
         tempfile.TemporaryDirectory(prefix="onceward-arena-") as made,
         ThreadPoolExecutor(asked.side_by_side) as pool,
     ):
-        homes = [Path(made) / mode for mode in MODES]
+        homes = [Path(made) / mode for mode in QUEUE_MODES]
         for home in homes:
             home.mkdir()
         fights = [
             pool.submit(fight, home, mode, each, asked.seed + n)
-            for n, (home, mode) in enumerate(zip(homes, MODES, strict=True))
+            for n, (home, mode) in enumerate(zip(homes, QUEUE_MODES, strict=True))
         ]
         results = [fight.result() for fight in fights]
     finds = sum(len(result["found"]) for result in results)
     print(  # noqa: T201
         json.dumps(
             {
-                "rounds": each * len(MODES),
+                "rounds": each * len(QUEUE_MODES),
                 "seconds": round(time.monotonic() - started, 1),
                 "modes": results,
             }

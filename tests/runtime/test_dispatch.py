@@ -123,7 +123,7 @@ def test_an_aborted_task_that_counts_as_delivered_is_told(office: Office) -> Non
 
 def test_a_full_queue_tells_the_caller(desk: Any) -> None:
     """A task that found no room in the worker's queue, or was pushed out, has ended too."""
-    office = Office(desk, cap=1, overflow="new")
+    office = Office(desk, cap=1, overflow="reject")
     office.desk.script = [
         lambda run: office.ids.extend(run.dispatch("worker", n, session="shared") for n in (1, 2))
     ]
@@ -142,7 +142,7 @@ def test_a_result_is_protected_in_the_callers_queue(desk: Any) -> None:
     office = Office(desk)
     office.desk.say("x")
     office.desk.harness.peer("user")
-    office.desk.box.queues.set("s", cap=1, overflow="old")
+    office.desk.box.queues.set("s", cap=1, overflow="drop_old")
 
     def dispatches(run: Run) -> None:
         office.ids.append(run.dispatch("worker", 1))

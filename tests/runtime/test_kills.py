@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.proof.seed import size
 
-from onceward.model.queue_modes import MODES
+from onceward.model.vocabulary import QUEUE_MODES
 
 ARENA = Path(__file__).with_name("arena.py")
 ROUNDS = size(1000, 200)
@@ -32,7 +32,7 @@ def test_nothing_is_lost_doubled_reordered_or_said_too_late() -> None:
     )
     told = json.loads(ran.stdout)
 
-    assert {mode: [] for mode in MODES} == {
+    assert {mode: [] for mode in QUEUE_MODES} == {
         result["mode"]: result["found"] for result in told["modes"]
     }
     assert (0, ROUNDS) == (ran.returncode, sum(result["rounds"] for result in told["modes"]))

@@ -6,14 +6,14 @@ import random
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from onceward import Agent, Postbox, Run
-from onceward.model.queue_modes import MODES, OVERFLOWS
+from onceward.model.vocabulary import QUEUE_MODES, QUEUE_OVERFLOWS, QueueMode, QueueOverflow
 from onceward.runtime.runs.execution import RunExecution
 from onceward.runtime.runs.scheduler import StartedRun
 from onceward.testing import ManualClock
@@ -55,7 +55,7 @@ class Session:
         for each in fresh:
             shielded = [one for one in self.waiting if one.endswith("!")]
             if not each.endswith("!") and len(self.waiting) >= self.cap:
-                if self.overflow == "new" or len(shielded) >= self.cap:
+                if self.overflow == "reject" or len(shielded) >= self.cap:
                     self.refused.append(each)
                     continue
                 while len(self.waiting) >= self.cap:
@@ -114,9 +114,11 @@ class Play(RuleBasedStateMachine):
     """One agent with two sessions; runs stay open until a rule ends them."""
 
     @initialize(
-        mode=st.sampled_from(MODES), overflow=st.sampled_from(OVERFLOWS), cap=st.integers(1, 4)
+        mode=st.sampled_from(QUEUE_MODES),
+        overflow=st.sampled_from(QUEUE_OVERFLOWS),
+        cap=st.integers(1, 4),
     )
-    def begin(self, mode: str, overflow: Literal["old", "new", "summarize"], cap: int) -> None:
+    def begin(self, mode: QueueMode, overflow: QueueOverflow, cap: int) -> None:
         """Make the files; both sessions begin as their handler says."""
         self.folder = tempfile.TemporaryDirectory(prefix="onceward-model-")
         self.clock, self.fails = ManualClock(), set[str]()
@@ -241,7 +243,10 @@ class Play(RuleBasedStateMachine):
     def change(self, data: Any) -> None:
         """Somebody sets the queue otherwise while messages wait."""
         session, cap = data.draw(sessions), data.draw(st.integers(1, 5))
-        mode, overflow = data.draw(st.sampled_from(MODES)), data.draw(st.sampled_from(OVERFLOWS))
+        mode, overflow = (
+            data.draw(st.sampled_from(QUEUE_MODES)),
+            data.draw(st.sampled_from(QUEUE_OVERFLOWS)),
+        )
         self.box.queues.set(session, mode=mode, cap=cap, overflow=overflow)
         model = self.model[session]
         model.mode, model.cap, model.overflow = mode, cap, overflow

@@ -6,7 +6,7 @@ import pytest
 
 from onceward import Run
 from onceward.errors import RunAborted
-from onceward.model.queue_modes import MODES
+from onceward.model.vocabulary import QUEUE_MODES
 
 BATCHED = {"strategy": "events"}
 
@@ -207,7 +207,7 @@ def test_what_a_run_did_not_take_waits_for_the_next(desk: Any) -> None:
     assert [["first"], ["late"]] == one.go()
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", QUEUE_MODES)
 def test_a_mode_may_change_while_messages_wait(desk: Any, mode: str) -> None:
     """Whatever the new mode, what waited is taken, in order, and once."""
     one = desk(mode="followup")

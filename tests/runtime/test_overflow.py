@@ -19,13 +19,13 @@ def paused(desk: Any, **options: Any) -> Any:
 @pytest.mark.parametrize(
     ("overflow", "left", "ends"),
     [
-        ("old", [2, 3], ["dropped", "processed", "processed"]),
+        ("drop_old", [2, 3], ["dropped", "processed", "processed"]),
         ("summarize", [2, 3], ["dropped", "processed", "processed"]),
-        ("new", [1, 2], ["processed", "processed", "dead"]),
+        ("reject", [1, 2], ["processed", "processed", "dead"]),
     ],
 )
 def test_a_policy_says_who_goes(desk: Any, overflow: str, left: list[int], ends: list[str]) -> None:
-    """``old`` and ``summarize`` make room for the young; ``new`` refuses them, as a dead letter that can be replayed."""
+    """``drop_old`` and ``summarize`` make space for the young; ``reject`` makes them dead letters, to be replayed."""
     one = paused(desk, cap=2, overflow=overflow)
     ids = one.say(1, 2, 3)
     one.go()
@@ -54,7 +54,7 @@ def test_a_victim_can_be_read_in_sql_and_is_counted(desk: Any) -> None:
 
 def test_the_sender_of_a_refused_message_learns_it(desk: Any) -> None:
     """Refusal is an outcome: the sender's row is failed, with the reason."""
-    one = paused(desk, cap=1, overflow="new")
+    one = paused(desk, cap=1, overflow="reject")
     ids = one.say(1, 2)
     one.go()
     one.go(61)
@@ -90,7 +90,7 @@ def test_the_summary_survives_a_failed_run_and_a_change_of_policy(desk: Any) -> 
     def fails(_: Run) -> None:
         one.say("c", "d")
         one.harness.deliver()
-        one.box.queues.set("s", overflow="old", cap=5)
+        one.box.queues.set("s", overflow="drop_old", cap=5)
         raise RuntimeError("no")
 
     one.script = [fails]
@@ -123,7 +123,7 @@ def test_lines_are_bounded_and_the_count_is_not(desk: Any) -> None:
 
 def test_protected_messages_are_never_victims(desk: Any) -> None:
     """Critical mail may exceed the cap, and where only such is left a new message is refused."""
-    one = paused(desk, cap=2, overflow="old")
+    one = paused(desk, cap=2, overflow="drop_old")
     ids = []
     for body, priority in (("x", "normal"), ("p", "critical"), ("q", "critical"), ("y", "normal")):
         ids += one.say(body, priority=priority)
@@ -134,7 +134,7 @@ def test_protected_messages_are_never_victims(desk: Any) -> None:
 
 def test_bound_messages_are_neither_counted_nor_victims(desk: Any) -> None:
     """The cap is for what waits: a run in progress loses nothing to it."""
-    one = desk(cap=2, overflow="old")
+    one = desk(cap=2, overflow="drop_old")
 
     def busy(_: Run) -> None:
         one.say(2, 3, 4)
@@ -150,7 +150,7 @@ def test_a_burst_is_judged_message_by_message() -> None:
     """Arrivals of one look may push each other out, oldest first, whatever waited before."""
     fresh = [QueuedItem(seq) for seq in (7, 8, 9)]
     found = make_room(
-        QueuePolicy(cap=2, overflow="old"),
+        QueuePolicy(cap=2, overflow="drop_old"),
         held=1,
         protected=0,
         fresh=fresh,
@@ -198,15 +198,15 @@ def test_cap_zero_names_the_way_out() -> None:
 
 def test_the_nearest_level_wins(desk: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Session before agent, agent before home, home before default; None falls back to the next wider one."""
-    one = desk({"queue_cap": 9.8, "queue_overflow": "new"}, mode="collect", cap=5)
+    one = desk({"queue_cap": 9.8, "queue_overflow": "reject"}, mode="collect", cap=5)
     one.box.queues.set("s", cap=3)
     one.box.queues.set("other")
     both = [(q.session, q.mode, q.cap, q.overflow, q.aborted) for q in one.box.queues.list()]
     one.box.queues.set("s")
 
     assert [
-        ("other", "collect", 5, "new", "deliver"),
-        ("s", "collect", 3, "new", "deliver"),
+        ("other", "collect", 5, "reject", "deliver"),
+        ("s", "collect", 3, "reject", "deliver"),
     ] == both
     assert 5 == one.box.queues.get("s").cap
 

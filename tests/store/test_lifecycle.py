@@ -15,14 +15,13 @@ from onceward.model.frame import digest
 from onceward.model.parcel import Receipt
 from onceward.model.states import (
     INBOX,
-    INBOX_STATES,
     OUTBOX,
-    OUTBOX_STATES,
     Dead,
     Done,
     RetryAt,
     Settlement,
 )
+from onceward.model.vocabulary import INBOX_STATES, OUTBOX_STATES
 from onceward.store import dead_letters, inbox, lanes, outbox
 from onceward.store.inbox import LeasedMessage, SettledMessage
 

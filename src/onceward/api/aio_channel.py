@@ -9,14 +9,14 @@ from onceward.api.awaitable import AsyncMessage
 from onceward.api.channels import Channel, Channels
 from onceward.model.names import DEFAULT_SESSION
 from onceward.model.send_options import SendOptions
+from onceward.model.vocabulary import ChannelRole, ChannelType, PauseMode
 from onceward.runtime.async_bridge import AsyncBridge
 from onceward.runtime.fanout import SendResult
 from onceward.runtime.message import Message
 from onceward.store import queries
 from onceward.store.acknowledgments import Acknowledgment
-from onceward.store.directory import channels
 from onceward.store.directory.cache import Member
-from onceward.store.directory.channels import ChannelInfo, Mode, Role
+from onceward.store.directory.channels import ChannelInfo
 
 T = TypeVar("T")
 
@@ -48,15 +48,15 @@ class AsyncChannel:
         """Return who takes part, in the order of joining."""
         return await self._crossing.call(self._channel.members)
 
-    async def join(self, role: Role = "member") -> bool:
+    async def join(self, role: ChannelRole = "member") -> bool:
         """Take part from now on; see ``Channel.join``."""
         return await self._crossing.call(lambda: self._channel.join(role))
 
-    async def add(self, agent: str, role: Role = "member") -> bool:
+    async def add(self, agent: str, role: ChannelRole = "member") -> bool:
         """Let an agent take part; see ``Channel.add``."""
         return await self._crossing.call(lambda: self._channel.add(agent, role))
 
-    async def add_many(self, agents: Iterable[str], role: Role = "member") -> int:
+    async def add_many(self, agents: Iterable[str], role: ChannelRole = "member") -> int:
         """Let many agents take part in one change; see ``Channel.add_many``."""
         return await self._crossing.call(lambda: self._channel.add_many(agents, role))
 
@@ -76,7 +76,7 @@ class AsyncChannel:
         """End a subscription; see ``Channel.unsubscribe``."""
         return await self._crossing.call(lambda: self._channel.unsubscribe(pattern))
 
-    async def pause(self, mode: Mode = "hold") -> None:
+    async def pause(self, mode: PauseMode = "hold") -> None:
         """Let what is sent wait, or be refused; see ``Channel.pause``."""
         await self._crossing.call(lambda: self._channel.pause(mode))
 
@@ -172,7 +172,7 @@ class AsyncChannels:
     async def create(
         self,
         name: str,
-        type: channels.Type = "group",
+        type: ChannelType = "group",
         *,
         description: str = "",
         **config: Any,
@@ -187,7 +187,7 @@ class AsyncChannels:
     async def ensure(
         self,
         name: str,
-        type: channels.Type = "group",
+        type: ChannelType = "group",
         *,
         description: str = "",
         **config: Any,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import builtins
 
 from onceward.api.limits import DropRecord, Limits
+from onceward.model.vocabulary import LimitScope, Overflow
 from onceward.runtime.async_bridge import AsyncBridge
-from onceward.store.limits import Limit, Overflow, Scope
+from onceward.store.limits import Limit
 
 
 class AsyncLimits:
@@ -17,7 +18,7 @@ class AsyncLimits:
 
     async def set(
         self,
-        scope: Scope,
+        scope: LimitScope,
         name: str = "",
         *,
         messages: int | None = None,
@@ -29,7 +30,7 @@ class AsyncLimits:
             lambda: self._limits.set(scope, name, messages=messages, size=size, overflow=overflow)
         )
 
-    async def remove(self, scope: Scope, name: str = "") -> bool:
+    async def remove(self, scope: LimitScope, name: str = "") -> bool:
         """Lift a limit; see ``Limits.remove``."""
         return await self._crossing.call(lambda: self._limits.remove(scope, name))
 

@@ -11,6 +11,7 @@ from onceward.errors import ChannelRefused
 from onceward.model.names import DEFAULT_SESSION, plain_text
 from onceward.model.send_options import SendOptions, parse_options
 from onceward.model.topics import check_pattern
+from onceward.model.vocabulary import CHANNEL_ROLES, ChannelRole, ChannelType, PauseMode
 from onceward.runtime.channel_consumer import ChannelConsumer
 from onceward.runtime.channel_sender import ChannelSender
 from onceward.runtime.consumer import Consumer
@@ -21,11 +22,10 @@ from onceward.store import acknowledgments, history, queries
 from onceward.store.acknowledgments import Acknowledgment
 from onceward.store.directory import channels
 from onceward.store.directory.cache import Member
-from onceward.store.directory.channels import ChannelInfo, Mode, Role
+from onceward.store.directory.channels import ChannelInfo
 from onceward.store.queries import next_wakeup
 
 T = TypeVar("T")
-ALL: tuple[Role, ...] = ("owner", "member", "observer")
 
 
 class Channel:
@@ -67,11 +67,11 @@ class Channel:
 
     # -- taking part ------------------------------------------------------------------------
 
-    def join(self, role: Role = "member") -> bool:
+    def join(self, role: ChannelRole = "member") -> bool:
         """Take part from now on; say whether that is new; raises ValidationFailed where the channel is full."""
         return self.add(self._db.agent, role)
 
-    def add(self, agent: str, role: Role = "member") -> bool:
+    def add(self, agent: str, role: ChannelRole = "member") -> bool:
         """Let an agent take part; say whether that is new. Others than oneself only the owner adds."""
         if agent != self._db.agent:
             self._only_owner("add others")
@@ -81,7 +81,7 @@ class Channel:
             )
         )
 
-    def add_many(self, agents: Iterable[str], role: Role = "member") -> int:
+    def add_many(self, agents: Iterable[str], role: ChannelRole = "member") -> int:
         """Let many agents take part, all or none, in one change; return how many are new; only the owner may."""
         self._only_owner("add others")
         info, directory, me = self.info(), self._channel_sender.roster.directory, self._db.agent
@@ -124,7 +124,7 @@ class Channel:
 
     # -- states -----------------------------------------------------------------------------
 
-    def pause(self, mode: Mode = "hold") -> None:
+    def pause(self, mode: PauseMode = "hold") -> None:
         """Let what is sent from now on wait (``hold``) or be refused (``reject``); raises ChannelRefused, NotParticipant."""
         self._move("paused", mode)
 
@@ -148,7 +148,7 @@ class Channel:
             )
         )
 
-    def _move(self, state: str, mode: Mode | None = None) -> None:
+    def _move(self, state: str, mode: PauseMode | None = None) -> None:
         self._change(
             lambda: channels.change_state(
                 self._channel_sender.roster.directory, self.name, state, self._db.agent, mode
@@ -275,7 +275,7 @@ class Channel:
             msg = f"channel {self.name} is closed: nothing is read here any more"
             raise ChannelRefused(msg)
         channels.require(
-            self._channel_sender.role(self.name), ALL, self.name, self._db.agent, "read"
+            self._channel_sender.role(self.name), CHANNEL_ROLES, self.name, self._db.agent, "read"
         )
         return info.config.policy.check_filter(topics)
 
@@ -293,7 +293,7 @@ class Channels:
     def create(
         self,
         name: str,
-        type: channels.Type = "group",
+        type: ChannelType = "group",
         *,
         description: str = "",
         **config: Any,
@@ -306,7 +306,7 @@ class Channels:
     def ensure(
         self,
         name: str,
-        type: channels.Type = "group",
+        type: ChannelType = "group",
         *,
         description: str = "",
         **config: Any,

@@ -9,12 +9,11 @@ from typing import Final
 from onceward.db.database import Database
 from onceward.errors import InvalidArgument
 from onceward.model.clock import Millis
+from onceward.model.vocabulary import LIMIT_SCOPES, OVERFLOWS, LimitScope, Overflow
 from onceward.runtime.admission import AdmissionControl
 from onceward.store import limits, rate_limits
-from onceward.store.limits import Limit, Overflow, Scope
+from onceward.store.limits import Limit
 
-SCOPES: Final = ("outbox", "session", "lane", "channel", "store")
-POLICIES: Final = ("reject", "hold", "drop_old", "drop_new", "summarize")
 WHOLE: Final = ("outbox", "store")
 FULLNESS: Final = limits.FULLNESS
 
@@ -42,7 +41,7 @@ class Limits:
 
     def set(
         self,
-        scope: Scope,
+        scope: LimitScope,
         name: str = "",
         *,
         messages: int | None = None,
@@ -66,8 +65,8 @@ class Limits:
         """
         name = "" if scope in WHOLE else name or "*"
         wrong = (
-            scope not in SCOPES
-            or overflow not in POLICIES
+            scope not in LIMIT_SCOPES
+            or overflow not in OVERFLOWS
             or (scope == "store" and overflow != "reject")
         )
         numbers = [number for number in (messages, size) if number is not None]
@@ -76,12 +75,12 @@ class Limits:
             or not numbers
             or any(not isinstance(number, int) or number < 1 for number in numbers)
         ):
-            kinds, policies = ", ".join(SCOPES), ", ".join(POLICIES)
+            kinds, policies = ", ".join(LIMIT_SCOPES), ", ".join(OVERFLOWS)
             msg = f"a limit is messages= or size= (bytes), from 1, of {kinds}; overflow= is one of {policies} (a store rejects)"
             raise InvalidArgument(msg)
         self._change(lambda tx: limits.save(tx, Limit(scope, name, messages, size, overflow)))
 
-    def remove(self, scope: Scope, name: str = "") -> bool:
+    def remove(self, scope: LimitScope, name: str = "") -> bool:
         """Lift a limit; what only it held back leaves. Say whether there was one."""
         found = "" if scope in WHOLE else name or "*"
         return self._change(lambda tx: limits.remove(tx, scope, found))

@@ -10,10 +10,11 @@ from typing import Any, Literal, Unpack
 from onceward.api.session import Session
 from onceward.errors import InvalidArgument, LeaseLost
 from onceward.model.log import Log, log
-from onceward.model.names import PRIORITIES, plain_text, rank
+from onceward.model.names import plain_text, rank
 from onceward.model.record import MessageRecord
 from onceward.model.send_options import ParsedOptions, SendOptions
 from onceward.model.topics import TopicPolicy
+from onceward.model.vocabulary import PRIORITIES
 from onceward.runtime.agent import type_names
 from onceward.runtime.mailbox_consumer import ExactlyOnceConsumer, MailboxConsumer
 from onceward.runtime.message import Message

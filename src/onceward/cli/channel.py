@@ -13,13 +13,12 @@ from onceward.cli.durations import MaybeSpan
 from onceward.cli.exit_codes import DONE
 from onceward.cli.output import show, show_one
 from onceward.cli.target import Quiet, Where, open_box
+from onceward.model.vocabulary import ChannelType, PauseMode
 
 WHERE = Where()
 COLUMNS: Final = ("name", "type", "state", "created_by", "created_at", "description")
 MEMBERS: Final = ("agent", "role", "number")
-Type = Literal["direct", "group", "broadcast", "pubsub"]
 Role = Literal["member", "observer"]
-Mode = Literal["hold", "reject"]
 
 
 @Parameter(name="*")
@@ -75,7 +74,7 @@ CONFIG = Config()
 
 def create(
     name: str,
-    type: Type = "group",
+    type: ChannelType = "group",
     /,
     *,
     description: str = "",
@@ -234,7 +233,7 @@ def unsubscribe(name: str, pattern: str, /, *, where: Where = WHERE) -> int:
     return _change(name, "ended", lambda channel: channel.unsubscribe(pattern), where)
 
 
-def pause(name: str, /, *, mode: Mode = "hold", where: Where = WHERE) -> int:
+def pause(name: str, /, *, mode: PauseMode = "hold", where: Where = WHERE) -> int:
     """
     Pause a channel that our agent owns.
 

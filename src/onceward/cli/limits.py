@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 from cyclopts import Parameter
 
 from onceward.cli.exit_codes import DONE, NothingThere
 from onceward.cli.output import show
 from onceward.cli.target import Where, open_box
+from onceward.model.vocabulary import LimitScope, Overflow
 
 WHERE = Where()
-Scope = Literal["outbox", "session", "lane", "channel", "store"]
-Policy = Literal["reject", "hold", "drop_old", "drop_new", "summarize"]
 COLUMNS: Final = ("scope", "name", "messages", "bytes", "overflow")
 FULL: Final = ("scope", "messages", "bytes")
 DROPPED: Final = ("id", "recipient", "session", "scope", "name", "policy", "dropped_at", "line")
@@ -36,13 +35,13 @@ def ls(*, where: Where = WHERE) -> int:
 
 
 def put(
-    scope: Scope,
+    scope: LimitScope,
     name: Name = "",
     /,
     *,
     messages: int | None = None,
     size: int | None = None,
-    overflow: Policy = "reject",
+    overflow: Overflow = "reject",
     where: Where = WHERE,
 ) -> int:
     """
@@ -62,7 +61,7 @@ def put(
     return DONE
 
 
-def remove(scope: Scope, name: Name = "", /, *, where: Where = WHERE) -> int:
+def remove(scope: LimitScope, name: Name = "", /, *, where: Where = WHERE) -> int:
     """
     Lift a limit; what only it held back leaves.
 

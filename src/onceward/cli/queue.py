@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 from cyclopts import Parameter
 
@@ -15,6 +15,7 @@ from onceward.cli.output import show, show_one
 from onceward.cli.readonly import views, whole_id
 from onceward.cli.target import Where, open_box
 from onceward.model.queue_modes import QueueOptions
+from onceward.model.vocabulary import QueueMode, QueueOverflow
 
 WHERE = Where()
 QUEUES: Final = (
@@ -57,12 +58,12 @@ def ls(session: str | None = None, /, *, limit: int = 100, where: Where = WHERE)
 
 def mode(
     session: str,
-    to: Literal["steer", "followup", "collect", "queue", "interrupt"] | None = None,
+    to: QueueMode | None = None,
     /,
     *,
     debounce: MaybeSpan = None,
     cap: float | None = None,
-    overflow: Literal["old", "new", "summarize"] | None = None,
+    overflow: QueueOverflow | None = None,
     where: Where = WHERE,
 ) -> int:
     """
@@ -75,7 +76,7 @@ def mode(
         to: The mode.
         debounce: Quiet that a collect waits for.
         cap: Most messages that may wait.
-        overflow: Whether a full queue drops the old, refuses the new, or drops the old and tells the next run.
+        overflow: What a full queue does: reject the new, drop the old, or drop it and summarize for the next run.
         where: Whose file.
 
     """

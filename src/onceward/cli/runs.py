@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Final, Literal
+from typing import Final
 
 from onceward.cli import queries
 from onceward.cli.exit_codes import DONE, NothingThere
@@ -12,6 +12,7 @@ from onceward.cli.output import show as show_rows
 from onceward.cli.readonly import views, whole_id
 from onceward.cli.show import without_nothing
 from onceward.cli.target import Conversation, Where, open_box
+from onceward.model.vocabulary import RunState
 
 WHERE = Where()
 CONVERSATION = Conversation()
@@ -20,7 +21,7 @@ COLUMNS: Final = ("id", "session", "mode", "state", "messages", "started_at", "e
 
 def ls(
     *,
-    state: Literal["open", "done", "aborted", "failed"] | None = None,
+    state: RunState | None = None,
     limit: int = 100,
     where: Conversation = CONVERSATION,
 ) -> int:

@@ -20,7 +20,8 @@ from pydantic_core import from_json, to_json
 from onceward.errors import InvalidMessage
 from onceward.model.body import BYTES, JSON
 from onceward.model.clock import Millis, iso
-from onceward.model.names import AGENT, DEFAULT_SESSION, PRIORITIES, Priority
+from onceward.model.names import AGENT, DEFAULT_SESSION
+from onceward.model.vocabulary import PRIORITIES, Priority
 
 SOURCE: Final = "urn:onceward:"
 NORMAL: Final = 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Final, Literal, get_args
+from typing import Final, Literal
 
 from onceward.errors import InvalidMessage
 
@@ -12,15 +12,11 @@ TEXT_MAX: Final = 256
 RESERVED: Final = frozenset({"all", "broadcast"})
 DEFAULT_SESSION: Final = "default"
 
-Priority = Literal["critical", "urgent", "normal", "low", "background"]
 PriorityName = Literal["critical", "urgent", "high", "normal", "low", "background"]
 """A priority as a send may name it; ``high`` is another word for ``urgent``."""
 
 RANKS: Final[dict[str, int]] = {"critical": 0, "urgent": 1, "high": 1, "normal": 2, "low": 3, "background": 4}
 """Rank by priority name, 0 first; ``high`` is another word for ``urgent``."""
-
-PRIORITIES: Final[tuple[Priority, ...]] = get_args(Priority)
-"""Priority name by rank."""
 
 
 def agent_name(name: str) -> str:

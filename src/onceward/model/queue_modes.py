@@ -12,17 +12,19 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, NamedTuple, TypedDict, get_args
+from typing import Any, Final, NamedTuple, TypedDict
 
 from onceward.errors import InvalidArgument
 from onceward.model.clock import Millis
+from onceward.model.vocabulary import (
+    ABORTED,
+    QUEUE_MODES,
+    QUEUE_OVERFLOWS,
+    Aborted,
+    QueueMode,
+    QueueOverflow,
+)
 
-Mode = Literal["steer", "followup", "collect", "queue", "interrupt"]
-Overflow = Literal["old", "new", "summarize"]
-Aborted = Literal["deliver", "return"]
-MODES: Final[tuple[str, ...]] = get_args(Mode)
-OVERFLOWS: Final[tuple[str, ...]] = get_args(Overflow)
-ABORTED: Final[tuple[str, ...]] = get_args(Aborted)
 PREEMPTING: Final = frozenset({"steer", "interrupt"})
 """Modes in which a new message ends the run that is open."""
 PATIENCE: Final = 5
@@ -40,15 +42,15 @@ CALLER: Final = "callersession"
 class QueueOptions(TypedDict, total=False):
     """The keyword arguments that set how a session queues; what is left out, or None, is as the next wider level says."""
 
-    mode: str | None
+    mode: QueueMode | None
     """steer, followup, collect, queue or interrupt."""
     debounce: float | None
     """Seconds of quiet that a collect waits for; negative ones count as 0."""
     cap: float | None
     """Most messages that may wait; fractions are cut off, 0 is refused."""
-    overflow: str | None
-    """What a full queue does: drop the old, refuse the new, or drop the old and summarize them for the next run."""
-    aborted: str | None
+    overflow: QueueOverflow | None
+    """What a full queue does: reject the new, drop the old, or drop it and summarize for the next run."""
+    aborted: Aborted | None
     """What becomes of an aborted run's messages: deliver them if partial output was stored, or return them always."""
     inject: bool | None
     """Whether steer hands new messages to a run that takes them by ``run.inbox()`` instead of ending it."""
@@ -106,12 +108,12 @@ def checked(options: Mapping[str, Any]) -> dict[str, Any]:
         raise InvalidArgument(msg)
     debounce, cap = options.get("debounce"), options.get("cap")
     return {
-        "mode": _one_of("mode", options.get("mode"), MODES),
+        "mode": _one_of("mode", options.get("mode"), QUEUE_MODES),
         "debounce_for": None
         if debounce is None
         else round(1000 * max(0.0, _number("debounce", debounce))),
         "cap": None if cap is None else _cap(_number("cap", cap)),
-        "overflow": _one_of("overflow", options.get("overflow"), OVERFLOWS),
+        "overflow": _one_of("overflow", options.get("overflow"), QUEUE_OVERFLOWS),
         "aborted": _one_of("aborted", options.get("aborted"), ABORTED),
         "inject": options.get("inject"),
     }
@@ -198,13 +200,13 @@ def make_room(
     found = DroppedItems()
     if held + len(fresh) <= policy.cap:
         return found
-    victims = [] if policy.overflow == "new" else oldest(held + len(fresh) - policy.cap)
+    victims = [] if policy.overflow == "reject" else oldest(held + len(fresh) - policy.cap)
     for each in fresh:
         room = policy.cap - held
         if (
             not each.protected
             and room <= 0
-            and (policy.overflow == "new" or protected >= policy.cap)
+            and (policy.overflow == "reject" or protected >= policy.cap)
         ):
             found.refused.append(each)
             continue
@@ -212,7 +214,7 @@ def make_room(
             found.dropped.append(victims.pop(0))
             held -= 1
         held, protected = held + 1, protected + each.protected
-        if not each.protected and policy.overflow != "new":
+        if not each.protected and policy.overflow != "reject":
             victims.append(each)
     return found
 

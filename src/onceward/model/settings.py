@@ -12,13 +12,12 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from onceward.errors import InvalidArgument
 from onceward.model.body import describe_errors
 from onceward.model.parcel import Durability
+from onceward.model.vocabulary import Aborted, Priority, QueueMode, QueueOverflow
 
 PREFIX: Final = "ONCEWARD_"
 Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 DAY: Final = 86_400.0
-
-Priority = Literal["critical", "urgent", "normal", "low", "background"]
 
 
 def _listed(value: Any) -> Any:
@@ -116,15 +115,15 @@ class Settings(BaseModel):
 
     max_runs: Annotated[int, Field(ge=1, le=1000)] = 16
     """Runs of different sessions that this process has open at the same time."""
-    queue_mode: Literal["steer", "followup", "collect", "queue", "interrupt"] = "followup"
+    queue_mode: QueueMode = "followup"
     """What a session with runs does with mail that comes while it is busy, where neither session nor handler say."""
     queue_debounce: Annotated[float, Field(le=1e9, allow_inf_nan=False)] = 1.0
     """Quiet that a collect waits for; negative counts as 0."""
     queue_cap: Annotated[float, Field(ge=1, le=1e9)] = 20
     """Messages that may wait in one session's queue; fractions are cut off."""
-    queue_overflow: Literal["old", "new", "summarize"] = "summarize"
-    """What a full queue does: drop the old, refuse the new, or drop the old with a summary for the next run."""
-    queue_aborted: Literal["deliver", "return"] = "deliver"
+    queue_overflow: QueueOverflow = "summarize"
+    """What a full queue does: reject the new, drop the old, or drop it and summarize for the next run."""
+    queue_aborted: Aborted = "deliver"
     """What becomes of a preempted run's messages when partial output was stored."""
 
     retention: Seconds = 7 * DAY

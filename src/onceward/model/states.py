@@ -49,10 +49,6 @@ RUNS: Final[dict[tuple[str, str], str]] = {
 }
 """Legal moves of a run and why they happen. A run that has ended is never opened again; its messages may get another."""
 
-RUN_STATES: Final = ("open", "done", "aborted", "failed")
-OUTBOX_STATES: Final = ("pending", "sent", "acked", "failed", "cancelled")
-INBOX_STATES: Final = ("pending", "processed", "dropped", "expired")
-
 
 @dataclass(frozen=True, slots=True)
 class Done:

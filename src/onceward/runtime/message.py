@@ -10,7 +10,7 @@ from onceward.db.transaction import StoreTransaction
 from onceward.errors import Drop, InvalidArgument, Reject, Retry
 from onceward.model.clock import Millis
 from onceward.model.frame import BODY_ERROR, Frame
-from onceward.model.names import Priority
+from onceward.model.vocabulary import Priority
 from onceward.runtime.async_face import AsyncFace, OffLoop, awaitable
 
 T_co = TypeVar("T_co", covariant=True)

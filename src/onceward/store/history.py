@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 from onceward.db.database import Database
 from onceward.errors import InvalidArgument
 from onceward.model.names import rank
-from onceward.model.states import INBOX_STATES, OUTBOX_STATES
 from onceward.model.topics import WILD, check_pattern, matches
+from onceward.model.vocabulary import INBOX_STATES, OUTBOX_STATES
 from onceward.store import time_index
 from onceward.store.bodies import FULL_FRAME
 from onceward.store.queries import HistoryEntry, Page

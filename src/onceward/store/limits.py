@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from onceward.db.migrations import folder
 from onceward.db.transaction import StoreTransaction
 from onceward.errors import QueueFull, StoreFull
+from onceward.model.queue_modes import LINE_MAX
 from onceward.store.counters import bump
 from onceward.store.outbox import TICKET_FAILED
 
-Scope = Literal["outbox", "session", "lane", "channel", "store"]
-Overflow = Literal["reject", "hold", "drop_old", "drop_new", "summarize"]
 HELD: Final = 253_402_300_799_000
 """The due date of a message that is held back: the last second of the year 9999."""
 SUMMARY: Final = "onceward.summary"
 """Type of the message that tells of dropped ones."""
-LINE: Final = 160
+LINE: Final = LINE_MAX
 LINES: Final = 20
 """Lines of one summary; older drops are told as a number."""
 

@@ -9,7 +9,6 @@ from typing import Final, NamedTuple
 from onceward.db.transaction import StoreTransaction
 from onceward.errors import StoreCorrupt
 from onceward.model.clock import Millis
-from onceward.model.names import PRIORITIES
 from onceward.model.parcel import (
     STRENGTH,
     Answer,
@@ -20,6 +19,7 @@ from onceward.model.parcel import (
     downgrade,
 )
 from onceward.model.settings import Settings
+from onceward.model.vocabulary import PRIORITIES
 from onceward.store import dead_letters, outbox, peers, receipts
 from onceward.store.counters import bump
 from onceward.store.outbox import OutboxRow

@@ -16,7 +16,6 @@ from onceward.model.events import MessageBound, Overflowed, RunStarted
 from onceward.model.ids import IdSource
 from onceward.model.log import log
 from onceward.model.queue_modes import (
-    MODES,
     PREEMPTING,
     WISH,
     DroppedItems,
@@ -31,6 +30,7 @@ from onceward.model.queue_modes import (
 from onceward.model.retry import RetryPolicy
 from onceward.model.settings import Settings
 from onceward.model.states import Dead, Done, Settlement
+from onceward.model.vocabulary import QUEUE_MODES
 from onceward.runtime.agent import Agent, SessionHandler
 from onceward.runtime.event_emitter import EventEmitter
 from onceward.runtime.runs.completion import RunCompletion
@@ -425,7 +425,7 @@ def _requested_mode(arrival: NewMessage, heard: Sequence[str]) -> str | None:
         wish = json.loads(arrival.frame).get(WISH)
     except (ValueError, AttributeError):
         return None
-    return wish if wish in MODES else None
+    return wish if wish in QUEUE_MODES else None
 
 
 def text_of(frame: str) -> str:

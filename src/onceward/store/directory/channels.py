@@ -16,13 +16,11 @@ from onceward.model.clock import Millis
 from onceward.model.names import agent_name
 from onceward.model.settings import Positive, Seconds
 from onceward.model.topics import TopicPolicy, check_topic
+from onceward.model.vocabulary import PauseMode
 from onceward.store.directory.cache import Member
 from onceward.store.directory.database import DirectoryDatabase
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-Type = Literal["direct", "group", "broadcast", "pubsub"]
-Role = Literal["owner", "member", "observer"]
-Mode = Literal["hold", "reject"]
 DIRECT: Final = 2
 """So many take part in a direct channel."""
 KINDS: Final = (
@@ -247,7 +245,7 @@ def leave(directory: DirectoryDatabase, channel: str, agent: str, by: str) -> bo
 
 
 def change_state(
-    directory: DirectoryDatabase, name: str, state: str, agent: str, mode: Mode | None = None
+    directory: DirectoryDatabase, name: str, state: str, agent: str, mode: PauseMode | None = None
 ) -> None:
     """
     Bring a channel into another state, by one statement that knows from where it may be reached.

@@ -1,0 +1,55 @@
+"""
+Define the closed sets of names that code, schema, settings and command share.
+
+Each set is a Literal for type checkers and a tuple of its names, in order, for
+checks at run time. The CHECKs of the schema repeat them; a test compares both.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, get_args
+
+Priority = Literal["critical", "urgent", "normal", "low", "background"]
+PRIORITIES: Final[tuple[Priority, ...]] = get_args(Priority)
+"""Priority name by rank, 0 first."""
+
+LimitScope = Literal["outbox", "session", "lane", "channel", "store"]
+LIMIT_SCOPES: Final[tuple[LimitScope, ...]] = get_args(LimitScope)
+"""What a limit counts: the whole outbox, one session, lane or channel, or the file."""
+
+Overflow = Literal["reject", "hold", "drop_old", "drop_new", "summarize"]
+OVERFLOWS: Final[tuple[Overflow, ...]] = get_args(Overflow)
+"""
+What happens to a message that a limit has no capacity for.
+
+``reject`` refuses the new message, ``hold`` keeps it back, ``drop_new`` records
+it as dropped, ``drop_old`` drops the oldest instead, and ``summarize`` does so
+and sends a summary.
+"""
+QueueOverflow = Literal["reject", "drop_old", "summarize"]
+QUEUE_OVERFLOWS: Final[tuple[QueueOverflow, ...]] = get_args(QueueOverflow)
+"""The same for a full session queue; a message that it rejects becomes a dead letter."""
+
+QueueMode = Literal["steer", "followup", "collect", "queue", "interrupt"]
+QUEUE_MODES: Final[tuple[QueueMode, ...]] = get_args(QueueMode)
+Aborted = Literal["deliver", "return"]
+ABORTED: Final[tuple[Aborted, ...]] = get_args(Aborted)
+
+OutboxState = Literal["pending", "sent", "acked", "failed", "cancelled"]
+OUTBOX_STATES: Final[tuple[str, ...]] = get_args(OutboxState)
+InboxState = Literal["pending", "processed", "dropped", "expired"]
+INBOX_STATES: Final[tuple[str, ...]] = get_args(InboxState)
+RunState = Literal["open", "done", "aborted", "failed"]
+RUN_STATES: Final[tuple[str, ...]] = get_args(RunState)
+RequestState = Literal["open", "answered", "late", "failed"]
+REQUEST_STATES: Final[tuple[str, ...]] = get_args(RequestState)
+
+ChannelType = Literal["direct", "group", "broadcast", "pubsub"]
+CHANNEL_TYPES: Final[tuple[ChannelType, ...]] = get_args(ChannelType)
+ChannelRole = Literal["owner", "member", "observer"]
+CHANNEL_ROLES: Final[tuple[ChannelRole, ...]] = get_args(ChannelRole)
+ChannelState = Literal["active", "paused", "draining", "closed"]
+CHANNEL_STATES: Final[tuple[str, ...]] = get_args(ChannelState)
+PauseMode = Literal["hold", "reject"]
+PAUSE_MODES: Final[tuple[PauseMode, ...]] = get_args(PauseMode)
+"""What a paused channel does with messages: keep them back, or refuse them."""
