@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Generic, Protocol, TypeVar, Unpack, cast
 
 from onceward.errors import RunAborted
-from onceward.model.queue_modes import Mode
 from onceward.model.send_options import PublishOptions, SendOptions, parse_options
+from onceward.model.vocabulary import QueueMode
 from onceward.runtime.async_face import AsyncFace, OnWorker, WorkerThread, awaitable
 from onceward.runtime.context import AsyncTransaction, reply_options
 from onceward.runtime.fanout import Publisher
@@ -49,7 +49,7 @@ class RunFields(Generic[M]):
         """Names the run everywhere; another attempt at the same messages is another run."""
         self.session: str = started.run.session
         """Session that is served."""
-        self.mode: Mode = cast("Mode", started.run.mode)
+        self.mode: QueueMode = cast("QueueMode", started.run.mode)
         """The mode that its messages were chosen by."""
         self.messages: list[M] = messages
         """Distinct messages in order; the last one is the current one."""
