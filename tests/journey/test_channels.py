@@ -351,9 +351,7 @@ def test_the_size_limit_holds_on_receipt(world: World) -> None:
     """A message that is larger than its channel takes is never handed out: it becomes a dead letter of who received it."""
     boxes = team(world, "a", "b", max_message_size=10)
     options: Any = {"channel": "room", "kind": "text"}
-    from onceward.model.send_options import ParsedOptions  # noqa: PLC0415 - a sender that minds no limit
-
-    draft = boxes["a"]._sender.compose("default", "b", "x" * 11, ParsedOptions(**options))
+    draft = boxes["a"]._sender.compose("default", "b", "x" * 11, options)
     boxes["a"].db.write(lambda tx: boxes["a"]._sender.add(tx, draft))
     world.settle()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from typing import Any, TypeVar, Unpack
 
 from onceward.db.database import Database
@@ -177,7 +176,7 @@ class Channel:
 
         """
         work = self._channel_sender.prepare(
-            self.session, self.name, body, replace(parse_options(options), kind=kind)
+            self.session, self.name, body, {**parse_options(options), "kind": kind}
         )
         return self._db.write_in_handler(work)
 

@@ -13,7 +13,7 @@ from onceward.errors import InvalidArgument, OncewardError
 from onceward.model.body import BYTES
 from onceward.model.clock import Millis
 from onceward.model.frame import Frame
-from onceward.model.send_options import ParsedOptions
+from onceward.model.send_options import MessageOptions
 from onceward.runtime.sender import Sender
 from onceward.store import dead_letters, queries
 from onceward.store.queries import DeadLetter, DeadLetterSelection
@@ -163,7 +163,7 @@ class DeadLetters:
             msg = f"dead letter {letter.id} was received: only what we sent can be sent as new"
             raise InvalidArgument(msg)
         frame = Frame.parse(letter.frame)
-        options = ParsedOptions(
+        options = MessageOptions(
             type=frame.type, topic=frame.topic, priority=frame.priority_name, ordering_key=frame.partitionkey, delay=wait,
             correlation_id=frame.correlationid, causation_id=frame.causationid, in_reply_to=frame.inreplyto, reply_to=frame.replyto,
             channel=frame.channel, kind=frame.kind, mailbox=frame.mailbox, headers=frame.headers | {"replayof": letter.id},

@@ -12,7 +12,7 @@ from onceward.errors import InvalidArgument, LeaseLost
 from onceward.model.log import Log, log
 from onceward.model.names import plain_text, rank
 from onceward.model.record import MessageRecord
-from onceward.model.send_options import ParsedOptions, SendOptions
+from onceward.model.send_options import MessageOptions, SendOptions, parse_options
 from onceward.model.topics import TopicPolicy
 from onceward.model.vocabulary import PRIORITIES
 from onceward.runtime.agent import type_names
@@ -110,7 +110,11 @@ class Mailbox:
                 PRIORITIES[rank(options.get("priority", "normal"))]
                 in self._consumer.tools.settings.ephemeral_priorities
             )
-        named = ParsedOptions(**options, mailbox=self._address.key, ends_at=self.expires_at)
+        named: MessageOptions = {
+            **parse_options(options),
+            "mailbox": self._address.key,
+            "ends_at": self.expires_at,
+        }
         return self._consumer.tools.sender.commit(self._session.name, self.owner, body, named)
 
     def delete(self, message_id: str) -> bool:

@@ -14,8 +14,8 @@ from onceward.model.clock import Millis
 from onceward.model.events import Event, Expired, Polled, Processed
 from onceward.model.names import DEFAULT_SESSION, agent_name, plain_text
 from onceward.model.record import MessageRecord
-from onceward.runtime.fanout import Publisher
 from onceward.runtime.open_agents import OpenAgentFiles
+from onceward.runtime.sender import Sender
 from onceward.store import inbox, mailboxes, polling
 from onceward.store.polling import Poll, ScanPosition
 
@@ -29,7 +29,7 @@ class Polls:
     _db: Database
     _hooks: Hooks
     _files: OpenAgentFiles
-    _sender: Publisher
+    _sender: Sender
 
     def poll(
         self,

@@ -36,13 +36,13 @@ from onceward.runtime.channel_sender import ChannelSender
 from onceward.runtime.channel_tasks import ChannelTasks
 from onceward.runtime.consumer import Consumer
 from onceward.runtime.dispatcher import Dispatcher
-from onceward.runtime.fanout import Publisher
 from onceward.runtime.mailbox_consumer import MailboxDeps
 from onceward.runtime.maintenance import Maintenance
 from onceward.runtime.message import Message
 from onceward.runtime.open_agents import OpenAgentFiles
 from onceward.runtime.owner_session import OwnerSession
 from onceward.runtime.receiver import Receiver
+from onceward.runtime.sender import Sender
 from onceward.runtime.worker import Worker
 from onceward.store import full_text, health, invariants, outbox, queries, transitions
 from onceward.store.directory.cache import DirectoryCache
@@ -122,7 +122,7 @@ class Postbox(Verbs, Polls, Looks):
         db, settings, hooks, rng = self._db, self._settings, self._hooks, self._rng
         self._home = DirectoryHandle(db, settings)
         self._directory = DirectoryCache(self._home, db)
-        self._sender = Publisher(
+        self._sender = Sender(
             db,
             roster=self._directory,
             settings=settings,

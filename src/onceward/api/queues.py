@@ -15,8 +15,8 @@ from onceward.model.names import plain_text
 from onceward.model.queue_modes import QueueOptions, checked, glob
 from onceward.model.states import Done
 from onceward.runtime.event_emitter import EventEmitter
-from onceward.runtime.fanout import Publisher
 from onceward.runtime.runs.completion import RunCompletion
+from onceward.runtime.sender import Sender
 from onceward.store import queries, runs, session_queues
 from onceward.store.inbox import SettledMessage
 from onceward.store.lanes import Lease
@@ -26,7 +26,7 @@ from onceward.store.queries import QueuedMessage, QueueInfo, RunInfo
 class Queues:
     """The queues of sessions with runs. Settings may change while messages wait; none is lost by it."""
 
-    def __init__(self, db: Database, *, sender: Publisher, hooks: Hooks) -> None:
+    def __init__(self, db: Database, *, sender: Sender, hooks: Hooks) -> None:
         self._db = db
         self._closing = RunCompletion(
             db.agent, sender=sender, teller=EventEmitter(hooks, db.agent), owner=owner_name()
@@ -132,7 +132,7 @@ class Queues:
 class Runs:
     """The runs of an agent's sessions, open and past."""
 
-    def __init__(self, db: Database, *, sender: Publisher, hooks: Hooks) -> None:
+    def __init__(self, db: Database, *, sender: Sender, hooks: Hooks) -> None:
         self._db = db
         self._closing = RunCompletion(
             db.agent, sender=sender, teller=EventEmitter(hooks, db.agent), owner=owner_name()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar, Unpack, overload
 
 from onceward.db.database import Database
@@ -12,11 +13,12 @@ from onceward.errors import AnswerTimeout, InvalidArgument, InvalidMessage, Requ
 from onceward.model.body import decode
 from onceward.model.frame import Frame
 from onceward.model.names import plain_text
-from onceward.model.send_options import PublishOptions, SendOptions, parse_options
+from onceward.model.send_options import PLAIN, PublishOptions, SendOptions, parse_options
 from onceward.model.settings import Settings
 from onceward.runtime.consumer import Consumer
-from onceward.runtime.fanout import Fanout, Publisher, SendResult, is_for_all
+from onceward.runtime.fanout import EVERY_AGENT, Fanout, SendResult
 from onceward.runtime.message import Message
+from onceward.runtime.sender import Sender
 from onceward.runtime.transaction import Transaction
 from onceward.runtime.waiting import until_found
 from onceward.store import history, queries, requests
@@ -34,7 +36,7 @@ class Session:
     """
 
     def __init__(
-        self, name: str, *, db: Database, sender: Publisher, desk: Consumer, settings: Settings
+        self, name: str, *, db: Database, sender: Sender, desk: Consumer, settings: Settings
     ) -> None:
         self.name = plain_text("session", name)
         self._db, self._sender, self._consumer, self._settings = db, sender, desk, settings
@@ -82,47 +84,46 @@ class Session:
             OutcomeUnknown: ask ``resolve``, or send again with the same key or id.
 
         """
-        return self._compose(to, body, options)()
+        if to in EVERY_AGENT:
+            fanout = self._sender.to_everyone(self.name, body, parse_options(options))
+            return self._send_fanout(fanout).id
+        named = parse_options(options) if options else PLAIN
+        message = self._sender.compose(self.name, to, body, named)
+        return self._db.write_in_handler(partial(self._sender.add, message=message))
 
     def _compose(self, to: str | None, body: object, options: SendOptions) -> Callable[[], str]:
         """Check and serialise a message at once; return the call that commits it."""
-        sender = self._sender
-        if is_for_all(to):
-            return lambda: (
-                self._send_fanout(
-                    sender.to_everyone(self.name, to, body, parse_options(options))
-                ).id
-            )
-        draft = sender.compose(self.name, to, body, parse_options(options))  # type: ignore[arg-type]  # None was for all
-        return lambda: self._db.write_in_handler(sender.writing(draft))
+        named = parse_options(options)
+        if to in EVERY_AGENT:
+            return lambda: self._send_fanout(self._sender.to_everyone(self.name, body, named)).id
+        message = self._sender.compose(self.name, to, body, named)
+        return partial(self._db.write_in_handler, partial(self._sender.add, message=message))
 
     def send_many(
         self, messages: Iterable[tuple[str, object]], **options: Unpack[SendOptions]
     ) -> list[str]:
-        """Commit many (recipient, body) at once, in order, all or none; the options hold for each; returns their ids."""
+        """
+        Commit many (recipient, body) at once, in order, all or none; return their ids.
+
+        The options hold for each; a key or message id is refused.
+        """
         named = parse_options(options)
-        if named.key is not None or named.message_id is not None:
+        if named.get("key") is not None or named.get("message_id") is not None:
             msg = "send_many gives each message an id of its own: keys belong to single sends"
             raise InvalidMessage(msg)
-        drafts = self._sender.compose_many(self.name, messages, named)
-        return self._db.write_in_handler(lambda tx: self._sender.add_many(tx, drafts))
+        composed = self._sender.compose_many(self.name, messages, named)
+        return self._db.write_in_handler(partial(self._sender.add_many, messages=composed))
 
     def publish(self, topic: str, body: object, **options: Unpack[PublishOptions]) -> list[str]:
-        """Send *body* to every agent that subscribed to *topic*, all in one commit; returns the ids, none where nobody did."""
-        return [
-            message_id
-            for _, message_id in self._send_fanout(
-                self._sender.to_subscribers(self.name, topic, body, options)
-            ).copies
-        ]
+        """Send *body* to every subscriber of *topic* in one commit; return the ids, none without one."""
+        fanout = self._sender.to_subscribers(self.name, topic, body, options)
+        return [message_id for _, message_id in self._send_fanout(fanout).copies]
 
-    def _send_fanout(self, fan: Fanout) -> SendResult:
+    def _send_fanout(self, fanout: Fanout) -> SendResult:
         """Commit a message to many: all copies or none."""
-        return (
-            self._db.write_in_handler(lambda tx: self._sender.add_fanout(tx, fan))
-            if fan.drafts
-            else fan.result
-        )
+        if not fanout.messages:
+            return fanout.result
+        return self._db.write_in_handler(partial(self._sender.add_fanout, fanout=fanout))
 
     # -- asking -----------------------------------------------------------------------------
 
@@ -140,8 +141,8 @@ class Session:
         self, to: str, body: object, timeout: float | None, options: SendOptions
     ) -> Callable[[StoreTransaction], Ticket]:
         options.setdefault("reply_to", self._db.agent)
-        draft = self._sender.compose(self.name, to, body, parse_options(options))
-        return lambda tx: self._sender.add_request(tx, draft, timeout)
+        message = self._sender.compose(self.name, to, body, parse_options(options))
+        return partial(self._sender.add_request, message=message, timeout=timeout)
 
     def ask(
         self,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from itertools import chain, groupby
-from operator import attrgetter
+from operator import itemgetter
 from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar, cast
 
 from onceward.model.clock import Millis
@@ -74,36 +74,6 @@ class Store(Protocol):
         ...
 
 
-class BatchedInsert:
-    """
-    One message that is one row: work that reads nothing of the file.
-
-    Alone it is written at once. Where many commit together, their rows are
-    gathered and written by few statements.
-    """
-
-    __slots__ = ("_alone", "sql", "values", "wakeup")
-
-    def __init__(
-        self,
-        sql: str,
-        values: tuple[Any, ...],
-        bell: Callable[[], None],
-        alone: Callable[[StoreTransaction], str],
-    ) -> None:
-        self.sql, self.values, self.wakeup, self._alone = sql, values, bell, alone
-
-    def __call__(self, tx: StoreTransaction) -> str:
-        """Write the row, or gather it with others; return its id."""
-        if not tx.batching:
-            return self._alone(tx)
-        message_id: str = self.values[0]
-        tx.batched_inserts.append(self)
-        tx.message_ids.append(message_id)
-        tx.wake(self.wakeup)
-        return message_id
-
-
 class SavepointMark(NamedTuple):
     """How many effects and message ids a transaction had when a savepoint was opened."""
 
@@ -143,8 +113,8 @@ class StoreTransaction:
         """True once it was committed to the file that other processes see."""
         self.batching = False
         """Whether rows are gathered instead of written one by one."""
-        self.batched_inserts: list[BatchedInsert] = []
-        """The gathered rows; they are written before any other statement."""
+        self.batched_inserts: list[tuple[str, tuple[Any, ...]]] = []
+        """The gathered rows, each with its statement; written before any other statement."""
         self._refused: BaseException | None = None
 
     def rows(self, sql: str, bindings: Any = None) -> list[tuple[Any, ...]]:
@@ -206,11 +176,15 @@ class StoreTransaction:
         finally:
             self.batching, self._refused = False, None
 
+    def gather(self, sql: str, row: tuple[Any, ...]) -> None:
+        """Leave *row* to be inserted by *sql* together with others, while ``batching``."""
+        self.batched_inserts.append((sql, row))
+
     def _write_batched(self) -> None:
         entries, self.batched_inserts = self.batched_inserts, []
         try:
-            for sql, some in groupby(entries, attrgetter("sql")):
-                self.insert(sql, [entry.values for entry in some])
+            for sql, some in groupby(entries, itemgetter(0)):
+                self.insert(sql, [row for _, row in some])
         except BaseException as error:
             self._refused = error
             raise

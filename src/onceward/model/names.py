@@ -15,7 +15,14 @@ DEFAULT_SESSION: Final = "default"
 PriorityName = Literal["critical", "urgent", "high", "normal", "low", "background"]
 """A priority as a send may name it; ``high`` is another word for ``urgent``."""
 
-RANKS: Final[dict[str, int]] = {"critical": 0, "urgent": 1, "high": 1, "normal": 2, "low": 3, "background": 4}
+RANKS: Final[dict[str, int]] = {
+    "critical": 0,
+    "urgent": 1,
+    "high": 1,
+    "normal": 2,
+    "low": 3,
+    "background": 4,
+}
 """Rank by priority name, 0 first; ``high`` is another word for ``urgent``."""
 
 

@@ -1,40 +1,9 @@
-"""What a send may say besides recipient and body."""
+"""The options of a send: everything besides recipient and body, listed once."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final, TypedDict
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParsedOptions:
-    """Everything of a send besides recipient and body; spans in seconds."""
-
-    type: str | None = None
-    topic: str | None = None
-    key: str | None = None
-    priority: str = "normal"
-    ttl: float | None = None
-    delay: float | None = None
-    reply_to: str | None = None
-    correlation_id: str | None = None
-    causation_id: str | None = None
-    in_reply_to: str | None = None
-    headers: Mapping[str, str | int | bool] | None = None
-    ordering_key: str | None = None
-    message_id: str | None = None
-    channel: str | None = None
-    kind: str | None = None
-    mailbox: str | None = None
-    ends_at: int | None = None
-    """When the mailbox that it is for expires, in milliseconds: the message does not outlive it."""
-    ephemeral: bool = False
-    system: bool = False
-    """Whether a reserved topic may be published: only the library itself says so."""
-
-
-PLAIN: Final = ParsedOptions()
+from typing import Final, TypedDict, cast
 
 
 class PublishOptions(TypedDict, total=False):
@@ -43,11 +12,11 @@ class PublishOptions(TypedDict, total=False):
     type: str | None
     """Wire name of the message type; by default the one its class declares."""
     key: str | None
-    """The same key with the same body returns the id of the first; with another body it raises Conflict."""
+    """The same key and body return the id of the first; with another body it raises Conflict."""
     priority: str
     """critical, urgent (high), normal, low or background."""
     ttl: float | None
-    """Seconds after which nobody wants it: it then expires instead of being handled."""
+    """Seconds after which the message expires instead of being handled."""
     delay: float | None
     """Seconds before it may leave."""
     reply_to: str | None
@@ -63,7 +32,7 @@ class PublishOptions(TypedDict, total=False):
     ordering_key: str | None
     """The unit of order; by default the session."""
     ephemeral: bool
-    """Whether a restart of the recipient may drop it, if nobody has taken it by then; otherwise nothing is ever dropped so."""
+    """Whether a restart of the recipient may drop the message while no reader has taken it."""
     message_id: str | None
     """An id of the caller's own, under which sending again is safe."""
 
@@ -75,11 +44,36 @@ class SendOptions(PublishOptions, total=False):
     """What it is published under; handlers may be chosen by it."""
 
 
-def parse_options(given: SendOptions) -> ParsedOptions:
-    """Return keyword arguments as one value; the common empty ones cost nothing."""
-    try:
-        return ParsedOptions(**given) if given else PLAIN
-    except TypeError:
-        unknown = ", ".join(sorted(given.keys() - SendOptions.__annotations__.keys()))
-        msg = f"a send has no option {unknown}: there are {', '.join(SendOptions.__annotations__)}; a session has a send of its own"
-        raise TypeError(msg) from None
+class MessageOptions(SendOptions, total=False):
+    """
+    The options of a message with those that only the library sets; checked by ``parse_options``.
+
+    ``Sender.compose`` turns them into ``FrameHeaders``, which is frozen.
+    """
+
+    channel: str | None
+    """The channel that the message belongs to."""
+    kind: str | None
+    """The kind of a channel's message."""
+    mailbox: str | None
+    """The mailbox that the message is for."""
+    ends_at: int | None
+    """When that mailbox expires, in milliseconds: the message does not outlive it."""
+    system: bool
+    """Whether a reserved topic may be published."""
+
+
+PLAIN: Final = MessageOptions()
+"""No options at all: what all messages of one type to one recipient share is then remembered."""
+
+
+def parse_options(given: SendOptions | PublishOptions) -> MessageOptions:
+    """Return the keyword arguments of a send; raises TypeError for a name that is no option."""
+    unknown = given.keys() - SendOptions.__annotations__.keys()
+    if unknown:
+        msg = (
+            f"a send has no option {', '.join(sorted(unknown))}: "
+            f"there are {', '.join(SendOptions.__annotations__)}; a session has a send of its own"
+        )
+        raise TypeError(msg)
+    return cast("MessageOptions", given)

@@ -7,8 +7,8 @@ from typing import Any
 
 from onceward.model.clock import Millis, iso
 from onceward.model.frame import Frame
-from onceward.runtime.sender import OutgoingMessage
 from onceward.store.accept import body_size
+from onceward.store.outbox import OutgoingMessage
 
 Write = Callable[[Iterable[Mapping[str, Any]]], None]
 
@@ -23,8 +23,7 @@ def auditor(write: Write) -> Callable[[Sequence[OutgoingMessage], Millis], None]
 
 
 def _entry(draft: OutgoingMessage, at: Millis) -> dict[str, Any]:
-    text: str = draft.values[11]
-    frame = Frame.parse(text if draft.body is None else f"{text}{draft.body}}}")
+    frame = Frame.parse(draft.text)
     return {
         "op": "send",
         "ts": iso(at),

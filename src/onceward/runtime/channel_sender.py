@@ -1,19 +1,20 @@
-"""Sending to a channel: what must hold is checked before anything is written, then all copies are one commit."""
+"""Sends to the channels of a home: a message is checked first, then all copies are one commit."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from onceward.db.database import Database
 from onceward.db.transaction import StoreTransaction
 from onceward.errors import ChannelRefused, refuse
 from onceward.model.frame import split_prefix
-from onceward.model.send_options import ParsedOptions
+from onceward.model.send_options import MessageOptions
 from onceward.model.topics import check_topic
 from onceward.runtime.channel_tasks import ChannelTasks
-from onceward.runtime.fanout import Fanout, Publisher, SendResult
+from onceward.runtime.fanout import Fanout, SendResult
+from onceward.runtime.sender import Sender
 from onceward.store import acknowledgments, bodies, channel_posts
 from onceward.store.directory import channels
 from onceward.store.directory.cache import DirectoryCache
@@ -24,20 +25,20 @@ ANSWERS = {"response": "query"}
 
 
 class ChannelMessage(NamedTuple):
-    """A message to a channel that only needs to be written down."""
+    """A message to a channel that only needs to be stored."""
 
     channel: ChannelInfo
-    fan: Fanout
+    fanout: Fanout
     newest: int
-    options: ParsedOptions
+    options: MessageOptions
 
 
 class ChannelSender:
     """Sends to the channels of a home, from one agent's file."""
 
-    def __init__(self, db: Database, publisher: Publisher, errands: ChannelTasks) -> None:
-        self._db, self._publisher, self.errands = db, publisher, errands
-        self.roster: DirectoryCache = publisher.roster
+    def __init__(self, db: Database, sender: Sender, errands: ChannelTasks) -> None:
+        self._db, self._sender, self.errands = db, sender, errands
+        self.roster: DirectoryCache = sender.roster
 
     def info(self, name: str) -> ChannelInfo:
         """Return a channel as it is now; raises UnknownChannel."""
@@ -48,7 +49,7 @@ class ChannelSender:
         return channels.role_of(self.roster.members(name), self._db.agent)
 
     def prepare(
-        self, session: str, name: str, body: object, options: ParsedOptions
+        self, session: str, name: str, body: object, options: MessageOptions
     ) -> Callable[[StoreTransaction], SendResult]:
         """
         Check a message to a channel and build its copies; return the work that writes them.
@@ -61,19 +62,15 @@ class ChannelSender:
         self._check_state(found)
         self._check(found, body, options)
         recipients = self._recipients(found, options)
-        if options.ordering_key is None:
-            options = replace(
-                options, ordering_key=name
-            )  # a channel that waits holds back its own messages only
-        fan = self._publisher.fan_out(
-            session,
-            recipients,
-            body,
-            replace(options, channel=name),
-            limit=found.config.max_message_size,
+        # A channel that waits holds back its own messages only.
+        lane = options.get("ordering_key")
+        lane = name if lane is None else lane
+        options = {**options, "ordering_key": lane, "channel": name}
+        fanout = self._sender.compose_fanout(
+            session, recipients, body, options, limit=found.config.max_message_size
         )
-        plan = ChannelMessage(found, fan, self.roster.newest(name), options)
-        return lambda tx: self._put(tx, plan)
+        message = ChannelMessage(found, fanout, self.roster.newest(name), options)
+        return partial(self._add, message=message)
 
     # -- checking ---------------------------------------------------------------------------
 
@@ -84,29 +81,30 @@ class ChannelSender:
             )
             raise ChannelRefused(msg)
 
-    def _check(self, found: ChannelInfo, body: object, options: ParsedOptions) -> None:
-        if options.kind == acknowledgments.KIND:
+    def _check(self, found: ChannelInfo, body: object, options: MessageOptions) -> None:
+        if options.get("kind") == acknowledgments.KIND:
             refuse("kind", "is said with acknowledge(), which knows what is answered")
-        if options.kind not in KINDS:
-            refuse("kind", f"is none of {', '.join(KINDS)}", len(str(options.kind)))
-        answer = options.kind in ANSWERS
+        if options.get("kind") not in KINDS:
+            refuse("kind", f"is none of {', '.join(KINDS)}", len(str(options.get("kind"))))
+        answer = options.get("kind") in ANSWERS
         allowed = ("owner",) if found.type == "broadcast" and not answer else ("owner", "member")
         channels.require(self.role(found.name), allowed, found.name, self._db.agent, "send")
         if body is None or body in ("", b""):
             refuse("content", "is empty")
-        if found.type == "pubsub" and options.topic is None and not answer:
+        topic = options.get("topic")
+        if found.type == "pubsub" and topic is None and not answer:
             refuse("topic", "is missing: messages of a pubsub channel have one")
-        if options.topic is not None:
-            check_topic(options.topic)
-            found.config.policy.check(options.topic)
+        if topic is not None:
+            check_topic(topic)
+            found.config.policy.check(topic)
 
-    def _recipients(self, found: ChannelInfo, options: ParsedOptions) -> list[str]:
-        me, kind = self._db.agent, str(options.kind)
+    def _recipients(self, found: ChannelInfo, options: MessageOptions) -> list[str]:
+        me, kind = self._db.agent, str(options.get("kind"))
         if kind in ANSWERS:
-            asker = self._asker(found.name, kind, options.correlation_id)
+            asker = self._asker(found.name, kind, options.get("correlation_id"))
             return [me if asker is None else asker]
         if found.type == "pubsub":
-            names = self.roster.subscribers(str(options.topic), channel=found.name)
+            names = self.roster.subscribers(str(options.get("topic")), channel=found.name)
         else:
             names = [member.agent for member in self.roster.members(found.name)]
         return sorted(
@@ -114,7 +112,7 @@ class ChannelSender:
         )  # as the index has them: half the cost of many
 
     def _asker(self, name: str, kind: str, correlation_id: str | None) -> str | None:
-        """Return who sent what is answered, None for ourselves; raises ValidationFailed where nothing is known of it."""
+        """Return the sender of what is answered, None for us; raises ValidationFailed if unknown."""
         wanted = ANSWERS[kind]
         known, sender = channel_posts.asked(self._db.read, correlation_id or "", name, wanted)
         if not known:
@@ -125,70 +123,59 @@ class ChannelSender:
 
     # -- writing ----------------------------------------------------------------------------
 
-    def _put(self, tx: StoreTransaction, plan: ChannelMessage) -> SendResult:
-        found, fan = plan.channel, plan.fan
-        config = found.config
+    def _add(self, tx: StoreTransaction, message: ChannelMessage) -> SendResult:
+        """Store the copies of a message and, in a sticky channel, the post that is retained."""
+        found, config = message.channel, message.channel.config
         if config.sticky:
-            channel_posts.start(tx, "channel", found.name, plan.newest)
+            channel_posts.start(tx, "channel", found.name, message.newest)
             self.errands.serve(tx, found)
-        fan = self._held(tx, found, fan)
-        body_id = (
-            self._retain(tx, plan) if config.sticky and plan.options.kind not in ANSWERS else None
-        )
-        posted = self._publisher.add_fanout(tx, fan, body_id)
+        fanout = self._held(tx, found, message.fanout)
+        keeps = config.sticky and message.options.get("kind") not in ANSWERS
+        body_id = self._retain(tx, message) if keeps else None
+        result = self._sender.add_fanout(tx, fanout, body_id)
         if body_id is not None:
             channel_posts.trim(tx, found.name, config)
-        return posted
+        return result
 
-    def _held(self, tx: StoreTransaction, found: ChannelInfo, fan: Fanout) -> Fanout:
-        """Let the copies wait where the channel is paused, or as many of ours are on their way as may be."""
-        most = found.config.max_pending
-        full = most is not None and channel_posts.under_way(tx, found.name) + len(fan.drafts) > most
+    def _held(self, tx: StoreTransaction, found: ChannelInfo, fanout: Fanout) -> Fanout:
+        """Return the copies, held where the channel is paused or has max_pending of ours."""
+        most, count = found.config.max_pending, len(fanout.messages)
+        full = most is not None and channel_posts.under_way(tx, found.name) + count > most
         behind = (
             channel_posts.next_task(tx, "channel", found.name)
             if most is not None or found.holds
             else None
         )
         if not (found.holds or full or (behind is not None and behind[1])):
-            return fan
+            return fanout
         channel_posts.start(tx, "channel", found.name, self.roster.newest(found.name))
         tx.run(channel_posts.HOLD, (found.name,))
-        drafts = tuple(
-            draft._replace(values=(*draft.values[:7], channel_posts.HELD, *draft.values[8:]))
-            for draft in fan.drafts
-        )
-        return fan._replace(drafts=drafts)
+        held = tuple(each._replace(due_at=channel_posts.HELD) for each in fanout.messages)
+        return fanout._replace(messages=held)
 
-    def _retain(self, tx: StoreTransaction, plan: ChannelMessage) -> int | None:
-        e, name = plan.fan.envelope, plan.channel.name
-        if plan.options.key is not None and tx.rows(channel_posts.KNOWN, (name, e.correlation_id)):
+    def _retain(self, tx: StoreTransaction, message: ChannelMessage) -> int | None:
+        """Retain a message for later members; return its body's number, None if it is retained."""
+        fanout, name = message.fanout, message.channel.name
+        e, key = fanout.headers, message.options.get("key")
+        if key is not None and tx.rows(channel_posts.KNOWN, (name, e.correlation_id)):
             return None
-        body_id = bodies.insert_body(tx, plan.fan.body)
+        body_id = bodies.insert_body(tx, fanout.body)
         before, after = split_prefix(e)
         lane = e.ordering_key or e.session
-        facts = (
-            name,
-            e.session,
-            lane,
-            e.type,
-            e.topic,
-            e.kind,
-            e.rank,
-            e.expires_at,
-            e.correlation_id,
-        )
-        channel_posts.keep(tx, (*facts, before, after, body_id, plan.fan.size, plan.fan.created_at))
+        facts = (name, e.session, lane, e.type, e.topic, e.kind, e.rank, e.expires_at)
+        size = fanout.size, fanout.created_at
+        channel_posts.keep(tx, (*facts, e.correlation_id, before, after, body_id, *size))
         return body_id
 
     def acknowledging(
         self, session: str, name: str, to: str, ids: tuple[str, str], said: tuple[str, str | None]
     ) -> Callable[[StoreTransaction], str]:
-        """Build the acknowledgment of a message (its id, its conversation) to whom sent it; return the work that writes it."""
+        """Compose the acknowledgment of a message (id, conversation); return the work that stores it."""
         status, detail = said
         acknowledgments.stage(status)
-        options = ParsedOptions(
+        options = MessageOptions(
             type=acknowledgments.KIND, kind=acknowledgments.KIND, channel=name, ordering_key=name,
             causation_id=ids[0], correlation_id=ids[1], priority="urgent",
         )  # fmt: skip
-        draft = self._publisher.compose(session, to, {"status": status, "detail": detail}, options)
-        return lambda tx: self._publisher.add(tx, draft)
+        message = self._sender.compose(session, to, {"status": status, "detail": detail}, options)
+        return partial(self._sender.add, message=message)

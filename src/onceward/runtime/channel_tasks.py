@@ -10,14 +10,15 @@ from onceward.db.database import Database
 from onceward.db.transaction import StoreTransaction
 from onceward.errors import UnknownChannel
 from onceward.model.frame import json_string, render_head
-from onceward.model.send_options import ParsedOptions
+from onceward.model.send_options import MessageOptions
 from onceward.model.topics import matches
-from onceward.runtime.fanout import Fanout, Publisher
-from onceward.runtime.sender import OutgoingMessage
+from onceward.runtime.fanout import Fanout
+from onceward.runtime.sender import Sender
 from onceward.store import bodies, channel_posts
 from onceward.store.directory import channels
 from onceward.store.directory.cache import DirectoryCache
 from onceward.store.directory.channels import ChannelInfo
+from onceward.store.outbox import OutgoingMessage
 
 DEAD: Final = "_system.message.deadletter"
 SYSTEM_SESSION: Final = "_system"
@@ -31,9 +32,9 @@ class ChannelTasks:
     a crash repeats nothing and leaves nothing out.
     """
 
-    def __init__(self, db: Database, publisher: Publisher) -> None:
-        self._db, self._publisher = db, publisher
-        self._roster: DirectoryCache = publisher.roster
+    def __init__(self, db: Database, sender: Sender) -> None:
+        self._db, self._sender = db, sender
+        self._roster: DirectoryCache = sender.roster
 
     def run(self) -> None:
         """Do what is to do now; nothing happens where there is nothing, nor inside a transaction that may be undone."""
@@ -82,15 +83,10 @@ class ChannelTasks:
             return
         channel_posts.trim(tx, found.name, found.config)
         for late, wanted, known in self._late(found, errand[0]):
-            rows = [
-                row
-                for row in channel_posts.retained(tx, found.name)
-                if _wants(row[3], wanted, known)
-            ]
-            for row in rows:
-                self._publisher.add_sharing(
-                    tx, [_copy(row, late, found.name, self._publisher.mint())], row[10]
-                )
+            posts = channel_posts.retained(tx, found.name)
+            for post in [post for post in posts if _wants(post.topic, wanted, known)]:
+                copy = _copy(post, late, found.name, self._sender.mint())
+                self._sender.add(tx, copy)
         tx.run(channel_posts.ADVANCE, (newest, "channel", found.name))
 
     def _late(
@@ -119,31 +115,33 @@ class ChannelTasks:
         directory = self._roster.directory
         found = directory.read(channel_posts.NOTICES, (self._db.agent, position))
         if found:
-            fans = [self._fan(topic, json.loads(body)) for _, topic, body in found]
-            self._db.write(lambda tx: self._tell(tx, fans, "notices", position, found[-1][0]))
+            fanouts = [self._fan(topic, json.loads(body)) for _, topic, body in found]
+            self._db.write(lambda tx: self._tell(tx, fanouts, "notices", position, found[-1][0]))
             directory.write(lambda tx: tx.run(channel_posts.TOLD, (self._db.agent, found[-1][0])))
 
     def _dead_letters(self, position: int) -> None:
         found = self._db.read(channel_posts.DEAD_LETTERS, (position,))
         if found:
             names = ("id", "origin", "peer", "type", "reason", "error", "attempts")
-            fans = [self._fan(DEAD, dict(zip(names, row[1:], strict=True))) for row in found]
-            self._db.write(lambda tx: self._tell(tx, fans, "dead_letters", position, found[-1][0]))
+            fanouts = [self._fan(DEAD, dict(zip(names, row[1:], strict=True))) for row in found]
+            self._db.write(
+                lambda tx: self._tell(tx, fanouts, "dead_letters", position, found[-1][0])
+            )
 
     def _fan(self, topic: str, body: dict[str, Any]) -> Fanout:
-        options = ParsedOptions(topic=topic, type="notification", kind="notification", system=True)
-        return self._publisher.fan_out(
+        options = MessageOptions(topic=topic, type="notification", kind="notification", system=True)
+        return self._sender.compose_fanout(
             SYSTEM_SESSION, self._roster.subscribers(topic), body, options, rooted=False
         )
 
     def _tell(
-        self, tx: StoreTransaction, fans: list[Fanout], kind: str, position: int, upto: int
+        self, tx: StoreTransaction, fanouts: list[Fanout], kind: str, position: int, upto: int
     ) -> None:
         errand = channel_posts.next_task(tx, kind, "")
         if errand is None or errand[0] != position:
             return  # another process was quicker
-        for fan in fans:
-            self._publisher.add_fanout(tx, fan)
+        for fanout in fanouts:
+            self._sender.add_fanout(tx, fanout)
         tx.run(channel_posts.ADVANCE, (upto, kind, ""))
 
     def begin(self) -> None:
@@ -170,26 +168,28 @@ def _wants(topic: str | None, wanted: Sequence[str] | None, known: Sequence[str]
     )
 
 
-def _copy(row: tuple[Any, ...], late: str, channel: str, message_id: str) -> OutgoingMessage:
-    """Return a retained post as a message of its own: a new id and recipient, everything else as it was."""
-    (
-        session,
-        lane,
-        kind,
-        topic,
-        what,
-        rank,
-        expires_at,
-        correlation_id,
-        before,
-        after,
-        body_id,
-        created_at,
-        body_digest,
-    ) = row
-    text = render_head(f"{before}{json_string(late)}{after}", message_id, created_at)
-    values = (
-        message_id, late, session, lane, kind, topic, rank, None, expires_at, None, None, text,
-        bodies.split_digest(text, body_digest), created_at, channel, what, correlation_id, body_id,
-    )  # fmt: skip
-    return OutgoingMessage(message_id, late, session, values, caller_chose_id=False)
+def _copy(
+    post: channel_posts.RetainedPost, late: str, channel: str, message_id: str
+) -> OutgoingMessage:
+    """Return a retained post as a new message: only its id and its recipient are new."""
+    frame = render_head(f"{post.head}{json_string(late)}{post.tail}", message_id, post.created_at)
+    return OutgoingMessage(
+        id=message_id,
+        recipient=late,
+        session=post.session,
+        lane=post.lane,
+        type=post.type,
+        topic=post.topic,
+        rank=post.rank,
+        due_at=None,
+        expires_at=post.expires_at,
+        parcel=None,
+        key=None,
+        frame=frame,
+        digest=bodies.split_digest(frame, post.body_digest),
+        created_at=post.created_at,
+        channel=channel,
+        kind=post.kind,
+        correlation_id=post.correlation_id,
+        body_id=post.body_id,
+    )

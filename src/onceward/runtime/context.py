@@ -8,12 +8,12 @@ from typing import Any, Unpack
 
 from onceward.model.body import encode
 from onceward.model.frame import Frame
-from onceward.model.send_options import ParsedOptions, PublishOptions, SendOptions, parse_options
+from onceward.model.send_options import MessageOptions, PublishOptions, SendOptions, parse_options
 from onceward.runtime import results
 from onceward.runtime.async_face import AsyncFace, OffLoop, OnWorker, WorkerThread, awaitable
 from onceward.runtime.commit_batch import HandlerCommitBatch
-from onceward.runtime.fanout import Publisher
 from onceward.runtime.message import AsyncMessage, Message
+from onceward.runtime.sender import Sender
 from onceward.runtime.transaction import Transaction
 from onceward.store.inbox import LeasedMessage
 
@@ -33,7 +33,7 @@ class Context:
         body: Any,
         *,
         group: HandlerCommitBatch,
-        sender: Publisher,
+        sender: Sender,
         extend: Callable[[LeasedMessage, float], None],
     ) -> None:
         self.session: str = leased.session
@@ -110,7 +110,7 @@ class Context:
             self._transaction._finish()
 
 
-def reply_options(frame: Frame, options: SendOptions) -> tuple[str, ParsedOptions]:
+def reply_options(frame: Frame, options: SendOptions) -> tuple[str, MessageOptions]:
     """Return the recipient of a reply and the options that tie it to its message."""
     tied: SendOptions = {
         "in_reply_to": frame.id,

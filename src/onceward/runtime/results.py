@@ -1,10 +1,9 @@
-"""Dispatched tasks and their results: what a worker's end says, and to whom."""
+"""Dispatched tasks and the ``worker_result`` that their caller gets."""
 
 from __future__ import annotations
 
 import json
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from onceward.db.transaction import StoreTransaction
@@ -12,10 +11,11 @@ from onceward.errors import Conflict, InvalidMessage, TooLarge
 from onceward.model.frame import Frame
 from onceward.model.ids import new_token
 from onceward.model.queue_modes import CALLER, WORKER_RESULT
-from onceward.model.send_options import ParsedOptions, SendOptions, parse_options
+from onceward.model.send_options import MessageOptions, SendOptions, parse_options
 from onceward.model.states import Dead, Done, Settlement
-from onceward.runtime.sender import OutgoingMessage, Sender
+from onceward.runtime.sender import Sender
 from onceward.store.inbox import LeasedMessage
+from onceward.store.outbox import OutgoingMessage
 from onceward.store.runs import OpenRun
 
 
@@ -29,12 +29,12 @@ def task(
     """
     spawned = session or f"{to}-{new_token()[:12]}"
     named = parse_options(options)
-    headers: dict[str, Any] = dict(named.headers or {}) | {CALLER: caller}
-    return sender.compose(spawned, to, body, replace(named, headers=headers))
+    headers: dict[str, Any] = dict(named.get("headers") or {}) | {CALLER: caller}
+    return sender.compose(spawned, to, body, {**named, "headers": headers})
 
 
 def task_of(leased: LeasedMessage) -> Frame | None:
-    """Return the dispatched task that a message is, None for all others; only what looks like one is read."""
+    """Return the dispatched task that a message is, None for all others."""
     if f'"{CALLER}"' not in leased.frame or not leased.intact:
         return None
     try:
@@ -51,18 +51,16 @@ def tell(
     end: TaskOutcome,
     run: OpenRun | None = None,
 ) -> None:
-    """Promise the caller of a dispatched task what became of it, with this transaction; do nothing for other messages."""
+    """Send the caller of a dispatched task its result with this transaction; skip other messages."""
     frame = task_of(leased)
     if frame is None:
         return
     try:
-        draft = _result(sender, frame, end, run)
-    except InvalidMessage:  # it names nobody: nobody can be told
+        message = _result(sender, frame, end, run)
+    except InvalidMessage:  # it names no agent that could be told
         return
-    with suppress(
-        Conflict
-    ):  # its first end was told already: a replayed dead letter has a second one
-        sender.add(tx, draft)
+    with suppress(Conflict):  # told before: a replayed dead letter ends a second time
+        sender.add(tx, message)
 
 
 def _result(sender: Sender, frame: Frame, end: TaskOutcome, run: OpenRun | None) -> OutgoingMessage:
@@ -75,7 +73,7 @@ def _result(sender: Sender, frame: Frame, end: TaskOutcome, run: OpenRun | None)
     }
     body["run_id"] = None if run is None else run.id
     told = {"result": _plain(end.result), "partial": _plain(None if run is None else run.partial)}
-    options = ParsedOptions(
+    options = MessageOptions(
         type=WORKER_RESULT, key=f"{WORKER_RESULT}:{frame.id}", in_reply_to=frame.id, causation_id=frame.id,
         correlation_id=frame.correlationid, headers={"dispatchid": frame.id, "spawnedsession": frame.session},
     )  # fmt: skip
@@ -103,7 +101,7 @@ class TaskOutcome(NamedTuple):
 
 
 def outcome_of(settlement: Settlement, result: str | None = None) -> TaskOutcome:
-    """Return what a verdict means for the caller of a task."""
+    """Return what a settlement means for the caller of a task."""
     match settlement:
         case Dead(reason="overflow", error=error):
             return TaskOutcome("refused", error)

@@ -1,17 +1,23 @@
-"""From what a user says to a row in the outbox: checked and serialised once, before any lock is taken."""
+"""
+From the arguments of a send to rows in the outbox.
+
+A message is checked and serialised once, before any lock is taken (compose);
+the finished value is then stored in a transaction (add).
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from hashlib import sha256
+from typing import Any, Final
 
 from onceward.db.connection import ConstraintError
 from onceward.db.database import Database
 from onceward.db.environment import disabled_by_environment
-from onceward.db.transaction import BatchedInsert, StoreTransaction
-from onceward.errors import InvalidMessage, Paused, TooLarge, UnknownRecipient
+from onceward.db.transaction import StoreTransaction
+from onceward.errors import InvalidMessage, Paused, TooLarge, UnknownRecipient, refuse
 from onceward.hooks import Hooks
 from onceward.model.body import BYTES, TEXT, Payload, encode
 from onceward.model.clock import Millis
@@ -23,183 +29,161 @@ from onceward.model.frame import (
     check_extension,
     digest,
     frame_prefix,
+    json_string,
     render_frame,
     render_head,
+    split_prefix,
 )
 from onceward.model.ids import IdSource
 from onceward.model.names import agent_name, plain_text, rank
-from onceward.model.send_options import PLAIN, ParsedOptions
+from onceward.model.send_options import (
+    PLAIN,
+    MessageOptions,
+    PublishOptions,
+    parse_options,
+)
 from onceward.model.settings import Settings
-from onceward.model.topics import TopicPolicies
+from onceward.model.topics import TopicPolicies, check_topic
 from onceward.runtime.admission import AdmissionControl
+from onceward.runtime.fanout import Fanout, SendResult
 from onceward.store import bodies, limits, outbox, requests
 from onceward.store.bodies import split_digest
+from onceward.store.directory.cache import DirectoryCache
+from onceward.store.limits import Drop, DropCandidate, Hold
+from onceward.store.outbox import OutgoingMessage
 
 ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
-
-
-class OutgoingMessage(NamedTuple):
-    """A message that only needs to be written down."""
-
-    id: str
-    recipient: str
-    session: str
-    values: tuple[Any, ...]
-    caller_chose_id: bool
-    """Whether the caller chose the id or a key, so that it may be known already."""
-    body: str | None = None
-    """A body that is stored beside its message, whose frame then ends before the data."""
-
-
-class HeaderTemplate(NamedTuple):
-    """What all messages of one kind to one recipient have in common, checked and quoted once."""
-
-    shared: str
-    lane: str
-    topic: str | None
-    rank: int
-    expires_at: Millis | None
-    given: int | None
-    key: str | None
-    channel: str | None
-    kind: str | None
-    correlation_id: str | None
-
-
 TEMPLATES_MAX: Final = 4096
+PLACEHOLDER: Final = "nobody"
+"""Placeholder recipient for the headers that all copies of a message share."""
 
 
 class Sender:
-    """Builds drafts and puts them into the outbox of one file."""
+    """Composes messages and adds them to the outbox of one file."""
 
     def __init__(
         self,
         db: Database,
         *,
+        roster: DirectoryCache,
         settings: Settings,
         ids: IdSource,
         hooks: Hooks,
         known: Callable[[str], bool],
     ) -> None:
-        self._db, self._settings, self._ids, self._hooks, self._known = (
-            db,
-            settings,
-            ids,
-            hooks,
-            known,
-        )
+        self._db, self._settings, self._hooks, self._known = db, settings, hooks, known
+        self.roster = roster
+        """The agents and subscriptions of the home."""
         self.mint = ids
         """Mints one new id at each call."""
         self._cut = min(settings.body_threshold, settings.max_body)
         self.topics = TopicPolicies(settings.topics, settings.session_topics)
-        self.audited: Callable[[Sequence[OutgoingMessage], Millis], None] | None = (
-            None  # told of what was committed, where an audit is kept
-        )
+        self.audited: Callable[[Sequence[OutgoingMessage], Millis], None] | None = None
+        """Called after the commit with what was stored, where an audit is kept."""
         self._notify = partial(db.notifier.notify, "out")
         self._good: set[str] = set()
-        self.admission = AdmissionControl(db, hooks, self.summary)
-        """What a message passes on its way in, where the file has limits."""
-        self._templates: dict[tuple[str, str, str, str], HeaderTemplate] = {}
+        self.admission = AdmissionControl(db, hooks)
+        """Decides by the limits of the file what becomes of a message."""
+        self._templates: dict[tuple[str, str, str, str], tuple[FrameHeaders, str]] = {}
 
     @property
     def db(self) -> Database:
         """The file whose outbox this is."""
         return self._db
 
+    # -- composing: no lock is taken, nothing is written ----------------------------------------
+
     def compose(
-        self, session: str, to: str, body: object, options: ParsedOptions = PLAIN
+        self, session: str, to: str, body: object, options: MessageOptions = PLAIN
     ) -> OutgoingMessage:
-        """Check, mint and serialise a message; nothing is written, whatever is raised (every SendError), and no lock is taken."""
-        return self._compose(session, to, body, options, self.start())
+        """Check, mint and serialise a message; nothing is written, any SendError may be raised."""
+        return self._compose(session, to, body, options, self._start())
 
     def compose_many(
-        self, session: str, messages: Iterable[tuple[str, object]], options: ParsedOptions = PLAIN
+        self,
+        session: str,
+        messages: Iterable[tuple[str, object]],
+        options: MessageOptions = PLAIN,
     ) -> list[OutgoingMessage]:
-        """Check, mint and serialise many messages of one moment; see ``draft``."""
-        now = self.start()
+        """Check, mint and serialise many messages of one moment; see ``compose``."""
+        now = self._start()
         return [self._compose(session, to, body, options, now) for to, body in messages]
 
-    def start(self) -> Millis:
+    def _start(self) -> Millis:
         """Return the moment of a send; raises Paused where the environment forbids it."""
         if disabled_by_environment():
             msg = "ONCEWARD_DISABLED is set: unset it to send again; nothing was written"
             raise Paused(msg)
-        return self._db.now()
-
-    @staticmethod
-    def due(options: ParsedOptions, now: Millis) -> Millis | None:
-        """Return when a message may leave; None is at once."""
-        return (
-            None
-            if options.delay is None or options.delay == 0
-            else now + _millis("delay", options.delay)
-        )
+        return self._db.time.now(self._db.clock)
 
     def _compose(
-        self, session: str, to: str, body: object, options: ParsedOptions, now: Millis
+        self, session: str, to: str, body: object, options: MessageOptions, now: Millis
     ) -> OutgoingMessage:
-        media, body_text, declared = payload = encode(body)
-        beside = len(body_text) * 4 > self._cut and self._long(body, payload)
-        kind = declared if options.type is None else options.type
-        made = self._templates.get((session, to, kind, media)) if options is PLAIN else None
-        if made is None:
-            made = self._template(session, to, kind, media, options=options, now=now)
-        message_id = self._ids() if options.message_id is None else _message_id(options.message_id)
-        text = (
-            render_head(made.shared, message_id, now)
-            if beside
-            else render_frame(made.shared, message_id, now, body_text)
+        media, text, declared = payload = encode(body)
+        beside = len(text) * 4 > self._cut and self._is_long(body, payload)
+        kind = options.get("type") if options else None
+        kind = declared if kind is None else kind
+        template = None if options else self._templates.get((session, to, kind, media))
+        headers, prefix = template or self._template(
+            session, to, kind, media, options=options, now=now
         )
-        due_at = None if options.delay is None else self.due(options, now)
-        values = (
-            message_id, to, session, made.lane, kind, made.topic, made.rank, due_at, made.expires_at, made.given, made.key, text,
-            split_digest(text, digest(body_text)) if beside else digest(text), now, made.channel, made.kind, made.correlation_id, None,
-        )  # fmt: skip
+        chosen = options.get("message_id")
+        message_id = self.mint() if chosen is None else _message_id(chosen)
+        frame = (
+            render_head(prefix, message_id, now)
+            if beside
+            else render_frame(prefix, message_id, now, text)
+        )
         return OutgoingMessage(
             message_id,
-            to,
-            session,
-            values,
-            made.given is not None or made.key is not None,
-            body_text if beside else None,
+            headers.recipient,
+            headers.session,
+            headers.ordering_key or session,
+            headers.type,
+            headers.topic,
+            headers.rank,
+            _due(options, now) if options else None,
+            headers.expires_at,
+            None if chosen is None else 0,  # it may have left in a parcel before
+            headers.key,
+            frame,
+            split_digest(frame, digest(text)) if beside else digest(frame),
+            now,
+            headers.channel,
+            headers.kind,
+            headers.correlation_id,
+            None,
+            text if beside else None,
         )
 
-    def _long(self, body: object, payload: Payload) -> bool:
-        """Return whether a body is stored beside its message; raises TooLarge where it is not taken at all."""
-        return self.check_size(body, payload) > self._settings.body_threshold
+    def _is_long(self, body: object, payload: Payload) -> bool:
+        """Return whether a body is stored beside its message; raises TooLarge beyond max_body."""
+        return self._check_size(body, payload) > self._settings.body_threshold
 
-    def check_size(self, body: object, payload: Payload) -> int:
-        """Return the size of a body; raises TooLarge where it is not taken."""
+    def _check_size(self, body: object, payload: Payload) -> int:
+        """Return the size of a body in bytes; raises TooLarge beyond max_body."""
         size, limit = size_of(body, payload), self._settings.max_body
         if size > limit:
-            msg = f"body of {size} bytes exceeds max_body {limit}: send a reference, or raise the limit on both sides"
+            msg = (
+                f"body of {size} bytes exceeds max_body {limit}: "
+                "send a reference, or raise the limit on both sides"
+            )
             raise TooLarge(msg)
         return size
 
     def _template(
-        self, session: str, to: str, kind: str, media: str, *, options: ParsedOptions, now: Millis
-    ) -> HeaderTemplate:
+        self, session: str, to: str, kind: str, media: str, *, options: MessageOptions, now: Millis
+    ) -> tuple[FrameHeaders, str]:
+        """Return the headers and the frame prefix that all plain messages of one type share."""
         self._check_recipient(to)
-        envelope = self.headers(session, to, kind, media, options=options, now=now)
-        given = None if options.message_id is None else 0
-        made = HeaderTemplate(
-            shared=frame_prefix(envelope),
-            lane=envelope.ordering_key or session,
-            topic=envelope.topic,
-            rank=envelope.rank,
-            expires_at=envelope.expires_at,
-            given=given,
-            key=envelope.key,
-            channel=envelope.channel,
-            kind=envelope.kind,
-            correlation_id=envelope.correlation_id,
-        )
-        if options is PLAIN and len(self._templates) < TEMPLATES_MAX:
-            self._templates[session, to, kind, media] = made
-        return made
+        headers = self._headers(session, to, kind, media, options=options, now=now)
+        template = headers, frame_prefix(headers)
+        if not options and len(self._templates) < TEMPLATES_MAX:
+            self._templates[session, to, kind, media] = template
+        return template
 
     def allow_recipient(self, name: str) -> None:
-        """Take mail for *name* although nobody knows where it lives: it wrote to us, and will be found."""
+        """Accept messages to *name* without a known address: it wrote to us, and will be found."""
         self._good.add(agent_name(name))
 
     def _check_recipient(self, to: str) -> None:
@@ -207,15 +191,18 @@ class Sender:
             return
         agent_name(to)
         if not (self._settings.hold_unknown or self._known(to)):
-            cure = f"create {to}.db beside this file, tell where it is (onceward peers add), or open this one with hold_unknown=True"
-            msg = f"nobody is called {to!r}: {cure}"
+            msg = (
+                f"no agent is called {to!r}: create {to}.db beside this file, tell where it is "
+                "(onceward peers add), or open this one with hold_unknown=True"
+            )
             raise UnknownRecipient(msg)
         self._good.add(to)
 
-    def headers(
-        self, session: str, to: str, kind: str, media: str, *, options: ParsedOptions, now: Millis
+    def _headers(
+        self, session: str, to: str, kind: str, media: str, *, options: MessageOptions, now: Millis
     ) -> FrameHeaders:
-        """Return what all of a message but its id, time and body says, checked."""
+        """Return everything of a message but its id, time and body, checked."""
+        topic, reply_to = options.get("topic"), options.get("reply_to")
         return FrameHeaders(
             sender=self._db.agent,
             recipient=to,
@@ -223,128 +210,273 @@ class Sender:
             media=media,
             session=plain_text("session", session),
             topic=None
-            if options.topic is None
-            else self.topics.of(session).checked(options.topic, system=options.system),
-            rank=rank(options.priority),
-            ordering_key=_text("ordering_key", options.ordering_key),
-            correlation_id=_text("correlation_id", options.correlation_id),
-            causation_id=_text("causation_id", options.causation_id),
-            in_reply_to=_text("in_reply_to", options.in_reply_to),
-            reply_to=None if options.reply_to is None else agent_name(options.reply_to),
+            if topic is None
+            else self.topics.of(session).checked(topic, system=options.get("system", False)),
+            rank=rank(options.get("priority", "normal")),
+            ordering_key=_text("ordering_key", options.get("ordering_key")),
+            correlation_id=_text("correlation_id", options.get("correlation_id")),
+            causation_id=_text("causation_id", options.get("causation_id")),
+            in_reply_to=_text("in_reply_to", options.get("in_reply_to")),
+            reply_to=None if reply_to is None else agent_name(reply_to),
             expires_at=_expiry(options, now),
-            key=_text("key", options.key),
-            channel=_text("channel", options.channel),
-            kind=_text("kind", options.kind),
-            mailbox=_text("mailbox", options.mailbox),
-            headers=_headers(options),
+            key=_text("key", options.get("key")),
+            channel=_text("channel", options.get("channel")),
+            kind=_text("kind", options.get("kind")),
+            mailbox=_text("mailbox", options.get("mailbox")),
+            headers=_extensions(options),
         )
 
-    def add(self, tx: StoreTransaction, draft: OutgoingMessage, *, shared: bool = False) -> str:
-        """Write one draft, whose body may be stored already, into the caller's transaction; returns the id, new or known."""
-        if draft.caller_chose_id:
-            outbox.refuse_dead(tx, draft.id, draft.recipient, draft.values[10])
-        return self.admission.admit(
-            tx, draft.values, draft.body, lambda values: self._put(tx, draft, values, shared=shared)
-        )
+    # -- composing for many -----------------------------------------------------------------------
 
-    def writing(self, draft: OutgoingMessage) -> Callable[[StoreTransaction], str]:
-        """Return the work that writes a draft; where nobody has to look or to be told, rows of neighbours may join it."""
-        alone = lambda tx: self.add(tx, draft)  # noqa: E731
-        if (
-            draft.caller_chose_id
-            or draft.body is not None
-            or not self.admission.unlimited
-            or self.audited is not None
-            or self._hooks.wanted(Enqueued)
-        ):
-            return alone
-        return BatchedInsert(outbox.INSERT, draft.values, self._notify, alone)
+    def to_everyone(self, session: str, body: object, options: MessageOptions) -> Fanout:
+        """Compose a message to every other agent of the home; raises UnknownRecipient for none."""
+        others = self.roster.other_agents()
+        if not others:
+            msg = (
+                "a message to all reaches every registered agent of the home, "
+                "and there is no other: let them register"
+            )
+            raise UnknownRecipient(msg)
+        return self.compose_fanout(session, others, body, options)
 
-    def _put(
-        self, tx: StoreTransaction, draft: OutgoingMessage, values: tuple[Any, ...], *, shared: bool
-    ) -> str:
-        message_id = outbox.add(tx, values, draft.body, shared=shared)
-        if message_id == draft.id:
-            self.after_commit(tx, [draft])
+    def to_subscribers(
+        self, session: str, topic: str, body: object, options: PublishOptions
+    ) -> Fanout:
+        """Compose a message to every agent that subscribed to *topic*, each once."""
+        named = parse_options(options) | MessageOptions(topic=topic)
+        return self.compose_fanout(session, self.subscribers(topic), body, named, rooted=False)
+
+    def subscribers(self, topic: str) -> list[str]:
+        """Return the agents that subscribed to *topic*, each once."""
+        return self.roster.subscribers(check_topic(topic))
+
+    def compose_fanout(
+        self,
+        session: str,
+        recipients: Sequence[str],
+        body: object,
+        options: MessageOptions,
+        *,
+        rooted: bool = True,
+        limit: int | None = None,
+    ) -> Fanout:
+        """
+        Check and serialise a message once and mint an id for each recipient; writes nothing.
+
+        *rooted* gives it a correlation id where it has none, so that its copies
+        can be found by what they share; *limit* is the largest content in bytes.
+
+        Raises:
+            ValidationFailed, InvalidMessage, TooLarge, Paused: nothing was written.
+
+        """
+        if options.get("message_id") is not None:
+            msg = "a message to many has an id for each recipient: use a key, not message_id"
+            raise InvalidMessage(msg)
+        now = self._start()
+        payload = encode(body)
+        if limit is not None and (size := size_of(body, payload)) > limit:
+            refuse("content", f"{size} bytes exceed max_message_size {limit}", size)
+        size = self._check_size(body, payload)
+        root = options.get("correlation_id") or self._root(session, options)
+        if rooted:
+            options = {**options, "correlation_id": root}
+        kind = options.get("type") or payload.type
+        headers = self._headers(session, PLACEHOLDER, kind, payload.media, options=options, now=now)
+        copies = self._copies(headers, recipients, payload.text, _due(options, now), now)
+        return Fanout(root, payload.text, size, headers, copies, now)
+
+    def _root(self, session: str, options: MessageOptions) -> str:
+        """Return the id that copies share; the same key gives the same id, so it can be repeated."""
+        key = options.get("key")
+        if key is None:
+            return self.mint()
+        named = (session, options.get("channel") or "", options.get("topic") or "", key)
+        return sha256("\0".join(named).encode()).hexdigest()[:32]
+
+    def _copies(
+        self,
+        headers: FrameHeaders,
+        recipients: Sequence[str],
+        body: str,
+        due_at: Millis | None,
+        now: Millis,
+    ) -> tuple[OutgoingMessage, ...]:
+        before, after = split_prefix(headers)
+        body_digest, mint, made = digest(body), self.mint, []
+        for recipient in recipients:
+            message_id = mint()
+            head = render_head(f"{before}{json_string(recipient)}{after}", message_id, now)
+            made.append(
+                OutgoingMessage(
+                    id=message_id,
+                    recipient=recipient,
+                    session=headers.session,
+                    lane=headers.ordering_key or headers.session,
+                    type=headers.type,
+                    topic=headers.topic,
+                    rank=headers.rank,
+                    due_at=due_at,
+                    expires_at=headers.expires_at,
+                    parcel=None,
+                    key=headers.key,
+                    frame=head,
+                    digest=split_digest(head, body_digest),
+                    created_at=now,
+                    channel=headers.channel,
+                    kind=headers.kind,
+                    correlation_id=headers.correlation_id,
+                    body=body,
+                )
+            )
+        return tuple(made)
+
+    # -- adding: in the caller's transaction ------------------------------------------------------
+
+    def add(self, tx: StoreTransaction, message: OutgoingMessage) -> str:
+        """
+        Store a message in the caller's transaction; return its id, new or known.
+
+        Raises:
+            Conflict: the id or key stands for another message.
+            QueueFull, StoreFull, RateLimited, StoreCapacity, Paused: nothing was written.
+
+        """
+        if message.parcel is not None or message.key is not None:  # the caller chose id or key
+            outbox.refuse_dead(tx, message)
+        if self.admission.unlimited:
+            try:
+                message_id = outbox.add(tx, message)
+            except ConstraintError as error:
+                if not self.admission.is_limit_error(error):
+                    raise
+            else:
+                if message_id == message.id:
+                    self._announce(tx, (message,))
+                return message_id
+        with tx.nested():
+            return self._add_within_limits(tx, message)
+
+    def _add_within_limits(self, tx: StoreTransaction, message: OutgoingMessage) -> str:
+        """Store, hold or drop a message as the limits of the file decide; return its id."""
+        if outbox.is_known(tx, message):
+            return self._store(tx, message)  # sent before: it is there, or it conflicts
+        match decision := self.admission.admit(tx, message):
+            case Drop(limit):
+                limits.drop(tx, message, limit)
+                return message.id
+            case Hold(limit, evicted):
+                message_id = self._store(tx, message._replace(due_at=limits.HELD))
+                tx.run(limits.HOLD, (limit.held, message_id))
+            case _:
+                message_id, evicted = self._store(tx, message), decision.evicted
+        self._summarize(tx, evicted)
         return message_id
 
-    def commit(self, session: str, to: str, body: object, options: ParsedOptions = PLAIN) -> str:
-        """Commit one message, in this thread's open transaction if there is one; returns its id."""
-        draft = self.compose(session, to, body, options)
-        return self._db.write_in_handler(self.writing(draft))
+    def _store(self, tx: StoreTransaction, message: OutgoingMessage) -> str:
+        message_id = outbox.add(tx, message)
+        if message_id == message.id:
+            self._announce(tx, (message,))
+        return message_id
 
-    def summary(
-        self, recipient: str, session: str, lines: list[str], dropped: int, now: Millis
-    ) -> OutgoingMessage:
-        """Return a message that tells its recipient which messages were dropped on the way."""
-        options = ParsedOptions(type=limits.SUMMARY, priority="urgent")
-        return self._compose(session, recipient, {"dropped": dropped, "lines": lines}, options, now)
+    def _summarize(self, tx: StoreTransaction, evicted: Sequence[DropCandidate]) -> None:
+        """Tell each session of the messages that a limit with ``summarize`` has dropped."""
+        told = [(v.recipient, v.session) for v in evicted if v.full.overflow == "summarize"]
+        for recipient, session in dict.fromkeys(told):
+            drops, lines, replaced = limits.unsummarized_drops(tx, recipient, session)
+            body = {"dropped": len(drops), "lines": lines}
+            options = MessageOptions(type=limits.SUMMARY, priority="urgent")
+            summary = self._compose(session, recipient, body, options, tx.now)
+            limits.mark_summarized(tx, outbox.add(tx, summary), drops, replaced)
 
-    def add_many(self, tx: StoreTransaction, drafts: Sequence[OutgoingMessage]) -> list[str]:
-        """Write many drafts into the caller's transaction, in their order."""
-        if self.admission.unlimited and not any(draft.caller_chose_id for draft in drafts):
-            rows = [
-                draft[3] if draft[5] is None else (*draft[3][:-1], bodies.insert_body(tx, draft[5]))
-                for draft in drafts
+    def commit(self, session: str, to: str, body: object, options: MessageOptions = PLAIN) -> str:
+        """Commit one message, in this thread's open transaction if it has one; return its id."""
+        message = self.compose(session, to, body, options)
+        return self._db.write_in_handler(partial(self.add, message=message))
+
+    def add_many(self, tx: StoreTransaction, messages: Sequence[OutgoingMessage]) -> list[str]:
+        """Store many messages in the caller's transaction, in their order; return their ids."""
+        if self.admission.unlimited and not any(each.caller_chose_id for each in messages):
+            stored = [
+                each if each.body is None else outbox.with_body(tx, each) for each in messages
             ]
-            if self._insert(tx, drafts, rows):
-                return [draft.id for draft in drafts]
-            tx.many(bodies.RELEASE_UNUSED, [(row[-1],) for row in rows if row[-1] is not None])
-        return [self.add(tx, draft) for draft in drafts]
+            if self._insert(tx, stored):
+                return [each.id for each in messages]
+            beside = [(each.body_id,) for each in stored if each.body_id is not None]
+            tx.many(bodies.RELEASE_UNUSED, beside)
+        return [self.add(tx, each) for each in messages]
 
     def add_sharing(
-        self, tx: StoreTransaction, drafts: Sequence[OutgoingMessage], body_id: int
-    ) -> None:
-        """Write drafts whose body is stored already."""
-        if not (
-            self.admission.unlimited
-            and self._insert(tx, drafts, [(*draft[3][:-1], body_id) for draft in drafts])
-        ):
-            for draft in drafts:
-                self.add(tx, draft._replace(values=(*draft.values[:-1], body_id)), shared=True)
+        self, tx: StoreTransaction, messages: Sequence[OutgoingMessage], body_id: int
+    ) -> list[str]:
+        """Store messages that share a stored body; return their ids, new or known."""
+        shared = [each._replace(body_id=body_id) for each in messages]
+        plain = self.admission.unlimited and not any(each.caller_chose_id for each in shared)
+        if plain and self._insert(tx, shared):
+            return [each.id for each in shared]
+        return [self.add(tx, each) for each in shared]
 
-    def _insert(
-        self, tx: StoreTransaction, drafts: Sequence[OutgoingMessage], rows: list[tuple[Any, ...]]
-    ) -> bool:
-        """Write rows at once; False where there are limits by now, by whose policies each is to be put, or known by its id."""
+    def _insert(self, tx: StoreTransaction, messages: Sequence[OutgoingMessage]) -> bool:
+        """Insert many rows at once; False where the file has limits by now, which decide for each."""
         try:
-            tx.insert(outbox.INSERT, rows)
+            tx.insert(outbox.INSERT, [each.row for each in messages])
         except ConstraintError as error:
             if self.admission.is_limit_error(error):
                 return False
             raise self._db.translate_error(error) from error
-        self.after_commit(tx, drafts)
+        self._announce(tx, messages)
         return True
 
-    def after_commit(self, tx: StoreTransaction, drafts: Sequence[OutgoingMessage]) -> None:
-        """Let those who carry and those who listen know of what was written, once it is committed."""
-        tx.message_ids += [draft.id for draft in drafts]
-        tx.wake(self._notify)
+    def _announce(self, tx: StoreTransaction, messages: Sequence[OutgoingMessage]) -> None:
+        """Wake the dispatcher and tell hooks and audit of stored messages after the commit."""
+        tx.message_ids += [each.id for each in messages]
+        tx.wakeups[self._notify] = None
         if self.audited is not None:
-            told, at = self.audited, tx.now
-            tx.after_commit(lambda: told(drafts, at))
-        if self._hooks.wanted(Enqueued):
+            tx.after_commit(partial(self.audited, messages, tx.now))
+        if self._hooks._hooks and self._hooks.wanted(Enqueued):
+            agent, at = self._db.agent, tx.now
             events = [
-                Enqueued(agent=self._db.agent, at=tx.now, message_id=d.id, peer=d.recipient)
-                for d in drafts
+                Enqueued(agent=agent, at=at, message_id=each.id, peer=each.recipient)
+                for each in messages
             ]
-            tx.after_commit(lambda: self._hooks.emit(events))
+            tx.after_commit(partial(self._hooks.emit, events))
+
+    def add_fanout(
+        self, tx: StoreTransaction, fanout: Fanout, body_id: int | None = None
+    ) -> SendResult:
+        """
+        Store all copies of a message, whose body may be stored already, or none of them.
+
+        With a key, a recipient that was sent it before is not sent it again.
+        """
+        if not fanout.messages:
+            return fanout.result
+        try:
+            with tx.nested():
+                kept = bodies.insert_body(tx, fanout.body) if body_id is None else body_id
+                ids = self.add_sharing(tx, fanout.messages, kept)
+                if body_id is None:
+                    tx.run(bodies.RELEASE_UNUSED, (kept,))
+        except Exception as error:
+            raise self.translate_error(error) from error
+        copies = zip((each.recipient for each in fanout.messages), ids, strict=True)
+        return SendResult(fanout.id, tuple(copies))
 
     def add_request(
-        self, tx: StoreTransaction, draft: OutgoingMessage, timeout: float | None
+        self, tx: StoreTransaction, message: OutgoingMessage, timeout: float | None
     ) -> requests.Ticket:
-        """Write a request and the ticket that waits for its reply."""
-        message_id = self.add(tx, draft)
-        if message_id == draft.id:
+        """Store a request and the ticket that waits for its reply."""
+        message_id = self.add(tx, message)
+        if message_id == message.id:
             deadline_at = None if timeout is None else tx.now + _millis("timeout", timeout)
             requests.open_ticket(
                 tx,
                 message_id=message_id,
-                session=draft.session,
-                recipient=draft.recipient,
+                session=message.session,
+                recipient=message.recipient,
                 deadline_at=deadline_at,
             )
-        return requests.Ticket(message_id, draft.recipient)
+        return requests.Ticket(message_id, message.recipient)
 
     def translate_error(self, error: BaseException) -> BaseException:
         """Return what a foreign error means for the caller."""
@@ -360,6 +492,12 @@ def size_of(body: object, payload: Payload) -> int:
     return len(payload.text.encode())
 
 
+def _due(options: MessageOptions, now: Millis) -> Millis | None:
+    """Return when a message may leave; None is at once."""
+    delay = options.get("delay")
+    return None if delay is None or delay == 0 else now + _millis("delay", delay)
+
+
 def _millis(field: str, seconds: float) -> Millis:
     if not isinstance(seconds, int | float) or not 0 <= seconds < 10**10:
         msg = f"{field} {seconds!r} must be seconds, not negative"
@@ -367,12 +505,13 @@ def _millis(field: str, seconds: float) -> Millis:
     return round(seconds * 1000)
 
 
-def _expiry(options: ParsedOptions, now: Millis) -> Millis | None:
-    """Return when nobody wants the message any more: after its own time to live, or when the mailbox it is for ends."""
-    ends_at = None if options.ttl is None else now + _millis("ttl", options.ttl)
-    if options.ends_at is None or ends_at is None:
-        return options.ends_at if ends_at is None else ends_at
-    return min(ends_at, options.ends_at)
+def _expiry(options: MessageOptions, now: Millis) -> Millis | None:
+    """Return when a message expires: after its time to live, or earlier with its mailbox."""
+    ttl, ends_at = options.get("ttl"), options.get("ends_at")
+    expires_at = None if ttl is None else now + _millis("ttl", ttl)
+    if ends_at is None or expires_at is None:
+        return ends_at if expires_at is None else expires_at
+    return min(expires_at, ends_at)
 
 
 def _text(field: str, value: str | None) -> str | None:
@@ -386,8 +525,10 @@ def _message_id(value: str) -> str:
     return value
 
 
-def _headers(options: ParsedOptions) -> dict[str, Any] | None:
-    headers = {**(options.headers or {}), **({EPHEMERAL: True} if options.ephemeral else {})}
+def _extensions(options: MessageOptions) -> dict[str, Any] | None:
+    """Return the extension attributes of a message, checked; None where it has none."""
+    ephemeral = {EPHEMERAL: True} if options.get("ephemeral") else {}
+    headers: dict[str, Any] = {**(options.get("headers") or {}), **ephemeral}
     for name, value in headers.items():
         if name in RESERVED_ATTRIBUTES:
             msg = f"header {name!r} is an attribute of the frame: use the argument of send"

@@ -1,17 +1,18 @@
-"""A transaction in the user's hands: SQL of their own and mail, one commit."""
+"""The transaction of a block or a handler: SQL and messages, committed together."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Unpack, cast
+from typing import Any, Unpack
 
 from onceward.db.connection import translate_error
 from onceward.db.group_commit import ENDED
 from onceward.db.transaction import StoreTransaction
 from onceward.errors import StoreError, StoreFault
-from onceward.model.send_options import ParsedOptions, PublishOptions, SendOptions, parse_options
-from onceward.runtime.fanout import Fanout, Publisher, SendResult, is_for_all
+from onceward.model.send_options import MessageOptions, PublishOptions, SendOptions, parse_options
+from onceward.runtime.fanout import EVERY_AGENT, Fanout, SendResult
 from onceward.runtime.results import task
+from onceward.runtime.sender import Sender
 
 Bindings = Sequence[Any] | Mapping[str, Any] | None
 
@@ -24,7 +25,7 @@ class Transaction:
     ROLLBACK are the block's business.
     """
 
-    def __init__(self, tx: StoreTransaction, sender: Publisher, session: str) -> None:
+    def __init__(self, tx: StoreTransaction, sender: Sender, session: str) -> None:
         self._tx, self._sender, self._session = tx, sender, session
         self._open = True
 
@@ -57,7 +58,7 @@ class Transaction:
 
     def send(self, to: str | None, body: object, **options: Unpack[SendOptions]) -> str:
         """
-        Promise a message with this transaction; return its id, which exists before the commit.
+        Send a message with this transaction; return its id, which exists before the commit.
 
         Spans are seconds. The same *key* with the same body returns the id of
         the first; with another body it raises Conflict. To None, ``"all"`` or
@@ -69,18 +70,16 @@ class Transaction:
 
         """
         named = parse_options(options)
-        return (
-            self._send_fanout(self._sender.to_everyone(self._session, to, body, named)).id
-            if is_for_all(to)
-            else self._add(cast("str", to), body, named)
-        )
+        if to in EVERY_AGENT:
+            return self._send_fanout(self._sender.to_everyone(self._session, body, named)).id
+        return self._add(to, body, named)
 
-    def _add(self, to: str, body: object, options: ParsedOptions) -> str:
-        """Promise a message whose options are a value already."""
+    def _add(self, to: str, body: object, options: MessageOptions) -> str:
+        """Send a message whose options are checked already."""
         tx = self._alive()
-        draft = self._sender.compose(self._session, to, body, options)
+        message = self._sender.compose(self._session, to, body, options)
         try:
-            return self._sender.add(tx, draft)
+            return self._sender.add(tx, message)
         except Exception as error:
             raise self._sender.translate_error(error) from error
 
@@ -96,14 +95,14 @@ class Transaction:
         got there all the same may still be followed by its own.
         """
         tx = self._alive()
-        draft = task(self._sender, self._session, to, body, session=session, options=options)
+        message = task(self._sender, self._session, to, body, session=session, options=options)
         try:
-            return self._sender.add(tx, draft)
+            return self._sender.add(tx, message)
         except Exception as error:
             raise self._sender.translate_error(error) from error
 
     def publish(self, topic: str, body: object, **options: Unpack[PublishOptions]) -> list[str]:
-        """Send *body* to every agent that subscribed to *topic*, each once; return the ids, none where nobody did."""
+        """Send *body* to every subscriber of *topic*, each once; return the ids, none without one."""
         self._alive()
         return [
             message_id
@@ -112,8 +111,8 @@ class Transaction:
             ).copies
         ]
 
-    def _send_fanout(self, fan: Fanout) -> SendResult:
-        return self._sender.add_fanout(self._alive(), fan)
+    def _send_fanout(self, fanout: Fanout) -> SendResult:
+        return self._sender.add_fanout(self._alive(), fanout)
 
     def _alive(self) -> StoreTransaction:
         if not self._open:
@@ -128,9 +127,9 @@ class Transaction:
             raise StoreFault(ENDED) from cause
 
     def _translate(self, error: Exception) -> BaseException:
-        """Return what an error means that a user's own statement met: what SQLite says of its SQL and its rows is said as it is."""
+        """Return what an error of the user's own statement means; errors of its SQL stay as they are."""
         return translate_error(error, self._sender.db.path)
 
     def _finish(self) -> None:
-        """Take the transaction out of the user's hands."""
+        """End the use of this transaction; every later call raises StoreError."""
         self._open = False

@@ -29,7 +29,6 @@ from onceward.runtime.agent import Agent
 from onceward.runtime.commit_batch import HandlerCommitBatch
 from onceward.runtime.context import Context
 from onceward.runtime.event_emitter import settlement_event
-from onceward.runtime.fanout import Publisher
 from onceward.runtime.invoke import (
     Loop,
     Prepared,
@@ -38,6 +37,7 @@ from onceward.runtime.invoke import (
     resolve_handler,
     settlement_of,
 )
+from onceward.runtime.sender import Sender
 from onceward.store import inbox, lanes
 from onceward.store.inbox import ClaimRequest, LeasedMessage
 from onceward.store.lanes import Lease
@@ -69,7 +69,7 @@ class Worker:
         *,
         settings: Settings,
         hooks: Hooks,
-        sender: Publisher,
+        sender: Sender,
         rng: random.Random,
         loop: Loop,
         policy: RetryPolicy | None = None,

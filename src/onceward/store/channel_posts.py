@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from onceward.db.transaction import StoreTransaction
+from onceward.model.clock import Millis
 from onceward.store import dead_letters
 from onceward.store.directory.channels import ChannelConfig
 
@@ -94,9 +95,27 @@ def trim(tx: StoreTransaction, channel: str, config: ChannelConfig) -> None:
         tx.run(TOO_MUCH, (channel, config.retain_bytes))
 
 
-def retained(tx: StoreTransaction, channel: str) -> list[tuple[Any, ...]]:
+class RetainedPost(NamedTuple):
+    """A post that a channel retains for members who join later; its body is stored once."""
+
+    session: str
+    lane: str
+    type: str
+    topic: str | None
+    kind: str
+    rank: int
+    expires_at: Millis | None
+    correlation_id: str | None
+    head: str
+    tail: str
+    body_id: int
+    created_at: Millis
+    body_digest: bytes
+
+
+def retained(tx: StoreTransaction, channel: str) -> list[RetainedPost]:
     """Return what a channel retains, oldest first."""
-    return tx.rows(RETAINED, (channel, tx.now))
+    return [RetainedPost(*row) for row in tx.rows(RETAINED, (channel, tx.now))]
 
 
 def under_way(tx: StoreTransaction, channel: str) -> int:

@@ -10,8 +10,9 @@ from onceward.db.migrations import folder
 from onceward.db.transaction import StoreTransaction
 from onceward.errors import QueueFull, StoreFull
 from onceward.model.queue_modes import LINE_MAX
+from onceward.store import outbox
 from onceward.store.counters import bump
-from onceward.store.outbox import TICKET_FAILED
+from onceward.store.outbox import TICKET_FAILED, OutgoingMessage
 
 HELD: Final = 253_402_300_799_000
 """The due date of a message that is held back: the last second of the year 9999."""
@@ -84,10 +85,9 @@ CANCEL: Final = (
 RECORD: Final = """
 INSERT INTO drops (id, recipient, session, scope, name, policy, line, dropped_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 """
-ADD_DROPPED: Final = """
-INSERT INTO outbox (id, recipient, session, lane, type, topic, rank, expires_at, parcel, key, frame, digest, created_at,
-                    channel, kind, correlation_id, body_id, state, ended_at, reason)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'cancelled', ?, ?)
+ADD_DROPPED: Final = f"""
+INSERT INTO outbox ({", ".join(outbox.COLUMNS)}, state, ended_at, reason)
+VALUES ({", ".join("?" * len(outbox.COLUMNS))}, 'cancelled', ?, ?)
 """
 HOLD: Final = "UPDATE outbox SET reason = ? WHERE id = ?"
 UNSUMMARIZED: Final = """
@@ -146,15 +146,6 @@ class LimitHit(NamedTuple):
         return StoreFull(msg) if self.scope == "store" else QueueFull(msg)
 
 
-class Admission(NamedTuple):
-    """How a message goes on: as it is, held back by a limit, or dropped by one."""
-
-    held: LimitHit | None = None
-    dropped: LimitHit | None = None
-    candidates: tuple[DropCandidate, ...] = ()
-    """What gives way to it."""
-
-
 class DropCandidate(NamedTuple):
     """A message that a policy drops."""
 
@@ -165,6 +156,29 @@ class DropCandidate(NamedTuple):
     session: str
     bytes: int
     line: str
+
+
+class Accept(NamedTuple):
+    """Admission: the message is stored as it is."""
+
+    evicted: tuple[DropCandidate, ...] = ()
+    """The messages that are dropped to make room for it."""
+
+
+class Hold(NamedTuple):
+    """Admission: the message is stored, and waits until its limit lets it leave."""
+
+    limit: LimitHit
+    evicted: tuple[DropCandidate, ...] = ()
+
+
+class Drop(NamedTuple):
+    """Admission: the message is dropped by its limit."""
+
+    limit: LimitHit
+
+
+Admission = Accept | Hold | Drop
 
 
 def save(tx: StoreTransaction, limit: Limit) -> None:
@@ -207,30 +221,38 @@ def _free_orphans(tx: StoreTransaction) -> None:
     tx.run(ORPHANS)
 
 
-def admit(tx: StoreTransaction, values: Sequence[Any], *, protected: bool) -> Admission:
+def admit(tx: StoreTransaction, message: OutgoingMessage, *, protected: bool) -> Admission:
     """
-    Return what the policies of the limits that a message meets make of it; nothing is changed yet.
+    Return what the limits that a message meets make of it; nothing is changed yet.
 
     Raises:
         QueueFull, StoreFull: a limit is reached and nothing may be dropped for it.
 
     """
-    size = len(str(values[11]).encode())
-    named = {"channel": values[14], "session": values[2], "recipient": values[1], "lane": values[3]}
-    held, dropped, victims = None, None, dict[int, DropCandidate]()
+    size = len(message.frame.encode())
+    named = {
+        "channel": message.channel,
+        "session": message.session,
+        "recipient": message.recipient,
+        "lane": message.lane,
+    }
+    held, dropped, evicted = None, None, dict[int, DropCandidate]()
     for full in _full(tx, named, size):
         if protected and full.scope != "store":
             continue
         match full.overflow:
-            case "hold" if values[7] is None:
+            case "hold" if message.due_at is None:
                 held = held or full
             case "drop_new":
                 dropped = dropped or full
             case "drop_old" | "summarize":
-                victims |= {victim.seq: victim for victim in _candidates(tx, full, named)}
+                evicted |= {candidate.seq: candidate for candidate in _candidates(tx, full, named)}
             case _:
                 raise full.error()
-    return Admission(held, dropped, () if dropped else tuple(victims.values()))
+    if dropped is not None:
+        return Drop(dropped)
+    found = tuple(evicted.values())
+    return Accept(found) if held is None else Hold(held, found)
 
 
 def _full(tx: StoreTransaction, named: dict[str, Any], size: int) -> list[LimitHit]:
@@ -261,36 +283,25 @@ def _candidates(tx: StoreTransaction, full: LimitHit, named: dict[str, Any]) -> 
     return chosen
 
 
-def make_room(tx: StoreTransaction, admission: Admission) -> None:
-    """Drop what gives way; each has a reason and a time, and a record."""
-    victims = admission.candidates
-    for v in victims:
+def make_room(tx: StoreTransaction, evicted: Sequence[DropCandidate]) -> None:
+    """Drop messages that give way to a new one; each has a reason, a time and a record."""
+    for v in evicted:
         reason = f"dropped: {v.full.overflow} at the limit of {v.full.where}"
         tx.run(CANCEL, (tx.now, reason, v.seq))
-        tx.run(
-            RECORD,
-            (
-                v.id,
-                v.recipient,
-                v.session,
-                v.full.scope,
-                v.full.name,
-                v.full.overflow,
-                v.line,
-                tx.now,
-            ),
-        )
+        full = v.full.scope, v.full.name, v.full.overflow
+        tx.run(RECORD, (v.id, v.recipient, v.session, *full, v.line, tx.now))
         tx.run(TICKET_FAILED, (reason, tx.now, v.id))
-    bump(tx, left=len(victims), cancelled=len(victims), overflowed=len(victims))
+    bump(tx, left=len(evicted), cancelled=len(evicted), overflowed=len(evicted))
 
 
-def drop(tx: StoreTransaction, values: Sequence[Any], full: LimitHit) -> None:
-    """Write a message down as dropped: it has an id, a reason and a time, and leaves nowhere."""
+def drop(tx: StoreTransaction, message: OutgoingMessage, full: LimitHit) -> None:
+    """Store a message as dropped: it has an id, a reason and a time, and leaves nowhere."""
     reason = f"dropped: drop_new at the limit of {full.where}"
-    tx.rows(ADD_DROPPED, (*values[:7], *values[8:], tx.now, reason))
-    tx.run(
-        RECORD, (values[0], values[1], values[2], full.scope, full.name, "drop_new", None, tx.now)
-    )
+    beside = message.body is not None and message.body_id is None
+    stored = outbox.with_body(tx, message) if beside else message
+    tx.rows(ADD_DROPPED, (*stored._replace(due_at=None).row, tx.now, reason))
+    named = message.id, message.recipient, message.session
+    tx.run(RECORD, (*named, full.scope, full.name, "drop_new", None, tx.now))
     bump(tx, left=1, cancelled=1, overflowed=1)
 
 

@@ -1,10 +1,10 @@
-"""The sender's half: what was promised, and how far it has come."""
+"""The outbox: what was sent, and how far each message has come."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from pydantic_core import to_json
 
@@ -17,11 +17,6 @@ from onceward.model.parcel import Receipt
 from onceward.store.bodies import BODY_DIGEST, FULL_FRAME, insert_body, release_body, split_digest
 from onceward.store.counters import bump
 
-INSERT: Final = """
-INSERT INTO outbox (id, recipient, session, lane, type, topic, rank, due_at, expires_at, parcel, key, frame, digest, created_at,
-                    channel, kind, correlation_id, body_id)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-"""
 FIND_DUPLICATE: Final = (
     f"SELECT id, {FULL_FRAME} FROM outbox AS o WHERE id = ? OR (recipient = ? AND key = ?)"
 )
@@ -130,6 +125,56 @@ SELECT i.paused_at, i.clock_at,
   FROM identity AS i"""
 
 
+class OutgoingMessage(NamedTuple):
+    """A message that only needs to be stored: a field for each column of the outbox, and its body."""
+
+    id: str
+    recipient: str
+    session: str
+    lane: str
+    type: str
+    topic: str | None
+    rank: int
+    due_at: Millis | None
+    expires_at: Millis | None
+    parcel: int | None
+    """0 where the caller chose the id, so that an earlier parcel may have carried it; else None."""
+    key: str | None
+    frame: str
+    digest: bytes
+    created_at: Millis
+    channel: str | None
+    kind: str | None
+    correlation_id: str | None
+    body_id: int | None = None
+    """The stored body, where the body stands beside the message and the frame ends before it."""
+    body: str | None = None
+    """The text of a body that stands beside the message; no column of the outbox."""
+
+    @property
+    def row(self) -> tuple[Any, ...]:
+        """The bindings of ``INSERT``."""
+        return self[: len(COLUMNS)]
+
+    @property
+    def text(self) -> str:
+        """The whole frame, with its body."""
+        return self.frame if self.body is None else f"{self.frame}{self.body}}}"
+
+    @property
+    def caller_chose_id(self) -> bool:
+        """Whether the caller chose the id or a key, so that the message may be known already."""
+        return self.parcel is not None or self.key is not None
+
+
+COLUMNS: Final = OutgoingMessage._fields[: OutgoingMessage._fields.index("body")]
+"""The columns that a new message fills, in the order of its fields."""
+INSERT: Final = f"""
+INSERT INTO outbox ({", ".join(COLUMNS)})
+VALUES ({", ".join("?" * len(COLUMNS))})
+"""
+
+
 class OutboxRow(NamedTuple):
     """A message on its way out, as the dispatcher reads it."""
 
@@ -166,37 +211,52 @@ class OutboxRow(NamedTuple):
         return digest(self.frame) if self.head is not None or self.digest is None else self.digest
 
 
-def add(
-    tx: StoreTransaction, values: tuple[Any, ...], body: str | None = None, *, shared: bool = False
-) -> str:
+def add(tx: StoreTransaction, message: OutgoingMessage) -> str:
     """
-    Promise a message; return its id, or the id of the same message promised before.
+    Store a message; return its id, or the id of the same message stored before.
 
-    With a *body* its frame ends before the data, and the body is stored beside it, unless others *share* it already.
+    A body beside the message is stored too, unless ``body_id`` names it already.
 
     Raises:
         Conflict: the id or key stands for another body.
         QueueFull, Paused: from the admission trigger; nothing was written.
 
     """
-    body_id = None if body is None or shared else insert_body(tx, body)
+    beside = message.body is not None and message.body_id is None
+    stored = with_body(tx, message) if beside else message
+    if tx.batching and stored.body_id is None and stored.parcel is None and stored.key is None:
+        tx.gather(INSERT, stored.row)
+        return stored.id
     try:
-        tx.run(INSERT, values if body_id is None else (*values[:-1], body_id))
+        tx.run(INSERT, stored.row)
     except ConstraintError as error:
-        if body_id is not None:
-            release_body(tx, body_id)
+        if beside:
+            release_body(tx, cast("int", stored.body_id))
         if "UNIQUE" not in str(error):
             raise schema_damage(error) from error.__cause__
-        return _duplicate(tx, values, values[11] if body is None else f"{values[11]}{body}}}")
-    return str(values[0])
+        return _duplicate(tx, message)
+    return message.id
 
 
-def _duplicate(tx: StoreTransaction, values: tuple[Any, ...], text: str) -> str:
-    message_id, recipient, key = values[0], values[1], values[10]
-    known = tx.rows(FIND_DUPLICATE, (message_id, recipient, key))
-    if len(known) == 1 and _comparable(known[0][1]) == _comparable(text):
+def with_body(tx: StoreTransaction, message: OutgoingMessage) -> OutgoingMessage:
+    """Store the body that stands beside a message; return the message with its number."""
+    return message._replace(body_id=insert_body(tx, cast("str", message.body)))
+
+
+def is_known(tx: StoreTransaction, message: OutgoingMessage) -> bool:
+    """Return whether a message of this id or key was stored before."""
+    return bool(tx.rows(FIND_DUPLICATE, (message.id, message.recipient, message.key)))
+
+
+def _duplicate(tx: StoreTransaction, message: OutgoingMessage) -> str:
+    """Return the id of the same message stored before; raises Conflict where it is another one."""
+    known = tx.rows(FIND_DUPLICATE, (message.id, message.recipient, message.key))
+    if len(known) == 1 and _comparable(known[0][1]) == _comparable(message.text):
         return str(known[0][0])
-    msg = f"id {message_id} or key {key!r} already stands for another message to {recipient}: choose another key"
+    msg = (
+        f"id {message.id} or key {message.key!r} already stands for another message "
+        f"to {message.recipient}: choose another key"
+    )
     raise Conflict(msg)
 
 
@@ -205,10 +265,13 @@ def _comparable(text: str) -> tuple[Any, ...]:
     return frame.recipient, frame.type, frame.topic, to_json(frame.data), frame.data_base64
 
 
-def refuse_dead(tx: StoreTransaction, message_id: str, recipient: str, key: str | None) -> None:
-    """Raise Conflict if this id or key is a dead letter: it is replayed, not sent again."""
-    if tx.rows(FIND_DEAD, (message_id, recipient, key)):
-        msg = f"id {message_id} or key {key!r} is a dead letter: replay it, or choose another key"
+def refuse_dead(tx: StoreTransaction, message: OutgoingMessage) -> None:
+    """Raise Conflict if the id or key is a dead letter: it is replayed, not sent again."""
+    if tx.rows(FIND_DEAD, (message.id, message.recipient, message.key)):
+        msg = (
+            f"id {message.id} or key {message.key!r} is a dead letter: "
+            "replay it, or choose another key"
+        )
         raise Conflict(msg)
 
 

@@ -64,7 +64,7 @@ def _certain() -> AbstractContextManager[Any]:
     def failed(self: Any, tx: Any, error: BaseException) -> tuple[BaseException, bool]:
         del tx
         self._rollback()
-        return self._store.mapped(error), True
+        return self._store.translate_error(error), True
 
     return patch("onceward.db.group_commit.Writer._commit_failed", failed)
 

@@ -13,12 +13,12 @@ from onceward.model.queue_modes import QueuePolicy
 from onceward.model.states import Done, RetryAt, Settlement
 from onceward.runtime import results
 from onceward.runtime.event_emitter import EventEmitter, settlement_event
-from onceward.runtime.fanout import Publisher
 from onceward.runtime.results import TaskOutcome
-from onceward.runtime.sender import OutgoingMessage
+from onceward.runtime.sender import Sender
 from onceward.runtime.transaction import Transaction
 from onceward.store import inbox, lanes, runs, session_queues
 from onceward.store.inbox import LeasedMessage, SettledMessage
+from onceward.store.outbox import OutgoingMessage
 from onceward.store.runs import OpenRun
 
 
@@ -42,7 +42,7 @@ class RunOutcome(NamedTuple):
 class RunCompletion:
     """Knows how runs end, of their own or from outside."""
 
-    def __init__(self, agent: str, *, sender: Publisher, teller: EventEmitter, owner: str) -> None:
+    def __init__(self, agent: str, *, sender: Sender, teller: EventEmitter, owner: str) -> None:
         self._agent, self._sender, self._emitter, self._owner = agent, sender, teller, owner
 
     def commit(self, tx: StoreTransaction, run: OpenRun, effects: PendingEffects) -> None:

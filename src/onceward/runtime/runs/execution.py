@@ -18,12 +18,12 @@ from onceward.model.retry import RetryPolicy
 from onceward.model.states import Done, Settlement
 from onceward.runtime.async_face import OnWorker
 from onceward.runtime.context import reply_options
-from onceward.runtime.fanout import Publisher
 from onceward.runtime.invoke import Loop, log_failure, run_coroutine, settlement_for_error
 from onceward.runtime.runs.completion import PendingEffects, RunCompletion, RunOutcome, verdicts
 from onceward.runtime.runs.reading import ReadMessage
 from onceward.runtime.runs.run import AsyncRun, Run
 from onceward.runtime.runs.scheduler import RunScheduler, StartedRun, exhausted
+from onceward.runtime.sender import Sender
 from onceward.runtime.transaction import Transaction
 from onceward.store.inbox import LeasedMessage
 from onceward.store.lanes import Lease
@@ -40,7 +40,7 @@ class RunExecution:
         seat: StartedRun,
         db: Database,
         *,
-        sender: Publisher,
+        sender: Sender,
         usher: RunScheduler,
         closing: RunCompletion,
         policy: RetryPolicy,

@@ -11,14 +11,14 @@ from onceward.model.send_options import PublishOptions, SendOptions, parse_optio
 from onceward.model.vocabulary import QueueMode
 from onceward.runtime.async_face import AsyncFace, OnWorker, WorkerThread, awaitable
 from onceward.runtime.context import AsyncTransaction, reply_options
-from onceward.runtime.fanout import Publisher
 from onceward.runtime.invoke import run_coroutine
 from onceward.runtime.message import AsyncMessage, Message, ReceivedMessage
 from onceward.runtime.results import task
 from onceward.runtime.runs.reading import ReadMessage
 from onceward.runtime.runs.scheduler import StartedRun
-from onceward.runtime.sender import OutgoingMessage
+from onceward.runtime.sender import Sender
 from onceward.runtime.transaction import Transaction
+from onceward.store.outbox import OutgoingMessage
 from onceward.store.runs import PreviousRun, Summary
 
 T = TypeVar("T")
@@ -85,7 +85,7 @@ class Run(RunFields[Message[Any]]):
     never after the run was ended from outside. Slow work holds no lock.
     """
 
-    def __init__(self, seat: StartedRun, *, sender: Publisher, holder: Holder) -> None:
+    def __init__(self, seat: StartedRun, *, sender: Sender, holder: Holder) -> None:
         super().__init__(seat, [_message(each) for each in seat.messages])
         self.cancelled: bool = False
         """Whether the run was ended from outside: return at once, its effects are not committed."""

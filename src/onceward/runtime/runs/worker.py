@@ -22,11 +22,11 @@ from onceward.model.settings import Settings
 from onceward.runtime import background
 from onceward.runtime.agent import Agent
 from onceward.runtime.event_emitter import EventEmitter
-from onceward.runtime.fanout import Publisher
 from onceward.runtime.invoke import Loop
 from onceward.runtime.runs.completion import RunCompletion
 from onceward.runtime.runs.execution import RunExecution
 from onceward.runtime.runs.scheduler import RunScheduler, SchedulePass, StartedRun
+from onceward.runtime.sender import Sender
 from onceward.store import lanes, runs, session_queues
 
 MAX_IDLE_SECONDS: Final = 1.0
@@ -44,7 +44,7 @@ class RunWorker:
         *,
         settings: Settings,
         hooks: Hooks,
-        sender: Publisher,
+        sender: Sender,
         rng: random.Random,
         loop: Loop,
         policy: RetryPolicy | None = None,

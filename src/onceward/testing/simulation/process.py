@@ -17,7 +17,7 @@ from onceward.hooks import Hooks
 from onceward.model.clock import Millis
 from onceward.model.settings import Settings
 from onceward.runtime.agent import Agent
-from onceward.runtime.fanout import Publisher
+from onceward.runtime.sender import Sender
 from onceward.runtime.worker import Worker
 from onceward.store import lanes, peers
 from onceward.store.directory.cache import DirectoryCache
@@ -103,7 +103,7 @@ class Process:
     def _worker(self, wrap: Callable[[Process, Callable[..., Any]], Callable[..., Any]]) -> Worker:
         hooks = Hooks()
         roster = DirectoryCache(DirectoryHandle(self.box.db, self._settings), self.box.db)
-        sender = Publisher(
+        sender = Sender(
             self.box.db,
             roster=roster,
             settings=self._settings,
