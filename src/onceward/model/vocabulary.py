@@ -53,3 +53,22 @@ CHANNEL_STATES: Final[tuple[str, ...]] = get_args(ChannelState)
 PauseMode = Literal["hold", "reject"]
 PAUSE_MODES: Final[tuple[PauseMode, ...]] = get_args(PauseMode)
 """What a paused channel does with messages: keep them back, or refuse them."""
+
+JoinRole = Literal["member", "observer"]
+DeliveryMode = Literal["at_most_once", "at_least_once", "exactly_once"]
+AckStatus = Literal["received", "in_progress", "completed", "failed"]
+DeadLetterOrigin = Literal["outbox", "inbox", "queue"]
+MessageState = Literal[
+    "pending",
+    "sending",
+    "sent",
+    "acked",
+    "failed",
+    "cancelled",
+    "processing",
+    "processed",
+    "dropped",
+    "expired",
+    "dead",
+]
+LaneState = Literal["ready", "waiting", "leased", "empty"]
