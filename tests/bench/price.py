@@ -19,7 +19,7 @@ from tests.bench.plan import Plan
 from tests.bench.wake import once, receive
 
 from onceward import Postbox
-from onceward.db.file_checks import ReplacedFileDetector
+from onceward.db.group_commit import ReplacedFileDetector
 from onceward.db.notify import Notifier
 from onceward.model.body import encode
 from onceward.model.frame import FrameHeaders, digest, frame_prefix, render_frame

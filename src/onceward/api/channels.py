@@ -178,7 +178,7 @@ class Channel:
         work = self._channel_sender.prepare(
             self.session, self.name, body, {**parse_options(options), "kind": kind}
         )
-        return self._db.write_in_handler(work)
+        return self._db.write(work)
 
     def respond(
         self, message: Message[Any], body: object, **options: Unpack[SendOptions]

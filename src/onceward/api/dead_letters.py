@@ -86,7 +86,7 @@ class DeadLetters:
             msg = f"no dead letter {message_id}: list them first"
             raise InvalidArgument(msg)
         move = self._move(letter, None, as_new=as_new)
-        new_id = self._db.write_in_handler(move)
+        new_id = self._db.write(move)
         self._notify()
         return new_id
 
@@ -136,12 +136,12 @@ class DeadLetters:
                 replays.failed.append((letter.id, error))
         try:
             replays.done.extend(
-                self._db.write_in_handler(lambda tx: [move(tx) for _, move in moves])
+                self._db.write(lambda tx: [move(tx) for _, move in moves])
             )
         except OncewardError:  # one of them spoils the commit: each on its own
             for letter, move in moves:
                 try:
-                    replays.done.append(self._db.write_in_handler(move))
+                    replays.done.append(self._db.write(move))
                 except OncewardError as error:
                     replays.failed.append((letter.id, error))
 
@@ -182,7 +182,7 @@ class DeadLetters:
     def discard(self, message_id: str, *, peer: str | None = None) -> bool:
         """Forget a dead letter; say whether there was one; of several the oldest goes, unless *peer* says which."""
         letter = self.get(message_id, peer=peer)
-        return letter is not None and self._db.write_in_handler(
+        return letter is not None and self._db.write(
             lambda tx: dead_letters.discard(tx, letter.seq)
         )
 
@@ -191,14 +191,14 @@ class DeadLetters:
     ) -> builtins.list[str]:
         """Forget all letters that match, in one commit; return their ids, oldest first."""
         letters = self.list(limit=limit, **which)
-        return self._db.write_in_handler(
+        return self._db.write(
             lambda tx: [letter.id for letter in letters if dead_letters.discard(tx, letter.seq)]
         )
 
     def purge(self, *, older_than: float) -> int:
         """Forget the dead letters that died more than *older_than* seconds ago; return how many."""
         before = self._before(older_than)
-        return self._db.write_in_handler(lambda tx: dead_letters.purge(tx, before=before))
+        return self._db.write(lambda tx: dead_letters.purge(tx, before=before))
 
     def _which(self, which: DeadLetterFilter) -> DeadLetterSelection:
         named = dict(which)

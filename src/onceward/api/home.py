@@ -34,12 +34,12 @@ class Peers:
         if scheme not in self._schemes():
             msg = f"no transport for {url!r}: there are {', '.join(sorted(self._schemes()))}"
             raise InvalidArgument(msg)
-        self._db.write_in_handler(lambda tx: tx.run(peers.REGISTER, (name, url)))
+        self._db.write(lambda tx: tx.run(peers.REGISTER, (name, url)))
         self._db.notifier.notify("out")
 
     def forget(self, name: str) -> None:
         """Drop a registered url; mail for the peer waits, and its stream is kept."""
-        self._db.write_in_handler(lambda tx: tx.run(peers.FORGET, (name,)))
+        self._db.write(lambda tx: tx.run(peers.FORGET, (name,)))
 
     def list(self) -> list[queries.PeerInfo]:
         """Return all peers by name."""
@@ -51,7 +51,7 @@ class Peers:
 
     def reset(self, name: str) -> None:
         """Try the peer again at once."""
-        self._db.write_in_handler(lambda tx: tx.run(peers.RESET_BREAKER, (name,)))
+        self._db.write(lambda tx: tx.run(peers.RESET_BREAKER, (name,)))
         self._db.notifier.notify("out")
 
     def subscribe(self, name: str, pattern: str) -> None:

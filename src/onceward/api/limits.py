@@ -129,7 +129,7 @@ class Limits:
         return [DropRecord(*row) for row in self._db.read(limits.DROPS, (limit,))]
 
     def _change(self, work: limits.Change) -> bool:
-        changed = self._db.write_in_handler(work)
+        changed = self._db.write(work)
         self._admission.reload()
         self._db.notifier.notify("out")
         return bool(changed)

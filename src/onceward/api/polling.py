@@ -64,7 +64,7 @@ class Polls:
             asked = Poll(
                 session=session, topics=wanted, consume_skipped=consume_skipped, limit=left
             )
-            step = db.write_in_handler(
+            step = db.write(
                 lambda tx, asked=asked, reach=reach: self._step(tx, db, asked, reach)  # type: ignore[misc]
             )
             found += [row.record() for row in step.rows]
@@ -102,7 +102,7 @@ class Polls:
         """End what has outlived its time to live, in one session or in all; return how many; nothing under the kill-switch."""
         total = 0
         while not disabled_by_environment() and not mailboxes.paused(self._db.read):
-            ended = self._db.write_in_handler(lambda tx: self._expire(tx, session))
+            ended = self._db.write(lambda tx: self._expire(tx, session))
             total += ended
             if not ended:
                 break

@@ -292,7 +292,7 @@ class Postbox(Verbs, Polls, Looks):
 
     def cancel(self, message_id: str) -> bool:
         """Withdraw a message that has not left yet; say whether that was still possible."""
-        return self._db.write_in_handler(lambda tx: outbox.cancel(tx, message_id))
+        return self._db.write(lambda tx: outbox.cancel(tx, message_id))
 
     def check(self, *others: Postbox) -> list[invariants.Violation]:
         """Return the invariants that do not hold in this file, and in the mail between it and *others*; empty is good."""
@@ -316,28 +316,31 @@ class Postbox(Verbs, Polls, Looks):
 
     def pause(self) -> None:
         """Stop sending, pushing and handling in all processes, durably; nothing is lost, no budget is spent."""
-        self._db.write_in_handler(health.pause)
+        self._db.write(health.pause)
         self._db.notifier.notify("in")
 
     def resume(self) -> None:
         """Go on where ``pause`` stopped."""
-        self._db.write_in_handler(health.resume)
+        self._db.write(health.resume)
         self._db.notifier.notify("out")
         self._db.notifier.notify("in")
 
     def run_until_idle(self) -> int:
         """Run the engines on this thread until nothing is due; return how many parcels and messages moved."""
         moved = 0
-        for _ in range(MAX_ROUNDS):
-            step = self._dispatcher.run_due() + sum(engine.run_due() for engine in self._engines)
-            moved += step
-            if not step:
-                break
+        with self._db.outside_handler():
+            for _ in range(MAX_ROUNDS):
+                step = self._dispatcher.run_due()
+                step += sum(engine.run_due() for engine in self._engines)
+                moved += step
+                if not step:
+                    break
         return moved
 
     def run_maintenance(self) -> int:
         """Run the janitor once; return how many rows were pruned."""
-        return self._maintenance.run_once()
+        with self._db.outside_handler():
+            return self._maintenance.run_once()
 
     def stop(self, timeout: float | None = None) -> None:
         """Claim and push nothing more; settle what is finished, give the rest back. The file stays open."""

@@ -65,11 +65,11 @@ class Queues:
 
         """
         plain_text("session", session)
-        return self._db.write_in_handler(lambda tx: session_queues.reorder(tx, session, ids))
+        return self._db.write(lambda tx: session_queues.reorder(tx, session, ids))
 
     def remove(self, session: str, message_id: str) -> bool:
         """Drop one waiting message, with a reason that SQL can read; say whether it waited here."""
-        return self._db.write_in_handler(lambda tx: self._remove(tx, session, message_id))
+        return self._db.write(lambda tx: self._remove(tx, session, message_id))
 
     def _remove(self, tx: StoreTransaction, session: str, message_id: str) -> bool:
         found = tx.rows(session_queues.LANE, (session,))
@@ -113,7 +113,7 @@ class Queues:
                 raise InvalidArgument(msg)
             tx.run(session_queues.UNREGISTER, (glob(pattern),))
 
-        self._db.write_in_handler(work)
+        self._db.write(work)
         self._db.notifier.notify("in")
 
     def _change(self, session: str, change: session_queues.Change) -> None:
@@ -125,7 +125,7 @@ class Queues:
             for lane_id, _, _, _ in tx.rows(session_queues.LANE, (session,)):
                 tx.run(session_queues.HURRY, (lane_id,))
 
-        self._db.write_in_handler(work)
+        self._db.write(work)
         self._db.notifier.notify("in")
 
 
@@ -166,7 +166,7 @@ class Runs:
             self._closing.abort(tx, run, policy, cause, preempted=True)
             return True
 
-        found = self._db.write_in_handler(work)
+        found = self._db.write(work)
         self._db.notifier.notify("in")
         self._db.notifier.notify("out")
         return found

@@ -89,7 +89,7 @@ class Session:
             return self._send_fanout(fanout).id
         named = parse_options(options) if options else PLAIN
         message = self._sender.compose(self.name, to, body, named)
-        return self._db.write_in_handler(partial(self._sender.add, message=message))
+        return self._db.write(partial(self._sender.add, message=message))
 
     def _compose(self, to: str | None, body: object, options: SendOptions) -> Callable[[], str]:
         """Check and serialise a message at once; return the call that commits it."""
@@ -97,7 +97,7 @@ class Session:
         if to in EVERY_AGENT:
             return lambda: self._send_fanout(self._sender.to_everyone(self.name, body, named)).id
         message = self._sender.compose(self.name, to, body, named)
-        return partial(self._db.write_in_handler, partial(self._sender.add, message=message))
+        return partial(self._db.write, partial(self._sender.add, message=message))
 
     def send_many(
         self, messages: Iterable[tuple[str, object]], **options: Unpack[SendOptions]
@@ -112,7 +112,7 @@ class Session:
             msg = "send_many gives each message an id of its own: keys belong to single sends"
             raise InvalidMessage(msg)
         composed = self._sender.compose_many(self.name, messages, named)
-        return self._db.write_in_handler(partial(self._sender.add_many, messages=composed))
+        return self._db.write(partial(self._sender.add_many, messages=composed))
 
     def publish(self, topic: str, body: object, **options: Unpack[PublishOptions]) -> list[str]:
         """Send *body* to every subscriber of *topic* in one commit; return the ids, none without one."""
@@ -123,7 +123,7 @@ class Session:
         """Commit a message to many: all copies or none."""
         if not fanout.messages:
             return fanout.result
-        return self._db.write_in_handler(partial(self._sender.add_fanout, fanout=fanout))
+        return self._db.write(partial(self._sender.add_fanout, fanout=fanout))
 
     # -- asking -----------------------------------------------------------------------------
 
@@ -135,7 +135,7 @@ class Session:
 
         A reply that comes later than *timeout* seconds is kept as a late one.
         """
-        return self._db.write_in_handler(self._requesting(to, body, timeout, options))
+        return self._db.write(self._requesting(to, body, timeout, options))
 
     def _requesting(
         self, to: str, body: object, timeout: float | None, options: SendOptions
@@ -166,7 +166,9 @@ class Session:
         if self._db.writer.held:
             msg = "ask inside an open transaction would wait for a message that is not committed: ask outside of it"
             raise InvalidArgument(msg)
-        ticket = self._db.writer.write_outside_handler(self._requesting(to, body, timeout, options))
+        work = self._requesting(to, body, timeout, options)
+        with self._db.outside_handler():
+            ticket = self._db.write(work)
         return self.result(ticket, reply=reply, timeout=timeout)
 
     def result(self, ticket: Ticket | str, *, reply: type[T], timeout: float = 0.0) -> T:

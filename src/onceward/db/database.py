@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 from typing import Any, ClassVar, Final, Self, TypeVar
@@ -24,7 +24,7 @@ from onceward.db.connection import (
     translate_error,
     translate_own_error,
 )
-from onceward.db.group_commit import Writer
+from onceward.db.group_commit import ReplacedFileDetector, Writer
 from onceward.db.notify import Notifier
 from onceward.db.transaction import StoreTransaction
 from onceward.errors import (
@@ -60,31 +60,23 @@ class Database:
         self, path: Path, *, agent: str | None, settings: Settings, clock: Clock, vfs: str | None
     ) -> None:
         self.path, self.clock, self._vfs = path, clock, vfs
-        self._settings, self._expected_agent, self._timeout_was_given = (
-            settings,
-            agent,
-            "busy_timeout" in settings.model_fields_set,
-        )
-        self._pid, self.time, self.users, self.committing, self._open_error = (
-            os.getpid(),
-            MonotonicFileClock(),
-            0,
-            False,
-            "",
-        )
-        self.agent, self.file_id, self.max_inbox, self.max_body = (
-            agent or "",
-            "",
-            settings.max_inbox,
-            settings.max_body,
-        )
+        self._settings, self._expected_agent = settings, agent
+        self._timeout_was_given = "busy_timeout" in settings.model_fields_set
+        self._pid, self.users, self._open_error = os.getpid(), 0, ""
+        self.time = MonotonicFileClock()
+        self.agent, self.file_id = agent or "", ""
+        self.max_inbox, self.max_body = settings.max_inbox, settings.max_body
         self.durability: Durability = settings.durability
-        self._busy_handler, self._read_busy_handler = BusyHandler(), BusyHandler()
+        self.busy_handler, self._read_busy_handler = BusyHandler(), BusyHandler()
         self._reading = Lock()
         self._con: apsw.Connection | None = None
         self._reader: apsw.Connection | None = None
         self._writer = Writer(self, settings.busy_timeout)
-        self._replaced_file = file_checks.ReplacedFileDetector(self.path)
+        self.write = self._writer.write
+        self.write_each = self._writer.write_each
+        self.transaction = self._writer.transaction
+        self.outside_handler = self._writer.outside_handler
+        self.guard = ReplacedFileDetector(self.path)
         self._open()
         self.notifier = Notifier(self.path)
 
@@ -178,7 +170,7 @@ class Database:
     def _open(self) -> apsw.Connection:
         deadline = time.monotonic() + self._writer.queue.timeout
         try:
-            self._replaced_file.refuse_replaced()
+            self.guard.refuse_replaced()
             con = self._con = self._connect(deadline)
             self._enable_wal(con)
             self._prepare(con)
@@ -189,14 +181,15 @@ class Database:
             self._open_error = str(found := translate_own_error(error, self.path))
             raise found from error
         # Only the writer commits: a COMMIT that hides in a user's statement is refused and undone.
-        con.set_commit_hook(lambda: not self.committing)
+        con.set_commit_hook(self._writer.refuses_commit)
         con.set_rollback_hook(self._writer.rolled_back)
-        self._replaced_file = file_checks.ReplacedFileDetector(self.path)
+        self._writer.handle = con
+        self.guard = ReplacedFileDetector(self.path)
         return con
 
     def _connect(self, deadline: float) -> apsw.Connection:
-        self._busy_handler.deadline = self._read_busy_handler.deadline = deadline
-        con = connect(self.path, vfs=self._vfs, patience=self._busy_handler)
+        self.busy_handler.deadline = self._read_busy_handler.deadline = deadline
+        con = connect(self.path, vfs=self._vfs, patience=self.busy_handler)
         try:
             self._preflight(con)
         except BaseException:
@@ -226,7 +219,7 @@ class Database:
             con,
             full=True,
             checkpoint_pages=self._settings.checkpoint_pages,
-            patience=self._busy_handler,
+            patience=self.busy_handler,
         )
 
     def _prepare(self, con: apsw.Connection) -> None:
@@ -261,7 +254,7 @@ class Database:
     def writing_connection(self, deadline: float) -> apsw.Connection:
         """Return the writing connection, its patience set to *deadline*; opened anew if it had to be dropped."""
         con = self._con or self._open()
-        self._busy_handler.deadline = deadline
+        self.busy_handler.deadline = deadline
         return con
 
     def now(self) -> Millis:
@@ -271,10 +264,6 @@ class Database:
     def on_begin(self, tx: StoreTransaction) -> None:
         """Let an open transaction store how far the clock has come, if the file would forget too much of it."""
         identity.persist_if_needed(tx, self.time)
-
-    def orphaned(self) -> bool:
-        """Return whether file or WAL were taken away, so that the last commit reached nobody."""
-        return self._replaced_file.replaced()
 
     def reopen(self) -> None:
         """Drop the connections without a checkpoint and open the file anew, with its barrier."""
@@ -289,39 +278,26 @@ class Database:
         self, let_go: Callable[[apsw.Connection | None], None] = close_without_checkpoint
     ) -> None:
         with self._reading:
+            self._writer.handle = None
             for con in (self._reader, self._con):
                 let_go(con)
             self._con = self._reader = None
 
-    # -- what the rest of the house uses ------------------------------------------------------
-
-    def write(self, work: Callable[[StoreTransaction], T]) -> T:
-        """Run *work* and commit it, together with others that wait; see Writer.write."""
-        return self._writer.write(work)
-
-    def write_in_handler(self, work: Callable[[StoreTransaction], T]) -> T:
-        """Run a user's work: inside a handler it joins the handler's transaction, elsewhere it is as ``write``."""
-        self._writer.thread_transactions.join()
-        return self._writer.write(work)
-
-    def transaction(self) -> AbstractContextManager[StoreTransaction]:
-        """Open a transaction for a user's own statements; inside a handler it joins the handler's."""
-        self._writer.thread_transactions.join()
-        return self._writer.transaction()
+    # -- using the open file ------------------------------------------------------------------
 
     @property
     def writer(self) -> Writer:
-        """The turnstile itself, for who must begin and commit in different places."""
+        """The writer itself, for a transaction that begins and commits in different places."""
         return self._writer
 
     def read(self, sql: str, bindings: Any = None) -> list[tuple[Any, ...]]:
         """Run a reading statement on a snapshot of its own; inside the thread's transaction, on that."""
         if self._writer.held:
-            with self._writer.transaction() as tx:
-                try:
-                    return tx.rows(sql, bindings)
-                except Exception as error:
-                    raise translate_own_error(error, self.path) from error
+            tx = self._writer.open_transaction()
+            try:
+                return tx.rows(sql, bindings)
+            except Exception as error:
+                raise translate_own_error(error, self.path) from error
         self._writer.queue.check()
         with self._reading:
             self._read_busy_handler.deadline = time.monotonic() + self._writer.queue.timeout
@@ -358,7 +334,7 @@ class Database:
 
     def persist_clock(self) -> None:
         """Store how far the clock has come, so that it never runs backwards across restarts."""
-        self.write_in_handler(identity.persist_clock)
+        self.write(identity.persist_clock)
 
     def checkpoint(self, *, truncate: bool) -> tuple[int, int]:
         """Move WAL pages into the file; return (pages in the WAL, pages moved), -1 where a reader was in the way."""

@@ -12,7 +12,6 @@ import os
 import re
 import stat
 import sys
-import time
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -21,7 +20,6 @@ from onceward.errors import (
     ForeignHandle,
     NetworkFilesystem,
     ReadOnlyStore,
-    StoreCorrupt,
     StoreUnusable,
 )
 from onceward.model.ids import new_token
@@ -232,48 +230,3 @@ def boot_id() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
         return ""
-
-
-class ReplacedFileDetector:
-    """
-    Notices that the file or its WAL was taken away or replaced under an open connection.
-
-    A name can only change by changing its folder, so the folder is looked at
-    first (1.5 µs). Looking at the WAL itself would cost more than it seems: a
-    kernel with multigrain timestamps must then give the next write a time stamp
-    of its own, and the next sync a journal commit (45 µs here).
-    """
-
-    SETTLED: Final = 2_000_000_000
-    """Nanoseconds after which a second change in the same tick of the folder's clock is out of the question."""
-
-    def __init__(self, path: Path) -> None:
-        self._folder = str(path.parent)
-        self._names = (str(path), f"{path}-wal")
-        self._known = self._look()
-        self._quiet: tuple[int, int, int] | None = None
-
-    def _look(self) -> tuple[FileKey | None, ...]:
-        return tuple(file_key(name) for name in self._names)
-
-    def refuse_replaced(self) -> None:
-        """Raise StoreCorrupt if the name leads to another file now: opened beside our WAL it would be spoilt by it."""
-        now = file_key(self._names[0])
-        if None not in {now, self._known[0]} and now != self._known[0]:
-            msg = f"{self._names[0]} was replaced by another file while it was open: close, look, and open again without the old -wal"
-            raise StoreCorrupt(msg)
-
-    def replaced(self) -> bool:
-        """Return whether the names now lead to other files than at the start."""
-        try:
-            folder = os.stat(self._folder)
-        except OSError:
-            return True
-        now = (folder.st_dev, folder.st_ino, folder.st_mtime_ns)
-        if now == self._quiet:
-            return False
-        if self._look() != self._known:
-            return True
-        if time.time_ns() - folder.st_mtime_ns > self.SETTLED:
-            self._quiet = now
-        return False

@@ -14,15 +14,18 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from threading import Lock, get_ident
 from typing import Any, Final, Generic, TypeVar, cast
 
+from onceward.db.file_checks import FileKey, file_key
 from onceward.db.transaction import Handle, Store, StoreTransaction, TransactionHost
 from onceward.errors import (
     Busy,
     ForkedProcess,
     OutcomeUnknown,
     StoreClosed,
+    StoreCorrupt,
     StoreError,
     StoreFault,
 )
@@ -283,27 +286,72 @@ class WriteQueue:
         self._batch = []
 
 
+class ReplacedFileDetector:
+    """
+    Detects that the file or its WAL was taken away or replaced under an open connection.
+
+    A name can only change by changing its folder, so the folder is looked at
+    first (1.5 µs). Looking at the WAL itself would cost more than it seems: a
+    kernel with multigrain timestamps must then give the next write a time stamp
+    of its own, and the next sync a journal commit (45 µs here).
+    """
+
+    SETTLED: Final = 2_000_000_000
+    """Nanoseconds after which no second change can bear the same time of the folder."""
+
+    def __init__(self, path: Path) -> None:
+        self._folder = str(path.parent)
+        self._names = (str(path), f"{path}-wal")
+        self._known = self._look()
+        self._quiet: tuple[int, int, int] | None = None
+
+    def _look(self) -> tuple[FileKey | None, ...]:
+        return tuple(map(file_key, self._names))
+
+    def refuse_replaced(self) -> None:
+        """Raise StoreCorrupt if the name leads to another file now: our WAL would damage it."""
+        now = file_key(self._names[0])
+        if None not in {now, self._known[0]} and now != self._known[0]:
+            msg = (
+                f"{self._names[0]} was replaced by another file while it was open: "
+                "close, look, and open again without the old -wal"
+            )
+            raise StoreCorrupt(msg)
+
+    def replaced(self) -> bool:
+        """Return whether the names now lead to other files than at the start."""
+        try:
+            folder = os.stat(self._folder)
+        except OSError:
+            return True
+        now = (folder.st_dev, folder.st_ino, folder.st_mtime_ns)
+        if now == self._quiet:
+            return False
+        if self._look() != self._known:
+            return True
+        if time.time_ns() - folder.st_mtime_ns > self.SETTLED:
+            self._quiet = now
+        return False
+
+
 class ThreadTransactions:
     """The threads that run a handler: their writes join its transaction."""
 
     def __init__(self) -> None:
-        self._by_thread: dict[int, TransactionHost] = {}
+        self.hosts: dict[int, TransactionHost] = {}
+        """By thread: the transaction of the handler that it runs."""
 
     def bind(self, host: TransactionHost) -> None:
         """Let writes of this thread join the transaction of *host* from now on."""
-        self._by_thread[get_ident()] = host
+        self.hosts[get_ident()] = host
 
     def unbind(self) -> None:
         """End what ``bind`` began."""
-        self._by_thread.pop(get_ident(), None)
-
-    def current(self) -> TransactionHost | None:
-        """Return the host of this thread, None where it runs no handler."""
-        return self._by_thread.get(get_ident())
+        self.hosts.pop(get_ident(), None)
 
     def join(self) -> None:
         """Enter the transaction of this thread's handler, if it runs one."""
-        if self._by_thread and (host := self.current()) is not None:
+        if self.hosts and (host := self.hosts.get(get_ident())) is not None:
             host.join()
 
 
@@ -314,8 +362,11 @@ class Writer:
         self._store = store
         self.queue = WriteQueue(timeout)
         """The turn to write, and the requests that wait for it."""
+        self.handle: Handle | None = None
+        """The writing connection, None while it has to be opened."""
+        self.committing = False
+        """Set while a commit is made here: SQLite is told to refuse all others."""
         self._owner = 0
-        self._without_savepoints = False
         self._tx: StoreTransaction | None = None
         self._host: WriteRequest[Any] | None = None
         self.thread_transactions = ThreadTransactions()
@@ -328,7 +379,10 @@ class Writer:
 
     def write(self, work: Callable[[StoreTransaction], T]) -> T:
         """
-        Run *work* in a transaction of its own, or as a savepoint of the caller's, and commit it.
+        Run *work* and commit it, together with the work of other threads that wait.
+
+        In a thread that has a transaction open, or runs a handler, *work* joins
+        that by savepoint and is committed with it.
 
         Raises:
             Busy: others held the file for the whole deadline; nothing was written.
@@ -336,9 +390,11 @@ class Writer:
             BaseException: whatever *work* raised; its writes were rolled back.
 
         """
+        if self.thread_transactions.hosts:
+            self.thread_transactions.join()
         if self._owner == get_ident():
-            tx = self._open_transaction()
-            if self._without_savepoints:
+            tx = self.open_transaction()
+            if tx.batching:  # an error undoes the whole batch, which is then run one by one
                 return work(tx)
             with tx.nested():
                 return work(tx)
@@ -347,7 +403,7 @@ class Writer:
             try:
                 deadline = self.queue.enter(request)
                 if not request.done:
-                    self._run([request, *self.queue.drain()], deadline)
+                    self._run([request], deadline)
             finally:
                 self._leave(request)
         except INTERRUPTS:
@@ -355,11 +411,48 @@ class Writer:
             raise
         return request.outcome()
 
+    def write_each(
+        self, works: Sequence[Callable[[StoreTransaction], Any]]
+    ) -> list[WriteRequest[Any]]:
+        """
+        Commit several pieces of work of this thread at once; return a request for each, in order.
+
+        Each has an outcome of its own: one that fails harms no other.
+
+        Raises:
+            StoreClosed, ForkedProcess, Busy: nothing was written.
+
+        """
+        turn: WriteRequest[Any] = WriteRequest(None)
+        requests = [WriteRequest(work) for work in works]
+        try:
+            self._run(requests, self.queue.enter(turn))
+        finally:
+            self._leave(turn)
+        return requests
+
+    @contextmanager
+    def outside_handler(self) -> Iterator[None]:
+        """
+        Let the writes of a block commit before they return, although this thread runs a handler.
+
+        A handler that has written already is not left: its writes would wait for themselves.
+        """
+        host = self.thread_transactions.hosts.pop(get_ident(), None)
+        try:
+            if host is not None:
+                host.step_aside()
+            yield
+        finally:
+            if host is not None:
+                self.thread_transactions.bind(host)
+
     @contextmanager
     def transaction(self) -> Iterator[StoreTransaction]:
         """Open a transaction for the caller's own statements, or join the one of this thread."""
+        self.thread_transactions.join()
         if self.held:
-            tx = self._open_transaction()
+            tx = self.open_transaction()
             with tx.nested():
                 yield tx
             return
@@ -385,7 +478,7 @@ class Writer:
         self._host = request
         return self._begin(deadline)
 
-    def _open_transaction(self) -> StoreTransaction:
+    def open_transaction(self) -> StoreTransaction:
         """Return this thread's open transaction; raises StoreFault where SQLite ended it."""
         tx = cast("StoreTransaction", self._tx)
         if not tx.alive:
@@ -422,16 +515,6 @@ class Writer:
         self._leave(cast("WriteRequest[Any]", self._host))
 
     @contextmanager
-    def without_savepoints(self) -> Iterator[None]:
-        """Let joining work run without savepoints: an error undoes the whole transaction."""
-        self._without_savepoints = True
-        try:
-            with cast("StoreTransaction", self._tx).batch_inserts():
-                yield
-        finally:
-            self._without_savepoints = False
-
-    @contextmanager
     def exclusive(self) -> Iterator[Handle]:
         """Lend the connection outside of any transaction, for settings of its own."""
         request: WriteRequest[Any] = WriteRequest(None)
@@ -444,11 +527,6 @@ class Writer:
         """Let no thread join the open transaction until one attaches to it."""
         self._owner = 0
 
-    def write_outside_handler(self, work: Callable[[StoreTransaction], T]) -> T:
-        """Commit *work* at once, even inside a handler, which must not have touched the file."""
-        host = self.thread_transactions.current()
-        return self.write(work) if host is None else host.write_outside(work)
-
     def attach(self) -> None:
         """Let the work of the calling thread join the open transaction."""
         self._owner = get_ident()
@@ -456,13 +534,17 @@ class Writer:
     # -- the transaction --------------------------------------------------------------------
 
     def _begin(self, deadline: float) -> StoreTransaction:
-        handle = self._store.writing_connection(deadline)
+        store, handle = self._store, self.handle
+        store.busy_handler.deadline = deadline
+        if handle is None:
+            handle = store.writing_connection(deadline)
         if handle.in_transaction:  # an interrupt came even between us and the end of the last one
             handle.execute("ROLLBACK")
         try:
             handle.execute("BEGIN IMMEDIATE")
-            self._tx = StoreTransaction(handle, self._store.now())
-            self._store.on_begin(self._tx)
+            self._tx = StoreTransaction(handle, store.time.now(store.clock))
+            if store.time.needs_persisting(self._tx.now):
+                store.on_begin(self._tx)
         except BaseException as error:
             if handle.in_transaction:
                 handle.execute("ROLLBACK")
@@ -473,31 +555,48 @@ class Writer:
         self._owner = get_ident()
         return self._tx
 
+    def refuses_commit(self) -> bool:
+        """Return whether a COMMIT is none of the writer's: one in a user's statement is undone."""
+        return not self.committing
+
     def rolled_back(self) -> None:
         """Take note that SQLite rolled the open transaction back, for whatever reason."""
         if self._tx is not None:
             self._tx.rolled_back = True
 
-    def _run(self, batch: list[WriteRequest[Any]], deadline: float) -> None:
-        """Run a batch in one transaction; each request ends with its result or its error."""
+    def _run(self, own: list[WriteRequest[Any]], deadline: float) -> None:
+        """Run this thread's requests and those that wait in one transaction; each gets its outcome."""
+        batch = [*own, *self.queue.drain()] if self.queue._queue else own
         try:
             tx = self._begin(deadline)
-            failed = self._run_batch(batch, tx)
+            if len(batch) > 1:
+                failed = self._run_batch(batch, tx)
+            else:
+                batch[0].attempt(tx, self._store.translate_error, nested=False)
+                failed = batch[0].error
         except Busy as error:
-            fail(batch[:1], error)  # the others came later, and have time left
+            fail(own, error)  # the others came later, and have time left
         except Exception as error:  # noqa: BLE001 - it is told to every waiting caller
             self._rollback()
             fail(batch, self._store.translate_error(error))
         else:
-            self._finish_batch(batch, tx, failed)
+            if not tx.alive:
+                self._end()
+                fail(batch, failed)
+            elif failed is None or [each for each in batch if each.error is None]:
+                self._commit(batch)
+            else:
+                self._rollback()
+                fail(batch, None)
 
     def _run_batch(
         self, batch: list[WriteRequest[Any]], tx: StoreTransaction
     ) -> BaseException | None:
-        """Run the work of a batch, as one or, where that fails, in a savepoint each; return the last error."""
-        if len(batch) == 1:
-            batch[0].attempt(tx, self._store.translate_error, nested=False)
-            return batch[0].error
+        """
+        Run the work of a batch and return the last error.
+
+        All of it is run as one; where that fails, each piece in a savepoint of its own.
+        """
         error = self._run_as_one(batch, tx)
         if error is None:
             return None
@@ -549,18 +648,6 @@ class Writer:
             request.error = None
             request.attempt(tx, self._store.translate_error, nested=True)
 
-    def _finish_batch(
-        self, batch: list[WriteRequest[Any]], tx: StoreTransaction, failed: BaseException | None
-    ) -> None:
-        if not tx.alive:
-            self._end()
-            fail(batch, failed)
-        elif failed is None or [each for each in batch if each.error is None]:
-            self._commit(batch)
-        else:
-            self._rollback()
-            fail(batch, None)
-
     def _commit(
         self, batch: list[WriteRequest[Any]], host: WriteRequest[Any] | None = None
     ) -> None:
@@ -578,7 +665,7 @@ class Writer:
     def _try_commit(self) -> tuple[BaseException | None, bool]:
         """Return COMMIT's error, if any, and whether it is certain that nothing was written."""
         tx = cast("StoreTransaction", self._tx)
-        self._store.committing = True
+        self.committing = True
         try:
             tx.commit()
         except BaseException as error:  # noqa: BLE001 - classified here
@@ -586,9 +673,9 @@ class Writer:
             if not isinstance(error, INTERRUPTS) or tx.alive or tx.rolled_back:
                 return self._commit_failed(tx, error)
         finally:
-            self._store.committing = False
+            self.committing = False
         self._end(tx.wakeups)
-        if self._store.orphaned():
+        if self._store.guard.replaced():
             self._reopen()
             return StoreFault("the commit went to a file that was taken away"), False
         tx.durable = True

@@ -113,9 +113,16 @@ class Notifier:
             self._socket.close()
 
     def _send_wakeup(self, side: Direction) -> None:
+        """Send a datagram to every other process that has the file open; unlink dead sockets."""
         if self._folder is None or self._socket is None:
             return
-        for name in self._others():
+        try:
+            changed = os.stat(self._where).st_mtime_ns
+        except OSError:
+            return
+        if changed != self._seen[0]:
+            self._list_others(changed)
+        for name in self._seen[1]:
             try:
                 self._socket.sendto(WAKEUP[side], name)
             except (BlockingIOError, InterruptedError):
@@ -124,16 +131,11 @@ class Notifier:
                 with suppress(OSError):
                     os.unlink(name)
 
-    def _others(self) -> tuple[str, ...]:
-        try:
-            changed = os.stat(self._where).st_mtime_ns
-        except OSError:
-            return ()
-        if changed != self._seen[0]:
-            with suppress(OSError):
-                names = (f"{self._where}/{name}" for name in os.listdir(self._where))
-                self._seen = (changed, tuple(name for name in names if name != self._own))
-        return self._seen[1]
+    def _list_others(self, changed: int) -> None:
+        """Remember the sockets of the other processes, as the folder lists them now."""
+        with suppress(OSError):
+            names = (f"{self._where}/{name}" for name in os.listdir(self._where))
+            self._seen = (changed, tuple(name for name in names if name != self._own))
 
 
 def _datagram() -> socket.socket | None:

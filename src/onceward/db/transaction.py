@@ -10,7 +10,8 @@ from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar, cast
 
-from onceward.model.clock import Millis
+from onceward.db.connection import BusyHandler
+from onceward.model.clock import Clock, Millis, MonotonicFileClock
 
 T = TypeVar("T")
 ROWS_PER_INSERT: Final = 20
@@ -43,26 +44,31 @@ class Handle(Protocol):
         ...
 
 
+class FileGuard(Protocol):
+    """Detects that an open file was taken away."""
+
+    def replaced(self) -> bool:
+        """Return whether the last commit went to a file that was taken away."""
+        ...
+
+
 class Store(Protocol):
     """The database as its writer sees it."""
 
-    committing: bool
-    """Set while the writer commits: any other commit is refused."""
+    clock: Clock
+    time: MonotonicFileClock
+    """The file's time, which never runs backwards."""
+    busy_handler: BusyHandler
+    """Asked by SQLite how long to wait for other processes; the writer sets its deadline."""
+    guard: FileGuard
+    """Asked after every commit whether the file is still the one that was opened."""
 
     def writing_connection(self, deadline: float) -> Handle:
         """Return the connection, its busy handler set to *deadline*."""
         ...
 
-    def now(self) -> Millis:
-        """Return the file's time, which never runs backwards."""
-        ...
-
     def on_begin(self, tx: StoreTransaction) -> None:
-        """Prepare a transaction that has just begun."""
-        ...
-
-    def orphaned(self) -> bool:
-        """Return whether the last commit went to a file that was taken away."""
+        """Store how far the file's clock has come."""
         ...
 
     def reopen(self) -> None:
@@ -249,6 +255,6 @@ class TransactionHost(Protocol):
         """Open or adopt the transaction."""
         ...
 
-    def write_outside(self, work: Callable[[StoreTransaction], T]) -> T:
-        """Commit work that is not the handler's own."""
+    def step_aside(self) -> None:
+        """Commit what earlier handlers left open; no-op where this handler has written already."""
         ...

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from itertools import repeat, starmap
+from typing import Final
 
 import uuid_utils
 
@@ -11,9 +13,8 @@ IdSource = Callable[[], str]
 """Mints one new message id at each call."""
 
 
-def new_id() -> str:
-    """Mint a UUIDv7; later calls in one process sort after earlier ones."""
-    return str(uuid_utils.uuid7())
+new_id: Final[IdSource] = map(str, starmap(uuid_utils.uuid7, repeat(()))).__next__
+"""Mint a UUIDv7, sorting after earlier ones of this process; in C, because every send calls it."""
 
 
 def new_token() -> str:

@@ -1,9 +1,9 @@
 """
-From an event loop to the file and back: one hop per operation, one commit per loop tick.
+Calls from an event loop to the file: one hop per operation, one commit per tick of the loop.
 
-What tasks ask for in one tick crosses together and is committed together on one
-thread. A transaction block of a task lives on a second thread, so that others
-can queue behind it.
+What tasks ask for in one tick is run on one thread, and its writes are one
+batch of the write queue. A transaction block of a task lives on a second
+thread, so that others can queue behind it.
 """
 
 from __future__ import annotations
@@ -20,38 +20,41 @@ from typing import Any, TypeVar
 
 from onceward.db.database import Database
 from onceward.db.transaction import StoreTransaction
-from onceward.errors import OutcomeUnknown, StoreClosed
+from onceward.errors import StoreClosed
 
 T = TypeVar("T")
 
 
 class UncancellableFuture(asyncio.Future[Any]):
-    """What a task waits for to its end: it hears of a cancellation once the outcome is known."""
+    """A future that a task awaits to its end; a cancellation is raised once the outcome is known."""
 
     def cancel(self, msg: object = None) -> bool:
-        """Refuse: the work is under way. The task that waits remembers that it was cancelled, and raises so when it wakes."""
+        """Refuse, as the work is under way; the waiting task raises CancelledError when it wakes."""
         del msg
         return False
 
 
 @dataclass(slots=True)
 class PendingCall:
-    """One operation under way; ``joins`` says that it may share a commit with its neighbours."""
+    """One operation of a task; with ``joins`` it may share a commit with its neighbours."""
 
     work: Callable[[], Any]
     future: UncancellableFuture
     joins: bool
     result: Any = None
     error: BaseException | None = None
-    ids: tuple[str, ...] = ()
-    """The messages that it wrote in the commit it shares."""
 
-    def run(self) -> None:
-        """Do the work and keep its result or error."""
+    def run(self, work: Callable[[], Any] | None = None) -> None:
+        """Run the call, or *work* in its place, and keep its result or error."""
         try:
-            self.result = self.work()
+            self.result = (work or self.work)()
         except BaseException as error:  # noqa: BLE001 - it is raised in the task that asked
             self.error = error
+
+    def write(self, tx: StoreTransaction) -> Any:
+        """Run the call as one piece of a batch: its writes join *tx*."""
+        del tx
+        return self.work()
 
     def arrive(self) -> None:
         """Hand the outcome to the awaiting task."""
@@ -69,7 +72,7 @@ class AsyncBridge:
         self._tick: list[PendingCall] = []
         self._closed = False
         self._queue: SimpleQueue[list[PendingCall] | None] = SimpleQueue()
-        self._thread = Thread(target=self._serve, name=f"onceward-crossing-{db.agent}", daemon=True)
+        self._thread = Thread(target=self._serve, name=f"onceward-bridge-{db.agent}", daemon=True)
         self._thread.start()
         self._block_thread = ThreadPoolExecutor(1, thread_name_prefix=f"onceward-block-{db.agent}")
         self._block_lock = asyncio.Lock()
@@ -86,7 +89,7 @@ class AsyncBridge:
         return await self._submit(work, joins=True)
 
     def _check(self) -> None:
-        """Raise StoreClosed where nobody crosses any more: whoever waited then would wait for ever."""
+        """Raise StoreClosed once the bridge is closed: a call would wait for ever."""
         if self._closed:
             msg = "the postbox is closed: open it again"
             raise StoreClosed(msg)
@@ -95,11 +98,11 @@ class AsyncBridge:
         self._check()
         if self.in_transaction:
             return await uncancelled(self._loop.run_in_executor(self._block_thread, work))
-        crosser = PendingCall(work, UncancellableFuture(loop=self._loop), joins)
+        call = PendingCall(work, UncancellableFuture(loop=self._loop), joins)
         if not self._tick:
             self._loop.call_soon(self._leave)
-        self._tick.append(crosser)
-        found: T = await crosser.future
+        self._tick.append(call)
+        found: T = await call.future
         return found
 
     @property
@@ -155,80 +158,47 @@ class AsyncBridge:
         if batch:  # closing may have taken it already
             self._queue.put(batch)
 
-    # -- on the crossing thread -------------------------------------------------------------
+    # -- on the bridge's thread -------------------------------------------------------------
 
     def _serve(self) -> None:
         while (batch := self._queue.get()) is not None:
             joining: list[PendingCall] = []
-            for crosser in batch:
-                if crosser.joins:
-                    joining.append(crosser)
+            for call in batch:
+                if call.joins:
+                    joining.append(call)
                     continue
                 self._together(joining)
                 joining = []
-                crosser.run()
+                call.run()
             self._together(joining)
             self._loop.call_soon_threadsafe(_arrive, batch)
 
-    def _together(self, crossers: list[PendingCall]) -> None:
-        if len(crossers) < 2:  # noqa: PLR2004 - one alone needs no company
-            for crosser in crossers:
-                crosser.run()
+    def _together(self, calls: list[PendingCall]) -> None:
+        """Run calls that write, as one batch of the write queue."""
+        if len(calls) == 1:
+            calls[0].run()
+        if len(calls) < 2:  # noqa: PLR2004 - one alone has a commit of its own
             return
         try:
-            if not self._db.write(lambda tx: self._all_well(tx, crossers)):
-                self._db.write(lambda tx: _run_each(tx, crossers))
-        except OutcomeUnknown as error:
-            for crosser in crossers:
-                crosser.error = crosser.error or OutcomeUnknown(str(error), crosser.ids)
-        except BaseException as error:  # noqa: BLE001 - it is raised in the task that asked
-            for crosser in crossers:
-                crosser.error = crosser.error or error
-
-    def _all_well(self, tx: StoreTransaction, crossers: list[PendingCall]) -> bool:
-        """Run all of them as one; what fails undoes everything, to be run again one by one."""
-        tx.savepoint()
-        try:
-            with self._db.writer.without_savepoints():
-                _run_all(tx, crossers)
-            tx.release_savepoint()
-        except BaseException:  # noqa: BLE001 - alone, each will tell whose it was
-            tx.effects.clear()
-            tx.rollback_savepoint()
-            return False
-        return True
+            requests = self._db.write_each([call.write for call in calls])
+        except BaseException as error:  # noqa: BLE001 - it is raised in the tasks that asked
+            for call in calls:
+                call.error = error
+        else:
+            for call, request in zip(calls, requests, strict=True):
+                call.run(request.outcome)
 
     def close(self) -> None:
-        """Serve what has crossed already, then nothing more."""
+        """Run the calls that were made already, then nothing more."""
         self._closed = True
         self._leave()
         self._queue.put(None)
         self._block_thread.shutdown(wait=False)
 
 
-def _run_all(tx: StoreTransaction, crossers: list[PendingCall]) -> None:
-    for crosser in crossers:
-        _run_one(tx, crosser)
-        if crosser.error is not None:
-            raise crosser.error
-
-
-def _run_each(tx: StoreTransaction, crossers: list[PendingCall]) -> None:
-    for crosser in crossers:
-        _run_one(tx, crosser)
-        if not tx.alive and crosser.error is not None:
-            raise crosser.error
-
-
-def _run_one(tx: StoreTransaction, crosser: PendingCall) -> None:
-    known, crosser.error = len(tx.message_ids), None
-    crosser.run()
-    crosser.ids = tuple(tx.message_ids[known:])
-
-
 def _arrive(batch: list[PendingCall]) -> None:
-    for crosser in batch:
-        crosser.arrive()
+    for call in batch:
+        call.arrive()
 
 
 def _leave_block(block: Any, about: tuple[Any, Any, Any]) -> bool:

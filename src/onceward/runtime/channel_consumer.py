@@ -58,11 +58,12 @@ class ChannelConsumer(Consumer):
         if disabled_by_environment() or paused_at is not None:
             return None
         while (seq := self._find(topics)) is not None:
-            leased = self._db.write(
-                lambda tx, seq=seq: inbox.claim_one(  # type: ignore[misc]
-                    tx, seq, owner=self._owner, lease_for=self.time_for
+            with self._db.outside_handler():
+                leased = self._db.write(
+                    lambda tx, seq=seq: inbox.claim_one(  # type: ignore[misc]
+                        tx, seq, owner=self._owner, lease_for=self.time_for
+                    )
                 )
-            )
             if leased is not None:
                 return leased
         return None
@@ -108,9 +109,7 @@ class ChannelConsumer(Consumer):
         """Take a lease out of this process's hands; return the handle under which another goes on."""
         leased: LeasedMessage = message._lease
         secret = new_token()
-        if not self._db.write_in_handler(
-            lambda tx: lanes.transfer(tx, leased.lane, f"{HANDED}/{secret}")
-        ):
+        if not self._db.write(lambda tx: lanes.transfer(tx, leased.lane, f"{HANDED}/{secret}")):
             msg = f"the lease on message {leased.id} ran out; another reader has it"
             raise LeaseLost(msg)
         return f"{leased.seq}.{leased.lane.lane_id}.{leased.lane.token}.{leased.attempt}.{secret}"

@@ -155,7 +155,7 @@ class ChannelTasks:
                 tx, "dead_letters", "", tx.rows(channel_posts.LAST_DEAD_LETTER)[0][0]
             )
 
-        self._db.write_in_handler(work)
+        self._db.write(work)
 
 
 def _wants(topic: str | None, wanted: Sequence[str] | None, known: Sequence[str]) -> bool:

@@ -64,13 +64,19 @@ class HandlerCommitBatch:
                 self._inside = True
             return tx
 
+    def step_aside(self) -> None:
+        """Commit what earlier handlers left open; no-op where this handler has written already."""
+        with self._lock:
+            if not self._inside:
+                self.commit()
+
     def write_outside(self, work: Callable[[StoreTransaction], T]) -> T:
         """Write what is not the message's own; outside of its transaction where it has none open."""
         with self._lock:
             if self._inside:
                 return work(self.join())
-            self.commit()
-            return self._db.write(work)
+            with self._db.outside_handler():
+                return self._db.write(work)
 
     def undo(self) -> None:
         """Undo what the handler that ran wrote; its neighbours keep theirs, unless the handler ended the transaction."""

@@ -92,9 +92,10 @@ class Consumer:
             return None
         search = ClaimRequest(messages=1, lanes=-1 if types else 8, session=session, types=types)
         until = round(1000 * self._settings.lease)
-        claimed = self._db.write(
-            lambda tx: inbox.claim(tx, search, owner=self._owner, until=tx.now + until)
-        )
+        with self._db.outside_handler():
+            claimed = self._db.write(
+                lambda tx: inbox.claim(tx, search, owner=self._owner, until=tx.now + until)
+            )
         return claimed[0][0] if claimed else None
 
     def _open(self, leased: LeasedMessage, wanted: Any) -> Message[Any] | None:
@@ -120,7 +121,7 @@ class Consumer:
 
     def _end(self, leased: LeasedMessage, settlement: Settlement) -> StoreTransaction:
         """Settle one message, in this thread's open transaction if there is one."""
-        return self._db.write_in_handler(lambda tx: self._settle(tx, leased, settlement))
+        return self._db.write(lambda tx: self._settle(tx, leased, settlement))
 
     def _settle(
         self, tx: StoreTransaction, leased: LeasedMessage, settlement: Settlement
@@ -159,7 +160,7 @@ class Consumer:
 
     def extend(self, leased: LeasedMessage, seconds: float) -> None:
         """Keep the lease longer."""
-        if not self._db.write_in_handler(
+        if not self._db.write(
             lambda tx: lanes.extend(tx, leased.lane, until=tx.now + round(1000 * seconds))
         ):
             msg = f"the lease on message {leased.id} ran out; another reader has it"
@@ -169,4 +170,4 @@ class Consumer:
         """Answer the message's sender."""
         to, options = reply_options(message.frame, {})
         draft = self._sender.compose(message.session, to, body, options)
-        return self._db.write_in_handler(lambda tx: self._sender.add(tx, draft))
+        return self._db.write(lambda tx: self._sender.add(tx, draft))

@@ -90,7 +90,7 @@ class MailboxConsumer:
                 limit=how.limit - len(found),
                 consume_skipped=how.consume_skipped,
             )
-            rows, more = self.db.write_in_handler(
+            rows, more = self.db.write(
                 lambda tx, left=left: mailboxes.read_on(tx, self.place, left)  # type: ignore[misc]
             )
             found += rows
@@ -98,7 +98,7 @@ class MailboxConsumer:
 
     def delete(self, message_id: str) -> bool:
         """Take a message out of the mailbox; say whether it was there."""
-        return not self.closed and self.db.write_in_handler(
+        return not self.closed and self.db.write(
             lambda tx: mailboxes.delete(tx, self.place.mailbox, message_id)
         )
 
@@ -129,7 +129,8 @@ class MailboxConsumer:
         ):
             return []
         asked = Claim(group=group, start=start, limit=limit, owner=self._owner, lease_for=lease_for)
-        return self.db.write(lambda tx: mailboxes.lease(tx, self.place, asked))
+        with self.db.outside_handler():
+            return self.db.write(lambda tx: mailboxes.lease(tx, self.place, asked))
 
     def opened(self, held: Sequence[MailboxLease], wanted: Any) -> list[Message[Any]]:
         """Return leased messages with their bodies read; what can never be read becomes a dead letter on the way."""
@@ -167,14 +168,14 @@ class MailboxConsumer:
             mailboxes.dead_letter(tx, held, reason=reason, error=error)
             return self._tell(tx, DeadLettered(**self._named(tx, held), reason=reason, error=error))
 
-        return self.db.write_in_handler(work)
+        return self.db.write(work)
 
     def _end(self, held: MailboxLease, outcome: str) -> StoreTransaction:
         def work(tx: StoreTransaction) -> StoreTransaction:
             mailbox_readers.end(tx, held)
             return self._tell(tx, Processed(**self._named(tx, held), outcome=outcome))
 
-        return self.db.write_in_handler(work)
+        return self.db.write(work)
 
     # -- message.Desk ---------------------------------------------------------------------------
 
@@ -210,13 +211,11 @@ class MailboxConsumer:
                 ),
             )
 
-        return self.db.write_in_handler(work)
+        return self.db.write(work)
 
     def extend(self, leased: MailboxLease, seconds: float) -> None:
         """Keep the lease longer."""
-        self.db.write_in_handler(
-            lambda tx: mailbox_readers.extend(tx, leased, tx.now + round(1000 * seconds))
-        )
+        self.db.write(lambda tx: mailbox_readers.extend(tx, leased, tx.now + round(1000 * seconds)))
 
     def reply(self, message: Message[Any], body: object) -> str:
         """Answer the message's sender, from our own outbox."""
@@ -246,4 +245,4 @@ class ExactlyOnceConsumer(MailboxConsumer):
             mailboxes.mark(tx, leased, self._consumer)
             return self._tell(tx, Processed(**self._named(tx, leased), outcome="processed"))
 
-        return self.db.write_in_handler(work)
+        return self.db.write(work)

@@ -42,7 +42,8 @@ class Receiver:
         """
         door = self._policy
         examined = parse_frames(parcel, door)
-        return self._db.write(lambda tx: self._accept(tx, parcel, door, examined)).answer
+        with self._db.outside_handler():
+            return self._db.write(lambda tx: self._accept(tx, parcel, door, examined)).answer
 
     def _accept(
         self, tx: StoreTransaction, parcel: Parcel, door: InboxPolicy, examined: list[ParsedFrame]

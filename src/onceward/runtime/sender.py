@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from hashlib import sha256
+from operator import attrgetter
 from typing import Any, Final
 
 from onceward.db.connection import ConstraintError
@@ -54,6 +55,7 @@ from onceward.store.outbox import OutgoingMessage
 
 ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 TEMPLATES_MAX: Final = 4096
+MESSAGE_ID: Final = attrgetter("id")
 PLACEHOLDER: Final = "nobody"
 """Placeholder recipient for the headers that all copies of a message share."""
 
@@ -392,7 +394,7 @@ class Sender:
     def commit(self, session: str, to: str, body: object, options: MessageOptions = PLAIN) -> str:
         """Commit one message, in this thread's open transaction if it has one; return its id."""
         message = self.compose(session, to, body, options)
-        return self._db.write_in_handler(partial(self.add, message=message))
+        return self._db.write(partial(self.add, message=message))
 
     def add_many(self, tx: StoreTransaction, messages: Sequence[OutgoingMessage]) -> list[str]:
         """Store many messages in the caller's transaction, in their order; return their ids."""
@@ -429,7 +431,7 @@ class Sender:
 
     def _announce(self, tx: StoreTransaction, messages: Sequence[OutgoingMessage]) -> None:
         """Wake the dispatcher and tell hooks and audit of stored messages after the commit."""
-        tx.message_ids += [each.id for each in messages]
+        tx.message_ids += map(MESSAGE_ID, messages)
         tx.wakeups[self._notify] = None
         if self.audited is not None:
             tx.after_commit(partial(self.audited, messages, tx.now))

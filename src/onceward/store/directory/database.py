@@ -11,6 +11,7 @@ import apsw
 
 from onceward.db import file_checks, migrations, open_files
 from onceward.db.database import Database
+from onceward.db.group_commit import ReplacedFileDetector
 from onceward.db.transaction import StoreTransaction
 from onceward.errors import SchemaMismatch, SchemaTooNew, StoreClosed
 from onceward.model.clock import Clock
@@ -63,7 +64,7 @@ class DirectoryDatabase(Database):
         """Open the file that has the name now, made anew where there is none."""
         with open_files.lock:
             file_checks.create_or_check(self.path, allow_network=self._settings.network_filesystem)
-            self._replaced_file = file_checks.ReplacedFileDetector(self.path)
+            self.guard = ReplacedFileDetector(self.path)
             con = super()._open()
             if self._openings:
                 self._register_again()
@@ -138,7 +139,7 @@ class DirectoryDatabase(Database):
         return self.snapshot(work)
 
     def _follow_name(self) -> None:
-        if not self.writer.held and self.orphaned():
+        if not self.writer.held and self.guard.replaced():
             self.write(lambda _: None)  # its commit notices, and opens what has the name now
 
     def version(self) -> int:
