@@ -100,8 +100,8 @@ def test_a_file_that_remembers_more_is_believed() -> None:
 
     assert (10_000, 12_000) == (first - begun, time.now(clock) - begun)
     assert [False, True] == [
-        time.needs_persisting(begun + 100_000),
-        time.needs_persisting(begun + 100_001),
+        begun + 100_000 > time.persist_after,
+        begun + 100_001 > time.persist_after,
     ]
 
 

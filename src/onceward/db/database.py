@@ -6,8 +6,9 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from threading import Lock
+from threading import Lock, get_ident
 from typing import Any, ClassVar, Final, Self, TypeVar
 
 import apsw
@@ -71,11 +72,12 @@ class Database:
         self._reading = Lock()
         self._con: apsw.Connection | None = None
         self._reader: apsw.Connection | None = None
-        self._writer = Writer(self, settings.busy_timeout)
-        self.write = self._writer.write
-        self.write_each = self._writer.write_each
-        self.transaction = self._writer.transaction
-        self.outside_handler = self._writer.outside_handler
+        self.writer = Writer(self, settings.busy_timeout)
+        """Queue and commits; used directly where a transaction begins and ends in two places."""
+        self.write = self.writer.write
+        self.write_each = self.writer.write_each
+        self.transaction = self.writer.transaction
+        self.outside_handler = self.writer.outside_handler
         self.guard = ReplacedFileDetector(self.path)
         self._open()
         self.notifier = Notifier(self.path)
@@ -148,7 +150,7 @@ class Database:
         if clock is not None:
             self.clock = clock
         if "busy_timeout" in given:
-            waits = self._writer.queue  # as long as the most patient of those who said
+            waits = self.writer.queue  # as long as the most patient of those who said
             waits.timeout = max(
                 settings.busy_timeout, waits.timeout if self._timeout_was_given else 0.0
             )
@@ -160,7 +162,7 @@ class Database:
         if "durability" in given and settings.durability != self.durability:
             self.durability = settings.durability
             self.write(lambda tx: tx.run(identity.LEVEL, (settings.durability,)))
-            with self._writer.exclusive() as handle:
+            with self.writer.exclusive() as handle:
                 handle.execute(
                     f"PRAGMA synchronous = {'full' if self.durability == 'safe' else 'normal'}"
                 )
@@ -168,7 +170,7 @@ class Database:
     # -- opening ----------------------------------------------------------------------------
 
     def _open(self) -> apsw.Connection:
-        deadline = time.monotonic() + self._writer.queue.timeout
+        deadline = time.monotonic() + self.writer.queue.timeout
         try:
             self.guard.refuse_replaced()
             con = self._con = self._connect(deadline)
@@ -181,9 +183,9 @@ class Database:
             self._open_error = str(found := translate_own_error(error, self.path))
             raise found from error
         # Only the writer commits: a COMMIT that hides in a user's statement is refused and undone.
-        con.set_commit_hook(self._writer.refuses_commit)
-        con.set_rollback_hook(self._writer.rolled_back)
-        self._writer.handle = con
+        con.set_commit_hook(partial(getattr, self.writer, "refuses_commit"))
+        con.set_rollback_hook(self.writer.rolled_back)
+        self.writer.handle = con
         self.guard = ReplacedFileDetector(self.path)
         return con
 
@@ -263,7 +265,7 @@ class Database:
 
     def on_begin(self, tx: StoreTransaction) -> None:
         """Let an open transaction store how far the clock has come, if the file would forget too much of it."""
-        identity.persist_if_needed(tx, self.time)
+        identity.persist_progress(tx, self.time)
 
     def reopen(self) -> None:
         """Drop the connections without a checkpoint and open the file anew, with its barrier."""
@@ -278,29 +280,24 @@ class Database:
         self, let_go: Callable[[apsw.Connection | None], None] = close_without_checkpoint
     ) -> None:
         with self._reading:
-            self._writer.handle = None
+            self.writer.handle = None
             for con in (self._reader, self._con):
                 let_go(con)
             self._con = self._reader = None
 
     # -- using the open file ------------------------------------------------------------------
 
-    @property
-    def writer(self) -> Writer:
-        """The writer itself, for a transaction that begins and commits in different places."""
-        return self._writer
-
     def read(self, sql: str, bindings: Any = None) -> list[tuple[Any, ...]]:
         """Run a reading statement on a snapshot of its own; inside the thread's transaction, on that."""
-        if self._writer.held:
-            tx = self._writer.open_transaction()
+        if self.writer._owner == get_ident():
+            tx = self.writer.open_transaction()
             try:
                 return tx.rows(sql, bindings)
             except Exception as error:
                 raise translate_own_error(error, self.path) from error
-        self._writer.queue.check()
+        self.writer.queue.check()
         with self._reading:
-            self._read_busy_handler.deadline = time.monotonic() + self._writer.queue.timeout
+            self._read_busy_handler.deadline = time.monotonic() + self.writer.queue.timeout
             if self._reader is None:
                 msg = f"{self._open_error or self.path}: not opened again yet; the next write tries once more"
                 raise StoreFault(msg)
@@ -312,9 +309,9 @@ class Database:
 
     def snapshot(self, work: Callable[[StoreTransaction], T]) -> T:
         """Run several reading statements on one snapshot, outside of any transaction."""
-        self._writer.queue.check()
+        self.writer.queue.check()
         with self._reading:
-            self._read_busy_handler.deadline = time.monotonic() + self._writer.queue.timeout
+            self._read_busy_handler.deadline = time.monotonic() + self.writer.queue.timeout
             reader = self._reader
             if reader is None:
                 msg = f"{self._open_error or self.path}: not opened again yet; the next write tries once more"
@@ -338,7 +335,7 @@ class Database:
 
     def checkpoint(self, *, truncate: bool) -> tuple[int, int]:
         """Move WAL pages into the file; return (pages in the WAL, pages moved), -1 where a reader was in the way."""
-        self._writer.queue.check()
+        self.writer.queue.check()
         with self._reading:
             if self._reader is None:
                 return -1, -1
@@ -366,7 +363,7 @@ class Database:
             if self.users != 0:
                 return
             with suppress(StoreClosed):
-                self._writer.queue.close()
+                self.writer.queue.close()
             for key in [key for key, known in open_files.files.items() if known is self]:
                 del open_files.files[key]
             self.notifier.close()

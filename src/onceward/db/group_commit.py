@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock, get_ident
@@ -364,8 +364,8 @@ class Writer:
         """The turn to write, and the requests that wait for it."""
         self.handle: Handle | None = None
         """The writing connection, None while it has to be opened."""
-        self.committing = False
-        """Set while a commit is made here: SQLite is told to refuse all others."""
+        self.refuses_commit = True
+        """Whether SQLite is to undo a COMMIT: one in a user's statement; unset for our own."""
         self._owner = 0
         self._tx: StoreTransaction | None = None
         self._host: WriteRequest[Any] | None = None
@@ -409,6 +409,8 @@ class Writer:
         except INTERRUPTS:
             self._leave(request)  # it may have come at the first step of leaving
             raise
+        if request.error is None and not request.effects:
+            return cast("T", request.result)
         return request.outcome()
 
     def write_each(
@@ -505,7 +507,12 @@ class Writer:
             except Exception as error:
                 fail(batch, self._store.translate_error(error))
                 raise
-            self._commit(batch, host)
+            failed, certain = self._try_commit()
+            if failed is not None:
+                host.error = failed if certain else host.unknown(failed)
+                self._repeat(batch, failed, certain=certain)
+            for request in batch:
+                request.finish()
         finally:
             self._leave(host)
         host.outcome()
@@ -543,7 +550,7 @@ class Writer:
         try:
             handle.execute("BEGIN IMMEDIATE")
             self._tx = StoreTransaction(handle, store.time.now(store.clock))
-            if store.time.needs_persisting(self._tx.now):
+            if self._tx.now > store.time.persist_after:
                 store.on_begin(self._tx)
         except BaseException as error:
             if handle.in_transaction:
@@ -554,10 +561,6 @@ class Writer:
             raise mapped from error
         self._owner = get_ident()
         return self._tx
-
-    def refuses_commit(self) -> bool:
-        """Return whether a COMMIT is none of the writer's: one in a user's statement is undone."""
-        return not self.committing
 
     def rolled_back(self) -> None:
         """Take note that SQLite rolled the open transaction back, for whatever reason."""
@@ -580,11 +583,17 @@ class Writer:
             self._rollback()
             fail(batch, self._store.translate_error(error))
         else:
-            if not tx.alive:
+            if tx.rolled_back or not tx.handle.in_transaction:
                 self._end()
                 fail(batch, failed)
             elif failed is None or [each for each in batch if each.error is None]:
-                self._commit(batch)
+                failed, certain = self._try_commit()
+                if failed is not None:
+                    self._repeat(batch, failed, certain=certain)
+                for request in batch:
+                    request.done = True
+                    if request.wakeup is not None:
+                        request.wakeup.release()
             else:
                 self._rollback()
                 fail(batch, None)
@@ -648,24 +657,18 @@ class Writer:
             request.error = None
             request.attempt(tx, self._store.translate_error, nested=True)
 
-    def _commit(
-        self, batch: list[WriteRequest[Any]], host: WriteRequest[Any] | None = None
+    def _repeat(
+        self, batch: list[WriteRequest[Any]], error: BaseException, *, certain: bool
     ) -> None:
-        """Commit; where that failed, repeat what can be repeated and fail the rest."""
-        error, certain = self._try_commit()
-        if error is not None:
-            if host is not None:
-                host.error = error if certain else host.unknown(error)
-            for request in batch:
-                if request.error is None:
-                    self._retry_alone(request, error, certain=certain)
+        """Run again, each in a transaction of its own, the requests whose COMMIT failed."""
         for request in batch:
-            request.finish()
+            if request.error is None:
+                self._retry_alone(request, error, certain=certain)
 
     def _try_commit(self) -> tuple[BaseException | None, bool]:
         """Return COMMIT's error, if any, and whether it is certain that nothing was written."""
         tx = cast("StoreTransaction", self._tx)
-        self.committing = True
+        self.refuses_commit = False
         try:
             tx.commit()
         except BaseException as error:  # noqa: BLE001 - classified here
@@ -673,8 +676,11 @@ class Writer:
             if not isinstance(error, INTERRUPTS) or tx.alive or tx.rolled_back:
                 return self._commit_failed(tx, error)
         finally:
-            self.committing = False
-        self._end(tx.wakeups)
+            self.refuses_commit = True
+        self._tx = None
+        self._owner = 0
+        for wake in tx.wakeups:
+            wake()
         if self._store.guard.replaced():
             self._reopen()
             return StoreFault("the commit went to a file that was taken away"), False
@@ -715,11 +721,9 @@ class Writer:
         if failed is not None:
             request.error = failed if certain else request.unknown(failed)
 
-    def _end(self, wakeups: Iterable[Callable[[], None]] = ()) -> None:
+    def _end(self) -> None:
         self._tx = None
         self._owner = 0
-        for wake in wakeups:
-            wake()
 
     def _rollback(self) -> None:
         tx = self._tx

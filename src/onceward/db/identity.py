@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final, NamedTuple
 
 from onceward.db import file_checks
@@ -107,16 +108,15 @@ def persist_clock(tx: StoreTransaction) -> None:
     tx.rows(f"{MARK} = {mark}")
 
 
-def persist_if_needed(tx: StoreTransaction, time: MonotonicFileClock) -> None:
+def persist_progress(tx: StoreTransaction, time: MonotonicFileClock) -> None:
     """
-    Store how far the clock has come where that is much further than the file knows.
+    Store how far the clock has come, which is much further than the file knows.
 
     A clock may be set back, and its process die: what it wrote while it was
     ahead (leases, backoffs) must not seem a day away to the next one.
     """
-    if time.needs_persisting(tx.now):
-        tx.run(TICK, (tx.now,))
-        tx.on_durable = lambda: time.mark_persisted(tx.now)
+    tx.run(TICK, (tx.now,))
+    tx.on_durable = partial(time.mark_persisted, tx.now)
 
 
 def explicit_limits(settings: Settings) -> tuple[int | None, ...]:

@@ -91,12 +91,12 @@ class StoreTransaction:
     """An open transaction: SQL, the ids of its messages, and what is to happen after the commit."""
 
     __slots__ = (
-        "_handle",
         "_refused",
         "batched_inserts",
         "batching",
         "durable",
         "effects",
+        "handle",
         "message_ids",
         "now",
         "on_durable",
@@ -105,7 +105,7 @@ class StoreTransaction:
     )
 
     def __init__(self, handle: Handle, now: Millis) -> None:
-        self._handle = handle
+        self.handle = handle
         self.now = now
         self.effects: list[Callable[[], None]] = []
         self.message_ids: list[str] = []
@@ -127,11 +127,11 @@ class StoreTransaction:
         """Run *sql* and return all rows; nothing stays open behind it."""
         if self.batched_inserts:
             self._write_batched()
-        return cast("list[tuple[Any, ...]]", self._handle.execute(sql, bindings).fetchall())
+        return cast("list[tuple[Any, ...]]", self.handle.execute(sql, bindings).fetchall())
 
     def commit(self) -> None:
         """Make it durable."""
-        self._handle.execute("COMMIT")
+        self.handle.execute("COMMIT")
         if self.on_durable is not None:
             self.on_durable()
 
@@ -139,14 +139,14 @@ class StoreTransaction:
         """Run one changing statement and return how many rows it changed."""
         if self.batched_inserts:
             self._write_batched()
-        self._handle.execute(sql, bindings)
-        return self._handle.changes()
+        self.handle.execute(sql, bindings)
+        return self.handle.changes()
 
     def many(self, sql: str, bindings: Any) -> None:
         """Run one statement for each of *bindings*."""
         if self.batched_inserts:
             self._write_batched()
-        self._handle.executemany(sql, bindings)
+        self.handle.executemany(sql, bindings)
 
     def insert(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> None:
         """
@@ -159,10 +159,10 @@ class StoreTransaction:
             self._write_batched()
         whole = len(rows) - len(rows) % ROWS_PER_INSERT
         for start in range(0, whole, ROWS_PER_INSERT):
-            self._handle.execute(
+            self.handle.execute(
                 _multi_row(sql), tuple(chain.from_iterable(rows[start : start + ROWS_PER_INSERT]))
             )
-        self._handle.executemany(sql, rows[whole:])
+        self.handle.executemany(sql, rows[whole:])
 
     @contextmanager
     def batch_inserts(self) -> Iterator[None]:
@@ -198,13 +198,13 @@ class StoreTransaction:
     @property
     def alive(self) -> bool:
         """Whether the transaction is still open; SQLite may have rolled it back on an I/O error."""
-        return not self.rolled_back and self._handle.in_transaction
+        return not self.rolled_back and self.handle.in_transaction
 
     def abandon(self) -> None:
         """Roll back the open transaction of the connection, if any."""
         self.batched_inserts.clear()
-        if self._handle.in_transaction:
-            self._handle.execute("ROLLBACK")
+        if self.handle.in_transaction:
+            self.handle.execute("ROLLBACK")
 
     def after_commit(self, effect: Callable[[], None]) -> None:
         """Call *effect* once the commit is done; never if it is rolled back."""
@@ -229,14 +229,14 @@ class StoreTransaction:
         """Open an inner unit that can be undone alone; return the mark to undo it by."""
         if self.batched_inserts:
             self._write_batched()
-        self._handle.execute("SAVEPOINT job")
+        self.handle.execute("SAVEPOINT job")
         return SavepointMark(len(self.effects), len(self.message_ids))
 
     def release_savepoint(self) -> None:
         """End the inner unit, its writes joining the transaction's."""
         if self.batched_inserts:
             self._write_batched()
-        self._handle.execute("RELEASE job")
+        self.handle.execute("RELEASE job")
 
     def rollback_savepoint(self, mark: SavepointMark | None = None) -> None:
         """Undo the inner unit, and what it noted since *mark*; a no-op where SQLite undid all."""
@@ -244,8 +244,8 @@ class StoreTransaction:
         if mark is not None:
             del self.effects[mark.effects :], self.message_ids[mark.message_ids :]
         if self.alive:
-            self._handle.execute("ROLLBACK TO job")
-            self._handle.execute("RELEASE job")
+            self.handle.execute("ROLLBACK TO job")
+            self.handle.execute("RELEASE job")
 
 
 class TransactionHost(Protocol):

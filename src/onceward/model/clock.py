@@ -46,7 +46,9 @@ class MonotonicFileClock:
     """How much of the time a file may forget; janitors store it every minute, so that nobody else has to."""
 
     def __init__(self) -> None:
-        self._floor = self._kept = 0
+        self._floor = 0
+        self.persist_after: Millis = self.FORGETS
+        """The moment after which the file would forget too much of the time if it ended here."""
         self._behind: tuple[float, Millis] | None = None
 
     def observe(self, at: Millis) -> None:
@@ -61,11 +63,7 @@ class MonotonicFileClock:
 
     def mark_persisted(self, at: Millis) -> None:
         """Take note that the file will remember *at*, whatever happens to this process."""
-        self._kept = max(self._kept, at)
-
-    def needs_persisting(self, at: Millis) -> bool:
-        """Return whether the file would forget too much of the time if it ended here."""
-        return at - self._kept > self.FORGETS
+        self.persist_after = max(self.persist_after, at + self.FORGETS)
 
     def now(self, clock: Clock) -> Millis:
         """Return the present moment, not before any that was returned earlier."""

@@ -1,16 +1,23 @@
 """
-Commit sharing: quick handlers end together, slow ones hold no lock.
+The commit that quick handlers share.
 
 The first handler that touches the database opens a transaction; those that
 follow within a few milliseconds join it by savepoint, and all of them commit
-together with their processed marks. While a handler runs that has not touched
-the database, the transaction belongs to nobody, and the heartbeat may commit it.
+together with their processed marks. Between handlers the open transaction has
+no owner thread; the heartbeat may commit it.
+
+This is a batch of its own beside the write queue because handlers are the
+user's code: each runs once, reads what it wrote and is given the open
+transaction, so its work cannot be kept in a queue and run when a commit is made.
+The batch begins and ends at the writer like any block, and shares its commit
+with the requests that wait there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from threading import RLock
 from typing import Final, TypeVar
 
@@ -71,7 +78,7 @@ class HandlerCommitBatch:
                 self.commit()
 
     def write_outside(self, work: Callable[[StoreTransaction], T]) -> T:
-        """Write what is not the message's own; outside of its transaction where it has none open."""
+        """Commit *work* at once; with the handler's transaction where it has one open."""
         with self._lock:
             if self._inside:
                 return work(self.join())
@@ -79,7 +86,7 @@ class HandlerCommitBatch:
                 return self._db.write(work)
 
     def undo(self) -> None:
-        """Undo what the handler that ran wrote; its neighbours keep theirs, unless the handler ended the transaction."""
+        """Undo what the handler wrote; others keep theirs unless it ended the transaction."""
         with self._lock:
             if self._inside and self._tx is not None and not _undone(self._tx, self._mark):
                 self._break()
@@ -94,27 +101,28 @@ class HandlerCommitBatch:
         events: list[Event],
     ) -> None:
         """
-        Note how a message ended; its effects stay with the group's commit.
+        Note the settlement of a message; it is written with the shared commit.
 
         *rest* is the lane's claim and the index from which on it stays leased.
         """
         with self._lock:
             if self._inside and self._tx is not None:
                 self._tx.release_savepoint()
-            self._outside()
+            if self._tx is not None:
+                self._outside()
             self._since = self._since or self._db.clock.monotonic()
             self._ended.append(SettledMessage(leased, settlement))
             self._events += events
             self._rest[leased.lane.lane_id] = rest
 
     def abandon(self) -> None:
-        """Undo everything that is not committed: the thread is being taken away."""
+        """Undo everything that is not committed: the thread ends."""
         with self._lock:
             self._break()
             self._outside()
 
     def _break(self) -> None:
-        """Undo the whole group; its messages are handled again, each with a commit of its own."""
+        """Undo the whole batch; its messages are handled again, each with a commit of its own."""
         ended, self._ended, self._events, self._rest = self._ended, [], [], {}
         tx, self._tx, self._since = self._tx, None, 0.0
         if tx is not None:
@@ -143,7 +151,7 @@ class HandlerCommitBatch:
         Commit what is due, and run *work* (prolonging leases); called by the heartbeat.
 
         Does nothing while a handler is inside the transaction: it holds the
-        file's lock then, and nobody can take its lanes away.
+        file's lock then, and no other process can take its lanes.
         """
         if not self._lock.acquire(blocking=False):
             return
@@ -158,21 +166,25 @@ class HandlerCommitBatch:
             self._lock.release()
 
     def commit(self) -> None:
-        """Settle all that ended and commit; a lost lease or a failing disk undoes the whole group, to be handled again."""
+        """Settle what ended and commit; where that fails, all of it is undone and handled again."""
         with self._lock:
-            ended, events = self._ended, self._events
-            rest = {
-                lane: [m.seq for m in messages[start:]]
-                for lane, (messages, start) in self._rest.items()
-            }
+            ended, events, claims = self._ended, self._events, self._rest
             self._ended, self._events, self._rest = [], [], {}
             tx, self._tx, self._since = self._tx, None, 0.0
             if not ended:
                 if tx is not None:
                     self._db.writer.rollback()
                 return
+            rest: dict[int, list[int]] = {}
+            for lane, (messages, start) in claims.items():
+                rest[lane] = (
+                    [each.seq for each in messages[start:]] if start < len(messages) else []
+                )
             try:
-                self._settle(tx, ended, rest)
+                if tx is None:
+                    self._db.write(partial(inbox.settle, ended=ended, rest=rest))
+                else:
+                    self._settle(tx, ended, rest)
             except (OncewardError, ConstraintError):
                 self.lost = True
                 self._release(ended)
@@ -182,11 +194,9 @@ class HandlerCommitBatch:
         self._db.notifier.notify("out")
 
     def _settle(
-        self, tx: StoreTransaction | None, ended: list[SettledMessage], rest: dict[int, list[int]]
+        self, tx: StoreTransaction, ended: list[SettledMessage], rest: dict[int, list[int]]
     ) -> None:
-        if tx is None:
-            self._db.write(lambda own: inbox.settle(own, ended, rest))
-            return
+        """Settle messages in the transaction of their handlers, and commit it."""
         self._db.writer.attach()
         try:
             inbox.settle(tx, ended, rest)
@@ -196,7 +206,7 @@ class HandlerCommitBatch:
         self._db.writer.commit()
 
     def _release(self, ended: list[SettledMessage]) -> None:
-        """Give lost lanes back: at once, to hand them out carefully; one that was lost carefully rests like after any failed attempt."""
+        """Release lost lanes, to be claimed message by message; a lane lost that way waits as well."""
         lanes_of: dict[int, list[LeasedMessage]] = {}
         for each in ended:
             lanes_of.setdefault(each.leased.lane.lane_id, []).append(each.leased)

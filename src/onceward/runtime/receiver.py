@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from onceward.db.database import Database
 from onceward.db.transaction import StoreTransaction
 from onceward.hooks import Hooks
@@ -18,6 +20,8 @@ class Receiver:
     def __init__(self, db: Database, *, settings: Settings, hooks: Hooks | None = None) -> None:
         self._db, self._hooks = db, Hooks() if hooks is None else hooks
         self._emitter = EventEmitter(self._hooks, db.agent)
+        self._notify_in = partial(db.notifier.notify, "in")
+        self._notify_out = partial(db.notifier.notify, "out")
         self._accept_weaker = settings.accept_weaker
 
     @property
@@ -49,12 +53,13 @@ class Receiver:
         self, tx: StoreTransaction, parcel: Parcel, door: InboxPolicy, examined: list[ParsedFrame]
     ) -> AcceptResult:
         kept = accept(tx, parcel, door, examined)
-        self._emitter.moved(tx, parcel.sender, kept.moved)
-        self._tell(tx, parcel.sender, kept)
+        if self._hooks._hooks:
+            self._emitter.moved(tx, parcel.sender, kept.moved)
+            self._tell(tx, parcel.sender, kept)
         if kept.received or kept.moved.acked or kept.moved.failed:
-            tx.after_commit(lambda: self._db.notifier.notify("in"))
+            tx.wakeups[self._notify_in] = None
         if kept.answered or kept.duplicates:
-            tx.after_commit(lambda: self._db.notifier.notify("out"))
+            tx.wakeups[self._notify_out] = None
         return kept
 
     def _tell(self, tx: StoreTransaction, peer: str, kept: AcceptResult) -> None:

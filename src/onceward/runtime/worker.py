@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from typing import Final
 
 from onceward.db import file_checks
 from onceward.db.database import Database
-from onceward.db.environment import disabled_by_environment
+from onceward.db.environment import SWITCH, disabled_by_environment
 from onceward.db.transaction import StoreTransaction
 from onceward.errors import InvalidArgument, OncewardError, StoreClosed
 from onceward.hooks import Hooks
@@ -175,7 +176,9 @@ class Worker:
             self._size = min(self._size * 4, self._settings.claim_messages)
 
     def _handle_all(self, claimed: list[list[LeasedMessage]]) -> None:
-        self._held = {lane[0].lane.lane_id: lane[0].lane for lane in claimed}
+        self._held = {}
+        for lane in claimed:
+            self._held[lane[0].lane.lane_id] = lane[0].lane
         self._batch.lost = False
         self._active.set()
         untouched = list(claimed)
@@ -192,7 +195,8 @@ class Worker:
             self._active.clear()
             self._batch.commit()
             self._held = {}
-            self._give_back(untouched)
+            if untouched:
+                self._give_back(untouched)
 
     def _rest_for(self, attempt: int) -> Millis:
         """Return how long a message rests whose commit failed although it had one of its own."""
@@ -203,9 +207,8 @@ class Worker:
             for messages in untouched:
                 lanes.release(tx, messages[0].lane, [m.seq for m in messages], broken=False)
 
-        if untouched:
-            with suppress(OncewardError):
-                self._db.write(work)
+        with suppress(OncewardError):
+            self._db.write(work)
 
     def _handle_lane(self, messages: list[LeasedMessage]) -> list[LeasedMessage]:
         """Handle a lane's messages in order; return those that the kill-switch leaves for later."""
@@ -220,9 +223,8 @@ class Worker:
             if self._batch.lost:
                 break
             rest = len(messages) if self._stopping.is_set() else index + 1
-            self._batch.end(
-                leased, settlement, rest=(messages, rest), events=self._events(leased, settlement)
-            )
+            events = self._events(leased, settlement) if self._hooks._hooks else []
+            self._batch.end(leased, settlement, rest=(messages, rest), events=events)
             if self._batch.due:
                 self._batch.commit()
             if isinstance(settlement, RetryAt) or self._batch.lost or self._stopping.is_set():
@@ -232,7 +234,8 @@ class Worker:
     def _switched_off(self) -> bool:
         """Look at the switch; somebody rang, and it may have been who threw it."""
         self._flag.clear()
-        return disabled_by_environment() or self._db.read(lanes.AGENDA)[0][0] is not None
+        disabled = SWITCH in os.environ and disabled_by_environment()
+        return disabled or self._db.read(lanes.AGENDA)[0][0] is not None
 
     def _handle(self, leased: LeasedMessage, ready: Prepared | Settlement) -> Settlement:
         if leased.expires_at is not None and leased.expires_at <= self._db.now():
@@ -296,8 +299,6 @@ class Worker:
         )
 
     def _events(self, leased: LeasedMessage, settlement: Settlement) -> list[Event]:
-        if not self._hooks:
-            return []
         event = settlement_event(leased, settlement, agent=self._db.agent, at=self._db.now())
         return [event] if self._hooks.wanted(type(event)) else []
 

@@ -1,10 +1,11 @@
-"""The recipient's door: keeps a parcel's frames once, in one transaction, and answers for each."""
+"""Accepts a parcel: stores each of its frames once, in one transaction, and answers for each."""
 
 from __future__ import annotations
 
 import json
 import re
 from dataclasses import dataclass, field, replace
+from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple, cast
 
 from onceward.db.transaction import StoreTransaction
@@ -59,6 +60,7 @@ ENVELOPE_MAX: Final = 64 << 10
 TOO_LARGE: Final = "invalid: data: larger than max_body"
 
 
+ID: Final = attrgetter("id")
 Known = dict[str, tuple[str | None, str | None]]
 """By message id: the state of its row and the outcome of its mark, where there is one."""
 
@@ -78,11 +80,17 @@ class InboxPolicy:
         return self.accept_weaker or STRENGTH[other] >= STRENGTH[self.durability]
 
 
+NO_ANSWER: Final = Answer(verdict="busy")
+"""The answer of a result that is not complete."""
+
+
 @dataclass(slots=True)
 class AcceptResult:
-    """What a parcel changed in the recipient's file."""
+    """What a parcel changed in the recipient's file, and the answer to it."""
 
-    answer: Answer
+    answer: Answer = NO_ANSWER
+    receipts: dict[str, Receipt] = field(default_factory=dict)
+    """By message id: the receipt of each frame."""
     received: list[str] = field(default_factory=list)
     duplicates: list[str] = field(default_factory=list)
     rejected: list[tuple[str, str]] = field(default_factory=list)
@@ -99,12 +107,7 @@ def accept(
     Stream position, rows and outcomes are one commit: after a crash either all
     of it happened or the same parcel comes again and finds nothing changed.
     """
-    told = (
-        parcel.receipts
-        if door.trusts(parcel.durability)
-        else tuple(map(downgrade, parcel.receipts))
-    )
-    moved = outbox.settle(tx, parcel.sender, told, ask_at=tx.now, stored_ends=False)
+    moved = _settle(tx, parcel, door) if parcel.receipts else outbox.NOTHING_MOVED
     if parcel.stream_position is not None and (moved.sent or moved.acked or moved.failed):
         peers.record_base(tx, parcel.sender, parcel.stream_position)
     if not parcel.frames:
@@ -127,14 +130,22 @@ def accept(
     ):
         return AcceptResult(replace(_answer(door, "busy"), retry_after=wait), moved=moved)
     kept = _accept_frames(
-        tx, parcel, door, examined, known=known, horizon=stream.horizon_id, judge_all=judge_all
+        tx, parcel, examined, known=known, horizon=stream.horizon_id, judge_all=judge_all
     )
-    kept.moved = moved
-    kept.answer = _answer(door, verdict, kept.answer.receipts)
+    receipts = map(kept.receipts.__getitem__, map(ID, parcel.frames))
+    kept.moved, kept.answer = moved, _answer(door, verdict, tuple(receipts))
     if verdict == "accepted":
         dedup.advance(tx, stream, parcel)
-    bump(tx, duplicates=len(kept.duplicates), refused=len(kept.rejected))
+    if kept.duplicates or kept.rejected:
+        bump(tx, duplicates=len(kept.duplicates), refused=len(kept.rejected))
     return kept
+
+
+def _settle(tx: StoreTransaction, parcel: Parcel, door: InboxPolicy) -> outbox.Moved:
+    """Apply the receipts that a parcel carries to our own outbox."""
+    trusted = door.trusts(parcel.durability)
+    receipts = parcel.receipts if trusted else tuple(map(downgrade, parcel.receipts))
+    return outbox.settle(tx, parcel.sender, receipts, ask_at=tx.now, stored_ends=False)
 
 
 def _answer(
@@ -155,17 +166,16 @@ def _answer(
 def _accept_frames(
     tx: StoreTransaction,
     parcel: Parcel,
-    door: InboxPolicy,
     examined: list[ParsedFrame],
     *,
     known: Known,
     horizon: str,
     judge_all: bool,
 ) -> AcceptResult:
-    """Store what is new; a frame that may have come before is judged by its id and, unknown, by the horizon."""
-    kept = AcceptResult(_answer(door, "accepted"))
+    """Store new frames; one that may have come before is judged by its id, then by the horizon."""
+    kept = AcceptResult()
     fresh: list[ParsedFrame] = []
-    receipts: dict[str, Receipt] = {}
+    receipts = kept.receipts
     for each in examined:
         message_id = each.carried.id
         if (state := known.get(message_id)) is not None:
@@ -179,25 +189,21 @@ def _accept_frames(
         elif message_id not in receipts:
             receipts[message_id] = Receipt(message_id, "stored")
             fresh.append(each)
-    kept.answered = _store(tx, parcel.sender, fresh)
+            kept.received.append(message_id)
+    if fresh:
+        kept.answered = _store(tx, parcel.sender, fresh)
     for message_id in kept.answered:
         receipts[message_id] = Receipt(message_id, "processed")
-    kept.received = [each.carried.id for each in fresh]
-    kept.answer = _answer(
-        door, "accepted", tuple(receipts[carried.id] for carried in parcel.frames)
-    )
     return kept
 
 
 def _known(tx: StoreTransaction, parcel: Parcel) -> Known:
-    rows = tx.rows(
-        KNOWN, {"sender": parcel.sender, "ids": json.dumps([c.id for c in parcel.frames])}
-    )
-    return {
-        i: (state, outcome)
-        for i, state, outcome in rows
-        if state is not None or outcome is not None
-    }
+    ids = json.dumps(list(map(ID, parcel.frames)))
+    known: Known = {}
+    for message_id, state, outcome in tx.rows(KNOWN, {"sender": parcel.sender, "ids": ids}):
+        if state is not None or outcome is not None:
+            known[message_id] = state, outcome
+    return known
 
 
 def _present(message_id: str, state: str | None, outcome: str | None) -> Receipt:
@@ -282,8 +288,6 @@ def body_size(frame: Frame) -> int:
 
 def _store(tx: StoreTransaction, sender: str, fresh: list[ParsedFrame]) -> list[str]:
     """Insert new rows and wake their lanes; return the ids that are at their end for the sender: answers, and mail for mailboxes."""
-    if not fresh:
-        return []
     awaited = _awaited(tx, sender, fresh)
     lane_ids: dict[tuple[str, int], int] = {}
     rows: list[tuple[Any, ...]] = []
@@ -312,7 +316,7 @@ def _store(tx: StoreTransaction, sender: str, fresh: list[ParsedFrame]) -> list[
         tx.many(MARK, settled)
         bump(tx, processed=answered, ended=answered)
     lanes.set_heads(tx, list(lane_ids.values()))
-    return [message_id for _, message_id, _, _ in settled]
+    return list(map(itemgetter(1), settled))
 
 
 def _lane(
@@ -326,12 +330,13 @@ def _lane(
 
 def _awaited(tx: StoreTransaction, sender: str, fresh: list[ParsedFrame]) -> set[str]:
     """Return the requests to *sender* that these frames answer and that still wait, or had been given up."""
-    asked = [
-        each.frame.inreplyto
-        for each in fresh
-        if each.frame is not None and each.frame.inreplyto is not None
-    ]
-    return {str(i) for (i,) in tx.rows(AWAITED, (sender, json.dumps(asked)))} if asked else set()
+    asked: set[str] = set()
+    for each in fresh:
+        if each.frame is not None and each.frame.inreplyto is not None:
+            asked.add(each.frame.inreplyto)
+    if not asked:
+        return asked
+    return {str(i) for (i,) in tx.rows(AWAITED, (sender, json.dumps(sorted(asked))))}
 
 
 def _answered(tx: StoreTransaction, frame: Frame) -> bool:

@@ -11,6 +11,9 @@ BUMP: Final = "UPDATE counters SET value = value + ? WHERE name = ?"
 
 def bump(tx: StoreTransaction, **deltas: int) -> None:
     """Add each delta to the counter of its name; zero costs nothing."""
-    changed = [(delta, name) for name, delta in deltas.items() if delta]
+    changed: list[tuple[int, str]] = []
+    for name, delta in deltas.items():
+        if delta:
+            changed.append((delta, name))
     if changed:
         tx.many(BUMP, changed)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from onceward.db.transaction import StoreTransaction
 from onceward.model.clock import Millis
 from onceward.model.frame import digest
-from onceward.model.parcel import Receipt
+from onceward.model.parcel import Receipt, ReceiptState
 from onceward.model.states import Dead, Done, RetryAt, Settlement
 from onceward.store import dead_letters, lanes, receipts
 from onceward.store.counters import bump
@@ -78,6 +79,14 @@ UPDATE lanes SET head = (SELECT min(seq) FROM inbox WHERE lane_id = lanes.lane_i
  WHERE lane_id IN (SELECT lane_id FROM inbox WHERE seq IN (SELECT value FROM json_each(?)))
 """
 
+TOLD: Final[dict[str, tuple[ReceiptState, str | None]]] = {
+    "processed": ("processed", None),
+    "dropped": ("processed", None),
+    "expired": ("dead", "expired"),
+}
+"""By the outcome of a message: the state and the reason of the receipt that its sender gets."""
+SEQ: Final = itemgetter(0)
+"""The sequence of a row of ``NEXT``."""
 Rows = Callable[[str, Any], list[tuple[Any, ...]]]
 
 
@@ -130,15 +139,20 @@ def claim(
     """
     lanes.wake_due(tx)
     claimed: list[list[LeasedMessage]] = []
-    left = wanted.messages
+    left, types = wanted.messages, None if wanted.types is None else json.dumps(wanted.types)
     for lane in lanes.ready(tx, wanted.lanes, wanted.session):
         if left <= 0:
             break
-        rows = _next(tx, lane[0], left, wanted.types)
-        if rows and rows[0][0] <= lane[2]:
+        lane_id, _, careful_to = lane
+        rows = (
+            tx.rows(NEXT, (lane_id, left))
+            if types is None
+            else tx.rows(NEXT_OF, (lane_id, types, left))
+        )
+        if rows and rows[0][0] <= careful_to:
             rows = rows[:1]
         if rows:
-            held = lanes.lease(tx, lane, [row[0] for row in rows], owner=owner, until=until)
+            held = lanes.lease(tx, lane, list(map(SEQ, rows)), owner=owner, until=until)
             claimed.append([LeasedMessage(held, *row) for row in rows])
             left -= len(rows)
     return claimed
@@ -171,14 +185,6 @@ def claim_one(
     return None
 
 
-def _next(
-    tx: StoreTransaction, lane_id: int, limit: int, types: tuple[str, ...] | None
-) -> list[tuple[Any, ...]]:
-    if types is None:
-        return tx.rows(NEXT, (lane_id, limit))
-    return tx.rows(NEXT_OF, (lane_id, json.dumps(types), limit))
-
-
 class SettledMessage(NamedTuple):
     """One message and how its lease ends."""
 
@@ -199,10 +205,12 @@ def settle(
         LeaseLost: one of the lanes is somebody else's now; roll the transaction back.
 
     """
-    for held in {e.leased.lane.lane_id: e.leased.lane for e in ended}.values():
-        lanes.assert_held(tx, held)
+    last: dict[int, SettledMessage] = {}
+    for each in ended:
+        last[each.leased.lane.lane_id] = each
+    for each in last.values():
+        lanes.assert_held(tx, each.leased.lane)
     apply_settlements(tx, ended)
-    last = {e.leased.lane.lane_id: e for e in ended}
     for lane_id, each in last.items():
         again = each.settlement if isinstance(each.settlement, RetryAt) else None
         lanes.settle(
@@ -214,28 +222,39 @@ def settle(
 
 
 def apply_settlements(tx: StoreTransaction, ended: Sequence[SettledMessage]) -> None:
-    """Carry out verdicts and owe their receipts; whose messages they are is the caller's business."""
-    for outcome in ("processed", "dropped", "expired"):
-        seqs = [
-            e.leased.seq
-            for e in ended
-            if isinstance(e.settlement, Done) and e.settlement.outcome == outcome
-        ]
-        _end(tx, seqs, outcome)
+    """Settle messages and enqueue their receipts; the caller has proved that they are its own."""
+    done: dict[str, list[int]] = {"processed": [], "dropped": [], "expired": []}
+    others: list[SettledMessage] = []
+    owed: list[tuple[str, Receipt]] = []
     for each in ended:
+        leased = each.leased
         match each.settlement:
-            case RetryAt(error=error, counted=counted):
-                tx.run(TRIED, (each.leased.attempt - (not counted), error[:500], each.leased.seq))
-            case Dead(reason=reason, error=error):
-                _dead_letter(tx, each.leased, reason, error)
-    receipts.enqueue(
-        tx, [(e.leased.sender, receipt) for e in ended if (receipt := _receipt(e)) is not None]
-    )
+            case Done(outcome=outcome):
+                done[outcome].append(leased.seq)
+                owed.append((leased.sender, Receipt(leased.id, *TOLD[outcome])))
+            case Dead(reason=reason):
+                others.append(each)
+                owed.append((leased.sender, Receipt(leased.id, "dead", reason)))
+            case _:
+                others.append(each)
+    for outcome, seqs in done.items():
+        if seqs:
+            _end(tx, seqs, outcome)
+    for each in others:
+        _bury_or_retry(tx, each)
+    receipts.enqueue(tx, owed)
+
+
+def _bury_or_retry(tx: StoreTransaction, ended: SettledMessage) -> None:
+    leased = ended.leased
+    match ended.settlement:
+        case RetryAt(error=error, counted=counted):
+            tx.run(TRIED, (leased.attempt - (not counted), error[:500], leased.seq))
+        case Dead(reason=reason, error=error):
+            _dead_letter(tx, leased, reason, error)
 
 
 def _end(tx: StoreTransaction, seqs: list[int], outcome: str) -> None:
-    if not seqs:
-        return
     named = {
         "outcome": outcome,
         "now": tx.now,
@@ -254,15 +273,6 @@ def _dead_letter(tx: StoreTransaction, leased: LeasedMessage, reason: str, error
     tx.run(MARK_DEAD, (leased.sender, leased.id, leased.session, tx.now))
 
 
-def _receipt(ended: SettledMessage) -> Receipt | None:
-    match ended.settlement:
-        case Done(outcome=outcome):
-            return _outcome(ended.leased.id, outcome)
-        case Dead(reason=reason):
-            return Receipt(ended.leased.id, "dead", reason)
-    return None
-
-
 def expire(tx: StoreTransaction, limit: int, session: str | None = None) -> int:
     """End messages (of a session) whose time to live ran out before anybody claimed them; return how many."""
     seqs = [seq for (seq,) in tx.rows(EXPIRED, {"now": tx.now, "limit": limit, "session": session})]
@@ -275,15 +285,8 @@ def end_unclaimed(tx: StoreTransaction, seqs: list[int], outcome: str) -> None:
     if not seqs:
         return
     listed = json.dumps(seqs)
-    owed = [(str(sender), _outcome(str(i), outcome)) for sender, i in tx.rows(OF_SEQS, (listed,))]
+    told = TOLD[outcome]
+    owed = [(str(sender), Receipt(str(i), *told)) for sender, i in tx.rows(OF_SEQS, (listed,))]
     _end(tx, seqs, outcome)
     tx.run(REHEAD, (listed,))
     receipts.enqueue(tx, owed)
-
-
-def _outcome(message_id: str, outcome: str) -> Receipt:
-    return (
-        Receipt(message_id, "dead", "expired")
-        if outcome == "expired"
-        else Receipt(message_id, "processed")
-    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 from onceward.db.transaction import StoreTransaction
 from onceward.errors import LeaseLost
@@ -116,7 +116,7 @@ def ready(
 ) -> list[tuple[int, int, int]]:
     """Return (lane, token, careful up to) of lanes that may be claimed, urgent and old ones first; sessions with runs are not."""
     rows = tx.rows(READY, (limit,)) if session is None else tx.rows(READY_FOR, (session, limit))
-    return [(lane, token, careful_to) for lane, token, careful_to in rows]
+    return cast("list[tuple[int, int, int]]", rows)
 
 
 def lease(

@@ -293,6 +293,9 @@ class Moved(NamedTuple):
     failed: tuple[tuple[str, str], ...] = ()
 
 
+NOTHING_MOVED: Final = Moved()
+
+
 def settle(
     tx: StoreTransaction,
     peer: str,

@@ -24,7 +24,10 @@ def enqueue(tx: StoreTransaction, outcomes: Iterable[tuple[str, Receipt]]) -> No
     by_peer: dict[str, list[tuple[str, str, str | None]]] = {}
     for peer, receipt in outcomes:
         by_peer.setdefault(peer, []).append((receipt.id, receipt.state, receipt.reason))
-    tx.many(ENQUEUE, [(peer, json.dumps(listed), tx.now) for peer, listed in by_peer.items()])
+    rows: list[tuple[str, str, Millis]] = []
+    for peer, listed in by_peer.items():
+        rows.append((peer, json.dumps(listed), tx.now))
+    tx.many(ENQUEUE, rows)
 
 
 class PendingReceipts(NamedTuple):

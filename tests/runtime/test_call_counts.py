@@ -1,0 +1,132 @@
+"""Calls: how many functions of the library a message passes on its way, counted on a warm path."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+import pytest
+
+import onceward
+from onceward import Agent, Postbox
+from onceward.db.group_commit import ReplacedFileDetector
+from onceward.model.parcel import Answer, Parcel
+from onceward.runtime.receiver import Receiver
+
+ROOT = str(Path(onceward.__file__).parent)
+GREETING = {"number": 1}
+
+
+class Calls(NamedTuple):
+    """The calls of the library's own functions: in how many files, how many, and how deep."""
+
+    files: int
+    calls: int
+    depth: int
+
+    def within(self, files: int, calls: int, depth: int) -> bool:
+        """Return whether no figure exceeds its limit."""
+        return self.files <= files and self.calls <= calls and self.depth <= depth
+
+
+def counted(work: Callable[[], object]) -> Calls:
+    """Run *work* and count the library's functions that it calls, comprehensions among them."""
+    files: list[str] = []
+    depths, depth = [0], 0
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        nonlocal depth
+        if event in {"call", "return"} and frame.f_code.co_filename.startswith(ROOT):
+            depth += 1 if event == "call" else -1
+            if event == "call":
+                files.append(frame.f_code.co_filename)
+                depths.append(depth)
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return Calls(len(set(files)), len(files), max(depths))
+
+
+class Pair(NamedTuple):
+    """A sender and a recipient whose engines run on this thread."""
+
+    sender: Postbox
+    recipient: Postbox
+
+    def send(self) -> str:
+        """Send one message without options."""
+        return self.sender.session("s").send("b", GREETING)
+
+    def settle(self) -> None:
+        """Deliver and handle all that is on its way."""
+        while self.sender.run_until_idle() + self.recipient.run_until_idle():
+            pass
+
+
+@pytest.fixture
+def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
+    """Two postboxes that have exchanged messages; their folder is quiet, as two seconds later."""
+    monkeypatch.setattr(ReplacedFileDetector, "SETTLED", 0)
+    agent = Agent("b")
+    agent.on("json")(lambda _: None)
+    with (
+        Postbox(tmp_path / "a.db", agent="a", start=False) as sender,
+        Postbox(tmp_path / "b.db", agent=agent, start=False) as recipient,
+    ):
+        found = Pair(sender, recipient)
+        for _ in range(3):
+            found.send()
+            found.settle()
+        yield found
+
+
+def test_a_send_passes_nine_files(pair: Pair) -> None:
+    """A send without options is at most 45 calls in 9 files, 9 deep, its commit included."""
+    session = pair.sender.session("s")
+    session.send("b", GREETING)
+    found = counted(lambda: session.send("b", GREETING))
+
+    assert found.within(9, 45, 9), found
+
+
+def test_a_parcel_of_one_frame_is_accepted_in_few_calls(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading, judging and storing a parcel of one frame is at most 70 calls, its commit included."""
+    found: list[Calls] = []
+    accept = Receiver.accept
+
+    def watched(self: Receiver, parcel: Parcel) -> Answer:
+        answers: list[Answer] = []
+        found.append(counted(lambda: answers.append(accept(self, parcel))))
+        return answers[0]
+
+    pair.send()
+    monkeypatch.setattr(Receiver, "accept", watched)
+    pair.sender._dispatcher.run_due()
+
+    assert [True] == [each.within(12, 70, 13) for each in found], found
+
+
+def test_a_delivery_is_two_commits_of_the_sender_and_one_of_the_recipient(pair: Pair) -> None:
+    """Packing, pushing, accepting and settling one message is at most 230 calls."""
+    pair.send()
+    found = counted(pair.sender._dispatcher.run_due)
+
+    assert found.within(27, 230, 19), found
+
+
+def test_a_message_is_handled_in_half_the_calls(pair: Pair) -> None:
+    """Claiming, handling and settling one message is at most 99 calls, its two commits included."""
+    pair.send()
+    pair.sender.run_until_idle()
+    [worker] = pair.recipient._workers
+    found = counted(worker.round)
+
+    assert found.within(18, 99, 12), found
+    assert 4 == pair.recipient.stats()["processed"]
