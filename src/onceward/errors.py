@@ -1,5 +1,5 @@
 """
-Everything that can go wrong, as one tree.
+Define every error of the package, as one tree.
 
     OncewardError
     ├── InvalidArgument            a value is not what the call takes; nothing was done
@@ -24,17 +24,17 @@ Everything that can go wrong, as one tree.
     │   ├── ChannelError             the channel does not take it
     │   │   ├── UnknownChannel · DuplicateChannel · ChannelRefused · NotParticipant
     ├── DeliveryError              raised by transports
-    │   ├── Unreachable              nobody there; try later
+    │   ├── Unreachable              the peer does not answer; try later
     │   └── Refused                  the peer will never take this
     ├── NoMailbox                  no such mailbox, or not any more
-    ├── DuplicateMailbox           created by somebody else already
-    ├── LeaseLost                  somebody else owns the message now; our writes were rolled back
-    │   └── RunAborted               the run was ended from outside; its messages are somebody else's
+    ├── DuplicateMailbox           a mailbox of that name exists
+    ├── LeaseLost                  another worker owns the message; our writes were rolled back
+    │   └── RunAborted               the run was ended from outside; its messages go to another
     ├── AnswerTimeout              no reply in time; the ticket stays valid
     └── RequestFailed              the peer gave the request up
 
 Each class says in ``retryable`` whether the same call may succeed later
-without anybody changing anything, and its message says what to do.
+without any change elsewhere, and its message says what to do.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from typing import ClassVar, NoReturn
 
 
 class OncewardError(Exception):
-    """Root of the tree; catch it to catch everything of ours, and read its message for the cure."""
+    """Root of the tree: catches every error of the package; its message names the cure."""
 
     retryable: ClassVar[bool] = False
 
@@ -57,7 +57,7 @@ class StoreError(OncewardError):
 
 
 class Busy(StoreError):
-    """Others held the file for the whole deadline; nothing was written, so simply try again."""
+    """Other writers held the file until the deadline; nothing was written: try again."""
 
     retryable = True
 
@@ -84,11 +84,11 @@ class StoreCapacity(StoreError):
 
 
 class StoreCorrupt(StoreError):
-    """The file is damaged or is no SQLite database; it was left untouched: restore or recover a copy."""
+    """The file is damaged or no SQLite database; it is unchanged: restore or recover a copy."""
 
 
 class StoreFault(StoreError):
-    """The disk reported an error before COMMIT; nothing was written: check the disk, then try again."""
+    """The disk failed before COMMIT; nothing was written: check the disk, then try again."""
 
     retryable = True
 
@@ -102,11 +102,19 @@ class SqliteTooOld(StoreUnusable):
 
 
 class NetworkFilesystem(StoreUnusable):
-    """Locks do not hold on this file system: move the file, or pass ``network_filesystem=True`` at your own risk."""
+    """
+    Locks do not hold on this file system: move the file to a local disk.
+
+    ``network_filesystem=True`` opens it all the same, at your own risk.
+    """
 
 
 class ForeignHandle(StoreUnusable):
-    """Another SQLite library or open() holds this file in this process: close it first, it would drop our locks."""
+    """
+    Another SQLite library or open() of this process holds the file: close it first.
+
+    Closing it later would drop our locks.
+    """
 
 
 class ReadOnlyStore(StoreUnusable):
@@ -118,7 +126,7 @@ class SchemaTooNew(StoreUnusable):
 
 
 class SchemaMismatch(StoreUnusable):
-    """A table of ours exists with another shape: rename the host's table, or use a file of its own."""
+    """A table of our name has another shape: rename it, or give onceward a file of its own."""
 
 
 class WrongAgent(StoreUnusable):
@@ -130,7 +138,7 @@ class StoreClosed(StoreError):
 
 
 class ForkedProcess(StoreClosed):
-    """The file was open when the process forked: start children by spawn, or fork before opening."""
+    """The file was open when the process forked: start children by spawn, or fork first."""
 
 
 class SendError(OncewardError):
@@ -142,15 +150,19 @@ class InvalidMessage(SendError, InvalidArgument):
 
 
 class TooLarge(InvalidMessage):
-    """The body exceeds ``max_body`` bytes of UTF-8: send a reference, or raise the limit on both sides."""
+    """The body exceeds ``max_body`` bytes of UTF-8: send a reference, or raise both limits."""
 
 
 class TopicError(InvalidMessage):
-    """A topic or pattern is malformed, reserved, or none of a closed set: use one that the message names."""
+    """A topic or pattern is malformed, reserved or unknown: use one that the message names."""
 
 
 class ValidationFailed(InvalidMessage):
-    """A field breaks a rule of its channel, nothing was written: see ``field``, ``reason`` and ``value_length``."""
+    """
+    A field breaks a rule of its channel; nothing was written: correct ``field``.
+
+    ``reason`` says why, ``value_length`` is the length of what was given.
+    """
 
     def __init__(self, field: str, reason: str, value_length: int = 0) -> None:
         super().__init__(f"{field}: {reason}")
@@ -163,7 +175,11 @@ def refuse(field: str, reason: str, value_length: int = 0) -> NoReturn:
 
 
 class UnknownRecipient(SendError, LookupError):
-    """Nobody of that name is known: register a peer, create the agent's file, or pass ``hold_unknown=True``."""
+    """
+    No agent of that name is known: register a peer or create the agent's file.
+
+    With ``hold_unknown=True`` the message waits for one instead.
+    """
 
 
 class Conflict(SendError):
@@ -171,17 +187,21 @@ class Conflict(SendError):
 
 
 class QueueFull(SendError):
-    """``max_pending`` messages wait already; nothing was written: wait for the dispatcher, then try again."""
+    """``max_pending`` messages wait; nothing was written: try again after some are delivered."""
 
     retryable = True
 
 
 class StoreFull(QueueFull):
-    """The file holds as many active messages as it may; nothing was written: let some be settled, or raise the limit."""
+    """
+    The file holds its limit of active messages; nothing was written.
+
+    Try again once some are settled, or raise the limit.
+    """
 
 
 class RateLimited(SendError):
-    """Messages are sent faster than the rate allows; nothing was written: wait ``retry_after`` seconds, then try again."""
+    """Messages exceed the rate limit; nothing was written: retry in ``retry_after`` seconds."""
 
     retryable = True
 
@@ -199,7 +219,7 @@ class UnknownChannel(ChannelError, LookupError):
 
 
 class DuplicateChannel(ChannelError):
-    """A channel of that name is there already: take it with ``ensure``, or choose another name."""
+    """A channel of that name exists: ``ensure`` returns it, or choose another name."""
 
 
 class ChannelRefused(ChannelError):
@@ -209,11 +229,11 @@ class ChannelRefused(ChannelError):
 
 
 class NotParticipant(ChannelError):
-    """The agent takes no part in the channel, or its role does not allow it: join first, or ask the owner."""
+    """The agent is no member, or its role forbids it: join the channel, or ask its owner."""
 
 
 class Paused(SendError, RuntimeError):
-    """The kill-switch is on: call ``resume()`` or unset ONCEWARD_DISABLED; nothing was lost."""
+    """The agent is paused: call ``resume()`` or unset ONCEWARD_DISABLED; nothing was lost."""
 
     retryable = True
 
@@ -223,25 +243,29 @@ class DeliveryError(OncewardError):
 
 
 class Unreachable(DeliveryError):
-    """Nobody answered: the dispatcher tries again by itself."""
+    """The peer did not answer: the dispatcher tries again by itself."""
 
     retryable = True
 
 
 class Refused(DeliveryError):
-    """The peer will never take this parcel: look at the reason, then replay or discard the dead letters."""
+    """The peer will never take this parcel: read the reason, replay or discard dead letters."""
 
 
 class LeaseLost(OncewardError):
-    """The lease ran out and somebody else owns the message: our writes were rolled back; do nothing."""
+    """The lease ran out, another worker owns the message; writes were rolled back: do nothing."""
 
 
 class RunAborted(LeaseLost):
-    """The run was ended from outside, or its lease ran out: nothing more of it can be committed; return at once."""
+    """The run was ended or its lease ran out; it can commit nothing more: return at once."""
 
 
 class NoMailbox(OncewardError, LookupError):
-    """No mailbox has this name or id, or it has expired: create it, or ask its owner; an id that was never there looks the same."""
+    """
+    No mailbox has this name or id, or it has expired: create it, or ask its owner.
+
+    An id that never existed and one that expired are not told apart.
+    """
 
     def __init__(
         self, message: str = "no such mailbox: it was never created, or it has expired"
@@ -250,7 +274,7 @@ class NoMailbox(OncewardError, LookupError):
 
 
 class DuplicateMailbox(OncewardError):
-    """A mailbox of this name is there already; nothing was changed: use ``ensure``, which takes what is there."""
+    """A mailbox of this name exists; nothing was changed: ``ensure`` returns the existing one."""
 
 
 class AnswerTimeout(OncewardError, TimeoutError):
@@ -264,7 +288,7 @@ class RequestFailed(OncewardError):
 
 
 class HandlerSignal(Exception):
-    """What a handler raises to say how its message ends; never leaves the worker."""
+    """Base of what a handler raises to end its message; never leaves the worker."""
 
 
 class Retry(HandlerSignal):
@@ -278,11 +302,11 @@ class Retry(HandlerSignal):
 
 
 class Reject(HandlerSignal):
-    """Raise in a handler: this message can never be handled; it becomes a dead letter with *reason*."""
+    """Raise in a handler: the message becomes a dead letter with *reason*, without a retry."""
 
     def __init__(self, reason: str = "rejected by handler") -> None:
         super().__init__(reason)
 
 
 class Drop(HandlerSignal):
-    """Raise in a handler: end the message without effects and without a dead letter; counted as dropped."""
+    """Raise in a handler: end the message as dropped, without effects or a dead letter."""

@@ -1,1 +1,1 @@
-"""Values: what a message, a parcel, a state and a setting are. No I/O."""
+"""Define the values of the package: messages, parcels, states, settings. No I/O."""

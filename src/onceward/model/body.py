@@ -1,4 +1,4 @@
-"""Bodies: what a user hands to send, as JSON text; and back again as what a handler asked for."""
+"""Encode the bodies of messages as JSON text, and decode them as the type a handler wants."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ JSON: Final = "application/json"
 TEXT: Final = "text/plain"
 BYTES: Final = "application/octet-stream"
 SAFE_BRACKETS: Final = 190
-"""With so few brackets no text is too deep for any reader."""
+"""Brackets up to which no text is nested too deep for a JSON reader."""
 LONG: Final = 4000
+"""Characters up to which no number of a text is too long for a JSON reader."""
 FAULTS: Final = 3
-"""A text this short holds no number too long for any reader."""
+"""Faults that one error names; further ones are counted."""
 
 
 class Msg(BaseModel):
@@ -30,7 +31,7 @@ class Msg(BaseModel):
     A message type whose wire name stands in the class statement.
 
     ``class Paid(Msg, type="invoice.paid")``: renaming the class or moving it to
-    another module never orphans mail that is already queued.
+    another module never orphans messages that are already queued.
     """
 
     model_config = ConfigDict(frozen=True, allow_inf_nan=False, ser_json_inf_nan="constants")
@@ -45,7 +46,7 @@ class Msg(BaseModel):
 
 
 class Payload(NamedTuple):
-    """A body ready for the frame: its media type, its JSON text, and the type its class declares."""
+    """A body ready for the frame: media type, JSON text, and the type that its class declares."""
 
     media: str
     text: str
@@ -76,7 +77,11 @@ def encode(body: object) -> Payload:
 
 @lru_cache(maxsize=1024)
 def _encoder_for(kind: type) -> tuple[str, str, Callable[[Any], str]]:
-    """Return media type, wire type and writer of a class's bodies: to ask models for their class costs more than to write them."""
+    """
+    Return media type, wire type and encoder for bodies of a class.
+
+    Cached, because inspecting a model's class costs more than encoding a body.
+    """
     if issubclass(kind, bytes | bytearray | memoryview):
         return BYTES, "bytes", _quoted_bytes
     if issubclass(kind, str):
@@ -104,10 +109,10 @@ def _json(plain: Any) -> str:
 
 
 def _refuse_unreadable(text: str) -> None:
-    """Raise ValueError for what readers do not take: words that JSON has not, and their own limits on depth and on numbers."""
+    """Raise ValueError for NaN and Infinity, and for depth or numbers beyond JSON readers."""
     if ("N" in text and "NaN" in text) or (
         "I" in text and "Infinity" in text
-    ):  # to look for one letter costs next to nothing
+    ):  # searching for one character first costs next to nothing
         json.loads(text, parse_constant=_refuse_constant)
     if len(text) > LONG or (
         len(text) > SAFE_BRACKETS
@@ -118,12 +123,12 @@ def _refuse_unreadable(text: str) -> None:
 
 
 def _nested(text: str) -> bool:
-    """Return whether there may be more than one level: to look for a bracket is quick, to count them is not."""
+    """Return whether *text* may be nested; finding one bracket is cheaper than counting them."""
     return "[" in text or text.find("{", 1) > 0
 
 
 def message_type(model: type) -> str:
-    """Return the wire name of a message class: its declared type, else its own name in lower case."""
+    """Return a message class's wire name: its declared type, else its name in lower case."""
     return getattr(model, "__message_type__", None) or model.__name__.lower()
 
 
@@ -151,7 +156,7 @@ def decode(data: Any, base64_text: str | None, wanted: Any) -> Any:
 
 
 def describe_errors(error: ValueError) -> str:
-    """Return in one line what a validation found: each field, what is wrong with it, and what was given."""
+    """Return the faults of a validation in one line: field, fault and given value of each."""
     if not isinstance(error, ValidationError):
         return str(error)
     found = error.errors(include_url=False, include_context=False)
@@ -180,5 +185,5 @@ def adapter(wanted: Any) -> TypeAdapter[Any]:
 
 
 def _strictness(wanted: Any) -> dict[str, Any]:
-    # JSON has no dates, tuples or sets: let models coerce, but never turn 1 into "1" for a bare str or bytes.
+    # JSON has no dates, tuples or sets: models may coerce, but a bare str never takes a number.
     return {"strict": True} if wanted in (str, bytes) else {}

@@ -1,4 +1,8 @@
-"""Time as a parameter: wall clock in milliseconds for what is stored, monotonic seconds for what is waited."""
+"""
+Pass time as a parameter.
+
+Stored moments are wall-clock milliseconds, waits are monotonic seconds.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ Millis = int
 
 
 class Clock(Protocol):
-    """What the library asks the world about time."""
+    """The source of wall-clock and monotonic time."""
 
     def now(self) -> Millis:
         """Return the wall clock in milliseconds since 1970, UTC."""
@@ -35,15 +39,15 @@ class SystemClock:
 
 class MonotonicFileClock:
     """
-    The time of one file: the wall clock, but it never runs backwards and never stands still.
+    The time of one file: the wall clock, but never backwards and never standing still.
 
     Where the wall clock is behind what the file has seen (it was set back, or
     had been wrong), time goes on from there at half pace until the wall clock
-    has caught up: backoffs and leases still end, and the difference melts away.
+    has caught up: backoffs and leases still end, and the difference shrinks to none.
     """
 
     FORGETS: Final[Millis] = 90_000
-    """How much of the time a file may forget; janitors store it every minute, so that nobody else has to."""
+    """Longest span of file time that may be lost; maintenance stores the time every minute."""
 
     def __init__(self) -> None:
         self._floor = 0
@@ -52,18 +56,22 @@ class MonotonicFileClock:
         self._behind: tuple[float, Millis] | None = None
 
     def observe(self, at: Millis) -> None:
-        """Take note that the file has stored *at*."""
+        """Raise the file's time to *at*, which the file has stored."""
         self._floor, self._behind = max(self._floor, at), None
         self.mark_persisted(at)
 
     def observe_remote(self, at: Millis) -> None:
-        """Take note of what another process stored: its deadlines in the file may be that far ahead."""
+        """Raise the file's time to one that another process stored and may refer to."""
         if at > self._floor:
             self.observe(at)
 
     def mark_persisted(self, at: Millis) -> None:
-        """Take note that the file will remember *at*, whatever happens to this process."""
-        self.persist_after = max(self.persist_after, at + self.FORGETS)
+        """Record that *at* is stored in the file durably."""
+        self._kept = max(self._kept, at)
+
+    def needs_persisting(self, at: Millis) -> bool:
+        """Return whether *at* is so far past the stored time that it must be stored."""
+        return at - self._kept > self.FORGETS
 
     def now(self, clock: Clock) -> Millis:
         """Return the present moment, not before any that was returned earlier."""
@@ -83,7 +91,8 @@ class MonotonicFileClock:
 
 def iso(at: Millis) -> str:
     """Return *at* as RFC 3339 text with milliseconds, in UTC."""
-    global _last, _second  # noqa: PLW0603 - one remembered moment: many frames are written in one millisecond, more in one second
+    # One remembered moment: many frames are written in one millisecond, more in one second.
+    global _last, _second  # noqa: PLW0603
     known, text = _last
     if known != at:
         seconds, millis = divmod(at, 1000)

@@ -1,8 +1,8 @@
 """
-One frozen record per fact, told to hooks after the commit that made it true.
+Define one frozen record per fact, passed to hooks after the commit that made it true.
 
-An event is heard in the process whose commit it was; what must be seen from
-everywhere is in the views and, where switched on, in the trail.
+An event reaches the hooks of the process that committed. What must be visible
+to all processes is in the views and, where enabled, in the table of transitions.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ class Event:
 
     name: ClassVar[str] = "event"
     agent: str
-    """Whose file it happened in."""
+    """Agent in whose file it happened."""
     at: Millis
 
     def _facts(self) -> dict[str, object]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
-    # Written once for all kinds of events: generated for each of them they took a twentieth of the whole import.
+    # Written once for all events: generated per class they took a twentieth of the import.
     def __eq__(self, other: object) -> bool:
         """Whether *other* is the same fact."""
         return (
@@ -40,7 +40,8 @@ class Event:
 
     def __repr__(self) -> str:
         """Name the fact with everything that is known of it."""
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self._facts().items())})"
+        facts = ", ".join(f"{name}={value!r}" for name, value in self._facts().items())
+        return f"{type(self).__name__}({facts})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -68,7 +69,7 @@ class Sent(MessageEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Acked(MessageEvent):
-    """The peer processed the message; custody has ended."""
+    """The peer processed the message, which is thereby settled."""
 
     name: ClassVar[str] = "acked"
 
@@ -85,7 +86,7 @@ class Retried(MessageEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Failed(MessageEvent):
-    """The message ended badly at the peer or here; see ``dead_letters`` on the side that keeps it."""
+    """The message failed at the peer or here; ``dead_letters`` of one of both keeps it."""
 
     name: ClassVar[str] = "failed"
     error: str
@@ -116,7 +117,7 @@ class Duplicate(MessageEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Rejected(MessageEvent):
-    """A frame was refused at the door and never kept; the sender keeps it as a dead letter."""
+    """A frame was refused on receipt and not stored; the sender keeps it as a dead letter."""
 
     name: ClassVar[str] = "rejected"
     reason: str
@@ -124,7 +125,7 @@ class Rejected(MessageEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Processed(MessageEvent):
-    """The handler's effects and the processed mark were committed."""
+    """The handler's effects and the dedup record were committed."""
 
     name: ClassVar[str] = "processed"
     outcome: str
@@ -132,7 +133,7 @@ class Processed(MessageEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Polled(Event):
-    """The agent polled a session: its cursor moved from one inbox row to another, and so many messages were handed over."""
+    """The agent polled a session and was given ``matched`` messages; its cursor moved."""
 
     name: ClassVar[str] = "polled"
     session: str
@@ -153,7 +154,7 @@ class Expired(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Dropped(MessageEvent):
-    """A policy dropped the message because a limit was reached; ``drop_view`` keeps a record of it."""
+    """A policy dropped the message at a limit; ``drop_view`` keeps a record of it."""
 
     name: ClassVar[str] = "dropped"
     scope: str
@@ -163,7 +164,11 @@ class Dropped(MessageEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class EphemeralDropped(Event):
-    """A restart dropped so many ephemeral messages that nobody had taken; told to the first who asks for it after the opening."""
+    """
+    A restart dropped ``count`` ephemeral messages that no reader had taken.
+
+    Delivered to the first hook that is registered after the opening.
+    """
 
     name: ClassVar[str] = "ephemeral_dropped"
     count: int
@@ -187,7 +192,7 @@ class PeerEvent(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class DeliveryFailed(PeerEvent):
-    """A push found nobody, or was refused; the peer rests until ``due_at``."""
+    """A push reached no peer, or was refused; the peer is not tried before ``due_at``."""
 
     name: ClassVar[str] = "delivery_failed"
     error: str
@@ -219,7 +224,11 @@ class StreamForked(PeerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class PeerRolledBack(PeerEvent):
-    """The peer's file lost its newest part: ``resent`` messages go again; older than ``retained_from`` are not ours any more."""
+    """
+    The peer's file lost its newest part, so ``resent`` messages are sent again.
+
+    Messages older than ``retained_from`` are no longer kept here.
+    """
 
     name: ClassVar[str] = "peer_rolled_back"
     resent: int
@@ -228,7 +237,7 @@ class PeerRolledBack(PeerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class WeakReceipt(PeerEvent):
-    """The peer's durability is weaker than ours: its receipts do not end custody (see ``accept_weaker``)."""
+    """The peer's durability is weaker, so its receipts settle nothing; see ``accept_weaker``."""
 
     name: ClassVar[str] = "weak_receipt"
     durability: str
@@ -280,7 +289,7 @@ class RunWasAborted(RunEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Overflowed(Event):
-    """A session's queue was full: ``dropped`` waiting messages made room, ``refused`` new ones found none."""
+    """A session's queue was full: ``dropped`` waiting messages gave way, ``refused`` are dead."""
 
     name: ClassVar[str] = "overflowed"
     session: str

@@ -1,5 +1,5 @@
 """
-The frame: one message as it travels, CloudEvents 1.0 in JSON.
+Compose and parse frames: one message as it travels, CloudEvents 1.0 in JSON.
 
 The same text lies in the sender's outbox, on the wire and in the recipient's
 inbox. It is composed once, at send, and never rewritten.
@@ -38,8 +38,8 @@ class Frame(BaseModel):
 
     Attribute names are CloudEvents'; those of the specification's core and of
     its catalogue keep their meaning, the others (recipient, session, topic,
-    priority, replyto, channel, kind, mailbox) are extensions of ours. Unknown extension attributes are
-    kept, as the specification asks.
+    priority, replyto, channel, kind, mailbox) are extensions of ours. Unknown
+    extension attributes are kept, as the specification asks.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
@@ -72,7 +72,7 @@ class Frame(BaseModel):
     @classmethod
     def parse(cls, text: str | bytes) -> Self:
         """
-        Return the frame that *text* spells.
+        Return *text* parsed as a frame.
 
         Raises:
             InvalidMessage: the text is no frame; trying again cannot help.
@@ -88,7 +88,7 @@ class Frame(BaseModel):
 
     @classmethod
     def _read(cls, text: str | bytes) -> Self:
-        """Read the fields; an attribute that is null is one that is not set, says CloudEvents."""
+        """Read the fields; CloudEvents treats an attribute that is null as not set."""
         try:
             found = cls.model_validate_json(text)
             if None not in (found.__pydantic_extra__ or {}).values():
@@ -98,7 +98,7 @@ class Frame(BaseModel):
         return cls.model_validate(_without_nulls(from_json(text)))
 
     def check(self) -> None:
-        """Raise InvalidMessage for what field by field cannot be seen: names of extensions, a body given twice, infinite numbers."""
+        """Raise InvalidMessage for bad extension names, two bodies or infinite numbers."""
         for name, value in (self.__pydantic_extra__ or {}).items():
             check_extension(name, value)
         if self.data_base64 is not None and self.data is not None:
@@ -136,12 +136,12 @@ class Frame(BaseModel):
 
     @property
     def expires_at(self) -> Millis | None:
-        """The moment from which nobody wants this message, in milliseconds; None is never."""
+        """The moment from which the message is expired, in milliseconds; None is never."""
         return None if self.expirytime is None else round(self.expirytime.timestamp() * 1000)
 
 
 def has_infinity(value: Any) -> bool:
-    """Return whether a number in *value* is no number: JSON readers make infinity of a large exponent."""
+    """Return whether *value* holds infinity, which JSON readers make of a large exponent."""
     if isinstance(value, float):
         return isinf(value)
     if isinstance(value, dict):
@@ -150,7 +150,7 @@ def has_infinity(value: Any) -> bool:
 
 
 def _without_nulls(found: Any) -> Any:
-    """CloudEvents: an attribute that is null is one that is not set."""
+    """Return *found* without nulls, which CloudEvents treats as not set."""
     if isinstance(found, dict):
         return {name: value for name, value in found.items() if value is not None}
     return found
@@ -173,7 +173,10 @@ def check_extension(name: str, value: object) -> None:
     ):
         return
     if not isinstance(value, int) or not -INT32 <= value < INT32:
-        msg = f"header {name!r} must be printable text, a boolean or a 32-bit integer, not {value!r:.60}"
+        msg = (
+            f"header {name!r} must be printable text, a boolean or a 32-bit integer,"
+            f" not {value!r:.60}"
+        )
         raise InvalidMessage(msg)
 
 
@@ -208,12 +211,17 @@ def frame_prefix(envelope: FrameHeaders) -> str:
 
 
 def split_prefix(envelope: FrameHeaders) -> tuple[str, str]:
-    """Return what stands before and after the recipient in the shared part: one message for many differs in it alone."""
+    """Return the shared part before and after the recipient, in which alone a fanout differs."""
     e = envelope
-    return (
-        f'","source":{json_string(SOURCE + e.sender)},"type":{json_string(e.type)},"recipient":',
-        f',"session":{json_string(e.session)}{_options(e)},"datacontenttype":{json_string(e.media)},"{"data_base64" if e.media == BYTES else "data"}":',
+    body = "data_base64" if e.media == BYTES else "data"
+    before = (
+        f'","source":{json_string(SOURCE + e.sender)},"type":{json_string(e.type)},"recipient":'
     )
+    after = (
+        f',"session":{json_string(e.session)}{_options(e)}'
+        f',"datacontenttype":{json_string(e.media)},"{body}":'
+    )
+    return before, after
 
 
 def render_frame(shared: str, message_id: str, created_at: Millis, body: str) -> str:

@@ -1,4 +1,4 @@
-"""Message ids: UUIDv7 text, unique everywhere and sorted by the time they were minted."""
+"""Mint message ids: UUIDv7 text, unique everywhere and sorted by time."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-What travels between two agents: parcels one way, answers the other.
+Define what travels between two agents: parcels one way, answers the other.
 
 A parcel is a numbered, fixed list of frames for one peer, and the receipts
 that wait for it. One parcel is in flight per peer; it is stored before it is
@@ -13,7 +13,7 @@ from typing import Final, Literal, NamedTuple
 
 ReceiptState = Literal["stored", "duplicate", "processed", "dead", "rejected", "busy"]
 """
-What the peer says of one frame: ``stored`` (kept, new), ``duplicate`` (kept before, not yet
+The peer's outcome for one frame: ``stored`` (kept, new), ``duplicate`` (kept before, not yet
 handled), ``processed`` (handled), ``dead`` (kept in the peer's dead letters), ``rejected``
 (never kept, and never will be), ``busy`` (not now).
 """
@@ -24,7 +24,7 @@ STRENGTH: Final[dict[str, int]] = {"fast": 0, "safe": 1}
 
 
 class ParcelFrame(NamedTuple):
-    """A frame under way: its id, its stored text and digest, and whether it may have been pushed before."""
+    """A frame in a parcel: id, stored text, digest, and whether it may have been pushed before."""
 
     id: str
     text: str
@@ -33,7 +33,7 @@ class ParcelFrame(NamedTuple):
 
 
 class Receipt(NamedTuple):
-    """The peer's word about one frame."""
+    """The peer's outcome for one frame."""
 
     id: str
     state: ReceiptState
@@ -41,7 +41,7 @@ class Receipt(NamedTuple):
 
 
 def downgrade(receipt: Receipt) -> Receipt:
-    """Return what a receipt is worth that comes from a file less durable than ours: the peer has it, for now."""
+    """Return a receipt of a less durable peer at its worth: processed counts as stored."""
     return Receipt(receipt.id, "stored") if receipt.state == "processed" else receipt
 
 
@@ -57,11 +57,15 @@ class Parcel:
     frames: tuple[ParcelFrame, ...] = ()
     receipts: tuple[Receipt, ...] = ()
     durability: Durability = "safe"
-    """What the sender's receipts are worth."""
+    """Durability class of the sender's file, which its receipts are worth."""
     base_position: tuple[str, int] | None = None
-    """With number 1: epoch and number up to which the peer had answered before; a peer that knows less has lost mail."""
+    """
+    With number 1: epoch and number up to which the peer had answered before.
+
+    A peer that knows less has lost messages.
+    """
     stream_position: tuple[str, int] | None = None
-    """With receipts: epoch and number that the recipient's own stream had reached when they were true."""
+    """With receipts: epoch and number of the recipient's stream when they were produced."""
 
     @property
     def last_id(self) -> str:
@@ -87,4 +91,4 @@ class Answer:
     epoch: str = ""
     number: int = 0
     retry_after: int = 0
-    """With ``busy``: in how many milliseconds it is worth another try; 0 leaves that to the sender."""
+    """With ``busy``: milliseconds after which to try again; 0 leaves that to the sender."""

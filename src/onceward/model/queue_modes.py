@@ -1,5 +1,5 @@
 """
-Queue modes: what a session does with mail that comes while it is busy, decided without looking at any file.
+Decide what a session does with messages that arrive while it is busy, without any I/O.
 
 ``followup`` and ``queue`` wait and take one message a run, ``collect`` waits
 for quiet and takes all that fit together, ``steer`` and ``interrupt`` end the
@@ -28,7 +28,7 @@ from onceward.model.vocabulary import (
 PREEMPTING: Final = frozenset({"steer", "interrupt"})
 """Modes in which a new message ends the run that is open."""
 PATIENCE: Final = 5
-"""Debounces after which a collect begins although mail keeps coming."""
+"""Debounces after which a collect begins although messages keep coming."""
 LINE_MAX: Final = 160
 """Characters of one line of an overflow summary."""
 WORKER_RESULT: Final = "worker_result"
@@ -40,7 +40,11 @@ CALLER: Final = "callersession"
 
 
 class QueueOptions(TypedDict, total=False):
-    """The keyword arguments that set how a session queues; what is left out, or None, is as the next wider level says."""
+    """
+    The keyword arguments that set how a session queues.
+
+    What is left out or None is taken from the next wider level.
+    """
 
     mode: QueueMode | None
     """steer, followup, collect, queue or interrupt."""
@@ -49,11 +53,16 @@ class QueueOptions(TypedDict, total=False):
     cap: float | None
     """Most messages that may wait; fractions are cut off, 0 is refused."""
     overflow: QueueOverflow | None
-    """What a full queue does: reject the new, drop the old, or drop it and summarize for the next run."""
+    """What a full queue does: ``reject`` the new, ``drop_old``, or ``summarize`` what it drops."""
     aborted: Aborted | None
-    """What becomes of an aborted run's messages: deliver them if partial output was stored, or return them always."""
+    """
+    What becomes of an aborted run's messages: ``deliver`` or ``return``.
+
+    ``deliver`` counts them as delivered if partial output was stored; ``return``
+    puts them back into the queue always.
+    """
     inject: bool | None
-    """Whether steer hands new messages to a run that takes them by ``run.inbox()`` instead of ending it."""
+    """Whether steer passes new messages to ``run.inbox()`` instead of ending the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +81,11 @@ class QueuePolicy:
         return replace(self, **{name: value for name, value in nearer.items() if value is not None})
 
     def due_at(self, waits: WaitTimes, count: int) -> Millis:
-        """Return when the next run may begin: 0 for at once; a collect waits for quiet, but neither for ever nor with a full queue."""
+        """
+        Return when the next run may begin; 0 is at once.
+
+        A collect waits for quiet, but not for ever, and not with a full queue.
+        """
         if (
             self.mode != "collect"
             or count >= self.cap
@@ -146,11 +159,11 @@ def _cap(value: float) -> int:
 
 
 class QueuedItem(NamedTuple):
-    """A message of a session's queue, as far as modes look at it."""
+    """A message of a session's queue, as far as modes consider it."""
 
     seq: int
     protected: bool = False
-    """Whether no full queue may drop it: results of dispatched tasks, critical mail."""
+    """Whether no full queue may drop it: results of dispatched tasks, critical messages."""
     thread: tuple[str, str | None] | None = None
     """Where its reply goes and which conversation it is of; None goes together with any."""
     last_attempt: bool = False
@@ -175,12 +188,12 @@ def batch_size(mode: str, waiting: Sequence[QueuedItem]) -> int:
 
 @dataclass(slots=True)
 class DroppedItems:
-    """What a full queue lets go of."""
+    """The messages that a full queue drops or refuses."""
 
     dropped: list[QueuedItem] = field(default_factory=list)
-    """Had been waiting, or came just now, and made room for a younger message."""
+    """Messages that waited, or came just now, and gave way to a newer one."""
     refused: list[QueuedItem] = field(default_factory=list)
-    """Found no room."""
+    """New messages that the full queue does not take."""
 
 
 def make_room(
@@ -192,7 +205,7 @@ def make_room(
     oldest: Callable[[int], list[QueuedItem]],
 ) -> DroppedItems:
     """
-    Return which messages a queue lets go of as *fresh* ones come, one after the other.
+    Return which messages a queue drops or refuses as *fresh* ones come, one by one.
 
     *held* messages wait already, *protected* of them untouchable; ``oldest(n)``
     returns the first of those that are not.
@@ -226,7 +239,7 @@ def summary_line(sender: str, text: str) -> str:
 
 
 def check_sessions(pattern: str) -> str:
-    """Return *pattern* if sessions may be chosen by it: a name, in which ``*`` stands for any text."""
+    """Return *pattern* if it may select sessions: a name in which ``*`` stands for any text."""
     if not isinstance(pattern, str) or not 0 < len(pattern) <= 256 or not pattern.isprintable():  # noqa: PLR2004 - as a session's name
         msg = f"session pattern {pattern!r:.80} must be 1 to 256 printable characters"
         raise InvalidArgument(msg)

@@ -1,4 +1,4 @@
-"""A letter: a message that is read without being owned. Nothing is to be settled."""
+"""Represent a message that is read without a lease, so that nothing is to be settled."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onceward.model.frame import Frame
 
 @dataclass(frozen=True, slots=True)
 class MessageRecord:
-    """A message as a reader sees it: ``body`` is None where ``problem`` says why it cannot be read."""
+    """A message as a reader sees it; ``body`` is None where ``problem`` says why."""
 
     frame: Frame
     """The message as it travelled, with every attribute."""
@@ -21,11 +21,11 @@ class MessageRecord:
     received_at: Millis
     """When it was committed into the inbox."""
     problem: str | None = None
-    """Why the body cannot be had: damaged, or not what was asked for. The message is delivered all the same."""
+    """Why the body cannot be read: damaged, or of another type than was asked for."""
 
     def __repr__(self) -> str:
-        """Name the letter without its body, which may be secret or large."""
-        return f"<Letter {self.id} {self.type} from {self.sender}>"
+        """Name the record without its body, which may be secret or large."""
+        return f"<MessageRecord {self.id} {self.type} from {self.sender}>"
 
     @property
     def id(self) -> str:
@@ -69,7 +69,7 @@ class MessageRecord:
 
     @property
     def expires_at(self) -> Millis | None:
-        """From when on nobody wants it; None is never."""
+        """The moment from which it is expired; None is never."""
         return self.frame.expires_at
 
     @property
@@ -82,9 +82,9 @@ def read_record(
     text: str, received_at: Millis, wanted: Any = None, *, sound: bool = True
 ) -> MessageRecord:
     """
-    Return the letter that a stored frame is, its body read as *wanted*.
+    Return a stored frame as a record, its body read as *wanted*.
 
-    A body that cannot be read is told as ``problem`` and blocks nobody.
+    A body that cannot be read is reported as ``problem`` and blocks no other message.
 
     Raises:
         InvalidMessage: the text is no frame at all.

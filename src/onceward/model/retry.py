@@ -1,10 +1,10 @@
 """
-Verdicts as values: how long to wait before the next attempt, and when to give up.
+Decide how long to wait before the next attempt, and when to give up.
 
 tenacity's ``wait_*`` and ``stop_*`` objects are used as pure functions of the
 attempt number. Nothing here sleeps: the waiting is a date in a row, so it
-survives the process. tenacity is imported by who opens a postbox, not by who
-only declares agents and messages: it takes a twentieth of the whole import.
+survives the process. tenacity is imported when a postbox is opened, not by a
+module that only declares agents: it takes a twentieth of the whole import.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class RetryPolicy:
 
     @classmethod
     def ten_retries(cls) -> Self:
-        """Return 10 re-attempts after 1, 2, 4, 8, 16, 32 and then each time 60 seconds: 303 in all."""
+        """Return 10 re-attempts after 1, 2, 4, 8, 16, 32 and then 60 seconds each: 303 in all."""
         from tenacity import stop_after_attempt, wait_chain, wait_fixed  # noqa: PLC0415 - see above
 
         return cls(
@@ -71,7 +71,7 @@ class RetryPolicy:
 
     @classmethod
     def three_retries(cls, *, ack_timeout: float = 0.0) -> Self:
-        """Return 3 re-attempts after 1, 2 and 4 seconds, each after one more *ack_timeout* in which nothing was heard."""
+        """Return 3 re-attempts after 1, 2 and 4 seconds, each plus *ack_timeout* seconds."""
         from tenacity import stop_after_attempt, wait_exponential, wait_fixed  # noqa: PLC0415 - see above
 
         return cls(
@@ -82,7 +82,7 @@ class RetryPolicy:
 def exponential(
     first: float, retries: int, *, cap: float | None = None, jitter: float = 0.0
 ) -> RetryPolicy:
-    """Return the policy that waits *first* seconds, then twice as long each time up to *cap*, for *retries* re-attempts."""
+    """Return *retries* re-attempts that wait *first* seconds, then twice as long, up to *cap*."""
     from tenacity import stop_after_attempt, wait_exponential  # noqa: PLC0415 - see above
 
     wait = (
@@ -94,7 +94,7 @@ def exponential(
 
 
 def retry_policy(settings: Settings, *, retries: int | None = None) -> RetryPolicy:
-    """Return the policy of the settings: doubling from ``retry_first`` to ``retry_cap``, ``max_retries`` re-attempts."""
+    """Return ``max_retries`` re-attempts whose waits double from ``retry_first`` to the cap."""
     allowed = settings.max_retries if retries is None else retries
     return exponential(
         settings.retry_first, allowed, cap=settings.retry_cap, jitter=settings.retry_jitter

@@ -1,4 +1,4 @@
-"""The options of a send: everything besides recipient and body, listed once."""
+"""Define the options of a send: everything besides recipient and body, listed once."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Settings(BaseModel):
     durability: Durability = "safe"
     """``safe``: a commit survives power loss; ``fast``: it survives SIGKILL only."""
     accept_weaker: bool = False
-    """Let a receipt from a peer of weaker durability end our custody."""
+    """Let a receipt from a peer of weaker durability settle a message."""
     busy_timeout: Seconds = 30.0
     """Deadline for one unit of work against other writers, reads included."""
     network_filesystem: bool = False
@@ -57,7 +57,7 @@ class Settings(BaseModel):
     checkpoint_pages: Annotated[int, Field(ge=1)] = 1000
     """Automatic checkpoint after this many pages in the WAL."""
     wal_limit: Annotated[int, Field(ge=1 << 20)] = 64 << 20
-    """WAL size from which the janitor insists on a checkpoint."""
+    """WAL size from which maintenance forces a checkpoint."""
 
     max_body: Annotated[int, Field(ge=1)] = 1 << 20
     """Largest body, refused on send and on receipt."""
@@ -68,9 +68,9 @@ class Settings(BaseModel):
     max_inbox: Annotated[int, Field(ge=1)] = 1_000_000
     """Unhandled messages that the inbox takes before it answers ``busy``."""
     hold_unknown: bool = False
-    """Keep mail for recipients that nobody has heard of yet, instead of refusing it."""
+    """Keep messages for recipients that are not known yet, instead of refusing them."""
     ack: Literal["processed", "stored"] = "processed"
-    """What ends the sender's custody: the handler's commit, or the peer's durable receipt."""
+    """What settles a message at its sender: the handler's commit, or the peer's durable receipt."""
 
     retry_first: Seconds = 1.0
     """Pause after the first failure; it doubles with each further one."""
@@ -84,7 +84,9 @@ class Settings(BaseModel):
     """Count attempts that reached no peer against ``max_retries``."""
     ack_timeout: Seconds = 30.0
     """
-    Time after which a stored but unhandled message is asked about; again and again, each time a tenth of its age later, but never
+    Time after which the peer is asked about a stored but unhandled message.
+
+    It is asked again each time a tenth of the message's age later, but never after
     more than twenty times as long.
     """
     deliver_timeout: Seconds = 30.0
@@ -116,42 +118,42 @@ class Settings(BaseModel):
     max_runs: Annotated[int, Field(ge=1, le=1000)] = 16
     """Runs of different sessions that this process has open at the same time."""
     queue_mode: QueueMode = "followup"
-    """What a session with runs does with mail that comes while it is busy, where neither session nor handler say."""
+    """What a busy session with runs does with messages, where session and handler do not say."""
     queue_debounce: Annotated[float, Field(le=1e9, allow_inf_nan=False)] = 1.0
     """Quiet that a collect waits for; negative counts as 0."""
     queue_cap: Annotated[float, Field(ge=1, le=1e9)] = 20
     """Messages that may wait in one session's queue; fractions are cut off."""
     queue_overflow: QueueOverflow = "summarize"
-    """What a full queue does: reject the new, drop the old, or drop it and summarize for the next run."""
+    """What a full queue does: ``reject`` the new, ``drop_old``, or ``summarize`` what it drops."""
     queue_aborted: Aborted = "deliver"
     """What becomes of a preempted run's messages when partial output was stored."""
 
     retention: Seconds = 7 * DAY
-    """How long acked and processed rows, marks and the trail are kept."""
+    """How long acked and processed rows, dedup records and transitions are kept."""
     retention_slice: Annotated[int, Field(ge=1)] = 500
     """Rows deleted in one transaction, between which writers get their turn."""
     maintenance_interval: Positive = 60.0
     """Time between two rounds of pruning and checkpoints."""
     poll_interval: Seconds = 0.1
-    """How often ``PRAGMA data_version`` is looked at, should a doorbell get lost; 0 turns it off."""
+    """How often ``PRAGMA data_version`` is read, should a notification get lost; 0 is never."""
     stop_timeout: Seconds = 5.0
     """Longest wait for running handlers and pushes when the postbox stops."""
     topics: Annotated[tuple[str, ...] | None, BeforeValidator(_listed)] = None
-    """Topics that there are, for sending and for polling; another one is a TopicError. None is open."""
+    """The topics that may be sent and polled; any other is a TopicError. None allows all."""
     session_topics: Annotated[dict[str, tuple[str, ...]], BeforeValidator(_mapped)] = {}
-    """Topics that there are in single sessions, which go before ``topics``; in the environment as JSON."""
+    """Topics of single sessions, which override ``topics``; in the environment as JSON."""
     ephemeral_priorities: Annotated[tuple[Priority, ...], BeforeValidator(_listed)] = ()
-    """Priorities whose messages to mailboxes are ephemeral where the send does not say: mq9's are normal, low and background."""
+    """Priorities whose messages to mailboxes are ephemeral where the send does not say."""
     transitions: bool = False
-    """Write every transition into the table ``trail``."""
+    """Write every transition of a message into the table of transitions."""
     audit: str = ""
-    """File to which one JSON line is appended for each send, poll and expire, without bodies; empty is none."""
+    """File that gets one JSON line, without body, per send, poll and expire; empty is none."""
     search: bool = False
     """Keep an index of the words of bodies, for ``search``."""
 
     @classmethod
     def inherit(cls, *, busy_timeout: float) -> Self:
-        """Return the defaults as nobody's wish, for who opens the file of somebody else: what its owner says holds, before and after."""
+        """Return defaults that override nothing, for opening a file whose owner's settings hold."""
         return cls.model_construct(_fields_set=set(), busy_timeout=busy_timeout)
 
     @classmethod
@@ -185,7 +187,7 @@ class Settings(BaseModel):
 
     @classmethod
     def five_minutes(cls, **overrides: Any) -> Self:
-        """Return the preset that gives a message up after five minutes: 1,000 pending, no jitter, every attempt counted."""
+        """Return the preset of 1,000 pending, no jitter, and every attempt counted: 5 minutes."""
         return cls.model_validate(
             {"max_pending": 1000, "retry_jitter": 0.0, "count_unreachable_attempts": True}
             | overrides

@@ -1,5 +1,5 @@
 """
-The state machines, as tables.
+Define the state machines, as tables.
 
 The schema repeats them as CHECKs and guard triggers; a test tries every pair;
 the diagrams in the docs are drawn from here.
@@ -24,30 +24,30 @@ OUTBOX: Final[dict[tuple[str, str], str]] = {
     ("failed", "pending"): "the peer's file was rolled back: it needs the message again",
     ("failed", "acked"): "the peer replayed its dead letter and processed it",
 }
-"""Legal moves of an outbox row and why they happen. ``sending`` is ``pending`` inside the parcel in flight."""
+"""Legal moves of an outbox row and why; ``sending`` is ``pending`` in the parcel in flight."""
 
 INBOX: Final[dict[tuple[str, str], str]] = {
     ("pending", "processed"): "its handler's writes and this mark are one commit",
     ("pending", "dropped"): "the handler or a named policy dropped it",
     ("pending", "expired"): "its time to live ran out before it was handled",
 }
-"""Legal moves of an inbox row. ``processing`` is ``pending`` inside a leased lane."""
+"""Legal moves of an inbox row; ``processing`` is ``pending`` inside a leased lane."""
 
 RUNS: Final[dict[tuple[str, str], str]] = {
     (
         "open",
         "done",
-    ): "the handler returned: effects, mail, marks of its messages and this are one commit",
+    ): "the handler returned: effects, messages, dedup records and this are one commit",
     (
         "open",
         "aborted",
-    ): "preempted, stopped, or its process died: unconsumed messages are back at the head in the same commit",
+    ): "preempted, stopped, or its process died: the same commit returns unconsumed messages",
     (
         "open",
         "failed",
     ): "the handler raised: its messages wait for another attempt, or are dead letters",
 }
-"""Legal moves of a run and why they happen. A run that has ended is never opened again; its messages may get another."""
+"""Legal moves of a run and why; an ended run never reopens, its messages may get another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,10 @@ class Dead:
     error: str = ""
 
 
-ATTEMPT_NEVER_ENDED: Final = "no attempt is left: its handler never came to an end (process killed or lease lost), or the budget was lowered"
-"""The details of a dead letter that was not handed out again: what its handler said last, if anything, is put behind it."""
+ATTEMPT_NEVER_ENDED: Final = (
+    "no attempt is left: its handler never came to an end (process killed or lease lost),"
+    " or the budget was lowered"
+)
+"""Details of a dead letter that is not claimed again; its handler's last error is appended."""
 Settlement = Done | RetryAt | Dead
 """How a lease ends."""

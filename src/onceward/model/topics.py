@@ -1,4 +1,4 @@
-"""Topics and patterns: dotted segments, ``*`` is one segment, a trailing ``#`` is zero or more."""
+"""Match topics: dotted segments; ``*`` is one segment, a trailing ``#`` is zero or more."""
 
 from __future__ import annotations
 
@@ -12,20 +12,29 @@ T = TypeVar("T")
 MAX: Final = 256
 WILD: Final = frozenset("*#")
 SYSTEM: Final = "_system"
-"""First segment of what only the library itself publishes."""
+"""First segment of topics that only the library itself publishes."""
 
 
 def check_topic(topic: str, *, system: bool = False) -> str:
-    """Return *topic* if it may be published; raise TopicError for empty segments, wildcards, over-length or a reserved one."""
+    """
+    Return *topic* if it may be published.
+
+    Raises:
+        TopicError: an empty segment, a wildcard, too long, or reserved.
+
+    """
     _checked(topic, what="topic", wild=frozenset())
     if not system and topic.partition(".")[0] == SYSTEM:
-        msg = f"topic {topic!r}: {SYSTEM} is reserved for notifications; subscribe to it, publish elsewhere"
+        msg = (
+            f"topic {topic!r}: {SYSTEM} is reserved for notifications;"
+            " subscribe to it, publish elsewhere"
+        )
         raise TopicError(msg)
     return topic
 
 
 def check_pattern(pattern: str) -> str:
-    """Return *pattern* if it may be subscribed to; raise TopicError naming the pattern otherwise."""
+    """Return *pattern* if it may be subscribed to; raise TopicError with its name otherwise."""
     _checked(pattern, what="pattern", wild=WILD)
     if "#" in pattern.split(".")[:-1]:
         msg = f"pattern {pattern!r}: # may only be the last segment"
@@ -55,7 +64,7 @@ def matches(pattern: str, topic: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TopicPolicy:
-    """Which topics there are: all (open), or a closed set of them."""
+    """The topics that are allowed: all, or a closed set."""
 
     known: frozenset[str] | None = None
 
@@ -77,14 +86,14 @@ class TopicPolicy:
             raise TopicError(msg)
 
     def checked(self, topic: str, *, system: bool = False) -> str:
-        """Return *topic* if it may be published here; raise TopicError otherwise. What the library itself tells is in no set."""
+        """Return *topic* if it may be published here; raise TopicError otherwise."""
         check_topic(topic, system=system)
         if not system:
             self.check(topic)
         return topic
 
     def check_filter(self, wanted: str | Iterable[str] | None) -> tuple[str, ...]:
-        """Return the patterns of a reader's filter; raise TopicError for one that is malformed or can never match."""
+        """Return a filter's patterns; raise TopicError for a malformed or unmatchable one."""
         patterns = () if wanted is None else (wanted,) if isinstance(wanted, str) else tuple(wanted)
         for pattern in patterns:
             check_pattern(pattern)
@@ -97,7 +106,7 @@ class TopicPolicy:
 
 
 class TopicPolicies:
-    """Which topics there are in which session: the set of its own, else that of the whole postbox."""
+    """The topics that are allowed in each session: its own set, else the postbox's."""
 
     def __init__(
         self, everywhere: Iterable[str] | None, sessions: Mapping[str, Iterable[str]]
@@ -115,7 +124,7 @@ class TopicPolicies:
 
 
 class _Node(Generic[T]):
-    """The patterns that begin alike: what goes on below, what ends here, and what takes everything from here on."""
+    """Patterns with a common beginning: those that go on, end here, or match all from here."""
 
     __slots__ = ("below", "ends", "rest")
 
@@ -127,10 +136,10 @@ class _Node(Generic[T]):
 
 class TopicIndex(Generic[T]):
     """
-    Which values want a topic: exact patterns by dictionary, wildcards by a trie of segments.
+    Find the values whose pattern matches a topic.
 
-    What a look costs depends on the topic and on what matches it, not on how
-    many patterns there are.
+    Exact patterns are in a dictionary, wildcards in a trie of segments. A lookup
+    costs by the topic and its matches, not by the number of patterns.
     """
 
     def __init__(self) -> None:
@@ -150,7 +159,7 @@ class TopicIndex(Generic[T]):
         self._wild = True
 
     def find(self, topic: str) -> list[T]:
-        """Return the values of all patterns that match; one that was added under several comes several times."""
+        """Return the values of all matching patterns; a value of several may come repeatedly."""
         found = list(self._exact.get(topic, ()))
         if not self._wild:
             return found

@@ -1,1 +1,1 @@
-"""Implementations of the transport contract."""
+"""Define the transport contract and implement it."""

@@ -1,4 +1,4 @@
-"""The contract of transports: what carries a parcel to a peer, and what takes one in."""
+"""Define the contract of transports, which carry parcels to peers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from onceward.model.frame import digest
 from onceward.model.parcel import Answer, Parcel
 
 Accept = Callable[[Parcel], Answer]
-"""What a receiving side offers: keep the parcel once, answer after the commit."""
+"""Function of a receiving agent: stores the parcel once, answers after the commit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Features:
-    """What an implementation promises; selects the conformance tests that it must pass."""
+    """The promises of an implementation; they select its conformance tests."""
 
     schemes: frozenset[str]
     """Url schemes it serves, such as ``file``."""
@@ -34,19 +34,19 @@ class Transport(Protocol):
 
     def deliver(self, url: str, parcel: Parcel) -> Answer:
         """
-        Hand *parcel* to whoever lives at *url* and return the answer.
+        Deliver *parcel* to the agent at *url* and return its answer.
 
         Frames without a receipt in the answer are pushed again later.
 
         Raises:
-            Unreachable: nobody answered, or not in time; the same parcel is pushed again.
+            Unreachable: no answer, or not in time; the same parcel is pushed again.
             Refused: the peer will never take this parcel; its frames become dead letters.
 
         """
         ...
 
     def close(self) -> None:
-        """Let go of everything held; safe to call twice."""
+        """Release all resources; safe to call twice."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""An event loop on a thread of its own; asyncio is imported by who needs one, not by everybody."""
+"""Run an event loop on a thread of its own; asyncio is imported only when one is needed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ if TYPE_CHECKING:
 
 
 def start_loop(name: str) -> AbstractEventLoop:
-    """Start a loop in the background; ``loop.call_soon_threadsafe(loop.stop)`` ends and closes it."""
+    """
+    Start a loop on a daemon thread.
+
+    ``loop.call_soon_threadsafe(loop.stop)`` ends and closes it.
+    """
     import asyncio  # noqa: PLC0415 - 18 ms that most programs need not pay
 
     loop = asyncio.new_event_loop()

@@ -1,4 +1,4 @@
-"""Writes parcels straight into the recipient's file: it need not run, it will find its mail."""
+"""Write parcels straight into the recipient's file; the recipient need not be running."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ SCHEME: Final = "file:"
 OPEN_MAX: Final = 128
 
 Opened = tuple[Accept, Callable[[], None]]
-"""How to hand a parcel to an open file, and how to close it."""
+"""Functions that deliver a parcel to an open file, and that close it."""
 
 
 class FileTransport:
     """
-    One transaction of the recipient's file per parcel.
+    Commits each parcel in one transaction of the recipient's file.
 
     The peer's file is opened with the peer's own durability and open barrier,
-    so a receipt means what it says whoever wrote it.
+    so a receipt means the same whichever process wrote it.
     """
 
     features = Features(schemes=frozenset({"file"}))
@@ -41,7 +41,7 @@ class FileTransport:
         Commit the parcel into the file at *url*.
 
         Raises:
-            Unreachable: there is no such file yet, or others hold it.
+            Unreachable: there is no such file yet, or other processes hold it.
             Refused: the file belongs to another agent or cannot be used.
 
         """
@@ -76,7 +76,7 @@ class FileTransport:
         return opened[0]
 
     def _forget_moved(self) -> None:
-        """Give back the files whose names lead nowhere: one of them may be the file that is to be opened under another name."""
+        """Close files whose names are gone: one of them may be the file under its new name."""
         with self._lock:
             moved = [path for path in self._open if file_key(path) is None]
         for path in moved:

@@ -1,4 +1,4 @@
-"""Your own function as a transport: it gets frames and says which of them arrived."""
+"""Deliver frames by a function of the user, which says which of them arrived."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class FunctionTransport:
     Calls ``send(frames)``, sync or async, and reads its answer.
 
     The answer is a receipt or a boolean per frame, in order or by id, or one
-    boolean for all. A frame without a word, or with False, is tried again by
+    boolean for all. A frame without an answer, or with False, is tried again by
     itself while its lane waits; an exception is a failed push of the whole.
     The other end must keep frame ids: a frame may come twice.
     """
@@ -39,7 +39,14 @@ class FunctionTransport:
         self._lock = Lock()
 
     def deliver(self, url: str, parcel: Parcel) -> Answer:
-        """Call the function; what it raises fails the push, Unreachable and Refused mean what they say."""
+        """
+        Call the function and return its receipts; any exception of it fails the push.
+
+        Raises:
+            Unreachable: the function raised it, or did not answer in time.
+            Refused: the function raised it.
+
+        """
         del url
         if not parcel.frames:
             return Answer(verdict="accepted", durability=self._durability)

@@ -1,4 +1,4 @@
-"""Hands parcels to agents of the same process: nothing leaves the interpreter."""
+"""Deliver parcels to agents of the same process; nothing leaves the interpreter."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ _lock = Lock()
 
 
 class MemoryTransport:
-    """Delivers to whoever listens under the name in this process."""
+    """Delivers to the agent that listens under the name in this process."""
 
     features = Features(schemes=frozenset({"memory"}))
 
     def deliver(self, url: str, parcel: Parcel) -> Answer:
-        """Call the recipient's ``accept``; raises Unreachable where nobody of that name listens."""
+        """Call the recipient's ``accept``; raise Unreachable where no such agent listens."""
         found = _here.get(url.removeprefix(SCHEME))
         if found is None:
-            msg = f"nobody listens at {url} in this process: open its postbox"
+            msg = f"no agent listens at {url} in this process: open its postbox"
             raise Unreachable(msg)
         return found(parcel)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Release nothing, as nothing is held."""
 
 
 class MemoryListener:
@@ -38,7 +38,7 @@ class MemoryListener:
         self._mine: dict[str, Accept] = {}
 
     def listen(self, name: str, accept: Accept) -> None:
-        """Take parcels for *name* from now on; the latest to listen under a name is the one who hears."""
+        """Take parcels for *name* from now on; the latest listener of a name replaces others."""
         with _lock:
             _here[name] = self._mine[name] = accept
 
