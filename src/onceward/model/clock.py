@@ -52,7 +52,7 @@ class MonotonicFileClock:
     def __init__(self) -> None:
         self._floor = 0
         self.persist_after: Millis = self.FORGETS
-        """The moment after which the file would forget too much of the time if it ended here."""
+        """Moment after which the file time must be stored again."""
         self._behind: tuple[float, Millis] | None = None
 
     def observe(self, at: Millis) -> None:
@@ -67,11 +67,7 @@ class MonotonicFileClock:
 
     def mark_persisted(self, at: Millis) -> None:
         """Record that *at* is stored in the file durably."""
-        self._kept = max(self._kept, at)
-
-    def needs_persisting(self, at: Millis) -> bool:
-        """Return whether *at* is so far past the stored time that it must be stored."""
-        return at - self._kept > self.FORGETS
+        self.persist_after = max(self.persist_after, at + self.FORGETS)
 
     def now(self, clock: Clock) -> Millis:
         """Return the present moment, not before any that was returned earlier."""

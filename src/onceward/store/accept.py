@@ -1,4 +1,4 @@
-"""Accepts a parcel: stores each of its frames once, in one transaction, and answers for each."""
+"""Accept a parcel: store its frames once, in one transaction, and answer for each."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class InboxPolicy:
     accept_weaker: bool = False
 
     def trusts(self, other: Durability) -> bool:
-        """Return whether receipts of that durability may end our custody."""
+        """Return whether receipts of that durability settle our messages."""
         return self.accept_weaker or STRENGTH[other] >= STRENGTH[self.durability]
 
 

@@ -1,4 +1,8 @@
-"""Bodies that are stored once: long ones, and those that many messages share. A frame that refers to one ends before its data."""
+"""
+Store bodies once: long ones, and those that many messages share.
+
+A frame that refers to a stored body ends before its data.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,7 @@ BODY_DIGEST: Final = "(SELECT b.digest FROM bodies AS b WHERE b.body_id = o.body
 
 
 def insert_body(tx: StoreTransaction, text: str) -> int:
-    """Store the text of a body once and return its number; it goes with the last message that refers to it."""
+    """Store a body and return its number; it is deleted with the last message that uses it."""
     [(body_id,)] = tx.rows(INSERT, (text, digest(text)))
     return int(body_id)
 
@@ -35,5 +39,5 @@ def release_body(tx: StoreTransaction, body_id: int) -> None:
 
 
 def split_digest(head: str, body_digest: bytes) -> bytes:
-    """Return 128 bits over a frame's head and its body, without reading the body again for each that shares it."""
+    """Return 128 bits over a frame's head and the digest of its body, which is computed once."""
     return sha256(head.encode() + body_digest).digest()[:16]

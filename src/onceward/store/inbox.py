@@ -1,4 +1,4 @@
-"""The recipient's half: which messages are to be handled, by whom, and how they ended."""
+"""Lease messages of the inbox to workers, and settle them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SELECT seq, sender, id, session, frame, digest, expires_at, attempts + 1, receiv
  WHERE lane_id = ? AND state = 'pending' AND type IN (SELECT value FROM json_each(?))
  ORDER BY seq LIMIT ?
 """
-# What waits in a channel and is in nobody's hands: by priority, or one arm for each priority and all of them as they came.
+# Unleased messages of a channel: by priority, or in order of arrival from an arm per priority.
 WAITS_IN: Final = """
 SELECT b.rank, b.seq, b.topic FROM inbox AS b JOIN lanes AS l ON l.lane_id = b.lane_id
  WHERE b.channel = :channel AND b.state = 'pending' AND (l.due_at IS NULL OR l.due_at <= :now)"""
@@ -65,7 +65,7 @@ MARK_DEAD: Final = """
 INSERT INTO processed_messages (sender, message_id, session, outcome, processed_at) VALUES (?, ?, ?, 'dead', ?)
 """
 TRIED: Final = "UPDATE inbox SET attempts = ?, reason = ? WHERE seq = ? AND state = 'pending'"
-# Whoever ends a dispatched task tells its caller; the janitor cannot.
+# A dispatched task's result is sent by the worker that ends it; maintenance cannot.
 EXPIRED: Final = """
 SELECT b.seq FROM inbox AS b JOIN lanes AS l ON l.lane_id = b.lane_id
  WHERE b.expires_at <= :now AND b.expires_at IS NOT NULL AND b.state = 'pending' AND b.run_id IS NULL
@@ -91,7 +91,7 @@ Rows = Callable[[str, Any], list[tuple[Any, ...]]]
 
 
 class LeasedMessage(NamedTuple):
-    """A message in somebody's hands, and the lease that proves it."""
+    """A leased message, and the lease that proves it."""
 
     lane: Lease
     seq: int
@@ -110,7 +110,7 @@ class LeasedMessage(NamedTuple):
         return digest(self.frame) == self.digest
 
     def undeliverable(self, now: Millis) -> Settlement | None:
-        """Return how it ends if nobody may see it: its time ran out, or it is not what was accepted; None for all others."""
+        """Return its end if it must not be delivered: Done(expired), Dead(corrupt), or None."""
         if self.expires_at is not None and self.expires_at <= now:
             return Done("expired")
         if not self.intact:
@@ -161,7 +161,7 @@ def claim(
 def find_in(
     read: Rows, channel: str, fits: Callable[[str | None], bool], *, by_rank: bool, now: Millis
 ) -> int | None:
-    """Return the next message of a channel whose topic fits, in its order, however many stand before it; takes no lock."""
+    """Return a channel's next message whose topic fits, in its order; take no lock."""
     named = {"channel": channel, "now": now, "rank": -1, "seq": 0, "limit": PAGE}
     while rows := read(NEXT_IN if by_rank else NEXT_CAME, named):
         for _, seq, topic in rows:
@@ -174,7 +174,7 @@ def find_in(
 def claim_one(
     tx: StoreTransaction, seq: int, *, owner: str, lease_for: Callable[[int], Millis]
 ) -> LeasedMessage | None:
-    """Lease one message; None where somebody was faster."""
+    """Lease one message; return None where another worker was faster."""
     lanes.wake_due(tx)
     for lane_id, token, careful_to, attempt in tx.rows(LANE_OF, (seq,)):
         [row] = tx.rows(ONE, (seq,))  # before the lease, which may count the attempt
@@ -196,13 +196,13 @@ def settle(
     tx: StoreTransaction, ended: Sequence[SettledMessage], rest: dict[int, list[int]]
 ) -> None:
     """
-    End leases with their verdicts, a constant number of statements for any number of them.
+    End leases with their settlements, in a constant number of statements.
 
     *rest* names by lane the messages that stay leased because the caller is
     still working on them.
 
     Raises:
-        LeaseLost: one of the lanes is somebody else's now; roll the transaction back.
+        LeaseLost: another owner has one of the lanes; roll the transaction back.
 
     """
     last: dict[int, SettledMessage] = {}
@@ -274,14 +274,14 @@ def _dead_letter(tx: StoreTransaction, leased: LeasedMessage, reason: str, error
 
 
 def expire(tx: StoreTransaction, limit: int, session: str | None = None) -> int:
-    """End messages (of a session) whose time to live ran out before anybody claimed them; return how many."""
+    """End messages (of a session) that expired before they were claimed; return how many."""
     seqs = [seq for (seq,) in tx.rows(EXPIRED, {"now": tx.now, "limit": limit, "session": session})]
     end_unclaimed(tx, seqs, "expired")
     return len(seqs)
 
 
 def end_unclaimed(tx: StoreTransaction, seqs: list[int], outcome: str) -> None:
-    """End waiting messages that are in nobody's hands, and tell their senders."""
+    """End waiting messages without a lease, and store receipts for their senders."""
     if not seqs:
         return
     listed = json.dumps(seqs)

@@ -1,4 +1,4 @@
-"""What bounds a file beyond its boxes: limits by scope, and what happens at them."""
+"""Store limits by scope, and decide what happens to a message at them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from onceward.store.outbox import TICKET_FAILED, OutgoingMessage
 HELD: Final = 253_402_300_799_000
 """The due date of a message that is held back: the last second of the year 9999."""
 SUMMARY: Final = "onceward.summary"
-"""Type of the message that tells of dropped ones."""
+"""Type of the message that summarizes dropped ones."""
 LINE: Final = LINE_MAX
 LINES: Final = 20
-"""Lines of one summary; older drops are told as a number."""
+"""Lines of one summary; older drops are only counted."""
 
 ACTIVE: Final = "SELECT EXISTS (SELECT 1 FROM limits) OR EXISTS (SELECT 1 FROM buckets WHERE name = 'send') OR EXISTS (SELECT 1 FROM file_limit)"
 KEEP: Final = """
@@ -69,7 +69,7 @@ PROTECTED: Final = """
  OR json_extract(CASE WHEN o.body_id IS NULL THEN o.frame ELSE o.frame || 'null}' END, '$.inreplyto') IS NOT NULL
  OR coalesce(json_extract(CASE WHEN o.body_id IS NULL THEN o.frame ELSE o.frame || 'null}' END, '$.protected'), 0))
 """
-# Oldest first; what has left, or is about to, is nobody's to drop.
+# Oldest first; messages that have left, or are about to, are not dropped.
 CANDIDATES: Final = f"""
 SELECT o.seq, o.id, o.recipient, o.session, length(CAST(o.frame AS BLOB)),
        substr(CASE WHEN o.body_id IS NULL THEN coalesce(o.frame ->> '$.data', '') ELSE o.type END, 1, {LINE})
@@ -106,13 +106,17 @@ DROPS: Final = """
 SELECT id, recipient, session, scope, name, policy, line, summary_id, dropped_at FROM drop_view ORDER BY seq DESC LIMIT ?
 """
 ALONE: Final = " by this message alone"
-NOBODY: Final = ", and what is there may not be dropped"
+UNDROPPABLE: Final = ", and what is there may not be dropped"
 Change = Callable[[StoreTransaction], object]
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """How much may be promised and not settled in one scope; ``*`` is each one of its scope by itself."""
+    """
+    Most messages and bytes that may be unsettled in one scope.
+
+    The name ``*`` limits each session, lane or channel by itself.
+    """
 
     scope: str
     name: str
@@ -141,8 +145,11 @@ class LimitHit(NamedTuple):
         return f"{self.scope} {self.name}".rstrip()
 
     def error(self, why: str = "") -> QueueFull:
-        """Return what a sender is told who is refused."""
-        msg = f"the limit of {self.where} is reached{why}; nothing was written, wait until some of it is settled"
+        """Return the error for a refused sender."""
+        msg = (
+            f"the limit of {self.where} is reached{why}; nothing was written,"
+            " wait until some of it is settled"
+        )
         return StoreFull(msg) if self.scope == "store" else QueueFull(msg)
 
 
@@ -182,13 +189,13 @@ Admission = Accept | Hold | Drop
 
 
 def save(tx: StoreTransaction, limit: Limit) -> None:
-    """Set a limit; what is too much already stays."""
+    """Set a limit; messages beyond it that exist already stay."""
     tx.run(KEEP, (limit.scope, limit.name, limit.messages, limit.bytes, limit.overflow))
     _recount(tx)
 
 
 def remove(tx: StoreTransaction, scope: str, name: str) -> bool:
-    """Remove a limit; what only it held back leaves. Say whether there was one."""
+    """Remove a limit and release what only it held back; return whether it existed."""
     gone = tx.run(REMOVE, (scope, name)) > 0
     _recount(tx)
     return gone
@@ -279,7 +286,7 @@ def _candidates(tx: StoreTransaction, full: LimitHit, named: dict[str, Any]) -> 
         chosen.append(DropCandidate(full, *row))
         messages, left = messages - 1, left - row[4]
     if messages > 0 or left > 0:
-        raise full.error(NOBODY)
+        raise full.error(UNDROPPABLE)
     return chosen
 
 
@@ -308,7 +315,7 @@ def drop(tx: StoreTransaction, message: OutgoingMessage, full: LimitHit) -> None
 def unsummarized_drops(
     tx: StoreTransaction, recipient: str, session: str
 ) -> tuple[list[int], list[str], list[str]]:
-    """Return what the next summary tells: drops, their last lines, and the summaries not yet sent that it replaces."""
+    """Return drops for the next summary, their last lines, and unsent summaries it replaces."""
     found = tx.rows(UNSUMMARIZED, (recipient, session))
     return (
         [seq for seq, _, _ in found],
@@ -320,7 +327,7 @@ def unsummarized_drops(
 def mark_summarized(
     tx: StoreTransaction, summary_id: str, drops: list[int], replaced: list[str]
 ) -> None:
-    """Note which summary tells of which drops; one that had not left gives way to it."""
+    """Record the summary of drops; cancel unsent summaries that it replaces."""
     tx.many(MARK_SUMMARIZED, [(summary_id, seq) for seq in drops])
     gone = sum(tx.run(REPLACE, (tx.now, message_id)) for message_id in replaced)
     bump(tx, left=gone, cancelled=gone)

@@ -98,8 +98,9 @@ UPDATE outbox SET state = 'pending', due_at = NULL, ended_at = NULL
 RETURNING id
 """
 OLDEST: Final = "SELECT id FROM outbox WHERE recipient = ? ORDER BY seq LIMIT 1"
-# When something will be due, and who has mail, an unsettled parcel or receipts to come, resting neither by backoff nor in somebody's hands.
-# The end of a rest stays written where nothing is left to be pushed: what is over says nothing of the others.
+# When a row will be due, and the peers with messages, an unsettled parcel or receipts that neither
+# back off nor are leased.
+# The end of a backoff stays stored where nothing is left to push; a past one does not matter.
 AGENDA: Final = """
 WITH RECURSIVE next(name) AS (
     SELECT min(recipient) FROM outbox WHERE state = 'pending' AND due_at IS NULL
@@ -192,7 +193,7 @@ class OutboxRow(NamedTuple):
     body_digest: bytes | None = None
 
     def expired(self, now: Millis) -> bool:
-        """Whether nobody wants it any more; what a peer has stored is for the peer to judge."""
+        """Whether it has expired; of a message that the peer has stored the peer decides."""
         return self.sent_at is None and self.expires_at is not None and self.expires_at <= now
 
     @property
