@@ -1,1 +1,1 @@
-"""All SQL, one file for each table or question."""
+"""Run all SQL of the package, one module for each table or question."""

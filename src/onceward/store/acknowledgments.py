@@ -1,4 +1,4 @@
-"""What recipients say of a message before it ends: received, in progress, failed, completed. It only ever moves forward."""
+"""Store the acknowledgments of recipients, which only ever move forward."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onceward.model.frame import Frame
 
 KIND: Final = "acknowledgment"
 STAGES: Final = {"received": 1, "in_progress": 2, "failed": 3, "completed": 4}
-"""``failed`` stands before ``completed``: a later attempt may still succeed, and nothing takes a success back."""
+"""Order of acknowledgments; ``failed`` precedes ``completed``, as a later attempt may succeed."""
 DETAIL_MAX: Final = 2000
 OURS: Final = "SELECT 1 FROM outbox WHERE id = ? AND recipient = ?"
 NOTE: Final = """
@@ -30,7 +30,7 @@ SELECT message_id, participant, status, detail, first_at, at FROM acknowledgment
 
 @dataclass(frozen=True, slots=True)
 class Acknowledgment:
-    """How far one recipient has come with a message of ours."""
+    """The latest acknowledgment of one recipient for a message that this agent sent."""
 
     message_id: str
     participant: str
@@ -41,14 +41,14 @@ class Acknowledgment:
 
 
 def stage(status: str) -> int:
-    """Return the number of a status; raises ValidationFailed for one that is none."""
+    """Return the number of a status; raise ValidationFailed for an unknown one."""
     if status not in STAGES:
         refuse("status", f"is none of {', '.join(STAGES)}", len(str(status)))
     return STAGES[status]
 
 
 def note(tx: StoreTransaction, sender: str, frame: Frame) -> bool:
-    """Take an acknowledgment of a message of ours; False where the frame is none, and is mail like any other."""
+    """Store the acknowledgment that a frame is; False where it is an ordinary message."""
     said = frame.data
     if frame.causationid is None or not isinstance(said, dict) or said.get("status") not in STAGES:
         return False
@@ -61,5 +61,5 @@ def note(tx: StoreTransaction, sender: str, frame: Frame) -> bool:
 
 
 def of(db: Database, message_id: str) -> list[Acknowledgment]:
-    """Return what was said of a message, by its id or by the one that all its copies carry."""
+    """Return the acknowledgments of a message, by its id or the id that its copies carry."""
     return [Acknowledgment(*row) for row in db.read(OF, (message_id,))]

@@ -1,4 +1,4 @@
-"""What this agent's file knows of channels: posts retained for late ones, messages that wait, and errands that are still to do."""
+"""Store what a file keeps for channels: retained posts, held messages, background tasks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from onceward.store import dead_letters
 from onceward.store.directory.channels import ChannelConfig
 
 HELD: Final = 253_402_300_799_000
-"""In ``due_at``: not before somebody lets it go."""
+"""In ``due_at``: held until it is released."""
 TASKS: Final = "SELECT kind, name, position, held FROM errands"
 NEXT_TASK: Final = "SELECT position, held FROM errands WHERE kind = ? AND name = ?"
 START: Final = "INSERT INTO errands (kind, name, position) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
@@ -56,7 +56,7 @@ SELECT NULL FROM outbox WHERE correlation_id = ?1 AND channel = ?2 AND kind = ?3
 LIMIT 1
 """
 
-# In the directory: what this agent is to tell; in its own file: what ended badly.
+# In the directory: notices that this agent is to send; in its own file: dead letters.
 NOTICES: Final = "SELECT number, topic, body FROM notices WHERE agent = ? AND number > ? ORDER BY number LIMIT 100"
 TOLD: Final = "DELETE FROM notices WHERE agent = ? AND number <= ?"
 DEAD_LETTERS: Final = """
@@ -70,23 +70,23 @@ TOLD_OF: Final = ("notices", "dead_letters")
 
 
 def start(tx: StoreTransaction, kind: str, name: str, position: int) -> None:
-    """Note that there is an errand, from *position* on; one that is there already keeps its own."""
+    """Start a background task at *position*; one that exists already keeps its own."""
     tx.run(START, (kind, name, position))
 
 
 def next_task(tx: StoreTransaction, kind: str, name: str) -> tuple[int, bool] | None:
-    """Return how far an errand has come and whether messages wait for it, None where there is none."""
+    """Return a task's progress and whether messages wait for it; None where there is none."""
     found = tx.rows(NEXT_TASK, (kind, name))
     return (found[0][0], bool(found[0][1])) if found else None
 
 
 def keep(tx: StoreTransaction, values: tuple[Any, ...]) -> None:
-    """Retain a post, whose body is stored."""
+    """Store a retained post, whose body is stored already."""
     tx.run(KEEP, values)
 
 
 def trim(tx: StoreTransaction, channel: str, config: ChannelConfig) -> None:
-    """Forget the oldest posts that are more than the channel retains."""
+    """Delete the oldest posts beyond what the channel retains."""
     if config.retain_for is not None:
         tx.run(TOO_OLD, (channel, tx.now - round(1000 * config.retain_for)))
     if config.retain_count is not None:
@@ -119,12 +119,12 @@ def retained(tx: StoreTransaction, channel: str) -> list[RetainedPost]:
 
 
 def under_way(tx: StoreTransaction, channel: str) -> int:
-    """Return how many of our messages to a channel have not ended and do not wait."""
+    """Return how many of our messages to a channel have not ended and are not held."""
     return int(tx.rows(UNDER_WAY, (channel,))[0][0])
 
 
 def release(tx: StoreTransaction, channel: str, limit: int) -> int:
-    """Let the oldest waiting messages go, *limit* of them (-1: all); return how many went."""
+    """Release the oldest held messages, *limit* of them (-1: all); return how many."""
     count = tx.run(RELEASE, (channel, limit))
     if not tx.rows(WAITING + " LIMIT 1", (channel,)):
         tx.run(LET_GO, (channel,))
@@ -132,7 +132,7 @@ def release(tx: StoreTransaction, channel: str, limit: int) -> int:
 
 
 def dead_letter(tx: StoreTransaction, channel: str) -> list[tuple[str, str]]:
-    """Move what waits for a channel that was closed to the dead letters; return (id, peer) of each."""
+    """Move messages held for a closed channel to the dead letters; return (id, peer) of each."""
     seqs = [seq for (seq,) in tx.rows(WAITING, (channel,))]
     return (
         dead_letters.add_from_outbox(
@@ -144,6 +144,6 @@ def dead_letter(tx: StoreTransaction, channel: str) -> list[tuple[str, str]]:
 
 
 def asked(tx_rows: Any, correlation_id: str, channel: str, kind: str) -> tuple[bool, str | None]:
-    """Return whether a message of that kind began the conversation here, and who sent it (None: we did)."""
+    """Return whether a message of that kind began the conversation, and its sender (None: us)."""
     found = tx_rows(ASKED, (correlation_id, channel, kind))
     return (True, found[0][0]) if found else (False, None)

@@ -1,4 +1,4 @@
-"""Totals that survive pruning, changed in the transaction of the transition they count."""
+"""Count totals that survive pruning, in the transaction of the transition they count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages that ended badly, kept whole: moved in one transaction, replayed with their own id."""
+"""Move messages to the dead letters, whole, in one transaction; replay them with their id."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ SELECT d.origin, d.id, d.peer, d.rank, d.lane, d.session,
        AND d.frame ->> '$.expirytime' IS NOT NULL, d.mailbox IS NOT NULL
   FROM dead_letters AS d, identity AS i WHERE d.seq = :seq
 """
-# What expired while it lay here is not stopped here again: whoever replays it wants it, and the peer judges by its frame.
+# A replayed message does not expire here again: its frame says so to the peer, which decides.
 REPLAY_TO_OUTBOX: Final = """
 INSERT INTO outbox (id, recipient, session, lane, type, topic, rank, due_at, expires_at, parcel, key, frame, digest, created_at,
                     channel, kind, correlation_id)
@@ -102,8 +102,9 @@ def add_from_outbox(
     """
     Move outgoing messages to the dead letters; return (id, peer) of each.
 
-    *unknown* says that their peer has just told that it does not know them.
-    Who dispatched one of them as a task is told in its session, in the same transaction.
+    *unknown* says that their peer has just answered that it does not know them.
+    The session that dispatched one of them as a task gets a result in the same
+    transaction.
     """
     listed = json.dumps(list(seqs))
     states = dict(tx.rows(COUNT_OUT, (listed,)))
@@ -120,7 +121,7 @@ def add_from_outbox(
 def add_from_inbox(
     tx: StoreTransaction, seq: int, *, reason: str, error: str, attempts: int
 ) -> None:
-    """Move an incoming message, whose lease was proved by the caller, to the dead letters."""
+    """Move an incoming message, whose lease the caller has proved, to the dead letters."""
     tx.run(
         INSERT_FROM_INBOX,
         {
@@ -138,13 +139,14 @@ def add_from_inbox(
 
 def replay(tx: StoreTransaction, seq: int, *, due_at: Millis | None = None) -> tuple[str, str]:
     """
-    Put a dead letter back where it came from, with its own id; return (origin, id).
+    Return a dead letter to the box it came from, with its own id; return (origin, id).
 
     A peer that had processed it answers so, and the message ends acked. If it
-    dies again, it is one letter as before, with one more replay.
+    dies again, it is one dead letter as before, with one more replay.
 
     Raises:
-        InvalidArgument: there is no such dead letter, or it expired before it ever left, so that the peer would refuse it.
+        InvalidArgument: there is no such dead letter, or it expired before it ever left,
+            so that the peer would refuse it.
         Conflict: its key was used for another message since.
 
     """
@@ -154,7 +156,10 @@ def replay(tx: StoreTransaction, seq: int, *, due_at: Millis | None = None) -> t
         raise InvalidArgument(msg)
     origin, message_id, peer, rank, lane, session, expired, boxed = found[0]
     if expired:
-        msg = f"{message_id} expired and its frame says so, the peer would refuse it: replay it with as_new=True"
+        msg = (
+            f"{message_id} expired and its frame says so, the peer would refuse it:"
+            " replay it with as_new=True"
+        )
         raise InvalidArgument(msg)
     if origin == "outbox":
         _replay_to_outbox(tx, seq, message_id, due_at)
@@ -178,7 +183,10 @@ def _replay_to_outbox(
     except ConstraintError as error:
         if "UNIQUE" not in str(error):
             raise
-        msg = f"the id or key of {message_id} stands for another message by now: replay it with as_new=True, or discard it"
+        msg = (
+            f"the id or key of {message_id} stands for another message by now:"
+            " replay it with as_new=True, or discard it"
+        )
         raise Conflict(msg) from error
     tx.run(REOPEN, (message_id,))
 
@@ -194,15 +202,15 @@ def _replay_to_inbox(
 
 
 def discard(tx: StoreTransaction, seq: int) -> bool:
-    """Forget a dead letter; say whether it was still there."""
+    """Delete a dead letter; return whether it was still there."""
     return tx.run(DROP, (seq,)) > 0
 
 
 def purge(tx: StoreTransaction, *, before: Millis) -> int:
-    """Forget the dead letters that died before a moment; return how many."""
+    """Delete the dead letters from before a moment; return how many."""
     return tx.run(PURGE, (before,))
 
 
 def forget_replays(tx: StoreTransaction) -> int:
-    """Forget how often messages were replayed that are not here any more; return how many."""
+    """Delete replay counts of messages that are gone; return how many."""
     return tx.run(FORGET)

@@ -1,4 +1,4 @@
-"""Leases of owners that have died: nobody needs to wait for their end."""
+"""Release leases of dead processes early; tokens still fence late writers."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from onceward.db.transaction import StoreTransaction
 from onceward.errors import OncewardError
 
 EVERY: Final = 0.5
-"""Seconds between two looks at who is still alive: each asks the system for every owner."""
+"""Seconds between two checks, each of which asks the system about every owner."""
 
 
 class DeadOwnerReaper:
     """
-    End the leases of processes that have surely died; fencing holds all the same.
+    Releases the leases of processes that have surely died.
 
-    *owners* lists who holds leases, *free* ends those of one owner at a moment.
+    *owners* lists the owners of leases, *free* ends those of one owner at a moment.
     """
 
     def __init__(self, db: Database, *, owners: str, free: str) -> None:
@@ -27,7 +27,7 @@ class DeadOwnerReaper:
         self._looked = float("-inf")
 
     def release_leases(self) -> None:
-        """Free what the dead hold, unless somebody looked a moment ago; a file that is busy just now is left to the next look."""
+        """Release leases of dead owners, once per interval; a busy file waits for the next."""
         if time.monotonic() - self._looked < EVERY:
             return
         self._looked = time.monotonic()

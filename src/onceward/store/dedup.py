@@ -1,4 +1,4 @@
-"""How far each sender's stream has come: whether a parcel continues it, and whether what a new epoch builds on is here."""
+"""Store each sender's stream position; accept a parcel only if it continues that stream."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ON CONFLICT (sender) DO UPDATE
 
 
 class StreamPosition(NamedTuple):
-    """How far a sender's stream has come, and what its epoch was built on."""
+    """The position of a sender's stream, and the position its epoch was built on."""
 
     epoch: str = ""
     number: int = 0
@@ -28,16 +28,16 @@ class StreamPosition(NamedTuple):
 
     @property
     def position(self) -> tuple[str, int]:
-        """Where it stands."""
+        """Epoch and number of the last accepted parcel."""
         return self.epoch, self.number
 
     @property
     def base(self) -> tuple[str, int]:
-        """Where it stood before its epoch began, as the sender said."""
+        """Epoch and number before its epoch began, as the sender reported them."""
         return self.base_epoch, self.base_number
 
     def holds(self, relies_on: tuple[str, int] | None) -> bool:
-        """Say whether everything is here that a new epoch builds on: by this epoch, or by what this one was built on."""
+        """Return whether the position that a new epoch builds on was reached here."""
         return relies_on is None or any(
             epoch == relies_on[0] and number >= relies_on[1]
             for epoch, number in (self.position, self.base)
@@ -45,13 +45,13 @@ class StreamPosition(NamedTuple):
 
 
 def position_of(tx: StoreTransaction, sender: str) -> StreamPosition:
-    """Return how far the stream of *sender* has come."""
+    """Return the stream position of *sender*."""
     found = tx.rows(STREAM, (sender,))
     return StreamPosition(*found[0]) if found else StreamPosition()
 
 
 def classify(stream: StreamPosition, parcel: Parcel) -> tuple[Verdict, bool]:
-    """Return whether *parcel* continues *stream*, and whether every frame is to be judged by its id."""
+    """Return the verdict on *parcel*, and whether every frame is to be judged by its id."""
     if parcel.epoch == stream.epoch:
         if parcel.number == stream.number + 1 and parcel.previous == stream.last_id:
             return "accepted", False
@@ -63,7 +63,7 @@ def classify(stream: StreamPosition, parcel: Parcel) -> tuple[Verdict, bool]:
 
 
 def advance(tx: StoreTransaction, stream: StreamPosition, parcel: Parcel) -> None:
-    """Note that *parcel* was accepted, in the commit that keeps its frames."""
+    """Record that *parcel* was accepted, in the commit that stores its frames."""
     relied = stream.base if parcel.epoch == stream.epoch else parcel.base_position or ("", 0)
     tx.run(
         SAVE_STREAM, (parcel.sender, parcel.epoch, parcel.number, parcel.last_id, tx.now, *relied)

@@ -1,4 +1,4 @@
-"""Messages that a restart may drop: which they are, and the drop itself."""
+"""Record which messages are ephemeral, and drop them on a restart."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from onceward.store import inbox
 from onceward.store.counters import bump
 
 MARK: Final = "UPDATE inbox SET ephemeral = 1 WHERE sender = ? AND id = ? AND state = 'pending'"
-# What somebody has in hand is not dropped: neither under a lane's lease nor under a group's. Nor what a run is bound to.
+# Leased messages are not dropped, by a lane's lease or a group's; nor are those of a run.
 LEFT: Final = """
 SELECT b.seq, b.mailbox IS NOT NULL FROM inbox AS b
  WHERE b.ephemeral IS NOT NULL AND b.state = 'pending' AND b.run_id IS NULL AND b.seq > :after
@@ -28,16 +28,16 @@ FROZEN: Final = "SELECT 1 FROM identity WHERE paused_at IS NOT NULL"
 
 
 def mark(tx: StoreTransaction, messages: list[tuple[str, str]]) -> None:
-    """Note of messages that were just stored, by sender and id, that a restart may drop them."""
+    """Record messages that were just stored, by sender and id, as ephemeral."""
     tx.many(MARK, messages)
 
 
 def drop(tx: StoreTransaction, *, after: int, limit: int) -> tuple[int, int]:
     """
-    Drop the next messages that nobody has taken; return how many, and where to go on: -1 at the end.
+    Drop the next ephemeral messages that no reader has taken.
 
-    Their senders are told what they are told of every message that was
-    dropped: that there is nothing more to do for it.
+    Returns how many, and the sequence to go on from, -1 at the end. Their senders
+    get the receipt of every dropped message: it is settled.
     """
     if tx.rows(FROZEN):
         return 0, -1

@@ -1,8 +1,9 @@
-"""Searching bodies for words, where the agent opted in: an index that is brought up to date by whoever looks or tidies."""
+"""Search bodies for words by an index that searches and maintenance bring up to date."""
 
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any, Final
 
 from onceward.db.database import Database
@@ -17,7 +18,7 @@ SLICE: Final = 500
 """Bodies of one commit."""
 PRESENT: Final = "SELECT 1 FROM sqlite_schema WHERE name = 'search_text'"
 DROP: Final = ("DROP TABLE search_text", "DROP TABLE search_docs")
-# A document's number is its row's in the outbox, and its row's below zero in the inbox: the newest of each is one step away.
+# A document's number is its outbox row's, or minus its inbox row's: both ends are the newest.
 NEXT: Final = {
     place.table: f"""
 SELECT {sign} * m.seq, m.id, CASE WHEN json_valid({place.frame}) THEN {place.frame} ->> '$.data' END FROM {place.table} AS m
@@ -35,7 +36,8 @@ THERE: Final = {
     IN: "SELECT j.value, m.received_at FROM json_each(?) AS j JOIN inbox AS m ON m.seq = j.value",
 }
 BURIED: Final = "SELECT m.id, m.origin, m.seq, m.created_at FROM json_each(?) AS j JOIN dead_letters AS m ON m.id = j.value"
-# The newest of each box stays: it says how far the index has come. Above the oldest row there may be holes; they go when it goes.
+# The newest of each box stays: it says how far the index has come. Holes above the oldest row
+# go when that row goes.
 GONE: Final = f"""
 SELECT doc FROM search_docs AS d
  WHERE (d.doc BETWEEN 1 AND (SELECT coalesce(min(seq), {NEVER}) FROM outbox) - 1
@@ -48,7 +50,7 @@ FORGET: Final = ("DELETE FROM search_text WHERE rowid = ?", "DELETE FROM search_
 
 
 def switch(db: Database, *, on: bool) -> None:
-    """Make the index, or drop it; it is filled when somebody looks or tidies."""
+    """Create the index, or drop it; it is filled by the next search or maintenance."""
     if bool(db.read(PRESENT)) != on:
         db.write(_on if on else _off)
 
@@ -65,16 +67,17 @@ def _off(tx: StoreTransaction) -> None:
 
 
 def catch_up(db: Database) -> None:
-    """Index what is not indexed yet; nothing happens where the agent did not opt in."""
+    """Add messages that are not indexed yet; do nothing where the agent did not opt in."""
     if not db.read(PRESENT):
         return
     for sql in NEXT.values():
-        while db.read(sql) and db.write(lambda tx, sql=sql: _add(tx, sql)) == SLICE:  # type: ignore[misc]
-            pass
+        more = SLICE
+        while more == SLICE and db.read(sql):
+            more = db.write(partial(_add, sql=sql))
 
 
 def forget(db: Database) -> None:
-    """Let what was pruned leave the index."""
+    """Delete pruned messages from the index."""
     while db.read(PRESENT) and db.read(GONE):
         db.write(_forget)
 
@@ -135,7 +138,7 @@ def _quoted(part: str) -> str:
 
 
 def _located(db: Database, docs: list[tuple[Any, ...]]) -> list[Hit]:
-    """Return where the documents lie now, in their order; a message that died is found among the dead."""
+    """Return where the documents lie now, in their order; dead letters are found, too."""
     at: dict[int, Hit] = {}
     for place, sign in ((OUT, 1), (IN, -1)):
         seqs = json.dumps([doc * sign for doc, _ in docs if doc * sign > 0])

@@ -1,4 +1,4 @@
-"""How a file is, and the switch that pauses it for all processes."""
+"""Report the health of a file, and pause or resume it for all processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RESUME: Final = "UPDATE identity SET paused_at = NULL"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """How a file is."""
+    """Size, backlog and state of a file at one moment."""
 
     agent: str
     path: str
@@ -38,7 +38,7 @@ SQLITE: Final = "SELECT sqlite_version()"
 
 
 def read_health(db: Database) -> Health:
-    """Return how a file is; tries a checkpoint to see whether a reader pins the WAL."""
+    """Return a file's health; try a checkpoint to see whether a reader pins the WAL."""
     pages, moved = db.checkpoint(truncate=False)
     numbers = queries.stats(db)
     [(schema,)], [(breakers,)], [(paused,)], [(sqlite,)] = (
@@ -60,15 +60,15 @@ def read_health(db: Database) -> Health:
 
 
 def pause(tx: StoreTransaction) -> None:
-    """Throw the kill-switch; it stays thrown across restarts."""
+    """Pause the file for all processes; it stays paused across restarts."""
     tx.run(PAUSE, (tx.now,))
 
 
 def resume(tx: StoreTransaction) -> None:
-    """Take the kill-switch back."""
+    """Resume the file for all processes."""
     tx.run(RESUME)
 
 
 def paused(tx: StoreTransaction) -> bool:
-    """Return whether the kill-switch is thrown."""
+    """Return whether the file is paused."""
     return bool(tx.rows(PAUSED)[0][0])

@@ -23,7 +23,7 @@ from onceward.store.queries import HistoryEntry, Page
 from onceward.store.regexp import Pattern
 
 BATCH: Final = 2000
-"""Rows of one read, so that nobody waits long for the reader."""
+"""Rows of one read, so that other readers do not wait long."""
 NEVER: Final = 1 << 62
 PRIORITY: Final = "CASE m.rank WHEN 0 THEN 'critical' WHEN 1 THEN 'urgent' WHEN 2 THEN 'normal' WHEN 3 THEN 'low' ELSE 'background' END"
 SENDING: Final = """CASE WHEN m.state = 'pending' AND m.seq IN (
@@ -50,7 +50,7 @@ class Source:
     indexed: frozenset[str] = frozenset()
     """Conditions that an index answers."""
     by_seq: bool = True
-    """Whether its sequence is the order of its times, as near as clocks go."""
+    """Whether its sequence is the order of its times, up to clock steps."""
 
     def where(self, names: Iterable[str]) -> str:
         """Return the conditions of these names as SQL."""
@@ -70,7 +70,7 @@ class Source:
         return " AND ".join(parts) or "1"
 
     def columns(self) -> str:
-        """Return what a past message is made of, in the order of ``Past``."""
+        """Return the columns of a past message, in the field order of ``HistoryEntry``."""
         return (
             f"m.id, {self.sender}, {self.recipient}, m.session, m.type, m.topic, {PRIORITY}, {self.state}, m.attempts, {self.at},"
             f" m.reason, {self.frame}, {self.box}, m.channel, m.kind, m.correlation_id"
@@ -93,7 +93,7 @@ SOURCES: Final = (OUT, IN, DEAD)
 
 
 class HistoryFilter(NamedTuple):
-    """What is looked for: conditions by name for SQL, and tests of topic and body that only Python makes."""
+    """What to find: conditions by name for SQL, and tests of topic and body made in Python."""
 
     agent: str
     values: dict[str, Any]
@@ -101,7 +101,7 @@ class HistoryFilter(NamedTuple):
     content: Callable[[str], bool] | None = None
 
     def sources(self) -> list[Source]:
-        """Return the places that can hold what is wanted."""
+        """Return the sources that can hold matching messages."""
         state, sender, recipient = (
             self.values.get(name) for name in ("state", "sender", "recipient")
         )
@@ -121,17 +121,17 @@ class HistoryFilter(NamedTuple):
 
 
 class Hit(NamedTuple):
-    """Where one message lies."""
+    """Position of one matching message."""
 
     at: int
-    """What the places are merged by; of one moment first what was sent, then what was received, then what died."""
+    """Time by which sources are merged; at one moment sent, then received, then dead ones."""
     seq: int
     source: Source
 
 
 @dataclass(slots=True)
 class Scan:
-    """One place, walked newest first for what is wanted."""
+    """One source, scanned newest first for matching rows."""
 
     db: Database
     source: Source
@@ -140,7 +140,7 @@ class Scan:
 
     @property
     def names(self) -> set[str]:
-        """The conditions that this place does not fulfil by being what it is."""
+        """The conditions that not every row of this source fulfils."""
         spelled = {
             "sender": self.source.sender,
             "recipient": self.source.recipient,
@@ -160,7 +160,7 @@ class Scan:
         return len(self._all)
 
     def found(self, cut: tuple[int, int], chunk: int) -> Iterator[Hit]:
-        """Yield what fits and lies beyond *cut*, (time, sequence), read *chunk* rows at a time."""
+        """Yield matches older than *cut*, (time, sequence), reading *chunk* rows at a time."""
         sql = f"SELECT m.seq, {self.source.at} FROM json_each(?) AS j JOIN {self.source.table} AS m ON m.seq = j.value ORDER BY j.key"
         seqs = (
             self._seqs(cut[1] if self.source.by_seq else NEVER)
@@ -177,7 +177,7 @@ class Scan:
             yield from self._judged(batch) if self.filter.judged else batch
 
     def _candidates(self, below: int) -> Iterator[list[int]]:
-        """Yield rows that SQL finds fit: by an index, by their time, or else all rows by batches."""
+        """Yield rows that fit in SQL: by an index, by their time, or by batches of all rows."""
         names = self.names
         if not self.source.by_seq or names & self.source.indexed:
             yield from _cut(self._at_once(), below)
@@ -211,7 +211,7 @@ class Scan:
             below = rows[-1][0]
 
     def _judged(self, seqs: list[int]) -> list[int]:
-        """Return those whose topic and body fit; the pattern takes time by the text, so a batch is soon done."""
+        """Return those whose topic and body fit, in time proportional to the texts."""
         frame = self.source.frame
         body = (
             f"CASE WHEN json_valid({frame}) THEN {frame} ->> '$.data' END"
@@ -240,8 +240,8 @@ def _cut(seqs: list[int], below: int) -> Iterator[list[int]]:
 # -- pages and conversations ------------------------------------------------------------
 
 FILTERS: Final = (
-    "session", "sender", "recipient", "type", "topic", "state", "since", "until", "channel", "kind", "priority", "correlation_id",
-    "content",
+    "session", "sender", "recipient", "type", "topic", "state", "since", "until", "channel", "kind",
+    "priority", "correlation_id", "content",
 )  # fmt: skip
 STATES: Final = frozenset[str]().union(*(place.states for place in SOURCES))
 TOKEN: Final = re.compile(r"(\d+)\.(\d+)\.(\d+)\.(\d+)")
@@ -287,10 +287,10 @@ def find(
     (also a pattern), state, since and until (milliseconds), channel, kind and
     priority (also several), correlation_id, content (a regular expression that
     occurs in the body's text). Channel, correlation, the sender of received
-    mail and time cost what they find; the others cost what is left to look at.
+    messages and time cost what they find; the others cost what is left to scan.
 
-    ``Page.next``, given as *after*, goes on where a page ended, however much
-    came since. ``count=False`` leaves ``total_count`` out and stops early.
+    ``Page.next``, given as *after*, goes on where a page ended, whatever was
+    added since. ``count=False`` leaves ``total_count`` out and stops early.
 
     Raises:
         InvalidArgument: a filter of that name does not exist, or its value is none.
@@ -355,7 +355,7 @@ def _listed(value: str | Iterable[str]) -> list[str]:
 
 
 def rows(db: Database, chosen: list[Hit]) -> list[HistoryEntry]:
-    """Read the chosen messages whole, place by place, and put them in their order."""
+    """Return the chosen messages whole, read source by source, in their order."""
     read: dict[tuple[str, int], HistoryEntry] = {}
     for place in SOURCES:
         seqs = [each.seq for each in chosen if each.source is place]
@@ -378,7 +378,7 @@ def _cuts(after: str | None) -> dict[str, tuple[int, int]]:
 
 
 def _token(cuts: dict[str, tuple[int, int]], seen: list[Hit]) -> str:
-    """Return where a walk goes on: behind the last message of each place that was shown."""
+    """Return the token from which the next page goes on, after the last of each source."""
     for each in seen:
         cuts[each.source.table] = (each.at, each.seq)
     (at, dead) = cuts["dead_letters"]
@@ -386,7 +386,11 @@ def _token(cuts: dict[str, tuple[int, int]], seen: list[Hit]) -> str:
 
 
 def thread(db: Database, message_id: str) -> list[HistoryEntry]:
-    """Return every message of the conversation that *message_id* belongs to, or that all its copies carry, oldest first."""
+    """
+    Return every message of a conversation, oldest first.
+
+    *message_id* is any message of it, or an id that all its copies carry.
+    """
     found = db.read(OF_ID, {"id": message_id})
     causes = [
         db.read(CAUSE.format(table=each[0], frame=_source_of(each[0]).frame), (each[1],))[0][0]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 from onceward.db.database import Database
 from onceward.errors import StoreClosed, StoreError
@@ -198,7 +198,7 @@ HEADS: Final = f"SELECT id, frame, digest, {BODY_DIGEST} FROM outbox AS o WHERE 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One invariant that does not hold, and who breaks it."""
+    """One invariant that does not hold, and the row that breaks it."""
 
     invariant: str
     rule: str
@@ -219,7 +219,7 @@ def check(db: Database) -> list[Violation]:
     heads = [
         i
         for i, head, seen, body in _ask(db, HEADS)
-        if body is not None and split_digest(str(head), bytes(body)) != seen  # type: ignore[call-overload]
+        if body is not None and split_digest(str(head), cast("bytes", body)) != seen
     ]
     return found + [Violation("S8", FRAMES["S8"][0], str(i)) for i in heads]
 
@@ -266,9 +266,9 @@ class _Row(NamedTuple):
 
 def check_pair(sender: Database, recipient: Database) -> list[Violation]:
     """
-    Return what breaks the custody of the mail from one open file to another; empty is good.
+    Return what the messages from one open file to another break; empty is good.
 
-    Both may be in use: whatever proves custody is read from the sender first.
+    Both may be in use, as what the sender counts as stored is read first.
     A recipient that was restored from a backup breaks X1 or X2 until the
     sender has sent again what it retains.
     """

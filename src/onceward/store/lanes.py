@@ -1,4 +1,4 @@
-"""Lanes: the unit of order and of leasing on the way in. One lease holds a lane, and with it its next messages."""
+"""Lease lanes, the unit of order of the inbox: one lease holds a lane's next messages."""
 
 from __future__ import annotations
 
@@ -71,11 +71,11 @@ DELETE FROM lanes WHERE lane_id IN (
      ORDER BY lane_id LIMIT ?)
 """
 NO_LANE: Final = 0
-"""The lane of mail for mailboxes, which is nobody's turn: it has no row, so no worker ever claims it."""
+"""lane_id of messages for mailboxes; it has no row, so no worker ever claims it."""
 
 
 class Lease(NamedTuple):
-    """The right to work on one lane until its token changes hands."""
+    """The right to work on one lane until its token changes."""
 
     lane_id: int
     token: int
@@ -85,13 +85,13 @@ class Lease(NamedTuple):
 
 
 def open_lane(tx: StoreTransaction, sender: str, name: str, rank: int, *, session: str) -> int:
-    """Return the number of a lane, made on first use."""
+    """Return the number of a lane, created on first use."""
     [(lane_id,)] = tx.rows(OPEN, (sender, name, rank, session))
     return int(lane_id)
 
 
 def set_heads(tx: StoreTransaction, lane_ids: list[int]) -> None:
-    """Give lanes that were empty their first message."""
+    """Set the head of lanes that were empty."""
     tx.run(HEADS, (json.dumps(lane_ids),))
 
 
@@ -99,9 +99,9 @@ def wake_due(tx: StoreTransaction) -> None:
     """
     Free the lanes whose backoff or lease has run out: recovery is claiming.
 
-    Whoever held an expired lease may have died of one of its messages. If it
-    was alone, its attempt is counted; if not, the lane is handed over carefully
-    until all of them are through.
+    The owner of an expired lease may have died of one of its messages. A single
+    message has its attempt counted; of several each is claimed alone until all
+    of them are settled.
     """
     for lane_id, claimed, careful_to in tx.rows(EXPIRED, (tx.now,)):
         seqs = json.loads(claimed)
@@ -114,7 +114,11 @@ def wake_due(tx: StoreTransaction) -> None:
 def ready(
     tx: StoreTransaction, limit: int, session: str | None = None
 ) -> list[tuple[int, int, int]]:
-    """Return (lane, token, careful up to) of lanes that may be claimed, urgent and old ones first; sessions with runs are not."""
+    """
+    Return (lane, token, isolated up to) of claimable lanes, urgent and old ones first.
+
+    Lanes of sessions with runs are left out.
+    """
     rows = tx.rows(READY, (limit,)) if session is None else tx.rows(READY_FOR, (session, limit))
     return cast("list[tuple[int, int, int]]", rows)
 
@@ -122,7 +126,7 @@ def ready(
 def lease(
     tx: StoreTransaction, lane: tuple[int, int, int], seqs: list[int], *, owner: str, until: Millis
 ) -> Lease:
-    """Lease a ready lane for *seqs*; carefully, the attempt is counted before it is made."""
+    """Lease a ready lane for *seqs*; in isolation the attempt is counted beforehand."""
     lane_id, token, careful_to = lane
     if not tx.run(LEASE, (owner, until, json.dumps(seqs), lane_id, token)):
         msg = f"lane {lane_id} was leased in between"
@@ -134,17 +138,17 @@ def lease(
 
 
 def extend(tx: StoreTransaction, held: Lease, *, until: Millis) -> bool:
-    """Keep the lease longer; False where it is lost."""
+    """Extend the lease; return False where it is lost."""
     return tx.run(EXTEND, (until, held.lane_id, held.token, held.owner)) > 0
 
 
 def transfer(tx: StoreTransaction, held: Lease, owner: str) -> bool:
-    """Let a lease go on in other hands, with its end and its token as they are; False where it is lost."""
+    """Pass a lease to another owner, its end and token unchanged; False where it is lost."""
     return tx.run(TRANSFER, (owner, held.lane_id, held.token, held.owner)) > 0
 
 
 def assert_held(tx: StoreTransaction, held: Lease) -> None:
-    """Raise LeaseLost unless the lease is still ours; inside a transaction it then stays so."""
+    """Raise LeaseLost unless the lease still holds, as it then does until COMMIT."""
     if not tx.rows(HELD, (held.lane_id, held.token, held.owner)):
         msg = f"the lease on lane {held.lane_id} ran out; another worker has it"
         raise LeaseLost(msg)
@@ -152,10 +156,12 @@ def assert_held(tx: StoreTransaction, held: Lease) -> None:
 
 def settle(tx: StoreTransaction, held: Lease, *, rest: list[int], due_at: Millis | None) -> None:
     """
-    Move the lane's head on; with *rest* empty the lease ends and the lane may be claimed from *due_at* on.
+    Advance the lane's head; with *rest* empty the lease ends.
+
+    The lane may then be claimed from *due_at* on.
 
     Raises:
-        LeaseLost: somebody else works on the lane; the caller's transaction must be rolled back.
+        LeaseLost: another owner has the lane; the caller's transaction must be rolled back.
 
     """
     named = {
@@ -181,10 +187,10 @@ def release(
     due_at: Millis | None = None,
 ) -> None:
     """
-    Give a lane back unhandled, to be claimed again from *due_at* on; a lost one is left alone.
+    Release a lane unhandled, to be claimed again from *due_at* on; skip a lost one.
 
     *broken* says that its messages were handled but could not be committed:
-    then they are handed over carefully, each with a commit of its own.
+    then each is claimed alone and gets a commit of its own.
     """
     named = {
         "rest": None,

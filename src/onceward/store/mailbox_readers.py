@@ -1,4 +1,4 @@
-"""Positions in a mailbox: what a named reader has passed, and what of that is still in somebody's hands."""
+"""Store positions and leases of a mailbox's named readers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ON CONFLICT (reader_id, seq) DO UPDATE
 """
 KEEP: Final = "INSERT INTO handouts (reader_id, seq, rank) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
 TAKEN: Final = "DELETE FROM handouts WHERE reader_id = ? AND seq = ?"
-# A lease is proved in the statement that ends it; a message that has expired is in nobody's hands any more.
+# A lease is proved in the statement that ends it; an expired message has no lease any more.
 MINE: Final = """
 reader_id = :reader AND seq = :seq AND token = :token AND owner = :owner
    AND NOT EXISTS (SELECT 1 FROM inbox AS b WHERE b.seq = handouts.seq AND b.expires_at <= :now)
@@ -68,7 +68,7 @@ PLACES: Final[dict[str, type]] = {
 @dataclass(frozen=True, slots=True)
 class Start:
     """
-    Where a new position begins; one that is there already stays where it is.
+    Where a new position begins; an existing one stays where it is.
 
     ``Start("earliest")``, ``Start("latest")``: only what comes after;
     ``Start("from_id", id)``: that message and what came after it;
@@ -79,9 +79,12 @@ class Start:
     value: str | int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what names no place."""
+        """Raise InvalidArgument for a start that is not valid."""
         if self.kind not in PLACES or not isinstance(self.value, PLACES[self.kind]):
-            msg = f"start {self.kind!r} with {self.value!r}: say earliest, latest, from_id and an id, or from_time and milliseconds"
+            msg = (
+                f"start {self.kind!r} with {self.value!r}: say earliest, latest,"
+                " from_id and an id, or from_time and milliseconds"
+            )
             raise InvalidArgument(msg)
 
 
@@ -96,7 +99,7 @@ class Reader(NamedTuple):
 
 
 class MailboxLease(NamedTuple):
-    """A message in the hands of one member of a group, and the token that proves it."""
+    """A message leased by one member of a group, and the token that proves it."""
 
     reader: int
     token: int
@@ -121,7 +124,7 @@ def open_reader(
     expires_at: Millis | None,
 ) -> Reader:
     """
-    Return a position, made on first use; one of a mailbox that has expired counts as none.
+    Return a position, created on first use; that of an expired mailbox counts as none.
 
     Raises:
         InvalidArgument: it would begin at a message that is not there.
@@ -145,7 +148,10 @@ def resolve_start(tx: StoreTransaction, mailbox: str, start: Start) -> int:
         case "from_id":
             found = tx.rows(BEFORE_ID, (mailbox, start.value, tx.now))
             if not found:
-                msg = f"no message {start.value} in this mailbox: start from another one, or from earliest"
+                msg = (
+                    f"no message {start.value} in this mailbox:"
+                    " start from another one, or from earliest"
+                )
                 raise InvalidArgument(msg)
             return int(found[0][0])
         case "from_time":
@@ -157,12 +163,12 @@ def resolve_start(tx: StoreTransaction, mailbox: str, start: Start) -> int:
 
 
 def wake(tx: StoreTransaction, reader: Reader) -> None:
-    """Free what was leased or put back until now: recovery is claiming."""
+    """Release messages whose lease or delay has run out: recovery is claiming."""
     tx.run(WAKE, (reader.reader_id, tx.now))
 
 
 def advance(tx: StoreTransaction, reader: Reader, seen: Iterable[tuple[int, int]]) -> int:
-    """Move the position over *seen*, (rank, sequence) of each; return the token of this move, which no other has."""
+    """Move the position past *seen*, (rank, sequence) of each; return this move's own token."""
     passed = list(reader.passed)
     for rank, seq in seen:
         passed[rank] = max(passed[rank], seq)
@@ -190,33 +196,33 @@ def hold(
 
 
 def keep_skipped(tx: StoreTransaction, reader: Reader, rows: Sequence[tuple[int, int]]) -> None:
-    """Keep messages, (sequence, rank) of each, for a later look although the position has passed them."""
+    """Keep messages, (sequence, rank) of each, for later although the position is past them."""
     tx.many(KEEP, [(reader.reader_id, seq, rank) for seq, rank in rows])
 
 
 def forget_kept(tx: StoreTransaction, reader: Reader, seqs: Iterable[int]) -> None:
-    """Forget messages that were kept and are now handed over for good."""
+    """Delete kept messages that are now delivered for good."""
     tx.many(TAKEN, [(reader.reader_id, seq) for seq in seqs])
 
 
 def end(tx: StoreTransaction, held: MailboxLease) -> None:
     """
-    End a lease for good: this group is done with the message.
+    End a lease for good, as this group has settled the message.
 
     Raises:
-        LeaseLost: it is in other hands, or has expired; the caller's transaction must be rolled back.
+        LeaseLost: another member has it, or it has expired; roll the transaction back.
 
     """
     _assert_held(tx, END, held, {})
 
 
 def put_back(tx: StoreTransaction, held: MailboxLease, due_at: Millis) -> None:
-    """End a lease so that the message is handed out again from *due_at* on; raises LeaseLost."""
+    """End a lease so that the message is leased again from *due_at* on; raise LeaseLost."""
     _assert_held(tx, PUT_BACK, held, {"due_at": due_at})
 
 
 def extend(tx: StoreTransaction, held: MailboxLease, until: Millis) -> None:
-    """Keep a lease longer; raises LeaseLost."""
+    """Extend a lease; raise LeaseLost where it does not hold."""
     _assert_held(tx, EXTEND, held, {"due_at": until})
 
 
@@ -229,11 +235,14 @@ def _assert_held(tx: StoreTransaction, sql: str, held: MailboxLease, more: dict[
         "now": tx.now,
     }
     if not tx.run(sql, named | more):
-        msg = f"message {held.id} is not in flight here any more: its lease ran out, or it expired; do nothing"
+        msg = (
+            f"message {held.id} is not in flight here any more:"
+            " its lease ran out, or it expired; do nothing"
+        )
         raise LeaseLost(msg)
 
 
 def sweep(tx: StoreTransaction) -> None:
-    """Forget positions of mailboxes that have expired, and what nobody will hand out again; only space depends on it."""
+    """Delete positions of expired mailboxes, and leases without a message, to free space."""
     tx.run(OLD, (tx.now,))
     tx.run(LOOSE, (tx.now,))

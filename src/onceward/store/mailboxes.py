@@ -1,4 +1,4 @@
-"""Mail for mailboxes: inbox rows that many may read, each in delivery order; they end by expiry or deletion."""
+"""Read messages of mailboxes: inbox rows with many readers, ended by expiry or deletion."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ALIVE: Final = (
     "mailbox = :mailbox AND state = 'pending' AND (expires_at IS NULL OR expires_at > :now)"
 )
 RANKS: Final = range(mailbox_readers.RANKS)
-# One arm for each priority, each in the order of its index: a look costs what it returns and not what waits.
+# One arm for each priority, in index order: a read costs what it returns, not what waits.
 NEXT: Final = " UNION ALL ".join(
     f"SELECT {COLUMNS}, 0 FROM (SELECT {COLUMNS} FROM inbox WHERE {ALIVE} AND rank = {n} AND seq > :p{n} ORDER BY seq LIMIT :limit)"
     for n in RANKS
@@ -62,14 +62,14 @@ MARKED: Final = (
     "SELECT 1 FROM processed_messages WHERE sender = ? AND message_id = ? AND consumer = ?"
 )
 SCAN: Final = 500
-"""Rows looked at under one lock; a reader whose filter skips more than that commits in between."""
+"""Rows scanned under one lock; a reader whose filter skips more commits in between."""
 
 Rows = Callable[[str, Any], list[tuple[Any, ...]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageFilter:
-    """Which messages a reader wants; what is None wants all."""
+    """Filter of a reader; None matches all."""
 
     types: tuple[str, ...] | None = None
     topics: tuple[str, ...] | None = None
@@ -78,7 +78,7 @@ class MessageFilter:
     session: str | None = None
 
     def wants(self, row: MailboxRow) -> bool:
-        """Return whether a message is wanted."""
+        """Return whether a message matches."""
         return (
             (self.types is None or row.type in self.types)
             and (self.sender is None or row.sender == self.sender)
@@ -109,7 +109,7 @@ class MailboxRow(NamedTuple):
     attempts: int
 
     def record(self, wanted: Any = None) -> MessageRecord:
-        """Return the row as a reader sees it; raises InvalidArgument where not even the frame can be read."""
+        """Return the row as a record; raise InvalidArgument where its frame cannot be read."""
         return read_record(
             self.frame, self.received_at, wanted, sound=digest(self.frame) == self.digest
         )
@@ -120,7 +120,7 @@ ALL: Final = MessageFilter()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MailboxRef:
-    """A mailbox as its rows know it."""
+    """Key of a mailbox as its rows store it."""
 
     mailbox: str
     expires_at: Millis | None
@@ -129,7 +129,7 @@ class MailboxRef:
 def next_messages(
     rows: Rows, mailbox: str, passed: tuple[int, ...], *, now: Millis, limit: int
 ) -> list[MailboxRow]:
-    """Return what comes after a position, in delivery order: by priority, then as it was stored."""
+    """Return the rows after a position, in delivery order: by priority, then as stored."""
     named = {"mailbox": mailbox, "now": now, "limit": limit} | _marks(passed)
     return sorted((MailboxRow(*row) for row in rows(NEXT, named)), key=_order)[:limit]
 
@@ -145,7 +145,7 @@ def _order(row: MailboxRow) -> tuple[int, int]:
 def newest(
     rows: Rows, mailbox: str, wanted: MessageFilter, *, now: Millis, limit: int
 ) -> list[MailboxRow]:
-    """Return the newest messages that are wanted, newest first; changes nothing."""
+    """Return the newest matching messages, newest first; change nothing."""
     found: list[MailboxRow] = []
     before = 1 << 62
     while len(found) < limit:
@@ -163,7 +163,11 @@ def _age(row: MailboxRow) -> int:
 
 
 def has_work(rows: Rows, place: MailboxRef, mode: str, name: str, *, now: Millis) -> bool:
-    """Return whether a position may find something, so that nobody takes the lock in vain; one that is not there yet is to be made."""
+    """
+    Return whether a position may find something, before the write lock is taken.
+
+    A position that does not exist yet is to be made, so it may.
+    """
     found = rows(
         mailbox_readers.FIND, {"mailbox": place.mailbox, "mode": mode, "name": name, "now": now}
     )
@@ -182,7 +186,7 @@ def count(rows: Rows, mailbox: str, *, now: Millis) -> dict[int, int]:
 
 
 def paused(rows: Rows) -> bool:
-    """Return whether the kill-switch of the file is thrown."""
+    """Return whether the file is paused."""
     return rows(FROZEN, None)[0][0] is not None
 
 
@@ -201,10 +205,10 @@ def read_on(
     tx: StoreTransaction, place: MailboxRef, how: CursorRead
 ) -> tuple[list[MailboxRow], bool]:
     """
-    Move a cursor over what is next, and return the wanted ones of it; True where more is worth a look.
+    Move a cursor past the next messages; return those that match, and whether to go on.
 
-    The position is part of the caller's commit, so a crash after it loses
-    what was on its way to the reader, and none comes twice.
+    The position is part of the caller's commit, so a crash after it loses the
+    messages that were not delivered yet, and none comes twice.
     """
     if paused(tx.rows):
         return [], False
@@ -213,7 +217,7 @@ def read_on(
     )
     kept, fresh = _candidates(
         tx, place, reader, kept=-1, fresh=SCAN
-    )  # what was skipped is looked at whole: its filter may differ
+    )  # kept messages are tested again: their filter may differ
     taken, seen = list[MailboxRow](), list[MailboxRow]()
     for row in sorted([*kept, *fresh], key=_order):
         if len(taken) == how.limit:
@@ -222,7 +226,10 @@ def read_on(
         if how.wanted.wants(row):
             taken.append(row)
     if not seen or not (taken or fresh or how.consume_skipped):
-        return [], False  # nothing moves: a commit would only wake other readers, and theirs us
+        return (
+            [],
+            False,
+        )  # no position moves: a commit would only wake other readers, and theirs this one
     mailbox_readers.advance(tx, reader, [(row.rank, row.seq) for row in seen])
     mailbox_readers.forget_kept(
         tx, reader, [row.seq for row in (seen if how.consume_skipped else taken)]
@@ -238,7 +245,7 @@ def read_on(
 def _candidates(
     tx: StoreTransaction, place: MailboxRef, reader: Reader, *, kept: int, fresh: int
 ) -> tuple[list[MailboxRow], list[MailboxRow]]:
-    """Return what was kept or put back, and what is new."""
+    """Return kept or released messages, and new ones."""
     named = {"reader": reader.reader_id, "mailbox": place.mailbox, "now": tx.now, "limit": kept}
     return [MailboxRow(*row) for row in tx.rows(KEPT, named)], next_messages(
         tx.rows, place.mailbox, reader.passed, now=tx.now, limit=fresh
@@ -247,7 +254,7 @@ def _candidates(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """What a member of a group asks for."""
+    """The request of a group's member for messages."""
 
     group: str
     start: Start
@@ -258,10 +265,10 @@ class Claim:
 
 def lease(tx: StoreTransaction, place: MailboxRef, claim: Claim) -> list[MailboxLease]:
     """
-    Lease the next messages of a group to one of its members; at most one live lease for each message and group.
+    Lease the next messages of a group to one of its members.
 
-    What was leased and not settled is handed out again when its lease has run
-    out, before anything newer of its priority.
+    A message has at most one live lease in a group. One that was not settled is
+    leased again when its lease has run out, before newer ones of its priority.
     """
     if paused(tx.rows):
         return []
@@ -280,7 +287,8 @@ def lease(tx: StoreTransaction, place: MailboxRef, claim: Claim) -> list[Mailbox
     )
     return [
         MailboxLease(
-            reader.reader_id, token, claim.owner, row.seq, row.sender, row.id, row.session, row.frame, row.digest,
+            reader.reader_id, token, claim.owner, row.seq, row.sender, row.id, row.session,
+            row.frame, row.digest,
             row.attempts + 1, row.received_at,
         )
         for row in chosen
@@ -294,10 +302,10 @@ def marked(rows: Rows, held: MailboxLease, consumer: str) -> bool:
 
 def mark(tx: StoreTransaction, held: MailboxLease, consumer: str) -> None:
     """
-    Mark a message as handled by *consumer*.
+    Record a message as handled by *consumer*.
 
     Raises:
-        LeaseLost: it was marked before; the caller's transaction must be rolled back.
+        LeaseLost: it was recorded before; the caller's transaction must be rolled back.
 
     """
     if not tx.run(MARK, (held.sender, held.id, consumer, held.session, tx.now)):
@@ -308,7 +316,7 @@ def mark(tx: StoreTransaction, held: MailboxLease, consumer: str) -> None:
 
 
 def dead_letter(tx: StoreTransaction, held: MailboxLease, *, reason: str, error: str) -> None:
-    """Move a message from the mailbox to the dead letters; raises LeaseLost where it is not ours."""
+    """Move a message from the mailbox to the dead letters; raise LeaseLost without its lease."""
     mailbox_readers.end(tx, held)
     dead_letters.add_from_inbox(
         tx, held.seq, reason=reason, error=error[:2000], attempts=held.attempt
@@ -316,14 +324,14 @@ def dead_letter(tx: StoreTransaction, held: MailboxLease, *, reason: str, error:
 
 
 def delete(tx: StoreTransaction, mailbox: str, message_id: str) -> bool:
-    """Take a message out of a mailbox, for all readers; say whether it was there."""
+    """Delete a message from a mailbox, for all readers; return whether it was there."""
     gone = tx.run(DELETE, {"mailbox": mailbox, "id": message_id, "now": tx.now})
     bump(tx, processed=gone, ended=gone)
     return gone > 0
 
 
 def expire(tx: StoreTransaction, limit: int) -> int:
-    """End messages of mailboxes whose time has run out; nobody has seen them since, so only space is won."""
+    """End expired messages of mailboxes, which no read returns any more, to free space."""
     seqs = [seq for (seq,) in tx.rows(EXPIRED, (tx.now, limit))]
     if seqs:
         gone = tx.run(EXPIRE, (tx.now, json.dumps(seqs)))
@@ -333,7 +341,7 @@ def expire(tx: StoreTransaction, limit: int) -> int:
 
 
 def limit_of(limit: int) -> int:
-    """Return *limit* if it is one; raise InvalidArgument otherwise."""
+    """Return *limit* if it is valid; raise InvalidArgument otherwise."""
     if not isinstance(limit, int) or isinstance(limit, bool) or not 0 < limit <= SCAN:
         msg = f"limit {limit!r} must be 1 to {SCAN} messages"
         raise InvalidArgument(msg)

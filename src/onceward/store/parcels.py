@@ -1,4 +1,4 @@
-"""Packing and settling parcels: from outbox rows to one push, and from its answer back to rows."""
+"""Pack outbox rows into parcels for a push, and settle rows by its answer."""
 
 from __future__ import annotations
 
@@ -38,11 +38,14 @@ SELECT EXISTS (SELECT 1 FROM outbox INDEXED BY outbox_ready
 """
 UNBLOCK: Final = "DELETE FROM held_lanes WHERE due_at <= ?"
 RECEIPT_ROWS: Final = 200
-STUCK: Final = "rows of the outbox that were put aside are offered again: its index is damaged, recover a copy of the file"
+STUCK: Final = (
+    "rows of the outbox that were put aside are offered again: its index is damaged,"
+    " recover a copy of the file"
+)
 
 
 class InFlight(NamedTuple):
-    """A parcel ready to be pushed, the lease it is pushed under, and what died while packing it."""
+    """A parcel to push, the lease it is pushed under, and messages that died while packing it."""
 
     lease: PeerLease
     parcel: Parcel | None
@@ -52,7 +55,7 @@ class InFlight(NamedTuple):
 
 
 class SenderInfo(NamedTuple):
-    """Who packs, and what its receipts are worth."""
+    """The sending agent, and what its receipts are worth."""
 
     agent: str
     durability: Durability
@@ -69,7 +72,7 @@ class _Choice:
 
     @property
     def aside(self) -> set[int]:
-        """Rows that must not come up again."""
+        """Rows that must not be offered again."""
         return {*self.expired, *self.corrupt, *self.oversize, *(seq for _, seq in self.parked)}
 
 
@@ -186,7 +189,7 @@ def _choose(
 
 
 class Settled(NamedTuple):
-    """What an answer changed."""
+    """Messages that an answer changed, by outcome."""
 
     lease: PeerLease
     moved: outbox.Moved
@@ -196,12 +199,12 @@ class Settled(NamedTuple):
 
     @property
     def idle(self) -> bool:
-        """Whether the answer changed nothing: its outcomes were told before, or the rows cannot be found by their ids."""
+        """Whether the answer changed no row: known outcomes, or ids that no row has."""
         return not (self.moved.sent or self.moved.acked or self.moved.failed or self.rejected)
 
 
 class SettleOptions(NamedTuple):
-    """What a settlement needs to know besides the answer."""
+    """Options of a settlement besides the answer."""
 
     settings: Settings
     durability: Durability
@@ -211,10 +214,11 @@ class SettleOptions(NamedTuple):
 
 def settle(tx: StoreTransaction, packed: InFlight, answer: Answer, terms: SettleOptions) -> Settled:
     """
-    Take the peer's answer to a parcel that it accepted or knew already.
+    Settle the rows of a parcel that the peer accepted or knew already.
 
     Raises:
-        LeaseLost: another dispatcher pushes to this peer; nothing of the answer is kept, it will be told again.
+        LeaseLost: another dispatcher pushes to this peer; nothing of the answer is kept,
+            the peer repeats it.
 
     """
     parcel, held = packed.parcel, packed.lease
@@ -228,7 +232,7 @@ def settle(tx: StoreTransaction, packed: InFlight, answer: Answer, terms: Settle
         and not terms.settings.accept_weaker
     )
     told = [downgrade(r) for r in answer.receipts] if weak else list(answer.receipts)
-    # A plain function sends no outcome later: what it stored is all that will be known.
+    # A plain function sends no outcome later, so stored is final.
     stored_ends = (terms.settings.ack == "stored" or not terms.streams) and not weak
     moved = outbox.settle(
         tx, held.name, told, ask_at=terms.ask_at, stored_ends=stored_ends, parcel=held.ordinal
@@ -251,26 +255,26 @@ def _reject(tx: StoreTransaction, peer: str, refused: list[Receipt]) -> tuple[tu
 
 
 def block_lane(tx: StoreTransaction, message_id: str, *, error: str, due_at: Millis) -> None:
-    """Let one message that failed alone rest, and its lane with it."""
+    """Back off one message that failed alone, and its lane with it."""
     [(lane_due_at,)] = tx.rows(BLOCK, (due_at, message_id))  # not before an older one of the lane
     tx.run(outbox.FAIL_ONE, (lane_due_at, error[:500], message_id))
     bump(tx, retries=1)
 
 
 def unblock_lane(tx: StoreTransaction) -> None:
-    """Free the lanes whose heads are due again."""
+    """Release the lanes whose heads are due again."""
     tx.run(UNBLOCK, (tx.now,))
 
 
 def index_is_damaged(tx: StoreTransaction, packed: InFlight) -> bool:
-    """Return whether the index offers rows of an answered parcel again, whatever the rows say: one of both is damaged."""
+    """Return whether the index lists rows of an answered parcel as pending: it is damaged."""
     return bool(
         tx.rows(STILL_READY, (packed.lease.name, json.dumps(packed.lease.parcel or ())))[0][0]
     )
 
 
 def count_attempts(tx: StoreTransaction, held: PeerLease, error: str) -> list[tuple[int, str, int]]:
-    """Count an attempt against each message of the parcel in flight; return (seq, id, attempts) of each."""
+    """Count an attempt for each message of the parcel in flight; return (seq, id, attempts)."""
     if held.parcel is None:
         return []
     spent = [

@@ -1,4 +1,4 @@
-"""Where recipients are reached: url, lease, backoff and breaker, as rows that all processes share."""
+"""Store peers: url, lease, backoff and circuit breaker, in rows that all processes share."""
 
 from __future__ import annotations
 
@@ -63,8 +63,9 @@ RETURNING epoch, generation, again_seq, relied_epoch, relied_parcel
 """
 NUMBERS: Final = (1 << 32) - 1
 """The part of an ordinal that is the number; the rest is the generation of its epoch."""
-# Outcomes that came beside the stream: they rest on parcels whose answers we may never have heard. Told of another epoch while the
-# first parcel of this one is under way, we push that one again, for it does not say yet that it builds on them.
+# Receipts that came beside the stream rest on parcels whose answers may have been lost. If they
+# arrive from a different epoch while parcel 1 is in flight, the lease is released and parcel 1
+# is sent again with the new base.
 RECORD_BASE: Final = """
 UPDATE peers
    SET relied_epoch = :epoch,
@@ -79,7 +80,7 @@ RESET_BREAKER: Final = (
 
 
 class PeerLease(NamedTuple):
-    """The right to push to one peer, and its stream as it stood when the lease was taken."""
+    """The right to push to one peer, and its stream position when the lease was taken."""
 
     name: str
     url: str | None
@@ -109,7 +110,7 @@ class PeerLease(NamedTuple):
 
     @property
     def base_position(self) -> tuple[str, int] | None:
-        """What the first parcel of an epoch builds on; None for the others, which name their predecessor."""
+        """Base position of an epoch's first parcel; None for parcels that have a predecessor."""
         return (
             (self.base_epoch, self.base_parcel & NUMBERS)
             if self.number == 0 and self.base_epoch
@@ -117,7 +118,7 @@ class PeerLease(NamedTuple):
         )
 
     def ordinal_of(self, epoch: str, number: int) -> int:
-        """Return a place in this epoch, or in the one that it builds on, as it stands in the outbox; 0 for any other."""
+        """Return a position of this epoch or its base as the outbox stores it; 0 for others."""
         if epoch == self.epoch:
             return (self.generation << 32) | number
         relied = (
@@ -129,7 +130,7 @@ class PeerLease(NamedTuple):
 
 
 def lease(tx: StoreTransaction, name: str, *, owner: str, until: Millis) -> PeerLease | None:
-    """Take the right to push to *name*; None while it rests or somebody else has it."""
+    """Lease the right to push to *name*; None while it backs off or another owner has it."""
     found = tx.rows(LEASE, {"name": name, "owner": owner, "until": until, "now": tx.now})
     if not found:
         return None
@@ -147,20 +148,24 @@ def _proved(changed: int, held: PeerLease) -> None:
 def store_parcel(
     tx: StoreTransaction, held: PeerLease, seqs: tuple[int, ...], *, until: Millis
 ) -> PeerLease:
-    """Write down which rows the next parcel is made of, before it is pushed."""
+    """Store the rows that the next parcel is made of, before it is pushed."""
     _proved(tx.run(STORE, held.fence | {"parcel": json.dumps(seqs), "until": until}), held)
     return held._replace(parcel=seqs)
 
 
 def extend(tx: StoreTransaction, held: PeerLease, *, until: Millis) -> None:
-    """Keep the lease longer; raises LeaseLost where it is lost."""
+    """Extend the lease; raise LeaseLost where it is lost."""
     _proved(tx.run(EXTEND, held.fence | {"until": until}), held)
 
 
 def advance(
     tx: StoreTransaction, held: PeerLease, by: int, last_id: str, settings: Settings
 ) -> tuple[PeerLease, bool]:
-    """Note that a push arrived, *by* one parcel or none; return the lease for the next, and whether the breaker closed by it."""
+    """
+    Record a successful push, *by* one parcel or none.
+
+    Returns the lease for the next push, and whether the breaker closed.
+    """
     found = tx.rows(
         ADVANCE,
         held.fence
@@ -185,7 +190,7 @@ def advance(
 
 
 class Backoff(NamedTuple):
-    """How long a peer is left alone, and whether its breaker opened."""
+    """The end of a peer's backoff, and whether its breaker opened."""
 
     due_at: Millis
     opened: bool
@@ -200,7 +205,7 @@ def back_off(
     rng: random.Random,
     settings: Settings,
 ) -> Backoff:
-    """Give the peer a rest after a failure, by backoff or by its breaker, and give the lease back."""
+    """Back off after a failure, by delay or by the breaker, and release the lease."""
     failures = held.failures + 1
     opened = held.breaker == "half_open" or failures >= settings.breaker_failures
     wait = policy.delay(failures, rng)
@@ -214,17 +219,17 @@ def back_off(
 
 
 def defer(tx: StoreTransaction, held: PeerLease, error: str, *, due_at: Millis) -> None:
-    """Give the lease back, and take it again when the peer said so; that is no failure."""
+    """Release the lease until the moment the peer asked for, which is no failure."""
     _proved(tx.run(DEFER, held.fence | {"due_at": due_at, "error": error}), held)
 
 
 def release(tx: StoreTransaction, held: PeerLease) -> None:
-    """Give the lease back; a no-op where it is lost."""
+    """Release the lease; a no-op where it is lost."""
     tx.run(RELEASE, held.fence)
 
 
 def record_base(tx: StoreTransaction, name: str, stands: tuple[str, int]) -> None:
-    """Note where *name* stood when it told us outcomes: they are gone if it is ever put back to before that."""
+    """Record the stream position of *name* at its receipts; a rollback before it loses them."""
     tx.run(RECORD_BASE, {"name": name, "epoch": stands[0], "number": stands[1]})
 
 

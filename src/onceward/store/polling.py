@@ -1,4 +1,4 @@
-"""Reading an inbox by one cursor for each session: the cursor is the ack. And looking at it without moving anything."""
+"""Read an inbox by one cursor per session, which is the ack; or peek without moving it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ INSERT INTO cursors (session, seq, read_at) VALUES (?, ?, ?)
 ON CONFLICT (session) DO UPDATE SET seq = excluded.seq, read_at = excluded.read_at
 """
 NEWEST: Final = "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'inbox'), 0)"
-# Mail of a run's session, and of a mailbox, is read elsewhere.
+# Messages of sessions with runs, and of mailboxes, are read elsewhere.
 NEXT: Final = """
 SELECT b.seq, b.sender, b.id, b.topic, b.frame, b.digest, b.received_at, b.expires_at, l.owner IS NOT NULL OR l.due_at IS NOT NULL
   FROM inbox AS b JOIN lanes AS l ON l.lane_id = b.lane_id
@@ -40,7 +40,7 @@ CURSORS: Final = "SELECT session, seq FROM cursors WHERE :session IS NULL OR ses
 
 
 class PolledRow(NamedTuple):
-    """A message that a poll looks at."""
+    """A row that a poll reads."""
 
     seq: int
     sender: str
@@ -51,16 +51,16 @@ class PolledRow(NamedTuple):
     received_at: Millis
     expires_at: Millis | None
     held: int
-    """Whether its lane is leased, or waits: then it is not for a poll now."""
+    """Whether its lane is leased or backs off, so that a poll leaves it."""
 
     def record(self) -> MessageRecord:
-        """Return the message as its reader sees it."""
+        """Return the message as a record."""
         return read_record(self.frame, self.received_at, sound=digest(self.frame) == self.digest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Poll:
-    """What a poll asks for."""
+    """The request of a poll."""
 
     session: str
     topics: tuple[str, ...] | None = None
@@ -68,21 +68,21 @@ class Poll:
     limit: int
 
     def wants(self, row: PolledRow) -> bool:
-        """Return whether a message is wanted."""
+        """Return whether a message matches."""
         if self.topics is None:
             return True
         return row.topic is not None and any(matches(pattern, row.topic) for pattern in self.topics)
 
 
 class ScanPosition(NamedTuple):
-    """How far a poll has looked, and the first message it left where it was; the cursor stays before that one."""
+    """How far a poll has read, and the first message it left, before which the cursor stays."""
 
     looked_to: int | None = None
     left: int | None = None
 
 
 class PollResult(NamedTuple):
-    """What one step of a poll found, from where to where it moved the cursor, and how far it looked."""
+    """What one step of a poll found, how it moved the cursor, and how far it read."""
 
     rows: list[PolledRow]
     cursor_from: int
@@ -93,10 +93,11 @@ class PollResult(NamedTuple):
 
 def poll(tx: StoreTransaction, wanted: Poll, reach: ScanPosition) -> PollResult:
     """
-    Move a session's cursor, ending what it passes: wanted messages processed, skipped ones dropped, late ones expired.
+    Move a session's cursor and end the messages it passes.
 
-    All of it is the caller's one commit, before anything is handed over. What
-    is in somebody's hands, or to be kept, stays, and the cursor before it.
+    Matching ones end processed, skipped ones dropped, late ones expired, all in
+    the caller's one commit before any is returned. The cursor stops before the
+    first leased or kept message.
     """
     cursor = _cursor(tx, wanted.session)
     if mailboxes.paused(tx.rows):
@@ -121,7 +122,7 @@ def poll(tx: StoreTransaction, wanted: Poll, reach: ScanPosition) -> PollResult:
 
 @dataclass(slots=True)
 class _SortedRows:
-    """Messages by how they end, the first that does not, and how far that went."""
+    """Messages by how they end, the first that does not, and the last sequence read."""
 
     ends: dict[str, list[PolledRow]]
     left: int | None = None
@@ -152,7 +153,7 @@ def _cursor(tx: StoreTransaction, session: str) -> int:
 def tail(
     rows: Rows, session: str, limit: int, *, include_expired: bool, now: Millis
 ) -> list[MessageRecord]:
-    """Return the newest messages of a session, the oldest of them first; moves nothing."""
+    """Return the newest messages of a session, oldest first; move no cursor."""
     found = rows(TAIL, {"session": session, "limit": limit, "all": include_expired, "now": now})
     return [
         read_record(frame, at, sound=digest(frame) == seen) for frame, seen, at in reversed(found)
@@ -160,7 +161,7 @@ def tail(
 
 
 def status(rows: Rows, session: str | None, *, now: Millis) -> dict[str, dict[str, Any]]:
-    """Return by session: messages kept, how many of them have expired, how many by topic, their bytes, and the cursor."""
+    """Return by session: messages, expired ones, counts by topic, bytes, and the cursor."""
     found: dict[str, dict[str, Any]] = {}
     for name, topic, messages, expired, size in rows(TOPICS, {"session": session, "now": now}):
         one = found.setdefault(name, _empty())

@@ -41,7 +41,7 @@ SELECT d.id, d.origin, d.sender, d.recipient, d.session, d.type, d.topic, d.prio
 
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
-    """A message as a row tells it, sent (``box`` out), received (in) or dead."""
+    """A message of a row: sent (``box`` out), received (in) or dead."""
 
     id: str
     sender: str
@@ -73,7 +73,7 @@ class Page:
 
     messages: list[HistoryEntry]
     total_count: int | None
-    """How many there are on all pages; None where nobody was to count."""
+    """How many there are on all pages; None where they were not to be counted."""
     has_more: bool
     next: str | None = None
     """Where the next page begins, for ``after``; None on the last."""
@@ -81,7 +81,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class PeerInfo:
-    """How a peer stands."""
+    """The state of a peer."""
 
     name: str
     url: str | None
@@ -98,7 +98,7 @@ class PeerInfo:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A message that ended badly, whole."""
+    """A dead letter, whole."""
 
     id: str
     origin: str
@@ -123,7 +123,7 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterSelection:
-    """Which dead letters are meant: those for which everything holds that is said here."""
+    """Conditions on dead letters, all of which must hold; None is no condition."""
 
     id: str | None = None
     reason: str | None = None
@@ -136,7 +136,7 @@ class DeadLetterSelection:
 
 
 def stats(db: Database) -> dict[str, int]:
-    """Return the totals and the present numbers of one file."""
+    """Return the totals and present counts of one file."""
     names = [name for (name,) in db.read(STATS_COLUMNS)]
     [row] = db.read(STATS)
     return dict(zip(names, row, strict=True))
@@ -149,7 +149,11 @@ def unsent(db: Database) -> int:
 
 
 def resolve(db: Database, message_id: str) -> str:
-    """Return the state of a message we sent: pending, sending, sent, acked, failed, cancelled, dead, or absent."""
+    """
+    Return the state of a message that this agent sent.
+
+    It is pending, sending, sent, acked, failed, cancelled, dead, or absent.
+    """
     [(state,)] = db.read(RESOLVE, {"id": message_id})
     return str(state)
 
@@ -248,7 +252,7 @@ class QueueInfo:
     bound: int
     run: str | None
     dropped: int
-    """Messages that were dropped and that no run has been told of."""
+    """Dropped messages that no run has a summary of yet."""
     due_at: Millis | None
     arrived_at: Millis | None
     paused_at: Millis | None

@@ -1,4 +1,4 @@
-"""How fast a file takes mail, and how large it grows."""
+"""Limit how fast a file takes messages, and how large it grows."""
 
 from __future__ import annotations
 
@@ -39,28 +39,31 @@ SELECT ((SELECT page_count FROM pragma_page_count) - (SELECT freelist_count FROM
 
 
 class FileUsage(NamedTuple):
-    """How many bytes of a file are in use, and how many may be."""
+    """Bytes of a file in use, and the limit of them."""
 
     bytes: int
     limit: int
 
 
 def take_token(tx: StoreTransaction) -> None:
-    """Count one message against the rate; raise RateLimited, which says when to come again, where it is too fast."""
+    """Count one message against the rate; raise RateLimited with the wait where it is exceeded."""
     for tokens, per_second in tx.rows(TAKE, {"now": tx.now}):
         if tokens < 0:
             wait = -tokens / per_second
-            msg = f"messages are sent faster than {per_second:g} a second; nothing was written, try again in {wait:.3f} s"
+            msg = (
+                f"messages are sent faster than {per_second:g} a second;"
+                f" nothing was written, try again in {wait:.3f} s"
+            )
             raise RateLimited(msg, retry_after=wait)
 
 
 def admit(tx: StoreTransaction, sender: str, messages: int) -> Millis:
     """
-    Count what a sender brings against the rate of the door; return how long it is to wait, 0 where it may come in.
+    Count a sender's parcel against the accept rate; return the wait, 0 where it is taken.
 
-    More than a burst at once is let in when the bucket is full, and paid off
-    afterwards: a parcel is taken whole or not at all. Who is sent away pays
-    nothing.
+    More than a burst at once is taken when the bucket is full, and paid off
+    afterwards: a parcel is taken whole or not at all. A refused sender consumes
+    no tokens.
     """
     bucket = f"accept/{sender}"
     for per_second, burst, tokens in tx.rows(ACCEPT_BUCKET, {"now": tx.now, "bucket": bucket}):
@@ -82,18 +85,21 @@ def admit(tx: StoreTransaction, sender: str, messages: int) -> Millis:
 def set_rate(
     tx: StoreTransaction, per_second: float | None, burst: float, *, of: str = "send"
 ) -> None:
-    """Set a rate, or None for any: of sending, or of accepting from each sender."""
+    """Set the rate of sending, or of accepting from each sender; None lifts it."""
     if per_second is None:
         tx.run(NO_RATE, (of,))
         return
     if not per_second > 0 or burst < 1:
-        msg = f"a rate is messages per second, more than none, with a burst of at least one; got {per_second!r} and {burst!r}"
+        msg = (
+            "a rate is messages per second, more than none, with a burst of at least one;"
+            f" got {per_second!r} and {burst!r}"
+        )
         raise InvalidArgument(msg)
     tx.run(SET_RATE, (of, per_second, burst, burst, tx.now))
 
 
 def set_file(tx: StoreTransaction, max_bytes: int | None) -> None:
-    """Set how much of the file may be in use, or None for as much as the disk holds."""
+    """Set how many bytes of the file may be in use; None lifts it."""
     if max_bytes is None:
         tx.run(NO_FILE)
     else:
@@ -101,13 +107,16 @@ def set_file(tx: StoreTransaction, max_bytes: int | None) -> None:
 
 
 def check_file_size(tx: StoreTransaction) -> FileUsage | None:
-    """Return how full the file is where that is bounded; raise StoreCapacity where it is full."""
+    """Return the file's usage where it is limited; raise StoreCapacity where it is full."""
     bounded = tx.rows(FILE)
     if not bounded:
         return None
     [(size,)] = tx.rows(PAGES)
     found = FileUsage(size, bounded[0][0])
     if found.bytes >= found.limit:
-        msg = f"{size} bytes of the file are in use and {found.limit} may be; nothing was written: let mail be settled and pruned"
+        msg = (
+            f"{size} bytes of the file are in use and {found.limit} may be; nothing was written:"
+            " let messages be settled and pruned"
+        )
         raise StoreCapacity(msg)
     return found

@@ -1,4 +1,4 @@
-"""Outcomes on their way back: written with the processed mark, carried by the next parcel, gone once delivered."""
+"""Store receipts: written with the dedup record, deleted once a parcel delivered them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PRUNE: Final = "DELETE FROM receipts WHERE created_at < ?"
 
 
 def enqueue(tx: StoreTransaction, outcomes: Iterable[tuple[str, Receipt]]) -> None:
-    """Note what senders are to be told; one row per sender and commit."""
+    """Store receipts for senders; one row per sender and commit."""
     by_peer: dict[str, list[tuple[str, str, str | None]]] = {}
     for peer, receipt in outcomes:
         by_peer.setdefault(peer, []).append((receipt.id, receipt.state, receipt.reason))
@@ -31,17 +31,17 @@ def enqueue(tx: StoreTransaction, outcomes: Iterable[tuple[str, Receipt]]) -> No
 
 
 class PendingReceipts(NamedTuple):
-    """What a peer is to be told next."""
+    """The receipts that a peer gets next."""
 
     upto: int = 0
-    """The mark up to which it goes."""
+    """Sequence up to which it goes."""
     receipts: tuple[Receipt, ...] = ()
     stream_position: tuple[str, int] | None = None
-    """Where the peer's stream to us stands meanwhile: what the receipts rest on."""
+    """Position of the peer's stream to us, on which the receipts rest."""
 
 
 def pending(tx: StoreTransaction, peer: str, limit: int) -> PendingReceipts:
-    """Return what *peer* is to be told next."""
+    """Return the receipts that *peer* gets next."""
     rows = tx.rows(PENDING, (peer, limit))
     if not rows:
         return PendingReceipts()
@@ -51,11 +51,11 @@ def pending(tx: StoreTransaction, peer: str, limit: int) -> PendingReceipts:
 
 
 def delivered(tx: StoreTransaction, peer: str, upto: int) -> None:
-    """Forget what *peer* was told."""
+    """Delete the receipts that *peer* got."""
     if upto:
         tx.run(DELIVERED, (peer, upto))
 
 
 def prune(tx: StoreTransaction, *, before: Millis) -> int:
-    """Forget what could not be told for long: the sender's next question gets the answer anyway."""
+    """Delete receipts that were undeliverable for long; the sender's next query repeats them."""
     return tx.run(PRUNE, (before,))

@@ -1,4 +1,4 @@
-"""SQLite's own regular expressions: their time grows with the text, never with the pattern's tricks."""
+"""Match SQLite's own regular expressions, in time linear in the text for any pattern."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ DIALECT: Final = "literals . [a-z] [^a-z] * + ? {n,m} ( | ) ^ $ \\d \\w \\s \\b"
 
 class Pattern:
     """
-    One pattern, found anywhere in a text.
+    One pattern, searched anywhere in a text.
 
-    The matcher never goes back, so there is no pattern that hangs it.
+    The matcher does not backtrack, so no pattern hangs it.
 
     Raises:
-        InvalidArgument: the pattern is none, or this build of apsw came without the matcher.
+        InvalidArgument: the pattern is not valid, or this build of apsw has no matcher.
 
     """
 
@@ -46,12 +46,15 @@ class Pattern:
         return bool(self._con.execute("SELECT ? REGEXP ?", (text, self._pattern)).get)
 
     def close(self) -> None:
-        """Give the matcher back."""
+        """Release the matcher."""
         self._con.close()
 
 
 def _load(con: apsw.Connection) -> None:
-    msg = "this build of apsw has no regular expressions: install a wheel of apsw, or filter the messages yourself"
+    msg = (
+        "this build of apsw has no regular expressions:"
+        " install a wheel of apsw, or filter the messages yourself"
+    )
     try:
         from apsw import sqlite_extra  # noqa: PLC0415 - searches by content only
     except ImportError as error:

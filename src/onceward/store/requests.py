@@ -1,4 +1,4 @@
-"""Requests that wait for a reply: a row, so that waiting survives a restart of who asked."""
+"""Store requests that wait for a reply, so that waiting survives a restart of the asker."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ SELECT t.state, t.reason, t.recipient, b.frame
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """Stands for a reply that is still to come; keep its ``id`` to ask again after a restart."""
+    """A reply that is awaited; keep its ``id`` to ask again after a restart."""
 
     id: str
     recipient: str
 
 
 class ReplyState(NamedTuple):
-    """How a request stands: ``state`` is open, answered, late or failed; ``frame`` is the reply."""
+    """The state of a request: open, answered, late or failed; ``frame`` is the reply."""
 
     state: str
     reason: str | None
@@ -41,5 +41,5 @@ def open_ticket(
     recipient: str,
     deadline_at: Millis | None,
 ) -> None:
-    """Note that a reply is awaited, in the transaction of the request."""
+    """Record that a reply is awaited, in the transaction of the request."""
     tx.run(OPEN, (message_id, session, recipient, tx.now, deadline_at))

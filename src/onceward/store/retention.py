@@ -1,4 +1,4 @@
-"""Forgetting in slices: what ended well and is old enough goes, a few hundred rows per transaction."""
+"""Prune settled rows that are old enough, a few hundred per transaction."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 from onceward.db.transaction import StoreTransaction
 from onceward.model.clock import Millis
 
-# Oldest first by sequence: rows ended after they were created, so the first young row ends the walk.
+# Oldest first by sequence: a row ends after its creation, so the first young row ends the scan.
 OUTBOX: Final = """
 SELECT seq, state IN ('acked', 'cancelled', 'failed') AND ended_at < :before FROM outbox
  WHERE seq > :after AND created_at < :before ORDER BY seq LIMIT :limit
@@ -18,7 +18,7 @@ SELECT seq, state <> 'pending' AND ended_at < :before FROM inbox
 """
 DROP_OUT: Final = "DELETE FROM outbox WHERE seq = ?"
 DROP_IN: Final = "DELETE FROM inbox WHERE seq = ?"
-# Only ids that sort by time move their sender's horizon and lose their marks; marks of ids that users chose are kept for ever.
+# Only dedup records of time-sorted ids are pruned, below the horizon id; others are kept for ever.
 HEX: Final = "[0-9a-f]"
 MINTED: Final = "-".join((HEX * 8, HEX * 4, "7" + HEX * 3, "[89ab]" + HEX * 3, HEX * 12))
 OLD_MARKS: Final = f"""
@@ -43,7 +43,11 @@ VACUUM: Final = "PRAGMA incremental_vacuum(200)"
 def slice_of(
     tx: StoreTransaction, box: str, *, after: int, before: Millis, limit: int
 ) -> tuple[int, int]:
-    """Prune one slice of ``outbox`` or ``inbox`` beyond sequence *after*; return (where to go on, rows pruned), -1 at the end."""
+    """
+    Prune one slice of ``outbox`` or ``inbox`` beyond sequence *after*.
+
+    Returns (sequence to go on from, -1 at the end; rows pruned).
+    """
     select, drop = (OUTBOX, DROP_OUT) if box == "outbox" else (INBOX, DROP_IN)
     rows = tx.rows(select, {"after": after, "before": before, "limit": limit})
     old = [(seq,) for seq, ended in rows if ended]
@@ -52,13 +56,13 @@ def slice_of(
 
 
 def prune_marks(tx: StoreTransaction, *, before: Millis, limit: int) -> int:
-    """Prune a slice of processed marks, moving the horizon first; return how many went."""
+    """Prune a slice of dedup records, advancing the horizon id first; return how many."""
     named = {"before": before, "limit": limit}
     tx.run(HORIZON, named)
     return tx.run(MARKS, named)
 
 
 def prune_misc(tx: StoreTransaction, *, before: Millis, limit: int) -> int:
-    """Prune a slice of tickets and of the trail; return how many rows went."""
+    """Prune a slice of pending replies and of transitions; return how many rows."""
     named = {"before": before, "limit": limit}
     return tx.run(TICKETS, named) + tx.run(TRAIL, named) + tx.run(DROPS, named)

@@ -1,4 +1,4 @@
-"""Runs: what binds messages of a session to one call of its handler, and proves who may end it."""
+"""Store runs: each binds messages of a session to one call of its handler, under a lease."""
 
 from __future__ import annotations
 
@@ -68,7 +68,11 @@ DELETE FROM runs WHERE seq IN (SELECT seq FROM runs WHERE ended_at < ? AND ended
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a full queue dropped before this run: how many messages, and a line for each (for very many, of the newest)."""
+    """
+    What a full queue dropped before this run.
+
+    ``lines`` has one line per message; of very many only the newest.
+    """
 
     count: int
     lines: tuple[str, ...]
@@ -96,7 +100,7 @@ class PreviousRun:
 
 
 class OpenRun(NamedTuple):
-    """A run that has not ended, as its row tells."""
+    """The row of a run that has not ended."""
 
     seq: int
     id: str
@@ -132,10 +136,10 @@ def begin(
     until: Millis,
 ) -> tuple[OpenRun, list[LeasedMessage]]:
     """
-    Lease a session's queue, bind messages to a new run, and count their attempt before it is made.
+    Lease a session's queue, bind messages to a new run, and count their attempt.
 
     Raises:
-        LeaseLost: somebody else serves this session by now.
+        LeaseLost: another worker serves this session by now.
 
     """
     lane_id, token = lane
@@ -192,7 +196,7 @@ def add_messages(
     tx: StoreTransaction, run: OpenRun, ids: Sequence[str], messages: Sequence[LeasedMessage]
 ) -> OpenRun:
     """
-    Bind further messages to a run that is open; *ids* are those of all its messages then.
+    Add messages to an open run; *ids* are those of all its messages then.
 
     Raises:
         RunAborted: the run is not ours any more.
@@ -208,32 +212,33 @@ def add_messages(
 
 
 def prove(tx: StoreTransaction, run: OpenRun) -> None:
-    """Raise RunAborted unless the run is open and its lease ours; inside a transaction it then stays so."""
+    """Raise RunAborted unless the run is open under our lease, as it then is until COMMIT."""
     if not tx.rows(PROVE, run.named):
         raise aborted_error(run)
 
 
 def checkpoint(tx: StoreTransaction, run: OpenRun, partial: str) -> None:
-    """Store partial output; raises RunAborted where the run is not ours any more."""
+    """Store partial output; raise RunAborted where its lease does not hold."""
     if not tx.run(CHECKPOINT, run.named | {"partial": partial, "now": tx.now}):
         raise aborted_error(run)
 
 
 def allow_injection(tx: StoreTransaction, run: OpenRun) -> None:
-    """Note that new messages may be handed to this run; raises RunAborted where it is not ours any more."""
+    """Allow new messages to be injected into this run; raise RunAborted without its lease."""
     if not tx.run(TAKES_MORE, run.named):
         raise aborted_error(run)
 
 
 def aborted_error(run: OpenRun) -> RunAborted:
-    """Return the error of somebody whose run was ended from outside."""
+    """Return the error for a handler whose run was ended from outside."""
     return RunAborted(
-        f"run {run.id} of session {run.session!r} was ended from outside: nothing more of it can be committed"
+        f"run {run.id} of session {run.session!r} was ended from outside:"
+        " nothing more of it can be committed"
     )
 
 
 def take_over(tx: StoreTransaction, run: OpenRun, owner: str) -> Lease:
-    """Become the holder of a run's lease; whoever held it is fenced off from this statement on."""
+    """Take a run's lease over; its previous owner is fenced off from this statement on."""
     rows = tx.rows(
         TAKE_OVER, {"owner": owner, "now": tx.now, "bound": run.bound, "lane": run.lane_id}
     )
@@ -250,7 +255,7 @@ def end(
     result: str | None = None,
 ) -> None:
     """
-    End a run; what it did not consume is bound to nobody again, and so is what it was told was dropped.
+    End a run; unconsumed messages, and the summary it was given, are unbound again.
 
     Raises:
         RunAborted: it has ended already.
@@ -285,10 +290,10 @@ def by_id(tx: StoreTransaction, run_id: str) -> OpenRun | None:
 
 
 def abandoned(tx: StoreTransaction) -> list[OpenRun]:
-    """Return open runs whose lease ran out or was taken: their holders are dead, or too late."""
+    """Return open runs whose lease ran out or was taken: the owners are dead or too late."""
     return [OpenRun(*row) for row in tx.rows(LOST)]
 
 
 def prune(tx: StoreTransaction, *, before: Millis, limit: int) -> int:
-    """Forget a slice of runs that ended long ago; return how many."""
+    """Prune a slice of runs that ended long ago; return how many."""
     return tx.run(PRUNE, (before, limit))

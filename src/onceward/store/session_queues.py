@@ -1,8 +1,8 @@
 """
-The queues of sessions with runs: which mail waits in them, how they are set, what they dropped.
+Store the queues of sessions with runs: waiting messages, settings, and drops.
 
-A session's queue is a lane of its own, without a sender: mail moves into it
-from the lanes it arrived in, all of the session in the order of arrival.
+A session's queue is a lane of its own, without a sender: messages move into it
+from the lanes they arrived in, all of the session in the order of arrival.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RANK: Final = 2
 LINES_MAX: Final = 200
 """Lines of a summary that are kept for one session; older ones are only counted."""
 LANES_MAX: Final = 200
-"""Lanes that one look takes mail from."""
+"""Lanes that one pass takes messages from."""
 ALL: Final = 10_000
 """Most messages of one run."""
 
@@ -137,7 +137,7 @@ Change = Callable[[StoreTransaction], object]
 
 
 class NewMessage(NamedTuple):
-    """A message that has not been looked at yet."""
+    """A message that is in no queue yet."""
 
     seq: int
     session: str
@@ -147,7 +147,7 @@ class NewMessage(NamedTuple):
     sender: str
     id: str
     frame: str
-    """Its frame if that may bear a wish, else nothing."""
+    """Its frame if that may ask for a mode, else empty."""
 
     @property
     def protected(self) -> bool:
@@ -156,7 +156,7 @@ class NewMessage(NamedTuple):
 
 
 class Queue(NamedTuple):
-    """How one session's queue is set and since when it waits."""
+    """The policy and state of one session's queue."""
 
     policy: QueuePolicy
     waits: WaitTimes
@@ -170,29 +170,9 @@ def look_up(tx: StoreTransaction, session: str, declared: QueuePolicy) -> Queue:
     rows = tx.rows(QUEUE, (session,))
     if not rows:
         return Queue(declared, WaitTimes(), None, paused=False, reordered=False)
-    (
-        mode,
-        debounce_for,
-        cap,
-        overflow,
-        aborted,
-        inject,
-        since_at,
-        arrived_at,
-        rest_at,
-        paused_at,
-        reordered,
-    ) = rows[0]
-    policy = declared.merged(
-        mode=mode,
-        debounce_for=debounce_for,
-        cap=cap,
-        overflow=overflow,
-        aborted=aborted,
-        inject=None if inject is None else bool(inject),
-    )
+    *own, since_at, arrived_at, rest_at, paused_at, reordered = rows[0]
     return Queue(
-        policy,
+        declared.merged(**_policy_fields(own)),
         WaitTimes(since_at, arrived_at),
         rest_at,
         paused=paused_at is not None,
@@ -200,24 +180,27 @@ def look_up(tx: StoreTransaction, session: str, declared: QueuePolicy) -> Queue:
     )
 
 
+def _policy_fields(row: Sequence[Any]) -> dict[str, Any]:
+    """Return the first columns of a queue's or handler's row as fields of a policy."""
+    *rest, inject = row
+    fields = ("mode", "debounce_for", "cap", "overflow", "aborted")
+    return dict(zip(fields, rest, strict=True)) | {
+        "inject": None if inject is None else bool(inject)
+    }
+
+
 def declared(tx: StoreTransaction, session: str) -> QueuePolicy:
-    """Return how the file says that a session's handler was declared; the defaults where no handler was."""
-    for mode, debounce_for, cap, overflow, aborted, inject in tx.rows(
-        DECLARED, {"session": session}
-    ):
-        return QueuePolicy(
-            mode=mode,
-            debounce_for=debounce_for,
-            cap=cap,
-            overflow=overflow,
-            aborted=aborted,
-            inject=bool(inject),
-        )
-    return QueuePolicy()
+    """Return the policy that a session's handler was declared with; defaults without one."""
+    rows = tx.rows(DECLARED, {"session": session})
+    return QueuePolicy(**_policy_fields(rows[0])) if rows else QueuePolicy()
 
 
 def register(tx: StoreTransaction, pattern: str, policy: QueuePolicy, obey: Sequence[str]) -> None:
-    """Serve sessions of a pattern by runs from now on, in all processes: no worker and no reader takes their mail."""
+    """
+    Serve sessions of a pattern by runs from now on, in all processes.
+
+    No worker and no reader takes their messages then.
+    """
     named = {
         name: getattr(policy, name)
         for name in ("mode", "debounce_for", "cap", "overflow", "aborted")
@@ -230,9 +213,10 @@ def register(tx: StoreTransaction, pattern: str, policy: QueuePolicy, obey: Sequ
 
 def arrivals(tx: StoreTransaction, patterns: str, limit: int) -> list[NewMessage]:
     """
-    Return mail of sessions with runs that is in no queue yet, in the order of its arrival, about *limit* messages at most.
+    Return messages of sessions with runs that are in no queue yet, by arrival.
 
-    Of longer lanes only so much is taken that nothing overtakes what is left behind.
+    About *limit* messages at most; stops at the first truncated lane, so that
+    arrival order is kept.
     """
     sources = tx.rows(SOURCES, {"patterns": patterns, "limit": LANES_MAX + 1})
     upto = sources[LANES_MAX][1] - 1 if len(sources) > LANES_MAX else None
@@ -248,7 +232,7 @@ def arrivals(tx: StoreTransaction, patterns: str, limit: int) -> list[NewMessage
 
 
 def enqueue(tx: StoreTransaction, session: str, fresh: Sequence[NewMessage]) -> int:
-    """Move arrivals from their lanes to the end of their session's queue; return the queue's lane."""
+    """Move arrivals to the end of their session's queue; return the queue's lane."""
     lane_id = lanes.open_lane(tx, "", session, RANK, session=session)
     tx.run(ARRIVE, {"session": session, "now": tx.now})
     tx.run(MOVE, (lane_id, json.dumps([each.seq for each in fresh])))
@@ -257,7 +241,7 @@ def enqueue(tx: StoreTransaction, session: str, fresh: Sequence[NewMessage]) -> 
 
 
 def update_head(tx: StoreTransaction, lane_id: int) -> None:
-    """Let a lane know its first message again, after some of its messages ended."""
+    """Update a lane's head after some of its messages ended."""
     tx.run(HEADS, (json.dumps([lane_id]),))
 
 
@@ -279,7 +263,7 @@ def waiting(tx: StoreTransaction, lane_id: int, limit: int, *, placed: bool) -> 
 
 
 def of_seqs(tx: StoreTransaction, seqs: Iterable[int], held: Lease) -> list[LeasedMessage]:
-    """Return the messages of a run that still wait, as of the attempt that was counted when they were bound."""
+    """Return a run's messages that still wait, as of the attempt counted when they were bound."""
     return _read(tx.rows(OF_SEQS, (json.dumps(list(seqs)),)), held, counted=True)
 
 
@@ -297,9 +281,9 @@ def _read(
             digest,
             expires_at,
             attempts + (not counted),
-            received_at,
+            at,
         )
-        for seq, sender, message_id, session, frame, digest, expires_at, attempts, received_at in rows
+        for seq, sender, message_id, session, frame, digest, expires_at, attempts, at in rows
     ]
 
 
@@ -310,12 +294,16 @@ def counts(tx: StoreTransaction, lane_id: int) -> tuple[int, int]:
 
 
 def explain(tx: StoreTransaction, reasons: Iterable[tuple[str, int]]) -> None:
-    """Write beside dropped messages why they were dropped."""
+    """Store the reason of dropped messages."""
     tx.many(WHY, list(reasons))
 
 
 def record_drops(tx: StoreTransaction, session: str, lines: Sequence[tuple[str, str, str]]) -> None:
-    """Keep (sender, id, line) of dropped messages for the next run; of very many only the newest, and how many there were."""
+    """
+    Keep (sender, id, line) of dropped messages for the next run's summary.
+
+    Of very many only the newest lines and the total are kept.
+    """
     tx.many(
         DROPPED, [(session, sender, message_id, text, tx.now) for sender, message_id, text in lines]
     )
@@ -327,7 +315,7 @@ def record_drops(tx: StoreTransaction, session: str, lines: Sequence[tuple[str, 
 
 def reorder(tx: StoreTransaction, session: str, ids: Sequence[str]) -> list[str]:
     """
-    Put waiting messages to the front in the order of *ids*; return all that wait, in their new order.
+    Move waiting messages to the front in the order of *ids*; return the new order of all.
 
     Raises:
         InvalidArgument: one of them does not wait in this queue.

@@ -1,4 +1,4 @@
-"""Which rows are from when: one line for each thousand rows, so that a time is found without an index on every row."""
+"""Keep a sparse time index: one row per 1,000 messages with their min and max time."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from onceward.errors import OncewardError
 from onceward.model.clock import Millis
 
 LENGTH: Final = 1000
-"""Rows of one chapter."""
+"""Messages of one index row."""
 SLICE: Final = 20
-"""Chapters of one commit."""
+"""Index rows of one commit."""
 AT: Final = {"outbox": "created_at", "inbox": "received_at"}
 END: Final = "SELECT coalesce(max(last_seq), 0) FROM chapters WHERE box = ?"
 TAIL: Final = {
@@ -35,7 +35,7 @@ FORGET: Final = {
     box: f"DELETE FROM chapters WHERE box = '{box}' AND last_seq < (SELECT min(seq) FROM {box})"
     for box in AT
 }
-# Rows that chapters say may be from then, and those that no chapter tells of yet.
+# Rows that the time index lists for the span, and those that it does not cover yet.
 WITHIN: Final = {
     box: f"""
 SELECT m.seq FROM chapters AS c CROSS JOIN {box} AS m
@@ -50,7 +50,7 @@ SELECT m.seq FROM {box} AS m
 
 
 def write(tx: StoreTransaction, box: str) -> int:
-    """Write the next few chapters of a box, and forget those whose rows are all gone; return how many were written."""
+    """Write the next index rows of a box, delete those of pruned rows; return how many written."""
     tx.run(FORGET[box])
     [(after,)] = tx.rows(END, (box,))
     return sum(1 for _ in _written(tx, box, after))
@@ -66,7 +66,7 @@ def _written(tx: StoreTransaction, box: str, after: int) -> Iterator[int]:
 
 
 def catch_up(db: Database, box: str) -> None:
-    """Write the chapters that are missing; where the file cannot be written, looking back only takes longer."""
+    """Write the missing index rows; where the file cannot be written, reads only take longer."""
     with suppress(OncewardError):
         while db.read(TAIL[box])[0][0] > LENGTH and db.write(lambda tx: write(tx, box)) == SLICE:
             pass

@@ -1,4 +1,4 @@
-"""The trail: every transition as a row, written by triggers that are only there while it is switched on."""
+"""Record every transition as a row, by triggers that exist only while this is enabled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OBJECTS: Final = "SELECT name FROM sqlite_schema WHERE type = 'trigger' AND name
 
 
 def switch(db: Database, *, on: bool) -> None:
-    """Switch the trail on or off for all processes; what it holds stays."""
+    """Enable or disable the record for all processes; existing rows stay."""
     present = bool(db.read(OBJECTS))
     if present != on:
         db.write(_on if on else _off)

@@ -1,1 +1,1 @@
-"""The directory of a home: agents, channels, mailboxes and subscriptions."""
+"""Store the directory of a home: agents, channels, mailboxes and subscriptions."""

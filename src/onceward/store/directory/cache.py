@@ -1,4 +1,4 @@
-"""Who is to have what: channels, members and subscriptions of the home, in memory as long as the directory stands still."""
+"""Cache channels, members and subscriptions of the home while the directory is unchanged."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SUBSCRIBE: Final = """
 INSERT INTO subscriptions (subscriber, pattern, channel, publisher, created_at) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
 """
 UNSUBSCRIBE: Final = "DELETE FROM subscriptions WHERE subscriber = ? AND pattern = ? AND channel = ? AND publisher = ?"
-# Channels are left by their own verb, which tells of it.
+# Channels are left by channels.leave, which also writes the notice.
 LEAVE: Final = "DELETE FROM agents WHERE name = ?"
 END_SUBSCRIPTIONS: Final = "DELETE FROM subscriptions WHERE subscriber = ? AND channel = ''"
 
@@ -43,7 +43,7 @@ class Member(NamedTuple):
 
 @dataclass(slots=True)
 class _Snapshot:
-    """The directory as it was when it had counted so many changes."""
+    """The directory's content at one count of changes."""
 
     routes: int = -1
     agents: tuple[str, ...] = ()
@@ -55,10 +55,10 @@ class _Snapshot:
 
 class DirectoryCache:
     """
-    Answers from memory who is to have a message, and looks again when the directory changed.
+    Finds the recipients of a message in memory, read again when the directory changed.
 
-    A send that begins after a change was committed, in whatever process, obeys
-    it; what is remembered is read again only when ``data_version`` moved.
+    A send that begins after a change was committed, by any process, sees it; the
+    cache is loaded again only when ``data_version`` moved.
     """
 
     def __init__(self, home: DirectoryHandle, db: Database) -> None:
@@ -88,7 +88,7 @@ class DirectoryCache:
         return self._now().channels.get(name)
 
     def members(self, channel: str) -> tuple[Member, ...]:
-        """Return who takes part in a channel, in the order of joining."""
+        """Return the members of a channel, in the order of joining."""
         return self._now().members.get(channel, ())
 
     def channels(self) -> list[tuple[Any, ...]]:
@@ -101,7 +101,7 @@ class DirectoryCache:
         return self._now().patterns.get(channel, [])
 
     def newest(self, channel: str) -> int:
-        """Return the number of who joined, or subscribed to, a channel last; 0 where nobody did."""
+        """Return the number of a channel's latest member or subscription; 0 without any."""
         seen = self._now()
         row, wishes, members = (
             seen.channels.get(channel),
@@ -113,7 +113,7 @@ class DirectoryCache:
         return members[-1].number if members else 0
 
     def subscribers(self, topic: str, *, channel: str = "") -> list[str]:
-        """Return who wants *topic* of a channel, or of what this agent publishes; each once, however many of its patterns match."""
+        """Return the subscribers to *topic* of a channel, or of this agent; each of them once."""
         wishes, me = self._now().subscriptions, self._db.agent
         if channel:
             return sorted(_find(wishes, (channel, ""), topic))
@@ -121,7 +121,7 @@ class DirectoryCache:
         return sorted(everybodys | _find(wishes, ("", me), topic))
 
     def other_agents(self) -> list[str]:
-        """Return every registered agent of the home but this one: those enrolled, and in a home those with a file there."""
+        """Return all other agents of the home: registered ones, and those with a file there."""
         names = set(self._now().agents)
         if self._db.path.parent.name == database.AGENTS:
             names.update(
@@ -132,15 +132,15 @@ class DirectoryCache:
 
     @property
     def agent(self) -> str:
-        """Whose roster it is."""
+        """The agent whose cache it is."""
         return self._db.agent
 
     def register(self) -> bool:
-        """Note this agent as one of the home; say whether it was new."""
+        """Register this agent in the home; return whether it was new."""
         return database.register(self.directory, self._db.agent)
 
     def leave(self) -> bool:
-        """Strike this agent off, with what it wanted outside of channels; say whether it was there."""
+        """Remove this agent and its subscriptions outside channels; return whether it was there."""
 
         def work(tx: StoreTransaction) -> bool:
             tx.run(END_SUBSCRIPTIONS, (self._db.agent,))
@@ -151,7 +151,7 @@ class DirectoryCache:
     def subscribe(
         self, subscriber: str, pattern: str, *, channel: str = "", publisher: str = ""
     ) -> bool:
-        """Note what somebody wants; say whether it was new."""
+        """Store a subscription; return whether it was new."""
         return (
             self.directory.write(
                 lambda tx: tx.run(SUBSCRIBE, (subscriber, pattern, channel, publisher, tx.now))
@@ -162,7 +162,7 @@ class DirectoryCache:
     def unsubscribe(
         self, subscriber: str, pattern: str, *, channel: str = "", publisher: str = ""
     ) -> bool:
-        """End what somebody wanted; say whether there was such a wish."""
+        """Delete a subscription; return whether it existed."""
         return (
             self.directory.write(
                 lambda tx: tx.run(UNSUBSCRIBE, (subscriber, pattern, channel, publisher))
@@ -187,7 +187,7 @@ def _is_name(text: str) -> bool:
 
 
 def _load(opened: DirectoryDatabase, routes: int) -> _Snapshot:
-    """Read everything in one transaction, so that members and subscriptions are of the same moment."""
+    """Read all tables on one snapshot, so that members and subscriptions are of one moment."""
 
     def work(tx: StoreTransaction) -> _Snapshot:
         members: dict[str, list[Member]] = {}

@@ -1,4 +1,4 @@
-"""Channels of a home: what each is, who takes part, and which moves are legal. All of it stands in the directory."""
+"""Store the channels of a home with their members and states, in the directory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from onceward.store.directory.database import DirectoryDatabase
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 DIRECT: Final = 2
-"""So many take part in a direct channel."""
+"""Members of a direct channel."""
 KINDS: Final = (
     "text",
     "command",
@@ -66,7 +66,7 @@ TRANSITIONS: Final = {
     "draining": ("active", "paused"),
     "closed": ("draining", "active", "paused"),
 }
-"""By the state that is wanted: the states from which it may be reached; a pause may also change its mode."""
+"""By new state: the states from which it may be reached; a pause may also change its mode."""
 
 
 class ChannelConfig(BaseModel):
@@ -75,13 +75,18 @@ class ChannelConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     delivery: Literal["at_most_once", "at_least_once", "exactly_once"] = "at_least_once"
-    """What ``receive`` promises: handed out once at most; until it is settled; settled in the transaction of its effects."""
+    """
+    What ``receive`` promises of a message.
+
+    It is returned once at most, or until it is settled, or it is settled in the
+    transaction of its effects.
+    """
     max_message_size: Annotated[int, Field(ge=1)] = 1 << 20
     """Largest content, on send and on receipt."""
     max_participants: Annotated[int, Field(ge=1)] | None = None
-    """How many may take part."""
+    """Most members."""
     ack_timeout: Positive = 30.0
-    """How long a reader has a message before it is handed out again."""
+    """Seconds a reader has a message before it is delivered again."""
     max_retries: Annotated[int, Field(ge=0)] = 3
     """Re-attempts of a reader before a message becomes a dead letter."""
     retry_backoff: Seconds = 1.0
@@ -89,11 +94,11 @@ class ChannelConfig(BaseModel):
     echo: bool = False
     """Whether senders get what they send."""
     sticky: bool = False
-    """Whether late ones are given what the channel retains."""
+    """Whether new members get what the channel retains."""
     priority_ordering: bool = True
-    """Whether urgent messages are read first; otherwise they are read as they came."""
+    """Whether urgent messages are read first; otherwise in the order of arrival."""
     max_pending: Annotated[int, Field(ge=1)] | None = None
-    """How many messages of one sender may be on their way; more are accepted and wait."""
+    """Messages of one sender that may be in flight; more are accepted and held."""
     retain_for: Positive | None = None
     """How long a sticky channel retains messages."""
     retain_count: Annotated[int, Field(ge=1)] | None = None
@@ -101,11 +106,11 @@ class ChannelConfig(BaseModel):
     retain_bytes: Annotated[int, Field(ge=1)] | None = None
     """How many bytes of each sender's content a sticky channel retains."""
     topics: frozenset[str] | None = None
-    """The topics there are; None is all."""
+    """The topics that are allowed; None allows all."""
 
     @property
     def policy(self) -> TopicPolicy:
-        """Which topics there are."""
+        """The policy of its topics."""
         return TopicPolicy(self.topics)
 
 
@@ -124,7 +129,7 @@ class ChannelInfo:
 
     @property
     def holds(self) -> bool:
-        """Whether what is sent is accepted and waits."""
+        """Whether messages are accepted and held."""
         return self.state == "paused" and self.mode == "hold"
 
 
@@ -134,7 +139,7 @@ def _config(text: str) -> ChannelConfig:
 
 
 def info(row: tuple[Any, ...] | None, name: str) -> ChannelInfo:
-    """Return a channel from its row; raises UnknownChannel where there is none."""
+    """Return a channel from its row; raise UnknownChannel where there is none."""
     if row is None:
         msg = f"there is no channel {name!r}: create it, or list those there are"
         raise UnknownChannel(msg)
@@ -145,7 +150,7 @@ def info(row: tuple[Any, ...] | None, name: str) -> ChannelInfo:
 
 
 def checked_config(given: dict[str, Any]) -> ChannelConfig:
-    """Return a config; raises ValidationFailed naming the field that is wrong."""
+    """Return a config; raise ValidationFailed naming the wrong field."""
     try:
         made = ChannelConfig.model_validate(given)
     except ValidationError as error:
@@ -165,7 +170,7 @@ def create(
     config: ChannelConfig,
     description: str,
 ) -> bool:
-    """Make a channel with its owner; False where one of the name is there already, which is left as it is."""
+    """Create a channel with its owner; False where one of the name exists, left as it is."""
     if not isinstance(name, str) or NAME.fullmatch(name) is None:
         refuse("name", f"must match {NAME.pattern}", len(str(name)))
     if kind not in ("direct", "group", "broadcast", "pubsub"):
@@ -185,7 +190,7 @@ def create(
 
 
 def refuse_duplicate(name: str, *, created: bool) -> None:
-    """Raise DuplicateChannel where a channel was there already."""
+    """Raise DuplicateChannel where the channel exists already."""
     if not created:
         msg = f"there is a channel {name!r} already: ensure_channel takes it as it is"
         raise DuplicateChannel(msg)
@@ -194,12 +199,16 @@ def refuse_duplicate(name: str, *, created: bool) -> None:
 def join(
     directory: DirectoryDatabase, channel: ChannelInfo, agent: str, role: str, by: str
 ) -> bool:
-    """Let an agent take part; False where it did already. Constraints decide, so the limit holds for any number of processes."""
+    """
+    Add a member; False where it is one already.
+
+    Constraints decide, so the limit holds for any number of processes.
+    """
     agent_name(agent)
     if role not in ("member", "observer"):
         refuse(
             "role",
-            "is none of member, observer: the owner is who created the channel",
+            "is none of member, observer: the owner is the agent that created the channel",
             len(str(role)),
         )
     most = DIRECT if channel.type == "direct" else channel.config.max_participants
@@ -223,13 +232,13 @@ def _explain_join(tx: StoreTransaction, channel: ChannelInfo, most: int | None) 
     if not found:
         info(None, channel.name)
     if found[0][0] in ("draining", "closed"):
-        msg = f"channel {channel.name} is {found[0][0]}: nobody joins it any more"
+        msg = f"channel {channel.name} is {found[0][0]}: it takes no new members"
         raise ChannelRefused(msg)
     refuse("participants", f"channel {channel.name} takes {most}, and has them", most or 0)
 
 
 def leave(directory: DirectoryDatabase, channel: str, agent: str, by: str) -> bool:
-    """Let an agent take part no longer; False where it did not. The owner closes the channel instead."""
+    """Remove a member; False where it was none. The owner closes the channel instead."""
 
     def work(tx: StoreTransaction) -> bool:
         if not tx.run(LEAVE, (channel, agent)):
@@ -248,7 +257,7 @@ def change_state(
     directory: DirectoryDatabase, name: str, state: str, agent: str, mode: PauseMode | None = None
 ) -> None:
     """
-    Bring a channel into another state, by one statement that knows from where it may be reached.
+    Set a channel's state, by one statement that names the states it may be reached from.
 
     Raises:
         ChannelRefused: there is no such move from the present state.
@@ -279,7 +288,7 @@ def change_state(
 
 
 def delete(directory: DirectoryDatabase, name: str, agent: str) -> None:
-    """Forget a closed channel, its participants and what they wanted; raises ChannelRefused while it is not closed."""
+    """Delete a closed channel, its members and subscriptions; raise ChannelRefused otherwise."""
 
     def work(tx: StoreTransaction) -> None:
         if not tx.rows(STATE, (name,)):
@@ -301,7 +310,7 @@ def _role(tx: StoreTransaction, channel: str, agent: str) -> str | None:
 
 
 def role_of(members: tuple[Member, ...], agent: str) -> str | None:
-    """Return the role of an agent, None where it takes no part."""
+    """Return the role of an agent, None where it is no member."""
     return next((member.role for member in members if member.agent == agent), None)
 
 
@@ -312,10 +321,11 @@ def require(
     if role not in allowed:
         what = "takes no part in" if role is None else f"is {role} of"
         cure = "; join first" if role is None and "member" in allowed else ""
-        msg = f"{agent} {what} channel {channel} and may not {to_do}: {' or '.join(allowed)} may{cure}"
+        roles = " or ".join(allowed)
+        msg = f"{agent} {what} channel {channel} and may not {to_do}: {roles} may{cure}"
         raise NotParticipant(msg)
 
 
 def notice(tx: StoreTransaction, by: str, topic: str, **body: Any) -> None:
-    """Write down what is to be told under a reserved topic, in the transaction of what happened; *by* will tell it."""
+    """Store a notice under a reserved topic, in the transaction of its cause; *by* sends it."""
     tx.run(NOTICE, (by, f"_system.{topic}", json.dumps(body), tx.now))

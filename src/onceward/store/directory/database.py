@@ -1,4 +1,4 @@
-"""The directory of a home: one small file that its agents share, opened by the first verb that needs it."""
+"""Open the directory of a home: one small file that its agents share, made on first use."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MARK: Final = "PRAGMA application_id"
 TABLES: Final = "SELECT count(*) FROM sqlite_schema"
 OPENED: Final = "SELECT version FROM meta"
 INSERT: Final = "INSERT INTO meta (one, version, clock_at) VALUES (1, ?, ?)"
-# The open barrier, as for an agent's file: a durable commit before anything that was read is acted upon.
+# The open barrier, as for an agent's file: one durable commit before acting on what was read.
 BARRIER: Final = (
     "UPDATE meta SET opened = opened + 1, clock_at = max(clock_at, ?) RETURNING clock_at"
 )
@@ -37,7 +37,7 @@ IS_REGISTERED: Final = "SELECT 1 FROM agents WHERE name = ?"
 
 
 def directory_path(file: Path) -> Path:
-    """Return where the directory of an agent's file lies: in its home, or beside the file where that lies in none."""
+    """Return the path of a file's directory: in its home, or beside a file outside of any."""
     return file.parent.parent / FILE if file.parent.name == AGENTS else file.with_name(FILE)
 
 
@@ -148,7 +148,7 @@ class DirectoryDatabase(Database):
 
 
 class DirectoryHandle:
-    """The way from an agent's file to the directory of its home, which is opened on first use."""
+    """An agent's access to the directory of its home, which is opened on first use."""
 
     def __init__(self, db: Database, settings: Settings) -> None:
         self._db, self._settings = db, settings
@@ -158,17 +158,17 @@ class DirectoryHandle:
 
     @property
     def path(self) -> Path:
-        """Where the directory is, or would be."""
+        """Path of the directory, which need not exist."""
         return directory_path(self._db.path)
 
     @property
     def known(self) -> bool:
-        """Whether there is a directory; asking creates none."""
+        """Whether the directory exists; none is created."""
         return self._open is not None or self.path.exists()
 
     @property
     def directory(self) -> DirectoryDatabase:
-        """The directory, opened (created) by the first who asks; its agent is enrolled in it."""
+        """The directory, opened or created on first use, with the agent registered in it."""
         with self._lock:
             if self._closed:
                 msg = "the postbox was closed: open it again"
@@ -186,7 +186,7 @@ class DirectoryHandle:
             return self._open
 
     def close(self) -> None:
-        """Give the directory back, if it was opened."""
+        """Close the directory, if it was opened."""
         with self._lock:
             opened, self._open, self._closed = self._open, None, True
         if opened is not None:
@@ -194,10 +194,10 @@ class DirectoryHandle:
 
 
 def register(directory: DirectoryDatabase, name: str) -> bool:
-    """Note an agent as one of the home; say whether it was new."""
+    """Register an agent in the home; return whether it was new."""
     if directory.read(IS_REGISTERED, (name,)):
         return (
-            False  # the usual case, without a commit; who is new is decided by the statement below
+            False  # the usual case, without a commit; the statement below decides between processes
         )
     return directory.write(lambda tx: tx.run(REGISTER, (name, tx.now))) > 0
 

@@ -1,4 +1,4 @@
-"""The mailboxes of a home: whose each is, and until when. Of a private one only a hash of its id is ever written down."""
+"""Store the mailboxes of a home: owner and expiry; of a private one only its id's hash."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class MailboxInfo:
 
     @property
     def key(self) -> str:
-        """What frames and rows call it; no public name looks like the key of a private mailbox."""
+        """Its name in frames and rows; no public name equals the key of a private mailbox."""
         return self.name if self.public else f"~{self.name}"
 
 
@@ -63,15 +63,18 @@ def new_secret() -> str:
 
 
 def public_name(name: str) -> str:
-    """Return *name* if a public mailbox may bear it; raise InvalidArgument otherwise."""
+    """Return *name* if it is valid for a public mailbox; raise InvalidArgument otherwise."""
     if not isinstance(name, str) or len(name) > NAME_MAX or NAME.fullmatch(name) is None:
-        msg = f"a public mailbox has a name of 1 to {NAME_MAX} lower-case letters and digits in dotted segments, not {str(name)[:20]!r}"
+        msg = (
+            f"a public mailbox has a name of 1 to {NAME_MAX} lower-case letters and digits"
+            f" in dotted segments, not {str(name)[:20]!r}"
+        )
         raise InvalidArgument(msg)
     return name
 
 
 def _entry(name: str) -> tuple[int, str]:
-    """Return the (public, name) under which the directory would know what the caller named."""
+    """Return the (public, name) under which the directory stores a name or a private id."""
     if not isinstance(name, str):
         raise NoMailbox
     if NAME.fullmatch(name) is not None:
@@ -84,7 +87,7 @@ def find(directory: DirectoryDatabase, name: str) -> MailboxInfo:
     Return a mailbox by its public name or its private id.
 
     Raises:
-        NoMailbox: there is none; whether there ever was one is not told.
+        NoMailbox: there is none; the error does not say whether there ever was one.
 
     """
     return _find(directory.read(FIND, (*_entry(name), directory.now())))
@@ -94,7 +97,7 @@ def _find(rows: list[tuple[object, ...]]) -> MailboxInfo:
     if not rows:
         raise NoMailbox
     public, *rest = rows[0]
-    return MailboxInfo(bool(public), *rest)  # type: ignore[arg-type]  # the columns of one statement
+    return MailboxInfo(bool(public), *rest)  # type: ignore[arg-type]  # columns of FIND
 
 
 def listed(directory: DirectoryDatabase) -> list[MailboxInfo]:
@@ -104,18 +107,20 @@ def listed(directory: DirectoryDatabase) -> list[MailboxInfo]:
 
 def ensure(directory: DirectoryDatabase, wanted: MailboxInfo) -> tuple[MailboxInfo, bool]:
     """
-    Return the mailbox, made if there was none, and whether this call made it; its time to live is the first one's for good.
+    Return the mailbox, created if there was none, and whether this call created it.
 
-    One that has expired is gone: then this one is new.
+    Its time to live is that of the first call. One that has expired is gone, so
+    that this one is new.
     """
     return directory.write(lambda tx: _ensure(tx, wanted))
 
 
 def create(directory: DirectoryDatabase, wanted: MailboxInfo) -> MailboxInfo:
-    """Make a mailbox; raises DuplicateMailbox where one of that name is there."""
+    """Create a mailbox; raise DuplicateMailbox where one of that name exists."""
     made, created = ensure(directory, wanted)
     if not created:
-        msg = f"the mailbox {made.name} is there already, until {made.expires_at or 'for ever'}: use ensure, or another name"
+        until = made.expires_at or "for ever"
+        msg = f"the mailbox {made.name} exists already, until {until}: use ensure, or another name"
         raise DuplicateMailbox(msg)
     return made
 
@@ -147,7 +152,7 @@ def _ensure(tx: StoreTransaction, wanted: MailboxInfo) -> tuple[MailboxInfo, boo
 
 
 def sweep(directory: DirectoryDatabase, limit: int) -> int:
-    """Forget mailboxes that have expired; nobody could find them any more."""
+    """Delete expired mailboxes, which cannot be found any more; return how many."""
     now = directory.now()
     if not directory.read(DUE, (now,)):
         return 0
@@ -169,7 +174,7 @@ def _tell_ended(tx: StoreTransaction, gone: list[tuple[object, ...]]) -> None:
 
 
 def description(text: str) -> str:
-    """Return *text* if it may describe a mailbox; raise InvalidArgument otherwise."""
+    """Return *text* if it is a valid description; raise InvalidArgument otherwise."""
     if not isinstance(text, str) or len(text) > ABOUT_MAX or "\x00" in text:
         msg = f"a description has at most {ABOUT_MAX} characters and no NUL"
         raise InvalidArgument(msg)
@@ -177,5 +182,5 @@ def description(text: str) -> str:
 
 
 def secret_name(secret: str) -> str:
-    """Return what is written down of a private id."""
+    """Return the hash under which a private id is stored."""
     return _entry(secret)[1]
