@@ -33,8 +33,9 @@ MIN_VERSION: Final = (3, 51, 3)
 WITHDRAWN_VERSIONS: Final = (3, 52, 0)
 MARK: Final = "onceward:"
 ConstraintError = apsw.ConstraintError
+"""A row that the schema refused; named here so that other modules need not import apsw."""
 SQLError = apsw.SQLError
-"""A row that the schema refused; named here so that nobody else need know apsw."""
+"""A statement that SQLite cannot run."""
 
 # One reason per line; read back by a test.
 PRAGMAS: Final = (
