@@ -1,6 +1,5 @@
 """The directory of a home: made when it is needed, shared by processes, and noticed when it changed or was taken away."""
 
-import json
 import os
 import subprocess
 import sys
@@ -11,6 +10,8 @@ from threading import Thread
 import pytest
 
 from onceward import Postbox
+from onceward.db import open_files
+from onceward.db.database import Database
 from onceward.db.transaction import StoreTransaction
 from onceward.errors import ForkedProcess, SchemaMismatch, SchemaTooNew, StoreClosed
 from onceward.model.settings import Settings
@@ -152,15 +153,48 @@ def test_a_nested_change_joins(directory: DirectoryDatabase) -> None:
     assert [] == is_registered(directory)
 
 
-def test_a_directory_that_was_taken_away_is_made_anew(directory: DirectoryDatabase) -> None:
-    """A change is committed into the file that others will find, not into one that has no name any more."""
+@pytest.mark.parametrize("gone", [("", "-wal", "-shm"), ("",)])
+def test_a_directory_that_was_taken_away_is_made_anew(
+    directory: DirectoryDatabase, gone: tuple[str, ...]
+) -> None:
+    """A change goes into the file that others will find, with nothing of a WAL that stayed behind."""
+    directory.checkpoint(truncate=True)
     register(directory, "lost")
-    for name in ("directory.db", "directory.db-wal", "directory.db-shm"):
-        directory.path.with_name(name).unlink()
+    for suffix in gone:
+        Path(f"{directory.path}{suffix}").unlink()
     register(directory, "kept")
 
-    assert ["kept"] == json.loads(json.dumps(is_registered(directory)))
+    assert ["kept"] == is_registered(directory)
     assert directory.path.exists()
+
+
+def test_a_new_file_is_made_while_another_opening_waits(directory: DirectoryDatabase) -> None:
+    """A change that finds its file gone needs no lock whose owner may wait for that change."""
+    directory.path.unlink()
+    change = Thread(target=register, args=(directory, "kept"))
+    with open_files.lock:
+        change.start()
+        change.join(timeout=30)
+        done = not change.is_alive()
+    change.join()
+
+    assert (True, ["kept"]) == (done, is_registered(directory))
+
+
+def test_an_open_directory_is_no_agents_file(directory: DirectoryDatabase) -> None:
+    """An agent cannot be opened on the file that this process has open as a directory."""
+    with pytest.raises(SchemaMismatch):
+        Database.open(directory.path, agent="a")
+
+
+def test_what_is_read_is_the_file_of_that_name(directory: DirectoryDatabase) -> None:
+    """A reader that finds its file gone reads the file that took its place, and its version moves."""
+    register(directory, "lost")
+    before = directory.version()
+    for name in ("directory.db", "directory.db-wal", "directory.db-shm"):
+        directory.path.with_name(name).unlink()
+
+    assert ([], True) == (is_registered(directory), before != directory.version())
 
 
 def test_its_clock_never_runs_backwards(directory: DirectoryDatabase, clock: ManualClock) -> None:

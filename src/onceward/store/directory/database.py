@@ -61,19 +61,19 @@ class DirectoryDatabase(Database):
     # -- opening ----------------------------------------------------------------------------
 
     def _open(self) -> apsw.Connection:
-        """Open the file that has the name now, made anew where there is none."""
-        with open_files.lock:
-            file_checks.create_or_check(self.path, allow_network=self._settings.network_filesystem)
-            self.guard = ReplacedFileDetector(self.path)
-            con = super()._open()
-            if self._openings:
-                self._register_again()
-            self._openings += 1
+        """Open the file that has the name now, created anew where there is none."""
+        file_checks.create_or_check(self.path, allow_network=self._settings.network_filesystem)
+        self.guard = ReplacedFileDetector(self.path)
+        con = super()._open()
+        if self._openings:
+            self._register_again()
+        self._openings += 1
         return con
 
     def _register_again(self) -> None:
-        for old in [key for key, known in open_files.files.items() if known is self]:
-            del open_files.files[old]
+        # Without open_files.lock: its owner may be waiting for the turn that this thread has.
+        for old in [key for key, known in list(open_files.files.items()) if known is self]:
+            open_files.files.pop(old, None)
         key = file_checks.file_key(self.path)
         assert key is not None  # noqa: S101 - it is open
         open_files.files[(key, "")] = self
