@@ -1,4 +1,4 @@
-"""Which names agents, sessions, types and keys may bear, and the five priorities."""
+"""Check the names of agents, sessions, types and keys, and rank priorities."""
 
 from __future__ import annotations
 
@@ -27,15 +27,18 @@ RANKS: Final[dict[str, int]] = {
 
 
 def agent_name(name: str) -> str:
-    """Return *name* if an agent may bear it; raise InvalidMessage otherwise."""
+    """Return *name* if it is valid for an agent; raise InvalidMessage otherwise."""
     if not isinstance(name, str) or AGENT.fullmatch(name) is None or name.lower() in RESERVED:
-        msg = f"agent name {name!r} must match {AGENT.pattern} in full and be none of {sorted(RESERVED)}"
+        msg = (
+            f"agent name {name!r} must match {AGENT.pattern} in full"
+            f" and be none of {sorted(RESERVED)}"
+        )
         raise InvalidMessage(msg)
     return name
 
 
 def plain_text(field: str, value: str) -> str:
-    """Return *value* if it is printable text of 1 to 256 characters; raise InvalidMessage otherwise."""
+    """Return *value* if it is 1 to 256 printable characters; raise InvalidMessage otherwise."""
     if not isinstance(value, str) or not 0 < len(value) <= TEXT_MAX or not value.isprintable():
         msg = f"{field} {value!r:.60} must be 1 to {TEXT_MAX} printable characters"
         raise InvalidMessage(msg)
