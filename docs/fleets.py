@@ -25,26 +25,26 @@ OWN = {
 LEDGER = {
     "box": "`outbox`, `inbox`, `processed` or `dead_letters`; `quarantine` for a file that could not be read",
     "state": "state or outcome; `dead` for dead letters, the reason for files in quarantine",
-    "origin": "whose message it is here: `outbox` for what was sent, `inbox` for what was received",
-    "at": "when it was promised, accepted, marked or dead",
+    "origin": "`outbox` for a sent message, `inbox` for a received one",
+    "at": "when it was sent, accepted, processed or dead-lettered",
 }
 WITNESS = {
     "sender": "agent that sent it; NULL in the row of a file",
-    "recipient": "agent it is for; in the row of a file its agent, or what went wrong",
+    "recipient": "agent that it is for; in the row of a file its agent, or the error",
     "id": "message id; in the row of a file its path",
-    "side": "whose word it is: 0 the file itself, 1 outbox, 2 the sender's dead letters, 3 inbox, 4 a mark, 5 the recipient's dead letters",
+    "side": "source of the row: 0 the file itself, 1 outbox, 2 the sender's dead letters, 3 inbox, 4 a dedup record, 5 the recipient's dead letters",
     "state": "how far it had come, as a number: see `onceward.spark.states`",
     "seq": "number of the row in its view",
     "lane": "priority and lane",
-    "at": "when it was promised, accepted or marked, in milliseconds since 1970",
+    "at": "when it was sent, accepted or processed, in milliseconds since 1970",
     "sent": "when the peer had stored it, in milliseconds",
     "ended": "when the sender's row came to its end, in milliseconds",
 }
 AGENTS = {
     "agent": "the agent",
-    "file_id": "random mark of the file",
+    "file_id": "random id of the file",
     "durability": "what a commit survives",
-    "paused_at": "since when the kill-switch is on",
+    "paused_at": "since when the file is paused",
     "opened_at": "when it was opened last",
     "created_at": "when the file was made",
     "schema_version": "its newest schema step",
@@ -52,24 +52,24 @@ AGENTS = {
 QUARANTINE = {
     "path": "the file",
     "reason": "why it is not read, in one word",
-    "detail": "what SQLite or the system said",
+    "detail": "the error of SQLite or of the system",
     "at": "when it was looked at",
 }
 NOTES = """
 - Files are read in place, read-only, together with their WAL, also while their agents work. A statement is held for half a second at
   most, or for as long as Spark takes for a batch; with `snapshot`, for as long as the file is read, and its WAL grows meanwhile.
 - SQLite puts its lock file (`-shm`) and an empty `-wal` beside a file that it reads. Read as the agents' own user, or with
-  `copy=always`: a lock file of somebody else's may keep an agent out.
+  `copy=always`: a lock file of another user may keep an agent out.
 - Paths are local to the driver and to every executor. Copies for an object store are made by SQLite's backup, or `VACUUM INTO`: a main
   file copied without its WAL misses what was committed last.
 - A table that a file's schema does not have yet is empty for that file, a column is NULL. Rows of newer schemas are read as far as they
   have our columns.
-- A stream reads each row once, in the state that it has then. To follow changes of state, switch the agents' trail on and follow
+- A stream reads each row once, in the state that it has then. To follow changes of state, set the agents' `transitions` and follow the table
   `trail`: triggers write it in the commit of the change itself. Rows that retention prunes before they are read are not seen.
 - A stream's positions are files in `manifests`: keep that folder and the checkpoint together. A file whose numbers went back, whose
   last row is another one, or in whose place another file lies, is read again from its beginning under a new `_epoch`.
-- A stream fails, and goes on at the next start, where a file is locked for longer than `busyTimeout`; a file that is damaged or gone
-  is left out and told in the log.
+- A stream fails, and continues at the next start, if a file is locked for longer than `busyTimeout`; a file that is damaged or gone
+  is left out and logged.
 - `spark.sql` filters are applied by Spark behind the source; `where` and `columns` are what the source itself leaves out.
 - `frame=variant` parses frames in Python, some 20,000 a second and core. Where there are many, read them as text and let Spark do it:
   `df.withColumn("frame", try_parse_json("frame"))`. Frames that are no JSON, or more than a VARIANT can hold, are NULL.
@@ -77,11 +77,11 @@ NOTES = """
   agent, and has the rows of one agent in memory at a time, which are at most its `max_pending`. Equal rows are as many messages.
   Their ids depend on query, batch and row only.
 - A query must give a batch the same rows each time (no `uuid()`, no `rand()` without a seed), and its batch numbers only go up: a
-  file refuses a batch that it has seen with other rows, or that is older than all that it remembers.
+  file refuses a batch that it has seen with other rows, or that is older than all that it has a record of.
 - A file of an older schema is not written to: that would migrate it under an agent that does not expect it.
 """
 WRITTEN = {
-    "agent": "who sends it; its file is looked for in `path`",
+    "agent": "the sender; its file is looked for in `path`",
     "_db": "instead of `agent`: the sender's file",
     "recipient": "agent it goes to; required",
     "body": "text is JSON, BINARY is sent as bytes, structs and arrays as themselves; required",
@@ -175,7 +175,7 @@ def _table(name: str, found: columns.Table, meanings: dict[str, dict[str, str]])
     rows = [(code(column), kind.upper(), meant[column]) for column, kind in found.columns.items()]
     first = {
         "agents": "One row for each file, with its numbers of now.",
-        "ledger": "What each file says of all its messages, read at one moment, and a row for each file that could not be read.",
+        "ledger": "All messages of each file, read at one moment, and a row for each file that could not be read.",
         "witness": "The ledger in numbers, which `reconcile` reads, as texts and times cost more; and a row for each file, read or not.",
         "quarantine": "The files that cannot be read; with `deep` every page of every file is looked at.",
     }.get(name) or f"`{view}` of every file: {meanings[view]['']}"

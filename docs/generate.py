@@ -225,7 +225,7 @@ def _retryable(cls: type) -> str:
 
 
 def events_page() -> str:
-    """Return the page of the events that hooks hear."""
+    """Return the page of the events that hooks are called with."""
     rows = [("event", "class", "what is true now", "fields")]
     for name, kind in events.EVENTS.items():
         own = ", ".join(
@@ -237,9 +237,9 @@ def events_page() -> str:
     return page(
         "Events",
         flow(
-            "`postbox.on(name, hook)` tells *hook* of every event of that name, `*` of all. Events are told after the commit that made",
-            "them true, in the process whose commit it was. Each has `agent` (whose file) and `at` (when) besides its own fields.",
-            "A hook cannot veto and cannot harm: what it raises is logged.",
+            "`postbox.on(name, hook)` calls *hook* with every event of that name, `*` with all, after the commit that made the event true,",
+            "in the process that committed. Each has `agent` (of the file) and `at` (milliseconds) besides its own fields.",
+            "A hook cannot veto a commit; an exception that it raises is logged.",
         ),
         table(*rows),
     )
@@ -334,7 +334,7 @@ def _moves(moves: dict[tuple[str, str], str]) -> str:
 
 
 def has_command() -> bool:
-    """Return whether the command is there to be asked for its help."""
+    """Return whether the command line is installed."""
     return importlib.util.find_spec("onceward.cli.app") is not None
 
 
@@ -351,7 +351,7 @@ def command_page() -> str:
 
 
 def main() -> None:
-    """Write what has changed and name it."""
+    """Write the pages that have changed and print their names."""
     for name, text in pages().items():
         path = ROOT / name
         if not path.exists() or path.read_text(encoding="utf-8") != text:

@@ -1,4 +1,4 @@
-"""Reads what the source says of itself: signatures, docstrings and the notes under fields."""
+"""Read the source: signatures, docstrings and the notes under fields."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def signature(item: Function, name: str) -> str:
 
 
 def _frame(item: Function) -> tuple[str, str]:
-    """Return what stands before and behind a call: how it is waited for, and what it gives."""
+    """Return the text before and after a call: how it is awaited, and what it returns."""
     asynchronous = isinstance(item, ast.AsyncFunctionDef)
     result = "" if item.returns is None or item.name == "__init__" else ast.unparse(item.returns)
     if any(name.endswith("contextmanager") for name in decorators(item)) or result.startswith(
@@ -123,7 +123,7 @@ def fields(node: ast.ClassDef) -> list[Field]:
 
 
 def attributes(node: ast.ClassDef) -> list[Field]:
-    """Return the public attributes that the constructor sets, and those that others set and note."""
+    """Return the public attributes that the constructor sets, and noted ones that other methods set."""
     found: list[Field] = []
     for item in node.body:
         if isinstance(item, Function):
@@ -195,7 +195,7 @@ def docs(item: ast.ClassDef | Function) -> str:
 
 
 def result(item: Function) -> str:
-    """Return what a function or property gives, as written."""
+    """Return the return annotation of a function or property, as written."""
     return "" if item.returns is None else ast.unparse(item.returns)
 
 
@@ -205,7 +205,7 @@ def prose(text: str) -> str:
 
 
 def first_line(file: Path) -> str:
-    """Return what a file promises in the first line of its docstring."""
+    """Return the first line of a file's docstring."""
     return prose(ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "").partition(
         "\n"
     )[0]

@@ -1,4 +1,4 @@
-"""The pages of what is stored: the frame with its JSON Schema, and the tables."""
+"""Write the pages of stored data: the frame with its JSON Schema, and the tables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MEANING = {
     "id": "names the message everywhere; unique for each `source`",
     "source": "the sending agent, as `urn:onceward:NAME`",
     "type": "what the body is; handlers are chosen by it",
-    "recipient": "the agent it goes to",
+    "recipient": "the agent that it goes to",
     "time": "when it was sent, by the sender's clock",
     "session": "conversation it belongs to",
     "topic": "what it was published under",
@@ -32,12 +32,12 @@ MEANING = {
     "inreplyto": "id of the message that this one answers; a waiting ticket takes it",
     "replyto": "agent that the reply goes to, where it is not the sender",
     "channel": "channel it was sent through",
-    "kind": "what it is to its conversation: command, query, response and so on",
+    "kind": "its part in the conversation: command, query, response and so on",
     "mailbox": "mailbox of the recipient that it is for",
-    "expirytime": "from then on nobody wants it",
+    "expirytime": "the message expires at this time",
     "idempotencykey": "the sender's own key for this message",
-    "subject": "what the message is about; not read by us",
-    "dataschema": "where the body is described; not read by us",
+    "subject": "what the message is about; not read by onceward",
+    "dataschema": "address of the body's description; not read by onceward",
     "datacontenttype": "media type of the body",
     "data": "the body as JSON",
     "data_base64": "the body as bytes, in base64; instead of `data`",
@@ -149,7 +149,7 @@ def frame_schema() -> str:
 
 
 def _or_null(given: dict[str, Any]) -> dict[str, Any]:
-    """Return what an attribute may be, and null: CloudEvents take that for one that is not set."""
+    """Return the schema of an attribute or null, which CloudEvents take for an unset attribute."""
     if "anyOf" in given:
         return given
     notes = {name: given[name] for name in ("description", "default") if name in given}
@@ -161,7 +161,7 @@ def _or_null(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def schema_page(meanings: dict[str, dict[str, str]]) -> str:
-    """Return the page of the schema: meanings as given, types and defaults from a real file."""
+    """Return the page of the schema: the given meanings, types and defaults from a real file."""
     parts = [
         flow(
             "The views are the public contract: their columns are only ever added. Tables may change with any release.",
@@ -182,8 +182,8 @@ def schema_page(meanings: dict[str, dict[str, str]]) -> str:
 def directory_page(meanings: dict[str, dict[str, str]]) -> str:
     """Return the page of a home's directory, as that of the schema."""
     told = flow(
-        "A home's `directory.db` says who is there, which channels and mailboxes, and who wants which topics.",
-        "It holds no messages, and its tables may change with any release: ask `box.channels`, `box.mailboxes` and `box.home`,",
+        "A home's `directory.db` lists its agents, channels, mailboxes and subscriptions.",
+        "It holds no messages, and its tables may change with any release: use `box.channels`, `box.mailboxes` and `box.agents`,",
         "or the commands of these names.",
     )
     with (
@@ -247,7 +247,7 @@ def relations(con: apsw.Connection, kind: str) -> list[str]:
 
 
 def described(text: str) -> dict[str, dict[str, str]]:
-    """Return what schema/README.md says: by table and column, the sentence on the table itself under ''."""
+    """Return the meanings in schema/README.md by table and column; the table's own is under ''."""
     found: dict[str, dict[str, str]] = {}
     for part in re.split(r"^### ", text.replace("../docs/reference/", ""), flags=re.MULTILINE)[1:]:
         name, _, rest = part.partition("\n")

@@ -1,4 +1,4 @@
-"""Draws a state machine from its table, as SVG that suits light and dark pages."""
+"""Draw a state machine from its table, as SVG for light and dark pages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TIP = '<marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" mark
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the states of one machine stand, and how far single moves swing out."""
+    """Positions of the states of one machine, and the bend of single moves."""
 
     size: tuple[int, int]
     places: dict[str, Point]

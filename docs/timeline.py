@@ -1,4 +1,4 @@
-"""Draws what a mode does as a timeline, as SVG that suits light and dark pages."""
+"""Draw the timeline of a mode, as SVG for light and dark pages."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 WIDTH, ROW, LEFT, UNIT = 720, 44, 110, 60
 STYLE = """
   text { font: 13px ui-sans-serif, system-ui, sans-serif; fill: #24292f } .small { font-size: 11px; fill: #57606a }
-  .axis { stroke: #d0d7de; stroke-width: 1 } .mail { fill: #0969da } .wait { stroke: #0969da; stroke-width: 1.5; stroke-dasharray: 3 3 }
+  .axis { stroke: #d0d7de; stroke-width: 1 } .message { fill: #0969da } .wait { stroke: #0969da; stroke-width: 1.5; stroke-dasharray: 3 3 }
   .done { fill: #ddf4e4; stroke: #1a7f37 } .aborted { fill: #ffebe9; stroke: #cf222e } .quiet { fill: #fff8c5; stroke: #d4a72c }
   @media (prefers-color-scheme: dark) {
-    text { fill: #e6edf3 } .small { fill: #8d96a0 } .axis { stroke: #30363d } .mail { fill: #58a6ff } .wait { stroke: #58a6ff }
+    text { fill: #e6edf3 } .small { fill: #8d96a0 } .axis { stroke: #30363d } .message { fill: #58a6ff } .wait { stroke: #58a6ff }
     .done { fill: #12261e; stroke: #3fb950 } .aborted { fill: #2d1214; stroke: #f85149 } .quiet { fill: #272115; stroke: #9e6a03 }
   }
 """
@@ -18,7 +18,7 @@ STYLE = """
 
 @dataclass(frozen=True)
 class Bar:
-    """Something that lasts: a run, or waiting for quiet."""
+    """A span of time: a run, or the wait for quiet."""
 
     start: float
     end: float
@@ -28,9 +28,9 @@ class Bar:
 
 @dataclass(frozen=True)
 class Story:
-    """Messages by the time of their arrival, and what became of them."""
+    """Messages by the time of their arrival, and the runs that they caused."""
 
-    mail: dict[str, float]
+    messages: dict[str, float]
     bars: tuple[Bar, ...]
     note: str
 
@@ -44,12 +44,12 @@ STORIES = {
     "queue": Story(
         {"a": 0.4, "b!": 1.4, "c": 2.2},
         (Bar(0.5, 3.5, "run of a"), Bar(3.6, 6.2, "run of b"), Bar(6.3, 9.0, "run of c")),
-        "b asks for steer, and is not heard.",
+        "b asks for steer, which `queue` ignores.",
     ),
     "collect": Story(
         {"a": 0.4, "b": 1.2, "c": 1.9, "d": 5.0},
         (Bar(1.9, 3.1, "quiet", "quiet"), Bar(3.2, 6.4, "run of a b c"), Bar(6.5, 9.0, "run of d")),
-        "One debounce after c it is quiet. d comes while they are worked on; its quiet is over when they are done.",
+        "One debounce after c it is quiet. d comes while they are worked on; its debounce has passed when they are done.",
     ),
     "steer": Story(
         {"a": 0.4, "b": 3.0, "c": 7.2},
@@ -58,15 +58,15 @@ STORIES = {
             Bar(3.1, 6.6, "run of a b"),
             Bar(7.3, 9.0, "run of c"),
         ),
-        "b ends the run of a, which had stored nothing; both are the next run. c finds nobody to end.",
+        "b ends the run of a, which had stored nothing; both are the next run. c comes when no run is open.",
     ),
     "interrupt": Story(
         {"a": 0.4, "b": 3.6},
         (
             Bar(0.5, 3.6, "run of a, checkpoint", "aborted"),
-            Bar(3.7, 7.2, "run of b, goes on from there"),
+            Bar(3.7, 7.2, "run of b, continues from there"),
         ),
-        "The run of a had stored partial output, so a counts as delivered, and b's run is given what there was.",
+        "The run of a had stored partial output, so a counts as delivered, and b's run gets that output.",
     ),
 }
 """A short story for every mode."""
@@ -81,16 +81,16 @@ def draw(mode: str) -> str:
         f"<title>{mode}: {story.note}</title>",
         f"<style>{STYLE}</style>",
     ]
-    for row, label in enumerate(("mail comes", "runs")):
+    for row, label in enumerate(("messages", "runs")):
         y = 30 + row * ROW
         parts += [
             f'<text x="8" y="{y + 4}">{label}</text>',
             f'<path class="axis" d="M{LEFT} {y}H{WIDTH - 10}"/>',
         ]
-    for name, at in story.mail.items():
+    for name, at in story.messages.items():
         x = LEFT + UNIT * at
         parts += [
-            f'<circle class="mail" cx="{x:.0f}" cy="30" r="5"/>',
+            f'<circle class="message" cx="{x:.0f}" cy="30" r="5"/>',
             f'<text x="{x - 4:.0f}" y="18">{name}</text>',
         ]
         parts.append(f'<path class="wait" d="M{x:.0f} 36V{30 + ROW - 15}"/>')

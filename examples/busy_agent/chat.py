@@ -1,10 +1,10 @@
 """
-A coding agent that is steered while it works; no network, and the same words every time.
+Steer a coding agent while it works; no network, and the same output every time.
 
     python3 examples/busy_agent/chat.py [FOLDER]
 
 Three agents with a file each: a user who changes her mind, a coder whose
-sessions are in mode ``steer``, and a tester to whom the coder gives work.
+sessions are in mode ``steer``, and a tester that gets tasks from the coder.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ tester = Agent("tester")
 
 @coder.session(mode="steer")
 async def code(run: AsyncRun) -> str | None:
-    """Do a turn; after every step a checkpoint, so that whoever comes next can go on from there."""
+    """Do a turn with a checkpoint after every step, from which the next run continues."""
     if run.message.type == "worker_result":
         print(f"coder:  the tester says {run.message.body['result']!r}")
         await run.send("user", "done, and tested")
@@ -43,7 +43,7 @@ async def code(run: AsyncRun) -> str | None:
 
 
 async def first_try(run: AsyncRun) -> str:
-    """Start as everybody would, and get lost in details."""
+    """Write a first version, and lose time on details."""
     steps: list[str] = []
     for step in PLAN:
         steps.append(step)

@@ -1,11 +1,11 @@
 """
-The coordinator: asks for a review of every file, wave after wave, and writes down every answer.
+Ask workers for a review of every file, wave after wave, and store every answer.
 
     python coordinator.py HOME WORKER... [--code FOLDER...]
 
-It goes on until its standard input ends, and then waits for the answers that are
-still open. Kill it at any instant: what it promised and what it knows are rows of
-one file, so its next life goes on where the last one stopped.
+It works until its standard input ends, and then waits for the open answers. Kill it
+at any instant: what it has sent and what it knows are rows of one file, so the next
+process continues where the last one stopped.
 """
 
 import argparse
@@ -23,15 +23,15 @@ from team import PATIENCE, Review, Reviewed, until_input_ends
 
 from onceward import Agent, Context, Postbox
 
-ROOM = 8
-"""Tasks that one worker may have open; so work goes to those who are alive."""
+MAX_OPEN = 8
+"""Tasks that one worker may have open; so work goes to workers that are alive."""
 GIVE_UP_AFTER = 60.0
-"""Seconds without any answer after which the open tasks are given up, to be looked into."""
+"""Seconds without any answer after which the open tasks are given up, to be examined."""
 GAVE_UP = 75
 STANDARD_LIBRARY = [Path(package.__path__[0]) for package in (json, email, asyncio, http)]
 
 # A task's row commits with its message, and a result's row with the mark that its answer is processed.
-# No UNIQUE and no OR IGNORE: an answer that took effect twice would stand here twice, for everybody to see.
+# No UNIQUE and no OR IGNORE: an answer that took effect twice would be here twice, and be seen.
 TABLES = """
 CREATE TABLE IF NOT EXISTS file (number INTEGER PRIMARY KEY, path TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS task (
@@ -57,18 +57,18 @@ coordinator = Agent("coordinator")
 
 @coordinator.on(Reviewed)
 def note(answer: Reviewed, ctx: Context) -> None:
-    """Write one answer down."""
+    """Store one answer."""
     sender, attempt = ctx.message.sender, ctx.message.attempt
     ctx.tx.execute(ADD_RESULT, (answer.task, sender, answer.findings, attempt, now()))
     ctx.tx.execute(ANSWERED, (answer.task,))
 
 
-def hand_out(box: Postbox, team: list[str]) -> bool:
-    """Give the next file to the worker who has least to do; say whether anybody had room."""
+def assign(box: Postbox, team: list[str]) -> bool:
+    """Send the next file to the worker with the fewest open tasks; return False if all are full."""
     with box.session("review").begin() as tx:
         tasks = dict.fromkeys(team, 0) | dict(tx.execute(OPEN))
         worker = min(team, key=tasks.__getitem__)
-        if tasks[worker] >= ROOM:
+        if tasks[worker] >= MAX_OPEN:
             return False
         [(number, path)] = tx.execute(NEXT)
         message_id = tx.send(worker, Review(task=number, path=path), key=f"task-{number}")
@@ -77,12 +77,12 @@ def hand_out(box: Postbox, team: list[str]) -> bool:
 
 
 def work(box: Postbox, team: list[str], closing: Event) -> bool:
-    """Hand out tasks until *closing*, then wait for what is open; say whether everything was answered."""
+    """Assign tasks until *closing*, then wait for the open ones; return whether all were answered."""
     answered = Event()
-    box.on("processed", lambda _: answered.set())  # heard after the commit
+    box.on("processed", lambda _: answered.set())  # called after the commit
     while not closing.is_set():
         tell(box)
-        if not hand_out(box, team):
+        if not assign(box, team):
             answered.wait(0.1)
             answered.clear()
     return finish(box, answered)
@@ -103,7 +103,7 @@ def finish(box: Postbox, answered: Event) -> bool:
 
 
 def tell(box: Postbox) -> None:
-    """Say "tasks results" to whoever watches our output."""
+    """Print the numbers of tasks and results."""
     stats = box.stats()
     print(stats["enqueued"], stats["processed"], flush=True)
 
@@ -118,7 +118,7 @@ def python_files(folders: Iterable[Path]) -> list[str]:
 
 
 def prepare(path: Path, folders: Iterable[Path]) -> None:
-    """Make the tables, and the list of files on the first life."""
+    """Make the tables, and the list of files at the first start."""
     with Postbox(path, agent="coordinator", start=False) as box, box.begin() as tx:
         tx.execute(TABLES)
         if tx.execute(FILES) == [(0,)]:
@@ -155,7 +155,7 @@ def main() -> int:
     args = parser.parse_args()
     path = args.home / "coordinator.db"
     prepare(path, args.code)
-    # hold_unknown: the team may come to life after its first task was written.
+    # hold_unknown: the workers may start after their first task was sent.
     with Postbox(path, agent=coordinator, settings=PATIENCE, hold_unknown=True) as box:
         return 0 if work(box, args.team, end_of_input()) else GAVE_UP
 

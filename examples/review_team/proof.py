@@ -1,10 +1,10 @@
 """
-The proof: opens the team's files afresh and counts what was lost, doubled or torn.
+Open the team's files and count what was lost, doubled or torn.
 
     python proof.py HOME
 
-Prints one JSON document and ends with 0 if nothing was. It looks at files only: no
-process of the team need be alive, and none is believed.
+Prints one JSON document and ends with 0 if nothing was. It reads files only: no
+process of the team need be alive.
 """
 
 import json
@@ -30,7 +30,7 @@ FINDINGS = "SELECT task, count(*) FROM finding GROUP BY task"
 RULES = "SELECT rule, count(*) FROM finding WHERE task <= ? GROUP BY rule"
 
 QUESTIONS = (
-    ("coordinator", "tasks that nobody answered", "SELECT * FROM task WHERE answers = 0"),
+    ("coordinator", "tasks without an answer", "SELECT * FROM task WHERE answers = 0"),
     (
         "coordinator",
         "tasks answered twice",
@@ -38,7 +38,7 @@ QUESTIONS = (
     ),
     (
         "coordinator",
-        "what became of its mail",
+        "states of its messages",
         "SELECT type, state, count(*) FROM outbox_view GROUP BY type, state",
     ),
     ("worker-1", "reviews done twice", "SELECT task FROM review GROUP BY task HAVING count(*) > 1"),
@@ -49,12 +49,12 @@ QUESTIONS = (
     ),
     ("worker-2", "all its numbers", "SELECT * FROM stats_view"),
 )
-"""What to ask by oneself: whose file, the question, the query."""
+"""Queries to try: agent of the file, question, SQL."""
 
 
 @dataclass
 class Evidence:
-    """What the files say."""
+    """The contents of the files."""
 
     files: int = 0
     tasks: dict[int, tuple[int, int, str]] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class Evidence:
     stats: Counter[str] = field(default_factory=Counter)
 
     def hear(self, box: Postbox) -> None:
-        """Take in one file: its tables in one snapshot, its invariants, its numbers."""
+        """Add one file: its tables in one snapshot, its invariants, its numbers."""
         with box.begin() as tx:
             if box.agent == "coordinator":
                 [(self.files,)] = tx.execute(FILES)
@@ -155,7 +155,7 @@ def spread(values: list[int]) -> dict[str, int]:
 
 
 def report(seen: Evidence, kills: list[tuple[str, int]]) -> dict[str, Any]:
-    """Return what there is to be said about a run."""
+    """Return the report of a run."""
     wrong = {
         "lost": len(lost(seen)),
         "duplicates": len(doubled(seen)),
@@ -181,7 +181,7 @@ def report(seen: Evidence, kills: list[tuple[str, int]]) -> dict[str, Any]:
 
 
 def main(home: Path) -> int:
-    """Print the report; say by the exit code whether all is well."""
+    """Print the report; return 0 if nothing was lost, doubled or torn."""
     seen, log = Evidence(), home / "kills.json"
     for path in sorted(
         home.glob("*.db")

@@ -1,4 +1,4 @@
-"""What the team looks for in a Python file: small rules, each a function from a syntax node to a remark."""
+"""Check a Python file by small rules, each a function from a syntax node to a remark."""
 
 import ast
 import importlib.util
@@ -42,7 +42,7 @@ def missing_docstring(node: ast.AST) -> str | None:
 
 
 def too_many_arguments(node: ast.AST) -> str | None:
-    """Notice more than anybody can keep in order."""
+    """Notice a function with too many arguments."""
     if not isinstance(node, Function):
         return None
     count = len(node.args.posonlyargs) + len(node.args.args) + len(node.args.kwonlyargs)
@@ -50,7 +50,7 @@ def too_many_arguments(node: ast.AST) -> str | None:
 
 
 def many_branches(node: ast.AST) -> str | None:
-    """Notice more cases than anybody will test."""
+    """Notice more cases than will be tested."""
     if not isinstance(node, Function):
         return None
     count = sum(
@@ -70,7 +70,7 @@ def bare_except(node: ast.AST) -> str | None:
 
 
 def swallowed_exception(node: ast.AST) -> str | None:
-    """Notice an error that nobody will hear of."""
+    """Notice an error that is silently dropped."""
     if isinstance(node, ast.ExceptHandler) and all(
         isinstance(line, ast.Pass) for line in node.body
     ):
@@ -106,7 +106,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def review(path: Path) -> list[Finding]:
-    """Return what is to be said about one file; a file that cannot be read or parsed is a finding, not an error."""
+    """Return the findings of one file; a file that cannot be read or parsed is a finding, not an error."""
     try:
         source = importlib.util.decode_source(path.read_bytes())
     except OSError as error:
@@ -124,7 +124,7 @@ def review(path: Path) -> list[Finding]:
 
 
 def remarks(tree: ast.AST) -> list[Finding]:
-    """Return what the rules say about every node of *tree*."""
+    """Return the findings of all rules on every node of *tree*."""
     return [
         Finding(getattr(node, "lineno", 1), rule.__name__.replace("_", " "), said)
         for node in ast.walk(tree)

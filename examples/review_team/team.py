@@ -1,11 +1,11 @@
-"""What the team shares: the words it speaks, how patient it is, and how it is told to stop."""
+"""Define what the team shares: message types, settings, and the signal to stop."""
 
 import os
 
 from onceward import Msg, Settings
 
 PATIENCE = Settings(lease=2.0, deliver_timeout=2.0)
-"""Colleagues are killed here all the time: what a dead process held is free again after seconds, not after a minute."""
+"""Processes are killed here all the time: their leases end after seconds, not after a minute."""
 
 
 class Review(Msg, type="review.wanted"):
@@ -23,6 +23,6 @@ class Reviewed(Msg, type="review.done"):
 
 
 def until_input_ends() -> None:
-    """Return when standard input ends: whoever started us closed it, or is dead."""
+    """Return when standard input ends: the parent process closed it, or is dead."""
     while os.read(0, 4096):
         pass

@@ -1,10 +1,10 @@
 """
-A worker: reviews the files that it is asked to review.
+Review the files that the coordinator asks for.
 
     python worker.py HOME NAME
 
-Its findings, its mark "I have done this" and its answer are one commit. Kill it
-at any instant: either all three are there, or the task is simply done again.
+Its findings, the processed mark and its answer are one commit. Kill it
+at any instant: either all three are there, or the task is done again.
 """
 
 import sys
@@ -16,7 +16,7 @@ from team import PATIENCE, Review, Reviewed, until_input_ends
 
 from onceward import Agent, Context, Postbox
 
-# No UNIQUE and no OR IGNORE: a task that took effect twice would stand here twice, for everybody to see.
+# No UNIQUE and no OR IGNORE: a task that took effect twice would be here twice, and be seen.
 TABLES = """
 CREATE TABLE IF NOT EXISTS review (task INTEGER NOT NULL, attempt INTEGER NOT NULL, at INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS finding (task INTEGER NOT NULL, line INTEGER NOT NULL, rule TEXT NOT NULL, note TEXT NOT NULL);
