@@ -17,13 +17,15 @@ SOURCE = Path(spark.__file__)
 OWN = {
     "_db": "path of the file",
     "_agent": "the agent whose file it is",
-    "_seq": "number of the row in its file; where the view has no sequence, its place in this reading",
+    "_seq": "number of the row in its file; where the view has no sequence, its place in this "
+    "reading",
     "_epoch": "in a stream: how often the file was found restored or replaced; else 0",
     "body": "the message's body as JSON text",
     "body_bytes": "the message's body, where it was sent as bytes",
 }
 LEDGER = {
-    "box": "`outbox`, `inbox`, `processed` or `dead_letters`; `quarantine` for a file that could not be read",
+    "box": "`outbox`, `inbox`, `processed` or `dead_letters`; `quarantine` for a file that could "
+    "not be read",
     "state": "state or outcome; `dead` for dead letters, the reason for files in quarantine",
     "origin": "`outbox` for a sent message, `inbox` for a received one",
     "at": "when it was sent, accepted, processed or dead-lettered",
@@ -32,7 +34,8 @@ WITNESS = {
     "sender": "agent that sent it; NULL in the row of a file",
     "recipient": "agent that it is for; in the row of a file its agent, or the error",
     "id": "message id; in the row of a file its path",
-    "side": "source of the row: 0 the file itself, 1 outbox, 2 the sender's dead letters, 3 inbox, 4 a dedup record, 5 the recipient's dead letters",
+    "side": "source of the row: 0 the file itself, 1 outbox, 2 the sender's dead letters, 3 "
+    "inbox, 4 a dedup record, 5 the recipient's dead letters",
     "state": "how far it had come, as a number: see `onceward.spark.states`",
     "seq": "number of the row in its view",
     "lane": "priority and lane",
@@ -56,29 +59,38 @@ QUARANTINE = {
     "at": "when it was looked at",
 }
 NOTES = """
-- Files are read in place, read-only, together with their WAL, also while their agents work. A statement is held for half a second at
-  most, or for as long as Spark takes for a batch; with `snapshot`, for as long as the file is read, and its WAL grows meanwhile.
-- SQLite puts its lock file (`-shm`) and an empty `-wal` beside a file that it reads. Read as the agents' own user, or with
-  `copy=always`: a lock file of another user may keep an agent out.
-- Paths are local to the driver and to every executor. Copies for an object store are made by SQLite's backup, or `VACUUM INTO`: a main
-  file copied without its WAL misses what was committed last.
-- A table that a file's schema does not have yet is empty for that file, a column is NULL. Rows of newer schemas are read as far as they
-  have our columns.
-- A stream reads each row once, in the state that it has then. To follow changes of state, set the agents' `transitions` and follow the table
-  `trail`: triggers write it in the commit of the change itself. Rows that retention prunes before they are read are not seen.
-- A stream's positions are files in `manifests`: keep that folder and the checkpoint together. A file whose numbers went back, whose
-  last row is another one, or in whose place another file lies, is read again from its beginning under a new `_epoch`.
-- A stream fails, and continues at the next start, if a file is locked for longer than `busyTimeout`; a file that is damaged or gone
-  is left out and logged.
-- `spark.sql` filters are applied by Spark behind the source; `where` and `columns` are what the source itself leaves out.
-- `frame=variant` parses frames in Python, some 20,000 a second and core. Where there are many, read them as text and let Spark do it:
-  `df.withColumn("frame", try_parse_json("frame"))`. Frames that are no JSON, or more than a VARIANT can hold, are NULL.
-- Written rows pass through the driver: compressed, and together at most `spark.driver.maxResultSize`. It spools them to its disk by
-  agent, and has the rows of one agent in memory at a time, which are at most its `max_pending`. Equal rows are as many messages.
-  Their ids depend on query, batch and row only.
-- A query must give a batch the same rows each time (no `uuid()`, no `rand()` without a seed), and its batch numbers only go up: a
-  file refuses a batch that it has seen with other rows, or that is older than all that it has a record of.
-- A file of an older schema is not written to: that would migrate it under an agent that does not expect it.
+- Files are read in place, read-only, together with their WAL, also while their agents work. A
+  statement is held for half a second at most, or for as long as Spark takes for a batch; with
+  `snapshot`, for as long as the file is read, and its WAL grows meanwhile.
+- SQLite puts its lock file (`-shm`) and an empty `-wal` beside a file that it reads. Read as the
+  agents' own user, or with `copy=always`: a lock file of another user may keep an agent out.
+- Paths are local to the driver and to every executor. Copies for an object store are made by
+  SQLite's backup, or `VACUUM INTO`: a main file copied without its WAL misses what was committed
+  last.
+- A table that a file's schema does not have yet is empty for that file, a column is NULL. Rows of
+  newer schemas are read as far as they have our columns.
+- A stream reads each row once, in the state that it has then. To follow changes of state, set the
+  agents' `transitions` and follow the table `trail`: triggers write it in the commit of the
+  change itself. Rows that retention prunes before they are read are not seen.
+- A stream's positions are files in `manifests`: keep that folder and the checkpoint together. A
+  file whose numbers went back, whose last row is another one, or in whose place another file
+  lies, is read again from its beginning under a new `_epoch`.
+- A stream fails, and continues at the next start, if a file is locked for longer than
+  `busyTimeout`; a file that is damaged or gone is left out and logged.
+- `spark.sql` filters are applied by Spark behind the source; `where` and `columns` are what the
+  source itself leaves out.
+- `frame=variant` parses frames in Python, some 20,000 a second and core. Where there are many,
+  read them as text and let Spark do it: `df.withColumn("frame", try_parse_json("frame"))`. Frames
+  that are no JSON, or more than a VARIANT can hold, are NULL.
+- Written rows pass through the driver: compressed, and together at most
+  `spark.driver.maxResultSize`. It spools them to its disk by agent, and has the rows of one agent
+  in memory at a time, which are at most its `max_pending`. Equal rows are as many messages. Their
+  ids depend on query, batch and row only.
+- A query must give a batch the same rows each time (no `uuid()`, no `rand()` without a seed), and
+  its batch numbers only go up: a file refuses a batch that it has seen with other rows, or that
+  is older than all that it has a record of.
+- A file of an older schema is not written to: that would migrate it under an agent that does not
+  expect it.
 """
 WRITTEN = {
     "agent": "the sender; its file is looked for in `path`",
@@ -94,21 +106,27 @@ def fleet_page(meanings: dict[str, dict[str, str]]) -> str:
     return page(
         "Fleets on Spark",
         flow(
-            "`python3 -m pip install 'onceward[spark]'` brings Spark and a Java. Format `onceward` reads agents' files as tables, follows",
-            "them as streams, and sends rows as messages. Everywhere below, a fleet is a glob, a folder, or a list of these.",
+            "`python3 -m pip install 'onceward[spark]'` brings Spark and a Java. Format "
+            "`onceward` reads agents' files as tables, follows",
+            "them as streams, and sends rows as messages. Everywhere below, a fleet is a glob, a "
+            "folder, or a list of these.",
         ),
         "## Functions of `onceward.spark`",
         *_functions(),
         "## Options of reading",
         flow(
-            '`spark.read.format("onceward").option("table", "outbox").load("/fleet/**/*.db")`; `readStream` likewise.',
-            "Spark does not take both a `path` option and a path in `load`, so the table is named by an option.",
+            '`spark.read.format("onceward").option("table", "outbox").load("/fleet/**/*.db")`; '
+            "`readStream` likewise.",
+            "Spark does not take both a `path` option and a path in `load`, so the table is "
+            "named by an option.",
         ),
         _options(),
         "## Options of writing",
         flow(
-            '`df.write.format("onceward").mode("append").save("/fleet/**/*.db")`, or `writeStream`.',
-            "Each file gets its messages of one batch in one transaction, with a receipt in its table `spark_batches`.",
+            '`df.write.format("onceward").mode("append").save("/fleet/**/*.db")`, or '
+            "`writeStream`.",
+            "Each file gets its messages of one batch in one transaction, with a receipt in its "
+            "table `spark_batches`.",
         ),
         table(
             ("option", "meaning"),
@@ -175,9 +193,12 @@ def _table(name: str, found: columns.Table, meanings: dict[str, dict[str, str]])
     rows = [(code(column), kind.upper(), meant[column]) for column, kind in found.columns.items()]
     first = {
         "agents": "One row for each file, with its numbers of now.",
-        "ledger": "All messages of each file, read at one moment, and a row for each file that could not be read.",
-        "witness": "The ledger in numbers, which `reconcile` reads, as texts and times cost more; and a row for each file, read or not.",
-        "quarantine": "The files that cannot be read; with `deep` every page of every file is looked at.",
+        "ledger": "All messages of each file, read at one moment, and a row for each file that "
+        "could not be read.",
+        "witness": "The ledger in numbers, which `reconcile` reads, as texts and times cost "
+        "more; and a row for each file, read or not.",
+        "quarantine": "The files that cannot be read; with `deep` every page of every file is "
+        "looked at.",
     }.get(name) or f"`{view}` of every file: {meanings[view]['']}"
     asked = [code(column) for column in found.columns if column in columns.ASKED]
     note = f"\n\nOnly where `columns` names them: {', '.join(asked)}." if asked else ""

@@ -115,11 +115,11 @@ def checklist_page() -> str:
     return checklist.page()
 
 
-# -- api.md ---------------------------------------------------------------------------------------
+# -- api.md ----------------------------------------------------------------------------------------
 
 
 def api_page() -> str:
-    """Return the page of the public names, in the sections above; names without a section come last."""
+    """Return the page of the public names, by section; names without one come last."""
     known = (
         {name for listed in SECTIONS.values() for name in listed.split()}
         | set(dir(errors))
@@ -186,11 +186,15 @@ def _field(field: readers.Field) -> str:
 
 def _method(item: readers.Function) -> str:
     if any(name.endswith("property") for name in readers.decorators(item)):
-        return f"#### `.{item.name}`\n\n```py\n{item.name}: {readers.result(item)}\n```\n\n{readers.docs(item)}"
-    return f"#### `.{item.name}()`\n\n```py\n{readers.signature(item, item.name)}\n```\n\n{readers.docs(item)}"
+        return (
+            f"#### `.{item.name}`\n\n```py\n{item.name}: "
+            f"{readers.result(item)}\n```\n\n{readers.docs(item)}"
+        )
+    signature = readers.signature(item, item.name)
+    return f"#### `.{item.name}()`\n\n```py\n{signature}\n```\n\n{readers.docs(item)}"
 
 
-# -- errors.md, events.md, settings.md --------------------------------------------------------------
+# -- errors.md, events.md, settings.md -------------------------------------------------------------
 
 
 def errors_page() -> str:
@@ -210,8 +214,10 @@ def errors_page() -> str:
     return page(
         "Errors",
         flow(
-            "Catch `OncewardError` to catch everything of ours. `retryable` on the class says whether the same call may succeed later",
-            "as it is. `Retry`, `Reject` and `Drop` are no errors: handlers raise them to say how a message ends.",
+            "Catch `OncewardError` to catch everything of ours. `retryable` on the class says "
+            "whether the same call may succeed later",
+            "as it is. `Retry`, `Reject` and `Drop` are no errors: handlers raise them to say "
+            "how a message ends.",
         ),
         f"```text\n{inspect.cleandoc(tree)}\n```",
         table(*rows),
@@ -237,8 +243,10 @@ def events_page() -> str:
     return page(
         "Events",
         flow(
-            "`postbox.on(name, hook)` calls *hook* with every event of that name, `*` with all, after the commit that made the event true,",
-            "in the process that committed. Each has `agent` (of the file) and `at` (milliseconds) besides its own fields.",
+            "`postbox.on(name, hook)` calls *hook* with every event of that name, `*` with all, "
+            "after the commit that made the event true,",
+            "in the process that committed. Each has `agent` (of the file) and `at` "
+            "(milliseconds) besides its own fields.",
             "A hook cannot veto a commit; an exception that it raises is logged.",
         ),
         table(*rows),
@@ -259,12 +267,15 @@ def settings_page() -> str:
     return page(
         "Settings",
         flow(
-            "Give them as keywords to `Postbox`, as a `Settings` object, as `ONCEWARD_<NAME>` in the environment, or under",
-            "`[tool.onceward]` in the nearest `pyproject.toml`; the first of these that names a setting "
+            "Give them as keywords to `Postbox`, as a `Settings` object, as `ONCEWARD_<NAME>` in "
+            "the environment, or under",
+            "`[tool.onceward]` in the nearest `pyproject.toml`; the first of these that names a "
+            "setting "
             "wins. Spans are seconds, sizes are bytes.",
         ),
         table(*rows),
-        "`ONCEWARD_DISABLED=1` in the environment switches sending, pushing and handling off for one process.",
+        "`ONCEWARD_DISABLED=1` in the environment switches sending, pushing and handling off for "
+        "one process.",
         "`Settings.five_minutes(**overrides)`: "
         + inspect.cleandoc(settings.Settings.five_minutes.__doc__ or ""),
     )
@@ -294,7 +305,7 @@ def _bounds(info: Any) -> str:
     return " and ".join(f"{sign} {value:_}" for sign, value in found.items())
 
 
-# -- lifecycle.md, cli.md -----------------------------------------------------------------------------
+# -- lifecycle.md, cli.md --------------------------------------------------------------------------
 
 
 def lifecycle_page() -> str:
@@ -302,7 +313,8 @@ def lifecycle_page() -> str:
     return page(
         "Lifecycle",
         flow(
-            "A message is one row in the sender's outbox and one in the recipient's inbox. Its state moves only along the arrows below.",
+            "A message is one row in the sender's outbox and one in the recipient's inbox. Its "
+            "state moves only along the arrows below.",
             "CHECKs and triggers of the file refuse every other move, even from a SQLite shell.",
         ),
         "## Outbox",
@@ -319,8 +331,10 @@ def lifecycle_page() -> str:
         "What that means for its messages: [which mode do I want](../how-to/runs/which-mode.md).",
         "## Dead letters",
         flow(
-            "A message that ends badly leaves its box: the row moves to `dead_letters` in the same commit, with a reason.",
-            "`replay` moves it back, as a pending row with its own id. See [dead letters](../how-to/deal-with-dead-letters.md).",
+            "A message that ends badly leaves its box: the row moves to `dead_letters` in the "
+            "same commit, with a reason.",
+            "`replay` moves it back, as a pending row with its own id. See [dead "
+            "letters](../how-to/deal-with-dead-letters.md).",
         ),
     )
 

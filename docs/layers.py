@@ -1,4 +1,4 @@
-"""Draw the layers of the package, as pyproject.toml has them, and the path of a message through them."""
+"""Draw the layers of the contract in pyproject.toml and the path of a message through them."""
 
 from __future__ import annotations
 
@@ -21,18 +21,23 @@ STYLE = """
   .band { fill: #f6f8fa } .odd { fill: #ffffff } .number { font-size: 11px; fill: #ffffff }
   .step { fill: #ddf4ff; stroke: #0969da; stroke-width: 1.2 }
   .back { fill: #fff8c5; stroke: #9a6700; stroke-width: 1.2 }
-  .move { fill: none; stroke: #57606a; stroke-width: 1.4; marker-end: url(#tip) } #tip path { fill: #57606a }
+  .move { fill: none; stroke: #57606a; stroke-width: 1.4; marker-end: url(#tip) }
+  #tip path { fill: #57606a }
   .commit { stroke: #1a7f37; stroke-width: 1.4; stroke-dasharray: 3 3 } .dot { fill: #1a7f37 }
   .border { stroke: #8c959f; stroke-width: 1.2; stroke-dasharray: 6 4 }
   @media (prefers-color-scheme: dark) {
     text { fill: #e6edf3 } .hint { fill: #9da7b3 } .number { fill: #0d1117 }
     .band { fill: #161b22 } .odd { fill: #0d1117 }
     .step { fill: #0c2d6b; stroke: #58a6ff } .back { fill: #3b2300; stroke: #d29922 }
-    .move { stroke: #9da7b3 } #tip path { fill: #9da7b3 } .commit { stroke: #3fb950 } .dot { fill: #3fb950 }
+    .move { stroke: #9da7b3 } #tip path { fill: #9da7b3 } .commit { stroke: #3fb950 }
+    .dot { fill: #3fb950 }
     .border { stroke: #6e7681 }
   }
 """
-TIP = '<marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto"><path d="M0 0 8 4 0 8z"/></marker>'
+TIP = (
+    '<marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
+    'orient="auto"><path d="M0 0 8 4 0 8z"/></marker>'
+)
 
 
 @dataclass(frozen=True)
@@ -83,7 +88,11 @@ def draw() -> str:
     rows, height = _rows()
     width = LEFT + STEP * len(PATH) + 8
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img">',
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+            f'width="{width}" '
+            f'height="{height}" role="img">'
+        ),
         "<title>Layers of the package and the path of a message</title>",
         f"<style>{STYLE}</style>",
         f"<defs>{TIP}</defs>",
@@ -148,7 +157,8 @@ def _place(index: int, step: Step, rows: dict[str, float]) -> tuple[float, float
 def _box(index: int, step: Step, rows: dict[str, float]) -> str:
     (x, y), (width, height) = _place(index, step, rows), BOX
     return (
-        f'<rect class="{step.kind}" x="{x - width / 2:.0f}" y="{y - height / 2:.0f}" width="{width}" height="{height}" rx="6"/>'
+        f'<rect class="{step.kind}" x="{x - width / 2:.0f}" y="{y - height / 2:.0f}" '
+        f'width="{width}" height="{height}" rx="6"/>'
         f'<text x="{x:.0f}" y="{y + 5:.0f}">{step.module}</text>'
     )
 
@@ -168,4 +178,7 @@ def _arrow(start: tuple[float, float], end: tuple[float, float]) -> str:
     """Return an arrow from the lower or upper edge of one step to the side of the next."""
     down = 1 if end[1] > start[1] else -1
     x, y = start[0] + 14, start[1] + down * BOX[1] / 2
-    return f'<path class="move" d="M{x:.0f} {y:.0f}Q{x:.0f} {end[1]:.0f} {end[0] - BOX[0] / 2:.0f} {end[1]:.0f}"/>'
+    return (
+        f'<path class="move" d="M{x:.0f} {y:.0f}Q{x:.0f} {end[1]:.0f} '
+        f'{end[0] - BOX[0] / 2:.0f} {end[1]:.0f}"/>'
+    )

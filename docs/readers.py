@@ -123,7 +123,7 @@ def fields(node: ast.ClassDef) -> list[Field]:
 
 
 def attributes(node: ast.ClassDef) -> list[Field]:
-    """Return the public attributes that the constructor sets, and noted ones that other methods set."""
+    """Return the public attributes of the constructor, and noted ones of other methods."""
     found: list[Field] = []
     for item in node.body:
         if isinstance(item, Function):

@@ -81,7 +81,8 @@ def frame_page() -> str:
         f"```json\n{json.dumps(json.loads(_example()), indent=2)}\n```",
         table(*rows),
         flow(
-            "Every other attribute is an extension (`headers=` of `send`): its name 1 to 20 lower-case letters and digits, its value a",
+            "Every other attribute is an extension (`headers=` of `send`): its name 1 to 20 "
+            "lower-case letters and digits, its value a",
             "string, a boolean or a 32-bit integer. An attribute without a value is left out.",
             "The same rules as [JSON Schema](../../schema/frame.schema.json).",
         ),
@@ -164,7 +165,8 @@ def schema_page(meanings: dict[str, dict[str, str]]) -> str:
     """Return the page of the schema: the given meanings, types and defaults from a real file."""
     parts = [
         flow(
-            "The views are the public contract: their columns are only ever added. Tables may change with any release.",
+            "The views are the public contract: their columns are only ever added. Tables may "
+            "change with any release.",
             "How to read them: [inspect with SQL](../how-to/inspect-with-sql.md).",
             "How to write: [send from SQL](../how-to/send-from-sql.md).",
         )
@@ -183,7 +185,8 @@ def directory_page(meanings: dict[str, dict[str, str]]) -> str:
     """Return the page of a home's directory, as that of the schema."""
     told = flow(
         "A home's `directory.db` lists its agents, channels, mailboxes and subscriptions.",
-        "It holds no messages, and its tables may change with any release: use `box.channels`, `box.mailboxes` and `box.agents`,",
+        "It holds no messages, and its tables may change with any release: use `box.channels`, "
+        "`box.mailboxes` and `box.agents`,",
         "or the commands of these names.",
     )
     with (
@@ -242,7 +245,10 @@ def columns(con: apsw.Connection, name: str) -> list[tuple[Any, ...]]:
 
 def relations(con: apsw.Connection, kind: str) -> list[str]:
     """Return the names of all tables or views of a file, SQLite's own left out."""
-    sql = "SELECT name FROM sqlite_schema WHERE type = ? AND name NOT LIKE 'sqlite~_%' ESCAPE '~' ORDER BY rowid"
+    sql = (
+        "SELECT name FROM sqlite_schema WHERE type = ? AND name NOT LIKE 'sqlite~_%' ESCAPE "
+        "'~' ORDER BY rowid"
+    )
     return [str(name) for (name,) in con.execute(sql, (kind,))]
 
 

@@ -12,15 +12,20 @@ WIDTH, HEIGHT = 160, 46
 STYLE = """
   text { font: 15px ui-sans-serif, system-ui, sans-serif; text-anchor: middle; fill: #24292f }
   .number { font-size: 11px; fill: #ffffff } .hint { font-size: 11px; fill: #57606a }
-  .state { fill: #f6f8fa; stroke: #57606a; stroke-width: 1.5 } .ended { fill: #ddf4e4; stroke: #1a7f37 }
-  .move { fill: none; stroke: #57606a; stroke-width: 1.5; marker-end: url(#tip) } .dot { fill: #0969da } #tip path { fill: #57606a }
+  .state { fill: #f6f8fa; stroke: #57606a; stroke-width: 1.5 }
+  .ended { fill: #ddf4e4; stroke: #1a7f37 }
+  .move { fill: none; stroke: #57606a; stroke-width: 1.5; marker-end: url(#tip) }
+  .dot { fill: #0969da } #tip path { fill: #57606a }
   @media (prefers-color-scheme: dark) {
     text { fill: #e6edf3 } .number { fill: #0d1117 } .hint { fill: #8d96a0 }
     .state { fill: #161b22; stroke: #8d96a0 } .ended { fill: #12261e; stroke: #3fb950 }
     .move { stroke: #8d96a0 } .dot { fill: #58a6ff } #tip path { fill: #8d96a0 }
   }
 """
-TIP = '<marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" orient="auto"><path d="M0 0 8 4 0 8z"/></marker>'
+TIP = (
+    '<marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" '
+    'orient="auto"><path d="M0 0 8 4 0 8z"/></marker>'
+)
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,10 @@ def draw(table: Table, layout: Layout, title: str) -> str:
     """Return the drawing; moves bear the numbers of the table that stands under it."""
     width, height = layout.size
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img">',
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
+            f'height="{height}" role="img">'
+        ),
         f"<title>{title}</title>",
         f"<style>{STYLE}</style>",
         f"<defs>{TIP}</defs>",
@@ -56,7 +64,10 @@ def draw(table: Table, layout: Layout, title: str) -> str:
 def _state(name: str, place: Point, hint: str | None, *, last: bool) -> list[str]:
     x, y = place
     kind = "state ended" if last else "state"
-    box = f'<rect class="{kind}" x="{x - WIDTH / 2:.0f}" y="{y - HEIGHT / 2:.0f}" width="{WIDTH}" height="{HEIGHT}" rx="10"/>'
+    box = (
+        f'<rect class="{kind}" x="{x - WIDTH / 2:.0f}" y="{y - HEIGHT / 2:.0f}" '
+        f'width="{WIDTH}" height="{HEIGHT}" rx="10"/>'
+    )
     if hint is None:
         return [box, f'<text x="{x:.0f}" y="{y + 5:.0f}">{name}</text>']
     return [
@@ -74,8 +85,14 @@ def _move(start: Point, end: Point, bend: float, number: int) -> list[str]:
     a, b = _edge(start, control), _edge(end, control)
     x, y = (a[0] + 2 * control[0] + b[0]) / 4, (a[1] + 2 * control[1] + b[1]) / 4
     return [
-        f'<path class="move" d="M{a[0]:.1f} {a[1]:.1f} Q{control[0]:.1f} {control[1]:.1f} {b[0]:.1f} {b[1]:.1f}"/>',
-        f'<circle class="dot" cx="{x:.1f}" cy="{y:.1f}" r="9"/><text class="number" x="{x:.1f}" y="{y + 4:.1f}">{number}</text>',
+        (
+            f'<path class="move" d="M{a[0]:.1f} {a[1]:.1f} Q{control[0]:.1f} {control[1]:.1f} '
+            f'{b[0]:.1f} {b[1]:.1f}"/>'
+        ),
+        (
+            f'<circle class="dot" cx="{x:.1f}" cy="{y:.1f}" r="9"/><text class="number" x="{x:.1f}" '
+            f'y="{y + 4:.1f}">{number}</text>'
+        ),
     ]
 
 
@@ -90,7 +107,13 @@ def _edge(place: Point, towards: Point) -> Point:
 
 OUTBOX = Layout(
     size=(860, 420),
-    places={"pending": (110, 210), "sent": (420, 210), "acked": (740, 110), "failed": (740, 310), "cancelled": (110, 370)},
+    places={
+        "pending": (110, 210),
+        "sent": (420, 210),
+        "acked": (740, 110),
+        "failed": (740, 310),
+        "cancelled": (110, 370),
+    },
     bends={
         ("pending", "sent"): -22, ("sent", "pending"): -22,
         ("pending", "acked"): -52, ("acked", "pending"): 112,

@@ -6,12 +6,17 @@ from dataclasses import dataclass
 
 WIDTH, ROW, LEFT, UNIT = 720, 44, 110, 60
 STYLE = """
-  text { font: 13px ui-sans-serif, system-ui, sans-serif; fill: #24292f } .small { font-size: 11px; fill: #57606a }
-  .axis { stroke: #d0d7de; stroke-width: 1 } .message { fill: #0969da } .wait { stroke: #0969da; stroke-width: 1.5; stroke-dasharray: 3 3 }
-  .done { fill: #ddf4e4; stroke: #1a7f37 } .aborted { fill: #ffebe9; stroke: #cf222e } .quiet { fill: #fff8c5; stroke: #d4a72c }
+  text { font: 13px ui-sans-serif, system-ui, sans-serif; fill: #24292f }
+  .small { font-size: 11px; fill: #57606a }
+  .axis { stroke: #d0d7de; stroke-width: 1 } .message { fill: #0969da }
+  .wait { stroke: #0969da; stroke-width: 1.5; stroke-dasharray: 3 3 }
+  .done { fill: #ddf4e4; stroke: #1a7f37 } .aborted { fill: #ffebe9; stroke: #cf222e }
+  .quiet { fill: #fff8c5; stroke: #d4a72c }
   @media (prefers-color-scheme: dark) {
-    text { fill: #e6edf3 } .small { fill: #8d96a0 } .axis { stroke: #30363d } .message { fill: #58a6ff } .wait { stroke: #58a6ff }
-    .done { fill: #12261e; stroke: #3fb950 } .aborted { fill: #2d1214; stroke: #f85149 } .quiet { fill: #272115; stroke: #9e6a03 }
+    text { fill: #e6edf3 } .small { fill: #8d96a0 } .axis { stroke: #30363d }
+    .message { fill: #58a6ff } .wait { stroke: #58a6ff }
+    .done { fill: #12261e; stroke: #3fb950 } .aborted { fill: #2d1214; stroke: #f85149 }
+    .quiet { fill: #272115; stroke: #9e6a03 }
   }
 """
 
@@ -49,7 +54,8 @@ STORIES = {
     "collect": Story(
         {"a": 0.4, "b": 1.2, "c": 1.9, "d": 5.0},
         (Bar(1.9, 3.1, "quiet", "quiet"), Bar(3.2, 6.4, "run of a b c"), Bar(6.5, 9.0, "run of d")),
-        "One debounce after c it is quiet. d comes while they are worked on; its debounce has passed when they are done.",
+        "One debounce after c it is quiet. d comes while they are worked on; its debounce has "
+        "passed when they are done.",
     ),
     "steer": Story(
         {"a": 0.4, "b": 3.0, "c": 7.2},
@@ -58,7 +64,8 @@ STORIES = {
             Bar(3.1, 6.6, "run of a b"),
             Bar(7.3, 9.0, "run of c"),
         ),
-        "b ends the run of a, which had stored nothing; both are the next run. c comes when no run is open.",
+        "b ends the run of a, which had stored nothing; both are the next run. c comes when no "
+        "run is open.",
     ),
     "interrupt": Story(
         {"a": 0.4, "b": 3.6},
@@ -66,7 +73,8 @@ STORIES = {
             Bar(0.5, 3.6, "run of a, checkpoint", "aborted"),
             Bar(3.7, 7.2, "run of b, continues from there"),
         ),
-        "The run of a had stored partial output, so a counts as delivered, and b's run gets that output.",
+        "The run of a had stored partial output, so a counts as delivered, and b's run gets that "
+        "output.",
     ),
 }
 """A short story for every mode."""
@@ -77,7 +85,10 @@ def draw(mode: str) -> str:
     story = STORIES[mode]
     height = 3 * ROW + 10
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" role="img">',
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
+            f'height="{height}" role="img">'
+        ),
         f"<title>{mode}: {story.note}</title>",
         f"<style>{STYLE}</style>",
     ]

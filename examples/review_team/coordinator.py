@@ -30,7 +30,7 @@ GIVE_UP_AFTER = 60.0
 GAVE_UP = 75
 STANDARD_LIBRARY = [Path(package.__path__[0]) for package in (json, email, asyncio, http)]
 
-# A task's row commits with its message, and a result's row with the mark that its answer is processed.
+# A task's row commits with its message, a result's row with the processed mark of its answer.
 # No UNIQUE and no OR IGNORE: an answer that took effect twice would be here twice, and be seen.
 TABLES = """
 CREATE TABLE IF NOT EXISTS file (number INTEGER PRIMARY KEY, path TEXT NOT NULL);
@@ -39,7 +39,8 @@ CREATE TABLE IF NOT EXISTS task (
     sent_at INTEGER NOT NULL, answers INTEGER NOT NULL DEFAULT 0);
 CREATE INDEX IF NOT EXISTS task_open ON task (worker) WHERE answers = 0;
 CREATE TABLE IF NOT EXISTS result (
-    task INTEGER NOT NULL, worker TEXT NOT NULL, findings INTEGER NOT NULL, attempt INTEGER NOT NULL, at INTEGER NOT NULL);
+    task INTEGER NOT NULL, worker TEXT NOT NULL, findings INTEGER NOT NULL,
+    attempt INTEGER NOT NULL, at INTEGER NOT NULL);
 """
 FILES = "SELECT EXISTS (SELECT 1 FROM file)"
 ADD_FILE = "INSERT INTO file (path) VALUES (?)"
@@ -77,7 +78,7 @@ def assign(box: Postbox, team: list[str]) -> bool:
 
 
 def work(box: Postbox, team: list[str], closing: Event) -> bool:
-    """Assign tasks until *closing*, then wait for the open ones; return whether all were answered."""
+    """Assign tasks until *closing*, then wait for open ones; return whether all were answered."""
     answered = Event()
     box.on("processed", lambda _: answered.set())  # called after the commit
     while not closing.is_set():

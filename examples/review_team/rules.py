@@ -106,7 +106,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def review(path: Path) -> list[Finding]:
-    """Return the findings of one file; a file that cannot be read or parsed is a finding, not an error."""
+    """Return the findings of one file; an unreadable file is a finding, not an error."""
     try:
         source = importlib.util.decode_source(path.read_bytes())
     except OSError as error:

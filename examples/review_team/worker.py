@@ -18,8 +18,10 @@ from onceward import Agent, Context, Postbox
 
 # No UNIQUE and no OR IGNORE: a task that took effect twice would be here twice, and be seen.
 TABLES = """
-CREATE TABLE IF NOT EXISTS review (task INTEGER NOT NULL, attempt INTEGER NOT NULL, at INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS finding (task INTEGER NOT NULL, line INTEGER NOT NULL, rule TEXT NOT NULL, note TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS review (
+    task INTEGER NOT NULL, attempt INTEGER NOT NULL, at INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS finding (
+    task INTEGER NOT NULL, line INTEGER NOT NULL, rule TEXT NOT NULL, note TEXT NOT NULL);
 """
 DONE = "INSERT INTO review (task, attempt, at) VALUES (?, ?, ?)"
 FOUND = "INSERT INTO finding (task, line, rule, note) VALUES (?, ?, ?, ?)"

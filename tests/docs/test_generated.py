@@ -1,4 +1,4 @@
-"""What can be read off the code is read off the code: the reference pages are what ``docs/generate.py`` writes."""
+"""The reference pages are what ``docs/generate.py`` writes from the code."""
 
 import importlib
 import json
@@ -51,7 +51,7 @@ def validator() -> jsonschema.Draft202012Validator:
 
 
 def test_generated_files_are_up_to_date(pages: dict[str, str]) -> None:
-    """After a change to the code nobody forgot ``python3 docs/generate.py``."""
+    """The files are those that ``python3 docs/generate.py`` writes for the present code."""
     stale = [
         name
         for name, text in pages.items()
@@ -134,7 +134,7 @@ def test_what_is_sent_fits_the_published_schema(
     validator: jsonschema.Draft202012Validator,
     tmp_path: Path,
 ) -> None:
-    """Any program may judge our frames by ``frame.schema.json``, whatever was sent with whatever options."""
+    """Frames fit ``frame.schema.json``, for all kinds of bodies and options."""
     with Postbox(tmp_path / "a.db", agent="a", start=False, hold_unknown=True) as box:
         box.send("b", body, **options)
         [past] = box.history().messages
@@ -181,7 +181,7 @@ JUDGED = [
 def test_schema_and_model_judge_alike(
     frame: dict[str, Any], is_one: bool, validator: jsonschema.Draft202012Validator
 ) -> None:
-    """What the published schema takes is what our own door takes."""
+    """The published schema and the receiver accept the same frames."""
     assert (is_one, is_one) == (validator.is_valid(frame), _is_frame(frame))
 
 

@@ -4,13 +4,13 @@ The pages are true: what they show runs, and prints what they say it prints.
 Blocks of one page share one namespace and one empty folder. A page may start
 with a comment ``<!-- setup … -->`` of Python that readers do not need to see.
 
-=======================  ================================================================================
+=======================  ====================================================================
 ```python                is executed; a ```text block right behind it is what it prints
 ```python NAME.py        is written to that file instead
-```sql NAME.db           is run on that file by another program: a fresh process with Python's own sqlite3
-```console               ``$ python3 NAME.py`` is run, ``$ onceward …`` is compared with the command's help
+```sql NAME.db           is run on that file by a new process with Python's own sqlite3
+```console               ``$ python3 NAME.py`` is run, ``$ onceward …`` is checked against the help
 ```py                    is a signature, nothing is run
-=======================  ================================================================================
+=======================  ====================================================================
 """
 
 import codeop
@@ -140,7 +140,7 @@ def _execute(page: Path, text: str, line: int, namespace: dict[str, Any]) -> str
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs" / "tutorial").glob("*.md")), ids=_name)
 def test_a_tutorial_can_be_typed_at_a_prompt(page: Path) -> None:
-    """A beginner pastes the blocks into Python's prompt, for which a statement of several lines ends with an empty one."""
+    """Blocks can be pasted into Python's prompt, where an empty line ends a statement."""
     refused = [
         f"{_name(page)}:{block.line}: {line}"
         for block in _blocks(page)

@@ -1,4 +1,4 @@
-"""``schema/README.md`` and ``schema/DIRECTORY.md`` describe the real files: every table, view and column, and nothing else."""
+"""``schema/README.md`` and ``schema/DIRECTORY.md`` describe every table, view and column."""
 
 import re
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ Described = tuple[apsw.Connection, str]
 def file(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Described]:
-    """Return a connection to a new agent's file, or to a new home's directory, and the page about it."""
+    """Return a connection to a new agent's file or home's directory, and the page about it."""
     folder = tmp_path_factory.mktemp("schema")
     with Postbox(folder / "a.db", agent="a", start=False) as box:
         box.agents.register()
@@ -53,7 +53,7 @@ def _columns(con: apsw.Connection, name: str) -> list[str]:
 
 
 def test_every_column_is_described(file: Described) -> None:
-    """The page and a new file agree on tables and views, on their columns and on the order of these."""
+    """The page and a new file have the same tables and views, with columns in the same order."""
     con, text = file
     relations = con.execute(
         "SELECT type, name FROM sqlite_schema WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite~_%' ESCAPE '~'"
