@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import CapturingLogger
 
-from onceward import Postbox
+from onceward import Agent, Postbox
 from onceward.hooks import LEVELS, LogHook
 from onceward.model.events import EVENTS
 
@@ -30,6 +30,21 @@ def test_every_event_is_a_line(tmp_path: Path, caplog: pytest.LogCaptureFixture)
         lines["dead"].getMessage()
     )
     assert "secret" not in caplog.text
+
+
+def test_a_handled_message_is_a_line_at_debug(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without any hook the log names each handled message with session, type and attempt."""
+    caplog.set_level(logging.DEBUG, "onceward")
+    agent = Agent("a")
+    agent.on("job")(lambda _: None)
+    with Postbox(tmp_path / "a.db", agent=agent, start=False) as box:
+        sent = box.session("s").send("a", 1, type="job")
+        box.run_until_idle()
+
+    said = f"handler returned agent=a session=s message_id={sent} type=job attempt=1"
+    assert [("DEBUG", said)] == [(line.levelname, line.getMessage()) for line in caplog.records]
 
 
 def test_a_logger_of_ones_own_is_used(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ from onceward.runtime.invoke import (
     Prepared,
     call,
     log_failure,
+    log_success,
     resolve_handler,
     settlement_of,
 )
@@ -278,6 +279,7 @@ class Worker:
         finally:
             self._run_now = None
             context._close()
+        log_success(self._db.agent, leased, ready.frame.type)
         return HANDLED
 
     def _call(self, ready: Prepared, leased: LeasedMessage, context: Context) -> None:
