@@ -117,7 +117,7 @@ def torn(seen: Evidence) -> list[str]:
             if task not in seen.tasks
         ),
         *(
-            f"task {t} is answered by {w}, who did not review it"
+            f"task {t} is answered by {w}, which did not review it"
             for t, w, *_ in seen.results
             if (t, w) not in reviewed
         ),

@@ -1,4 +1,4 @@
-"""Call hooks after the commit, in order, on the thread that committed; a hook cannot veto a commit."""
+"""Call hooks after the commit, in order, on the thread that committed; a hook has no veto."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Hooks:
 
     def on(self, name: str, hook: Hook) -> Callable[[], None]:
         """
-        Call *hook* with every event called *name* (``*``: with all); return a function that ends it.
+        Call *hook* with every event called *name* (``*``: all); return a function that ends it.
 
         Raises:
             InvalidArgument: there is no event of that name.
@@ -55,7 +55,7 @@ class Hooks:
         return bool(self._hooks) and bool(self._hooks.get(kind.name) or self._hooks.get(ALL))
 
     def hold(self, event: Event) -> None:
-        """Emit an event now, or, if no hook takes it yet, when the first such hook is registered."""
+        """Emit an event now, or, if no hook takes it yet, when the first one is registered."""
         if self.wanted(type(event)):
             self.emit([event])
         else:
@@ -91,7 +91,7 @@ LEVELS: Final[dict[str, Level]] = {
     "stream_forked": "error",
     "peer_rolled_back": "error",
 }
-"""Level by event name; all others are DEBUG: to write a line costs more than to insert a message."""
+"""Level by event name; all others are DEBUG: writing a line costs more than an insert."""
 
 
 class LogHook:

@@ -35,7 +35,7 @@ class Log:
         return Log(**self._fields, **fields)
 
     def debug(self, event: str, **fields: Any) -> None:
-        """Write what happened to one message."""
+        """Write a step of one message."""
         self.write("debug", event, fields)
 
     def info(self, event: str, **fields: Any) -> None:
@@ -63,12 +63,12 @@ class Log:
 
 
 log: Final = Log()
-"""The library's log; modules bind to its lines what they speak of."""
+"""The log of the library, without fields."""
 
 
 def _logger(level: Level) -> Any:
-    """Return the application's structlog logger, else one over ``logging``, or None if that drops *level*."""
-    structlog = sys.modules.get("structlog")  # what was never imported was not configured
+    """Return the structlog logger in use, or None if ``logging`` drops lines of *level*."""
+    structlog = sys.modules.get("structlog")  # without an import there is no configuration
     if structlog is not None and structlog.is_configured():
         return structlog.get_logger("onceward")
     return _over_logging() if STDLIB.isEnabledFor(getattr(logging, level.upper())) else None
