@@ -23,7 +23,7 @@ between minutes and ratios of neighbours do not. Bodies are typed messages of 51
 
 Measured on {machine}.
 The cases were not all measured in the same hour, and the speed of a shared machine moves: compare within a table. Run one
-case on your machine with `python -m onceward.bench send` (`--json` for one object per row, `--folder` to choose the disk), or
+case on your machine with `python -m tests.bench send` (`--json` for one object per row, `--folder` to choose the disk), or
 all of them with `report`.
 
 ![Rates against the same work by hand, and the goals](benchmarks.svg)
