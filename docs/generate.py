@@ -30,7 +30,7 @@ from onceward.model import events, settings, states
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "onceward"
 
-LAYERS = ("model", "store", "store/directory", "runtime", "runtime/runs", "api")
+LAYERS = ("", "model", "store", "store/directory", "runtime", "runtime/runs", "api")
 SECTIONS = {
     "The postbox": "Postbox looks.Looks polling.Polls Session Transaction Message Ticket",
     "Peers, history and checks": "home.Agents home.Peers Page queries.HistoryEntry queries.PeerInfo invariants.Violation Health",
@@ -47,11 +47,22 @@ SECTIONS = {
         "aio_polls.AsyncPolls aio_limits.AsyncLimits aio_looks.AsyncLooks"
     ),
     "Settings and policies": "Settings RetryPolicy",
+    "Hooks": "hooks.LogHook hooks.AuditLog",
     "For transports": "Transport Features Parcel Receipt Answer Frame",
 }
 """The public names by what they are for; a class that is only returned stands with its module."""
 
-BUILT = ("Postbox", "AsyncPostbox", "Agent", "Retry", "Reject", "Drop", "Settings")
+BUILT = (
+    "Postbox",
+    "AsyncPostbox",
+    "Agent",
+    "AuditLog",
+    "Drop",
+    "LogHook",
+    "Reject",
+    "Retry",
+    "Settings",
+)
 """What users build themselves; the signature of every other class is not shown."""
 HIDDEN = {
     "Agent": "find serves",
@@ -146,7 +157,7 @@ def _named(name: str) -> type:
     if not module:
         return cast("type", getattr(onceward, last))
     dotted = [
-        f"onceward.{layer}.{module}".replace("/", ".")
+        ".".join(part for part in ("onceward", *layer.split("/"), module) if part)
         for layer in LAYERS
         if (SOURCE / layer / f"{module}.py").is_file()
     ]
