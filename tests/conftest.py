@@ -1,8 +1,9 @@
-"""What every test shares: whatever file of ours it leaves behind is sound, and keeps custody of its mail."""
+"""Checks for every test: the files that it leaves are sound, and an interrupted run leaves no process."""
 
+import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from unittest.mock import patch
 
@@ -17,9 +18,38 @@ HEADER = 72
 """Bytes of a database file up to the end of its application id."""
 
 
-def pytest_configure() -> None:
-    """Interrupts are part of what is tried, also where the shell that started us lets its jobs in the background ignore them."""
+RUN = "ONCEWARD_TEST_RUN"
+"""Environment variable that names the run to which a process belongs, below the run that started it."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """
+    Take interrupts, and name the run for all processes that it starts.
+
+    Shells let their background jobs ignore interrupts, which are part of what is tested.
+    """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if not hasattr(config, "workerinput"):
+        os.environ[RUN] = f"{os.environ.get(RUN, '')}/{os.getpid()}"
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Kill what an interrupted run has started; xdist has ended its workers before."""
+    if exitstatus == pytest.ExitCode.INTERRUPTED and not hasattr(session.config, "workerinput"):
+        for pid in started(os.environ[RUN]):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def started(run: str) -> Iterator[int]:
+    """Yield the processes of a run and of those below it, where the system has /proc."""
+    mark = f"\0{RUN}={run}".encode()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            text = b"\0" + (folder / "environ").read_bytes() + b"\0"
+            if mark + b"\0" in text or mark + b"/" in text:
+                yield int(folder.name)
 
 
 @pytest.fixture(autouse=True)

@@ -27,6 +27,9 @@ def running(target: Callable[..., None], *args: Any) -> Iterator[Link]:
     try:
         hear(ours)
         yield ours
+    except BaseException:
+        process.kill()
+        raise
     finally:
         ours.close()
         process.join(LONGEST)

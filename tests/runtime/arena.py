@@ -27,6 +27,8 @@ from typing import Any, Self
 
 from onceward import Agent, Postbox, Reject, Run
 from onceward.model.vocabulary import QUEUE_MODES, QueueMode
+from onceward.model.queue_modes import MODES
+from onceward.testing.workers import end_with_parent
 
 SESSIONS = ("red", "green", "blue")
 BRISK: dict[str, Any] = {
@@ -79,6 +81,7 @@ def worker(rng: random.Random) -> Agent:
 
 def serve(home: str, mode: QueueMode, seed: int, ready: Connection) -> None:
     """Open all three agents, speak, and serve until killed."""
+    end_with_parent()
     rng = random.Random(seed)
     with opened(Path(home), mode, rng) as boxes:
         ready.send(None)

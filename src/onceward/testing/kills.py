@@ -19,6 +19,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Final
 
+from onceward.testing.workers import end_with_parent
+
 Role = Callable[[Path, str], None]
 PAUSE: Final = (0.02, 0.12)
 """Seconds between two kills, at least and at most."""
@@ -47,7 +49,7 @@ class Crew:
             ["onceward", *sorted({role.__module__ for role in self.roles.values()})]
         )
         process = context.Process(
-            target=self.roles[name], args=(self.folder, name), name=name, daemon=True
+            target=_play, args=(self.roles[name], self.folder, name), name=name, daemon=True
         )
         process.start()
         self.alive[name] = process
@@ -101,6 +103,11 @@ class Crew:
         while not (done := calm()) and time.monotonic() < deadline:
             time.sleep(0.05)
         return done
+
+
+def _play(role: Role, folder: Path, name: str) -> None:
+    end_with_parent()
+    role(folder, name)
 
 
 @contextmanager

@@ -6,9 +6,7 @@ import os
 import random
 import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Final
 from unittest.mock import patch
@@ -25,6 +23,7 @@ from onceward.testing.powercut.part import arena
 from onceward.testing.powercut.recorder import recording
 from onceward.testing.powercut.scene import Scene, steady
 from onceward.testing.powercut.track import lay_out
+from onceward.testing.workers import worker_pool
 
 PATIENCE: Final = 86_400.0
 WIRE: Final = "wire"
@@ -83,7 +82,7 @@ def flip(
     begun = time.monotonic()
     parts = 1 if only is not None else workers or min(8, os.cpu_count() or 1)
     numbers = tuple(range(bits)) if only is None else (only,)
-    with ProcessPoolExecutor(parts, mp_context=get_context("spawn")) as pool:
+    with worker_pool(parts) as pool:
         found = list(
             pool.map(_run, [Task(seed, numbers[part::parts], seconds) for part in range(parts)])
         )

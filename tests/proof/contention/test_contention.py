@@ -11,6 +11,7 @@ from tests.proof.seed import size
 
 from onceward import Postbox
 from onceward.testing.history import Log
+from onceward.testing.workers import end_with_parent
 
 WRITERS = 16
 SECONDS = size(20, 5, "ONCEWARD_CONTENTION")
@@ -22,6 +23,7 @@ FAIREST = 0.2
 
 def write(folder: Path, name: str) -> None:
     """Send until the time is up; log the ids, and the longest wait for a commit."""
+    end_with_parent()
     sent: list[str] = []
     longest = 0.0
     with Postbox(folder / "ann.db", agent="ann", start=False, hold_unknown=True) as box:
@@ -43,7 +45,8 @@ def test_many_writers_share_one_file(tmp_path: Path, aloud: Callable[[object], N
     context = get_context("forkserver")
     context.set_forkserver_preload(["onceward"])
     writers = [
-        context.Process(target=write, args=(tmp_path, f"w{number}")) for number in range(WRITERS)
+        context.Process(target=write, args=(tmp_path, f"w{number}"), daemon=True)
+        for number in range(WRITERS)
     ]
     for writer in writers:
         writer.start()

@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from multiprocessing import get_context
 from typing import Final
 
 from tests.proof.disk_failures.trial import Bench, Case, Found
 from tests.proof.power_cut.pair import Terms
 
 from onceward.testing.powercut.part import arena
+from onceward.testing.workers import worker_pool
 
 PATIENCE: Final = 86_400.0
 
@@ -69,7 +68,7 @@ def sweep(
     parts = 1 if only else workers or min(8, os.cpu_count() or 1)
     begun = time.monotonic()
     tasks = [Task(terms, -(-faults // parts), seconds, only, part, parts) for part in range(parts)]
-    with ProcessPoolExecutor(parts, mp_context=get_context("spawn")) as pool:
+    with worker_pool(parts) as pool:
         found = list(pool.map(_run, tasks))
     kinds = sum((each.kinds for each in found), Counter[str]())
     return Sweep(

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import repeat
-from multiprocessing import get_context
 from typing import Any, Final
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -18,6 +16,7 @@ from tests.proof.fuzz.targets import COMMANDS, FILED, PLAIN, SEP, Target
 from tests.proof.seed import proof_seed
 
 from onceward.model.settings import Settings
+from onceward.testing.workers import worker_pool
 
 HEAD: Final = '{"specversion":"1.0","id":"0","source":"urn:onceward:a","type":"t","recipient":"b"'
 GOOD: Final = (
@@ -128,7 +127,7 @@ def fuzz(inputs: int = 100_000, *, seed: int | None = None, processes: int = 2) 
     """Give *inputs* inputs to the targets together."""
     begun, first = time.monotonic(), proof_seed() if seed is None else seed
     shares = {name: max(1, round(inputs * share / MANY)) for name, share in SHARES.items()}
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+    with worker_pool(processes) as pool:
         found = list(pool.map(fuzz_one, shares, shares.values(), repeat(first)))
     return Fuzzed(
         "fuzz",

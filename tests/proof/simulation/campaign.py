@@ -12,7 +12,6 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from multiprocessing import get_context
 from pathlib import Path
 from traceback import extract_stack
 from types import FrameType
@@ -24,6 +23,7 @@ from onceward.testing.simulation.fault_plan import Weather
 from onceward.testing.simulation.people import HALF, SCRATCH, people
 from onceward.testing.simulation.scenario import interrupt, step
 from onceward.testing.simulation.world import Simulation
+from onceward.testing.workers import worker_pool
 
 STEPS: Final = 70
 NAMES: Final = ("ada", "bob", "cyd")
@@ -159,9 +159,7 @@ def simulate(
         for start in range(first, first + worlds, chunk)
     )
     count, wrong, reached = 0, list[str](), Counter[str]()
-    with ProcessPoolExecutor(
-        processes or os.cpu_count() or 1, mp_context=get_context("spawn")
-    ) as pool:
+    with worker_pool(processes or os.cpu_count() or 1) as pool:
         try:
             for told in _in_turn(pool, chunks, until):
                 count += len(told)

@@ -22,6 +22,7 @@ import apsw
 
 from onceward.api.postbox import Postbox
 from onceward.runtime.agent import Agent
+from onceward.testing.workers import end_with_parent
 
 SENDER: Final = "ada"
 RECEIVER: Final = "bob"
@@ -114,8 +115,8 @@ def soak(*, seconds: float, rate: float = 1000.0, every: float = 1.0) -> Course:
     with TemporaryDirectory(prefix="onceward-soak-") as name:
         folder = Path(name)
         parts = [
-            context.Process(target=receive, args=(folder, ready[0], stop)),
-            context.Process(target=send, args=(folder, rate, ready[1], stop)),
+            context.Process(target=receive, args=(folder, ready[0], stop), daemon=True),
+            context.Process(target=send, args=(folder, rate, ready[1], stop), daemon=True),
         ]
         for part, is_up in zip(parts, ready, strict=True):
             part.start()
@@ -182,6 +183,7 @@ def _open(folder: Path, agent: Agent | str) -> Postbox:
 
 def send(folder: Path, rate: float, ready: Event, stop: Event) -> None:
     """Send at a pace until told to stop; what the clock has run ahead of is caught up."""
+    end_with_parent()
     with _open(folder, SENDER) as box:
         ready.set()
         begun, sent = time.monotonic(), 0
@@ -196,6 +198,7 @@ def send(folder: Path, rate: float, ready: Event, stop: Event) -> None:
 
 def receive(folder: Path, ready: Event, stop: Event) -> None:
     """Handle what comes until told to stop."""
+    end_with_parent()
     agent = Agent(RECEIVER)
 
     @agent.on("*")

@@ -7,14 +7,13 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Final
 
 from onceward.testing.powercut.part import Found, Task, run
 from onceward.testing.powercut.scene import Program
+from onceward.testing.workers import worker_pool
 
 PATIENCE: Final = 86_400.0
 
@@ -73,7 +72,7 @@ def explore(
         keep=str(keep or ""),
         parts=count,
     )
-    with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
+    with worker_pool(count) as pool:
         parts = list(pool.map(run, [replace(task, part=part) for part in range(count)]))
     return _merged(program, depth, parts, time.monotonic() - begun)
 
