@@ -25,7 +25,6 @@ NOT_YET = frozenset(
         "schema",
         "spark",
         "store",
-        "testing",
         "transports",
     ]
 )

@@ -1,4 +1,4 @@
-"""Test aids: a clock that you turn, transports that fail by script, agents that are killed, worlds full of accidents, and a judge."""
+"""Test aids: a manual clock, faulty transports, crash points, kills, simulated worlds, a judge."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -14,9 +14,23 @@ if TYPE_CHECKING:
     from onceward.testing.simulation import Simulation, interrupt, people, step
 
 __all__ = [
-    "Crash", "Crew", "Effect", "Fault", "FaultyTransport", "Harness", "Log", "ManualClock", "Point", "Simulation", "TrialContext",
-    "crew", "interrupt", "judge", "people", "step",
-]  # fmt: skip
+    "Crash",
+    "Crew",
+    "Effect",
+    "Fault",
+    "FaultyTransport",
+    "Harness",
+    "Log",
+    "ManualClock",
+    "Point",
+    "Simulation",
+    "TrialContext",
+    "crew",
+    "interrupt",
+    "judge",
+    "people",
+    "step",
+]
 
 _HOMES = {
     "Crash": "crash",
@@ -39,7 +53,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load an aid when it is asked for: the pytest plugin lives here too, and takes part in runs that want none."""
+    """Import an aid when it is asked for: the pytest plugin must not load the others."""
     if name not in _HOMES:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)

@@ -25,7 +25,7 @@ class ManualClock:
         return self._wall
 
     def monotonic(self) -> float:
-        """Return the seconds that were waited since the start; a stepped wall clock does not touch them."""
+        """Return the seconds waited since the start; steps of the wall clock do not count."""
         return self._waited / 1000
 
     def advance(self, seconds: float) -> None:
@@ -33,15 +33,15 @@ class ManualClock:
         Let time pass on both clocks.
 
         Raises:
-            ValueError: *seconds* is negative; time passes one way, ``step`` moves a wall clock back.
+            ValueError: *seconds* is negative; ``step`` moves the wall clock back.
 
         """
         if seconds < 0:
-            msg = f"time does not run backwards: advance({seconds}); step() moves the wall clock alone"
+            msg = f"time does not run backwards: advance({seconds}); step() moves the wall clock"
             raise ValueError(msg)
         self._wall += round(1000 * seconds)
         self._waited += round(1000 * seconds)
 
     def step(self, seconds: float) -> None:
-        """Set the wall clock forward or back without anybody having waited, as a time server does."""
+        """Set the wall clock forward or back without a wait, as a time server does."""
         self._wall += round(1000 * seconds)

@@ -1,5 +1,5 @@
 """
-What every transport must do, as tests that strangers inherit.
+Test what every transport must do; a transport's author inherits the suite.
 
     class TestMine(TransportConformance):
         def make(self, far):
@@ -64,11 +64,11 @@ class TransportConformance:
     """Subclass it under a name that pytest collects, and say how your transport is made."""
 
     def make(self, far: FarEnd) -> tuple[Transport, str]:
-        """Return your transport, and the url at which it reaches *far*: its ``accept``, or its ``take`` without streams."""
+        """Return your transport and the url at which it calls *far*: ``accept`` or ``take``."""
         raise NotImplementedError
 
     def nowhere(self, far: FarEnd) -> str | None:
-        """Return a url of yours at which nobody lives; None where a transport cannot know."""
+        """Return a url of yours without a receiver; None where a transport cannot know."""
         del far
         return None
 
@@ -141,7 +141,7 @@ class TransportConformance:
         )
 
     def test_a_gap_in_the_numbers_is_refused(self, stream: Line) -> None:
-        """A parcel that does not continue its stream is a fork: nothing is kept, and the answer says what is known."""
+        """A parcel that does not continue its stream is a fork: it is refused and not kept."""
         first, third = (build_frame(n, sender=NEAR, recipient=FAR) for n in (1, 3))
         stream.transport.deliver(stream.url, parcel(1, [first]))
 
@@ -158,7 +158,7 @@ class TransportConformance:
         assert [1] == stream.arrived()
 
     def test_a_wrong_predecessor_is_refused(self, stream: Line) -> None:
-        """The right number after the wrong parcel is a fork too: one of the two files is not what it was."""
+        """The right number after the wrong parcel is a fork: one of the files was changed."""
         first, other = (build_frame(n, sender=NEAR, recipient=FAR) for n in (1, 2))
         stream.transport.deliver(stream.url, parcel(1, [first]))
 
@@ -168,7 +168,7 @@ class TransportConformance:
         assert [1] == stream.arrived()
 
     def test_a_late_parcel_changes_nothing(self, stream: Line) -> None:
-        """A parcel that was held up on the way and comes after its successor has no second effect."""
+        """A delayed parcel that arrives after its successor has no second effect."""
         first, second = (build_frame(n, sender=NEAR, recipient=FAR) for n in (1, 2))
         stream.transport.deliver(stream.url, parcel(1, [first]))
         stream.transport.deliver(stream.url, parcel(2, [second], previous=first.id))
@@ -201,7 +201,7 @@ class TransportConformance:
         assert "acked" == stream.far.postbox.resolve(mail)
 
     def test_a_frame_too_large_is_refused_alone(self, stream: Line) -> None:
-        """A body beyond the far end's limit is rejected for good; its neighbours in the parcel are kept."""
+        """A body over the far end's limit is rejected; its neighbours in the parcel are kept."""
         frames = [
             build_frame(body, sender=NEAR, recipient=FAR)
             for body in ("before", "x" * (MAX_BODY + 1), "after")
@@ -238,19 +238,19 @@ class TransportConformance:
         assert "safe" == answer.durability
 
     def test_nobody_there_is_unreachable(self, line: Line) -> None:
-        """Where nobody lives the transport says Unreachable, so that the mail waits instead of dying."""
+        """A url without a receiver raises Unreachable, so that messages wait."""
         nowhere = self.nowhere(line.far)
         if nowhere is None:
-            pytest.skip("it cannot know that nobody is there")
+            pytest.skip("the transport cannot know that no receiver is there")
 
         with pytest.raises(Unreachable):
             line.transport.deliver(
                 nowhere,
-                parcel(1, [build_frame(1, sender=NEAR, recipient="nobody")], recipient="nobody"),
+                parcel(1, [build_frame(1, sender=NEAR, recipient="absent")], recipient="absent"),
             )
 
     def test_many_senders_at_once(self, line: Line) -> None:
-        """Several threads may deliver at the same time; every parcel gets the answer that is its own."""
+        """Several threads may deliver at once; each parcel gets its own answer."""
         senders = [f"sender{n}" for n in range(8)]
         pushed = [
             parcel(1, [build_frame(name, sender=name, recipient=FAR)], sender=name)
@@ -333,7 +333,7 @@ class TransportConformance:
         assert MANY == line.near.stats()["acked"]
 
     def test_a_partial_answer_holds_one_lane(self, function: Line) -> None:
-        """The frame without a receipt is tried again by itself; its lane waits for it, others go on."""
+        """The frame without a receipt is tried again alone; its lane waits, other lanes go on."""
         held, free = function.near.session("held"), function.near.session("free")
         function.far.silent = ["held 1"]
         held.send(FAR, "held 1")
@@ -349,7 +349,7 @@ class TransportConformance:
         assert ["free 1", "held 1", "held 2"] == function.arrived()
 
     def test_refused_mail_is_a_dead_letter(self, line: Line) -> None:
-        """What the far end will never take ends loudly at the sender; later mail goes on."""
+        """A frame that is refused for good becomes a dead letter; later ones go on."""
         line.script[:] = [Fault.REFUSE]
         mail = line.near.send(FAR, "unwanted")
         line.run()
@@ -359,7 +359,7 @@ class TransportConformance:
         assert (["welcome"], "dead") == (line.arrived(), line.near.resolve(mail))
 
     def test_damage_on_the_way_is_noticed(self, stream: Line) -> None:
-        """A frame that is not what was written is not taken: the same parcel is pushed again, and nothing is lost."""
+        """A changed frame is refused; the same parcel is pushed again and nothing is lost."""
         stream.script[:] = [Fault.CORRUPT]
         whole, damaged = stream.near.send_many([(FAR, "whole"), (FAR, "damaged")])
         stream.run()

@@ -23,9 +23,9 @@ Point = Literal[
     "before-handler",  # the message is leased, its handler has not begun
     "after-handler",  # the handler returned; its effects are not committed
     "before-commit",  # effects, mail and processed mark are written; the COMMIT does not run
-    "after-commit",  # the COMMIT ran; nobody was told
+    "after-commit",  # the COMMIT ran; the caller was not told
     "before-push",  # a parcel is stored, it has not left
-    "after-push",  # the peer keeps the parcel, its receipts reach nobody
+    "after-push",  # the peer keeps the parcel; its receipts are lost
 ]
 """Where a process may die."""
 
@@ -78,7 +78,7 @@ class Life:
         self.reach("after-handler")
 
     def told(self, _event: object = None) -> None:
-        """Say that somebody outside hears of a commit."""
+        """Mark that an outside party learns of a commit."""
         if self._committed:
             self.reach("after-commit")
 
@@ -111,7 +111,7 @@ class Life:
 
 
 def mortal(agent: Agent, life: Life) -> Agent:
-    """Return *agent* with handlers that pass the points of *life*; the agent itself stays as it is."""
+    """Return a copy of *agent* whose handlers pass the points of *life*."""
     twin = Agent(agent.name, unhandled=agent.unhandled)
     twin.handlers = [replace(handler, call=_mortal(handler, life)) for handler in agent.handlers]
     twin.sessions = [replace(handler, call=_mortal(handler, life)) for handler in agent.sessions]

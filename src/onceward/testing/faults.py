@@ -13,7 +13,7 @@ from onceward.transports.base import Transport
 
 
 class Fault(StrEnum):
-    """What happens to one delivery."""
+    """The fault of one delivery."""
 
     NONE = "none"
     """It arrives, and its answer comes back."""
@@ -24,7 +24,7 @@ class Fault(StrEnum):
     DUPLICATE = "duplicate"
     """It arrives twice; the second answer comes back."""
     DELAY = "delay"
-    """The sender hears nothing, and it arrives late: right after the next delivery, out of order."""
+    """The answer is lost and the parcel arrives late: right after the next delivery."""
     REFUSE = "refuse"
     """The peer says that it will never take this parcel; it does not arrive."""
     BUSY = "busy"
@@ -37,7 +37,7 @@ class Fault(StrEnum):
 
 class FaultyTransport:
     """
-    Carries parcels by *inner*, with one fault of the script per delivery, and faultlessly once it has run out.
+    Carries parcels by *inner* with one fault of the script per delivery, then without faults.
 
     ``seen`` lists what was done to each delivery so far. The script may be
     endless: ``FaultyTransport(inner, iter(lambda: rng.choice(list(Fault)), None))``.
@@ -94,7 +94,7 @@ class FaultyTransport:
         return self._inner.deliver(url, parcel)
 
     def close(self) -> None:
-        """Close the inner transport; what is late by now never arrives."""
+        """Close the inner transport; parcels that are still late never arrive."""
         self._late.clear()
         self._inner.close()
 

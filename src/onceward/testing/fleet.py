@@ -1,4 +1,4 @@
-"""A fleet of agent files made by the real SDK, in which everything that can go wrong went wrong a known number of times."""
+"""Make a fleet of agent files with the real SDK, with a known number of each fault."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DUTIES: Final = {
     "smith": ("order", "check", "scout"),
     "scout": ("check", "answer", "desk"),
 }
-"""The agents of one crew: what each takes, what it makes of it, and who gets that. A fleet of size n has n crews."""
+"""Agents of one crew: the type each takes, its result and the recipient; size n has n crews."""
 TASKS: Final = 12
 """Conversations that each crew's desk opens; each is four messages long."""
 WEATHER: Final = (
@@ -35,7 +35,7 @@ WEATHER: Final = (
     Fault.BUSY,
     Fault.PARTIAL,
 )
-"""What befalls the deliveries of a crew; none of it may be seen in the end."""
+"""Faults of a crew's deliveries; none may be visible at the end."""
 QUIET: Final = 3600.0
 """Seconds that pass between what happened and what is happening: longer than any grace."""
 
@@ -53,7 +53,7 @@ class Fleet:
     gaps: int
     """Messages that a later one of their lane has passed while they wait."""
     quarantined: int
-    """Files in the folder that nobody can read."""
+    """Unreadable files in the folder."""
     conversations: int
     """Threads of the crews, each of four messages."""
 
@@ -72,7 +72,7 @@ def build(
     tell: Callable[[str], object] = str,
 ) -> Fleet:
     """
-    Make a fleet in an empty folder: *size* crews at honest work in bad weather, and each mishap *size* times over.
+    Make a fleet in an empty folder: *size* crews under faulty delivery, each mishap *size* times.
 
     The same seed makes the same messages with the same ids. *mishaps* chooses
     among their names; none of them leaves a fleet in which nothing is wrong.
@@ -113,7 +113,7 @@ def _all(
 
 
 def _crew(world: World, number: int) -> Outcome:
-    """Let four agents talk in bad weather until all is said; every message of theirs takes effect once."""
+    """Run four agents under faulty delivery until idle; each message takes effect once."""
     names = {role: f"{role}-{number}" for role in DUTIES}
     agents = [_member(role, names) for role in DUTIES]
     weather = cycle(world.dice.choices(WEATHER, k=97))

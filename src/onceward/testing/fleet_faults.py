@@ -1,4 +1,4 @@
-"""What can go wrong between two agents, each as it happens in the field, with the frames that it leaves in which state."""
+"""Faults between two agents, each as it happens in production, and the verdicts it leaves."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onceward.testing.faults import Fault
 from onceward.testing.world import World
 
 Outcome = Counter[str]
-"""How many frames stand in which verdict afterwards; ``order`` and ``gap`` count messages of lanes."""
+"""Number of frames of each verdict afterwards; ``order`` and ``gap`` count messages of lanes."""
 Mishap = Callable[[World, int], Outcome]
 HEALTHY: Final = 3
 """Messages of each pair that fare well before anything happens."""
@@ -54,7 +54,7 @@ def post(near: Postbox, to: str, count: int, **options: Any) -> list[str]:
 
 
 def lost(world: World, n: int) -> Outcome:
-    """The recipient's file is replaced by its backup after it had confirmed: who sent believes it done, nobody has it."""
+    """Restore the recipient's file after it confirmed: the sender counts as done what is lost."""
     pair(world, "lost")
     backup = world.keep("lost-far")
     near, far = world.open("lost-near"), world.open(handling("lost-far"))
@@ -65,7 +65,7 @@ def lost(world: World, n: int) -> Outcome:
 
 
 def orphan(world: World, n: int) -> Outcome:
-    """The sender's file is replaced by its backup: what it sent since has arrived, and nobody has sent it."""
+    """Restore the sender's file: messages that arrived have no row at their sender."""
     pair(world, "orphan")
     backup = world.keep("orphan-near")
     near, far = world.open("orphan-near"), world.open(handling("orphan-far"))
@@ -76,13 +76,13 @@ def orphan(world: World, n: int) -> Outcome:
 
 
 def double_processed(world: World, n: int) -> Outcome:
-    """A second copy of the recipient's file comes into use, and handles what the first had handled."""
+    """Use a second copy of the recipient's file, which handles the same messages again."""
     _cloned(world, "double", n, handled=True)
     return Counter(delivered_once=HEALTHY + 1, double_processed=n)
 
 
 def duplicated(world: World, n: int) -> Outcome:
-    """A second copy of the recipient's file takes in what the first had handled; its worker has not come to it."""
+    """Use a second copy of the recipient's file, which accepts the same messages again."""
     _cloned(world, "twice", n, handled=False)
     return Counter(delivered_once=HEALTHY, duplicated=n, unprocessed=1)
 
@@ -112,7 +112,7 @@ def unprocessed(world: World, n: int) -> Outcome:
 
 
 def passed_over(world: World, n: int) -> Outcome:
-    """Somebody takes the second kind of mail out of a lane, and leaves the first kind lying."""
+    """Take the messages of the second type out of a lane and leave those of the first."""
     near, far = world.open("pull-near"), world.open("pull-far")
     post(near, "pull-far", n, type="slow")
     post(near, "pull-far", 1, type="quick")
@@ -122,7 +122,7 @@ def passed_over(world: World, n: int) -> Outcome:
 
 
 def overtaken(world: World, n: int) -> Outcome:
-    """Somebody takes the second kind of mail out of a lane, and the first kind afterwards."""
+    """Take the messages of the second type out of a lane, then those of the first."""
     near, far = world.open("swap-near"), world.open("swap-far")
     post(near, "swap-far", 1, type="slow")
     post(near, "swap-far", n, type="quick")
@@ -175,7 +175,7 @@ def expired(world: World, n: int) -> Outcome:
 
 
 def late(world: World, n: int) -> Outcome:
-    """The recipient's worker comes hours later; and one message took effect although its sender had given it up."""
+    """Run the recipient's worker hours later; one message had been given up by its sender."""
     near, far = pair(world, "late")
     world.shut(far)
     far = world.open("late-far")
@@ -223,7 +223,7 @@ def forgotten(world: World, n: int) -> Outcome:
 
 
 def unwitnessed(world: World, n: int) -> Outcome:
-    """The recipient's file is damaged: what it confirmed can be neither proved nor denied."""
+    """Damage the recipient's file: its confirmations can be neither proved nor denied."""
     near, far = world.open("witness-near"), world.open(handling("witness-far"))
     post(near, "witness-far", n)
     world.run(near, far)
@@ -233,7 +233,7 @@ def unwitnessed(world: World, n: int) -> Outcome:
 
 
 def in_flight(world: World, n: int) -> Outcome:
-    """The last ones have only just been sent; one of them waits in the recipient's inbox already."""
+    """Send the last messages just now; one of them waits in the recipient's inbox."""
     near, far = pair(world, "moving")
     world.shut(far)
     world.open("moving-far")
@@ -259,6 +259,6 @@ BEFORE: Final[dict[str, tuple[Mishap, int]]] = {
     "cancelled": (cancelled, 13),
     "unwitnessed": (unwitnessed, 14),
 }
-"""What happened a while ago, and to how many messages at size one: all different, so that nothing can hide behind its neighbour."""
+"""Earlier faults and their messages at size one; the numbers differ, to tell them apart."""
 NOW: Final[dict[str, tuple[Mishap, int]]] = {"in_flight": (in_flight, 15)}
-"""What happens in the last moment."""
+"""Faults of the last moment."""

@@ -18,7 +18,7 @@ from onceward.testing.builders import build_frame, spell
 
 class TrialContext(Context):
     """
-    What a handler is given, without an engine behind it.
+    Give a handler its context without an engine behind it.
 
     Statements and mail go into a transaction of the real file, opened on first
     use. Leaving a ``with`` block commits it, an exception undoes it; without a
@@ -71,7 +71,7 @@ class TrialContext(Context):
 
 
 class _Undone(Exception):
-    """Ends a trial that nobody committed."""
+    """End a trial without a commit."""
 
 
 def trial(
@@ -80,6 +80,16 @@ def trial(
     """Return the context of a message with *body*, which no file has ever seen."""
     frame = build_frame(body, sender=sender, recipient=agent, session=session.name, at=at)
     lease = Lease(lane_id=0, token=0, owner="trial", isolate=False)
-    leased = LeasedMessage(lane=lease, seq=0, sender=sender, id=frame.id, session=session.name, frame=spell(frame), digest=b"",
-                    expires_at=None, attempt=attempt, received_at=at)  # fmt: skip
+    leased = LeasedMessage(
+        lane=lease,
+        seq=0,
+        sender=sender,
+        id=frame.id,
+        session=session.name,
+        frame=spell(frame),
+        digest=b"",
+        expires_at=None,
+        attempt=attempt,
+        received_at=at,
+    )
     return TrialContext(leased, frame, body, session)

@@ -1,4 +1,4 @@
-"""One agent in a box: its real file, a clock that you turn, no threads, and a death at any point you name."""
+"""One agent under test: its real file, a manual clock, no threads, a crash at any named point."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STEADY: Final[Mapping[str, Any]] = {
     "share_commit_for": 0.0,
     "hold_unknown": True,
 }
-"""What makes a run the same every time: no jitter, a commit per message whatever the machine's speed, any recipient."""
+"""Settings that make each run the same: no jitter, one commit per message, any recipient."""
 UNDECLARED: Final = frozenset({"json", "text", "bytes"})
 """Types of bodies without a class."""
 ROUNDS: Final = 10_000
@@ -128,7 +128,7 @@ class Harness:
         return self._box
 
     def peer(self, name: str, agent: Agent | None = None) -> Postbox:
-        """Return the postbox of a peer, made on first use, with the handlers of *agent* if given."""
+        """Return the postbox of a peer, made on first use, with the handlers of *agent*."""
         if name not in self._peers:
             box = self._peers[name] = self._open(agent or Agent(name), Wire(self._doors))
             box.peers.register(self._agent.name, f"{SCHEME}:{self._agent.name}")
@@ -145,11 +145,11 @@ class Harness:
         session: str = DEFAULT_SESSION,
         **options: Any,
     ) -> str:
-        """Commit a message to the agent in the outbox of *sender*, from where ``deliver`` takes it; return its id."""
+        """Commit a message to the agent in the outbox of *sender*; return its id."""
         return self.peer(sender).session(session).send(self._agent.name, body, **options)
 
     def deliver(self) -> int:
-        """Carry mail, run handlers and carry their mail, until nothing is due; return how many steps that took."""
+        """Carry messages and run handlers until nothing is due; return the number of steps."""
         self._undo_trials()
         self._life.pumping = True
         total = 0
@@ -164,7 +164,7 @@ class Harness:
         return total
 
     def advance(self, seconds: float) -> None:
-        """Let time pass: leases run out, retries and delayed mail become due; ``deliver`` acts on them."""
+        """Advance the clock: leases, retries and delays become due; ``deliver`` acts on them."""
         self.clock.advance(seconds)
 
     @contextmanager
@@ -172,11 +172,11 @@ class Harness:
         """
         Kill the agent's process at *point* within the block, and start it again after the block.
 
-        What was not committed is gone, what was leased stays leased until its
+        Uncommitted writes are gone; a leased message stays leased until its
         time has run out, and the peers know of nothing.
 
         Raises:
-            AssertionError: the block ended without anybody having come to that point.
+            AssertionError: the block ended and the process did not come to that point.
 
         """
         self._life.arm(point)
@@ -192,13 +192,13 @@ class Harness:
             if died:
                 self.restart()
         if not died:
-            msg = f"nobody came to the point {point}: the process is still alive"
+            msg = f"the block never came to the point {point}: the process is still alive"
             raise AssertionError(msg)
 
     # -- looking ------------------------------------------------------------------------------
 
     def check(self) -> list[Violation]:
-        """Return the invariants that do not hold in any of the files, and in the mail between them; empty is good, and after closing."""
+        """Return the violated invariants of all files and of the messages between them."""
         self._undo_trials()
         boxes = [self._box, *self._peers.values()] if self._doors else []
         return [
@@ -214,7 +214,7 @@ class Harness:
 
     def sent(self, to: str, model: type | None = None) -> list[Any]:
         """
-        Return the bodies of all messages that the agent committed for *to*, delivered or not, in order.
+        Return the bodies of all messages that the agent committed for *to*, in order.
 
         Bodies are read as *model*, else as the ``Msg`` class of their type where
         there is one, else as plain values.
@@ -237,7 +237,7 @@ class Harness:
         session: str = DEFAULT_SESSION,
         attempt: int = 1,
     ) -> TrialContext:
-        """Return a context to call a handler with: ``pay(InvoiceCreated(…), harness.context())``; see TrialContext."""
+        """Return a context to call a handler with: ``pay(Invoice(…), harness.context())``."""
         conversation, name, at = self._box.session(session), self._agent.name, self.clock.now()
         made = trial(body, session=conversation, agent=name, sender=sender, attempt=attempt, at=at)
         self._trials.append(made)

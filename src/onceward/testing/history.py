@@ -1,5 +1,5 @@
 """
-What happened, as seen from outside: append-only logs, and the judgement over them.
+Keep append-only logs outside the files, and judge the effects by them.
 
 A log is one file that several processes append to. Each line is one write, so
 that a process that is killed leaves whole lines only, but for its last.

@@ -1,5 +1,5 @@
 """
-A runner that kills: real processes, SIGKILL and SIGSTOP at random instants, each victim started again at once.
+Kill real processes: SIGKILL and SIGSTOP at random instants, each victim restarted at once.
 
 A role is a function of a module, ``role(folder, name)``, that works for ever;
 whatever it must remember it keeps in files, because it will be killed.
@@ -84,7 +84,7 @@ class Crew:
             self.start(victim)
 
     def fallen(self) -> list[str]:
-        """Return the roles that ended by themselves: a role works for ever, so each is a failure."""
+        """Return the roles that ended by themselves; a role works for ever: each is a failure."""
         return [
             f"{name} ended by itself with exit code {p.exitcode}"
             for name, p in self.alive.items()
@@ -98,7 +98,7 @@ class Crew:
                 self.kill(name)
 
     def wait_until(self, calm: Callable[[], bool], *, seconds: float = QUIET_FOR) -> bool:
-        """Return whether *calm* came true in time; nobody is killed meanwhile."""
+        """Return whether *calm* came true in time; no process is killed meanwhile."""
         deadline = time.monotonic() + seconds
         while not (done := calm()) and time.monotonic() < deadline:
             time.sleep(0.05)

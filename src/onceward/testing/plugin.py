@@ -33,7 +33,7 @@ def manual_clock() -> ManualClock:
 
 @pytest.fixture
 def postbox(tmp_path: Path, manual_clock: ManualClock) -> Iterator[Postbox]:
-    """An open postbox of the agent ``tester`` on the manual clock, without engines: ``run_until_idle()`` runs them."""
+    """An open postbox of agent ``tester`` on the manual clock; ``run_until_idle()`` runs it."""
     from onceward.api.postbox import Postbox  # noqa: PLC0415 - paid by who asks for it
 
     with Postbox(tmp_path / "tester.db", agent="tester", start=False, clock=manual_clock) as box:
@@ -42,7 +42,7 @@ def postbox(tmp_path: Path, manual_clock: ManualClock) -> Iterator[Postbox]:
 
 @pytest.fixture
 def harness(manual_clock: ManualClock) -> Iterator[Callable[..., Harness]]:
-    """Make harnesses, ``harness(agent, schema="…")``, on the manual clock; they are closed after the test."""
+    """Make harnesses on the manual clock, ``harness(agent, schema="…")``; close them at the end."""
     from onceward.testing.harness import Harness  # noqa: PLC0415 - paid by who asks for it
 
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""A line under test: a near postbox that sends, a far end that receives, and one transport between them."""
+"""A line under test: a postbox that sends, a far end that receives, a transport between them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ EVERYTHING: Final = 1_000_000
 
 class FarEnd:
     """
-    Who receives: give one of its two doors to the transport that you make.
+    The far end: give one of its two receivers to the transport that you make.
 
     ``accept(parcel)`` is the inbox of a real postbox, ``take(frames)`` a plain
     function that keeps frame ids, as the contract of such functions asks.
@@ -90,7 +90,7 @@ class FarEnd:
 
 @dataclass(slots=True)
 class Line:
-    """What a conformance test holds in its hands."""
+    """The objects of a conformance test."""
 
     near: Postbox
     far: FarEnd
@@ -102,7 +102,7 @@ class Line:
     """Faults of the next deliveries of the near postbox."""
 
     def turn(self, rounds: int = 1, seconds: float = 61.0) -> None:
-        """Let *rounds* times pass what any backoff or deadline asks, and run both ends each time."""
+        """Pass the longest backoff or deadline *rounds* times; run both ends each time."""
         for _ in range(rounds):
             self.clock.advance(seconds)
             self.run()

@@ -21,7 +21,7 @@ def door(postbox: Postbox, settings: Settings) -> Accept:
 
 
 class Wire:
-    """Carries parcels straight to the doors of one test; where the sender may die, it dies on the way."""
+    """Carry parcels straight to the receivers of one test; a crashing sender dies on the way."""
 
     features = Features(schemes=frozenset({SCHEME}))
 
@@ -29,10 +29,10 @@ class Wire:
         self._doors, self._life = doors, life
 
     def deliver(self, url: str, parcel: Parcel) -> Answer:
-        """Call the door of the recipient; raises Unreachable where nobody has one."""
+        """Call the recipient's receiver; raise Unreachable where there is none."""
         accept = self._doors.get(url.removeprefix(f"{SCHEME}:"))
         if accept is None:
-            msg = f"nobody lives at {url} in this test"
+            msg = f"no receiver at {url} in this test"
             raise Unreachable(msg)
         if self._life is None:
             return accept(parcel)

@@ -1,4 +1,4 @@
-"""Processes that do not outlive a trial: a pool that ends with its block, and a watch on the parent."""
+"""Keep processes within a trial: a pool that ends with its block, a watch on the parent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A world of agents on one clock and one seed: real files and transports, no threads, and backups that come back."""
+"""A world of agents on one clock and one seed: real files and transports, no threads, backups."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STEADY: Final[dict[str, Any]] = {
     "share_commit_for": 0.0,
     "hold_unknown": True,
 }
-"""The same run every time, and quick: what is looked at are the files, not what survives a power cut."""
+"""Settings for quick runs that are all the same; they need not survive a power cut."""
 TURN: Final = 61.0
 """Longer than any backoff and any ack deadline, so that a turn brings whatever can come."""
 ROUNDS: Final = 50
@@ -36,7 +36,7 @@ class World:
     Agents that live in one folder and share a clock, a source of ids and a die.
 
     ``open`` starts an agent, ``run`` lets the named ones work until nothing is
-    due, ``keep`` and ``restore`` are the backup that somebody brings back.
+    due, ``keep`` and ``restore`` make a backup and bring it back.
     """
 
     def __init__(self, folder: Path, *, seed: int = 0, clock: ManualClock | None = None) -> None:
@@ -47,13 +47,13 @@ class World:
         self._doors: dict[str, Accept] = {}
 
     def path(self, name: str, where: str = "") -> Path:
-        """Return where the file of an agent lies, or a second one of it in the subfolder *where*."""
+        """Return the path of an agent's file, or of a second one in the subfolder *where*."""
         return self.folder / where / f"{name}.db"
 
     def open(
         self, agent: Agent | str, *, where: str = "", faults: Iterable[Fault] = (), **settings: Any
     ) -> Postbox:
-        """Open an agent's file, created on first use; *faults* befall what it delivers to a ``url``."""
+        """Open an agent's file, created on first use; *faults* happen to deliveries to a url."""
         name = agent.name if isinstance(agent, Agent) else agent
         path = self.path(name, where)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -74,7 +74,7 @@ class World:
 
     @staticmethod
     def url(name: str) -> str:
-        """Return where an open agent is reached without a file in between, so that faults can befall the way."""
+        """Return the url of an open agent without a file between, so that faults can happen."""
         return f"{SCHEME}:{name}"
 
     def shut(self, box: Postbox) -> Path:
@@ -97,19 +97,19 @@ class World:
             self.run(*boxes)
 
     def rest(self) -> None:
-        """Close every file: who delivers by file holds its peers' files open too, and nothing may be swapped under them."""
+        """Close every file: deliveries by file hold peers' files open, which blocks a swap."""
         for box in list(self._open.values()):
             self.shut(box)
 
     def keep(self, name: str, where: str = "kept") -> Path:
-        """Close all agents, copy the file of one aside and return the copy; agents are opened again by who needs them."""
+        """Close all agents, copy the file of one aside and return the copy; open again on use."""
         self.rest()
         copy = self.path(name, where)
         copy.parent.mkdir(parents=True, exist_ok=True)
         return Path(shutil.copyfile(self.path(name), copy))
 
     def restore(self, name: str, copy: Path) -> None:
-        """Close all agents and put the copy in the place of the file of one, as who restores a backup does."""
+        """Close all agents and replace the file of one by the copy, as a restore does."""
         self.rest()
         shutil.move(copy, self.path(name))
 
@@ -128,7 +128,7 @@ class World:
 
 
 def sorted_ids(clock: Clock, dice: random.Random) -> IdSource:
-    """Return a source of UUIDv7s that are the same in every run: the clock's time, a count within it, and chance."""
+    """Return a source of reproducible UUIDv7s: the clock's time, a count within it, and chance."""
     last, count = 0, 0
 
     def mint() -> str:

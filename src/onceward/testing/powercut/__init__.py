@@ -1,5 +1,5 @@
 """
-Power cuts, explored: a program is recorded once, and the disk is rebuilt as a cut after any operation may have left it.
+Explore power cuts: record a program once, rebuild the disk as a cut after any operation left it.
 
 ``explore(town, states=…)`` returns a ``Verdict``. A program of one's own is
 whatever has the two methods of ``scene.Program``.

@@ -1,4 +1,4 @@
-"""Cases: which life is cut where, how, and what may follow; each has a name by which it can be had again."""
+"""Name the cases: which life is cut, where, how, and what may follow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BLOCK: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The end of a life: after how many operations, and by which model; ``kill`` spares the disk."""
+    """The end of a life: number of operations and model; ``kill`` spares the disk."""
 
     position: int
     model: str
@@ -36,12 +36,12 @@ class Cut:
         return cls(int(position), model, int(draw))
 
     def rng(self, seed: int) -> Random:
-        """Return the chance that belongs to this cut, whoever looks at it and when."""
+        """Return the random generator of this cut, the same for each process and run."""
         return Random(f"{seed}:{self}")  # noqa: S311 - the same image in every run
 
 
 def shuffled(length: int, rng: Random, *, part: int, parts: int) -> list[Cut]:
-    """Return every cut of a life of so many operations, in random order, that falls to one of several processes."""
+    """Return this process's share of all cuts of a life of so many operations, shuffled."""
     mine = [at for at in range(1, length + 1) if at // BLOCK % parts == part]
     found = [Cut(at, model, draw) for at in mine for model, draw in DRAWS]
     rng.shuffle(found)
@@ -49,7 +49,7 @@ def shuffled(length: int, rng: Random, *, part: int, parts: int) -> list[Cut]:
 
 
 def endings(log: Sequence[Op], rng: Random) -> Iterator[Cut]:
-    """Yield ends of a first life without end: kills as often as cuts, and half of the kills right before a sync."""
+    """Yield ends of a first life: kills as often as cuts, half of the kills before a sync."""
     unsynced = [position for position, op in enumerate(log) if op.kind == "sync"]
     while True:
         model, draw = rng.choice(DRAWS)
@@ -58,7 +58,7 @@ def endings(log: Sequence[Op], rng: Random) -> Iterator[Cut]:
 
 
 def seconds(log: Sequence[Op], rng: Random) -> Iterator[Cut]:
-    """Yield cuts of a life that recovers without end, more of them while what it found may not be durable yet."""
+    """Yield cuts of a recovering life, more of them while what it read may not be durable."""
     while True:
         model, draw = rng.choice(DRAWS)
         yield Cut(rng.randint(1, rng.choice((len(log), len(log) // 4 + 1))), model, draw)

@@ -1,4 +1,4 @@
-"""What a disk holds while a program writes: for each file what a power cut leaves for sure, and what is still under way."""
+"""Model a disk under writes: what a power cut leaves of each file, and what is not durable yet."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A write or truncation that no sync has made durable yet, with its place in the order of all."""
+    """A write or truncation that is not durable yet, with its place in the order of all."""
 
     number: int
     op: Op
@@ -40,7 +40,7 @@ class Inode:
 
 @dataclass(slots=True)
 class Folder:
-    """The names of one agent's files: those that are durable, and changes to them, kept in order by the file system's journal."""
+    """Names of one agent's files: the durable ones, and changes in the journal's order."""
 
     durable: dict[str, int] = field(default_factory=dict)
     pending: list[tuple[str, int | None]] = field(default_factory=list)
@@ -60,7 +60,7 @@ class Disk:
     """
     The disk of all agents of a program, fed one operation after the other.
 
-    Each agent is given a folder of its own, whoever lies beside it: a sync of
+    Each agent has a folder of its own, whichever other file is there: a sync of
     one agent's folder must not be what saves the other.
     """
 
@@ -117,7 +117,7 @@ class Disk:
         return twin
 
     def cached(self) -> Image:
-        """Return the files as a running machine shows them: what a killed program leaves to the next one."""
+        """Return the files as a running machine shows them: what a killed program leaves."""
         return {
             name: replay(inode.durable, (each.op for each in inode.pending))
             for name, number in self.present().items()
@@ -134,7 +134,7 @@ class Disk:
 
 
 def replay(data: bytes, ops: Iterable[Op]) -> bytes:
-    """Return *data* after *ops*, the very same where there are none; a write beyond its end leaves zeros in between."""
+    """Return *data* after *ops*, itself where there are none; gaps are filled with zeros."""
     todo = list(ops)
     if not todo:
         return data

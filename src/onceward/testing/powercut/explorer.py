@@ -20,7 +20,7 @@ PATIENCE: Final = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What an exploration found."""
+    """The result of an exploration."""
 
     harness: str
     count: int
@@ -37,8 +37,9 @@ class Verdict:
     """How often each kind of violation was found."""
 
     def __str__(self) -> str:
-        said = f"{self.harness}: seed {self.seed}, {self.operations} operations, {self.count} states ({self.in_full} in full)"
-        return f"{said}, {len(self.violations)} violations {dict(self.kinds) or ''} in {self.seconds:.1f} s"
+        tried = f"{self.operations} operations, {self.count} states ({self.in_full} in full)"
+        found = f"{len(self.violations)} violations {dict(self.kinds) or ''}"
+        return f"{self.harness}: seed {self.seed}, {tried}, {found} in {self.seconds:.1f} s"
 
 
 def explore(
@@ -87,7 +88,7 @@ def explore_days(
     only: str = "",
     keep: Path | None = None,
 ) -> Iterator[Verdict]:
-    """Cut the power in *states* ways: a day has some thirty thousand, then comes the next one; ends early where a promise broke."""
+    """Cut the power in *states* ways, one day after the other; end early at a violation."""
     until, twins = (
         time.monotonic() + seconds,
         states // 20,

@@ -22,17 +22,17 @@ from onceward.testing.powercut.recovered import Recovered
 from onceward.testing.powercut.scene import Fact, Program
 from onceward.testing.powercut.track import Life, Track, digest, judged, lay_out, play
 
-MEMORY: Final = Path("/dev/shm")  # noqa: S108 - files that nobody need keep; a folder of our own is made in it
+MEMORY: Final = Path("/dev/shm")  # noqa: S108 - files that need not be kept, in a folder of our own
 SECOND_CUTS: Final = 12
 """Cuts of one recovery that was recorded."""
 SAMPLE: Final = 16
-"""Of the states that came back as one that was judged before, one in so many is judged all the same."""
+"""One in so many states that came back as a judged one is judged again."""
 KEPT: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is asked of one process."""
+    """The share of one process."""
 
     program: Program
     depth: int
@@ -66,7 +66,7 @@ class Violation:
 
 @dataclass(slots=True)
 class Found:
-    """What one process saw."""
+    """The findings of one process."""
 
     operations: int = 0
     in_full: int = 0
@@ -152,7 +152,7 @@ class Part:
                 track, before = self._resumed(track, cut), f"{before}{cut} > "
 
     def _resumed(self, track: Track, end: Cut) -> Track:
-        """End a life, start the next one and record it; what a kill leaves unsynced stays so."""
+        """End a life, start the next one and record it; unsynced writes of a kill stay unsynced."""
         disk = track.at(end.position)
         start = (
             disk

@@ -1,4 +1,4 @@
-"""How a disk may come out of a power cut: models, each of which draws one image from what was durable and what was under way."""
+"""Draw the image that a power cut leaves of durable and unsynced writes, by several models."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def sectors(disk: Disk, rng: Random) -> Image:
 
 
 def size_only(disk: Disk, rng: Random) -> Image:
-    """Return files of their new size whose new part is zeros: the size was journalled, the data was not."""
+    """Return files of their new size whose new part is zeros: only the size was journalled."""
 
     def content(inode: Inode) -> bytes:
         size = len(replay(inode.durable, [p.op for p in inode.pending]))
@@ -90,7 +90,7 @@ def size_only(disk: Disk, rng: Random) -> Image:
 
 
 def garbage(disk: Disk, rng: Random) -> Image:
-    """Return the disk with some writes under way done and random bytes where the others were going to."""
+    """Return the disk with some unsynced writes done and random bytes in place of the others."""
 
     def content(inode: Inode) -> bytes:
         return replay(

@@ -1,4 +1,4 @@
-"""The file system that remembers: an SQLite VFS that passes everything on and keeps what was asked of the disk."""
+"""Record what is asked of the disk by an SQLite VFS that passes everything on."""
 
 from __future__ import annotations
 

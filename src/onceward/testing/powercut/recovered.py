@@ -1,4 +1,4 @@
-"""What SQLite makes of files after a cut, to tell states that come back as the same databases."""
+"""Read what SQLite recovers after a cut, to tell states with the same databases."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Recovered:
         self._known: dict[Parts, bytes] = {}
 
     def of(self, image: Image) -> bytes | None:
-        """Return what tells the databases of *image*, laid out already, from others; None where that cannot be told."""
+        """Return a digest of the databases of *image*, laid out already; None if unreadable."""
         seen = hashlib.blake2b(digest_size=12)
         for name in sorted(image):
             if name.endswith("-journal") or (name.endswith(".db") and not image[name]):

@@ -1,4 +1,4 @@
-"""Where a program plays: a folder, a file system, and an audience outside that remembers what it was told."""
+"""The surroundings of a program: a folder, a file system, and a record of what it told outside."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Scene:
     life: int = 0
     """How often the machine has been started before."""
     facts: list[Fact] = field(default_factory=list)
-    """What the world outside knows, from earlier lives too."""
+    """Facts that the outside was told, in earlier lives too."""
     position: Callable[[], int] = lambda: 0
 
     @property
@@ -52,29 +52,29 @@ class Scene:
 
 
 class Program(Protocol):
-    """What is to survive power cuts."""
+    """A program that must survive power cuts."""
 
     @property
     def seed(self) -> int:
-        """What its own choices depend on, and which of its ends are looked at."""
+        """Decides the program's choices and which of its ends are examined."""
         ...
 
     def perform(self, scene: Scene) -> None:
-        """Work from an empty folder on, through the scene's file system, and note what the world is told."""
+        """Work from an empty folder on by the scene's file system; note what is told outside."""
         ...
 
     def judge(self, scene: Scene) -> list[str]:
-        """Start again after a cut, go on working, note what the world is told, and return what is wrong."""
+        """Start again after a cut, go on, note what is told outside; return what is wrong."""
         ...
 
     def planted(self) -> AbstractContextManager[object]:
-        """Return the block in which the program runs; a place for planting bugs that the explorer must find."""
+        """Return the block in which the program runs; bugs are planted here."""
         ...
 
 
 @contextmanager
 def steady(seed: int, life: int) -> Iterator[None]:
-    """Make names and tokens the same in every run, in a process and after a boot that have names of their own."""
+    """Make names and tokens the same in every run; process and boot have their own."""
     rng = Random(f"{seed}/{life}")  # noqa: S311 - the same names in every run
     with ExitStack() as stack:
         stack.enter_context(patch("secrets.token_hex", lambda size=16: rng.randbytes(size).hex()))

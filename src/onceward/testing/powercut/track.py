@@ -18,7 +18,7 @@ EVERY: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """What a life asked of the disk, what the world learned meanwhile, and how it ended."""
+    """The operations of a life, what was told outside meanwhile, and how it ended."""
 
     start: Disk
     log: tuple[Op, ...]
@@ -52,7 +52,7 @@ class Track:
 
 
 def play(program: Program, folder: Path, *, start: Disk, number: int, facts: list[Fact]) -> Life:
-    """Let *program* live on *start*, laid out in *folder*, and record it; its first life performs, later ones judge."""
+    """Run *program* on *start*, laid out in *folder*, and record it; later lives judge."""
     lay_out(start.cached(), folder)
     with (
         steady(program.seed, number),
@@ -75,13 +75,13 @@ def play(program: Program, folder: Path, *, start: Disk, number: int, facts: lis
 
 
 def judged(program: Program, folder: Path, *, number: int, facts: list[Fact]) -> list[str]:
-    """Let *program* start again on the files in *folder*, by SQLite's own file system, and return what is wrong."""
+    """Start *program* again on the files in *folder* without recording; return what is wrong."""
     with steady(program.seed, number), program.planted():
         return program.judge(Scene(folder, None, number, list(facts)))
 
 
 def lay_out(image: Image, folder: Path) -> None:
-    """Write *image* into *folder*, into the same inodes where there are any: less for the machine to forget."""
+    """Write *image* into *folder*, into existing inodes where there are any, which is cheaper."""
     for path in folder.iterdir():
         if path.name not in image:
             path.unlink()
@@ -102,5 +102,5 @@ def digest(image: Image) -> bytes:
 
 @lru_cache(maxsize=256)
 def print_of(data: bytes) -> bytes:
-    """Return what tells one content from another; most files of an image are the very ones of the image before."""
+    """Return a key of a content; most files of an image are those of the image before."""
     return hashlib.blake2b(data, digest_size=12).digest()

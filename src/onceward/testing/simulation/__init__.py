@@ -1,4 +1,4 @@
-"""Deterministic simulation: real agents on one thread, with a clock, a network and accidents that follow from a seed."""
+"""Simulate agents on one thread: clock, network and accidents follow from a seed."""
 
 from onceward.testing.simulation.fault_plan import Weather
 from onceward.testing.simulation.people import people

@@ -13,7 +13,7 @@ MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a folder of our own is made in 
 
 
 def folder() -> Path | None:
-    """Return where folders in memory are made, None where there is no such place: no world ever loses power."""
+    """Return where folders in memory are made, or None; no simulated world loses power."""
     return MEMORY if os.access(MEMORY, os.W_OK) else None
 
 
@@ -28,7 +28,7 @@ def copy(path: Path, to: Path) -> None:
 
 
 def replace(path: Path, backup: Path) -> None:
-    """Put a backup in the place of a file that nobody has open any more."""
+    """Replace a file that no process has open by a backup."""
     for suffix in ("", "-wal", "-shm"):
         Path(f"{path}{suffix}").unlink(missing_ok=True)
     shutil.copyfile(backup, path)

@@ -1,4 +1,4 @@
-"""What may go wrong in one simulated world, and how often: drawn from the seed, different in every world."""
+"""Draw which faults happen in one simulated world, and how often, from the seed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WAYS: Final[Rates] = {
     "corrupt": 0.06,
     "refuse": 0.01,
 }
-"""What may happen to one push: it never arrives, its answer is lost, it arrives twice, late, damaged, or is refused for good."""
+"""Faults of one push: lost, its answer lost, twice, late, damaged, or refused for good."""
 BLOWS: Final[Rates] = {
     "kill": 3,
     "kill_inside": 5,
@@ -27,7 +27,7 @@ BLOWS: Final[Rates] = {
     "clone": 0.7,
     "pause": 0.5,
 }
-"""What may happen to an agent between two steps, by weight."""
+"""Accidents of an agent between two steps, by weight."""
 RARE: Final = 0.35
 """Share of worlds in which a blow never falls: a fault that is always there hides the others."""
 DAY: Final = 86_400.0
@@ -43,7 +43,7 @@ SHORT: Final[dict[str, Any]] = {
     "busy_timeout": 0.0,
     "hold_unknown": True,
 }
-"""Spans that a short story can wait for; whoever finds the file taken says so at once, for nobody else could go on meanwhile."""
+"""Short spans; a taken file is reported at once: one thread has no other that could free it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What the world saw from outside: who was promised what, and which effects there are. It asks the files, never the engines."""
+"""Record promises and effects of a world from its files, never from its engines."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from onceward.model.parcel import Answer, Parcel
 from onceward.store.invariants import FRAMES, INVARIANTS
 
 Word = Literal["promised", "maybe", "denied", "cancelled"]
-"""What a sender was told: it returned, nobody can say, it raised saying that nothing was written, it was taken back."""
+"""A sender's outcome: returned, unknown, raised with nothing written, or taken back."""
 
 EFFECTS: Final = """
-CREATE TABLE IF NOT EXISTS simulated_effects (seq INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL, sender TEXT NOT NULL)
+CREATE TABLE IF NOT EXISTS simulated_effects (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL, sender TEXT NOT NULL
+)
 """
 EFFECT: Final = "INSERT INTO simulated_effects (id, sender) VALUES (?, ?)"
 SEEN: Final = "SELECT seq, id, sender FROM simulated_effects WHERE seq > ? ORDER BY seq"
@@ -45,12 +47,12 @@ OFTEN: Final = " UNION ALL ".join(
     for name, (_, sql) in INVARIANTS.items()
     if name != "D1"
 )
-"""What is asked after every step, in one statement; SQLite's own check is for the end."""
+"""Read after every step, in one statement; SQLite's own check comes at the end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """One parcel as the network saw it: what was done to it, and the answer that came out, if any."""
+    """One parcel on the network: its fault, and the answer, if any."""
 
     parcel: Parcel
     fate: str
@@ -93,7 +95,7 @@ class File:
         return list(self.connection.execute(sql, bindings).fetchall())
 
     def changed(self) -> bool:
-        """Say whether anybody has written to the file since the last call."""
+        """Return whether the file was written since the last call."""
         if self.connection is None:
             self.ask("SELECT count(*) FROM sqlite_schema")
         assert self.connection is not None
@@ -116,7 +118,7 @@ class History:
         self.minted: set[str] = set()
         """Every id that was ever handed out."""
         self.questions: dict[str, dict[str, Any]] = {}
-        """Letters whose outcome nobody knew, by sender and id."""
+        """Messages with an unknown outcome, by sender and id."""
         self.doubled: set[str] = set()
         """Whose file had a copy, or a past, that acted too."""
         self.forgetful: set[str] = set()
@@ -124,7 +126,7 @@ class History:
         self.restored: set[str] = set()
         """Whose file was put back to an earlier state."""
         self.wrong: list[str] = []
-        """What cannot be true."""
+        """Contradictions found so far."""
         self.reached: Counter[str] = Counter()
         """How often each thing worth seeing was seen."""
 
@@ -134,7 +136,7 @@ class History:
         self.reached[f"send {sent.word}"] += 1
 
     def resolved(self, message_id: str, state: str, *, remembers: bool) -> None:
-        """Note what the file says of a send whose outcome nobody knew."""
+        """Note what the file says of a send with an unknown outcome."""
         sent = self.sent[message_id]
         if state != "absent":
             sent.word = "promised"
@@ -167,7 +169,7 @@ class History:
     # -- looking ------------------------------------------------------------------------------
 
     def look(self, agent: str) -> None:
-        """Judge one file as it stands: its invariants, and no effect twice, of nothing unheard of, or that was denied."""
+        """Judge one file: its invariants, and no effect twice, unsent or denied."""
         file = self.files[agent]
         if not file.changed():
             return
@@ -183,13 +185,13 @@ class History:
         sent = self.sent.get(message_id)
         if sent is not None and sent.word in ("denied", "cancelled"):
             self.wrong.append(
-                f"{agent}: {message_id} took effect, and its sender was told that it would not: {sent.word}"
+                f"{agent}: {message_id} took effect, its sender was told it would not: {sent.word}"
             )
         if message_id not in self.minted:
-            self.wrong.append(f"{agent}: {message_id} took effect, and nobody ever sent it")
+            self.wrong.append(f"{agent}: {message_id} took effect and was never sent")
 
     def _custody(self, sender: str) -> None:
-        """Judge that *sender* forgot only what its recipients know, or knew before they were rolled back."""
+        """Judge that *sender* forgot only what its recipients know, or knew before a rollback."""
         for message_id, recipient in self.files[sender].ask(ACKED):
             sent = self.sent.get(message_id)
             excused = recipient in self.forgetful or (sent is not None and sent.excused)
@@ -227,7 +229,7 @@ class History:
         ]
 
     def judge(self) -> None:
-        """Judge the end: everything promised has its effect or its explanation, lanes kept their order, files are sound."""
+        """Judge the end: each promise has its effect or a reason, lanes in order, files sound."""
         for agent, file in self.files.items():
             self.look(agent)
             self._custody(agent)
@@ -246,7 +248,7 @@ class History:
                 and not self._explained(sent)
             ):
                 self.wrong.append(
-                    f"{sent.id} from {sent.sender} was promised, and {sent.recipient} knows nothing of it"
+                    f"{sent.id} from {sent.sender} was promised, {sent.recipient} does not know it"
                 )
         self._orders()
 
@@ -272,6 +274,7 @@ class History:
             before, earlier = last.get(lane, (0, 0))
             if seq < before:
                 self.wrong.append(
-                    f"{sent.recipient}: number {sent.place} of lane {lane} took effect before number {earlier}"
+                    f"{sent.recipient}: number {sent.place} of lane {lane}"
+                    f" took effect before number {earlier}"
                 )
             last[lane] = (seq, sent.place)

@@ -1,4 +1,4 @@
-"""The network of one simulated world: it loses, doubles, delays, damages and reorders what it carries."""
+"""The network of one simulated world: loses, doubles, delays, damages and reorders parcels."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from onceward.testing.simulation.process import SCHEME, Died, Process
 from onceward.transports.base import Features
 
 T = TypeVar("T")
-NOBODY: Final = "nobody is there"
+NOBODY: Final = "no receiver is there"
 DIED: Final = "it died over it"
 LATE_MAX: Final = 12
 """How many parcels may be under way; the oldest is lost to make room."""
 
 
 class Scene(Protocol):
-    """What the network asks of its world."""
+    """The world, as the network needs it."""
 
     rng: random.Random
     weather: Weather
@@ -101,7 +101,7 @@ class Network:
         return self.hand_over(parcel)
 
     def hand_over(self, parcel: Parcel) -> Answer:
-        """Give a parcel to a process of its recipient; raises Unreachable where none can take it."""
+        """Give a parcel to a process of its recipient; raise Unreachable where none takes it."""
         world = self._world
         process = world.awake(parcel.recipient)
         if process is None:
@@ -122,7 +122,7 @@ class Network:
         return answer
 
     def arrive_late(self) -> None:
-        """Let one of the parcels arrive that are still under way; nobody waits for its answer any more."""
+        """Let a parcel arrive late; its answer is no longer awaited."""
         if not self.late:
             return
         parcel = self.late.pop(self._world.rng.randrange(len(self.late)))

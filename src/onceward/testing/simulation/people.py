@@ -1,4 +1,4 @@
-"""People who send in a simulated world, in all ways that there are, and who remember what they were told."""
+"""Callers of a simulated world: they send in all ways and remember what they were told."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ SPANS: Final[dict[str, tuple[Any, ...]]] = {
 SELDOM: Final = 12
 SOME: Final = 4
 RETRIES: Final = 2
-"""In one world of so many people send again instead of asking; the others tell the stories that they always told."""
+"""In one world of so many, callers send again instead of asking; seeds keep their stories."""
 INSERT: Final = "INSERT INTO send (recipient, type, body, id, ordering_key, priority) VALUES (?, 'json', ?, ?, ?, ?)"
 
 
 class Letter(NamedTuple):
-    """What is sent, as its sender will remember it, with its body and its options."""
+    """A message as its sender remembers it, with its body and its options."""
 
     sent: Sent
     body: dict[str, Any]
@@ -52,7 +52,7 @@ class _Undone(Exception):
 
 
 def send_from(world: Simulation, process: Process, *, certain: bool = True) -> None:
-    """Send from a process; what a copy of the file promises is nobody's word."""
+    """Send from a process; a promise by a copy of the file does not count."""
     ask_again(world, process)
     letters = [_letter(world, process.agent) for _ in range(world.rng.choice((1, 1, 1, 2, 3)))]
     word, ids = _told(world, process, letters)
@@ -71,7 +71,7 @@ def send_from(world: Simulation, process: Process, *, certain: bool = True) -> N
 
 
 def ask_again(world: Simulation, process: Process | None) -> None:
-    """Ask the file what became of sends whose outcome nobody knew."""
+    """Ask the file for the outcome of sends whose outcome is unknown."""
     asked: dict[str, Letter] = (
         {}
         if process is None or process in world.clones
@@ -94,7 +94,7 @@ def ask_again(world: Simulation, process: Process | None) -> None:
 
 
 def _send_again(world: Simulation, process: Process, asked: dict[str, Letter]) -> None:
-    """Send once more, under the same ids, what nobody knows the outcome of: that is safe without asking, however often."""
+    """Send messages of unknown outcome again under the same ids; that is always safe."""
     for sent, body, options in list(asked.values()):
         known = options | {"message_id": sent.id}
         try:
@@ -151,7 +151,7 @@ def _letter(world: Simulation, name: str) -> Letter:
 
 
 def _told(world: Simulation, process: Process, letters: list[Letter]) -> tuple[Word, list[str]]:
-    """Send, and return what the caller is told and the ids; where nobody can say, the file is asked later."""
+    """Send; return the caller's outcome and the ids; an unknown outcome is asked for later."""
     ids = [letter.sent.id for letter in letters]
     try:
         return "promised", world.enter(process, lambda: _send(world, process, letters))
@@ -198,11 +198,11 @@ def _send(world: Simulation, process: Process, letters: list[Letter]) -> list[st
     return [box.send(sent.recipient, body, **options)]
 
 
-# -- who reads it -------------------------------------------------------------------------------------
+# -- the handlers -------------------------------------------------------------------------------
 
 
 def people(*names: str) -> list[Agent]:
-    """Return agents that do what their messages say: write it down, fail, give up, answer, pass it on."""
+    """Return agents that do what their messages say: note, fail, give up, answer, pass on."""
     return [_person(name, names) for name in names]
 
 
@@ -239,6 +239,6 @@ def _person(name: str, names: tuple[str, ...]) -> Agent:
 
 
 SCRATCH: Final = "CREATE TABLE scratch (id TEXT NOT NULL, attempt INTEGER NOT NULL, UNIQUE (id))"
-"""A handler's own writes: the UNIQUE makes an attempt fail that finds the writes of an earlier one still there."""
+"""A handler's own writes; UNIQUE fails an attempt that finds the writes of an earlier one."""
 HALF: Final = "SELECT id FROM scratch WHERE id NOT IN (SELECT id FROM simulated_effects)"
 """Writes of a handler whose effect is not there: they should have gone with it."""

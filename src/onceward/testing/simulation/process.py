@@ -42,7 +42,7 @@ class Killed(BaseException):
 
 
 class Died(Exception):
-    """Tells the world, one level up, that whoever it called is no more."""
+    """Tell the world that the process it called is dead."""
 
 
 class Process:
@@ -85,7 +85,7 @@ class Process:
         transport: Transport,
         wrap: Callable[[Process, Callable[..., Any]], Callable[..., Any]],
     ) -> None:
-        """Open the file and build the engines; *wrap* is put around every handler. Raises Killed if it dies while opening."""
+        """Open the file and build the engines, handlers within *wrap*; may raise Killed."""
         self.box = Postbox(
             self.path,
             agent=self.agent,
@@ -138,16 +138,16 @@ class Process:
         self._fuse = points
 
     def fail_commit(self, when: str) -> None:
-        """Let the next COMMIT raise, ``before`` or ``after`` it has happened; empty takes that back."""
+        """Let the next COMMIT raise, ``before`` or ``after`` it happened; empty cancels that."""
         self._trouble = when
 
     def die(self) -> None:
-        """Be dead from now on; what stays of the file is what SQLite has written."""
+        """Die now; the file keeps what SQLite has written."""
         self.over = True
         raise Killed(self)
 
     def bury(self) -> None:
-        """Give back what the process held of this machine, as the system does; nothing more is written."""
+        """Release what the process held, as the system does; nothing more is written."""
         self.over = True
         for db in [db for (_, vfs), db in open_files.files.items() if vfs == self._slot]:
             for connection in db.connections():
@@ -204,16 +204,16 @@ class Process:
 
 
 def _undoes(sql: str) -> bool:
-    """Say whether a statement only undoes: it writes nothing, so dying at it is dying before what it undoes."""
+    """Return whether a statement only undoes: dying at it is dying before what it undoes."""
     return sql.startswith("ROLLBACK")
 
 
 def wrapped(agent: Agent, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Agent:
-    """Return *agent* with *wrap* around its handlers, each called with body and context; *agent* itself stays as it is."""
+    """Return a copy of *agent* with *wrap* around each handler, called with body and context."""
     twin = Agent(agent.name, unhandled=agent.unhandled)
     for handler in agent.handlers:
         if handler.is_async:
-            msg = f"{agent.name} handles {handler.pattern} by a coroutine: one thread has no loop to run it on"
+            msg = f"{agent.name} handles {handler.pattern} by a coroutine: one thread has no loop"
             raise InvalidArgument(msg)
         call = handler.call if handler.takes_context else _without_context(handler.call)
         twin.handlers.append(replace(handler, call=wrap(call), takes_context=True))

@@ -1,4 +1,4 @@
-"""What happens in a world, step by step: engines that run, people who meddle, and accidents."""
+"""Draw the steps of a world: engines that run, callers that send, and accidents."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ JUMPS: Final = (-DAY, -600.0, -30.0, 30.0, 600.0, DAY)
 PAUSES: Final = (0.005, 0.5, 3.0, 6.0, 20.0)
 OPENED: Final = "SELECT opened FROM identity"
 SOME: Final = 4
-"""One world in so many has a WAL taken away now and then; the others tell the stories that they always told."""
+"""In one world of so many a WAL is removed now and then; seeds keep their stories."""
 ODD: Final = 0.03
 BACKUP: Final = "backup"
 WORK: Final[dict[str, float]] = {
@@ -35,11 +35,11 @@ WORK: Final[dict[str, float]] = {
     "cancel": 0.4,
     "replay": 0.8,
 }
-"""What people and engines do, by weight."""
+"""Acts of callers and engines, by weight."""
 
 
 def step(world: Simulation) -> None:
-    """Let somebody do something, or an accident happen."""
+    """Let a caller or an engine act, or an accident happen."""
     if world.seed % SOME == 1 and world.luck.random() < ODD:
         _mislay(world)
         return
@@ -49,7 +49,7 @@ def step(world: Simulation) -> None:
 
 
 def interrupt(world: Simulation) -> None:
-    """Act while somebody is in the middle of something: often in a way that could pull the rug from under it."""
+    """Act while another call is under way, often on the file that it works on."""
     if world.rng.random() < RUDE and world.busy:
         world.pass_time(world.rng.choice(PAUSES))
         rival = world.awake(world.busy[-1].agent)
@@ -83,7 +83,7 @@ def attempt(world: Simulation, process: Process | None, work: Callable[[Process]
     return None
 
 
-# -- engines ------------------------------------------------------------------------------------------
+# -- engines ------------------------------------------------------------------------------------
 
 
 def _carry(world: Simulation) -> None:
@@ -133,7 +133,7 @@ def _begin(world: Simulation) -> None:
             world.begin(name)
 
 
-# -- people -------------------------------------------------------------------------------------------
+# -- callers ------------------------------------------------------------------------------------
 
 
 def _send(world: Simulation) -> None:
@@ -143,7 +143,7 @@ def _send(world: Simulation) -> None:
 
 
 def _cancel(world: Simulation) -> None:
-    """Withdraw a message; what was withdrawn must never take effect."""
+    """Withdraw a message, which then must never take effect."""
     process = someone(world)
     mine = [
         s
@@ -180,7 +180,7 @@ def _replay(world: Simulation) -> None:
     attempt(world, someone(world), replay)
 
 
-# -- accidents ----------------------------------------------------------------------------------------
+# -- accidents ----------------------------------------------------------------------------------
 
 
 def _late(world: Simulation) -> None:
@@ -247,7 +247,7 @@ def _restore(world: Simulation) -> None:
 
 
 def _mislay(world: Simulation) -> None:
-    """Take the WAL away from under the only process of a file, which finds out with its next commit and does it again elsewhere."""
+    """Remove the WAL under the only process of a file, whose next commit notices and repeats."""
     name = world.luck.choice(list(world.agents))
     if not world.processes[name] or any(busy.agent == name for busy in world.busy):
         return
@@ -267,7 +267,7 @@ def _mislay(world: Simulation) -> None:
 
 
 def _clone(world: Simulation) -> None:
-    """Let a copy of a file live beside it for a while, sending and carrying as if it were the agent."""
+    """Open a copy of a file for a while, which sends and carries as if it were the agent."""
     rng = world.rng
     idle = [clone for clone in world.clones if clone not in world.busy]
     if not idle:
@@ -316,4 +316,4 @@ STEPS: Final[dict[str, Callable[[Simulation], None]]] = {
     "clone": _clone,
     "pause": _pause,
 }
-"""What a step may be, by name."""
+"""Steps by name."""

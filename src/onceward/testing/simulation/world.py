@@ -1,4 +1,4 @@
-"""A world of agents on one thread: their processes, clocks and network, and every accident that a seed can think of."""
+"""A world of agents on one thread: processes, clocks, network and accidents from one seed."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class Simulation:
 
     The agents are real: their files, engines and handlers run as they do in
     production, statement by statement, but on one thread, with the time and the
-    network of this world. ``step`` lets somebody do something, often with an
-    accident; ``settle`` lets all accidents end and everybody finish; ``wrong``
+    network of this world. ``step`` lets a process act, often with an
+    accident; ``settle`` ends all accidents and runs until idle; ``wrong``
     says what should not have been possible.
 
-    At the end everybody sends *greeting* to everybody, if there is one: a file
+    At the end every agent sends *greeting* to every other, if there is one: a file
     that was rolled back is noticed at the next contact, not before.
     """
 
@@ -71,7 +71,7 @@ class Simulation:
         self.mint = Mint(self.rng, self.clocks, self.history.minted)
         self.processes: dict[str, list[Process]] = {name: [] for name in self.agents}
         self.clones: list[Process] = []
-        """Processes on copies of somebody's file, which think that they are it."""
+        """Processes on copies of an agent's file, which act as that agent."""
         self._stack: list[Process] = []
         self.backups: dict[str, tuple[Path, int]] = {}
         """The last backup of a file, and the place in the story that it holds."""
@@ -87,7 +87,7 @@ class Simulation:
 
     @property
     def wrong(self) -> list[str]:
-        """What cannot be true."""
+        """Contradictions found so far."""
         return self.history.wrong
 
     def _found(self, name: str, schema: str) -> None:
@@ -136,7 +136,7 @@ class Simulation:
 
     @property
     def busy(self) -> Sequence[Process]:
-        """Who is in the middle of something."""
+        """Agents with a call under way."""
         return self._stack
 
     def awake(self, name: str) -> Process | None:
@@ -171,7 +171,7 @@ class Simulation:
                 alive.remove(process)
 
     def _witnessed(self, process: Process, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Put the effect that the history counts, and what others do meanwhile, around one handler."""
+        """Wrap a handler with the counted effect and the acts of others meanwhile."""
 
         def run(body: Any, context: Any) -> Any:
             self.meanwhile()
@@ -186,12 +186,12 @@ class Simulation:
     # -- time ---------------------------------------------------------------------------------
 
     def pass_time(self, seconds: float) -> None:
-        """Let time pass for everybody."""
+        """Advance the clocks of all agents."""
         for clock in self.clocks.values():
             clock.advance(seconds)
 
     def meanwhile(self) -> None:
-        """Let others act, or time pass, while somebody is in the middle of something."""
+        """Let others act, or time pass, while a call is under way."""
         if len(self._stack) <= DEEP and self.rng.random() < self.weather.meanwhile:
             for _ in range(self.rng.randint(1, 3)):
                 self._meanwhile(self)
@@ -204,7 +204,7 @@ class Simulation:
         step: Callable[[Simulation], None],
         meanwhile: Callable[[Simulation], None] | None = None,
     ) -> None:
-        """Tell *steps* steps of the story, and judge every file that was touched after each; *meanwhile* is a step inside another."""
+        """Tell *steps* steps and judge touched files after each; *meanwhile* is a nested step."""
         self._meanwhile = meanwhile or step
         for _ in range(steps):
             step(self)
@@ -230,7 +230,7 @@ class Simulation:
         return self.place()
 
     def restore(self, name: str, backup: Path, place: int) -> bool:
-        """Put a backup in the place of an agent's file, all of whose processes end; say whether that was possible now."""
+        """End an agent's processes and restore its backup; return whether that was possible."""
         if any(process.agent == name for process in self._stack):
             return False
         for process in list(self.processes[name]):
@@ -249,7 +249,7 @@ class Simulation:
     # -- the end ------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Let all accidents end, and everybody run until nothing waits any more; what then still waits is wrong."""
+        """End all accidents and run until nothing waits; what still waits is wrong."""
         self.weather = Weather(processes=self.weather.processes, settings=self.weather.settings)
         self.network.cut.clear()
         while self.clones:
@@ -269,7 +269,7 @@ class Simulation:
             self.history.judge()
 
     def _greet(self, name: str) -> None:
-        """Let an agent write to everybody once more: a file that was rolled back is noticed at the next contact."""
+        """Send from one agent to all others: a rolled-back file is noticed at the next contact."""
         for other in self.agents:
             process = self.awake(name)
             if other != name and process is not None:
@@ -300,7 +300,7 @@ class Simulation:
             self.telling(" ".join(map(str, facts)))
 
     telling: Callable[[str], None] | None = None
-    """Who hears the story while it is told."""
+    """The listener of the story while it is told."""
 
     @property
     def fingerprint(self) -> str:
