@@ -1,4 +1,8 @@
-"""Checks for every test: the files that it leaves are sound, and an interrupted run leaves no process."""
+"""
+Checks for every test.
+
+The files that it leaves are sound, and an interrupted run leaves no process.
+"""
 
 import os
 import signal
@@ -19,7 +23,7 @@ HEADER = 72
 
 
 RUN = "ONCEWARD_TEST_RUN"
-"""Environment variable that names the run to which a process belongs, below the run that started it."""
+"""Names the run of a process, below the run that started it, in its environment."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -29,6 +33,8 @@ def pytest_configure(config: pytest.Config) -> None:
     Shells let their background jobs ignore interrupts, which are part of what is tested.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if not config.pluginmanager.has_plugin("onceward"):  # coverage blocks it to import it later
+        config.pluginmanager.import_plugin("onceward.testing.plugin")
     if not hasattr(config, "workerinput"):
         os.environ[RUN] = f"{os.environ.get(RUN, '')}/{os.getpid()}"
 
@@ -54,7 +60,11 @@ def started(run: str) -> Iterator[int]:
 
 @pytest.fixture(autouse=True)
 def left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
-    """After the test every file of its folder and its harnesses passes ``check``; ``@pytest.mark.broken(why)`` says where not to look."""
+    """
+    After the test every file of its folder and its harnesses passes ``check``.
+
+    ``@pytest.mark.broken(why)`` says where not to look.
+    """
     folder = (
         request.getfixturevalue("tmp_path") if "tmp_path" in request.fixturenames else None
     )  # before the others: it goes last
@@ -73,7 +83,7 @@ def left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture
 def aloud(record_property: Callable[[str, object], None]) -> Callable[[object], None]:
-    """Return what tells, at the end of the run and whether the test passes or not, what was tried, with its seed."""
+    """Return the call that prints a text, such as a seed, at the end of the run."""
     return lambda said: record_property(SAID, str(said))
 
 
@@ -92,7 +102,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def offenders(folder: Path) -> list[str]:
-    """Return what breaks a rule in the files below *folder*; files that refuse to open are their own tests' business."""
+    """
+    Return what breaks a rule in the files below *folder*.
+
+    Files that refuse to open are their own tests' business.
+    """
     with ExitStack() as stack:
         boxes: list[Postbox] = []
         for path in sorted(path for path in folder.rglob("*.db") if _ours(path)):

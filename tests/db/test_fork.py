@@ -73,7 +73,11 @@ def run(path: Path, engines: str, ending: str) -> list[Any]:
 
 
 def test_every_call_in_a_forked_child_says_so(tmp_path: Path) -> None:
-    """No call works, none touches the file, closing is harmless, and the parent goes on as if nothing had been."""
+    """
+    No call works, none touches the file, closing is harmless.
+
+    The parent goes on as if nothing had been.
+    """
     report, status, states, found = run(tmp_path / "a.db", "none", "exit")
     told, untouched = report
 
@@ -82,7 +86,11 @@ def test_every_call_in_a_forked_child_says_so(tmp_path: Path) -> None:
 
 
 def test_a_child_of_a_running_postbox_ends_without_hanging(tmp_path: Path) -> None:
-    """With engines running, too, a child closes and leaves at once; the engines live on in the parent alone."""
+    """
+    With engines running, too, a child closes and leaves at once.
+
+    The engines live on in the parent alone.
+    """
     report, status, states, found = run(tmp_path / "a.db", "engines", "leave")
     told, _ = report
 

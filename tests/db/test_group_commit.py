@@ -17,7 +17,9 @@ WRITERS = 32
 
 def queue_of(box: Postbox, *works: Callable[[], object], lead: bool = False) -> list[object]:
     """
-    Let all works wait behind one transaction, so that they share a commit; return each one's result or error.
+    Let all works wait behind one transaction, so that they share a commit.
+
+    Return each one's result or error.
 
     With *lead* the turn is only held, so that the first of them leads the others.
     """
@@ -70,7 +72,11 @@ def test_writers_that_wait_share_one_commit(box: Postbox) -> None:
 
 @pytest.mark.parametrize("lead", [False, True])
 def test_one_failing_writer_harms_no_neighbour(box: Postbox, lead: bool) -> None:
-    """Each writer of a shared commit gets its own error, and only its own writes are undone, whoever commits for all."""
+    """
+    Each writer of a shared commit gets its own error.
+
+    Only its own writes are undone, whoever commits for all.
+    """
 
     def bad(tx: StoreTransaction) -> None:
         tx.run("INSERT INTO held_lanes VALUES ('x', 'x', 0, 0, 0)")
@@ -125,7 +131,11 @@ def test_a_failing_leader_harms_no_follower(box: Postbox) -> None:
 def test_a_leader_whose_transaction_breaks_tells_all_who_wait(
     box: Postbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody waits for ever for somebody who could not even undo: all are told, nothing is written, and the next are served."""
+    """
+    Nobody waits for ever for somebody who could not even undo.
+
+    All are told, nothing is written, and the next are served.
+    """
 
     def bad(tx: StoreTransaction) -> None:
         message = "mine"
@@ -185,7 +195,11 @@ def test_a_block_whose_transaction_breaks_tells_all_who_wait(
 
 
 def test_writers_without_a_block_share_one_commit_and_its_statements(box: Postbox) -> None:
-    """Where nobody fails, thirty-two sends cost one transaction, one savepoint, and one statement for the first twenty rows."""
+    """
+    Where nobody fails, thirty-two sends cost one transaction, one savepoint.
+
+    One statement for the first twenty rows.
+    """
     con, seen = box._db._con, list[str]()
     assert con is not None
 
@@ -207,7 +221,7 @@ def test_writers_without_a_block_share_one_commit_and_its_statements(box: Postbo
 
 
 def test_rows_that_are_gathered_fail_each_for_itself(tmp_path: Path) -> None:
-    """Where there is room for three of five, three are there and two are told so, each by an error of its own."""
+    """With room for three of five, three are stored and two get an error of their own."""
     with Postbox(
         tmp_path / "few.db", agent="few", start=False, hold_unknown=True, max_pending=3
     ) as few:
@@ -225,7 +239,7 @@ def test_rows_that_are_gathered_fail_each_for_itself(tmp_path: Path) -> None:
 def test_a_row_that_is_refused_while_a_neighbour_writes_is_not_lost(
     box: Postbox, tmp_path: Path, overflow: Any
 ) -> None:
-    """A limit that another opener has set meanwhile is met by a gathered row within a neighbour's statement: each has a fate of its own."""
+    """A limit set meanwhile by another opener refuses a gathered row alone, not its neighbours."""
     box.session("s").send("b", 0)
     with Postbox(tmp_path / "a.db", start=False) as other:
         other.limits.set("session", "s", messages=2, overflow=overflow)
@@ -249,7 +263,11 @@ def test_a_row_that_is_refused_while_a_neighbour_writes_is_not_lost(
 
 
 def test_work_between_rows_that_are_gathered_sees_those_before_it(box: Postbox) -> None:
-    """Gathering changes no order: who reads between two sends finds the first and not the second."""
+    """
+    Gathering changes no order.
+
+    Who reads between two sends finds the first and not the second.
+    """
     looks: list[int] = []
 
     def look(tx: StoreTransaction) -> None:
@@ -270,7 +288,7 @@ def test_work_between_rows_that_are_gathered_sees_those_before_it(box: Postbox) 
 def test_who_shares_a_commit_that_is_lost_is_told_of_its_own_message_only(
     box: Postbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When nobody can say whether the shared COMMIT happened, each sender's error names the id of its own message."""
+    """When the shared COMMIT is uncertain, each sender's error names its own message."""
 
     def broken(tx: StoreTransaction) -> None:
         message = "disk I/O error"
@@ -307,7 +325,11 @@ def test_neighbours_survive_a_block_that_is_rolled_back(box: Postbox) -> None:
 
 
 def test_after_commit_effects_run_once_for_committed_work_only(box: Postbox) -> None:
-    """In a shared commit each caller's effects run in that caller's thread, after the commit; a failed caller's never run."""
+    """
+    In a shared commit each caller's effects run in that caller's thread, after the commit.
+
+    A failed caller's never run.
+    """
     ran: list[tuple[int, bool, int]] = []
 
     def work(k: int) -> Callable[[StoreTransaction], None]:
@@ -362,7 +384,11 @@ def test_many_threads_without_any_order(box: Postbox) -> None:
 
 @pytest.mark.parametrize("path", ["block", "write"])
 def test_an_interrupt_reaches_the_thread_it_was_meant_for(box: Postbox, path: str) -> None:  # noqa: C901 - four parties
-    """Ctrl-C while the main thread does a neighbour's work is raised in the main thread; the neighbour gets its result."""
+    """
+    Ctrl-C while the main thread does a neighbour's work is raised in the main thread.
+
+    The neighbour gets its result.
+    """
     outcome: list[object] = []
     pause, entered, go = Event(), Event(), Event()
 
@@ -415,7 +441,11 @@ def test_an_interrupt_reaches_the_thread_it_was_meant_for(box: Postbox, path: st
 
 
 def test_a_neighbour_that_fills_the_disk_harms_nobody(box: Postbox) -> None:
-    """One writer of a shared commit that finds no room gets StoreCapacity; the others' messages are there."""
+    """
+    One writer of a shared commit that finds no room gets StoreCapacity.
+
+    The others' messages are there.
+    """
     con = box._db._con
     assert con is not None
     box.send("b", 0)
@@ -435,7 +465,11 @@ def test_a_neighbour_that_fills_the_disk_harms_nobody(box: Postbox) -> None:
 
 
 def test_a_disk_that_stays_full_refuses_and_keeps(box: Postbox) -> None:
-    """With no page left sends are refused, earlier messages stay whole, and with room everything goes on."""
+    """
+    With no page left sends are refused, earlier messages stay whole.
+
+    With room everything goes on.
+    """
     con = box._db._con
     assert con is not None
     kept = [box.send("b", k) for k in range(3)]

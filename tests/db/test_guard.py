@@ -43,7 +43,7 @@ def mounts(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize(("folder", "kind"), WHERE.items())
 def test_the_innermost_and_latest_mount_counts(mounts: str, folder: str, kind: str) -> None:
-    """A folder lies on the mount whose point is nearest above it, the later one where two share a point."""
+    """A folder lies on the nearest mount point above it, the later one of two at one point."""
     assert kind == filesystem(Path(folder), mounts)
 
 
@@ -85,7 +85,7 @@ def settled(box: Postbox) -> None:
 
 
 def test_a_commit_into_a_wal_that_was_taken_away_is_repeated(box: Postbox) -> None:
-    """A WAL that somebody deletes is noticed at the next commit, which happens again where it will be found."""
+    """A deleted WAL is noticed at the next commit, which is repeated in a file that is found."""
     kept = box.send("b", 1)
     settled(box)
     Path(f"{box.path}-wal").unlink()
@@ -96,7 +96,11 @@ def test_a_commit_into_a_wal_that_was_taken_away_is_repeated(box: Postbox) -> No
 
 
 def test_a_taken_wal_takes_what_stood_in_it(box: Postbox) -> None:
-    """What stood in a deleted WAL alone is gone, as with a file that is deleted; from the next commit on all is kept again."""
+    """
+    What stood in a deleted WAL alone is gone, as with a file that is deleted.
+
+    From the next commit on all is kept again.
+    """
     settled(box)
     gone = box.send("b", 1)
     Path(f"{box.path}-wal").unlink()
@@ -107,7 +111,11 @@ def test_a_taken_wal_takes_what_stood_in_it(box: Postbox) -> None:
 
 
 def test_a_new_file_is_nothing_without_its_wal(box: Postbox) -> None:
-    """A file that lay in its WAL whole is no file of ours without it: nothing is acknowledged any more, and every call says so."""
+    """
+    A file that lay in its WAL whole is no file of ours without it.
+
+    Nothing is acknowledged any more, and every call says so.
+    """
     Path(f"{box.path}-wal").unlink()
 
     with pytest.raises(OutcomeUnknown):
@@ -119,7 +127,11 @@ def test_a_new_file_is_nothing_without_its_wal(box: Postbox) -> None:
 
 
 def test_a_commit_into_a_moved_file_is_not_acknowledged(box: Postbox) -> None:
-    """While the file is elsewhere sends fail loudly; once it is back, everything goes on, and the unsure message is findable."""
+    """
+    While the file is elsewhere sends fail loudly.
+
+    Once it is back, everything goes on, and the unsure message is findable.
+    """
     kept = box.send("b", 1)
     hidden = box.path.with_name("hidden")
     box.path.rename(hidden)
@@ -156,7 +168,11 @@ def test_an_idle_process_tells_that_its_file_was_taken_away(
 
 
 def test_a_tick_is_a_commit_even_if_the_clock_stands_still(box: Postbox) -> None:
-    """What is read after it is durable: so it writes something, though the file has seen a later time than ours."""
+    """
+    What is read after it is durable.
+
+    So it writes something, though the file has seen a later time than ours.
+    """
     with box.begin() as tx:
         tx.execute("UPDATE identity SET clock_at = clock_at + 3600000")
     log = Path(f"{box.path}-wal")
@@ -239,7 +255,11 @@ def test_after_a_failed_reopening_the_file_closes_and_opens_again(opened: Open) 
 def test_another_process_may_checkpoint_and_close(
     box: Postbox, elsewhere: Callable[..., list[Any]]
 ) -> None:
-    """A foreign checkpoint moves our frames into the file; the guard does not mistake it for a theft."""
+    """
+    A foreign checkpoint moves our frames into the file.
+
+    The guard does not mistake it for a theft.
+    """
     kept = box.send("b", 1)
     elsewhere(box.path, "SELECT count(*) FROM outbox", "PRAGMA wal_checkpoint(TRUNCATE)")
 

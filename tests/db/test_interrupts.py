@@ -29,7 +29,11 @@ def looked(code: CodeType, at: int) -> bool:
 def interrupted(
     nth: int, exception: type[BaseException], *, when: Callable[[], bool]
 ) -> Iterator[list[str]]:
-    """Raise *exception* at the *nth* moment in which Python looks for signals within the writer; yields where that was."""
+    """
+    Raise *exception* at the *nth* moment in which Python looks for signals within the writer.
+
+    Yields where that was.
+    """
     before, last, seen, hit = sys.gettrace(), dict[int, int](), [0], list[str]()
 
     def step(frame: FrameType, event: str, _: Any) -> Any:
@@ -66,7 +70,11 @@ def in_a_block(box: Postbox, body: object) -> str:
 def first_of_three(
     box: Postbox, lead: Callable[[], str], nth: int, exception: type[BaseException]
 ) -> tuple[list[str], list[Any]]:
-    """Let this thread come to its turn while two others wait behind it, and interrupt it; return where, and the outcomes."""
+    """
+    Let this thread come to its turn while two others wait behind it, and interrupt it.
+
+    Return where, and the outcomes.
+    """
     outcomes: list[Any] = [None] * 3
     queue, entered, go, pause = box._db.writer.queue, Event(), Event(), Event()
 
@@ -112,7 +120,11 @@ def first_of_three(
 def test_an_interrupt_anywhere_harms_no_neighbour(
     opened: Open, lead: str, exception: type[BaseException]
 ) -> None:
-    """Whoever commits for others and is interrupted, wherever: the others are served, nothing is lost or doubled, the next go on."""
+    """
+    Whoever commits for others and is interrupted, wherever.
+
+    The others are served, nothing is lost or doubled, the next go on.
+    """
     box = opened(durability="fast")
     nth, places, harmed = 0, list[str](), list[tuple[str, list[Any]]]()
     while len(places) == nth:
@@ -145,7 +157,11 @@ def test_an_interrupt_anywhere_harms_no_neighbour(
 
 
 def test_an_interrupt_anywhere_leaves_a_lone_writer_free_to_go_on(opened: Open) -> None:
-    """Whoever is interrupted alone leaves no transaction open and no turn taken: the next message is sent at once."""
+    """
+    Whoever is interrupted alone leaves no transaction open and no turn taken.
+
+    The next message is sent at once.
+    """
     box = opened(durability="fast", busy_timeout=1.0)
     leads: tuple[Callable[[], str], ...] = (lambda: box.send("b", 1), lambda: in_a_block(box, 1))
     for lead in leads:

@@ -1,4 +1,8 @@
-"""Migrations: each file of the schema once, in order, with every row kept, and no file of another version touched."""
+"""
+Migrations: each file of the schema once, in order, with every row kept.
+
+No file of another version touched.
+"""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -64,7 +68,11 @@ def test_an_older_file_is_brought_up_with_all_its_rows(
 def test_a_step_that_fails_leaves_the_older_file(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Step and record are one commit: after a failure the file is what it was, and the old version still opens it."""
+    """
+    Step and record are one commit.
+
+    After a failure the file is what it was, and the old version still opens it.
+    """
     box = opened()
     kept = box.send("b", 1)
     box.close()
@@ -89,7 +97,11 @@ def test_a_step_that_fails_leaves_the_older_file(
 
 
 def test_a_newer_file_is_refused_by_both_versions_numbers(opened: Open, tmp_path: Path) -> None:
-    """A file of a newer version says which version it has and which one we know; nothing in it changes."""
+    """
+    A file of a newer version says which version it has and which one we know.
+
+    Nothing in it changes.
+    """
     box = opened()
     known = box.health().schema
     box._db.write(
@@ -105,7 +117,11 @@ def test_a_newer_file_is_refused_by_both_versions_numbers(opened: Open, tmp_path
 
 
 def test_a_file_that_is_upgraded_meanwhile_is_let_go(opened: Open, tmp_path: Path) -> None:
-    """The janitor of an older process notices; from then on every write says so, until the file is what it was again."""
+    """
+    The janitor of an older process notices.
+
+    From then on every write says so, until the file is what it was again.
+    """
     box = opened()
     kept = box.send("b", 1)
     with closing(apsw.Connection(str(tmp_path / "a.db"))) as newer:
@@ -136,7 +152,7 @@ def test_a_file_with_other_steps_is_refused(opened: Open) -> None:
 
 
 def test_pending_steps_come_in_order(box: Postbox) -> None:
-    """What is missing is applied from the oldest to the newest, also where a middle step is missing."""
+    """Missing steps are applied from the oldest to the newest, a missing middle step too."""
     known = tuple(Migration(k, f"{k:04d}", "") for k in range(1, 5))
     box._db.write(lambda tx: tx.run("DELETE FROM schema_migrations"))
     box._db.write(

@@ -1,4 +1,8 @@
-"""Opening: what becomes a postbox, what is refused, and that a refusal leaves every byte as it was."""
+"""
+Opening: what becomes a postbox, what is refused.
+
+That a refusal leaves every byte as it was.
+"""
 
 import os
 import sqlite3
@@ -20,7 +24,13 @@ from onceward.errors import (
 )
 
 Open = Callable[..., Postbox]
-MAKE = "import sys; from onceward import Postbox; box = Postbox(sys.argv[1], agent='a', start=False); print(box.agent); box.close()"
+MAKE = """
+import sys
+from onceward import Postbox
+box = Postbox(sys.argv[1], agent='a', start=False)
+print(box.agent)
+box.close()
+"""
 
 
 def modes(path: Path) -> dict[str, int]:
@@ -52,7 +62,11 @@ def test_a_new_file_is_private(opened: Open) -> None:
 
 
 def test_a_new_file_is_marked_as_ours(box: Postbox) -> None:
-    """A file that we make carries our application id, and no version that a host might want to use."""
+    """
+    A file that we make carries our application id.
+
+    No version that a host might want to use.
+    """
     con = box._db._con
     assert con is not None
 
@@ -79,7 +93,11 @@ def test_every_connection_has_our_pragmas(box: Postbox) -> None:
 
 @pytest.mark.parametrize(("durability", "level"), [("safe", 2), ("fast", 1)])
 def test_the_durability_class_is_the_sync_level(opened: Open, durability: str, level: int) -> None:
-    """Safe files sync at every commit, fast ones at checkpoints; the class is written in the file."""
+    """
+    Safe files sync at every commit, fast ones at checkpoints.
+
+    The class is written in the file.
+    """
     box = opened(durability=durability)
     con = box._db._con
     assert con is not None
@@ -89,7 +107,11 @@ def test_the_durability_class_is_the_sync_level(opened: Open, durability: str, l
 
 
 def test_a_host_database_keeps_what_is_its_own(opened: Open, tmp_path: Path) -> None:
-    """Opened as a postbox, a host's file keeps its ids, tables and rows, and both parties work on in one transaction."""
+    """
+    Opened as a postbox, a host's file keeps its ids, tables and rows.
+
+    Both parties work on in one transaction.
+    """
     path = tmp_path / "host.db"
     host(
         path,
@@ -176,7 +198,7 @@ def test_two_postboxes_on_one_file_share_one_database(opened: Open) -> None:
 
 
 def test_the_second_opening_is_heard(opened: Open) -> None:
-    """Settings that belong to the file hold from whoever opened it last, also when a neighbour's push had opened it first."""
+    """Settings of the file follow its last opener, also after a neighbour's push opened it."""
     opened("b").close()
     sender = opened("a")
     sender.send("b", 1)
@@ -188,7 +210,7 @@ def test_the_second_opening_is_heard(opened: Open) -> None:
 
 @pytest.mark.parametrize("neighbour_first", [False, True])
 def test_the_owners_patience_holds(opened: Open, *, neighbour_first: bool) -> None:
-    """A neighbour of the same process that delivers into a file has no say in how long its owner's calls wait for it."""
+    """A neighbour that delivers into a file does not change how long its owner's calls wait."""
 
     def waits(box: Postbox) -> float:
         return box._db.writer.queue.timeout

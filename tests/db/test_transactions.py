@@ -101,7 +101,11 @@ def test_outer_rollback_takes_all(ledger: Postbox) -> None:
 
 
 def test_reading_inside_the_block_sees_its_writes(ledger: Postbox) -> None:
-    """Inside the block the open transaction is what is read; outside nobody sees it before the commit."""
+    """
+    Inside the block the open transaction is what is read.
+
+    Outside nobody sees it before the commit.
+    """
     with ledger.begin() as tx:
         message_id = tx.send("b", 1)
         inside = ledger.history().total_count
@@ -139,7 +143,11 @@ ENDINGS = [
 
 @pytest.mark.parametrize("sql", ENDINGS)
 def test_ending_the_transaction_inside_its_block_is_an_error(ledger: Postbox, sql: str) -> None:
-    """COMMIT and ROLLBACK belong to the block: a statement that tries them raises, and nothing of the block is kept."""
+    """
+    COMMIT and ROLLBACK belong to the block.
+
+    A statement that tries them raises, and nothing of the block is kept.
+    """
     with pytest.raises(StoreError), ledger.begin() as tx:
         tx.execute("INSERT INTO t VALUES (1)")
         tx.send("b", 1)
@@ -151,7 +159,11 @@ def test_ending_the_transaction_inside_its_block_is_an_error(ledger: Postbox, sq
 
 @pytest.mark.parametrize("sql", ENDINGS)
 def test_a_transaction_that_ended_takes_nothing_more(ledger: Postbox, sql: str) -> None:
-    """An application that swallows the error cannot write on: nothing is committed behind its back."""
+    """
+    An application that swallows the error cannot write on.
+
+    Nothing is committed behind its back.
+    """
     with pytest.raises(StoreError), ledger.begin() as tx:
         for call in (
             lambda: tx.execute(sql),
@@ -167,7 +179,7 @@ def test_a_transaction_that_ended_takes_nothing_more(ledger: Postbox, sql: str) 
 
 @pytest.mark.parametrize("sql", ["SAVEPOINT mine", "RELEASE job", "ROLLBACK TO job"])
 def test_savepoints_of_the_users_own_do_not_break_the_block(ledger: Postbox, sql: str) -> None:
-    """Whatever a user does with savepoints, an exception undoes everything and the postbox works on."""
+    """Whatever savepoints a user makes, an exception undoes all and the postbox works on."""
     with pytest.raises((StoreError, apsw.SQLError, KeyError)), ledger.begin() as outer:
         outer.execute("INSERT INTO t VALUES (1)")
         with ledger.begin() as inner:
@@ -220,7 +232,7 @@ def id_of(event: object) -> str:
 
 
 def test_after_commit_effects_follow_the_commit(box: Postbox) -> None:
-    """Hooks hear of a send after its commit and never of one that was rolled back, nested or not."""
+    """Hooks hear of a send after its commit, never of a rolled-back one, nested or not."""
     heard: list[tuple[str, str]] = []
     box.on("enqueued", lambda event: heard.append((id_of(event), box.resolve(id_of(event)))))
 

@@ -85,7 +85,7 @@ def holder(box: Postbox) -> Iterator[Callable[[], None]]:
 def test_busy_after_the_deadline_means_nothing_was_written(
     opened: Open, box: Postbox, holder: Callable[[], None]
 ) -> None:
-    """While another process holds the file, every write gives up at its deadline and may simply be tried again."""
+    """While another process holds the file, each write gives up at its deadline; retry is safe."""
     box._db.writer.queue.timeout = 0.05
 
     with pytest.raises(Busy):
@@ -100,7 +100,11 @@ def test_busy_after_the_deadline_means_nothing_was_written(
 def test_the_deadline_of_who_comes_first_is_not_that_of_those_behind_it(
     box: Postbox, holder: Callable[[], None]
 ) -> None:
-    """Who has waited for as long as it may gives up alone; who came later still has time, and is served."""
+    """
+    Who has waited for as long as it may gives up alone.
+
+    Who came later still has time, and is served.
+    """
     outcomes: list[object] = [None, None]
     queue, pause, late = box._db.writer.queue, Event(), Event()
 
@@ -127,7 +131,11 @@ def test_the_deadline_of_who_comes_first_is_not_that_of_those_behind_it(
 
 
 def test_waiting_behind_our_own_thread_ends_too(ledger: Postbox) -> None:
-    """A write that waits for a block of the same process gives up at its deadline; the block is not harmed."""
+    """
+    A write that waits for a block of the same process gives up at its deadline.
+
+    The block is not harmed.
+    """
     caught: list[BaseException] = []
 
     def send() -> None:
@@ -164,7 +172,7 @@ class Interrupting(ManualClock):
 
 @pytest.mark.parametrize("tick", [1, 2])
 def test_an_interrupt_around_begin_leaves_no_open_transaction(opened: Open, tick: int) -> None:
-    """Ctrl-C before or after BEGIN writes nothing, and neither we nor another process find the file locked."""
+    """Ctrl-C before or after BEGIN writes nothing and leaves the file unlocked for all processes."""
     clock = Interrupting()
     box = opened(clock=clock)
     clock.in_ticks = tick
@@ -179,7 +187,11 @@ def test_an_interrupt_around_begin_leaves_no_open_transaction(opened: Open, tick
 def test_an_interrupt_while_waiting_does_not_lose_the_turn(
     ledger: Postbox, committed: bool
 ) -> None:
-    """Ctrl-C in a queue leaves it: nothing of the interrupted send is written, and the next caller gets the turn."""
+    """
+    Ctrl-C in a queue leaves it.
+
+    Nothing of the interrupted send is written, and the next caller gets the turn.
+    """
     entered, go = Event(), Event()
 
     def hold() -> None:
@@ -219,7 +231,11 @@ def test_an_interrupt_in_a_block_undoes_it(ledger: Postbox) -> None:
 
 
 def test_closing_between_look_and_turn_is_noticed(box: Postbox) -> None:
-    """A caller that saw the postbox open and comes to its turn after the closing is told so; the file stays closed."""
+    """
+    A caller that saw the postbox open and comes to its turn after the closing is told so.
+
+    The file stays closed.
+    """
     turn = box._db.writer.queue
     look = turn.check
 
@@ -238,7 +254,7 @@ def test_closing_between_look_and_turn_is_noticed(box: Postbox) -> None:
 def test_opening_waits_from_its_first_statement(
     opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file that somebody holds, or recovers after a crash, at the moment of opening is waited for, until the deadline."""
+    """Opening waits, until its deadline, for a file that is held or being recovered."""
     path = tmp_path / "taken.db"
     other = subprocess.Popen(
         [sys.executable, "-c", TAKEN, str(path)],

@@ -17,7 +17,11 @@ CAUSE_AND_CURE = re.compile(r"\w[:;.,]\s+\w")
 
 
 def test_there_is_one_root() -> None:
-    """``except OncewardError`` catches everything of ours; only what handlers raise to speak is no error."""
+    """
+    ``except OncewardError`` catches everything of ours.
+
+    Only what handlers raise to speak is no error.
+    """
     assert [] == [cls for cls in ERRORS if not issubclass(cls, errors.OncewardError)]
 
 

@@ -1,4 +1,8 @@
-"""``onceward prove``: every machine that wants to break the promises, one after the other, in one table."""
+"""
+``onceward prove``.
+
+Every machine that wants to break the promises, one after the other, in one table.
+"""
 
 from __future__ import annotations
 
@@ -159,13 +163,18 @@ def prove(
     only: str = "",
 ) -> int:
     """
-    Try to break the promises: power cuts, failing disks, wrong bits, simulated worlds, every state of the protocol, kills.
+    Try to break the promises.
 
-    Prints a table of harness, how much was tried, violations and seconds. Exit code 1 if a promise was broken; the lines below the
-    table then say how to see it again. Planted mistakes are tried in the project's own folder, where the tests are that must notice.
+    Power cuts, failing disks, wrong bits, simulated worlds, every state of the protocol, kills.
+
+    Prints a table of harness, how much was tried, violations and seconds. Exit code 1 if a promise
+    was broken; the lines below the
+    table then say how to see it again. Planted mistakes are tried in the project's own folder,
+    where the tests are that must notice.
 
     Args:
-        seconds: Share so many seconds among the harnesses, instead of going through a fixed number of cases.
+        seconds: Share so many seconds among the harnesses, instead of going through a fixed number
+        of cases.
         full: As many cases as a night allows.
         json: Print one JSON document, and nothing else.
         seed: Which cases are drawn. Default: ONCEWARD_SEED, or a fixed one.

@@ -1,4 +1,8 @@
-"""The seed and the size of a proof: the same cases each time, unless the environment asks for others."""
+"""
+The seed and the size of a proof.
+
+The same cases each time, unless the environment asks for others.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ SAMPLE: Final = "sample"
 
 
 def proof_seed() -> int:
-    """Return ONCEWARD_SEED as a number, the date (UTC) where it is `today`, a fixed seed without it."""
+    """Return ONCEWARD_SEED as a number, the date (UTC) for `today`, else the fixed seed."""
     asked = os.environ.get(SEED, "")
     if asked == TODAY:
         return int(f"{datetime.now(UTC):%Y%m%d}")
@@ -28,6 +32,10 @@ def sampled() -> bool:
 
 
 def size(full: int, sample: int, name: str = "") -> int:
-    """Return the number of cases: the environment variable *name*, *sample* of a sampled proof, else *full*."""
+    """
+    Return the number of cases.
+
+    The environment variable *name*, *sample* of a sampled proof, else *full*.
+    """
     asked = os.environ.get(name) if name else None
     return int(asked or (sample if sampled() else full))

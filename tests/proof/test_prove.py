@@ -1,4 +1,8 @@
-"""``onceward prove``: runs what it is asked for, in the time it is given, and fails when something was broken."""
+"""
+``onceward prove``.
+
+Runs what it is asked for, in the time it is given, and fails when something was broken.
+"""
 
 import json
 from collections.abc import Callable
@@ -43,7 +47,11 @@ def test_the_model_is_searched_in_its_time(capsys: pytest.CaptureFixture[str]) -
 def test_time_is_shared_and_full_is_full(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Seconds are shared among the harnesses, and what one leaves is the others'; without them each has its usual size, or its full one."""
+    """
+    Seconds are shared among the harnesses, and what one leaves is the others'.
+
+    Without them each has its usual size, or its full one.
+    """
     calls: list[Any] = []
     monkeypatch.setattr(
         proving,
@@ -81,7 +89,11 @@ def test_every_harness_has_a_size() -> None:
 def test_what_cannot_run_here_says_so(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Planted mistakes need the project's own tests: elsewhere their row says that they were not tried, and nothing fails."""
+    """
+    Planted mistakes need the project's own tests.
+
+    Elsewhere their row says that they were not tried, and nothing fails.
+    """
     monkeypatch.chdir(tmp_path)
 
     assert 0 == prove(only="mutants", json=True)

@@ -27,7 +27,6 @@ from typing import Any, Self
 
 from onceward import Agent, Postbox, Reject, Run
 from onceward.model.vocabulary import QUEUE_MODES, QueueMode
-from onceward.model.queue_modes import MODES
 from onceward.testing.workers import end_with_parent
 
 SESSIONS = ("red", "green", "blue")

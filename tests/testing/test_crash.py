@@ -1,4 +1,8 @@
-"""The death of a process at named points: what was committed stays, what was not is gone, nothing happens twice."""
+"""
+The death of a process at named points.
+
+What was committed stays, what was not is gone, nothing happens twice.
+"""
 
 from collections.abc import Callable
 from typing import cast
@@ -17,7 +21,11 @@ A_LEASE = 60
 
 
 def counter() -> Agent:
-    """Return an agent that writes a row and answers; it counts in ``calls`` how often it was called."""
+    """
+    Return an agent that writes a row and answers.
+
+    It counts in ``calls`` how often it was called.
+    """
     agent = Agent("counter")
 
     @agent.on("number")
@@ -177,7 +185,11 @@ def test_own_transactions_die_after_their_commit(box: Harness) -> None:
 
 
 def test_nothing_is_written_after_death(box: Harness) -> None:
-    """Code that is still on the stack cannot reach the file: every statement of it ends in the same crash."""
+    """
+    Code that is still on the stack cannot reach the file.
+
+    Every statement of it ends in the same crash.
+    """
     afterwards = list[str]()
 
     def die() -> None:
@@ -204,7 +216,11 @@ def test_nothing_is_written_after_death(box: Harness) -> None:
 
 
 def test_the_file_is_left_as_a_killed_process_leaves_it(box: Harness) -> None:
-    """No checkpoint tidies up: the commits lie in the write-ahead log, and the next process recovers them."""
+    """
+    No checkpoint tidies up.
+
+    The commits lie in the write-ahead log, and the next process recovers them.
+    """
     wal = box.postbox.path.with_name(f"{box.postbox.path.name}-wal")
     sizes = list[int]()
 

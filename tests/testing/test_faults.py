@@ -138,7 +138,11 @@ def test_partial_says_nothing_of_the_last_frame(inner: Recorder, one: Parcel) ->
 
 
 def test_corrupt_damages_the_last_frame(inner: Recorder, one: Parcel) -> None:
-    """The last frame arrives under its id with a text that is none any more; its neighbour is whole."""
+    """
+    The last frame arrives under its id with a text that is none any more.
+
+    Its neighbour is whole.
+    """
     FaultyTransport(inner, [Fault.CORRUPT]).deliver(URL, one)
 
     [arrived] = inner.parcels

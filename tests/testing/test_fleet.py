@@ -1,4 +1,4 @@
-"""The fleet generator makes what it says, the same again for the same seed, and leaves files that are sound."""
+"""The fleet generator makes what it says, the same for the same seed, in sound files."""
 
 from pathlib import Path
 
@@ -35,7 +35,11 @@ def _messages(folder: Path) -> tuple[set[tuple[str, str, str]], list[str]]:
 
 
 def test_it_holds_as_many_messages_and_bad_files_as_it_says(fleet: Fleet) -> None:
-    """The verdicts add up to the messages in the files; the invariants of every readable file hold."""
+    """
+    The verdicts add up to the messages in the files.
+
+    The invariants of every readable file hold.
+    """
     found, unread = _messages(fleet.folder)
 
     assert (fleet.frames, ["empty.db", "notes.db", "witness-far.db"]) == (
@@ -47,7 +51,7 @@ def test_it_holds_as_many_messages_and_bad_files_as_it_says(fleet: Fleet) -> Non
 
 @pytest.mark.broken("everything that can go wrong went wrong in these files")
 def test_the_same_seed_makes_the_same_messages(fleet: Fleet, tmp_path: Path) -> None:
-    """A fleet can be made again, on another machine, for whoever wants to look into what was found."""
+    """A fleet can be made again on another machine to look into a finding."""
     again = build(tmp_path)
 
     assert (fleet.verdicts, fleet.now) == (again.verdicts, again.now)
@@ -56,7 +60,11 @@ def test_the_same_seed_makes_the_same_messages(fleet: Fleet, tmp_path: Path) -> 
 
 @pytest.mark.broken("everything that can go wrong went wrong in these files")
 def test_a_larger_fleet_has_more_of_everything(fleet: Fleet, tmp_path: Path) -> None:
-    """Size counts the crews, and how often each mishap happens; the messages that fare well around it stay as many."""
+    """
+    Size counts the crews, and how often each mishap happens.
+
+    The messages that fare well around it stay as many.
+    """
     twice = build(tmp_path, size=2)
 
     grown = {

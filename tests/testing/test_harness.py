@@ -100,7 +100,11 @@ def test_no_thread_is_started(harness: Callable[..., Harness]) -> None:
 
 
 def test_a_retry_waits_for_the_clock(harness: Callable[..., Harness]) -> None:
-    """A message that asks for later is not handled before its time, and the test need not wait for it."""
+    """
+    A message that asks for later is not handled before its time.
+
+    The test need not wait for it.
+    """
     agent, attempts = Agent("moody"), list[int]()
 
     @agent.on("mood")
@@ -203,7 +207,11 @@ def test_a_restart_loses_nothing(box: Harness) -> None:
 
 
 def test_the_agent_itself_is_not_touched(box: Harness) -> None:
-    """The harness works with a twin: the agent under test can be opened elsewhere at the same time."""
+    """
+    The harness works with a twin.
+
+    The agent under test can be opened elsewhere at the same time.
+    """
     assert pay is billing.handlers[0].call
     assert "billing" == box.postbox.agent
 

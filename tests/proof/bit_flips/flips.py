@@ -1,4 +1,4 @@
-"""Bit after bit: two agents start on files in which one is wrong, or talk over a wire that spoils one."""
+"""Flip one bit after the other, in two agents' files or on the wire between them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,11 @@ from onceward.testing.workers import worker_pool
 PATIENCE: Final = 86_400.0
 WIRE: Final = "wire"
 TURNS: Final = 60
-"""Rounds of one pump; there is less than that to do, so whoever needs them all works without an end."""
+"""
+Rounds of one pump.
+
+There is less than that to do, so whoever needs them all works without an end.
+"""
 PARCELS: Final = 8
 """Among so many first parcels one is spoilt."""
 
@@ -43,7 +47,11 @@ class Flips:
     seconds: float
     seed: int
     noticed: int = 0
-    """How many were met as an error of ours, or found by the invariants; others hit what nobody read, or changed nothing."""
+    """
+    How many were met as an error of ours, or found by the invariants.
+
+    Others hit what nobody read, or changed nothing.
+    """
 
     def __str__(self) -> str:
         said = (
@@ -145,7 +153,7 @@ class Bench:
         return wrong + (["RUNAWAY: parcels are pushed without an end"] if way.runaway else [])
 
     def _sound(self, *, checkpoint: bool) -> Image:
-        """Return files of two agents with mail that waits, is under way, waits there, is done, refused and answered."""
+        """Return two agents' files with messages waiting, in flight, done, refused and answered."""
         lay_out({}, self._folder)
         with steady(self._seed, 0), planted.all_of(()), recording(Disk(), self._seed) as recorder:
             pair = Watched(Scene(self._folder, recorder.name), self._terms, self._sent)

@@ -52,7 +52,11 @@ BLIND = patch("onceward.store.inbox.LeasedMessage.intact", property(lambda _: Tr
 def test_the_digest_is_what_saves_handlers(
     reader: AbstractContextManager[Any], handed_out: bool
 ) -> None:
-    """Bodies in which a letter has become its neighbour are handed to nobody; without the digests they are, and it is seen."""
+    """
+    Bodies in which a letter has become its neighbour are handed to nobody.
+
+    Without the digests they are, and it is seen.
+    """
     with arena() as folder, reader:
         bench = Bench(7, folder)
         spoilt = {

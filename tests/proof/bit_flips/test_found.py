@@ -24,7 +24,7 @@ def box(tmp_path: Path) -> Iterator[Postbox]:
 
 
 def test_a_row_that_is_offered_again_and_again(box: Postbox) -> None:
-    """A row that is put aside and comes back by a damaged index ends the transaction, instead of holding the lock for ever."""
+    """A set-aside row that a damaged index brings back ends the transaction and its lock."""
     box.db.write(lambda tx: tx.rows(SPOIL))
 
     with (
@@ -36,7 +36,11 @@ def test_a_row_that_is_offered_again_and_again(box: Postbox) -> None:
 
 
 def test_a_row_that_only_an_index_calls_due(box: Postbox) -> None:
-    """A message whose date has not come is not asked about, whatever a damaged index says; or it would be pushed without a pause."""
+    """
+    A message whose date has not come is not asked about, whatever a damaged index says.
+
+    Or it would be pushed without a pause.
+    """
     box.run_until_idle()
     pushed = box.peers.list()[0].number
 
@@ -50,7 +54,7 @@ def test_a_row_that_only_an_index_calls_due(box: Postbox) -> None:
 
 @pytest.mark.broken("the state of a row changed under its index")
 def test_a_row_that_only_an_index_calls_pending(tmp_path: Path, box: Postbox) -> None:
-    """A message that its peer has, and whose row no answer can move, is not pushed without a pause."""
+    """A message that its peer has and whose row no answer can move is not pushed in a loop."""
     box.close()
     path = tmp_path / "a.db"
     spoilt = path.read_bytes().replace(b"\x02pending", b"\x02pendinf")
@@ -66,7 +70,11 @@ def test_a_row_that_only_an_index_calls_pending(tmp_path: Path, box: Postbox) ->
 
 
 def test_a_schema_that_is_not_what_it_was(tmp_path: Path, box: Postbox) -> None:
-    """A letter of the schema that changed makes our own statements fail: that is a damaged file, not a stranger's error."""
+    """
+    A letter of the schema that changed makes our own statements fail.
+
+    That is a damaged file, not a stranger's error.
+    """
     box.close()
     path = tmp_path / "a.db"
     path.write_bytes(path.read_bytes().replace(b"    agent       TEXT", b"    agenu       TEXT"))
@@ -77,7 +85,7 @@ def test_a_schema_that_is_not_what_it_was(tmp_path: Path, box: Postbox) -> None:
 
 @pytest.mark.broken("a letter of its schema changed")
 def test_a_default_that_is_not_what_it_was(tmp_path: Path, box: Postbox) -> None:
-    """A row of our own making that our own table refuses means a damaged file, for one message and for many."""
+    """A row of ours that our own table refuses means a damaged file, for one message and many."""
     box.close()
     path = tmp_path / "a.db"
     path.write_bytes(path.read_bytes().replace(b"DEFAULT 'pending'", b"DEFAULT 'pendinf'"))
@@ -91,7 +99,11 @@ def test_a_default_that_is_not_what_it_was(tmp_path: Path, box: Postbox) -> None
 
 @pytest.mark.broken("a letter of its schema changed")
 def test_a_check_that_is_not_what_it_was(tmp_path: Path, box: Postbox) -> None:
-    """The same for a row that an engine moves: its file is damaged, it did not meet a stranger's error."""
+    """
+    The same for a row that an engine moves.
+
+    Its file is damaged, it did not meet a stranger's error.
+    """
     box.close()
     path = tmp_path / "a.db"
     path.write_bytes(
@@ -109,7 +121,11 @@ def test_a_check_that_is_not_what_it_was(tmp_path: Path, box: Postbox) -> None:
 
 @pytest.mark.parametrize("name", ["HEADS", "FRAMES", "INVARIANTS"])
 def test_what_cannot_be_read_is_an_offender(box: Postbox, name: str) -> None:
-    """A rule whose statement the damaged schema does not understand any more is told as broken; the others are asked all the same."""
+    """
+    A rule whose statement the damaged schema does not understand any more is told as broken.
+
+    The others are asked all the same.
+    """
     spoilt = "SELECT nothing FROM outbox"
     ruled = {"S8": ("the frame is what was written", spoilt)}
     with patch(f"onceward.store.invariants.{name}", spoilt if name == "HEADS" else ruled):
@@ -117,7 +133,7 @@ def test_what_cannot_be_read_is_an_offender(box: Postbox, name: str) -> None:
 
 
 def test_a_users_own_mistake_stays_the_users(box: Postbox) -> None:
-    """What SQLite says of a statement that the user wrote, or of the user's row, is said as it is."""
+    """SQLite's error about the user's own statement or row is passed on as it is."""
     with pytest.raises(apsw.SQLError), box.begin() as tx:
         tx.execute("SELECT nothing FROM nowhere")
     with pytest.raises(apsw.ConstraintError), box.begin() as tx:

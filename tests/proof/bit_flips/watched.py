@@ -83,7 +83,11 @@ class Watched(Pair):
 
 
 class Noisy:
-    """Carries parcels inside the process, that of the given number with one bit changed, and no more of them than anybody needs."""
+    """
+    Carries parcels inside the process, that of the given number with one bit changed.
+
+    No more of them than anybody needs.
+    """
 
     features = Features(schemes=frozenset({"memory"}))
 

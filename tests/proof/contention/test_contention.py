@@ -16,7 +16,11 @@ from onceward.testing.workers import end_with_parent
 WRITERS = 16
 SECONDS = size(20, 5, "ONCEWARD_CONTENTION")
 QUIET = "ONCEWARD_QUIET" in os.environ
-"""Whether nothing else runs on this machine, so that waits may be judged; elsewhere they are printed."""
+"""
+Whether nothing else runs on this machine, so that waits may be judged.
+
+Elsewhere they are printed.
+"""
 LONGEST = 2.0
 FAIREST = 0.2
 
@@ -39,7 +43,11 @@ def write(folder: Path, name: str) -> None:
 
 @pytest.mark.timeout(120 + 2 * SECONDS)
 def test_many_writers_share_one_file(tmp_path: Path, aloud: Callable[[object], None]) -> None:
-    """No Busy surfaces, every send is there, and everybody gets on; on a quiet machine the worst wait and the shares are judged too."""
+    """
+    No Busy surfaces, every send is there, and everybody gets on.
+
+    On a quiet machine the worst wait and the shares are judged too.
+    """
     with Postbox(tmp_path / "ann.db", agent="ann", start=False, max_pending=10**7):
         pass
     context = get_context("forkserver")
@@ -63,7 +71,8 @@ def test_many_writers_share_one_file(tmp_path: Path, aloud: Callable[[object], N
     counts = sorted(len(ids) for _, ids in told.values())
     worst = max(longest for longest, _ in told.values())
     aloud(
-        f"contention: {sum(counts)} sends in {SECONDS:.0f} s, least {counts[0]}, most {counts[-1]}, worst wait {worst:.2f} s"
+        f"contention: {sum(counts)} sends in {SECONDS:.0f} s,"
+        f" least {counts[0]}, most {counts[-1]}, worst wait {worst:.2f} s"
     )
 
     assert WRITERS == len(told)

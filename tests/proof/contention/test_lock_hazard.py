@@ -57,7 +57,11 @@ con.close()
 
 @pytest.mark.parametrize("hazard", ["library", "read", "shm"])
 def test_no_acknowledged_send_is_lost(tmp_path: Path, hazard: str) -> None:
-    """Foreign handles on the file or beside it are opened and closed in mid-work; every send that returned is there afterwards."""
+    """
+    Foreign handles on the file or beside it are opened and closed in mid-work.
+
+    Every send that returned is there afterwards.
+    """
     path = tmp_path / "ann.db"
     victim = subprocess.run(
         [sys.executable, "-c", VICTIM, str(path), hazard],

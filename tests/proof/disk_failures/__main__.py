@@ -1,4 +1,8 @@
-"""Let the disk fail by command: ``python -m tests.proof.disk_failures`` goes through every operation."""
+"""
+Let the disk fail by command.
+
+``python -m tests.proof.disk_failures`` goes through every operation.
+"""
 
 from __future__ import annotations
 

@@ -58,7 +58,11 @@ def failure(kind: str) -> apsw.Error:
 
 
 class FailingDisk(Recorder):
-    """The file system that remembers, and fails where it is told to; a failing write may have got half way."""
+    """
+    The file system that remembers, and fails where it is told to.
+
+    A failing write may have got half way.
+    """
 
     def __init__(self, disk: Disk, seed: int, fault: Fault) -> None:
         self.fault = fault

@@ -1,4 +1,4 @@
-"""Errands: short pieces of two agents' life, each of which is run again for every operation that may fail in it."""
+"""Tasks: short pieces of two agents' life, run again for every operation that may fail."""
 
 from __future__ import annotations
 
@@ -52,7 +52,11 @@ class Errand:
     """How many steps ended with an unknown outcome."""
 
     def run(self, script: str, *, heals: bool) -> list[str]:
-        """Go through *script*; return what was raised that should not be, and whether nothing heals that should."""
+        """
+        Go through *script*.
+
+        Return what was raised that should not be, and whether nothing heals that should.
+        """
         pair, wrong = Pair(self.scene, self.terms), list[str]()
         for step in script.split():
             wrong += self._do(pair, step)

@@ -1,5 +1,7 @@
 """
-Every operation of a disk may fail: errors are ours, say what is true, and one failure is not the end.
+Every operation of a disk may fail.
+
+Errors are ours, say what is true, and one failure is not the end.
 
 The seed is fixed and printed; ``ONCEWARD_SEED`` chooses another.
 """
@@ -29,7 +31,11 @@ pytestmark = pytest.mark.timeout(1200)  # more than a hang; how long it takes de
 
 
 def test_whatever_fails_nobody_is_lied_to(aloud: Callable[[object], None]) -> None:
-    """A sample of all operations, in all ways: nothing acknowledged is lost, nothing denied is there, no error is a stranger's."""
+    """
+    A sample of all operations, in all ways.
+
+    Nothing acknowledged is lost, nothing denied is there, no error is a stranger's.
+    """
     found = sweep(Terms(seed=SEED, busy_timeout=0.0), faults=FAULTS)
     aloud(found)
 
@@ -49,7 +55,11 @@ def bench() -> Iterator[Bench]:
 
 
 def test_every_kind_of_failure_has_its_operations(bench: Bench) -> None:
-    """No kind is there in name only: each has operations that can fail in that way, in the errands as they stand."""
+    """
+    No kind is there in name only.
+
+    Each has operations that can fail in that way, in the errands as they stand.
+    """
     assert set(KINDS) == {case.kind for case in bench.cases()}
 
 
@@ -82,7 +92,7 @@ def _certain() -> AbstractContextManager[Any]:
     ids=("sound", "unmapped", "certain"),
 )
 def test_planted_bugs_are_found(bench: Bench, planted: Any, said: str) -> None:
-    """Errors that are passed on raw, and commits that are denied although they happened, are found by the same few failures."""
+    """Raw errors and denied commits that happened are found by the same few failures."""
     bench.found.violations.clear()
     with planted():
         for number in range(1, 40):

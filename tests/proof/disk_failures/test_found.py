@@ -67,7 +67,11 @@ def test_closing_on_a_disk_that_fails(tmp_path: Path, fault: Fault, disk: str, k
 
 
 def test_opening_through_any_read_error(tmp_path: Path, fault: Fault, disk: str) -> None:
-    """Whichever read of an opening fails, the error is one of ours, nothing stays open, and the next opening works."""
+    """
+    Whichever read of an opening fails, the error is one of ours, nothing stays open.
+
+    The next opening works.
+    """
     path = tmp_path / "a.db"
     with Postbox(path, agent="a", start=False) as box:
         mail = box.send("a", 1)
@@ -109,7 +113,7 @@ def test_reading_inside_a_block_on_a_disk_that_fails(
 
 
 def test_mail_by_file_arrives_in_the_senders_time(tmp_path: Path) -> None:
-    """A file that is opened to deliver into it lives in the sender's time, unless its owner is here with a clock of its own."""
+    """A file opened to deliver into it uses the sender's clock unless its owner has one here."""
     clock = ManualClock()
     Postbox(tmp_path / "b.db", agent="b", start=False, clock=clock).close()
     with Postbox(tmp_path / "a.db", agent="a", start=False, clock=clock) as a:

@@ -1,4 +1,8 @@
-"""Hypothesis over all targets, several inputs to an example: what CI runs, and ``onceward prove``."""
+"""
+Hypothesis over all targets, several inputs to an example.
+
+What CI runs, and ``onceward prove``.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-What takes words from strangers, each as a function of bytes that returns, or raises what nobody expects.
+Parsers of foreign input, each a function of bytes that returns or raises unexpectedly.
 
 The same functions serve Hypothesis and coverage-guided fuzzers. What a target
 may raise by contract it catches itself.
@@ -57,7 +57,11 @@ def _insist(what: str, *, holds: bool) -> None:
 
 
 def frame(raw: bytes) -> None:
-    """Read bytes as a frame: what parses can be read in every property, and written and read again."""
+    """
+    Read bytes as a frame.
+
+    What parses can be read in every property, and written and read again.
+    """
     try:
         found = Frame.parse(raw)
     except InvalidMessage:
@@ -76,7 +80,11 @@ def _seen(found: Frame) -> tuple[Any, ...]:
 
 
 def parcel(raw: bytes) -> None:
-    """Examine lines of bytes as the frames of a parcel: each is a frame for us from its sender, or has a problem to its name."""
+    """
+    Examine lines of bytes as the frames of a parcel.
+
+    Each is a frame for us from its sender, or has a problem to its name.
+    """
     texts = [
         line.decode("utf-8", "surrogatepass") if _utf8(line) else line.decode("latin-1")
         for line in raw.split(b"\n")
@@ -133,7 +141,11 @@ def name(raw: bytes) -> None:
 
 
 def topic(raw: bytes) -> None:
-    """Match a pattern against a topic: the answer is that of a regular expression written by the rules."""
+    """
+    Match a pattern against a topic.
+
+    The answer is that of a regular expression written by the rules.
+    """
     pattern, _, subject = raw.decode("utf-8", "replace").partition(SEP)
     try:
         check_pattern(pattern)
@@ -151,7 +163,11 @@ def topic(raw: bytes) -> None:
 
 
 def settings(raw: bytes) -> None:
-    """Read pairs as environment and keywords: settings within their bounds, or one error that callers know."""
+    """
+    Read pairs as environment and keywords.
+
+    Settings within their bounds, or one error that callers know.
+    """
     parts = raw.decode("utf-8", "replace").split(SEP)
     values = dict(zip(parts[::2], parts[1::2], strict=False))
     env = {f"ONCEWARD_{key.upper()}": value for key, value in values.items()}
@@ -167,7 +183,11 @@ def settings(raw: bytes) -> None:
 
 
 class SqlSend:
-    """Rows from strangers into the view ``send``: refused by the schema, or a row whose frame is JSON."""
+    """
+    Rows from strangers into the view ``send``.
+
+    Refused by the schema, or a row whose frame is JSON.
+    """
 
     def __init__(self) -> None:
         self._folder = TemporaryDirectory(prefix="onceward-fuzz-")
@@ -216,7 +236,11 @@ def _value(text: str) -> Any:
 
 
 class Cli:
-    """Command lines from strangers: always one of the documented exit codes, and no file outside of the home."""
+    """
+    Command lines from strangers.
+
+    Always one of the documented exit codes, and no file outside of the home.
+    """
 
     def __init__(self) -> None:
         self._folder = TemporaryDirectory(prefix="onceward-fuzz-")

@@ -16,7 +16,11 @@ INPUTS = size(100_000, 20_000, "ONCEWARD_INPUTS")
 
 @pytest.mark.timeout(900)
 def test_many_inputs(aloud: Callable[[object], None]) -> None:
-    """Frames, parcels, names, topics, settings, rows for ``send`` and command lines: nothing unexpected comes out."""
+    """
+    Frames, parcels, names, topics, settings, rows for ``send`` and command lines.
+
+    Nothing unexpected comes out.
+    """
     first = proof_seed()
     found = fuzz(round(INPUTS * 1.05), seed=first)
 

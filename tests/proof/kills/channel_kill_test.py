@@ -1,5 +1,7 @@
 """
-Agents that talk in a channel while their processes are killed: an owner, two members, and one who comes late.
+Agents that talk in a channel while their processes are killed.
+
+An owner, two members, and one who comes late.
 
 The owner gives numbered commands, each in one commit with its note, some of
 them while the channel is paused. The others do each in one commit with the
@@ -39,7 +41,7 @@ def open_box(folder: Path, name: str, *, start: bool = True) -> Postbox:
 
 
 def boss(folder: Path, name: str) -> None:
-    """Give numbered commands, each in one commit with the note that it was given, some of them in a pause."""
+    """Give numbered commands, each in one commit with its note, some during a pause."""
     with open_box(folder, name) as box:
         room = box.channels.get(ROOM)
         if room.info().state == "paused":
@@ -66,7 +68,11 @@ def give(box: Postbox, room: Channel, n: int) -> None:
 
 
 def listener(folder: Path, name: str) -> None:
-    """Take part, and do what is said: first a word that it came, then the effect together with the word that it is done."""
+    """
+    Take part, and do what is said.
+
+    First a word that it came, then the effect together with the word that it is done.
+    """
     with open_box(folder, name) as box:
         room = box.channels.get(ROOM)
         room.join()

@@ -1,5 +1,7 @@
 """
-Two agents that trade while their processes are killed: the trial that the project itself has to pass.
+Two agents that trade while their processes are killed.
+
+The trial that the project itself has to pass.
 
 *ann* orders from *bob*, bob bills ann. Two processes send for ann, two carry
 her mail and hear her bills, two work for bob, one does nothing but checkpoint
@@ -31,13 +33,18 @@ from onceward.testing.kills import Crew, Role, crew
 ANN: Final = "ann"
 BOB: Final = "bob"
 TABLES: Final = {
-    ANN: "CREATE TABLE IF NOT EXISTS ledger (id TEXT PRIMARY KEY); CREATE TABLE IF NOT EXISTS billed (id TEXT)",
+    ANN: "CREATE TABLE IF NOT EXISTS ledger (id TEXT PRIMARY KEY);"
+    "CREATE TABLE IF NOT EXISTS billed (id TEXT)",
     BOB: "CREATE TABLE IF NOT EXISTS effects (id TEXT, lane TEXT, number INTEGER)",
 }
 MOST_AT_ONCE: Final = 4
 PATIENCE: Final = 10.0
 FRESH: Final = 2_000
-"""Kills after which a long trial begins anew: its processes read at every start what they promised so far."""
+"""
+Kills after which a long trial begins anew.
+
+Its processes read at every start what they promised so far.
+"""
 EFFECTS: Final = "SELECT id, lane, number FROM effects ORDER BY rowid"
 
 
@@ -70,7 +77,11 @@ def log(folder: Path, name: str) -> Log:
 
 
 def sender(folder: Path, name: str) -> None:
-    """Order for ever, a few things per commit, with ids of its own: what was not promised is ordered again."""
+    """
+    Order for ever, a few things per commit, with ids of its own.
+
+    What was not promised is ordered again.
+    """
     tried, promised = log(folder, "tried"), log(folder, "promised")
     rng = random.Random()
     number = sum(str(fact).startswith(f"{name}:") for fact in promised)
@@ -167,13 +178,15 @@ def trial(
     *, kills: int, seed: int, folder: Path | None = None, seconds: float = 86_400.0
 ) -> Verdict:
     """
-    Kill the traders' processes *kills* times, for *seconds* at most, let the mail come to rest, and judge.
+    Kill the traders' processes *kills* times, wait until nothing is in flight, and judge.
+
+    No kill begins after *seconds*.
 
     Every promised order has exactly one effect and one bill, in the order of
     its lane; nothing has an effect that was not sent; what the ledger says is
     what was ordered; no row is stranded; both files keep every invariant.
 
-    Without a *folder* new files are made from time to time, so that hours of it take as long as its minutes.
+    Without a *folder* new files are made from time to time, so that each kill costs the same.
     """
     if folder is not None:
         return _trial(kills, seed, folder, seconds)
@@ -243,7 +256,7 @@ def _under_way(box: Postbox) -> dict[str, int]:
 
 
 def judged(folder: Path) -> tuple[list[str], int]:
-    """Return what is wrong with the files and logs of a trial at rest, and how many orders there were."""
+    """Return what is wrong with files and logs of a trial at rest, and the number of orders."""
     tried, promised = (list(map(str, log(folder, name))) for name in ("tried", "promised"))
     with open_box(folder, ANN, start=False) as ann, open_box(folder, BOB, start=False) as bob:
         with bob.begin() as tx:

@@ -1,4 +1,8 @@
-"""The file system goes down under the traders: what was promised is there after the mount, as after a power cut."""
+"""
+The file system goes down under the traders.
+
+What was promised is there after the mount, as after a power cut.
+"""
 
 import fcntl
 import os
@@ -34,7 +38,11 @@ def mounted(image: Path, at: Path) -> str:
 
 @pytest.fixture(params=sorted(MEGABYTES))
 def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Path, Path]]:
-    """Return an image and the folder in which it is mounted; skipped where root, the tools or loop devices are missing."""
+    """
+    Return an image and the folder in which it is mounted.
+
+    Skipped where root, the tools or loop devices are missing.
+    """
     kind = request.param
     tool = shutil.which(f"mkfs.{kind}", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
     if os.geteuid() != 0 or tool is None:
@@ -71,7 +79,11 @@ def test_promises_outlive_the_file_system(
     request: pytest.FixtureRequest,
     aloud: Callable[[object], None],
 ) -> None:
-    """The disk stops in mid-flight without writing anything more; after each mount the mail goes on, and in the end all is judged."""
+    """
+    The disk stops in mid-flight without writing anything more.
+
+    After each mount the mail goes on, and in the end all is judged.
+    """
     image, at = disk
     rng = random.Random(SEED)
     (tmp_path / "logs").mkdir()

@@ -1,4 +1,8 @@
-"""Real processes, SIGKILL and SIGSTOP at random: each promise has exactly one effect, in order, and nothing is stranded."""
+"""
+Real processes, SIGKILL and SIGSTOP at random.
+
+Each promise has exactly one effect, in order, and nothing is stranded.
+"""
 
 import os
 import signal
@@ -16,15 +20,24 @@ from onceward.testing.history import Log
 KILLS = size(500, 100, "ONCEWARD_KILLS")
 SEED = proof_seed()
 TRIALS = 5
-"""In how many a mistake must show: where all is slow, a role may be killed before it makes its own."""
+"""
+In how many a mistake must show.
+
+Where all is slow, a role may be killed before it makes its own.
+"""
 
 
 @pytest.mark.timeout(60 + KILLS)
 def test_traders_survive(tmp_path: Path, aloud: Callable[[object], None]) -> None:
-    """Seven processes in five roles are killed again and again; the logs, the effects and both files agree afterwards."""
+    """
+    Seven processes in five roles are killed again and again.
+
+    The logs, the effects and both files agree afterwards.
+    """
     verdict = kill_test.trial(kills=KILLS, seed=SEED, folder=tmp_path)
     aloud(
-        f"kills: {verdict.count} kills, {verdict.stops} stops, {verdict.orders} orders, {verdict.seconds:.0f} s, seed {SEED}"
+        f"kills: {verdict.count} kills, {verdict.stops} stops, {verdict.orders} orders,"
+        f" {verdict.seconds:.0f} s, seed {SEED}"
     )
 
     assert () == verdict.violations, f"seed {SEED}"
@@ -33,7 +46,11 @@ def test_traders_survive(tmp_path: Path, aloud: Callable[[object], None]) -> Non
 
 
 def test_a_long_trial_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More kills than one set of files is for are tried in several, each judged by itself; what is wrong names its own seed."""
+    """
+    More kills than one set of files is for are tried in several, each judged by itself.
+
+    What is wrong names its own seed.
+    """
     trials: list[tuple[int, int, bool]] = []
 
     def short(kills: int, seed: int, folder: Path, seconds: float) -> kill_test.Verdict:
@@ -87,7 +104,7 @@ def forgetful(folder: Path, name: str) -> None:
 def test_a_planted_mistake_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, role: str, planted: kills.Role, word: str
 ) -> None:
-    """A sender that promises too early and a worker whose effects are not in the commit are both found."""
+    """A sender that promises too early and a worker with effects outside the commit are found."""
     for number in (1, 2):
         monkeypatch.setitem(kill_test.ROLES, f"{role}-{number}", planted)
 

@@ -1,5 +1,7 @@
 """
-States that differ only in what can make no difference any more are one: so three messages fit, with late copies of parcels.
+States that differ only in what can make no difference any more are one.
+
+So three messages fit, with late copies of parcels.
 
 All of it rests on one lemma, which the search asserts at every step that it
 takes: a message that the recipient knows, waiting, marked or below the
@@ -16,7 +18,11 @@ from typing import Final
 from tests.proof.model.values import NOBODY, PENDING, Parcel, Receiver, Rules, Sender, State
 
 SOMEBODY: Final = -2
-"""Stands for messages that are known, where nobody will ask which: below every horizon, and the last of no parcel."""
+"""
+Stands for messages that are known, where nobody will ask which.
+
+Below every horizon, and the last of no parcel.
+"""
 
 
 def foldable(rules: Rules) -> bool:
@@ -42,7 +48,7 @@ def known(receiver: Receiver, i: int) -> bool:
 
 def _late(late: Parcel, sender: Sender, receiver: Receiver) -> Parcel | None:
     """
-    A first parcel may begin its epoch again at any time, every other one must fit where the stream stands.
+    A first parcel may begin its epoch again at any time, others must continue the stream.
 
     First parcels and repetitions are judged frame by frame, whatever they say
     of themselves; what is known of them already adds nothing.
@@ -65,7 +71,9 @@ def _late(late: Parcel, sender: Sender, receiver: Receiver) -> Parcel | None:
 
 def _sender(sender: Sender, receiver: Receiver, late: Parcel | None) -> Sender:
     """
-    Whether a message was pushed before is asked when it is packed; a place in the lane is asked by older ones that are still to come.
+    Whether a message was pushed before is asked when it is packed.
+
+    A place in the lane is asked by older ones that are still to come.
 
     Where the recipient is in another epoch to stay, every further parcel is a
     fork, whatever its number.
@@ -86,7 +94,7 @@ def _sender(sender: Sender, receiver: Receiver, late: Parcel | None) -> Sender:
 
 
 def _receiver(receiver: Receiver, sender: Sender, late: Parcel | None) -> Receiver:
-    """An epoch that neither the sender nor a late parcel continues is only another one, wherever it stood."""
+    """An epoch that neither the sender nor a late parcel continues counts as any other."""
     continued = (
         late is not None and late.epoch == receiver.epoch and late.frames != ((SOMEBODY, True),)
     )

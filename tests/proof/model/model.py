@@ -68,7 +68,11 @@ def _all(state: State, rules: Rules) -> Iterator[Step]:
 
 
 def _upkeep(state: State, rules: Rules) -> Iterator[Step]:
-    """Retention, and an operator: marks are forgotten, the recipient's file is backed up and put back."""
+    """
+    Retention, and an operator.
+
+    Marks are forgotten, the recipient's file is backed up and put back.
+    """
     for i in state.receiver.marks if rules.prunes else ():
         yield f"prune {i}", state._replace(receiver=_pruned(state.receiver, i, rules))
     if state.saved is not None:
@@ -97,7 +101,11 @@ def _packings(state: State, rules: Rules) -> Iterator[Step]:
 
 
 def _pushes(state: State, rules: Rules) -> Iterator[Step]:
-    """Transport.deliver: settled, or its answer lost, or a copy of it left on the way; a row that is gone opens an epoch."""
+    """
+    Transport.deliver: settled, or its answer lost, or a copy of it left on the way.
+
+    A row that is gone opens an epoch.
+    """
     sender, receiver, late = state.sender, state.receiver, state.late
     kinds = {sender.states[i] for i in sender.flight}
     if ACKED in kinds or DEAD in kinds:
@@ -134,7 +142,11 @@ def _with(sender: Sender, i: int, kind: str, place: Place | None = None) -> Send
 
 
 def renewed(sender: Sender, stands: Place | None = None) -> Sender:
-    """peers.renew: a new epoch, in which everything written so far may have been pushed before, and what it builds on."""
+    """
+    peers.renew: a new epoch, in which everything written so far may have been pushed before.
+
+    What it builds on.
+    """
     if stands is not None:
         sender = sender._replace(relied=stands, foreign=sender.age(stands) == (0, 0))
     elif sender.number and (
@@ -151,7 +163,11 @@ def renewed(sender: Sender, stands: Place | None = None) -> Sender:
 
 
 def _told(sender: Sender, i: int, peer: Receiver, rules: Rules) -> Sender:
-    """outbox.settle and peers.rely, in accept.accept: an outcome comes beside the stream, with where the recipient stands."""
+    """
+    outbox.settle and peers.rely, in accept.accept.
+
+    An outcome comes beside the stream, with where the recipient stands.
+    """
     after, stands = _with(sender, i, ACKED), peer.place
     after = after._replace(again=(*sender.again[:i], True, *sender.again[i + 1 :]))
     news = sender.number < stands.number if stands.epoch == sender.epoch else sender.number == 0
@@ -169,7 +185,11 @@ def _given_up(sender: Sender, rules: Rules) -> Sender:
 
 
 def _refused(sender: Sender, rules: Rules) -> Sender:
-    """Setbacks.refused, and a spent budget: the parcel's messages become dead letters, a new epoch opens without them."""
+    """
+    Setbacks.refused, and a spent budget.
+
+    The parcel's messages become dead letters, a new epoch opens without them.
+    """
     for i in sender.flight:
         if sender.states[i] in (PENDING, SENT):
             sender = _with(sender, i, DEAD)
@@ -244,7 +264,11 @@ def _holds(receiver: Receiver, relies_on: Place) -> bool:
 def settle(
     sender: Sender, verdict: str, receipts: dict[int, str], peer: Receiver, rules: Rules
 ) -> Sender:
-    """parcels.settle, and Setbacks.forked where the answer is a fork: a peer elsewhere may have lost what it had."""
+    """
+    parcels.settle, and Setbacks.forked where the answer is a fork.
+
+    A peer elsewhere may have lost what it had.
+    """
     if verdict == "fork":
         return (
             sender
@@ -264,7 +288,11 @@ def settle(
 
 
 def _resent(sender: Sender, stands: Place) -> Sender:
-    """Setbacks.forked and outbox.resend: what left after the recipient's place is pushed again, or in no known parcel."""
+    """
+    Setbacks.forked and outbox.resend.
+
+    What left after the recipient's place is pushed again, or in no known parcel.
+    """
     upto = sender.age(stands)
     if upto != (0, 0) and upto >= sender.age(sender.settled):
         return sender
@@ -280,13 +308,17 @@ def _resent(sender: Sender, stands: Place) -> Sender:
 
 
 def _restored(state: State, saved: Receiver) -> State:
-    """An operator puts a backup in the place of the recipient's file; lanes keep no order that was promised before."""
+    """
+    An operator puts a backup in the place of the recipient's file.
+
+    Lanes keep no order that was promised before.
+    """
     spoilt = frozenset(range(len(state.sender.states)))
     return state._replace(receiver=saved, saved=None, sender=state.sender._replace(spoilt=spoilt))
 
 
 def _noticed(state: State, rules: Rules) -> State:
-    """Once a parcel is taken, everything is there, or on its way again, that the sender counts as done."""
+    """After a parcel is taken, all that the sender counts as done is there or on its way again."""
     there = state.receiver.effects | set(state.receiver.queue)
     lost = [i for i, kind in enumerate(state.sender.states) if kind == ACKED and i not in there]
     return (
@@ -316,7 +348,11 @@ def _pruned(receiver: Receiver, i: int, rules: Rules) -> Receiver:
 
 
 def wrong(state: State, rules: Rules) -> str:
-    """Return what must never be, empty where all is well; a recipient that may be put back is judged when it takes a parcel."""
+    """
+    Return what must never be, empty where all is well.
+
+    A recipient that may be put back is judged when it takes a parcel.
+    """
     if rules.backups:
         return state.wrong
     forgotten = [

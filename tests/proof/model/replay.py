@@ -1,4 +1,8 @@
-"""The model's steps, taken by the real functions on two real files: after each step both must agree."""
+"""
+The model's steps, taken by the real functions on two real files.
+
+After each step both must agree.
+"""
 
 from __future__ import annotations
 
@@ -196,7 +200,11 @@ class Real:
 
 
 def replay(folder: Path, *, seed: int, length: int, rules: Rules | None = None) -> list[str]:
-    """Walk *length* random steps with model and files side by side; return where they part, and what led there."""
+    """
+    Walk *length* random steps with model and files side by side.
+
+    Return where they part, and what led there.
+    """
     rng, state, taken = random.Random(seed), State(), list[str]()
     real, known = Real(folder), rules or Rules()
     try:
@@ -221,7 +229,11 @@ def replay(folder: Path, *, seed: int, length: int, rules: Rules | None = None) 
 
 
 def _real(name: str, real: Real) -> bool:
-    """Say whether the files take this step too: marks go oldest first, and a new epoch is packed at once."""
+    """
+    Say whether the files take this step too.
+
+    Marks go oldest first, and a new epoch is packed at once.
+    """
     return name != "repack" and (
         not name.startswith("prune") or int(name.split()[1]) == real.marks[0]
     )

@@ -1,4 +1,8 @@
-"""Every state that the model can reach: whether it is safe, and whether there is a way to finish from it."""
+"""
+Every state that the model can reach.
+
+Whether it is safe, and whether there is a way to finish from it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,11 @@ UNBOUNDED: Final = float("inf")
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What an exhaustive search found; ``path`` leads to the first violation by the fewest steps."""
+    """
+    What an exhaustive search found.
+
+    ``path`` leads to the first violation by the fewest steps.
+    """
 
     harness: str
     count: int
@@ -27,7 +35,11 @@ class Search:
 
 
 class _Seen:
-    """States by number, in the order of their discovery: how each was reached first, and from where it can be."""
+    """
+    States by number, in the order of their discovery.
+
+    How each was reached first, and from where it can be.
+    """
 
     def __init__(self) -> None:
         self.states: list[State] = []
@@ -63,7 +75,7 @@ class _Seen:
         return tuple(reversed(names))
 
     def stuck(self) -> list[int]:
-        """Return the states from which nothing finishes unless it is given up, in the order of their discovery."""
+        """Return, in order of discovery, the states that cannot finish without giving up."""
         waiting = [number for number, state in enumerate(self.states) if finished(state)]
         reached = bytearray(len(self.states))
         for number in waiting:
@@ -80,9 +92,12 @@ def explore(
     rules: Rules | None = None, *, most: int = 5_000_000, seconds: float = UNBOUNDED
 ) -> Search:
     """
-    Visit every state by the fewest steps; stop at the first that is wrong, or from which nothing can finish.
+    Visit every state by the fewest steps.
 
-    After so many *seconds* it stops where it is: what was visited is safe, but not all that there is.
+    Stop at the first that is wrong, or from which nothing can finish.
+
+    After so many *seconds* it stops where it is: what was visited is safe, but not all that there
+    is.
     """
     rules, begun, seen, taken = rules or Rules(), time.monotonic(), _Seen(), Counter[str]()
     seen.reach(State(), 0, "")

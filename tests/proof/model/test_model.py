@@ -1,4 +1,8 @@
-"""The protocol, searched to its last state: nothing twice, nothing forgotten, and always a way to finish."""
+"""
+The protocol, searched to its last state.
+
+Nothing twice, nothing forgotten, and always a way to finish.
+"""
 
 import os
 from collections.abc import Callable
@@ -41,7 +45,11 @@ EVERY = {
 
 @pytest.mark.timeout(600)
 def test_every_state_is_safe_and_can_finish(aloud: Callable[[object], None]) -> None:
-    """Three messages, two to a parcel, with a copy that may arrive at any later time; every kind of step is taken."""
+    """
+    Three messages, two to a parcel, with a copy that may arrive at any later time.
+
+    Every kind of step is taken.
+    """
     found = explore(Rules(relies=False))
     aloud(f"model: {found.count} states in {found.seconds:.0f} s")
 
@@ -54,7 +62,11 @@ def test_every_state_is_safe_and_can_finish(aloud: Callable[[object], None]) -> 
     ids=repr,
 )
 def test_what_is_folded_makes_no_difference(rules: Rules) -> None:
-    """Every state of a search that folds nothing, folded, is a state of the search that folds, and no other one is there."""
+    """
+    Every state of a search that folds nothing, folded, is a state of the search that folds.
+
+    No other one is there.
+    """
     whole, small = reached(rules._replace(folds=False)), reached(rules)
 
     assert small == {renamed(folded(state, state)) for state in whole}
@@ -79,7 +91,7 @@ def test_one_message_may_be_replayed_for_ever() -> None:
 
 
 def test_a_recipient_that_is_put_back_is_noticed() -> None:
-    """Nothing new is taken by a recipient that lost what its sender counts as done, whatever either was about to do; and all can finish."""
+    """A recipient that lost completed messages takes nothing new, and all can finish."""
     found = explore(BACK)
 
     assert ((), {"backup", "restore"}) == (
@@ -89,7 +101,11 @@ def test_a_recipient_that_is_put_back_is_noticed() -> None:
 
 
 def test_nothing_else_is_taken_for_it() -> None:
-    """Where no file is put back and no copy is late, no parcel is a fork: what epochs build on is always there."""
+    """
+    Where no file is put back and no copy is late, no parcel is a fork.
+
+    What epochs build on is always there.
+    """
     assert "forked" not in explore(Rules(messages=2, late=False, prunes=False, frames=1)).taken
 
 
@@ -111,7 +127,7 @@ def test_four_messages(aloud: Callable[[object], None]) -> None:
     ids=repr,
 )
 def test_all_that_is_said(rules: Rules) -> None:
-    """The same with what epochs build on, with late copies, retention and backups at once, by command."""
+    """The same with the bases of epochs, late copies, retention and backups, by command."""
     assert () == explore(rules, most=50_000_000).violations
 
 
@@ -128,7 +144,11 @@ def test_a_rule_that_is_left_out_is_missed(rule: str) -> None:
     ("rule", "harm"), [("relied", "nobody noticed"), ("fork", "no way to finish")]
 )
 def test_a_rollback_without_its_rule_does_harm(rule: str, harm: str) -> None:
-    """A recipient that was put back goes unnoticed where epochs build on nothing; its sender waits for ever where no fork is heard."""
+    """
+    A recipient that was put back goes unnoticed where epochs build on nothing.
+
+    Its sender waits for ever where no fork is heard.
+    """
     found = explore(BACK._replace(broken=rule))
 
     assert found.path
@@ -137,7 +157,7 @@ def test_a_rollback_without_its_rule_does_harm(rule: str, harm: str) -> None:
 
 @pytest.mark.parametrize("seed", range(24))
 def test_files_do_what_the_model_says(seed: int, tmp_path: Path) -> None:
-    """Random walks of the model, taken by the real functions on two files, agree after every step."""
+    """Random walks of the model, taken by the real functions on two files, agree at each step."""
     rules = Rules(messages=1, replays=True) if seed % 4 == 0 else Rules(backups=seed % 3)
 
     assert [] == replay(tmp_path, seed=seed, length=60, rules=rules)

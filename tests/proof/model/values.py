@@ -29,7 +29,7 @@ LONG_AGO: Final = Place(NOBODY, 2)
 
 
 class Parcel(NamedTuple):
-    """What is pushed: where it stands, the last message of the parcel before, (message, pushed before?), what a first one relies on."""
+    """A pushed parcel: place, last message of the one before, messages, base of a first one."""
 
     epoch: int
     number: int
@@ -64,7 +64,11 @@ class Sender(NamedTuple):
         return Place(self.epoch, self.number) if self.number else self.relied
 
     def age(self, place: Place) -> tuple[int, int]:
-        """Return where *place* stands among the remembered ones; nothing else is as old as (0, 0)."""
+        """
+        Return where *place* stands among the remembered ones.
+
+        Nothing else is as old as (0, 0).
+        """
         if place.epoch == self.epoch:
             return 2, place.number
         known = self.number == 0 and not self.foreign and place.epoch == self.relied.epoch != NOBODY
@@ -93,7 +97,11 @@ class Receiver(NamedTuple):
 
 
 class State(NamedTuple):
-    """Both files, an old parcel that is still under way between them, and a backup of the recipient's file."""
+    """
+    Both files, an old parcel that is still under way between them.
+
+    A backup of the recipient's file.
+    """
 
     sender: Sender = Sender()
     receiver: Receiver = Receiver()
@@ -112,13 +120,21 @@ class Rules(NamedTuple):
     frames: int = 2
     """Most messages of one parcel."""
     replays: bool = False
-    """Whether dead letters are put back on their way; only with one message, for in the files they take a new place then."""
+    """
+    Whether dead letters are put back on their way.
+
+    Only with one message, for in the files they take a new place then.
+    """
     late: bool = True
     """Whether a copy of a push may arrive at any later time."""
     backups: int = 0
     """How often the recipient may be put back to an earlier state of its file."""
     relies: bool = True
-    """Whether epochs say what they build on: nobody asks before a recipient is put back, and without it there are few states."""
+    """
+    Whether epochs say what they build on.
+
+    Nobody asks before a recipient is put back, and without it there are few states.
+    """
     prunes: bool = True
     """Whether marks are forgotten."""
     folds: bool = True
@@ -128,7 +144,7 @@ class Rules(NamedTuple):
 
 
 def renamed(state: State) -> State:
-    """Forget what nobody will ask about again, give epochs small names, and numbers that are far apart small ones."""
+    """Forget what is never asked about again; give epochs and distant numbers small names."""
     sender = _sender_needs(state.sender)
     named = {sender.epoch, sender.relied.epoch, state.receiver.epoch}
     if state.late is not None:
@@ -169,7 +185,11 @@ def _places(
 
 
 def _sender_needs(sender: Sender) -> Sender:
-    """What an epoch was built on is asked before its first parcel has arrived, and where a message was settled while that is known."""
+    """
+    What an epoch was built on is asked before its first parcel has arrived.
+
+    Where a message was settled while that is known.
+    """
     if sender.number and sender.relied.epoch != sender.epoch:
         sender = sender._replace(relied=NOWHERE, foreign=False)
     places = tuple(
@@ -208,7 +228,11 @@ def _at(each: Sender | Receiver | Parcel, new: dict[Place, Place]) -> dict[str, 
 
 
 def _nearer(numbers: list[int]) -> dict[int, int]:
-    """Map numbers to smaller ones: only 'first', 'the same', 'the next' and 'not less' are ever asked."""
+    """
+    Map numbers to smaller ones.
+
+    Only 'first', 'the same', 'the next' and 'not less' are ever asked.
+    """
     found: dict[int, int] = {}
     before = new = 0
     for number in sorted(set(numbers)):

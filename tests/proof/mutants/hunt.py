@@ -1,4 +1,8 @@
-"""Mutants: planted mistakes, each applied to a copy of the project, and the test that notices it."""
+"""
+Mutants: planted mistakes, each applied to a copy of the project.
+
+The test that notices it.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +36,11 @@ QUIETLY: Final = ("-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", 
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One planted mistake: what stands in a file once, what it becomes, and the tests that must notice, in this order."""
+    """
+    One planted mistake.
+
+    What stands in a file once, what it becomes, and the tests that must notice, in this order.
+    """
 
     name: str
     promise: str
@@ -56,7 +64,8 @@ class Killed:
         return "/".join(self.killer.split("/")[:2])
 
     def __str__(self) -> str:
-        return f"{self.mutant.promise}  {self.mutant.name:45} {self.killer or 'SURVIVED'}  {self.seconds:.0f} s"
+        found = self.killer or "SURVIVED"
+        return f"{self.mutant.promise}  {self.mutant.name:45} {found}  {self.seconds:.0f} s"
 
 
 @dataclass(frozen=True, slots=True)

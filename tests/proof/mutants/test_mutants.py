@@ -45,7 +45,11 @@ def test_the_tests_pass_without_a_mutant(tmp_path: Path) -> None:
 @pytest.mark.broken("mutants leave what they leave")
 @pytest.mark.timeout(LIMIT * len(MUTANTS))
 def test_every_mutant_is_killed(aloud: Callable[[object], None]) -> None:
-    """Each is planted in a copy and its tests run over it; one that nobody notices is a hole in the tests."""
+    """
+    Each is planted in a copy and its tests run over it.
+
+    One that nobody notices is a hole in the tests.
+    """
     found = hunt(ROOT, CHOSEN, aloud=True)
     layers = Counter(each.layer for each in found.killed)
 

@@ -1,4 +1,8 @@
-"""Bugs that are planted on purpose, so that somebody can be seen to find them; and an older version of the schema."""
+"""
+Bugs that are planted on purpose, so that somebody can be seen to find them.
+
+And an older version of the schema.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +92,7 @@ def _digest_of(*texts: Any) -> Any:
 
 
 def hand_over(near: Path, far: Path, *, vfs: str | None, now: Millis) -> None:
-    """Move all waiting mail in one transaction over both files, which in WAL mode is two commits in truth."""
+    """Move all waiting messages in one transaction over both files: in WAL mode two commits."""
     con = connect(near, vfs=vfs)
     try:
         con.wal_autocheckpoint(0)

@@ -18,7 +18,11 @@ from onceward.testing.powercut import Verdict, explorer
 def test_one_day_after_the_other(
     states: int, bad: int, expected: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each day has thirty ends here; the command stops when it has enough, or at the first day with a violation."""
+    """
+    Each day has thirty ends here.
+
+    The command stops when it has enough, or at the first day with a violation.
+    """
     asked: list[tuple[int, int]] = []
 
     def explore(town: Town, *, states: int, **_: Any) -> Verdict:

@@ -1,5 +1,7 @@
 """
-Power cuts: what a ``safe`` file promises survives every one of them, and what promises less is found out.
+Power cuts: what a ``safe`` file promises survives every one of them.
+
+What promises less is found out.
 
 The seed is fixed and printed; ``ONCEWARD_SEED`` chooses another.
 """
@@ -23,14 +25,22 @@ TRANSPORTS = ("memory", "file")
 Transport = Literal["memory", "file"]
 
 pytestmark = pytest.mark.timeout(1200)  # more than a hang; how long it takes depends on the machine
-"""Weak profiles are looked for under a seed of their own: whether a sample finds them must not depend on it."""
+"""
+Weak profiles are looked for under a seed of their own.
+
+Whether a sample finds them must not depend on it.
+"""
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_safe_files_survive(
     transport: Transport, tmp_path: Path, aloud: Callable[[object], None]
 ) -> None:
-    """Cut anywhere, in any way: nothing acknowledged is lost, nothing happens twice or out of order, and life goes on."""
+    """
+    Cut anywhere, in any way.
+
+    Nothing acknowledged is lost, nothing happens twice or out of order, and life goes on.
+    """
     verdict = explore(Town(SEED, transport=transport), states=STATES, keep=tmp_path)
     aloud(verdict)
 
@@ -44,7 +54,11 @@ def test_safe_files_survive(
 def test_safe_files_survive_two_deep(
     transport: Transport, tmp_path: Path, aloud: Callable[[object], None]
 ) -> None:
-    """Cut or killed, started again, and cut while it recovers and goes on: still nothing is lost."""
+    """
+    Cut or killed, started again, and cut while it recovers and goes on.
+
+    Still nothing is lost.
+    """
     verdict = explore(
         Town(SEED, transport=transport), states=STATES_TWO_DEEP, depth=2, keep=tmp_path
     )
@@ -67,7 +81,11 @@ def test_safe_files_survive_two_deep(
 def test_weak_profiles_are_found(
     weak: Town, kinds: set[str], aloud: Callable[[object], None]
 ) -> None:
-    """An explorer that finds nothing proves nothing: each of these is known to lose mail, and is seen to."""
+    """
+    An explorer that finds nothing proves nothing.
+
+    Each of these is known to lose mail, and is seen to.
+    """
     verdict = explore(weak, states=3_000, enough=25, seconds=FOUND_WITHIN)
     aloud(verdict)
 
@@ -76,7 +94,7 @@ def test_weak_profiles_are_found(
 
 @pytest.mark.skipif(sampled(), reason="a minute: not in a sample")
 def test_the_open_barrier_is_what_saves_a_killed_file(aloud: Callable[[object], None]) -> None:
-    """Without a durable commit at opening, what was read after a kill is gone after the cut that follows."""
+    """Without a durable commit at opening, rows read after a kill are gone after the next cut."""
     verdict = explore(
         Town(7, mutants=("no-barrier",)), states=5_000, depth=2, enough=1, seconds=FOUND_WITHIN * 3
     )
@@ -86,7 +104,11 @@ def test_the_open_barrier_is_what_saves_a_killed_file(aloud: Callable[[object], 
 
 
 def test_custody_outlives_a_weaker_receiver(aloud: Callable[[object], None]) -> None:
-    """A receipt of a fast file ends no custody: the file may lose its tail, the mail comes again."""
+    """
+    A receipt of a fast file ends no custody.
+
+    The file may lose its tail, the mail comes again.
+    """
     verdict = explore(Town(7, far="fast"), states=200)
     aloud(verdict)
 
@@ -101,7 +123,11 @@ def test_custody_outlives_a_weaker_receiver(aloud: Callable[[object], None]) -> 
 
 @pytest.mark.broken("the files of a violation are kept")
 def test_a_violation_can_be_had_again(tmp_path: Path) -> None:
-    """Seed, operation and model name a state: asked for alone it is the same state, and breaks in the same way."""
+    """
+    Seed, operation and model name a state.
+
+    Asked for alone it is the same state, and breaks in the same way.
+    """
     weak = Town(7, near="fast", far="fast")
     found = explore(weak, states=400, enough=1, keep=tmp_path).violations[0]
     named = re.match(r"state (?P<state>\S+): (?P<words>.*) \(files in (?P<folder>.*)\)$", found)

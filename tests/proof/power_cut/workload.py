@@ -1,4 +1,8 @@
-"""The project's own program: two agents that live through everything a file goes through, and whoever deals with them."""
+"""
+The project's own program.
+
+Two agents that live through everything a file goes through, and whoever deals with them.
+"""
 
 from __future__ import annotations
 

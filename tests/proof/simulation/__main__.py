@@ -1,4 +1,8 @@
-"""``python -m tests.proof.simulation SEED`` tells one story aloud; with ``--worlds N`` many are told quietly."""
+"""
+``python -m tests.proof.simulation SEED`` tells one story aloud.
+
+With ``--worlds N`` many are told quietly.
+"""
 
 from __future__ import annotations
 

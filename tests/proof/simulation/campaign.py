@@ -83,7 +83,11 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Rare:
-    """Which of the rare branches many worlds went through; after enough of them each that is missing is a violation."""
+    """
+    Which of the rare branches many worlds went through.
+
+    After enough of them each that is missing is a violation.
+    """
 
     harness: str
     count: int
@@ -138,7 +142,11 @@ def tell(
 
 
 def first_seed() -> int:
-    """Return the seed of the first world: ONCEWARD_SEED as it is, else a million times the seed of the proof."""
+    """
+    Return the seed of the first world.
+
+    ONCEWARD_SEED as it is, else a million times the seed of the proof.
+    """
     asked = os.environ.get(SEED, TODAY)
     return proof_seed() * 1_000_000 if asked in {"", TODAY} else int(asked)
 
@@ -166,16 +174,18 @@ def simulate(
                 wrong += [f"seed {one.seed}: {line}" for one in told for line in one.wrong[:3]]
                 reached += sum((one.reached for one in told), Counter[str]())
         except BrokenProcessPool:
-            wrong.append(
-                f"a world from seed {first + count} on ended its process: what it was at stands on stderr"
-            )
+            wrong.append(f"a world from seed {first + count} on ended its process: see stderr")
     return Campaign("simulation", count, tuple(wrong), time.monotonic() - begun, reached)
 
 
 def _in_turn(
     pool: ProcessPoolExecutor, chunks: Iterable[range], until: float
 ) -> Iterator[list[Told]]:
-    """Yield what became of each chunk, in their order; a few are under way, and none but the first is begun when the time is up."""
+    """
+    Yield what became of each chunk, in their order.
+
+    A few are under way, and none but the first is begun when the time is up.
+    """
     under_way = deque[Future[list[Told]]]()
     for number, seeds in enumerate(chunks):
         if number and time.monotonic() > until:
@@ -205,7 +215,7 @@ class Hangs(BaseException):
 
 
 def patiently(seed: int, *, limit: float = LIMIT) -> Told:
-    """Tell one story; one that does not end within *limit* seconds is wrong, and says where it was."""
+    """Tell one story; one that takes more than *limit* seconds is wrong and says where it was."""
     try:
         with _deadline(limit):
             return tell(seed)
@@ -215,7 +225,11 @@ def patiently(seed: int, *, limit: float = LIMIT) -> Told:
 
 @contextmanager
 def _deadline(seconds: float) -> Iterator[None]:
-    """Raise Hangs in this thread when the time is up; what no signal can end ends the process, with every stack on stderr."""
+    """
+    Raise Hangs in this thread when the time is up.
+
+    What no signal can end ends the process, with every stack on stderr.
+    """
     if not hasattr(signal, "setitimer"):  # pragma: no cover - Windows has no such clock
         yield
         return

@@ -1,4 +1,8 @@
-"""The judges are not asleep: bugs that are planted into the real code are found, each by the judge that it concerns."""
+"""
+The judges are not asleep.
+
+Bugs that are planted into the real code are found, each by the judge that it concerns.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -32,7 +36,11 @@ def no_second_net(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_first_net(patch: pytest.MonkeyPatch) -> None:
-    """Every parcel continues its stream: nobody notices a file that was put back, and what it lost is not sent again."""
+    """
+    Every parcel continues its stream.
+
+    Nobody notices a file that was put back, and what it lost is not sent again.
+    """
     patch.setattr(dedup, "classify", lambda _stream, _parcel: ("accepted", False))
 
 
@@ -98,7 +106,11 @@ PLANTS: dict[Plant, tuple[str, int]] = {
     effects_survive_their_message: ("half an effect", 0),
     time_stands_still: ("never ends", 8),
 }
-"""Each bug, what is said of it, and a world that showed it once: where that has become another story, the search goes on."""
+"""
+Each bug, what is said of it, and a world that showed it once.
+
+Where that has become another story, the search goes on.
+"""
 
 
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
@@ -134,7 +146,7 @@ def test_fair_weather_ends_with_every_effect() -> None:
 
 
 def test_a_story_that_does_not_end_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A world that hangs says so, with its seed and where it was, instead of holding up all that follow."""
+    """A world that hangs is reported with its seed and place and holds up no other."""
 
     def hang(_world: Simulation) -> None:
         while True:

@@ -1,4 +1,8 @@
-"""Whole worlds on one thread: whatever a seed thinks of, nothing is lost, doubled, reordered or stranded."""
+"""
+Whole worlds on one thread.
+
+Whatever a seed thinks of, nothing is lost, doubled, reordered or stranded.
+"""
 
 from collections import Counter
 from collections.abc import Callable
@@ -16,7 +20,11 @@ from tests.proof.simulation.campaign import (
 
 WORLDS = size(2_000, 300, "ONCEWARD_WORLDS")
 FOUND = (100860, 20261121000471)
-"""A rollback at the moment of a new epoch; a clock that had been a day ahead, in a file that another process had open too."""
+"""
+A rollback at the moment of a new epoch.
+
+A clock that had been a day ahead, in a file that another process had open too.
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +36,11 @@ def runtime_folder(
 
 
 def test_the_same_seed_tells_the_same_story() -> None:
-    """A failure is reproduced by its seed alone, to the last event; other seeds tell other stories."""
+    """
+    A failure is reproduced by its seed alone, to the last event.
+
+    Other seeds tell other stories.
+    """
     first, again, other = tell(5), tell(5), tell(6)
 
     assert (first.fingerprint, first.reached) == (again.fingerprint, again.reached)
@@ -43,7 +55,11 @@ def test_what_was_found_stays_mended(seed: int) -> None:
 
 @pytest.mark.timeout(1800)
 def test_many_worlds(aloud: Callable[[object], None]) -> None:
-    """Safety after every step, liveness at the end, in every world; the seed of the first is printed."""
+    """
+    Safety after every step, liveness at the end, in every world.
+
+    The seed of the first is printed.
+    """
     first = first_seed()
     told = simulate(WORLDS, seed=first)
 
@@ -56,7 +72,11 @@ def test_many_worlds(aloud: Callable[[object], None]) -> None:
 
 
 def test_a_branch_that_was_never_reached_is_a_finding() -> None:
-    """Many worlds in which something rare never happened prove less than they say, and that is told; a few worlds are let off."""
+    """
+    Many worlds in which something rare never happened prove less than they say, and that is told.
+
+    A few worlds are let off.
+    """
     seen = Counter(dict.fromkeys(EXPECTED, 1)) - Counter({"guard rang": 1})
 
     assert (("never reached: guard rang",), ()) == (

@@ -1,4 +1,8 @@
-"""``python -m tests.proof.soak --seconds 3600 --svg soak.svg``: what grows while 1,000 messages a second pass."""
+"""
+``python -m tests.proof.soak --seconds 3600 --svg soak.svg``.
+
+What grows while 1,000 messages a second pass.
+"""
 
 from __future__ import annotations
 

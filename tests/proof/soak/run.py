@@ -1,5 +1,7 @@
 """
-One course of a soak: a sender at a fixed pace, a receiver that handles, and an onlooker that measures both from outside.
+One course of a soak.
+
+A sender at a fixed pace, a receiver that handles, and an onlooker that measures both from outside.
 
 Everything is pruned after a short while, as it is after a long one in earnest,
 so that a quarter of the course is enough for every table to have found its
@@ -62,7 +64,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """A whole course: its samples, and by how much each thing grew in an hour once it had warmed up."""
+    """A whole course: its samples, and the hourly growth of each figure after warming up."""
 
     samples: tuple[Sample, ...]
 
@@ -109,7 +111,7 @@ def slope(points: Sequence[tuple[float, float]]) -> float:
 
 
 def soak(*, seconds: float, rate: float = 1000.0, every: float = 1.0) -> Course:
-    """Pass *rate* messages in a second for so many *seconds*, in two processes, and sample them *every* so often."""
+    """Pass *rate* messages a second for *seconds* in two processes, sampled *every* so often."""
     context = get_context("spawn")
     stop, ready = context.Event(), [context.Event(), context.Event()]
     with TemporaryDirectory(prefix="onceward-soak-") as name:
@@ -167,7 +169,7 @@ def _resident(pid: int) -> int:
     return int(text.partition("VmRSS:")[2].split()[0])
 
 
-# -- the two processes --------------------------------------------------------------------------------
+# -- the two processes --------------------------------------------------------------------------
 
 
 def _open(folder: Path, agent: Agent | str) -> Postbox:
