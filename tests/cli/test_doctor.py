@@ -286,7 +286,7 @@ def test_a_stopped_process_that_writes_is_named(cli: Cli, home: Path) -> None:
 
     assert (1, "serious", "warning") == (ran.code, level(ran, "handles"), level(ran, "write"))
     assert said(ran, "handles") == (
-        f"process {pid} is stopped and has the write lock: nobody else can write",
+        f"process {pid} is stopped and has the write lock: no other process can write",
         f"kill -CONT {pid}, or end it: what it had not committed is undone",
     )
 
@@ -302,7 +302,7 @@ def test_a_process_that_only_writes_too_long_is_named(
         ran = cli("doctor", "--json")
 
     assert (1, "serious") == (ran.code, level(ran, "open"))
-    assert said(ran, "open")[1].startswith(f"look what process {pid} does, it has the write lock")
+    assert said(ran, "open")[1].startswith(f"examine process {pid}, it has the write lock")
 
 
 @LINUX
@@ -348,7 +348,7 @@ def test_mail_that_nobody_handles_is_a_warning(
     ran = cli("doctor", "--json")
 
     found, cure = said(ran, "handling")
-    assert ("mail waits in 1 lanes, the oldest from 2 m ago; nothing is in hand", True) == (
+    assert ("messages wait in 1 lanes, the oldest from 2 m ago; no lane is leased", True) == (
         found,
         cure.startswith("start onceward work"),
     )
@@ -369,7 +369,7 @@ def test_mail_behind_a_handler_that_does_not_end_is_a_warning(
         assert held is not None
         held.ack()
 
-    assert "mail waits in 1 lanes, the oldest from 2 m ago; 1 lanes are in hand" == found
+    assert "messages wait in 1 lanes, the oldest from 2 m ago; 1 lanes are leased" == found
     assert "ls lanes --state leased" in cure
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from onceward.cli import help_pages
-from onceward.cli.app import COMMANDS, NOUNS
+from onceward.cli.app import COMMANDS, NOUNS, summary
 
 Cli = Callable[..., Any]
 GUESTS = {"demo", "bench", "prove"}
@@ -40,16 +40,32 @@ def test_a_page_explains_every_option(pages: dict[str, str], name: str) -> None:
 
 @pytest.mark.parametrize("name", OWN)
 def test_the_summary_is_the_docstring_s_first_line(name: str) -> None:
-    """The table of commands and the command itself do not drift apart."""
-    path, summary = COMMANDS[name]
-    module, _, function = path.partition(":")
+    """The list of commands reads it from the source, without importing the command."""
+    module, _, function = COMMANDS[name].partition(":")
     doc = getattr(importlib.import_module(module), function).__doc__ or ""
 
-    assert summary == doc.strip().partition("\n")[0]
+    assert doc.strip().partition("\n")[0] == summary(name)
+    assert summary(name).endswith(".")
+
+
+def test_help_imports_no_command() -> None:
+    """The list of commands costs no import of a command; one command imports its own module."""
+    names = {path.partition(":")[0] for path in COMMANDS.values()}
+    listed, shown = _loaded("--help"), _loaded("stats", "--help")
+
+    assert set() == names & listed
+    assert {"onceward.cli.ls"} == names & shown
+
+
+def _loaded(*tokens: str) -> set[str]:
+    code = f"import sys; from onceward.cli import main; main({tokens!r}); print(*sys.modules)"
+    command = [sys.executable, "-c", code]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    return set(ran.stdout.splitlines()[-1].split())
 
 
 def test_pages_are_plain_text(pages: dict[str, str]) -> None:
-    """No colour, no frames: they go into documents."""
+    """No colour, no frames: they become part of documents."""
     assert {True} == {page.isascii() for page in pages.values()}
 
 

@@ -91,7 +91,7 @@ def test_show_has_the_whole_message(cli: Cli, sent: str) -> None:
     """A unique beginning of the id is enough, and the frame comes with it."""
     shown = cli("show", sent[:-2], "--json").json
 
-    assert ["id", "rows", "trail"] == list(shown)
+    assert ["id", "rows", "transitions"] == list(shown)
     [row] = shown["rows"]
     keys = [
         "box",
@@ -117,8 +117,8 @@ def test_show_has_the_whole_message(cli: Cli, sent: str) -> None:
     )
 
 
-def test_show_tells_of_marks_and_trail(cli: Cli, billing: Postbox, home: Path) -> None:
-    """A processed message shows its row, its mark, and its way where the file keeps a trail."""
+def test_show_has_dedup_record_and_transitions(cli: Cli, billing: Postbox, home: Path) -> None:
+    """A processed message shows its row, its dedup record, and its transitions if recorded."""
     with Postbox(home / "agents" / "shop.db", agent="shop", start=False, transitions=True) as shop:
         sent = billing.send("shop", 1)
         billing.run_until_idle()
@@ -129,9 +129,11 @@ def test_show_tells_of_marks_and_trail(cli: Cli, billing: Postbox, home: Path) -
         assert shop.agent == "shop"
     assert ["inbox", "processed"] == [row["box"] for row in shown["rows"]]
     assert [(None, "pending"), ("pending", "processed")] == [
-        (step["from_state"], step["to_state"]) for step in shown["trail"]
+        (step["from_state"], step["to_state"]) for step in shown["transitions"]
     ]
-    assert ["at", "box", "peer", "from_state", "to_state", "reason"] == list(shown["trail"][0])
+    assert ["at", "box", "peer", "from_state", "to_state", "reason"] == list(
+        shown["transitions"][0]
+    )
 
 
 def test_show_as_lines(cli: Cli, sent: str) -> None:

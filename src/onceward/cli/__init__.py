@@ -1,4 +1,4 @@
-"""The command line: a window onto files and views; ``main`` is the script, ``help_pages`` what its docs are made of."""
+"""Run the command ``onceward`` (``main``) and return its help texts (``help_pages``)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LIBRARIES = frozenset({"cyclopts", "rich"})
 def main(tokens: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; without the extra, say what to install."""
     try:
-        from onceward.cli.app import run  # noqa: PLC0415 - its libraries are an extra that may be absent
+        from onceward.cli.app import run  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:
         library = (error.name or "").partition(".")[0]
         if library not in LIBRARIES:
@@ -22,16 +22,14 @@ def main(tokens: Sequence[str] | None = None) -> int:
         return 1
     try:
         return run(sys.argv[1:] if tokens is None else list(tokens))
-    except BrokenPipeError:  # whoever read our output has gone: nobody is left to be told
-        if tokens is None:
-            os.dup2(
-                os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-            )  # for the interpreter's last flush
+    except BrokenPipeError:  # the reader of our output has gone
+        if tokens is None:  # the interpreter flushes stdout once more
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
 
 def help_pages() -> dict[str, str]:
     """Return the plain help text of every command by its full name, the program's own first."""
-    from onceward.cli.app import pages  # noqa: PLC0415 - as above
+    from onceward.cli.app import pages  # noqa: PLC0415 - an extra
 
     return pages()

@@ -1,4 +1,4 @@
-"""``python -m onceward.cli`` is the script ``onceward``."""
+"""Run ``python -m onceward.cli`` as the script ``onceward``."""
 
 import sys
 

@@ -1,87 +1,47 @@
-"""``onceward agents``: the agents of the home, and what they want of what others publish."""
+"""``onceward agents``: the agents of the home, and their subscriptions to published topics."""
 
 from __future__ import annotations
 
-from onceward.cli.exit_codes import DONE
-from onceward.cli.output import show
-from onceward.cli.target import Where, open_box
-
-WHERE = Where()
+from onceward import Postbox
+from onceward.cli.command import Found, command
+from onceward.cli.options import Pattern
 
 
-def ls(*, where: Where = WHERE) -> int:
+@command("name")
+def ls(box: Postbox, /) -> Found:
+    """List the other agents that a message to all reaches."""
+    return [{"name": name} for name in box.agents.list()]
+
+
+@command("agent")
+def register(box: Postbox, /) -> Found:
     """
-    List the other agents that are reached by what is sent to all.
+    Register our agent: messages to all reach it, wherever its file lies.
 
-    Args:
-        where: Whose agent.
-
+    An agent whose file lies in the home is reached without being registered.
     """
-    with open_box(where.path()) as box:
-        rows = [{"name": name} for name in box.agents.list()]
-    show(rows, ("name",), where.style)
-    return DONE
+    box.agents.register()
+    return [{"agent": box.agent}]
 
 
-def register(*, where: Where = WHERE) -> int:
+@command("agent", "left")
+def leave(box: Postbox, /) -> Found:
     """
-    Take part: from now on what is sent to all reaches our agent too, wherever its file lies.
+    Take our agent out of the home before it is retired: messages to all no longer reach it.
 
-    An agent whose file lies in the home takes part without it.
-
-    Args:
-        where: Whose agent.
-
+    Its subscriptions outside of channels end, too; onceward channel leave ends membership of a
+    channel. An agent whose file lies in the home is still reached: move the file away next.
     """
-    with open_box(where.path()) as box:
-        box.agents.register()
-        row = {"agent": box.agent}
-    show([row], ("agent",), where.style)
-    return DONE
+    return [{"agent": box.agent, "left": box.agents.leave()}]
 
 
-def leave(*, where: Where = WHERE) -> int:
-    """
-    Take part no more, before the agent is retired: what is sent to all passes it by.
-
-    Its subscriptions outside of channels end, too; channels are left by channel leave. While its file lies in the home it is one of
-    all the same: move it away next.
-
-    Args:
-        where: Whose agent.
-
-    """
-    with open_box(where.path()) as box:
-        row = {"agent": box.agent, "left": box.agents.leave()}
-    show([row], ("agent", "left"), where.style)
-    return DONE
+@command("pattern", "new")
+def subscribe(box: Postbox, pattern: Pattern, /) -> Found:
+    """Subscribe to what other agents of the home publish under a pattern of topics."""
+    return [{"pattern": pattern, "new": box.agents.subscribe(pattern)}]
 
 
-def subscribe(pattern: str, /, *, where: Where = WHERE) -> int:
-    """
-    Have what anybody else in the home publishes under a pattern of topics.
-
-    Args:
-        pattern: One star is one segment, a trailing number sign any number.
-        where: Whose agent.
-
-    """
-    with open_box(where.path()) as box:
-        row = {"pattern": pattern, "new": box.agents.subscribe(pattern)}
-    show([row], ("pattern", "new"), where.style)
-    return DONE
-
-
-def unsubscribe(pattern: str, /, *, where: Where = WHERE) -> int:
-    """
-    End a subscription to what others publish.
-
-    Args:
-        pattern: As it was subscribed to.
-        where: Whose agent.
-
-    """
-    with open_box(where.path()) as box:
-        row = {"pattern": pattern, "ended": box.agents.unsubscribe(pattern)}
-    show([row], ("pattern", "ended"), where.style)
-    return DONE
+@command("pattern", "ended")
+def unsubscribe(box: Postbox, pattern: Pattern, /) -> Found:
+    """End a subscription to what other agents publish."""
+    return [{"pattern": pattern, "ended": box.agents.unsubscribe(pattern)}]

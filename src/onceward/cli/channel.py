@@ -1,51 +1,55 @@
-"""``onceward channel``: making channels, taking part in them, and their states."""
+"""``onceward channel``: create channels, take part in them, and change their states."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 from cyclopts import Parameter
 
-from onceward import Channel
+from onceward import Channel, Postbox
+from onceward.cli.command import Found, command, emit, picked
 from onceward.cli.durations import MaybeSpan
-from onceward.cli.exit_codes import DONE
-from onceward.cli.output import show, show_one
-from onceward.cli.target import Quiet, Where, open_box
-from onceward.model.vocabulary import ChannelType, PauseMode
+from onceward.cli.options import Pattern, Quiet, said
+from onceward.cli.target import Where
+from onceward.model.vocabulary import ChannelType, DeliveryMode, JoinRole, PauseMode
 
 WHERE = Where()
 COLUMNS: Final = ("name", "type", "state", "created_by", "created_at", "description")
 MEMBERS: Final = ("agent", "role", "number")
-Role = Literal["member", "observer"]
+FACTS: Final = ("name", "type", "state", "mode", "created_by", "created_at", "description")
+Name = Annotated[str, said("The channel's name.")]
+Type = Annotated[ChannelType, said("Which participants receive a message.")]
+Role = Annotated[JoinRole, said("A member reads and writes, an observer only reads.")]
+Agents = Annotated[str, said("The agents' names.")]
+Mode = Annotated[PauseMode, said("hold accepts messages and keeps them; reject refuses them.")]
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """How a channel behaves; what is not said is as the library has it."""
+    """How a channel behaves; what is left out is as the library has it."""
 
-    delivery: Literal["at_most_once", "at_least_once", "exactly_once"] | None = None
+    delivery: DeliveryMode | None = None
     """What receiving promises; default at_least_once."""
     max_message_size: int | None = None
     """Largest content in bytes of UTF-8; default 1048576."""
     max_participants: int | None = None
-    """How many may take part; default no limit."""
+    """Most participants; default no limit."""
     ack_timeout: MaybeSpan = None
-    """How long a reader has a message before it is handed out again; default 30s."""
+    """How long a reader has a message before it is delivered again; default 30s."""
     max_retries: int | None = None
     """Re-attempts of a reader before a message becomes a dead letter; default 3."""
     retry_backoff: MaybeSpan = None
     """Pause before the first re-attempt; it doubles with each further one; default 1s."""
     echo: Annotated[bool, Quiet] = False
-    """Let senders have a copy of their own."""
+    """Send senders a copy of their own messages."""
     sticky: Annotated[bool, Quiet] = False
-    """Give late ones what the channel retains."""
+    """Send new participants the messages that the channel retains."""
     as_they_came: Annotated[bool, Quiet] = False
-    """Read messages as they came, urgent ones not first."""
+    """Read messages in order of arrival, not by priority."""
     max_pending: int | None = None
-    """How many messages of one sender may be on their way; more are accepted and wait."""
+    """Most undelivered messages of one sender; more are accepted and wait."""
     retain_for: MaybeSpan = None
     """How long a sticky channel retains messages."""
     retain_count: int | None = None
@@ -53,264 +57,147 @@ class Config:
     retain_bytes: int | None = None
     """How many bytes of each sender's content a sticky channel retains."""
     topic: Annotated[list[str] | None, Parameter(negative=())] = None
-    """A topic there is; may be given several times, and others are then refused."""
+    """A topic of the channel, which refuses all others then; may be repeated."""
 
     def given(self) -> dict[str, Any]:
-        """Return what was said, by the library's words."""
-        said: dict[str, Any] = {
-            name: value
-            for name, value in vars(self).items()
-            if value is not None and value is not False
-        }
-        if said.pop("as_they_came", False):
-            said["priority_ordering"] = False
-        if (topics := said.pop("topic", None)) is not None:
-            said["topics"] = frozenset(topics)
-        return said
+        """Return what was given as the keywords of the library."""
+        told = {name: value for name, value in vars(self).items() if value not in (None, False)}
+        if told.pop("as_they_came", False):
+            told["priority_ordering"] = False
+        if (topics := told.pop("topic", None)) is not None:
+            told["topics"] = frozenset(topics)
+        return told
 
 
 CONFIG = Config()
 
 
+@command("name")
 def create(
-    name: str,
-    type: ChannelType = "group",
+    box: Postbox,
+    name: Name,
+    type: Type = "group",
     /,
     *,
     description: str = "",
     ensure: Annotated[bool, Quiet] = False,
     config: Config = CONFIG,
-    where: Where = WHERE,
-) -> int:
+) -> Found:
     """
-    Make a channel that our agent owns, and print its name.
+    Create a channel that our agent owns, and print its name.
 
     Args:
-        name: What it is called in the home.
-        type: Who has a message: direct, group, broadcast or pubsub.
-        description: What it is for.
-        ensure: Take the channel that is there as it is, instead of failing with exit code 5.
-        config: How it behaves.
-        where: Whose agent.
+        description: What the channel is for.
+        ensure: Accept a channel that exists as it is, instead of failing with exit code 5.
 
     """
-    with open_box(where.path()) as box:
-        make = box.channels.ensure if ensure else box.channels.create
-        created = make(name, type, description=description, **config.given()).created
-        box.run_until_idle()
-    if where.json:
-        show_one({"name": name, "created": created}, "json")
-    else:
-        show([{"name": name}], ("name",), "lines")
-    return DONE
+    make = box.channels.ensure if ensure else box.channels.create
+    created = make(name, type, description=description, **config.given()).created
+    box.run_until_idle()
+    return {"name": name, "created": created}
 
 
-def ls(name: str | None = None, /, *, where: Where = WHERE) -> int:
+@command()
+def ls(box: Postbox, name: Name | None = None, /, *, where: Where = WHERE) -> Found:
     """
-    List the channels of the home, or who takes part in one.
+    List the channels of the home, or the participants of one.
 
     Columns: name, type, state, created_by, created, description; of one channel agent, role, number.
-
-    Args:
-        name: A channel, whose participants are listed.
-        where: Any file of the home.
-
     """
-    with open_box(where.path()) as box:
-        if name is None:
-            show(
-                [
-                    {column: getattr(each, column) for column in COLUMNS}
-                    for each in box.channels.list()
-                ],
-                COLUMNS,
-                where.style,
-            )
-        else:
-            members = box.channels.get(name).members()
-            show(
-                [{column: getattr(each, column) for column in MEMBERS} for each in members],
-                MEMBERS,
-                where.style,
-            )
-    return DONE
+    columns = COLUMNS if name is None else MEMBERS
+    found = box.channels.list() if name is None else box.channels.get(name).members()
+    return emit([picked(each, columns) for each in found], columns, where)
 
 
-def about(name: str, /, *, where: Where = WHERE) -> int:
+@command()
+def show(box: Postbox, name: Name, /) -> Found:
+    """Show a channel: its type, its state and how it behaves."""
+    found = box.channels.get(name).info()
+    return picked(found, FACTS) | found.config.model_dump(mode="json")
+
+
+@command("channel", "new")
+def join(box: Postbox, name: Name, /, *, role: Role = "member") -> Found:
+    """Join a channel."""
+    return _changed(box, {"channel": name, "new": box.channels.get(name).join(role)})
+
+
+@command("channel", "left")
+def leave(box: Postbox, name: Name, /) -> Found:
+    """Leave a channel."""
+    return _changed(box, {"channel": name, "left": box.channels.get(name).leave()})
+
+
+@command("channel", "new")
+def add(box: Postbox, name: Name, /, *agents: Agents, role: Role = "member") -> Found:
+    """Add agents to a channel that our agent owns, all or none, and print how many are new."""
+    return _changed(box, {"channel": name, "new": box.channels.get(name).add_many(agents, role)})
+
+
+@command("channel", "left")
+def remove(box: Postbox, name: Name, agent_name: Agents, /) -> Found:
+    """Remove an agent from a channel that our agent owns."""
+    return _changed(box, {"channel": name, "left": box.channels.get(name).remove(agent_name)})
+
+
+@command("channel", "new")
+def subscribe(box: Postbox, name: Name, pattern: Pattern, /) -> Found:
     """
-    Show a channel: its type, its state and how it behaves.
+    Subscribe to a channel's messages under a pattern of topics.
 
-    Args:
-        name: The channel.
-        where: Any file of the home.
-
+    An agent that is no participant becomes an observer.
     """
-    with open_box(where.path()) as box:
-        found = box.channels.get(name).info()
-    facts = {
-        column: getattr(found, column)
-        for column in ("name", "type", "state", "mode", "created_by", "created_at", "description")
-    }
-    show_one(facts | found.config.model_dump(mode="json"), where.style)
-    return DONE
+    return _changed(box, {"channel": name, "new": box.channels.get(name).subscribe(pattern)})
 
 
-def join(name: str, /, *, role: Role = "member", where: Where = WHERE) -> int:
-    """
-    Take part in a channel.
-
-    Args:
-        name: The channel.
-        role: member, or observer, who only reads.
-        where: Whose agent.
-
-    """
-    return _change(name, "new", lambda channel: channel.join(role), where)
+@command("channel", "ended")
+def unsubscribe(box: Postbox, name: Name, pattern: Pattern, /) -> Found:
+    """End a subscription to a channel's topics."""
+    return _changed(box, {"channel": name, "ended": box.channels.get(name).unsubscribe(pattern)})
 
 
-def leave(name: str, /, *, where: Where = WHERE) -> int:
-    """
-    Take part in a channel no longer.
-
-    Args:
-        name: The channel.
-        where: Whose agent.
-
-    """
-    return _change(name, "left", lambda channel: channel.leave(), where)
+@command("channel", "state")
+def pause(box: Postbox, name: Name, /, *, mode: Mode = "hold") -> Found:
+    """Pause a channel that our agent owns."""
+    (channel := box.channels.get(name)).pause(mode)
+    return _state(box, channel)
 
 
-def add(name: str, /, *agents: str, role: Role = "member", where: Where = WHERE) -> int:
-    """
-    Let agents take part in a channel that our agent owns, all or none, and print how many are new.
-
-    Args:
-        name: The channel.
-        agents: Who.
-        role: member, or observer, who only reads.
-        where: Whose agent.
-
-    """
-    return _change(name, "new", lambda channel: channel.add_many(agents, role), where)
+@command("channel", "state")
+def resume(box: Postbox, name: Name, /) -> Found:
+    """End the pause of a channel; messages that wait at their senders leave."""
+    (channel := box.channels.get(name)).resume()
+    return _state(box, channel)
 
 
-def remove(name: str, agent_name: str, /, *, where: Where = WHERE) -> int:
-    """
-    Let an agent take part no longer in a channel that our agent owns.
-
-    Args:
-        name: The channel.
-        agent_name: Who.
-        where: Whose agent.
-
-    """
-    return _change(name, "left", lambda channel: channel.remove(agent_name), where)
+@command("channel", "state")
+def drain(box: Postbox, name: Name, /) -> Found:
+    """Refuse new messages in a channel that our agent owns; sent ones are still delivered."""
+    (channel := box.channels.get(name)).drain()
+    return _state(box, channel)
 
 
-def subscribe(name: str, pattern: str, /, *, where: Where = WHERE) -> int:
-    """
-    Have what is sent in a channel under a pattern of topics; who takes no part yet becomes an observer.
-
-    Args:
-        name: The channel.
-        pattern: One star is one segment, a trailing number sign any number.
-        where: Whose agent.
-
-    """
-    return _change(name, "new", lambda channel: channel.subscribe(pattern), where)
+@command("channel", "state")
+def close(box: Postbox, name: Name, /) -> Found:
+    """Close a channel that our agent owns; messages that wait at senders become dead letters."""
+    (channel := box.channels.get(name)).close()
+    return _state(box, channel)
 
 
-def unsubscribe(name: str, pattern: str, /, *, where: Where = WHERE) -> int:
-    """
-    End a subscription to a channel's topics.
-
-    Args:
-        name: The channel.
-        pattern: As it was subscribed to.
-        where: Whose agent.
-
-    """
-    return _change(name, "ended", lambda channel: channel.unsubscribe(pattern), where)
+@command("channel", "state")
+def delete(box: Postbox, name: Name, /) -> Found:
+    """Delete a closed channel; its name may be used again."""
+    box.channels.get(name).delete()
+    return _changed(box, {"channel": name, "state": "deleted"})
 
 
-def pause(name: str, /, *, mode: PauseMode = "hold", where: Where = WHERE) -> int:
-    """
-    Pause a channel that our agent owns.
-
-    Args:
-        name: The channel.
-        mode: hold accepts what is sent and lets it wait; reject refuses it.
-        where: Whose agent.
-
-    """
-    return _move(name, lambda channel: channel.pause(mode), where)
+def _changed(box: Postbox, row: dict[str, Any]) -> Found:
+    """Deliver what the change sends, and return the row to print."""
+    box.run_until_idle()
+    return [row]
 
 
-def resume(name: str, /, *, where: Where = WHERE) -> int:
-    """
-    Go on where pause stopped; what waits at its senders is let go.
-
-    Args:
-        name: The channel.
-        where: Whose agent.
-
-    """
-    return _move(name, lambda channel: channel.resume(), where)
-
-
-def drain(name: str, /, *, where: Where = WHERE) -> int:
-    """
-    Take nothing more in a channel that our agent owns; what was sent is still delivered and read.
-
-    Args:
-        name: The channel.
-        where: Whose agent.
-
-    """
-    return _move(name, lambda channel: channel.drain(), where)
-
-
-def close(name: str, /, *, where: Where = WHERE) -> int:
-    """
-    End a channel that our agent owns; what still waits at its senders becomes dead letters.
-
-    Args:
-        name: The channel.
-        where: Whose agent.
-
-    """
-    return _move(name, lambda channel: channel.close(), where)
-
-
-def delete(name: str, /, *, where: Where = WHERE) -> int:
-    """
-    Forget a closed channel; its name may be used again.
-
-    Args:
-        name: The channel.
-        where: Whose agent.
-
-    """
-    with open_box(where.path()) as box:
-        box.channels.get(name).delete()
-        box.run_until_idle()
-    show([{"channel": name, "state": "deleted"}], ("channel", "state"), where.style)
-    return DONE
-
-
-def _change(name: str, told: str, work: Callable[[Channel], object], where: Where) -> int:
-    with open_box(where.path()) as box:
-        found = work(box.channels.get(name))
-        box.run_until_idle()
-    show([{"channel": name, told: found}], ("channel", told), where.style)
-    return DONE
-
-
-def _move(name: str, work: Callable[[Channel], None], where: Where) -> int:
-    with open_box(where.path()) as box:
-        channel = box.channels.get(name)
-        work(channel)
-        box.run_until_idle()
-        state = channel.info().state
-    show([{"channel": name, "state": state}], ("channel", "state"), where.style)
-    return DONE
+def _state(box: Postbox, channel: Channel) -> Found:
+    box.run_until_idle()
+    info = channel.info()
+    return [{"channel": info.name, "state": info.state}]

@@ -1,32 +1,34 @@
-"""``onceward check``."""
+"""``onceward check``: run the invariants over files."""
 
 from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from onceward import Postbox
+from onceward.cli.command import picked
 from onceward.cli.exit_codes import DONE, FAILED, PARTLY, code_of, problem
 from onceward.cli.output import document, note, show
 from onceward.cli.target import Where, open_box
 from onceward.errors import OncewardError
 
 WHERE = Where()
+COLUMNS: Final = ("path", "invariant", "offender", "rule")
 
 
 def check(*files: Path, where: Where = WHERE) -> int:
     """
-    Run the invariants over files, and over the mail between them, and print the offenders.
+    Run the invariants over files, and over the messages between them, and print the offenders.
 
-    SQLite's integrity check and every frame's digest are among them. Given both ends of a conversation it also checks custody:
-    the sender forgot only what the recipient keeps. Columns: path, invariant, offender, rule. Exit code 1 if
-    there is any; 6 if some files could not be opened and the
-    others are sound.
+    SQLite's integrity check and every frame's digest are among them. Given both ends of a stream
+    it also checks that the sender pruned only what the recipient stores. Exit code 1 if there is
+    any offender; 6 if some files could not be opened and the others are sound.
+
+    Columns: path, invariant, offender, rule.
 
     Args:
         files: The files; default as for --db.
-        where: Whose file, where none is given.
 
     """
     unread: list[tuple[Path, OncewardError]] = []
@@ -40,15 +42,15 @@ def check(*files: Path, where: Where = WHERE) -> int:
                 unread.append((path, error))
         offenders = [found for index in range(len(boxes)) for found in _offenders(boxes[index:])]
     if where.json:
-        failures: list[dict[str, Any]] = [
-            {"path": str(path)} | problem(error) for path, error in unread
-        ]
-        document(
-            {"checked": [str(path) for path in paths], "offenders": offenders, "unread": failures}
-        )
+        failures = [{"path": str(path)} | problem(error) for path, error in unread]
+        checked = [str(path) for path in paths]
+        document({"checked": checked, "offenders": offenders, "unread": failures})
     else:
-        show(offenders, ("path", "invariant", "offender", "rule"), where.style)
-        _say(len(paths), len(offenders), unread)
+        show(offenders, COLUMNS, where.style)
+        for path, why in unread:
+            note(f"{path}: {why}")
+        read = len(paths) - len(unread)
+        note(f"{read} of {len(paths)} files checked, {len(offenders)} offenders")
     if offenders:
         return FAILED
     if unread:
@@ -57,21 +59,7 @@ def check(*files: Path, where: Where = WHERE) -> int:
 
 
 def _offenders(boxes: list[tuple[Path, Postbox]]) -> list[dict[str, Any]]:
-    """Check the first file, and the mail between it and the others."""
+    """Check the first file, and the messages between it and the others."""
     (path, box), *others = boxes
     found = box.check(*(other for _, other in others))
-    return [
-        {
-            "path": str(path),
-            "invariant": each.invariant,
-            "offender": each.offender,
-            "rule": each.rule,
-        }
-        for each in found
-    ]
-
-
-def _say(files: int, offenders: int, unread: list[tuple[Path, OncewardError]]) -> None:
-    for path, error in unread:
-        note(f"{path}: {error}")
-    note(f"{files - len(unread)} of {files} files checked, {offenders} offenders")
+    return [{"path": str(path)} | picked(each, COLUMNS[1:]) for each in found]

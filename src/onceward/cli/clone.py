@@ -6,43 +6,40 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Annotated
-
-from cyclopts import Parameter
+from typing import Annotated, Final
 
 import onceward
 from onceward.cli.exit_codes import Usage
+from onceward.cli.options import said
 
-Arguments = Annotated[str, Parameter(allow_leading_hyphen=True)]
+BENCH: Final = "Arguments of python -m tests.bench; --help lists them."
+PROVE: Final = "Arguments of python -m tests.proof; --help lists them."
+Bench = Annotated[str, said(BENCH, allow_leading_hyphen=True)]
+Prove = Annotated[str, said(PROVE, allow_leading_hyphen=True)]
 
 
-def bench(*arguments: Arguments) -> int:
-    """
-    Measure what the library costs on this machine; works in a clone.
-
-    Args:
-        arguments: Those of ``python -m tests.bench``, which ``--help`` there explains.
-
-    """
+def bench(*arguments: Bench) -> int:
+    """Measure what the library costs on this machine; needs a clone of the repository."""
     return _run("tests.bench", arguments)
 
 
-def prove(*arguments: Arguments) -> int:
-    """
-    Try to break the promises; works in a clone.
-
-    Args:
-        arguments: Those of ``python -m tests.proof``, which ``--help`` there explains.
-
-    """
+def prove(*arguments: Prove) -> int:
+    """Try to break the promises; needs a clone of the repository."""
     return _run("tests.proof", arguments)
 
 
+def folder() -> Path:
+    """Return the folder that is a clone if the package is imported from one."""
+    return Path(onceward.__file__).resolve().parents[2]
+
+
 def _run(module: str, arguments: tuple[str, ...]) -> int:
-    clone = Path(onceward.__file__).resolve().parents[2]
+    clone = folder()
     if not (clone / Path(*module.split("."))).is_dir():
-        msg = f"{module} is part of the repository, not of the package: clone it and install it with pip install -e '.[test]'"
+        cure = "clone it and install it with pip install -e '.[test]'"
+        msg = f"{module} is part of the repository, not of the package: {cure}"
         raise Usage(msg)
     path = os.pathsep.join(filter(None, (str(clone), os.environ.get("PYTHONPATH"))))
     command = [sys.executable, "-m", module, *arguments]
-    return subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, check=False).returncode  # noqa: S603 - our own program
+    environment = os.environ | {"PYTHONPATH": path}
+    return subprocess.run(command, env=environment, check=False).returncode  # noqa: S603 - ours

@@ -1,103 +1,64 @@
-"""``onceward dead``: messages that ended badly."""
+"""``onceward dead``: list, replay and discard dead letters."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, Final
-
-from cyclopts import Parameter
+from typing import Annotated, Any
 
 from onceward import Postbox
 from onceward.cli import queries
-from onceward.cli.choice import (
-    EVERYTHING,
-    Choice,
-    Origin,
-    Outcome,
-    by_id,
-    confirm,
-    died_before,
-    in_bulk,
-    of_topic,
-)
+from onceward.cli.choice import Choice, Filter, Outcome, by_id, confirm, in_bulk
+from onceward.cli.command import Found, command
 from onceward.cli.durations import MaybeSpan
 from onceward.cli.exit_codes import DONE, Usage
+from onceward.cli.ls import without_nothing
+from onceward.cli.options import Limit, Quiet, said
 from onceward.cli.output import dated, document, show_one
-from onceward.cli.output import show as show_rows
-from onceward.cli.readonly import views, whole_id
-from onceward.cli.show import without_nothing
-from onceward.cli.target import Conversation, Quiet, Where, open_box
+from onceward.cli.readonly import Look, views, whole_id
+from onceward.cli.target import Conversation, Where, open_box
 
 WHERE = Where()
 CONVERSATION = Conversation()
+FILTER = Filter()
 CHOICE = Choice()
-COLUMNS: Final = (
-    "id",
-    "origin",
-    "sender",
-    "recipient",
-    "type",
-    "reason",
-    "attempts",
-    "dead_at",
-    "last_error",
-)
-Ids = Annotated[str, Parameter(allow_leading_hyphen=True)]
+Id = Annotated[str, said("Its id, or a beginning of it that no other dead letter has.")]
+Ids = Annotated[
+    str,
+    said(
+        "Ids of dead letters, or unique beginnings; a dash reads them from stdin.",
+        allow_leading_hyphen=True,
+    ),
+]
+OlderThan = Annotated[MaybeSpan, said("Only dead letters that are older than this span.")]
+AsNew = Annotated[bool, Quiet, said("Send outgoing bodies under new ids, which are printed.")]
+Rate = Annotated[float | None, said("In bulk, most outgoing messages in a second.")]
+One = Callable[[Postbox, str], str]
+Bulk = Callable[[Postbox, dict[str, Any]], Outcome]
+COLUMNS = (
+    "id", "origin", "sender", "recipient", "type", "reason", "attempts", "dead_at", "last_error",
+)  # fmt: skip
 
 
+@command(*COLUMNS)
 def ls(
+    found: Look,
+    /,
     *,
-    reason: str | None = None,
-    peer: str | None = None,
-    type: str | None = None,
-    topic: str | None = None,
-    origin: Origin | None = None,
-    older_than: MaybeSpan = None,
-    limit: int = 100,
+    sought: Filter = FILTER,
+    older_than: OlderThan = None,
+    limit: Limit = 100,
     where: Conversation = CONVERSATION,
-) -> int:
-    """
-    List dead letters, oldest first.
-
-    Columns: id, origin, sender, recipient, type, reason, attempts, dead, last_error.
-
-    Args:
-        reason: Only those that died for this reason: max_retries_exceeded, expired, rejected, unhandled, ...
-        peer: Only those to or from this agent.
-        type: Only those of this message type.
-        topic: Only those of this topic, which may be a pattern such as build.#.
-        origin: Only those of this origin: outbox (we sent it), inbox (we received it), queue (it waited for a run).
-        older_than: Only those that died longer ago than this span.
-        limit: At most so many lines.
-        where: Whose file, which session.
-
-    """
-    with views(where.path()) as found:
-        named = {
-            "reason": reason,
-            "peer": peer,
-            "origin": origin,
-            "type": type,
-            "session": where.session,
-        }
-        letters = found.ask(queries.DEAD, **named, before=died_before(older_than), limit=EVERYTHING)
-    rows = [row for row in letters if of_topic(row["topic"], topic)]
-    show_rows(rows[:limit] if limit >= 0 else rows, COLUMNS, where.style)
-    return DONE
+) -> Found:
+    """List dead letters, oldest first."""
+    rows = sought.rows(found, where.session, older_than)
+    return rows[:limit] if limit >= 0 else rows
 
 
-def show(id: str, /, *, where: Where = WHERE) -> int:
-    """
-    Show a dead letter whole, with its frame.
-
-    Args:
-        id: Its id, or a beginning of it that no other dead letter has.
-        where: Whose file.
-
-    """
-    with views(where.path()) as found:
-        message_id = whole_id(found, queries.DEAD_IDS, id)
-        rows = [without_nothing(row) for row in found.ask(queries.DEAD_ONE, id=message_id)]
+@command()
+def show(found: Look, id: Id, /, *, where: Where = WHERE) -> int:
+    """Show a dead letter whole, with its frame."""
+    message_id = whole_id(found, queries.DEAD_IDS, id)
+    rows = [without_nothing(row) for row in found.ask(queries.DEAD_ONE, id=message_id)]
     if where.json:
         document({"id": message_id, "rows": [dated(row) for row in rows]})
         return DONE
@@ -108,23 +69,16 @@ def show(id: str, /, *, where: Where = WHERE) -> int:
 
 def replay(
     *ids: Ids,
-    as_new: Annotated[bool, Quiet] = False,
-    rate: float | None = None,
+    as_new: AsNew = False,
+    rate: Rate = None,
     choice: Choice = CHOICE,
     where: Conversation = CONVERSATION,
 ) -> int:
     """
-    Put dead letters back on their way and print their ids.
+    Replay dead letters and print their ids.
 
-    With its own id a message takes effect once, also if it had been processed after all. Some done, some not is exit code 6.
-
-    Args:
-        ids: Ids of dead letters, or unique beginnings; a dash reads them from stdin.
-        as_new: Send the body of an outgoing one under a new id, which is printed instead.
-        rate: In bulk, let at most so many outgoing ones leave in a second.
-        choice: Which, in bulk.
-        where: Whose file, which session.
-
+    With its own id a message takes effect once, also if it had been processed after all. If some
+    were replayed and some were not, the exit code is 6.
     """
 
     def one(box: Postbox, message_id: str) -> str:
@@ -138,45 +92,30 @@ def replay(
 
 
 def discard(*ids: Ids, choice: Choice = CHOICE, where: Conversation = CONVERSATION) -> int:
-    """
-    Forget dead letters and print their ids; what is forgotten cannot be replayed.
-
-    Args:
-        ids: Ids of dead letters, or unique beginnings; a dash reads them from stdin.
-        choice: Which, in bulk.
-        where: Whose file, which session.
-
-    """
-    return _settle("discard", ids, choice, where, (_forget, _forget_all))
+    """Delete dead letters and print their ids; a deleted one cannot be replayed."""
+    return _settle("discard", ids, choice, where, (_discard, _discard_all))
 
 
 def purge(
-    *, older_than: MaybeSpan = None, choice: Choice = CHOICE, where: Conversation = CONVERSATION
+    *,
+    older_than: OlderThan = None,
+    choice: Choice = CHOICE,
+    where: Conversation = CONVERSATION,
 ) -> int:
-    """
-    Forget the dead letters that died long ago, and print their ids.
-
-    Args:
-        older_than: Only those that died longer ago than this span.
-        choice: Which, in bulk.
-        where: Whose file, which session.
-
-    """
+    """Delete dead letters by age, and print their ids."""
     if older_than is None and not choice.in_bulk:
-        msg = "which dead letters? Give --older-than SPAN, --reason, --peer, --topic, --origin or --all"
+        options = "--older-than SPAN, --reason, --peer, --topic, --origin or --all"
+        msg = f"which dead letters? Give {options}"
         raise Usage(msg)
-    return _in_bulk("purge", choice, where, _forget_all, older_than)
-
-
-One = Callable[[Postbox, str], str]
-Bulk = Callable[[Postbox, dict[str, Any]], Outcome]
+    return _in_bulk("purge", choice, where, _discard_all, older_than)
 
 
 def _settle(
     verb: str, ids: tuple[str, ...], choice: Choice, where: Conversation, work: tuple[One, Bulk]
 ) -> int:
     if bool(ids) == choice.in_bulk:
-        msg = f"which dead letters? Give ids to {verb}, or --all, --reason, --peer, --topic or --origin, not both"
+        options = "--all, --reason, --peer, --topic or --origin"
+        msg = f"which dead letters? Give ids to {verb}, or {options}, not both"
         raise Usage(msg)
     if not ids:
         return _in_bulk(verb, choice, where, work[1])
@@ -187,7 +126,7 @@ def _settle(
     elif chosen:
         with open_box(where.path()) as box:
             for message_id in chosen:
-                outcome.attempt(message_id, lambda i=message_id: work[0](box, i))  # type: ignore[misc]
+                outcome.attempt(message_id, lambda each: work[0](box, each))
     return outcome.tell(choice, where)
 
 
@@ -203,10 +142,10 @@ def _in_bulk(
         return work(box, choice.which(where.session, older_than)).tell(choice, where)
 
 
-def _forget(box: Postbox, message_id: str) -> str:
+def _discard(box: Postbox, message_id: str) -> str:
     box.dead_letters.discard(message_id)
     return message_id
 
 
-def _forget_all(box: Postbox, which: dict[str, Any]) -> Outcome:
+def _discard_all(box: Postbox, which: dict[str, Any]) -> Outcome:
     return Outcome(box.dead_letters.discard_all(**which))

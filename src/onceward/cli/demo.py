@@ -17,8 +17,8 @@ from rich.table import Table
 
 from onceward.cli.demo_team import Team, Watch, plan
 from onceward.cli.exit_codes import DONE, FAILED, SIGNAL, NothingThere, Usage
+from onceward.cli.options import Quiet
 from onceward.cli.output import document, note, safe
-from onceward.cli.target import Quiet
 
 SHELLS: Final = ("onceward sql --db", "sqlite3 -readonly -box")
 """What can ask the files: our own command, and SQLite's."""

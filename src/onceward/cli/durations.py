@@ -1,4 +1,4 @@
-"""Spans of time as people write them: 5m, 2h30m, 1.5s, 250ms, 7d, or plain seconds; and moments, as dates or as spans ago."""
+"""Parse spans (5m, 2h30m, 1.5s, 250ms, 7d, seconds) and moments (dates, or spans ago)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PLAIN: Final = re.compile(r"\d+(?:\.\d+)?")
 
 
 def seconds(text: str) -> float:
-    """Return a span in seconds; raise ValueError for text that spells none."""
+    """Return a span in seconds; raise ValueError for other text."""
     if PLAIN.fullmatch(text):
         return float(text)
     if not WHOLE.fullmatch(text):
@@ -32,7 +32,7 @@ class Span(float):
 
 
 def converted(_: Any, tokens: Sequence[Any]) -> Span:
-    """Return what was typed as a span, for the parser of the command line."""
+    """Convert an argument to a span, for the parser of the command line."""
     return Span(seconds(tokens[0].value))
 
 
@@ -47,7 +47,7 @@ class Moment(int):
 
 
 def moment(text: str) -> int:
-    """Return a moment in milliseconds: a date of RFC 3339 (UTC where it says nothing), or a span before now."""
+    """Return milliseconds for an RFC 3339 date (UTC by default) or a span before now."""
     try:
         return SystemClock().now() - round(1000 * seconds(text))
     except ValueError:
@@ -61,7 +61,7 @@ def moment(text: str) -> int:
 
 
 def converted_moment(_: Any, tokens: Sequence[Any]) -> Moment:
-    """Return what was typed as a moment, for the parser of the command line."""
+    """Convert an argument to a moment, for the parser of the command line."""
     return Moment(moment(tokens[0].value))
 
 
@@ -70,7 +70,7 @@ MaybeMoment = Annotated[Moment | None, Parameter(converter=converted_moment)]
 
 
 def ago(then: int, now: int) -> str:
-    """Return how far *then* lies from *now*, both in milliseconds, in one unit."""
+    """Return how far *then* is from *now*, both in milliseconds, in one unit."""
     gap = abs(now - then) / 1000
     unit = next((name for name in ("w", "d", "h", "m") if gap >= UNITS[name]), "s")
     text = f"{gap / UNITS[unit]:.0f} {unit}"

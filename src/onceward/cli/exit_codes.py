@@ -1,4 +1,4 @@
-"""What the exit codes mean, and which error ends with which."""
+"""Define the exit codes, and which error has which."""
 
 from __future__ import annotations
 
@@ -34,29 +34,29 @@ CONFLICT: Final = 5
 PARTLY: Final = 6
 REFUSED: Final = 7
 SIGNAL: Final = 128
-"""Added to the number of the signal that ended us, after a graceful stop: 130 interrupt, 143 terminate."""
+"""Added to a signal's number after a graceful stop: 130 interrupt, 143 terminate."""
 
 
 class Usage(OncewardError):
-    """The command line does not say what to do: look at --help."""
+    """The command line is incomplete or wrong: see --help."""
 
 
 class NothingThere(OncewardError):
-    """There is no such file, message or peer, or nothing waits: list what there is."""
+    """There is no such file, message or peer, or no message waits: list what exists."""
 
 
 class Failed(OncewardError):
-    """The system refused a file or a folder: look at its permissions and its place."""
+    """The system refused a file or a folder: check its permissions and its place."""
 
 
 class TimedOut(OncewardError):
-    """Nothing came in time: ask again, or wait longer."""
+    """No message came in time: try again, or wait longer."""
 
     retryable = True
 
 
 class Conflicting(OncewardError):
-    """What is there already stands in the way: choose another name or place, or look at it first."""
+    """The name or place is taken: choose another, or examine what exists."""
 
 
 ENDINGS: Final[tuple[tuple[tuple[type[OncewardError], ...], int], ...]] = (
@@ -64,20 +64,18 @@ ENDINGS: Final[tuple[tuple[tuple[type[OncewardError], ...], int], ...]] = (
     ((NothingThere, UnknownRecipient, UnknownChannel, NoMailbox), NOTHING_THERE),
     ((TimedOut, AnswerTimeout, Busy), TIMED_OUT),
     ((Conflicting, Conflict, DuplicateMailbox, DuplicateChannel, LeaseLost), CONFLICT),
-    (
-        (Paused, ChannelError, QueueFull, RateLimited, StoreCapacity, StoreUnusable, Refused),
-        REFUSED,
-    ),
+    ((Paused, ChannelError, QueueFull, RateLimited, StoreCapacity), REFUSED),
+    ((StoreUnusable, Refused), REFUSED),
 )
 
 
 def code_of(error: OncewardError) -> int:
-    """Return the exit code of an error; whatever has none of its own is a failure."""
+    """Return the exit code of an error; FAILED if its class has none of its own."""
     return next((code for kinds, code in ENDINGS if isinstance(error, kinds)), FAILED)
 
 
 def problem(error: OncewardError) -> dict[str, Any]:
-    """Return an error as a problem object in the manner of RFC 9457."""
+    """Return an error as a problem object like those of RFC 9457."""
     return {
         "type": f"urn:onceward:error:{type(error).__name__}",
         "title": (type(error).__doc__ or "").strip().partition("\n")[0],

@@ -1,4 +1,4 @@
-"""``onceward fleet archive``, ``metrics``, ``threads``, ``graph``, ``export``, ``replay``: what is made of a fleet's files."""
+"""``onceward fleet archive``, ``metrics``, ``threads``, ``graph``, ``export`` and ``replay``."""
 
 from __future__ import annotations
 
@@ -7,20 +7,27 @@ from typing import Annotated, Any, Final, Literal
 
 from onceward.cli.durations import Span, SpanOption
 from onceward.cli.exit_codes import DONE, PARTLY, NothingThere
-from onceward.cli.output import document, show
-from onceward.cli.spark_session import SESSION, Into, Session, fleet_of, working
-from onceward.cli.target import Quiet
+from onceward.cli.options import Quiet
+from onceward.cli.spark_session import (
+    SESSION,
+    Into,
+    Paths,
+    Resume,
+    Session,
+    fleet_of,
+    print_rows,
+    working,
+)
 from onceward.model.clock import SystemClock
 
 KEEP: Final = Span(7 * 86_400)
 SETTLE: Final = Span(900)
 LISTED: Final = 100
 """Rows that are printed; the Parquet files have all."""
-Resume = Annotated[bool, Quiet]
 
 
 def archive(
-    *paths: str,
+    *paths: Paths,
     how: Into,
     settle: SpanOption = SETTLE,
     confirm_archived: Annotated[bool, Quiet] = False,
@@ -28,17 +35,14 @@ def archive(
     resume: Resume = False,
 ) -> int:
     """
-    Append what has ended to Parquet files by day, each message once.
+    Append completed messages to Parquet files by day, each message once.
 
     Columns: table, rows.
 
     Args:
-        paths: Files, folders (all their *.db) or globs, quoted.
-        how: Where the archive is, and how Spark works.
-        settle: What ended within this span before the reading is left to the next batch.
-        confirm_archived: Then compare the archive with the files, and forget in these what it holds and is older than --keep.
-        keep: How long the files keep what is archived.
-        resume: Go on with a batch that was broken off, instead of writing it anew.
+        settle: Messages that ended within this span before the reading wait for the next batch.
+        confirm_archived: Compare the archive with the files, and prune what is older than --keep.
+        keep: How long the files keep archived messages.
 
     """
     with fleet_of(paths, how) as (fleet, tell):
@@ -47,47 +51,28 @@ def archive(
         done = job.run(fleet, how.out, settle=settle, resume=resume, tell=tell)
         pruned = job.prune(fleet, how.out, keep=keep) if confirm_archived else {}
     last = done["batches"][-1]
-    if how.json:
-        document({"batch": last, "pruned": pruned})
-    else:
-        rows = [{"table": name, "rows": count} for name, count in last["rows"].items()]
-        show(
-            [
-                *rows,
-                *(
-                    {"table": f"pruned from {path}", "rows": count}
-                    for path, count in pruned.items()
-                ),
-            ],
-            ("table", "rows"),
-            how.style,
-        )
+    counts = last["rows"] | {f"pruned from {path}": count for path, count in pruned.items()}
+    rows = [{"table": name, "rows": count} for name, count in counts.items()]
+    print_rows({"batch": last, "pruned": pruned}, rows, "table rows", how)
     return DONE
 
 
-def metrics(*paths: str, how: Into, resume: Resume = False) -> int:
+def metrics(*paths: Paths, how: Into, resume: Resume = False) -> int:
     """
-    Figures per agent and hour, and why messages died.
+    Count messages per agent and hour, and dead letters by reason.
 
-    Throughput, depth, retries, dead letters by reason and hour, how long mail waited for whom, and who is not reached at present.
+    Throughput, depth, retries, dead letters by reason and hour, how long messages waited for each
+    recipient, and which peers are not reached at present.
 
     Columns: agent, hour, sent, received, out_depth, in_depth, out_retries, in_retries, dead.
-
-    Args:
-        paths: Files, folders (all their *.db) or globs, quoted.
-        how: Where results go, and how Spark works.
-        resume: Go on with a run into --out that was broken off.
-
     """
     with fleet_of(paths, how) as (fleet, tell):
         from onceward.spark import metrics as job  # noqa: PLC0415 - an extra
         from onceward.spark.keep import keep as write  # noqa: PLC0415 - an extra
         from onceward.spark.waits import waits  # noqa: PLC0415 - an extra
 
-        tables, now = (
-            {name: fleet.table(name, *columns) for name, columns in job.NEEDS.items()},
-            SystemClock().now(),
-        )
+        tables = {name: fleet.table(name, *columns) for name, columns in job.NEEDS.items()}
+        now = SystemClock().now()
         made = {
             "hours": lambda: job.metrics(tables),
             "reasons": lambda: job.reasons(tables["dead_letters"]),
@@ -96,57 +81,36 @@ def metrics(*paths: str, how: Into, resume: Resume = False) -> int:
         }
         kept = write(fleet, "metrics", how.out, made, resume=resume, tell=tell)
         found = {name: _rows(table) for name, table in kept.items()}
-    columns = (
-        "agent",
-        "hour",
-        "sent",
-        "received",
-        "out_depth",
-        "in_depth",
-        "out_retries",
-        "in_retries",
-        "dead",
-    )
-    _print(found, "hours", columns, how)
+    columns = "agent hour sent received out_depth in_depth out_retries in_retries dead"
+    print_rows(found, found["hours"], columns, how)
     return DONE
 
 
-def threads(*paths: str, how: Into, resume: Resume = False) -> int:
+def threads(*paths: Paths, how: Into, resume: Resume = False) -> int:
     """
-    Conversations across agents, and who waited for whom.
-
-    What was said after what, in order, and how long who waited.
+    Collect conversations across agents, and how long each agent waited for an answer.
 
     Columns: thread, messages, agents, began_at, last_at, open.
-
-    Args:
-        paths: Files, folders (all their *.db) or globs, quoted.
-        how: Where results go, and how Spark works.
-        resume: Go on with a run into --out that was broken off.
-
     """
     with fleet_of(paths, how) as (fleet, tell):
         from onceward.spark import threads as job  # noqa: PLC0415 - an extra
         from onceward.spark.keep import keep as write  # noqa: PLC0415 - an extra
 
-        found = job.messages(
-            {name: fleet.table(name, *columns) for name, columns in job.NEEDS.items()}
-        )
+        tables = {name: fleet.table(name, *columns) for name, columns in job.NEEDS.items()}
+        found = job.messages(tables)
         made = {
             "threads": lambda: job.threads(found),
             "conversations": lambda: job.conversations(found),
         }
         kept = write(fleet, "threads", how.out, made, resume=resume, tell=tell)
-        rows = {"conversations": _rows(kept["conversations"].orderBy("began_at"))}
-    _print(
-        rows, "conversations", ("thread", "messages", "agents", "began_at", "last_at", "open"), how
-    )
+        rows = _rows(kept["conversations"].orderBy("began_at"))
+    print_rows({"conversations": rows}, rows, "thread messages agents began_at last_at open", how)
     return DONE
 
 
 def graph(reconciled: Path, *, how: Session = SESSION) -> int:
     """
-    Who talks to whom, out of a reconciliation.
+    Draw the graph of senders and recipients of a reconciliation.
 
     Writes edges and nodes as Parquet, and graph.dot for Graphviz, into its folder.
 
@@ -154,53 +118,45 @@ def graph(reconciled: Path, *, how: Session = SESSION) -> int:
 
     Args:
         reconciled: The folder that fleet reconcile wrote to.
-        how: How Spark works.
 
     """
     if not (reconciled / "manifest.json").exists():
-        msg = f"there is no finished reconciliation in {reconciled}: run onceward fleet reconcile --out {reconciled}"
+        cure = f"run onceward fleet reconcile --out {reconciled}"
+        msg = f"there is no finished reconciliation in {reconciled}: {cure}"
         raise NothingThere(msg)
     with working(how) as (fleet, tell):
         from onceward.spark import graph as job  # noqa: PLC0415 - an extra
 
         tell("drawing the graph")
-        rows = job.run(fleet.spark, reconciled)
-    _print(
-        {"edges": rows[:LISTED]}, "edges", ("sender", "recipient", "messages", "p50", "p99"), how
-    )
+        rows = job.run(fleet.spark, reconciled)[:LISTED]
+    print_rows({"edges": rows}, rows, "sender recipient messages p50 p99", how)
     return DONE
 
 
-def export(*paths: str, how: Into, redact: tuple[str, ...] = (), where: str = "true") -> int:
+def export(*paths: Paths, how: Into, redact: tuple[str, ...] = (), where: str = "true") -> int:
     """
-    Conversations as JSON Lines, with parts blacked out.
+    Export conversations as JSON Lines, with parts of the bodies redacted.
 
-    One line for each, in conversations.jsonl.
+    conversations.jsonl has one line for each conversation.
+
+    Columns: file, conversations.
 
     Args:
-        paths: Files, folders (all their *.db) or globs, quoted.
-        how: Where results go, and how Spark works.
-        redact: JSON pointers into the bodies, such as /customer/email; * stands for every member or item.
-        where: Only messages of which this holds: a condition in Spark's SQL on sender, recipient, session, type, sent_at, thread ...
+        redact: JSON pointers into bodies, such as /customer/email; * is every member or item.
+        where: A condition in Spark's SQL on sender, recipient, session, type, sent_at, thread ...
 
     """
     with fleet_of(paths, how) as (fleet, tell):
         from onceward.spark import export as job  # noqa: PLC0415 - an extra
 
         count = job.run(fleet, how.out, redact=redact, where=where, tell=tell)
-    if how.json:
-        document({"conversations": count, "file": str(how.out / "conversations.jsonl")})
-    else:
-        show(
-            [{"file": str(how.out / "conversations.jsonl"), "conversations": count}],
-            ("file", "conversations"),
-            how.style,
-        )
+    found = {"conversations": count, "file": str(how.out / "conversations.jsonl")}
+    print_rows(found, [found], "file conversations", how)
     return DONE
 
 
 def replay(
-    *paths: str,
+    *paths: Paths,
     where: str,
     how: Into,
     action: Literal["replay", "discard"] = "replay",
@@ -209,40 +165,32 @@ def replay(
     """
     Replay or discard dead letters in bulk, by a plan that is written first.
 
-    The plan lies in --out. With --go it is carried out as it is, and receipts are kept beside it. Exit code 6 if some failed.
+    The plan is in --out. With --go it is executed as it is, and receipts are kept beside it. Exit
+    code 6 if some failed.
+
+    Columns: id, reason or outcome, _db.
 
     Args:
-        paths: Files, folders (all their *.db) or globs, quoted.
-        where: Which: a condition in Spark's SQL on the columns of dead letters, such as "reason = 'expired' and type like 'invoice.%'".
-        how: Where the plan and the receipts are kept, and how Spark works.
-        action: What is done with them.
-        go: Carry the plan in --out out, instead of making one.
+        where: A condition in Spark's SQL on dead letters, such as "reason = 'expired'".
+        action: What is done with the dead letters.
+        go: Execute the plan in --out, instead of making one.
 
     """
     with fleet_of(paths, how) as (fleet, tell):
         from onceward.spark import replay as job  # noqa: PLC0415 - an extra
 
-        tell("carrying out the plan" if go else "planning")
-        found = (
-            job.carry_out(fleet.spark, how.out) if go else job.plan(fleet, where, action, how.out)
-        )
-        counts = [
-            row.asDict() for row in found.groupBy("outcome" if go else "reason").count().collect()
-        ]
+        tell("executing the plan" if go else "planning")
+        if go:
+            found = job.carry_out(fleet.spark, how.out)
+        else:
+            found = job.plan(fleet, where, action, how.out)
+        grouped = found.groupBy("outcome" if go else "reason").count().collect()
+        counts = [row.asDict() for row in grouped]
         rows = _rows(found)
     name, column = ("done", "outcome") if go else ("planned", "reason")
-    _print({name: rows, "counts": counts}, name, ("id", column, "_db"), how)
+    print_rows({name: rows, "counts": counts}, rows, f"id {column} _db", how)
     return PARTLY if any(row.get("outcome") == "failed" for row in counts) else DONE
 
 
 def _rows(table: Any) -> list[dict[str, Any]]:
     return [row.asDict() for row in table.limit(LISTED).collect()]
-
-
-def _print(
-    found: dict[str, list[dict[str, Any]]], name: str, columns: tuple[str, ...], how: Session
-) -> None:
-    if how.json:
-        document(found)
-    else:
-        show(found[name], columns, how.style)

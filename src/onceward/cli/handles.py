@@ -1,4 +1,4 @@
-"""Who else holds a file open, as the operating system tells it; no database file is ever opened in here."""
+"""Find the processes that hold a file open, without opening any database file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GONE: Final = " (deleted)"
 OURS, OTHER = "apsw", ("_sqlite3", "libsqlite3")
 STOPPED: Final = frozenset("Tt")
 WRITE_LOCK: Final = "120"
-"""Byte of the WAL's index that whoever writes has locked; the file format of SQLite fixes it."""
+"""Byte of the WAL's index that a writer locks; the file format of SQLite fixes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +25,11 @@ class Holder:
 
     pid: int
     deleted: bool
-    """Whether what it holds is no longer what the name leads to."""
+    """Whether the file it holds is no longer the one at that name."""
     mixed: bool
-    """Whether it has two SQLite libraries loaded, which lose each other's locks where both open the file."""
+    """Whether two SQLite libraries are loaded, which lose each other's locks on one file."""
     stopped: bool = False
-    """Whether a signal or a debugger has stopped it, with all the locks it has."""
+    """Whether a signal or a debugger has stopped it; it keeps its locks."""
 
 
 def holders(path: Path) -> list[Holder]:
@@ -39,38 +39,33 @@ def holders(path: Path) -> list[Holder]:
     for pid in _processes():
         held = [link for link in _links(pid) if link.removesuffix(GONE) in names]
         if held:
-            found.append(
-                Holder(pid, any(link.endswith(GONE) for link in held), _mixed(pid), _stopped(pid))
-            )
+            gone = any(link.endswith(GONE) for link in held)
+            found.append(Holder(pid, gone, _mixed(pid), _stopped(pid)))
     return found
 
 
 def writer(path: Path) -> int | None:
-    """Return the process that has the write lock of *path* at this instant; None if nobody has it, or the system does not tell."""
+    """Return the process that has the write lock of *path* now; None if none has, or is told."""
     with suppress(OSError):
         held = {holder.pid for holder in holders(path)}
         index = str(Path(f"{canonical(path)}-shm").stat().st_ino)
         for line in (PROC / "locks").read_text(encoding="ascii").splitlines():
             kind, pid, where, first = (line.split()[at] for at in (-5, -4, -3, -2))
-            if (kind, where.rpartition(":")[2], first) == ("WRITE", index, WRITE_LOCK) and int(
-                pid
-            ) in held:
+            lock = (kind, where.rpartition(":")[2], first)
+            if lock == ("WRITE", index, WRITE_LOCK) and int(pid) in held:
                 return int(pid)
     return None
 
 
 def _processes() -> list[int]:
     with suppress(OSError):
-        return sorted(
-            int(entry.name)
-            for entry in PROC.iterdir()
-            if entry.name.isdigit() and int(entry.name) != os.getpid()
-        )
+        names = {entry.name for entry in PROC.iterdir() if entry.name.isdigit()}
+        return sorted({int(name) for name in names} - {os.getpid()})
     return []
 
 
 def _links(pid: int) -> Iterator[str]:
-    with suppress(OSError):  # it has ended, or is somebody else's
+    with suppress(OSError):  # it has ended, or belongs to another user
         for entry in (PROC / str(pid) / "fd").iterdir():
             with suppress(OSError):
                 yield str(entry.readlink())
@@ -85,7 +80,6 @@ def _mixed(pid: int) -> bool:
 
 def _stopped(pid: int) -> bool:
     with suppress(OSError):
-        return (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(
-            ")"
-        )[2].split()[0] in STOPPED
+        text = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+        return text.rpartition(")")[2].split()[0] in STOPPED
     return False

@@ -7,31 +7,34 @@ from typing import Annotated, Any, Final
 
 from cyclopts import Parameter
 
-from onceward import Page
+from onceward import Page, Postbox
 from onceward.cli import queries
+from onceward.cli.command import Found, command, emit
 from onceward.cli.durations import MaybeMoment
 from onceward.cli.exit_codes import DONE
-from onceward.cli.output import dated, document, show
+from onceward.cli.ls import Id
+from onceward.cli.options import Limit, Quiet, Several, said
+from onceward.cli.output import dated, document
 from onceward.cli.readonly import views, whole_id
-from onceward.cli.target import Conversation, Quiet, Where, open_box
+from onceward.cli.target import Conversation, Where
 
-WHERE = Where()
 CONVERSATION = Conversation()
-COLUMNS: Final = ("id", "box", "sender", "recipient", "type", "topic", "state", "at", "body")
-
-
-Several = Annotated[list[str] | None, Parameter(negative=())]
+COLUMNS: Final = (
+    "id", "box", "sender", "recipient", "type", "topic", "state", "at", "body",
+)  # fmt: skip
+Channel = Annotated[str | None, said("Only messages of this channel.")]
+Words = Annotated[str, said("Words; one that ends in a star stands for all that begin like it.")]
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Sought:
-    """Which past messages are meant; all that is said must hold."""
+    """Which past messages are meant; every given filter must match."""
 
     sender: str | None = None
-    """Only what this agent sent."""
+    """Only messages from this agent."""
     recipient: str | None = None
-    """Only what is for this agent."""
+    """Only messages to this agent."""
     type: str | None = None
     """Only this type."""
     topic: str | None = None
@@ -39,108 +42,76 @@ class Sought:
     state: str | None = None
     """Only this state."""
     kind: Several = None
-    """Only this kind: command, query, response, ...; may be given more than once."""
+    """Only this kind: command, query, response, ...; may be repeated."""
     priority: Several = None
-    """Only this priority; may be given more than once."""
+    """Only this priority; may be repeated."""
     correlation_id: str | None = None
     """Only this conversation."""
     content: str | None = None
-    """Only bodies in which this regular expression occurs."""
+    """Only bodies that match this regular expression somewhere."""
     since: MaybeMoment = None
-    """Only what is from then or later: 2026-01-31T12:00:00Z, or how long ago, as in 2h."""
+    """Only messages from then or later: 2026-01-31T12:00:00Z, or how long ago, as in 2h."""
     until: MaybeMoment = None
-    """Only what is from before then."""
+    """Only messages from before then."""
     limit: int = 100
-    """At most so many."""
+    """Print at most so many."""
     offset: int = 0
     """Leave out so many."""
     after: str | None = None
-    """Go on where a page ended: what its JSON calls next."""
+    """Start where a page ended: the value that its JSON calls next."""
     count: Annotated[bool, Quiet] = False
-    """Say in the JSON how many there are in all, which may take long."""
+    """Add the number of all matches to the JSON, which may take long."""
 
     def filters(self) -> dict[str, Any]:
-        """Return the same as the keywords of the library."""
+        """Return the filters as the keywords of the library."""
         return dict(vars(self))
 
 
 PAST = Sought()
 
 
+@command()
 def history(
-    *, channel: str | None = None, sought: Sought = PAST, where: Conversation = CONVERSATION
-) -> int:
+    box: Postbox,
+    /,
+    *,
+    channel: Channel = None,
+    sought: Sought = PAST,
+    where: Conversation = CONVERSATION,
+) -> Found:
     """
     List sent, received and dead messages, newest first; consumes nothing.
 
-    Columns: id, box, sender, recipient, type, topic, state, at, body. As JSON: a page, with total_count, has_more and next.
-
-    Args:
-        channel: Only what came through this channel.
-        sought: Which.
-        where: Whose file, which session.
-
+    Columns: id, box, sender, recipient, type, topic, state, at, body. As JSON: a page, with
+    total_count, has_more and next.
     """
-    with open_box(where.path()) as box:
-        page = box.history(**sought.filters(), channel=channel, session=where.session)
+    page = box.history(**sought.filters(), channel=channel, session=where.session)
     return print_page(page, where)
 
 
 def print_page(page: Page, where: Where) -> int:
     """Print a page of past messages."""
     if not where.json:
-        return _show(page.messages, where)
-    document(
-        {
-            "messages": _rows(page.messages),
-            "total_count": page.total_count,
-            "has_more": page.has_more,
-            "next": page.next,
-        }
-    )
+        return emit(_rows(page.messages), COLUMNS, where)
+    rows = {"messages": _rows(page.messages), "total_count": page.total_count}
+    document(rows | {"has_more": page.has_more, "next": page.next})
     return DONE
 
 
-def thread(id: str, /, *, where: Where = WHERE) -> int:
-    """
-    List the conversation that a message belongs to, oldest first; consumes nothing.
-
-    Columns: id, box, sender, recipient, type, topic, state, at, body.
-
-    Args:
-        id: Its id, or a beginning of it that no other message has.
-        where: Whose file.
-
-    """
-    with views(where.path()) as found:
+@command(*COLUMNS)
+def thread(box: Postbox, id: Id, /) -> Found:
+    """List the conversation that a message belongs to, oldest first; consumes nothing."""
+    with views(box.path) as found:
         message_id = whole_id(found, queries.IDS, id)
-    with open_box(where.path()) as box:
-        return _show(box.thread(message_id), where)
+    return _rows(box.thread(message_id))
 
 
-def search(*words: str, limit: int = 100, where: Where = WHERE) -> int:
-    """
-    List messages whose body holds all words, best match first; the agent must have opted in.
-
-    Columns: id, box, sender, recipient, type, topic, state, at, body.
-
-    Args:
-        words: Words; one that ends in a star stands for all that begin like it.
-        limit: At most so many lines.
-        where: Whose file.
-
-    """
-    with open_box(where.path()) as box:
-        return _show(box.search(" ".join(words), limit=limit).messages, where)
-
-
-def _show(messages: list[Any], where: Where) -> int:
-    show(_rows(messages), COLUMNS, where.style)
-    return DONE
+@command(*COLUMNS)
+def search(box: Postbox, /, *words: Words, limit: Limit = 100) -> Found:
+    """List messages whose body has all words, best match first; the agent must have opted in."""
+    return _rows(box.search(" ".join(words), limit=limit).messages)
 
 
 def _rows(messages: list[Any]) -> list[dict[str, Any]]:
     rows = [dated(asdict(past)) | {"body": past.body} for past in messages]
-    for row in rows:
-        del row["frame"]
-    return rows
+    return [{name: row[name] for name in row if name != "frame"} for row in rows]

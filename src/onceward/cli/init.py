@@ -1,29 +1,30 @@
-"""``onceward init``: the only command that creates an agent's file by itself."""
+"""``onceward init``: the only command that creates an agent's file without handlers."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 from onceward import Postbox
+from onceward.cli.command import emit
 from onceward.cli.exit_codes import DONE
-from onceward.cli.output import document, note, show
+from onceward.cli.options import said
+from onceward.cli.output import note
 from onceward.cli.target import Answer, agent_file, refuse_deleted
 
 ANSWER = Answer()
+Name = Annotated[str, said("Letters, digits, dot, dash and underscore, at most 128.")]
+Home = Annotated[
+    Path | None, said("The home folder, created if missing; default ONCEWARD_HOME, else here.")
+]
 
 
-def init(name: str, /, *, home: Path | None = None, answer: Answer = ANSWER) -> int:
+def init(name: Name, /, *, home: Home = None, answer: Answer = ANSWER) -> int:
     """
     Create an agent's file, HOME/agents/NAME.db, and print its path.
 
-    A file that exists is left as it is (and its schema brought up to date), so that init may be repeated. Other agents of the
-    same home reach the new one by its name.
-
-    Args:
-        name: The agent's name: letters, digits, dot, dash and underscore, at most 128.
-        home: The home folder; it is created. Default: ONCEWARD_HOME, else the current folder.
-        answer: How to answer.
-
+    A file that exists is kept, and its schema is brought up to date, so init may be repeated.
+    Other agents of the same home reach the new one by its name.
     """
     path = agent_file(name, home)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -31,10 +32,7 @@ def init(name: str, /, *, home: Path | None = None, answer: Answer = ANSWER) -> 
     created = not path.exists()
     with Postbox(path, agent=name, start=False) as box:
         found = {"agent": box.agent, "path": str(box.path), "created": created}
-    if answer.json:
-        document(found)
-    else:
-        show([found], ("path",), answer.style)
+    emit(found, ("path",), answer)
     if not created and not answer.json:
-        note(f"{path} was there already")
+        note(f"{path} existed already")
     return DONE

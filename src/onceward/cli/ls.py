@@ -1,78 +1,108 @@
-"""``onceward ls``."""
+"""``onceward ls``, ``show`` and ``stats``: what a file holds, read through its views."""
 
 from __future__ import annotations
 
-from typing import Final, Literal
+import json
+from typing import Annotated, Any, Final, Literal
 
 from onceward.cli import queries
+from onceward.cli.command import Found, command, emit
 from onceward.cli.exit_codes import DONE
-from onceward.cli.output import show
-from onceward.cli.readonly import views
-from onceward.cli.target import Conversation
+from onceward.cli.options import Limit, said
+from onceward.cli.output import dated, document, show_one
+from onceward.cli.readonly import Look, whole_id
+from onceward.cli.target import Conversation, Where
+from onceward.model.vocabulary import LaneState, MessageState
 
-WHERE = Conversation()
+CONVERSATION = Conversation()
+WHERE = Where()
 KINDS: Final = {
-    "queues": (queries.QUEUES, ("box", "peer", "session", "state", "messages", "oldest_at")),
-    "lanes": (
-        queries.LANES,
-        ("sender", "lane", "priority", "state", "head_id", "attempts", "due_at", "reason"),
-    ),
+    "queues": (queries.QUEUES, "box peer session state messages oldest_at"),
+    "lanes": (queries.LANES, "sender lane priority state head_id attempts due_at reason"),
     "outbox": (
         queries.OUTBOX,
-        (
-            "id",
-            "recipient",
-            "session",
-            "type",
-            "state",
-            "attempts",
-            "created_at",
-            "due_at",
-            "reason",
-        ),
+        "id recipient session type state attempts created_at due_at reason",
     ),
-    "inbox": (
-        queries.INBOX,
-        ("id", "sender", "session", "type", "state", "attempts", "received_at", "reason"),
-    ),
+    "inbox": (queries.INBOX, "id sender session type state attempts received_at reason"),
 }
 """Statement and printed columns by what is listed; JSON has every column of the statement."""
-
-# fmt: off
-State = Literal[
-    "pending", "sending", "sent", "acked", "failed", "cancelled", "processing", "processed", "dropped", "expired", "dead",
-    "ready", "waiting", "leased", "empty",
-]
-# fmt: on
-"""Those of messages, and those of lanes."""
+Id = Annotated[str, said("The message's id, or a beginning of it that no other message has.")]
 
 
+@command()
 def ls(
+    found: Look,
     what: Literal["queues", "lanes", "outbox", "inbox"] = "queues",
     /,
     *,
-    state: State | None = None,
+    state: MessageState | LaneState | None = None,
     peer: str | None = None,
-    limit: int = 100,
-    where: Conversation = WHERE,
-) -> int:
+    limit: Limit = 100,
+    where: Conversation = CONVERSATION,
+) -> Found:
     """
     List queues by state, lanes, or the messages of a box; consumes nothing.
 
-    Columns of queues: box, peer, session, state, messages, oldest. Of lanes: sender, lane, priority, state, head_id, attempts, due,
-    reason. Of the outbox: id, recipient, session, type, state, attempts, created, due, reason. Of the inbox: id, sender, session, type,
-    state, attempts, received, reason. Messages come newest first.
+    Columns of queues: box, peer, session, state, messages, oldest. Of lanes: sender, lane, priority,
+    state, head_id, attempts, due, reason. Of the outbox: id, recipient, session, type, state,
+    attempts, created, due, reason. Of the inbox: id, sender, session, type, state, attempts,
+    received, reason. Messages come newest first.
 
     Args:
-        what: Queues are counts per peer, session and state; lanes the units of order of the inbox; the boxes their messages.
-        state: Only this state; the last four are those of lanes.
-        peer: Only mail to or from this agent.
-        limit: At most so many lines.
-        where: Whose file, which session.
+        what: Counts by peer, session and state; the inbox's lanes; or the messages of a box.
+        state: Only this state; ready, waiting, leased and empty are states of lanes.
+        peer: Only messages to or from this agent.
 
     """
     sql, columns = KINDS[what]
-    with views(where.path()) as found:
-        rows = found.ask(sql, state=state, peer=peer, session=where.session, limit=limit)
-    show(rows, columns, where.style)
+    rows = found.ask(sql, state=state, peer=peer, session=where.session, limit=limit)
+    return emit(rows, columns.split(), where)
+
+
+@command()
+def show(found: Look, id: Id, /, *, where: Where = WHERE) -> Found:
+    """
+    Show everything that the file stores about a message.
+
+    These are its rows in outbox, inbox, dead letters and processed messages, and its frame. A
+    message that an agent sent to itself has a row in both boxes. Its transitions are added where
+    the file records them.
+    """
+    message_id = whole_id(found, queries.IDS, id)
+    rows = [without_nothing(row) for row in found.ask(queries.ROWS, id=message_id)]
+    steps = found.ask(queries.TRANSITIONS, id=message_id)
+    if where.json:
+        found_rows, moves = [*map(dated, rows)], [*map(dated, steps)]
+        document({"id": message_id, "rows": found_rows, "transitions": moves})
+        return DONE
+    told = [{"transitions": step["box"], **without_nothing(step)} for step in steps]
+    for row in [*rows, *told]:
+        show_one(row, where.style)
     return DONE
+
+
+@command()
+def stats(found: Look, /) -> Found:
+    """
+    Print the present numbers, and the totals since the file was made.
+
+    The totals survive the pruning of old rows.
+    """
+    [numbers] = found.ask(queries.STATS)
+    return numbers
+
+
+def without_nothing(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row without its empty columns, its frame parsed."""
+    return {
+        name: _parsed(value) if name == "frame" else value
+        for name, value in row.items()
+        if value is not None
+    }
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:  # damaged: shown as it is
+        return text

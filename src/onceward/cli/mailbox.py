@@ -1,316 +1,212 @@
-"""``onceward mailbox``: mailboxes of the home, written to and read in the mode that is named."""
+"""``onceward mailbox``: mailboxes of the home, sent to and read in a named mode."""
 
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
+from itertools import islice
 from typing import Annotated, Any, Final, Literal
 
 from cyclopts import Parameter
 
-from onceward import Mailbox, MessageRecord, Start
+from onceward import Mailbox, MessageRecord, Postbox, Start
+from onceward.cli.command import Found, command, picked
 from onceward.cli.durations import MaybeMoment, MaybeSpan, Span
-from onceward.cli.exit_codes import DONE, NothingThere, TimedOut
-from onceward.cli.output import show, show_one
-from onceward.cli.poll import print_letters
-from onceward.cli.send import Body, delivered, parsed
-from onceward.cli.target import Conversation, Quiet, Where, open_box
-from onceward.model.send_options import SendOptions
+from onceward.cli.exit_codes import NothingThere, TimedOut
+from onceward.cli.options import Body, Limit, Number, OfTopics, OfType, Quiet, Wait, said
+from onceward.cli.poll import print_records
+from onceward.cli.send import MailboxOptions, delivered, parsed
+from onceward.cli.target import Conversation
 from onceward.model.settings import DAY
 
-WHERE = Where()
 CONVERSATION = Conversation()
 COLUMNS: Final = ("name", "owner", "created_at", "expires_at", "description")
+FACTS: Final = ("id", "public", "owner", "ttl", "expires_at", "description")
 LIFE: Final = Span(DAY)
-Mode = Literal["replay", "cursor", "lease"]
+Name = Annotated[str, said("The name of a public mailbox, or the id of a private one.")]
+NewName = Annotated[str, said("Dotted lower-case letters and digits; none: a private mailbox.")]
+MessageId = Annotated[str, said("The message's id.")]
+Keep = Annotated[bool, Quiet, said("Leave the delivery to a relay or a worker.")]
+OfSender = Annotated[str | None, said("Only messages from this agent.")]
+Mode = Annotated[Literal["replay", "cursor", "lease"], said("How to read.")]
 
 
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How a mailbox is read."""
+
+    name: str = "default"
+    """The cursor's name, or the group's."""
+    type: OfType = None
+    topic: OfTopics = None
+    limit: Limit = 100
+    wait: Wait = None
+    start: str = "earliest"
+    """Where a new name begins: earliest, latest, or the id of a message, which is then the first."""
+    since: MaybeMoment = None
+    """Where a new name begins: 2026-01-31T12:00:00Z, or how long ago, as in 2h."""
+    keep_skipped: Annotated[bool, Quiet] = False
+    """cursor only: leave what --type and --topic exclude for another call."""
+
+    def options(self) -> dict[str, Any]:
+        """Return limit, timeout and start as the keywords of the library."""
+        if self.since is not None:
+            start = Start("from_time", int(self.since))
+        elif self.start in {"earliest", "latest"}:
+            start = Start(self.start)
+        else:
+            start = Start("from_id", self.start)
+        return {"limit": self.limit, "timeout": self.wait or 0.0, "start": start}
+
+
+OPTIONS = MailboxOptions()
+READING = Reading()
+
+
+@command("id")
 def ensure(
-    name: str | None = None,
+    box: Postbox,
+    name: NewName | None = None,
     /,
     *,
     ttl: MaybeSpan = LIFE,
     forever: Annotated[bool, Quiet] = False,
     description: str = "",
     exclusive: Annotated[bool, Quiet] = False,
-    where: Where = WHERE,
-) -> int:
+) -> Found:
     """
-    Make a mailbox in our file if there is none, and print what it is known by.
+    Create a mailbox in our file unless it exists, and print its name or id.
 
-    With a name it is public: listed, and found by that name. Without one it is private: what is printed is its id, the only way to
-    it. The first creation fixes how long it lives; a later one changes nothing and says so.
+    With a name it is public: listed, and found by that name. Without one it is private: only the
+    printed id leads to it. The first creation fixes how long it lives; a later one changes nothing
+    and says so.
 
     Args:
-        name: Lower-case letters and digits in dotted segments; none for a private mailbox.
         ttl: How long it lives, from now.
         forever: It has no end.
-        description: What it is for.
-        exclusive: Fail (exit code 5) if it is there already.
-        where: Whose file its messages are kept in.
+        description: What the mailbox is for.
+        exclusive: Fail with exit code 5 if it exists.
 
     """
-    with open_box(where.path()) as box:
-        make = box.mailboxes.create if exclusive else box.mailboxes.ensure
-        made = make(
-            name, ttl=None if forever else ttl, public=name is not None, description=description
-        )
-    if where.json:
-        show_one(described(made), "json")
-    else:
-        show([{"id": made.id}], ("id",), "lines")
-    return DONE
+    make = box.mailboxes.create if exclusive else box.mailboxes.ensure
+    life = None if forever else ttl
+    made = make(name, ttl=life, public=name is not None, description=description)
+    return picked(made, ("id", "created", *FACTS[1:]))
 
 
-def ls(*, where: Where = WHERE) -> int:
-    """
-    List the public mailboxes of the home; private ones are never listed.
-
-    Columns: name, owner, created, expires, description.
-
-    Args:
-        where: Any file of the home.
-
-    """
-    with open_box(where.path()) as box:
-        rows = [
-            {column: getattr(each, column) for column in COLUMNS} for each in box.mailboxes.list()
-        ]
-    show(rows, COLUMNS, where.style)
-    return DONE
+@command(*COLUMNS)
+def ls(box: Postbox, /) -> Found:
+    """List the public mailboxes of the home; private ones are never listed."""
+    return [picked(each, COLUMNS) for each in box.mailboxes.list()]
 
 
+@command("id")
 def send(
-    mailbox: str,
+    box: Postbox,
+    mailbox: Name,
     body: Body = "null",
     /,
     *,
-    type: str | None = None,
-    topic: str | None = None,
-    key: str | None = None,
-    ttl: MaybeSpan = None,
-    priority: str = "normal",
-    ephemeral: Annotated[bool | None, Quiet] = None,
-    keep: Annotated[bool, Quiet] = False,
-    where: Where = WHERE,
-) -> int:
+    keep: Keep = False,
+    options: MailboxOptions = OPTIONS,
+) -> Found:
     """
-    Send a message to a mailbox and print its id; what cannot be delivered now stays in our outbox.
+    Send a message to a mailbox and print its id.
 
-    Args:
-        mailbox: The name of a public mailbox, or the id of a private one.
-        body: JSON, or plain text. A dash reads it from stdin.
-        type: The message's type.
-        topic: What it is about.
-        key: Idempotency key: the same key with the same body is one message.
-        ttl: How long it is wanted; at most as long as the mailbox lives.
-        priority: critical, urgent (high), normal, low or background.
-        ephemeral: Let a restart of its owner drop it if no reader has taken it by then.
-        keep: Leave the delivery to a relay or a worker.
-        where: Whose outbox.
-
+    A message that cannot be delivered now stays in our outbox.
     """
-    with open_box(where.path()) as box:
-        text = sys.stdin.read() if body == "-" else body
-        target = box.mailboxes.open(mailbox)
-        said: SendOptions = {
-            "type": type,
-            "topic": topic,
-            "key": key,
-            "ttl": ttl,
-            "priority": priority,
-        }
-        if ephemeral is not None:
-            said["ephemeral"] = ephemeral
-        message_id = target.send(parsed(text), **said)
-        state = box.resolve(message_id) if keep else delivered(box, message_id)
-    if where.json:
-        show_one({"id": message_id, "state": state}, "json")
-    else:
-        show([{"id": message_id}], ("id",), "lines")
-    return DONE
+    message_id = box.mailboxes.open(mailbox).send(parsed(body), **options.given())
+    state = box.resolve(message_id) if keep else delivered(box, message_id)
+    return {"id": message_id, "state": state}
 
 
-def read(
-    mailbox: str,
-    mode: Mode,
-    /,
-    *,
-    name: str = "default",
-    type: str | None = None,
-    topic: Annotated[list[str] | None, Parameter(negative=())] = None,
-    limit: int = 100,
-    wait: MaybeSpan = None,
-    start: str = "earliest",
-    since: MaybeMoment = None,
-    keep_skipped: Annotated[bool, Quiet] = False,
-    where: Where = WHERE,
-) -> int:
+@command()
+def read(box: Postbox, mailbox: Name, mode: Mode, /, *, how: Reading = READING) -> None:
     """
-    Read a mailbox in the mode that is named, and print messages, one JSON object for each line.
+    Read a mailbox in a named mode, and print messages, one JSON object for each line.
 
-    replay prints everything from the oldest and stores nothing. cursor moves the position of that name before it prints: at most
-    once. lease takes messages as a member of the group of that name and settles them after they were printed: at least once.
-    Nothing there is exit code 3, or 4 after --wait.
-
-    Args:
-        mailbox: The name of a public mailbox, or the id of a private one.
-        mode: replay, cursor or lease.
-        name: The cursor's name, or the group's.
-        type: Only messages of this type.
-        topic: cursor only: only this topic, or what falls under this pattern; may be given several times.
-        limit: At most so many.
-        wait: Wait so long for one to come.
-        start: Where a new name begins: earliest, latest, or the id of a message, which is then the first.
-        since: Where a new name begins, as a moment: 2026-01-31T12:00:00Z, or how long ago, as in 2h.
-        keep_skipped: cursor only: leave what --type and --topic exclude for another call.
-        where: Whose postbox reads.
-
+    replay prints everything from the oldest and stores nothing. cursor moves the position of that
+    name before it prints: at most once. lease takes messages as a member of the group of that name
+    and settles them after they were printed: at least once. Without a message the exit code is 3,
+    or 4 after --wait. --topic works with cursor only.
     """
-    with open_box(where.path()) as box:
-        how = {"type": type, "limit": limit, "wait": wait or 0.0}
-        begin = _start(start) if since is None else Start("from_time", int(since))
-        count = _read(
-            box.mailboxes.open(mailbox), mode, name, begin, topic=topic, keep=keep_skipped, **how
-        )
-    if not count:
-        raise (
-            TimedOut(f"no message within {wait:g} s")
-            if wait
-            else NothingThere("no message is there")
-        )
-    return DONE
+    if READERS[mode](box.mailboxes.open(mailbox), how):
+        return
+    if how.wait:
+        msg = f"no message within {how.wait:g} s"
+        raise TimedOut(msg)
+    msg = "no message is there"
+    raise NothingThere(msg)
 
 
-def _read(
-    found: Mailbox,
-    mode: Mode,
-    name: str,
-    start: Start,
-    *,
-    topic: list[str] | None,
-    keep: bool,
-    **how: Any,
-) -> int:
-    kind, limit, wait = how["type"], how["limit"], how["wait"]
-    if mode == "lease":
-        messages = found.lease(name, kind, limit=limit, timeout=wait, start=start)
-        for message in messages:
-            with message:
-                print_letters([MessageRecord(message.frame, message.body, message.received_at)])
-                sys.stdout.flush()
-        return len(messages)
-    if mode == "cursor":
-        letters = found.cursor(
-            name,
-            kind,
-            limit=limit,
-            timeout=wait,
-            start=start,
-            consume_skipped=not keep,
-            topics=topic or None,
-        )
-    else:
-        letters = [
-            letter
-            for _, letter in zip(range(limit), found.replay(kind, timeout=wait), strict=False)
-        ]
-    print_letters(letters)
-    return len(letters)
+def _lease(mailbox: Mailbox, how: Reading) -> int:
+    messages = mailbox.lease(how.name, how.type, **how.options())
+    for message in messages:
+        with message:
+            print_records([MessageRecord(message.frame, message.body, message.received_at)])
+            sys.stdout.flush()
+    return len(messages)
 
 
+def _cursor(mailbox: Mailbox, how: Reading) -> int:
+    options = how.options() | {"consume_skipped": not how.keep_skipped}
+    records = mailbox.cursor(how.name, how.type, topics=how.topic or None, **options)
+    print_records(records)
+    return len(records)
+
+
+def _replay(mailbox: Mailbox, how: Reading) -> int:
+    records = [*islice(mailbox.replay(how.type, timeout=how.wait or 0.0), how.limit)]
+    print_records(records)
+    return len(records)
+
+
+READERS: Final = {"replay": _replay, "cursor": _cursor, "lease": _lease}
+
+
+@command()
 def query(
-    mailbox: str,
+    box: Postbox,
+    mailbox: Name,
     /,
     *,
-    type: str | None = None,
-    topic: Annotated[list[str] | None, Parameter(negative=())] = None,
-    sender: str | None = None,
-    limit: int = 100,
+    type: OfType = None,
+    topic: OfTopics = None,
+    sender: OfSender = None,
+    limit: Limit = 100,
     where: Conversation = CONVERSATION,
-) -> int:
+) -> None:
     """
-    Print messages of a mailbox, newest first, one JSON object for each line; changes nothing.
+    Print messages of a mailbox, newest first, one JSON object for each line.
 
-    Args:
-        mailbox: The name of a public mailbox, or the id of a private one.
-        type: Only messages of this type.
-        topic: Only this topic, or what falls under this pattern; may be given several times.
-        sender: Only what this agent sent.
-        limit: At most so many.
-        where: Whose postbox reads, and of which session.
-
+    Nothing is changed.
     """
-    with open_box(where.path()) as box:
-        found = box.mailboxes.open(mailbox)
-        print_letters(
-            found.query(
-                type, limit=limit, topics=topic or None, sender=sender, session=where.session
-            )
-        )
-    return DONE
+    sought = {"topics": topic or None, "sender": sender, "session": where.session}
+    print_records(box.mailboxes.open(mailbox).query(type, limit=limit, **sought))
 
 
-def about(mailbox: str, /, *, where: Where = WHERE) -> int:
+@command()
+def show(box: Postbox, mailbox: Name, /) -> Found:
+    """Show a mailbox: its owner, when it ends, and how many messages it has."""
+    found = box.mailboxes.open(mailbox)
+    return picked(found, FACTS) | {"messages": found.count()}
+
+
+@command()
+def tail(box: Postbox, mailbox: Name, /, *, n: Number = 10) -> None:
     """
-    Show a mailbox: whose it is, when it ends, and how many messages are there.
+    Print the newest messages of a mailbox, oldest first, one JSON object for each line.
 
-    Args:
-        mailbox: The name of a public mailbox, or the id of a private one.
-        where: Whose postbox looks.
-
+    Nothing is changed.
     """
-    with open_box(where.path()) as box:
-        found = box.mailboxes.open(mailbox)
-        facts = described(found) | {"messages": found.count()}
-    del facts["created"]
-    show_one(facts, where.style)
-    return DONE
+    print_records(box.mailboxes.open(mailbox).tail(n))
 
 
-def tail(
-    mailbox: str,
-    /,
-    *,
-    n: Annotated[int, Parameter(name=("-n", "--number"))] = 10,
-    where: Where = WHERE,
-) -> int:
-    """
-    Print the newest messages of a mailbox, the oldest of them first, one JSON object for each line; changes nothing.
-
-    Args:
-        mailbox: The name of a public mailbox, or the id of a private one.
-        n: How many.
-        where: Whose postbox reads.
-
-    """
-    with open_box(where.path()) as box:
-        print_letters(box.mailboxes.open(mailbox).tail(n))
-    return DONE
-
-
-def delete(mailbox: str, message_id: str, /, *, where: Where = WHERE) -> int:
-    """
-    Take a message away from all readers of a mailbox; exit code 3 if it is not there.
-
-    Args:
-        mailbox: The name of a public mailbox, or the id of a private one.
-        message_id: The message.
-        where: Whose postbox does it.
-
-    """
-    with open_box(where.path()) as box:
-        if not box.mailboxes.open(mailbox).delete(message_id):
-            msg = f"no message {message_id} in that mailbox"
-            raise NothingThere(msg)
-    show([{"id": message_id}], ("id",), "json" if where.json else "lines")
-    return DONE
-
-
-def _start(said: str) -> Start:
-    return Start(said) if said in {"earliest", "latest"} else Start("from_id", said)
-
-
-def described(made: Mailbox) -> dict[str, Any]:
-    """Return a mailbox as it is printed."""
-    names = ("id", "created", "public", "owner", "ttl", "expires_at", "description")
-    return {name: getattr(made, name) for name in names}
+@command("id")
+def delete(box: Postbox, mailbox: Name, message_id: MessageId, /) -> Found:
+    """Delete a message for all readers of a mailbox; exit code 3 if it is not there."""
+    if not box.mailboxes.open(mailbox).delete(message_id):
+        msg = f"no message {message_id} in that mailbox"
+        raise NothingThere(msg)
+    return [{"id": message_id}]

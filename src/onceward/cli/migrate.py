@@ -1,4 +1,4 @@
-"""``onceward migrate``."""
+"""``onceward migrate``: bring a file's schema up to date."""
 
 from __future__ import annotations
 
@@ -6,27 +6,32 @@ from pathlib import Path
 from typing import Annotated
 
 from onceward.cli.exit_codes import DONE
+from onceward.cli.options import Quiet
 from onceward.cli.output import document, note, show
 from onceward.cli.readonly import look, pending
-from onceward.cli.target import Quiet, Where, open_box
+from onceward.cli.target import Where, open_box
 
 WHERE = Where()
 
 
 def migrate(
-    db: Path | None = None, /, *, dry_run: Annotated[bool, Quiet] = False, where: Where = WHERE
+    db: Path | None = None,
+    /,
+    *,
+    dry_run: Annotated[bool, Quiet] = False,
+    where: Where = WHERE,
 ) -> int:
     """
     Bring a file's schema up to this version and print the steps it took.
 
-    Columns: version and name. Steps go forward only, all in one transaction; opening a file does the same. A file that a newer
-    version wrote is refused
-    (exit code 7).
+    Steps go forward only, all in one transaction; opening a file does the same. A file that a newer
+    version wrote is refused (exit code 7).
+
+    Columns: version, name.
 
     Args:
         db: The agent's file; default as for --db.
         dry_run: Print the steps it would take, and change nothing.
-        where: Whose file.
 
     """
     path = db or where.path()

@@ -1,4 +1,4 @@
-"""What commands print: a table for people, lines of columns for pipes, one document for programs."""
+"""Print tables for people, lines of columns for pipes, one JSON document for programs."""
 
 from __future__ import annotations
 
@@ -14,13 +14,17 @@ from onceward.model.clock import SystemClock, iso
 Style = Literal["json", "table", "lines"]
 Row = Mapping[str, Any]
 
-COLOURS: Final = {
-    "acked": "green", "processed": "green", "ok": "green", "closed": "green", "ready": "green", "pending": "yellow", "sending": "cyan",
-    "processing": "cyan", "leased": "cyan", "sent": "cyan", "waiting": "yellow", "warning": "yellow", "half_open": "yellow",
-    "failed": "red", "dead": "red", "open": "red", "serious": "bold red", "cancelled": "dim", "dropped": "dim", "expired": "magenta",
-}  # fmt: skip
-"""Colour by state; the word stands there too."""
-
+STATES: Final = {
+    "green": "acked processed ok closed ready",
+    "yellow": "pending waiting warning half_open",
+    "cyan": "sending processing leased sent",
+    "red": "failed dead open",
+    "bold red": "serious",
+    "dim": "cancelled dropped",
+    "magenta": "expired",
+}
+COLOURS: Final = {word: colour for colour, words in STATES.items() for word in words.split()}
+"""Colour by state; the state's name is printed too."""
 MOMENT: Final = re.compile(r"(?:.*_)?at").fullmatch
 """Which names are those of moments."""
 
@@ -40,31 +44,27 @@ def show(rows: Sequence[Row], columns: Sequence[str], form: Style) -> None:
         case "table":
             _table(rows, columns)
         case "lines":
-            sys.stdout.writelines(
-                "\t".join(cell(row.get(name), name) for name in columns) + "\n" for row in rows
-            )
+            cells = ((cell(row.get(name), name) for name in columns) for row in rows)
+            sys.stdout.writelines("\t".join(line) + "\n" for line in cells)
 
 
 def show_one(record: Row, form: Style) -> None:
-    """Print one thing: as JSON, else a line per key."""
+    """Print one thing: as JSON, else a line for each key."""
     if form == "json":
         document(dated(record))
         return
-    show(
-        [{"name": name, "value": _text(value, name, form)} for name, value in record.items()],
-        ("name", "value"),
-        form,
-    )
+    rows = [{"name": name, "value": _text(value, name, form)} for name, value in record.items()]
+    show(rows, ("name", "value"), form)
 
 
 def document(value: object) -> None:
-    """Print one JSON document; in ASCII, so that no terminal and no encoding takes offence."""
+    """Print one JSON document, in ASCII, which every terminal and encoding can show."""
     json.dump(value, sys.stdout, indent=2, default=_plain)
     sys.stdout.write("\n")
 
 
 def note(text: str) -> None:
-    """Say something to people, on stderr."""
+    """Write a line for people to stderr."""
     sys.stderr.write(f"{safe(text)}\n")
 
 
@@ -74,17 +74,20 @@ def compact(value: object) -> str:
 
 
 def safe(text: str) -> str:
-    """Return text without anything that could move a cursor or break a line: what mail says is not ours to trust."""
-    return (
-        text
-        if text.isprintable()
-        else "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-    )
+    """Return text with every character escaped that could move a cursor or break a line."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def cell(value: object, name: str = "") -> str:
-    """Return a value as one column of a line; empty for nothing."""
+    """Return a value as one column of a line; None is empty."""
     return safe(_text(value, name, "lines"))
+
+
+def label(name: str) -> str:
+    """Return a column's name as a table shows it."""
+    return name.removesuffix("_at")
 
 
 def _text(value: object, name: str, form: Style) -> str:
@@ -109,23 +112,18 @@ def dated(row: Row) -> dict[str, Any]:
 
 
 def _plain(value: object) -> object:
-    if isinstance(value, bytes):
-        return value.hex()
-    return str(value)
+    return value.hex() if isinstance(value, bytes) else str(value)
 
 
 def _table(rows: Iterable[Row], columns: Sequence[str]) -> None:
-    from rich.console import Console  # noqa: PLC0415 - a pipe need not pay for it
+    from rich.console import Console  # noqa: PLC0415 - a pipe does without it
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in columns:
-        table.add_column(
-            name.removesuffix("_at").replace("_", " "),
-            no_wrap=name in {"id", "state"},
-            overflow="fold",
-        )
+        header = label(name).replace("_", " ")
+        table.add_column(header, no_wrap=name in {"id", "state"}, overflow="fold")
     for row in rows:
         texts = [safe(_text(row.get(name), name, "table")) for name in columns]
         table.add_row(*(Text(text, style=COLOURS.get(text, "")) for text in texts))

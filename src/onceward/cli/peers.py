@@ -1,133 +1,74 @@
-"""``onceward peers``: who is reached where."""
+"""``onceward peers``: the peers of an agent, their urls and circuit breakers."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated
 
 from onceward import Postbox
 from onceward.cli import queries
-from onceward.cli.exit_codes import DONE, NothingThere
-from onceward.cli.output import show, show_one
-from onceward.cli.readonly import views
-from onceward.cli.target import Where, open_box
+from onceward.cli.command import Found, command
+from onceward.cli.exit_codes import NothingThere
+from onceward.cli.options import Pattern, said
+from onceward.cli.readonly import Look, views
 
-WHERE = Where()
-COLUMNS: Final = (
-    "name",
-    "url",
-    "breaker",
-    "failures",
-    "in_flight",
-    "due_at",
-    "seen_at",
-    "last_error",
-)
+Peer = Annotated[str, said("The peer's name.")]
+Url = Annotated[str, said("file: and an absolute path, or the url of any installed transport.")]
 
 
-def ls(*, where: Where = WHERE) -> int:
+@command("name", "url", "breaker", "failures", "in_flight", "due_at", "seen_at", "last_error")
+def ls(found: Look, /) -> Found:
     """
     List the peers.
 
-    Columns: name, url, breaker, failures, in_flight, due, seen, last_error. A peer without a url is looked for beside our own file.
-
-    Args:
-        where: Whose file.
-
+    A peer without a url is looked for beside our own file.
     """
-    with views(where.path()) as found:
-        rows = found.ask(queries.PEERS)
-    show(rows, COLUMNS, where.style)
-    return DONE
+    return found.ask(queries.PEERS)
 
 
-def add(name: str, url: str, /, *, where: Where = WHERE) -> int:
-    """
-    Reach an agent at a url from now on; its breaker closes.
-
-    Args:
-        name: The agent.
-        url: Where it is reached: file: and an absolute path, or the url of any installed transport.
-        where: Whose file.
-
-    """
-    with open_box(where.path()) as box:
-        box.peers.register(name, url)
-        _show(box, name, where)
-    return DONE
+@command()
+def add(box: Postbox, name: Peer, url: Url, /) -> Found:
+    """Register the url of a peer and close its breaker."""
+    box.peers.register(name, url)
+    return _row(box, name)
 
 
-def forget(name: str, /, *, where: Where = WHERE) -> int:
-    """
-    Drop a peer's url; mail for it waits, and what was agreed with it is kept.
-
-    Args:
-        name: The peer.
-        where: Whose file.
-
-    """
-    with open_box(where.path()) as box:
-        known(box, name)
-        box.peers.forget(name)
-        _show(box, name, where)
-    return DONE
+@command()
+def forget(box: Postbox, name: Peer, /) -> Found:
+    """Drop a peer's url; messages for it wait, and its stream and breaker are kept."""
+    _known(box, name)
+    box.peers.forget(name)
+    return _row(box, name)
 
 
-def reset(name: str, /, *, where: Where = WHERE) -> int:
-    """
-    Try a peer again at once, whatever its breaker or its backoff say.
-
-    Args:
-        name: The peer.
-        where: Whose file.
-
-    """
-    with open_box(where.path()) as box:
-        known(box, name)
-        box.peers.reset(name)
-        _show(box, name, where)
-    return DONE
+@command()
+def reset(box: Postbox, name: Peer, /) -> Found:
+    """Close a peer's breaker and end its backoff, so that it is tried again at once."""
+    _known(box, name)
+    box.peers.reset(name)
+    return _row(box, name)
 
 
-def subscribe(name: str, pattern: str, /, *, where: Where = WHERE) -> int:
-    """
-    Let a peer have what our agent publishes under a pattern of topics.
-
-    Args:
-        name: The peer.
-        pattern: One star is one segment, a trailing number sign any number.
-        where: Whose file.
-
-    """
-    with open_box(where.path()) as box:
-        box.peers.subscribe(name, pattern)
-    show([{"peer": name, "pattern": pattern}], ("peer", "pattern"), where.style)
-    return DONE
+@command("peer", "pattern")
+def subscribe(box: Postbox, name: Peer, pattern: Pattern, /) -> Found:
+    """Subscribe a peer to what our agent publishes under a pattern of topics."""
+    box.peers.subscribe(name, pattern)
+    return [{"peer": name, "pattern": pattern}]
 
 
-def unsubscribe(name: str, pattern: str, /, *, where: Where = WHERE) -> int:
-    """
-    End a peer's subscription to what our agent publishes.
-
-    Args:
-        name: The peer.
-        pattern: As it was subscribed to.
-        where: Whose file.
-
-    """
-    with open_box(where.path()) as box:
-        box.peers.unsubscribe(name, pattern)
-    show([{"peer": name, "pattern": pattern}], ("peer", "pattern"), where.style)
-    return DONE
+@command("peer", "pattern")
+def unsubscribe(box: Postbox, name: Peer, pattern: Pattern, /) -> Found:
+    """End a peer's subscription to what our agent publishes."""
+    box.peers.unsubscribe(name, pattern)
+    return [{"peer": name, "pattern": pattern}]
 
 
-def known(box: Postbox, name: str) -> None:
-    """Raise NothingThere for a peer that the file does not know."""
+def _known(box: Postbox, name: str) -> None:
     if box.peers.get(name) is None:
         msg = f"no peer {name!r} is known here: see onceward peers ls"
         raise NothingThere(msg)
 
 
-def _show(box: Postbox, name: str, where: Where) -> None:
+def _row(box: Postbox, name: str) -> Found:
     with views(box.path) as found:
         [row] = found.ask(queries.PEER, name=name)
-    show_one(row, where.style)
+    return row

@@ -1,4 +1,4 @@
-"""``onceward poll``, ``tail``, ``expire`` and ``status``: reading by one cursor for each session; messages are JSON lines."""
+"""``onceward poll``, ``tail``, ``expire`` and ``status``: read by one cursor for each session."""
 
 from __future__ import annotations
 
@@ -7,111 +7,90 @@ import sys
 from collections.abc import Iterable
 from typing import Annotated, Any
 
-from cyclopts import Parameter
-
-from onceward import MessageRecord
+from onceward import MessageRecord, Postbox
+from onceward.cli.command import Found, command
 from onceward.cli.exit_codes import DONE
-from onceward.cli.output import document, show
-from onceward.cli.target import Conversation, Quiet, in_session, open_box
+from onceward.cli.options import Number, OfTopics, Quiet, said
+from onceward.cli.output import document
+from onceward.cli.target import Conversation, in_session
 
 WHERE = Conversation()
+MaybeLimit = Annotated[int | None, said("Take at most so many.")]
+Keep = Annotated[bool, Quiet, said("Leave what --topic excludes for another poll.")]
+Expired = Annotated[bool, Quiet, said("Also print messages whose time to live has ended.")]
 
 
+@command()
 def poll(
+    box: Postbox,
+    /,
     *,
-    topic: Annotated[list[str] | None, Parameter(negative=())] = None,
-    limit: int | None = None,
-    keep_skipped: Annotated[bool, Quiet] = False,
+    topic: OfTopics = None,
+    limit: MaybeLimit = None,
+    keep_skipped: Keep = False,
     where: Conversation = WHERE,
-) -> int:
+) -> None:
     """
     Take what came since the last poll and print it, one JSON object for each line.
 
-    At most once: the cursor is committed before anything is printed, so whoever is killed in between has lost what was on its way.
-    The cursor passes what --topic excludes, too. Nothing new is no error: nothing is printed, and the exit code is 0. While the
-    file is paused nothing is taken.
-
-    Args:
-        topic: Take only this topic, or what falls under this pattern; may be given several times.
-        limit: Take at most so many.
-        keep_skipped: Leave what --topic excludes for another poll.
-        where: Whose file, which session.
-
+    At most once: the cursor is committed before anything is printed, so a process that is killed
+    in between loses the messages it was to print. The cursor passes what --topic excludes, too.
+    Without new messages nothing is printed, and the exit code is 0. While the file is paused
+    nothing is taken.
     """
-    with open_box(where.path()) as box:
-        letters = box.poll(
-            topics=topic or None,
-            session=in_session(where),
-            limit=limit,
-            consume_skipped=not keep_skipped,
-        )
-        print_letters(letters)
-    return DONE
+    session, skip = in_session(where), not keep_skipped
+    records = box.poll(topics=topic or None, session=session, limit=limit, consume_skipped=skip)
+    print_records(records)
 
 
+@command()
 def tail(
+    box: Postbox,
+    /,
     *,
-    n: Annotated[int, Parameter(name=("-n", "--number"))] = 10,
-    include_expired: Annotated[bool, Quiet] = False,
+    n: Number = 10,
+    include_expired: Expired = False,
     where: Conversation = WHERE,
-) -> int:
+) -> None:
     """
-    Print the newest messages of a session, the oldest of them first, one JSON object for each line; moves no cursor.
+    Print the newest messages of a session, oldest first, one JSON object for each line.
 
-    Args:
-        n: How many.
-        include_expired: Those that have outlived their time to live, too.
-        where: Whose file, which session.
-
+    No cursor is moved.
     """
-    with open_box(where.path()) as box:
-        print_letters(box.tail(n, session=in_session(where), include_expired=include_expired))
+    print_records(box.tail(n, session=in_session(where), include_expired=include_expired))
+
+
+@command("expired")
+def expire(box: Postbox, /, *, where: Conversation = WHERE) -> Found:
+    """
+    End the messages whose time to live is over, and print how many.
+
+    Expired messages are never delivered to a handler: this frees space and tells their senders
+    now. Without --session all sessions are swept. While the file is paused nothing is ended.
+    """
+    return {"expired": box.expire(where.session)}
+
+
+@command()
+def status(box: Postbox, /, *, where: Conversation = WHERE) -> int:
+    """
+    Print each session as JSON: messages, expired ones, topics, bytes, and its cursor.
+
+    Without --session all sessions are printed.
+    """
+    document(box.status(where.session))
     return DONE
 
 
-def expire(*, where: Conversation = WHERE) -> int:
-    """
-    End the messages that have outlived their time to live, and print how many.
-
-    Nobody is handed them any more in any case: this frees space and tells their senders now. Nothing is ended while the file is
-    paused.
-
-    Args:
-        where: Whose file, which session; without one, all of them.
-
-    """
-    with open_box(where.path()) as box:
-        count = box.expire(where.session)
-    if where.json:
-        document({"expired": count})
-    else:
-        show([{"expired": count}], ("expired",), "lines")
-    return DONE
-
-
-def status(*, where: Conversation = WHERE) -> int:
-    """
-    Print how each session stands, as JSON: messages, expired ones, topics, bytes, and how far it was polled.
-
-    Args:
-        where: Whose file, which session; without one, all of them.
-
-    """
-    with open_box(where.path()) as box:
-        document(box.status(where.session))
-    return DONE
-
-
-def print_letters(letters: Iterable[MessageRecord]) -> None:
+def print_records(records: Iterable[MessageRecord]) -> None:
     """Print messages, each as one JSON object on a line of its own."""
-    for letter in letters:
-        sys.stdout.write(json.dumps(described(letter), ensure_ascii=False) + "\n")
+    for record in records:
+        sys.stdout.write(json.dumps(described(record), ensure_ascii=False) + "\n")
 
 
-def described(letter: MessageRecord) -> dict[str, Any]:
-    """Return a message as it is printed; ``body_error`` stands there only where the body cannot be read."""
-    frame = letter.frame
-    body = letter.body if frame.data_base64 is None else frame.data_base64
+def described(record: MessageRecord) -> dict[str, Any]:
+    """Return a message as it is printed, with ``body_error`` if its body cannot be read."""
+    frame = record.frame
     expires_at = None if frame.expirytime is None else frame.expirytime.timestamp()
     sent_at = None if frame.time is None else frame.time.timestamp()
     found: dict[str, Any] = {
@@ -123,8 +102,8 @@ def described(letter: MessageRecord) -> dict[str, Any]:
         "type": frame.type,
         "topic": frame.topic,
         "priority": frame.priority_name,
-        "body": body,
-        "in_reply_to": letter.in_reply_to,
+        "body": record.body if frame.data_base64 is None else frame.data_base64,
+        "in_reply_to": record.in_reply_to,
         "ttl_s": None if expires_at is None or sent_at is None else round(expires_at - sent_at, 3),
     }
-    return found if letter.problem is None else found | {"body_error": letter.problem}
+    return found if record.problem is None else found | {"body_error": record.problem}

@@ -1,4 +1,4 @@
-"""All SQL of the command line, on the public views and on nothing else."""
+"""Hold all SQL of the command line, on the public views only."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ SELECT id, sender, session, lane, type, topic, priority, state, attempts, receiv
  ORDER BY seq DESC
  LIMIT :limit
 """
-# What recv would lease next, looked at only.
+# The message that recv would lease next.
 NEXT: Final = """
 SELECT b.frame, b.attempts + 1 AS attempt, b.received_at
   FROM inbox_view AS b
@@ -79,7 +79,7 @@ SELECT 'processed', id, sender, recipient, session, NULL, NULL, NULL, NULL, outc
        NULL, NULL, NULL, processed_at, NULL, NULL, NULL
   FROM processed_view WHERE id = :id
 """
-TRAIL: Final = (
+TRANSITIONS: Final = (
     "SELECT at, box, peer, from_state, to_state, reason FROM trail_view WHERE id = :id ORDER BY seq"
 )
 STATS: Final = "SELECT * FROM stats_view"
@@ -140,7 +140,7 @@ SELECT recipient, count(*) AS messages, min(created_at) AS oldest_at
 BREAKERS: Final = """
 SELECT name, breaker, failures, last_error FROM peer_view WHERE breaker <> 'closed' OR failures >= :failures ORDER BY name
 """
-# A lease that ran out is nobody's; sessions with runs have queues of their own, see session_queue_view.
+# Lanes with an expired lease count; sessions with runs have session_queue_view.
 UNHANDLED: Final = """
 SELECT count(*) AS lanes, min(b.received_at) AS oldest_at,
        (SELECT count(*) FROM lane_view WHERE state = 'leased' AND due_at > :now) AS leased

@@ -1,23 +1,20 @@
-"""``onceward queue``: what waits in sessions with runs, and how they are set."""
+"""``onceward queue``: the queues of sessions with runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, Any, Final
-
-from cyclopts import Parameter
+from collections.abc import Sequence
+from typing import Annotated, Final
 
 from onceward import Postbox
 from onceward.cli import queries
+from onceward.cli.command import Found, command, emit
 from onceward.cli.durations import MaybeSpan
-from onceward.cli.exit_codes import DONE, NothingThere
-from onceward.cli.output import show, show_one
-from onceward.cli.readonly import views, whole_id
-from onceward.cli.target import Where, open_box
-from onceward.model.queue_modes import QueueOptions
+from onceward.cli.exit_codes import NothingThere
+from onceward.cli.options import Limit, Session, said
+from onceward.cli.readonly import Look, views, whole_id
+from onceward.cli.target import Where
 from onceward.model.vocabulary import QueueMode, QueueOverflow
 
-WHERE = Where()
 QUEUES: Final = (
     "session",
     "state",
@@ -30,149 +27,115 @@ QUEUES: Final = (
     "run",
 )
 WAITING: Final = ("place", "id", "sender", "type", "priority", "attempts", "received_at")
-Ids = Annotated[str, Parameter(allow_leading_hyphen=True)]
+Waiting = Annotated[
+    str,
+    said("Ids of messages that wait there, or unique beginnings.", allow_leading_hyphen=True),
+]
+WHERE: Final = Where()
 
 
-def ls(session: str | None = None, /, *, limit: int = 100, where: Where = WHERE) -> int:
+@command()
+def ls(
+    found: Look,
+    session: Session | None = None,
+    /,
+    *,
+    limit: Limit = 100,
+    where: Where = WHERE,
+) -> Found:
     """
-    List the queues of sessions with runs, or what waits in one of them.
+    List the queues of sessions with runs by name, or the messages of one queue in its order.
 
-    Columns: session, state, mode, cap, overflow, waiting, bound, dropped, run; of one queue: place, id, sender, type, priority,
-    attempts, received.
-
-    Args:
-        session: Whose queue, in the order in which it will be taken; without it, all queues by name.
-        limit: At most so many lines.
-        where: Whose file.
-
+    Columns: session, state, mode, cap, overflow, waiting, bound, dropped, run; of one queue: place,
+    id, sender, type, priority, attempts, received.
     """
-    with views(where.path()) as found:
-        rows = (
-            found.ask(queries.SESSIONS, limit=limit)
-            if session is None
-            else found.ask(queries.WAITING, session=session, limit=limit)
-        )
-    show(rows, QUEUES if session is None else WAITING, where.style)
-    return DONE
+    if session is None:
+        return emit(found.ask(queries.SESSIONS, limit=limit), QUEUES, where)
+    return emit(found.ask(queries.WAITING, session=session, limit=limit), WAITING, where)
 
 
+@command()
 def mode(
-    session: str,
+    box: Postbox,
+    session: Session,
     to: QueueMode | None = None,
     /,
     *,
     debounce: MaybeSpan = None,
     cap: float | None = None,
     overflow: QueueOverflow | None = None,
-    where: Where = WHERE,
-) -> int:
+) -> Found:
     """
     Set how a session queues, also while messages wait.
 
-    All settings of the session itself are replaced: what is left out is as its handler says.
+    All settings of the session itself are replaced: what is left out is taken from its handler.
 
     Args:
-        session: Whose queue.
         to: The mode.
         debounce: Quiet that a collect waits for.
         cap: Most messages that may wait.
-        overflow: What a full queue does: reject the new, drop the old, or drop it and summarize for the next run.
-        where: Whose file.
+        overflow: A full queue rejects the new, drops the old, or drops and summarizes the old.
 
     """
-    options: QueueOptions = {"mode": to, "debounce": debounce, "cap": cap, "overflow": overflow}
-    return _change(where, session, lambda box: box.queues.set(session, **options))
+    box.queues.set(session, mode=to, debounce=debounce, cap=cap, overflow=overflow)
+    return _row(box, session)
 
 
-def reorder(session: str, /, *ids: Ids, where: Where = WHERE) -> int:
-    """
-    Put waiting messages to the front, in the order given.
-
-    Args:
-        session: Whose queue.
-        ids: Ids of messages that wait there, or unique beginnings.
-        where: Whose file.
-
-    """
-    chosen = _whole(where, ids)
-    with open_box(where.path()) as box:
-        box.queues.reorder(session, chosen)
-    return ls(session, where=where)
+@command()
+def reorder(box: Postbox, session: Session, /, *ids: Waiting, where: Where = WHERE) -> Found:
+    """Put waiting messages to the front, in the order given."""
+    box.queues.reorder(session, _whole(box, ids))
+    with views(box.path) as found:
+        return emit(found.ask(queries.WAITING, session=session, limit=100), WAITING, where)
 
 
-def remove(session: str, /, *ids: Ids, where: Where = WHERE) -> int:
-    """
-    Drop waiting messages, with a reason that SQL can read.
-
-    Args:
-        session: Whose queue.
-        ids: Ids of messages that wait there, or unique beginnings.
-        where: Whose file.
-
-    """
-    chosen = _whole(where, ids)
-    with open_box(where.path()) as box:
-        gone = [each for each in chosen if box.queues.remove(session, each)]
-    show([{"id": each} for each in gone], ("id",), where.style)
+@command()
+def remove(box: Postbox, session: Session, /, *ids: Waiting, where: Where = WHERE) -> None:
+    """Drop waiting messages, with a reason that SQL can read."""
+    chosen = _whole(box, ids)
+    gone = [each for each in chosen if box.queues.remove(session, each)]
+    emit([{"id": each} for each in gone], ("id",), where)
     if len(gone) < len(ids) or not gone:
-        msg = f"not waiting in the queue of {session!r}: {', '.join(each for each in chosen if each not in gone) or 'no id was given'}"
+        left = ", ".join(each for each in chosen if each not in gone) or "no id was given"
+        msg = f"not waiting in the queue of {session!r}: {left}"
         raise NothingThere(msg)
-    return DONE
 
 
-def _whole(where: Where, ids: tuple[str, ...]) -> list[str]:
-    with views(where.path()) as found:
+@command()
+def pause(box: Postbox, session: Session, /) -> Found:
+    """Begin no further run of a session; messages are accepted, the open run continues."""
+    box.queues.pause(session)
+    return _row(box, session)
+
+
+@command()
+def resume(box: Postbox, session: Session, /) -> Found:
+    """End the pause of a session."""
+    box.queues.resume(session)
+    return _row(box, session)
+
+
+@command()
+def dissolve(
+    box: Postbox,
+    pattern: Annotated[str, said("The handler's pattern, such as chat.* or *.")],
+    /,
+) -> Found:
+    """
+    Stop serving the sessions of a pattern by runs, after their handler was removed from the code.
+
+    Waiting messages go to workers and readers again.
+    """
+    box.queues.dissolve(pattern)
+    return {"agent": box.agent, "dissolved": pattern}
+
+
+def _whole(box: Postbox, ids: Sequence[str]) -> list[str]:
+    with views(box.path) as found:
         return [whole_id(found, queries.WAITING_IDS, each) for each in ids]
 
 
-def pause(session: str, /, *, where: Where = WHERE) -> int:
-    """
-    Begin no further run of a session; mail is taken in, the open run goes on.
-
-    Args:
-        session: Whose queue.
-        where: Whose file.
-
-    """
-    return _change(where, session, lambda box: box.queues.pause(session))
-
-
-def resume(session: str, /, *, where: Where = WHERE) -> int:
-    """
-    Go on where pause stopped.
-
-    Args:
-        session: Whose queue.
-        where: Whose file.
-
-    """
-    return _change(where, session, lambda box: box.queues.resume(session))
-
-
-def dissolve(pattern: str, /, *, where: Where = WHERE) -> int:
-    """
-    Serve sessions of a pattern by runs no more: for handlers that were taken out of the code.
-
-    What waits is for workers and readers again.
-
-    Args:
-        pattern: The pattern that the handler was declared with, such as chat.* or *.
-        where: Whose file.
-
-    """
-    with open_box(where.path()) as box:
-        box.queues.dissolve(pattern)
-        show_one({"agent": box.agent, "dissolved": pattern}, where.style)
-    return DONE
-
-
-def _change(where: Where, session: str, change: Callable[[Postbox], object]) -> int:
-    path = where.path()
-    with open_box(path) as box:
-        change(box)
-    with views(path) as found:
-        rows: list[dict[str, Any]] = [
-            row for row in found.ask(queries.SESSIONS, limit=-1) if row["session"] == session
-        ]
-    show_one(rows[0], where.style)
-    return DONE
+def _row(box: Postbox, session: str) -> Found:
+    with views(box.path) as found:
+        rows = found.ask(queries.SESSIONS, limit=-1)
+    return next(row for row in rows if row["session"] == session)

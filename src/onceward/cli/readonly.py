@@ -1,4 +1,4 @@
-"""Looking without touching: a read-only connection to an agent's file, through its public views."""
+"""Read an agent's file through a read-only connection and its public views."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from onceward.db.connection import BusyHandler, connect, translate_error
 from onceward.errors import ReadOnlyStore, StoreUnusable
 
 WAIT_FOR: Final = 5.0
-"""Readers of a WAL hardly ever wait; only a recovery or the last close makes them."""
+"""Seconds. A reader of a WAL waits only for a recovery or for the last connection's close."""
 HIGHEST: Final = "\U0010ffff"
 
 
@@ -45,7 +45,7 @@ class Look:
 
     def run(self, sql: str) -> list[dict[str, Any]]:
         """
-        Run what a user typed.
+        Run a statement that a user typed.
 
         Raises:
             ReadOnlyStore: it would write; nothing was changed.
@@ -62,29 +62,23 @@ class Look:
 
     def _refuse_writes(self, cursor: Any, sql: str, _: Any) -> bool:
         if not cursor.is_readonly:
-            msg = f"{sql.strip()[:60]!r} would write: the command line only looks; mail is sent with onceward send"
+            msg = f"{sql.strip()[:60]!r} would write: this connection only reads; see onceward send"
             raise ReadOnlyStore(msg)
         return True
 
 
 def _distinct(names: list[str]) -> list[str]:
-    return [
-        name if name not in names[:at] else f"{name}:{names[: at + 1].count(name)}"
-        for at, name in enumerate(names)
-    ]
-
-
-def _patience() -> BusyHandler:
-    """Return a handler that waits once: the deadline is that of the whole look."""
-    patience = BusyHandler()
-    patience.deadline = time.monotonic() + WAIT_FOR
-    return patience
+    counts = [names[: at + 1].count(name) for at, name in enumerate(names)]
+    both = zip(names, counts, strict=True)
+    return [name if count == 1 else f"{name}:{count}" for name, count in both]
 
 
 @contextmanager
 def look(path: Path) -> Iterator[Look]:
     """Open a file read-only, whatever its schema; nothing of it is changed."""
-    con = connect(existing(path), readonly=True, patience=_patience())
+    patience = BusyHandler()
+    patience.deadline = time.monotonic() + WAIT_FOR  # one deadline for all statements
+    con = connect(existing(path), readonly=True, patience=patience)
     try:
         yield Look(con, path)
     finally:
@@ -94,7 +88,7 @@ def look(path: Path) -> Iterator[Look]:
 @contextmanager
 def views(path: Path) -> Iterator[Look]:
     """
-    Open a file read-only and make sure that it has the views of this version.
+    Open a file read-only and check that it has the views of this version.
 
     Raises:
         StoreUnusable: its schema is older, newer, or not ours.
@@ -102,7 +96,8 @@ def views(path: Path) -> Iterator[Look]:
     """
     with look(path) as found:
         if behind := pending(found, path):
-            msg = f"{path} lacks {', '.join(step.name for step in behind)}: run onceward migrate {path}"
+            steps = ", ".join(step.name for step in behind)
+            msg = f"{path} lacks {steps}: run onceward migrate {path}"
             raise StoreUnusable(msg)
         yield found
 
@@ -124,13 +119,14 @@ def whole_id(found: Look, sql: str, prefix: str) -> str:
         Usage: several do.
 
     """
-    ids = [row["id"] for row in found.ask(sql, low=prefix, high=prefix + HIGHEST)]
+    ids = [str(row["id"]) for row in found.ask(sql, low=prefix, high=prefix + HIGHEST)]
     if prefix in ids:
         return prefix
     if len(ids) > 1:
-        msg = f"{len(ids)} or more ids start with {prefix!r}, among them {ids[0]} and {ids[1]}: give more of it"
+        some = f"{len(ids)} or more ids start with {prefix!r}, among them {ids[0]} and {ids[1]}"
+        msg = f"{some}: give more of it"
         raise Usage(msg)
     if not ids:
         msg = f"no id starts with {prefix!r}: see onceward ls outbox, ls inbox and dead ls"
         raise NothingThere(msg)
-    return str(ids[0])
+    return ids[0]

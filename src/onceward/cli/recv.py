@@ -1,4 +1,4 @@
-"""``onceward recv``."""
+"""``onceward recv``: take or look at the next message."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from cyclopts import Parameter
 
 from onceward import Frame, Postbox
 from onceward.cli import queries
-from onceward.cli.durations import MaybeSpan
 from onceward.cli.exit_codes import DONE, NothingThere, TimedOut
+from onceward.cli.options import OfType, Wait
 from onceward.cli.output import compact, show, show_one
 from onceward.cli.readonly import views
 from onceward.cli.target import Conversation, open_box
@@ -29,31 +29,30 @@ LOOK_EVERY: Final = 0.1
 
 def recv(
     *,
-    type: str | None = None,
-    wait: MaybeSpan = None,
+    type: OfType = None,
+    wait: Wait = None,
     ack: Annotated[bool, Parameter(negative="--keep")] = True,
     where: Conversation = WHERE,
 ) -> int:
     """
     Take the next message, print it, and mark it as processed.
 
-    It is marked only after it was written out completely: whoever is killed in between gets it again. With --keep it is looked at
-    only: nothing is leased, and no attempt is counted. An empty inbox is exit code 3, or 4 after --wait. Lines have the columns
-    id, sender, session, type and body (as JSON).
+    It is marked only after it was written out completely: a process that is killed in between
+    gets it again. With --keep it is printed only: nothing is leased, and no attempt is counted. An
+    empty inbox is exit code 3, or 4 after --wait.
+
+    Columns: id, sender, session, type, body (as JSON).
 
     Args:
-        type: Take only messages of this type.
-        wait: Wait so long for one to come.
-        ack: Mark it as processed after it was printed, or keep it in the inbox for the next reader.
-        where: Whose file, which session.
+        ack: Mark the message as processed after it was printed, or keep it for the next reader.
 
     """
     path = where.path()
     if not ack:
-        print_message(glance(path, type, where.session, wait or 0.0), where)
+        print_message(_next(path, type, where.session, wait or 0.0), where)
         return DONE
     with open_box(path) as box:
-        refuse_frozen(box)
+        refuse_paused(box)
         source = box.session(where.session) if where.session else box
         message = source.receive(type, timeout=wait or 0.0)
         if message is None:
@@ -64,10 +63,11 @@ def recv(
     return DONE
 
 
-def refuse_frozen(box: Postbox) -> None:
-    """Raise Paused where nothing can be received, instead of telling of an empty inbox."""
+def refuse_paused(box: Postbox) -> None:
+    """Raise Paused where nothing can be received, instead of reporting an empty inbox."""
     if disabled_by_environment() or box.health().paused:
-        msg = f"{box.path} is paused, or ONCEWARD_DISABLED is set: onceward resume first; nothing was lost"
+        cure = "onceward resume first; nothing was lost"
+        msg = f"{box.path} is paused, or ONCEWARD_DISABLED is set: {cure}"
         raise Paused(msg)
 
 
@@ -76,13 +76,12 @@ def nothing(wait: float | None) -> NothingThere | TimedOut:
     return TimedOut(f"no message within {wait:g} s") if wait else NothingThere("no message waits")
 
 
-def glance(path: Path, kind: str | None, session: str | None, wait: float) -> Mapping[str, Any]:
+def _next(path: Path, kind: str | None, session: str | None, wait: float) -> Mapping[str, Any]:
     """Return the next message without leasing it, waiting at most *wait* seconds."""
     deadline = time.monotonic() + wait
+    sought = {"type": kind, "session": session}
     with views(path) as found:
-        while not (
-            rows := found.ask(queries.NEXT, type=kind, session=session, now=SystemClock().now())
-        ):
+        while not (rows := found.ask(queries.NEXT, **sought, now=SystemClock().now())):
             left = deadline - time.monotonic()
             if left <= 0:
                 raise nothing(wait)
@@ -92,12 +91,14 @@ def glance(path: Path, kind: str | None, session: str | None, wait: float) -> Ma
 
 def described(frame: Frame, attempt: int, received_at: int) -> dict[str, Any]:
     """Return a message as it is printed."""
-    return {
-        "id": frame.id, "sender": frame.sender, "recipient": frame.recipient, "session": frame.session, "type": frame.type,
-        "topic": frame.topic, "priority": frame.priority_name, "attempt": attempt, "received_at": received_at,
+    names = ("id", "sender", "recipient", "session", "type", "topic")
+    return {name: getattr(frame, name) for name in names} | {
+        "priority": frame.priority_name,
+        "attempt": attempt,
+        "received_at": received_at,
         "body": frame.data if frame.data_base64 is None else frame.data_base64,
         "frame": frame.model_dump(mode="json", exclude_none=True),
-    }  # fmt: skip
+    }
 
 
 def print_message(message: Mapping[str, Any], where: Conversation) -> None:

@@ -3,88 +3,71 @@
 from __future__ import annotations
 
 import json
-from typing import Final
+from typing import Annotated, Any
 
+from onceward import Postbox
 from onceward.cli import queries
-from onceward.cli.exit_codes import DONE, NothingThere
-from onceward.cli.output import dated, document, show_one
-from onceward.cli.output import show as show_rows
-from onceward.cli.readonly import views, whole_id
-from onceward.cli.show import without_nothing
-from onceward.cli.target import Conversation, Where, open_box
+from onceward.cli.command import Found, command
+from onceward.cli.exit_codes import NothingThere
+from onceward.cli.ls import without_nothing
+from onceward.cli.options import Limit, said
+from onceward.cli.readonly import Look, views, whole_id
+from onceward.cli.target import Conversation, Where
 from onceward.model.vocabulary import RunState
 
-WHERE = Where()
 CONVERSATION = Conversation()
-COLUMNS: Final = ("id", "session", "mode", "state", "messages", "started_at", "ended_at", "cause")
+WHERE = Where()
+Id = Annotated[str, said("The run's id, or a beginning of it that no other run has.")]
+State = Annotated[RunState | None, said("Only runs in this state.")]
 
 
+@command("id", "session", "mode", "state", "messages", "started_at", "ended_at", "cause")
 def ls(
+    found: Look,
+    /,
     *,
-    state: RunState | None = None,
-    limit: int = 100,
+    state: State = None,
+    limit: Limit = 100,
     where: Conversation = CONVERSATION,
-) -> int:
-    """
-    List runs, newest first.
+) -> Found:
+    """List runs, newest first."""
+    return found.ask(queries.RUNS, state=state, session=where.session, limit=limit)
 
-    Columns: id, session, mode, state, messages, started, ended, cause.
+
+@command()
+def show(found: Look, id: Id, /, *, where: Where = WHERE) -> Found:
+    """Show a run whole: its messages, its partial output and its result."""
+    return _run(found, whole_id(found, queries.RUN_IDS, id), where)
+
+
+@command()
+def abort(
+    box: Postbox,
+    id: Id,
+    /,
+    *,
+    cause: str = "aborted by hand",
+    where: Where = WHERE,
+) -> Found:
+    """
+    Abort an open run, as a steering message does.
+
+    Its messages go back to the head of the queue. They are delivered if the run stored partial
+    output and its queue is set so.
 
     Args:
-        state: Only runs that are open, or that ended so.
-        limit: At most so many lines.
-        where: Whose file, which session.
+        cause: The reason that is stored with the run.
 
     """
-    with views(where.path()) as found:
-        rows = found.ask(queries.RUNS, state=state, session=where.session, limit=limit)
-    show_rows(rows, COLUMNS, where.style)
-    return DONE
-
-
-def show(id: str, /, *, where: Where = WHERE) -> int:
-    """
-    Show a run whole: its messages, what it left behind, what it returned.
-
-    Args:
-        id: Its id, or a beginning of it that no other run has.
-        where: Whose file.
-
-    """
-    with views(where.path()) as found:
+    with views(box.path) as found:
         run_id = whole_id(found, queries.RUN_IDS, id)
-        [row] = [without_nothing(row) for row in found.ask(queries.RUN, id=run_id)]
-    if where.json:
-        document(
-            dated(row)
-            | {
-                name: json.loads(row[name])
-                for name in ("event_ids", "partial", "result")
-                if name in row
-            }
-        )
-    else:
-        show_one(row, where.style)
-    return DONE
+        if not box.runs.abort(run_id, cause):
+            msg = f"run {run_id} has ended already"
+            raise NothingThere(msg)
+        return _run(found, run_id, where)
 
 
-def abort(id: str, /, *, cause: str = "aborted by hand", where: Where = WHERE) -> int:
-    """
-    End an open run, as a steering message does.
-
-    Its messages go back to the head; they are delivered if it stored partial output and its queue says so.
-
-    Args:
-        id: Its id, or a beginning of it that no other run has.
-        cause: Why, for whoever looks at the run later.
-        where: Whose file.
-
-    """
-    with views(where.path()) as found:
-        run_id = whole_id(found, queries.RUN_IDS, id)
-    with open_box(where.path()) as box:
-        ended = box.runs.abort(run_id, cause)
-    if not ended:
-        msg = f"run {run_id} is over already"
-        raise NothingThere(msg)
-    return show(run_id, where=where)
+def _run(found: Look, run_id: str, where: Where) -> dict[str, Any]:
+    [row] = map(without_nothing, found.ask(queries.RUN, id=run_id))
+    texts = ("event_ids", "partial", "result") if where.json else ()
+    return row | {name: json.loads(row[name]) for name in texts if name in row}

@@ -1,80 +1,121 @@
-"""``onceward send``."""
+"""``onceward send``, and what all commands that send have in common."""
 
 from __future__ import annotations
 
 import json
 import sys
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from onceward import Postbox
+from onceward.cli.command import Found, command
 from onceward.cli.durations import MaybeSpan
-from onceward.cli.exit_codes import DONE, Usage
-from onceward.cli.output import document, note, show
-from onceward.cli.target import Conversation, Quiet, in_session, open_box
+from onceward.cli.exit_codes import Usage
+from onceward.cli.options import PRIORITY, Body, Quiet, said
+from onceward.cli.output import note
+from onceward.cli.target import Conversation, in_session
 
 WHERE = Conversation()
-Body = Annotated[str, Parameter(allow_leading_hyphen=True)]
+To = Annotated[str, said("A registered peer, or an agent whose file lies beside ours.")]
+Deliver = Annotated[bool, Quiet, said("Also deliver what is due; what fails stays in the outbox.")]
+Priority = Annotated[str, said(PRIORITY)]
 
 
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Options of every command that sends."""
+
+    type: str | None = None
+    """Wire name of the message's type; default json, or text for plain text."""
+    key: str | None = None
+    """Idempotency key: the same key with the same body is one message and one id."""
+    priority: Priority = "normal"
+    ttl: MaybeSpan = None
+    """Expire the message if it was not handled after this span."""
+
+    def given(self) -> dict[str, Any]:
+        """Return what was given as the keywords of the library."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Delayed(Options):
+    """Options of a message between agents."""
+
+    delay: MaybeSpan = None
+    """Deliver the message after this span at the earliest."""
+    correlation_id: str | None = None
+    """The conversation that the message belongs to."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Topical(Delayed):
+    """Options of a message with a topic."""
+
+    topic: str | None = None
+    """The message's topic; a pubsub channel needs one."""
+    ephemeral: Annotated[bool | None, Quiet] = None
+    """Drop the message when its recipient restarts before it was taken."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Direct(Topical):
+    """Options of a message to one agent."""
+
+    ordering_key: str | None = None
+    """The lane in which order is kept; default the session."""
+    reply_to: str | None = None
+    """The agent that a reply goes to; default our own."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class MailboxOptions(Options):
+    """Options of a message to a mailbox, which it does not outlive."""
+
+    topic: str | None = None
+    """The message's topic."""
+    ephemeral: Annotated[bool | None, Quiet] = None
+    """Drop the message when the mailbox's owner restarts before it was taken."""
+
+
+DIRECT = Direct()
+
+
+@command("id")
 def send(
-    to: str,
+    box: Postbox,
+    to: To,
     body: Body = "null",
     /,
     *,
-    type: str | None = None,
-    topic: str | None = None,
-    key: str | None = None,
-    delay: MaybeSpan = None,
-    ttl: MaybeSpan = None,
-    priority: str = "normal",
-    ordering_key: str | None = None,
-    correlation_id: str | None = None,
-    reply_to: str | None = None,
-    ephemeral: Annotated[bool, Quiet] = False,
-    deliver: Annotated[bool, Quiet] = False,
+    deliver: Deliver = False,
+    options: Direct = DIRECT,
     where: Conversation = WHERE,
-) -> int:
+) -> Found:
     """
     Commit a message into the outbox and print its id.
 
-    Exit code 0 means that the message is in the file, durably; a relay or any open postbox of the agent delivers it. Nothing is
-    written where the recipient is unknown, the file is paused or full, or the key was used with another body (exit codes 3, 7, 5).
-
-    Args:
-        to: The recipient: a registered peer, or an agent whose file lies beside ours.
-        body: JSON, or plain text; what starts like a JSON object, list or string must be JSON. A dash reads it from stdin.
-        type: The message's type; default json, or text for plain text.
-        topic: What the message is about, for handlers that want a topic.
-        key: Idempotency key: the same key with the same body is one message and one id, however often it is sent.
-        delay: Deliver it after this span at the earliest.
-        ttl: Make it a dead letter if nobody has handled it after this span.
-        priority: critical, urgent (high), normal, low or background.
-        ordering_key: The lane in which order is kept; default the session.
-        correlation_id: The conversation that it belongs to.
-        reply_to: The agent that a reply goes to; default us.
-        ephemeral: Let a restart of the recipient drop it if nobody has taken it by then.
-        deliver: Try at once to deliver what is due; what cannot be delivered now stays in the outbox, and the exit code is 0.
-        where: Whose file, which session.
-
+    Exit code 0 means that the message is in the file, durably; a relay or any open postbox of the
+    agent delivers it. Nothing is written where the recipient is unknown, the file is paused or
+    full, or the key was used with another body (exit codes 3, 7, 5). A body that starts like a
+    JSON object, list or string must be JSON.
     """
-    with open_box(where.path()) as box:
-        session = box.session(in_session(where))
-        message_id = session.send(
-            to, parsed(sys.stdin.read() if body == "-" else body), type=type, topic=topic, key=key, delay=delay, ttl=ttl,
-            priority=priority, ordering_key=ordering_key, correlation_id=correlation_id, reply_to=reply_to, ephemeral=ephemeral,
-        )  # fmt: skip
-        state = delivered(box, message_id) if deliver else box.resolve(message_id)
-    if where.json:
-        document({"id": message_id, "recipient": to, "session": session.name, "state": state})
-    else:
-        show([{"id": message_id}], ("id",), "lines")
-    return DONE
+    session = box.session(in_session(where))
+    message_id = session.send(to, parsed(body), **options.given())
+    state = delivered(box, message_id) if deliver else box.resolve(message_id)
+    return {"id": message_id, "recipient": to, "session": session.name, "state": state}
 
 
 def parsed(text: str) -> Any:
-    """Return a body from the command line: what is JSON as its value, anything else as text, unless it looks like broken JSON."""
+    """Return a body as JSON value or plain text, read from stdin for a dash; raise Usage if broken."""
+    text = sys.stdin.read() if text == "-" else text
     try:
         return json.loads(text)
     except ValueError as error:
@@ -85,7 +126,7 @@ def parsed(text: str) -> Any:
 
 
 def delivered(box: Postbox, message_id: str) -> str:
-    """Push what is due and return how the message stands; say so if it did not leave."""
+    """Push what is due and return the message's state; write a note if it was not delivered."""
     box.run_until_idle()
     state = box.resolve(message_id)
     if state in {"pending", "sending"}:

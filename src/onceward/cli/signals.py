@@ -1,4 +1,4 @@
-"""Waiting to be told to stop: an interrupt or a terminate signal ends the work gracefully, a second one at once."""
+"""Wait for a stop signal: the first ends the work gracefully, the second one at once."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ STOPS: Final = (signal.SIGINT, signal.SIGTERM)
 @contextmanager
 def stops(told: SimpleQueue[Any]) -> Iterator[None]:
     """
-    Put the number of every stop signal into *told* while the block runs; the first one restores what was there before.
+    Put the number of every stop signal into *told* while the block runs.
 
-    A SimpleQueue is the one queue whose ``put`` may interrupt its own ``get``.
+    The first signal restores the handlers from before. A SimpleQueue is the one queue whose
+    ``put`` may interrupt its own ``get``.
     """
     before = {number: signal.getsignal(number) for number in STOPS}
 

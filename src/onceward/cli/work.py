@@ -1,4 +1,4 @@
-"""``onceward work``."""
+"""``onceward work`` and ``onceward relay``: run an agent's engines in the foreground."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from typing import Annotated, Any
 
 from onceward import Agent, Postbox
 from onceward.cli.exit_codes import Usage
+from onceward.cli.options import Quiet
 from onceward.cli.output import note
 from onceward.cli.serve import once as run_once
 from onceward.cli.serve import serve
-from onceward.cli.target import Answer, Quiet, refuse_deleted
+from onceward.cli.target import Answer, Where, existing, refuse_deleted
 from onceward.cli.team import run_team
 
 ANSWER = Answer()
+WHERE = Where()
 
 
 def work(
@@ -28,18 +30,18 @@ def work(
     answer: Answer = ANSWER,
 ) -> int:
     """
-    Run an agent's handlers on its file until told to stop.
+    Run an agent's handlers on its file until a signal stops them.
 
-    It delivers the agent's mail, too. The file is created if it does not exist. An interrupt or terminate signal stops it
-    gracefully: no new message is begun, the running handlers are waited for, the rest is given back (exit codes 130, 143).
-    Workers may join and leave at any time; one that is killed leaves nothing behind but leases that run out.
+    It delivers the agent's messages, too. The file is created if it does not exist. An interrupt
+    or terminate signal stops it gracefully: no new message is begun, running handlers are waited
+    for, other leases are released (exit codes 130, 143). Workers may join and leave at any time;
+    one that is killed leaves nothing behind but leases that expire.
 
     Args:
         db: The agent's file.
         target: Where the agent is declared: module:agent, looked for from the current folder.
-        processes: How many processes; if one of them fails, the others are stopped and the exit code is 1.
+        processes: How many; if one of them fails, the others are stopped, with exit code 1.
         once: Handle what is due now, then end.
-        answer: How to answer.
 
     """
     if processes < 1:
@@ -55,12 +57,36 @@ def work(
         return run_once(box, answer) if once else serve(box, answer)
 
 
+def relay(
+    db: Path | None = None,
+    /,
+    *,
+    once: Annotated[bool, Quiet] = False,
+    where: Where = WHERE,
+) -> int:
+    """
+    Deliver an agent's messages until a signal stops it, without running handlers.
+
+    For files whose owner only writes: another program, another language, or onceward send. Any
+    number of relays and workers may run on one file. An interrupt or terminate signal stops it
+    gracefully (exit codes 130, 143).
+
+    Args:
+        db: The agent's file; default as for --db.
+        once: Deliver what is due now, then end.
+
+    """
+    path = existing(db or where.path())
+    with Postbox(path, start=not once) as box:
+        return run_once(box, where) if once else serve(box, where)
+
+
 def load(target: str) -> Agent:
     """
     Return the agent that *target* names.
 
     Raises:
-        Usage: there is none; an error inside the module is the module's own and goes through.
+        Usage: there is none; an error inside the module is not caught.
 
     """
     module, _, name = target.partition(":")
