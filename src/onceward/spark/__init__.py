@@ -18,9 +18,9 @@ __all__ = ["read", "register", "session", "stop"]
 
 def session(*, progress: bool | str = True, **conf: Any) -> SparkSession:
     """
-    Return a local Spark session with format ``onceward`` in it; the one that is there already, if there is one.
+    Return a local Spark session with format ``onceward``; the one of this process if it has one.
 
-    On a terminal a bar shows how far Spark is with work that takes more than a moment; not so with ``progress=False``.
+    On a terminal a bar shows the progress of longer work, unless ``progress=False``.
 
     Settings are Spark's, with underscores for dots or as a dictionary:
     ``session(spark_driver_memory="4g")``, ``session(**{"spark.master": "local[4]"})``.
@@ -36,7 +36,7 @@ def session(*, progress: bool | str = True, **conf: Any) -> SparkSession:
 
 
 def register(spark: SparkSession) -> None:
-    """Add format ``onceward`` to a session of your own; its executors need the package installed, and nothing else."""
+    """Add format ``onceward`` to a session; its executors need only the package installed."""
     from onceward.spark import start  # noqa: PLC0415 - pyspark is an extra, and this package is also used without it
 
     start.register(spark)

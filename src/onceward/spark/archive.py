@@ -1,4 +1,4 @@
-"""Appends what has ended to Parquet, by day; each batch once, whatever is killed, and read back as it was."""
+"""Append completed rows to Parquet by day, each batch once, also after a kill; read them back."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ ENDED: Final[Mapping[str, str]] = {
     "dead_letters": "dead_at",
     "trail": "at",
 }
-"""The tables that are archived, and the moment from which a row of each does not change any more."""
+"""The tables that are archived, and the moment after which a row of each no longer changes."""
 SETTLE: Final = 900.0
-"""Seconds before the reading that are left to the next batch: a transaction that began then may still be open."""
+"""Seconds before the reading that wait for the next batch: a transaction may still be open."""
 KEEP: Final = 7 * 86_400.0
 MARGIN: Final = 60.0
 """Seconds that pruning stays behind the cut, as time goes on while it opens a file."""
@@ -39,7 +39,7 @@ Tell = Callable[[str], object]
 
 
 class NotArchived(OncewardError):
-    """What the archive holds of a file is not what the file holds: nothing of it was pruned; archive it anew."""
+    """The archive lacks rows of a file: nothing of the file was pruned; archive it again."""
 
 
 def run(
@@ -123,7 +123,7 @@ def _batch(out: Path, table: str, number: int) -> Path:
 
 
 def _ended(fleet: Fleet, table: str, moment: str, since: Mapping[str, int], cut: int) -> DataFrame:
-    """Return the rows of a table that ended in the window of their file; files with one last cut are read together."""
+    """Return the rows of a table that ended in their file's window, one read for each last cut."""
     groups: defaultdict[int, list[str]] = defaultdict(list)
     for path, last in since.items():
         groups[last].append(path)
@@ -142,7 +142,7 @@ def _ended(fleet: Fleet, table: str, moment: str, since: Mapping[str, int], cut:
 
 def read(spark: SparkSession, out: Path, table: str) -> DataFrame:
     """
-    Return a table of the archive, with the columns of every version that wrote to it; only finished batches count.
+    Return a table of the archive with the columns of all versions; only finished batches count.
 
     Raises:
         FileNotFoundError: there is no archive.
@@ -176,15 +176,15 @@ def prune(
     fleet: Fleet, out: Path, *, keep: float = KEEP, clock: Clock | None = None
 ) -> dict[str, int]:
     """
-    Forget in the agents' files what the archive holds and is older than *keep* seconds; return the rows pruned by file.
+    Prune archived rows older than *keep* seconds from the agents' files; return counts by file.
 
-    Each file's part of the archive is compared with the file first. Marks go
-    with the rest, as by retention: a message that is pushed again after that
-    long is refused as stale, never taken twice.
+    Each file's part of the archive is compared with the file first. Dedup records are pruned with
+    the rest, as by retention: a message that is pushed again after that long is refused as stale,
+    never accepted twice.
 
     Raises:
-        NotArchived: files hold ended messages that the archive does not; these files were left alone.
-        OutputBusy: somebody archives meanwhile.
+        NotArchived: files hold ended messages that the archive lacks; these were not pruned.
+        OutputBusy: another process archives meanwhile.
 
     """
     with manifest.alone(out, JOB) as own:
@@ -201,7 +201,8 @@ def _forget(fleet: Fleet, out: Path, keep: float, clock: Clock | None) -> dict[s
         if path not in missing
     }
     if missing:
-        msg = f"{len(missing)} files hold ended messages that {out} does not, the first is {min(missing)}: archive again"
+        lacks = f"{len(missing)} files hold ended messages that {out} does not"
+        msg = f"{lacks}, the first is {min(missing)}: archive again"
         raise NotArchived(msg)
     return kept
 

@@ -17,9 +17,20 @@ PLOT: Final = 180
 """Height of a plot with two axes."""
 CELL: Final = 22
 NAME: Final = 150
-ROUND: Final = ((1, "1 ms"), (10, "10 ms"), (100, "100 ms"), (1000, "1 s"), (10_000, "10 s"), (60_000, "1 min"), (600_000, "10 min"),
-                (3_600_000, "1 h"), (36_000_000, "10 h"), (86_400_000, "1 d"), (864_000_000, "10 d"))  # fmt: skip
-"""Spans that a reader knows, in milliseconds, for the axis of times."""
+ROUND: Final = (
+    (1, "1 ms"),
+    (10, "10 ms"),
+    (100, "100 ms"),
+    (1000, "1 s"),
+    (10_000, "10 s"),
+    (60_000, "1 min"),
+    (600_000, "10 min"),
+    (3_600_000, "1 h"),
+    (36_000_000, "10 h"),
+    (86_400_000, "1 d"),
+    (864_000_000, "10 d"),
+)
+"""Round spans in milliseconds, for the axis of times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +43,7 @@ class Bar:
 
 
 def bars(rows: Sequence[Bar]) -> str:
-    """Return horizontal bars on a logarithmic scale, so that three lost messages are seen beside a million good ones."""
+    """Return horizontal bars on a logarithmic scale, so that rare bad messages stay visible."""
     top = max((row.value for row in rows), default=1)
     scale = (WIDTH - LEFT - RIGHT) / (1 + log10(max(1, top)))
     parts = [_bar(row, place * STEP, scale) for place, row in enumerate(rows)]
@@ -70,14 +81,15 @@ def hours(series: Mapping[str, Sequence[tuple[int, int]]]) -> str:
 
 
 def cumulated(series: Mapping[str, Sequence[tuple[int, int]]]) -> str:
-    """Return which share of the messages took at most how long: by name, pairs of (milliseconds, messages), on a logarithmic axis."""
+    """Return the share of messages within each span, in milliseconds on a logarithmic axis."""
     longest = max((ms for line in series.values() for ms, _ in line), default=0)
     if not any(series.values()):
         return ""
     wide = (WIDTH - LEFT - RIGHT) / log10(max(10, longest) + 1)
     parts = [_axes("100 %", "0 %")]
     parts += [
-        f'<line class="tick" x1="{(x := LEFT + log10(ms + 1) * wide):.0f}" x2="{x:.0f}" y1="0" y2="{PLOT}"/>'
+        f'<line class="tick" x1="{(x := LEFT + log10(ms + 1) * wide):.0f}" x2="{x:.0f}"'
+        f' y1="0" y2="{PLOT}"/>'
         f'<text class="note" x="{x:.0f}" y="{PLOT + 16}" text-anchor="middle">{name}</text>'
         for ms, name in ROUND
         if ms <= max(10, longest)
@@ -98,28 +110,32 @@ def _climb(line: Sequence[tuple[int, int]], wide: float) -> list[tuple[float, fl
 
 
 def matrix(cells: Mapping[tuple[str, str], tuple[int, int]]) -> str:
-    """Return who sends to whom: by (sender, recipient) the messages and how many of them are bad; darker is more."""
+    """Return messages and bad messages by (sender, recipient) as a matrix; darker is more."""
     senders, recipients = (sorted({pair[side] for pair in cells}) for side in (0, 1))
     most = max((count for count, _ in cells.values()), default=1)
     parts = [
-        f'<text x="{NAME - 6}" y="{NAME + CELL * row + 15}" text-anchor="end">{escape(_short(name))}</text>'
+        f'<text x="{NAME - 6}" y="{NAME + CELL * row + 15}" text-anchor="end">'
+        f"{escape(_short(name))}</text>"
         for row, name in enumerate(senders)
     ]
     parts += [
-        f'<text transform="translate({NAME + CELL * column + 15} {NAME - 6}) rotate(-60)">{escape(_short(name))}</text>'
+        f'<text transform="translate({NAME + CELL * column + 15} {NAME - 6}) rotate(-60)">'
+        f"{escape(_short(name))}</text>"
         for column, name in enumerate(recipients)
     ]
     for (sender, recipient), (count, bad) in sorted(cells.items()):
         x, y = NAME + CELL * recipients.index(recipient), NAME + CELL * senders.index(sender)
         shade = 0.2 + 0.8 * log10(1 + count) / log10(1 + most)
         parts.append(
-            f'<rect class="{"bad" if bad else "good"}" x="{x}" y="{y}" width="{CELL - 2}" height="{CELL - 2}" opacity="{shade:.2f}">'
-            f"<title>{escape(sender)} to {escape(recipient)}: {count:,} messages, {bad:,} bad</title></rect>"
+            f'<rect class="{"bad" if bad else "good"}" x="{x}" y="{y}" width="{CELL - 2}"'
+            f' height="{CELL - 2}" opacity="{shade:.2f}">'
+            f"<title>{escape(sender)} to {escape(recipient)}: {count:,} messages,"
+            f" {bad:,} bad</title></rect>"
         )
     return _svg(
         NAME + CELL * len(senders),
         parts,
-        "who sends to whom",
+        "senders and recipients",
         max(WIDTH, NAME + CELL * len(recipients) + 60),
     )
 
@@ -149,5 +165,6 @@ def _legend(place: int, name: str) -> str:
 
 
 def _svg(height: int, parts: Sequence[str], title: str, width: int = WIDTH) -> str:
-    top = f'<svg viewBox="0 -4 {width} {height + 8}" width="{width}" role="img"><title>{title}</title>'
+    size = f'viewBox="0 -4 {width} {height + 8}" width="{width}"'
+    top = f'<svg {size} role="img"><title>{title}</title>'
     return "\n".join([top, *parts, "</svg>"])

@@ -1,4 +1,4 @@
-"""Which tables a fleet has and the columns of each: the public views' own, read from the schema this version brings."""
+"""Define a fleet's tables; their columns are those of the public views of this version's schema."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ OWN: Final[Mapping[str, Kind]] = {"_db": "string", "_agent": "string", "_seq": "
 """What every table has first: the file, whose it is, and the row's number in it."""
 ASKED: Final[Mapping[str, Kind]] = {"_epoch": "bigint", "body": "string", "body_bytes": "binary"}
 """
-What is read only when ``columns`` names it: how often a stream found the file restored or replaced; and, where there
-are frames, the body as JSON text, or as bytes where it was bytes.
+Columns that are read only if ``columns`` names them: how often a stream found the file restored
+or replaced; and, for tables with frames, the body as JSON text, or as bytes where it was bytes.
 """
 GIVEN: Final = frozenset({*OWN, "_epoch"})
 """Columns that are no view's."""
@@ -61,7 +61,10 @@ IDENTITY: Final[Mapping[str, Kind]] = {
     "created_at": "timestamp",
     "schema_version": "bigint",
 }
-AGENTS: Final = "(SELECT i.*, v.*, (SELECT max(version) FROM schema_migrations) AS schema_version FROM identity AS i, stats_view AS v)"
+AGENTS: Final = (
+    "(SELECT i.*, v.*, (SELECT max(version) FROM schema_migrations) AS schema_version"
+    " FROM identity AS i, stats_view AS v)"
+)
 LEDGER: Final[Mapping[str, Kind]] = {
     "box": "string",
     "id": "string",
@@ -102,22 +105,32 @@ WITNESS: Final[Mapping[str, Kind]] = {
     "sent": "bigint",
     "ended": "bigint",
 }
-"""The ledger in the numbers that reconciling needs, and a row for each file: texts and times cost more to read than all else."""
+"""The ledger as the numbers that reconciling needs, and a row for each file: cheaper than texts."""
 LANE: Final = '"priority" || \'/\' || "lane"'
 TESTIMONY: Final[Mapping[str, Mapping[str, str]]] = {
     "outbox": {
         "side": str(OUTBOX), "state": ladder('"state"', OUT_STATES), "lane": LANE,
         "at": '"created_at"', "sent": '"sent_at"', "ended": '"ended_at"',
     },
-    "inbox": {"side": str(INBOX), "state": ladder('"state"', IN_STATES), "lane": LANE, "at": '"received_at"'},
-    "processed": {"side": str(MARK), "state": ladder('"outcome"', OUTCOMES), "at": '"processed_at"'},
+    "inbox": {
+        "side": str(INBOX),
+        "state": ladder('"state"', IN_STATES),
+        "lane": LANE,
+        "at": '"received_at"',
+    },
+    "processed": {
+        "side": str(MARK),
+        "state": ladder('"outcome"', OUTCOMES),
+        "at": '"processed_at"',
+    },
     "dead_letters": {
-        "side": f"CASE \"origin\" WHEN 'outbox' THEN {SENT_DEAD} ELSE {TAKEN_DEAD} END", "lane": LANE,
+        "side": f"CASE \"origin\" WHEN 'outbox' THEN {SENT_DEAD} ELSE {TAKEN_DEAD} END",
+        "lane": LANE,
         "state": "CASE \"reason\" WHEN 'expired' THEN 2 ELSE 1 END", "at": '"created_at"',
     },
 }  # fmt: skip
-"""What a file testifies of its messages, by table; ``facts.SIDE`` and ``facts.STATE`` say the same of a ledger."""
-NOBODY_ELSE: Final = "+\"consumer\" = ''"
+"""What a file says of its messages, by table; ``facts.SIDE`` and ``facts.STATE`` match it."""
+OWN_CONSUMER: Final = "+\"consumer\" = ''"
 """Marks of the agent itself; the plus keeps SQLite from building an index for it."""
 QUARANTINE: Final[Mapping[str, Kind]] = {
     "path": "string",
@@ -165,7 +178,7 @@ class Table:
 
     def framed(self, how: str) -> Table:
         """
-        Return the table with its frames as ``text``, whatever they are; as ``json``, NULL where they are none; or as ``variant``.
+        Return the table with frames as ``text``, as valid ``json`` or NULL, or as ``variant``.
 
         Raises:
             InvalidOption: the table has no frames.
@@ -278,6 +291,6 @@ def _witness(views: Mapping[str, Table]) -> Table:
         [part] = views[box].parts
         sql = {name: says.get(name) or part.columns.get(name, "NULL") for name in WITNESS}
         parts.append(
-            Part(box, part.view, sql, keyed=True, where=NOBODY_ELSE if box == "processed" else "")
+            Part(box, part.view, sql, keyed=True, where=OWN_CONSUMER if box == "processed" else "")
         )
     return Table("witness", {**OWN, **WITNESS}, tuple(parts), whole=True)

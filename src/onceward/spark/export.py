@@ -1,4 +1,4 @@
-"""Conversations as JSON Lines, one each, for training or audit, with what must not leave blacked out."""
+"""Export conversations as JSON Lines, one each, with parts redacted."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class InvalidPointer(OncewardError):
-    """A path into the body is no JSON pointer: write it as /a/b, with ~1 for a slash in a name and ~0 for a tilde."""
+    """A path is no JSON pointer: write it as /a/b, with ~1 for a slash, ~0 for a tilde."""
 
 
 def run(
@@ -37,7 +37,7 @@ def run(
     tell: Callable[[str], object] = str,
 ) -> int:
     """
-    Write the fleet's conversations into conversations.jsonl in the folder *out*; return how many there are.
+    Write the fleet's conversations to conversations.jsonl in the folder *out*; return their number.
 
     *where* is a condition on the columns of ``threads.messages``.
 
@@ -74,14 +74,15 @@ def export(found: DataFrame, *, redact: Sequence[str] = ()) -> DataFrame:
     A line holds the thread's id and its messages in order: id, sender,
     recipient, session, type, at, body. *redact* are JSON pointers (RFC 6901)
     into the bodies; ``*`` stands for every member or item. Bytes stay out: of
-    a binary body nobody can tell what is in it.
+    a binary body its parts cannot be told.
 
     Raises:
         InvalidPointer: one of them is none; nothing is exported.
 
     """
     pointers = [parse(pointer) for pointer in redact]
-    message = "struct(unix_micros(coalesce(sent_at, received_at)) as at, id, sender, recipient, session, type, frame)"
+    columns = "id, sender, recipient, session, type, frame"
+    message = f"struct(unix_micros(coalesce(sent_at, received_at)) as at, {columns})"
     whole = found.groupBy("thread").agg(expr(f"array_sort(collect_list({message})) as said"))
     line = udf(lambda thread, said: _line(thread, said, pointers), "string", useArrow=False)
     return whole.select("thread", line("thread", "said").alias("line"))
@@ -100,7 +101,7 @@ def parse(pointer: str) -> list[str]:
 
 
 def blacken(body: Any, pointers: Iterable[list[str]]) -> Any:
-    """Return *body* with everything that the pointers lead to replaced; what they do not find is left as it is."""
+    """Return *body* with every value replaced that a pointer leads to."""
     for pointer in pointers:
         body = _black(body, pointer)
     return body

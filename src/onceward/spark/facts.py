@@ -1,4 +1,4 @@
-"""What all files together say of each message: their testimony, grouped once by message, without a join."""
+"""Group what all files say of each message, once by message and without a join."""
 
 from __future__ import annotations
 
@@ -31,10 +31,12 @@ NEEDS: Final = (
 )
 """The columns of the ledger that are read, and no others."""
 SIDE: Final = """
-case box when 'outbox' then 1 when 'inbox' then 3 when 'processed' then 4 when 'quarantine' then 0 else if(origin = 'outbox', 2, 5) end
+case box when 'outbox' then 1 when 'inbox' then 3 when 'processed' then 4 when 'quarantine' then 0
+         else if(origin = 'outbox', 2, 5) end
 """
 STATE: Final = f"""
-case side when 1 then {ladder("state", OUT_STATES)} when 3 then {ladder("state", IN_STATES)} when 4 then {ladder("state", OUTCOMES)}
+case side when 1 then {ladder("state", OUT_STATES)} when 3 then {ladder("state", IN_STATES)}
+          when 4 then {ladder("state", OUTCOMES)}
           when 0 then {ladder("state", FILE_STATES)} else if(reason = 'expired', 2, 1) end
 """
 AGGREGATES: Final = {
@@ -59,7 +61,7 @@ AGGREGATES: Final = {
     "effect_seq": "min(if(side = 4 and state = 4, seq, null))",
     "effect_last_seq": "max(if(side = 4 and state = 4, seq, null))",
 }
-"""Numbers only: they are grouped by hashing, where a text would have to be sorted. Moments are milliseconds."""
+"""Numbers only: they are grouped by hashing, texts by sorting. Moments are milliseconds."""
 
 
 def gather(said: DataFrame) -> DataFrame:
@@ -75,7 +77,8 @@ def gather(said: DataFrame) -> DataFrame:
     rows = said.withColumn(
         "lane", expr("if(lane is null, null, xxhash64(sender, recipient, lane))")
     )
-    # Sent on as they are: a file says two or three things of a message, and grouping these first made rows wider than it made them fewer.
+    # Not grouped by file first: a file has two or three rows of a message, and grouping these
+    # made rows wider than it made them fewer.
     return (
         rows.repartition(*KEY)
         .groupBy(*KEY)
@@ -84,17 +87,23 @@ def gather(said: DataFrame) -> DataFrame:
 
 
 def evidence(ledger: DataFrame) -> DataFrame:
-    """Return a ledger, with the columns of ``NEEDS``, as the source's own table ``witness`` is of live files."""
+    """Return a ledger with the columns of ``NEEDS`` in the form of the table ``witness``."""
     said = ledger.where("coalesce(consumer, '') = ''").selectExpr("*", f"{SIDE} as side")
     return said.selectExpr(
-        "sender", "if(side = 0, reason, recipient) as recipient", "id", "cast(side as bigint) as side", f"cast({STATE} as bigint) as state",
-        "_seq as seq", "priority || '/' || lane as lane", "unix_millis(if(side = 2 or side = 5, created_at, at)) as at",
+        "sender",
+        "if(side = 0, reason, recipient) as recipient",
+        "id",
+        "cast(side as bigint) as side",
+        f"cast({STATE} as bigint) as state",
+        "_seq as seq",
+        "priority || '/' || lane as lane",
+        "unix_millis(if(side = 2 or side = 5, created_at, at)) as at",
         "unix_millis(sent_at) as sent", "if(side = 1, unix_millis(ended_at), null) as ended",
     )  # fmt: skip
 
 
 def present(agents: DataFrame) -> DataFrame:
-    """Return the files that were read, a row (``_db``, ``_agent``) for each, as ``witness`` tells of them."""
+    """Return a row (``_db``, ``_agent``) for each file that was read, in ``witness`` form."""
     known = {"recipient": "_agent", "id": "_db", "side": "0", "state": "1"}
     return agents.selectExpr(
         *(f"cast({known.get(name, 'null')} as {kind}) as {name}" for name, kind in WITNESS.items())
@@ -118,7 +127,7 @@ LEDGERS: Final = {
 
 
 def ledger(tables: Mapping[str, DataFrame]) -> DataFrame:
-    """Return one ledger of the four tables, live or archived, as the source's own table ``ledger`` is of live files."""
+    """Return one ledger of the four tables, live or archived, in the form of table ``ledger``."""
     views = (
         tables[box].selectExpr("seq as _seq", f"'{box}' as box", *KEY, *columns)
         for box, columns in LEDGERS.items()

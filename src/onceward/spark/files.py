@@ -22,12 +22,14 @@ class Found:
     size: int
     """Bytes of the file and of its WAL: what a reader reads at most."""
     mark: tuple[int, int, int, int, int]
-    """Inode, and size and time of change of file and WAL: while it is the same, nothing was committed."""
+    """Inode, size and change time of file and WAL: if they are the same, nothing was committed."""
 
 
 def find(patterns: Iterable[str]) -> list[Found]:
     """
-    Return the files that the glob *patterns* name, each once, by path; ``**`` is any depth, a folder means all its ``*.db``.
+    Return the files of the glob *patterns*, once each, by path; a folder means all its ``*.db``.
+
+    ``**`` is any depth.
 
     What vanishes meanwhile is left out. Links are followed to the file they
     mean, so that no file is read twice under two names.
@@ -45,7 +47,7 @@ def look(path: str) -> Found | None:
     size, changed = 0, 0
     with suppress(OSError):
         wal = os.stat(f"{path}-wal")
-        if wal.st_size:  # an empty one is made by whoever only reads
+        if wal.st_size:  # a reader creates an empty one
             size, changed = wal.st_size, wal.st_mtime_ns
     return Found(
         path, main.st_size + size, (main.st_ino, main.st_size, main.st_mtime_ns, size, changed)

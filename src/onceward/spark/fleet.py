@@ -13,7 +13,7 @@ from onceward.spark import files, start
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """The agents' files that *paths* name (globs, folders or files), and the session that reads them."""
+    """The agents' files that *paths* name (globs, folders or files), and a session to read them."""
 
     spark: SparkSession
     paths: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What is new in a fleet since some positions: the part of streaming that knows files, and nothing of Spark."""
+"""Find what is new in a fleet since given positions; knows files, and nothing of Spark."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from onceward.spark.plan import Slice
 from onceward.spark.positions import Position, Positions
 
 HIGH: Final = "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = ?), 0)"
-"""The highest number ever given, which pruning does not lower; a table counts under its own name."""
+"""The highest number ever given, which pruning does not lower; one table under its own name."""
 COUNTED: Final = {
     "outbox_view": "outbox",
     "inbox_view": "inbox",
@@ -28,7 +28,7 @@ COUNTED: Final = {
 }
 AT: Final = "SELECT id FROM {view} WHERE seq = ?"
 SETTLED_NS: Final = 2_000_000_000
-"""A file that changed less than this ago may change again without a visible change of its times: it is looked at again."""
+"""A file that changed less than this ago is examined again: its times may not show a change."""
 ROW_BYTES: Final = 512
 
 
@@ -55,11 +55,11 @@ class Follower:
         self._turns: dict[str, int] = {}
         self._turn = 0
         self.behind = False
-        """Whether there are files that nobody looked at yet, as their turn comes next time."""
+        """Whether there are files that were not examined yet: their turn comes next time."""
 
     def heads(self, known: Positions) -> Mapping[str, Head]:
         """
-        Return how far each file goes that was read so far, and tell of those that vanished or cannot be read.
+        Return how far each file was read, and report those that vanished or cannot be read.
 
         After some seconds the rest waits for the next call. Whoever was not
         looked at for longest comes first, so that no file waits for ever.
@@ -148,7 +148,7 @@ def begin(known: Position | None, now: Head) -> Position:
 
 def advance(known: Positions, heads: Mapping[str, Head], limit: int | None) -> Positions:
     """
-    Return the positions after the next micro-batch of at most about *limit* rows; *known* itself where nothing is new.
+    Return the positions after the next batch of about *limit* rows; *known* if nothing is new.
 
     Every file that has something gets its share first, so that one busy file
     does not keep the others waiting.
@@ -193,7 +193,7 @@ def _shared(waiting: Mapping[str, int], limit: int, turn: int) -> dict[str, int]
 
 
 def slices(start: Positions, end: Positions, target: int) -> Iterator[tuple[int, Slice]]:
-    """Yield what was added between two positions, with its size in bytes, no piece much larger than *target*."""
+    """Yield the slices between two positions, with sizes in bytes, none much over *target*."""
     for path, reached in end.items():
         known = start.get(path)
         if known == reached:

@@ -73,7 +73,7 @@ class SparkDidNotStart(OncewardError):
 @contextmanager
 def announced(memory: str) -> Iterator[None]:
     """
-    Start a JVM of *memory* heap, unless this process has one, and tell PySpark of it while the block connects.
+    Start a JVM with *memory* heap unless this process has one; PySpark uses it in the block.
 
     No longer than that: a program that this one starts must not find our JVM
     in its environment and take it for its own.
@@ -174,7 +174,7 @@ def command(java: Java, memory: str, folder: Path) -> list[str]:
 
 
 def environment(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the JVM's environment, which its Python workers inherit: this Python, and packages where this one finds them."""
+    """Return the JVM's environment, which its Python workers inherit: interpreter and packages."""
     ours = {
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
@@ -188,7 +188,8 @@ def _answered(process: subprocess.Popen[bytes], answer: Path) -> tuple[int, str]
     deadline = time.monotonic() + PATIENCE
     while not answer.exists():
         if process.poll() is not None or time.monotonic() > deadline:
-            msg = f"the JVM said nothing within {PATIENCE:.0f} s (exit code {process.poll()}): its words stand above"
+            ended = f"exit code {process.poll()}"
+            msg = f"the JVM did not answer within {PATIENCE:.0f} s ({ended}): see its output above"
             raise SparkDidNotStart(msg)
         time.sleep(0.05)
     said = answer.read_bytes()

@@ -1,4 +1,4 @@
-"""Who talks to whom: the agents as nodes, their mail as edges with counts and latencies."""
+"""Build the graph of agents (nodes) and messages (edges) with counts and latencies."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from onceward.spark.pairs import pairs, percentiles, spans
 RECONCILED: Final = "reconcile"
 """The job whose folder the graph is drawn in."""
 DRAWN: Final = 2000
-"""Edges of the picture at most, the busiest first: more nobody can look at."""
+"""Most edges of the picture, the busiest first: a larger picture cannot be read."""
 
 
 def run(spark: SparkSession, out: Path) -> list[dict[str, Any]]:
     """
-    Write edges/, nodes/ and graph.dot beside the frames of a reconciliation in *out*; return the busiest edges.
+    Write edges/, nodes/ and graph.dot of the reconciliation in *out*; return the busiest edges.
 
     Raises:
         OutputBusy: another process writes into the folder.
@@ -40,7 +40,7 @@ def run(spark: SparkSession, out: Path) -> list[dict[str, Any]]:
 
 
 def edges(frames: DataFrame) -> DataFrame:
-    """Return one row per pair of agents: messages by verdict, and the percentiles from send to effect in milliseconds."""
+    """Return per pair of agents: messages by verdict, percentiles from send to effect in ms."""
     times = (
         percentiles(spans(frames), "sender", "recipient")
         .where("kind = 'effect'")
@@ -50,7 +50,7 @@ def edges(frames: DataFrame) -> DataFrame:
 
 
 def nodes(found: DataFrame) -> DataFrame:
-    """Return one row per agent out of the edges: what it sent and received, to and from how many."""
+    """Return per agent: how many messages it sent and received, and with how many agents."""
     ends = found.selectExpr("stack(2, sender, 'out', recipient, 'in') as (agent, side)", "messages")
     return ends.groupBy("agent").agg(
         *(

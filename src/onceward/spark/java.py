@@ -1,4 +1,4 @@
-"""Which Java runs Spark here: the user's own where it is new enough, else the one that comes as a wheel."""
+"""Find the Java that runs Spark: the user's own if it is new enough, else the wheel's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SAID: Final = re.compile(r'version "(\d+)')
 
 
 class NoJava(OncewardError):
-    """No Java of version 17 or newer was found: install the extra ``onceward[spark]``, or set JAVA_HOME."""
+    """Java 17 or newer was not found: install the extra ``onceward[spark]``, or set JAVA_HOME."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,8 @@ def find(env: Mapping[str, str] | None = None) -> Java:
             return java
         seen.append(f"{program} (version {java.version or 'unknown'})")
     found = ", ".join(seen) or "none"
-    msg = f"Spark needs Java {OLDEST} or newer, found {found}: pip install 'onceward[spark]' brings one, or set JAVA_HOME"
+    cure = "pip install 'onceward[spark]' brings one, or set JAVA_HOME"
+    msg = f"Spark needs Java {OLDEST} or newer, found {found}: {cure}"
     raise NoJava(msg)
 
 

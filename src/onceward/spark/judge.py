@@ -1,4 +1,4 @@
-"""What is to be said of one message: one verdict from what its two sides say, by rules that are written down."""
+"""Give each message one verdict from what its two sides say, by written rules."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ RECIPIENT_KNOWS: Final = "(in_state > 0 or mark > 0 or in_dead > 0)"
 SENDER_KNOWS: Final = "(out_state > 0 or out_dead > 0)"
 TWO_EFFECTS: Final = "(effect_at < effect_last_at or effect_seq < effect_last_seq)"
 QUESTIONS: Final = ("unsent", "unseen")
-"""What one message's own records leave open: nobody sent it, or nobody received it, as far as was read."""
-# One line per verdict, the first that holds counts. {cutoff} and {late} are filled in from the rules.
+"""Verdicts that a message's own records leave open: no sender, or no recipient, was read."""
+# One line per verdict, the first that holds counts; {cutoff} and {late} come from the rules.
 STATEMENT: Final = f"""
 case
-when sender is null                                         then {spelt("file", FILE_STATES, "corrupt")}
+when sender is null then {spelt("file", FILE_STATES, "corrupt")}
 when {TWO_EFFECTS}                                          then 'double_processed'
 when received_at < received_last_at                         then 'duplicated'
 when not {SENDER_KNOWS}                                     then 'unsent'
@@ -58,10 +58,13 @@ when 'unseen' then case
     else 'lost' end
 else verdict end
 """
-SENDER_SAYS: Final = f"if(out_state = 0 and out_dead > 0, 'dead letter', {spelt('out_state', OUT_STATES, 'nothing')})"
+_SPELT_OUT: Final = spelt("out_state", OUT_STATES, "nothing")
+_SPELT_IN: Final = spelt("in_state", IN_STATES, "nothing")
+SENDER_SAYS: Final = f"if(out_state = 0 and out_dead > 0, 'dead letter', {_SPELT_OUT})"
 RECIPIENT_SAYS: Final = (
-    f"case when in_dead > 0 then 'dead letter' when in_state > 0 then {spelt('in_state', IN_STATES, 'nothing')}"
-    f" when mark > 0 then concat({spelt('mark', OUTCOMES, 'nothing')}, ', marked') else 'nothing' end"
+    f"case when in_dead > 0 then 'dead letter' when in_state > 0 then {_SPELT_IN}"
+    f" when mark > 0 then concat({spelt('mark', OUTCOMES, 'nothing')}, ', marked')"
+    " else 'nothing' end"
 )
 TEXTS: Final = ("sender", "recipient", "id", "verdict", "sender_says", "recipient_says")
 MOMENTS: Final = ("created_at", "sent_at", "ended_at", "received_at", "marked_at", "processed_at")
@@ -84,7 +87,7 @@ REACH: Final = {
 
 
 def state(facts: DataFrame, rules: Rules) -> DataFrame:
-    """Return each message with its verdict, or with a question that only the other files answer; *facts* are those of ``gather``."""
+    """Return each message of ``gather`` with its verdict, or a question for the other files."""
     verdict = expr(STATEMENT.format(cutoff=rules.cutoff, late=rules.late_ms)).alias("verdict")
     said = (expr(SENDER_SAYS).alias("sender_says"), expr(RECIPIENT_SAYS).alias("recipient_says"))
     moments = ((name, "effect_at" if name == "processed_at" else name) for name in MOMENTS)
@@ -101,12 +104,12 @@ def state(facts: DataFrame, rules: Rules) -> DataFrame:
 
 def witnesses(stated: DataFrame, rules: Rules) -> DataFrame:
     """
-    Return the agents whose files were read, with how far back the records of each go: NULL where nothing was ever pruned.
+    Return the agents whose files were read, and since when their records are complete.
 
-    Whoever's file could not be read when the facts were gathered does not
-    count as read: nobody lost what nobody looked for. Sequences have no holes,
-    but where rows were pruned. Of what is pruned the oldest goes first, so
-    whatever ended after the oldest row that is left must be there.
+    A moment is NULL where nothing was ever pruned. An agent whose file could not be read when the
+    facts were gathered does not count as read: its messages are not called lost. Sequences have no
+    holes but where rows were pruned. Pruning starts with the oldest row, so every row that ended
+    after the oldest remaining one must be there.
     """
     files = stated.where("sender is null")
     unread = broadcast(files.where("verdict <> 'read'").select("id"))
@@ -123,7 +126,8 @@ def witnesses(stated: DataFrame, rules: Rules) -> DataFrame:
     )
     sent = pairs.groupBy(expr("sender as agent")).agg(
         expr(
-            f"if(sum(sent) < max(sent_last), coalesce(unix_millis(min(acked_from)), {rules.now}), null) as sent_reach"
+            f"if(sum(sent) < max(sent_last), coalesce(unix_millis(min(acked_from)), {rules.now}),"
+            " null) as sent_reach"
         )
     )
     marked = pairs.groupBy(expr("recipient as agent")).agg(
@@ -133,7 +137,7 @@ def witnesses(stated: DataFrame, rules: Rules) -> DataFrame:
 
 
 def answer(stated: DataFrame, witnesses: DataFrame, rules: Rules) -> DataFrame:
-    """Return the messages with all their questions answered by who was read, and how far back."""
+    """Return the messages with all questions answered by the files that were read."""
     asked = stated.where("sender is not null").join(
         broadcast(witnesses), expr(f"agent = {ASKED}"), "left"
     )

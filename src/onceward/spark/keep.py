@@ -1,4 +1,4 @@
-"""Writes the tables of a job one after the other, so that a run which was broken off goes on behind the last one."""
+"""Write the tables of a job in order, so that an interrupted run continues after the last one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def keep(
     tell: Tell = str,
 ) -> dict[str, DataFrame]:
     """
-    Write each table that is *made* as Parquet into a folder of its name, then the manifest; return them as they were stored.
+    Write each table of *made* as Parquet, then the manifest; return the tables as stored.
 
     Raises:
         OutputTaken: the folder is not empty, and not ours.

@@ -1,4 +1,4 @@
-"""What a job read, by which rules, and how far it has come: one JSON file beside its results, written last."""
+"""Keep a job's inputs, rules and progress in one JSON file beside its results, written last."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class OutputBusy(OncewardError):
 @contextmanager
 def alone(out: Path, job: str) -> Iterator[Path]:
     """
-    Make the folder a job's own, and let nobody else write to it while the block runs; the lock ends with its process.
+    Lock the folder for one job while the block runs; the lock ends with its process.
 
     Raises:
         OutputTaken: the folder is not empty, and not this job's.
-        OutputBusy: somebody works on it already.
+        OutputBusy: another process works on it.
 
     """
     out = out.absolute()  # Spark's own process may stand elsewhere
@@ -56,7 +56,7 @@ def alone(out: Path, job: str) -> Iterator[Path]:
 
 
 def plan(fleet: Fleet, job: str, rules: Rules | None = None) -> dict[str, Any]:
-    """Return what is about to be read: the files with size and marks, so that a later run can tell what has changed."""
+    """Return what is to be read: files with size and fingerprint, to detect a later change."""
     files = [
         {"path": found.path, "bytes": found.size, "mark": list(found.mark)}
         for found in fleet.files()
@@ -71,7 +71,7 @@ def plan(fleet: Fleet, job: str, rules: Rules | None = None) -> dict[str, Any]:
 
 
 def prepare(out: Path, planned: dict[str, Any], *, resume: bool) -> dict[str, Any]:
-    """Return the plan to follow, once it is written: the one of a run that was broken off, if it is to be resumed."""
+    """Return the plan to follow once it is written; with *resume* that of an interrupted run."""
     before = read(out / PLAN)
     if resume and before is not None and same(before, planned):
         return before

@@ -41,7 +41,7 @@ Rows = list[dict[str, Any]]
 
 
 def write(frames: DataFrame, out: Path) -> None:
-    """Write what the judged messages add up to into the folder *out*: findings, spans, pairs, hours and lanes."""
+    """Write aggregates of the judged messages to *out*: findings, spans, pairs, hours, lanes."""
     todo: dict[str, Callable[[], object]] = {
         "lanes": lambda: _write(lanes(frames), out / "lanes"),
         "pairs": lambda: _pairs(frames, out),
@@ -72,7 +72,7 @@ def _write(found: DataFrame, path: Path) -> None:
 
 
 def report(out: Path, agents: Sequence[tuple[str, str]], quarantine: Rows, rules: Rules) -> Report:
-    """Return the report on what ``write`` has written: from files that are small, whatever the fleet's size, without Spark."""
+    """Return the report from what ``write`` has written: small files, read without Spark."""
     pairs_of, spans_of, lanes_of = (_table(out / name) for name in ("pairs", "spans", "lanes"))
     histogram = _histogram(spans_of)
     return Report(

@@ -1,4 +1,4 @@
-"""Figures per agent and hour: how much moved, how much waited, how often it was tried again, and why messages died."""
+"""Count per agent and hour: throughput, depth, retries, and dead letters by reason."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _stacked(view: DataFrame, moments: Mapping[str, str], retries: str, count: s
 
 
 def reasons(dead_letters: DataFrame) -> DataFrame:
-    """Return why messages died: by agent, hour, side and reason, how many, and when the last one did; copies of a file count once."""
+    """Return dead letters by agent, hour, side and reason: count and last time, no copy twice."""
     once = dead_letters.selectExpr(
         "_agent as agent", "id", "origin", "reason", "dead_at"
     ).distinct()
@@ -100,7 +100,7 @@ def reasons(dead_letters: DataFrame) -> DataFrame:
 
 
 def breakers(peers: DataFrame) -> DataFrame:
-    """Return the peers that are not reached at present, since when, and until when they rest; for the past see ``waits``."""
+    """Return the peers that are not reached now, since when, and until when their backoff lasts."""
     return peers.where("breaker <> 'closed' or failures > 0").selectExpr(
         "_agent as agent",
         "name as peer",

@@ -25,11 +25,11 @@ Reason = Literal[
 REASONS: Final = {
     "vanished": "it was there when the files were listed, and is gone",
     "unreadable": "the operating system does not let us read it",
-    "empty": "it has no tables, or belongs to nobody yet",
+    "empty": "it has no tables, or no agent owns it yet",
     "foreign": "it is a SQLite database, but no agent's",
     "corrupt": "SQLite finds it damaged, or it is no database at all",
     "older": "its schema is older than the first one with views: open it once with this version",
-    "newer": "its schema is newer than this version, and what was asked for is not in it: upgrade onceward",
+    "newer": "its schema is newer, and lacks what was asked for: upgrade onceward",
     "locked": "others held it for longer than busyTimeout",
     "changing": "it was written to each time while a copy was made",
 }
@@ -47,7 +47,7 @@ COPY_TRIES: Final = 3
 
 
 class Unreadable(OncewardError):
-    """A file of the fleet cannot be read: its row in ``quarantine`` says why; mend or exclude it, or read with PERMISSIVE."""
+    """A file cannot be read: ``quarantine`` says why; repair, exclude it, or read PERMISSIVE."""
 
     def __init__(self, path: str, reason: Reason, detail: str) -> None:
         super().__init__(f"{path}: {reason}, {REASONS[reason]} ({detail})")
@@ -191,7 +191,7 @@ def lacking(source: Source, view: str) -> Unreadable:
 
 @contextmanager
 def _copied(path: str) -> Iterator[str]:
-    """Copy the file with its WAL while nobody writes to it: one without the other would miss or tear rows."""
+    """Copy the file with its WAL while no process writes: a torn copy would miss or tear rows."""
     with tempfile.TemporaryDirectory(prefix="onceward-copy-") as folder:
         copy = Path(folder, "copy.db")
         wal = Path(f"{copy}-wal")

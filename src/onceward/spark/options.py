@@ -23,45 +23,56 @@ class Options:
     """The options of reading, by their names in Spark."""
 
     path: tuple[str, ...] = ()
-    """Files to read: a glob (`/fleet/**/*.db`), a folder (all its `*.db`), or a JSON list of such; `load(...)` sets it."""
+    """Files to read: a glob (`/fleet/**/*.db`), a folder (all its `*.db`), or a JSON list of
+    such; `load(...)` sets it."""
     table: str = "outbox"
     """Which table: see below."""
     columns: tuple[str, ...] = ()
-    """Only these columns, by name with commas between; Spark itself cannot tell the source which it needs."""
+    """Only these columns, by name with commas between; Spark cannot tell the source which it
+    needs."""
     frame: str = "text"
-    """`text`: frames as they are stored. `json`: NULL where they are none. `variant`: VARIANT, parsed in Python; see below."""
+    """`text`: frames as stored. `json`: NULL if invalid. `variant`: VARIANT, parsed in Python;
+    see below."""
     where: str = ""
-    """Only these rows: a condition in SQLite's words on the view's own columns, where times are integer milliseconds."""
+    """Only these rows: a condition in SQLite's SQL on the view's own columns, where times are
+    integer milliseconds."""
     mode: str = "PERMISSIVE"
     """
-    What a file does that cannot be read. `PERMISSIVE`: it is left out and stands in `quarantine`. `FAILFAST`: it fails the job.
-    `INSIST`: it fails the job where the reason may pass (`locked`, `changing`, `unreadable`), else it is left out.
+    What an unreadable file does. `PERMISSIVE`: it is left out and listed in `quarantine`.
+    `FAILFAST`: it fails the job.
+    `INSIST`: it fails the job where the reason may pass (`locked`, `changing`, `unreadable`), else
+    it is left out.
     """
     snapshot: bool | None = None
-    """Read each file in one transaction, as of one moment, in one task; on by itself for `ledger`. Off: in short ones."""
+    """Read each file in one transaction, as of one moment, in one task; the default for `ledger`.
+    Off: in short ones."""
     copy: str = "auto"
-    """`always`: read a local copy. `auto`: only where SQLite cannot read in place, as in a read-only folder. `never`."""
+    """`always`: read a local copy. `auto`: only where SQLite cannot read in place, as in a
+    read-only folder. `never`."""
     task_bytes: int = 256 * MIB
     """Small files share a task up to this size; larger ones are cut by sequence."""
     min_tasks: int = 0
-    """At least so many tasks where there is enough to read; 0: two for each core of the driver's machine."""
+    """At least so many tasks where there is enough to read; 0: two for each core of the driver's
+    machine."""
     batch_rows: int = 8192
-    """Rows of one Arrow batch at most; with frames fewer, so that a batch stays in a core's cache."""
+    """Most rows of one Arrow batch; with frames fewer, so that a batch stays in a core's cache."""
     busy_timeout: float = 5.0
     """Seconds to wait for a file that others hold, before it counts as locked."""
     deep: bool = False
     """For `quarantine`: read every page of every file instead of only its beginning."""
     manifests: str = ""
-    """For streams: a folder, kept with the checkpoint, for the positions in all files; without it a stream has at most 1,000 files."""
+    """For streams: a folder, kept with the checkpoint, for the positions in all files; without it
+    a stream has at most 1,000 files."""
     look_for: float = 3.0
-    """For streams: seconds of looking at new and changed files, a millisecond each, before a micro-batch; the rest is next time."""
+    """For streams: seconds to examine new and changed files, a millisecond each, before a
+    micro-batch; the rest is next time."""
     max_rows_per_trigger: int = 0
     """For streams: at most about so many rows in a micro-batch; 0: all there are."""
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Self:
         """
-        Return *given*, checked; unknown names are refused, as a misspelt one would be forgotten silently.
+        Return *given*, checked; unknown names are refused, as a misspelt one would be ignored.
 
         Raises:
             InvalidOption: see its message.
@@ -72,7 +83,8 @@ class Options:
         if "paths" in known:
             known["path"] = known.pop("paths")
         if unknown := sorted(known.keys() - names.keys() - _FOR_OTHERS):
-            msg = f"there is no option {unknown[0]!r}: there are {', '.join(spelt(field.name) for field in fields(cls))}"
+            known_names = ", ".join(spelt(field.name) for field in fields(cls))
+            msg = f"there is no option {unknown[0]!r}: there are {known_names}"
             raise InvalidOption(msg)
         made = cls(
             **{
@@ -104,7 +116,8 @@ class Options:
             or self.busy_timeout < 0
             or min(self.min_tasks, self.max_rows_per_trigger, self.look_for) < 0
         ):
-            msg = "taskBytes and batchRows are at least 1, busyTimeout, lookFor, minTasks and maxRowsPerTrigger not negative"
+            least = "taskBytes and batchRows are at least 1"
+            msg = f"{least}, busyTimeout, lookFor, minTasks and maxRowsPerTrigger not negative"
             raise InvalidOption(msg)
         if self.where:
             _try(self.where, self.chosen)
@@ -137,8 +150,19 @@ def spelt(name: str) -> str:
 
 def _value(name: str, text: str) -> Any:
     kinds: dict[str, Callable[[str], Any]] = {
-        "path": _paths, "columns": _names, "snapshot": flag, "deep": flag, "mode": str.upper, "copy": str.lower, "frame": str.lower,
-        "task_bytes": int, "min_tasks": int, "batch_rows": int, "busy_timeout": float, "look_for": float, "max_rows_per_trigger": int,
+        "path": _paths,
+        "columns": _names,
+        "snapshot": flag,
+        "deep": flag,
+        "mode": str.upper,
+        "copy": str.lower,
+        "frame": str.lower,
+        "task_bytes": int,
+        "min_tasks": int,
+        "batch_rows": int,
+        "busy_timeout": float,
+        "look_for": float,
+        "max_rows_per_trigger": int,
     }  # fmt: skip
     try:
         return kinds.get(name, str)(text)
@@ -164,7 +188,8 @@ def flag(text: str) -> bool:
 
 def _try(where: str, chosen: Table) -> None:
     if len(chosen.parts) != 1 or ";" in where:
-        msg = f"where {where!r:.200}: a table of one view can be asked, by one condition without a semicolon; filter the others in Spark"
+        rule = "a table of one view takes one condition without a semicolon"
+        msg = f"where {where!r:.200}: {rule}; filter the others in Spark"
         raise InvalidOption(msg)
     columns = ", ".join(f'"{name}"' for name in chosen.parts[0].columns if name not in ASKED)
     con = apsw.Connection(":memory:")

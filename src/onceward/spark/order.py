@@ -1,4 +1,4 @@
-"""Lanes: whether messages took effect in the order in which they were accepted, and which were passed while they wait."""
+"""Find lanes whose messages took effect out of order, and messages that were overtaken."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ MARKS: Final = {
     "gap": "verdict in ('unprocessed', 'lost') and out_seq < handled_last",
 }
 """
-What can be said of a message within its lane: it was handled before one that was accepted earlier; it arrived after one
-that was sent later, as delayed and replayed ones do; it waits or is lost while later ones of its lane took effect.
+What can be true of a message within its lane: it was handled before one that was accepted earlier;
+it arrived after one that was sent later, as delayed and replayed messages do; it waits or is lost
+while later ones of its lane took effect.
 """
 
 
 def lanes(frames: DataFrame) -> DataFrame:
     """
-    Return the lanes in which something is out of order, with how many messages of each kind, and one of them.
+    Return the lanes that are out of order, with counts by kind and one example message.
 
     The lane is a number here (``lane``): the example leads to its name.
     """
@@ -44,9 +45,9 @@ def lanes(frames: DataFrame) -> DataFrame:
         .where(" or ".join(f"{name} > 0" for name in MARKS))
     )
     named = frames.join(broadcast(bad.select("lane")), "lane", "left_semi")
-    who = named.groupBy("lane").agg(
+    ends = named.groupBy("lane").agg(
         expr("min(sender) as sender"),
         expr("min(recipient) as recipient"),
         expr("max(id) as example"),
     )
-    return bad.join(who, "lane")
+    return bad.join(ends, "lane")

@@ -1,4 +1,4 @@
-"""Per pair of agents: how many messages in which verdict, and how long they took, by exact ranks of values within one percent."""
+"""Count messages per pair of agents by verdict, and their latencies to within one percent."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ SPANS: Final = {
     "handle": "unix_millis(processed_at) - unix_millis(received_at)",
     "effect": "unix_millis(processed_at) - unix_millis(created_at)",
 }
-"""From send to stored, from stored to processed, from send to processed: in milliseconds, by the two agents' own clocks."""
+"""Send to stored, stored to processed, send to processed: milliseconds by both agents' clocks."""
 WIDTH: Final = 1.02
-"""One bucket holds values up to two percent apart, and stands for its middle: the error of a percentile is one percent at most."""
+"""A bucket holds values up to two percent apart; its middle is at most one percent wrong."""
 BUCKET: Final = (
     f"case when span < 0 then -2 when span = 0 then -1 else ceil(ln(span) / ln({WIDTH}D)) end"
 )
-MIDDLE: Final = f"case when bucket = -2 then -1 when bucket = -1 then 0 else round(power({WIDTH}D, bucket - 0.5)) end"
-"""Below 50 ms a bucket is one millisecond, so values are exact there; -1 means that the receiver's clock was behind."""
+MIDDLE: Final = (
+    "case when bucket = -2 then -1 when bucket = -1 then 0"
+    f" else round(power({WIDTH}D, bucket - 0.5)) end"
+)
+"""Below 50 ms a bucket is one millisecond, so exact; -1: the receiver's clock was behind."""
 
 
 def middle(bucket: int) -> int:
@@ -34,7 +37,7 @@ SHARES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
 
 
 def spans(frames: DataFrame) -> DataFrame:
-    """Return the histogram of every pair and span: ``sender, recipient, span, bucket, messages``; small, whatever the fleet's size."""
+    """Return the histogram ``sender, recipient, span, bucket, messages``; small for any fleet."""
     settled = frames.where("verdict in ('" + "', '".join(SETTLED) + "')")
     stacked = ", ".join(f"'{name}', {sql}" for name, sql in SPANS.items())
     long = settled.selectExpr(
@@ -48,7 +51,7 @@ def spans(frames: DataFrame) -> DataFrame:
 
 
 def percentiles(histogram: DataFrame, *by: str) -> DataFrame:
-    """Return the percentiles of each span in milliseconds, for all together or *by* columns of the histogram."""
+    """Return the percentiles of each span in milliseconds, in all or *by* columns."""
     keys = [*by, "kind"]
     added = histogram.groupBy(*keys, "bucket").agg(expr("sum(count) as count"))
     upto = Window.partitionBy(*keys).orderBy("bucket")

@@ -38,8 +38,9 @@ def tasks(
     edges: Callable[[str], tuple[int, int]] | None,
 ) -> list[list[Slice]]:
     """
-    Return the slices of each task, about *target* bytes each, and at least *least* tasks where there is enough to read.
+    Return the slices of each task, about *target* bytes each.
 
+    There are at least *least* tasks if there is enough to read.
     *edges* tells the first and last sequence of a large file; without it
     files are read whole.
     """

@@ -25,7 +25,7 @@ Offset = dict[str, Any]
 
 
 class ManifestMissing(OncewardError):
-    """The checkpoint names a manifest that is not in its folder: restore the folder with the checkpoint, or begin both anew."""
+    """A manifest of the checkpoint is missing: restore the folder with it, or begin both anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,11 @@ class Position:
     file_id: str
     seq: int
     epoch: int = 0
-    """How often the file was found restored or replaced, and so was read from its beginning again."""
+    """How often the file was found restored or replaced, and read from its beginning again."""
     anchor: str = ""
-    """Id in the row of that sequence: another one there means that the file was restored meanwhile."""
+    """Id in the row of that sequence: another one means that the file was restored meanwhile."""
     change: str = ""
-    """What was found when this was written: ``new``, ``restored``, ``replaced``, or nothing special."""
+    """The file's state when this was written: ``new``, ``restored``, ``replaced``, or empty."""
 
 
 Positions = Mapping[str, Position]
@@ -73,7 +73,8 @@ class Manifests:
         }
         if self._folder is None:
             if len(positions) > INLINE_MAX:
-                msg = f"{len(positions)} files are too many for a stream without option manifests: name a folder beside its checkpoint"
+                few = f"{len(positions)} files are too many for a stream without option manifests"
+                msg = f"{few}: name a folder beside its checkpoint"
                 raise InvalidOption(msg)
             return told | {"inline": base64.b64encode(packed).decode()}
         name = hashlib.sha256(packed).hexdigest()[:32]
@@ -100,12 +101,14 @@ class Manifests:
         try:
             return self._path(name).read_bytes()
         except OSError as error:
-            msg = f"no manifest {name} in {self._folder}: restore the folder with its checkpoint, or begin both anew"
+            cure = "restore the folder with its checkpoint, or begin both anew"
+            msg = f"no manifest {name} in {self._folder}: {cure}"
             raise ManifestMissing(msg) from error
 
     def _path(self, name: str) -> Path:
         if self._folder is None:
-            msg = f"the checkpoint names manifest {name}: give the option manifests that the stream was started with"
+            cure = "give the option manifests that the stream was started with"
+            msg = f"the checkpoint names manifest {name}: {cure}"
             raise ManifestMissing(msg)
         return self._folder / f"{name}{ENDING}"
 
@@ -118,7 +121,7 @@ class Manifests:
             os.fsync(file.fileno())
         fresh.replace(
             self._path(name)
-        )  # a name stands for one content: whoever is second replaces it by the same
+        )  # a name stands for one content: a second writer replaces it by the same
 
     def prune(self, offset: Offset) -> None:
         """Forget the oldest manifests, never the one that *offset* names."""

@@ -1,4 +1,4 @@
-"""Shows on a terminal how far Spark is with what it is at: tasks done of tasks known, for work that takes more than a moment."""
+"""Show Spark's progress on a terminal: tasks done of tasks known, for longer work."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EVERY: Final = 0.3
 
 @contextmanager
 def shown(spark: SparkSession, console: Console | None = None) -> Iterator[None]:
-    """Show a bar on standard error while the block works; nothing where that is no terminal. The bar is gone when the block ends."""
+    """Show a bar on standard error while the block works, if that is a terminal; then remove it."""
     end = watch(spark, console)
     try:
         yield
@@ -30,7 +30,7 @@ def shown(spark: SparkSession, console: Console | None = None) -> Iterator[None]
 
 
 def watch(spark: SparkSession, console: Console | None = None) -> Callable[[], None]:
-    """Show a bar whenever Spark works for more than a moment, until the returned function is called or the session ends."""
+    """Show a bar during longer work until the returned function is called or the session ends."""
     target, ended = console or Console(stderr=True), Event()
     if not target.is_terminal:
         return ended.set

@@ -1,4 +1,4 @@
-"""Reads a table of the whole fleet: what one task yields, and what becomes of files that cannot be read."""
+"""Read a table of the whole fleet: the rows of one task, and what unreadable files do."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Reader(DataSourceReader):
         self._wanted = Wanted(wanted_columns(options, schema), options.where, options.batch_rows)
 
     def partitions(self) -> list[InputPartition]:
-        """Plan the tasks by the files' names and sizes; only files larger than a task are opened."""
+        """Plan the tasks by the files' names and sizes; only files larger than a task are read."""
         options = self._options
         keyed = [part.keyed for part in options.chosen.parts]
         cut = self._edges if keyed == [True] and not options.whole else None
@@ -95,13 +95,15 @@ def wanted_columns(options: Options, schema: StructType) -> dict[str, Kind]:
     known = options.chosen.columns
     for field in schema.fields:
         if known.get(field.name) != field.dataType.simpleString():
-            msg = f"table {options.table} has no column {field.name} of type {field.dataType.simpleString()}: {options.chosen.ddl()}"
+            kind = field.dataType.simpleString()
+            lacks = f"table {options.table} has no column {field.name} of type {kind}"
+            msg = f"{lacks}: {options.chosen.ddl()}"
             raise InvalidOption(msg)
     return {field.name: known[field.name] for field in schema.fields}
 
 
 def read(options: Options, wanted: Wanted, slices: list[plan.Slice]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of some slices, file by file; whether a file that cannot be read is an error, the mode says."""
+    """Yield the rows of some slices, file by file; the mode decides about unreadable files."""
     if options.table == "quarantine":
         yield from _quarantine(options, wanted, slices)
         return
@@ -177,7 +179,7 @@ def settle() -> None:
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """Keep the cyclic collector from walking through rows that hold no cycles: a quarter of the time."""
+    """Keep the garbage collector off rows, which have no cycles: it took a quarter of the time."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -23,7 +23,7 @@ JOB: Final = "reconcile"
 PLAIN: Final = {f"parquet.enable.dictionary#{name}": "false" for name in ("id", *MOMENTS, *NUMBERS)}
 """Columns whose values hardly repeat: looking for repetitions in them was half of all writing."""
 WHOLE: Final = {"partitionOverwriteMode": "static"}
-"""Also in a session that is set otherwise: nothing that a broken run left may stay beside what is written."""
+"""Also in a session that is set otherwise: rows of an interrupted run must not stay."""
 OPEN: Final = f"sender is null or verdict in {QUESTIONS}"
 Tell = Callable[[str], object]
 
@@ -110,7 +110,7 @@ def _run(
 def _judged(
     fleet: Fleet, work: Path, rules: Rules, archived: DataFrame | None, tell: Tell
 ) -> DataFrame:
-    """Return all messages with their verdicts: most were settled as they were gathered, and are not written a second time."""
+    """Return all messages with verdicts; those settled when gathered are not written again."""
     spark, settled = fleet.spark, work / "facts" / "open=false"
 
     def facts() -> DataFrame:
@@ -149,7 +149,7 @@ def _files(path: Path) -> list[dict[str, Any]]:
 def stored(
     spark: SparkSession, path: Path, ddl: str, make: Callable[[], DataFrame], *, by: str = ""
 ) -> DataFrame:
-    """Return what *make* makes, out of the Parquet folder that it was written to now, or by a run before this one."""
+    """Return what *make* makes, read from the Parquet folder of this run or an earlier one."""
     if not (path / "_SUCCESS").exists():
         make().write.mode("overwrite").options(**PLAIN, **WHOLE).partitionBy(
             *([by] if by else [])

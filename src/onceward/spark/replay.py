@@ -1,4 +1,4 @@
-"""Puts dead letters back on their way, or forgets them, in bulk: chosen by any filter, done through the agents' own files."""
+"""Replay or discard dead letters in bulk, by a filter, through the agents' own files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RECEIPTS: Final = "array<struct<id: string, outcome: string, detail: string, at:
 
 def plan(fleet: Fleet, where: str, action: Action, out: Path) -> DataFrame:
     """
-    Write down which dead letters are meant, and change nothing; return them.
+    Write down which dead letters match, and change nothing; return them.
 
     *where* is any condition of Spark's on the columns of ``dead_letters``. The
     plan in *out* is what ``carry_out`` does, no more and no less.
@@ -60,7 +60,7 @@ def carry_out(spark: SparkSession, out: Path) -> DataFrame:
 
     Raises:
         FileNotFoundError: there is no plan in the folder.
-        OutputBusy: somebody carries it out already.
+        OutputBusy: another process executes it.
 
     """
     told = manifest.read(out / manifest.NAME)
@@ -77,7 +77,7 @@ def carry_out(spark: SparkSession, out: Path) -> DataFrame:
 
 
 def receipts(chosen: DataFrame, action: Action) -> DataFrame:
-    """Replay or discard the chosen dead letters (``_db``, ``id``) where their files lie, a file in one task; return receipts."""
+    """Replay or discard dead letters (``_db``, ``id``), one task for each file; return receipts."""
     by_file = chosen.groupBy("_db").agg(expr("array_sort(collect_list(id)) as ids"))
     settled = udf(
         lambda path, ids: _settle(path, ids, action), RECEIPTS, useArrow=False

@@ -1,4 +1,4 @@
-"""The report on a fleet as one HTML file: it carries its pictures and its style, and asks nobody for anything."""
+"""Write the report on a fleet as one HTML file, with its pictures and its style in it."""
 
 from __future__ import annotations
 
@@ -13,23 +13,31 @@ from onceward.spark.verdicts import FATAL, VERDICTS, Rules
 
 Row = Mapping[str, Any]
 WORST: Final = 20
-"""Agents in the matrix, and rows in each table; everything is in the Parquet files beside the report."""
+"""Most agents in the matrix and rows in each table; the Parquet files beside have all."""
 STYLE: Final = """
-:root { color-scheme: light dark; --ink: #1f2328; --soft: #59636e; --line: #d1d9e0; --good: #2da44e; --moving: #bf8700; --bad: #cf222e;
+:root { color-scheme: light dark; --ink: #1f2328; --soft: #59636e; --line: #d1d9e0;
+  --good: #2da44e; --moving: #bf8700; --bad: #cf222e;
   --ended: #8c959f; --open: #8250df; --two: #0969da; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --soft: #9198a1; --line: #3d444d; --good: #3fb950; --moving: #d29922;
+@media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --soft: #9198a1; --line: #3d444d;
+  --good: #3fb950; --moving: #d29922;
   --bad: #f85149; --ended: #6e7681; --open: #a371f7; --two: #4493f8; } }
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); max-width: 820px; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.6rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; } p.note, .note { color: var(--soft); }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); max-width: 820px;
+  margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.6rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; }
+p.note, .note { color: var(--soft); }
 .yes { color: var(--good); font-weight: 600; } .no { color: var(--bad); font-weight: 600; }
-table { border-collapse: collapse; font-size: 13px; width: 100%; } td, th { text-align: left; padding: 3px 10px 3px 0;
-  border-bottom: 1px solid var(--line); vertical-align: top; overflow-wrap: anywhere; } th { color: var(--soft); font-weight: 500; }
-td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; } svg { max-width: 100%; height: auto; }
+table { border-collapse: collapse; font-size: 13px; width: 100%; }
+td, th { text-align: left; padding: 3px 10px 3px 0;
+  border-bottom: 1px solid var(--line); vertical-align: top; overflow-wrap: anywhere; }
+th { color: var(--soft); font-weight: 500; }
+td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
+svg { max-width: 100%; height: auto; }
 svg text { font: 12px system-ui, sans-serif; fill: var(--ink); } svg .note { fill: var(--soft); }
 .good { fill: var(--good); } .ended { fill: var(--ended); }
 .moving { fill: var(--moving); } .open { fill: var(--open); }
 .bad { fill: var(--bad); }
-.axis { stroke: var(--soft); } .tick { stroke: var(--line); } polyline { fill: none; stroke-width: 2; }
+.axis { stroke: var(--soft); } .tick { stroke: var(--line); }
+polyline { fill: none; stroke-width: 2; }
 .line0 { stroke: var(--two); } .line1 { stroke: var(--good); } .line2 { stroke: var(--open); }
 .dot0 { fill: var(--two); } .dot1 { fill: var(--good); } .dot2 { fill: var(--open); }
 """
@@ -66,7 +74,7 @@ class Report:
 
     @property
     def broken(self) -> int:
-        """How many messages break the promise: lost, or taken twice."""
+        """How many messages break the promise: lost, or accepted twice."""
         return sum(self.verdicts.get(name, 0) for name in FATAL)
 
     def rows(self) -> list[dict[str, Any]]:
@@ -88,7 +96,7 @@ class Report:
 
     @property
     def open(self) -> int:
-        """How many messages nothing can be said of, and files that nobody could read."""
+        """How many messages are undecided, and how many files could not be read."""
         return sum(self.verdicts.get(v.name, 0) for v in VERDICTS if v.weight == "open") + len(
             self.quarantine
         )
@@ -97,9 +105,16 @@ class Report:
 def html(report: Report) -> str:
     """Return the whole page; every text in it that came out of a file is escaped."""
     body = [
-        _verdict(report), _verdicts(report), _times(report), _busy(report), _pairs(report), _lanes(report), _examples(report),
-        _files(report), _rules(report.rules),
-    ]  # fmt: skip
+        _verdict(report),
+        _verdicts(report),
+        _times(report),
+        _busy(report),
+        _pairs(report),
+        _lanes(report),
+        _examples(report),
+        _files(report),
+        _rules(report.rules),
+    ]
     head = HEAD.format(title="Fleet report", style=STYLE)
     return head + "\n".join(part for part in body if part) + "\n</body></html>\n"
 
@@ -113,8 +128,10 @@ def _verdict(report: Report) -> str:
     )
     doubt = f" Of {report.open:,} messages or files nothing can be said." if report.open else ""
     return (
-        f"<h1>Fleet report</h1><p>{report.messages:,} messages of {report.agents:,} agents in {report.files:,} files, "
-        f'as of {iso(report.rules.now)}.</p><p class="{"no" if bad else "yes"}">{said}</p><p class="note">{doubt}</p>'
+        f"<h1>Fleet report</h1><p>{report.messages:,} messages of {report.agents:,} agents in "
+        f"{report.files:,} files, "
+        f'as of {iso(report.rules.now)}.</p><p class="{"no" if bad else "yes"}">{said}</p>'
+        f'<p class="note">{doubt}</p>'
     )
 
 
@@ -128,7 +145,10 @@ def _verdicts(report: Report) -> str:
 def _times(report: Report) -> str:
     if not report.percentiles:
         return ""
-    note = "Percentiles are exact in rank and within one percent in value; milliseconds, by the clocks of the two agents."
+    note = (
+        "Percentiles are exact in rank and within one percent in value; milliseconds, by the "
+        "clocks of the two agents."
+    )
     drawn = charts.cumulated(report.histogram)
     return (
         f'<h2>How long they took</h2>{drawn}{table(report.percentiles)}<p class="note">{note}</p>'
@@ -163,8 +183,10 @@ def _lanes(report: Report) -> str:
         f"{name.replace('_', ' ')}: {count:,}" for name, count in report.lane_totals.items()
     )
     note = (
-        "overtook: handled before one of its lane that was accepted earlier, as pulling by type does. arrived late: after one that was "
-        "sent later, as delayed and replayed messages do. gap: waits or is lost while later ones of its lane took effect."
+        "overtook: handled before one of its lane that was accepted earlier, as pulling by type "
+        "does. arrived late: after one that was "
+        "sent later, as delayed and replayed messages do. gap: waits or is lost while later ones "
+        "of its lane took effect."
     )
     return f'<h2>Order</h2><p>{totals}</p>{table(report.lanes)}<p class="note">{note}</p>'
 
@@ -172,7 +194,8 @@ def _lanes(report: Report) -> str:
 def _examples(report: Report) -> str:
     if not report.examples:
         return ""
-    return f"<h2>Messages to look at</h2>{table(report.examples)}<p class='note'>All of them are in findings/ beside this report.</p>"
+    note = "All of them are in findings/ beside this report."
+    return f"<h2>Messages to look at</h2>{table(report.examples)}<p class='note'>{note}</p>"
 
 
 def _files(report: Report) -> str:
@@ -180,20 +203,27 @@ def _files(report: Report) -> str:
     if report.quarantine:
         parts.append(f"<h2>Files that could not be read</h2>{table(report.quarantine)}")
     if report.twins:
-        note = "Copies of one file change nothing in the counts. Files that went ways of their own do: see duplicated."
+        note = (
+            "Copies of one file do not change the counts. Files that diverged do: see duplicated."
+        )
         parts.append(
-            f'<h2>Agents with more than one file</h2>{table(report.twins)}<p class="note">{note}</p>'
+            f"<h2>Agents with more than one file</h2>{table(report.twins)}"
+            f'<p class="note">{note}</p>'
         )
     return "".join(parts)
 
 
 def _rules(rules: Rules) -> str:
     return (
-        f"<h2>By which rules</h2><p>What happened after {iso(rules.cutoff)}, the last {rules.grace:g} s before the reading, is in flight. "
-        "Before that, a message is lost when its sender believes it done, its recipient's file was read and has neither the message nor "
-        "a mark nor a dead letter, and the recipient's records reach back that far. While its sender still keeps it, it is in flight, "
+        f"<h2>By which rules</h2><p>What happened after {iso(rules.cutoff)}, the last "
+        f"{rules.grace:g} s before the reading, is in flight. "
+        "Before that, a message is lost when its sender believes it done, its recipient's file was "
+        "read and has neither the message nor "
+        "a dedup record nor a dead letter, and the recipient's records reach back that far. While "
+        "its sender still keeps it, it is in flight, "
         "however old. "
-        f"A message is late more than {rules.late_after:g} s after it was sent. What such a report can prove, and what it cannot, is said "
+        f"A message is late more than {rules.late_after:g} s after it was sent. What such a report "
+        "can prove, and what it cannot, is said "
         "in onceward's pages under “Limits of a fleet report”.</p>"
     )
 

@@ -1,4 +1,4 @@
-"""Reads one file's rows as Arrow batches, by statements that are short, so that no live file's WAL is held for long."""
+"""Read one file's rows as Arrow batches by short statements, which do not hold its WAL for long."""
 
 from __future__ import annotations
 
@@ -43,10 +43,13 @@ OWNER: Final = {"outbox_view": "sender", "inbox_view": "recipient", "processed_v
 LARGE: Final = frozenset({"frame", "body", "body_bytes"})
 """Columns that may be of any length."""
 HEAVY: Final = 256 * 1024
-"""Bytes of these after which a batch is full, however few its rows: more do not stay in a core's cache."""
+"""Bytes of these after which a batch is full: more do not stay in a core's cache."""
 KEYED: Final = "SELECT seq{columns} FROM {view} WHERE seq > ? AND seq <= ?{where} ORDER BY seq"
 UNKEYED: Final = "SELECT 0{columns} FROM {view} WHERE 1{where}"
-EDGES: Final = "SELECT (SELECT seq FROM {view} ORDER BY seq LIMIT 1), (SELECT seq FROM {view} ORDER BY seq DESC LIMIT 1)"
+EDGES: Final = (
+    "SELECT (SELECT seq FROM {view} ORDER BY seq LIMIT 1),"
+    " (SELECT seq FROM {view} ORDER BY seq DESC LIMIT 1)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,7 @@ def moment(source: Source) -> Iterator[None]:
 
 
 def edges(source: Source, part: Part) -> tuple[int, int]:
-    """Return the first and the last sequence of a part; (0, 0) where it is empty or not in this file."""
+    """Return the first and the last sequence of a part; (0, 0) if it is empty or missing."""
     if not source.columns(part.view):
         return 0, 0
     [found] = source.con.execute(EDGES.format(view=part.view)).fetchall()

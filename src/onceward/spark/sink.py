@@ -1,4 +1,4 @@
-"""Rows of one batch become outbox messages, once: one transaction for each file, with a receipt of its own in the file."""
+"""Send a batch's rows as outbox messages, once: one transaction and one receipt for each file."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ KNOWN: Final = "SELECT digest FROM spark_batches WHERE query = ? AND batch = ?"
 NEWEST: Final = "SELECT coalesce(max(batch), -1) FROM spark_batches WHERE query = ?"
 RECORD: Final = """
 INSERT INTO spark_batches (query, batch, digest, messages, committed_at)
-VALUES (:query, :batch, :digest, :messages, CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER))
+VALUES (:query, :batch, :digest, :messages,
+        CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER))
 """
 FORGET: Final = """
 DELETE FROM spark_batches
@@ -67,24 +68,25 @@ COLUMNS: Final = ("agent", "_db", "recipient", "body", "session", *OPTIONS)
 
 WRITING: Final = {
     "path": "where agents' files are looked for by name: a glob or a folder; `save(...)` sets it",
-    "query": "name of this writing: with it the same batch is never sent twice, however often the job runs; streams bring their own",
+    "query": "name of this writing: with it the same batch is never sent twice, however often the "
+    "job runs; streams bring their own",
     "batch": "number of the batch within the query, such as the day; 0",
-    "holdUnknown": "`true`: take messages for recipients that nobody knows yet; `false`",
+    "holdUnknown": "`true`: accept messages for recipients that are not known yet; `false`",
     "busyTimeout": "seconds to wait for a file that others write to; 30",
 }
 """The options of writing."""
 
 
 class OtherRows(OncewardError):
-    """The batch was committed before with other rows: make the query deterministic, or start it under a new checkpoint."""
+    """The batch was committed with other rows: make the query deterministic."""
 
 
 class BatchTooOld(OncewardError):
-    """A file has newer batches of this query: its checkpoint was set back; begin under a new one, or a new query name."""
+    """A file has newer batches of this query: its checkpoint was set back; name a new one."""
 
 
 class NoSuchAgent(OncewardError):
-    """A row names an agent whose file is not there, or lies there twice: correct the row, or the option path, or give _db."""
+    """A row's agent has no file, or two: correct the row, or the option path, or give _db."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +108,13 @@ def check_columns(names: Iterable[str]) -> None:
         msg = f"column {unknown[0]!r} means nothing here: a message is made of {', '.join(COLUMNS)}"
         raise InvalidOption(msg)
     if not {"recipient", "body"} <= given or not given & {"agent", "_db"}:
-        msg = "a message needs the columns recipient and body, and agent or _db for who sends it"
+        msg = "a message needs the columns recipient and body, and agent or _db for its sender"
         raise InvalidOption(msg)
 
 
 def hand_over(rows: Mapping[Sender, Sequence[Row]], batch: Batch) -> dict[str, int]:
     """
-    Send the rows of a batch, and return how many messages each file was given; a file that had them already is not in it.
+    Send the rows of a batch, and return how many messages each file got, without repeated files.
 
     May be called again after a crash at any point: files whose transaction was
     committed recognise the batch, the others get it. The rows of one file are
@@ -120,7 +122,8 @@ def hand_over(rows: Mapping[Sender, Sequence[Row]], batch: Batch) -> dict[str, i
 
     Raises:
         NoSuchAgent: nothing was sent.
-        OtherRows, BatchTooOld, Unreadable: of a file; the ones before it are committed, and the batch can be given again.
+        OtherRows, BatchTooOld, Unreadable: of a file; the ones before it are committed, and the
+            batch can be given again.
         SendError, StoreError: as ``Postbox.send`` raises them, likewise.
 
     """
@@ -182,17 +185,19 @@ def _send(path: str, rows: Sequence[Row], batch: Batch) -> bool:
 def _seen(tx: Transaction, path: str, batch: Batch, digest: str) -> bool:
     known = tx.execute(KNOWN, (batch.query, batch.number))
     if known and known[0][0] != digest:
-        msg = f"{path}: batch {batch.number} of {batch.query} was sent before with other rows; its rows must be the same each time"
+        sent = f"{path}: batch {batch.number} of {batch.query} was sent before with other rows"
+        msg = f"{sent}; its rows must be the same each time"
         raise OtherRows(msg)
     [(newest,)] = tx.execute(NEWEST, (batch.query,))
     if not known and newest > batch.number:
-        msg = f"{path}: batch {batch.number} of {batch.query} is asked for, but {newest} was sent already"
+        asked = f"{path}: batch {batch.number} of {batch.query} is asked for"
+        msg = f"{asked}, but {newest} was sent already"
         raise BatchTooOld(msg)
     return bool(known)
 
 
 def _ids(marks: Iterable[str], agent: str, batch: Batch) -> Iterator[str]:
-    """Yield ids that depend on the rows alone: whatever the order, the partitions, and how often."""
+    """Yield ids that depend on the rows alone, not on order, partitions or repetition."""
     ordinal: Counter[str] = Counter()
     for mark in marks:
         ordinal[mark] += 1
@@ -256,7 +261,7 @@ def _owners(paths: Iterable[str]) -> dict[str, list[str]]:
             try:
                 source = stack.enter_context(opened(path))
             except Unreadable:
-                continue  # nobody's, as long as it cannot be read
+                continue  # no agent's, as long as it cannot be read
             owners.setdefault(source.agent, []).append(path)
     return owners
 

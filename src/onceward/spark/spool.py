@@ -1,4 +1,4 @@
-"""Keeps a batch's rows on disk by sender, so that memory holds one record batch, or the rows of one sender, at a time."""
+"""Keep a batch's rows on disk by sender; memory holds one record batch or one sender's rows."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ ROWS: Final = "SELECT rows FROM pieces WHERE db = ? AND agent = ? ORDER BY numbe
 
 
 class Spool(Mapping[Sender, list[Row]]):
-    """The rows of a batch by sender, in the order in which they came; they are gone when the block ends, or the process."""
+    """The rows of a batch by sender, in order of arrival; deleted with the block or the process."""
 
     def __init__(self) -> None:
         self._con = apsw.Connection(
             ""
-        )  # a database without a name: SQLite puts what exceeds its cache into a file that nobody else sees
+        )  # a database without a name: SQLite spills its cache into a private file
         self._con.execute(f"{PIECES}; {BY_SENDER}")
         self._schema: pa.Schema = pa.schema([])
 

@@ -25,14 +25,18 @@ DEFAULTS: Final = {
     "spark.sql.session.timeZone": "UTC",  # as the files' own times
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.shuffle.partitions": str(2 * CORES),  # 200 tasks would cost more than their work
-    "spark.sql.execution.combineAdjacentAggregation": "true",  # rows that lie together already are grouped once, not twice
-    "spark.sql.codegen.cache.maxEntries": "1000",  # a hundred are fewer than one job has, so that the next began without any
+    # Rows that lie together already are grouped once, not twice.
+    "spark.sql.execution.combineAdjacentAggregation": "true",
+    # A hundred are fewer than one job has, so that the next began without any.
+    "spark.sql.codegen.cache.maxEntries": "1000",
     "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # as all others read them, and half the work of the old kind
+    # As all other programs read them, and half the work of the old kind.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.python.worker.reuse": "true",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    "spark.sql.warehouse.dir": f"{tempfile.gettempdir()}/onceward-warehouse",  # else a folder here, whatever here is
+    # The default is a folder in the current one.
+    "spark.sql.warehouse.dir": f"{tempfile.gettempdir()}/onceward-warehouse",
 }
 
 
@@ -42,10 +46,11 @@ _watched: list[Callable[[], None]] = []
 
 def session(*, bar: bool = True, **conf: Any) -> SparkSession:
     """
-    Return a local Spark session with our source registered; one that is there already is taken and given *conf*.
+    Return a local Spark session with our source; an existing one is reused and given *conf*.
 
     The heap is ``spark.driver.memory``. Keywords are Spark's settings with
-    underscores for dots, or exactly as Spark spells them: ``session(**{"spark.master": "local[4]"})``.
+    underscores for dots, or exactly as Spark spells them:
+    ``session(**{"spark.master": "local[4]"})``.
 
     Raises:
         NoJava, SparkDidNotStart: see each class.
@@ -76,7 +81,7 @@ def _unwatch() -> None:
 
 
 def register(spark: SparkSession) -> None:
-    """Let *spark* read and write format ``onceward``; the package must be installed where its executors run."""
+    """Register format ``onceward`` in *spark*; its executors need the package installed."""
     from onceward.spark.source import Onceward  # noqa: PLC0415
 
     spark.dataSource.register(Onceward)
@@ -106,7 +111,7 @@ def read(spark: SparkSession, path: str | Sequence[str], table: str, **options: 
 
 
 def _absolute(path: str) -> str:
-    """Return a path that means the same to Spark's own process, which may stand in another folder."""
+    """Return a path that Spark's own process, which may run in another folder, understands."""
     return path if path.startswith("file:") else os.path.abspath(path)  # noqa: PTH100 - a glob's links are not followed
 
 

@@ -28,11 +28,12 @@ if TYPE_CHECKING:
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """New rows of one table, by file and sequence; a row is read once for each epoch of its file, in the state that it has then."""
+    """New rows of one table, by file and sequence; each once per epoch, in its present state."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         if [part.keyed and part.view in follow.COUNTED for part in options.chosen.parts] != [True]:
-            msg = f"table {options.table} cannot be followed, its rows have no sequence: read it at once, or follow trail"
+            lacks = f"table {options.table} cannot be followed, its rows have no sequence"
+            msg = f"{lacks}: read it at once, or follow trail"
             raise InvalidOption(msg)
         self._options = options
         self._wanted = Wanted(wanted_columns(options, schema), options.where, options.batch_rows)
@@ -81,7 +82,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._target
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
-        """Return the tasks of the micro-batch between two offsets; after a restart the same again."""
+        """Return the tasks of the micro-batch between two offsets; the same after a restart."""
         before, after = self._manifests.positions(start), self._manifests.positions(end)
         target = self._options.task_bytes
         pieces = list(follow.slices(before, after, target))
@@ -92,8 +93,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         Yield the rows of one task.
 
-        What may be read at the next try fails the micro-batch, so that it is tried again: the offset would pass over it
-        for ever. A file that is gone or damaged is left out, told, and read again once it is restored.
+        A file that may be readable at the next try fails the micro-batch, so that it is tried
+        again: the offset would pass over it
+        for ever. A file that is gone or damaged is left out, reported, and read again once it is
+        restored.
         """
         settle()
         insisting = (

@@ -1,4 +1,4 @@
-"""Conversations across agents: who said what after whom, and who waited for whom how long."""
+"""Collect conversations across agents, and how long each agent waited for an answer."""
 
 from __future__ import annotations
 
@@ -47,16 +47,22 @@ def messages(tables: Mapping[str, DataFrame]) -> DataFrame:
         *(expr(f"min({name}) as {name}") for name in moments),
         expr("any_value(frame) as frame"),
     ).selectExpr(
-        *KEY, "session", "type", f"coalesce({FIRST}, {CAUSE}, id) as thread", f"{CAUSE} as cause", *moments, "frame",
+        *KEY,
+        "session",
+        "type",
+        f"coalesce({FIRST}, {CAUSE}, id) as thread",
+        f"{CAUSE} as cause",
+        *moments,
+        "frame",
     )  # fmt: skip
 
 
 def threads(found: DataFrame) -> DataFrame:
     """
-    Return the messages of every conversation in order, with who waited for whom.
+    Return the messages of every conversation in order, with the waiting agent.
 
     From ``messages``: ``place`` counts within the thread from one, ``waiting``
-    names who waited (the sender) and ``waited_ms`` how long it took until the
+    names the agent that waited (the sender) and ``waited_ms`` how long it took until the
     recipient had dealt with it; NULL while it has not.
     """
     order = Window.partitionBy("thread").orderBy(expr("coalesce(sent_at, received_at)"), "id")
@@ -72,7 +78,7 @@ def threads(found: DataFrame) -> DataFrame:
 
 
 def conversations(found: DataFrame) -> DataFrame:
-    """Return one row per conversation: its messages, its agents, when it began and ended, and what is still open in it."""
+    """Return per conversation: messages, agents, begin, end, and open messages."""
     return found.groupBy("thread").agg(
         expr("count(*) as messages"),
         expr(

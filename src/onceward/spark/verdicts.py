@@ -1,4 +1,4 @@
-"""What can be said of one message once both of its files were read: the words, their meaning, and which of them are bad."""
+"""Define the verdicts on one message: their words, their meaning, and which of them are bad."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Final, Literal, Self
 from onceward.model.clock import SystemClock
 
 Weight = Literal["good", "ended", "moving", "open", "bad"]
-"""``good`` took effect; ``ended`` ended otherwise, with a reason; ``moving`` is under way; ``open`` is unproved; ``bad`` must not be."""
+"""``good``: took effect; ``ended``: otherwise, with a reason; ``moving``: under way; ``open``:
+unproved; ``bad``: must not be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ VERDICTS: Final[tuple[Verdict, ...]] = (
         "open",
         "one side's records were pruned by age; what is left contradicts nothing",
     ),
-    Verdict("unwitnessed", "open", "the file of the other side was not read, so nobody can say"),
+    Verdict("unwitnessed", "open", "the file of the other side was not read: undecided"),
     Verdict("orphan", "bad", "it arrived, and its sender's file has never heard of it"),
     Verdict("duplicated", "bad", "it was accepted more than once, in two files of its recipient"),
     Verdict("double_processed", "bad", "it took effect more than once"),
@@ -69,7 +70,7 @@ class Rules:
     now: int
     """The moment of the reading, in milliseconds since 1970."""
     grace: float = 900.0
-    """Seconds before the reading in which nothing is judged: files are read one after the other, and mail needs its time."""
+    """Seconds before the reading without verdicts: files are read in turn, and messages travel."""
     late_after: float = 3600.0
     """Seconds from send to effect after which a message counts as late."""
 

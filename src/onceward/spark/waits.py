@@ -1,4 +1,4 @@
-"""How long mail waited for a peer, hour by hour: what files can say of the breaker's time, as they keep no history of it."""
+"""Measure how long messages waited for a peer, by hour; files keep no history of breakers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ OVERLAP: Final = (
 
 def waits(outbox: DataFrame, peers: DataFrame, now: int) -> DataFrame:
     """
-    Return, per agent, peer and hour, for how many seconds mail waited, and for how many the peer is known to be out of reach.
+    Return per agent, peer and hour the seconds that messages waited and the peer was away.
 
     ``waited_s``: at least one message was written and not pushed yet: an open
     breaker, a backoff, a queue, a delay that was asked for. Whatever time a
-    breaker was open while there was mail for its peer is in it. ``unreached_s``:
+    breaker was open while messages waited for its peer is in it. ``unreached_s``:
     since the peer answered for the last time, if its breaker is not closed at
     present, or its last push failed. *now* is the moment of the reading, in
     milliseconds.
@@ -44,7 +44,8 @@ def waits(outbox: DataFrame, peers: DataFrame, now: int) -> DataFrame:
     spans = _joined(waiting.unionByName(silent).where("since < until"))
     hourly = spans.selectExpr(
         "*",
-        "explode(sequence(date_trunc('HOUR', since), date_trunc('HOUR', until - interval 1 millisecond), interval 1 hour)) as hour",
+        "explode(sequence(date_trunc('HOUR', since),"
+        " date_trunc('HOUR', until - interval 1 millisecond), interval 1 hour)) as hour",
     )
     sums = (
         expr(f"sum(if(what = '{what}', {OVERLAP}, 0)) / 1000 as {what}")
@@ -54,7 +55,7 @@ def waits(outbox: DataFrame, peers: DataFrame, now: int) -> DataFrame:
 
 
 def _joined(spans: DataFrame) -> DataFrame:
-    """Return the spans of each agent and peer with those that touch made one: time counts once, however many messages waited."""
+    """Return the spans of each agent and peer, overlaps merged: waiting time counts once."""
     keys = ("agent", "peer", "what")
     line = Window.partitionBy(*keys).orderBy("since", "until")
     marked = spans.withColumn(

@@ -1,4 +1,4 @@
-"""Hands the rows of a batch to the sink: tasks only collect them, the driver commits them file by file."""
+"""Give the rows of a batch to the sink: tasks collect them, the driver commits file by file."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Sending:
             raise InvalidOption(msg) from error
 
     def collect(self, batches: Iterator[pa.RecordBatch]) -> Collected:
-        """Return the rows of one task; nothing is written yet, so a task that dies is simply run again."""
+        """Return the rows of one task; nothing is written yet, so a dead task is run again."""
         context = TaskContext.get()
         query = (context.getLocalProperty(QUERY) if context is not None else None) or self.run
         return Collected(
@@ -135,7 +135,7 @@ class Writer(DataSourceArrowWriter):
         return self._sending.collect(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Send all rows; once the query and batch that the options name were sent, they are not sent again."""
+        """Send all rows, unless the named query and batch were sent before."""
         self._sending.commit(messages, self._sending.number)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -154,7 +154,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return self._sending.collect(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Send the micro-batch; after a crash anywhere in here Spark gives it again, and it is recognised file by file."""
+        """Send the micro-batch; Spark repeats it after a crash, and each file recognizes it."""
         self._sending.commit(messages, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - as above
