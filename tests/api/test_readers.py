@@ -338,10 +338,10 @@ def test_leases_of_a_group_that_is_gone_wake_nobody(
     """What another group left behind long ago makes no reader look again and again."""
     fill(owner, jobs, "x")
     jobs.lease("gone", lease=5)
-    assert 5.0 == jobs._consumer.until_due(None)
+    assert 5.0 == jobs._reader.until_due(None)
     home.clock.advance(6)
 
-    assert (None, 7.0) == (jobs._consumer.until_due(None), jobs.desk.until_due(7.0))
+    assert (None, 7.0) == (jobs._reader.until_due(None), jobs._reader.until_due(7.0))
 
 
 def test_a_look_that_finds_nothing_commits_nothing(

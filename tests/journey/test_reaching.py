@@ -10,7 +10,7 @@ import pytest
 
 from onceward import Agent, Frame, Msg, Postbox
 from onceward.errors import StoreCorrupt, Unreachable
-from onceward.runtime import dispatcher
+from onceward.runtime import dispatcher, engine
 from onceward.store import dead_letters
 from onceward.transports.function import FunctionTransport
 
@@ -282,7 +282,7 @@ def test_a_peer_whose_rows_are_damaged_is_not_tried_without_a_pause(
         raise error
 
     monkeypatch.setattr(dispatcher.Dispatcher, "deliver_to_peer", carried)
-    monkeypatch.setattr(dispatcher, "MAX_IDLE_SECONDS", 3600.0)
+    monkeypatch.setattr(engine, "MAX_IDLE_SECONDS", 3600.0)
     with (
         Postbox(tmp_path / "billing.db", agent=quiet()),
         Postbox(tmp_path / "shop.db", agent="shop", hold_unknown=True) as shop,
@@ -302,7 +302,7 @@ def test_a_backlog_that_expires_is_buried_without_a_rest(
 ) -> None:
     """What expires together is buried slice after slice, although one slice is all that a commit takes and nobody rings."""
     monkeypatch.setattr(dispatcher, "WAKE_ROWS", 10)
-    monkeypatch.setattr(dispatcher, "MAX_IDLE_SECONDS", 3600.0)
+    monkeypatch.setattr(engine, "MAX_IDLE_SECONDS", 3600.0)
     with Postbox(
         tmp_path / "shop.db",
         agent="shop",
@@ -444,7 +444,7 @@ def test_stopping_drains_what_is_under_way(world: World) -> None:
     box.peers.register("slow", "function:x")
     first, second = box.send_many([("slow", Job(n=1)), ("slow", Job(n=2))])
     assert pushing.wait(30)
-    box._dispatcher._stopping.set()
+    box._dispatcher._loop.stopping.set()
     go.set()
     box.stop(timeout=30)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -196,9 +195,8 @@ class Play(RuleBasedStateMachine):
     def _stage(self, seat: StartedRun) -> RunExecution:
         runner = self.box._runners[0]
         return RunExecution(
-            seat, self.box.db, sender=self.box._sender, usher=runner.scheduler, closing=runner.completion,
-            policy=runner._policy, rng=random.Random(0), limit=9e9,
-        )  # fmt: skip
+            seat, self.box._deps, scheduler=runner.scheduler, completion=runner.completion
+        )
 
     def finish(self, data: Any) -> None:
         """Let a handler return or raise; its lease may have run out unnoticed, which harms nobody."""

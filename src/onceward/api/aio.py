@@ -35,7 +35,7 @@ from onceward.model.parcel import Answer, Parcel
 from onceward.model.send_options import PublishOptions, SendOptions
 from onceward.runtime.agent import Agent
 from onceward.runtime.async_bridge import AsyncBridge
-from onceward.runtime.waiting import Due
+from onceward.runtime.engine import Due
 from onceward.store import invariants, queries
 from onceward.store.health import Health
 from onceward.store.requests import Ticket

@@ -13,7 +13,7 @@ from onceward.model.record import MessageRecord
 from onceward.model.send_options import SendOptions
 from onceward.model.settings import DAY
 from onceward.runtime.async_bridge import AsyncBridge
-from onceward.runtime.waiting import Due
+from onceward.runtime.engine import Due
 from onceward.store.directory.mailboxes import MailboxInfo
 from onceward.store.mailbox_readers import EARLIEST
 
@@ -45,10 +45,11 @@ class AsyncMailbox:
         return repr(self._mailbox)
 
     async def _until(self, look: Callable[[], list[Any]], timeout: float | None) -> list[Any]:
-        desk = self._mailbox._consumer
-        return (
-            await self._wait(lambda: look() or None, timeout, db=desk.db, due=desk.until_due) or []
+        reader = self._mailbox._reader
+        found = await self._wait(
+            lambda: look() or None, timeout, db=reader.db, due=reader.until_due
         )
+        return found or []
 
     async def send(self, body: object, **options: Unpack[SendOptions]) -> str:
         """Commit one message for this mailbox into our outbox; see ``Mailbox.send``."""

@@ -11,12 +11,13 @@ from onceward.model.names import DEFAULT_SESSION, plain_text
 from onceward.model.send_options import SendOptions, parse_options
 from onceward.model.topics import check_pattern
 from onceward.model.vocabulary import CHANNEL_ROLES, ChannelRole, ChannelType, PauseMode
-from onceward.runtime.channel_consumer import ChannelConsumer
+from onceward.runtime.channel_leases import ChannelConsumer, ChannelLeases
 from onceward.runtime.channel_sender import ChannelSender
 from onceward.runtime.consumer import Consumer
+from onceward.runtime.engine import until_found
 from onceward.runtime.fanout import SendResult
+from onceward.runtime.lane_leases import InboxConsumer
 from onceward.runtime.message import Message
-from onceward.runtime.waiting import until_found
 from onceward.store import acknowledgments, history, queries
 from onceward.store.acknowledgments import Acknowledgment
 from onceward.store.directory import channels
@@ -42,7 +43,7 @@ class Channel:
         *,
         db: Database,
         herald: ChannelSender,
-        desk: Consumer,
+        desk: InboxConsumer,
         session: str = DEFAULT_SESSION,
         created: bool = False,
     ) -> None:
@@ -50,7 +51,8 @@ class Channel:
         self.created = created
         """Whether the call that returned this made the channel."""
         self._db, self._channel_sender, self._consumer = db, herald, desk
-        self._own_consumer = ChannelConsumer(herald.info(name), desk)
+        self._leases = ChannelLeases(desk.deps, herald.info(name))
+        self._own_consumer: ChannelConsumer = Consumer(desk.deps, self._leases)
 
     def __repr__(self) -> str:
         """Name the channel, and who takes part in it here."""
@@ -215,7 +217,7 @@ class Channel:
             case "failed":
                 message.retry(reason=detail or "failed")
             case _:
-                message.extend(self._own_consumer.time_for(message.attempt) / 1000)
+                message.extend(self._leases.time_for(message.attempt) / 1000)
 
     def detach(self, message: Message[Any]) -> str:
         """
@@ -223,11 +225,11 @@ class Channel:
 
         Whoever has the handle may settle the message. Our own settling raises LeaseLost from now on.
         """
-        return self._own_consumer.detach(message)
+        return self._leases.detach(message._lease)
 
     def attach(self, handle: str, type: Any = None) -> Message[Any]:
         """Return a message that was handed over, in any process of this agent; raises LeaseLost where its time ran out."""
-        return self._own_consumer.attach(handle, type)
+        return self._own_consumer.message(self._leases.attach(handle), type)
 
     def acknowledgments(self, message_id: str) -> list[Acknowledgment]:
         """Return how far its recipients have come with a message of ours, by its id or the one that all copies carry."""
@@ -254,9 +256,9 @@ class Channel:
         patterns = self._readable(topics)
         return until_found(
             self._db,
-            lambda: self._own_consumer.take_from(type, patterns),
+            lambda: self._own_consumer.take(type, patterns),
             timeout,
-            poll=self._consumer.poll,
+            poll=self._consumer.deps.settings.poll_interval,
             due=lambda left: next_wakeup(self._db, left),
         )
 
@@ -286,7 +288,7 @@ class Channel:
 class Channels:
     """The channels of the home."""
 
-    def __init__(self, db: Database, herald: ChannelSender, desk: Consumer) -> None:
+    def __init__(self, db: Database, herald: ChannelSender, desk: InboxConsumer) -> None:
         self._db, self._channel_sender, self._consumer = db, herald, desk
 
     def create(

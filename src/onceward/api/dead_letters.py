@@ -135,9 +135,7 @@ class DeadLetters:
             except OncewardError as error:
                 replays.failed.append((letter.id, error))
         try:
-            replays.done.extend(
-                self._db.write(lambda tx: [move(tx) for _, move in moves])
-            )
+            replays.done.extend(self._db.write(lambda tx: [move(tx) for _, move in moves]))
         except OncewardError:  # one of them spoils the commit: each on its own
             for letter, move in moves:
                 try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from onceward.db.database import Database
-from onceward.runtime.waiting import until_found
+from onceward.runtime.engine import until_found
 from onceward.store import full_text, history, queries
 
 AGAIN: Final = 0.02

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, Literal, Unpack
 
 from onceward.api.session import Session
+from onceward.db.file_checks import owner_name
 from onceward.errors import InvalidArgument, LeaseLost
 from onceward.model.log import Log, log
 from onceward.model.names import plain_text, rank
@@ -16,14 +17,17 @@ from onceward.model.send_options import MessageOptions, SendOptions, parse_optio
 from onceward.model.topics import TopicPolicy
 from onceward.model.vocabulary import PRIORITIES
 from onceward.runtime.agent import type_names
-from onceward.runtime.mailbox_consumer import ExactlyOnceConsumer, MailboxConsumer
+from onceward.runtime.consumer import Consumer
+from onceward.runtime.deps import RuntimeDeps
+from onceward.runtime.engine import until_found
+from onceward.runtime.mailbox_leases import ExactlyOnceLeases, MailboxConsumer, MailboxLeases
+from onceward.runtime.mailbox_reader import MailboxReader
 from onceward.runtime.message import Message
 from onceward.runtime.transaction import Transaction
-from onceward.runtime.waiting import until_found
 from onceward.store import mailboxes
 from onceward.store.directory.mailboxes import MailboxInfo
-from onceward.store.mailbox_readers import EARLIEST, RANKS, MailboxLease, Start
-from onceward.store.mailboxes import CursorRead, MessageFilter, limit_of
+from onceward.store.mailbox_readers import EARLIEST, RANKS, Start
+from onceward.store.mailboxes import Claim, CursorRead, MessageFilter, limit_of
 
 Where = Start | Literal["earliest", "latest"]
 Handler = Callable[[Message[Any], "HandlerTransaction"], object]
@@ -64,7 +68,8 @@ class Mailbox:
     def __init__(
         self,
         address: MailboxInfo,
-        desk: MailboxConsumer,
+        reader: MailboxReader,
+        deps: RuntimeDeps,
         session: Session,
         *,
         id: str,
@@ -75,7 +80,9 @@ class Mailbox:
         """The name of a public mailbox. The id of a private one, which is the right to it: keep it secret."""
         self.created = created
         """Whether the call that returned this made the mailbox."""
-        self._address, self._consumer, self._session, self._ours = address, desk, session, ours
+        self._address, self._session, self._ours = address, session, ours
+        self._reader, self._deps = reader, deps
+        self._consumer: MailboxConsumer = Consumer(deps, MailboxLeases(deps, reader))
         self.public = address.public
         self.owner = address.owner
         """Agent in whose file the messages are kept."""
@@ -104,22 +111,22 @@ class Mailbox:
             SendError: see its subclasses; nothing was written.
 
         """
-        self._consumer.check_alive()
+        self._reader.check_alive()
         if options.get("ephemeral") is None:
             options["ephemeral"] = (
                 PRIORITIES[rank(options.get("priority", "normal"))]
-                in self._consumer.tools.settings.ephemeral_priorities
+                in self._deps.settings.ephemeral_priorities
             )
         named: MessageOptions = {
             **parse_options(options),
             "mailbox": self._address.key,
             "ends_at": self.expires_at,
         }
-        return self._consumer.tools.sender.commit(self._session.name, self.owner, body, named)
+        return self._deps.sender.commit(self._session.name, self.owner, body, named)
 
     def delete(self, message_id: str) -> bool:
         """Take a message away from all readers; say whether it was there. Joins this thread's open transaction."""
-        return self._consumer.delete(message_id)
+        return self._reader.delete(message_id)
 
     # -- reading without owning -------------------------------------------------------------------
 
@@ -138,7 +145,7 @@ class Mailbox:
         passed, kinds = [0] * RANKS, type_names(wanted)
 
         def step() -> list[MessageRecord]:
-            while rows := self._consumer.replay(tuple(passed), BATCH):
+            while rows := self._reader.replay(tuple(passed), BATCH):
                 for row in rows:
                     passed[row.rank] = row.seq
                 letters = [
@@ -152,15 +159,15 @@ class Mailbox:
 
     def query(self, type: Any = None, *, limit: int = 100, **filters: Any) -> list[MessageRecord]:
         """Return messages, newest first; filters: topics, sender, session. Changes nothing."""
-        return self._consumer.newest(self._filter(type, filters), limit_of(limit))
+        return self._reader.newest(self._filter(type, filters), limit_of(limit))
 
     def tail(self, limit: int = 10) -> list[MessageRecord]:
         """Return the newest messages, the oldest of them first. Changes nothing."""
-        return self._consumer.newest(mailboxes.ALL, limit_of(limit))[::-1]
+        return self._reader.newest(mailboxes.ALL, limit_of(limit))[::-1]
 
     def count(self) -> int:
         """Return how many messages are there. Changes nothing."""
-        return self._consumer.count()
+        return self._reader.count()
 
     # -- reading on -------------------------------------------------------------------------------
 
@@ -188,7 +195,7 @@ class Mailbox:
             limit=limit_of(limit),
             consume_skipped=consume_skipped,
         )
-        return self._wait(lambda: self._consumer.read_on(how, _model(type)), timeout) or []
+        return self._wait(lambda: self._reader.read_on(how, _model(type)), timeout) or []
 
     def lease(
         self,
@@ -207,11 +214,8 @@ class Mailbox:
         (by default the setting of that name) goes to the next member, and our
         own settling then raises LeaseLost. *start* holds for a group that is new.
         """
-        found = self._wait(
-            lambda: self._consumer.opened(self._claim(group, limit, lease, start), _model(type)),
-            timeout,
-        )
-        return found or []
+        claim = self._claim(group, limit, lease, start)
+        return self._wait(lambda: self._consumer.take_many(type, claim), timeout) or []
 
     def receive(
         self,
@@ -225,14 +229,13 @@ class Mailbox:
         found = self.lease(group, type, timeout=timeout, start=start)
         return found[0] if found else None
 
-    def _claim(
-        self, group: str, limit: int, lease: float | None, start: Where
-    ) -> list[MailboxLease]:
-        seconds = self._consumer.tools.settings.lease if lease is None else lease
-        return self._consumer.claim(
-            plain_text("group", group),
+    def _claim(self, group: str, limit: int, lease: float | None, start: Where) -> Claim:
+        seconds = self._deps.settings.lease if lease is None else lease
+        return Claim(
+            group=plain_text("group", group),
             start=_start(start),
             limit=limit_of(limit),
+            owner=owner_name(),
             lease_for=round(1000 * seconds),
         )
 
@@ -259,10 +262,10 @@ class Mailbox:
         if not self._ours:
             msg = f"the mailbox is kept by {self.owner}: exactly once needs a handler in the same file, so run it there, or use lease"
             raise InvalidArgument(msg)
-        desk = ExactlyOnceConsumer(self._consumer, plain_text("group", group))
-        held = self._wait(
-            lambda: desk.opened(self._claim(group, limit, None, start), _model(type)), timeout
-        )
+        claim = self._claim(group, limit, None, start)
+        leases = ExactlyOnceLeases(self._deps, self._reader, claim.group)
+        consumer: MailboxConsumer = Consumer(self._deps, leases)
+        held = self._wait(lambda: consumer.take_many(type, claim), timeout)
         return sum(self._handle(message, handler) for message in held or [])
 
     def _handle(self, message: Message[Any], handler: Handler) -> bool:
@@ -272,12 +275,10 @@ class Mailbox:
                 handler(message, HandlerTransaction(self._session, stack))
                 message.ack()
         except LeaseLost as error:
-            _log_of(message, self._consumer.db.agent).failure(
-                "warning", "mailbox lease lost", error
-            )
+            _log_of(message, self._reader.db.agent).failure("warning", "mailbox lease lost", error)
             return False
         except Exception as error:  # noqa: BLE001 - every exception is a verdict about this message, and it was settled so
-            _log_of(message, self._consumer.db.agent).failure("warning", "handler failed", error)
+            _log_of(message, self._reader.db.agent).failure("warning", "handler failed", error)
         return True
 
     def _filter(self, wanted: Any, filters: dict[str, Any]) -> MessageFilter:
@@ -285,19 +286,19 @@ class Mailbox:
         return _filter(
             wanted,
             filters,
-            self._consumer.tools.sender.topics.of(filters.get("session") or self._session.name),
+            self._deps.sender.topics.of(filters.get("session") or self._session.name),
         )
 
     # -- waiting ----------------------------------------------------------------------------------
 
     def _wait(self, look: Callable[[], list[Any]], timeout: float | None) -> list[Any] | None:
-        db = self._consumer.db
+        db = self._reader.db
         return until_found(
             db,
             lambda: look() or None,
             timeout,
-            poll=self._consumer.tools.settings.poll_interval,
-            due=self._consumer.until_due,
+            poll=self._deps.settings.poll_interval,
+            due=self._reader.until_due,
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final, TypeVar
 
 from onceward.api.mailbox import Mailbox
@@ -11,7 +12,8 @@ from onceward.errors import InvalidArgument, NoMailbox
 from onceward.model.clock import Millis
 from onceward.model.settings import DAY
 from onceward.runtime.channel_tasks import ChannelTasks
-from onceward.runtime.mailbox_consumer import MailboxConsumer, MailboxDeps
+from onceward.runtime.deps import RuntimeDeps
+from onceward.runtime.mailbox_reader import MailboxReader
 from onceward.runtime.open_agents import OpenAgentFiles
 from onceward.store.directory import mailboxes
 from onceward.store.directory.database import DirectoryHandle
@@ -35,16 +37,16 @@ class Mailboxes:
     def __init__(
         self,
         home: DirectoryHandle,
-        tools: MailboxDeps,
+        deps: RuntimeDeps,
         session: Session,
         files: OpenAgentFiles,
         errands: ChannelTasks,
     ) -> None:
         self._tasks = errands
-        self._db, self._home, self._tools, self._session, self._files = (
-            tools.sender.db,
+        self._db, self._home, self._deps, self._session, self._files = (
+            deps.db,
             home,
-            tools,
+            deps,
             session,
             files,
         )
@@ -130,10 +132,9 @@ class Mailboxes:
         db = self._files.file(address.owner)
         if db is None:
             raise NoMailbox
-        desk = MailboxConsumer(
-            db, MailboxRef(mailbox=address.key, expires_at=address.expires_at), self._tools
-        )
-        return Mailbox(address, desk, self._session, id=name, created=created, ours=ours)
+        reader = MailboxReader(db, MailboxRef(mailbox=address.key, expires_at=address.expires_at))
+        deps = replace(self._deps, db=db)
+        return Mailbox(address, reader, deps, self._session, id=name, created=created, ours=ours)
 
     def sweep(self, limit: int) -> int:
         """Forget mailboxes of the home that have expired; return how many of at most *limit*."""

@@ -28,15 +28,16 @@ from onceward.model.clock import Clock
 from onceward.model.ids import IdSource, new_id
 from onceward.model.names import DEFAULT_SESSION
 from onceward.model.parcel import Answer, Parcel
-from onceward.model.retry import RetryPolicy
+from onceward.model.retry import RetryPolicy, retry_policy
 from onceward.model.settings import Settings
 from onceward.runtime.agent import Agent
 from onceward.runtime.auditor import auditor
 from onceward.runtime.channel_sender import ChannelSender
 from onceward.runtime.channel_tasks import ChannelTasks
 from onceward.runtime.consumer import Consumer
+from onceward.runtime.deps import RuntimeDeps
 from onceward.runtime.dispatcher import Dispatcher
-from onceward.runtime.mailbox_consumer import MailboxDeps
+from onceward.runtime.lane_leases import InboxLeases
 from onceward.runtime.maintenance import Maintenance
 from onceward.runtime.message import Message
 from onceward.runtime.open_agents import OpenAgentFiles
@@ -130,24 +131,22 @@ class Postbox(Verbs, Polls, Looks):
             ids=ids,
             known=self._routes.is_known,
         )
-        self._consumer = Consumer(
-            db,
+        self._deps = RuntimeDeps(
+            db=db,
             settings=settings,
             hooks=hooks,
             sender=self._sender,
             rng=rng,
-            policy=self._handler_retry,
+            policy=self._handler_retry or retry_policy(settings, retries=settings.handler_retries),
         )
+        self._consumer = Consumer(self._deps, InboxLeases(self._deps))
         self._receiver = Receiver(db, settings=settings, hooks=hooks)
         errands = ChannelTasks(db, self._sender)
         self._dispatcher = Dispatcher(
-            db,
-            settings=settings,
-            hooks=hooks,
+            self._deps,
             route=self._routes.route,
-            rng=rng,
-            errands=errands.run,
             policy=self._retry,
+            background_tasks=errands.run,
         )
         if settings.audit:
             self._audit(settings.audit)
@@ -180,41 +179,24 @@ class Postbox(Verbs, Polls, Looks):
         """What waits in sessions with runs."""
         self.runs = Runs(db, sender=self._sender, hooks=hooks)
         """Open and past runs."""
-        self.mailboxes = Mailboxes(
-            self._home,
-            MailboxDeps(settings, self._sender, hooks, self._rng),
-            self._default,
-            self._files,
-            errands,
-        )
+        self.mailboxes = Mailboxes(self._home, self._deps, self._default, self._files, errands)
         """Mailboxes of the home."""
-        self._maintenance = Maintenance(db, settings=settings, chore=self.mailboxes.sweep)
+        self._maintenance = Maintenance(db, settings=settings, extra_task=self.mailboxes.sweep)
         for name, switch in (("transitions", transitions.switch), ("search", full_text.switch)):
             if name in settings.model_fields_set:
                 switch(db, on=getattr(settings, name))
 
     def _build_workers(self) -> tuple[list[Worker], list[RunWorker]]:
         """Return who handles the mail: workers for messages, a runner for sessions with runs."""
-        agent, shared = (
-            self._handlers,
-            {
-                "settings": self._settings,
-                "hooks": self._hooks,
-                "sender": self._sender,
-                "rng": self._rng,
-            },
-        )
-        more: dict[str, Any] = shared | {"loop": self._own_loop, "policy": self._handler_retry}
-        workers = (
-            [Worker(self._db, agent, **more) for _ in range(self._settings.workers)]
-            if agent and agent.handlers
-            else []
-        )
+        deps, agent, workers = self._deps, self._handlers, list[Worker]()
+        if agent and agent.handlers:
+            count = self._settings.workers
+            workers = [Worker(deps, agent, self._own_loop) for _ in range(count)]
         if agent is None or not agent.sessions:
             return workers, []
         from onceward.runtime.runs.worker import RunWorker  # noqa: PLC0415 - most agents have no sessions with runs
 
-        return workers, [RunWorker(self._db, agent, **more)]
+        return workers, [RunWorker(deps, agent, self._own_loop)]
 
     @property
     def _engines(self) -> list[Worker | RunWorker]:

@@ -29,7 +29,7 @@ class Queues:
     def __init__(self, db: Database, *, sender: Sender, hooks: Hooks) -> None:
         self._db = db
         self._closing = RunCompletion(
-            db.agent, sender=sender, teller=EventEmitter(hooks, db.agent), owner=owner_name()
+            db.agent, sender=sender, emitter=EventEmitter(hooks, db.agent), owner=owner_name()
         )
 
     def list(self) -> list[QueueInfo]:
@@ -135,7 +135,7 @@ class Runs:
     def __init__(self, db: Database, *, sender: Sender, hooks: Hooks) -> None:
         self._db = db
         self._closing = RunCompletion(
-            db.agent, sender=sender, teller=EventEmitter(hooks, db.agent), owner=owner_name()
+            db.agent, sender=sender, emitter=EventEmitter(hooks, db.agent), owner=owner_name()
         )
 
     def list(

@@ -15,12 +15,12 @@ from onceward.model.frame import Frame
 from onceward.model.names import plain_text
 from onceward.model.send_options import PLAIN, PublishOptions, SendOptions, parse_options
 from onceward.model.settings import Settings
-from onceward.runtime.consumer import Consumer
+from onceward.runtime.engine import until_found
 from onceward.runtime.fanout import EVERY_AGENT, Fanout, SendResult
+from onceward.runtime.lane_leases import InboxConsumer
 from onceward.runtime.message import Message
 from onceward.runtime.sender import Sender
 from onceward.runtime.transaction import Transaction
-from onceward.runtime.waiting import until_found
 from onceward.store import history, queries, requests
 from onceward.store.requests import Ticket
 
@@ -36,7 +36,7 @@ class Session:
     """
 
     def __init__(
-        self, name: str, *, db: Database, sender: Sender, desk: Consumer, settings: Settings
+        self, name: str, *, db: Database, sender: Sender, desk: InboxConsumer, settings: Settings
     ) -> None:
         self.name = plain_text("session", name)
         self._db, self._sender, self._consumer, self._settings = db, sender, desk, settings

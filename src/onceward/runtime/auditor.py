@@ -1,4 +1,4 @@
-"""What an audit notes of a send: who, to whom, about what, how much; never what it said."""
+"""Write an audit entry for each committed send: its parties, topic and size, not its body."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Write = Callable[[Iterable[Mapping[str, Any]]], None]
 
 
 def auditor(write: Write) -> Callable[[Sequence[OutgoingMessage], Millis], None]:
-    """Return the call that notes messages that were committed."""
+    """Return the function that writes an entry for each committed message."""
 
     def sent(drafts: Sequence[OutgoingMessage], at: Millis) -> None:
         write(_entry(draft, at) for draft in drafts)

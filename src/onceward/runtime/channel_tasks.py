@@ -1,4 +1,4 @@
-"""What an agent does for the home by itself: gives late ones what is retained, lets waiting messages go, tells what happened."""
+"""Run the background tasks of channels: serve late joiners, release held messages, notify."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ SYSTEM_SESSION: Final = "_system"
 
 class ChannelTasks:
     """
-    Runs what is still to do when the directory or the file moved on.
+    Does what a change of the directory or of the file leaves to do.
 
-    Each errand keeps how far it has come in the transaction of what it did, so
-    a crash repeats nothing and leaves nothing out.
+    Each task stores its position in the transaction of what it did, so a crash
+    repeats nothing and leaves nothing out.
     """
 
     def __init__(self, db: Database, sender: Sender) -> None:
@@ -37,7 +37,7 @@ class ChannelTasks:
         self._roster: DirectoryCache = sender.roster
 
     def run(self) -> None:
-        """Do what is to do now; nothing happens where there is nothing, nor inside a transaction that may be undone."""
+        """Run what is due now; do nothing inside an open transaction, which may be undone."""
         if self._db.writer.held:
             return
         for kind, name, position, held in self._db.read(channel_posts.TASKS):
@@ -61,28 +61,32 @@ class ChannelTasks:
         if found.config.sticky and self._roster.newest(name) > position:
             self._db.write(lambda tx: self.serve(tx, found))
         if held and found.state in ("active", "draining"):
-            self._db.write(lambda tx: self._let_go(tx, found))
+            self._db.write(lambda tx: self._release(tx, found))
 
     def _give_up(self, tx: StoreTransaction, name: str) -> None:
-        """End the errands of a channel that is no more: what waits becomes dead letters, what was retained is forgotten."""
+        """End the tasks of a closed channel: held messages die, retained ones are deleted."""
         channel_posts.dead_letter(tx, name)
         tx.run(channel_posts.FORGET, (name,))
         tx.run(channel_posts.DONE, (name,))
 
-    def _let_go(self, tx: StoreTransaction, found: ChannelInfo) -> None:
+    def _release(self, tx: StoreTransaction, found: ChannelInfo) -> None:
         most = found.config.max_pending
-        room = -1 if most is None else max(0, most - channel_posts.under_way(tx, found.name))
-        if room and channel_posts.release(tx, found.name, room):
+        free = -1 if most is None else max(0, most - channel_posts.under_way(tx, found.name))
+        if free and channel_posts.release(tx, found.name, free):
             tx.after_commit(lambda: self._db.notifier.notify("out"))
 
     def serve(self, tx: StoreTransaction, found: ChannelInfo) -> None:
-        """Give everybody who came since the last time what the channel retains, in order, with the note that they have it."""
-        errand = channel_posts.next_task(tx, "channel", found.name)
+        """
+        Send the retained messages to the agents that joined since the last time, in order.
+
+        The position moves in the same transaction.
+        """
+        task = channel_posts.next_task(tx, "channel", found.name)
         newest = self._roster.newest(found.name)
-        if errand is None or newest <= errand[0]:
+        if task is None or newest <= task[0]:
             return
         channel_posts.trim(tx, found.name, found.config)
-        for late, wanted, known in self._late(found, errand[0]):
+        for late, wanted, known in self._late(found, task[0]):
             posts = channel_posts.retained(tx, found.name)
             for post in [post for post in posts if _wants(post.topic, wanted, known)]:
                 copy = _copy(post, late, found.name, self._sender.mint())
@@ -92,7 +96,11 @@ class ChannelTasks:
     def _late(
         self, found: ChannelInfo, after: int
     ) -> list[tuple[str, Sequence[str] | None, Sequence[str]]]:
-        """Return who came after a number: their patterns that are new and those they had; None wants everything."""
+        """
+        Return the agents that joined or subscribed after a number, other than this one.
+
+        Each with its new patterns (None: all topics) and those that it had before.
+        """
         me = None if found.config.echo else self._db.agent
         if found.type != "pubsub":
             return [
@@ -109,14 +117,14 @@ class ChannelTasks:
             if new and subscriber != me
         ]
 
-    # -- telling ----------------------------------------------------------------------------
+    # -- notifying --------------------------------------------------------------------------
 
     def _notices(self, position: int) -> None:
         directory = self._roster.directory
         found = directory.read(channel_posts.NOTICES, (self._db.agent, position))
         if found:
             fanouts = [self._fan(topic, json.loads(body)) for _, topic, body in found]
-            self._db.write(lambda tx: self._tell(tx, fanouts, "notices", position, found[-1][0]))
+            self._db.write(lambda tx: self._publish(tx, fanouts, "notices", position, found[-1][0]))
             directory.write(lambda tx: tx.run(channel_posts.TOLD, (self._db.agent, found[-1][0])))
 
     def _dead_letters(self, position: int) -> None:
@@ -125,7 +133,7 @@ class ChannelTasks:
             names = ("id", "origin", "peer", "type", "reason", "error", "attempts")
             fanouts = [self._fan(DEAD, dict(zip(names, row[1:], strict=True))) for row in found]
             self._db.write(
-                lambda tx: self._tell(tx, fanouts, "dead_letters", position, found[-1][0])
+                lambda tx: self._publish(tx, fanouts, "dead_letters", position, found[-1][0])
             )
 
     def _fan(self, topic: str, body: dict[str, Any]) -> Fanout:
@@ -134,18 +142,18 @@ class ChannelTasks:
             SYSTEM_SESSION, self._roster.subscribers(topic), body, options, rooted=False
         )
 
-    def _tell(
+    def _publish(
         self, tx: StoreTransaction, fanouts: list[Fanout], kind: str, position: int, upto: int
     ) -> None:
-        errand = channel_posts.next_task(tx, kind, "")
-        if errand is None or errand[0] != position:
+        task = channel_posts.next_task(tx, kind, "")
+        if task is None or task[0] != position:
             return  # another process was quicker
         for fanout in fanouts:
             self._sender.add_fanout(tx, fanout)
         tx.run(channel_posts.ADVANCE, (upto, kind, ""))
 
     def begin(self) -> None:
-        """From now on tell the home what happens here; told once is told."""
+        """Publish to the home, from now on, what happens in this file; idempotent."""
         if len(self._db.read(channel_posts.TELLING)) == len(channel_posts.TOLD_OF):
             return
 

@@ -1,173 +1,159 @@
-"""The reader's side of the inbox: claim one message at a time, settle it when told."""
+"""Lease messages for the readers of this process and settle them as a reader says."""
 
 from __future__ import annotations
 
-import random
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, Protocol, TypeVar
 
-from onceward.db import file_checks
-from onceward.db.database import Database
-from onceward.db.environment import disabled_by_environment
 from onceward.db.transaction import StoreTransaction
-from onceward.errors import InvalidMessage, LeaseLost
-from onceward.hooks import Hooks
+from onceward.errors import InvalidMessage
 from onceward.model.body import decode
+from onceward.model.clock import Millis
 from onceward.model.frame import Frame
-from onceward.model.retry import RetryPolicy, retry_policy
-from onceward.model.settings import Settings
+from onceward.model.retry import RetryPolicy
 from onceward.model.states import Dead, Done, RetryAt, Settlement
-from onceward.runtime import results
-from onceward.runtime.agent import type_names
 from onceward.runtime.context import reply_options
-from onceward.runtime.event_emitter import settlement_event
-from onceward.runtime.message import Message
-from onceward.runtime.sender import Sender
-from onceward.store import inbox, lanes
-from onceward.store.inbox import ClaimRequest, LeasedMessage, SettledMessage
+from onceward.runtime.deps import RuntimeDeps
+from onceward.runtime.event_emitter import EventEmitter, settlement_event
+from onceward.runtime.message import LeaseInfo, Message
+
+L = TypeVar("L", bound=LeaseInfo)
+S = TypeVar("S")
+S_contra = TypeVar("S_contra", contravariant=True)
 
 
-class Consumer:
-    """Hands out messages to a reader and settles them."""
+class Leases(Protocol[L, S_contra]):
+    """How the messages of one source are leased and settled."""
 
-    def __init__(
-        self,
-        db: Database,
-        *,
-        settings: Settings,
-        sender: Sender,
-        hooks: Hooks,
-        rng: random.Random,
-        policy: RetryPolicy | None = None,
-    ) -> None:
-        self._db, self._settings, self._sender, self._hooks, self._rng = (
-            db,
-            settings,
-            sender,
-            hooks,
-            rng,
-        )
-        self._policy = policy or retry_policy(settings, retries=settings.handler_retries)
-        self._owner = file_checks.owner_name()
+    policy: RetryPolicy
+    """Retries of messages that readers put back or never settled."""
+    at_most_once: bool
+    """Whether a message is acknowledged before its reader is given it."""
 
-    @property
-    def db(self) -> Database:
-        """The file it reads."""
-        return self._db
+    def claim(self, wanted: Any, search: S_contra) -> Sequence[L]:
+        """Lease the next messages that *search* names; empty where there is none."""
+        ...
 
-    @property
-    def tools(self) -> dict[str, Any]:
-        """What another desk on the same file is made with."""
-        return {
-            "settings": self._settings,
-            "sender": self._sender,
-            "hooks": self._hooks,
-            "rng": self._rng,
-        }
+    def problem(self, leased: L) -> Settlement | None:
+        """Return how a message ends that no reader may see, None for all others."""
+        ...
 
-    @property
-    def poll(self) -> float:
-        """How often a waiting reader looks by itself."""
-        return self._settings.poll_interval
+    def settle(self, tx: StoreTransaction, leased: L, settlement: Settlement) -> None:
+        """End a lease; raises LeaseLost where it is no longer held."""
+        ...
 
-    def take(self, wanted: Any, session: str | None) -> Message[Any] | None:
+    def mark(self, tx: StoreTransaction, leased: L) -> None:
+        """Record that the reader's group has handled a message; raises LeaseLost if it had."""
+        ...
+
+    def extend(self, tx: StoreTransaction, leased: L, until: Millis) -> None:
+        """Keep a lease until a moment; raises LeaseLost where it is no longer held."""
+        ...
+
+
+class Consumer(Generic[L, S]):
+    """The readers' side of one source: an inbox, a channel or a mailbox."""
+
+    def __init__(self, deps: RuntimeDeps, leases: Leases[L, S]) -> None:
+        self.deps = deps
+        self._db, self._leases = deps.db, leases
+        self._emitter = EventEmitter(deps.hooks, deps.db.agent)
+
+    # -- leasing ----------------------------------------------------------------------------
+
+    def take(self, wanted: Any, search: S) -> Message[Any] | None:
+        """Lease the next readable message and return it, None where there is none."""
+        found = self.take_many(wanted, search)
+        return found[0] if found else None
+
+    def take_many(self, wanted: Any, search: S) -> list[Message[Any]]:
         """
-        Lease the next message and return it, None where there is none.
+        Lease the next messages and return those that can be read, empty where there is none.
 
-        A message that can never be read as *wanted* becomes a dead letter on
-        the way, one that has expired ends.
+        On the way a message that can never be read as *wanted* becomes a dead
+        letter, and one that has expired ends.
         """
-        while (leased := self._claim(type_names(wanted), session)) is not None:
-            message = self._open(leased, wanted)
-            if message is not None:
-                return message
-        return None
+        while claimed := self._leases.claim(wanted, search):
+            opened = [self._open(leased, wanted) for leased in claimed]
+            if messages := [message for message in opened if message is not None]:
+                return messages
+        return []
 
-    def _claim(self, types: tuple[str, ...] | None, session: str | None) -> LeasedMessage | None:
-        [(paused_at, ready, due_at)] = self._db.read(lanes.AGENDA)
-        if (
-            disabled_by_environment()
-            or paused_at is not None
-            or not (ready or (due_at is not None and due_at <= self._db.now()))
-        ):
-            return None
-        search = ClaimRequest(messages=1, lanes=-1 if types else 8, session=session, types=types)
-        until = round(1000 * self._settings.lease)
-        with self._db.outside_handler():
-            claimed = self._db.write(
-                lambda tx: inbox.claim(tx, search, owner=self._owner, until=tx.now + until)
-            )
-        return claimed[0][0] if claimed else None
+    def message(self, leased: L, wanted: Any) -> Message[Any]:
+        """Return a leased message with its body read; raises InvalidMessage."""
+        frame = Frame.parse(leased.frame)
+        model = None if isinstance(wanted, str) else wanted
+        return Message(leased, frame, decode(frame.data, frame.data_base64, model), self)
 
-    def _open(self, leased: LeasedMessage, wanted: Any) -> Message[Any] | None:
+    def _open(self, leased: L, wanted: Any) -> Message[Any] | None:
+        """Return a leased message, None where it was settled instead."""
         try:
-            problem = self._problem(leased)
-            if problem is None:
-                frame = Frame.parse(leased.frame)
-                body = decode(
-                    frame.data, frame.data_base64, None if isinstance(wanted, str) else wanted
-                )
-                return Message(leased, frame, body, self)
+            problem = self._leases.problem(leased)
+            message = None if problem else self.message(leased, wanted)
         except InvalidMessage as error:
-            problem = Dead("rejected", str(error))
-        self._end(leased, problem)
-        return None
+            problem, message = Dead("rejected", str(error)), None
+        if problem is not None:
+            self._end(leased, problem)
+        elif message is not None and self._leases.at_most_once:
+            message.ack()
+        return message
 
-    def _problem(self, leased: LeasedMessage) -> Settlement | None:
-        if (unfit := leased.undeliverable(self._db.now())) is not None:
-            return unfit
-        if leased.attempt > 1 and self._policy.exhausted(leased.attempt - 1):
-            return Dead("max_retries_exceeded", "readers never settled it")
-        return None
+    # -- settling ---------------------------------------------------------------------------
 
-    def _end(self, leased: LeasedMessage, settlement: Settlement) -> StoreTransaction:
-        """Settle one message, in this thread's open transaction if there is one."""
-        return self._db.write(lambda tx: self._settle(tx, leased, settlement))
+    def ack(self, leased: L) -> StoreTransaction:
+        """End the lease of a message that its reader has handled."""
+        return self._write(lambda tx: self._acknowledge(tx, leased))
 
-    def _settle(
-        self, tx: StoreTransaction, leased: LeasedMessage, settlement: Settlement
-    ) -> StoreTransaction:
-        inbox.settle(tx, [SettledMessage(leased, settlement)], {})
-        if not isinstance(settlement, RetryAt):
-            results.tell(tx, self._sender, leased, results.outcome_of(settlement))
-        tx.after_commit(lambda: self._db.notifier.notify("out"))
-        event = settlement_event(leased, settlement, agent=self._db.agent, at=tx.now)
-        if self._hooks.wanted(type(event)):
-            tx.after_commit(lambda: self._hooks.emit([event]))
-        return tx
-
-    # -- message.Desk -----------------------------------------------------------------------
-
-    def ack(self, leased: LeasedMessage) -> StoreTransaction:
-        """Commit the processed mark."""
-        return self._end(leased, Done())
-
-    def drop(self, leased: LeasedMessage) -> StoreTransaction:
+    def drop(self, leased: L) -> StoreTransaction:
         """End the message without effects."""
         return self._end(leased, Done("dropped"))
 
-    def reject(self, leased: LeasedMessage, reason: str) -> StoreTransaction:
-        """Bury the message."""
+    def reject(self, leased: L, reason: str) -> StoreTransaction:
+        """Make the message a dead letter."""
         return self._end(leased, Dead("rejected", reason))
 
-    def retry(self, leased: LeasedMessage, reason: str, after: float | None) -> StoreTransaction:
-        """Put the message back, or bury it where its budget is spent."""
-        if self._policy.exhausted(leased.attempt):
+    def retry(self, leased: L, reason: str, after: float | None) -> StoreTransaction:
+        """Put the message back, or make it a dead letter where its budget is spent."""
+        policy = self._leases.policy
+        if policy.exhausted(leased.attempt):
             return self._end(leased, Dead("max_retries_exceeded", reason))
-        wait = (
-            self._policy.delay(leased.attempt, self._rng) if after is None else round(1000 * after)
-        )
-        return self._end(leased, RetryAt(self._db.now() + wait, reason))
+        delay = policy.delay(leased.attempt, self.deps.rng) if after is None else 1000 * after
+        return self._end(leased, RetryAt(self._db.now() + round(delay), reason))
 
-    def extend(self, leased: LeasedMessage, seconds: float) -> None:
-        """Keep the lease longer."""
-        if not self._db.write(
-            lambda tx: lanes.extend(tx, leased.lane, until=tx.now + round(1000 * seconds))
-        ):
-            msg = f"the lease on message {leased.id} ran out; another reader has it"
-            raise LeaseLost(msg)
+    def extend(self, leased: L, seconds: float) -> None:
+        """Keep the lease for *seconds* from now; raises LeaseLost."""
+        wanted = round(1000 * seconds)
+        self._db.write(lambda tx: self._leases.extend(tx, leased, tx.now + wanted))
 
     def reply(self, message: Message[Any], body: object) -> str:
-        """Answer the message's sender."""
+        """Answer the message's sender from the agent's own outbox; return the reply's id."""
         to, options = reply_options(message.frame, {})
-        draft = self._sender.compose(message.session, to, body, options)
-        return self._db.write(lambda tx: self._sender.add(tx, draft))
+        return self.deps.sender.commit(message.session, to, body, options)
+
+    def _end(self, leased: L, settlement: Settlement) -> StoreTransaction:
+        return self._write(lambda tx: self._settle(tx, leased, settlement))
+
+    def _write(self, work: Callable[[StoreTransaction], None]) -> StoreTransaction:
+        """Run *work* in this thread's open transaction if there is one; return that transaction."""
+
+        def settled(tx: StoreTransaction) -> StoreTransaction:
+            work(tx)
+            return tx
+
+        return self._db.write(settled)
+
+    def _acknowledge(self, tx: StoreTransaction, leased: L) -> None:
+        self._settle(tx, leased, Done())
+        self._leases.mark(tx, leased)
+
+    def _settle(self, tx: StoreTransaction, leased: L, settlement: Settlement) -> None:
+        self._leases.settle(tx, leased, settlement)
+        event = settlement_event(leased, settlement, agent=self._db.agent, at=tx.now)
+        self._emitter.emit(tx, event)
+
+
+def never_settled(leased: LeaseInfo, policy: RetryPolicy) -> Dead | None:
+    """Return the end of a message whose readers have spent its budget without settling it."""
+    if leased.attempt > 1 and policy.exhausted(leased.attempt - 1):
+        return Dead("max_retries_exceeded", "readers never settled it")
+    return None

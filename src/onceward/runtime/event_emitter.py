@@ -1,4 +1,4 @@
-"""Tells the hooks of one agent, after the commit, what a push changed."""
+"""Emit to the hooks of one agent, after each commit, the events of what it changed."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ from onceward.model.events import (
     WeakReceipt,
 )
 from onceward.model.states import Dead, Done, RetryAt, Settlement
+from onceward.runtime.message import LeaseInfo
 from onceward.store import outbox
-from onceward.store.inbox import LeasedMessage
 from onceward.store.parcels import Settled
 
 
 class EventEmitter:
-    """Builds events that somebody wants to hear, and no others."""
+    """Builds the events that some hook listens for, and no others."""
 
     def __init__(self, hooks: Hooks, agent: str) -> None:
         self._hooks, self.agent = hooks, agent
 
     def emit(self, tx: StoreTransaction, *events: Event) -> None:
-        """Tell *events* once *tx* is committed."""
+        """Emit *events* once *tx* is committed."""
         wanted = [event for event in events if self._hooks.wanted(type(event))]
         if wanted:
             tx.after_commit(lambda: self._hooks.emit(wanted))
 
-    def dead_lettered(self, tx: StoreTransaction, buried: Iterable[tuple[str, str, str]]) -> None:
-        """Tell of messages (id, peer, reason) that went to the dead letters."""
+    def dead_lettered(self, tx: StoreTransaction, moved: Iterable[tuple[str, str, str]]) -> None:
+        """Emit that messages (id, peer, reason) became dead letters."""
         agent, at = self.agent, tx.now
         self.emit(
             tx,
             *(
                 DeadLettered(agent=agent, at=at, message_id=i, peer=p, reason=r, error="")
-                for i, p, r in buried
+                for i, p, r in moved
             ),
         )
 
     def settled(self, tx: StoreTransaction, settled: Settled) -> None:
-        """Tell what the answer to a parcel changed."""
+        """Emit what the answer to a parcel changed."""
         agent, at, peer = self.agent, tx.now, settled.lease.name
         self.moved(tx, peer, settled.moved)
         self.dead_lettered(tx, [(i, peer, reason) for i, reason in settled.rejected])
@@ -59,7 +59,7 @@ class EventEmitter:
             self.emit(tx, WeakReceipt(agent=agent, at=at, peer=peer, durability=settled.weak))
 
     def moved(self, tx: StoreTransaction, peer: str, moved: outbox.Moved) -> None:
-        """Tell which messages the peer stored, processed or gave up."""
+        """Emit which messages the peer stored, processed or gave up."""
         agent, at = self.agent, tx.now
         if self._hooks.wanted(Sent):
             self.emit(tx, *(Sent(agent=agent, at=at, message_id=i, peer=peer) for i in moved.sent))
@@ -77,9 +77,7 @@ class EventEmitter:
             )
 
 
-def settlement_event(
-    leased: LeasedMessage, settlement: Settlement, *, agent: str, at: Millis
-) -> Event:
+def settlement_event(leased: LeaseInfo, settlement: Settlement, *, agent: str, at: Millis) -> Event:
     """Return the event of how a received message's lease ended."""
     named: dict[str, Any] = {
         "agent": agent,

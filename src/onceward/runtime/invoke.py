@@ -1,4 +1,4 @@
-"""Runs one handler, sync or async, and turns what it did into a verdict."""
+"""Call one handler, sync or async, and return the settlement of its message."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ Loop = Callable[[], "AbstractEventLoop"]
 
 
 class Prepared(NamedTuple):
-    """A message whose handler is known and whose payload fits."""
+    """A message whose handler is known and whose body could be read."""
 
     handler: Handler
     frame: Frame
     body: Any
     error: Exception | None = None
-    """What the payload's own validators raised; the handler's failure, not the reader's."""
+    """What the body's own validators raised; it counts as the handler's failure."""
 
 
 def resolve_handler(
@@ -85,7 +85,7 @@ def settlement_for_error(
     policy: RetryPolicy,
     rng: random.Random,
 ) -> Settlement:
-    """Return what an exception means after the *attempt*-th attempt; *spent* says that it was the last one."""
+    """Return how a message ends whose *attempt*-th attempt raised; *spent*: it was the last."""
     match error:
         case Reject():
             return Dead("rejected", str(error))
@@ -131,7 +131,11 @@ def log_failure(
 
 
 def call(prepared: Prepared, context: Context, loop: Loop) -> Any:
-    """Run the handler on this thread, or its coroutine on the loop while this thread serves its database calls."""
+    """
+    Run a function on this thread, or a coroutine on the loop.
+
+    While a coroutine runs, this thread makes its database calls.
+    """
     handler = prepared.handler
     if prepared.error is not None:
         raise prepared.error
@@ -161,7 +165,11 @@ def run_coroutine(
     loop: AbstractEventLoop,
     stoppable: Callable[[Callable[[], object]], None],
 ) -> Any:
-    """Run a coroutine on *loop* while this thread serves its database calls; *stoppable* is given what cancels it."""
+    """
+    Run a coroutine on *loop* while this thread makes its database calls.
+
+    *stoppable* is called with the function that cancels the coroutine.
+    """
     import asyncio  # noqa: PLC0415 - async handlers only
 
     jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -180,7 +188,7 @@ def run_coroutine(
 
 
 async def _ordinary(handler: Awaitable[Any]) -> Any:
-    """Await a handler; its exit must not take the loop along, which others share."""
+    """Await a handler; turn its exit into an error, because other handlers share the loop."""
     try:
         return await handler
     except (SystemExit, KeyboardInterrupt) as error:
@@ -193,5 +201,5 @@ def _fulfil(done: Future[Any], work: Callable[[], Any]) -> None:
         return
     try:
         done.set_result(work())
-    except BaseException as error:  # noqa: BLE001 - it is raised in the coroutine that asked
+    except BaseException as error:  # noqa: BLE001 - it is raised in the coroutine that awaits it
         done.set_exception(error)

@@ -1,17 +1,16 @@
-"""The janitor: forgetting, checkpoints, the clock. Nothing here is needed for correctness."""
+"""Prune, expire, index and checkpoint one file; correctness does not depend on any of it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from threading import Event as Flag
-from threading import Thread
 
 from onceward.db import migrations
 from onceward.db.database import Database
 from onceward.db.environment import disabled_by_environment
-from onceward.errors import OncewardError, SchemaTooNew, StoreClosed
-from onceward.model.log import log
+from onceward.db.transaction import StoreTransaction
+from onceward.errors import SchemaTooNew
 from onceward.model.settings import Settings
+from onceward.runtime.engine import EngineLoop
 from onceward.store import (
     dead_letters,
     full_text,
@@ -26,87 +25,66 @@ from onceward.store import (
 
 
 class Maintenance:
-    """Tidies one file now and then, in slices that let writers pass."""
+    """Maintains one file at intervals, in slices between which writers have their turn."""
 
     def __init__(
-        self, db: Database, *, settings: Settings, chore: Callable[[int], int] = lambda _: 0
+        self, db: Database, *, settings: Settings, extra_task: Callable[[int], int] = lambda _: 0
     ) -> None:
-        self._db, self._settings, self._extra_task = db, settings, chore
-        self._stopping = Flag()
-        self._thread: Thread | None = None
+        self._db, self._settings, self._extra_task = db, settings, extra_task
+        self._loop = EngineLoop(db, "maintenance", self._look, pause=settings.maintenance_interval)
 
     def start(self) -> None:
-        """Start tidying in the background."""
-        self._thread = Thread(
-            target=self._run, name=f"onceward-janitor-{self._db.agent}", daemon=True
-        )
-        self._thread.start()
+        """Start maintaining in the background, for the first time after one interval."""
+        self._loop.start(delay=self._settings.maintenance_interval)
 
     def stop(self, timeout: float) -> None:
-        """Tidy no more."""
-        self._stopping.set()
-        if self._thread is not None:
-            self._thread.join(timeout)
+        """End after the present slice; wait up to *timeout* seconds for it."""
+        self._loop.stop(timeout)
 
-    def _run(self) -> None:
-        while not self._stopping.wait(self._settings.maintenance_interval):
-            try:
-                self.run_once()
-            except StoreClosed:
-                return
-            except (
-                OncewardError
-            ) as error:  # who has nothing to do hears of its file's trouble from here only
-                seconds = self._settings.maintenance_interval
-                log.failure(
-                    "warning", "maintenance waits", error, agent=self._db.agent, seconds=seconds
-                )
+    def _look(self) -> float:
+        self.run_once()
+        return self._settings.maintenance_interval
 
     def run_once(self) -> int:
         """Do one round; return how many rows were pruned."""
         self._refuse_upgraded()
         before = self._db.now() - round(1000 * self._settings.retention)
         limit = self._settings.retention_slice
-        if not (
-            disabled_by_environment() or mailboxes.paused(self._db.read)
-        ):  # the kill-switch lets nothing expire either
-            self._until_done(lambda: self._db.write(lambda tx: mailboxes.expire(tx, limit)))
-            self._until_done(lambda: self._db.write(lambda tx: inbox.expire(tx, limit)))
+        self._expire(limit)
         pruned = sum(self._prune(box, before) for box in ("outbox", "inbox"))
-        pruned += self._until_done(
-            lambda: self._db.write(lambda tx: retention.prune_marks(tx, before=before, limit=limit))
-        )
-        pruned += self._until_done(
-            lambda: self._db.write(lambda tx: retention.prune_misc(tx, before=before, limit=limit))
-        )
-        pruned += self._until_done(
-            lambda: self._db.write(lambda tx: runs.prune(tx, before=before, limit=limit))
-        )
-        self._until_done(lambda: self._db.write(lambda tx: tx.run(lanes.FORGET, (0, limit))))
+        for prune in (retention.prune_marks, retention.prune_misc, runs.prune):
+            pruned += self._write_slices(
+                lambda tx, prune=prune: prune(tx, before=before, limit=limit)  # type: ignore[misc]
+            )
+        self._write_slices(lambda tx: tx.run(lanes.FORGET, (0, limit)))
         self._db.write(lambda tx: receipts.prune(tx, before=before))
         self._db.write(dead_letters.forget_replays)
         if pruned:
             self._db.write(lambda tx: tx.rows(retention.VACUUM))
-        for box in time_index.AT:
-            time_index.catch_up(self._db, box)
-        full_text.catch_up(self._db)
-        full_text.forget(self._db)
+        self._update_indexes()
         self._until_done(lambda: self._extra_task(limit))
         self._db.persist_clock()
         self._checkpoint()
         return pruned
 
     def _refuse_upgraded(self) -> None:
-        """Let go of a file that a newer version has upgraded meanwhile: this and every later write raise SchemaTooNew."""
+        """Close a file that a newer version has upgraded; every later write raises SchemaTooNew."""
         try:
             self._db.write(migrations.pending)
         except SchemaTooNew:
             with self._db.writer.exclusive():
                 self._db.reopen()
 
+    def _expire(self, limit: int) -> None:
+        """End what has expired; nothing expires while the file or the environment is paused."""
+        if disabled_by_environment() or mailboxes.paused(self._db.read):
+            return
+        self._write_slices(lambda tx: mailboxes.expire(tx, limit))
+        self._write_slices(lambda tx: inbox.expire(tx, limit))
+
     def _prune(self, box: str, before: int) -> int:
         after, pruned = 0, 0
-        while after >= 0 and not self._stopping.is_set():
+        while after >= 0 and not self._loop.stopping.is_set():
             seen = after
             after, count = self._db.write(
                 lambda tx, seen=seen: retention.slice_of(
@@ -116,12 +94,22 @@ class Maintenance:
             pruned += count
         return pruned
 
+    def _update_indexes(self) -> None:
+        for box in time_index.AT:
+            time_index.catch_up(self._db, box)
+        full_text.catch_up(self._db)
+        full_text.forget(self._db)
+
+    def _write_slices(self, work: Callable[[StoreTransaction], int]) -> int:
+        """Commit *work* again and again until it changes nothing; return how many rows it did."""
+        return self._until_done(lambda: self._db.write(work))
+
     def _until_done(self, work: Callable[[], int]) -> int:
         total = 0
-        while not self._stopping.is_set() and (count := work()):
+        while not self._loop.stopping.is_set() and (count := work()):
             total += count
         return total
 
     def _checkpoint(self) -> None:
-        """Automatic checkpoints do the daily work; a WAL that outgrew its limit is emptied with insistence."""
+        """Truncate a WAL above its limit; below it SQLite's automatic checkpoints do the work."""
         self._db.checkpoint(truncate=self._db.wal_bytes() > self._settings.wal_limit)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 from onceward.db.transaction import StoreTransaction
 from onceward.errors import Drop, InvalidArgument, Reject, Retry
@@ -13,11 +13,29 @@ from onceward.model.frame import BODY_ERROR, Frame
 from onceward.model.vocabulary import Priority
 from onceward.runtime.async_face import AsyncFace, OffLoop, awaitable
 
+if TYPE_CHECKING:
+    from onceward.runtime.consumer import Consumer
+
 T_co = TypeVar("T_co", covariant=True)
 
 
 class LeaseInfo(Protocol):
-    """The part of a lease that a message shows."""
+    """The part of a lease that a message and its consumer read."""
+
+    @property
+    def id(self) -> str:
+        """Id of the message."""
+        ...
+
+    @property
+    def sender(self) -> str:
+        """Agent that sent it."""
+        ...
+
+    @property
+    def frame(self) -> str:
+        """The stored frame."""
+        ...
 
     @property
     def attempt(self) -> int:
@@ -27,34 +45,6 @@ class LeaseInfo(Protocol):
     @property
     def received_at(self) -> Millis:
         """When the message was committed into the inbox."""
-        ...
-
-
-class Settler(Protocol):
-    """Settles the messages that it leased; it alone knows how to read its leases."""
-
-    def ack(self, leased: Any) -> StoreTransaction:
-        """Commit the processed mark."""
-        ...
-
-    def retry(self, leased: Any, reason: str, after: float | None) -> StoreTransaction:
-        """Put the message back."""
-        ...
-
-    def reject(self, leased: Any, reason: str) -> StoreTransaction:
-        """Make the message a dead letter."""
-        ...
-
-    def drop(self, leased: Any) -> StoreTransaction:
-        """End the message without effects."""
-        ...
-
-    def extend(self, leased: Any, seconds: float) -> None:
-        """Keep the lease longer."""
-        ...
-
-    def reply(self, message: Message[Any], body: object) -> str:
-        """Answer the message's sender."""
         ...
 
 
@@ -132,9 +122,11 @@ class Message(ReceivedMessage[T_co]):
     transaction: ``with session.begin() as tx: tx.execute(…); message.ack()``.
     """
 
-    def __init__(self, leased: LeaseInfo, frame: Frame, body: Any, desk: Settler | None) -> None:
+    def __init__(
+        self, leased: LeaseInfo, frame: Frame, body: Any, consumer: Consumer[Any, Any] | None
+    ) -> None:
         super().__init__(leased, frame, body)
-        self._settler = desk
+        self._consumer = consumer
         self._end: StoreTransaction | None = None
 
     @property
@@ -150,8 +142,8 @@ class Message(ReceivedMessage[T_co]):
         """
         return self._end is not None and not self._end.rolled_back
 
-    def _settle(self, how: Callable[[Settler], StoreTransaction]) -> None:
-        if self._settler is None:
+    def _settle(self, how: Callable[[Consumer[Any, Any]], StoreTransaction]) -> None:
+        if self._consumer is None:
             msg = (
                 "in a handler, returning settles the message: "
                 "raise Retry, Reject or Drop for anything else"
@@ -160,7 +152,7 @@ class Message(ReceivedMessage[T_co]):
         if self.settled:
             msg = f"message {self.id} is settled already"
             raise InvalidArgument(msg)
-        self._end = how(self._settler)
+        self._end = how(self._consumer)
 
     def ack(self) -> None:
         """
@@ -170,7 +162,7 @@ class Message(ReceivedMessage[T_co]):
             LeaseLost: the lease has ended; nothing was written.
 
         """
-        self._settle(lambda desk: desk.ack(self._lease))
+        self._settle(lambda consumer: consumer.ack(self._lease))
 
     def retry(self, after: float | None = None, reason: str = "retry asked by reader") -> None:
         """
@@ -180,11 +172,11 @@ class Message(ReceivedMessage[T_co]):
             LeaseLost: the lease has ended; nothing was written.
 
         """
-        self._settle(lambda desk: desk.retry(self._lease, reason, after))
+        self._settle(lambda consumer: consumer.retry(self._lease, reason, after))
 
     def reject(self, reason: str = "rejected by reader") -> None:
         """Make the message a dead letter; raises LeaseLost."""
-        self._settle(lambda desk: desk.reject(self._lease, reason))
+        self._settle(lambda consumer: consumer.reject(self._lease, reason))
 
     def drop(self) -> None:
         """
@@ -194,19 +186,19 @@ class Message(ReceivedMessage[T_co]):
             LeaseLost: the lease has ended; nothing was written.
 
         """
-        self._settle(lambda desk: desk.drop(self._lease))
+        self._settle(lambda consumer: consumer.drop(self._lease))
 
     def extend(self, seconds: float) -> None:
         """Keep the message for *seconds* from now; raises LeaseLost."""
-        if self._settler is not None:
-            self._settler.extend(self._lease, seconds)
+        if self._consumer is not None:
+            self._consumer.extend(self._lease, seconds)
 
     def reply(self, body: object) -> str:
         """Answer the sender; joins this thread's open transaction; return the id of the reply."""
-        if self._settler is None:
+        if self._consumer is None:
             msg = "in a handler, return the reply or call ctx.reply"
             raise InvalidArgument(msg)
-        return self._settler.reply(self, body)
+        return self._consumer.reply(self, body)
 
     def __enter__(self) -> Self:
         """Work on the message."""

@@ -1,4 +1,4 @@
-"""The files of other agents of the home, opened by the first who reads in them and kept open."""
+"""Open the files of other agents of the home on first use, and keep them open."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FileOf = Callable[[str], Path | None]
 
 
 class OpenAgentFiles:
-    """Whose files we have open beside our own."""
+    """The files of other agents that one postbox has open."""
 
     def __init__(self, db: Database, settings: Settings, file_of: FileOf) -> None:
         self._db, self._settings, self._file_of = db, settings, file_of
@@ -22,7 +22,7 @@ class OpenAgentFiles:
         self._lock = Lock()
 
     def file(self, agent: str) -> Database | None:
-        """Return the open file of an agent of the home, our own included; None where there is none."""
+        """Return the open file of an agent of the home, also our own; None where there is none."""
         if agent == self._db.agent:
             return self._db
         with self._lock:
@@ -37,7 +37,7 @@ class OpenAgentFiles:
             return self._opened[agent]
 
     def close(self) -> None:
-        """Give the files back."""
+        """Close the files."""
         with self._lock:
             opened, self._opened = self._opened, {}
         for db in opened.values():

@@ -1,4 +1,4 @@
-"""One run of a postbox's owner: from an opening with engines that found nobody else, to the last close or death."""
+"""Detect that a file's owner was restarted, and drop ephemeral messages then."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from onceward.store import ephemeral
 
 class OwnerSession:
     """
-    The part of one opening in a run of the owner.
+    One opening's share in a session of the file's owner.
 
-    As long as any postbox of the file is open somewhere, with engines or
-    without, the run goes on. An opening with engines that finds none begins a
-    new one, and what the last one left of messages that are marked ephemeral
-    is dropped before an engine starts. An opening without engines (a look, a
-    command) never begins a run, so it drops nothing.
+    A session goes on as long as some process has a postbox of the file open,
+    with engines or without. An opening with engines that finds no other begins
+    a new session: messages marked ephemeral that the last session left are
+    dropped before an engine starts. An opening without engines (a read, a
+    command) never begins a session, so it drops nothing.
     """
 
     def __init__(self, db: Database, settings: Settings, hooks: Hooks, *, vfs: str | None) -> None:
@@ -28,7 +28,11 @@ class OwnerSession:
         self._presence: OwnerLock | None = None
 
     def begin(self, *, engines: bool) -> int:
-        """Begin a run where there is none and engines follow; let others in; return how many messages were dropped."""
+        """
+        Join the session, or begin one if there is none and *engines* are to start.
+
+        Returns how many ephemeral messages were dropped.
+        """
         if self._path is None:
             return 0
         self._presence = OwnerLock(self._path, patience=self._patience)
@@ -56,7 +60,7 @@ class OwnerSession:
         return dropped
 
     def end(self) -> None:
-        """Close the file, and take part no longer."""
+        """Close the file and leave the session."""
         self._db.close()
         if self._presence is not None:
             self._presence.close()

@@ -1,4 +1,4 @@
-"""The receiver: from a parcel to the inbox, in one transaction; it answers only after the commit."""
+"""Accept a parcel into the inbox in one transaction; answer only after its commit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from onceward.store.accept import AcceptResult, InboxPolicy, ParsedFrame, accept
 
 
 class Receiver:
-    """Takes parcels for one agent."""
+    """Accepts parcels for one agent."""
 
     def __init__(self, db: Database, *, settings: Settings, hooks: Hooks | None = None) -> None:
         self._db, self._hooks = db, Hooks() if hooks is None else hooks
@@ -26,7 +26,7 @@ class Receiver:
 
     @property
     def _policy(self) -> InboxPolicy:
-        """Whose inbox it is and what it takes: the file's own limits hold, whoever writes into it."""
+        """What the inbox accepts; the file's own limits hold for every process that writes."""
         db = self._db
         return InboxPolicy(
             agent=db.agent,
@@ -38,46 +38,50 @@ class Receiver:
 
     def accept(self, parcel: Parcel) -> Answer:
         """
-        Keep a parcel once and say what became of each frame.
+        Store a parcel once and answer for each of its frames.
 
         Raises:
-            StoreError: the file failed; nothing was kept, the same parcel may come again.
+            StoreError: the file failed; nothing was stored, and the parcel may be pushed again.
 
         """
-        door = self._policy
-        examined = parse_frames(parcel, door)
+        policy = self._policy
+        frames = parse_frames(parcel, policy)
         with self._db.outside_handler():
-            return self._db.write(lambda tx: self._accept(tx, parcel, door, examined)).answer
+            return self._db.write(lambda tx: self._accept(tx, parcel, policy, frames)).answer
 
     def _accept(
-        self, tx: StoreTransaction, parcel: Parcel, door: InboxPolicy, examined: list[ParsedFrame]
+        self, tx: StoreTransaction, parcel: Parcel, policy: InboxPolicy, frames: list[ParsedFrame]
     ) -> AcceptResult:
-        kept = accept(tx, parcel, door, examined)
+        result = accept(tx, parcel, policy, frames)
         if self._hooks._hooks:
-            self._emitter.moved(tx, parcel.sender, kept.moved)
-            self._tell(tx, parcel.sender, kept)
-        if kept.received or kept.moved.acked or kept.moved.failed:
+            self._emitter.moved(tx, parcel.sender, result.moved)
+            self._emit(tx, parcel.sender, result)
+        if result.received or result.moved.acked or result.moved.failed:
             tx.wakeups[self._notify_in] = None
-        if kept.answered or kept.duplicates:
+        if result.answered or result.duplicates:
             tx.wakeups[self._notify_out] = None
-        return kept
+        return result
 
-    def _tell(self, tx: StoreTransaction, peer: str, kept: AcceptResult) -> None:
+    def _emit(self, tx: StoreTransaction, peer: str, result: AcceptResult) -> None:
         agent, at = self._db.agent, tx.now
         if self._hooks.wanted(Received):
             self._emitter.emit(
-                tx, *(Received(agent=agent, at=at, message_id=i, peer=peer) for i in kept.received)
+                tx,
+                *(Received(agent=agent, at=at, message_id=i, peer=peer) for i in result.received),
             )
         if self._hooks.wanted(Duplicate):
             self._emitter.emit(
                 tx,
-                *(Duplicate(agent=agent, at=at, message_id=i, peer=peer) for i in kept.duplicates),
+                *(
+                    Duplicate(agent=agent, at=at, message_id=i, peer=peer)
+                    for i in result.duplicates
+                ),
             )
         if self._hooks.wanted(Rejected):
             self._emitter.emit(
                 tx,
                 *(
                     Rejected(agent=agent, at=at, message_id=i, peer=peer, reason=why)
-                    for i, why in kept.rejected
+                    for i, why in result.rejected
                 ),
             )

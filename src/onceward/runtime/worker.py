@@ -1,34 +1,28 @@
-"""The worker: inbox to handler to settle. It leases lanes, so no message is in two hands and each lane keeps its order."""
+"""Run inbox messages through an agent's handlers: claim lanes, call handlers, settle."""
 
 from __future__ import annotations
 
 import os
-import random
 import time
-from collections.abc import Callable
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Event as Flag
-from threading import Lock, Thread
 from typing import Final
 
 from onceward.db import file_checks
-from onceward.db.database import Database
 from onceward.db.environment import SWITCH, disabled_by_environment
 from onceward.db.transaction import StoreTransaction
-from onceward.errors import InvalidArgument, OncewardError, StoreClosed
-from onceward.hooks import Hooks
+from onceward.errors import InvalidArgument, OncewardError
 from onceward.model.clock import Millis
 from onceward.model.events import Event
-from onceward.model.log import log
-from onceward.model.retry import RetryPolicy, retry_policy
-from onceward.model.settings import Settings
 from onceward.model.states import Done, RetryAt, Settlement
-from onceward.runtime import background, results
+from onceward.runtime import engine, results
 from onceward.runtime.agent import Agent
 from onceward.runtime.commit_batch import HandlerCommitBatch
 from onceward.runtime.context import Context
+from onceward.runtime.deps import RuntimeDeps
+from onceward.runtime.engine import EngineLoop, lane_reaper, named_thread
 from onceward.runtime.event_emitter import settlement_event
 from onceward.runtime.invoke import (
     Loop,
@@ -39,16 +33,18 @@ from onceward.runtime.invoke import (
     resolve_handler,
     settlement_of,
 )
-from onceward.runtime.sender import Sender
 from onceward.store import inbox, lanes
 from onceward.store.inbox import ClaimRequest, LeasedMessage
 from onceward.store.lanes import Lease
 
 QUICK: Final = 0.05
+"""Seconds below which a claim is called quick, so that the next one is larger."""
 SLOW: Final = 0.5
-MAX_IDLE_SECONDS: Final = 1.0
+"""Seconds above which a claim is called slow, so that the next one has a single message."""
 TICK: Final = 0.02
+"""Seconds between two looks of the heartbeat while messages are handled."""
 LANES: Final = 100
+"""Most lanes that one claim looks at."""
 HANDLED: Final = Done()
 
 
@@ -62,105 +58,79 @@ class _Run:
 
 
 class Worker:
-    """One thread that claims lanes and runs their messages through the agent's handlers."""
+    """
+    One thread that claims lanes and runs their messages through the agent's handlers.
 
-    def __init__(
-        self,
-        db: Database,
-        agent: Agent,
-        *,
-        settings: Settings,
-        hooks: Hooks,
-        sender: Sender,
-        rng: random.Random,
-        loop: Loop,
-        policy: RetryPolicy | None = None,
-    ) -> None:
-        self._db, self._agent, self._settings, self._hooks = db, agent, settings, hooks
-        self._sender, self._rng, self._loop = sender, rng, loop
-        self._policy = policy or retry_policy(settings, retries=settings.handler_retries)
+    A lane is leased to one worker at a time: its messages keep their order, and
+    none is handled by two.
+    """
+
+    def __init__(self, deps: RuntimeDeps, agent: Agent, loop: Loop) -> None:
+        self._db, self._settings, self._hooks = deps.db, deps.settings, deps.hooks
+        self._sender, self._rng, self._policy = deps.sender, deps.rng, deps.policy
+        self._agent, self._handler_loop = agent, loop
         self.owner = file_checks.owner_name()
         self._batch = HandlerCommitBatch(
-            db, share_for=settings.share_commit_for, rest_for=self._rest_for, told=hooks.emit
+            deps.db,
+            share_for=deps.settings.share_commit_for,
+            rest_for=self._delay_for,
+            told=deps.hooks.emit,
         )
-        self._reaper = background.dead_owner_reaper(db)
         self._types = _only_types(agent)
-        self._flag, self._stopping, self._active = Flag(), Flag(), Flag()
+        self._loop = EngineLoop(deps.db, "worker", self._look, reaper=lane_reaper(deps.db))
+        self._active = Flag()
         self._size = 1
         self._held: dict[int, Lease] = {}
-        self._lock = Lock()
         self._run_now: _Run | None = None
-        self._threads: list[Thread] = []
-        self._unlisten: Callable[[], None] = lambda: None
 
     # -- life -------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start claiming in the background, with a heartbeat beside it."""
-        self._unlisten = background.listen(
-            self._db, self._flag, self._reaper, poll=self._settings.poll_interval
-        )
-        self._threads = background.threads(self._db, worker=self._work, heartbeat=self._beat)
-        for thread in self._threads:
-            thread.start()
+        """Start claiming in the background, with a heartbeat on a second thread."""
+        self._loop.start("in", poll=self._settings.poll_interval)
+        named_thread(self._db, "heartbeat", self._beat).start()
 
     def stop(self, timeout: float) -> None:
-        """Claim nothing more; wait up to *timeout* seconds for the running handler, give the rest back at once."""
-        self._stopping.set()
-        self._flag.set()
-        self._unlisten()
-        if self._threads:
-            self._threads[0].join(timeout)
+        """Claim no more; wait up to *timeout* seconds for the running handler, return the rest."""
+        self._loop.stop(timeout)
         self._active.set()
 
-    def _work(self) -> None:
-        while not self._stopping.is_set():
-            self._flag.clear()
-            wait: float | None = 1.0
-            try:
-                wait = self._idle_for()
-                if wait == 0.0 and not self.round():
-                    wait = self._idle_for(nothing_here=True)
-            except StoreClosed:
-                return
-            except Exception as error:  # noqa: BLE001 - a worker outlives every error of its file
-                log.failure("warning", "worker waits", error, agent=self._db.agent, seconds=1)
-            if wait and wait > MAX_IDLE_SECONDS:  # somebody holds a lane: perhaps nobody any more
-                wait = MAX_IDLE_SECONDS
-                self._reaper.release_leases()
-            if wait != 0.0:
-                self._flag.wait(wait)
+    def _look(self) -> float | None:
+        wait = self._idle_for()
+        if wait == 0.0 and not self.round():
+            wait = self._idle_for(nothing_here=True)
+        return wait
 
     def _idle_for(self, *, nothing_here: bool = False) -> float | None:
         """
-        Return how long there will be nothing to claim: 0 for now, None until somebody rings.
+        Return the seconds until there is something to claim: None for not before a notification.
 
-        After a claim that found *nothing here* for us, what is ready is for others:
-        a commit that changes this rings, whoever makes it.
+        With *nothing_here* a claim has just found nothing, so what is ready is
+        for readers or other workers; a commit that changes this notifies.
         """
         [(paused_at, ready, due_at)] = self._db.read(lanes.AGENDA)
         if disabled_by_environment() or paused_at is not None:
-            return 1.0
+            return engine.MAX_IDLE_SECONDS
         if ready and not nothing_here:
             return 0.0
         if ready and self._types is None:
-            return 0.01  # others were quicker
+            return 0.01  # other workers were quicker
         return None if due_at is None else max(0.0, (due_at - self._db.now()) / 1000)
 
     # -- working ----------------------------------------------------------------------------
 
     def run_due(self) -> int:
-        """Handle, on this thread, one claim of what is ready now; return how many messages it held."""
+        """Handle, on this thread, one claim of what is ready; return how many messages it had."""
         return self.round() if self._idle_for() == 0.0 else 0
 
     def round(self) -> int:
         """Claim what is ready, handle and settle it; return how many messages were claimed."""
-        wanted = ClaimRequest(
+        request = ClaimRequest(
             messages=self._size, lanes=LANES if self._types is None else -1, types=self._types
         )
         lease_for = round(1000 * self._settings.lease)
         claimed = self._db.write(
-            lambda tx: inbox.claim(tx, wanted, owner=self.owner, until=tx.now + lease_for)
+            lambda tx: inbox.claim(tx, request, owner=self.owner, until=tx.now + lease_for)
         )
         total = sum(map(len, claimed))
         if total:
@@ -170,7 +140,7 @@ class Worker:
         return total
 
     def _adapt(self, total: int, took: float) -> None:
-        """Claim more where handlers are quick, one at a time where they are slow: others want lanes too."""
+        """Claim more while handlers are quick, one while they are slow: others need lanes too."""
         if took > SLOW:
             self._size = 1
         elif took < QUICK and total >= self._size:
@@ -184,7 +154,7 @@ class Worker:
         self._active.set()
         untouched = list(claimed)
         try:
-            while untouched and not self._stopping.is_set() and not self._batch.lost:
+            while untouched and not self._loop.stopping.is_set() and not self._batch.lost:
                 left = self._handle_lane(untouched.pop(0))
                 if left:
                     untouched.insert(0, left)
@@ -199,8 +169,8 @@ class Worker:
             if untouched:
                 self._give_back(untouched)
 
-    def _rest_for(self, attempt: int) -> Millis:
-        """Return how long a message rests whose commit failed although it had one of its own."""
+    def _delay_for(self, attempt: int) -> Millis:
+        """Return the delay of a message whose commit failed although it had one of its own."""
         return self._policy.delay(attempt, self._rng)
 
     def _give_back(self, untouched: list[list[LeasedMessage]]) -> None:
@@ -212,29 +182,28 @@ class Worker:
             self._db.write(work)
 
     def _handle_lane(self, messages: list[LeasedMessage]) -> list[LeasedMessage]:
-        """Handle a lane's messages in order; return those that the kill-switch leaves for later."""
+        """Handle a lane's messages in order; return those that a pause leaves for later."""
         now = self._db.now()
-        prepared = [
-            resolve_handler(self._agent, leased, now, self._policy) for leased in messages
-        ]  # before any lock is held
+        # Bodies are decoded before any lock is held.
+        prepared = [resolve_handler(self._agent, leased, now, self._policy) for leased in messages]
         for index, (leased, ready) in enumerate(zip(messages, prepared, strict=True)):
-            if (self._flag.is_set() or not self._threads) and self._switched_off():
+            if (self._loop.notified.is_set() or not self._loop.started) and self._paused():
                 return messages[index:]
             settlement = self._handle(leased, ready)
             if self._batch.lost:
                 break
-            rest = len(messages) if self._stopping.is_set() else index + 1
+            rest = len(messages) if self._loop.stopping.is_set() else index + 1
             events = self._events(leased, settlement) if self._hooks._hooks else []
             self._batch.end(leased, settlement, rest=(messages, rest), events=events)
             if self._batch.due:
                 self._batch.commit()
-            if isinstance(settlement, RetryAt) or self._batch.lost or self._stopping.is_set():
+            if isinstance(settlement, RetryAt) or self._batch.lost or self._loop.stopping.is_set():
                 break
         return []
 
-    def _switched_off(self) -> bool:
-        """Look at the switch; somebody rang, and it may have been who threw it."""
-        self._flag.clear()
+    def _paused(self) -> bool:
+        """Return whether the file is paused; a pause notifies, so it is asked after those only."""
+        self._loop.notified.clear()
         disabled = SWITCH in os.environ and disabled_by_environment()
         return disabled or self._db.read(lanes.AGENDA)[0][0] is not None
 
@@ -245,16 +214,19 @@ class Worker:
         return settlement if settlement == HANDLED else self._told(leased, settlement)
 
     def _told(self, leased: LeasedMessage, settlement: Settlement) -> Settlement:
-        """Let the caller of a task that found no good end hear of it in the same commit; where that finds no room, the task waits."""
+        """
+        Tell the caller of a dispatched task, in the same commit, how the task ended.
+
+        Returns the settlement, or a retry where the outbox has no place for the result.
+        """
         if isinstance(settlement, RetryAt) or results.task_of(leased) is None:
             return settlement
         try:
             results.tell(self._batch.join(), self._sender, leased, results.outcome_of(settlement))
         except OncewardError as error:
             self._batch.undo()
-            return RetryAt(
-                self._db.now() + round(1000 * MAX_IDLE_SECONDS), str(error), counted=False
-            )
+            due_at = self._db.now() + round(1000 * engine.MAX_IDLE_SECONDS)
+            return RetryAt(due_at, str(error), counted=False)
         return settlement
 
     def _run(self, ready: Prepared, leased: LeasedMessage) -> Settlement:
@@ -270,7 +242,7 @@ class Worker:
         self._run_now = _Run(time.monotonic(), limit, context)
         try:
             self._call(ready, leased, context)
-        except (Exception, CancelledError) as error:  # noqa: BLE001 - every exception is a verdict about this message
+        except (Exception, CancelledError) as error:  # noqa: BLE001 - each settles the message
             self._batch.undo()
             log_failure(error, self._db.agent, leased, ready.frame.type)
             return settlement_of(
@@ -283,11 +255,10 @@ class Worker:
         return HANDLED
 
     def _call(self, ready: Prepared, leased: LeasedMessage, context: Context) -> None:
-        self._db.writer.thread_transactions.bind(
-            self._batch
-        )  # whatever the handler writes to its file commits with its mark
+        # What the handler writes to its file is committed with its settlement.
+        self._db.writer.thread_transactions.bind(self._batch)
         try:
-            answer = call(ready, context, self._loop)
+            answer = call(ready, context, self._handler_loop)
             if results.task_of(leased) is not None:
                 context._report(answer)
             elif answer is not None:
@@ -309,10 +280,10 @@ class Worker:
     def _beat(self) -> None:
         every = max(0.05, self._settings.lease / 3)
         beaten = time.monotonic()
-        while not self._stopping.is_set() or self._held:
+        while not self._loop.stopping.is_set() or self._held:
             if not self._active.wait(every):
                 continue
-            if not self._held and self._stopping.is_set():
+            if not self._held and self._loop.stopping.is_set():
                 return
             self._stop_late()
             with suppress(OncewardError):
@@ -322,7 +293,7 @@ class Worker:
             time.sleep(TICK)
 
     def _stop_late(self) -> None:
-        """Cancel a coroutine that runs for longer than it may; a thread cannot be stopped, it loses its lease."""
+        """Cancel a coroutine that exceeds its max_runtime; a function only loses its lease."""
         run = self._run_now
         if (
             run is not None
@@ -332,7 +303,7 @@ class Worker:
             run.context._cancel()
 
     def _prolong(self, tx: StoreTransaction) -> None:
-        """Keep the leases of this round, unless its handler has run for longer than it may."""
+        """Extend the leases of this round, unless its handler has exceeded its max_runtime."""
         run = self._run_now
         if run is not None and time.monotonic() - run.started > run.limit:
             return
@@ -345,6 +316,9 @@ def _only_types(agent: Agent) -> tuple[str, ...] | None:
         return None
     wild = [h.pattern for h in agent.handlers if "*" in h.pattern or "#" in h.pattern]
     if wild:
-        msg = f"agent {agent.name} leaves unhandled mail waiting, so its handlers need exact types, not {wild[0]!r}"
+        msg = (
+            f"agent {agent.name} leaves unhandled messages waiting, "
+            f"so its handlers need exact types, not {wild[0]!r}"
+        )
         raise InvalidArgument(msg)
     return tuple(h.pattern for h in agent.handlers)

@@ -45,9 +45,9 @@ class Real:
         self.effects: list[int] = []
         self._saved: list[int] = []
         self._late: Parcel | None = None
-        policy, teller = retry_policy(LIMITS), EventEmitter(Hooks(), "near")
+        policy, emitter = retry_policy(LIMITS), EventEmitter(Hooks(), "near")
         self._setbacks = DeliveryFailures(
-            settings=LIMITS, policy=policy, rng=random.Random(0), teller=teller
+            settings=LIMITS, policy=policy, rng=random.Random(0), emitter=emitter
         )
         self._packed: InFlight | None = None
         self.near.db.write(lambda tx: tx.run(peers.KNOW, ("far",)))

@@ -1,4 +1,4 @@
-"""Ends runs: what they consumed is settled, what they did not goes back, and their callers are told, all in one transaction."""
+"""End runs in one transaction: settle their messages, put others back, tell their callers."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from onceward.store.runs import OpenRun
 
 @dataclass(slots=True)
 class PendingEffects:
-    """What a run has said and not yet committed."""
+    """Messages and work of a run that are not committed yet."""
 
     drafts: list[OutgoingMessage] = field(default_factory=list)
     work: list[Callable[[Transaction], object]] = field(default_factory=list)
 
 
 class RunOutcome(NamedTuple):
-    """How a run ended: a verdict for each of its messages, in their order."""
+    """How a run ended: a settlement for each of its messages, in their order."""
 
     settlements: Sequence[Settlement]
     result: str | None = None
@@ -40,17 +40,17 @@ class RunOutcome(NamedTuple):
 
 
 class RunCompletion:
-    """Knows how runs end, of their own or from outside."""
+    """Ends runs, by their own outcome or from outside."""
 
-    def __init__(self, agent: str, *, sender: Sender, teller: EventEmitter, owner: str) -> None:
-        self._agent, self._sender, self._emitter, self._owner = agent, sender, teller, owner
+    def __init__(self, agent: str, *, sender: Sender, emitter: EventEmitter, owner: str) -> None:
+        self._agent, self._sender, self._emitter, self._owner = agent, sender, emitter, owner
 
     def commit(self, tx: StoreTransaction, run: OpenRun, effects: PendingEffects) -> None:
         """
-        Carry out what a run has said so far; the caller empties *effects* once that is committed.
+        Write the effects of a run; the caller empties *effects* once they are committed.
 
         Raises:
-            RunAborted: the run is not ours any more; roll the transaction back.
+            RunAborted: the run was ended from outside; roll the transaction back.
 
         """
         runs.prove(tx, run)
@@ -69,12 +69,12 @@ class RunCompletion:
         outcome: RunOutcome,
     ) -> None:
         """
-        End a run by its own verdicts: done, or failed with its messages waiting for another attempt.
+        End a run by its outcome: done, or failed with its messages left for another attempt.
 
-        The caller has proved, in this transaction, that the run is its own.
+        The caller has proved, in this transaction, that it holds the run.
 
         Raises:
-            RunAborted, LeaseLost: the run is not ours any more; roll the transaction back.
+            RunAborted, LeaseLost: the run was ended from outside; roll the transaction back.
 
         """
         again = next((s for s in outcome.settlements if isinstance(s, RetryAt)), None)
@@ -117,10 +117,10 @@ class RunCompletion:
         counted: bool = False,
     ) -> None:
         """
-        End a run from outside; from here on its holder can commit nothing.
+        End a run from outside; from now on its holder can commit nothing.
 
         A preempted run that stored partial output has delivered its messages,
-        if the policy says so; everything else goes back to the head, in order.
+        if the policy says so; all others go back to the head, in order.
         *counted* says that the attempt counts against the budget.
         """
         held = runs.take_over(tx, run, self._owner)
@@ -166,7 +166,7 @@ class RunCompletion:
         run: OpenRun | None = None,
         result: str | None = None,
     ) -> None:
-        """Settle messages, and tell the callers of those that were dispatched tasks and have come to their end."""
+        """Settle messages; tell the callers of those that are dispatched tasks and have ended."""
         inbox.apply_settlements(tx, ended)
         over = [each for each in ended if not isinstance(each.settlement, RetryAt)]
         self._tell_callers(
@@ -194,11 +194,11 @@ class RunCompletion:
             results.tell(tx, self._sender, leased, end, run)
 
 
-def verdicts(
-    messages: Sequence[LeasedMessage], judge: Callable[[LeasedMessage], Settlement]
+def settlements(
+    messages: Sequence[LeasedMessage], settle: Callable[[LeasedMessage], Settlement]
 ) -> tuple[Settlement, ...]:
-    """Return a verdict for each message of a failed run; together they wait for one moment, the latest."""
-    found = [judge(each) for each in messages]
+    """Return a settlement for each message of a failed run; all retries are due at the latest."""
+    found = [settle(each) for each in messages]
     latest = max((each.due_at for each in found if isinstance(each, RetryAt)), default=0)
     return tuple(
         RetryAt(latest, each.error, counted=each.counted) if isinstance(each, RetryAt) else each

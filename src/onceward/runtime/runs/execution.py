@@ -1,29 +1,25 @@
-"""The stage of one run: calls its handler, commits for it while the lease holds, and ends it with a verdict."""
+"""Execute one run: call its handler, commit for it while its lease holds, end it."""
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from onceward.db.database import Database
 from onceward.db.transaction import StoreTransaction
 from onceward.errors import HandlerSignal, LeaseLost, OncewardError, Retry
 from onceward.model.body import encode
 from onceward.model.queue_modes import CALLER, WORKER_RESULT
-from onceward.model.retry import RetryPolicy
 from onceward.model.states import Done, Settlement
 from onceward.runtime.async_face import OnWorker
 from onceward.runtime.context import reply_options
+from onceward.runtime.deps import RuntimeDeps
 from onceward.runtime.invoke import Loop, log_failure, run_coroutine, settlement_for_error
-from onceward.runtime.runs.completion import PendingEffects, RunCompletion, RunOutcome, verdicts
-from onceward.runtime.runs.reading import ReadMessage
+from onceward.runtime.runs.completion import PendingEffects, RunCompletion, RunOutcome, settlements
 from onceward.runtime.runs.run import AsyncRun, Run
-from onceward.runtime.runs.scheduler import RunScheduler, StartedRun, exhausted
-from onceward.runtime.sender import Sender
+from onceward.runtime.runs.scheduler import ReadMessage, RunScheduler, StartedRun, exhausted
 from onceward.runtime.transaction import Transaction
 from onceward.store.inbox import LeasedMessage
 from onceward.store.lanes import Lease
@@ -33,50 +29,46 @@ T = TypeVar("T")
 
 
 class RunExecution:
-    """One run while it is played; used by the thread that plays it, and by the heartbeat to stop it."""
+    """One run that is executed by its thread, and that the heartbeat may stop."""
 
     def __init__(
         self,
-        seat: StartedRun,
-        db: Database,
+        started: StartedRun,
+        deps: RuntimeDeps,
         *,
-        sender: Sender,
-        usher: RunScheduler,
-        closing: RunCompletion,
-        policy: RetryPolicy,
-        rng: random.Random,
-        limit: float,
+        scheduler: RunScheduler,
+        completion: RunCompletion,
     ) -> None:
-        self.row: OpenRun = seat.run
+        self.row: OpenRun = started.run
         """The run's row as of its last commit."""
-        self._started, self._db, self._sender, self._scheduler, self._completion = (
-            seat,
-            db,
-            sender,
-            usher,
-            closing,
-        )
-        self._policy, self._rng = policy, rng
-        self._leased = [each.leased for each in seat.messages]
-        self._run = Run(seat, sender=sender, holder=self)
+        self._started, self._scheduler, self._completion = started, scheduler, completion
+        self._db, self._sender = deps.db, deps.sender
+        self._policy, self._rng = deps.policy, deps.rng
+        self._leased = [each.leased for each in started.messages]
+        self._run = Run(started, sender=deps.sender, holder=self)
         self._stop: Callable[[], object] = lambda: None
-        self._until = time.monotonic() + (seat.handler.max_runtime or limit)
+        limit = started.handler.max_runtime or deps.settings.max_runtime
+        self._until = time.monotonic() + limit
         self._late = False
 
-    # -- what the heartbeat asks ------------------------------------------------------------
+    # -- for the heartbeat ------------------------------------------------------------------
 
     @property
     def lease(self) -> Lease:
-        """The lease that keeps the run ours."""
+        """The lease that proves that this process holds the run."""
         return Lease(self.row.lane_id, self.row.token, self.row.owner, isolate=True)
 
     @property
     def overdue(self) -> bool:
-        """Whether the handler has run for longer than it may."""
+        """Whether the handler has exceeded its max_runtime."""
         return time.monotonic() > self._until
 
     def cancel(self, *, late: bool = False) -> None:
-        """Stop the handler: a coroutine is cancelled, a function is told; *late* says that only its time was up."""
+        """
+        Stop the handler: cancel a coroutine, set ``cancelled`` for a function.
+
+        With *late* only its max_runtime was exceeded, so the run still ends itself.
+        """
         if late:
             self._late = True
         else:
@@ -86,15 +78,15 @@ class RunExecution:
     # -- run.Holder -------------------------------------------------------------------------
 
     def checkpoint(self, partial: Any) -> None:
-        """Commit partial output and what was said so far; raises RunAborted."""
-        text, said = encode(partial).text, self._said()
+        """Commit partial output and what was sent so far; raises RunAborted."""
+        text, pending = encode(partial).text, self._pending()
 
         def work(tx: StoreTransaction) -> None:
             checkpoint(tx, self.row, text)
-            self._completion.commit(tx, self.row, said)
+            self._completion.commit(tx, self.row, pending)
 
         self._db.write(work)
-        del self._run._drafts[: len(said.drafts)]
+        del self._run._drafts[: len(pending.drafts)]
 
     def write(self, work: Callable[[Transaction], T]) -> T:
         """Commit work of the run at once; raises RunAborted."""
@@ -118,13 +110,17 @@ class RunExecution:
         self._leased += [each.leased for each in fresh]
         return fresh
 
-    def _said(self) -> PendingEffects:
+    def _pending(self) -> PendingEffects:
         return PendingEffects(list(self._run._drafts), [])
 
-    # -- playing ----------------------------------------------------------------------------
+    # -- running ----------------------------------------------------------------------------
 
     def run(self, loop: Loop, *, go_on: bool) -> StartedRun | None:
-        """Call the handler and end the run; return the session's next one if *go_on*. A run that was taken away just ends here."""
+        """
+        Call the handler and end the run; with *go_on* begin and return the session's next one.
+
+        Returns None where there is none, or where the run was ended from outside.
+        """
         try:
             value = self._call(loop)
             result, effects = self._answer(value)
@@ -132,13 +128,12 @@ class RunExecution:
             return self._end(done, effects, go_on=go_on)
         except LeaseLost:
             return None
-        except (Exception, CancelledError) as error:  # noqa: BLE001 - every exception is a verdict about this run's messages
+        except (Exception, CancelledError) as error:  # noqa: BLE001 - each settles the messages
             if self._run.cancelled:
                 return None
+            cause = Retry("it ran for longer than it may") if self._late else error
             with suppress(LeaseLost):
-                return self._fail(
-                    Retry("it ran for longer than it may") if self._late else error, go_on=go_on
-                )
+                return self._fail(cause, go_on=go_on)
             return None
 
     def _call(self, loop: Loop) -> Any:
@@ -157,15 +152,14 @@ class RunExecution:
         return run_coroutine(start, loop(), stoppable)
 
     def _answer(self, value: Any) -> tuple[str | None, PendingEffects]:
-        """Return the result as JSON, and all that is to be committed with the run's end."""
-        effects = self._said()
+        """Return the result as JSON, and the effects to be committed with the run's end."""
+        effects = self._pending()
         effects.work = list(self._run._at_end_work)
         if value is None:
             return None, effects
         current = self._run.message
-        told = (
-            current.type == WORKER_RESULT or CALLER in current.headers
-        )  # a task's caller is told by its worker_result
+        # The caller of a task gets a worker_result instead of a reply.
+        told = current.type == WORKER_RESULT or CALLER in current.headers
         if current.in_reply_to is None and not told:  # an answer to an answer would never end
             to, named = reply_options(current.frame, {})
             effects.drafts.append(self._sender.compose(self._run.session, to, value, named))
@@ -188,19 +182,13 @@ class RunExecution:
         first = self._started.messages[0]
         log_failure(error, self._db.agent, first.leased, first.frame.type, run_id=self.row.id)
 
-        def judged(leased: LeasedMessage) -> Settlement:
+        def settled(leased: LeasedMessage) -> Settlement:
             spent = exhausted(self._policy, self._started.handler, leased.attempt)
             return settlement_for_error(
                 error, leased.attempt, spent=spent, now=now, policy=self._policy, rng=self._rng
             )
 
-        cause = (
-            str(error)
-            if isinstance(error, OncewardError | HandlerSignal)
-            else f"{type(error).__name__}: {error}"
-        )
-        return self._end(
-            RunOutcome(verdicts(self._leased, judged), cause=cause[:500]),
-            PendingEffects(),
-            go_on=go_on,
-        )
+        own = isinstance(error, OncewardError | HandlerSignal)
+        cause = str(error) if own else f"{type(error).__name__}: {error}"
+        outcome = RunOutcome(settlements(self._leased, settled), cause=cause[:500])
+        return self._end(outcome, PendingEffects(), go_on=go_on)

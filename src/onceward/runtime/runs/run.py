@@ -14,8 +14,7 @@ from onceward.runtime.context import AsyncTransaction, reply_options
 from onceward.runtime.invoke import run_coroutine
 from onceward.runtime.message import AsyncMessage, Message, ReceivedMessage
 from onceward.runtime.results import task
-from onceward.runtime.runs.reading import ReadMessage
-from onceward.runtime.runs.scheduler import StartedRun
+from onceward.runtime.runs.scheduler import ReadMessage, StartedRun
 from onceward.runtime.sender import Sender
 from onceward.runtime.transaction import Transaction
 from onceward.store.outbox import OutgoingMessage

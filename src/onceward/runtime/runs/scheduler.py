@@ -1,23 +1,26 @@
-"""The usher shows messages to their runs: it takes in arrivals, makes room, ends runs that are steered, and begins the next."""
+"""Schedule the runs of sessions: enqueue arrivals, apply limits, preempt and begin runs."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 from onceward.db.connection import SQLError
 from onceward.db.transaction import StoreTransaction
-from onceward.errors import OncewardError
+from onceward.errors import InvalidMessage, OncewardError
+from onceward.model.body import decode
 from onceward.model.clock import Millis
 from onceward.model.events import MessageBound, Overflowed, RunStarted
-from onceward.model.ids import IdSource
+from onceward.model.frame import Frame
 from onceward.model.log import log
 from onceward.model.queue_modes import (
     PREEMPTING,
     WISH,
+    WORKER_RESULT,
     DroppedItems,
     QueuedItem,
     QueuePolicy,
@@ -32,11 +35,12 @@ from onceward.model.settings import Settings
 from onceward.model.states import Dead, Done, Settlement
 from onceward.model.vocabulary import QUEUE_MODES
 from onceward.runtime.agent import Agent, SessionHandler
+from onceward.runtime.deps import RuntimeDeps
 from onceward.runtime.event_emitter import EventEmitter
 from onceward.runtime.runs.completion import RunCompletion
-from onceward.runtime.runs.reading import ReadMessage, problem, read
 from onceward.store import lanes, runs, session_queues
 from onceward.store.inbox import LeasedMessage, SettledMessage
+from onceward.store.lanes import Lease
 from onceward.store.runs import OpenRun, PreviousRun, Summary
 from onceward.store.session_queues import NewMessage, Queue
 
@@ -44,8 +48,27 @@ ARRIVALS: Final = 2000
 """Most arrivals that one look takes in."""
 
 
+class ReadMessage(NamedTuple):
+    """A message whose frame and body could be read."""
+
+    leased: LeasedMessage
+    frame: Frame
+    body: Any
+
+    @property
+    def thread(self) -> tuple[str, str | None] | None:
+        """Where a reply goes and which conversation it is of; None for results of tasks."""
+        if self.frame.type == WORKER_RESULT:
+            return None  # it wants no reply, so it goes with any thread
+        return self.frame.replyto or self.frame.sender, self.frame.correlationid
+
+    def held_by(self, held: Lease) -> ReadMessage:
+        """Return the same message under a lease."""
+        return self._replace(leased=self.leased._replace(lane=held))
+
+
 class StartedRun(NamedTuple):
-    """A run that has begun, and everything its handler is to see."""
+    """A run that has begun, and everything that its handler is given."""
 
     run: OpenRun
     handler: SessionHandler
@@ -63,35 +86,23 @@ class SchedulePass:
     moved: int = 0
     """Messages that came into a queue, or ended in it."""
     index_is_damaged: bool = False
-    """Whether some session could not be served just now."""
+    """Whether some session was left for later because of an error."""
 
 
 class RunScheduler:
-    """Decides, inside one transaction, what becomes of the mail of sessions with runs."""
+    """Decides, inside one transaction, what becomes of the messages of sessions with runs."""
 
     def __init__(
-        self,
-        agent: Agent,
-        *,
-        settings: Settings,
-        closing: RunCompletion,
-        teller: EventEmitter,
-        policy: RetryPolicy,
-        owner: str,
-        ids: IdSource,
+        self, deps: RuntimeDeps, agent: Agent, completion: RunCompletion, *, owner: str
     ) -> None:
-        self._agent, self._settings, self._completion, self._emitter = (
-            agent,
-            settings,
-            closing,
-            teller,
-        )
-        self._policy, self._owner, self._ids = policy, owner, ids
-        self._home = home_policy(settings)
+        self._agent, self._completion, self._owner = agent, completion, owner
+        self._settings, self._policy, self._ids = deps.settings, deps.policy, deps.sender.mint
+        self._emitter = EventEmitter(deps.hooks, deps.db.agent)
+        self._home = home_policy(deps.settings)
         self.patterns = json.dumps([glob(handler.pattern) for handler in agent.sessions])
 
     def register(self, tx: StoreTransaction) -> None:
-        """Tell the file which sessions are served by runs, so that nobody else takes their mail."""
+        """Store which sessions are served by runs: readers and workers leave their messages."""
         for handler in self._agent.sessions:
             session_queues.register(
                 tx,
@@ -101,7 +112,7 @@ class RunScheduler:
             )
 
     def queue(self, tx: StoreTransaction, session: str) -> Queue:
-        """Return how a session's queue is set: by itself, else by its handler, else by the home, else by default."""
+        """Return a session's queue, set by itself, else by its handler, the home, the default."""
         handler = self._agent._serves(session)
         return session_queues.look_up(
             tx, session, self._home if handler is None else self._home.merged(**handler.options)
@@ -111,51 +122,40 @@ class RunScheduler:
 
     def schedule(self, tx: StoreTransaction, slots: int) -> SchedulePass:
         """
-        Take in what arrived, end what is over or steered, and begin up to *slots* runs.
+        Enqueue arrivals, abort runs that are abandoned or preempted, begin up to *slots* runs.
 
-        One transaction: after a crash either all of it happened, or none and
-        the next look finds everything as it was. May be repeated.
+        All of it is one transaction, which may be repeated: after a crash either
+        all of it happened, or none and the next look finds everything as it was.
         """
         looked = SchedulePass()
         lanes.wake_due(tx)
         for run in runs.abandoned(tx):
             if self._agent._serves(run.session) is not None:
-                self._isolated(tx, looked, lambda run=run: self._recover(tx, run))  # type: ignore[misc]
+                self._isolated(tx, looked, partial(self._recover, tx, run))
         steered: dict[str, str] = {}
-        fresh = session_queues.arrivals(tx, self.patterns, ARRIVALS)
-        for session, of_session in groupby(
-            sorted(fresh, key=lambda a: (a.session, a.seq)), lambda a: a.session
-        ):
-            self._isolated(
-                tx,
-                looked,
-                lambda s=session, a=list(of_session): self._admit(tx, s, a, looked, steered),  # type: ignore[misc]
-            )
-        for lane_id, session, token in (
-            session_queues.ready(tx, self.patterns, slots) if slots > 0 else ()
-        ):
+        arrivals = session_queues.arrivals(tx, self.patterns, ARRIVALS)
+        arrivals = sorted(arrivals, key=lambda each: (each.session, each.seq))
+        for session, fresh in groupby(arrivals, lambda each: each.session):
+            admit = partial(self._admit, tx, session, list(fresh), looked, steered)
+            self._isolated(tx, looked, admit)
+        ready = session_queues.ready(tx, self.patterns, slots) if slots > 0 else ()
+        for lane_id, session, token in ready:
             lane, mode = (lane_id, token), steered.get(session)
-            self._isolated(
-                tx,
-                looked,
-                lambda s=session, lane=lane, m=mode: self._start_run(tx, s, lane, looked, m),  # type: ignore[misc]
-            )
+            start = partial(self._start_run, tx, session, lane, looked, mode)
+            self._isolated(tx, looked, start)
         return looked
 
     def next_of(self, tx: StoreTransaction, session: str) -> StartedRun | None:
-        """Begin the next run of one session at once, where there is one to begin."""
+        """Begin the next run of one session; return it, None where there is none to begin."""
         looked = SchedulePass()
         for lane_id, _, token in session_queues.ready(tx, self.patterns, 1, session):
-            self._isolated(
-                tx,
-                looked,
-                lambda lane=(lane_id, token): self._start_run(tx, session, lane, looked, None),  # type: ignore[misc]
-            )
+            start = partial(self._start_run, tx, session, (lane_id, token), looked, None)
+            self._isolated(tx, looked, start)
         return looked.started[0] if looked.started else None
 
     @staticmethod
     def _isolated(tx: StoreTransaction, looked: SchedulePass, work: Callable[[], None]) -> None:
-        """Do one session's part; what fails is undone and left for later, so that no session stops the others."""
+        """Do one session's part; undo it if it fails, so that no session stops the others."""
         started, moved = len(looked.started), looked.moved
         try:
             with tx.nested():
@@ -200,14 +200,12 @@ class RunScheduler:
         tx.run(session_queues.HURRY, (lane_id,))
 
     def _mode_of(self, session: str, fresh: Sequence[NewMessage], policy: QueuePolicy) -> str:
-        """Return the mode that new messages ask for, if there are any; a session in mode ``queue`` hears no wishes."""
+        """Return the preempting mode of new messages, empty for none; ``queue`` is never left."""
         handler = self._agent._serves(session)
-        heard = (
-            ()
-            if handler is None or policy.mode == "queue"
-            else (*handler.allow_override_from, self._agent.name)
-        )
-        modes = [_requested_mode(each, heard) or policy.mode for each in fresh]
+        trusted: tuple[str, ...] = ()
+        if handler is not None and policy.mode != "queue":
+            trusted = (*handler.allow_override_from, self._agent.name)
+        modes = [_requested_mode(each, trusted) or policy.mode for each in fresh]
         return next((mode for mode in reversed(modes) if mode in PREEMPTING), "")
 
     def _preempt(
@@ -225,7 +223,7 @@ class RunScheduler:
         fresh: Sequence[NewMessage],
         policy: QueuePolicy,
     ) -> set[int]:
-        """Let go of what finds no room; return the rows that are gone."""
+        """Drop or refuse what exceeds the queue's cap; return the rows that are gone."""
         held, protected = session_queues.counts(tx, lane_id)
         if held <= policy.cap:
             return set()
@@ -238,10 +236,10 @@ class RunScheduler:
             fresh=new,
             oldest=lambda n: _oldest(tx, lane_id, n, {w.seq for w in new}),
         )
-        self._let_go(tx, session, lane_id, gone, policy)
+        self._drop(tx, session, lane_id, gone, policy)
         return {each.seq for each in (*gone.dropped, *gone.refused)}
 
-    def _let_go(
+    def _drop(
         self,
         tx: StoreTransaction,
         session: str,
@@ -249,7 +247,7 @@ class RunScheduler:
         gone: DroppedItems,
         policy: QueuePolicy,
     ) -> None:
-        held = lanes.Lease(lane_id, 0, "", isolate=False)
+        held = Lease(lane_id, 0, "", isolate=False)
         dropped = session_queues.of_seqs(tx, [each.seq for each in gone.dropped], held)
         refused = session_queues.of_seqs(tx, [each.seq for each in gone.refused], held)
         if not dropped and not refused:
@@ -322,7 +320,7 @@ class RunScheduler:
         bad: list[SettledMessage] = []
         for leased in rows:
             found: ReadMessage | Settlement = problem(
-                leased, now, self._spent(leased.attempt - 1, handler)
+                leased, now, spent=self._spent(leased.attempt - 1, handler)
             ) or read(leased, handler.types)
             if isinstance(found, ReadMessage):
                 good.append(found)
@@ -354,7 +352,7 @@ class RunScheduler:
             messages=[each.leased for each in chosen], owner=self._owner, until=until,
         )  # fmt: skip
         tx.run(session_queues.BEGUN, {"more": more, "session": session})
-        self.tell_bound(tx, run, bound, began=True)
+        self._emit_bound(tx, run, bound, began=True)
         messages = [
             ReadMessage(leased, each.frame, each.body)
             for leased, each in zip(bound, chosen, strict=True)
@@ -368,10 +366,10 @@ class RunScheduler:
             runs.previous(tx, run),
         )
 
-    def tell_bound(
+    def _emit_bound(
         self, tx: StoreTransaction, run: OpenRun, bound: Sequence[LeasedMessage], *, began: bool
     ) -> None:
-        """Tell, after the commit, which messages a run has."""
+        """Emit, after the commit, which messages a run has."""
         about: dict[str, Any] = {
             "agent": self._agent.name,
             "at": tx.now,
@@ -388,10 +386,10 @@ class RunScheduler:
         self, tx: StoreTransaction, run: OpenRun, handler: SessionHandler, known: Sequence[str]
     ) -> tuple[OpenRun, list[ReadMessage]]:
         """
-        Bind what waits to a run that is open, and note that it takes more.
+        Bind what waits to a run that is open, and store that it takes more.
 
         Raises:
-            RunAborted: the run is not ours any more.
+            RunAborted: the run was ended from outside.
 
         """
         runs.allow_injection(tx, run)
@@ -402,11 +400,11 @@ class RunScheduler:
         session_queues.update_head(tx, run.lane_id)
         if not good:
             return run, []
-        held = lanes.Lease(run.lane_id, run.token, run.owner, isolate=True)
+        held = Lease(run.lane_id, run.token, run.owner, isolate=True)
         now = runs.add_messages(
             tx, run, [*known, *(each.leased.id for each in good)], [each.leased for each in good]
         )
-        self.tell_bound(tx, run, [each.leased for each in good], began=False)
+        self._emit_bound(tx, run, [each.leased for each in good], began=False)
         return now, [each.held_by(held) for each in good]
 
 
@@ -418,8 +416,28 @@ def _oldest(tx: StoreTransaction, lane_id: int, limit: int, but: set[int]) -> li
     ]
 
 
-def _requested_mode(arrival: NewMessage, heard: Sequence[str]) -> str | None:
-    if f'"{WISH}"' not in arrival.frame or arrival.sender not in heard:
+def problem(leased: LeasedMessage, now: Millis, *, spent: bool) -> Settlement | None:
+    """Return how a message ends that must not reach a run, None for all others."""
+    if (unfit := leased.undeliverable(now)) is not None:
+        return unfit
+    if spent:
+        error = "its runs never came to an end: process killed or lease lost"
+        return Dead("max_retries_exceeded", error)
+    return None
+
+
+def read(leased: LeasedMessage, models: Mapping[str, type]) -> ReadMessage | Settlement:
+    """Return a message's frame and body, as the class of its type where there is one."""
+    try:
+        frame = Frame.parse(leased.frame)
+        body = decode(frame.data, frame.data_base64, models.get(frame.type))
+        return ReadMessage(leased, frame, body)
+    except InvalidMessage as error:
+        return Dead("rejected", str(error))
+
+
+def _requested_mode(arrival: NewMessage, trusted: Sequence[str]) -> str | None:
+    if f'"{WISH}"' not in arrival.frame or arrival.sender not in trusted:
         return None
     try:
         wish = json.loads(arrival.frame).get(WISH)
@@ -429,7 +447,7 @@ def _requested_mode(arrival: NewMessage, heard: Sequence[str]) -> str | None:
 
 
 def text_of(frame: str) -> str:
-    """Return a stored frame's body as text, for a line that people read."""
+    """Return a stored frame's body as text, for a line of a summary."""
     try:
         body = json.loads(frame).get("data")
     except (ValueError, AttributeError):
@@ -443,7 +461,7 @@ def exhausted(policy: RetryPolicy, handler: SessionHandler, attempt: int) -> boo
 
 
 def metadata(mode: str, messages: Sequence[ReadMessage]) -> dict[str, Any]:
-    """Return what a run is told about the batch it was given."""
+    """Return the metadata of a run about the batch that it was given."""
     about = {
         "count": len(messages),
         "event_ids": [each.leased.id for each in messages],
@@ -456,10 +474,10 @@ def metadata(mode: str, messages: Sequence[ReadMessage]) -> dict[str, Any]:
 
 def home_policy(settings: Settings) -> QueuePolicy:
     """Return how sessions queue where neither they nor their handlers say."""
-    said: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "mode": settings.queue_mode,
         "debounce": settings.queue_debounce,
         "cap": settings.queue_cap,
     }
-    said |= {"overflow": settings.queue_overflow, "aborted": settings.queue_aborted}
-    return QueuePolicy().merged(**checked(said))
+    fields |= {"overflow": settings.queue_overflow, "aborted": settings.queue_aborted}
+    return QueuePolicy().merged(**checked(fields))

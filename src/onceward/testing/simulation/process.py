@@ -15,8 +15,10 @@ from onceward.db import open_files
 from onceward.errors import InvalidArgument
 from onceward.hooks import Hooks
 from onceward.model.clock import Millis
+from onceward.model.retry import retry_policy
 from onceward.model.settings import Settings
 from onceward.runtime.agent import Agent
+from onceward.runtime.deps import RuntimeDeps
 from onceward.runtime.sender import Sender
 from onceward.runtime.worker import Worker
 from onceward.store import lanes, peers
@@ -112,15 +114,15 @@ class Process:
             known=lambda _: True,
         )
         agent = wrapped(self._declared, lambda call: wrap(self, call))
-        return Worker(
-            self.box.db,
-            agent,
+        deps = RuntimeDeps(
+            db=self.box.db,
             settings=self._settings,
             hooks=hooks,
             sender=sender,
             rng=self._rng,
-            loop=_no_loop,
+            policy=retry_policy(self._settings, retries=self._settings.handler_retries),
         )
+        return Worker(deps, agent, _no_loop)
 
     def work_off(self) -> None:
         """Run all engines until nothing is due."""
