@@ -11,7 +11,6 @@ from onceward.spark.opening import FILE_STATES
 from onceward.spark.states import IN_STATES, OUT_STATES, OUTCOMES, spelt
 from onceward.spark.verdicts import Rules
 
-RECIPIENT_KNOWS: Final = "(in_state > 0 or mark > 0 or in_dead > 0)"
 SENDER_KNOWS: Final = "(out_state > 0 or out_dead > 0)"
 TWO_EFFECTS: Final = "(effect_at < effect_last_at or effect_seq < effect_last_seq)"
 QUESTIONS: Final = ("unsent", "unseen")

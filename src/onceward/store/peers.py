@@ -27,9 +27,6 @@ UPDATE peers
 RETURNING name, url, token, epoch, generation, number, last_id, again_seq, parcel, failures, breaker, successes,
           relied_epoch, relied_parcel
 """
-EXTEND: Final = (
-    "UPDATE peers SET lease_at = :until WHERE name = :name AND token = :token AND owner = :owner"
-)
 STORE: Final = "UPDATE peers SET parcel = :parcel, lease_at = :until WHERE name = :name AND token = :token AND owner = :owner"
 ADVANCE: Final = """
 UPDATE peers
@@ -151,11 +148,6 @@ def store_parcel(
     """Store the rows that the next parcel is made of, before it is pushed."""
     _proved(tx.run(STORE, held.fence | {"parcel": json.dumps(seqs), "until": until}), held)
     return held._replace(parcel=seqs)
-
-
-def extend(tx: StoreTransaction, held: PeerLease, *, until: Millis) -> None:
-    """Extend the lease; raise LeaseLost where it is lost."""
-    _proved(tx.run(EXTEND, held.fence | {"until": until}), held)
 
 
 def advance(

@@ -1,0 +1,119 @@
+"""The loop that every engine runs on: when it looks, and how it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from onceward import Postbox
+from onceward.db.database import Database
+from onceward.errors import StoreClosed
+from onceward.runtime.engine import EngineLoop
+
+LIMIT = 30.0
+"""Seconds that a test waits for what happens at once."""
+
+
+class Looks:
+    """A look that takes what it returns or raises from a script and waits for ever after that."""
+
+    def __init__(self, *script: float | Exception) -> None:
+        self.script, self.count, self.over = list(script), 0, Event()
+
+    def __call__(self) -> float | None:
+        """Take the next step of the script."""
+        self.count += 1
+        if not self.script:
+            self.over.set()
+            return None
+        step = self.script.pop(0)
+        if isinstance(step, Exception):
+            raise step
+        return step
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[Database]:
+    """Return an open file without engines."""
+    with Postbox(tmp_path / "a.db", agent="a", start=False) as box:
+        yield box.db
+
+
+def test_a_loop_looks_until_nothing_is_due(db: Database) -> None:
+    """A look that returns 0 is followed by the next one at once; None waits for a notification."""
+    looks = Looks(0.0, 0.0)
+    loop = EngineLoop(db, "test", looks)
+    loop.start()
+    assert looks.over.wait(LIMIT)
+    loop.stop(LIMIT)
+
+    assert 3 == looks.count
+
+
+def test_a_loop_looks_after_a_notification(db: Database) -> None:
+    """A notification of its direction ends the wait of a loop that has nothing due."""
+    looks = Looks()
+    loop = EngineLoop(db, "test", looks)
+    loop.start("in")
+    assert looks.over.wait(LIMIT)
+    looks.over.clear()
+    db.notifier.notify("in")
+    assert looks.over.wait(LIMIT)
+    loop.stop(LIMIT)
+
+    assert 2 == looks.count
+
+
+def test_a_loop_goes_on_after_an_error(db: Database, caplog: pytest.LogCaptureFixture) -> None:
+    """An error of a look is logged with the loop's name, and the next look comes after the pause."""
+    looks = Looks(ValueError("bad row"))
+    loop = EngineLoop(db, "test", looks, pause=0.001)
+    loop.start()
+    assert looks.over.wait(LIMIT)
+    loop.stop(LIMIT)
+
+    assert "test of a pauses for 0.001 s: bad row" in caplog.text
+
+
+def test_a_loop_ends_with_its_file(db: Database) -> None:
+    """A look that finds its file closed was the last one."""
+    looks = Looks(StoreClosed("closed"), 0.0)
+    loop = EngineLoop(db, "test", looks)
+    loop.start()
+    assert loop.stopping.wait(LIMIT)
+    loop.stop(LIMIT)
+
+    assert 1 == looks.count
+
+
+def test_a_stop_before_the_clear_of_a_notification_is_seen(db: Database) -> None:
+    """A stop whose notification the loop clears ends the loop all the same, without another look."""
+    looks = Looks(0.0)
+    loop = EngineLoop(db, "test", looks)
+    clear: Callable[[], None] = loop.notified.clear
+
+    def stopped_just_before() -> None:
+        if looks.count:
+            loop.stopping.set()
+            loop.notified.set()
+        clear()
+
+    loop.notified.clear = stopped_just_before  # type: ignore[method-assign]
+    loop.start()
+    assert loop._thread is not None
+    loop._thread.join(LIMIT)
+
+    assert (False, 1) == (loop._thread.is_alive(), looks.count)
+
+
+def test_a_loop_with_a_delay_does_not_look_before(db: Database) -> None:
+    """A loop that is stopped within its delay has never looked."""
+    looks = Looks()
+    loop = EngineLoop(db, "test", looks)
+    loop.start(delay=3600.0)
+    loop.stop(LIMIT)
+
+    assert 0 == looks.count
