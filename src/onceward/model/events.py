@@ -1,8 +1,8 @@
 """
 Define one frozen record per fact, passed to hooks after the commit that made it true.
 
-An event reaches the hooks of the process that committed. What must be visible
-to all processes is in the views and, where enabled, in the table of transitions.
+An event reaches the hooks of the process that committed. Facts that all processes
+need are in the views and, where enabled, in the table of transitions.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class Dropped(MessageEvent):
 
     name: ClassVar[str] = "dropped"
     scope: str
-    """What was full, with its name: ``session run-42``."""
+    """Scope and name of the limit that was reached: ``session run-42``."""
     policy: str
 
 

@@ -79,7 +79,7 @@ Verdict = Literal["accepted", "duplicate", "fork", "busy"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """
-    What the peer did with a parcel.
+    The peer's answer to a parcel.
 
     ``fork`` means that number and predecessor do not continue the stream as the
     peer knows it; ``epoch`` and ``number`` then say what it knows.

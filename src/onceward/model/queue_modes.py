@@ -43,7 +43,7 @@ class QueueOptions(TypedDict, total=False):
     """
     The keyword arguments that set how a session queues.
 
-    What is left out or None is taken from the next wider level.
+    An option left out or None is taken from the next wider level.
     """
 
     mode: QueueMode | None
@@ -53,10 +53,10 @@ class QueueOptions(TypedDict, total=False):
     cap: float | None
     """Most messages that may wait; fractions are cut off, 0 is refused."""
     overflow: QueueOverflow | None
-    """What a full queue does: ``reject`` the new, ``drop_old``, or ``summarize`` what it drops."""
+    """Policy of a full queue: ``reject`` the new, ``drop_old``, or ``summarize`` what it drops."""
     aborted: Aborted | None
     """
-    What becomes of an aborted run's messages: ``deliver`` or ``return``.
+    End of an aborted run's messages: ``deliver`` or ``return``.
 
     ``deliver`` counts them as delivered if partial output was stored; ``return``
     puts them back into the queue always.

@@ -41,7 +41,7 @@ class SendOptions(PublishOptions, total=False):
     """The keyword arguments of every ``send``."""
 
     topic: str | None
-    """What it is published under; handlers may be chosen by it."""
+    """Topic that it is published under; handlers may be chosen by it."""
 
 
 class MessageOptions(SendOptions, total=False):

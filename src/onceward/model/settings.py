@@ -70,7 +70,7 @@ class Settings(BaseModel):
     hold_unknown: bool = False
     """Keep messages for recipients that are not known yet, instead of refusing them."""
     ack: Literal["processed", "stored"] = "processed"
-    """What settles a message at its sender: the handler's commit, or the peer's durable receipt."""
+    """Event that settles a sent message: the handler's commit, or the peer's durable receipt."""
 
     retry_first: Seconds = 1.0
     """Pause after the first failure; it doubles with each further one."""
@@ -118,15 +118,15 @@ class Settings(BaseModel):
     max_runs: Annotated[int, Field(ge=1, le=1000)] = 16
     """Runs of different sessions that this process has open at the same time."""
     queue_mode: QueueMode = "followup"
-    """What a busy session with runs does with messages, where session and handler do not say."""
+    """Mode of a busy session with runs, where neither session nor handler sets one."""
     queue_debounce: Annotated[float, Field(le=1e9, allow_inf_nan=False)] = 1.0
     """Quiet that a collect waits for; negative counts as 0."""
     queue_cap: Annotated[float, Field(ge=1, le=1e9)] = 20
     """Messages that may wait in one session's queue; fractions are cut off."""
     queue_overflow: QueueOverflow = "summarize"
-    """What a full queue does: ``reject`` the new, ``drop_old``, or ``summarize`` what it drops."""
+    """Policy of a full queue: ``reject`` the new, ``drop_old``, or ``summarize`` what it drops."""
     queue_aborted: Aborted = "deliver"
-    """What becomes of a preempted run's messages when partial output was stored."""
+    """End of a preempted run's messages when partial output was stored."""
 
     retention: Seconds = 7 * DAY
     """How long acked and processed rows, dedup records and transitions are kept."""

@@ -15,12 +15,12 @@ PRIORITIES: Final[tuple[Priority, ...]] = get_args(Priority)
 
 LimitScope = Literal["outbox", "session", "lane", "channel", "store"]
 LIMIT_SCOPES: Final[tuple[LimitScope, ...]] = get_args(LimitScope)
-"""What a limit counts: the whole outbox, one session, lane or channel, or the file."""
+"""Scope that a limit counts: the whole outbox, one session, lane or channel, or the file."""
 
 Overflow = Literal["reject", "hold", "drop_old", "drop_new", "summarize"]
 OVERFLOWS: Final[tuple[Overflow, ...]] = get_args(Overflow)
 """
-What happens to a message that a limit has no capacity for.
+Policy for a message that a limit has no capacity for.
 
 ``reject`` refuses the new message, ``hold`` keeps it back, ``drop_new`` records
 it as dropped, ``drop_old`` drops the oldest instead, and ``summarize`` does so
@@ -52,7 +52,7 @@ ChannelState = Literal["active", "paused", "draining", "closed"]
 CHANNEL_STATES: Final[tuple[str, ...]] = get_args(ChannelState)
 PauseMode = Literal["hold", "reject"]
 PAUSE_MODES: Final[tuple[PauseMode, ...]] = get_args(PauseMode)
-"""What a paused channel does with messages: keep them back, or refuse them."""
+"""Policy of a paused channel for messages: keep them back, or refuse them."""
 
 JoinRole = Literal["member", "observer"]
 DeliveryMode = Literal["at_most_once", "at_least_once", "exactly_once"]

@@ -86,7 +86,7 @@ NO_ANSWER: Final = Answer(verdict="busy")
 
 @dataclass(slots=True)
 class AcceptResult:
-    """What a parcel changed in the recipient's file, and the answer to it."""
+    """Changes of a parcel in the recipient's file, and the answer to it."""
 
     answer: Answer = NO_ANSWER
     receipts: dict[str, Receipt] = field(default_factory=dict)

@@ -18,7 +18,7 @@ RELEASE_UNUSED: Final = (
     "DELETE FROM bodies WHERE body_id = ?1 AND NOT EXISTS (SELECT 1 FROM outbox WHERE body_id = ?1)"
 )
 MISSING: Final = f'null,"{BODY_ERROR}":"missing"'
-"""What stands for a body that is gone: its message is delivered nevertheless."""
+"""Placeholder of a body that is gone: its message is delivered nevertheless."""
 FULL_FRAME: Final = f"""
 CASE WHEN o.body_id IS NULL THEN o.frame
      ELSE o.frame || coalesce((SELECT b.text FROM bodies AS b WHERE b.body_id = o.body_id), '{MISSING}') || '}}' END

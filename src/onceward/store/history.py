@@ -93,7 +93,7 @@ SOURCES: Final = (OUT, IN, DEAD)
 
 
 class HistoryFilter(NamedTuple):
-    """What to find: conditions by name for SQL, and tests of topic and body made in Python."""
+    """Filter of past messages: conditions by name for SQL, and tests of topic and body made in Python."""
 
     agent: str
     values: dict[str, Any]

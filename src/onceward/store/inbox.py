@@ -120,7 +120,7 @@ class LeasedMessage(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimRequest:
-    """What a claim looks for."""
+    """The request of a worker for messages of ready lanes."""
 
     messages: int
     lanes: int = 100

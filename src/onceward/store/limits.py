@@ -141,7 +141,7 @@ class LimitHit(NamedTuple):
 
     @property
     def where(self) -> str:
-        """What is full, in words."""
+        """Scope and name of the limit."""
         return f"{self.scope} {self.name}".rstrip()
 
     def error(self, why: str = "") -> QueueFull:

@@ -82,7 +82,7 @@ class ScanPosition(NamedTuple):
 
 
 class PollResult(NamedTuple):
-    """What one step of a poll found, how it moved the cursor, and how far it read."""
+    """Messages found by one step of a poll, its move of the cursor, and how far it read."""
 
     rows: list[PolledRow]
     cursor_from: int

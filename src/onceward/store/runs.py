@@ -69,7 +69,7 @@ DELETE FROM runs WHERE seq IN (SELECT seq FROM runs WHERE ended_at < ? AND ended
 @dataclass(frozen=True, slots=True)
 class Summary:
     """
-    What a full queue dropped before this run.
+    Messages that a full queue dropped before this run.
 
     ``lines`` has one line per message; of very many only the newest.
     """

@@ -76,7 +76,7 @@ class ChannelConfig(BaseModel):
 
     delivery: Literal["at_most_once", "at_least_once", "exactly_once"] = "at_least_once"
     """
-    What ``receive`` promises of a message.
+    Promise of ``receive`` about a message.
 
     It is returned once at most, or until it is settled, or it is settled in the
     transaction of its effects.
