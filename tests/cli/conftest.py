@@ -51,7 +51,7 @@ Cli = Callable[..., Ran]
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return an empty home, which is the environment's and the current folder; our agent is shop."""
+    """Return an empty home, in the environment and as current folder; our agent is shop."""
     for name in ("ONCEWARD_DB", "ONCEWARD_DISABLED"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("ONCEWARD_HOME", str(tmp_path))

@@ -62,7 +62,7 @@ def test_words_are_searched_where_the_agent_opted_in(cli: Cli, shop: Postbox) ->
 
 
 def test_limits_are_set_seen_and_lifted(cli: Cli, shop: Postbox) -> None:
-    """What is set holds for the next sender; what was dropped is listed; a full queue ends with 7."""
+    """A limit holds for the next sender; drops are listed; a full queue ends with 7."""
     assert (
         0
         == cli("limits", "set", "session", "run", "--messages", "2", "--overflow", "drop_old").code

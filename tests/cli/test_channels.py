@@ -65,7 +65,7 @@ def test_topics(cli: Cli, shop: Postbox, billing: Postbox) -> None:
 
 
 def test_staged_acknowledgments(cli: Cli, shop: Postbox, billing: Postbox) -> None:
-    """A message stays in the hands of whoever has its handle, across calls; the sender sees each step, and a late word is refused."""
+    """A message is leased to the holder of its handle; the sender sees each step."""
     assert [shop.agent, billing.agent] == ["shop", "billing"]
     cli("channel", "create", "work", "--ack-timeout", "1h", "--max-retries", 0)
     cli("channel", "add", "work", "billing")
@@ -161,7 +161,7 @@ def test_members_states_and_how_a_channel_behaves(
 
 
 def test_a_channel_s_history_is_a_page(cli: Cli, shop: Postbox, billing: Postbox) -> None:
-    """Newest first, in pages that go on where the last one ended; only what went through the channel."""
+    """Newest first, in pages that continue where the last one ended; only the channel's."""
     assert [shop.agent, billing.agent] == ["shop", "billing"]
     cli("channel", "create", "room")
     cli("channel", "add", "room", "billing")
@@ -193,7 +193,7 @@ def test_a_channel_s_history_is_a_page(cli: Cli, shop: Postbox, billing: Postbox
 
 
 def test_the_home(cli: Cli, shop: Postbox, billing: Postbox) -> None:
-    """Who lies there is reached by what is sent to all; who subscribed, by what is published."""
+    """Agents of the home get messages to all, subscribers get what is published."""
     assert [shop.agent, billing.agent] == ["shop", "billing"]
     assert [["billing"]] == cli("agents", "register", "--agent", "billing").lines
     assert [["billing"]] == cli("agents", "ls").lines

@@ -80,11 +80,22 @@ def test_2_usage_where_nothing_says_which_agent(cli: Cli, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     "tokens",
     [
-        "recv", "recv --keep", "show 0000", "dead show 0000", "dead replay 0000", "dead replay --all --yes", "peers forget nobody",
-        "peers reset nobody", "send nobody 1", "stats --db none.db", "check none.db", "relay none.db", "migrate none.db",
+        "recv",
+        "recv --keep",
+        "show 0000",
+        "dead show 0000",
+        "dead replay 0000",
+        "dead replay --all --yes",
+        "peers forget nobody",
+        "peers reset nobody",
+        "send nobody 1",
+        "stats --db none.db",
+        "check none.db",
+        "relay none.db",
+        "migrate none.db",
         "sql --agent nobody SELECT",
     ],
-)  # fmt: skip
+)
 @pytest.mark.usefixtures("shop")
 def test_3_nothing_there(cli: Cli, tokens: str) -> None:
     """Empty inbox, unknown id, unknown peer, no such file."""
@@ -145,7 +156,8 @@ def test_7_refused_for_a_newer_schema(cli: Cli, shop: Postbox) -> None:
     """A file of a newer version is looked at by that version only."""
     with shop.begin() as tx:
         tx.execute(
-            "INSERT INTO schema_migrations (version, name, digest, applied_at) VALUES (9999, 'later', x'00', 0)"
+            "INSERT INTO schema_migrations (version, name, digest, applied_at)"
+            " VALUES (9999, 'later', x'00', 0)"
         )
 
     assert exit_codes.REFUSED == cli("ls").code
@@ -153,7 +165,7 @@ def test_7_refused_for_a_newer_schema(cli: Cli, shop: Postbox) -> None:
 
 @pytest.mark.parametrize("command", ["check", "doctor", "migrate", "stats --db"])
 def test_7_refused_for_what_is_no_path(cli: Cli, command: str) -> None:
-    """No file of any system has such a name, and the system itself says so in an error of its own."""
+    """No file of any system has such a name, and the system raises an error of its own."""
     ran = cli(*command.split(), "a\0b")
 
     assert exit_codes.REFUSED == ran.code
@@ -174,13 +186,25 @@ def test_130_interrupted(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (errors.InvalidMessage("x"), 2), (errors.TooLarge("x"), 2), (errors.UnknownRecipient("x"), 3), (errors.Busy("x"), 4),
-        (errors.AnswerTimeout("x"), 4), (errors.Conflict("x"), 5), (errors.LeaseLost("x"), 5), (exit_codes.Conflicting("x"), 5),
-        (errors.Paused("x"), 7), (errors.QueueFull("x"), 7), (errors.StoreCapacity("x"), 7), (errors.WrongAgent("x"), 7),
-        (errors.ReadOnlyStore("x"), 7), (errors.Refused("x"), 7), (errors.StoreCorrupt("x"), 1), (errors.OutcomeUnknown("x"), 1),
+        (errors.InvalidMessage("x"), 2),
+        (errors.TooLarge("x"), 2),
+        (errors.UnknownRecipient("x"), 3),
+        (errors.Busy("x"), 4),
+        (errors.AnswerTimeout("x"), 4),
+        (errors.Conflict("x"), 5),
+        (errors.LeaseLost("x"), 5),
+        (exit_codes.Conflicting("x"), 5),
+        (errors.Paused("x"), 7),
+        (errors.QueueFull("x"), 7),
+        (errors.StoreCapacity("x"), 7),
+        (errors.WrongAgent("x"), 7),
+        (errors.ReadOnlyStore("x"), 7),
+        (errors.Refused("x"), 7),
+        (errors.StoreCorrupt("x"), 1),
+        (errors.OutcomeUnknown("x"), 1),
         (errors.StoreFault("x"), 1),
     ],
-)  # fmt: skip
+)
 def test_every_error_has_its_code(error: errors.OncewardError, code: int) -> None:
     """By class, so that a new subclass ends like its parent."""
     assert code == exit_codes.code_of(error)

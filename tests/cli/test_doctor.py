@@ -18,13 +18,26 @@ from onceward.model.clock import SystemClock
 
 Cli = Callable[..., Any]
 CHECKS = [
-    "sqlite", "permissions", "disk", "handles", "schema", "write", "wal", "clock", "paused", "breakers", "dead letters", "delivery",
-    "handling", "lanes", "limits",
-]  # fmt: skip
+    "sqlite",
+    "permissions",
+    "disk",
+    "handles",
+    "schema",
+    "write",
+    "wal",
+    "clock",
+    "paused",
+    "breakers",
+    "dead letters",
+    "delivery",
+    "handling",
+    "lanes",
+    "limits",
+]
 
 
 def level(ran: Any, check: str) -> str:
-    """Return the level of the only finding of one check, and see that anything but ok has a cure."""
+    """Return the level of the only finding of one check; anything but ok has a cure."""
     [finding] = [finding for finding in ran.json["findings"] if finding["check"] == check]
     assert (finding["level"] == "ok") == (not finding["cure"])
     return str(finding["level"])
@@ -101,7 +114,7 @@ def test_the_file_system_is_named(
 def test_other_processes_are_named(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, deleted: bool, mixed: bool, expected: str
 ) -> None:
-    """One that holds a deleted file commits into the void."""
+    """A process that holds a deleted file commits into no file that can be found."""
     monkeypatch.setattr(findings, "holders", lambda _: [Holder(7, deleted, mixed)])
 
     assert expected == level(cli("doctor", "--json"), "handles")
@@ -164,7 +177,7 @@ def test_a_clock_that_is_behind_is_serious(
 def test_a_wal_beyond_its_limit_is_serious(
     cli: Cli, shop: Postbox, billing: Postbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The limit is the setting that the janitor goes by, too."""
+    """The limit is the setting that maintenance goes by, too."""
     assert billing.agent
     monkeypatch.setenv("ONCEWARD_WAL_LIMIT", str(1 << 20))
     for _ in range(2):
@@ -176,7 +189,7 @@ def test_a_wal_beyond_its_limit_is_serious(
 def test_what_an_operator_should_know_is_a_warning(
     cli: Cli, shop: Postbox, buried: list[str]
 ) -> None:
-    """Paused, dead letters, breakers and mail for nobody: the exit code stays 0."""
+    """Paused, dead letters, breakers and an unknown recipient: the exit code stays 0."""
     assert buried
     shop.peers.register("far", "memory:nowhere")
     shop.send("far", 1)
@@ -194,7 +207,7 @@ def test_what_an_operator_should_know_is_a_warning(
     }
 
 
-def test_mail_that_nobody_carries_is_a_warning(
+def test_messages_that_are_not_delivered_are_a_warning(
     cli: Cli, shop: Postbox, billing: Postbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Due for more than a minute: no relay runs, or the peer is down."""
@@ -207,7 +220,7 @@ def test_mail_that_nobody_carries_is_a_warning(
 
 
 def test_the_doctor_leaves_no_wal_behind(cli: Cli, home: Path) -> None:
-    """Nobody else has the file: who then moves it alone takes all of it along."""
+    """The last close removes the WAL: a file that is moved alone is complete."""
     cli("init", "shop")
 
     assert 0 == cli("doctor").code
@@ -238,7 +251,7 @@ def test_a_missing_file_is_nothing_to_examine(cli: Cli) -> None:
 
 
 LINUX = pytest.mark.skipif(
-    sys.platform != "linux", reason="other systems do not tell who holds a file"
+    sys.platform != "linux", reason="other systems do not tell which process holds a file"
 )
 HOLD = """
 import sys, time
@@ -254,7 +267,7 @@ with box.begin() as tx:
 
 @contextmanager
 def holder(path: Path, what: str = "write") -> Iterator[int]:
-    """Run a process that holds the file in the middle of a transaction; yield its id, kill it in the end."""
+    """Run a process that holds the file inside a transaction; yield its id, kill it at the end."""
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(path), what], stdout=subprocess.PIPE, text=True
     ) as process:
@@ -274,7 +287,7 @@ def said(ran: Any, check: str) -> tuple[str, str]:
 
 @LINUX
 def test_a_stopped_process_that_writes_is_named(cli: Cli, home: Path) -> None:
-    """It holds everybody up; the doctor does not wait for it, and says how it goes on."""
+    """It blocks all writers; the doctor does not wait for it, and says how to continue it."""
     path = home / "agents" / "shop.db"
     cli("init", "shop")
     with holder(path) as pid:
@@ -312,7 +325,7 @@ def test_a_process_that_only_writes_too_long_is_named(
 def test_a_file_that_was_deleted_under_a_process_is_not_begun_anew(
     cli: Cli, home: Path, command: tuple[str, ...]
 ) -> None:
-    """What it holds can still be copied, and a new file beside the old one's WAL is trouble: no command makes one."""
+    """No command creates a file beside the old one's WAL; what the process holds can be copied."""
     path = home / "agents" / "shop.db"
     cli("init", "shop")
     (home / "m.py").write_text(
@@ -325,8 +338,8 @@ def test_a_file_that_was_deleted_under_a_process_is_not_begun_anew(
 
     assert 3 == ran.code
     assert (
-        f"shop.db was deleted, and process {pid} still has it: kill -STOP {pid}, copy it and its -wal"
-        in ran.err
+        f"shop.db was deleted, and process {pid} still has it: kill -STOP {pid},"
+        " copy it and its -wal" in ran.err
     )
 
 
@@ -336,10 +349,10 @@ def later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SystemClock, "now", lambda _: now + 120_000)
 
 
-def test_mail_that_nobody_handles_is_a_warning(
+def test_messages_that_are_not_handled_are_a_warning(
     cli: Cli, shop: Postbox, billing: Postbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It arrived, its sender's file is in order: only the recipient's own file can say that no worker runs."""
+    """They arrived: only the recipient's own file can say that no worker runs."""
     billing.send("shop", 1)
     billing.run_until_idle()
     assert "ok" == level(cli("doctor", "--json"), "handling")
@@ -401,7 +414,7 @@ def test_a_lane_behind_a_message_that_fails_is_a_warning(
 
 
 def test_a_peer_that_fails_is_named_before_its_breaker_opens(cli: Cli, shop: Postbox) -> None:
-    """Three pushes failed in a row: whoever asks now wants to know, and a relay is not what is missing."""
+    """Three pushes failed in a row: the peer is named, not a missing relay."""
     shop.peers.register("far", "memory:nowhere")
     shop.send("far", 1)
     for _ in range(3):

@@ -11,7 +11,10 @@ import pytest
 from onceward import Postbox
 from onceward.cli import main
 
-WITHOUT: Final = "import sys; sys.modules['pyspark'] = None; from onceward.cli import main; sys.exit(main({tokens!r}))"
+WITHOUT: Final = (
+    "import sys; sys.modules['pyspark'] = None; from onceward.cli import main;"
+    " sys.exit(main({tokens!r}))"
+)
 """A process in which the extra is not installed."""
 
 
@@ -24,7 +27,7 @@ WITHOUT: Final = "import sys; sys.modules['pyspark'] = None; from onceward.cli i
     ],
 )
 def test_without_the_extra_it_says_what_to_install(tokens: list[str], tmp_path: Path) -> None:
-    """The command is there for everybody; where Spark is not, it names the extra and makes nothing."""
+    """The command exists in every installation; without Spark it names the extra and stops."""
     Postbox(tmp_path / "a.db", agent="a", start=False).close()
     before = sorted(path.name for path in tmp_path.iterdir())
     done = subprocess.run(

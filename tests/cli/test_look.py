@@ -25,13 +25,37 @@ LANE = [
     "reason",
 ]
 OUT = [
-    "id", "recipient", "session", "type", "topic", "priority", "state", "attempts", "key", "created_at", "due_at", "expires_at",
-    "sent_at", "ended_at", "reason",
-]  # fmt: skip
-IN = [
-    "id", "sender", "session", "lane", "type", "topic", "priority", "state", "attempts", "received_at", "expires_at", "ended_at",
+    "id",
+    "recipient",
+    "session",
+    "type",
+    "topic",
+    "priority",
+    "state",
+    "attempts",
+    "key",
+    "created_at",
+    "due_at",
+    "expires_at",
+    "sent_at",
+    "ended_at",
     "reason",
-]  # fmt: skip
+]
+IN = [
+    "id",
+    "sender",
+    "session",
+    "lane",
+    "type",
+    "topic",
+    "priority",
+    "state",
+    "attempts",
+    "received_at",
+    "expires_at",
+    "ended_at",
+    "reason",
+]
 
 
 @pytest.fixture
@@ -75,7 +99,7 @@ def test_ls_counts_by_state(cli: Cli, shop: Postbox, sent: str, buried: list[str
 
 
 def test_ls_filters(cli: Cli, shop: Postbox, sent: str) -> None:
-    """State, peer, session and limit narrow the list down; nothing left is an empty list, not an error."""
+    """State, peer, session and limit filter the list; no match is an empty list, no error."""
     waiting = shop.session("run-1").send("billing", 2)
 
     assert [waiting] == [line[0] for line in cli("ls", "outbox", "--state", "pending").lines]
@@ -208,7 +232,7 @@ def test_sql_refuses_to_write(cli: Cli, home: Path, statement: str) -> None:
 
 
 def test_looking_leaves_no_trace(cli: Cli, home: Path) -> None:
-    """The file's bytes are the same after every looking command, and nobody needs to have it open."""
+    """The file's bytes are the same after every reading command, also without another opener."""
     cli("init", "shop")
     path = home / "agents" / "shop.db"
     before = path.read_bytes()

@@ -91,9 +91,17 @@ def test_a_body_comes_from_stdin(cli: Cli, shop: Postbox) -> None:
 def test_send_hands_every_option_on(cli: Cli, shop: Postbox) -> None:
     """What the command line says is what the frame says."""
     options = {
-        "type": "t", "topic": "a.b", "key": "k", "delay": "5m", "ttl": "2h30m", "priority": "high", "ordering-key": "lane",
-        "correlation-id": "c", "reply-to": "shop", "session": "s",
-    }  # fmt: skip
+        "type": "t",
+        "topic": "a.b",
+        "key": "k",
+        "delay": "5m",
+        "ttl": "2h30m",
+        "priority": "high",
+        "ordering-key": "lane",
+        "correlation-id": "c",
+        "reply-to": "shop",
+        "session": "s",
+    }
     cli(
         "send",
         "billing",
@@ -140,7 +148,7 @@ def test_recv_prints_a_line_and_acknowledges(cli: Cli, shop: Postbox, billing: P
 
 
 def test_recv_keep_consumes_nothing(cli: Cli, shop: Postbox, billing: Postbox) -> None:
-    """However often one looks: no lease, no attempt, and the next reader gets the message as if nobody had looked."""
+    """No lease, no attempt, however often: the next reader gets the message as before."""
     sent = billing.send("shop", {"n": 1})
     billing.run_until_idle()
 
@@ -191,7 +199,7 @@ def test_recv_looks_at_what_it_would_take(cli: Cli, billing: Postbox, shop: Post
     ]
 
 
-def test_recv_does_not_acknowledge_what_nobody_read(
+def test_recv_does_not_acknowledge_an_unprinted_message(
     cli: Cli, shop: Postbox, billing: Postbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pipe that closes while the message is printed leaves it in the inbox."""

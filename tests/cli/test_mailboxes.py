@@ -1,4 +1,4 @@
-"""Mailboxes and polling on the command line: ids and JSON lines on stdout, and what went wrong in the exit code."""
+"""Mailboxes and polling on the command line: ids and JSON lines on stdout, and exit codes."""
 
 import json
 from collections.abc import Callable
@@ -22,7 +22,7 @@ def bodies(ran: Any) -> list[Any]:
 
 
 def test_a_task_queue(cli: Cli, shop: Postbox, billing: Postbox) -> None:
-    """Ensure, list, send, lease, tail and delete: a queue that nobody had to configure."""
+    """Ensure, list, send, lease, tail and delete: a queue without configuration."""
     assert [shop.agent, billing.agent] == ["shop", "billing"]
     assert (
         "task.queue\n"
@@ -71,7 +71,7 @@ def test_a_cursor_and_its_filter(cli: Cli, shop: Postbox) -> None:
 
 
 def test_a_query_changes_nothing(cli: Cli, shop: Postbox, billing: Postbox) -> None:
-    """Newest first, by type, topic and sender; show counts; a new position may begin at a moment."""
+    """Newest first, by type, topic and sender; show counts; a position may begin at a moment."""
     assert [shop.agent, billing.agent] == ["shop", "billing"]
     cli("mailbox", "ensure", "news")
     cli("mailbox", "send", "news", "a", "--topic", "x.y", "--type", "t")

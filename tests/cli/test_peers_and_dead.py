@@ -53,9 +53,22 @@ def test_dead_letters_are_listed_and_shown(cli: Cli, buried: list[str]) -> None:
     """With reason and time; one of them whole, with its frame."""
     rows = cli("dead", "ls", "--json").json
     keys = [
-        "id", "origin", "sender", "recipient", "session", "type", "priority", "reason", "last_error", "attempts", "created_at",
-        "dead_at", "late", "topic", "replays",
-    ]  # fmt: skip
+        "id",
+        "origin",
+        "sender",
+        "recipient",
+        "session",
+        "type",
+        "priority",
+        "reason",
+        "last_error",
+        "attempts",
+        "created_at",
+        "dead_at",
+        "late",
+        "topic",
+        "replays",
+    ]
 
     assert [keys] * 2 == [list(row) for row in rows]
     assert sorted(buried) == sorted(row["id"] for row in rows)
@@ -86,7 +99,7 @@ def test_ids_come_from_stdin(cli: Cli, shop: Postbox, buried: list[str]) -> None
 
 
 def test_bulk_work_is_tried_dry_then_confirmed(cli: Cli, shop: Postbox, buried: list[str]) -> None:
-    """A dry run changes nothing, and nobody is taken by surprise."""
+    """A dry run changes nothing, and bulk work needs a confirmation."""
     dry = cli("dead", "discard", "--reason", "rejected", "--dry-run", "--json")
     unasked = cli("dead", "discard", "--reason", "rejected")
 

@@ -57,7 +57,7 @@ def test_work_handles_mail_until_it_is_terminated(home: Path, shop: Postbox) -> 
 def test_relay_delivers_until_it_is_interrupted(
     home: Path, shop: Postbox, billing: Postbox
 ) -> None:
-    """Mail that somebody else commits leaves by itself; then SIGINT ends it with 130."""
+    """A message that another process commits leaves; then SIGINT ends the relay with 130."""
     with start("relay", "agents/shop.db", cwd=home) as child:
         sent = shop.send("billing", 1)
         message = billing.receive(timeout=60)

@@ -1,4 +1,4 @@
-"""``onceward runs`` and ``onceward queue``: looking at sessions with runs, and having them in one's hands."""
+"""``onceward runs`` and ``onceward queue``: list, show and change sessions with runs."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +13,7 @@ Cli = Any
 
 @pytest.fixture
 def ids(home: Path, billing: Postbox) -> Iterator[list[str]]:
-    """Return the ids of three messages that wait in a paused session of shop, after one run that was done."""
+    """Return the ids of three messages that wait in a paused session, after one done run."""
     agent = Agent("shop")
 
     @agent.session(mode="followup", cap=7)
@@ -55,7 +55,7 @@ def test_runs_are_listed_and_shown(cli: Cli, ids: list[str]) -> None:
 
 
 def test_a_run_is_ended_from_a_terminal(cli: Cli, home: Path, billing: Postbox) -> None:
-    """Whoever aborts an open run reads why it ended; one that is over, or unknown, says so with exit code 3."""
+    """An aborted run stores its cause; one that has ended, or is unknown, is exit code 3."""
     agent, codes = Agent("shop"), list[int]()
 
     @agent.session(mode="followup")
@@ -75,7 +75,7 @@ def test_a_run_is_ended_from_a_terminal(cli: Cli, home: Path, billing: Postbox) 
 
 
 def test_a_pattern_is_dissolved(cli: Cli, ids: list[str]) -> None:
-    """Sessions whose handler is gone from the code are served by readers again, once their queues say so."""
+    """Sessions without a handler in the code are served by readers again after dissolve."""
     before = cli("recv", "--session", "chat", "--json").code
 
     assert 0 == cli("queue", "dissolve", "*").code

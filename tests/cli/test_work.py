@@ -66,7 +66,7 @@ def test_work_with_several_processes(cli: Cli, shop: Postbox, app: str) -> None:
 
 
 def test_a_worker_that_fails_ends_the_team(cli: Cli, app: str) -> None:
-    """A file that is not the agent's is refused by each worker, and the team says that it failed."""
+    """Each worker refuses another agent's file, and the team reports the failure."""
     cli("init", "shop")
 
     assert 1 == cli("work", "agents/shop.db", app, "--processes", "2").code
@@ -116,7 +116,7 @@ def test_migrate_of_a_current_file_takes_no_step(cli: Cli, home: Path) -> None:
 
 
 def test_migrate_names_the_steps(cli: Cli, home: Path) -> None:
-    """An empty file lacks every step; a dry run takes none, and without an agent none can be taken."""
+    """An empty file lacks every step; a dry run takes none, and needs no agent."""
     empty = home / "empty.db"
     empty.touch()
 

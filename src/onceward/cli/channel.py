@@ -61,7 +61,8 @@ class Config:
 
     def given(self) -> dict[str, Any]:
         """Return what was given as the keywords of the library."""
-        told = {name: value for name, value in vars(self).items() if value not in (None, False)}
+        given = vars(self).items()
+        told = {name: each for name, each in given if each is not None and each is not False}
         if told.pop("as_they_came", False):
             told["priority_ordering"] = False
         if (topics := told.pop("topic", None)) is not None:
@@ -102,7 +103,8 @@ def ls(box: Postbox, name: Name | None = None, /, *, where: Where = WHERE) -> Fo
     """
     List the channels of the home, or the participants of one.
 
-    Columns: name, type, state, created_by, created, description; of one channel agent, role, number.
+    Columns: name, type, state, created_by, created, description; of one channel: agent, role,
+    number.
     """
     columns = COLUMNS if name is None else MEMBERS
     found = box.channels.list() if name is None else box.channels.get(name).members()

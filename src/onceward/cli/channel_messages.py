@@ -20,9 +20,8 @@ TALK = Conversation()
 TOPICAL = Topical()
 DELAYED = Delayed()
 ACKS: Final = ("participant", "status", "detail", "message_id", "first_at", "at")
-PRINTED: Final = (
-    "id", "sender", "channel", "kind", "type", "topic", "priority", "correlation_id", "attempt", "body",
-)  # fmt: skip
+HEADERS: Final = ("id", "sender", "channel", "kind", "type", "topic", "priority")
+PRINTED: Final = (*HEADERS, "correlation_id", "attempt", "body")
 KINDS: Final = "text, command, query, response, notification, broadcast or error."
 Kind = Annotated[str, said(KINDS)]
 Handle = Annotated[str, said("The handle that recv printed with the message.")]

@@ -38,7 +38,7 @@ class Filter:
     topic: str | None = None
     """Only dead letters of this topic, which may be a pattern such as build.#."""
     origin: DeadLetterOrigin | None = None
-    """Only this origin: outbox (we sent it), inbox (we received it), queue (it waited for a run)."""
+    """Only this origin: outbox (we sent it), inbox (we got it), queue (it waited for a run)."""
 
     def filters(self) -> dict[str, str | None]:
         """Return the filters as the keywords of the library."""

@@ -1,4 +1,4 @@
-"""``onceward demo``: a team at real work, killed at random moments, and the proof that nothing was lost or doubled."""
+"""``onceward demo``: kill a team of agents at random moments, and compare their files."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ from onceward.cli.options import Quiet
 from onceward.cli.output import document, note, safe
 
 SHELLS: Final = ("onceward sql --db", "sqlite3 -readonly -box")
-"""What can ask the files: our own command, and SQLite's."""
-KILLING: Final = (0.05, 0.95)
-"""The part of the time in which members are killed."""
+"""Commands that query a file: our own, and SQLite's."""
 
 
 def demo(
@@ -38,17 +36,18 @@ def demo(
     """
     Watch agents lose nothing while their processes are killed.
 
-    A coordinator and three workers, each a process with a file of its own, review Python files again and again. At random moments
-    one of them gets a SIGKILL and is started again. At the end their files are opened afresh and compared. Exit code 1 if anything
-    was lost or doubled, or an invariant is broken.
+    A coordinator and three workers, each a process with a file of its own, review Python files
+    again and again. At random moments one of them gets a SIGKILL and is started again. At the end
+    their files are opened in a fresh process and compared. Exit code 1 if a message was lost or
+    took effect twice, or an invariant is broken.
 
     Args:
         path: The folder to review. Default: four packages of the standard library.
         seconds: How long they work.
-        kills: How many processes are killed meanwhile.
+        kills: How many processes are killed.
         json: Print one JSON document, and nothing else.
-        home: Where the files are kept: a new or an empty folder. Default: a new temporary one.
-        seed: Repeats the choice of victims and moments. Default: another one every time.
+        home: A new or an empty folder for the files. Default: a temporary one.
+        seed: The same seed kills in the same order; default another one every time.
 
     """
     if seconds <= 0 or kills < 0:
@@ -63,11 +62,8 @@ def demo(
     except KeyboardInterrupt:
         note(f"interrupted; the files are kept in {team.home}")
         return SIGNAL + 2
-    report = team.prove() | {
-        "seconds": seconds,
-        "seed": chosen,
-        "crashes": sum(each.crashes for each in team.members.values()),
-    }
+    crashes = sum(each.crashes for each in team.members.values())
+    report = team.prove() | {"seconds": seconds, "seed": chosen, "crashes": crashes}
     if json:
         document(report)
     else:
@@ -97,15 +93,10 @@ def _empty(home: Path | None) -> Path:
 
 @contextmanager
 def _watched(seconds: float, *, quiet: bool) -> Iterator[Watch]:
-    columns = (
-        TextColumn("[bold]review team"),
-        BarColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}"),
-    )
-    with Progress(
-        *columns, console=Console(stderr=True), disable=quiet, transient=True
-    ) as progress:
+    name, said = TextColumn("[bold]review team"), TextColumn("{task.description}")
+    columns = (name, BarColumn(), TimeElapsedColumn(), said)
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=quiet, transient=True) as progress:
         bar = progress.add_task("starting", total=seconds)
         yield lambda passed, said: progress.update(bar, completed=passed, description=said)
 
@@ -117,11 +108,8 @@ def _show(report: dict[str, Any]) -> None:
     for name, value in _lines(report):
         table.add_row(name, value)
     console.print(table)
-    verdict = (
-        "[green]Nothing was lost, nothing took effect twice.[/]"
-        if report["ok"]
-        else "[bold red]That should not have happened.[/]"
-    )
+    good = "[green]Nothing was lost, nothing took effect twice.[/]"
+    verdict = good if report["ok"] else "[bold red]A promise was broken.[/]"
     console.print(f"\n{verdict} Look for yourself:\n")
     for each, shell in zip(report["questions"], cycle(SHELLS), strict=False):
         file = Path(report["home"], f"{each['agent']}.db")
@@ -134,24 +122,17 @@ def _lines(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield name, str(report[name])
     for name in ("lost", "duplicates"):
         yield name, f"[{'red' if report[name] else 'green'}]{report[name]}[/]"
-    wrong = [
-        *report["torn"],
-        *(f"{v['agent']}: {v['invariant']} {v['offender']}" for v in report["violations"]),
-    ]
-    for said in wrong[:10]:
+    broken = (f"{v['agent']}: {v['invariant']} {v['offender']}" for v in report["violations"])
+    for said in [*report["torn"], *broken][:10]:
         yield "broken", f"[red]{escape(safe(said))}[/]"
     kills = ", ".join(f"{agent} {times}" for agent, times in sorted(report["kills"].items()))
     yield "kills", f"{sum(report['kills'].values())}" + (f" ({kills})" if kills else "")
-    yield (
-        "retries",
-        f"{report['handled_again']} handled again, {report['pushed_again']} pushed again",
-    )
+    again = f"{report['handled_again']} handled again, {report['pushed_again']} pushed again"
+    yield "retries", again
     yield "sent to result", _spread(report["latency_ms"])
     yield "kill to next effect", _spread(report["back_after_ms"])
-    yield (
-        "found",
-        ", ".join(f"{count} {rule}" for rule, count in list(report["findings"].items())[:4]),
-    )
+    found = list(report["findings"].items())[:4]
+    yield "found", ", ".join(f"{count} {rule}" for rule, count in found)
 
 
 def _spread(span: dict[str, int]) -> str:

@@ -1,4 +1,4 @@
-"""The demo's stage: the processes of the team, whom we start, kill and start again, and whose files are judged."""
+"""Run the demo's processes: start, kill and restart them, and compare their files."""
 
 from __future__ import annotations
 
@@ -22,31 +22,28 @@ from onceward.model.clock import Millis, SystemClock
 COORDINATOR: Final = "coordinator"
 WORKERS: Final = ("worker-1", "worker-2", "worker-3")
 GAVE_UP: Final = 75
-"""How the coordinator ends when it was told to finish and answers are missing."""
+"""Exit code of a coordinator that was told to finish and lacks answers."""
 START_WITHIN: Final = 60.0
 STOP_WITHIN: Final = 5.0
 CRASHES: Final = 3
-"""How often a member may end by itself before the demo says what is wrong."""
+"""How often a process may end by itself before the demo fails."""
 TICK: Final = 0.02
 KILLING: Final = (0.05, 0.95)
-"""The part of the time in which members are killed."""
+"""The part of the time in which processes are killed."""
 
 Watch = Callable[[float, str], None]
-"""Told how many seconds have passed, and what to say about it."""
+"""Takes the seconds that have passed, and a progress text."""
 
 
 def folder() -> Path:
-    """Return the folder of the team's scripts: the wheel's, or in a checkout the one under examples."""
+    """Return the folder of the team's scripts, in the wheel or in a checkout."""
     packaged = Path(str(importlib.resources.files("onceward") / "examples" / "review_team"))
-    return (
-        packaged
-        if packaged.is_dir()
-        else Path(__file__).resolve().parents[3] / "examples" / "review_team"
-    )
+    examples = Path(__file__).resolve().parents[3] / "examples"
+    return packaged if packaged.is_dir() else examples / "review_team"
 
 
 def plan(seconds: float, kills: int, seed: int) -> list[tuple[float, str]]:
-    """Return whom to kill after how many seconds, in order; the same seed gives the same plan."""
+    """Return kills in order, as (seconds, process); the same seed gives the same plan."""
     dice = random.Random(seed)  # noqa: S311 - victims, not secrets
     return sorted(
         (seconds * dice.uniform(*KILLING), dice.choice((COORDINATOR, *WORKERS)))
@@ -56,7 +53,7 @@ def plan(seconds: float, kills: int, seed: int) -> list[tuple[float, str]]:
 
 @dataclass
 class Member:
-    """One agent's process: its script, and how it is started, killed and started again."""
+    """One agent's process, with its command and its log."""
 
     name: str
     command: list[str]
@@ -65,7 +62,7 @@ class Member:
     crashes: int = 0
 
     def start(self, hear: Callable[[str], None]) -> None:
-        """Start the process, in a session of its own: Ctrl-C is for us. Its standard input is its lifeline to us."""
+        """Start the process in its own session, safe from Ctrl-C; it ends with its stdin."""
         with self.log.open("a", encoding="utf-8") as log:
             self.process = subprocess.Popen(  # noqa: S603 - our own scripts
                 self.command,
@@ -78,7 +75,7 @@ class Member:
         Thread(target=_listen, args=(self.process.stdout, hear), daemon=True).start()
 
     def kill(self) -> None:
-        """End the process with SIGKILL: it learns nothing of it."""
+        """End the process with SIGKILL."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
@@ -109,7 +106,7 @@ def _listen(said: IO[str], hear: Callable[[str], None]) -> None:
 
 @dataclass
 class Team:
-    """The processes of one run, what the coordinator says, and whom we killed."""
+    """The processes of one run, the coordinator's counts, and the kills."""
 
     home: Path
     code: list[Path]
@@ -119,22 +116,18 @@ class Team:
     results: int = 0
 
     def __post_init__(self) -> None:
-        """Name the members; nothing is started."""
+        """Define the processes; nothing is started."""
         for name in WORKERS:
             self._enlist(name, "worker.py", name)
-        self._enlist(
-            COORDINATOR,
-            "coordinator.py",
-            *WORKERS,
-            *(["--code", *map(str, self.code)] if self.code else []),
-        )
+        code = ["--code", *map(str, self.code)] if self.code else []
+        self._enlist(COORDINATOR, "coordinator.py", *WORKERS, *code)
 
     def _enlist(self, name: str, script: str, *words: str) -> None:
         command = [sys.executable, "-B", str(folder() / script), str(self.home), *words]
         self.members[name] = Member(name, command, self.home / f"{name}.log")
 
     def perform(self, seconds: float, victims: list[tuple[float, str]], watch: Watch) -> None:
-        """Let them work for so long, kill whom the plan names, and have them finish; at the end no process is left."""
+        """Run the processes, kill by the plan, and finish; at the end no process is left."""
         try:
             self._start()
             begun = time.monotonic()
@@ -148,7 +141,7 @@ class Team:
             self._stop()
 
     def _start(self) -> None:
-        """Start the workers, then who looks for them; return when the first answer is in."""
+        """Start the workers, then the coordinator; return at its first answer."""
         for name in WORKERS:
             self.members[name].start(self._hear)
         self._await(lambda: all((self.home / f"{name}.db").exists() for name in WORKERS))
@@ -160,7 +153,8 @@ class Team:
         while not wanted():
             self._look_after(self.members.values())
             if time.monotonic() > deadline:
-                msg = f"the team is not at work after {START_WITHIN:.0f} s: see the logs in {self.home}"
+                late = f"the processes gave no answer within {START_WITHIN:.0f} s"
+                msg = f"{late}: see the logs in {self.home}"
                 raise OncewardError(msg)
             time.sleep(TICK)
 
@@ -179,18 +173,19 @@ class Team:
         self.members[name].start(self._hear)
 
     def _look_after(self, members: Iterable[Member]) -> None:
-        """Start those again who ended without being told; raises OncewardError for who does so again and again."""
+        """Restart processes that ended by themselves; raise OncewardError if one repeats it."""
         for member in members:
             if member.code is None:
                 continue
             member.crashes += 1
             if member.crashes > CRASHES:
-                msg = f"{member.name} ended {member.crashes} times by itself (exit code {member.code}): see {member.log}"
+                times = f"{member.name} ended {member.crashes} times by itself"
+                msg = f"{times} (exit code {member.code}): see {member.log}"
                 raise OncewardError(msg)
             member.start(self._hear)
 
     def _finish(self, tell: Callable[[], None]) -> None:
-        """Have the coordinator wait for its open tasks; it gives up by itself if answers are missing."""
+        """Wait until the coordinator has its answers, or gives up."""
         coordinator = self.members[COORDINATOR]
         coordinator.dismiss()
         while coordinator.code not in {DONE, GAVE_UP}:
@@ -201,7 +196,7 @@ class Team:
             tell()
 
     def _stop(self) -> None:
-        """End everybody, gently first, who asks before who answers; and write down whom we killed."""
+        """End the coordinator, then the workers, gracefully first; store the kills."""
         try:
             for names in ([COORDINATOR], WORKERS):
                 self._wait([self.members[name] for name in names])
@@ -218,7 +213,7 @@ class Team:
             time.sleep(TICK)
 
     def prove(self) -> dict[str, Any]:
-        """Have a fresh process compare the files, and return its report."""
+        """Compare the files in a fresh process, and return its report."""
         command = [sys.executable, "-B", str(folder() / "proof.py"), str(self.home)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own script
         try:

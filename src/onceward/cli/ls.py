@@ -43,10 +43,10 @@ def ls(
     """
     List queues by state, lanes, or the messages of a box; consumes nothing.
 
-    Columns of queues: box, peer, session, state, messages, oldest. Of lanes: sender, lane, priority,
-    state, head_id, attempts, due, reason. Of the outbox: id, recipient, session, type, state,
-    attempts, created, due, reason. Of the inbox: id, sender, session, type, state, attempts,
-    received, reason. Messages come newest first.
+    Columns of queues: box, peer, session, state, messages, oldest. Of lanes: sender, lane,
+    priority, state, head_id, attempts, due, reason. Of the outbox: id, recipient, session, type,
+    state, attempts, created, due, reason. Of the inbox: id, sender, session, type, state,
+    attempts, received, reason. Messages come newest first.
 
     Args:
         what: Counts by peer, session and state; the inbox's lanes; or the messages of a box.

@@ -43,7 +43,7 @@ class Reading:
     limit: Limit = 100
     wait: Wait = None
     start: str = "earliest"
-    """Where a new name begins: earliest, latest, or the id of a message, which is then the first."""
+    """Where a new name begins: earliest, latest, or the id of the first message."""
     since: MaybeMoment = None
     """Where a new name begins: 2026-01-31T12:00:00Z, or how long ago, as in 2h."""
     keep_skipped: Annotated[bool, Quiet] = False

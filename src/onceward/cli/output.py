@@ -30,7 +30,7 @@ MOMENT: Final = re.compile(r"(?:.*_)?at").fullmatch
 
 
 def style(wanted: Style | None = None) -> Style:
-    """Return the form to print in: the wanted one, else a table on a terminal and lines elsewhere."""
+    """Return the form to print in: the wanted one, a table on a terminal, or lines."""
     if wanted is not None:
         return wanted
     return "table" if sys.stdout.isatty() else "lines"

@@ -114,7 +114,7 @@ def send(
 
 
 def parsed(text: str) -> Any:
-    """Return a body as JSON value or plain text, read from stdin for a dash; raise Usage if broken."""
+    """Return a body as JSON value or plain text; a dash reads it; raise Usage if broken."""
     text = sys.stdin.read() if text == "-" else text
     try:
         return json.loads(text)
