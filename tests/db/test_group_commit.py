@@ -75,7 +75,7 @@ def test_one_failing_writer_harms_no_neighbour(box: Postbox, lead: bool) -> None
     """
     Each writer of a shared commit gets its own error.
 
-    Only its own writes are undone, whoever commits for all.
+    Only its own writes are undone, whichever thread commits for all.
     """
 
     def bad(tx: StoreTransaction) -> None:
@@ -104,7 +104,7 @@ def test_one_failing_writer_harms_no_neighbour(box: Postbox, lead: bool) -> None
 
 
 def test_a_failing_leader_harms_no_follower(box: Postbox) -> None:
-    """Who commits for others and fails itself tells its own caller alone."""
+    """A thread that commits for others and fails itself tells its own caller alone."""
 
     def bad(tx: StoreTransaction) -> None:
         tx.run("INSERT INTO held_lanes VALUES ('x', 'x', 0, 0, 0)")
@@ -132,7 +132,7 @@ def test_a_leader_whose_transaction_breaks_tells_all_who_wait(
     box: Postbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """
-    Nobody waits for ever for somebody who could not even undo.
+    No writer waits for ever for one that could not even undo.
 
     All are told, nothing is written, and the next are served.
     """
@@ -195,11 +195,7 @@ def test_a_block_whose_transaction_breaks_tells_all_who_wait(
 
 
 def test_writers_without_a_block_share_one_commit_and_its_statements(box: Postbox) -> None:
-    """
-    Where nobody fails, thirty-two sends cost one transaction, one savepoint.
-
-    One statement for the first twenty rows.
-    """
+    """Thirty-two sends cost one transaction, one savepoint, one statement for the first 20 rows."""
     con, seen = box._db._con, list[str]()
     assert con is not None
 
@@ -266,7 +262,7 @@ def test_work_between_rows_that_are_gathered_sees_those_before_it(box: Postbox) 
     """
     Gathering changes no order.
 
-    Who reads between two sends finds the first and not the second.
+    A reader between two sends finds the first and not the second.
     """
     looks: list[int] = []
 
@@ -308,7 +304,7 @@ def test_who_shares_a_commit_that_is_lost_is_told_of_its_own_message_only(
 
 
 def test_neighbours_survive_a_block_that_is_rolled_back(box: Postbox) -> None:
-    """Those who wait behind a block that fails are not part of its failure."""
+    """Writers that wait behind a block that fails are not part of its failure."""
     pause, sent = Event(), []
     threads = [Thread(target=lambda k=k: sent.append(box.send("b", k))) for k in range(8)]
     with pytest.raises(KeyError), box.begin() as tx:

@@ -51,7 +51,7 @@ def test_the_innermost_and_latest_mount_counts(mounts: str, folder: str, kind: s
 def test_network_file_systems_are_refused_unless_allowed(
     mounts: str, folder: str, kind: str
 ) -> None:
-    """Where locks do not hold nothing is opened, except by somebody who says so."""
+    """Where locks do not hold nothing is opened, unless the caller asks for it."""
     refuse_network(Path(folder), allow=True, mounts=mounts)
     if kind in REFUSED:
         with pytest.raises(NetworkFilesystem, match=kind):

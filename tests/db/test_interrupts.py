@@ -1,4 +1,4 @@
-"""Ctrl-C between any two steps of a writer: who pressed it is interrupted, and nobody else."""
+"""Ctrl-C between any two steps of a writer interrupts its own thread and no other."""
 
 import dis
 import sys
@@ -62,7 +62,7 @@ def interrupted(
 
 
 def in_a_block(box: Postbox, body: object) -> str:
-    """Send in a block of its own, whose end commits for all who wait."""
+    """Send in a block of its own, whose end commits for all waiting writers."""
     with box.begin() as inside:
         return inside.send("b", body)
 
@@ -121,7 +121,7 @@ def test_an_interrupt_anywhere_harms_no_neighbour(
     opened: Open, lead: str, exception: type[BaseException]
 ) -> None:
     """
-    Whoever commits for others and is interrupted, wherever.
+    A thread that commits for others is interrupted at any place.
 
     The others are served, nothing is lost or doubled, the next go on.
     """
@@ -158,7 +158,7 @@ def test_an_interrupt_anywhere_harms_no_neighbour(
 
 def test_an_interrupt_anywhere_leaves_a_lone_writer_free_to_go_on(opened: Open) -> None:
     """
-    Whoever is interrupted alone leaves no transaction open and no turn taken.
+    A lone writer that is interrupted leaves no transaction open and no turn taken.
 
     The next message is sent at once.
     """

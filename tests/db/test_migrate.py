@@ -1,8 +1,4 @@
-"""
-Migrations: each file of the schema once, in order, with every row kept.
-
-No file of another version touched.
-"""
+"""Migrations: each step once, in order, all rows kept, no file of another version touched."""
 
 from collections.abc import Callable
 from contextlib import closing

@@ -1,8 +1,4 @@
-"""
-Opening: what becomes a postbox, what is refused.
-
-That a refusal leaves every byte as it was.
-"""
+"""Opening: which files become a postbox, which are refused and left byte for byte."""
 
 import os
 import sqlite3
@@ -39,7 +35,7 @@ def modes(path: Path) -> dict[str, int]:
 
 
 def host(path: Path, *statements: str) -> None:
-    """Make somebody else's database."""
+    """Make a database of another program."""
     con = sqlite3.connect(path)
     for sql in statements:
         con.execute(sql)
@@ -62,11 +58,7 @@ def test_a_new_file_is_private(opened: Open) -> None:
 
 
 def test_a_new_file_is_marked_as_ours(box: Postbox) -> None:
-    """
-    A file that we make carries our application id.
-
-    No version that a host might want to use.
-    """
+    """A file that we make carries our application id, and leaves the version to a host."""
     con = box._db._con
     assert con is not None
 

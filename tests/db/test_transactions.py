@@ -1,4 +1,4 @@
-"""Transactions: one fate for everything inside, whoever interrupts, waits or misbehaves."""
+"""Transactions: one fate for everything inside, through interrupts, waits and misuse."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -104,7 +104,7 @@ def test_reading_inside_the_block_sees_its_writes(ledger: Postbox) -> None:
     """
     Inside the block the open transaction is what is read.
 
-    Outside nobody sees it before the commit.
+    Outside the new rows are not visible before the commit.
     """
     with ledger.begin() as tx:
         message_id = tx.send("b", 1)
@@ -273,7 +273,7 @@ def test_a_closed_postbox_takes_nothing(opened: Open) -> None:
 
 
 def test_the_error_of_a_dead_transaction_names_the_cure(ledger: Postbox) -> None:
-    """Whoever ends a transaction by hand reads what to do instead."""
+    """The error for ending a transaction by hand says what to do instead."""
     with (
         pytest.raises(StoreFault, match="leave COMMIT and ROLLBACK to the block"),
         ledger.begin() as tx,

@@ -101,9 +101,9 @@ def test_the_deadline_of_who_comes_first_is_not_that_of_those_behind_it(
     box: Postbox, holder: Callable[[], None]
 ) -> None:
     """
-    Who has waited for as long as it may gives up alone.
+    A writer that has waited for as long as it may gives up alone.
 
-    Who came later still has time, and is served.
+    A later writer still has time, and is served.
     """
     outcomes: list[object] = [None, None]
     queue, pause, late = box._db.writer.queue, Event(), Event()

@@ -1,4 +1,4 @@
-"""One error tree: whoever catches an error knows whether trying again helps, and what to do."""
+"""One error tree: each class says whether trying again helps, and what to do."""
 
 import inspect
 import re

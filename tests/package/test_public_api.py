@@ -40,7 +40,7 @@ def test_every_public_name_is_explained() -> None:
 def _silent(name: str, value: object) -> Iterator[str]:
     if inspect.isclass(value):
         if not value.__dict__.get("__doc__") or str(value.__doc__).startswith(f"{value.__name__}("):
-            yield name  # dataclasses write "Name(field: type)" where nobody wrote a docstring
+            yield name  # dataclasses write "Name(field: type)" where no docstring was written
         yield from (
             f"{name}.{member}"
             for member in _members(value)

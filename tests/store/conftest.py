@@ -59,7 +59,7 @@ def opened(tmp_path: Path) -> Iterator[Open]:
 
 @pytest.fixture
 def box(opened: Open) -> Postbox:
-    """Return an open postbox of agent *a* that may send to anybody."""
+    """Return an open postbox of agent *a* that may send to any name."""
     return opened()
 
 

@@ -148,7 +148,7 @@ def test_a_request_whose_sync_failed_has_its_ticket(shaky: Postbox, disk: Flaky)
 
 @pytest.fixture
 def received(opened: Open, disk: Flaky) -> Postbox:
-    """Return a postbox on the flaky disk that holds one message, and that nobody else has open."""
+    """Return a postbox on the flaky disk that holds one message and is open only here."""
     opened("b").close()
     sender = opened("a")
     sender.send("b", 1)
@@ -169,7 +169,7 @@ def received(opened: Open, disk: Flaky) -> Postbox:
 def test_settling_through_a_failed_sync_never_lies(
     received: Postbox, disk: Flaky, call: str, state: str | None, outcome: str | None
 ) -> None:
-    """A settlement whose sync failed succeeds or is unknown; it happens once, and nobody is told that the lease was lost."""
+    """A settlement whose sync failed succeeds once or is unknown; never is the lease lost."""
     message = received.receive()
     assert message is not None
     disk.failing = 1

@@ -41,7 +41,7 @@ def test_time_runs_one_way() -> None:
 
 
 def test_step_moves_the_wall_clock_alone() -> None:
-    """A time server may set the clock back, and nobody has waited."""
+    """A time server may set the clock back; no time is waited by that."""
     clock = ManualClock(start_at=10_000)
 
     clock.step(-3)

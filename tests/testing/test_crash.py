@@ -136,7 +136,7 @@ def test_a_shared_commit_dies_as_one(harness: Callable[..., Harness]) -> None:
 
 
 def test_the_attempt_that_died_counts(harness: Callable[..., Harness]) -> None:
-    """A handler sees that somebody tried before it, also if that was a process that died."""
+    """A handler sees that it was tried before, also by a process that died."""
     agent, attempts = Agent("counter"), list[int]()
 
     @agent.on("number")
@@ -154,7 +154,7 @@ def test_the_attempt_that_died_counts(harness: Callable[..., Harness]) -> None:
 
 
 def test_the_lease_outlives_the_process(box: Harness) -> None:
-    """What a dead process had leased is nobody's until its time has run out."""
+    """The lease of a dead process stays taken until its time has run out."""
     box.send(1, type="number", sender="me")
     with box.crash_at("before-commit"):
         box.deliver()

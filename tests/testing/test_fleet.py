@@ -21,7 +21,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Fleet:
 
 
 def _messages(folder: Path) -> tuple[set[tuple[str, str, str]], list[str]]:
-    """Return every message that any file knows, and the files that nobody can read."""
+    """Return every message that any file knows, and the unreadable files."""
     found: set[tuple[str, str, str]] = set()
     unread = []
     for path in sorted(folder.rglob("*.db")):

@@ -1,4 +1,4 @@
-"""The pytest plugin: fixtures for whoever asks, nothing for whoever does not."""
+"""The pytest plugin: fixtures for tests that ask, nothing for those that do not."""
 
 import subprocess
 import sys

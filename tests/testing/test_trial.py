@@ -9,7 +9,7 @@ from onceward.testing import Harness
 
 
 def note(text: str, ctx: Context) -> str:
-    """Write down *text* and who said it."""
+    """Write down *text* and its sender."""
     ctx.tx.execute("INSERT INTO notes VALUES (?, ?)", (ctx.message.sender, text))
     ctx.send("archive", text)
     ctx.extend(5)
@@ -58,7 +58,7 @@ def test_an_exception_undoes(box: Harness) -> None:
 
 
 def test_without_a_block_nothing_stays(box: Harness) -> None:
-    """What nobody committed is gone when the harness moves on, and holds nobody up."""
+    """An uncommitted write is gone when the harness moves on, and delays nothing."""
     note("milk", box.context())
 
     box.deliver()

@@ -83,11 +83,7 @@ class Watched(Pair):
 
 
 class Noisy:
-    """
-    Carries parcels inside the process, that of the given number with one bit changed.
-
-    No more of them than anybody needs.
-    """
+    """Carries as few parcels as are needed inside the process, one of them with a flipped bit."""
 
     features = Features(schemes=frozenset({"memory"}))
 

@@ -90,11 +90,7 @@ class Bench:
         return found
 
     def fail(self, case: Case) -> None:
-        """
-        Let one operation fail, and judge what the process leaves.
-
-        What it would have left had it died at once.
-        """
+        """Let one operation fail; judge the files after the process, and after a death at once."""
         fault, spots = Fault(case.kind, case.number, case.sticky), list[_Spot]()
         wrong = self._run(case.errand, fault, spots)
         if not spots:

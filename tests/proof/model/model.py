@@ -142,11 +142,7 @@ def _with(sender: Sender, i: int, kind: str, place: Place | None = None) -> Send
 
 
 def renewed(sender: Sender, stands: Place | None = None) -> Sender:
-    """
-    peers.renew: a new epoch, in which everything written so far may have been pushed before.
-
-    What it builds on.
-    """
+    """peers.renew: a new epoch with its base; all written so far may have been pushed before."""
     if stands is not None:
         sender = sender._replace(relied=stands, foreign=sender.age(stands) == (0, 0))
     elif sender.number and (

@@ -97,11 +97,7 @@ class Receiver(NamedTuple):
 
 
 class State(NamedTuple):
-    """
-    Both files, an old parcel that is still under way between them.
-
-    A backup of the recipient's file.
-    """
+    """Both files, an old parcel still in flight between them, a backup of the recipient's file."""
 
     sender: Sender = Sender()
     receiver: Receiver = Receiver()
@@ -185,11 +181,7 @@ def _places(
 
 
 def _sender_needs(sender: Sender) -> Sender:
-    """
-    What an epoch was built on is asked before its first parcel has arrived.
-
-    Where a message was settled while that is known.
-    """
+    """An epoch's base matters before its first parcel arrived and where messages settle."""
     if sender.number and sender.relied.epoch != sender.epoch:
         sender = sender._replace(relied=NOWHERE, foreign=False)
     places = tuple(

@@ -1,8 +1,4 @@
-"""
-Mutants: planted mistakes, each applied to a copy of the project.
-
-The test that notices it.
-"""
+"""Mutants: mistakes, each planted in a copy of the project, and the test that notices it."""
 
 from __future__ import annotations
 
