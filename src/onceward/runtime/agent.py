@@ -1,4 +1,4 @@
-"""Agents: a name and its handlers, declared without opening anything."""
+"""Declare agents: a name and its handlers; no file is opened."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from onceward.model.topics import check_pattern, matches
 
 P = ParamSpec("P")
 WITH_CONTEXT: Final = 2
-"""Parameters of a handler that wants a context beside its message."""
+"""Number of parameters of a handler that takes a context beside its message."""
 R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handler:
-    """One function of an agent and what it wants."""
+    """One function of an agent and the messages it handles."""
 
     pattern: str
     call: Callable[..., Any]
@@ -79,7 +79,9 @@ class Agent:
 
     def __repr__(self) -> str:
         """Name the agent and what it handles."""
-        return f"<Agent {self.name}: {', '.join([*(h.pattern for h in self.handlers), *(f'sessions {s.pattern}' for s in self.sessions)])}>"
+        handled = [handler.pattern for handler in self.handlers]
+        handled += [f"sessions {handler.pattern}" for handler in self.sessions]
+        return f"<Agent {self.name}: {', '.join(handled)}>"
 
     def on(
         self, what: type | str, *, attempts: int | None = None, max_runtime: float | None = None
@@ -143,16 +145,18 @@ class Agent:
         **options: Unpack[QueueOptions],
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """
-        Serve sessions by runs: one call of the function for a batch of messages, one at a time in each session.
+        Serve sessions by runs: one call of the function for a batch of messages.
 
-        The function takes the run (``AsyncRun`` where it is ``async def``). What
-        it returns is the run's result and the reply to the current message, unless
-        that is itself an answer, or a dispatched task, whose result goes back anyway. Bodies are read as the classes of *types*
-        whose type they are of. Agents in *allow_override_from* may ask for a mode of their own
+        A session has one run at a time. The function takes the run (``AsyncRun``
+        where it is ``async def``). What it returns is the run's result and the reply
+        to the current message, unless that is itself an answer, or a dispatched
+        task, whose result goes back anyway. Bodies are read as the class of *types*
+        that has their type. Agents in *allow_override_from* may ask for another mode
         for single messages, by the header ``queuemode``.
 
         Raises:
-            InvalidArgument: the pattern or an option breaks its rules, or a handler of the same pattern exists.
+            InvalidArgument: the pattern or an option breaks its rules, or a handler
+                of the same pattern exists.
 
         """
         fields = checked(options)
@@ -190,7 +194,7 @@ class Agent:
         self.sessions.append(handler)
 
     def _serves(self, session: str) -> SessionHandler | None:
-        """Return who runs a session: an exact name before a pattern, a longer pattern before a shorter one."""
+        """Return the handler of a session: an exact name first, then the longest pattern."""
         found = [handler for handler in self.sessions if handler.wants(session)]
         return min(
             found, key=lambda h: (h.pattern != session, -len(h.pattern), h.pattern), default=None
@@ -203,7 +207,11 @@ class Agent:
 
 
 def _bracketed(decorator: str, given: object) -> None:
-    """Raise InvalidArgument for ``@agent.on`` without brackets, which would replace the function and handle nothing."""
+    """
+    Raise InvalidArgument for ``@agent.on`` without brackets.
+
+    It would replace the function and handle nothing.
+    """
     if not isinstance(given, str | type):
         msg = f"write what is handled in brackets: @agent.{decorator}(...), not {given!r:.60}"
         raise InvalidArgument(msg)
@@ -216,7 +224,8 @@ def _signature(call: Callable[..., Any], model: type | None) -> tuple[Any, bool]
         if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
     ]
     if not 1 <= len(parameters) <= WITH_CONTEXT:
-        msg = f"handler {getattr(call, '__name__', call)} must take the message and, if it wants, a context"
+        name = getattr(call, "__name__", call)
+        msg = f"handler {name} must take the message and, if it wants, a context"
         raise InvalidArgument(msg)
     try:
         hints = get_type_hints(call)

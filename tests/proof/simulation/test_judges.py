@@ -27,7 +27,7 @@ def no_second_net(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(accept, "_known", lambda _tx, _parcel: {})
     patch.setattr(
         accept,
-        "KEEP",
+        "INSERT",
         accept.INSERT.replace(
             "ON CONFLICT (sender, id) DO NOTHING",
             "ON CONFLICT (sender, id) DO UPDATE SET topic = 1",

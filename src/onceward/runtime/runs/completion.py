@@ -127,36 +127,25 @@ class RunCompletion:
         messages = session_queues.of_seqs(tx, run.seqs, held)
         delivered = preempted and policy.aborted == "deliver" and run.partial is not None
         if delivered:
-            inbox.apply_settlements(tx, [SettledMessage(message, Done()) for message in messages])
-            session_queues.explain(
-                tx,
-                [
-                    (f"delivered to an aborted run: {cause}"[:500], message.seq)
-                    for message in messages
-                ],
-            )
-            self._tell_callers(tx, messages, [TaskOutcome("aborted", cause)] * len(messages), run)
+            self._deliver(tx, run, messages, cause)
         else:
-            inbox.apply_settlements(
-                tx,
-                [
-                    SettledMessage(message, RetryAt(tx.now, cause, counted=counted))
-                    for message in messages
-                ],
-            )
+            again = RetryAt(tx.now, cause, counted=counted)
+            inbox.apply_settlements(tx, [SettledMessage(message, again) for message in messages])
         runs.end(tx, run, "aborted", consumed=delivered, cause=cause)
         lanes.settle(tx, held, rest=[], due_at=None)
-        self._emitter.emit(
-            tx,
-            RunWasAborted(
-                agent=self._agent,
-                at=tx.now,
-                session=run.session,
-                run_id=run.id,
-                cause=cause,
-                consumed=delivered,
-            ),
-        )
+        self._emitter.emit(tx, RunWasAborted(
+            agent=self._agent, at=tx.now, session=run.session, run_id=run.id, cause=cause,
+            consumed=delivered,
+        ))  # fmt: skip
+
+    def _deliver(
+        self, tx: StoreTransaction, run: OpenRun, messages: Sequence[LeasedMessage], cause: str
+    ) -> None:
+        """End the messages of an aborted run as processed; tell the callers of tasks."""
+        inbox.apply_settlements(tx, [SettledMessage(message, Done()) for message in messages])
+        reason = f"delivered to an aborted run: {cause}"[:500]
+        session_queues.explain(tx, [(reason, message.seq) for message in messages])
+        self._tell_callers(tx, messages, [TaskOutcome("aborted", cause)] * len(messages), run)
 
     def conclude(
         self,
