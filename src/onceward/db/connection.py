@@ -1,4 +1,4 @@
-"""Opens one apsw connection the way every connection of ours is opened, and maps what SQLite raises."""
+"""Opens apsw connections with our pragmas, and translates the errors of SQLite."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def connect(
     Open *path*, which exists, with our pragmas; nothing of the file is changed.
 
     *patience* is asked from the first statement on: even a pragma reads the
-    schema, and after a crash somebody else may be recovering the WAL just now.
+    schema, and after a crash another process may be recovering the WAL.
 
     Raises:
         StoreError: mapped from what SQLite said.
@@ -91,7 +91,7 @@ def connect(
 
 
 def close(con: apsw.Connection | None) -> None:
-    """Close a connection; a disk that fails meanwhile takes nothing away, what was committed lies in the WAL."""
+    """Close a connection; errors of the disk are ignored, as commits lie in the WAL."""
     if con is not None:
         with suppress(apsw.Error):
             con.close(force=True)
@@ -117,7 +117,7 @@ def enable_wal(
     checkpoint_pages: int,
     patience: Callable[[int], bool] = lambda _: False,
 ) -> None:
-    """Set journal mode, sync level and checkpointing; the levels are what the durability class promises."""
+    """Set journal mode, sync level and checkpointing as the durability class requires."""
     mode = _to_wal(con, patience)
     if mode != "wal":
         msg = (
@@ -132,7 +132,7 @@ def enable_wal(
 
 
 def _to_wal(con: apsw.Connection, patience: Callable[[int], bool]) -> str:
-    """Switch to WAL: of several that open a new file at once SQLite asks the busy handler of none, so we do."""
+    """Switch to WAL, asking *patience*: SQLite asks no busy handler while a new file is opened."""
     calls = 0
     while True:
         try:
@@ -171,7 +171,7 @@ class BusyHandler:
 
 
 def translate_error(error: BaseException, path: Path | str = "") -> BaseException:
-    """Return what a foreign error means for our callers; an error that is the caller's own comes back as it is."""
+    """Return the error of ours that a foreign error means; other errors come back as they are."""
     match error:
         case OncewardError():
             return error
@@ -205,7 +205,7 @@ def translate_error(error: BaseException, path: Path | str = "") -> BaseExceptio
 
 
 def translate_own_error(error: BaseException, path: Path | str = "") -> BaseException:
-    """Return what an error means that a statement of our own met: if that is no SQL any more, or no row of ours, the schema is damaged."""
+    """Return what an error of our own statement means: where SQL fails, the schema is damaged."""
     if isinstance(error, apsw.SQLError):
         return StoreCorrupt(
             f"{path}: {error}; its schema is not what it was: restore a backup or recover a copy"
@@ -215,7 +215,7 @@ def translate_own_error(error: BaseException, path: Path | str = "") -> BaseExce
 
 
 def schema_damage(error: apsw.ConstraintError) -> BaseException:
-    """Return what it means that a table refuses a row of our own making: a CHECK or a default is not what it was."""
+    """Return StoreCorrupt where a CHECK refuses our own row: the schema was changed."""
     if "CHECK constraint failed" not in str(error):
         return error
     return StoreCorrupt(
@@ -242,7 +242,7 @@ def _raised(code: str) -> OncewardError:
 
 
 def is_connected_to(con: apsw.Connection, path: Path) -> bool:
-    """Return whether a connection of this process, of whomever, has *path* open."""
+    """Return whether *con*, a connection of this process, has *path* open."""
     while True:
         try:
             return canonical(con.filename or "/") == path

@@ -1,4 +1,4 @@
-"""One agent's file, open in this process: shared by all who open it, one writer, one reader."""
+"""One agent's file, open in this process: one writer and one reader, shared by all openings."""
 
 from __future__ import annotations
 
@@ -145,12 +145,12 @@ class Database:
         return made
 
     def apply_settings(self, settings: Settings, clock: Clock | None) -> None:
-        """Let a second opener's explicit settings hold; a neighbour that only delivers gives none, first or second."""
+        """Apply the explicit settings of a further opening; one that only delivers gives none."""
         given = settings.model_fields_set
         if clock is not None:
             self.clock = clock
         if "busy_timeout" in given:
-            waits = self.writer.queue  # as long as the most patient of those who said
+            waits = self.writer.queue  # the longest timeout that was given
             waits.timeout = max(
                 settings.busy_timeout, waits.timeout if self._timeout_was_given else 0.0
             )
@@ -251,20 +251,20 @@ class Database:
         self.time.observe(found.clock_at)
         self.max_inbox, self.max_body = found.max_inbox, found.max_body
 
-    # -- what the writer asks (writer.Store) --------------------------------------------------
+    # -- for the writer (transaction.Store) --------------------------------------------------
 
     def writing_connection(self, deadline: float) -> apsw.Connection:
-        """Return the writing connection, its patience set to *deadline*; opened anew if it had to be dropped."""
+        """Return the writing connection, its deadline set; open it anew if it had to be dropped."""
         con = self._con or self._open()
         self.busy_handler.deadline = deadline
         return con
 
     def now(self) -> Millis:
-        """Return the file's time: the wall clock, but never earlier than what the file has seen, and never standing still."""
+        """Return the file's time in milliseconds: the wall clock, but it never runs backwards."""
         return self.time.now(self.clock)
 
     def on_begin(self, tx: StoreTransaction) -> None:
-        """Let an open transaction store how far the clock has come, if the file would forget too much of it."""
+        """Store how far the clock has come, in a transaction that has just begun."""
         identity.persist_progress(tx, self.time)
 
     def reopen(self) -> None:
@@ -288,7 +288,7 @@ class Database:
     # -- using the open file ------------------------------------------------------------------
 
     def read(self, sql: str, bindings: Any = None) -> list[tuple[Any, ...]]:
-        """Run a reading statement on a snapshot of its own; inside the thread's transaction, on that."""
+        """Run a reading statement on its own snapshot, or on the open transaction of this thread."""
         if self.writer._owner == get_ident():
             tx = self.writer.open_transaction()
             try:
@@ -326,7 +326,7 @@ class Database:
                     reader.execute("ROLLBACK")
 
     def version(self) -> int:
-        """Return a number that changes whenever somebody else committed."""
+        """Return a number that changes whenever another connection has committed."""
         return int(self.read("PRAGMA data_version")[0][0])
 
     def persist_clock(self) -> None:
@@ -334,7 +334,7 @@ class Database:
         self.write(identity.persist_clock)
 
     def checkpoint(self, *, truncate: bool) -> tuple[int, int]:
-        """Move WAL pages into the file; return (pages in the WAL, pages moved), -1 where a reader was in the way."""
+        """Move WAL pages into the file; return (pages in the WAL, pages moved), -1 if a reader blocks."""
         self.writer.queue.check()
         with self._reading:
             if self._reader is None:

@@ -1,9 +1,9 @@
 """
-What SQLite cannot see: which file the path names, who else holds it, and where it lies.
+Checks of a database file that SQLite cannot make: its identity, holders and file system.
 
-POSIX locks belong to the process, not to the handle: whoever closes any
-descriptor of the file drops the locks of every connection to it. Nothing in
-here ever opens a database file.
+POSIX locks belong to the process, not to the handle: closing any descriptor of
+the file drops the locks of every connection to it. Nothing in here ever opens
+a database file.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def filesystem(folder: Path, mounts: str = "/proc/self/mountinfo") -> str:
 
 
 def refuse_foreign(path: Path) -> None:
-    """Raise ForeignHandle if this process holds the file, its WAL or its index by a descriptor that is not ours."""
+    """Raise ForeignHandle if this process holds the file or its WAL by a foreign descriptor."""
     wanted = {
         key: name for name in (str(path), f"{path}-wal", f"{path}-shm") if (key := file_key(name))
     }
@@ -177,12 +177,12 @@ PROCESS_ID_PARTS: Final = 4
 
 
 def owner_name() -> str:
-    """Name a new owner of leases: this process, and random bits, so that several of one process differ."""
+    """Name a new owner of leases: this process, and random bits to tell its owners apart."""
     return f"{process_id()}/{new_token()}"
 
 
 def process_id(pid: int | None = None) -> str:
-    """Return what names one process of this machine and no later one; empty where that cannot be told."""
+    """Return a name of this process that no later one has; empty where that cannot be told."""
     return _own_process_id(os.getpid()) if pid is None else _process_id_of(pid)
 
 
@@ -201,7 +201,7 @@ def _process_id_of(pid: int) -> str:
 
 
 _own_process_id = lru_cache(maxsize=1)(_process_id_of)
-"""A process keeps its own for as long as it lives; reading it took a tenth of the time that opening a file takes."""
+"""A process keeps its own while it lives; reading it takes a tenth of opening a file."""
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
         after_in_child=_own_process_id.cache_clear
@@ -209,7 +209,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def is_dead(owner: str) -> bool:
-    """Return whether the process of *owner* (mark, slash, token) has surely ended; False where that cannot be told from here."""
+    """Return whether the process of *owner* (mark, slash, token) has surely ended."""
     mark = owner.partition("/")[0]
     here, parts = process_id().split("."), mark.split(".")
     if not len(here) == len(parts) == PROCESS_ID_PARTS or here[:2] != parts[:2]:

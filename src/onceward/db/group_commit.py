@@ -82,7 +82,7 @@ class WriteRequest(Generic[T]):
         *,
         nested: bool,
     ) -> None:
-        """Run the work and keep its result, or its error as translated; undo failed *nested* work."""
+        """Run the work and keep its result or its translated error; undo failed *nested* work."""
         self.tx, self.error = tx, None
         tx.effects, tx.message_ids = self.effects, self.ids = [], []
         try:
@@ -568,7 +568,7 @@ class Writer:
             self._tx.rolled_back = True
 
     def _run(self, own: list[WriteRequest[Any]], deadline: float) -> None:
-        """Run this thread's requests and those that wait in one transaction; each gets its outcome."""
+        """Run this thread's requests and those that wait in one transaction."""
         batch = [*own, *self.queue.drain()] if self.queue._queue else own
         try:
             tx = self._begin(deadline)

@@ -1,9 +1,9 @@
 """
-Tells that somebody committed: look again.
+Notifies engines and readers of a commit.
 
-Three nets, each slower than the one before: a callback inside the process, a
+Three ways, each slower than the one before: a callback inside the process, a
 datagram on a Unix socket across processes, and ``PRAGMA data_version`` should a
-doorbell get lost. Waking is never needed for correctness.
+datagram get lost. A notification is never needed for correctness.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from onceward.db.file_checks import file_key
 from onceward.model.ids import new_token
 
 Direction = Literal["out", "in"]
-"""Which engines a ring is for: ``out`` the dispatcher, ``in`` workers and waiting readers."""
+"""What a notification is for: ``out`` the dispatcher, ``in`` workers and waiting readers."""
 
 HAS_UNIX: Final = hasattr(socket, "AF_UNIX")
 WAKEUP: Final[dict[Direction, bytes]] = {"out": b"o", "in": b"i"}
 
 
 class Notifier:
-    """The doorbell of one file: who listens in this process, and how to ring at the others."""
+    """The listeners of one file in this process, and the sockets of the other processes."""
 
     def __init__(self, path: Path) -> None:
         self._listeners: dict[Direction, tuple[Callable[[], None], ...]] = {"out": (), "in": ()}
@@ -41,13 +41,13 @@ class Notifier:
                 self._folder.mkdir(
                     mode=0o700, exist_ok=True
                 )  # a look at what is there costs less than at what is not
-        self._where = str(self._folder)  # looked at after every commit that nobody here hears
+        self._where = str(self._folder)  # looked at after every commit without a listener here
         self._seen: tuple[int, tuple[str, ...]] = (0, ())
         self._own: str | None = None
         self._socket = _datagram()
 
     def notify(self, side: Direction) -> None:
-        """Tell that *side* has something new; never blocks, never raises."""
+        """Notify the listeners of *side* in all processes; never blocks, never raises."""
         local = self._listeners[side]
         for tell in local:
             tell()
@@ -55,7 +55,7 @@ class Notifier:
             self._send_wakeup(side)
 
     def notify_local(self, sides: Iterable[Direction] = ("out", "in")) -> None:
-        """Tell those of *sides* in this process."""
+        """Notify the listeners of *sides* in this process."""
         for side in sides:
             for tell in self._listeners[side]:
                 tell()
@@ -80,26 +80,26 @@ class Notifier:
         return stop
 
     def bind(self) -> socket.socket | None:
-        """Put this process's doorbell up; None where the platform has none."""
+        """Bind this process's socket and return it; None where the platform has none."""
         if self._folder is None:
             return None
-        bell = _datagram()
-        if bell is None:
+        sock = _datagram()
+        if sock is None:
             return None
         self._own = name = str(
             self._folder / f"{os.getpid()}-{new_token()[:8]}"
-        )  # before anybody of ours can see it there
+        )  # known before any listing can contain it
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            bell.bind(name)
+            sock.bind(name)
         except OSError:
             self._own = None
-            bell.close()
+            sock.close()
             return None
-        return bell
+        return sock
 
     def unbind(self) -> None:
-        """Take this process's doorbell down."""
+        """Remove this process's socket."""
         name, self._own = self._own, None
         if name is not None:
             with suppress(OSError):
@@ -166,7 +166,7 @@ def _folder(path: Path) -> Path | None:
 
 
 class NotifierThread:
-    """One thread per process that hears all doorbells and looks at all data versions."""
+    """One thread per process that reads all sockets and polls all data versions."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -181,31 +181,29 @@ class NotifierThread:
         self._thread = Thread(target=self._run, name="onceward-watcher", daemon=True)
         self._thread.start()
 
-    def add(self, bell: Notifier, version: Callable[[], int], poll: float) -> None:
-        """Watch *bell*; a second call only shortens its polling."""
+    def add(self, notifier: Notifier, version: Callable[[], int], poll: float) -> None:
+        """Watch *notifier*; a second call only shortens its polling."""
         with self._lock:
-            known = self._notifiers.get(bell)
+            known = self._notifiers.get(notifier)
             every = poll if known is None else _shorter(known[1], poll)
-            self._notifiers[bell] = (version, every)
+            self._notifiers[notifier] = (version, every)
             if known is None:
-                self._sockets[bell] = sock = bell.bind()
+                self._sockets[notifier] = sock = notifier.bind()
                 if sock is not None:
-                    self._selector.register(sock, selectors.EVENT_READ, bell)
-        if (
-            known is None or every != known[1]
-        ):  # a look for nothing would wake everybody who listens
+                    self._selector.register(sock, selectors.EVENT_READ, notifier)
+        if known is None or every != known[1]:  # a needless look would wake every listener
             self._wake()
 
-    def remove(self, bell: Notifier) -> None:
-        """Watch *bell* no longer."""
+    def remove(self, notifier: Notifier) -> None:
+        """Watch *notifier* no longer."""
         with self._lock:
-            self._notifiers.pop(bell, None)
-            self._versions.pop(bell, None)
-            sock = self._sockets.pop(bell, None)
+            self._notifiers.pop(notifier, None)
+            self._versions.pop(notifier, None)
+            sock = self._sockets.pop(notifier, None)
             if sock is not None:
                 self._selector.unregister(sock)
                 sock.close()
-                bell.unbind()
+                notifier.unbind()
 
     def _wake(self) -> None:
         with suppress(BlockingIOError):
@@ -226,20 +224,22 @@ class NotifierThread:
     def _look(self) -> None:
         with self._lock:
             due = [
-                (bell, version) for bell, (version, every) in self._notifiers.items() if every > 0
+                (notifier, version)
+                for notifier, (version, every) in self._notifiers.items()
+                if every > 0
             ]
-        for bell, version in due:
+        for notifier, version in due:
             with suppress(Exception):  # one file's trouble must not deafen the others
                 number = version()
-                if self._versions.get(bell, number) != number:
-                    bell.notify_local()
-                self._versions[bell] = number
+                if self._versions.get(notifier, number) != number:
+                    notifier.notify_local()
+                self._versions[notifier] = number
 
 
-def _heard(bell: socket.socket) -> bytes:
+def _heard(sock: socket.socket) -> bytes:
     found = b""
     with suppress(OSError):
-        while said := bell.recv(64):
+        while said := sock.recv(64):
             found += said[:1]
     return found
 

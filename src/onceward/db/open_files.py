@@ -12,7 +12,7 @@ files: dict[tuple[FileKey, str], Any] = {}
 """Open databases by file and VFS: all their users share one writer, and so one commit."""
 lock = RLock()
 inherited: set[FileKey] = set()
-"""Files that were open when this process was forked off: SQLite here believes to hold locks on them that it has not."""
+"""Files that were open at the fork of this process: SQLite believes to hold locks on them."""
 
 
 def _leave_to_the_parent() -> None:

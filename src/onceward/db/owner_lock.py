@@ -1,4 +1,4 @@
-"""Who has a postbox open, as a lock beside its file that the system takes back when a process ends, however it ends."""
+"""A lock beside a postbox's file that tells whether other processes have the postbox open."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ LOOK_EVERY: Final = 0.005
 
 class OwnerLock:
     """
-    One opener of a postbox.
+    The share of one opening in the lock of a postbox.
 
-    Whoever finds nobody else is ``alone`` and has the lock to itself until it
-    says ``share``: others who open meanwhile wait. Closing the file, and the
-    death of the process, end it. A database file is never touched: only the
-    empty file beside it, whose name ends in ``-run``. Where the system has no
-    such lock, nobody is ever alone.
+    The first opening is ``exclusive`` until it calls ``share``; openings that
+    come meanwhile wait. Closing the file, and the death of the process, end it.
+    A database file is never touched: only the empty file beside it, whose name
+    ends in ``-run``. Where the system has no such lock, no opening is exclusive.
     """
 
     def __init__(self, path: Path, *, patience: float) -> None:
@@ -36,14 +35,17 @@ class OwnerLock:
             while not (self.exclusive or self._locked(alone=False)):
                 if time.monotonic() >= deadline:
                     self.close()
-                    msg = f"{path} is being opened by another process that does not come to an end: try again"
+                    msg = (
+                        f"{path} is being opened by another process "
+                        "that does not come to an end: try again"
+                    )
                     raise Busy(msg)
                 Event().wait(LOOK_EVERY)
         except OSError:  # a file system without such locks
             self.close()
 
     def _locked(self, *, alone: bool) -> bool:
-        """Take the lock, for us alone or with others, and say whether it was to be had."""
+        """Try to take the lock, *alone* or shared; return whether it was free."""
         import fcntl  # noqa: PLC0415 - not everywhere
 
         try:
@@ -53,15 +55,15 @@ class OwnerLock:
         return True
 
     def share(self) -> None:
-        """Let others open the postbox too, and go on being there."""
+        """Share the lock with other openings."""
         if sys.platform != "win32" and self._handle >= 0:
             import fcntl  # noqa: PLC0415 - not everywhere
 
-            # What is let go for a moment may go to one who opens: it then is alone, as we have handed nothing out yet.
+            # Another opening may get the lock in between and be exclusive: nothing was leased yet.
             fcntl.flock(self._handle, fcntl.LOCK_SH)
 
     def close(self) -> None:
-        """Be there no longer."""
+        """Give the lock back."""
         handle, self._handle = self._handle, -1
         if handle >= 0:
             os.close(handle)

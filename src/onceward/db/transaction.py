@@ -210,9 +210,9 @@ class StoreTransaction:
         """Call *effect* once the commit is done; never if it is rolled back."""
         self.effects.append(effect)
 
-    def wake(self, bell: Callable[[], None]) -> None:
-        """Call *bell* once after the commit, however many asked for it; never after a rollback."""
-        self.wakeups[bell] = None
+    def wake(self, notify: Callable[[], None]) -> None:
+        """Call *notify* once after the commit, however many asked for it; never after a rollback."""
+        self.wakeups[notify] = None
 
     @contextmanager
     def nested(self) -> Iterator[Self]:

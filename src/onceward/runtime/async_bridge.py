@@ -26,10 +26,10 @@ T = TypeVar("T")
 
 
 class UncancellableFuture(asyncio.Future[Any]):
-    """A future that a task awaits to its end; a cancellation is raised once the outcome is known."""
+    """A future that a task awaits to its end: cancelling it is refused."""
 
     def cancel(self, msg: object = None) -> bool:
-        """Refuse, as the work is under way; the waiting task raises CancelledError when it wakes."""
+        """Refuse, as the work is under way; the task raises CancelledError when it wakes."""
         del msg
         return False
 
@@ -85,7 +85,7 @@ class AsyncBridge:
         return await self._submit(work, joins=False)
 
     async def write(self, work: Callable[[], T]) -> T:
-        """Run *work*, which writes once, sharing its commit with what other tasks write in this tick."""
+        """Run *work*, which writes once, sharing the commit of all tasks in this tick."""
         return await self._submit(work, joins=True)
 
     def _check(self) -> None:
@@ -206,7 +206,7 @@ def _leave_block(block: Any, about: tuple[Any, Any, Any]) -> bool:
 
 
 async def uncancelled(future: asyncio.Future[T]) -> T:
-    """Await *future* to its end; a cancellation that comes meanwhile is raised once the outcome is known."""
+    """Await *future* to its end; raise a cancellation that came meanwhile after that."""
     cancelled = False
     while not future.done():
         try:

@@ -112,7 +112,7 @@ class ChannelSender:
         )  # as the index has them: half the cost of many
 
     def _asker(self, name: str, kind: str, correlation_id: str | None) -> str | None:
-        """Return the sender of what is answered, None for us; raises ValidationFailed if unknown."""
+        """Return the sender of what is answered, None for us; ValidationFailed if unknown."""
         wanted = ANSWERS[kind]
         known, sender = channel_posts.asked(self._db.read, correlation_id or "", name, wanted)
         if not known:
@@ -170,7 +170,7 @@ class ChannelSender:
     def acknowledging(
         self, session: str, name: str, to: str, ids: tuple[str, str], said: tuple[str, str | None]
     ) -> Callable[[StoreTransaction], str]:
-        """Compose the acknowledgment of a message (id, conversation); return the work that stores it."""
+        """Compose the acknowledgment of a message (id, conversation); return the storing work."""
         status, detail = said
         acknowledgments.stage(status)
         options = MessageOptions(

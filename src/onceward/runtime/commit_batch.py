@@ -206,7 +206,7 @@ class HandlerCommitBatch:
         self._db.writer.commit()
 
     def _release(self, ended: list[SettledMessage]) -> None:
-        """Release lost lanes, to be claimed message by message; a lane lost that way waits as well."""
+        """Release lost lanes, to be claimed message by message; one lost again rests as well."""
         lanes_of: dict[int, list[LeasedMessage]] = {}
         for each in ended:
             lanes_of.setdefault(each.leased.lane.lane_id, []).append(each.leased)

@@ -51,7 +51,7 @@ def tell(
     end: TaskOutcome,
     run: OpenRun | None = None,
 ) -> None:
-    """Send the caller of a dispatched task its result with this transaction; skip other messages."""
+    """Send the caller of a dispatched task its result; do nothing for other messages."""
     frame = task_of(leased)
     if frame is None:
         return

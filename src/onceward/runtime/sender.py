@@ -289,7 +289,7 @@ class Sender:
         return Fanout(root, payload.text, size, headers, copies, now)
 
     def _root(self, session: str, options: MessageOptions) -> str:
-        """Return the id that copies share; the same key gives the same id, so it can be repeated."""
+        """Return the id that copies share; the same key gives the same id."""
         key = options.get("key")
         if key is None:
             return self.mint()
@@ -419,7 +419,7 @@ class Sender:
         return [self.add(tx, each) for each in shared]
 
     def _insert(self, tx: StoreTransaction, messages: Sequence[OutgoingMessage]) -> bool:
-        """Insert many rows at once; False where the file has limits by now, which decide for each."""
+        """Insert many rows at once; False where the file has limits by now, which must decide."""
         try:
             tx.insert(outbox.INSERT, [each.row for each in messages])
         except ConstraintError as error:

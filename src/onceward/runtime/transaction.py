@@ -87,7 +87,7 @@ class Transaction:
         self, to: str, body: object, *, session: str | None = None, **options: Unpack[SendOptions]
     ) -> str:
         """
-        Give another agent a task with this transaction, in a session of its own; return the dispatch id.
+        Send another agent a task, in a session of its own; return the dispatch id.
 
         However it ends there, in a run, a handler or by hand, a
         ``worker_result`` with that id comes into this session, once. If it
@@ -102,7 +102,7 @@ class Transaction:
             raise self._sender.translate_error(error) from error
 
     def publish(self, topic: str, body: object, **options: Unpack[PublishOptions]) -> list[str]:
-        """Send *body* to every subscriber of *topic*, each once; return the ids, none without one."""
+        """Send *body* to every subscriber of *topic*, each once; return the message ids."""
         self._alive()
         return [
             message_id
@@ -127,7 +127,7 @@ class Transaction:
             raise StoreFault(ENDED) from cause
 
     def _translate(self, error: Exception) -> BaseException:
-        """Return what an error of the user's own statement means; errors of its SQL stay as they are."""
+        """Return what an error of the user's statement means; errors of its SQL stay as they are."""
         return translate_error(error, self._sender.db.path)
 
     def _finish(self) -> None:

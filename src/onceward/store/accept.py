@@ -67,7 +67,7 @@ Known = dict[str, tuple[str | None, str | None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InboxPolicy:
-    """Whose inbox it is and what it takes."""
+    """The agent of an inbox, and what the inbox accepts."""
 
     agent: str
     durability: Durability
@@ -99,7 +99,7 @@ class AcceptResult:
 
 
 def accept(
-    tx: StoreTransaction, parcel: Parcel, door: InboxPolicy, examined: list[ParsedFrame]
+    tx: StoreTransaction, parcel: Parcel, policy: InboxPolicy, examined: list[ParsedFrame]
 ) -> AcceptResult:
     """
     Keep what is new of *parcel*, and answer for every frame of it.
@@ -107,33 +107,33 @@ def accept(
     Stream position, rows and outcomes are one commit: after a crash either all
     of it happened or the same parcel comes again and finds nothing changed.
     """
-    moved = _settle(tx, parcel, door) if parcel.receipts else outbox.NOTHING_MOVED
+    moved = _settle(tx, parcel, policy) if parcel.receipts else outbox.NOTHING_MOVED
     if parcel.stream_position is not None and (moved.sent or moved.acked or moved.failed):
         peers.record_base(tx, parcel.sender, parcel.stream_position)
     if not parcel.frames:
-        return AcceptResult(_answer(door, "accepted"), moved=moved)
+        return AcceptResult(_answer(policy, "accepted"), moved=moved)
     stream = dedup.position_of(tx, parcel.sender)
     verdict, judge_all = dedup.classify(stream, parcel)
     if verdict == "fork":
         bump(tx, forks=1)
-        return AcceptResult(_answer(door, "fork", where=stream.position), moved=moved)
+        return AcceptResult(_answer(policy, "fork", where=stream.position), moved=moved)
     [(waiting, rated)] = tx.rows(LIMITS)
     known = _known(tx, parcel)
     new = len(parcel.frames) - len(known)
-    if verdict == "accepted" and new and waiting and waiting + new > door.max_inbox:
-        return AcceptResult(_answer(door, "busy"), moved=moved)
+    if verdict == "accepted" and new and waiting and waiting + new > policy.max_inbox:
+        return AcceptResult(_answer(policy, "busy"), moved=moved)
     if (
         rated
         and verdict == "accepted"
         and new
         and (wait := rate_limits.admit(tx, parcel.sender, new))
     ):
-        return AcceptResult(replace(_answer(door, "busy"), retry_after=wait), moved=moved)
+        return AcceptResult(replace(_answer(policy, "busy"), retry_after=wait), moved=moved)
     kept = _accept_frames(
         tx, parcel, examined, known=known, horizon=stream.horizon_id, judge_all=judge_all
     )
     receipts = map(kept.receipts.__getitem__, map(ID, parcel.frames))
-    kept.moved, kept.answer = moved, _answer(door, verdict, tuple(receipts))
+    kept.moved, kept.answer = moved, _answer(policy, verdict, tuple(receipts))
     if verdict == "accepted":
         dedup.advance(tx, stream, parcel)
     if kept.duplicates or kept.rejected:
@@ -141,15 +141,15 @@ def accept(
     return kept
 
 
-def _settle(tx: StoreTransaction, parcel: Parcel, door: InboxPolicy) -> outbox.Moved:
+def _settle(tx: StoreTransaction, parcel: Parcel, policy: InboxPolicy) -> outbox.Moved:
     """Apply the receipts that a parcel carries to our own outbox."""
-    trusted = door.trusts(parcel.durability)
+    trusted = policy.trusts(parcel.durability)
     receipts = parcel.receipts if trusted else tuple(map(downgrade, parcel.receipts))
     return outbox.settle(tx, parcel.sender, receipts, ask_at=tx.now, stored_ends=False)
 
 
 def _answer(
-    door: InboxPolicy,
+    policy: InboxPolicy,
     verdict: Verdict,
     receipts: tuple[Receipt, ...] = (),
     where: tuple[str, int] = ("", 0),
@@ -157,7 +157,7 @@ def _answer(
     return Answer(
         verdict=verdict,
         receipts=receipts,
-        durability=door.durability,
+        durability=policy.durability,
         epoch=where[0],
         number=where[1],
     )
@@ -227,7 +227,7 @@ class ParsedFrame(NamedTuple):
     digest: bytes = b""
 
 
-def parse_frames(parcel: Parcel, door: InboxPolicy) -> list[ParsedFrame]:
+def parse_frames(parcel: Parcel, policy: InboxPolicy) -> list[ParsedFrame]:
     """
     Read and check a parcel's frames; needs no file, so that the lock is held for the writing only.
 
@@ -236,12 +236,12 @@ def parse_frames(parcel: Parcel, door: InboxPolicy) -> list[ParsedFrame]:
 
     """
     refuse_damaged(parcel)
-    return [_parse_frame(carried, parcel, door) for carried in parcel.frames]
+    return [_parse_frame(carried, parcel, policy) for carried in parcel.frames]
 
 
-def _parse_frame(carried: ParcelFrame, parcel: Parcel, door: InboxPolicy) -> ParsedFrame:
+def _parse_frame(carried: ParcelFrame, parcel: Parcel, policy: InboxPolicy) -> ParsedFrame:
     if (
-        len(carried.text) > 6 * door.max_body + ENVELOPE_MAX
+        len(carried.text) > 6 * policy.max_body + ENVELOPE_MAX
     ):  # a control character takes six as JSON
         return ParsedFrame(carried, None, TOO_LARGE)
     try:
@@ -251,11 +251,11 @@ def _parse_frame(carried: ParcelFrame, parcel: Parcel, door: InboxPolicy) -> Par
     for said, expected, field_name in (
         (frame.id, carried.id, "id"),
         (frame.sender, parcel.sender, "source"),
-        (frame.recipient, door.agent, "recipient"),
+        (frame.recipient, policy.agent, "recipient"),
     ):
         if said != expected:
             return ParsedFrame(carried, None, f"invalid: {field_name}: does not match the parcel")
-    if 4 * len(carried.text) > door.max_body and body_size(frame) > door.max_body:
+    if 4 * len(carried.text) > policy.max_body and body_size(frame) > policy.max_body:
         return ParsedFrame(carried, None, TOO_LARGE)
     return ParsedFrame(carried, frame, digest=carried.digest)
 
@@ -287,7 +287,7 @@ def body_size(frame: Frame) -> int:
 
 
 def _store(tx: StoreTransaction, sender: str, fresh: list[ParsedFrame]) -> list[str]:
-    """Insert new rows and wake their lanes; return the ids that are at their end for the sender: answers, and mail for mailboxes."""
+    """Insert new rows and wake their lanes; return the ids of answers and mailbox messages."""
     awaited = _awaited(tx, sender, fresh)
     lane_ids: dict[tuple[str, int], int] = {}
     rows: list[tuple[Any, ...]] = []
@@ -329,7 +329,7 @@ def _lane(
 
 
 def _awaited(tx: StoreTransaction, sender: str, fresh: list[ParsedFrame]) -> set[str]:
-    """Return the requests to *sender* that these frames answer and that still wait, or had been given up."""
+    """Return the requests to *sender* that these frames answer and that no reply has ended."""
     asked: set[str] = set()
     for each in fresh:
         if each.frame is not None and each.frame.inreplyto is not None:

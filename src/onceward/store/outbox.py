@@ -127,7 +127,7 @@ SELECT i.paused_at, i.clock_at,
 
 
 class OutgoingMessage(NamedTuple):
-    """A message that only needs to be stored: a field for each column of the outbox, and its body."""
+    """A message that only needs to be stored: one field for each column, and its body."""
 
     id: str
     recipient: str
@@ -335,7 +335,7 @@ def _sent(
     *,
     held: bool,
 ) -> list[str]:
-    """Note what the peer stored; what it *held* already proves that it is only busy, so that asking spends no budget."""
+    """Mark what the peer stored; what it *held* before proves it busy and spends no budget."""
     if not ids:
         return []
     named = {
