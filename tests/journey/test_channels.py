@@ -623,6 +623,20 @@ def test_a_late_one_is_given_what_a_sticky_channel_retains(world: World) -> None
     assert ([1, 2, 3, 4], [1, 2, 3, 4]) == (read(late), read(boxes["b"]))
 
 
+def test_a_late_one_is_given_retained_messages_within_limits(world: World) -> None:
+    """A file with limits serves a late member as well: what a channel retains is judged like a new message."""
+    boxes = team(world, "a", "b", sticky=True)
+    room(boxes["a"]).send("old")
+    world.settle()
+    boxes["a"].limits.set("outbox", messages=10)
+    late = world.open("late")
+    room(late).join()
+    world.settle()
+    world.settle()
+
+    assert ["old"] == read(late)
+
+
 def test_a_late_one_is_served_without_another_send(world: World) -> None:
     """The sender's engines notice who came, even after a restart, and even if nobody sends any more."""
     boxes = team(world, "a", "b", sticky=True)

@@ -829,3 +829,25 @@ def test_mail_for_others_does_not_hide_what_is_wanted(world: World) -> None:
     world.settle()
 
     assert [7] == ran
+
+
+def test_a_message_received_inside_a_handler_is_leased_by_a_commit_of_its_own(
+    world: World,
+) -> None:
+    """A handler that has written nothing takes another message without opening its transaction; the ack opens it."""
+    agent, held = Agent("billing", unhandled="wait"), list[bool]()
+
+    @agent.on(Job)
+    def work(job: Job) -> None:
+        message = billing.receive(Other)
+        assert message is not None
+        held.append(billing.db.writer.held)
+        message.ack()
+        held.append(billing.db.writer.held)
+
+    billing, shop = world.open(agent), world.open("shop")
+    shop.send("billing", Job(n=1))
+    shop.session("aside").send("billing", Other(n=2))
+    world.settle()
+
+    assert ([False, True], 2) == (held, billing.stats()["processed"])
