@@ -182,7 +182,7 @@ def check_extension(name: str, value: object) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameHeaders:
-    """Everything of a frame but id, time and body, checked by the caller."""
+    """The checked options of a send: everything of a frame but its id, time and body."""
 
     sender: str
     recipient: str
@@ -204,10 +204,10 @@ class FrameHeaders:
     headers: dict[str, Any] | None = None
 
 
-def frame_prefix(envelope: FrameHeaders) -> str:
-    """Return the part of a frame's text that all frames of one envelope share."""
-    before, after = split_prefix(envelope)
-    return f"{before}{json_string(envelope.recipient)}{after}"
+def frame_prefix(headers: FrameHeaders) -> str:
+    """Return the part of a frame's text that all frames of the same headers share."""
+    before, after = split_prefix(headers)
+    return f"{before}{json_string(headers.recipient)}{after}"
 
 
 def split_prefix(envelope: FrameHeaders) -> tuple[str, str]:
@@ -224,19 +224,19 @@ def split_prefix(envelope: FrameHeaders) -> tuple[str, str]:
     return before, after
 
 
-def render_frame(shared: str, message_id: str, created_at: Millis, body: str) -> str:
+def render_frame(prefix: str, message_id: str, created_at: Millis, body: str) -> str:
     """
     Return a frame's text around a body that already is JSON text.
 
-    The text is joined from quoted parts instead of dumped from a model: it
-    happens at every send, and the body was serialised a moment ago.
+    The text is joined from quoted parts instead of dumped from a model: every
+    send does it, and the body is serialised already.
     """
-    return f'{{"specversion":"1.0","time":"{iso(created_at)}","id":"{message_id}{shared}{body}}}'
+    return f'{{"specversion":"1.0","time":"{iso(created_at)}","id":"{message_id}{prefix}{body}}}'
 
 
-def render_head(shared: str, message_id: str, created_at: Millis) -> str:
+def render_head(prefix: str, message_id: str, created_at: Millis) -> str:
     """Return a frame's text up to its body, which is stored elsewhere."""
-    return f'{{"specversion":"1.0","time":"{iso(created_at)}","id":"{message_id}{shared}'
+    return f'{{"specversion":"1.0","time":"{iso(created_at)}","id":"{message_id}{prefix}'
 
 
 def _options(e: FrameHeaders) -> str:
