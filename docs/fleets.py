@@ -126,7 +126,7 @@ def fleet_page(meanings: dict[str, dict[str, str]]) -> str:
             '`df.write.format("onceward").mode("append").save("/fleet/**/*.db")`, or '
             "`writeStream`.",
             "Each file gets its messages of one batch in one transaction, with a receipt in its "
-            "table `spark_batches`.",
+            "table `_onceward_spark_batches`.",
         ),
         table(
             ("option", "meaning"),
@@ -182,7 +182,7 @@ def _table(name: str, found: columns.Table, meanings: dict[str, dict[str, str]])
     own = {
         "ledger": LEDGER,
         "witness": WITNESS,
-        "agents": AGENTS | meanings["stats_view"],
+        "agents": AGENTS | meanings["onceward_stats"],
         "quarantine": QUARANTINE,
     }
     known = own.get(name, meanings.get(view, {}))
@@ -206,5 +206,10 @@ def _table(name: str, found: columns.Table, meanings: dict[str, dict[str, str]])
 
 
 def _elsewhere(column: str, meanings: dict[str, dict[str, str]]) -> str:
-    views = ("outbox_view", "inbox_view", "processed_view", "dead_letter_view")
+    views = (
+        "onceward_outbox",
+        "onceward_inbox",
+        "onceward_processed_messages",
+        "onceward_dead_letters",
+    )
     return next((meanings[view][column] for view in views if column in meanings[view]), "")

@@ -2,7 +2,7 @@
 -- Only SQL that SQLite 3.37 understands: other programs open this file too.
 -- Hot CHECKs spell OR instead of IN: a list of three or more builds a temporary index for every row (15 % of an insert).
 
-CREATE TABLE identity (
+CREATE TABLE _onceward_file_info (
     one         INTEGER PRIMARY KEY CHECK (one = 1),
     agent       TEXT    NOT NULL,
     file_id     TEXT    NOT NULL,
@@ -18,12 +18,12 @@ CREATE TABLE identity (
     created_at  INTEGER NOT NULL
 ) STRICT;
 
-CREATE TABLE counters (
+CREATE TABLE _onceward_counters (
     name  TEXT PRIMARY KEY,
     value INTEGER NOT NULL DEFAULT 0
 ) STRICT, WITHOUT ROWID;
 
-CREATE TABLE peers (
+CREATE TABLE _onceward_peers (
     name       TEXT PRIMARY KEY,
     url        TEXT,
     epoch      TEXT    NOT NULL,
@@ -47,13 +47,13 @@ CREATE TABLE peers (
 ) STRICT, WITHOUT ROWID;
 
 -- The text of a body that is stored once. The frame of a message that refers to it ends before its data.
-CREATE TABLE bodies (
+CREATE TABLE _onceward_bodies (
     body_id INTEGER PRIMARY KEY AUTOINCREMENT,
     text    TEXT    NOT NULL,
     digest  BLOB    NOT NULL
 ) STRICT;
 
-CREATE TABLE outbox (
+CREATE TABLE _onceward_outbox (
     seq        INTEGER PRIMARY KEY AUTOINCREMENT,
     id         TEXT    NOT NULL UNIQUE,
     recipient  TEXT    NOT NULL,
@@ -85,17 +85,17 @@ CREATE TABLE outbox (
 ) STRICT;
 
 -- What may be packed now, in the order of packing. Rows that are not due stay out of it.
-CREATE INDEX outbox_ready ON outbox (recipient, rank, seq) WHERE state = 'pending' AND due_at IS NULL;
-CREATE INDEX outbox_due   ON outbox (due_at, seq)          WHERE due_at IS NOT NULL;
-CREATE INDEX outbox_expiry ON outbox (expires_at, seq)    WHERE expires_at IS NOT NULL AND state = 'pending' AND sent_at IS NULL;
-CREATE UNIQUE INDEX outbox_key ON outbox (recipient, key) WHERE key IS NOT NULL;
-CREATE INDEX outbox_body        ON outbox (body_id)          WHERE body_id IS NOT NULL;
-CREATE INDEX outbox_correlation ON outbox (correlation_id)   WHERE correlation_id IS NOT NULL;
-CREATE INDEX outbox_channel     ON outbox (channel, seq)     WHERE channel IS NOT NULL;
-CREATE INDEX outbox_channel_open ON outbox (channel, seq) WHERE channel IS NOT NULL AND ended_at IS NULL;
+CREATE INDEX _onceward_outbox_ready ON _onceward_outbox (recipient, rank, seq) WHERE state = 'pending' AND due_at IS NULL;
+CREATE INDEX _onceward_outbox_due   ON _onceward_outbox (due_at, seq)          WHERE due_at IS NOT NULL;
+CREATE INDEX _onceward_outbox_expiry ON _onceward_outbox (expires_at, seq)    WHERE expires_at IS NOT NULL AND state = 'pending' AND sent_at IS NULL;
+CREATE UNIQUE INDEX _onceward_outbox_key ON _onceward_outbox (recipient, key) WHERE key IS NOT NULL;
+CREATE INDEX _onceward_outbox_body        ON _onceward_outbox (body_id)          WHERE body_id IS NOT NULL;
+CREATE INDEX _onceward_outbox_correlation ON _onceward_outbox (correlation_id)   WHERE correlation_id IS NOT NULL;
+CREATE INDEX _onceward_outbox_channel     ON _onceward_outbox (channel, seq)     WHERE channel IS NOT NULL;
+CREATE INDEX _onceward_outbox_channel_open ON _onceward_outbox (channel, seq) WHERE channel IS NOT NULL AND ended_at IS NULL;
 
 -- Outgoing lanes that wait behind a head that failed alone; their rows are parked until then.
-CREATE TABLE held_lanes (
+CREATE TABLE _onceward_blocked_lanes (
     recipient TEXT    NOT NULL,
     lane      TEXT    NOT NULL,
     rank      INTEGER NOT NULL,
@@ -105,7 +105,7 @@ CREATE TABLE held_lanes (
 ) STRICT, WITHOUT ROWID;
 
 -- What sticky channels retain, one row for each message whoever it went to; late ones are given it under new ids.
-CREATE TABLE posts (
+CREATE TABLE _onceward_retained_posts (
     number         INTEGER PRIMARY KEY AUTOINCREMENT,
     channel        TEXT    NOT NULL,
     session        TEXT    NOT NULL,
@@ -123,11 +123,11 @@ CREATE TABLE posts (
     created_at     INTEGER NOT NULL
 ) STRICT;
 
-CREATE INDEX posts_channel ON posts (channel, number);
-CREATE INDEX posts_body    ON posts (body_id);
+CREATE INDEX _onceward_retained_posts_channel ON _onceward_retained_posts (channel, number);
+CREATE INDEX _onceward_retained_posts_body    ON _onceward_retained_posts (body_id);
 
 -- What this agent has still to do when the directory or its own file moves on, and how far it has come.
-CREATE TABLE errands (
+CREATE TABLE _onceward_background_tasks (
     kind     TEXT    NOT NULL CHECK (kind IN ('channel', 'notices', 'dead_letters')),
     name     TEXT    NOT NULL,
     position INTEGER NOT NULL DEFAULT 0,
@@ -136,7 +136,7 @@ CREATE TABLE errands (
 ) STRICT, WITHOUT ROWID;
 
 -- How far each recipient of a message of ours has come with it; a status only ever moves forward.
-CREATE TABLE acknowledgments (
+CREATE TABLE _onceward_acknowledgments (
     message_id  TEXT    NOT NULL,
     participant TEXT    NOT NULL,
     stage       INTEGER NOT NULL CHECK (stage BETWEEN 1 AND 4),
@@ -146,7 +146,7 @@ CREATE TABLE acknowledgments (
     PRIMARY KEY (message_id, participant)
 ) STRICT, WITHOUT ROWID;
 
-CREATE TABLE tickets (
+CREATE TABLE _onceward_pending_replies (
     id          TEXT PRIMARY KEY,
     session     TEXT    NOT NULL,
     recipient   TEXT    NOT NULL,
@@ -160,7 +160,7 @@ CREATE TABLE tickets (
 ) STRICT, WITHOUT ROWID;
 
 -- One row per stream of parcels that comes in: all that deduplication needs, for ever.
-CREATE TABLE streams (
+CREATE TABLE _onceward_sender_streams (
     sender     TEXT PRIMARY KEY,
     epoch      TEXT    NOT NULL,
     number     INTEGER NOT NULL,
@@ -172,7 +172,7 @@ CREATE TABLE streams (
 ) STRICT, WITHOUT ROWID;
 
 -- The unit of order and of leasing on the way in.
-CREATE TABLE lanes (
+CREATE TABLE _onceward_lanes (
     lane_id    INTEGER PRIMARY KEY AUTOINCREMENT,
     sender     TEXT    NOT NULL,
     name       TEXT    NOT NULL,
@@ -189,10 +189,10 @@ CREATE TABLE lanes (
     CHECK (owner IS NULL OR due_at IS NOT NULL)
 ) STRICT;
 
-CREATE INDEX lanes_ready ON lanes (rank, head) WHERE head IS NOT NULL AND due_at IS NULL;
-CREATE INDEX lanes_due   ON lanes (due_at)     WHERE due_at IS NOT NULL;
+CREATE INDEX _onceward_lanes_ready ON _onceward_lanes (rank, head) WHERE head IS NOT NULL AND due_at IS NULL;
+CREATE INDEX _onceward_lanes_due   ON _onceward_lanes (due_at)     WHERE due_at IS NOT NULL;
 
-CREATE TABLE inbox (
+CREATE TABLE _onceward_inbox (
     seq            INTEGER PRIMARY KEY AUTOINCREMENT,
     sender         TEXT    NOT NULL,
     id             TEXT    NOT NULL,
@@ -222,17 +222,17 @@ CREATE TABLE inbox (
     CHECK ((ended_at IS NULL) = (state = 'pending'))
 ) STRICT;
 
-CREATE INDEX inbox_pending     ON inbox (lane_id, seq)    WHERE state = 'pending';
-CREATE INDEX inbox_expiry      ON inbox (expires_at, seq) WHERE expires_at IS NOT NULL AND state = 'pending';
-CREATE INDEX inbox_correlation ON inbox (correlation_id) WHERE correlation_id IS NOT NULL;
-CREATE INDEX inbox_channel      ON inbox (channel, seq)      WHERE channel IS NOT NULL;
+CREATE INDEX _onceward_inbox_pending     ON _onceward_inbox (lane_id, seq)    WHERE state = 'pending';
+CREATE INDEX _onceward_inbox_expiry      ON _onceward_inbox (expires_at, seq) WHERE expires_at IS NOT NULL AND state = 'pending';
+CREATE INDEX _onceward_inbox_correlation ON _onceward_inbox (correlation_id) WHERE correlation_id IS NOT NULL;
+CREATE INDEX _onceward_inbox_channel      ON _onceward_inbox (channel, seq)      WHERE channel IS NOT NULL;
 -- What waits in a channel, in the order of reading: what was handled leaves it, and what a reader passes over costs its look only.
-CREATE INDEX inbox_channel_waits ON inbox (channel, rank, seq) WHERE channel IS NOT NULL AND state = 'pending';
-CREATE INDEX inbox_mailbox    ON inbox (mailbox, rank, seq) WHERE mailbox IS NOT NULL AND state = 'pending';
-CREATE INDEX inbox_mailbox_id ON inbox (id)                 WHERE mailbox IS NOT NULL AND state = 'pending';
-CREATE INDEX inbox_ephemeral ON inbox (seq) WHERE ephemeral IS NOT NULL AND state = 'pending';
+CREATE INDEX _onceward_inbox_channel_pending ON _onceward_inbox (channel, rank, seq) WHERE channel IS NOT NULL AND state = 'pending';
+CREATE INDEX _onceward_inbox_mailbox    ON _onceward_inbox (mailbox, rank, seq) WHERE mailbox IS NOT NULL AND state = 'pending';
+CREATE INDEX _onceward_inbox_mailbox_id ON _onceward_inbox (id)                 WHERE mailbox IS NOT NULL AND state = 'pending';
+CREATE INDEX _onceward_inbox_ephemeral ON _onceward_inbox (seq) WHERE ephemeral IS NOT NULL AND state = 'pending';
 
-CREATE TABLE processed_messages (
+CREATE TABLE _onceward_processed_messages (
     seq          INTEGER PRIMARY KEY AUTOINCREMENT,
     sender       TEXT    NOT NULL,
     message_id   TEXT    NOT NULL,
@@ -245,16 +245,16 @@ CREATE TABLE processed_messages (
 ) STRICT;
 
 -- Outcomes on their way back to the senders: one row per commit and sender, gone once delivered.
-CREATE TABLE receipts (
+CREATE TABLE _onceward_receipts (
     seq        INTEGER PRIMARY KEY AUTOINCREMENT,
     peer       TEXT    NOT NULL,
     receipts   TEXT    NOT NULL CHECK (json_valid(receipts)),
     created_at INTEGER NOT NULL
 ) STRICT;
 
-CREATE INDEX receipts_peer ON receipts (peer, seq);
+CREATE INDEX _onceward_receipts_peer ON _onceward_receipts (peer, seq);
 
-CREATE TABLE dead_letters (
+CREATE TABLE _onceward_dead_letters (
     seq        INTEGER PRIMARY KEY AUTOINCREMENT,
     origin     TEXT    NOT NULL CHECK (origin IN ('outbox', 'inbox')),
     id         TEXT    NOT NULL,
@@ -285,12 +285,12 @@ CREATE TABLE dead_letters (
     UNIQUE (origin, peer, id)
 ) STRICT;
 
-CREATE INDEX dead_letters_id  ON dead_letters (id);
-CREATE INDEX dead_letters_key ON dead_letters (peer, key) WHERE key IS NOT NULL;
-CREATE INDEX dead_letters_created ON dead_letters (created_at);
+CREATE INDEX _onceward_dead_letters_id  ON _onceward_dead_letters (id);
+CREATE INDEX _onceward_dead_letters_key ON _onceward_dead_letters (peer, key) WHERE key IS NOT NULL;
+CREATE INDEX _onceward_dead_letters_created ON _onceward_dead_letters (created_at);
 
 -- How often a message that lives again was replayed: its next death remembers.
-CREATE TABLE replayed (
+CREATE TABLE _onceward_replayed (
     origin TEXT    NOT NULL,
     peer   TEXT    NOT NULL,
     id     TEXT    NOT NULL,
@@ -299,7 +299,7 @@ CREATE TABLE replayed (
 ) STRICT, WITHOUT ROWID;
 
 -- Which sessions are served by runs, as the agent's code declares it, with home and defaults filled in.
-CREATE TABLE run_handlers (
+CREATE TABLE _onceward_session_handlers (
     pattern      TEXT PRIMARY KEY,
     mode         TEXT    NOT NULL CHECK (mode IN ('steer', 'followup', 'collect', 'queue', 'interrupt')),
     debounce_for INTEGER NOT NULL CHECK (debounce_for >= 0),
@@ -311,7 +311,7 @@ CREATE TABLE run_handlers (
 ) STRICT, WITHOUT ROWID;
 
 -- One row per session with runs; NULL in a setting means: as the handler says.
-CREATE TABLE session_queues (
+CREATE TABLE _onceward_session_queues (
     session      TEXT PRIMARY KEY,
     mode         TEXT    CHECK (mode IN ('steer', 'followup', 'collect', 'queue', 'interrupt')),
     debounce_for INTEGER CHECK (debounce_for >= 0),
@@ -326,7 +326,7 @@ CREATE TABLE session_queues (
     reordered    INTEGER NOT NULL DEFAULT 0 CHECK (reordered IN (0, 1))
 ) STRICT, WITHOUT ROWID;
 
-CREATE TABLE runs (
+CREATE TABLE _onceward_runs (
     seq           INTEGER PRIMARY KEY AUTOINCREMENT,
     id            TEXT    NOT NULL UNIQUE,
     session       TEXT    NOT NULL,
@@ -351,12 +351,12 @@ CREATE TABLE runs (
 ) STRICT;
 
 -- A session has one run at a time, by constraint.
-CREATE UNIQUE INDEX runs_open    ON runs (session)      WHERE state = 'open';
-CREATE INDEX        runs_session ON runs (session, seq);
-CREATE INDEX        runs_ended   ON runs (ended_at, seq) WHERE ended_at IS NOT NULL;
+CREATE UNIQUE INDEX _onceward_runs_open    ON _onceward_runs (session)      WHERE state = 'open';
+CREATE INDEX        _onceward_runs_session ON _onceward_runs (session, seq);
+CREATE INDEX        _onceward_runs_ended   ON _onceward_runs (ended_at, seq) WHERE ended_at IS NOT NULL;
 
 -- The lines of the summary that the next run is given; gone once a run that had them has ended well.
-CREATE TABLE overflows (
+CREATE TABLE _onceward_overflows (
     seq        INTEGER PRIMARY KEY AUTOINCREMENT,
     session    TEXT    NOT NULL,
     sender     TEXT    NOT NULL,
@@ -367,11 +367,11 @@ CREATE TABLE overflows (
     dropped_at INTEGER NOT NULL
 ) STRICT;
 
-CREATE INDEX overflows_session ON overflows (session, seq);
-CREATE INDEX overflows_run     ON overflows (run_id) WHERE run_id IS NOT NULL;
+CREATE INDEX _onceward_overflows_session ON _onceward_overflows (session, seq);
+CREATE INDEX _onceward_overflows_run     ON _onceward_overflows (run_id) WHERE run_id IS NOT NULL;
 
 -- One row per named position: how far it has come among the messages of each priority.
-CREATE TABLE readers (
+CREATE TABLE _onceward_mailbox_readers (
     reader_id  INTEGER PRIMARY KEY AUTOINCREMENT,
     mailbox    TEXT    NOT NULL,
     mode       TEXT    NOT NULL CHECK (mode = 'cursor' OR mode = 'lease'),
@@ -388,7 +388,7 @@ CREATE TABLE readers (
 ) STRICT;
 
 -- What a position has passed but is not done with: leased, put back, or kept because a filter skipped it.
-CREATE TABLE handouts (
+CREATE TABLE _onceward_mailbox_leases (
     reader_id INTEGER NOT NULL,
     seq       INTEGER NOT NULL,
     rank      INTEGER NOT NULL,
@@ -400,18 +400,18 @@ CREATE TABLE handouts (
     CHECK (owner IS NULL OR due_at IS NOT NULL)
 ) STRICT, WITHOUT ROWID;
 
-CREATE INDEX handouts_ready ON handouts (reader_id, rank, seq) WHERE due_at IS NULL;
-CREATE INDEX handouts_due   ON handouts (reader_id, due_at)    WHERE due_at IS NOT NULL;
+CREATE INDEX _onceward_mailbox_leases_ready ON _onceward_mailbox_leases (reader_id, rank, seq) WHERE due_at IS NULL;
+CREATE INDEX _onceward_mailbox_leases_due   ON _onceward_mailbox_leases (reader_id, due_at)    WHERE due_at IS NOT NULL;
 
 -- How far an agent that polls has come in a session.
-CREATE TABLE cursors (
+CREATE TABLE _onceward_poll_cursors (
     session TEXT PRIMARY KEY,
     seq     INTEGER NOT NULL,
     read_at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 -- What the user bounds: messages that are promised and not settled, by scope. A name of '*' is for each one of its scope by itself.
-CREATE TABLE limits (
+CREATE TABLE _onceward_limits (
     scope        TEXT    NOT NULL CHECK (scope IN ('outbox', 'session', 'lane', 'channel', 'store')),
     name         TEXT    NOT NULL,
     max_messages INTEGER,
@@ -424,7 +424,7 @@ CREATE TABLE limits (
 ) STRICT, WITHOUT ROWID;
 
 -- How full each bounded scope is: kept by triggers that exist while there are limits.
-CREATE TABLE fullness (
+CREATE TABLE _onceward_limit_usage (
     scope    TEXT    NOT NULL,
     name     TEXT    NOT NULL,
     messages INTEGER NOT NULL,
@@ -433,7 +433,7 @@ CREATE TABLE fullness (
 ) STRICT, WITHOUT ROWID;
 
 -- A token bucket: how many messages may be sent at once from now on.
-CREATE TABLE buckets (
+CREATE TABLE _onceward_rate_limits (
     name       TEXT PRIMARY KEY,
     per_second REAL    NOT NULL CHECK (per_second > 0),
     burst      REAL    NOT NULL CHECK (burst >= 1),
@@ -442,13 +442,13 @@ CREATE TABLE buckets (
 ) STRICT, WITHOUT ROWID;
 
 -- The size that the file may grow to.
-CREATE TABLE file_limit (
+CREATE TABLE _onceward_file_limit (
     one       INTEGER PRIMARY KEY CHECK (one = 1),
     max_bytes INTEGER NOT NULL CHECK (max_bytes > 0)
 ) STRICT;
 
 -- Every message that a policy dropped.
-CREATE TABLE drops (
+CREATE TABLE _onceward_drops (
     seq        INTEGER PRIMARY KEY AUTOINCREMENT,
     id         TEXT    NOT NULL,
     recipient  TEXT    NOT NULL,
@@ -461,12 +461,12 @@ CREATE TABLE drops (
     dropped_at INTEGER NOT NULL
 ) STRICT;
 
-CREATE INDEX drops_untold ON drops (recipient, session, seq) WHERE policy = 'summarize';
-CREATE INDEX drops_at     ON drops (dropped_at);
+CREATE INDEX _onceward_drops_unsummarized ON _onceward_drops (recipient, session, seq) WHERE policy = 'summarize';
+CREATE INDEX _onceward_drops_at     ON _onceward_drops (dropped_at);
 
 -- Which rows of a box are from when: one line for each thousand rows, written after the fact by whoever tidies or looks back.
 -- A time is found by its chapters, so that sending and accepting keep no index of times.
-CREATE TABLE chapters (
+CREATE TABLE _onceward_time_index (
     box       TEXT    NOT NULL CHECK (box IN ('inbox', 'outbox')),
     last_seq  INTEGER NOT NULL,
     first_seq INTEGER NOT NULL,
@@ -475,7 +475,7 @@ CREATE TABLE chapters (
     PRIMARY KEY (box, last_seq)
 ) STRICT, WITHOUT ROWID;
 
-CREATE TABLE trail (
+CREATE TABLE _onceward_transitions (
     seq        INTEGER PRIMARY KEY AUTOINCREMENT,
     at         INTEGER NOT NULL,
     box        TEXT    NOT NULL,
@@ -486,24 +486,24 @@ CREATE TABLE trail (
     reason     TEXT
 ) STRICT;
 
-INSERT INTO counters (name) VALUES
+INSERT INTO _onceward_counters (name) VALUES
     ('left'), ('sent'), ('acked'), ('failed'), ('cancelled'), ('retries'), ('dead'), ('replayed'),
     ('ended'), ('processed'), ('dropped'), ('expired'), ('duplicates'), ('refused'), ('forks'),
     ('overflowed'), ('ephemeral_dropped');
 
 -- Admission: the kill-switch and the limit hold for every writer, whatever its language.
-CREATE TRIGGER outbox_admit AFTER INSERT ON outbox
+CREATE TRIGGER _onceward_outbox_admit AFTER INSERT ON _onceward_outbox
 BEGIN
     SELECT CASE
         WHEN i.paused_at IS NOT NULL THEN RAISE(ABORT, 'onceward:paused')
-        WHEN NEW.seq - (SELECT value FROM counters WHERE name = 'left') > i.max_pending
+        WHEN NEW.seq - (SELECT value FROM _onceward_counters WHERE name = 'left') > i.max_pending
             THEN RAISE(ABORT, 'onceward:queue_full')
         END
-      FROM identity AS i;
+      FROM _onceward_file_info AS i;
 END;
 
 -- Guards: a move that the state machine does not know fails, even from a SQLite shell.
-CREATE TRIGGER outbox_guard BEFORE UPDATE OF state ON outbox
+CREATE TRIGGER _onceward_outbox_guard BEFORE UPDATE OF state ON _onceward_outbox
 WHEN NOT (   OLD.state = NEW.state
           OR (OLD.state = 'pending' AND NEW.state <> 'pending')
           OR (OLD.state = 'sent'    AND NEW.state <> 'cancelled')
@@ -513,67 +513,67 @@ BEGIN
     SELECT RAISE(ABORT, 'onceward:illegal_transition');
 END;
 
-CREATE TRIGGER outbox_frame_guard BEFORE UPDATE OF seq, rowid, oid, _rowid_, id, recipient, frame ON outbox
+CREATE TRIGGER _onceward_outbox_frame_guard BEFORE UPDATE OF seq, rowid, oid, _rowid_, id, recipient, frame ON _onceward_outbox
 BEGIN
     SELECT RAISE(ABORT, 'onceward:frame_is_immutable');
 END;
 
-CREATE TRIGGER outbox_delete_guard BEFORE DELETE ON outbox
+CREATE TRIGGER _onceward_outbox_delete_guard BEFORE DELETE ON _onceward_outbox
 WHEN OLD.state IN ('pending', 'sent')
- AND NOT EXISTS (SELECT 1 FROM dead_letters WHERE origin = 'outbox' AND peer = OLD.recipient AND id = OLD.id)
+ AND NOT EXISTS (SELECT 1 FROM _onceward_dead_letters WHERE origin = 'outbox' AND peer = OLD.recipient AND id = OLD.id)
 BEGIN
     SELECT RAISE(ABORT, 'onceward:unsettled_row');
 END;
 
 -- A body goes with the last row that refers to it.
-CREATE TRIGGER outbox_body_gone AFTER DELETE ON outbox
+CREATE TRIGGER _onceward_outbox_body_gone AFTER DELETE ON _onceward_outbox
 WHEN OLD.body_id IS NOT NULL
 BEGIN
-    DELETE FROM bodies
+    DELETE FROM _onceward_bodies
      WHERE body_id = OLD.body_id
-       AND NOT EXISTS (SELECT 1 FROM outbox WHERE body_id = OLD.body_id)
-       AND NOT EXISTS (SELECT 1 FROM posts WHERE body_id = OLD.body_id);
+       AND NOT EXISTS (SELECT 1 FROM _onceward_outbox WHERE body_id = OLD.body_id)
+       AND NOT EXISTS (SELECT 1 FROM _onceward_retained_posts WHERE body_id = OLD.body_id);
 END;
 
-CREATE TRIGGER posts_body_gone AFTER DELETE ON posts
+CREATE TRIGGER _onceward_retained_posts_body_gone AFTER DELETE ON _onceward_retained_posts
 BEGIN
-    DELETE FROM bodies
+    DELETE FROM _onceward_bodies
      WHERE body_id = OLD.body_id
-       AND NOT EXISTS (SELECT 1 FROM outbox WHERE body_id = OLD.body_id)
-       AND NOT EXISTS (SELECT 1 FROM posts WHERE body_id = OLD.body_id);
+       AND NOT EXISTS (SELECT 1 FROM _onceward_outbox WHERE body_id = OLD.body_id)
+       AND NOT EXISTS (SELECT 1 FROM _onceward_retained_posts WHERE body_id = OLD.body_id);
 END;
 
-CREATE TRIGGER inbox_guard BEFORE UPDATE OF state ON inbox
+CREATE TRIGGER _onceward_inbox_guard BEFORE UPDATE OF state ON _onceward_inbox
 WHEN OLD.state <> 'pending' AND OLD.state <> NEW.state
 BEGIN
     SELECT RAISE(ABORT, 'onceward:illegal_transition');
 END;
 
-CREATE TRIGGER inbox_frame_guard BEFORE UPDATE OF seq, rowid, oid, _rowid_, id, sender, frame ON inbox
+CREATE TRIGGER _onceward_inbox_frame_guard BEFORE UPDATE OF seq, rowid, oid, _rowid_, id, sender, frame ON _onceward_inbox
 BEGIN
     SELECT RAISE(ABORT, 'onceward:frame_is_immutable');
 END;
 
-CREATE TRIGGER inbox_delete_guard BEFORE DELETE ON inbox
+CREATE TRIGGER _onceward_inbox_delete_guard BEFORE DELETE ON _onceward_inbox
 WHEN OLD.state = 'pending'
- AND NOT EXISTS (SELECT 1 FROM dead_letters WHERE origin = 'inbox' AND peer = OLD.sender AND id = OLD.id)
+ AND NOT EXISTS (SELECT 1 FROM _onceward_dead_letters WHERE origin = 'inbox' AND peer = OLD.sender AND id = OLD.id)
 BEGIN
     SELECT RAISE(ABORT, 'onceward:unsettled_row');
 END;
 
-CREATE TRIGGER runs_guard BEFORE UPDATE OF state ON runs
+CREATE TRIGGER _onceward_runs_guard BEFORE UPDATE OF state ON _onceward_runs
 WHEN OLD.state <> 'open' AND OLD.state <> NEW.state
 BEGIN
     SELECT RAISE(ABORT, 'onceward:illegal_transition');
 END;
 
-CREATE TRIGGER runs_bound_guard BEFORE UPDATE OF seq, id, session, token ON runs
+CREATE TRIGGER _onceward_runs_bound_guard BEFORE UPDATE OF seq, id, session, token ON _onceward_runs
 WHEN NOT (OLD.seq = NEW.seq AND OLD.id = NEW.id AND OLD.session = NEW.session AND OLD.token = NEW.token)
 BEGIN
     SELECT RAISE(ABORT, 'onceward:a run keeps its name and its token');
 END;
 
-CREATE TRIGGER runs_delete_guard BEFORE DELETE ON runs
+CREATE TRIGGER _onceward_runs_delete_guard BEFORE DELETE ON _onceward_runs
 WHEN OLD.state = 'open'
 BEGIN
     SELECT RAISE(ABORT, 'onceward:unsettled_row');
@@ -581,34 +581,34 @@ END;
 
 -- The public read contract: columns are only ever added. Enqueue from any language: INSERT INTO send.
 
-CREATE VIEW outbox_view AS
+CREATE VIEW onceward_outbox AS
 SELECT o.seq, o.id, i.agent AS sender, o.recipient, o.session, o.lane, o.type, o.topic,
        CASE o.rank WHEN 0 THEN 'critical' WHEN 1 THEN 'urgent' WHEN 2 THEN 'normal' WHEN 3 THEN 'low' ELSE 'background' END AS priority,
        CASE WHEN o.state = 'pending'
-             AND o.seq IN (SELECT j.value FROM peers AS p, json_each(p.parcel) AS j WHERE p.parcel IS NOT NULL)
+             AND o.seq IN (SELECT j.value FROM _onceward_peers AS p, json_each(p.parcel) AS j WHERE p.parcel IS NOT NULL)
             THEN 'sending' ELSE o.state END AS state,
        o.attempts, o.key, o.due_at, o.expires_at, o.created_at, o.sent_at, o.ended_at, o.reason,
        CASE WHEN o.body_id IS NULL THEN o.frame
-            ELSE o.frame || coalesce((SELECT b.text FROM bodies AS b WHERE b.body_id = o.body_id), 'null,"bodyerror":"missing"') || '}'
+            ELSE o.frame || coalesce((SELECT b.text FROM _onceward_bodies AS b WHERE b.body_id = o.body_id), 'null,"bodyerror":"missing"') || '}'
         END AS frame,
        o.channel, o.kind, o.correlation_id
-  FROM outbox AS o, identity AS i;
+  FROM _onceward_outbox AS o, _onceward_file_info AS i;
 
-CREATE VIEW inbox_view AS
+CREATE VIEW onceward_inbox AS
 SELECT b.seq, b.id, b.sender, i.agent AS recipient, b.session, l.name AS lane, b.type, b.topic,
        CASE b.rank WHEN 0 THEN 'critical' WHEN 1 THEN 'urgent' WHEN 2 THEN 'normal' WHEN 3 THEN 'low' ELSE 'background' END AS priority,
        CASE WHEN b.state = 'pending'
-             AND b.seq IN (SELECT j.value FROM lanes AS c, json_each(c.claimed) AS j WHERE c.claimed IS NOT NULL)
+             AND b.seq IN (SELECT j.value FROM _onceward_lanes AS c, json_each(c.claimed) AS j WHERE c.claimed IS NOT NULL)
             THEN 'processing' ELSE b.state END AS state,
        b.attempts, b.expires_at, b.correlation_id, b.causation_id, b.received_at, b.ended_at, b.reason, b.frame,
        b.channel, b.kind, b.mailbox
-  FROM inbox AS b JOIN identity AS i LEFT JOIN lanes AS l ON l.lane_id = b.lane_id;
+  FROM _onceward_inbox AS b JOIN _onceward_file_info AS i LEFT JOIN _onceward_lanes AS l ON l.lane_id = b.lane_id;
 
-CREATE VIEW processed_view AS
+CREATE VIEW onceward_processed_messages AS
 SELECT p.seq, p.message_id AS id, p.sender, i.agent AS recipient, p.consumer, p.session, p.outcome, p.processed_at
-  FROM processed_messages AS p, identity AS i;
+  FROM _onceward_processed_messages AS p, _onceward_file_info AS i;
 
-CREATE VIEW dead_letter_view AS
+CREATE VIEW onceward_dead_letters AS
 SELECT d.seq, d.id, CASE WHEN d.queue IS NULL THEN d.origin ELSE 'queue' END AS origin,
        CASE d.origin WHEN 'outbox' THEN i.agent ELSE d.peer END AS sender,
        CASE d.origin WHEN 'outbox' THEN d.peer ELSE i.agent END AS recipient,
@@ -616,114 +616,114 @@ SELECT d.seq, d.id, CASE WHEN d.queue IS NULL THEN d.origin ELSE 'queue' END AS 
        CASE d.rank WHEN 0 THEN 'critical' WHEN 1 THEN 'urgent' WHEN 2 THEN 'normal' WHEN 3 THEN 'low' ELSE 'background' END AS priority,
        d.reason, d.last_error, d.attempts, d.created_at, d.dead_at, d.late, d.late_at, d.frame,
        d.channel, d.kind, d.correlation_id, d.mailbox, d.queue, d.replays
-  FROM dead_letters AS d, identity AS i;
+  FROM _onceward_dead_letters AS d, _onceward_file_info AS i;
 
-CREATE VIEW peer_view AS
+CREATE VIEW onceward_peers AS
 SELECT p.name, p.url, p.epoch, p.generation, p.number, coalesce(json_array_length(p.parcel), 0) AS in_flight,
        p.breaker, p.failures, p.due_at, p.lease_at, p.last_error, p.seen_at,
        s.epoch AS stream_epoch, s.number AS stream_number, s.updated_at AS stream_at
-  FROM peers AS p LEFT JOIN streams AS s ON s.sender = p.name;
+  FROM _onceward_peers AS p LEFT JOIN _onceward_sender_streams AS s ON s.sender = p.name;
 
-CREATE VIEW lane_view AS
+CREATE VIEW onceward_lanes AS
 SELECT l.sender, l.name AS lane, l.session,
        CASE l.rank WHEN 0 THEN 'critical' WHEN 1 THEN 'urgent' WHEN 2 THEN 'normal' WHEN 3 THEN 'low' ELSE 'background' END AS priority,
        CASE WHEN l.owner IS NOT NULL THEN 'leased' WHEN l.head IS NULL THEN 'empty' WHEN l.due_at IS NULL THEN 'ready' ELSE 'waiting' END AS state,
        b.id AS head_id, coalesce(b.attempts, 0) AS attempts, l.due_at, coalesce(json_array_length(l.claimed), 0) AS claimed
-  FROM lanes AS l LEFT JOIN inbox AS b ON b.seq = l.head;
+  FROM _onceward_lanes AS l LEFT JOIN _onceward_inbox AS b ON b.seq = l.head;
 
-CREATE VIEW stats_view AS
+CREATE VIEW onceward_stats AS
 SELECT max(0, t.enqueued - t.gone - t.sending) AS pending, t.sending, t.sent, t.acked, t.failed, t.cancelled,
        t.retries AS total_retries, t.enqueued, t.received, max(0, t.received - t.ended - t.processing) AS inbox_pending,
        t.processing AS inbox_processing, t.processed, t.dropped, t.expired, t.duplicates, t.refused, t.forks, t.dead AS dead_total,
-       (SELECT count(*) FROM dead_letters) AS dead_letters,
-       (SELECT count(*) FROM tickets WHERE state = 'open') AS tickets_open,
+       (SELECT count(*) FROM _onceward_dead_letters) AS dead_letters,
+       (SELECT count(*) FROM _onceward_pending_replies WHERE state = 'open') AS tickets_open,
        t.ephemeral_dropped
-  FROM (SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'outbox'), 0) AS enqueued,
-               coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'inbox'), 0) AS received,
-               (SELECT coalesce(sum(json_array_length(parcel)), 0) FROM peers WHERE parcel IS NOT NULL) AS sending,
-               (SELECT coalesce(sum(json_array_length(claimed)), 0) FROM lanes WHERE claimed IS NOT NULL) AS processing,
-               (SELECT value FROM counters WHERE name = 'left') AS gone,
-               (SELECT value FROM counters WHERE name = 'sent') AS sent,
-               (SELECT value FROM counters WHERE name = 'acked') AS acked,
-               (SELECT value FROM counters WHERE name = 'failed') AS failed,
-               (SELECT value FROM counters WHERE name = 'cancelled') AS cancelled,
-               (SELECT value FROM counters WHERE name = 'retries') AS retries,
-               (SELECT value FROM counters WHERE name = 'dead') AS dead,
-               (SELECT value FROM counters WHERE name = 'ended') AS ended,
-               (SELECT value FROM counters WHERE name = 'processed') AS processed,
-               (SELECT value FROM counters WHERE name = 'dropped') AS dropped,
-               (SELECT value FROM counters WHERE name = 'expired') AS expired,
-               (SELECT value FROM counters WHERE name = 'duplicates') AS duplicates,
-               (SELECT value FROM counters WHERE name = 'refused') AS refused,
-               (SELECT value FROM counters WHERE name = 'forks') AS forks,
-               (SELECT value FROM counters WHERE name = 'ephemeral_dropped') AS ephemeral_dropped) AS t;
+  FROM (SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_outbox'), 0) AS enqueued,
+               coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_inbox'), 0) AS received,
+               (SELECT coalesce(sum(json_array_length(parcel)), 0) FROM _onceward_peers WHERE parcel IS NOT NULL) AS sending,
+               (SELECT coalesce(sum(json_array_length(claimed)), 0) FROM _onceward_lanes WHERE claimed IS NOT NULL) AS processing,
+               (SELECT value FROM _onceward_counters WHERE name = 'left') AS gone,
+               (SELECT value FROM _onceward_counters WHERE name = 'sent') AS sent,
+               (SELECT value FROM _onceward_counters WHERE name = 'acked') AS acked,
+               (SELECT value FROM _onceward_counters WHERE name = 'failed') AS failed,
+               (SELECT value FROM _onceward_counters WHERE name = 'cancelled') AS cancelled,
+               (SELECT value FROM _onceward_counters WHERE name = 'retries') AS retries,
+               (SELECT value FROM _onceward_counters WHERE name = 'dead') AS dead,
+               (SELECT value FROM _onceward_counters WHERE name = 'ended') AS ended,
+               (SELECT value FROM _onceward_counters WHERE name = 'processed') AS processed,
+               (SELECT value FROM _onceward_counters WHERE name = 'dropped') AS dropped,
+               (SELECT value FROM _onceward_counters WHERE name = 'expired') AS expired,
+               (SELECT value FROM _onceward_counters WHERE name = 'duplicates') AS duplicates,
+               (SELECT value FROM _onceward_counters WHERE name = 'refused') AS refused,
+               (SELECT value FROM _onceward_counters WHERE name = 'forks') AS forks,
+               (SELECT value FROM _onceward_counters WHERE name = 'ephemeral_dropped') AS ephemeral_dropped) AS t;
 
-CREATE VIEW acknowledgment_view AS
+CREATE VIEW onceward_acknowledgments AS
 SELECT a.message_id, o.correlation_id, o.channel, a.participant,
        CASE a.stage WHEN 1 THEN 'received' WHEN 2 THEN 'in_progress' WHEN 3 THEN 'failed' ELSE 'completed' END AS status,
        a.detail, a.first_at, a.at
-  FROM acknowledgments AS a LEFT JOIN outbox AS o ON o.id = a.message_id;
+  FROM _onceward_acknowledgments AS a LEFT JOIN _onceward_outbox AS o ON o.id = a.message_id;
 
-CREATE VIEW run_view AS
+CREATE VIEW onceward_runs AS
 SELECT r.seq, r.id, r.session, r.mode, r.state, json_array_length(r.event_ids) AS messages, r.event_ids, r.consumed, r.takes_more,
        r.partial, r.result, r.cause, r.token, r.owner,
        CASE WHEN r.state = 'open' AND l.token = r.token THEN l.due_at END AS lease_at,
        r.started_at, r.checkpoint_at, r.ended_at
-  FROM runs AS r LEFT JOIN lanes AS l ON l.lane_id = r.lane_id;
+  FROM _onceward_runs AS r LEFT JOIN _onceward_lanes AS l ON l.lane_id = r.lane_id;
 
-CREATE VIEW session_queue_view AS
+CREATE VIEW onceward_session_queues AS
 SELECT q.session,
        coalesce(q.mode, h.mode) AS mode, coalesce(q.debounce_for, h.debounce_for) AS debounce_for, coalesce(q.cap, h.cap) AS cap,
        coalesce(q.overflow, h.overflow) AS overflow, coalesce(q.aborted, h.aborted) AS aborted, coalesce(q.inject, h.inject) AS inject,
-       (SELECT count(*) FROM inbox AS b WHERE b.lane_id = l.lane_id AND b.state = 'pending' AND b.run_id IS NULL) AS waiting,
+       (SELECT count(*) FROM _onceward_inbox AS b WHERE b.lane_id = l.lane_id AND b.state = 'pending' AND b.run_id IS NULL) AS waiting,
        r.id AS run, coalesce(json_array_length(r.bound), 0) AS bound,
-       (SELECT coalesce(sum(o.many), 0) FROM overflows AS o WHERE o.session = q.session) AS dropped,
+       (SELECT coalesce(sum(o.many), 0) FROM _onceward_overflows AS o WHERE o.session = q.session) AS dropped,
        CASE WHEN q.paused_at IS NOT NULL THEN 'paused' WHEN r.id IS NOT NULL THEN 'running' WHEN l.head IS NULL THEN 'empty'
             WHEN l.due_at IS NULL THEN 'ready' ELSE 'waiting' END AS state,
        CASE WHEN r.id IS NULL THEN l.due_at END AS due_at, q.arrived_at, q.paused_at
-  FROM session_queues AS q
-  LEFT JOIN run_handlers AS h ON h.pattern = coalesce(
-       (SELECT e.pattern FROM run_handlers AS e WHERE e.pattern = q.session),
-       (SELECT m.pattern FROM run_handlers AS m WHERE q.session GLOB m.pattern ORDER BY length(m.pattern) DESC, m.pattern LIMIT 1))
-  LEFT JOIN lanes AS l ON l.sender = '' AND l.name = q.session AND l.rank = 2
-  LEFT JOIN runs AS r ON r.session = q.session AND r.state = 'open';
+  FROM _onceward_session_queues AS q
+  LEFT JOIN _onceward_session_handlers AS h ON h.pattern = coalesce(
+       (SELECT e.pattern FROM _onceward_session_handlers AS e WHERE e.pattern = q.session),
+       (SELECT m.pattern FROM _onceward_session_handlers AS m WHERE q.session GLOB m.pattern ORDER BY length(m.pattern) DESC, m.pattern LIMIT 1))
+  LEFT JOIN _onceward_lanes AS l ON l.sender = '' AND l.name = q.session AND l.rank = 2
+  LEFT JOIN _onceward_runs AS r ON r.session = q.session AND r.state = 'open';
 
-CREATE VIEW waiting_view AS
+CREATE VIEW onceward_session_queue_messages AS
 SELECT l.name AS session, row_number() OVER (PARTITION BY l.lane_id ORDER BY coalesce(b.place, b.seq), b.seq) AS place,
        b.id, b.sender, b.type,
        CASE b.rank WHEN 0 THEN 'critical' WHEN 1 THEN 'urgent' WHEN 2 THEN 'normal' WHEN 3 THEN 'low' ELSE 'background' END AS priority,
        b.attempts, b.received_at, b.expires_at
-  FROM lanes AS l JOIN inbox AS b ON b.lane_id = l.lane_id AND b.state = 'pending' AND b.run_id IS NULL
+  FROM _onceward_lanes AS l JOIN _onceward_inbox AS b ON b.lane_id = l.lane_id AND b.state = 'pending' AND b.run_id IS NULL
  WHERE l.sender = '';
 
-CREATE VIEW reader_view AS
+CREATE VIEW onceward_mailbox_readers AS
 SELECT r.mailbox, r.mode, r.name, r.critical, r.urgent, r.normal, r.low, r.background,
-       (SELECT count(*) FROM handouts AS h WHERE h.reader_id = r.reader_id AND h.owner IS NOT NULL) AS leased,
-       (SELECT count(*) FROM handouts AS h WHERE h.reader_id = r.reader_id AND h.owner IS NULL) AS kept,
+       (SELECT count(*) FROM _onceward_mailbox_leases AS h WHERE h.reader_id = r.reader_id AND h.owner IS NOT NULL) AS leased,
+       (SELECT count(*) FROM _onceward_mailbox_leases AS h WHERE h.reader_id = r.reader_id AND h.owner IS NULL) AS kept,
        r.expires_at, r.read_at
-  FROM readers AS r;
+  FROM _onceward_mailbox_readers AS r;
 
-CREATE VIEW ephemeral_view AS
+CREATE VIEW onceward_ephemeral_messages AS
 SELECT b.seq, b.id, b.sender, b.session, b.mailbox, b.state, b.reason, b.received_at, b.ended_at
-  FROM inbox AS b WHERE b.ephemeral IS NOT NULL;
+  FROM _onceward_inbox AS b WHERE b.ephemeral IS NOT NULL;
 
-CREATE VIEW drop_view AS
+CREATE VIEW onceward_drops AS
 SELECT d.seq, d.id, i.agent AS sender, d.recipient, d.session, d.scope, d.name, d.policy, d.line, d.summary_id, d.dropped_at
-  FROM drops AS d, identity AS i;
+  FROM _onceward_drops AS d, _onceward_file_info AS i;
 
-CREATE VIEW trail_view AS
+CREATE VIEW onceward_transitions AS
 SELECT t.seq, t.at, i.agent, t.box, t.id, t.peer, t.from_state, t.to_state, t.reason
-  FROM trail AS t, identity AS i;
+  FROM _onceward_transitions AS t, _onceward_file_info AS i;
 
-CREATE VIEW send AS
+CREATE VIEW onceward_send AS
 SELECT o.recipient, o.type, NULL AS body, o.session, o.topic, o.key, NULL AS priority, NULL AS ttl, NULL AS delay,
        NULL AS ordering_key, NULL AS correlation_id, o.id
-  FROM outbox AS o WHERE 0;
+  FROM _onceward_outbox AS o WHERE 0;
 
 -- ttl and delay are seconds, body is JSON text. What no reader of frames takes is refused before it is a frame.
 -- The walk through a body's levels costs its size for each level, so only a text with many brackets is walked.
 -- Non-deterministic values are computed once, inside an aggregate.
-CREATE TRIGGER send_insert INSTEAD OF INSERT ON send
+CREATE TRIGGER _onceward_send_insert INSTEAD OF INSERT ON onceward_send
 BEGIN
     SELECT CASE
         WHEN NEW.topic = '_system' OR NEW.topic GLOB '_system.*'
@@ -768,13 +768,13 @@ BEGIN
         WHEN NEW.ttl IS NOT NULL AND (typeof(NEW.ttl) NOT IN ('integer', 'real') OR NEW.ttl NOT BETWEEN 0 AND 1e10)
           OR NEW.delay IS NOT NULL AND (typeof(NEW.delay) NOT IN ('integer', 'real') OR NEW.delay NOT BETWEEN 0 AND 1e10)
             THEN RAISE(ABORT, 'onceward:ttl and delay are seconds, not negative')
-        WHEN EXISTS (SELECT 1 FROM outbox WHERE id = NEW.id OR (recipient = NEW.recipient AND key = NEW.key))
+        WHEN EXISTS (SELECT 1 FROM _onceward_outbox WHERE id = NEW.id OR (recipient = NEW.recipient AND key = NEW.key))
             THEN RAISE(ABORT, 'onceward:id or key is known')  -- a conflict clause of the outer INSERT must not reach the inner one
         END;
-    INSERT INTO peers (name, epoch)
+    INSERT INTO _onceward_peers (name, epoch)
     SELECT NEW.recipient, lower(hex(randomblob(16)))
-     WHERE NOT EXISTS (SELECT 1 FROM peers WHERE name = NEW.recipient);
-    INSERT INTO outbox (id, recipient, session, lane, type, topic, rank, key, parcel, due_at, expires_at, created_at, frame)
+     WHERE NOT EXISTS (SELECT 1 FROM _onceward_peers WHERE name = NEW.recipient);
+    INSERT INTO _onceward_outbox (id, recipient, session, lane, type, topic, rank, key, parcel, due_at, expires_at, created_at, frame)
     SELECT v.id, NEW.recipient, coalesce(NEW.session, 'default'), coalesce(NEW.ordering_key, NEW.session, 'default'), NEW.type, NEW.topic, v.rank, NEW.key, CASE WHEN NEW.id IS NOT NULL THEN 0 END,
            CASE WHEN NEW.delay > 0 THEN v.at + CAST(NEW.delay * 1000 AS INTEGER) END,
            CASE WHEN NEW.ttl IS NOT NULL THEN v.at + CAST(NEW.ttl * 1000 AS INTEGER) END,
@@ -789,7 +789,7 @@ BEGIN
                        THEN strftime('%Y-%m-%dT%H:%M:%fZ', (v.at + CAST(NEW.ttl * 1000 AS INTEGER)) / 1000.0, 'unixepoch') END,
                    'datacontenttype', 'application/json')),
                '$.data', json(coalesce(NEW.body, 'null')))
-      FROM identity AS i,
+      FROM _onceward_file_info AS i,
            (SELECT max(CAST(coalesce(NEW.id, m.id) AS TEXT)) AS id, max(m.at) AS at,
                    max(CASE NEW.priority WHEN 'critical' THEN 0 WHEN 'urgent' THEN 1 WHEN 'high' THEN 1 WHEN 'low' THEN 3 WHEN 'background' THEN 4 ELSE 2 END) AS rank
               FROM (SELECT max(substr(n.ms, 1, 8) || '-' || substr(n.ms, 9, 4) || '-7' || substr(n.dice, 1, 3) || '-'

@@ -2,38 +2,38 @@
 -- A row counts while it is pending or sent; one that is held back (due_at 253402300799000) does not count yet.
 -- What Python makes room for by a policy is refused to other writers: a trigger drops nobody's mail.
 
-CREATE INDEX limits_session ON outbox (session, seq)         WHERE state = 'pending';
-CREATE INDEX limits_lane    ON outbox (recipient, lane, seq) WHERE state = 'pending';
-CREATE INDEX limits_channel ON outbox (channel, seq)         WHERE state = 'pending' AND channel IS NOT NULL;
-CREATE INDEX limits_waiting ON outbox (seq)                  WHERE state = 'pending';
+CREATE INDEX _onceward_limits_session ON _onceward_outbox (session, seq)         WHERE state = 'pending';
+CREATE INDEX _onceward_limits_lane    ON _onceward_outbox (recipient, lane, seq) WHERE state = 'pending';
+CREATE INDEX _onceward_limits_channel ON _onceward_outbox (channel, seq)         WHERE state = 'pending' AND channel IS NOT NULL;
+CREATE INDEX _onceward_limits_waiting ON _onceward_outbox (seq)                  WHERE state = 'pending';
 
-CREATE VIEW limits_of AS
+CREATE VIEW _onceward_limits_of AS
 SELECT o.seq, s.scope, CASE s.scope WHEN 'session' THEN o.session WHEN 'lane' THEN o.recipient || '/' || o.lane
                                     WHEN 'channel' THEN o.channel ELSE '' END AS name,
        length(CAST(o.frame AS BLOB)) AS bytes
-  FROM outbox AS o, (SELECT 'outbox' AS scope UNION ALL SELECT 'session' UNION ALL SELECT 'lane' UNION ALL SELECT 'channel'
+  FROM _onceward_outbox AS o, (SELECT 'outbox' AS scope UNION ALL SELECT 'session' UNION ALL SELECT 'lane' UNION ALL SELECT 'channel'
                      UNION ALL SELECT 'store') AS s
  WHERE s.scope <> 'channel' OR o.channel IS NOT NULL;
 
-CREATE TRIGGER limits_insert AFTER INSERT ON outbox
+CREATE TRIGGER _onceward_limits_insert AFTER INSERT ON _onceward_outbox
 WHEN NEW.state IN ('pending', 'sent') AND coalesce(NEW.due_at, 0) <> 253402300799000
 BEGIN
-    INSERT INTO fullness (scope, name, messages, bytes)
-    SELECT f.scope, f.name, 1, f.bytes FROM limits_of AS f
-     WHERE f.seq = NEW.seq AND EXISTS (SELECT 1 FROM limits AS l WHERE l.scope = f.scope AND l.name IN (f.name, '*'))
+    INSERT INTO _onceward_limit_usage (scope, name, messages, bytes)
+    SELECT f.scope, f.name, 1, f.bytes FROM _onceward_limits_of AS f
+     WHERE f.seq = NEW.seq AND EXISTS (SELECT 1 FROM _onceward_limits AS l WHERE l.scope = f.scope AND l.name IN (f.name, '*'))
     ON CONFLICT (scope, name) DO UPDATE SET messages = messages + 1, bytes = bytes + excluded.bytes;
     SELECT CASE l.scope WHEN 'store' THEN RAISE(ABORT, 'onceward:store_full')
                         WHEN 'outbox' THEN RAISE(ABORT, 'onceward:outbox_full')
                         WHEN 'session' THEN RAISE(ABORT, 'onceward:session_full')
                         WHEN 'lane' THEN RAISE(ABORT, 'onceward:lane_full')
                         ELSE RAISE(ABORT, 'onceward:channel_full') END
-      FROM limits_of AS o
-      JOIN fullness AS f ON f.scope = o.scope AND f.name = o.name
-      JOIN limits AS l ON l.scope = f.scope
-       AND l.name = CASE WHEN EXISTS (SELECT 1 FROM limits AS x WHERE x.scope = f.scope AND x.name = f.name) THEN f.name ELSE '*' END
+      FROM _onceward_limits_of AS o
+      JOIN _onceward_limit_usage AS f ON f.scope = o.scope AND f.name = o.name
+      JOIN _onceward_limits AS l ON l.scope = f.scope
+       AND l.name = CASE WHEN EXISTS (SELECT 1 FROM _onceward_limits AS x WHERE x.scope = f.scope AND x.name = f.name) THEN f.name ELSE '*' END
      WHERE o.seq = NEW.seq
        AND (f.messages + CASE l.scope WHEN 'store' THEN 
-            (SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'inbox'), 0) - (SELECT value FROM counters WHERE name = 'ended')) ELSE 0 END > l.max_messages
+            (SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_inbox'), 0) - (SELECT value FROM _onceward_counters WHERE name = 'ended')) ELSE 0 END > l.max_messages
             OR f.bytes > l.max_bytes)
        AND NOT (l.scope <> 'store' AND (NEW.rank = 0 OR NEW.type IN ('worker_result', 'onceward.summary')
                 OR json_extract(CASE WHEN NEW.body_id IS NULL THEN NEW.frame ELSE NEW.frame || 'null}' END, '$.inreplyto') IS NOT NULL
@@ -41,40 +41,40 @@ BEGIN
 END;
 
 -- The oldest message that is held back by a limit that has room again.
-CREATE VIEW limits_next AS
-SELECT o.seq FROM outbox AS o
+CREATE VIEW _onceward_limits_next AS
+SELECT o.seq FROM _onceward_outbox AS o
  WHERE o.due_at = 253402300799000
-   AND EXISTS (SELECT 1 FROM fullness AS f
-                 JOIN limits AS l ON l.scope = f.scope
-                  AND l.name = CASE WHEN EXISTS (SELECT 1 FROM limits AS x WHERE x.scope = f.scope AND x.name = f.name) THEN f.name ELSE '*' END
+   AND EXISTS (SELECT 1 FROM _onceward_limit_usage AS f
+                 JOIN _onceward_limits AS l ON l.scope = f.scope
+                  AND l.name = CASE WHEN EXISTS (SELECT 1 FROM _onceward_limits AS x WHERE x.scope = f.scope AND x.name = f.name) THEN f.name ELSE '*' END
                 WHERE o.reason = 'held:' || f.scope || ':' || f.name
                   AND f.messages < coalesce(l.max_messages, f.messages + 1)
                   AND f.bytes + length(CAST(o.frame AS BLOB)) <= coalesce(l.max_bytes, f.bytes + length(CAST(o.frame AS BLOB))))
  ORDER BY o.seq LIMIT 1;
 
 -- A place that became free goes to the oldest that waits for it. A trigger does not start itself again, so that one is counted here.
-CREATE TRIGGER limits_update AFTER UPDATE OF state, due_at ON outbox
+CREATE TRIGGER _onceward_limits_update AFTER UPDATE OF state, due_at ON _onceward_outbox
 WHEN (OLD.state IN ('pending', 'sent') AND coalesce(OLD.due_at, 0) <> 253402300799000)
   <> (NEW.state IN ('pending', 'sent') AND coalesce(NEW.due_at, 0) <> 253402300799000)
 BEGIN
-    UPDATE fullness
+    UPDATE _onceward_limit_usage
        SET messages = messages + CASE WHEN NEW.state IN ('pending', 'sent') AND coalesce(NEW.due_at, 0) <> 253402300799000 THEN 1 ELSE -1 END,
            bytes = bytes + length(CAST(NEW.frame AS BLOB))
                  * CASE WHEN NEW.state IN ('pending', 'sent') AND coalesce(NEW.due_at, 0) <> 253402300799000 THEN 1 ELSE -1 END
-     WHERE (scope, name) IN (SELECT f.scope, f.name FROM limits_of AS f WHERE f.seq = NEW.seq);
-    UPDATE outbox SET reason = 'released' WHERE NOT (NEW.state IN ('pending', 'sent')) AND seq = (SELECT seq FROM limits_next);
-    UPDATE fullness
+     WHERE (scope, name) IN (SELECT f.scope, f.name FROM _onceward_limits_of AS f WHERE f.seq = NEW.seq);
+    UPDATE _onceward_outbox SET reason = 'released' WHERE NOT (NEW.state IN ('pending', 'sent')) AND seq = (SELECT seq FROM _onceward_limits_next);
+    UPDATE _onceward_limit_usage
        SET messages = messages + 1,
-           bytes = bytes + (SELECT length(CAST(o.frame AS BLOB)) FROM outbox AS o WHERE o.due_at = 253402300799000 AND o.reason = 'released')
-     WHERE (scope, name) IN (SELECT f.scope, f.name FROM limits_of AS f JOIN outbox AS o ON o.seq = f.seq
+           bytes = bytes + (SELECT length(CAST(o.frame AS BLOB)) FROM _onceward_outbox AS o WHERE o.due_at = 253402300799000 AND o.reason = 'released')
+     WHERE (scope, name) IN (SELECT f.scope, f.name FROM _onceward_limits_of AS f JOIN _onceward_outbox AS o ON o.seq = f.seq
                               WHERE o.due_at = 253402300799000 AND o.reason = 'released');
-    UPDATE outbox SET due_at = NULL, reason = NULL WHERE due_at = 253402300799000 AND reason = 'released';
+    UPDATE _onceward_outbox SET due_at = NULL, reason = NULL WHERE due_at = 253402300799000 AND reason = 'released';
 END;
 
-CREATE TRIGGER limits_delete BEFORE DELETE ON outbox
+CREATE TRIGGER _onceward_limits_delete BEFORE DELETE ON _onceward_outbox
 WHEN OLD.state IN ('pending', 'sent') AND coalesce(OLD.due_at, 0) <> 253402300799000
 BEGIN
-    UPDATE fullness SET messages = messages - 1, bytes = bytes - length(CAST(OLD.frame AS BLOB))
-     WHERE (scope, name) IN (SELECT f.scope, f.name FROM limits_of AS f WHERE f.seq = OLD.seq);
-    UPDATE outbox SET due_at = NULL, reason = NULL WHERE due_at = 253402300799000 AND seq = (SELECT seq FROM limits_next);
+    UPDATE _onceward_limit_usage SET messages = messages - 1, bytes = bytes - length(CAST(OLD.frame AS BLOB))
+     WHERE (scope, name) IN (SELECT f.scope, f.name FROM _onceward_limits_of AS f WHERE f.seq = OLD.seq);
+    UPDATE _onceward_outbox SET due_at = NULL, reason = NULL WHERE due_at = 253402300799000 AND seq = (SELECT seq FROM _onceward_limits_next);
 END;

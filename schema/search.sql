@@ -1,9 +1,9 @@
 -- The search through bodies: made when an agent opts in, dropped when it opts out. Bodies are indexed after the fact, in slices,
 -- so that sending and accepting pay nothing, and programs whose SQLite has no FTS5 go on writing.
 
-CREATE TABLE search_docs (
+CREATE TABLE _onceward_search_docs (
     doc INTEGER PRIMARY KEY,
     id  TEXT NOT NULL
 ) STRICT;
 
-CREATE VIRTUAL TABLE search_text USING fts5 (body, content = '', contentless_delete = 1, tokenize = 'unicode61 remove_diacritics 2');
+CREATE VIRTUAL TABLE _onceward_search_text USING fts5 (body, content = '', contentless_delete = 1, tokenize = 'unicode61 remove_diacritics 2');

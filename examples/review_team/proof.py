@@ -21,8 +21,8 @@ from onceward import Postbox
 TASKS = "SELECT number, sent_at, answers, message_id FROM task"
 RESULTS = "SELECT task, worker, findings, attempt, at FROM result"
 MESSAGES = """
-SELECT id FROM outbox_view WHERE type = 'review.wanted'
-UNION SELECT id FROM dead_letter_view WHERE type = 'review.wanted'
+SELECT id FROM onceward_outbox WHERE type = 'review.wanted'
+UNION SELECT id FROM onceward_dead_letters WHERE type = 'review.wanted'
 """
 FILES = "SELECT count(*) FROM file"
 REVIEWS = "SELECT task, attempt, at FROM review"
@@ -39,15 +39,15 @@ QUESTIONS = (
     (
         "coordinator",
         "states of its messages",
-        "SELECT type, state, count(*) FROM outbox_view GROUP BY type, state",
+        "SELECT type, state, count(*) FROM onceward_outbox GROUP BY type, state",
     ),
     ("worker-1", "reviews done twice", "SELECT task FROM review GROUP BY task HAVING count(*) > 1"),
     (
         "worker-1",
         "what it received",
-        "SELECT type, state, count(*) FROM inbox_view GROUP BY type, state",
+        "SELECT type, state, count(*) FROM onceward_inbox GROUP BY type, state",
     ),
-    ("worker-2", "all its numbers", "SELECT * FROM stats_view"),
+    ("worker-2", "all its numbers", "SELECT * FROM onceward_stats"),
 )
 """Queries to try: agent of the file, question, SQL."""
 

@@ -57,7 +57,9 @@ def news(tmp_path: Path) -> Path:
 
 def left(box: Postbox) -> tuple[list[Any], int, int]:
     """Return what the mailbox holds, how many messages wait in the inbox beside it, and how many restarts have dropped."""
-    waiting = box.db.read("SELECT count(*) FROM inbox WHERE state = 'pending' AND mailbox IS NULL")
+    waiting = box.db.read(
+        "SELECT count(*) FROM _onceward_inbox WHERE state = 'pending' AND mailbox IS NULL"
+    )
     return (
         [letter.body for letter in box.mailboxes.open("news").replay()],
         waiting[0][0],
@@ -75,7 +77,7 @@ def test_a_restart_drops_what_nobody_has_taken(news: Path) -> None:
     with opened(news) as box:
         box.on("ephemeral_dropped", lambda event: told.append(event.count))  # type: ignore[attr-defined]
         assert REST == left(box)
-        rows = box.db.read("SELECT DISTINCT state, reason FROM ephemeral_view")
+        rows = box.db.read("SELECT DISTINCT state, reason FROM onceward_ephemeral_messages")
         assert [("dropped", "ephemeral: not taken before a restart")] == rows
         assert [] == box.check()
     with opened(news, start=False) as again, opened(news, "peer", start=False) as peer:

@@ -280,7 +280,7 @@ def test_the_sweeper_frees_space(home: Any, fill: Fill) -> None:
 
     db = home.file(owner)
     left = db.read(
-        "SELECT (SELECT count(*) FROM inbox), (SELECT count(*) FROM readers), (SELECT count(*) FROM handouts)"
+        "SELECT (SELECT count(*) FROM _onceward_inbox), (SELECT count(*) FROM _onceward_mailbox_readers), (SELECT count(*) FROM _onceward_mailbox_leases)"
     )
     assert [(0, 0, 0)] == left
 

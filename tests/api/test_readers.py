@@ -64,8 +64,8 @@ def test_a_damaged_message_is_told(home: Any, owner: Any, jobs: Any, fill: Fill)
     db = home.file(owner)
 
     def damage(tx: Any) -> None:
-        tx.run("DROP TRIGGER inbox_frame_guard")
-        tx.run("UPDATE inbox SET frame = replace(frame, '\"bad\"', '\"BAD\"')")
+        tx.run("DROP TRIGGER _onceward_inbox_frame_guard")
+        tx.run("UPDATE _onceward_inbox SET frame = replace(frame, '\"bad\"', '\"BAD\"')")
 
     db.write(damage)
 
@@ -227,7 +227,9 @@ def test_a_late_ack_is_refused_before_anybody_else_came(
     fill(owner, jobs, "x", "y")
     [late] = jobs.lease("g", lease=5)
     home.clock.advance(5)
-    home.file(owner).write(lambda tx: tx.run("UPDATE handouts SET owner = NULL, due_at = NULL"))
+    home.file(owner).write(
+        lambda tx: tx.run("UPDATE _onceward_mailbox_leases SET owner = NULL, due_at = NULL")
+    )
 
     with pytest.raises(LeaseLost):
         late.ack()
@@ -350,10 +352,10 @@ def test_a_look_that_finds_nothing_commits_nothing(
     """Two readers that wait do not wake each other for ever by looking at what they keep."""
     fill(owner, jobs, "a", topic="ask")
     jobs.cursor("r", topics="answer", consume_skipped=False)
-    [(before,)] = home.file(owner).read("SELECT token FROM readers")
+    [(before,)] = home.file(owner).read("SELECT token FROM _onceward_mailbox_readers")
 
     assert [] == jobs.cursor("r", topics="answer", consume_skipped=False)
-    assert [(before,)] == home.file(owner).read("SELECT token FROM readers")
+    assert [(before,)] == home.file(owner).read("SELECT token FROM _onceward_mailbox_readers")
     assert ["a"] == bodies(jobs.cursor("r"))
 
 
@@ -425,7 +427,7 @@ def test_the_mark_outlives_the_position(home: Any, owner: Any, jobs: Any, fill: 
     """Should a position be lost or a message be replayed, the group still does not handle it twice."""
     fill(owner, jobs, "x")
     jobs.exactly_once("g", note)
-    home.file(owner).write(lambda tx: tx.run("DELETE FROM readers"))
+    home.file(owner).write(lambda tx: tx.run("DELETE FROM _onceward_mailbox_readers"))
 
     assert 0 == jobs.exactly_once("g", note)
     assert [("x", 1)] == home.file(owner).read("SELECT body, attempt FROM notes")

@@ -14,26 +14,28 @@ from onceward.model.settings import DAY
 
 OUTBOX: Final = """
 WITH RECURSIVE n (i) AS (SELECT :first UNION ALL SELECT i + 1 FROM n WHERE i + 1 < :first + :count)
-INSERT INTO outbox (id, recipient, session, lane, type, state, due_at, sent_at, ended_at, frame, created_at)
+INSERT INTO _onceward_outbox (id, recipient, session, lane, type, state, due_at, sent_at, ended_at, frame, created_at)
 SELECT printf('%08x-0000-7000-8000-000000000000', i), 'bob', 's' || (i % :lanes), 's' || (i % :lanes), 'bench.note',
        :state, :due_at, :ended_at, :ended_at, :frame, :now
   FROM n
 """
-COUNT: Final = "UPDATE counters SET value = value + :count WHERE name IN ('left', 'acked')"
+COUNT: Final = (
+    "UPDATE _onceward_counters SET value = value + :count WHERE name IN ('left', 'acked')"
+)
 SLICE: Final = 20_000
 """Rows of one transaction, so that neither WAL nor memory grows with the file."""
 LANES: Final = """
 WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i + 1 < :lanes)
-INSERT INTO lanes (sender, name, rank, session) SELECT 'alice', 's' || i, 2, 's' || i FROM n
+INSERT INTO _onceward_lanes (sender, name, rank, session) SELECT 'alice', 's' || i, 2, 's' || i FROM n
 """
 INBOX: Final = """
 WITH RECURSIVE n (i) AS (SELECT :first UNION ALL SELECT i + 1 FROM n WHERE i + 1 < :first + :count)
-INSERT INTO inbox (sender, id, lane_id, session, type, rank, frame, digest, received_at)
+INSERT INTO _onceward_inbox (sender, id, lane_id, session, type, rank, frame, digest, received_at)
 SELECT 'alice', printf('%08x-0000-7000-8000-000000000000', i), 1 + i % :lanes, 's' || (i % :lanes), 'bench.note', 2,
        :frame, :digest, :now
   FROM n
 """
-HEADS: Final = "UPDATE lanes SET head = (SELECT min(seq) FROM inbox WHERE inbox.lane_id = lanes.lane_id AND state = 'pending')"
+HEADS: Final = "UPDATE _onceward_lanes SET head = (SELECT min(seq) FROM _onceward_inbox WHERE _onceward_inbox.lane_id = _onceward_lanes.lane_id AND state = 'pending')"
 HEADER: Final = '{"specversion":"1.0","id":"any","source":"urn:onceward:alice","type":"bench.note","recipient":"bob","data":%s}'
 
 
@@ -94,7 +96,7 @@ def _fill(
 
 
 def _first(tx: Transaction) -> int:
-    [(last,)] = tx.execute("SELECT coalesce(max(seq), 0) FROM outbox")
+    [(last,)] = tx.execute("SELECT coalesce(max(seq), 0) FROM _onceward_outbox")
     return int(last) + 1
 
 

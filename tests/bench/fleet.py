@@ -25,9 +25,9 @@ from onceward.spark.positions import Positions
 FILES: Final = 100
 DIFFERENT: Final = 10
 ROWS: Final = 2_000_000
-ALL: Final = "SELECT * FROM outbox_view"
+ALL: Final = "SELECT * FROM onceward_outbox"
 NARROW: Final = ("id", "state", "created_at")
-SOME: Final = "SELECT id, state, created_at FROM outbox_view"
+SOME: Final = "SELECT id, state, created_at FROM onceward_outbox"
 LARGE: Final = 10_000
 SKIPPED: Final = "not installed: pip install 'onceward[spark]'"
 

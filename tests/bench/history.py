@@ -28,16 +28,18 @@ LOOKS: Final = 21
 MOST_MS: Final = 20.0
 FILL: Final = """
 WITH RECURSIVE n (i) AS (SELECT :first UNION ALL SELECT i + 1 FROM n WHERE i + 1 < :first + :count)
-INSERT INTO inbox (sender, id, lane_id, session, type, rank, state, frame, digest, received_at, ended_at, channel, correlation_id)
+INSERT INTO _onceward_inbox (sender, id, lane_id, session, type, rank, state, frame, digest, received_at, ended_at, channel, correlation_id)
 SELECT 'agent' || (i % :many), printf('%08x-0000-7000-8000-000000000000', i), 1, 's' || (i % :many), 'bench.note', 2, 'processed',
        :frame, zeroblob(16), :start + i * :step, :start + i * :step, 'c' || (i * 7 % :many), 'r' || (i / :talk)
   FROM n
 """
-COUNT: Final = "UPDATE counters SET value = value + :count WHERE name IN ('ended', 'processed')"
+COUNT: Final = (
+    "UPDATE _onceward_counters SET value = value + :count WHERE name IN ('ended', 'processed')"
+)
 RAW: Final = """
-SELECT id, sender, session, type, topic, rank, state, attempts, received_at, reason, frame FROM inbox WHERE {} ORDER BY seq DESC LIMIT 100
+SELECT id, sender, session, type, topic, rank, state, attempts, received_at, reason, frame FROM _onceward_inbox WHERE {} ORDER BY seq DESC LIMIT 100
 """
-RAW_COUNT: Final = "SELECT count(*) FROM inbox WHERE {}"
+RAW_COUNT: Final = "SELECT count(*) FROM _onceward_inbox WHERE {}"
 
 
 def history(plan: Plan) -> Iterator[Result]:

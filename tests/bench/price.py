@@ -26,7 +26,7 @@ from onceward.model.frame import FrameHeaders, digest, frame_prefix, render_fram
 from onceward.model.ids import new_id
 
 INSERT: Final = """
-INSERT INTO outbox (id, recipient, session, lane, type, frame, digest, created_at)
+INSERT INTO _onceward_outbox (id, recipient, session, lane, type, frame, digest, created_at)
 VALUES (?, 'bob', 'bench', 'bench', 'bench.note', ?, ?, ?)
 """
 PLAIN: Final = "CREATE TABLE plain (seq INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, body TEXT) STRICT"

@@ -36,30 +36,30 @@ NUMBERS: Final = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM 
 ID: Final = "printf('%08x-0000-7000-8000-000000000000', i)"
 SENT: Final = f"""
 {NUMBERS}
-INSERT INTO outbox (id, recipient, session, lane, type, state, sent_at, ended_at, frame, created_at)
+INSERT INTO _onceward_outbox (id, recipient, session, lane, type, state, sent_at, ended_at, frame, created_at)
 SELECT {ID}, :peer, 's' || (i % 50), 's' || (i % 50), 'bench.note', 'acked', :at + i + 5, :at + i + 9, :frame, :at + i FROM n
 """
 LANES: Final = """
 WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 49)
-INSERT INTO lanes (sender, name, rank, session) SELECT :peer, 's' || i, 2, 's' || i FROM n
+INSERT INTO _onceward_lanes (sender, name, rank, session) SELECT :peer, 's' || i, 2, 's' || i FROM n
 """
 TAKEN: Final = f"""
 {NUMBERS}
-INSERT INTO inbox (sender, id, lane_id, session, type, rank, state, frame, digest, received_at, ended_at)
+INSERT INTO _onceward_inbox (sender, id, lane_id, session, type, rank, state, frame, digest, received_at, ended_at)
 SELECT :peer, {ID}, 1 + i % 50, 's' || (i % 50), 'bench.note', 2, 'processed', :frame, :digest, :at + i + 5, :at + i + 7 FROM n
 """
 MARKED: Final = f"""
 {NUMBERS}
-INSERT INTO processed_messages (sender, message_id, session, outcome, processed_at)
+INSERT INTO _onceward_processed_messages (sender, message_id, session, outcome, processed_at)
 SELECT :peer, {ID}, 's' || (i % 50), 'processed', :at + i + 7 FROM n
 """
 BY_HAND: Final = {
     "near": (
-        "SELECT sender, recipient, id, state, created_at, sent_at, ended_at, lane, seq FROM outbox_view",
+        "SELECT sender, recipient, id, state, created_at, sent_at, ended_at, lane, seq FROM onceward_outbox",
     ),
     "far": (
-        "SELECT sender, recipient, id, state, received_at, lane, seq FROM inbox_view",
-        "SELECT sender, recipient, id, outcome, processed_at, seq FROM processed_view",
+        "SELECT sender, recipient, id, state, received_at, lane, seq FROM onceward_inbox",
+        "SELECT sender, recipient, id, outcome, processed_at, seq FROM onceward_processed_messages",
     ),
 }
 GOALS: Final = (Goal("per_minute", at_least=5_000_000), Goal("growth", at_most=9.0))

@@ -35,9 +35,9 @@ def test_both_ends_agree(both: tuple[Path, Path], cli: Any) -> None:
 def test_a_recipient_that_forgot_is_found(both: tuple[Path, Path], cli: Any) -> None:
     """Each file alone is sound; only both together tell that an acked message is gone."""
     with Postbox(both[1], start=False) as bob, bob.begin() as tx:
-        tx.execute("DELETE FROM inbox")
-        tx.execute("DELETE FROM processed_messages")
-        tx.execute("UPDATE lanes SET head = NULL")
+        tx.execute("DELETE FROM _onceward_inbox")
+        tx.execute("DELETE FROM _onceward_processed_messages")
+        tx.execute("UPDATE _onceward_lanes SET head = NULL")
 
     assert 0 == cli("check", str(both[1])).code
     ran = cli("check", *map(str, both), "--json")

@@ -195,7 +195,7 @@ def test_what_an_operator_should_know_is_a_warning(
     shop.send("far", 1)
     shop.run_until_idle()
     with shop.begin() as tx:
-        tx.execute("UPDATE peers SET breaker = 'open', failures = 5 WHERE name = 'far'")
+        tx.execute("UPDATE _onceward_peers SET breaker = 'open', failures = 5 WHERE name = 'far'")
     shop.peers.forget("far")
     shop.pause()
 
@@ -403,7 +403,7 @@ def test_a_lane_behind_a_message_that_fails_is_a_warning(
         shop.run_until_idle()
         assert "ok" == level(cli("doctor", "--json"), "lanes")
         with shop.begin() as tx:
-            tx.execute("UPDATE inbox SET attempts = 3")
+            tx.execute("UPDATE _onceward_inbox SET attempts = 3")
         found, cure = said(cli("doctor", "--json"), "lanes")
 
     assert (
@@ -422,7 +422,7 @@ def test_a_peer_that_fails_is_named_before_its_breaker_opens(cli: Cli, shop: Pos
         shop.peers.reset("far")
     with shop.begin() as tx:
         tx.execute(
-            "UPDATE peers SET failures = 3, last_error = 'Unreachable: away' WHERE name = 'far'"
+            "UPDATE _onceward_peers SET failures = 3, last_error = 'Unreachable: away' WHERE name = 'far'"
         )
 
     assert ("far: closed after 3 failures: Unreachable: away") == said(
@@ -449,6 +449,6 @@ def test_a_limit_that_is_nearly_reached_is_a_warning(
 def test_a_clock_that_was_ahead_does_not_make_the_write_fail(cli: Cli, shop: Postbox) -> None:
     """A commit is a commit, also in a file that has seen a later time than ours."""
     with shop.begin() as tx:
-        tx.execute("UPDATE identity SET clock_at = clock_at + 3600000")
+        tx.execute("UPDATE _onceward_file_info SET clock_at = clock_at + 3600000")
 
     assert "ok" == level(cli("doctor", "--json"), "write")

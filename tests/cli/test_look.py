@@ -205,18 +205,18 @@ def test_sql_reads(cli: Cli) -> None:
     assert [["1700000000000", "a\\tb"]] == cli(
         "sql", "SELECT 1700000000000 AS sent_at, 'a' || char(9) || 'b' AS text"
     ).lines
-    assert [["1"]] == cli("sql", "-", stdin="SELECT count(*) FROM stats_view").lines
+    assert [["1"]] == cli("sql", "-", stdin="SELECT count(*) FROM onceward_stats").lines
 
 
 @pytest.mark.parametrize(
     "statement",
     [
-        "DELETE FROM outbox",
-        "UPDATE identity SET agent = 'x'",
+        "DELETE FROM _onceward_outbox",
+        "UPDATE _onceward_file_info SET agent = 'x'",
         "CREATE TABLE x (y)",
         "VACUUM INTO 'copy.db'",
-        "INSERT INTO send (recipient, type) VALUES ('a', 'b')",
-        "SELECT 1; DELETE FROM peers",
+        "INSERT INTO onceward_send (recipient, type) VALUES ('a', 'b')",
+        "SELECT 1; DELETE FROM _onceward_peers",
         "PRAGMA user_version = 3",
     ],
 )
@@ -229,6 +229,17 @@ def test_sql_refuses_to_write(cli: Cli, home: Path, statement: str) -> None:
 
     assert (7, "ReadOnlyStore") == (ran.code, ran.problem["type"].rpartition(":")[2])
     assert before == sorted(path.name for path in home.iterdir())
+
+
+def test_sql_knows_the_views_without_their_prefix(cli: Cli, shop: Postbox, sent: str) -> None:
+    """The short names hold in the command's own connection; a table of the application keeps its name."""
+    assert [[sent]] == cli("sql", "SELECT id FROM _onceward_outbox", "--db", str(shop.path)).lines
+    shop.db.write(lambda tx: tx.rows("CREATE TABLE _onceward_inbox (theirs)"))
+
+    ran = cli("sql", "SELECT count(theirs) FROM _onceward_inbox", "--db", str(shop.path))
+
+    assert [["0"]] == ran.lines
+    assert [] == shop.db.read("SELECT name FROM sqlite_schema WHERE name = '_onceward_outbox'")
 
 
 def test_looking_leaves_no_trace(cli: Cli, home: Path) -> None:

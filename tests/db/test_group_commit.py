@@ -79,7 +79,7 @@ def test_one_failing_writer_harms_no_neighbour(box: Postbox, lead: bool) -> None
     """
 
     def bad(tx: StoreTransaction) -> None:
-        tx.run("INSERT INTO held_lanes VALUES ('x', 'x', 0, 0, 0)")
+        tx.run("INSERT INTO _onceward_blocked_lanes VALUES ('x', 'x', 0, 0, 0)")
         message = "mine"
         raise KeyError(message)
 
@@ -98,7 +98,7 @@ def test_one_failing_writer_harms_no_neighbour(box: Postbox, lead: bool) -> None
     ]
     assert (3, 0, []) == (
         box.stats()["enqueued"],
-        box._db.read("SELECT count(*) FROM held_lanes")[0][0],
+        box._db.read("SELECT count(*) FROM _onceward_blocked_lanes")[0][0],
         box.check(),
     )
 
@@ -107,7 +107,7 @@ def test_a_failing_leader_harms_no_follower(box: Postbox) -> None:
     """A thread that commits for others and fails itself tells its own caller alone."""
 
     def bad(tx: StoreTransaction) -> None:
-        tx.run("INSERT INTO held_lanes VALUES ('x', 'x', 0, 0, 0)")
+        tx.run("INSERT INTO _onceward_blocked_lanes VALUES ('x', 'x', 0, 0, 0)")
         message = "mine"
         raise KeyError(message)
 
@@ -123,7 +123,7 @@ def test_a_failing_leader_harms_no_follower(box: Postbox) -> None:
     assert ([KeyError, str, str], 1) == ([type(outcome) for outcome in outcomes], count())
     assert (2, 0, []) == (
         box.stats()["enqueued"],
-        box._db.read("SELECT count(*) FROM held_lanes")[0][0],
+        box._db.read("SELECT count(*) FROM _onceward_blocked_lanes")[0][0],
         box.check(),
     )
 
@@ -225,7 +225,7 @@ def test_rows_that_are_gathered_fail_each_for_itself(tmp_path: Path) -> None:
         full = [outcome for outcome in outcomes if isinstance(outcome, QueueFull)]
 
         assert (2, 2) == (len(full), len({id(error) for error in full}))
-        assert {row[0] for row in few._db.read("SELECT id FROM outbox")} == {
+        assert {row[0] for row in few._db.read("SELECT id FROM _onceward_outbox")} == {
             o for o in outcomes if isinstance(o, str)
         }
         assert (3, []) == (few.stats()["enqueued"], few.check())
@@ -267,7 +267,7 @@ def test_work_between_rows_that_are_gathered_sees_those_before_it(box: Postbox) 
     looks: list[int] = []
 
     def look(tx: StoreTransaction) -> None:
-        looks.append(tx.rows("SELECT count(*) FROM outbox")[0][0])
+        looks.append(tx.rows("SELECT count(*) FROM _onceward_outbox")[0][0])
 
     queue_of(
         box,
@@ -333,10 +333,14 @@ def test_after_commit_effects_run_once_for_committed_work_only(box: Postbox) -> 
             me = current_thread().ident
             tx.after_commit(
                 lambda: ran.append(
-                    (k, me is not None, box._db.read("SELECT count(*) FROM held_lanes")[0][0])
+                    (
+                        k,
+                        me is not None,
+                        box._db.read("SELECT count(*) FROM _onceward_blocked_lanes")[0][0],
+                    )
                 )
             )
-            tx.run("INSERT INTO held_lanes VALUES ('x', ?, 0, 0, 0)", (str(k),))
+            tx.run("INSERT INTO _onceward_blocked_lanes VALUES ('x', ?, 0, 0, 0)", (str(k),))
             if k % 2:
                 raise KeyError
 
@@ -374,7 +378,7 @@ def test_many_threads_without_any_order(box: Postbox) -> None:
     for thread in threads:
         thread.join()
 
-    assert {row[0] for row in box._db.read("SELECT id FROM outbox")} == set(kept)
+    assert {row[0] for row in box._db.read("SELECT id FROM _onceward_outbox")} == set(kept)
     assert (21, []) == (len(refused), box.check())
 
 

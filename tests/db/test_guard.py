@@ -174,16 +174,16 @@ def test_a_tick_is_a_commit_even_if_the_clock_stands_still(box: Postbox) -> None
     So it writes something, though the file has seen a later time than ours.
     """
     with box.begin() as tx:
-        tx.execute("UPDATE identity SET clock_at = clock_at + 3600000")
+        tx.execute("UPDATE _onceward_file_info SET clock_at = clock_at + 3600000")
     log = Path(f"{box.path}-wal")
     sizes = [log.stat().st_size]
-    seen = box.db.read("SELECT clock_at FROM identity")
+    seen = box.db.read("SELECT clock_at FROM _onceward_file_info")
     for _ in range(2):
         box.resolve("nothing")
         sizes.append(log.stat().st_size)
 
     assert sizes == sorted(set(sizes))
-    assert seen == box.db.read("SELECT clock_at FROM identity")
+    assert seen == box.db.read("SELECT clock_at FROM _onceward_file_info")
 
 
 def test_a_folder_that_is_moved_is_noticed(opened: Open, tmp_path: Path) -> None:
@@ -261,7 +261,7 @@ def test_another_process_may_checkpoint_and_close(
     The guard does not mistake it for a theft.
     """
     kept = box.send("b", 1)
-    elsewhere(box.path, "SELECT count(*) FROM outbox", "PRAGMA wal_checkpoint(TRUNCATE)")
+    elsewhere(box.path, "SELECT count(*) FROM _onceward_outbox", "PRAGMA wal_checkpoint(TRUNCATE)")
 
     assert ["pending", "pending"] == [box.resolve(kept), box.resolve(box.send("b", 2))]
     assert [] == box.check()

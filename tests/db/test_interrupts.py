@@ -137,7 +137,8 @@ def test_an_interrupt_anywhere_harms_no_neighbour(
         hit, outcomes = first_of_three(box, send, nth, exception)
         places += hit
         there = box._db.read(
-            "SELECT id, frame ->> '$.data[1]' FROM outbox WHERE frame ->> '$.data[0]' = ?", (nth,)
+            "SELECT id, frame ->> '$.data[1]' FROM _onceward_outbox WHERE frame ->> '$.data[0]' = ?",
+            (nth,),
         )
         told = [
             (outcome, index) for index, outcome in enumerate(outcomes) if isinstance(outcome, str)

@@ -21,7 +21,7 @@ def test_the_ledger_names_every_step(box: Postbox) -> None:
     known = migrations.migrations()
 
     assert [(m.version, m.name) for m in known] == box._db.read(
-        "SELECT version, name FROM schema_migrations ORDER BY version"
+        "SELECT version, name FROM _onceward_migrations ORDER BY version"
     )
     assert sorted({m.version for m in known}) == [m.version for m in known]
     assert box.health().schema == known[-1].version
@@ -30,9 +30,9 @@ def test_the_ledger_names_every_step(box: Postbox) -> None:
 def test_opening_again_applies_nothing(opened: Open) -> None:
     """A file that is up to date is left as it is."""
     opened().close()
-    before = opened()._db.read("SELECT * FROM schema_migrations")
+    before = opened()._db.read("SELECT * FROM _onceward_migrations")
 
-    assert before == opened()._db.read("SELECT * FROM schema_migrations")
+    assert before == opened()._db.read("SELECT * FROM _onceward_migrations")
 
 
 def test_an_older_file_is_brought_up_with_all_its_rows(
@@ -45,7 +45,7 @@ def test_an_older_file_is_brought_up_with_all_its_rows(
     newer = Migration(
         migrations.migrations()[-1].version + 1,
         "9999_more",
-        "ALTER TABLE outbox ADD COLUMN note TEXT; CREATE TABLE extra (x) STRICT".replace(
+        "ALTER TABLE _onceward_outbox ADD COLUMN note TEXT; CREATE TABLE extra (x) STRICT".replace(
             "(x)", "(x TEXT)"
         ),
     )
@@ -55,7 +55,7 @@ def test_an_older_file_is_brought_up_with_all_its_rows(
     box = opened()
 
     assert [(each, None) for each in ids] == box._db.read(
-        "SELECT id, note FROM outbox ORDER BY seq"
+        "SELECT id, note FROM _onceward_outbox ORDER BY seq"
     )
     assert (newer.version, []) == (box.health().schema, box.check())
     assert "pending" == box.resolve(box.send("b", 1))
@@ -101,7 +101,7 @@ def test_a_newer_file_is_refused_by_both_versions_numbers(opened: Open, tmp_path
     box = opened()
     known = box.health().schema
     box._db.write(
-        lambda tx: tx.run("INSERT INTO schema_migrations VALUES (9999, 'later', x'00', 1)")
+        lambda tx: tx.run("INSERT INTO _onceward_migrations VALUES (9999, 'later', x'00', 1)")
     )
     box.close()
     before = (tmp_path / "a.db").read_bytes()
@@ -121,14 +121,14 @@ def test_a_file_that_is_upgraded_meanwhile_is_let_go(opened: Open, tmp_path: Pat
     box = opened()
     kept = box.send("b", 1)
     with closing(apsw.Connection(str(tmp_path / "a.db"))) as newer:
-        newer.execute("INSERT INTO schema_migrations VALUES (9999, 'later', x'00', 1)")
+        newer.execute("INSERT INTO _onceward_migrations VALUES (9999, 'later', x'00', 1)")
         with pytest.raises(SchemaTooNew, match="9999"):
             box._maintenance.run_once()
         with pytest.raises(SchemaTooNew, match="9999"):
             box.send("b", 2)
         with pytest.raises(SchemaTooNew, match="9999"):
             box.resolve(kept)
-        newer.execute("DELETE FROM schema_migrations WHERE version = 9999")
+        newer.execute("DELETE FROM _onceward_migrations WHERE version = 9999")
 
     box.send("b", 3)
 
@@ -139,7 +139,7 @@ def test_a_file_with_other_steps_is_refused(opened: Open) -> None:
     """A ledger that names a step of ours otherwise is no file of ours."""
     box = opened()
     box._db.write(
-        lambda tx: tx.run("UPDATE schema_migrations SET name = 'other' WHERE version = 1")
+        lambda tx: tx.run("UPDATE _onceward_migrations SET name = 'other' WHERE version = 1")
     )
     box.close()
 
@@ -150,10 +150,10 @@ def test_a_file_with_other_steps_is_refused(opened: Open) -> None:
 def test_pending_steps_come_in_order(box: Postbox) -> None:
     """Missing steps are applied from the oldest to the newest, a missing middle step too."""
     known = tuple(Migration(k, f"{k:04d}", "") for k in range(1, 5))
-    box._db.write(lambda tx: tx.run("DELETE FROM schema_migrations"))
+    box._db.write(lambda tx: tx.run("DELETE FROM _onceward_migrations"))
     box._db.write(
         lambda tx: tx.many(
-            "INSERT INTO schema_migrations VALUES (?, ?, x'00', 1)", [(1, "0001"), (3, "0003")]
+            "INSERT INTO _onceward_migrations VALUES (?, ?, x'00', 1)", [(1, "0001"), (3, "0003")]
         )
     )
 
@@ -171,7 +171,7 @@ def test_migrations_are_applied_through_the_transaction_alone(box: Postbox) -> N
     with pytest.raises(KeyError):
         box._db.write(fail)
     assert [] == box._db.read(
-        "SELECT name FROM sqlite_schema WHERE name = 'seventy_seven' UNION SELECT name FROM schema_migrations WHERE version = 77"
+        "SELECT name FROM sqlite_schema WHERE name = 'seventy_seven' UNION SELECT name FROM _onceward_migrations WHERE version = 77"
     )
 
 
@@ -181,4 +181,4 @@ def test_the_schema_needs_no_new_sqlite(tmp_path: Path, shell: Callable[[Path, s
     script = "\n".join(step.sql for step in migrations.migrations())
 
     assert "" == shell(path, script)
-    assert "" == shell(path, (migrations.folder() / "trail.sql").read_text(encoding="utf-8"))
+    assert "" == shell(path, (migrations.folder() / "transitions.sql").read_text(encoding="utf-8"))

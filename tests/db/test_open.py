@@ -95,7 +95,7 @@ def test_the_durability_class_is_the_sync_level(opened: Open, durability: str, l
     assert con is not None
 
     assert level == con.pragma("synchronous")
-    assert [(durability,)] == box._db.read("SELECT durability FROM identity")
+    assert [(durability,)] == box._db.read("SELECT durability FROM _onceward_file_info")
 
 
 def test_a_host_database_keeps_what_is_its_own(opened: Open, tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_the_second_opening_is_heard(opened: Open) -> None:
     sender.run_until_idle()
     receiver = opened("b", max_pending=2)
 
-    assert [(2,)] == receiver._db.read("SELECT max_pending FROM identity")
+    assert [(2,)] == receiver._db.read("SELECT max_pending FROM _onceward_file_info")
 
 
 @pytest.mark.parametrize("neighbour_first", [False, True])
@@ -225,7 +225,7 @@ def test_the_standard_library_may_read_in_another_process(
     """Other programs open the file at the same time; nothing is lost when they close it."""
     kept = box.send("b", 1)
 
-    assert [[[1]]] == elsewhere(box.path, "SELECT count(*) FROM outbox")
+    assert [[[1]]] == elsewhere(box.path, "SELECT count(*) FROM _onceward_outbox")
     assert ["pending", "pending"] == [box.resolve(kept), box.resolve(box.send("b", 2))]
 
 

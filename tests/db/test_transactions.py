@@ -109,7 +109,7 @@ def test_reading_inside_the_block_sees_its_writes(ledger: Postbox) -> None:
     with ledger.begin() as tx:
         message_id = tx.send("b", 1)
         inside = ledger.history().total_count
-        outside = Reader(ledger).look("SELECT count(*) FROM outbox")
+        outside = Reader(ledger).look("SELECT count(*) FROM _onceward_outbox")
 
     assert (1, 0, "pending") == (inside, outside, ledger.resolve(message_id))
 

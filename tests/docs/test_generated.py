@@ -149,10 +149,10 @@ def test_what_sql_sends_fits_the_published_schema(
     with Postbox(tmp_path / "a.db", agent="a", start=False) as box:
         with box.begin() as tx:
             tx.execute(
-                "INSERT INTO send (recipient, type, body, topic, priority, ttl, key, ordering_key, correlation_id)"
+                "INSERT INTO onceward_send (recipient, type, body, topic, priority, ttl, key, ordering_key, correlation_id)"
                 " VALUES ('b', 't', '{\"x\": null}', 'a.b', 'urgent', 60, 'k', 'lane', 'c')"
             )
-            tx.execute("INSERT INTO send (recipient, type) VALUES ('b', 't')")
+            tx.execute("INSERT INTO onceward_send (recipient, type) VALUES ('b', 't')")
         frames = [json.loads(past.frame) for past in box.history().messages]
 
     assert [] == [error.message for frame in frames for error in validator.iter_errors(frame)]

@@ -33,7 +33,10 @@ async def _turn() -> None:
 def _bodies(path: Path) -> list[int]:
     with Postbox(path, start=False) as box:
         return [
-            body for (body,) in box.db.read("SELECT frame ->> '$.data' FROM outbox ORDER BY seq")
+            body
+            for (body,) in box.db.read(
+                "SELECT frame ->> '$.data' FROM _onceward_outbox ORDER BY seq"
+            )
         ]
 
 

@@ -63,7 +63,7 @@ def read(box: Postbox, **how: Any) -> list[Any]:
 
 def outbox(box: Postbox) -> int:
     """Return how many messages the file ever promised."""
-    [(count,)] = box.db.read("SELECT count(*) FROM outbox")
+    [(count,)] = box.db.read("SELECT count(*) FROM _onceward_outbox")
     return int(count)
 
 
@@ -81,7 +81,9 @@ def test_a_group_reaches_everyone_but_the_sender(world: World) -> None:
     )
     assert (("a", "c"), [(posted.id,)]) == (
         posted.recipients,
-        boxes["b"].db.read("SELECT DISTINCT correlation_id FROM outbox WHERE channel = 'room'"),
+        boxes["b"].db.read(
+            "SELECT DISTINCT correlation_id FROM _onceward_outbox WHERE channel = 'room'"
+        ),
     )
 
 
@@ -402,7 +404,7 @@ def test_a_message_is_found_behind_thousands_that_do_not_match(world: World, by_
             f"EXPLAIN QUERY PLAN {NEXT_IN if by_rank else NEXT_CAME}", PLAN
         )
     ]
-    assert {"inbox_channel_waits"} == {
+    assert {"_onceward_inbox_channel_pending"} == {
         word for plan in plans for word in plan.split() if word.startswith("inbox_")
     }
     assert not by_rank or [] == [plan for plan in plans if "TEMP B-TREE" in plan]
@@ -646,7 +648,7 @@ def test_a_late_one_is_served_without_another_send(world: World) -> None:
     alice, _bob, late = world.reopen("a", "b", "late")
     world.settle()
 
-    assert (["old"], [(1,)]) == (read(late), alice.db.read("SELECT count(*) FROM bodies"))
+    assert (["old"], [(1,)]) == (read(late), alice.db.read("SELECT count(*) FROM _onceward_bodies"))
 
 
 def test_a_late_one_has_nothing_of_an_ordinary_channel(world: World) -> None:
@@ -781,7 +783,10 @@ def test_a_send_joins_the_callers_transaction(world: World) -> None:
         room(boxes["a"]).send("x")
         raise ZeroDivisionError
 
-    assert (0, [(0,)]) == (outbox(boxes["a"]), boxes["a"].db.read("SELECT count(*) FROM posts"))
+    assert (0, [(0,)]) == (
+        outbox(boxes["a"]),
+        boxes["a"].db.read("SELECT count(*) FROM _onceward_retained_posts"),
+    )
 
 
 def test_a_key_holds_for_a_channel(world: World) -> None:
@@ -799,7 +804,7 @@ def test_the_frame_says_channel_and_kind(world: World) -> None:
     room(boxes["a"]).send("x", kind="notification")
     world.settle()
     [(frame,)] = boxes["b"].db.read(
-        "SELECT frame FROM inbox_view WHERE channel = 'room' AND kind = 'notification'"
+        "SELECT frame FROM onceward_inbox WHERE channel = 'room' AND kind = 'notification'"
     )
 
     assert ("room", "notification", "room") == tuple(

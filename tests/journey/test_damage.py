@@ -41,8 +41,10 @@ def test_a_changed_frame_is_not_pushed(world: World) -> None:
     shop, billing = world.wired("shop", writer())
     shop.send("billing", Job(text="first"))
     shop.send("billing", Job(text="second"))
-    shop.db.write(lambda tx: tx.rows("DROP TRIGGER outbox_frame_guard"))
-    shop.db.write(lambda tx: tx.rows("UPDATE outbox SET frame = replace(frame, 'first', 'worst')"))
+    shop.db.write(lambda tx: tx.rows("DROP TRIGGER _onceward_outbox_frame_guard"))
+    shop.db.write(
+        lambda tx: tx.rows("UPDATE _onceward_outbox SET frame = replace(frame, 'first', 'worst')")
+    )
     world.settle()
 
     assert ["corrupt"] == letters(shop)
@@ -57,9 +59,9 @@ def test_a_changed_frame_is_not_handled(world: World) -> None:
     first = shop.send("billing", Job(text="first"))
     shop.send("billing", Job(text="second"))
     shop.run_until_idle()
-    billing.db.write(lambda tx: tx.rows("DROP TRIGGER inbox_frame_guard"))
+    billing.db.write(lambda tx: tx.rows("DROP TRIGGER _onceward_inbox_frame_guard"))
     billing.db.write(
-        lambda tx: tx.rows("UPDATE inbox SET frame = replace(frame, 'first', 'worst')")
+        lambda tx: tx.rows("UPDATE _onceward_inbox SET frame = replace(frame, 'first', 'worst')")
     )
     world.settle()
 
@@ -88,7 +90,7 @@ def test_a_parcel_that_cannot_be_settled_lets_its_peer_rest(world: World) -> Non
     shop.send("billing", Job(text="first"))
     shop.db.write(
         lambda tx: tx.rows(
-            "CREATE TRIGGER deaf BEFORE UPDATE OF state ON outbox BEGIN SELECT RAISE(IGNORE); END"
+            "CREATE TRIGGER deaf BEFORE UPDATE OF state ON _onceward_outbox BEGIN SELECT RAISE(IGNORE); END"
         )
     )
     shop.run_until_idle()
@@ -120,7 +122,7 @@ def test_a_message_that_cannot_be_settled_lets_its_lane_rest(world: World) -> No
     shop.run_until_idle()
     box.db.write(
         lambda tx: tx.rows(
-            "CREATE TRIGGER deaf BEFORE UPDATE OF state ON inbox BEGIN SELECT RAISE(IGNORE); END"
+            "CREATE TRIGGER deaf BEFORE UPDATE OF state ON _onceward_inbox BEGIN SELECT RAISE(IGNORE); END"
         )
     )
     box.run_until_idle()
@@ -134,4 +136,4 @@ def test_a_message_that_cannot_be_settled_lets_its_lane_rest(world: World) -> No
     box.run_until_idle()
 
     assert met + 1 == len(tries)
-    assert ["waiting"] == [state for (state,) in box.db.read("SELECT state FROM lane_view")]
+    assert ["waiting"] == [state for (state,) in box.db.read("SELECT state FROM onceward_lanes")]

@@ -70,7 +70,9 @@ def test_a_replay_that_fails_again_is_buried_again(world: World) -> None:
         world.settle()
 
     assert [message] == [letter.id for letter in billing.dead_letters.list()]
-    assert 3 == billing.db.read("SELECT value FROM counters WHERE name = 'replayed'")[0][0]
+    assert (
+        3 == billing.db.read("SELECT value FROM _onceward_counters WHERE name = 'replayed'")[0][0]
+    )
     assert "failed" == shop.resolve(message)
 
 
@@ -120,7 +122,7 @@ def test_a_letter_sent_as_new_has_another_id_and_the_same_content(world: World) 
     world.wait(6)
     new = shop.dead_letters.replay(old, as_new=True)
     rows = shop.db.read(
-        "SELECT id, type, topic, rank, lane, frame ->> '$.data.n', frame ->> '$.trace' FROM outbox"
+        "SELECT id, type, topic, rank, lane, frame ->> '$.data.n', frame ->> '$.trace' FROM _onceward_outbox"
     )
 
     assert [(new, "job", "a.b", 1, "k", 1, "x")] == rows
@@ -237,7 +239,7 @@ def test_a_letter_that_dies_again_is_one_letter(world: World) -> None:
         letter.topic,
         letter.replays,
     )
-    assert [("talk",)] == billing.db.read("SELECT correlation_id FROM dead_letter_view")
+    assert [("talk",)] == billing.db.read("SELECT correlation_id FROM onceward_dead_letters")
 
 
 def test_a_forgotten_replay_leaves_nothing(world: World) -> None:
@@ -246,11 +248,11 @@ def test_a_forgotten_replay_leaves_nothing(world: World) -> None:
     message = shop.send("billing", Job(n=1))
     world.settle()
     billing.dead_letters.replay(message)
-    assert 1 == billing.db.read("SELECT count(*) FROM replayed")[0][0]
+    assert 1 == billing.db.read("SELECT count(*) FROM _onceward_replayed")[0][0]
     world.settle()
     billing.run_maintenance()
 
-    assert 0 == billing.db.read("SELECT count(*) FROM replayed")[0][0]
+    assert 0 == billing.db.read("SELECT count(*) FROM _onceward_replayed")[0][0]
     assert [1] == [letter.replays for letter in billing.dead_letters.list()]
 
 
@@ -319,7 +321,8 @@ def test_a_rate_is_a_date_in_each_row(world: World) -> None:
     now = world.clock.now()
 
     assert [0, 0, 1000, 1500, 2000, 2500] == [
-        (at or now) - now for (at,) in shop.db.read("SELECT due_at FROM outbox ORDER BY seq")
+        (at or now) - now
+        for (at,) in shop.db.read("SELECT due_at FROM _onceward_outbox ORDER BY seq")
     ]
     with pytest.raises(InvalidArgument):
         shop.dead_letters.replay_all(rate=0)
@@ -331,7 +334,7 @@ def test_a_letter_sent_as_new_keeps_who_it_was(world: World) -> None:
     old = shop.send("billing", b"\x00\xff", ttl=5, correlation_id="talk", reply_to="store")
     world.wait(6)
     new = shop.dead_letters.replay(old, as_new=True)
-    [(frame,)] = shop.db.read("SELECT frame FROM outbox WHERE id = ?", (new,))
+    [(frame,)] = shop.db.read("SELECT frame FROM _onceward_outbox WHERE id = ?", (new,))
     sent = Frame.parse(frame)
 
     assert (old, "talk", "store", "AP8=", None) == (

@@ -45,7 +45,7 @@ def test_to_all_reaches_every_registered_agent_but_the_sender(world: World, to: 
     world.settle()
 
     assert [[{"n": 1}], [{"n": 1}], []] == bodies_of(world, "bob", "carol", "alice")
-    assert [(root,), (root,)] == rows(alice, "SELECT correlation_id FROM outbox_view")
+    assert [(root,), (root,)] == rows(alice, "SELECT correlation_id FROM onceward_outbox")
 
 
 def test_a_home_knows_the_files_of_its_agents(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_a_home_knows_the_files_of_its_agents(tmp_path: Path) -> None:
         for name in ("a", "b", "c")
     ]
     boxes[0].send("all", 1)
-    found = rows(boxes[0], "SELECT recipient FROM outbox_view ORDER BY 1")
+    found = rows(boxes[0], "SELECT recipient FROM onceward_outbox ORDER BY 1")
     for box in boxes:
         box.close()
 
@@ -77,7 +77,7 @@ def test_the_body_is_stored_once(world: World) -> None:
     for name in ("b", "c", "d"):
         world.open(name).agents.register()
     alice.send(None, "shared text")
-    during = rows(alice, "SELECT count(*), sum(text = '\"shared text\"') FROM bodies")
+    during = rows(alice, "SELECT count(*), sum(text = '\"shared text\"') FROM _onceward_bodies")
     world.settle()
     bodies_of(world, "b", "c", "d")
     world.settle()
@@ -86,8 +86,8 @@ def test_the_body_is_stored_once(world: World) -> None:
 
     assert ([(1, 1)], [(0,)], [(0,)]) == (
         during,
-        rows(alice, "SELECT count(*) FROM outbox"),
-        rows(alice, "SELECT count(*) FROM bodies"),
+        rows(alice, "SELECT count(*) FROM _onceward_outbox"),
+        rows(alice, "SELECT count(*) FROM _onceward_bodies"),
     )
 
 
@@ -96,7 +96,7 @@ def test_long_bodies_are_stored_beside(world: World, text: str, beside: int) -> 
     """A body of more than 3,584 bytes lies beside its message; what arrives is the same text, whatever it looks like."""
     alice, _bob = world.open("alice"), world.open("bob")
     alice.send("bob", text)
-    stored = rows(alice, "SELECT count(*) FROM bodies")
+    stored = rows(alice, "SELECT count(*) FROM _onceward_bodies")
     world.settle()
 
     assert ([(beside,)], [[text]]) == (stored, bodies_of(world, "bob"))
@@ -107,7 +107,7 @@ def test_the_same_key_and_long_body_is_known(world: World) -> None:
     alice, _bob = world.open("alice"), world.open("bob")
     ids = {alice.send("bob", LONG, key="k") for _ in range(2)}
 
-    assert (1, [(1,)]) == (len(ids), rows(alice, "SELECT count(*) FROM bodies"))
+    assert (1, [(1,)]) == (len(ids), rows(alice, "SELECT count(*) FROM _onceward_bodies"))
 
 
 def test_send_many_takes_long_bodies(world: World) -> None:
@@ -136,7 +136,7 @@ def test_the_threshold_is_a_setting(world: World) -> None:
     alice, _bob = world.open("alice", body_threshold=10_000), world.open("bob")
     alice.send("bob", LONG)
 
-    assert [(0,)] == rows(alice, "SELECT count(*) FROM bodies")
+    assert [(0,)] == rows(alice, "SELECT count(*) FROM _onceward_bodies")
 
 
 @pytest.mark.broken("the damage is planted")
@@ -146,7 +146,7 @@ def test_a_missing_body_blocks_nothing(world: World) -> None:
     alice, bob = world.open("alice"), world.open("bob")
     alice.send("bob", LONG)
     alice.send("bob", "next")
-    alice.db.write(lambda tx: tx.run("DELETE FROM bodies"))
+    alice.db.write(lambda tx: tx.run("DELETE FROM _onceward_bodies"))
     world.settle()
     first, second = bob.receive(), None
     assert first is not None
@@ -167,11 +167,11 @@ def test_a_damaged_head_or_body_is_never_delivered(world: World) -> None:
     world.audited = False
     alice, _bob = world.open("alice"), world.open("bob")
     alice.send("bob", LONG)
-    alice.db.write(lambda tx: tx.run("UPDATE bodies SET text = replace(text, 'é', 'e')"))
+    alice.db.write(lambda tx: tx.run("UPDATE _onceward_bodies SET text = replace(text, 'é', 'e')"))
     alice.send("bob", LONG + "x")
     alice.db.write(
         lambda tx: tx.rows(
-            "DROP TRIGGER outbox_frame_guard; UPDATE outbox SET frame = replace(frame, 'text', 'test')"
+            "DROP TRIGGER _onceward_outbox_frame_guard; UPDATE _onceward_outbox SET frame = replace(frame, 'text', 'test')"
         )
     )
     world.settle()
@@ -185,7 +185,7 @@ def test_a_dead_copy_keeps_its_body(world: World) -> None:
     world.open("carol").agents.register()
     world.boxes["bob"].agents.register()
     alice.send("all", Note(text="kept"), ttl=1.0)
-    alice.db.write(lambda tx: tx.run("UPDATE peers SET due_at = 9e15"))
+    alice.db.write(lambda tx: tx.run("UPDATE _onceward_peers SET due_at = 9e15"))
     world.clock.forward(5)
     world.settle()
     letters = alice.dead_letters.list()
@@ -193,7 +193,7 @@ def test_a_dead_copy_keeps_its_body(world: World) -> None:
         alice.dead_letters.replay(letter.id, as_new=True)
     world.settle()
 
-    assert (2, [(0,)]) == (len(letters), rows(alice, "SELECT count(*) FROM bodies"))
+    assert (2, [(0,)]) == (len(letters), rows(alice, "SELECT count(*) FROM _onceward_bodies"))
     assert [[{"text": "kept"}], [{"text": "kept"}]] == bodies_of(world, "bob", "carol")
 
 
@@ -222,8 +222,8 @@ def test_a_refused_copy_leaves_none(world: World) -> None:
         tx.send("b", 3)
 
     assert ([("b",)], [(0,)]) == (
-        rows(alice, "SELECT recipient FROM outbox"),
-        rows(alice, "SELECT count(*) FROM bodies"),
+        rows(alice, "SELECT recipient FROM _onceward_outbox"),
+        rows(alice, "SELECT count(*) FROM _onceward_bodies"),
     )
 
 
@@ -235,7 +235,7 @@ def test_to_all_joins_the_transaction(world: World) -> None:
         tx.send(None, 1)
         raise ZeroDivisionError
 
-    assert [(0,)] == rows(alice, "SELECT count(*) FROM outbox")
+    assert [(0,)] == rows(alice, "SELECT count(*) FROM _onceward_outbox")
 
 
 def test_a_message_id_is_for_one(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,12 +311,12 @@ def test_reserved_topics_are_refused_everywhere(world: World, tmp_path: Path) ->
         lambda: alice.send("bob", 1, topic="_system.x"),
         lambda: alice.db.write(
             lambda tx: tx.run(
-                "INSERT INTO send (recipient, type, topic) VALUES ('bob', 't', '_system.x')"
+                "INSERT INTO onceward_send (recipient, type, topic) VALUES ('bob', 't', '_system.x')"
             )
         ),
     ):
         with pytest.raises(InvalidMessage, match="reserved"):
             attempt()
 
-    assert [(0,)] == rows(alice, "SELECT count(*) FROM outbox")
+    assert [(0,)] == rows(alice, "SELECT count(*) FROM _onceward_outbox")
     assert tmp_path.exists()

@@ -287,10 +287,12 @@ def test_a_delayed_parcel_beyond_the_horizon_is_refused(world: World) -> None:
     old = world.wire.pushed[0]
     world.wait(8 * DAY)
     billing.run_maintenance()
-    before = billing.db.read("SELECT count(*) FROM processed_messages")
+    before = billing.db.read("SELECT count(*) FROM _onceward_processed_messages")
     # the stream moved on to another epoch in between
     billing.db.write(
-        lambda tx: tx.run("UPDATE streams SET epoch = 'later', number = 7, last_id = 'x'")
+        lambda tx: tx.run(
+            "UPDATE _onceward_sender_streams SET epoch = 'later', number = 7, last_id = 'x'"
+        )
     )
     answer = world.wire.push_again(old)
 
@@ -307,9 +309,11 @@ def test_a_mark_outlives_its_row(world: World) -> None:
     shop.send("billing", Job(n=1))
     world.settle()
     old = world.wire.pushed[0]
-    billing.db.write(lambda tx: tx.run("DELETE FROM inbox WHERE state = 'processed'"))
+    billing.db.write(lambda tx: tx.run("DELETE FROM _onceward_inbox WHERE state = 'processed'"))
     billing.db.write(
-        lambda tx: tx.run("UPDATE streams SET epoch = 'later', number = 7, last_id = 'x'")
+        lambda tx: tx.run(
+            "UPDATE _onceward_sender_streams SET epoch = 'later', number = 7, last_id = 'x'"
+        )
     )
     answer = world.wire.push_again(old)
     world.settle()
@@ -398,7 +402,9 @@ def test_an_acked_message_does_not_die_by_a_fork(world: World) -> None:
     world.clock.forward(120)
     billing = world.boxes["billing"]
     billing.db.write(
-        lambda tx: tx.run("UPDATE streams SET epoch = 'of a clone', number = 3, last_id = 'x'")
+        lambda tx: tx.run(
+            "UPDATE _onceward_sender_streams SET epoch = 'of a clone', number = 3, last_id = 'x'"
+        )
     )
     shop.send("billing", Job(n=2))
     world.settle()
@@ -421,7 +427,7 @@ def test_a_peer_that_always_forks_is_left_alone(world: World) -> None:
         number = parcel.number
         billing.db.write(
             lambda tx: tx.run(
-                "INSERT OR REPLACE INTO streams (sender, epoch, number, last_id, updated_at) VALUES ('shop', ?, ?, 'another', 0)",
+                "INSERT OR REPLACE INTO _onceward_sender_streams (sender, epoch, number, last_id, updated_at) VALUES ('shop', ?, ?, 'another', 0)",
                 (parcel.epoch, number + 7),
             )
         )

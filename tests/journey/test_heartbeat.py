@@ -51,4 +51,4 @@ def test_the_heartbeat_takes_nothing_from_under_a_look(
         assert group.due
         group.commit()
 
-        assert [(sent, "processed")] == bob.db.read("SELECT id, state FROM inbox")
+        assert [(sent, "processed")] == bob.db.read("SELECT id, state FROM _onceward_inbox")

@@ -158,7 +158,7 @@ def test_a_killed_sender_loses_nothing_it_was_told_and_repeats_nothing(home: Pat
             ]
         with Postbox(home / "shop.db", agent="shop", **BRISK) as shop:
             until(lambda: shop.stats()["acked"] == shop.stats()["enqueued"])
-            sent = {i for (i,) in shop.db.read("SELECT id FROM outbox")}
+            sent = {i for (i,) in shop.db.read("SELECT id FROM _onceward_outbox")}
     done = [i for i, _, _ in effects(home)]
 
     assert set() == {line.strip() for line in acknowledged} - set(done)
@@ -291,7 +291,7 @@ def test_a_handler_within_its_runtime_is_not_overtaken(home: Path) -> None:
 
 def _lane(home: Path) -> list[tuple[Any, ...]]:
     with Postbox(home / "billing.db", start=False) as box:
-        return box.db.read("SELECT token, due_at FROM lanes")
+        return box.db.read("SELECT token, due_at FROM _onceward_lanes")
 
 
 def test_two_relays_of_one_file_keep_the_order(home: Path) -> None:

@@ -154,7 +154,7 @@ def test_hooks_hear_after_the_commit(world: World) -> None:
         box = shop if event.agent == "shop" else billing
         assert not box.db.writer.held
         counts = box.db.read(
-            "SELECT (SELECT count(*) FROM outbox), (SELECT count(*) FROM inbox WHERE state <> 'pending')"
+            "SELECT (SELECT count(*) FROM _onceward_outbox), (SELECT count(*) FROM _onceward_inbox WHERE state <> 'pending')"
         )
         seen.append((f"{event.agent} {event.name}", counts[0]))
 
@@ -288,9 +288,18 @@ def test_tables_are_pruned(world: World) -> None:
 
 def left(box: Postbox) -> dict[str, int]:
     """Return how many rows tables still have, those that have some."""
-    names = ("outbox", "inbox", "processed_messages", "receipts", "lanes", "held_lanes", "tickets")
+    names = (
+        "outbox",
+        "inbox",
+        "processed_messages",
+        "receipts",
+        "lanes",
+        "blocked_lanes",
+        "pending_replies",
+    )
     counts = {
-        f"{box.agent} {name}": box.db.read(f"SELECT count(*) FROM {name}")[0][0] for name in names
+        f"{box.agent} {name}": box.db.read(f"SELECT count(*) FROM _onceward_{name}")[0][0]
+        for name in names
     }
     return {name: count for name, count in counts.items() if count}
 

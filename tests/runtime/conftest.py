@@ -70,7 +70,7 @@ class Desk:
     def ends(self) -> dict[Any, str]:
         """Return by message id how it stands."""
         rows = self.harness.sql(
-            "SELECT id, state FROM inbox_view UNION ALL SELECT id, 'dead' FROM dead_letter_view WHERE recipient = 'coder'"
+            "SELECT id, state FROM onceward_inbox UNION ALL SELECT id, 'dead' FROM onceward_dead_letters WHERE recipient = 'coder'"
         )
         return dict(rows)
 

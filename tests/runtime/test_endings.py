@@ -232,7 +232,7 @@ def test_the_queue_is_in_your_hands(desk: Any) -> None:
 
     assert [["c"], ["a"], ["d"]] == one.seen
     assert ("dropped", "removed from its queue") == one.harness.sql(
-        "SELECT state, reason FROM inbox_view WHERE id = ?", (ids[1],)
+        "SELECT state, reason FROM onceward_inbox WHERE id = ?", (ids[1],)
     )[0]
 
 

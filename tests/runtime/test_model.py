@@ -289,10 +289,10 @@ class Play(RuleBasedStateMachine):
             ]
             assert (0 if queue is None else queue.dropped) == model.untold
             assert sorted(model.dropped) == self._ended(
-                name, "SELECT id FROM inbox_view WHERE state = 'dropped' AND session = ?"
+                name, "SELECT id FROM onceward_inbox WHERE state = 'dropped' AND session = ?"
             )
             assert sorted(model.refused) == self._ended(
-                name, "SELECT id FROM dead_letter_view WHERE session = ?"
+                name, "SELECT id FROM onceward_dead_letters WHERE session = ?"
             )
 
     def _ended(self, session: str, sql: str) -> list[str]:

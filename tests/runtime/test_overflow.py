@@ -44,7 +44,7 @@ def test_a_victim_can_be_read_in_sql_and_is_counted(desk: Any) -> None:
     one.say("first thought", "second")
     one.go()
 
-    rows = one.harness.sql("SELECT state, reason FROM inbox_view WHERE state = 'dropped'")
+    rows = one.harness.sql("SELECT state, reason FROM onceward_inbox WHERE state = 'dropped'")
     assert [("dropped", "overflow: user: first thought")] == rows
     assert (1, [(1, 0)]) == (
         one.box.stats()["dropped"],
@@ -61,7 +61,7 @@ def test_the_sender_of_a_refused_message_learns_it(desk: Any) -> None:
 
     assert "failed" == one.user.resolve(ids[1])
     assert [("queue", "overflow", "s")] == one.harness.sql(
-        "SELECT origin, reason, queue FROM dead_letter_view"
+        "SELECT origin, reason, queue FROM onceward_dead_letters"
     )
 
 
@@ -232,7 +232,10 @@ def test_a_long_backlog_of_several_lanes_is_taken_in_its_order(
         one.say(n, ordering_key=f"lane {n % 4}")
     one.user.run_until_idle()
     arrived = [
-        body for (body,) in one.harness.sql("SELECT frame ->> '$.data' FROM inbox ORDER BY seq")
+        body
+        for (body,) in one.harness.sql(
+            "SELECT frame ->> '$.data' FROM _onceward_inbox ORDER BY seq"
+        )
     ]
 
     assert [[body] for body in arrived] == one.go()

@@ -9,7 +9,7 @@ from onceward import Postbox
 from onceward.store import runs, session_queues
 
 LARGE = re.compile(
-    r"SCAN (inbox|b|runs|r|overflows|o|processed_messages|dead_letters)\b(?! USING (COVERING )?INDEX (runs_open|runs_ended))"
+    r"SCAN (_onceward_(inbox|runs|overflows|processed_messages|dead_letters)|b|r|o)\b(?! USING (COVERING )?INDEX _onceward_runs_(open|ended)\b)"
 )
 STATEMENTS = {
     f"{module.__name__.rpartition('.')[2]}.{name}": sql

@@ -93,7 +93,7 @@ def again(folder: Path) -> None:
             bodies = [
                 body
                 for (body,) in source.con.execute(
-                    "SELECT frame ->> '$.data.number' FROM outbox_view ORDER BY seq"
+                    "SELECT frame ->> '$.data.number' FROM onceward_outbox ORDER BY seq"
                 )
             ]
             assert [0, 0, 1, 1] == bodies, bodies

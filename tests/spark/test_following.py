@@ -78,8 +78,8 @@ def test_pruned_rows_do_not_look_like_a_restored_file(box: Made, tmp_path: Path)
     follow = follower(tmp_path)
     known = step(follow, {})
     with Postbox(path, start=False) as live, live.begin() as tx:
-        tx.execute("UPDATE outbox SET state = 'cancelled', ended_at = 1")
-        tx.execute("DELETE FROM outbox")
+        tx.execute("UPDATE _onceward_outbox SET state = 'cancelled', ended_at = 1")
+        tx.execute("DELETE FROM _onceward_outbox")
 
     assert step(follow, known) is known
     send(path, 1)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Made = Callable[..., Path]
 TORN = """
-INSERT INTO outbox (id, recipient, session, lane, type, state, frame, created_at)
+INSERT INTO _onceward_outbox (id, recipient, session, lane, type, state, frame, created_at)
 VALUES ('x', 'bob', 's', 's', 'note', 'pending', '{"data":', 1)
 """
 

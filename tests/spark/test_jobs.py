@@ -55,13 +55,13 @@ def test_figures_add_up_to_what_the_files_hold(case: Case) -> None:
     folder = case.made.folder
     sent = _scan(
         folder,
-        "SELECT sender, id FROM outbox_view UNION SELECT sender, id FROM dead_letter_view WHERE origin = 'outbox'",
+        "SELECT sender, id FROM onceward_outbox UNION SELECT sender, id FROM onceward_dead_letters WHERE origin = 'outbox'",
     )
     received = _scan(
         folder,
-        "SELECT recipient, id FROM inbox_view UNION SELECT recipient, id FROM dead_letter_view WHERE origin = 'inbox'",
+        "SELECT recipient, id FROM onceward_inbox UNION SELECT recipient, id FROM onceward_dead_letters WHERE origin = 'inbox'",
     )
-    dead = _scan(folder, "SELECT origin, sender, recipient, id, reason FROM dead_letter_view")
+    dead = _scan(folder, "SELECT origin, sender, recipient, id, reason FROM onceward_dead_letters")
 
     assert (len(sent), len(received), len(dead)) == tuple(
         sum(row[name] for row in hours) for name in ("sent", "received", "dead")

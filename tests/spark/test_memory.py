@@ -31,7 +31,7 @@ SLACK = 24 * 1024 * 1024
 """Bytes by which a process may differ from one run to the next: a few batches, and less than half of what was added."""
 FILL = """
 WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < :count)
-INSERT INTO outbox (id, recipient, session, lane, type, state, frame, created_at)
+INSERT INTO _onceward_outbox (id, recipient, session, lane, type, state, frame, created_at)
 SELECT printf('%08x-0000-7000-8000-000000000000', i), 'bob', 's', 's', 'note', 'pending', :frame, 1 FROM n
 """
 

@@ -13,7 +13,7 @@ import pytest
 from onceward import Postbox
 from onceward.spark.opening import Unreadable, opened
 
-COUNT = "SELECT count(*) FROM outbox_view"
+COUNT = "SELECT count(*) FROM onceward_outbox"
 SOME = 20
 NOBODY = 65534
 
@@ -84,7 +84,7 @@ def test_a_copy_takes_the_wal_along(box: Callable[..., Path]) -> None:
 def test_a_reader_cannot_write(box: Callable[..., Path]) -> None:
     """The connection refuses to change the file."""
     with opened(str(box())) as source, pytest.raises(apsw.ReadOnlyError):
-        source.con.execute("DELETE FROM trail")
+        source.con.execute("DELETE FROM _onceward_transitions")
 
 
 @pytest.mark.broken("a damaged file stays damaged")

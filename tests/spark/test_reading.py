@@ -140,7 +140,7 @@ def test_a_condition_is_asked_of_the_file(spark: SparkSession, mail: Path) -> No
         ({"colums": "id"}, "there is no option 'colums'"),
         ({"columns": "id,idd"}, "has no column 'idd'"),
         ({"where": "nobody = 1"}, "no such column"),
-        ({"where": "1); DROP TABLE outbox; --"}, "without a semicolon"),
+        ({"where": "1); DROP TABLE _onceward_outbox; --"}, "without a semicolon"),
         ({"mode": "SLOPPY"}, "is none of"),
         ({"frame": "xml"}, "is none of text, json, variant"),
         ({"table": "peers", "frame": "variant"}, "has no frames"),
@@ -196,8 +196,8 @@ def test_columns_that_an_older_file_lacks_are_null(spark: SparkSession, box: Mad
     """Views only gain columns: what a file does not know yet is unknown in Spark."""
     path = box("old", 2)
     with Postbox(path, start=False) as old, old.begin() as tx:
-        [(sql,)] = tx.execute("SELECT sql FROM sqlite_schema WHERE name = 'outbox_view'")
-        tx.execute("DROP VIEW outbox_view")
+        [(sql,)] = tx.execute("SELECT sql FROM sqlite_schema WHERE name = 'onceward_outbox'")
+        tx.execute("DROP VIEW onceward_outbox")
         tx.execute(str(sql).replace("o.reason, o.frame", "o.frame").replace("o.key, ", ""))
 
     assert [{"id": True, "key": None, "reason": None}] * 2 == [

@@ -53,7 +53,8 @@ def column(path: Path, name: str) -> list[Any]:
     """Return a column of an agent's outbox."""
     with opened(str(path)) as source:
         return [
-            value for (value,) in source.con.execute(f"SELECT {name} FROM outbox_view ORDER BY seq")
+            value
+            for (value,) in source.con.execute(f"SELECT {name} FROM onceward_outbox ORDER BY seq")
         ]
 
 
@@ -134,7 +135,7 @@ def test_receipts_do_not_grow(box: Made, tmp_path: Path) -> None:
 
     with opened(str(alice)) as source:
         assert [(KEPT + 1, 4)] == source.con.execute(
-            "SELECT count(*), min(batch) FROM spark_batches"
+            "SELECT count(*), min(batch) FROM _onceward_spark_batches"
         ).fetchall()
 
 
@@ -212,7 +213,7 @@ def test_an_older_file_is_not_migrated_by_the_way(box: Made, tmp_path: Path) -> 
     alice = box("alice")
     with Postbox(alice, start=False) as old, old.begin() as tx:
         tx.execute(
-            "DELETE FROM schema_migrations WHERE version = (SELECT max(version) FROM schema_migrations)"
+            "DELETE FROM _onceward_migrations WHERE version = (SELECT max(version) FROM _onceward_migrations)"
         )
 
     with pytest.raises(Unreadable, match="older"):

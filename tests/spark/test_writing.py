@@ -40,7 +40,7 @@ def bodies(path: Path) -> list[Any]:
     with opened(str(path)) as source:
         return sorted(
             json.loads(str(body))
-            for (body,) in source.con.execute("SELECT frame -> '$.data' FROM outbox_view")
+            for (body,) in source.con.execute("SELECT frame -> '$.data' FROM onceward_outbox")
         )
 
 

@@ -74,7 +74,7 @@ def test_opening_makes_a_durable_commit_before_anything_is_read(opened: Open, di
 
     again = opened(vfs="onceward-flaky")
 
-    assert [(2,)] == again._db.read("SELECT opened FROM identity")
+    assert [(2,)] == again._db.read("SELECT opened FROM _onceward_file_info")
     assert "wal" in disk.synced
     assert "fast" == again.health().durability
 
@@ -142,7 +142,9 @@ def test_a_request_whose_sync_failed_has_its_ticket(shaky: Postbox, disk: Flaky)
     disk.failing = 1
     ticket = shaky.request("b", 1)
 
-    assert [(ticket.id, "open")] == shaky._db.read("SELECT id, state FROM tickets")
+    assert [(ticket.id, "open")] == shaky._db.read(
+        "SELECT id, state FROM _onceward_pending_replies"
+    )
     assert 1 == shaky.stats()["enqueued"]
 
 
@@ -181,9 +183,9 @@ def test_settling_through_a_failed_sync_never_lies(
         pass
     disk.failing = 0
 
-    assert ([(state,)] if state else []) == received._db.read("SELECT state FROM inbox")
+    assert ([(state,)] if state else []) == received._db.read("SELECT state FROM _onceward_inbox")
     assert ([(outcome,)] if outcome else []) == received._db.read(
-        "SELECT outcome FROM processed_messages"
+        "SELECT outcome FROM _onceward_processed_messages"
     )
     assert [] == received.check()
 

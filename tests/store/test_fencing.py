@@ -36,7 +36,7 @@ def taken(opened: Open) -> tuple[Postbox, LeasedMessage]:
 
 def owner(box: Postbox) -> list[tuple[str]]:
     """Return who holds the only lane."""
-    return box._db.read("SELECT owner FROM lanes")
+    return box._db.read("SELECT owner FROM _onceward_lanes")
 
 
 def test_a_late_worker_settles_nothing(taken: tuple[Postbox, LeasedMessage]) -> None:
@@ -86,9 +86,11 @@ def test_a_late_dispatcher_changes_nothing(box: Postbox, verb: str) -> None:
     late = box._db.write(lambda tx: peers.lease(tx, "b", owner="late", until=tx.now - 1))
     box._db.write(lambda tx: peers.lease(tx, "b", owner="now", until=tx.now + FAR))
     assert late is not None
-    before = box._db.read("SELECT epoch, number, parcel, owner, lease_at FROM peers")
+    before = box._db.read("SELECT epoch, number, parcel, owner, lease_at FROM _onceward_peers")
     with pytest.raises(LeaseLost):
         box._db.write(lambda tx: LATE_VERBS[verb](tx, late))
     box._db.write(lambda tx: peers.release(tx, late))
 
-    assert before == box._db.read("SELECT epoch, number, parcel, owner, lease_at FROM peers")
+    assert before == box._db.read(
+        "SELECT epoch, number, parcel, owner, lease_at FROM _onceward_peers"
+    )

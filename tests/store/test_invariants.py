@@ -12,66 +12,66 @@ from onceward.testing.simulation.history import OFTEN
 
 Open = Callable[..., Postbox]
 COPY_OUT = """
-INSERT INTO dead_letters (origin, id, peer, session, lane, type, rank, reason, attempts, frame, digest, created_at, dead_at)
-SELECT 'outbox', id, recipient, session, lane, type, rank, 'planted', 0, frame, digest, created_at, 9 FROM outbox WHERE seq = 1
+INSERT INTO _onceward_dead_letters (origin, id, peer, session, lane, type, rank, reason, attempts, frame, digest, created_at, dead_at)
+SELECT 'outbox', id, recipient, session, lane, type, rank, 'planted', 0, frame, digest, created_at, 9 FROM _onceward_outbox WHERE seq = 1
 """
 COPY_IN = """
-INSERT INTO dead_letters (origin, id, peer, session, lane, type, rank, reason, attempts, frame, digest, created_at, dead_at)
+INSERT INTO _onceward_dead_letters (origin, id, peer, session, lane, type, rank, reason, attempts, frame, digest, created_at, dead_at)
 SELECT 'inbox', id, sender, session, session, type, rank, 'planted', 0, frame, digest, received_at, 9999999999999
-  FROM inbox WHERE state = '{0}' LIMIT 1
+  FROM _onceward_inbox WHERE state = '{0}' LIMIT 1
 """
 UNGUARD = "".join(
-    f"DROP TRIGGER {box}_{name}; "
+    f"DROP TRIGGER _onceward_{box}_{name}; "
     for box in ("outbox", "inbox")
     for name in ("guard", "delete_guard", "frame_guard")
 )
 MARK_IT = """
-INSERT INTO processed_messages (sender, message_id, session, outcome, processed_at)
-SELECT sender, id, session, 'processed', 1 FROM inbox WHERE state = 'pending'
+INSERT INTO _onceward_processed_messages (sender, message_id, session, outcome, processed_at)
+SELECT sender, id, session, 'processed', 1 FROM _onceward_inbox WHERE state = 'pending'
 """
 END_RUN = """
-; UPDATE runs SET state = 'failed', ended_at = 1;
-INSERT INTO overflows (session, sender, id, line, run_id, dropped_at) VALUES ('s', 'b', 'm', 'l', 1, 1)
+; UPDATE _onceward_runs SET state = 'failed', ended_at = 1;
+INSERT INTO _onceward_overflows (session, sender, id, line, run_id, dropped_at) VALUES ('s', 'b', 'm', 'l', 1, 1)
 """
 OPEN_RUN = """
-INSERT INTO runs (id, session, mode, lane_id, token, owner, bound, event_ids, started_at)
-SELECT 'r', 's', 'queue', lane_id, 1, 'o', json_array(max(seq)), json_array(max(id)), 1 FROM inbox WHERE state = 'pending'
+INSERT INTO _onceward_runs (id, session, mode, lane_id, token, owner, bound, event_ids, started_at)
+SELECT 'r', 's', 'queue', lane_id, 1, 'o', json_array(max(seq)), json_array(max(id)), 1 FROM _onceward_inbox WHERE state = 'pending'
 """
 LOST_PLACE = """
-INSERT INTO readers (reader_id, mailbox, mode, name, critical, urgent, normal, low, background, read_at)
+INSERT INTO _onceward_mailbox_readers (reader_id, mailbox, mode, name, critical, urgent, normal, low, background, read_at)
 VALUES (1, 'm', 'lease', 'g', 9, 9, 2, 9, 9, 1);
-INSERT INTO handouts (reader_id, seq, rank) VALUES (1, 3, 2)
+INSERT INTO _onceward_mailbox_leases (reader_id, seq, rank) VALUES (1, 3, 2)
 """
 PLANTED: dict[str, tuple[str, ...]] = {
     "S1": (COPY_OUT,),
-    "S2": (f"{UNGUARD}DELETE FROM outbox WHERE seq = 1", "UPDATE counters SET value = value + 1 WHERE name = 'left'"),
-    "S3": ("UPDATE outbox SET state = 'sent', sent_at = 1, due_at = 9 WHERE seq = 1", "UPDATE counters SET value = 5 WHERE name = 'sent'"),
-    "S4": ("INSERT INTO peers (name, epoch, parcel) SELECT 'z', 'e', json_array(max(seq)) FROM outbox",),
-    "S5": ("UPDATE outbox SET state = 'sent', sent_at = 1 WHERE seq = 1",),
-    "S6": ("UPDATE outbox SET state = 'acked', ended_at = 2, sent_at = NULL WHERE seq = 1",),
-    "R1": ("DELETE FROM processed_messages WHERE seq = (SELECT max(seq) FROM processed_messages)",),
+    "S2": (f"{UNGUARD}DELETE FROM _onceward_outbox WHERE seq = 1", "UPDATE _onceward_counters SET value = value + 1 WHERE name = 'left'"),
+    "S3": ("UPDATE _onceward_outbox SET state = 'sent', sent_at = 1, due_at = 9 WHERE seq = 1", "UPDATE _onceward_counters SET value = 5 WHERE name = 'sent'"),
+    "S4": ("INSERT INTO _onceward_peers (name, epoch, parcel) SELECT 'z', 'e', json_array(max(seq)) FROM _onceward_outbox",),
+    "S5": ("UPDATE _onceward_outbox SET state = 'sent', sent_at = 1 WHERE seq = 1",),
+    "S6": ("UPDATE _onceward_outbox SET state = 'acked', ended_at = 2, sent_at = NULL WHERE seq = 1",),
+    "R1": ("DELETE FROM _onceward_processed_messages WHERE seq = (SELECT max(seq) FROM _onceward_processed_messages)",),
     "R2": (MARK_IT,),
-    "R3": (f"{UNGUARD}DELETE FROM inbox WHERE state = 'pending'", "UPDATE counters SET value = value + 1 WHERE name = 'ended'"),
-    "R4": ("UPDATE lanes SET head = NULL", "UPDATE lanes SET head = 1"),
-    "R5": ("DELETE FROM lanes",),
-    "R6": (COPY_IN.format("pending") + "; DELETE FROM processed_messages",),
+    "R3": (f"{UNGUARD}DELETE FROM _onceward_inbox WHERE state = 'pending'", "UPDATE _onceward_counters SET value = value + 1 WHERE name = 'ended'"),
+    "R4": ("UPDATE _onceward_lanes SET head = NULL", "UPDATE _onceward_lanes SET head = 1"),
+    "R5": ("DELETE FROM _onceward_lanes",),
+    "R6": (COPY_IN.format("pending") + "; DELETE FROM _onceward_processed_messages",),
     "R7": (COPY_IN.format("pending"),),
-    "Q1": ("UPDATE inbox SET run_id = 9 WHERE state = 'pending'",),
+    "Q1": ("UPDATE _onceward_inbox SET run_id = 9 WHERE state = 'pending'",),
     "Q2": (OPEN_RUN,),
     "Q3": (OPEN_RUN + END_RUN,),
-    "M1": ("UPDATE inbox SET mailbox = 'm' WHERE state = 'pending'",),
-    "M2": ("INSERT INTO handouts (reader_id, seq, rank) VALUES (99, 1, 2)", LOST_PLACE),
-    "T1": ("UPDATE tickets SET state = 'answered', ended_at = 1",),
+    "M1": ("UPDATE _onceward_inbox SET mailbox = 'm' WHERE state = 'pending'",),
+    "M2": ("INSERT INTO _onceward_mailbox_leases (reader_id, seq, rank) VALUES (99, 1, 2)", LOST_PLACE),
+    "T1": ("UPDATE _onceward_pending_replies SET state = 'answered', ended_at = 1",),
     "S8": (
-        f"{UNGUARD}UPDATE outbox SET frame = replace(frame, '1', '2') WHERE seq = 1",
-        "UPDATE outbox SET digest = x'00' WHERE seq = 1",
-        "UPDATE outbox SET digest = x'00' WHERE body_id > 0",
+        f"{UNGUARD}UPDATE _onceward_outbox SET frame = replace(frame, '1', '2') WHERE seq = 1",
+        "UPDATE _onceward_outbox SET digest = x'00' WHERE seq = 1",
+        "UPDATE _onceward_outbox SET digest = x'00' WHERE body_id > 0",
     ),
-    "S9": ("UPDATE bodies SET text = text || ' '", "UPDATE bodies SET digest = zeroblob(16)"),
-    "S10": ("DELETE FROM bodies",),
-    "S11": ("INSERT INTO bodies (text, digest) VALUES ('1', x'00')",),
-    "R8": (f"{UNGUARD}UPDATE inbox SET frame = frame || ' '", "UPDATE inbox SET digest = zeroblob(16)"),
-    "R9": ("UPDATE dead_letters SET digest = zeroblob(16)", "UPDATE dead_letters SET frame = frame || ' '"),
+    "S9": ("UPDATE _onceward_bodies SET text = text || ' '", "UPDATE _onceward_bodies SET digest = zeroblob(16)"),
+    "S10": ("DELETE FROM _onceward_bodies",),
+    "S11": ("INSERT INTO _onceward_bodies (text, digest) VALUES ('1', x'00')",),
+    "R8": (f"{UNGUARD}UPDATE _onceward_inbox SET frame = frame || ' '", "UPDATE _onceward_inbox SET digest = zeroblob(16)"),
+    "R9": ("UPDATE _onceward_dead_letters SET digest = zeroblob(16)", "UPDATE _onceward_dead_letters SET frame = frame || ' '"),
 }  # fmt: skip
 
 
@@ -123,7 +123,9 @@ def test_a_damaged_index_is_found(opened: Open) -> None:
     """A page that no longer agrees with its table is found by the last rule, or the file says that it is unreadable."""
     box = opened()
     box.send_many([("b", "x" * 200) for _ in range(300)])
-    [(page,)] = box._db.read("SELECT rootpage FROM sqlite_schema WHERE name = 'outbox_ready'")
+    [(page,)] = box._db.read(
+        "SELECT rootpage FROM sqlite_schema WHERE name = '_onceward_outbox_ready'"
+    )
     path, size = box.path, 4096
     box.close()
     raw = bytearray(path.read_bytes())

@@ -14,7 +14,7 @@ import pytest
 from onceward import Postbox
 from onceward.testing import Harness
 
-SPOIL = "UPDATE counters SET value = value + 1 WHERE name = 'left'"
+SPOIL = "UPDATE _onceward_counters SET value = value + 1 WHERE name = 'left'"
 
 
 def leave(folder, spoil):

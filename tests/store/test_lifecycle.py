@@ -27,34 +27,36 @@ from onceward.store.inbox import LeasedMessage, SettledMessage
 
 pytestmark = pytest.mark.broken("rows are moved by hand")
 
-SENT = "UPDATE outbox SET state = 'sent', sent_at = 1, due_at = 5, parcel = 1 WHERE seq = 1"
+SENT = (
+    "UPDATE _onceward_outbox SET state = 'sent', sent_at = 1, due_at = 5, parcel = 1 WHERE seq = 1"
+)
 ROUTE: dict[str, list[str]] = {
     "pending": [],
-    "sent": [SENT, "UPDATE counters SET value = 1 WHERE name IN ('sent', 'left')"],
+    "sent": [SENT, "UPDATE _onceward_counters SET value = 1 WHERE name IN ('sent', 'left')"],
     "acked": [
-        "UPDATE outbox SET state = 'acked', sent_at = 1, ended_at = 2, parcel = 1",
-        "UPDATE counters SET value = 1 WHERE name IN ('acked', 'left')",
+        "UPDATE _onceward_outbox SET state = 'acked', sent_at = 1, ended_at = 2, parcel = 1",
+        "UPDATE _onceward_counters SET value = 1 WHERE name IN ('acked', 'left')",
     ],
     "failed": [
-        "UPDATE outbox SET state = 'failed', sent_at = 1, ended_at = 2, parcel = 1",
-        "UPDATE counters SET value = 1 WHERE name IN ('failed', 'left')",
+        "UPDATE _onceward_outbox SET state = 'failed', sent_at = 1, ended_at = 2, parcel = 1",
+        "UPDATE _onceward_counters SET value = 1 WHERE name IN ('failed', 'left')",
     ],
     "cancelled": [
-        "UPDATE outbox SET state = 'cancelled', ended_at = 2",
-        "UPDATE counters SET value = 1 WHERE name IN ('cancelled', 'left')",
+        "UPDATE _onceward_outbox SET state = 'cancelled', ended_at = 2",
+        "UPDATE _onceward_counters SET value = 1 WHERE name IN ('cancelled', 'left')",
     ],
 }
 OUT_MOVE = """
-UPDATE outbox SET state = '{0}', sent_at = 1, due_at = NULL,
+UPDATE _onceward_outbox SET state = '{0}', sent_at = 1, due_at = NULL,
     ended_at = CASE WHEN '{0}' IN ('pending', 'sent') THEN NULL ELSE 2 END WHERE seq = 1
 """
-IN_MOVE = "UPDATE inbox SET state = '{0}', ended_at = CASE WHEN '{0}' = 'pending' THEN NULL ELSE 2 END WHERE seq = 1"
+IN_MOVE = "UPDATE _onceward_inbox SET state = '{0}', ended_at = CASE WHEN '{0}' = 'pending' THEN NULL ELSE 2 END WHERE seq = 1"
 PUT = """
-INSERT INTO inbox (sender, id, lane_id, session, type, rank, state, frame, digest, received_at, ended_at)
+INSERT INTO _onceward_inbox (sender, id, lane_id, session, type, rank, state, frame, digest, received_at, ended_at)
 VALUES ('b', 'm', 1, 's', 't', 2, ?, '{}', x'00', 1, ?)
 """
 ARRIVE = """
-INSERT INTO inbox (sender, id, lane_id, session, type, rank, frame, digest, received_at) VALUES ('b', 'm', 1, 's', 't', 2, ?, ?, 1)
+INSERT INTO _onceward_inbox (sender, id, lane_id, session, type, rank, frame, digest, received_at) VALUES ('b', 'm', 1, 's', 't', 2, ?, ?, 1)
 """
 
 out_pairs = pytest.mark.parametrize(
@@ -79,7 +81,7 @@ def in_in(box: Postbox, state: str) -> None:
     """Put one message into the inbox in a state."""
     box._db.write(
         lambda tx: tx.run(
-            "INSERT INTO lanes (sender, name, rank, session) VALUES ('b', 's', 2, 's')"
+            "INSERT INTO _onceward_lanes (sender, name, rank, session) VALUES ('b', 's', 2, 's')"
         )
     )
     box._db.write(lambda tx: tx.run(PUT, (state, None if state == "pending" else 2)))
@@ -101,7 +103,7 @@ def test_the_outbox_knows_its_moves(box: Postbox, was: str, then: str) -> None:
             box._db.write(lambda tx: tx.run(OUT_MOVE.format(then)))
 
     assert [(then if legal(OUTBOX, was, then) else was,)] == box._db.read(
-        "SELECT state FROM outbox"
+        "SELECT state FROM _onceward_outbox"
     )
 
 
@@ -115,7 +117,9 @@ def test_the_inbox_knows_its_moves(box: Postbox, was: str, then: str) -> None:
         with pytest.raises((InvalidMessage, StoreCorrupt)):
             box._db.write(lambda tx: tx.run(IN_MOVE.format(then)))
 
-    assert [(then if legal(INBOX, was, then) else was,)] == box._db.read("SELECT state FROM inbox")
+    assert [(then if legal(INBOX, was, then) else was,)] == box._db.read(
+        "SELECT state FROM _onceward_inbox"
+    )
 
 
 def test_illegal_moves_fail_in_other_programs_too(
@@ -139,15 +143,15 @@ def test_illegal_moves_fail_in_other_programs_too(
 @pytest.mark.parametrize(
     "sql",
     [
-        "UPDATE outbox SET frame = '{}'", "UPDATE outbox SET id = 'x'", "UPDATE outbox SET recipient = 'c'", "UPDATE outbox SET seq = 99",
-        "UPDATE outbox SET rowid = 99", "UPDATE outbox SET _rowid_ = 99", "UPDATE outbox SET oid = 99", "DELETE FROM outbox",
-        "UPDATE OR REPLACE outbox SET state = 'acked'", "UPDATE outbox SET state = 'sent'", "UPDATE outbox SET ended_at = 1",
-        "UPDATE outbox SET rank = 9", "UPDATE outbox SET seq = 'x'", "UPDATE inbox SET frame = '{}'", "UPDATE inbox SET id = 'x'",
-        "UPDATE inbox SET sender = 'x'", "UPDATE inbox SET rowid = 99", "DELETE FROM inbox", "UPDATE inbox SET ended_at = 1",
-        "UPDATE lanes SET owner = 'x'", "UPDATE lanes SET claimed = '[1]'", "UPDATE peers SET owner = 'x'", "UPDATE peers SET parcel = 'x'",
-        "UPDATE peers SET breaker = 'broken'",
-        "INSERT INTO identity SELECT 2, agent, file_id, durability, 1, 1, 1, 1, NULL, 1, 1, '', 1 FROM identity",
-        "UPDATE identity SET durability = 'none'",
+        "UPDATE _onceward_outbox SET frame = '{}'", "UPDATE _onceward_outbox SET id = 'x'", "UPDATE _onceward_outbox SET recipient = 'c'", "UPDATE _onceward_outbox SET seq = 99",
+        "UPDATE _onceward_outbox SET rowid = 99", "UPDATE _onceward_outbox SET _rowid_ = 99", "UPDATE _onceward_outbox SET oid = 99", "DELETE FROM _onceward_outbox",
+        "UPDATE OR REPLACE _onceward_outbox SET state = 'acked'", "UPDATE _onceward_outbox SET state = 'sent'", "UPDATE _onceward_outbox SET ended_at = 1",
+        "UPDATE _onceward_outbox SET rank = 9", "UPDATE _onceward_outbox SET seq = 'x'", "UPDATE _onceward_inbox SET frame = '{}'", "UPDATE _onceward_inbox SET id = 'x'",
+        "UPDATE _onceward_inbox SET sender = 'x'", "UPDATE _onceward_inbox SET rowid = 99", "DELETE FROM _onceward_inbox", "UPDATE _onceward_inbox SET ended_at = 1",
+        "UPDATE _onceward_lanes SET owner = 'x'", "UPDATE _onceward_lanes SET claimed = '[1]'", "UPDATE _onceward_peers SET owner = 'x'", "UPDATE _onceward_peers SET parcel = 'x'",
+        "UPDATE _onceward_peers SET breaker = 'broken'",
+        "INSERT INTO _onceward_file_info SELECT 2, agent, file_id, durability, 1, 1, 1, 1, NULL, 1, 1, '', 1 FROM _onceward_file_info",
+        "UPDATE _onceward_file_info SET durability = 'none'",
     ],
 )  # fmt: skip
 def test_rows_cannot_be_bent_by_hand(
@@ -163,8 +167,8 @@ def test_rows_cannot_be_bent_by_hand(
     assert isinstance(found, str), sql
     assert found.startswith("IntegrityError"), found
     assert (1, 1) == (
-        box._db.read("SELECT count(*) FROM outbox")[0][0],
-        box._db.read("SELECT count(*) FROM inbox")[0][0],
+        box._db.read("SELECT count(*) FROM _onceward_outbox")[0][0],
+        box._db.read("SELECT count(*) FROM _onceward_inbox")[0][0],
     )
 
 
@@ -234,7 +238,9 @@ def test_every_verb_on_every_state_of_the_outbox(box: Postbox, verb: str, state:
     for _ in range(2):  # receipts come twice
         box._db.write(lambda tx: call(tx, message_id))
         expected = moves.get(state, state)
-        found = box._db.read("SELECT state FROM outbox UNION ALL SELECT 'dead' FROM dead_letters")
+        found = box._db.read(
+            "SELECT state FROM _onceward_outbox UNION ALL SELECT 'dead' FROM _onceward_dead_letters"
+        )
         if verb in {"resend", "wake"} and expected == "pending":
             assert [("pending",)] == found
             break
@@ -257,7 +263,7 @@ def test_another_peers_word_moves_nothing(box: Postbox, state: str) -> None:
             )
         )
 
-    assert ([(state,)], []) == (box._db.read("SELECT state FROM outbox"), box.check())
+    assert ([(state,)], []) == (box._db.read("SELECT state FROM _onceward_outbox"), box.check())
 
 
 def leased(box: Postbox) -> LeasedMessage:
@@ -276,7 +282,7 @@ def receiver(box: Postbox) -> Postbox:
     text = "{}"
     box._db.write(
         lambda tx: tx.run(
-            "INSERT INTO lanes (sender, name, rank, session, head) VALUES ('b', 's', 2, 's', 1)"
+            "INSERT INTO _onceward_lanes (sender, name, rank, session, head) VALUES ('b', 's', 2, 's', 1)"
         )
     )
     box._db.write(
@@ -305,9 +311,9 @@ def test_every_ending_of_a_lease(
     held = leased(receiver)
     receiver._db.write(lambda tx: inbox.settle(tx, [SettledMessage(held, settlement)], {}))
 
-    assert ([(state,)] if state else []) == receiver._db.read("SELECT state FROM inbox")
+    assert ([(state,)] if state else []) == receiver._db.read("SELECT state FROM _onceward_inbox")
     assert ([(mark,)] if mark else []) == receiver._db.read(
-        "SELECT outcome FROM processed_messages"
+        "SELECT outcome FROM _onceward_processed_messages"
     )
     assert [] == receiver.check()
     with pytest.raises((LeaseLost, apsw.ConstraintError)):
@@ -322,7 +328,7 @@ def test_a_lost_lease_settles_nothing(
     """Whoever comes back after its lease ran out changes nothing, whatever it wants to say."""
     del state, mark
     late = leased(receiver)
-    receiver._db.write(lambda tx: tx.run("UPDATE lanes SET due_at = 1"))
+    receiver._db.write(lambda tx: tx.run("UPDATE _onceward_lanes SET due_at = 1"))
     taken = leased(receiver)
 
     with pytest.raises(LeaseLost):
@@ -333,5 +339,5 @@ def test_a_lost_lease_settles_nothing(
         taken.attempt,
     )
     assert ([("pending",)], [], []) == (
-        receiver._db.read("SELECT state FROM inbox"), receiver._db.read("SELECT * FROM processed_messages"), receiver.check(),
+        receiver._db.read("SELECT state FROM _onceward_inbox"), receiver._db.read("SELECT * FROM _onceward_processed_messages"), receiver.check(),
     )  # fmt: skip

@@ -115,7 +115,7 @@ def test_what_send_takes_receipt_takes(box: Postbox, body: object) -> None:
 
 def _parcel(box: Postbox, body: object) -> Parcel:
     message_id = box.send("b", body)
-    [(text,)] = box._db.read("SELECT frame FROM outbox ORDER BY seq DESC LIMIT 1")
+    [(text,)] = box._db.read("SELECT frame FROM _onceward_outbox ORDER BY seq DESC LIMIT 1")
     return Parcel(
         sender="a",
         recipient="b",

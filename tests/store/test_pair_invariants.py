@@ -10,26 +10,34 @@ from onceward.store.invariants import PAIR_RULES, check_pair
 Open = Callable[..., Postbox]
 UNGUARD = "".join(
     f"DROP TRIGGER {name}; "
-    for name in ("outbox_guard", "outbox_frame_guard", "inbox_guard", "inbox_delete_guard")
+    for name in (
+        "_onceward_outbox_guard",
+        "_onceward_outbox_frame_guard",
+        "_onceward_inbox_guard",
+        "_onceward_inbox_delete_guard",
+    )
 )
-ACK_ALL = "UPDATE outbox SET state = 'acked', sent_at = 1, ended_at = 1, due_at = NULL"
+ACK_ALL = "UPDATE _onceward_outbox SET state = 'acked', sent_at = 1, ended_at = 1, due_at = NULL"
 PLANTED: dict[str, list[tuple[str, str]]] = {
     "X1": [
-        ("bob", f"{UNGUARD}DELETE FROM inbox WHERE state = 'pending'"),
-        ("bob", "DELETE FROM inbox WHERE state = 'processed'; DELETE FROM processed_messages"),
+        ("bob", f"{UNGUARD}DELETE FROM _onceward_inbox WHERE state = 'pending'"),
+        (
+            "bob",
+            "DELETE FROM _onceward_inbox WHERE state = 'processed'; DELETE FROM _onceward_processed_messages",
+        ),
         ("ann", ACK_ALL),
     ],
     "X2": [
-        ("bob", "UPDATE streams SET number = number - 1"),
-        ("ann", "UPDATE peers SET number = number + 1"),
+        ("bob", "UPDATE _onceward_sender_streams SET number = number - 1"),
+        ("ann", "UPDATE _onceward_peers SET number = number + 1"),
     ],
     "X3": [
-        ("bob", "UPDATE streams SET number = number + 1"),
-        ("ann", "UPDATE peers SET number = number - 1"),
+        ("bob", "UPDATE _onceward_sender_streams SET number = number + 1"),
+        ("ann", "UPDATE _onceward_peers SET number = number - 1"),
     ],
     "X4": [
-        ("bob", "UPDATE inbox SET digest = zeroblob(16)"),
-        ("ann", "UPDATE outbox SET digest = zeroblob(16) WHERE state = 'sent'"),
+        ("bob", "UPDATE _onceward_inbox SET digest = zeroblob(16)"),
+        ("ann", "UPDATE _onceward_outbox SET digest = zeroblob(16) WHERE state = 'sent'"),
     ],
 }
 
@@ -81,12 +89,16 @@ def test_a_planted_violation_is_found(
 def test_a_pruned_mark_breaks_no_rule(pair: tuple[Postbox, Postbox]) -> None:
     """What the recipient has forgotten by rule lies below its horizon, and is not missed."""
     ann, bob = pair
-    bob._db.write(lambda tx: tx.rows("DELETE FROM inbox WHERE state = 'processed'"))
-    bob._db.write(lambda tx: tx.rows("DELETE FROM processed_messages WHERE outcome = 'processed'"))
+    bob._db.write(lambda tx: tx.rows("DELETE FROM _onceward_inbox WHERE state = 'processed'"))
+    bob._db.write(
+        lambda tx: tx.rows("DELETE FROM _onceward_processed_messages WHERE outcome = 'processed'")
+    )
     assert ["X1"] == [found.invariant for found in ann.check(bob)]
 
-    [(newest,)] = ann._db.read("SELECT max(id) FROM outbox WHERE state = 'acked'")
-    bob._db.write(lambda tx: tx.rows("UPDATE streams SET horizon_id = ?", (newest,)))
+    [(newest,)] = ann._db.read("SELECT max(id) FROM _onceward_outbox WHERE state = 'acked'")
+    bob._db.write(
+        lambda tx: tx.rows("UPDATE _onceward_sender_streams SET horizon_id = ?", (newest,))
+    )
 
     assert [] == ann.check(bob)
 

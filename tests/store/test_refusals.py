@@ -48,9 +48,9 @@ def host(path: Path, *statements: str) -> None:
 @pytest.mark.parametrize(
     "taken",
     [
-        "CREATE TABLE outbox (x)", "CREATE TABLE OutBox (x)", "CREATE VIEW send AS SELECT 1 AS x", "CREATE TABLE schema_migrations (v)",
-        "CREATE TABLE SCHEMA_MIGRATIONS (v)", "CREATE TABLE q (x); CREATE INDEX outbox_key ON q (x)", "CREATE TABLE inbox_view (x)",
-        "CREATE TABLE q (x); CREATE TRIGGER outbox_guard AFTER INSERT ON q BEGIN SELECT 1; END",
+        "CREATE TABLE _onceward_outbox (x)", "CREATE TABLE _OnceWard_OutBox (x)", "CREATE VIEW onceward_send AS SELECT 1 AS x", "CREATE TABLE _onceward_migrations (v)",
+        "CREATE TABLE _ONCEWARD_MIGRATIONS (v)", "CREATE TABLE q (x); CREATE INDEX _onceward_outbox_key ON q (x)", "CREATE TABLE onceward_inbox (x)",
+        "CREATE TABLE q (x); CREATE TRIGGER _onceward_outbox_guard AFTER INSERT ON q BEGIN SELECT 1; END",
     ],
 )  # fmt: skip
 def test_a_host_that_uses_our_names_is_refused_untouched(tmp_path: Path, taken: str) -> None:
@@ -211,7 +211,7 @@ def _by_os(path: Path) -> Callable[[], None]:
 
 def _by_sqlite3(path: Path) -> Callable[[], None]:
     con = sqlite3.connect(path)
-    con.execute("SELECT count(*) FROM outbox").fetchall()
+    con.execute("SELECT count(*) FROM _onceward_outbox").fetchall()
     return con.close
 
 

@@ -56,7 +56,7 @@ def pair(opened: Open, clock: ManualClock) -> Pair:
 
 def rows(box: Postbox, table: str) -> int:
     """Return how many rows a table has."""
-    return int(box._db.read(f"SELECT count(*) FROM {table}")[0][0])
+    return int(box._db.read(f"SELECT count(*) FROM _onceward_{table}")[0][0])
 
 
 def test_what_ended_well_is_forgotten_and_still_counted(pair: Pair) -> None:
@@ -100,13 +100,13 @@ def test_what_is_not_settled_stays_for_ever(pair: Pair, opened: Open) -> None:
     change = pair.sender._db.write
     change(
         lambda tx: tx.run(
-            "UPDATE outbox SET state = 'sent', sent_at = 1, due_at = ?, parcel = 1 WHERE seq = 2",
+            "UPDATE _onceward_outbox SET state = 'sent', sent_at = 1, due_at = ?, parcel = 1 WHERE seq = 2",
             (1 << 50,),
         )
     )
     change(
         lambda tx: tx.run(
-            "UPDATE outbox SET state = 'failed', sent_at = 1, ended_at = 2, parcel = 1 WHERE seq = 3"
+            "UPDATE _onceward_outbox SET state = 'failed', sent_at = 1, ended_at = 2, parcel = 1 WHERE seq = 3"
         )
     )
     change(lambda tx: dead_letters.add_from_outbox(tx, [4], reason="test"))
@@ -114,7 +114,7 @@ def test_what_is_not_settled_stays_for_ever(pair: Pair, opened: Open) -> None:
     pair.sender.run_maintenance()
 
     assert [("pending",), ("sent",)] == pair.sender._db.read(
-        "SELECT state FROM outbox ORDER BY seq"
+        "SELECT state FROM _onceward_outbox ORDER BY seq"
     )
     assert 1 == len(pair.sender.dead_letters.list())
 
@@ -126,7 +126,7 @@ def test_a_long_waiting_message_does_not_keep_the_others(pair: Pair) -> None:
         pair.journey()
     pair.later()
 
-    assert [("pending",)] == pair.sender._db.read("SELECT state FROM outbox")
+    assert [("pending",)] == pair.sender._db.read("SELECT state FROM _onceward_outbox")
 
 
 def test_forgetting_goes_in_slices(pair: Pair) -> None:
@@ -138,7 +138,7 @@ def test_forgetting_goes_in_slices(pair: Pair) -> None:
     per_commit, deleted = [], [0]
 
     def trace(_: object, sql: str, __: object) -> bool:
-        deleted[0] += sql.startswith("DELETE FROM outbox")
+        deleted[0] += sql.startswith("DELETE FROM _onceward_outbox")
         if sql == "COMMIT":
             per_commit.append(deleted[0])
             deleted[0] = 0
@@ -154,11 +154,11 @@ def test_forgetting_goes_in_slices(pair: Pair) -> None:
 def test_the_horizon_moves_with_the_marks(pair: Pair) -> None:
     """The largest id whose mark is gone is remembered, and nothing else moves it."""
     last = max(pair.journey() for _ in range(3))
-    assert [("",)] == pair.receiver._db.read("SELECT horizon_id FROM streams")
+    assert [("",)] == pair.receiver._db.read("SELECT horizon_id FROM _onceward_sender_streams")
     pair.later()
-    assert [(last,)] == pair.receiver._db.read("SELECT horizon_id FROM streams")
+    assert [(last,)] == pair.receiver._db.read("SELECT horizon_id FROM _onceward_sender_streams")
     pair.later()
-    assert [(last,)] == pair.receiver._db.read("SELECT horizon_id FROM streams")
+    assert [(last,)] == pair.receiver._db.read("SELECT horizon_id FROM _onceward_sender_streams")
 
 
 def test_a_forgotten_message_that_comes_again_is_stale_not_new(pair: Pair) -> None:
@@ -167,9 +167,11 @@ def test_a_forgotten_message_that_comes_again_is_stale_not_new(pair: Pair) -> No
     pair.clock.advance(2 * HOUR)
     pair.receiver.run_maintenance()
     change = pair.sender._db.write
-    change(lambda tx: tx.run("UPDATE outbox SET state = 'pending', ended_at = NULL"))
+    change(lambda tx: tx.run("UPDATE _onceward_outbox SET state = 'pending', ended_at = NULL"))
     change(
-        lambda tx: tx.run("UPDATE counters SET value = value - 1 WHERE name IN ('left', 'acked')")
+        lambda tx: tx.run(
+            "UPDATE _onceward_counters SET value = value - 1 WHERE name IN ('left', 'acked')"
+        )
     )
     pair.sender.run_until_idle()
 
@@ -186,12 +188,12 @@ def test_ids_of_the_callers_own_do_not_move_the_horizon(pair: Pair) -> None:
 
     following = [pair.journey(message_id="invoice-1000"), pair.journey()]
     pair.sender._db.write(
-        lambda tx: tx.run("UPDATE peers SET epoch = 'new', number = 0, last_id = ''")
+        lambda tx: tx.run("UPDATE _onceward_peers SET epoch = 'new', number = 0, last_id = ''")
     )
     following.append(pair.journey())
 
     assert ["acked"] * 3 == [pair.sender.resolve(each) for each in following]
-    assert [("",)] == pair.receiver._db.read("SELECT horizon_id FROM streams")
+    assert [("",)] == pair.receiver._db.read("SELECT horizon_id FROM _onceward_sender_streams")
     again = pair.sender.send("b", 1, message_id="invoice-999")
     pair.sender.run_until_idle()
     assert (None, "acked") == (pair.receiver.receive(), pair.sender.resolve(again))
@@ -202,7 +204,7 @@ def test_an_id_that_only_looks_minted_does_not_move_the_horizon(pair: Pair) -> N
     pair.journey(message_id="zzzzzzzz-zzzz-7zzz-zzzz-zzzzzzzzzzzz")
     pair.later()
 
-    assert [("",)] == pair.receiver._db.read("SELECT horizon_id FROM streams")
+    assert [("",)] == pair.receiver._db.read("SELECT horizon_id FROM _onceward_sender_streams")
 
 
 def test_a_peer_from_the_future_makes_nobody_else_stale(pair: Pair, opened: Open) -> None:
@@ -214,7 +216,7 @@ def test_a_peer_from_the_future_makes_nobody_else_stale(pair: Pair, opened: Open
         message_id = other.send("b", 1)
         other._db.write(
             lambda tx, epoch=epoch: tx.run(  # type: ignore[misc]
-                "UPDATE peers SET epoch = ?, number = 0, last_id = ''", (epoch,)
+                "UPDATE _onceward_peers SET epoch = ?, number = 0, last_id = ''", (epoch,)
             )
         )
         other.run_until_idle()
@@ -250,18 +252,18 @@ def test_tickets_are_forgotten_too(pair: Pair) -> None:
     pair.later()
     pair.later()
 
-    assert 0 == rows(pair.sender, "tickets")
+    assert 0 == rows(pair.sender, "pending_replies")
 
 
 def test_the_trail_is_forgotten_too(opened: Open, clock: ManualClock) -> None:
     """The trail of transitions is kept as long as the rest."""
     box = opened("a", clock=clock, retention=HOUR, transitions=True)
     box.send("b", 1)
-    assert 1 == rows(box, "trail")
+    assert 1 == rows(box, "transitions")
     clock.advance(2 * HOUR)
     box.run_maintenance()
 
-    assert 0 == rows(box, "trail")
+    assert 0 == rows(box, "transitions")
 
 
 def test_a_slice_tells_where_to_go_on(pair: Pair) -> None:
@@ -287,7 +289,7 @@ def test_sequences_are_never_used_again(pair: Pair) -> None:
     pair.later()
     pair.sender.send("b", 2)
 
-    assert [(2,)] == pair.sender._db.read("SELECT seq FROM outbox")
+    assert [(2,)] == pair.sender._db.read("SELECT seq FROM _onceward_outbox")
 
 
 def test_the_clock_of_a_file_never_runs_back(opened: Open, clock: ManualClock) -> None:
@@ -306,8 +308,8 @@ def test_a_fast_file_that_saw_a_reboot_opens_a_new_epoch(opened: Open) -> None:
     for durability, kept in (("fast", False), ("safe", True)):
         box = opened(durability, durability=durability)
         box.peers.register("b", "memory:b")
-        before = box._db.read("SELECT epoch FROM peers")
-        box._db.write(lambda tx: tx.run("UPDATE identity SET boot_id = 'another boot'"))
+        before = box._db.read("SELECT epoch FROM _onceward_peers")
+        box._db.write(lambda tx: tx.run("UPDATE _onceward_file_info SET boot_id = 'another boot'"))
         box.close()
 
-        assert kept == (before == opened(durability)._db.read("SELECT epoch FROM peers"))
+        assert kept == (before == opened(durability)._db.read("SELECT epoch FROM _onceward_peers"))

@@ -12,18 +12,21 @@ from onceward.model.frame import Frame
 
 Open = Callable[..., Postbox]
 Elsewhere = Callable[..., list[Any]]
-PLAIN = "INSERT INTO send (recipient, type, body) VALUES ('b', 't', '{\"a\":1}')"
+PLAIN = "INSERT INTO onceward_send (recipient, type, body) VALUES ('b', 't', '{\"a\":1}')"
 
 
 def with_value(column: str, value: str) -> str:
     """Return an INSERT that gives one column a value, as SQL."""
     given = {"recipient": "'b'", "type": "'t'", "body": "'1'"} | {column: value}
-    return f"INSERT INTO send ({', '.join(given)}) VALUES ({', '.join(given.values())})"
+    return f"INSERT INTO onceward_send ({', '.join(given)}) VALUES ({', '.join(given.values())})"
 
 
 def frames(box: Postbox) -> list[Frame]:
     """Return all promised frames; raises where one is none."""
-    return [Frame.parse(text) for (text,) in box._db.read("SELECT frame FROM outbox ORDER BY seq")]
+    return [
+        Frame.parse(text)
+        for (text,) in box._db.read("SELECT frame FROM _onceward_outbox ORDER BY seq")
+    ]
 
 
 def test_one_insert_is_a_message(
@@ -60,13 +63,13 @@ def test_every_column_reaches_the_frame(box: Postbox, elsewhere: Elsewhere) -> N
     """Each column of the view is an attribute of the frame, also where SQL gave a number."""
     elsewhere(
         box.path,
-        "INSERT INTO send (recipient, type, body, session, topic, key, priority, ttl, delay, ordering_key, correlation_id, id)"
+        "INSERT INTO onceward_send (recipient, type, body, session, topic, key, priority, ttl, delay, ordering_key, correlation_id, id)"
         " VALUES ('b', 'tü', '\"grün 😀\"', 'run', 'a.b', 'k''é', 'high', 60, 1.5, 'lane', 'c', 'my-id:1')",
-        "INSERT INTO send (recipient, type, body, session, key, ordering_key, correlation_id, id) VALUES (5, 6, 7, 8, 9, 10, 11, 12)",
+        "INSERT INTO onceward_send (recipient, type, body, session, key, ordering_key, correlation_id, id) VALUES (5, 6, 7, 8, 9, 10, 11, 12)",
     )
     first, second = frames(box)
     [(due, created, expires)] = box._db.read(
-        "SELECT due_at, created_at, expires_at FROM outbox WHERE seq = 1"
+        "SELECT due_at, created_at, expires_at FROM _onceward_outbox WHERE seq = 1"
     )
 
     assert ("my-id:1", "tü", "grün 😀", "run", "a.b", "k'é", 1, "lane", "c") == (
@@ -81,7 +84,7 @@ def test_every_column_reaches_the_frame(box: Postbox, elsewhere: Elsewhere) -> N
 
 def test_no_body_is_null(box: Postbox, elsewhere: Elsewhere) -> None:
     """A message may be nothing but its type."""
-    elsewhere(box.path, "INSERT INTO send (recipient, type) VALUES ('b', 't')")
+    elsewhere(box.path, "INSERT INTO onceward_send (recipient, type) VALUES ('b', 't')")
 
     assert [None] == [frame.data for frame in frames(box)]
 
@@ -225,7 +228,7 @@ def test_many_rows_of_one_insert_have_ids_of_their_own(box: Postbox, elsewhere: 
     elsewhere(
         box.path,
         "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000)"
-        " INSERT INTO send (recipient, type, body) SELECT 'b', 't', i FROM n",
+        " INSERT INTO onceward_send (recipient, type, body) SELECT 'b', 't', i FROM n",
     )
 
     assert (1000, list(range(1, 1001))) == (
@@ -238,11 +241,12 @@ def test_the_frame_is_what_send_would_have_written(box: Postbox, elsewhere: Else
     """But for id and time, both ways of sending write the same attributes."""
     elsewhere(
         box.path,
-        "INSERT INTO send (recipient, type, body, topic, key) VALUES ('b', 'json', '[1]', 'a.b', 'k')",
+        "INSERT INTO onceward_send (recipient, type, body, topic, key) VALUES ('b', 'json', '[1]', 'a.b', 'k')",
     )
     box.send("c", [1], topic="a.b", key="k")
     ours, theirs = (
-        json.loads(text) for (text,) in box._db.read("SELECT frame FROM outbox ORDER BY seq DESC")
+        json.loads(text)
+        for (text,) in box._db.read("SELECT frame FROM _onceward_outbox ORDER BY seq DESC")
     )
 
     assert {k: v for k, v in ours.items() if k not in {"id", "time", "recipient"}} | {

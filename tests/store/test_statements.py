@@ -39,11 +39,11 @@ def test_a_send_is_one_insert(box: Postbox) -> None:
     box.send("b", 0)
     counted = Counted(box)
     box.send("b", 1)
-    assert ["INSERT INTO outbox"] == [sql[:18] for sql in counted.take()]
+    assert ["INSERT INTO _onceward_outbox"] == [sql[:28] for sql in counted.take()]
     with box.begin() as tx:
         tx.send("b", 2)
         tx.send("c", 3)
-    assert ["INSERT INTO outbox"] * 2 == [sql[:18] for sql in counted.take()]
+    assert ["INSERT INTO _onceward_outbox"] * 2 == [sql[:28] for sql in counted.take()]
 
 
 def test_a_send_under_a_key_looks_once(box: Postbox) -> None:
@@ -51,7 +51,9 @@ def test_a_send_under_a_key_looks_once(box: Postbox) -> None:
     counted = Counted(box)
     box.send("b", 1, key="k")
 
-    assert ["SELECT 1 FROM dead", "INSERT INTO outbox"] == [sql[:18] for sql in counted.take()]
+    assert ["SELECT 1 FROM _onceward_dead", "INSERT INTO _onceward_outbox"] == [
+        sql[:28] for sql in counted.take()
+    ]
 
 
 def dispatched(opened: Open, count: int) -> tuple[int, int, int]:
@@ -100,9 +102,10 @@ def test_rows_of_any_number_are_inserted_in_order(box: Postbox, count: int) -> N
     bodies = [f"message {k}" for k in range(count)]
     ids = box.send_many([("b", body) for body in bodies])
 
-    assert ids == [id_ for (id_,) in box.db.read("SELECT id FROM outbox ORDER BY seq")]
+    assert ids == [id_ for (id_,) in box.db.read("SELECT id FROM _onceward_outbox ORDER BY seq")]
     assert bodies == [
-        body for (body,) in box.db.read("SELECT frame ->> '$.data' FROM outbox ORDER BY seq")
+        body
+        for (body,) in box.db.read("SELECT frame ->> '$.data' FROM _onceward_outbox ORDER BY seq")
     ]
 
 
@@ -114,4 +117,4 @@ def test_a_row_that_is_refused_takes_its_bunch_along(opened: Open) -> None:
     with pytest.raises(QueueFull):
         box.send_many([("b", k) for k in range(2 * ROWS_PER_INSERT)])
 
-    assert [("before",)] == box.db.read("SELECT frame ->> '$.data' FROM outbox")
+    assert [("before",)] == box.db.read("SELECT frame ->> '$.data' FROM _onceward_outbox")

@@ -25,7 +25,7 @@ class TestBroken(TransportConformance):
 MISCOUNT = """
     def test_nothing(self, line):
         with line.far.postbox.begin() as tx:
-            tx.execute("UPDATE counters SET value = value + 1 WHERE name = 'ended'")
+            tx.execute("UPDATE _onceward_counters SET value = value + 1 WHERE name = 'ended'")
 """
 
 LIAR = """

@@ -27,18 +27,18 @@ RECEIVED: Final = _matches(peer="sender", **STATE_SESSION)
 QUEUES: Final = f"""
 SELECT 'outbox' AS box, recipient AS peer, session, state,
        count(*) AS messages, min(created_at) AS oldest_at
-  FROM outbox_view
+  FROM onceward_outbox
  WHERE {SENT}
  GROUP BY recipient, session, state
  UNION ALL
 SELECT 'inbox', sender, session, state, count(*), min(received_at)
-  FROM inbox_view
+  FROM onceward_inbox
  WHERE {RECEIVED}
  GROUP BY sender, session, state
  UNION ALL
 SELECT 'dead', CASE origin WHEN 'outbox' THEN recipient ELSE sender END AS peer, session,
        'dead' AS state, count(*), min(dead_at)
-  FROM dead_letter_view
+  FROM onceward_dead_letters
  WHERE (:state IS NULL OR :state = 'dead') AND {EITHER_PEER}
    AND (:session IS NULL OR session = :session)
  GROUP BY 2, session
@@ -46,22 +46,22 @@ SELECT 'dead', CASE origin WHEN 'outbox' THEN recipient ELSE sender END AS peer,
  LIMIT :limit
 """
 LANES: Final = _listing(
-    "lane_view AS l",
+    "onceward_lanes AS l",
     "l.sender, l.lane, l.session, l.priority, l.state, l.head_id, l.attempts, l.due_at, l.claimed,"
-    "\n       (SELECT b.reason FROM inbox_view AS b"
+    "\n       (SELECT b.reason FROM onceward_inbox AS b"
     "\n         WHERE b.sender = l.sender AND b.id = l.head_id) AS reason",
     _matches(state="l.state", peer="l.sender", session="l.session"),
     "l.sender, l.lane, l.priority",
 )
 OUTBOX: Final = _listing(
-    "outbox_view",
+    "onceward_outbox",
     "id, recipient, session, type, topic, priority, state, attempts, key, created_at, due_at,"
     " expires_at, sent_at, ended_at, reason",
     SENT,
     "seq DESC",
 )
 INBOX: Final = _listing(
-    "inbox_view",
+    "onceward_inbox",
     "id, sender, session, lane, type, topic, priority, state, attempts, received_at, expires_at,"
     " ended_at, reason",
     RECEIVED,
@@ -70,8 +70,8 @@ INBOX: Final = _listing(
 # The message that recv would lease next.
 NEXT: Final = f"""
 SELECT b.frame, b.attempts + 1 AS attempt, b.received_at
-  FROM inbox_view AS b
-  JOIN lane_view AS l ON l.sender = b.sender AND l.lane = b.lane AND l.priority = b.priority
+  FROM onceward_inbox AS b
+  JOIN onceward_lanes AS l ON l.sender = b.sender AND l.lane = b.lane AND l.priority = b.priority
  WHERE b.state = 'pending' AND l.state <> 'empty' AND coalesce(l.due_at, 0) <= :now
    AND coalesce(b.expires_at, :now + 1) > :now
    AND {_matches(type="b.type", session="b.session")}
@@ -79,98 +79,98 @@ SELECT b.frame, b.attempts + 1 AS attempt, b.received_at
                           WHEN 'low' THEN 3 ELSE 4 END, b.seq
  LIMIT 1
 """
-IDS: Final = _ids("""(SELECT id FROM outbox_view UNION SELECT id FROM inbox_view
-   UNION SELECT id FROM dead_letter_view UNION SELECT id FROM processed_view)""")
+IDS: Final = _ids("""(SELECT id FROM onceward_outbox UNION SELECT id FROM onceward_inbox
+   UNION SELECT id FROM onceward_dead_letters UNION SELECT id FROM onceward_processed_messages)""")
 ROWS: Final = """
 SELECT 'outbox' AS box, id, sender, recipient, session, lane, type, topic, priority, state,
        attempts, key, created_at, NULL AS received_at, due_at, expires_at, sent_at, ended_at,
        reason, NULL AS last_error, frame
-  FROM outbox_view WHERE id = :id
+  FROM onceward_outbox WHERE id = :id
  UNION ALL
 SELECT 'inbox', id, sender, recipient, session, lane, type, topic, priority, state,
        attempts, NULL, NULL, received_at, NULL, expires_at, NULL, ended_at, reason, NULL, frame
-  FROM inbox_view WHERE id = :id
+  FROM onceward_inbox WHERE id = :id
  UNION ALL
 SELECT 'dead', id, sender, recipient, session, lane, type, topic, priority, 'dead',
        attempts, NULL, created_at, NULL, NULL, NULL, NULL, dead_at, reason, last_error, frame
-  FROM dead_letter_view WHERE id = :id
+  FROM onceward_dead_letters WHERE id = :id
  UNION ALL
 SELECT 'processed', id, sender, recipient, session, NULL, NULL, NULL, NULL, outcome,
        NULL, NULL, NULL, NULL, NULL, NULL, NULL, processed_at, NULL, NULL, NULL
-  FROM processed_view WHERE id = :id
+  FROM onceward_processed_messages WHERE id = :id
 """
 TRANSITIONS: Final = """
-SELECT at, box, peer, from_state, to_state, reason FROM trail_view WHERE id = :id ORDER BY seq
+SELECT at, box, peer, from_state, to_state, reason FROM onceward_transitions WHERE id = :id ORDER BY seq
 """
-STATS: Final = "SELECT * FROM stats_view"
+STATS: Final = "SELECT * FROM onceward_stats"
 PEERS: Final = """
 SELECT name, url, breaker, failures, in_flight, number, stream_number, due_at, seen_at, last_error
-  FROM peer_view ORDER BY name
+  FROM onceward_peers ORDER BY name
 """
-PEER: Final = "SELECT name, url, breaker, failures, due_at FROM peer_view WHERE name = :name"
+PEER: Final = "SELECT name, url, breaker, failures, due_at FROM onceward_peers WHERE name = :name"
 DEAD: Final = _listing(
-    "dead_letter_view",
+    "onceward_dead_letters",
     "id, origin, sender, recipient, session, type, priority, reason, last_error, attempts,"
     " created_at, dead_at, late, topic, replays",
     _matches(reason="reason", origin="origin", session="session", type="type")
     + f"\n   AND {EITHER_PEER} AND (:before IS NULL OR dead_at < :before)",
     "seq",
 )
-DEAD_IDS: Final = _ids("dead_letter_view")
+DEAD_IDS: Final = _ids("onceward_dead_letters")
 DEAD_ONE: Final = """
 SELECT id, origin, sender, recipient, session, lane, type, topic, priority, reason, last_error,
        attempts, created_at, dead_at, late, late_at, channel, kind, correlation_id, mailbox, queue,
        replays, frame
-  FROM dead_letter_view WHERE id = :id
+  FROM onceward_dead_letters WHERE id = :id
 """
 RUNS: Final = _listing(
-    "run_view",
+    "onceward_runs",
     "id, session, mode, state, messages, consumed, cause, started_at, checkpoint_at, ended_at,"
     " lease_at, owner",
     _matches(**STATE_SESSION),
     "seq DESC",
 )
-RUN_IDS: Final = _ids("run_view")
+RUN_IDS: Final = _ids("onceward_runs")
 RUN: Final = """
 SELECT id, session, mode, state, messages, event_ids, consumed, takes_more, partial, result, cause,
        token, owner, lease_at, started_at, checkpoint_at, ended_at
-  FROM run_view WHERE id = :id
+  FROM onceward_runs WHERE id = :id
 """
 SESSIONS: Final = """
 SELECT session, state, mode, debounce_for, cap, overflow, aborted, inject, waiting, bound, run,
        dropped, due_at, arrived_at, paused_at
-  FROM session_queue_view ORDER BY session LIMIT :limit
+  FROM onceward_session_queues ORDER BY session LIMIT :limit
 """
 WAITING: Final = """
 SELECT place, id, sender, type, priority, attempts, received_at, expires_at
-  FROM waiting_view WHERE session = :session ORDER BY place LIMIT :limit
+  FROM onceward_session_queue_messages WHERE session = :session ORDER BY place LIMIT :limit
 """
-WAITING_IDS: Final = _ids("waiting_view")
+WAITING_IDS: Final = _ids("onceward_session_queue_messages")
 WRITTEN: Final = "PRAGMA data_version"
 NEWEST: Final = """
-SELECT max(coalesce((SELECT created_at FROM outbox_view ORDER BY seq DESC LIMIT 1), 0),
-           coalesce((SELECT received_at FROM inbox_view ORDER BY seq DESC LIMIT 1), 0)) AS at
+SELECT max(coalesce((SELECT created_at FROM onceward_outbox ORDER BY seq DESC LIMIT 1), 0),
+           coalesce((SELECT received_at FROM onceward_inbox ORDER BY seq DESC LIMIT 1), 0)) AS at
 """
 IDLE: Final = """
 SELECT recipient, count(*) AS messages, min(created_at) AS oldest_at
-  FROM outbox_view WHERE state IN ('pending', 'sending') AND coalesce(due_at, 0) <= :now
+  FROM onceward_outbox WHERE state IN ('pending', 'sending') AND coalesce(due_at, 0) <= :now
  GROUP BY recipient ORDER BY recipient
 """
 BREAKERS: Final = """
-SELECT name, breaker, failures, last_error FROM peer_view
+SELECT name, breaker, failures, last_error FROM onceward_peers
  WHERE breaker <> 'closed' OR failures >= :failures ORDER BY name
 """
-# Lanes with an expired lease count; sessions with runs have session_queue_view.
+# Lanes with an expired lease count; sessions with runs have onceward_session_queues.
 UNHANDLED: Final = """
 SELECT count(*) AS lanes, min(b.received_at) AS oldest_at,
-       (SELECT count(*) FROM lane_view WHERE state = 'leased' AND due_at > :now) AS leased
-  FROM lane_view AS l JOIN inbox_view AS b ON b.id = l.head_id AND b.sender = l.sender
+       (SELECT count(*) FROM onceward_lanes WHERE state = 'leased' AND due_at > :now) AS leased
+  FROM onceward_lanes AS l JOIN onceward_inbox AS b ON b.id = l.head_id AND b.sender = l.sender
  WHERE (l.state = 'ready' OR l.due_at <= :now)
-   AND l.session NOT IN (SELECT session FROM session_queue_view)
+   AND l.session NOT IN (SELECT session FROM onceward_session_queues)
 """
 FAILING: Final = """
 SELECT l.head_id, l.attempts, b.reason, count(*) OVER () AS lanes
-  FROM lane_view AS l JOIN inbox_view AS b ON b.id = l.head_id AND b.sender = l.sender
+  FROM onceward_lanes AS l JOIN onceward_inbox AS b ON b.id = l.head_id AND b.sender = l.sender
  WHERE l.attempts > 1 AND b.reason IS NOT NULL
  ORDER BY l.attempts DESC, b.seq LIMIT 1
 """

@@ -17,6 +17,12 @@ from onceward.errors import ReadOnlyStore, StoreUnusable
 WAIT_FOR: Final = 5.0
 """Seconds. A reader of a WAL waits only for a recovery or for the last connection's close."""
 HIGHEST: Final = "\U0010ffff"
+# A table that the application calls so itself keeps its name.
+SHORT: Final = """
+SELECT substr(name, 10) FROM sqlite_schema
+ WHERE type = 'view' AND name GLOB 'onceward_*' AND name <> 'onceward_send'
+   AND substr(name, 10) NOT IN (SELECT lower(name) FROM sqlite_schema)
+"""
 
 
 class Look:
@@ -52,13 +58,20 @@ class Look:
             Usage: it is no SQL, or names what does not exist.
 
         """
-        self._con.exec_trace = self._refuse_writes
         try:
+            self.name_views_shortly()
+            self._con.exec_trace = self._refuse_writes
             return self.ask(sql)
         except Exception as error:
             if type(error).__module__.partition(".")[0] == "apsw":
                 raise Usage(str(error)) from error
             raise
+
+    def name_views_shortly(self) -> None:
+        """Offer the public views without their prefix too, to this connection alone."""
+        for (name,) in self.rows(SHORT):
+            view = f"SELECT * FROM main.onceward_{name}"  # noqa: S608 - a name of the schema
+            self._con.execute(f"CREATE TEMP VIEW {name} AS {view}")
 
     def _refuse_writes(self, cursor: Any, sql: str, _: Any) -> bool:
         if not cursor.is_readonly:

@@ -22,8 +22,8 @@ def sql(statement: Statement, /, *, where: Where = WHERE) -> int:
     Run a reading SQL statement on a read-only connection.
 
     A statement that would write is refused (exit code 7). The views are the public contract:
-    outbox_view, inbox_view, processed_view, dead_letter_view, peer_view, lane_view, stats_view,
-    trail_view. Times are integer milliseconds, and blobs are printed in hexadecimal. Columns are
+    onceward_outbox, onceward_inbox, onceward_processed_messages, onceward_dead_letters, onceward_peers, onceward_lanes, onceward_stats,
+    onceward_transitions. Times are integer milliseconds, and blobs are printed in hexadecimal. Columns are
     printed as selected.
     """
     with look(where.path()) as found:

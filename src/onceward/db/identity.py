@@ -13,35 +13,35 @@ from onceward.model.ids import new_token
 from onceward.model.parcel import Durability
 from onceward.model.settings import Settings
 
-EXISTS: Final = "SELECT 1 FROM sqlite_schema WHERE name = 'identity' AND EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'schema_migrations')"
-IDENTITY: Final = "SELECT agent, file_id, durability, boot_id FROM identity"
+EXISTS: Final = "SELECT 1 FROM sqlite_schema WHERE name = '_onceward_file_info' AND EXISTS (SELECT 1 FROM sqlite_schema WHERE name = '_onceward_migrations')"
+IDENTITY: Final = "SELECT agent, file_id, durability, boot_id FROM _onceward_file_info"
 INSERT: Final = """
-INSERT INTO identity (one, agent, file_id, durability, max_pending, max_inbox, max_body, clock_at, opened_at, created_at)
+INSERT INTO _onceward_file_info (one, agent, file_id, durability, max_pending, max_inbox, max_body, clock_at, opened_at, created_at)
 VALUES (1, ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7, ?7)
 """
 # The open barrier: one durable commit before anything that was read is acted upon.
 BARRIER: Final = """
-UPDATE identity
+UPDATE _onceward_file_info
    SET opened = opened + 1, opened_at = ?1, clock_at = max(clock_at, ?1), boot_id = ?2, durability = ?3,
        max_pending = coalesce(?4, max_pending), max_inbox = coalesce(?5, max_inbox), max_body = coalesce(?6, max_body)
 RETURNING clock_at, max_inbox, max_body
 """
 # A 'fast' file that lived through a reboot may have lost its tail: what it sent since is to be judged by id.
 RENEW_ALL: Final = """
-UPDATE peers
+UPDATE _onceward_peers
    SET epoch = lower(hex(randomblob(16))), generation = generation + 1, number = 0, last_id = '', parcel = NULL,
-       again_seq = coalesce((SELECT max(seq) FROM outbox), 0),
+       again_seq = coalesce((SELECT max(seq) FROM _onceward_outbox), 0),
        relied_epoch = CASE WHEN number > 0 THEN epoch ELSE relied_epoch END,
        relied_parcel = CASE WHEN number > 0 AND (relied_epoch <> epoch OR relied_parcel < ((generation << 32) | number))
                             THEN (generation << 32) | number ELSE relied_parcel END
 """
 LIMITS: Final = """
-UPDATE identity
+UPDATE _onceward_file_info
    SET max_pending = coalesce(?, max_pending), max_inbox = coalesce(?, max_inbox), max_body = coalesce(?, max_body)
 RETURNING max_inbox, max_body
 """
-LEVEL: Final = "UPDATE identity SET durability = ?"
-TICK: Final = "UPDATE identity SET clock_at = max(clock_at, ?)"
+LEVEL: Final = "UPDATE _onceward_file_info SET durability = ?"
+TICK: Final = "UPDATE _onceward_file_info SET clock_at = max(clock_at, ?)"
 # SQLite writes nothing for a row that stays as it is, but always the page of a header that is set; a host's own mark stays.
 MARK: Final = "PRAGMA application_id"
 

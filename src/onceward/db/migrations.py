@@ -13,19 +13,19 @@ from onceward.model.clock import Millis
 from onceward.model.frame import digest
 
 LEDGER: Final = """
-CREATE TABLE schema_migrations (
+CREATE TABLE _onceward_migrations (
     version    INTEGER PRIMARY KEY,
     name       TEXT    NOT NULL,
     digest     BLOB    NOT NULL,
     applied_at INTEGER NOT NULL
 ) STRICT
 """
-APPLIED: Final = "SELECT version, name, digest FROM schema_migrations ORDER BY version"
+APPLIED: Final = "SELECT version, name, digest FROM _onceward_migrations ORDER BY version"
 RECORD: Final = (
-    "INSERT INTO schema_migrations (version, name, digest, applied_at) VALUES (?, ?, ?, ?)"
+    "INSERT INTO _onceward_migrations (version, name, digest, applied_at) VALUES (?, ?, ?, ?)"
 )
 TABLES: Final = "SELECT lower(name) FROM sqlite_schema"
-COLUMNS: Final = "SELECT group_concat(name) FROM pragma_table_info('schema_migrations')"
+COLUMNS: Final = "SELECT group_concat(name) FROM pragma_table_info('_onceward_migrations')"
 
 
 class SqlRunner(Protocol):
@@ -68,11 +68,11 @@ def pending(tx: SqlRunner, known: tuple[Migration, ...] | None = None) -> tuple[
     """
     all_known = migrations() if known is None else known
     names = {name for (name,) in tx.rows(TABLES)}
-    if "schema_migrations" not in names:
+    if "_onceward_migrations" not in names:
         _refuse_foreign_tables(names, all_known)
         return all_known
     if tx.rows(COLUMNS) != [("version,name,digest,applied_at",)]:
-        msg = "a table schema_migrations exists that is not ours: give onceward a file of its own"
+        msg = "the table _onceward_migrations has another shape: give onceward a file of its own"
         raise SchemaMismatch(msg)
     return _missing(tx.rows(APPLIED), all_known)
 
@@ -95,22 +95,28 @@ def _missing(applied: list[tuple[Any, ...]], known: tuple[Migration, ...]) -> tu
 
 
 def _refuse_foreign_tables(names: set[str], known: tuple[Migration, ...]) -> None:
-    taken = sorted(names & _created(known))
+    created = _created(known)
+    taken = sorted(name for name in names if name in created or name.startswith(PRIVATE))
     if taken:
         msg = f"the database already has {', '.join(taken)} with another shape: rename them, or use a file of its own"
         raise SchemaMismatch(msg)
 
 
-CREATES: Final = re.compile(r"^CREATE (?:UNIQUE )?(?:TABLE|VIEW|INDEX|TRIGGER) (\w+)", re.MULTILINE)
+PRIVATE: Final = "_onceward_"
+"""What every table, index and trigger of ours begins with; public views begin with ``onceward_``."""
+CREATES: Final = re.compile(
+    r"^CREATE\s+(?:UNIQUE\s+)?(?:TABLE|VIEW|INDEX|TRIGGER)\s+(\w+)", re.MULTILINE
+)
 
 
-def _created(known: tuple[Migration, ...]) -> set[str]:
-    return {name.lower() for m in known for name in CREATES.findall(m.sql)}
+@lru_cache(maxsize=4)
+def _created(known: tuple[Migration, ...]) -> frozenset[str]:
+    return frozenset(name.lower() for m in known for name in CREATES.findall(m.sql))
 
 
 def apply(tx: SqlRunner, migration: Migration, now: Millis) -> None:
     """Run one migration and record it, inside the caller's transaction."""
-    if not tx.rows("SELECT 1 FROM sqlite_schema WHERE name = 'schema_migrations'"):
+    if not tx.rows("SELECT 1 FROM sqlite_schema WHERE name = '_onceward_migrations'"):
         tx.rows(LEDGER)
     tx.rows(migration.sql)
     tx.rows(RECORD, (migration.version, migration.name, digest(migration.sql), now))

@@ -154,7 +154,7 @@ class Expired(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Dropped(MessageEvent):
-    """A policy dropped the message at a limit; ``drop_view`` keeps a record of it."""
+    """A policy dropped the message at a limit; ``onceward_drops`` keeps a record of it."""
 
     name: ClassVar[str] = "dropped"
     scope: str

@@ -28,14 +28,14 @@ Kind = Literal["string", "bigint", "timestamp", "binary", "variant"]
 
 VIEW_COLUMNS: Final = "SELECT name, type FROM pragma_table_info(?)"
 VIEWS: Final = {
-    "outbox": "outbox_view",
-    "inbox": "inbox_view",
-    "processed": "processed_view",
-    "dead_letters": "dead_letter_view",
-    "runs": "run_view",
-    "trail": "trail_view",
-    "peers": "peer_view",
-    "lanes": "lane_view",
+    "outbox": "onceward_outbox",
+    "inbox": "onceward_inbox",
+    "processed": "onceward_processed_messages",
+    "dead_letters": "onceward_dead_letters",
+    "runs": "onceward_runs",
+    "trail": "onceward_transitions",
+    "peers": "onceward_peers",
+    "lanes": "onceward_lanes",
 }
 """View by table."""
 NUMBERS: Final = frozenset({"in_flight", "claimed", "attempts", "messages"})
@@ -63,7 +63,7 @@ IDENTITY: Final[Mapping[str, Kind]] = {
 }
 AGENTS: Final = (
     "(SELECT i.*, v.*, (SELECT max(version) FROM schema_migrations) AS schema_version"
-    " FROM identity AS i, stats_view AS v)"
+    " FROM _onceward_file_info AS i, onceward_stats AS v)"
 )
 LEDGER: Final[Mapping[str, Kind]] = {
     "box": "string",
@@ -218,11 +218,11 @@ def tables() -> Mapping[str, Table]:
     try:
         for step in migrations():
             con.execute(step.sql)
-        views = {view: _columns(con, view) for view in (*VIEWS.values(), "stats_view")}
+        views = {view: _columns(con, view) for view in (*VIEWS.values(), "onceward_stats")}
     finally:
         con.close()
     found = {name: _of_view(name, view, views[view]) for name, view in VIEWS.items()}
-    found["agents"] = _agents(views["stats_view"])
+    found["agents"] = _agents(views["onceward_stats"])
     found["ledger"] = _ledger(found)
     found["witness"] = _witness(found)
     found["quarantine"] = Table("quarantine", QUARANTINE, ())

@@ -19,12 +19,12 @@ from onceward.spark.positions import Position, Positions
 HIGH: Final = "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = ?), 0)"
 """The highest number ever given, which pruning does not lower; one table under its own name."""
 COUNTED: Final = {
-    "outbox_view": "outbox",
-    "inbox_view": "inbox",
-    "processed_view": "processed_messages",
-    "dead_letter_view": "dead_letters",
-    "trail_view": "trail",
-    "run_view": "runs",
+    "onceward_outbox": "_onceward_outbox",
+    "onceward_inbox": "_onceward_inbox",
+    "onceward_processed_messages": "_onceward_processed_messages",
+    "onceward_dead_letters": "_onceward_dead_letters",
+    "onceward_transitions": "_onceward_transitions",
+    "onceward_runs": "_onceward_runs",
 }
 AT: Final = "SELECT id FROM {view} WHERE seq = ?"
 SETTLED_NS: Final = 2_000_000_000

@@ -38,8 +38,8 @@ FILE_STATES: Final = ("read", *REASONS)
 """What a reading says of a file; ranked from one, as all states are."""
 PASSING: Final = frozenset({"locked", "changing", "unreadable"})
 """Reasons that may be gone at the next try."""
-IDENTITY: Final = "SELECT agent, file_id FROM identity"
-VERSION: Final = "SELECT coalesce(max(version), 0) FROM schema_migrations"
+IDENTITY: Final = "SELECT agent, file_id FROM _onceward_file_info"
+VERSION: Final = "SELECT coalesce(max(version), 0) FROM _onceward_migrations"
 TABLES: Final = "SELECT count(*) FROM sqlite_schema"
 HAS: Final = "SELECT name FROM pragma_table_info(?)"
 CHECK: Final = "PRAGMA quick_check(1)"

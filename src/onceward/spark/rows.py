@@ -38,7 +38,11 @@ CONSTANT: Final = re.compile(r"NULL|'(?P<text>[^']*)'|(?P<number>\d+)")
 CHUNK: Final = 64
 HOLD: Final = 0.5
 """Seconds after which a statement is ended and another goes on behind its last row."""
-OWNER: Final = {"outbox_view": "sender", "inbox_view": "recipient", "processed_view": "recipient"}
+OWNER: Final = {
+    "onceward_outbox": "sender",
+    "onceward_inbox": "recipient",
+    "onceward_processed_messages": "recipient",
+}
 """The column of a view in which the file's own agent stands in every row."""
 LARGE: Final = frozenset({"frame", "body", "body_bytes"})
 """Columns that may be of any length."""

@@ -25,7 +25,7 @@ Row = Mapping[str, Any]
 Sender = tuple[str, str]
 """Whose rows they are: a file, or an agent whose file is to be found."""
 RECEIPTS: Final = """
-CREATE TABLE IF NOT EXISTS spark_batches (
+CREATE TABLE IF NOT EXISTS _onceward_spark_batches (
     query        TEXT    NOT NULL,
     batch        INTEGER NOT NULL,
     digest       TEXT    NOT NULL,
@@ -34,15 +34,15 @@ CREATE TABLE IF NOT EXISTS spark_batches (
     PRIMARY KEY (query, batch)
 ) STRICT, WITHOUT ROWID
 """
-KNOWN: Final = "SELECT digest FROM spark_batches WHERE query = ? AND batch = ?"
-NEWEST: Final = "SELECT coalesce(max(batch), -1) FROM spark_batches WHERE query = ?"
+KNOWN: Final = "SELECT digest FROM _onceward_spark_batches WHERE query = ? AND batch = ?"
+NEWEST: Final = "SELECT coalesce(max(batch), -1) FROM _onceward_spark_batches WHERE query = ?"
 RECORD: Final = """
-INSERT INTO spark_batches (query, batch, digest, messages, committed_at)
+INSERT INTO _onceward_spark_batches (query, batch, digest, messages, committed_at)
 VALUES (:query, :batch, :digest, :messages,
         CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER))
 """
 FORGET: Final = """
-DELETE FROM spark_batches
+DELETE FROM _onceward_spark_batches
  WHERE (query = :query AND batch < :batch - :kept)
     OR committed_at < CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) - :for_ms
 """

@@ -15,14 +15,14 @@ KIND: Final = "acknowledgment"
 STAGES: Final = {"received": 1, "in_progress": 2, "failed": 3, "completed": 4}
 """Order of acknowledgments; ``failed`` precedes ``completed``, as a later attempt may succeed."""
 DETAIL_MAX: Final = 2000
-OURS: Final = "SELECT 1 FROM outbox WHERE id = ? AND recipient = ?"
+OURS: Final = "SELECT 1 FROM _onceward_outbox WHERE id = ? AND recipient = ?"
 NOTE: Final = """
-INSERT INTO acknowledgments (message_id, participant, stage, detail, first_at, at) VALUES (?1, ?2, ?3, ?4, ?5, ?5)
+INSERT INTO _onceward_acknowledgments (message_id, participant, stage, detail, first_at, at) VALUES (?1, ?2, ?3, ?4, ?5, ?5)
 ON CONFLICT (message_id, participant) DO UPDATE SET stage = excluded.stage, detail = excluded.detail, at = excluded.at
- WHERE excluded.stage > acknowledgments.stage
+ WHERE excluded.stage > _onceward_acknowledgments.stage
 """
 OF: Final = """
-SELECT message_id, participant, status, detail, first_at, at FROM acknowledgment_view
+SELECT message_id, participant, status, detail, first_at, at FROM onceward_acknowledgments
  WHERE message_id = ?1 OR correlation_id = ?1
  ORDER BY participant
 """

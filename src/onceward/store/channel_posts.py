@@ -11,48 +11,52 @@ from onceward.store.directory.channels import ChannelConfig
 
 HELD: Final = 253_402_300_799_000
 """In ``due_at``: held until it is released."""
-TASKS: Final = "SELECT kind, name, position, held FROM errands"
-NEXT_TASK: Final = "SELECT position, held FROM errands WHERE kind = ? AND name = ?"
-START: Final = "INSERT INTO errands (kind, name, position) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
-ADVANCE: Final = "UPDATE errands SET position = max(position, ?) WHERE kind = ? AND name = ?"
-HOLD: Final = "UPDATE errands SET held = 1 WHERE kind = 'channel' AND name = ?"
-LET_GO: Final = "UPDATE errands SET held = 0 WHERE kind = 'channel' AND name = ?"
-DONE: Final = "DELETE FROM errands WHERE kind = 'channel' AND name = ?"
+TASKS: Final = "SELECT kind, name, position, held FROM _onceward_background_tasks"
+NEXT_TASK: Final = (
+    "SELECT position, held FROM _onceward_background_tasks WHERE kind = ? AND name = ?"
+)
+START: Final = "INSERT INTO _onceward_background_tasks (kind, name, position) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
+ADVANCE: Final = (
+    "UPDATE _onceward_background_tasks SET position = max(position, ?) WHERE kind = ? AND name = ?"
+)
+HOLD: Final = "UPDATE _onceward_background_tasks SET held = 1 WHERE kind = 'channel' AND name = ?"
+LET_GO: Final = "UPDATE _onceward_background_tasks SET held = 0 WHERE kind = 'channel' AND name = ?"
+DONE: Final = "DELETE FROM _onceward_background_tasks WHERE kind = 'channel' AND name = ?"
 KEEP: Final = """
-INSERT INTO posts (channel, session, lane, type, topic, kind, rank, expires_at, correlation_id, head, tail, body_id, size, created_at)
+INSERT INTO _onceward_retained_posts (channel, session, lane, type, topic, kind, rank, expires_at, correlation_id, head, tail, body_id, size, created_at)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
-KNOWN: Final = "SELECT 1 FROM posts WHERE channel = ? AND correlation_id = ?"
+KNOWN: Final = "SELECT 1 FROM _onceward_retained_posts WHERE channel = ? AND correlation_id = ?"
 RETAINED: Final = """
 SELECT session, lane, type, topic, kind, rank, expires_at, correlation_id, head, tail, p.body_id, created_at, b.digest
-  FROM posts AS p JOIN bodies AS b ON b.body_id = p.body_id
+  FROM _onceward_retained_posts AS p JOIN _onceward_bodies AS b ON b.body_id = p.body_id
  WHERE channel = ? AND (expires_at IS NULL OR expires_at > ?)
  ORDER BY number
 """
-TOO_OLD: Final = "DELETE FROM posts WHERE channel = ? AND created_at < ?"
+TOO_OLD: Final = "DELETE FROM _onceward_retained_posts WHERE channel = ? AND created_at < ?"
 TOO_MANY: Final = """
-DELETE FROM posts
- WHERE channel = ?1 AND number <= (SELECT number FROM posts WHERE channel = ?1 ORDER BY number DESC LIMIT 1 OFFSET ?2)
+DELETE FROM _onceward_retained_posts
+ WHERE channel = ?1 AND number <= (SELECT number FROM _onceward_retained_posts WHERE channel = ?1 ORDER BY number DESC LIMIT 1 OFFSET ?2)
 """
 TOO_MUCH: Final = """
-DELETE FROM posts WHERE channel = ?1 AND number <= (
-    SELECT max(number) FROM (SELECT number, sum(size) OVER (ORDER BY number DESC) AS total FROM posts WHERE channel = ?1) WHERE total > ?2)
+DELETE FROM _onceward_retained_posts WHERE channel = ?1 AND number <= (
+    SELECT max(number) FROM (SELECT number, sum(size) OVER (ORDER BY number DESC) AS total FROM _onceward_retained_posts WHERE channel = ?1) WHERE total > ?2)
 """
-FORGET: Final = "DELETE FROM posts WHERE channel = ?"
+FORGET: Final = "DELETE FROM _onceward_retained_posts WHERE channel = ?"
 UNDER_WAY: Final = """
-SELECT count(*) FROM outbox WHERE channel = ? AND ended_at IS NULL AND due_at IS NOT 253402300799000
+SELECT count(*) FROM _onceward_outbox WHERE channel = ? AND ended_at IS NULL AND due_at IS NOT 253402300799000
 """
 RELEASE: Final = """
-UPDATE outbox SET due_at = NULL WHERE seq IN (
-    SELECT seq FROM outbox WHERE channel = ? AND ended_at IS NULL AND state = 'pending' AND due_at = 253402300799000 ORDER BY seq LIMIT ?)
+UPDATE _onceward_outbox SET due_at = NULL WHERE seq IN (
+    SELECT seq FROM _onceward_outbox WHERE channel = ? AND ended_at IS NULL AND state = 'pending' AND due_at = 253402300799000 ORDER BY seq LIMIT ?)
 """
 WAITING: Final = """
-SELECT seq FROM outbox WHERE channel = ? AND ended_at IS NULL AND state = 'pending' AND due_at = 253402300799000 ORDER BY seq
+SELECT seq FROM _onceward_outbox WHERE channel = ? AND ended_at IS NULL AND state = 'pending' AND due_at = 253402300799000 ORDER BY seq
 """
 ASKED: Final = """
-SELECT sender FROM inbox WHERE correlation_id = ?1 AND channel = ?2 AND kind = ?3
+SELECT sender FROM _onceward_inbox WHERE correlation_id = ?1 AND channel = ?2 AND kind = ?3
 UNION ALL
-SELECT NULL FROM outbox WHERE correlation_id = ?1 AND channel = ?2 AND kind = ?3
+SELECT NULL FROM _onceward_outbox WHERE correlation_id = ?1 AND channel = ?2 AND kind = ?3
 LIMIT 1
 """
 
@@ -60,12 +64,12 @@ LIMIT 1
 NOTICES: Final = "SELECT number, topic, body FROM notices WHERE agent = ? AND number > ? ORDER BY number LIMIT 100"
 TOLD: Final = "DELETE FROM notices WHERE agent = ? AND number <= ?"
 DEAD_LETTERS: Final = """
-SELECT seq, id, origin, peer, type, reason, last_error, attempts FROM dead_letters WHERE seq > ? ORDER BY seq LIMIT 100
+SELECT seq, id, origin, peer, type, reason, last_error, attempts FROM _onceward_dead_letters WHERE seq > ? ORDER BY seq LIMIT 100
 """
 LAST_DEAD_LETTER: Final = (
-    "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'dead_letters'), 0)"
+    "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_dead_letters'), 0)"
 )
-TELLING: Final = "SELECT kind FROM errands WHERE name = ''"
+TELLING: Final = "SELECT kind FROM _onceward_background_tasks WHERE name = ''"
 TOLD_OF: Final = ("notices", "dead_letters")
 
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from onceward.db.transaction import StoreTransaction
 
-BUMP: Final = "UPDATE counters SET value = value + ? WHERE name = ?"
+BUMP: Final = "UPDATE _onceward_counters SET value = value + ? WHERE name = ?"
 
 
 def bump(tx: StoreTransaction, **deltas: int) -> None:

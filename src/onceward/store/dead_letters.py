@@ -16,78 +16,76 @@ from onceward.store.bodies import FULL_FRAME
 from onceward.store.counters import bump
 
 INSERT_FROM_OUTBOX: Final = f"""
-INSERT INTO dead_letters (origin, id, peer, session, lane, type, topic, rank, reason, last_error, attempts, expires_at, key, frame,
+INSERT INTO _onceward_dead_letters (origin, id, peer, session, lane, type, topic, rank, reason, last_error, attempts, expires_at, key, frame,
                           digest, created_at, dead_at, channel, kind, correlation_id, replays, carried)
 SELECT 'outbox', id, recipient, session, lane, type, topic, rank, :reason, :error, attempts, expires_at, key,
        {FULL_FRAME}, CASE WHEN o.body_id IS NULL THEN digest END, created_at, :now, channel, kind, correlation_id,
-       coalesce((SELECT r.times FROM replayed AS r WHERE r.origin = 'outbox' AND r.peer = o.recipient AND r.id = o.id), 0),
+       coalesce((SELECT r.times FROM _onceward_replayed AS r WHERE r.origin = 'outbox' AND r.peer = o.recipient AND r.id = o.id), 0),
        NOT :unknown AND (o.parcel IS NOT NULL OR o.attempts > 0 OR o.sent_at IS NOT NULL OR EXISTS (
-           SELECT 1 FROM peers AS p WHERE p.name = o.recipient
+           SELECT 1 FROM _onceward_peers AS p WHERE p.name = o.recipient
               AND (o.seq <= p.again_seq OR o.seq IN (SELECT value FROM json_each(p.parcel)))))
-  FROM outbox AS o WHERE seq IN (SELECT value FROM json_each(:seqs)) AND state IN ('pending', 'sent')
+  FROM _onceward_outbox AS o WHERE seq IN (SELECT value FROM json_each(:seqs)) AND state IN ('pending', 'sent')
 RETURNING id, peer
 """
-COUNT_OUT: Final = "SELECT state, count(*) FROM outbox WHERE seq IN (SELECT value FROM json_each(?)) GROUP BY state"
-REMOVE_OUT: Final = "DELETE FROM outbox WHERE seq IN (SELECT value FROM json_each(?)) AND state IN ('pending', 'sent')"
+COUNT_OUT: Final = "SELECT state, count(*) FROM _onceward_outbox WHERE seq IN (SELECT value FROM json_each(?)) GROUP BY state"
+REMOVE_OUT: Final = "DELETE FROM _onceward_outbox WHERE seq IN (SELECT value FROM json_each(?)) AND state IN ('pending', 'sent')"
 TICKETS_FAILED: Final = """
-UPDATE tickets SET state = 'failed', reason = ?, ended_at = ? WHERE state = 'open' AND id IN (SELECT value FROM json_each(?))
+UPDATE _onceward_pending_replies SET state = 'failed', reason = ?, ended_at = ? WHERE state = 'open' AND id IN (SELECT value FROM json_each(?))
 """
 INSERT_FROM_INBOX: Final = """
-INSERT INTO dead_letters (origin, id, peer, session, lane, type, topic, rank, reason, last_error, attempts, expires_at, frame,
+INSERT INTO _onceward_dead_letters (origin, id, peer, session, lane, type, topic, rank, reason, last_error, attempts, expires_at, frame,
                           digest, created_at, dead_at, channel, kind, correlation_id, mailbox, replays)
 SELECT 'inbox', b.id, b.sender, b.session, coalesce(l.name, b.session), b.type, b.topic, b.rank, :reason,
        CASE :error WHEN :unended THEN :error || coalesce('; it failed last with ' || b.reason, '') ELSE :error END, :attempts,
        b.expires_at, b.frame, b.digest, b.received_at, :now, b.channel, b.kind, b.correlation_id, b.mailbox,
-       coalesce((SELECT r.times FROM replayed AS r WHERE r.origin = 'inbox' AND r.peer = b.sender AND r.id = b.id), 0)
-  FROM inbox AS b LEFT JOIN lanes AS l ON l.lane_id = b.lane_id
+       coalesce((SELECT r.times FROM _onceward_replayed AS r WHERE r.origin = 'inbox' AND r.peer = b.sender AND r.id = b.id), 0)
+  FROM _onceward_inbox AS b LEFT JOIN _onceward_lanes AS l ON l.lane_id = b.lane_id
  WHERE b.seq = :seq AND b.state = 'pending'
 """
-REMOVE_IN: Final = "DELETE FROM inbox WHERE seq = ?"
+REMOVE_IN: Final = "DELETE FROM _onceward_inbox WHERE seq = ?"
 FIND: Final = """
 SELECT d.origin, d.id, d.peer, d.rank, d.lane, d.session,
        d.origin = 'outbox' AND NOT d.carried AND d.expires_at <= :now AND i.paused_at IS NULL
        AND d.frame ->> '$.expirytime' IS NOT NULL, d.mailbox IS NOT NULL
-  FROM dead_letters AS d, identity AS i WHERE d.seq = :seq
+  FROM _onceward_dead_letters AS d, _onceward_file_info AS i WHERE d.seq = :seq
 """
 # A replayed message does not expire here again: its frame says so to the peer, which decides.
 REPLAY_TO_OUTBOX: Final = """
-INSERT INTO outbox (id, recipient, session, lane, type, topic, rank, due_at, expires_at, parcel, key, frame, digest, created_at,
+INSERT INTO _onceward_outbox (id, recipient, session, lane, type, topic, rank, due_at, expires_at, parcel, key, frame, digest, created_at,
                     channel, kind, correlation_id)
 SELECT id, peer, session, lane, type, topic, rank, :due_at, CASE WHEN expires_at > :now THEN expires_at END, 0, key, frame, digest,
        created_at, channel, kind, correlation_id
-  FROM dead_letters WHERE seq = :seq
+  FROM _onceward_dead_letters WHERE seq = :seq
 """
 REPLAY_TO_INBOX: Final = """
-INSERT INTO inbox (sender, id, lane_id, session, type, topic, rank, expires_at, frame, digest, received_at,
+INSERT INTO _onceward_inbox (sender, id, lane_id, session, type, topic, rank, expires_at, frame, digest, received_at,
                    channel, kind, correlation_id, mailbox)
 SELECT peer, id, :lane, session, type, topic, rank, CASE WHEN expires_at > :now OR mailbox IS NOT NULL THEN expires_at END,
        frame, digest, created_at, channel, kind, correlation_id, mailbox
-  FROM dead_letters WHERE seq = :seq
+  FROM _onceward_dead_letters WHERE seq = :seq
 """
 REMEMBER: Final = """
-INSERT INTO replayed (origin, peer, id, times) SELECT origin, peer, id, replays + 1 FROM dead_letters WHERE seq = ?
+INSERT INTO _onceward_replayed (origin, peer, id, times) SELECT origin, peer, id, replays + 1 FROM _onceward_dead_letters WHERE seq = ?
 ON CONFLICT (origin, peer, id) DO UPDATE SET times = excluded.times
 """
 FORGET: Final = """
-DELETE FROM replayed
- WHERE CASE origin WHEN 'outbox' THEN NOT EXISTS (SELECT 1 FROM outbox AS o WHERE o.id = replayed.id)
-                   ELSE NOT EXISTS (SELECT 1 FROM inbox AS b WHERE b.sender = replayed.peer AND b.id = replayed.id) END
+DELETE FROM _onceward_replayed
+ WHERE CASE origin WHEN 'outbox' THEN NOT EXISTS (SELECT 1 FROM _onceward_outbox AS o WHERE o.id = _onceward_replayed.id)
+                   ELSE NOT EXISTS (SELECT 1 FROM _onceward_inbox AS b WHERE b.sender = _onceward_replayed.peer AND b.id = _onceward_replayed.id) END
 """
-REOPEN: Final = "UPDATE tickets SET state = 'open', reason = NULL, ended_at = NULL WHERE id = ? AND state = 'failed'"
-UNMARK: Final = (
-    "DELETE FROM processed_messages WHERE sender = ? AND message_id = ? AND outcome = 'dead'"
-)
-DROP: Final = "DELETE FROM dead_letters WHERE seq = ?"
-PURGE: Final = "DELETE FROM dead_letters WHERE dead_at < ?"
+REOPEN: Final = "UPDATE _onceward_pending_replies SET state = 'open', reason = NULL, ended_at = NULL WHERE id = ? AND state = 'failed'"
+UNMARK: Final = "DELETE FROM _onceward_processed_messages WHERE sender = ? AND message_id = ? AND outcome = 'dead'"
+DROP: Final = "DELETE FROM _onceward_dead_letters WHERE seq = ?"
+PURGE: Final = "DELETE FROM _onceward_dead_letters WHERE dead_at < ?"
 TASKS_FAILED: Final = """
-INSERT INTO send (recipient, type, session, key, body)
+INSERT INTO onceward_send (recipient, type, session, key, body)
 SELECT i.agent, 'worker_result', json_extract(d.frame, '$.callersession'), 'worker_result:' || d.id,
        json_object('dispatch_id', d.id, 'session', d.session, 'outcome', 'undelivered',
                    'error', d.reason || ': ' || coalesce(d.last_error, ''), 'run_id', NULL, 'result', NULL, 'partial', NULL)
-  FROM identity AS i, dead_letters AS d
+  FROM _onceward_file_info AS i, _onceward_dead_letters AS d
  WHERE d.origin = 'outbox' AND d.id IN (SELECT value FROM json_each(?)) AND instr(d.frame, '"callersession"')
    AND json_type(d.frame, '$.callersession') = 'text'
-   AND NOT EXISTS (SELECT 1 FROM outbox AS o WHERE o.recipient = i.agent AND o.key = 'worker_result:' || d.id)
+   AND NOT EXISTS (SELECT 1 FROM _onceward_outbox AS o WHERE o.recipient = i.agent AND o.key = 'worker_result:' || d.id)
 """
 
 

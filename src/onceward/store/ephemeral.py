@@ -9,22 +9,24 @@ from onceward.db.transaction import StoreTransaction
 from onceward.store import inbox
 from onceward.store.counters import bump
 
-MARK: Final = "UPDATE inbox SET ephemeral = 1 WHERE sender = ? AND id = ? AND state = 'pending'"
+MARK: Final = (
+    "UPDATE _onceward_inbox SET ephemeral = 1 WHERE sender = ? AND id = ? AND state = 'pending'"
+)
 # Leased messages are not dropped, by a lane's lease or a group's; nor are those of a run.
 LEFT: Final = """
-SELECT b.seq, b.mailbox IS NOT NULL FROM inbox AS b
+SELECT b.seq, b.mailbox IS NOT NULL FROM _onceward_inbox AS b
  WHERE b.ephemeral IS NOT NULL AND b.state = 'pending' AND b.run_id IS NULL AND b.seq > :after
-   AND b.seq NOT IN (SELECT j.value FROM lanes AS l, json_each(l.claimed) AS j WHERE l.claimed IS NOT NULL)
-   AND b.seq NOT IN (SELECT h.seq FROM handouts AS h WHERE h.owner IS NOT NULL AND h.due_at > :now)
+   AND b.seq NOT IN (SELECT j.value FROM _onceward_lanes AS l, json_each(l.claimed) AS j WHERE l.claimed IS NOT NULL)
+   AND b.seq NOT IN (SELECT h.seq FROM _onceward_mailbox_leases AS h WHERE h.owner IS NOT NULL AND h.due_at > :now)
  ORDER BY b.seq LIMIT :limit
 """
 DROP: Final = """
-UPDATE inbox SET state = 'dropped', ended_at = ?, reason = 'dropped' WHERE seq IN (SELECT value FROM json_each(?)) AND state = 'pending'
+UPDATE _onceward_inbox SET state = 'dropped', ended_at = ?, reason = 'dropped' WHERE seq IN (SELECT value FROM json_each(?)) AND state = 'pending'
 """
 REASON: Final = """
-UPDATE inbox SET reason = 'ephemeral: not taken before a restart' WHERE seq IN (SELECT value FROM json_each(?)) AND state = 'dropped'
+UPDATE _onceward_inbox SET reason = 'ephemeral: not taken before a restart' WHERE seq IN (SELECT value FROM json_each(?)) AND state = 'dropped'
 """
-FROZEN: Final = "SELECT 1 FROM identity WHERE paused_at IS NOT NULL"
+FROZEN: Final = "SELECT 1 FROM _onceward_file_info WHERE paused_at IS NOT NULL"
 
 
 def mark(tx: StoreTransaction, messages: list[tuple[str, str]]) -> None:

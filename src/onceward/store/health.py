@@ -9,8 +9,8 @@ from onceward.db.database import Database
 from onceward.db.transaction import StoreTransaction
 from onceward.store import queries
 
-PAUSE: Final = "UPDATE identity SET paused_at = coalesce(paused_at, ?)"
-RESUME: Final = "UPDATE identity SET paused_at = NULL"
+PAUSE: Final = "UPDATE _onceward_file_info SET paused_at = coalesce(paused_at, ?)"
+RESUME: Final = "UPDATE _onceward_file_info SET paused_at = NULL"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,9 +31,9 @@ class Health:
     breakers_open: int
 
 
-SCHEMA: Final = "SELECT max(version) FROM schema_migrations"
-OPEN_BREAKERS: Final = "SELECT count(*) FROM peers WHERE breaker <> 'closed'"
-PAUSED: Final = "SELECT paused_at IS NOT NULL FROM identity"
+SCHEMA: Final = "SELECT max(version) FROM _onceward_migrations"
+OPEN_BREAKERS: Final = "SELECT count(*) FROM _onceward_peers WHERE breaker <> 'closed'"
+PAUSED: Final = "SELECT paused_at IS NOT NULL FROM _onceward_file_info"
 SQLITE: Final = "SELECT sqlite_version()"
 
 

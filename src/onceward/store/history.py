@@ -27,9 +27,9 @@ BATCH: Final = 2000
 NEVER: Final = 1 << 62
 PRIORITY: Final = "CASE m.rank WHEN 0 THEN 'critical' WHEN 1 THEN 'urgent' WHEN 2 THEN 'normal' WHEN 3 THEN 'low' ELSE 'background' END"
 SENDING: Final = """CASE WHEN m.state = 'pending' AND m.seq IN (
-    SELECT j.value FROM peers AS p, json_each(p.parcel) AS j WHERE p.parcel IS NOT NULL) THEN 'sending' ELSE m.state END"""
+    SELECT j.value FROM _onceward_peers AS p, json_each(p.parcel) AS j WHERE p.parcel IS NOT NULL) THEN 'sending' ELSE m.state END"""
 PROCESSING: Final = """CASE WHEN m.state = 'pending' AND m.seq IN (
-    SELECT j.value FROM lanes AS c, json_each(c.claimed) AS j WHERE c.claimed IS NOT NULL) THEN 'processing' ELSE m.state END"""
+    SELECT j.value FROM _onceward_lanes AS c, json_each(c.claimed) AS j WHERE c.claimed IS NOT NULL) THEN 'processing' ELSE m.state END"""
 ORIGIN: Final = "CASE WHEN m.queue IS NULL THEN m.origin ELSE 'queue' END"
 LISTS: Final = ("kind", "rank")
 """Conditions that name several values."""
@@ -153,7 +153,7 @@ class Scan:
     def count(self) -> int:
         """Return how many rows fit."""
         if not self.names and not self.filter.judged:
-            [(total,)] = self.db.read(f"SELECT count(*) FROM {self.source.table}")
+            [(total,)] = self.db.read(f"SELECT count(*) FROM _onceward_{self.source.table}")
             return int(total)
         if self._all is None:
             self._all = list(self._seqs(NEVER))
@@ -161,7 +161,7 @@ class Scan:
 
     def found(self, cut: tuple[int, int], chunk: int) -> Iterator[Hit]:
         """Yield matches older than *cut*, (time, sequence), reading *chunk* rows at a time."""
-        sql = f"SELECT m.seq, {self.source.at} FROM json_each(?) AS j JOIN {self.source.table} AS m ON m.seq = j.value ORDER BY j.key"
+        sql = f"SELECT m.seq, {self.source.at} FROM json_each(?) AS j JOIN _onceward_{self.source.table} AS m ON m.seq = j.value ORDER BY j.key"
         seqs = (
             self._seqs(cut[1] if self.source.by_seq else NEVER)
             if self._all is None
@@ -193,19 +193,19 @@ class Scan:
 
     def _at_once(self) -> list[int]:
         order = "m.seq" if self.source.by_seq else f"{self.source.at} DESC, m.seq"
-        sql = f"SELECT m.seq FROM {self.source.table} AS m WHERE {self.source.where(self.names)} ORDER BY {order} DESC"
+        sql = f"SELECT m.seq FROM _onceward_{self.source.table} AS m WHERE {self.source.where(self.names)} ORDER BY {order} DESC"
         return [seq for (seq,) in self.db.read(sql, self._named())]
 
     def _fitting(self, seqs: list[int]) -> list[int]:
         sql = (
-            f"SELECT m.seq FROM json_each(:seqs) AS j JOIN {self.source.table} AS m ON m.seq = j.value"
+            f"SELECT m.seq FROM json_each(:seqs) AS j JOIN _onceward_{self.source.table} AS m ON m.seq = j.value"
             f" WHERE {self.source.where(self.names)} ORDER BY j.key"
         )
         return [seq for (seq,) in self.db.read(sql, self._named() | {"seqs": json.dumps(seqs)})]
 
     def _row_by_row(self, below: int) -> Iterator[list[int]]:
         where = self.source.where(self.names)
-        sql = f"SELECT m.seq, {where} FROM {self.source.table} AS m WHERE m.seq < :below ORDER BY m.seq DESC LIMIT {BATCH}"
+        sql = f"SELECT m.seq, {where} FROM _onceward_{self.source.table} AS m WHERE m.seq < :below ORDER BY m.seq DESC LIMIT {BATCH}"
         while rows := self.db.read(sql, self._named() | {"below": below}):
             yield [seq for seq, fits in rows if fits]
             below = rows[-1][0]
@@ -218,7 +218,7 @@ class Scan:
             if self.filter.content is not None
             else "NULL"
         )
-        sql = f"SELECT m.seq, m.topic, {body} FROM json_each(?) AS j JOIN {self.source.table} AS m ON m.seq = j.value ORDER BY j.key"
+        sql = f"SELECT m.seq, m.topic, {body} FROM json_each(?) AS j JOIN _onceward_{self.source.table} AS m ON m.seq = j.value ORDER BY j.key"
         topic, content = self.filter.topic, self.filter.content
         return [
             seq
@@ -248,26 +248,26 @@ TOKEN: Final = re.compile(r"(\d+)\.(\d+)\.(\d+)\.(\d+)")
 # An id is unique for each sender: the index on both is asked once for each sender there is.
 OF_ID: Final = """
 WITH RECURSIVE senders (name) AS (
-    SELECT min(sender) FROM inbox
+    SELECT min(sender) FROM _onceward_inbox
      UNION ALL
-    SELECT (SELECT min(sender) FROM inbox WHERE sender > senders.name) FROM senders WHERE senders.name IS NOT NULL
+    SELECT (SELECT min(sender) FROM _onceward_inbox WHERE sender > senders.name) FROM senders WHERE senders.name IS NOT NULL
 )
-SELECT 'outbox', seq, created_at, id FROM outbox WHERE id = :id
+SELECT 'outbox', seq, created_at, id FROM _onceward_outbox WHERE id = :id
  UNION ALL
-SELECT 'inbox', b.seq, b.received_at, b.id FROM senders AS s JOIN inbox AS b ON b.sender = s.name AND b.id = :id
+SELECT 'inbox', b.seq, b.received_at, b.id FROM senders AS s JOIN _onceward_inbox AS b ON b.sender = s.name AND b.id = :id
  UNION ALL
-SELECT 'dead_letters', seq, created_at, id FROM dead_letters WHERE id = :id
+SELECT 'dead_letters', seq, created_at, id FROM _onceward_dead_letters WHERE id = :id
 """
 FOLLOWING: Final = """
-SELECT 'outbox', seq, created_at, id FROM outbox WHERE correlation_id = :root
+SELECT 'outbox', seq, created_at, id FROM _onceward_outbox WHERE correlation_id = :root
  UNION ALL
-SELECT 'inbox', seq, received_at, id FROM inbox WHERE correlation_id = :root
+SELECT 'inbox', seq, received_at, id FROM _onceward_inbox WHERE correlation_id = :root
  UNION ALL
-SELECT 'dead_letters', seq, created_at, id FROM dead_letters WHERE correlation_id = :root
+SELECT 'dead_letters', seq, created_at, id FROM _onceward_dead_letters WHERE correlation_id = :root
 """
 CAUSE: Final = """
 SELECT CASE WHEN json_valid(m.frame) THEN coalesce(m.frame ->> '$.correlationid', m.frame ->> '$.causationid') END
-  FROM (SELECT {frame} AS frame FROM {table} AS m WHERE m.seq = ?) AS m
+  FROM (SELECT {frame} AS frame FROM _onceward_{table} AS m WHERE m.seq = ?) AS m
 """
 
 
@@ -360,7 +360,7 @@ def rows(db: Database, chosen: list[Hit]) -> list[HistoryEntry]:
     for place in SOURCES:
         seqs = [each.seq for each in chosen if each.source is place]
         if seqs:
-            sql = f"SELECT m.seq, {place.columns()} FROM json_each(:seqs) AS j JOIN {place.table} AS m ON m.seq = j.value"
+            sql = f"SELECT m.seq, {place.columns()} FROM json_each(:seqs) AS j JOIN _onceward_{place.table} AS m ON m.seq = j.value"
             for seq, *row in db.read(sql, {"seqs": json.dumps(seqs), "agent": db.agent}):
                 read[place.table, seq] = HistoryEntry(*row)
     return [read[key] for each in chosen if (key := (each.source.table, each.seq)) in read]

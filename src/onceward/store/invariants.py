@@ -22,15 +22,15 @@ from onceward.store.bodies import BODY_DIGEST, FULL_FRAME, split_digest
 INVARIANTS: Final[dict[str, tuple[str, str]]] = {
     "S1": (
         "a message is in the outbox or in its dead letters, never in both",
-        "SELECT o.id FROM outbox AS o JOIN dead_letters AS d ON d.origin = 'outbox' AND d.peer = o.recipient AND d.id = o.id",
+        "SELECT o.id FROM _onceward_outbox AS o JOIN _onceward_dead_letters AS d ON d.origin = 'outbox' AND d.peer = o.recipient AND d.id = o.id",
     ),
     "S2": (
         "no message that waits has vanished: rows in 'pending' are as many as the counters say",
         """
         SELECT 'pending ' || n || ', counted ' || expected FROM (
-            SELECT (SELECT count(*) FROM outbox WHERE state = 'pending') AS n,
-                   coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'outbox'), 0)
-                   - (SELECT value FROM counters WHERE name = 'left') AS expected)
+            SELECT (SELECT count(*) FROM _onceward_outbox WHERE state = 'pending') AS n,
+                   coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_outbox'), 0)
+                   - (SELECT value FROM _onceward_counters WHERE name = 'left') AS expected)
          WHERE n <> expected
         """,
     ),
@@ -38,57 +38,57 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
         "rows in 'sent' are as many as the counters say",
         """
         SELECT 'sent ' || n || ', counted ' || expected FROM (
-            SELECT (SELECT count(*) FROM outbox WHERE state = 'sent') AS n,
-                   (SELECT value FROM counters WHERE name = 'sent') AS expected)
+            SELECT (SELECT count(*) FROM _onceward_outbox WHERE state = 'sent') AS n,
+                   (SELECT value FROM _onceward_counters WHERE name = 'sent') AS expected)
          WHERE n <> expected
         """,
     ),
     "S4": (
         "every message of the parcel in flight is for its peer",
         """
-        SELECT p.name || ' parcel row ' || j.value FROM peers AS p, json_each(p.parcel) AS j
-          JOIN outbox AS o ON o.seq = j.value
+        SELECT p.name || ' parcel row ' || j.value FROM _onceward_peers AS p, json_each(p.parcel) AS j
+          JOIN _onceward_outbox AS o ON o.seq = j.value
          WHERE p.parcel IS NOT NULL AND o.recipient <> p.name
         """,
     ),
     "S5": (
         "a message that waits for its outcome has a date on which it is asked about",
-        "SELECT id FROM outbox WHERE state = 'sent' AND due_at IS NULL",
+        "SELECT id FROM _onceward_outbox WHERE state = 'sent' AND due_at IS NULL",
     ),
     "S6": (
         "a message was sent before it ended, unless it was withdrawn",
-        "SELECT id FROM outbox WHERE state IN ('acked', 'failed') AND sent_at IS NULL",
+        "SELECT id FROM _onceward_outbox WHERE state IN ('acked', 'failed') AND sent_at IS NULL",
     ),
     "S10": (
         "every message has its body",
         """
-        SELECT o.id FROM outbox AS o WHERE o.body_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM bodies AS b WHERE b.body_id = o.body_id)
+        SELECT o.id FROM _onceward_outbox AS o WHERE o.body_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM _onceward_bodies AS b WHERE b.body_id = o.body_id)
         UNION ALL
-        SELECT 'post ' || p.number FROM posts AS p WHERE NOT EXISTS (SELECT 1 FROM bodies AS b WHERE b.body_id = p.body_id)
+        SELECT 'post ' || p.number FROM _onceward_retained_posts AS p WHERE NOT EXISTS (SELECT 1 FROM _onceward_bodies AS b WHERE b.body_id = p.body_id)
         """,
     ),
     "S11": (
         "a body that is stored once goes with the last message that refers to it",
         """
-        SELECT 'body ' || b.body_id FROM bodies AS b
-         WHERE NOT EXISTS (SELECT 1 FROM outbox AS o WHERE o.body_id = b.body_id)
-           AND NOT EXISTS (SELECT 1 FROM posts AS p WHERE p.body_id = b.body_id)
+        SELECT 'body ' || b.body_id FROM _onceward_bodies AS b
+         WHERE NOT EXISTS (SELECT 1 FROM _onceward_outbox AS o WHERE o.body_id = b.body_id)
+           AND NOT EXISTS (SELECT 1 FROM _onceward_retained_posts AS p WHERE p.body_id = b.body_id)
         """,
     ),
     "R1": (
         "processed and marked are the same thing",
         """
-        SELECT b.id FROM inbox AS b
-          LEFT JOIN processed_messages AS p ON p.sender = b.sender AND p.message_id = b.id AND p.consumer = ''
+        SELECT b.id FROM _onceward_inbox AS b
+          LEFT JOIN _onceward_processed_messages AS p ON p.sender = b.sender AND p.message_id = b.id AND p.consumer = ''
          WHERE b.state IN ('processed', 'dropped', 'expired') AND p.seq IS NULL
-           AND b.id > coalesce((SELECT horizon_id FROM streams WHERE sender = b.sender), '')
+           AND b.id > coalesce((SELECT horizon_id FROM _onceward_sender_streams WHERE sender = b.sender), '')
         """,
     ),
     "R2": (
         "nothing that waits is marked as handled",
         """
-        SELECT b.id FROM inbox AS b
-          JOIN processed_messages AS p ON p.sender = b.sender AND p.message_id = b.id
+        SELECT b.id FROM _onceward_inbox AS b
+          JOIN _onceward_processed_messages AS p ON p.sender = b.sender AND p.message_id = b.id
          WHERE b.state = 'pending' AND b.mailbox IS NULL
         """,
     ),
@@ -96,43 +96,43 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
         "rows in 'pending' of the inbox are as many as the counters say",
         """
         SELECT 'pending ' || n || ', counted ' || expected FROM (
-            SELECT (SELECT count(*) FROM inbox WHERE state = 'pending') AS n,
-                   coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'inbox'), 0)
-                   - (SELECT value FROM counters WHERE name = 'ended') AS expected)
+            SELECT (SELECT count(*) FROM _onceward_inbox WHERE state = 'pending') AS n,
+                   coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_inbox'), 0)
+                   - (SELECT value FROM _onceward_counters WHERE name = 'ended') AS expected)
          WHERE n <> expected
         """,
     ),
     "R4": (
         "a lane's head is its oldest waiting message",
         """
-        SELECT l.sender || '/' || l.name FROM lanes AS l
-         WHERE l.head IS NOT (SELECT min(seq) FROM inbox WHERE lane_id = l.lane_id AND state = 'pending')
+        SELECT l.sender || '/' || l.name FROM _onceward_lanes AS l
+         WHERE l.head IS NOT (SELECT min(seq) FROM _onceward_inbox WHERE lane_id = l.lane_id AND state = 'pending')
         """,
     ),
     "R5": (
         "every waiting message has a lane that will hand it out",
         """
-        SELECT b.id FROM inbox AS b LEFT JOIN lanes AS l ON l.lane_id = b.lane_id
+        SELECT b.id FROM _onceward_inbox AS b LEFT JOIN _onceward_lanes AS l ON l.lane_id = b.lane_id
          WHERE b.state = 'pending' AND b.mailbox IS NULL AND l.lane_id IS NULL
         """,
     ),
     "R6": (
         "every dead letter of the inbox is marked, so that its frame is not accepted again",
         """
-        SELECT d.id FROM dead_letters AS d
-          LEFT JOIN processed_messages AS p ON p.sender = d.peer AND p.message_id = d.id
+        SELECT d.id FROM _onceward_dead_letters AS d
+          LEFT JOIN _onceward_processed_messages AS p ON p.sender = d.peer AND p.message_id = d.id
          WHERE d.origin = 'inbox' AND p.seq IS NULL
-           AND d.id > coalesce((SELECT horizon_id FROM streams WHERE sender = d.peer), '')
+           AND d.id > coalesce((SELECT horizon_id FROM _onceward_sender_streams WHERE sender = d.peer), '')
         """,
     ),
     "R7": (
         "a message is in the inbox or in its dead letters, never in both",
-        "SELECT b.id FROM inbox AS b JOIN dead_letters AS d ON d.origin = 'inbox' AND d.peer = b.sender AND d.id = b.id",
+        "SELECT b.id FROM _onceward_inbox AS b JOIN _onceward_dead_letters AS d ON d.origin = 'inbox' AND d.peer = b.sender AND d.id = b.id",
     ),
     "Q1": (
         "a message that is bound to a run is so to one that is open, in whose list it stands",
         """
-        SELECT b.id FROM inbox AS b LEFT JOIN runs AS r ON r.seq = b.run_id
+        SELECT b.id FROM _onceward_inbox AS b LEFT JOIN _onceward_runs AS r ON r.seq = b.run_id
          WHERE b.state = 'pending' AND b.run_id IS NOT NULL
            AND (r.state IS NOT 'open' OR b.seq NOT IN (SELECT value FROM json_each(r.bound)))
         """,
@@ -140,28 +140,28 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
     "Q2": (
         "an open run holds every message that it lists",
         """
-        SELECT r.id FROM runs AS r, json_each(r.bound) AS j LEFT JOIN inbox AS b ON b.seq = j.value
+        SELECT r.id FROM _onceward_runs AS r, json_each(r.bound) AS j LEFT JOIN _onceward_inbox AS b ON b.seq = j.value
          WHERE r.state = 'open' AND (b.seq IS NULL OR b.run_id IS NOT r.seq OR b.state <> 'pending')
         """,
     ),
     "Q3": (
         "what was dropped waits for a run that can be told of it",
-        "SELECT o.id FROM overflows AS o JOIN runs AS r ON r.seq = o.run_id WHERE r.state <> 'open'",
+        "SELECT o.id FROM _onceward_overflows AS o JOIN _onceward_runs AS r ON r.seq = o.run_id WHERE r.state <> 'open'",
     ),
     "M1": (
         "mail for a mailbox waits in no lane, and its sender knows that it was stored",
         """
-        SELECT b.id FROM inbox AS b
-          LEFT JOIN processed_messages AS p ON p.sender = b.sender AND p.message_id = b.id AND p.consumer = ''
+        SELECT b.id FROM _onceward_inbox AS b
+          LEFT JOIN _onceward_processed_messages AS p ON p.sender = b.sender AND p.message_id = b.id AND p.consumer = ''
          WHERE b.mailbox IS NOT NULL AND b.state = 'pending' AND (b.lane_id <> 0 OR p.seq IS NULL)
-           AND b.id > coalesce((SELECT horizon_id FROM streams WHERE sender = b.sender), '')
+           AND b.id > coalesce((SELECT horizon_id FROM _onceward_sender_streams WHERE sender = b.sender), '')
         """,
     ),
     "M2": (
         "what is in the hands of a reader was passed by its position",
         """
-        SELECT r.mailbox || '/' || r.name || ' row ' || h.seq FROM handouts AS h
-          LEFT JOIN readers AS r ON r.reader_id = h.reader_id
+        SELECT r.mailbox || '/' || r.name || ' row ' || h.seq FROM _onceward_mailbox_leases AS h
+          LEFT JOIN _onceward_mailbox_readers AS r ON r.reader_id = h.reader_id
          WHERE r.reader_id IS NULL
             OR h.seq > CASE h.rank WHEN 0 THEN r.critical WHEN 1 THEN r.urgent WHEN 2 THEN r.normal
                                    WHEN 3 THEN r.low ELSE r.background END
@@ -169,7 +169,7 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
     ),
     "T1": (
         "an answered ticket names its reply",
-        "SELECT id FROM tickets WHERE state IN ('answered', 'late') AND reply_id IS NULL",
+        "SELECT id FROM _onceward_pending_replies WHERE state IN ('answered', 'late') AND reply_id IS NULL",
     ),
     "D1": (
         "SQLite finds the file sound",
@@ -179,21 +179,24 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
 FRAMES: Final = {
     "S8": (
         "every frame of the outbox is what was written",
-        "SELECT id, frame, digest FROM outbox WHERE digest IS NOT NULL AND body_id IS NULL",
+        "SELECT id, frame, digest FROM _onceward_outbox WHERE digest IS NOT NULL AND body_id IS NULL",
     ),
     "S9": (
         "every body that is stored once is what was written",
-        "SELECT 'body ' || body_id, text, digest FROM bodies",
+        "SELECT 'body ' || body_id, text, digest FROM _onceward_bodies",
     ),
-    "R8": ("every frame of the inbox is what was accepted", "SELECT id, frame, digest FROM inbox"),
+    "R8": (
+        "every frame of the inbox is what was accepted",
+        "SELECT id, frame, digest FROM _onceward_inbox",
+    ),
     "R9": (
         "every dead letter is what it was",
-        "SELECT id, frame, digest FROM dead_letters WHERE digest IS NOT NULL",
+        "SELECT id, frame, digest FROM _onceward_dead_letters WHERE digest IS NOT NULL",
     ),
 }
 
 
-HEADS: Final = f"SELECT id, frame, digest, {BODY_DIGEST} FROM outbox AS o WHERE digest IS NOT NULL AND body_id IS NOT NULL"
+HEADS: Final = f"SELECT id, frame, digest, {BODY_DIGEST} FROM _onceward_outbox AS o WHERE digest IS NOT NULL AND body_id IS NOT NULL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,19 +246,19 @@ PAIR_RULES: Final = {
 }
 SLICE: Final = 1000
 TOLD: Final = f"""
-SELECT seq, id, digest, state IN ('sent', 'acked'), CASE WHEN body_id IS NOT NULL THEN {FULL_FRAME} END FROM outbox AS o
+SELECT seq, id, digest, state IN ('sent', 'acked'), CASE WHEN body_id IS NOT NULL THEN {FULL_FRAME} END FROM _onceward_outbox AS o
  WHERE seq > ? AND recipient = ? AND state IN ('sent', 'acked', 'pending') ORDER BY seq LIMIT ?
 """
 KEPT: Final = """
 SELECT j.value, b.digest,
        b.seq IS NOT NULL
-       OR EXISTS (SELECT 1 FROM processed_messages WHERE sender = :sender AND message_id = j.value)
-       OR EXISTS (SELECT 1 FROM dead_letters WHERE origin = 'inbox' AND peer = :sender AND id = j.value)
-  FROM json_each(:ids) AS j LEFT JOIN inbox AS b ON b.sender = :sender AND b.id = j.value
+       OR EXISTS (SELECT 1 FROM _onceward_processed_messages WHERE sender = :sender AND message_id = j.value)
+       OR EXISTS (SELECT 1 FROM _onceward_dead_letters WHERE origin = 'inbox' AND peer = :sender AND id = j.value)
+  FROM json_each(:ids) AS j LEFT JOIN _onceward_inbox AS b ON b.sender = :sender AND b.id = j.value
 """
-HORIZON: Final = "SELECT horizon_id FROM streams WHERE sender = ?"
-PACKED: Final = "SELECT epoch, number, parcel IS NOT NULL FROM peers WHERE name = ?"
-TAKEN: Final = "SELECT epoch, number FROM streams WHERE sender = ?"
+HORIZON: Final = "SELECT horizon_id FROM _onceward_sender_streams WHERE sender = ?"
+PACKED: Final = "SELECT epoch, number, parcel IS NOT NULL FROM _onceward_peers WHERE name = ?"
+TAKEN: Final = "SELECT epoch, number FROM _onceward_sender_streams WHERE sender = ?"
 
 
 class _Row(NamedTuple):

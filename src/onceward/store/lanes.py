@@ -10,64 +10,74 @@ from onceward.errors import LeaseLost
 from onceward.model.clock import Millis
 
 OPEN: Final = """
-INSERT INTO lanes (sender, name, rank, session) VALUES (?, ?, ?, ?)
+INSERT INTO _onceward_lanes (sender, name, rank, session) VALUES (?, ?, ?, ?)
 ON CONFLICT (sender, name, rank) DO UPDATE SET session = excluded.session
 RETURNING lane_id
 """
 HEADS: Final = """
-UPDATE lanes SET head = (SELECT min(seq) FROM inbox WHERE lane_id = lanes.lane_id AND state = 'pending')
+UPDATE _onceward_lanes SET head = (SELECT min(seq) FROM _onceward_inbox WHERE lane_id = _onceward_lanes.lane_id AND state = 'pending')
  WHERE lane_id IN (SELECT value FROM json_each(?)) AND head IS NULL
 """
-EXPIRED: Final = (
-    "SELECT lane_id, claimed, careful_to FROM lanes WHERE due_at <= ? AND owner IS NOT NULL"
+EXPIRED: Final = "SELECT lane_id, claimed, careful_to FROM _onceward_lanes WHERE due_at <= ? AND owner IS NOT NULL"
+CAREFUL: Final = "UPDATE _onceward_lanes SET careful_to = max(careful_to, ?) WHERE lane_id = ?"
+TRIED: Final = (
+    "UPDATE _onceward_inbox SET attempts = attempts + ? WHERE seq = ? AND state = 'pending'"
 )
-CAREFUL: Final = "UPDATE lanes SET careful_to = max(careful_to, ?) WHERE lane_id = ?"
-TRIED: Final = "UPDATE inbox SET attempts = attempts + ? WHERE seq = ? AND state = 'pending'"
-WAKE: Final = "UPDATE lanes SET due_at = NULL, owner = NULL, claimed = NULL WHERE due_at <= ?"
+WAKE: Final = (
+    "UPDATE _onceward_lanes SET due_at = NULL, owner = NULL, claimed = NULL WHERE due_at <= ?"
+)
 READY: Final = """
-SELECT lane_id, token, careful_to FROM lanes
+SELECT lane_id, token, careful_to FROM _onceward_lanes
  WHERE head IS NOT NULL AND due_at IS NULL
-   AND NOT EXISTS (SELECT 1 FROM run_handlers AS h WHERE lanes.session GLOB h.pattern)
+   AND NOT EXISTS (SELECT 1 FROM _onceward_session_handlers AS h WHERE _onceward_lanes.session GLOB h.pattern)
  ORDER BY rank, head
  LIMIT ?
 """
 READY_FOR: Final = """
-SELECT lane_id, token, careful_to FROM lanes
+SELECT lane_id, token, careful_to FROM _onceward_lanes
  WHERE head IS NOT NULL AND due_at IS NULL AND session = ?
-   AND NOT EXISTS (SELECT 1 FROM run_handlers AS h WHERE lanes.session GLOB h.pattern)
+   AND NOT EXISTS (SELECT 1 FROM _onceward_session_handlers AS h WHERE _onceward_lanes.session GLOB h.pattern)
  ORDER BY rank, head
  LIMIT ?
 """
 LEASE: Final = """
-UPDATE lanes SET owner = ?, token = token + 1, due_at = ?, claimed = ?
+UPDATE _onceward_lanes SET owner = ?, token = token + 1, due_at = ?, claimed = ?
  WHERE lane_id = ? AND token = ? AND owner IS NULL
 """
-OWNERS: Final = "SELECT DISTINCT owner FROM lanes WHERE due_at IS NOT NULL AND owner IS NOT NULL"
-FREE: Final = "UPDATE lanes SET due_at = min(due_at, ?) WHERE owner = ?"
-EXTEND: Final = "UPDATE lanes SET due_at = ? WHERE lane_id = ? AND token = ? AND owner = ?"
-TRANSFER: Final = "UPDATE lanes SET owner = ? WHERE lane_id = ? AND token = ? AND owner = ?"
-HELD: Final = "SELECT 1 FROM lanes WHERE lane_id = ? AND token = ? AND owner = ?"
+OWNERS: Final = (
+    "SELECT DISTINCT owner FROM _onceward_lanes WHERE due_at IS NOT NULL AND owner IS NOT NULL"
+)
+FREE: Final = "UPDATE _onceward_lanes SET due_at = min(due_at, ?) WHERE owner = ?"
+EXTEND: Final = (
+    "UPDATE _onceward_lanes SET due_at = ? WHERE lane_id = ? AND token = ? AND owner = ?"
+)
+TRANSFER: Final = (
+    "UPDATE _onceward_lanes SET owner = ? WHERE lane_id = ? AND token = ? AND owner = ?"
+)
+HELD: Final = "SELECT 1 FROM _onceward_lanes WHERE lane_id = ? AND token = ? AND owner = ?"
 SETTLE: Final = """
-UPDATE lanes
-   SET head = (SELECT min(seq) FROM inbox WHERE lane_id = lanes.lane_id AND state = 'pending'),
+UPDATE _onceward_lanes
+   SET head = (SELECT min(seq) FROM _onceward_inbox WHERE lane_id = _onceward_lanes.lane_id AND state = 'pending'),
        owner = CASE WHEN :rest IS NULL THEN NULL ELSE owner END,
        claimed = :rest,
        due_at = CASE WHEN :rest IS NULL THEN :due_at ELSE due_at END
  WHERE lane_id = :lane AND token = :token AND owner = :owner
 """
-CLEAR: Final = "UPDATE lanes SET due_at = NULL WHERE lane_id = ? AND head IS NULL AND owner IS NULL"
+CLEAR: Final = (
+    "UPDATE _onceward_lanes SET due_at = NULL WHERE lane_id = ? AND head IS NULL AND owner IS NULL"
+)
 AGENDA: Final = """
-SELECT (SELECT paused_at FROM identity),
-       EXISTS (SELECT 1 FROM lanes WHERE head IS NOT NULL AND due_at IS NULL
-                  AND NOT EXISTS (SELECT 1 FROM run_handlers AS h WHERE lanes.session GLOB h.pattern)),
-       (SELECT min(due_at) FROM lanes WHERE due_at IS NOT NULL)
+SELECT (SELECT paused_at FROM _onceward_file_info),
+       EXISTS (SELECT 1 FROM _onceward_lanes WHERE head IS NOT NULL AND due_at IS NULL
+                  AND NOT EXISTS (SELECT 1 FROM _onceward_session_handlers AS h WHERE _onceward_lanes.session GLOB h.pattern)),
+       (SELECT min(due_at) FROM _onceward_lanes WHERE due_at IS NOT NULL)
 """
-NEXT_DUE: Final = "SELECT min(due_at) FROM lanes WHERE due_at IS NOT NULL"
+NEXT_DUE: Final = "SELECT min(due_at) FROM _onceward_lanes WHERE due_at IS NOT NULL"
 FORGET: Final = """
-DELETE FROM lanes WHERE lane_id IN (
-    SELECT lane_id FROM lanes AS l
+DELETE FROM _onceward_lanes WHERE lane_id IN (
+    SELECT lane_id FROM _onceward_lanes AS l
      WHERE head IS NULL AND owner IS NULL AND due_at IS NULL AND lane_id > ?
-       AND NOT EXISTS (SELECT 1 FROM inbox WHERE inbox.lane_id = l.lane_id AND state = 'pending')
+       AND NOT EXISTS (SELECT 1 FROM _onceward_inbox WHERE _onceward_inbox.lane_id = l.lane_id AND state = 'pending')
      ORDER BY lane_id LIMIT ?)
 """
 NO_LANE: Final = 0

@@ -22,42 +22,40 @@ LINE: Final = LINE_MAX
 LINES: Final = 20
 """Lines of one summary; older drops are only counted."""
 
-ACTIVE: Final = "SELECT EXISTS (SELECT 1 FROM limits) OR EXISTS (SELECT 1 FROM buckets WHERE name = 'send') OR EXISTS (SELECT 1 FROM file_limit)"
+ACTIVE: Final = "SELECT EXISTS (SELECT 1 FROM _onceward_limits) OR EXISTS (SELECT 1 FROM _onceward_rate_limits WHERE name = 'send') OR EXISTS (SELECT 1 FROM _onceward_file_limit)"
 KEEP: Final = """
-INSERT INTO limits (scope, name, max_messages, max_bytes, overflow) VALUES (?, ?, ?, ?, ?)
+INSERT INTO _onceward_limits (scope, name, max_messages, max_bytes, overflow) VALUES (?, ?, ?, ?, ?)
 ON CONFLICT (scope, name) DO UPDATE SET max_messages = excluded.max_messages, max_bytes = excluded.max_bytes, overflow = excluded.overflow
 """
-REMOVE: Final = "DELETE FROM limits WHERE scope = ? AND name = ?"
-LIST: Final = (
-    "SELECT scope, name, max_messages, max_bytes, overflow FROM limits ORDER BY scope, name"
-)
-INSTALLED: Final = "SELECT type, name FROM sqlite_schema WHERE name GLOB 'limits_*' AND type IN ('trigger', 'view', 'index')"
-EMPTY: Final = "DELETE FROM fullness"
+REMOVE: Final = "DELETE FROM _onceward_limits WHERE scope = ? AND name = ?"
+LIST: Final = "SELECT scope, name, max_messages, max_bytes, overflow FROM _onceward_limits ORDER BY scope, name"
+INSTALLED: Final = "SELECT type, name FROM sqlite_schema WHERE name GLOB '_onceward_limits_*' AND type IN ('trigger', 'view', 'index')"
+EMPTY: Final = "DELETE FROM _onceward_limit_usage"
 RECOUNT: Final = """
-INSERT INTO fullness (scope, name, messages, bytes)
+INSERT INTO _onceward_limit_usage (scope, name, messages, bytes)
 SELECT f.scope, f.name, count(*), sum(f.bytes)
-  FROM limits_of AS f JOIN outbox AS o ON o.seq = f.seq
+  FROM _onceward_limits_of AS f JOIN _onceward_outbox AS o ON o.seq = f.seq
  WHERE o.state IN ('pending', 'sent') AND coalesce(o.due_at, 0) <> 253402300799000
-   AND EXISTS (SELECT 1 FROM limits AS l WHERE l.scope = f.scope AND l.name IN (f.name, '*'))
+   AND EXISTS (SELECT 1 FROM _onceward_limits AS l WHERE l.scope = f.scope AND l.name IN (f.name, '*'))
  GROUP BY f.scope, f.name
 """
-FREE_ALL: Final = "UPDATE outbox SET due_at = NULL, reason = NULL WHERE due_at = 253402300799000 AND reason GLOB 'held:*'"
-FREE_NEXT: Final = (
-    "UPDATE outbox SET due_at = NULL, reason = NULL WHERE seq = (SELECT seq FROM limits_next)"
-)
+FREE_ALL: Final = "UPDATE _onceward_outbox SET due_at = NULL, reason = NULL WHERE due_at = 253402300799000 AND reason GLOB 'held:*'"
+FREE_NEXT: Final = "UPDATE _onceward_outbox SET due_at = NULL, reason = NULL WHERE seq = (SELECT seq FROM _onceward_limits_next)"
 # The limits that a new message meets, each with how full it is; its own name goes before the star.
 MET: Final = """
 SELECT l.scope, s.name, l.max_messages, l.max_bytes, l.overflow, coalesce(f.messages, 0), coalesce(f.bytes, 0),
        CASE l.scope WHEN 'store' THEN
-            (SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'inbox'), 0) - (SELECT value FROM counters WHERE name = 'ended'))
+            (SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_inbox'), 0) - (SELECT value FROM _onceward_counters WHERE name = 'ended'))
             ELSE 0 END
   FROM (SELECT 'store' AS scope, '' AS name UNION ALL SELECT 'outbox', '' UNION ALL SELECT 'channel', :channel
         UNION ALL SELECT 'session', :session UNION ALL SELECT 'lane', :recipient || '/' || :lane) AS s
-  JOIN limits AS l ON l.scope = s.scope
-   AND l.name = CASE WHEN EXISTS (SELECT 1 FROM limits AS x WHERE x.scope = s.scope AND x.name = s.name) THEN s.name ELSE '*' END
-  LEFT JOIN fullness AS f ON f.scope = s.scope AND f.name = s.name
+  JOIN _onceward_limits AS l ON l.scope = s.scope
+   AND l.name = CASE WHEN EXISTS (SELECT 1 FROM _onceward_limits AS x WHERE x.scope = s.scope AND x.name = s.name) THEN s.name ELSE '*' END
+  LEFT JOIN _onceward_limit_usage AS f ON f.scope = s.scope AND f.name = s.name
 """
-BEHIND: Final = "SELECT 1 FROM outbox WHERE due_at = 253402300799000 AND reason = ? LIMIT 1"
+BEHIND: Final = (
+    "SELECT 1 FROM _onceward_outbox WHERE due_at = 253402300799000 AND reason = ? LIMIT 1"
+)
 SAME: Final = {
     "outbox": "1",
     "session": "o.session = :session",
@@ -73,37 +71,33 @@ PROTECTED: Final = """
 CANDIDATES: Final = f"""
 SELECT o.seq, o.id, o.recipient, o.session, length(CAST(o.frame AS BLOB)),
        substr(CASE WHEN o.body_id IS NULL THEN coalesce(o.frame ->> '$.data', '') ELSE o.type END, 1, {LINE})
-  FROM outbox AS o
+  FROM _onceward_outbox AS o
  WHERE o.state = 'pending' AND o.sent_at IS NULL AND o.attempts = 0 AND coalesce(o.parcel, 0) = 0 AND coalesce(o.due_at, 0) <> {HELD}
    AND {{same}} AND NOT {PROTECTED}
-   AND o.seq NOT IN (SELECT j.value FROM peers AS p, json_each(p.parcel) AS j WHERE p.parcel IS NOT NULL)
+   AND o.seq NOT IN (SELECT j.value FROM _onceward_peers AS p, json_each(p.parcel) AS j WHERE p.parcel IS NOT NULL)
  ORDER BY o.seq LIMIT 1000
 """
-CANCEL: Final = (
-    "UPDATE outbox SET state = 'cancelled', due_at = NULL, ended_at = ?, reason = ? WHERE seq = ?"
-)
+CANCEL: Final = "UPDATE _onceward_outbox SET state = 'cancelled', due_at = NULL, ended_at = ?, reason = ? WHERE seq = ?"
 RECORD: Final = """
-INSERT INTO drops (id, recipient, session, scope, name, policy, line, dropped_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO _onceward_drops (id, recipient, session, scope, name, policy, line, dropped_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 """
 ADD_DROPPED: Final = f"""
-INSERT INTO outbox ({", ".join(outbox.COLUMNS)}, state, ended_at, reason)
+INSERT INTO _onceward_outbox ({", ".join(outbox.COLUMNS)}, state, ended_at, reason)
 VALUES ({", ".join("?" * len(outbox.COLUMNS))}, 'cancelled', ?, ?)
 """
-HOLD: Final = "UPDATE outbox SET reason = ? WHERE id = ?"
+HOLD: Final = "UPDATE _onceward_outbox SET reason = ? WHERE id = ?"
 UNSUMMARIZED: Final = """
-SELECT d.seq, d.line, d.summary_id FROM drops AS d LEFT JOIN outbox AS o ON o.id = d.summary_id
+SELECT d.seq, d.line, d.summary_id FROM _onceward_drops AS d LEFT JOIN _onceward_outbox AS o ON o.id = d.summary_id
  WHERE d.policy = 'summarize' AND d.recipient = ? AND d.session = ?
    AND (d.summary_id IS NULL OR (o.state = 'pending' AND o.sent_at IS NULL AND o.attempts = 0 AND coalesce(o.parcel, 0) = 0
-        AND o.seq NOT IN (SELECT j.value FROM peers AS p, json_each(p.parcel) AS j WHERE p.parcel IS NOT NULL)))
+        AND o.seq NOT IN (SELECT j.value FROM _onceward_peers AS p, json_each(p.parcel) AS j WHERE p.parcel IS NOT NULL)))
  ORDER BY d.seq
 """
-MARK_SUMMARIZED: Final = "UPDATE drops SET summary_id = ? WHERE seq = ?"
-REPLACE: Final = "UPDATE outbox SET state = 'cancelled', due_at = NULL, ended_at = ?, reason = 'told later' WHERE id = ? AND state = 'pending'"
-FULLNESS: Final = (
-    "SELECT scope, name, messages, bytes FROM fullness WHERE messages > 0 ORDER BY scope, name"
-)
+MARK_SUMMARIZED: Final = "UPDATE _onceward_drops SET summary_id = ? WHERE seq = ?"
+REPLACE: Final = "UPDATE _onceward_outbox SET state = 'cancelled', due_at = NULL, ended_at = ?, reason = 'told later' WHERE id = ? AND state = 'pending'"
+FULLNESS: Final = "SELECT scope, name, messages, bytes FROM _onceward_limit_usage WHERE messages > 0 ORDER BY scope, name"
 DROPS: Final = """
-SELECT id, recipient, session, scope, name, policy, line, summary_id, dropped_at FROM drop_view ORDER BY seq DESC LIMIT ?
+SELECT id, recipient, session, scope, name, policy, line, summary_id, dropped_at FROM onceward_drops ORDER BY seq DESC LIMIT ?
 """
 ALONE: Final = " by this message alone"
 UNDROPPABLE: Final = ", and what is there may not be dropped"
@@ -217,10 +211,10 @@ def _recount(tx: StoreTransaction) -> None:
 
 
 ORPHANS: Final = """
-UPDATE outbox SET due_at = NULL, reason = NULL
+UPDATE _onceward_outbox SET due_at = NULL, reason = NULL
  WHERE due_at = 253402300799000 AND reason GLOB 'held:*' AND NOT EXISTS (
-       SELECT 1 FROM limits AS l WHERE l.overflow = 'hold' AND outbox.reason GLOB 'held:' || l.scope || ':*'
-          AND (l.name = '*' OR outbox.reason = 'held:' || l.scope || ':' || l.name))
+       SELECT 1 FROM _onceward_limits AS l WHERE l.overflow = 'hold' AND _onceward_outbox.reason GLOB 'held:' || l.scope || ':*'
+          AND (l.name = '*' OR _onceward_outbox.reason = 'held:' || l.scope || ':' || l.name))
 """
 
 

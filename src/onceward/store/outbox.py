@@ -17,16 +17,12 @@ from onceward.model.parcel import Receipt
 from onceward.store.bodies import BODY_DIGEST, FULL_FRAME, insert_body, release_body, split_digest
 from onceward.store.counters import bump
 
-FIND_DUPLICATE: Final = (
-    f"SELECT id, {FULL_FRAME} FROM outbox AS o WHERE id = ? OR (recipient = ? AND key = ?)"
-)
-FIND_DEAD: Final = (
-    "SELECT 1 FROM dead_letters WHERE origin = 'outbox' AND (id = ?1 OR (peer = ?2 AND key = ?3))"
-)
+FIND_DUPLICATE: Final = f"SELECT id, {FULL_FRAME} FROM _onceward_outbox AS o WHERE id = ? OR (recipient = ? AND key = ?)"
+FIND_DEAD: Final = "SELECT 1 FROM _onceward_dead_letters WHERE origin = 'outbox' AND (id = ?1 OR (peer = ?2 AND key = ?3))"
 READY: Final = f"""
 SELECT seq, id, {FULL_FRAME}, digest, expires_at, parcel, attempts, lane, rank, sent_at,
        CASE WHEN body_id IS NOT NULL THEN frame END, {BODY_DIGEST}
-  FROM outbox AS o
+  FROM _onceward_outbox AS o
  WHERE recipient = ? AND state = 'pending' AND due_at IS NULL
  ORDER BY rank, seq
  LIMIT ?
@@ -34,11 +30,11 @@ SELECT seq, id, {FULL_FRAME}, digest, expires_at, parcel, attempts, lane, rank, 
 BY_SEQ: Final = f"""
 SELECT o.seq, o.id, {FULL_FRAME}, o.digest, o.expires_at, o.parcel, o.attempts, o.lane, o.rank, o.sent_at,
        CASE WHEN o.body_id IS NOT NULL THEN o.frame END, {BODY_DIGEST}
-  FROM json_each(?) AS j JOIN outbox AS o ON o.seq = j.value
+  FROM json_each(?) AS j JOIN _onceward_outbox AS o ON o.seq = j.value
  ORDER BY j.key
 """
 SENT: Final = """
-UPDATE outbox
+UPDATE _onceward_outbox
    SET state = 'sent', sent_at = :now, parcel = :parcel,
        attempts = CASE WHEN :held THEN 0 ELSE attempts + 1 END,
        due_at = :ask_at + CASE WHEN :held THEN min(max(0, :now - created_at) / 10, 20 * (:ask_at - :now)) ELSE 0 END
@@ -46,84 +42,80 @@ UPDATE outbox
 RETURNING id
 """
 ACKED: Final = """
-UPDATE outbox
+UPDATE _onceward_outbox
    SET state = 'acked', sent_at = coalesce(sent_at, :now), ended_at = :now, due_at = NULL, reason = NULL,
        parcel = coalesce(:parcel, parcel, 0)
  WHERE id IN (SELECT value FROM json_each(:ids)) AND recipient = :peer AND state = :was
 RETURNING id
 """
 FAILED: Final = """
-UPDATE outbox
+UPDATE _onceward_outbox
    SET state = 'failed', sent_at = coalesce(sent_at, :now), ended_at = :now, due_at = NULL, reason = :reason,
        parcel = coalesce(:parcel, parcel, 0)
  WHERE id = :id AND recipient = :peer AND state = :was
 RETURNING id
 """
 LATE: Final = """
-UPDATE dead_letters SET late = :state, late_at = :now
+UPDATE _onceward_dead_letters SET late = :state, late_at = :now
  WHERE origin = 'outbox' AND peer = :peer AND id IN (SELECT value FROM json_each(:ids)) AND late IS NULL
 """
-TICKET_FAILED: Final = (
-    "UPDATE tickets SET state = 'failed', reason = ?, ended_at = ? WHERE id = ? AND state = 'open'"
-)
-DUE: Final = (
-    "SELECT seq, state, attempts FROM outbox WHERE due_at <= ? ORDER BY due_at, seq LIMIT ?"
-)
-REQUEUE: Final = "UPDATE outbox SET due_at = NULL WHERE seq IN (SELECT value FROM json_each(?)) AND +due_at <= ? AND state = 'pending'"
+TICKET_FAILED: Final = "UPDATE _onceward_pending_replies SET state = 'failed', reason = ?, ended_at = ? WHERE id = ? AND state = 'open'"
+DUE: Final = "SELECT seq, state, attempts FROM _onceward_outbox WHERE due_at <= ? ORDER BY due_at, seq LIMIT ?"
+REQUEUE: Final = "UPDATE _onceward_outbox SET due_at = NULL WHERE seq IN (SELECT value FROM json_each(?)) AND +due_at <= ? AND state = 'pending'"
 ASK: Final = (  # the row itself must be due, not only its entry in a damaged index: it would be pushed again without a pause
-    "UPDATE outbox SET state = 'pending', due_at = NULL WHERE seq IN (SELECT value FROM json_each(?)) AND +due_at <= ? AND state = 'sent'"
+    "UPDATE _onceward_outbox SET state = 'pending', due_at = NULL WHERE seq IN (SELECT value FROM json_each(?)) AND +due_at <= ? AND state = 'sent'"
 )
 EXPIRED: Final = """
-SELECT seq FROM outbox
+SELECT seq FROM _onceward_outbox
  WHERE expires_at <= ? AND expires_at IS NOT NULL AND state = 'pending' AND sent_at IS NULL
  ORDER BY expires_at LIMIT ?
 """
-PARK: Final = "UPDATE outbox SET due_at = ? WHERE seq = ? AND state = 'pending'"
-ATTEMPTS: Final = "SELECT seq, attempts FROM outbox WHERE id = ? AND state = 'pending'"
-FAIL_ONE: Final = "UPDATE outbox SET due_at = ?, attempts = attempts + 1, parcel = coalesce(parcel, 0), reason = ? WHERE id = ? AND state = 'pending'"
+PARK: Final = "UPDATE _onceward_outbox SET due_at = ? WHERE seq = ? AND state = 'pending'"
+ATTEMPTS: Final = "SELECT seq, attempts FROM _onceward_outbox WHERE id = ? AND state = 'pending'"
+FAIL_ONE: Final = "UPDATE _onceward_outbox SET due_at = ?, attempts = attempts + 1, parcel = coalesce(parcel, 0), reason = ? WHERE id = ? AND state = 'pending'"
 SPEND: Final = """
-UPDATE outbox SET attempts = attempts + 1, reason = ?
+UPDATE _onceward_outbox SET attempts = attempts + 1, reason = ?
  WHERE seq IN (SELECT value FROM json_each(?)) AND state = 'pending'
 RETURNING seq, id, attempts
 """
 CANCEL: Final = """
-UPDATE outbox SET state = 'cancelled', due_at = NULL, ended_at = ?, reason = 'cancelled'
+UPDATE _onceward_outbox SET state = 'cancelled', due_at = NULL, ended_at = ?, reason = 'cancelled'
  WHERE id = ? AND state = 'pending' AND sent_at IS NULL AND attempts = 0 AND coalesce(parcel, 0) = 0
-   AND seq NOT IN (SELECT j.value FROM peers AS p, json_each(p.parcel) AS j WHERE p.parcel IS NOT NULL)
+   AND seq NOT IN (SELECT j.value FROM _onceward_peers AS p, json_each(p.parcel) AS j WHERE p.parcel IS NOT NULL)
 """
-CANCELLED: Final = "SELECT 1 FROM outbox WHERE id = ? AND state = 'cancelled'"
+CANCELLED: Final = "SELECT 1 FROM _onceward_outbox WHERE id = ? AND state = 'cancelled'"
 RESEND: Final = """
-UPDATE outbox SET state = 'pending', due_at = NULL, ended_at = NULL
+UPDATE _onceward_outbox SET state = 'pending', due_at = NULL, ended_at = NULL
  WHERE recipient = ? AND state = ? AND (parcel > ? OR parcel = 0) AND (state = 'sent' OR expires_at IS NULL OR expires_at > ?)
 RETURNING id
 """
-OLDEST: Final = "SELECT id FROM outbox WHERE recipient = ? ORDER BY seq LIMIT 1"
+OLDEST: Final = "SELECT id FROM _onceward_outbox WHERE recipient = ? ORDER BY seq LIMIT 1"
 # When a row will be due, and the peers with messages, an unsettled parcel or receipts that neither
 # back off nor are leased.
 # The end of a backoff stays stored where nothing is left to push; a past one does not matter.
 AGENDA: Final = """
 WITH RECURSIVE next(name) AS (
-    SELECT min(recipient) FROM outbox WHERE state = 'pending' AND due_at IS NULL
+    SELECT min(recipient) FROM _onceward_outbox WHERE state = 'pending' AND due_at IS NULL
     UNION ALL
-    SELECT (SELECT min(recipient) FROM outbox WHERE state = 'pending' AND due_at IS NULL AND recipient > next.name)
+    SELECT (SELECT min(recipient) FROM _onceward_outbox WHERE state = 'pending' AND due_at IS NULL AND recipient > next.name)
       FROM next WHERE next.name IS NOT NULL
 ), found(name) AS (
     SELECT name FROM next WHERE name IS NOT NULL
-    UNION SELECT peer FROM receipts
-    UNION SELECT name FROM peers WHERE parcel IS NOT NULL
+    UNION SELECT peer FROM _onceward_receipts
+    UNION SELECT name FROM _onceward_peers WHERE parcel IS NOT NULL
 ), callers(name) AS (
-    SELECT f.name FROM found AS f LEFT JOIN peers AS p ON p.name = f.name
+    SELECT f.name FROM found AS f LEFT JOIN _onceward_peers AS p ON p.name = f.name
      WHERE coalesce(max(p.due_at, p.lease_at), p.due_at, p.lease_at, 0) <= ?1
      ORDER BY f.name
 )
 SELECT i.paused_at, i.clock_at,
-       EXISTS (SELECT 1 FROM errands),
+       EXISTS (SELECT 1 FROM _onceward_background_tasks),
        (SELECT json_group_array(name) FROM callers),
-       (SELECT min(due_at) FROM outbox WHERE due_at IS NOT NULL),
-       (SELECT min(expires_at) FROM outbox WHERE expires_at IS NOT NULL AND state = 'pending' AND sent_at IS NULL),
-       (SELECT min(coalesce(max(due_at, lease_at), due_at, lease_at)) FROM peers
+       (SELECT min(due_at) FROM _onceward_outbox WHERE due_at IS NOT NULL),
+       (SELECT min(expires_at) FROM _onceward_outbox WHERE expires_at IS NOT NULL AND state = 'pending' AND sent_at IS NULL),
+       (SELECT min(coalesce(max(due_at, lease_at), due_at, lease_at)) FROM _onceward_peers
          WHERE coalesce(max(due_at, lease_at), due_at, lease_at) > ?1)
-  FROM identity AS i"""
+  FROM _onceward_file_info AS i"""
 
 
 class OutgoingMessage(NamedTuple):
@@ -171,7 +163,7 @@ class OutgoingMessage(NamedTuple):
 COLUMNS: Final = OutgoingMessage._fields[: OutgoingMessage._fields.index("body")]
 """The columns that a new message fills, in the order of its fields."""
 INSERT: Final = f"""
-INSERT INTO outbox ({", ".join(COLUMNS)})
+INSERT INTO _onceward_outbox ({", ".join(COLUMNS)})
 VALUES ({", ".join("?" * len(COLUMNS))})
 """
 

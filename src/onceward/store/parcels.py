@@ -25,18 +25,18 @@ from onceward.store.counters import bump
 from onceward.store.outbox import OutboxRow
 from onceward.store.peers import PeerLease
 
-BLOCKED: Final = "SELECT lane, rank, due_at FROM held_lanes WHERE recipient = ?"
+BLOCKED: Final = "SELECT lane, rank, due_at FROM _onceward_blocked_lanes WHERE recipient = ?"
 BLOCK: Final = """
-INSERT INTO held_lanes (recipient, lane, rank, head, due_at) SELECT recipient, lane, rank, seq, ? FROM outbox WHERE id = ?
+INSERT INTO _onceward_blocked_lanes (recipient, lane, rank, head, due_at) SELECT recipient, lane, rank, seq, ? FROM _onceward_outbox WHERE id = ?
 ON CONFLICT (recipient, lane, rank) DO UPDATE SET due_at = max(due_at, excluded.due_at), head = min(head, excluded.head)
 RETURNING due_at
 """
 STILL_READY: Final = f"""
-SELECT EXISTS (SELECT 1 FROM outbox INDEXED BY outbox_ready
+SELECT EXISTS (SELECT 1 FROM _onceward_outbox INDEXED BY _onceward_outbox_ready
                 WHERE recipient = ? AND rank IN ({", ".join(map(str, range(len(PRIORITIES))))}) AND seq IN (SELECT value FROM json_each(?))
                   AND state = 'pending' AND due_at IS NULL)
 """
-UNBLOCK: Final = "DELETE FROM held_lanes WHERE due_at <= ?"
+UNBLOCK: Final = "DELETE FROM _onceward_blocked_lanes WHERE due_at <= ?"
 RECEIPT_ROWS: Final = 200
 STUCK: Final = (
     "rows of the outbox that were put aside are offered again: its index is damaged,"
@@ -246,7 +246,9 @@ def _reject(tx: StoreTransaction, peer: str, refused: list[Receipt]) -> tuple[tu
     done: list[tuple[str, str]] = []
     for receipt in refused:
         reason, _, detail = (receipt.reason or "rejected").partition(": ")
-        seqs = tx.rows("SELECT seq FROM outbox WHERE id = ? AND recipient = ?", (receipt.id, peer))
+        seqs = tx.rows(
+            "SELECT seq FROM _onceward_outbox WHERE id = ? AND recipient = ?", (receipt.id, peer)
+        )
         if seqs and dead_letters.add_from_outbox(
             tx, [s for (s,) in seqs], reason=reason, error=detail, unknown=True
         ):

@@ -12,24 +12,24 @@ from onceward.model.clock import Millis
 from onceward.model.retry import RetryPolicy
 from onceward.model.settings import Settings
 
-KNOW: Final = "INSERT INTO peers (name, epoch) VALUES (?, lower(hex(randomblob(16)))) ON CONFLICT (name) DO NOTHING"
+KNOW: Final = "INSERT INTO _onceward_peers (name, epoch) VALUES (?, lower(hex(randomblob(16)))) ON CONFLICT (name) DO NOTHING"
 REGISTER: Final = """
-INSERT INTO peers (name, url, epoch) VALUES (?, ?, lower(hex(randomblob(16))))
+INSERT INTO _onceward_peers (name, url, epoch) VALUES (?, ?, lower(hex(randomblob(16))))
 ON CONFLICT (name) DO UPDATE SET url = excluded.url, due_at = NULL, failures = 0, breaker = 'closed'
 """
-FORGET: Final = "UPDATE peers SET url = NULL WHERE name = ?"
-URL: Final = "SELECT url FROM peers WHERE name = ?"
+FORGET: Final = "UPDATE _onceward_peers SET url = NULL WHERE name = ?"
+URL: Final = "SELECT url FROM _onceward_peers WHERE name = ?"
 LEASE: Final = """
-UPDATE peers
+UPDATE _onceward_peers
    SET owner = :owner, token = token + 1, lease_at = :until,
        breaker = CASE breaker WHEN 'open' THEN 'half_open' ELSE breaker END
  WHERE name = :name AND (owner IS NULL OR lease_at <= :now) AND (due_at IS NULL OR due_at <= :now)
 RETURNING name, url, token, epoch, generation, number, last_id, again_seq, parcel, failures, breaker, successes,
           relied_epoch, relied_parcel
 """
-STORE: Final = "UPDATE peers SET parcel = :parcel, lease_at = :until WHERE name = :name AND token = :token AND owner = :owner"
+STORE: Final = "UPDATE _onceward_peers SET parcel = :parcel, lease_at = :until WHERE name = :name AND token = :token AND owner = :owner"
 ADVANCE: Final = """
-UPDATE peers
+UPDATE _onceward_peers
    SET number = :number, last_id = :last_id, parcel = NULL, failures = 0, due_at = NULL, last_error = NULL, seen_at = :now,
        successes = CASE breaker WHEN 'half_open' THEN successes + 1 ELSE 0 END,
        breaker = CASE WHEN breaker = 'half_open' AND successes + 1 < :needed THEN 'half_open' ELSE 'closed' END
@@ -37,21 +37,21 @@ UPDATE peers
 RETURNING breaker, successes
 """
 BACK_OFF: Final = """
-UPDATE peers
+UPDATE _onceward_peers
    SET failures = :failures, due_at = :due_at, last_error = :error, successes = 0, owner = NULL, lease_at = NULL, breaker = :breaker
  WHERE name = :name AND token = :token AND owner = :owner
 """
 DEFER: Final = """
-UPDATE peers SET due_at = :due_at, last_error = :error, owner = NULL, lease_at = NULL
+UPDATE _onceward_peers SET due_at = :due_at, last_error = :error, owner = NULL, lease_at = NULL
  WHERE name = :name AND token = :token AND owner = :owner
 """
-OWNERS: Final = "SELECT DISTINCT owner FROM peers WHERE owner IS NOT NULL"
-FREE: Final = "UPDATE peers SET lease_at = min(lease_at, ?) WHERE owner = ?"
-RELEASE: Final = "UPDATE peers SET owner = NULL, lease_at = NULL WHERE name = :name AND token = :token AND owner = :owner"
+OWNERS: Final = "SELECT DISTINCT owner FROM _onceward_peers WHERE owner IS NOT NULL"
+FREE: Final = "UPDATE _onceward_peers SET lease_at = min(lease_at, ?) WHERE owner = ?"
+RELEASE: Final = "UPDATE _onceward_peers SET owner = NULL, lease_at = NULL WHERE name = :name AND token = :token AND owner = :owner"
 NEW_EPOCH: Final = """
-UPDATE peers
+UPDATE _onceward_peers
    SET epoch = lower(hex(randomblob(16))), generation = generation + 1, number = 0, last_id = '', parcel = NULL,
-       again_seq = coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'outbox'), 0), last_error = :why,
+       again_seq = coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_outbox'), 0), last_error = :why,
        relied_epoch = coalesce(:there, CASE WHEN number > 0 THEN epoch ELSE relied_epoch END),
        relied_parcel = coalesce(:upto, CASE WHEN number > 0 AND (relied_epoch <> epoch OR relied_parcel < ((generation << 32) | number))
                                             THEN (generation << 32) | number ELSE relied_parcel END)
@@ -64,16 +64,14 @@ NUMBERS: Final = (1 << 32) - 1
 # arrive from a different epoch while parcel 1 is in flight, the lease is released and parcel 1
 # is sent again with the new base.
 RECORD_BASE: Final = """
-UPDATE peers
+UPDATE _onceward_peers
    SET relied_epoch = :epoch,
        relied_parcel = (CASE :epoch WHEN epoch THEN generation WHEN relied_epoch THEN relied_parcel >> 32 ELSE 0 END << 32) | :number,
        owner = CASE WHEN epoch = :epoch THEN owner END, lease_at = CASE WHEN epoch = :epoch THEN lease_at END
  WHERE name = :name AND CASE epoch WHEN :epoch THEN number < :number ELSE number = 0 END
    AND NOT (relied_epoch = :epoch AND (relied_parcel & 4294967295) >= :number)
 """
-RESET_BREAKER: Final = (
-    "UPDATE peers SET breaker = 'closed', failures = 0, due_at = NULL, successes = 0 WHERE name = ?"
-)
+RESET_BREAKER: Final = "UPDATE _onceward_peers SET breaker = 'closed', failures = 0, due_at = NULL, successes = 0 WHERE name = ?"
 
 
 class PeerLease(NamedTuple):

@@ -13,30 +13,34 @@ from onceward.model.topics import matches
 from onceward.store import inbox, lanes, mailboxes
 from onceward.store.mailboxes import SCAN, Rows
 
-CURSOR: Final = "SELECT seq FROM cursors WHERE session = ?"
+CURSOR: Final = "SELECT seq FROM _onceward_poll_cursors WHERE session = ?"
 MOVE: Final = """
-INSERT INTO cursors (session, seq, read_at) VALUES (?, ?, ?)
+INSERT INTO _onceward_poll_cursors (session, seq, read_at) VALUES (?, ?, ?)
 ON CONFLICT (session) DO UPDATE SET seq = excluded.seq, read_at = excluded.read_at
 """
-NEWEST: Final = "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'inbox'), 0)"
+NEWEST: Final = (
+    "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_inbox'), 0)"
+)
 # Messages of sessions with runs, and of mailboxes, are read elsewhere.
 NEXT: Final = """
 SELECT b.seq, b.sender, b.id, b.topic, b.frame, b.digest, b.received_at, b.expires_at, l.owner IS NOT NULL OR l.due_at IS NOT NULL
-  FROM inbox AS b JOIN lanes AS l ON l.lane_id = b.lane_id
+  FROM _onceward_inbox AS b JOIN _onceward_lanes AS l ON l.lane_id = b.lane_id
  WHERE b.seq > ? AND b.session = ? AND b.state = 'pending' AND b.mailbox IS NULL AND b.run_id IS NULL AND l.sender <> ''
  ORDER BY b.seq LIMIT ?
 """
 TAIL: Final = """
-SELECT frame, digest, received_at FROM inbox
+SELECT frame, digest, received_at FROM _onceward_inbox
  WHERE session = :session AND mailbox IS NULL AND (:all OR expires_at IS NULL OR expires_at > :now)
  ORDER BY seq DESC LIMIT :limit
 """
 TOPICS: Final = """
 SELECT session, topic, count(*), total(expires_at <= :now), sum(length(CAST(frame AS BLOB)))
-  FROM inbox WHERE mailbox IS NULL AND (:session IS NULL OR session = :session)
+  FROM _onceward_inbox WHERE mailbox IS NULL AND (:session IS NULL OR session = :session)
  GROUP BY session, topic ORDER BY session, topic
 """
-CURSORS: Final = "SELECT session, seq FROM cursors WHERE :session IS NULL OR session = :session"
+CURSORS: Final = (
+    "SELECT session, seq FROM _onceward_poll_cursors WHERE :session IS NULL OR session = :session"
+)
 
 
 class PolledRow(NamedTuple):

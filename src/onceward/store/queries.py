@@ -12,20 +12,20 @@ from onceward.model.frame import Frame
 from onceward.model.topics import check_pattern, matches
 from onceward.store.lanes import NEXT_DUE
 
-STATS: Final = "SELECT * FROM stats_view"
-STATS_COLUMNS: Final = "SELECT name FROM pragma_table_info('stats_view')"
+STATS: Final = "SELECT * FROM onceward_stats"
+STATS_COLUMNS: Final = "SELECT name FROM pragma_table_info('onceward_stats')"
 UNSENT: Final = """
-SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'outbox'), 0) - (SELECT value FROM counters WHERE name = 'left')
+SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_outbox'), 0) - (SELECT value FROM _onceward_counters WHERE name = 'left')
 """
 RESOLVE: Final = """
-SELECT coalesce((SELECT state FROM outbox_view WHERE id = :id),
-                (SELECT 'dead' FROM dead_letters WHERE origin = 'outbox' AND id = :id), 'absent')
+SELECT coalesce((SELECT state FROM onceward_outbox WHERE id = :id),
+                (SELECT 'dead' FROM _onceward_dead_letters WHERE origin = 'outbox' AND id = :id), 'absent')
 """
 PEERS: Final = """
-SELECT name, url, epoch, number, in_flight, breaker, failures, due_at, last_error, seen_at, stream_number FROM peer_view ORDER BY name
+SELECT name, url, epoch, number, in_flight, breaker, failures, due_at, last_error, seen_at, stream_number FROM onceward_peers ORDER BY name
 """
 DEAD: Final = """
-SELECT seq, topic FROM dead_letter_view
+SELECT seq, topic FROM onceward_dead_letters
  WHERE (:id IS NULL OR id = :id) AND (:reason IS NULL OR reason = :reason) AND (:origin IS NULL OR origin = :origin)
    AND (:peer IS NULL OR sender = :peer OR recipient = :peer) AND (:session IS NULL OR session = :session)
    AND (:before IS NULL OR dead_at < :before) AND (:type IS NULL OR type = :type)
@@ -34,7 +34,7 @@ SELECT seq, topic FROM dead_letter_view
 BY_SEQ: Final = """
 SELECT d.id, d.origin, d.sender, d.recipient, d.session, d.type, d.topic, d.priority, d.reason, d.last_error, d.attempts, d.created_at,
        d.dead_at, d.late, d.frame, d.replays, d.seq
-  FROM json_each(?) AS j JOIN dead_letter_view AS d ON d.seq = j.value
+  FROM json_each(?) AS j JOIN onceward_dead_letters AS d ON d.seq = j.value
  ORDER BY d.seq
 """
 
@@ -198,17 +198,17 @@ def next_wakeup(db: Database, left: float | None) -> float | None:
 
 RUN_COLUMNS: Final = "id, session, mode, state, event_ids, consumed, partial, result, cause, lease_at, started_at, checkpoint_at, ended_at"
 RUNS: Final = f"""
-SELECT {RUN_COLUMNS} FROM run_view
+SELECT {RUN_COLUMNS} FROM onceward_runs
  WHERE (:session IS NULL OR session = :session) AND (:state IS NULL OR state = :state)
  ORDER BY seq DESC LIMIT :limit
 """
-RUN: Final = f"SELECT {RUN_COLUMNS} FROM run_view WHERE id = ?"
+RUN: Final = f"SELECT {RUN_COLUMNS} FROM onceward_runs WHERE id = ?"
 QUEUES: Final = """
 SELECT session, state, mode, debounce_for, cap, overflow, aborted, inject, waiting, bound, run, dropped, due_at, arrived_at, paused_at
-  FROM session_queue_view ORDER BY session
+  FROM onceward_session_queues ORDER BY session
 """
 WAITING: Final = """
-SELECT id, sender, type, attempts, received_at FROM waiting_view WHERE session = ? ORDER BY place
+SELECT id, sender, type, attempts, received_at FROM onceward_session_queue_messages WHERE session = ? ORDER BY place
 """
 
 

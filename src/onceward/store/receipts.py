@@ -10,13 +10,13 @@ from onceward.db.transaction import StoreTransaction
 from onceward.model.clock import Millis
 from onceward.model.parcel import Receipt
 
-ENQUEUE: Final = "INSERT INTO receipts (peer, receipts, created_at) VALUES (?, ?, ?)"
+ENQUEUE: Final = "INSERT INTO _onceward_receipts (peer, receipts, created_at) VALUES (?, ?, ?)"
 PENDING: Final = """
-SELECT r.seq, r.receipts, s.epoch, s.number FROM receipts AS r LEFT JOIN streams AS s ON s.sender = r.peer
+SELECT r.seq, r.receipts, s.epoch, s.number FROM _onceward_receipts AS r LEFT JOIN _onceward_sender_streams AS s ON s.sender = r.peer
  WHERE r.peer = ? ORDER BY r.seq LIMIT ?
 """
-DELIVERED: Final = "DELETE FROM receipts WHERE peer = ? AND seq <= ?"
-PRUNE: Final = "DELETE FROM receipts WHERE created_at < ?"
+DELIVERED: Final = "DELETE FROM _onceward_receipts WHERE peer = ? AND seq <= ?"
+PRUNE: Final = "DELETE FROM _onceward_receipts WHERE created_at < ?"
 
 
 def enqueue(tx: StoreTransaction, outcomes: Iterable[tuple[str, Receipt]]) -> None:

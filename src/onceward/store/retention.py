@@ -9,34 +9,36 @@ from onceward.model.clock import Millis
 
 # Oldest first by sequence: a row ends after its creation, so the first young row ends the scan.
 OUTBOX: Final = """
-SELECT seq, state IN ('acked', 'cancelled', 'failed') AND ended_at < :before FROM outbox
+SELECT seq, state IN ('acked', 'cancelled', 'failed') AND ended_at < :before FROM _onceward_outbox
  WHERE seq > :after AND created_at < :before ORDER BY seq LIMIT :limit
 """
 INBOX: Final = """
-SELECT seq, state <> 'pending' AND ended_at < :before FROM inbox
+SELECT seq, state <> 'pending' AND ended_at < :before FROM _onceward_inbox
  WHERE seq > :after AND received_at < :before ORDER BY seq LIMIT :limit
 """
-DROP_OUT: Final = "DELETE FROM outbox WHERE seq = ?"
-DROP_IN: Final = "DELETE FROM inbox WHERE seq = ?"
+DROP_OUT: Final = "DELETE FROM _onceward_outbox WHERE seq = ?"
+DROP_IN: Final = "DELETE FROM _onceward_inbox WHERE seq = ?"
 # Only dedup records of time-sorted ids are pruned, below the horizon id; others are kept for ever.
 HEX: Final = "[0-9a-f]"
 MINTED: Final = "-".join((HEX * 8, HEX * 4, "7" + HEX * 3, "[89ab]" + HEX * 3, HEX * 12))
 OLD_MARKS: Final = f"""
-SELECT seq, sender, message_id FROM processed_messages
+SELECT seq, sender, message_id FROM _onceward_processed_messages
  WHERE processed_at < :before AND message_id GLOB '{MINTED}'
  ORDER BY seq LIMIT :limit
 """
 HORIZON: Final = f"""
-UPDATE streams
-   SET horizon_id = max(horizon_id, (SELECT max(m.message_id) FROM ({OLD_MARKS}) AS m WHERE m.sender = streams.sender))
+UPDATE _onceward_sender_streams
+   SET horizon_id = max(horizon_id, (SELECT max(m.message_id) FROM ({OLD_MARKS}) AS m WHERE m.sender = _onceward_sender_streams.sender))
  WHERE sender IN (SELECT sender FROM ({OLD_MARKS}))
 """
-MARKS: Final = f"DELETE FROM processed_messages WHERE seq IN (SELECT seq FROM ({OLD_MARKS}))"
+MARKS: Final = (
+    f"DELETE FROM _onceward_processed_messages WHERE seq IN (SELECT seq FROM ({OLD_MARKS}))"
+)
 TICKETS: Final = """
-DELETE FROM tickets WHERE id IN (SELECT id FROM tickets WHERE coalesce(ended_at, deadline_at, asked_at) < :before LIMIT :limit)
+DELETE FROM _onceward_pending_replies WHERE id IN (SELECT id FROM _onceward_pending_replies WHERE coalesce(ended_at, deadline_at, asked_at) < :before LIMIT :limit)
 """
-TRAIL: Final = "DELETE FROM trail WHERE seq IN (SELECT seq FROM trail WHERE at < :before ORDER BY seq LIMIT :limit)"
-DROPS: Final = "DELETE FROM drops WHERE seq IN (SELECT seq FROM drops WHERE dropped_at < :before ORDER BY dropped_at LIMIT :limit)"
+TRAIL: Final = "DELETE FROM _onceward_transitions WHERE seq IN (SELECT seq FROM _onceward_transitions WHERE at < :before ORDER BY seq LIMIT :limit)"
+DROPS: Final = "DELETE FROM _onceward_drops WHERE seq IN (SELECT seq FROM _onceward_drops WHERE dropped_at < :before ORDER BY dropped_at LIMIT :limit)"
 VACUUM: Final = "PRAGMA incremental_vacuum(200)"
 
 

@@ -14,55 +14,55 @@ from onceward.store.inbox import LeasedMessage
 from onceward.store.lanes import Lease
 
 LEASE: Final = """
-UPDATE lanes SET owner = :owner, token = token + 1, due_at = :until, claimed = :bound, careful_to = max(careful_to, :last)
+UPDATE _onceward_lanes SET owner = :owner, token = token + 1, due_at = :until, claimed = :bound, careful_to = max(careful_to, :last)
  WHERE lane_id = :lane AND token = :token AND owner IS NULL
 """
 BIND: Final = """
-UPDATE inbox SET run_id = :run, attempts = attempts + 1
+UPDATE _onceward_inbox SET run_id = :run, attempts = attempts + 1
  WHERE seq IN (SELECT value FROM json_each(:bound)) AND state = 'pending' AND run_id IS NULL
 """
 OPEN: Final = """
-INSERT INTO runs (id, session, mode, lane_id, token, owner, bound, event_ids, started_at)
+INSERT INTO _onceward_runs (id, session, mode, lane_id, token, owner, bound, event_ids, started_at)
 VALUES (:id, :session, :mode, :lane, :token, :owner, :bound, :ids, :now)
 RETURNING seq
 """
-LINES: Final = "UPDATE overflows SET run_id = ? WHERE session = ? AND run_id IS NULL"
-SUMMARY: Final = "SELECT line, many FROM overflows WHERE run_id = ? ORDER BY seq"
-TOLD: Final = "DELETE FROM overflows WHERE run_id = ?"
-UNTOLD: Final = "UPDATE overflows SET run_id = NULL WHERE run_id = ?"
+LINES: Final = "UPDATE _onceward_overflows SET run_id = ? WHERE session = ? AND run_id IS NULL"
+SUMMARY: Final = "SELECT line, many FROM _onceward_overflows WHERE run_id = ? ORDER BY seq"
+TOLD: Final = "DELETE FROM _onceward_overflows WHERE run_id = ?"
+UNTOLD: Final = "UPDATE _onceward_overflows SET run_id = NULL WHERE run_id = ?"
 BEFORE: Final = """
-SELECT id, cause, partial, event_ids, consumed FROM runs
- WHERE session = ? AND seq = (SELECT max(seq) FROM runs WHERE session = ? AND seq < ?) AND state = 'aborted'
+SELECT id, cause, partial, event_ids, consumed FROM _onceward_runs
+ WHERE session = ? AND seq = (SELECT max(seq) FROM _onceward_runs WHERE session = ? AND seq < ?) AND state = 'aborted'
 """
 OURS: Final = """
  WHERE seq = :run AND state = 'open' AND token = :token
-   AND EXISTS (SELECT 1 FROM lanes WHERE lane_id = :lane AND token = :token AND owner = :owner)
+   AND EXISTS (SELECT 1 FROM _onceward_lanes WHERE lane_id = :lane AND token = :token AND owner = :owner)
 """
-CHECKPOINT: Final = f"UPDATE runs SET partial = :partial, checkpoint_at = :now {OURS}"
-PROVE: Final = f"SELECT 1 FROM runs {OURS}"
-TAKES_MORE: Final = f"UPDATE runs SET takes_more = 1 {OURS}"
-MORE: Final = f"UPDATE runs SET bound = :bound, event_ids = :ids {OURS}"
-CLAIM_MORE: Final = "UPDATE lanes SET claimed = ?, careful_to = max(careful_to, ?) WHERE lane_id = ? AND token = ? AND owner = ?"
+CHECKPOINT: Final = f"UPDATE _onceward_runs SET partial = :partial, checkpoint_at = :now {OURS}"
+PROVE: Final = f"SELECT 1 FROM _onceward_runs {OURS}"
+TAKES_MORE: Final = f"UPDATE _onceward_runs SET takes_more = 1 {OURS}"
+MORE: Final = f"UPDATE _onceward_runs SET bound = :bound, event_ids = :ids {OURS}"
+CLAIM_MORE: Final = "UPDATE _onceward_lanes SET claimed = ?, careful_to = max(careful_to, ?) WHERE lane_id = ? AND token = ? AND owner = ?"
 END: Final = """
-UPDATE runs SET state = :state, consumed = :consumed, result = :result, cause = :cause, ended_at = :now
+UPDATE _onceward_runs SET state = :state, consumed = :consumed, result = :result, cause = :cause, ended_at = :now
  WHERE seq = :run AND state = 'open' AND token = :token
 """
 UNBIND: Final = """
-UPDATE inbox SET run_id = NULL WHERE seq IN (SELECT value FROM json_each(:bound)) AND run_id = :run AND state = 'pending'
+UPDATE _onceward_inbox SET run_id = NULL WHERE seq IN (SELECT value FROM json_each(:bound)) AND run_id = :run AND state = 'pending'
 """
-OF_SESSION: Final = "SELECT seq, id, session, mode, lane_id, token, owner, bound, takes_more, partial FROM runs WHERE session = ? AND state = 'open'"
-BY_ID: Final = "SELECT seq, id, session, mode, lane_id, token, owner, bound, takes_more, partial FROM runs WHERE id = ? AND state = 'open'"
+OF_SESSION: Final = "SELECT seq, id, session, mode, lane_id, token, owner, bound, takes_more, partial FROM _onceward_runs WHERE session = ? AND state = 'open'"
+BY_ID: Final = "SELECT seq, id, session, mode, lane_id, token, owner, bound, takes_more, partial FROM _onceward_runs WHERE id = ? AND state = 'open'"
 LOST: Final = """
 SELECT r.seq, r.id, r.session, r.mode, r.lane_id, r.token, r.owner, r.bound, r.takes_more, r.partial
-  FROM runs AS r LEFT JOIN lanes AS l ON l.lane_id = r.lane_id
+  FROM _onceward_runs AS r LEFT JOIN _onceward_lanes AS l ON l.lane_id = r.lane_id
  WHERE r.state = 'open' AND (l.lane_id IS NULL OR l.owner IS NULL OR l.token <> r.token)
 """
-STILL: Final = "SELECT id FROM runs WHERE state = 'open' AND owner = ?"
+STILL: Final = "SELECT id FROM _onceward_runs WHERE state = 'open' AND owner = ?"
 TAKE_OVER: Final = """
-UPDATE lanes SET owner = :owner, token = token + 1, due_at = :now, claimed = :bound WHERE lane_id = :lane RETURNING token
+UPDATE _onceward_lanes SET owner = :owner, token = token + 1, due_at = :now, claimed = :bound WHERE lane_id = :lane RETURNING token
 """
 PRUNE: Final = """
-DELETE FROM runs WHERE seq IN (SELECT seq FROM runs WHERE ended_at < ? AND ended_at IS NOT NULL ORDER BY ended_at, seq LIMIT ?)
+DELETE FROM _onceward_runs WHERE seq IN (SELECT seq FROM _onceward_runs WHERE ended_at < ? AND ended_at IS NOT NULL ORDER BY ended_at, seq LIMIT ?)
 """
 
 

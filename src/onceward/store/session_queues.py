@@ -28,108 +28,118 @@ ALL: Final = 10_000
 """Most messages of one run."""
 
 REGISTER: Final = """
-INSERT INTO run_handlers (pattern, mode, debounce_for, cap, overflow, aborted, inject, obey)
+INSERT INTO _onceward_session_handlers (pattern, mode, debounce_for, cap, overflow, aborted, inject, obey)
 VALUES (:pattern, :mode, :debounce_for, :cap, :overflow, :aborted, :inject, :obey)
 ON CONFLICT (pattern) DO UPDATE
    SET mode = excluded.mode, debounce_for = excluded.debounce_for, cap = excluded.cap, overflow = excluded.overflow,
        aborted = excluded.aborted, inject = excluded.inject, obey = excluded.obey
 """
-OPEN_UNDER: Final = "SELECT session FROM runs WHERE state = 'open' AND session GLOB ? LIMIT 1"
+OPEN_UNDER: Final = (
+    "SELECT session FROM _onceward_runs WHERE state = 'open' AND session GLOB ? LIMIT 1"
+)
 DECLARED: Final = """
-SELECT mode, debounce_for, cap, overflow, aborted, inject FROM run_handlers AS h
+SELECT mode, debounce_for, cap, overflow, aborted, inject FROM _onceward_session_handlers AS h
  WHERE :session GLOB h.pattern ORDER BY h.pattern <> :session, length(h.pattern) DESC, h.pattern LIMIT 1
 """
-UNREGISTER: Final = "DELETE FROM run_handlers WHERE pattern = ?"
+UNREGISTER: Final = "DELETE FROM _onceward_session_handlers WHERE pattern = ?"
 OURS: Final = "EXISTS (SELECT 1 FROM json_each(:patterns) AS h WHERE l.session GLOB h.value)"
-GOES_ON: Final = "NOT EXISTS (SELECT 1 FROM session_queues AS q WHERE q.session = l.session AND q.paused_at IS NOT NULL)"
+GOES_ON: Final = "NOT EXISTS (SELECT 1 FROM _onceward_session_queues AS q WHERE q.session = l.session AND q.paused_at IS NOT NULL)"
 AGENDA: Final = f"""
-SELECT (SELECT paused_at FROM identity),
-       EXISTS (SELECT 1 FROM lanes AS l WHERE head IS NOT NULL AND due_at IS NULL AND sender <> '' AND {OURS}),
-       EXISTS (SELECT 1 FROM lanes AS l WHERE head IS NOT NULL AND due_at IS NULL AND sender = '' AND {OURS} AND {GOES_ON}),
-       (SELECT due_at FROM lanes AS l WHERE due_at IS NOT NULL AND {OURS} ORDER BY due_at LIMIT 1)
+SELECT (SELECT paused_at FROM _onceward_file_info),
+       EXISTS (SELECT 1 FROM _onceward_lanes AS l WHERE head IS NOT NULL AND due_at IS NULL AND sender <> '' AND {OURS}),
+       EXISTS (SELECT 1 FROM _onceward_lanes AS l WHERE head IS NOT NULL AND due_at IS NULL AND sender = '' AND {OURS} AND {GOES_ON}),
+       (SELECT due_at FROM _onceward_lanes AS l WHERE due_at IS NOT NULL AND {OURS} ORDER BY due_at LIMIT 1)
 """
 SOURCES: Final = f"""
-SELECT l.lane_id, l.head FROM lanes AS l
+SELECT l.lane_id, l.head FROM _onceward_lanes AS l
  WHERE l.head IS NOT NULL AND l.due_at IS NULL AND l.owner IS NULL AND l.sender <> '' AND {OURS}
  ORDER BY l.head LIMIT :limit
 """
 ARRIVED: Final = f"""
 SELECT seq, session, lane_id, type, rank, sender, id, CASE WHEN instr(frame, '"{WISH}"') THEN frame ELSE '' END
-  FROM inbox WHERE lane_id = ? AND state = 'pending' ORDER BY seq LIMIT ?
+  FROM _onceward_inbox WHERE lane_id = ? AND state = 'pending' ORDER BY seq LIMIT ?
 """
-MOVE: Final = "UPDATE inbox SET lane_id = ? WHERE seq IN (SELECT value FROM json_each(?)) AND state = 'pending'"
+MOVE: Final = "UPDATE _onceward_inbox SET lane_id = ? WHERE seq IN (SELECT value FROM json_each(?)) AND state = 'pending'"
 HEADS: Final = """
-UPDATE lanes SET head = (SELECT min(seq) FROM inbox WHERE lane_id = lanes.lane_id AND state = 'pending')
+UPDATE _onceward_lanes SET head = (SELECT min(seq) FROM _onceward_inbox WHERE lane_id = _onceward_lanes.lane_id AND state = 'pending')
  WHERE lane_id IN (SELECT value FROM json_each(?))
 """
 READY: Final = f"""
-SELECT l.lane_id, l.session, l.token FROM lanes AS l
+SELECT l.lane_id, l.session, l.token FROM _onceward_lanes AS l
  WHERE l.head IS NOT NULL AND l.due_at IS NULL AND l.owner IS NULL AND l.sender = '' AND {OURS} AND {GOES_ON}
  ORDER BY l.head LIMIT :limit
 """
 READY_ONE: Final = f"""
-SELECT l.lane_id, l.session, l.token FROM lanes AS l
+SELECT l.lane_id, l.session, l.token FROM _onceward_lanes AS l
  WHERE l.sender = '' AND l.name = :session AND l.head IS NOT NULL AND l.due_at IS NULL AND l.owner IS NULL AND {OURS} AND {GOES_ON}
 """
-LANE: Final = (
-    "SELECT lane_id, token, owner, due_at FROM lanes WHERE sender = '' AND name = ? AND rank = 2"
-)
-DEFER: Final = "UPDATE lanes SET due_at = ? WHERE lane_id = ? AND owner IS NULL"
-HURRY: Final = "UPDATE lanes SET due_at = NULL WHERE lane_id = ? AND owner IS NULL"
+LANE: Final = "SELECT lane_id, token, owner, due_at FROM _onceward_lanes WHERE sender = '' AND name = ? AND rank = 2"
+DEFER: Final = "UPDATE _onceward_lanes SET due_at = ? WHERE lane_id = ? AND owner IS NULL"
+HURRY: Final = "UPDATE _onceward_lanes SET due_at = NULL WHERE lane_id = ? AND owner IS NULL"
 QUEUE: Final = """
 SELECT mode, debounce_for, cap, overflow, aborted, inject, since_at, arrived_at, rest_at, paused_at, reordered
-  FROM session_queues WHERE session = ?
+  FROM _onceward_session_queues WHERE session = ?
 """
 ARRIVE: Final = """
-INSERT INTO session_queues (session, since_at, arrived_at) VALUES (:session, :now, :now)
+INSERT INTO _onceward_session_queues (session, since_at, arrived_at) VALUES (:session, :now, :now)
 ON CONFLICT (session) DO UPDATE SET since_at = coalesce(since_at, :now), arrived_at = :now
 """
-KNOW: Final = "INSERT INTO session_queues (session) VALUES (?) ON CONFLICT (session) DO NOTHING"
+KNOW: Final = (
+    "INSERT INTO _onceward_session_queues (session) VALUES (?) ON CONFLICT (session) DO NOTHING"
+)
 BEGUN: Final = """
-UPDATE session_queues SET since_at = CASE WHEN :more THEN since_at END, rest_at = NULL, reordered = reordered AND :more
+UPDATE _onceward_session_queues SET since_at = CASE WHEN :more THEN since_at END, rest_at = NULL, reordered = reordered AND :more
  WHERE session = :session
 """
-REST: Final = "UPDATE session_queues SET rest_at = ? WHERE session = ?"
-AT_ONCE: Final = "UPDATE session_queues SET since_at = NULL WHERE session = ?"
-PAUSE: Final = "UPDATE session_queues SET paused_at = coalesce(paused_at, ?) WHERE session = ?"
-RESUME: Final = "UPDATE session_queues SET paused_at = NULL WHERE session = ?"
+REST: Final = "UPDATE _onceward_session_queues SET rest_at = ? WHERE session = ?"
+AT_ONCE: Final = "UPDATE _onceward_session_queues SET since_at = NULL WHERE session = ?"
+PAUSE: Final = (
+    "UPDATE _onceward_session_queues SET paused_at = coalesce(paused_at, ?) WHERE session = ?"
+)
+RESUME: Final = "UPDATE _onceward_session_queues SET paused_at = NULL WHERE session = ?"
 SET: Final = """
-UPDATE session_queues
+UPDATE _onceward_session_queues
    SET mode = :mode, debounce_for = :debounce_for, cap = :cap, overflow = :overflow, aborted = :aborted, inject = :inject
  WHERE session = :session
 """
 COLUMNS: Final = "seq, sender, id, session, frame, digest, expires_at, attempts, received_at"
 NEXT: Final = f"""
-SELECT {COLUMNS} FROM inbox WHERE lane_id = ? AND state = 'pending' AND run_id IS NULL ORDER BY seq LIMIT ?
+SELECT {COLUMNS} FROM _onceward_inbox WHERE lane_id = ? AND state = 'pending' AND run_id IS NULL ORDER BY seq LIMIT ?
 """
 NEXT_PLACED: Final = f"""
-SELECT {COLUMNS} FROM inbox WHERE lane_id = ? AND state = 'pending' AND run_id IS NULL ORDER BY coalesce(place, seq), seq LIMIT ?
+SELECT {COLUMNS} FROM _onceward_inbox WHERE lane_id = ? AND state = 'pending' AND run_id IS NULL ORDER BY coalesce(place, seq), seq LIMIT ?
 """
-OF_SEQS: Final = f"SELECT {COLUMNS} FROM inbox WHERE seq IN (SELECT value FROM json_each(?)) AND state = 'pending' ORDER BY coalesce(place, seq)"
+OF_SEQS: Final = f"SELECT {COLUMNS} FROM _onceward_inbox WHERE seq IN (SELECT value FROM json_each(?)) AND state = 'pending' ORDER BY coalesce(place, seq)"
 HELD: Final = f"""
 SELECT count(*), coalesce(sum(rank = 0 OR type = '{WORKER_RESULT}'), 0)
-  FROM inbox WHERE lane_id = ? AND state = 'pending' AND run_id IS NULL
+  FROM _onceward_inbox WHERE lane_id = ? AND state = 'pending' AND run_id IS NULL
 """
 OLDEST: Final = f"""
-SELECT seq FROM inbox
+SELECT seq FROM _onceward_inbox
  WHERE lane_id = ? AND state = 'pending' AND run_id IS NULL AND rank <> 0 AND type <> '{WORKER_RESULT}'
  ORDER BY coalesce(place, seq) LIMIT ?
 """
-WHY: Final = "UPDATE inbox SET reason = ? WHERE seq = ?"
-OF_QUEUE: Final = "UPDATE dead_letters SET queue = ? WHERE origin = 'inbox' AND peer = ? AND id = ?"
+WHY: Final = "UPDATE _onceward_inbox SET reason = ? WHERE seq = ?"
+OF_QUEUE: Final = (
+    "UPDATE _onceward_dead_letters SET queue = ? WHERE origin = 'inbox' AND peer = ? AND id = ?"
+)
 DROPPED: Final = (
-    "INSERT INTO overflows (session, sender, id, line, dropped_at) VALUES (?, ?, ?, ?, ?)"
+    "INSERT INTO _onceward_overflows (session, sender, id, line, dropped_at) VALUES (?, ?, ?, ?, ?)"
 )
 TRIM: Final = """
-SELECT seq, many FROM overflows WHERE session = ? AND run_id IS NULL ORDER BY seq DESC LIMIT -1 OFFSET ?
+SELECT seq, many FROM _onceward_overflows WHERE session = ? AND run_id IS NULL ORDER BY seq DESC LIMIT -1 OFFSET ?
 """
-FORGET_LINES: Final = "DELETE FROM overflows WHERE seq IN (SELECT value FROM json_each(?))"
+FORGET_LINES: Final = (
+    "DELETE FROM _onceward_overflows WHERE seq IN (SELECT value FROM json_each(?))"
+)
 ADD_UP: Final = """
-UPDATE overflows SET many = many + ?
- WHERE seq = (SELECT min(seq) FROM overflows WHERE session = ? AND run_id IS NULL)
+UPDATE _onceward_overflows SET many = many + ?
+ WHERE seq = (SELECT min(seq) FROM _onceward_overflows WHERE session = ? AND run_id IS NULL)
 """
-PLACE: Final = "UPDATE inbox SET place = ? WHERE seq = ? AND state = 'pending' AND run_id IS NULL"
-REORDERED: Final = "UPDATE session_queues SET reordered = 1 WHERE session = ?"
+PLACE: Final = (
+    "UPDATE _onceward_inbox SET place = ? WHERE seq = ? AND state = 'pending' AND run_id IS NULL"
+)
+REORDERED: Final = "UPDATE _onceward_session_queues SET reordered = 1 WHERE session = ?"
 
 
 Change = Callable[[StoreTransaction], object]

@@ -16,34 +16,34 @@ LENGTH: Final = 1000
 SLICE: Final = 20
 """Index rows of one commit."""
 AT: Final = {"outbox": "created_at", "inbox": "received_at"}
-END: Final = "SELECT coalesce(max(last_seq), 0) FROM chapters WHERE box = ?"
+END: Final = "SELECT coalesce(max(last_seq), 0) FROM _onceward_time_index WHERE box = ?"
 TAIL: Final = {
-    box: f"SELECT (SELECT coalesce(max(seq), 0) FROM {box}) - (SELECT coalesce(max(last_seq), 0) FROM chapters WHERE box = '{box}')"
+    box: f"SELECT (SELECT coalesce(max(seq), 0) FROM _onceward_{box}) - (SELECT coalesce(max(last_seq), 0) FROM _onceward_time_index WHERE box = '{box}')"
     for box in AT
 }
 NEXT: Final = {
     box: f"""
-INSERT INTO chapters (box, last_seq, first_seq, min_at, max_at)
+INSERT INTO _onceward_time_index (box, last_seq, first_seq, min_at, max_at)
 SELECT '{box}', max(seq), min(seq), min(at), max(at)
-  FROM (SELECT seq, {at} AS at FROM {box} WHERE seq > :after ORDER BY seq LIMIT {LENGTH})
+  FROM (SELECT seq, {at} AS at FROM _onceward_{box} WHERE seq > :after ORDER BY seq LIMIT {LENGTH})
 HAVING count(*) = {LENGTH}
 RETURNING last_seq
 """
     for box, at in AT.items()
 }
 FORGET: Final = {
-    box: f"DELETE FROM chapters WHERE box = '{box}' AND last_seq < (SELECT min(seq) FROM {box})"
+    box: f"DELETE FROM _onceward_time_index WHERE box = '{box}' AND last_seq < (SELECT min(seq) FROM _onceward_{box})"
     for box in AT
 }
 # Rows that the time index lists for the span, and those that it does not cover yet.
 WITHIN: Final = {
     box: f"""
-SELECT m.seq FROM chapters AS c CROSS JOIN {box} AS m
+SELECT m.seq FROM _onceward_time_index AS c CROSS JOIN _onceward_{box} AS m
  WHERE c.box = '{box}' AND c.max_at >= :since AND c.min_at < :until AND m.seq BETWEEN c.first_seq AND c.last_seq
    AND m.{at} >= :since AND m.{at} < :until
  UNION ALL
-SELECT m.seq FROM {box} AS m
- WHERE m.seq > (SELECT coalesce(max(last_seq), 0) FROM chapters WHERE box = '{box}') AND m.{at} >= :since AND m.{at} < :until
+SELECT m.seq FROM _onceward_{box} AS m
+ WHERE m.seq > (SELECT coalesce(max(last_seq), 0) FROM _onceward_time_index WHERE box = '{box}') AND m.{at} >= :since AND m.{at} < :until
 """
     for box, at in AT.items()
 }

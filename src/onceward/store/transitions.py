@@ -8,7 +8,9 @@ from onceward.db.database import Database
 from onceward.db.migrations import folder
 from onceward.db.transaction import StoreTransaction
 
-OBJECTS: Final = "SELECT name FROM sqlite_schema WHERE type = 'trigger' AND name LIKE 'trail_%'"
+OBJECTS: Final = (
+    "SELECT name FROM sqlite_schema WHERE type = 'trigger' AND name GLOB '_onceward_transitions_*'"
+)
 
 
 def switch(db: Database, *, on: bool) -> None:
@@ -19,7 +21,7 @@ def switch(db: Database, *, on: bool) -> None:
 
 
 def _on(tx: StoreTransaction) -> None:
-    tx.rows((folder() / "trail.sql").read_text(encoding="utf-8"))
+    tx.rows((folder() / "transitions.sql").read_text(encoding="utf-8"))
 
 
 def _off(tx: StoreTransaction) -> None:

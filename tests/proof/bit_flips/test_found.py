@@ -10,8 +10,8 @@ import pytest
 from onceward import Postbox
 from onceward.errors import StoreCorrupt
 
-STALE = "SELECT seq, state, attempts FROM outbox WHERE ? AND state = 'sent' LIMIT ?"
-SPOIL = "DROP TRIGGER outbox_frame_guard; UPDATE outbox SET frame = replace(frame, 'one', 'two')"
+STALE = "SELECT seq, state, attempts FROM _onceward_outbox WHERE ? AND state = 'sent' LIMIT ?"
+SPOIL = "DROP TRIGGER _onceward_outbox_frame_guard; UPDATE _onceward_outbox SET frame = replace(frame, 'one', 'two')"
 
 
 @pytest.fixture
@@ -32,7 +32,9 @@ def test_a_row_that_is_offered_again_and_again(box: Postbox) -> None:
         pytest.raises(StoreCorrupt, match="index is damaged"),
     ):
         box.run_until_idle()
-    box.db.write(lambda tx: tx.rows("UPDATE outbox SET frame = replace(frame, 'two', 'one')"))
+    box.db.write(
+        lambda tx: tx.rows("UPDATE _onceward_outbox SET frame = replace(frame, 'two', 'one')")
+    )
 
 
 def test_a_row_that_only_an_index_calls_due(box: Postbox) -> None:
@@ -45,7 +47,7 @@ def test_a_row_that_only_an_index_calls_due(box: Postbox) -> None:
     pushed = box.peers.list()[0].number
 
     with patch("onceward.store.outbox.DUE", STALE):
-        box.db.write(lambda tx: tx.run("UPDATE outbox SET due_at = due_at + 1"))
+        box.db.write(lambda tx: tx.run("UPDATE _onceward_outbox SET due_at = due_at + 1"))
         box.run_until_idle()
 
     assert pushed == box.peers.list()[0].number
@@ -126,7 +128,7 @@ def test_what_cannot_be_read_is_an_offender(box: Postbox, name: str) -> None:
 
     The others are asked all the same.
     """
-    spoilt = "SELECT nothing FROM outbox"
+    spoilt = "SELECT nothing FROM _onceward_outbox"
     ruled = {"S8": ("the frame is what was written", spoilt)}
     with patch(f"onceward.store.invariants.{name}", spoilt if name == "HEADS" else ruled):
         assert ["unreadable"] == [found.offender.partition(":")[0] for found in box.check()]

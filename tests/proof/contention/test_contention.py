@@ -67,7 +67,7 @@ def test_many_writers_share_one_file(tmp_path: Path, aloud: Callable[[object], N
         for name, longest, ids in map(_told, Log(tmp_path / "sent.log"))
     }
     with Postbox(tmp_path / "ann.db", agent="ann", start=False) as box, box.begin() as tx:
-        kept = {str(i) for (i,) in tx.execute("SELECT id FROM outbox")}
+        kept = {str(i) for (i,) in tx.execute("SELECT id FROM _onceward_outbox")}
     counts = sorted(len(ids) for _, ids in told.values())
     worst = max(longest for longest, _ in told.values())
     aloud(

@@ -74,7 +74,7 @@ def test_no_acknowledged_send_is_lost(tmp_path: Path, hazard: str) -> None:
     subprocess.run([sys.executable, "-c", PASSER_BY, str(path)], check=True)
 
     with Postbox(path, agent="ann", start=False) as box, box.begin() as tx:
-        there = {str(i) for (i,) in tx.execute("SELECT id FROM outbox")}
+        there = {str(i) for (i,) in tx.execute("SELECT id FROM _onceward_outbox")}
 
     assert [] == [i for i in kept if i not in there]
     assert 55 == len(kept) + refused

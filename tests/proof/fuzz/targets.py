@@ -40,8 +40,10 @@ COLUMNS: Final = (
     *("recipient", "type", "body", "session", "topic", "key"),
     *("priority", "ttl", "delay", "ordering_key", "correlation_id", "id"),
 )
-INSERT: Final = f"INSERT INTO send ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
-LAST: Final = "SELECT id, frame, json_valid(frame) FROM outbox_view ORDER BY seq DESC LIMIT 1"
+INSERT: Final = (
+    f"INSERT INTO onceward_send ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
+)
+LAST: Final = "SELECT id, frame, json_valid(frame) FROM onceward_outbox ORDER BY seq DESC LIMIT 1"
 SEP: Final = "\x1f"
 """Stands between the parts of a structured input."""
 NAME_MAX: Final = 128

@@ -29,9 +29,9 @@ from onceward.testing.simulation.disks import copy, replace
 
 LIMITS: Final = Settings(hold_unknown=True, retry_jitter=0.0, ack_timeout=5.0, lease=1e6)
 FOREVER: Final = 10**15
-WAITING: Final = "SELECT id FROM inbox WHERE state = 'pending' ORDER BY seq"
-STANDS: Final = "SELECT epoch, number FROM streams WHERE sender = 'near'"
-MARKED: Final = "SELECT message_id FROM processed_messages ORDER BY seq"
+WAITING: Final = "SELECT id FROM _onceward_inbox WHERE state = 'pending' ORDER BY seq"
+STANDS: Final = "SELECT epoch, number FROM _onceward_sender_streams WHERE sender = 'near'"
+MARKED: Final = "SELECT message_id FROM _onceward_processed_messages ORDER BY seq"
 
 
 class Real:

@@ -13,9 +13,9 @@ from onceward.testing.powercut.scene import Scene
 PROMISED: Final = "SELECT n FROM promised"
 EFFECTS: Final = "SELECT n, session FROM effects ORDER BY seq"
 ANSWERS: Final = "SELECT n FROM answers ORDER BY seq"
-REFUSED: Final = "SELECT frame ->> '$.data.n' FROM dead_letters WHERE origin = 'inbox'"
+REFUSED: Final = "SELECT frame ->> '$.data.n' FROM _onceward_dead_letters WHERE origin = 'inbox'"
 OPEN_ENDS: Final = """
-SELECT (SELECT count(*) FROM outbox WHERE state IN ('pending', 'sent')) + (SELECT count(*) FROM inbox WHERE state = 'pending')
+SELECT (SELECT count(*) FROM _onceward_outbox WHERE state IN ('pending', 'sent')) + (SELECT count(*) FROM _onceward_inbox WHERE state = 'pending')
 """
 ROUNDS: Final = 12
 NEW: Final = 2

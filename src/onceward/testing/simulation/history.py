@@ -24,23 +24,23 @@ CREATE TABLE IF NOT EXISTS simulated_effects (
 EFFECT: Final = "INSERT INTO simulated_effects (id, sender) VALUES (?, ?)"
 SEEN: Final = "SELECT seq, id, sender FROM simulated_effects WHERE seq > ? ORDER BY seq"
 TRACES: Final = """
-SELECT 'dead letter here' FROM dead_letters WHERE id = ?1
-UNION ALL SELECT state FROM outbox WHERE id = ?1 AND state IN ('cancelled', 'failed')
-UNION ALL SELECT state FROM inbox WHERE id = ?1 AND state IN ('dropped', 'expired')
-UNION ALL SELECT outcome FROM processed_messages WHERE message_id = ?1 AND outcome <> 'processed'
-UNION ALL SELECT 'the reply to a request' FROM tickets WHERE reply_id = ?1
+SELECT 'dead letter here' FROM _onceward_dead_letters WHERE id = ?1
+UNION ALL SELECT state FROM _onceward_outbox WHERE id = ?1 AND state IN ('cancelled', 'failed')
+UNION ALL SELECT state FROM _onceward_inbox WHERE id = ?1 AND state IN ('dropped', 'expired')
+UNION ALL SELECT outcome FROM _onceward_processed_messages WHERE message_id = ?1 AND outcome <> 'processed'
+UNION ALL SELECT 'the reply to a request' FROM _onceward_pending_replies WHERE reply_id = ?1
 """
 OPEN: Final = """
-SELECT 'outbox ' || id || ' ' || state FROM outbox WHERE state IN ('pending', 'sent')
-UNION ALL SELECT 'inbox ' || id FROM inbox WHERE state = 'pending'
-UNION ALL SELECT 'lane ' || name FROM lanes WHERE owner IS NOT NULL
+SELECT 'outbox ' || id || ' ' || state FROM _onceward_outbox WHERE state IN ('pending', 'sent')
+UNION ALL SELECT 'inbox ' || id FROM _onceward_inbox WHERE state = 'pending'
+UNION ALL SELECT 'lane ' || name FROM _onceward_lanes WHERE owner IS NOT NULL
 """
-ACKED: Final = "SELECT id, recipient FROM outbox WHERE state = 'acked'"
+ACKED: Final = "SELECT id, recipient FROM _onceward_outbox WHERE state = 'acked'"
 STORED: Final = """
-SELECT 1 FROM inbox WHERE sender = ?1 AND id = ?2
-UNION ALL SELECT 1 FROM processed_messages WHERE sender = ?1 AND message_id = ?2
-UNION ALL SELECT 1 FROM dead_letters WHERE origin = 'inbox' AND peer = ?1 AND id = ?2
-UNION ALL SELECT 1 FROM streams WHERE sender = ?1 AND horizon_id >= ?2
+SELECT 1 FROM _onceward_inbox WHERE sender = ?1 AND id = ?2
+UNION ALL SELECT 1 FROM _onceward_processed_messages WHERE sender = ?1 AND message_id = ?2
+UNION ALL SELECT 1 FROM _onceward_dead_letters WHERE origin = 'inbox' AND peer = ?1 AND id = ?2
+UNION ALL SELECT 1 FROM _onceward_sender_streams WHERE sender = ?1 AND horizon_id >= ?2
 """
 OFTEN: Final = " UNION ALL ".join(
     f"SELECT '{name}', one.* FROM ({sql}) AS one"  # noqa: S608

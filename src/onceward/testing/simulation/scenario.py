@@ -18,7 +18,7 @@ POINTS: Final = 60
 """A process that is to die inside a step dies at one of so many points."""
 JUMPS: Final = (-DAY, -600.0, -30.0, 30.0, 600.0, DAY)
 PAUSES: Final = (0.005, 0.5, 3.0, 6.0, 20.0)
-OPENED: Final = "SELECT opened FROM identity"
+OPENED: Final = "SELECT opened FROM _onceward_file_info"
 SOME: Final = 4
 """In one world of so many a WAL is removed now and then; seeds keep their stories."""
 ODD: Final = 0.03

@@ -1,0 +1,35 @@
+-- Triggers of the trail: created while it is switched on, dropped when it is switched off.
+
+CREATE TRIGGER _onceward_transitions_outbox_insert AFTER INSERT ON _onceward_outbox
+BEGIN
+    INSERT INTO _onceward_transitions (at, box, id, peer, from_state, to_state)
+    VALUES (NEW.created_at, 'outbox', NEW.id, NEW.recipient, NULL, NEW.state);
+END;
+
+CREATE TRIGGER _onceward_transitions_outbox_update AFTER UPDATE OF state, due_at ON _onceward_outbox
+WHEN OLD.state <> NEW.state OR NEW.attempts > OLD.attempts
+BEGIN
+    INSERT INTO _onceward_transitions (at, box, id, peer, from_state, to_state, reason)
+    VALUES (coalesce(NEW.ended_at, NEW.sent_at, CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)),
+            'outbox', NEW.id, NEW.recipient, OLD.state, NEW.state, NEW.reason);
+END;
+
+CREATE TRIGGER _onceward_transitions_inbox_insert AFTER INSERT ON _onceward_inbox
+BEGIN
+    INSERT INTO _onceward_transitions (at, box, id, peer, from_state, to_state)
+    VALUES (NEW.received_at, 'inbox', NEW.id, NEW.sender, NULL, NEW.state);
+END;
+
+CREATE TRIGGER _onceward_transitions_inbox_update AFTER UPDATE OF state, attempts ON _onceward_inbox
+WHEN OLD.state <> NEW.state OR NEW.attempts > OLD.attempts
+BEGIN
+    INSERT INTO _onceward_transitions (at, box, id, peer, from_state, to_state, reason)
+    VALUES (coalesce(NEW.ended_at, CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)),
+            'inbox', NEW.id, NEW.sender, OLD.state, NEW.state, NEW.reason);
+END;
+
+CREATE TRIGGER _onceward_transitions_dead AFTER INSERT ON _onceward_dead_letters
+BEGIN
+    INSERT INTO _onceward_transitions (at, box, id, peer, from_state, to_state, reason)
+    VALUES (NEW.dead_at, NEW.origin, NEW.id, NEW.peer, NULL, 'dead', NEW.reason);
+END;
