@@ -6,7 +6,7 @@ CREATE TABLE meta (
     version   INTEGER NOT NULL,
     clock_at  INTEGER NOT NULL,
     opened    INTEGER NOT NULL DEFAULT 0,
-    routes    INTEGER NOT NULL DEFAULT 0
+    revision  INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 
 CREATE TABLE agents (
@@ -65,7 +65,7 @@ CREATE TABLE mailboxes (
 CREATE INDEX mailboxes_expiry ON mailboxes (expires_at) WHERE expires_at IS NOT NULL;
 
 -- What happened here and is to be told under a reserved topic: written with the change, sent by the agent that made it.
-CREATE TABLE notices (
+CREATE TABLE system_notices (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
     agent  TEXT    NOT NULL,
     topic  TEXT    NOT NULL,
@@ -73,16 +73,16 @@ CREATE TABLE notices (
     at     INTEGER NOT NULL
 ) STRICT;
 
-CREATE INDEX notices_agent ON notices (agent, number);
+CREATE INDEX system_notices_agent ON system_notices (agent, number);
 
 -- Whoever keeps channels, members and subscriptions in memory looks at one number to know whether they are still true.
-CREATE TRIGGER channels_new   AFTER INSERT ON channels      BEGIN UPDATE meta SET routes = routes + 1; END;
-CREATE TRIGGER channels_move  AFTER UPDATE ON channels      BEGIN UPDATE meta SET routes = routes + 1; END;
-CREATE TRIGGER channels_gone  AFTER DELETE ON channels      BEGIN UPDATE meta SET routes = routes + 1; END;
-CREATE TRIGGER members_new    AFTER INSERT ON members       BEGIN UPDATE meta SET routes = routes + 1; END;
-CREATE TRIGGER members_move   AFTER UPDATE ON members       BEGIN UPDATE meta SET routes = routes + 1; END;
-CREATE TRIGGER members_gone   AFTER DELETE ON members       BEGIN UPDATE meta SET routes = routes + 1; END;
-CREATE TRIGGER wishes_new     AFTER INSERT ON subscriptions BEGIN UPDATE meta SET routes = routes + 1; END;
-CREATE TRIGGER wishes_gone    AFTER DELETE ON subscriptions BEGIN UPDATE meta SET routes = routes + 1; END;
-CREATE TRIGGER agents_new     AFTER INSERT ON agents        BEGIN UPDATE meta SET routes = routes + 1; END;
-CREATE TRIGGER agents_gone    AFTER DELETE ON agents        BEGIN UPDATE meta SET routes = routes + 1; END;
+CREATE TRIGGER channels_new   AFTER INSERT ON channels      BEGIN UPDATE meta SET revision = revision + 1; END;
+CREATE TRIGGER channels_move  AFTER UPDATE ON channels      BEGIN UPDATE meta SET revision = revision + 1; END;
+CREATE TRIGGER channels_gone  AFTER DELETE ON channels      BEGIN UPDATE meta SET revision = revision + 1; END;
+CREATE TRIGGER members_new    AFTER INSERT ON members       BEGIN UPDATE meta SET revision = revision + 1; END;
+CREATE TRIGGER members_move   AFTER UPDATE ON members       BEGIN UPDATE meta SET revision = revision + 1; END;
+CREATE TRIGGER members_gone   AFTER DELETE ON members       BEGIN UPDATE meta SET revision = revision + 1; END;
+CREATE TRIGGER subscriptions_new  AFTER INSERT ON subscriptions BEGIN UPDATE meta SET revision = revision + 1; END;
+CREATE TRIGGER subscriptions_gone AFTER DELETE ON subscriptions BEGIN UPDATE meta SET revision = revision + 1; END;
+CREATE TRIGGER agents_new     AFTER INSERT ON agents        BEGIN UPDATE meta SET revision = revision + 1; END;
+CREATE TRIGGER agents_gone    AFTER DELETE ON agents        BEGIN UPDATE meta SET revision = revision + 1; END;

@@ -112,7 +112,7 @@ def test_routes_are_counted(directory: DirectoryDatabase) -> None:
     """What is kept in memory is told to be stale by changes of routes, not by those of mailboxes."""
 
     def routes() -> int:
-        return int(directory.read("SELECT routes FROM meta")[0][0])
+        return int(directory.read("SELECT revision FROM meta")[0][0])
 
     before = routes()
     directory.write(

@@ -61,8 +61,8 @@ LIMIT 1
 """
 
 # In the directory: notices that this agent is to send; in its own file: dead letters.
-NOTICES: Final = "SELECT number, topic, body FROM notices WHERE agent = ? AND number > ? ORDER BY number LIMIT 100"
-TOLD: Final = "DELETE FROM notices WHERE agent = ? AND number <= ?"
+NOTICES: Final = "SELECT number, topic, body FROM system_notices WHERE agent = ? AND number > ? ORDER BY number LIMIT 100"
+TOLD: Final = "DELETE FROM system_notices WHERE agent = ? AND number <= ?"
 DEAD_LETTERS: Final = """
 SELECT seq, id, origin, peer, type, reason, last_error, attempts FROM _onceward_dead_letters WHERE seq > ? ORDER BY seq LIMIT 100
 """

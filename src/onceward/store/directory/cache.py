@@ -15,7 +15,7 @@ from onceward.model.topics import TopicIndex
 from onceward.store.directory import database
 from onceward.store.directory.database import DirectoryDatabase, DirectoryHandle
 
-ROUTES: Final = "SELECT routes FROM meta"
+ROUTES: Final = "SELECT revision FROM meta"
 SUBSCRIPTIONS: Final = (
     "SELECT channel, publisher, subscriber, pattern, number FROM subscriptions ORDER BY number"
 )

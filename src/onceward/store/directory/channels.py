@@ -58,7 +58,7 @@ STATE: Final = "SELECT state, mode FROM channels WHERE name = ?"
 DELETE: Final = "DELETE FROM channels WHERE name = ? AND state = 'closed'"
 DELETE_MEMBERS: Final = "DELETE FROM members WHERE channel = ?"
 DELETE_SUBSCRIPTIONS: Final = "DELETE FROM subscriptions WHERE channel = ?"
-NOTICE: Final = "INSERT INTO notices (agent, topic, body, at) VALUES (?, ?, ?, ?)"
+NOTICE: Final = "INSERT INTO system_notices (agent, topic, body, at) VALUES (?, ?, ?, ?)"
 
 TRANSITIONS: Final = {
     "active": ("paused",),

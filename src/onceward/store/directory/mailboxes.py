@@ -32,7 +32,7 @@ DELETE FROM mailboxes WHERE number IN (SELECT number FROM mailboxes WHERE expire
 RETURNING public, name, owner
 """
 DUE: Final = "SELECT 1 FROM mailboxes WHERE expires_at <= ? AND expires_at IS NOT NULL LIMIT 1"
-NOTICE: Final = "INSERT INTO notices (agent, topic, body, at) VALUES (?, ?, ?, ?)"
+NOTICE: Final = "INSERT INTO system_notices (agent, topic, body, at) VALUES (?, ?, ?, ?)"
 CREATED: Final = "_system.mailbox.created"
 ENDED: Final = "_system.mailbox.expired"
 
