@@ -3,46 +3,47 @@
 -- Hot CHECKs spell OR instead of IN: a list of three or more builds a temporary index for every row (15 % of an insert).
 
 CREATE TABLE _onceward_file_info (
-    one         INTEGER PRIMARY KEY CHECK (one = 1),
-    agent       TEXT    NOT NULL,
-    file_id     TEXT    NOT NULL,
-    durability  TEXT    NOT NULL CHECK (durability IN ('safe', 'fast')),
-    max_pending INTEGER NOT NULL,
-    max_inbox   INTEGER NOT NULL,
-    max_body    INTEGER NOT NULL,
-    clock_at    INTEGER NOT NULL,
-    paused_at   INTEGER,
-    opened      INTEGER NOT NULL DEFAULT 0,
-    opened_at   INTEGER NOT NULL,
-    boot_id     TEXT    NOT NULL DEFAULT '',
-    created_at  INTEGER NOT NULL
+    one            INTEGER PRIMARY KEY CHECK (one = 1),
+    agent          TEXT    NOT NULL,
+    file_id        TEXT    NOT NULL,
+    durability     TEXT    NOT NULL CHECK (durability IN ('safe', 'fast')),
+    max_pending    INTEGER NOT NULL,
+    max_inbox      INTEGER NOT NULL,
+    max_body       INTEGER NOT NULL,
+    max_file_bytes INTEGER CHECK (max_file_bytes > 0),
+    clock_at       INTEGER NOT NULL,
+    paused_at      INTEGER,
+    opened         INTEGER NOT NULL DEFAULT 0,
+    opened_at      INTEGER NOT NULL,
+    boot_id        TEXT    NOT NULL DEFAULT '',
+    created_at     INTEGER NOT NULL
 ) STRICT;
 
 CREATE TABLE _onceward_counters (
-    name  TEXT PRIMARY KEY,
+    name  TEXT    PRIMARY KEY,
     value INTEGER NOT NULL DEFAULT 0
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE _onceward_peers (
-    name       TEXT PRIMARY KEY,
-    url        TEXT,
-    epoch      TEXT    NOT NULL,
-    generation INTEGER NOT NULL DEFAULT 1,
-    number     INTEGER NOT NULL DEFAULT 0,
-    last_id    TEXT    NOT NULL DEFAULT '',
-    again_seq  INTEGER NOT NULL DEFAULT 0,
-    parcel     TEXT    CHECK (parcel IS NULL OR json_valid(parcel)),
-    token      INTEGER NOT NULL DEFAULT 0,
-    owner      TEXT,
-    lease_at   INTEGER,
-    due_at     INTEGER,
-    failures   INTEGER NOT NULL DEFAULT 0,
-    breaker    TEXT    NOT NULL DEFAULT 'closed' CHECK (breaker IN ('closed', 'open', 'half_open')),
-    successes  INTEGER NOT NULL DEFAULT 0,
-    last_error TEXT,
-    seen_at    INTEGER,
-    relied_epoch TEXT NOT NULL DEFAULT '',
-    relied_parcel INTEGER NOT NULL DEFAULT 0,
+    name                 TEXT    PRIMARY KEY,
+    url                  TEXT,
+    epoch                TEXT    NOT NULL,
+    generation           INTEGER NOT NULL DEFAULT 1,
+    number               INTEGER NOT NULL DEFAULT 0,
+    last_id              TEXT    NOT NULL DEFAULT '',
+    redelivered_upto_seq INTEGER NOT NULL DEFAULT 0,
+    in_flight_seqs       TEXT    CHECK (in_flight_seqs IS NULL OR json_valid(in_flight_seqs)),
+    token                INTEGER NOT NULL DEFAULT 0,
+    owner                TEXT,
+    lease_at             INTEGER,
+    due_at               INTEGER,
+    failures             INTEGER NOT NULL DEFAULT 0,
+    breaker              TEXT    NOT NULL DEFAULT 'closed' CHECK (breaker IN ('closed', 'open', 'half_open')),
+    successes            INTEGER NOT NULL DEFAULT 0,
+    last_error           TEXT,
+    seen_at              INTEGER,
+    base_epoch           TEXT    NOT NULL DEFAULT '',
+    base_parcel          INTEGER NOT NULL DEFAULT 0,
     CHECK ((owner IS NULL) = (lease_at IS NULL))
 ) STRICT, WITHOUT ROWID;
 
@@ -54,31 +55,32 @@ CREATE TABLE _onceward_bodies (
 ) STRICT;
 
 CREATE TABLE _onceward_outbox (
-    seq        INTEGER PRIMARY KEY AUTOINCREMENT,
-    id         TEXT    NOT NULL UNIQUE,
-    recipient  TEXT    NOT NULL,
-    session    TEXT    NOT NULL,
-    lane       TEXT    NOT NULL,
-    type       TEXT    NOT NULL,
-    topic      TEXT,
-    rank       INTEGER NOT NULL DEFAULT 2 CHECK (rank BETWEEN 0 AND 4),
-    state      TEXT    NOT NULL DEFAULT 'pending' 
+    seq            INTEGER PRIMARY KEY AUTOINCREMENT,
+    id             TEXT    NOT NULL UNIQUE,
+    recipient      TEXT    NOT NULL,
+    session        TEXT    NOT NULL,
+    lane           TEXT    NOT NULL,
+    type           TEXT    NOT NULL,
+    topic          TEXT,
+    rank           INTEGER NOT NULL DEFAULT 2 CHECK (rank BETWEEN 0 AND 4),
+    state          TEXT    NOT NULL DEFAULT 'pending'
         CHECK (state = 'pending' OR state = 'sent' OR state = 'acked' OR state = 'failed' OR state = 'cancelled'),
-    due_at     INTEGER,
-    expires_at INTEGER,
-    attempts   INTEGER NOT NULL DEFAULT 0,
-    parcel     INTEGER,
-    key        TEXT,
-    channel    TEXT,
-    kind       TEXT,
+    due_at         INTEGER,
+    expires_at     INTEGER,
+    attempts       INTEGER NOT NULL DEFAULT 0,
+    parcel_ordinal INTEGER,
+    key            TEXT,
+    channel        TEXT,
+    kind           TEXT,
     correlation_id TEXT,
-    body_id    INTEGER,
-    frame      TEXT    NOT NULL,
-    digest     BLOB,
-    created_at INTEGER NOT NULL,
-    sent_at    INTEGER,
-    ended_at   INTEGER,
-    reason     TEXT,
+    body_id        INTEGER,
+    replays        INTEGER NOT NULL DEFAULT 0,
+    frame          TEXT    NOT NULL,
+    digest         BLOB,
+    created_at     INTEGER NOT NULL,
+    sent_at        INTEGER,
+    ended_at       INTEGER,
+    reason         TEXT,
     CHECK ((ended_at IS NULL) = (state = 'pending' OR state = 'sent')),
     CHECK (state = 'pending' OR state = 'sent' OR due_at IS NULL),
     CHECK (state <> 'sent' OR sent_at IS NOT NULL)
@@ -99,7 +101,7 @@ CREATE TABLE _onceward_blocked_lanes (
     recipient TEXT    NOT NULL,
     lane      TEXT    NOT NULL,
     rank      INTEGER NOT NULL,
-    head      INTEGER NOT NULL,
+    head_seq  INTEGER NOT NULL,
     due_at    INTEGER NOT NULL,
     PRIMARY KEY (recipient, lane, rank)
 ) STRICT, WITHOUT ROWID;
@@ -147,7 +149,7 @@ CREATE TABLE _onceward_acknowledgments (
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE _onceward_pending_replies (
-    id          TEXT PRIMARY KEY,
+    id          TEXT    PRIMARY KEY,
     session     TEXT    NOT NULL,
     recipient   TEXT    NOT NULL,
     state       TEXT    NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'answered', 'late', 'failed')),
@@ -161,47 +163,49 @@ CREATE TABLE _onceward_pending_replies (
 
 -- One row per stream of parcels that comes in: all that deduplication needs, for ever.
 CREATE TABLE _onceward_sender_streams (
-    sender     TEXT PRIMARY KEY,
-    epoch      TEXT    NOT NULL,
-    number     INTEGER NOT NULL,
-    last_id    TEXT    NOT NULL,
-    horizon_id TEXT    NOT NULL DEFAULT '',
-    relied_epoch TEXT NOT NULL DEFAULT '',
-    relied_number INTEGER NOT NULL DEFAULT 0,
-    updated_at INTEGER NOT NULL
+    sender      TEXT    PRIMARY KEY,
+    epoch       TEXT    NOT NULL,
+    number      INTEGER NOT NULL,
+    last_id     TEXT    NOT NULL,
+    horizon_id  TEXT    NOT NULL DEFAULT '',
+    base_epoch  TEXT    NOT NULL DEFAULT '',
+    base_number INTEGER NOT NULL DEFAULT 0,
+    updated_at  INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 -- The unit of order and of leasing on the way in.
 CREATE TABLE _onceward_lanes (
-    lane_id    INTEGER PRIMARY KEY AUTOINCREMENT,
-    sender     TEXT    NOT NULL,
-    name       TEXT    NOT NULL,
-    rank       INTEGER NOT NULL,
-    session    TEXT    NOT NULL,
-    head       INTEGER,
-    due_at     INTEGER,
-    token      INTEGER NOT NULL DEFAULT 0,
-    owner      TEXT,
-    claimed    TEXT    CHECK (claimed IS NULL OR json_valid(claimed)),
-    careful_to INTEGER NOT NULL DEFAULT 0,
+    lane_id          INTEGER PRIMARY KEY AUTOINCREMENT,
+    sender           TEXT,
+    name             TEXT    NOT NULL,
+    rank             INTEGER NOT NULL,
+    session          TEXT    NOT NULL,
+    head_seq         INTEGER,
+    due_at           INTEGER,
+    token            INTEGER NOT NULL DEFAULT 0,
+    owner            TEXT,
+    leased_seqs      TEXT    CHECK (leased_seqs IS NULL OR json_valid(leased_seqs)),
+    isolate_upto_seq INTEGER NOT NULL DEFAULT 0,
     UNIQUE (sender, name, rank),
-    CHECK ((owner IS NULL) = (claimed IS NULL)),
+    CHECK ((owner IS NULL) = (leased_seqs IS NULL)),
     CHECK (owner IS NULL OR due_at IS NOT NULL)
 ) STRICT;
 
-CREATE INDEX _onceward_lanes_ready ON _onceward_lanes (rank, head) WHERE head IS NOT NULL AND due_at IS NULL;
+-- A session with runs has one lane for all its senders.
+CREATE UNIQUE INDEX _onceward_lanes_session ON _onceward_lanes (name, rank) WHERE sender IS NULL;
+CREATE INDEX _onceward_lanes_ready ON _onceward_lanes (rank, head_seq) WHERE head_seq IS NOT NULL AND due_at IS NULL;
 CREATE INDEX _onceward_lanes_due   ON _onceward_lanes (due_at)     WHERE due_at IS NOT NULL;
 
 CREATE TABLE _onceward_inbox (
     seq            INTEGER PRIMARY KEY AUTOINCREMENT,
     sender         TEXT    NOT NULL,
     id             TEXT    NOT NULL,
-    lane_id        INTEGER NOT NULL,
+    lane_id        INTEGER,
     session        TEXT    NOT NULL,
     type           TEXT    NOT NULL,
     topic          TEXT,
     rank           INTEGER NOT NULL,
-    state          TEXT    NOT NULL DEFAULT 'pending' 
+    state          TEXT    NOT NULL DEFAULT 'pending'
         CHECK (state = 'pending' OR state = 'processed' OR state = 'dropped' OR state = 'expired'),
     attempts       INTEGER NOT NULL DEFAULT 0,
     expires_at     INTEGER,
@@ -210,9 +214,10 @@ CREATE TABLE _onceward_inbox (
     channel        TEXT,
     kind           TEXT,
     mailbox        TEXT,
-    place          INTEGER,
-    run_id         INTEGER,
+    position       INTEGER,
+    run_seq        INTEGER,
     ephemeral      INTEGER,
+    replays        INTEGER NOT NULL DEFAULT 0,
     frame          TEXT    NOT NULL,
     digest         BLOB    NOT NULL,
     received_at    INTEGER NOT NULL,
@@ -238,7 +243,7 @@ CREATE TABLE _onceward_processed_messages (
     message_id   TEXT    NOT NULL,
     consumer     TEXT    NOT NULL DEFAULT '',
     session      TEXT    NOT NULL,
-    outcome      TEXT    NOT NULL 
+    outcome      TEXT    NOT NULL
         CHECK (outcome = 'processed' OR outcome = 'dropped' OR outcome = 'expired' OR outcome = 'dead'),
     processed_at INTEGER NOT NULL,
     UNIQUE (sender, message_id, consumer)
@@ -255,33 +260,33 @@ CREATE TABLE _onceward_receipts (
 CREATE INDEX _onceward_receipts_peer ON _onceward_receipts (peer, seq);
 
 CREATE TABLE _onceward_dead_letters (
-    seq        INTEGER PRIMARY KEY AUTOINCREMENT,
-    origin     TEXT    NOT NULL CHECK (origin IN ('outbox', 'inbox')),
-    id         TEXT    NOT NULL,
-    peer       TEXT    NOT NULL,
-    session    TEXT    NOT NULL,
-    lane       TEXT    NOT NULL,
-    type       TEXT    NOT NULL,
-    topic      TEXT,
-    rank       INTEGER NOT NULL,
-    reason     TEXT    NOT NULL,
-    last_error TEXT,
-    attempts   INTEGER NOT NULL,
-    expires_at INTEGER,
-    key        TEXT,
-    channel    TEXT,
-    kind       TEXT,
+    seq            INTEGER PRIMARY KEY AUTOINCREMENT,
+    origin         TEXT    NOT NULL CHECK (origin IN ('outbox', 'inbox')),
+    id             TEXT    NOT NULL,
+    peer           TEXT    NOT NULL,
+    session        TEXT    NOT NULL,
+    lane           TEXT    NOT NULL,
+    type           TEXT    NOT NULL,
+    topic          TEXT,
+    rank           INTEGER NOT NULL,
+    reason         TEXT    NOT NULL,
+    last_error     TEXT,
+    attempts       INTEGER NOT NULL,
+    expires_at     INTEGER,
+    key            TEXT,
+    channel        TEXT,
+    kind           TEXT,
     correlation_id TEXT,
-    mailbox    TEXT,
-    queue      TEXT,
-    replays    INTEGER NOT NULL DEFAULT 0,
-    carried    INTEGER NOT NULL DEFAULT 1,
-    frame      TEXT    NOT NULL,
-    digest     BLOB,
-    created_at INTEGER NOT NULL,
-    dead_at    INTEGER NOT NULL,
-    late       TEXT,
-    late_at    INTEGER,
+    mailbox        TEXT,
+    queue          TEXT,
+    replays        INTEGER NOT NULL DEFAULT 0,
+    was_sent       INTEGER NOT NULL DEFAULT 1,
+    frame          TEXT    NOT NULL,
+    digest         BLOB,
+    created_at     INTEGER NOT NULL,
+    dead_at        INTEGER NOT NULL,
+    late_outcome   TEXT,
+    late_at        INTEGER,
     UNIQUE (origin, peer, id)
 ) STRICT;
 
@@ -289,41 +294,32 @@ CREATE INDEX _onceward_dead_letters_id  ON _onceward_dead_letters (id);
 CREATE INDEX _onceward_dead_letters_key ON _onceward_dead_letters (peer, key) WHERE key IS NOT NULL;
 CREATE INDEX _onceward_dead_letters_created ON _onceward_dead_letters (created_at);
 
--- How often a message that lives again was replayed: its next death remembers.
-CREATE TABLE _onceward_replayed (
-    origin TEXT    NOT NULL,
-    peer   TEXT    NOT NULL,
-    id     TEXT    NOT NULL,
-    times  INTEGER NOT NULL,
-    PRIMARY KEY (origin, peer, id)
-) STRICT, WITHOUT ROWID;
-
 -- Which sessions are served by runs, as the agent's code declares it, with home and defaults filled in.
 CREATE TABLE _onceward_session_handlers (
-    pattern      TEXT PRIMARY KEY,
-    mode         TEXT    NOT NULL CHECK (mode IN ('steer', 'followup', 'collect', 'queue', 'interrupt')),
-    debounce_for INTEGER NOT NULL CHECK (debounce_for >= 0),
-    cap          INTEGER NOT NULL CHECK (cap >= 1),
-    overflow     TEXT    NOT NULL CHECK (overflow IN ('reject', 'drop_old', 'summarize')),
-    aborted      TEXT    NOT NULL CHECK (aborted IN ('deliver', 'return')),
-    inject       INTEGER NOT NULL CHECK (inject IN (0, 1)),
-    obey         TEXT    NOT NULL CHECK (json_valid(obey))
+    pattern             TEXT    PRIMARY KEY,
+    mode                TEXT    NOT NULL CHECK (mode IN ('steer', 'followup', 'collect', 'queue', 'interrupt')),
+    debounce_for        INTEGER NOT NULL CHECK (debounce_for >= 0),
+    cap                 INTEGER NOT NULL CHECK (cap >= 1),
+    overflow            TEXT    NOT NULL CHECK (overflow IN ('reject', 'drop_old', 'summarize')),
+    aborted             TEXT    NOT NULL CHECK (aborted IN ('deliver', 'return')),
+    inject              INTEGER NOT NULL CHECK (inject IN (0, 1)),
+    allow_override_from TEXT    NOT NULL CHECK (json_valid(allow_override_from))
 ) STRICT, WITHOUT ROWID;
 
 -- One row per session with runs; NULL in a setting means: as the handler says.
 CREATE TABLE _onceward_session_queues (
-    session      TEXT PRIMARY KEY,
-    mode         TEXT    CHECK (mode IN ('steer', 'followup', 'collect', 'queue', 'interrupt')),
-    debounce_for INTEGER CHECK (debounce_for >= 0),
-    cap          INTEGER CHECK (cap >= 1),
-    overflow     TEXT    CHECK (overflow IN ('reject', 'drop_old', 'summarize')),
-    aborted      TEXT    CHECK (aborted IN ('deliver', 'return')),
-    inject       INTEGER CHECK (inject IN (0, 1)),
-    since_at     INTEGER,
-    arrived_at   INTEGER,
-    rest_at      INTEGER,
-    paused_at    INTEGER,
-    reordered    INTEGER NOT NULL DEFAULT 0 CHECK (reordered IN (0, 1))
+    session          TEXT    PRIMARY KEY,
+    mode             TEXT    CHECK (mode IN ('steer', 'followup', 'collect', 'queue', 'interrupt')),
+    debounce_for     INTEGER CHECK (debounce_for >= 0),
+    cap              INTEGER CHECK (cap >= 1),
+    overflow         TEXT    CHECK (overflow IN ('reject', 'drop_old', 'summarize')),
+    aborted          TEXT    CHECK (aborted IN ('deliver', 'return')),
+    inject           INTEGER CHECK (inject IN (0, 1)),
+    waiting_since_at INTEGER,
+    arrived_at       INTEGER,
+    retry_at         INTEGER,
+    paused_at        INTEGER,
+    reordered        INTEGER NOT NULL DEFAULT 0 CHECK (reordered IN (0, 1))
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE _onceward_runs (
@@ -363,12 +359,12 @@ CREATE TABLE _onceward_overflows (
     id         TEXT    NOT NULL,
     line       TEXT    NOT NULL CHECK (length(line) <= 160),
     many       INTEGER NOT NULL DEFAULT 1 CHECK (many >= 1),
-    run_id     INTEGER,
+    run_seq    INTEGER,
     dropped_at INTEGER NOT NULL
 ) STRICT;
 
 CREATE INDEX _onceward_overflows_session ON _onceward_overflows (session, seq);
-CREATE INDEX _onceward_overflows_run     ON _onceward_overflows (run_id) WHERE run_id IS NOT NULL;
+CREATE INDEX _onceward_overflows_run     ON _onceward_overflows (run_seq) WHERE run_seq IS NOT NULL;
 
 -- One row per named position: how far it has come among the messages of each priority.
 CREATE TABLE _onceward_mailbox_readers (
@@ -405,7 +401,7 @@ CREATE INDEX _onceward_mailbox_leases_due   ON _onceward_mailbox_leases (reader_
 
 -- How far an agent that polls has come in a session.
 CREATE TABLE _onceward_poll_cursors (
-    session TEXT PRIMARY KEY,
+    session TEXT    PRIMARY KEY,
     seq     INTEGER NOT NULL,
     read_at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
@@ -434,18 +430,12 @@ CREATE TABLE _onceward_limit_usage (
 
 -- A token bucket: how many messages may be sent at once from now on.
 CREATE TABLE _onceward_rate_limits (
-    name       TEXT PRIMARY KEY,
+    name       TEXT    PRIMARY KEY,
     per_second REAL    NOT NULL CHECK (per_second > 0),
     burst      REAL    NOT NULL CHECK (burst >= 1),
     tokens     REAL    NOT NULL,
     filled_at  INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
-
--- The size that the file may grow to.
-CREATE TABLE _onceward_file_limit (
-    one       INTEGER PRIMARY KEY CHECK (one = 1),
-    max_bytes INTEGER NOT NULL CHECK (max_bytes > 0)
-) STRICT;
 
 -- Every message that a policy dropped.
 CREATE TABLE _onceward_drops (
@@ -487,7 +477,7 @@ CREATE TABLE _onceward_transitions (
 ) STRICT;
 
 INSERT INTO _onceward_counters (name) VALUES
-    ('left'), ('sent'), ('acked'), ('failed'), ('cancelled'), ('retries'), ('dead'), ('replayed'),
+    ('ended_pending'), ('sent'), ('acked'), ('failed'), ('cancelled'), ('retries'), ('dead'), ('replayed'),
     ('ended'), ('processed'), ('dropped'), ('expired'), ('duplicates'), ('refused'), ('forks'),
     ('overflowed'), ('ephemeral_dropped');
 
@@ -496,7 +486,7 @@ CREATE TRIGGER _onceward_outbox_admit AFTER INSERT ON _onceward_outbox
 BEGIN
     SELECT CASE
         WHEN i.paused_at IS NOT NULL THEN RAISE(ABORT, 'onceward:paused')
-        WHEN NEW.seq - (SELECT value FROM _onceward_counters WHERE name = 'left') > i.max_pending
+        WHEN NEW.seq - (SELECT value FROM _onceward_counters WHERE name = 'ended_pending') > i.max_pending
             THEN RAISE(ABORT, 'onceward:queue_full')
         END
       FROM _onceward_file_info AS i;
@@ -579,18 +569,24 @@ BEGIN
     SELECT RAISE(ABORT, 'onceward:unsettled_row');
 END;
 
--- The public read contract: columns are only ever added. Enqueue from any language: INSERT INTO send.
+-- The public read contract: columns are only ever added. Enqueue from any language: INSERT INTO onceward_send.
+-- A body is a value where it is one, JSON text where it is an object or a list, base64 where it was sent as bytes.
 
 CREATE VIEW onceward_outbox AS
 SELECT o.seq, o.id, i.agent AS sender, o.recipient, o.session, o.lane, o.type, o.topic,
        CASE o.rank WHEN 0 THEN 'critical' WHEN 1 THEN 'urgent' WHEN 2 THEN 'normal' WHEN 3 THEN 'low' ELSE 'background' END AS priority,
        CASE WHEN o.state = 'pending'
-             AND o.seq IN (SELECT j.value FROM _onceward_peers AS p, json_each(p.parcel) AS j WHERE p.parcel IS NOT NULL)
+             AND o.seq IN (SELECT j.value FROM _onceward_peers AS p, json_each(p.in_flight_seqs) AS j WHERE p.in_flight_seqs IS NOT NULL)
             THEN 'sending' ELSE o.state END AS state,
        o.attempts, o.key, o.due_at, o.expires_at, o.created_at, o.sent_at, o.ended_at, o.reason,
        CASE WHEN o.body_id IS NULL THEN o.frame
             ELSE o.frame || coalesce((SELECT b.text FROM _onceward_bodies AS b WHERE b.body_id = o.body_id), 'null,"bodyerror":"missing"') || '}'
         END AS frame,
+       CASE WHEN o.body_id IS NULL
+            THEN CASE WHEN json_valid(o.frame) THEN coalesce(json_extract(o.frame, '$.data'), json_extract(o.frame, '$.data_base64')) END
+            ELSE (SELECT CASE WHEN json_valid(b.text) THEN json_extract(b.text, '$') END
+                    FROM _onceward_bodies AS b WHERE b.body_id = o.body_id)
+        END AS body,
        o.channel, o.kind, o.correlation_id
   FROM _onceward_outbox AS o, _onceward_file_info AS i;
 
@@ -598,9 +594,10 @@ CREATE VIEW onceward_inbox AS
 SELECT b.seq, b.id, b.sender, i.agent AS recipient, b.session, l.name AS lane, b.type, b.topic,
        CASE b.rank WHEN 0 THEN 'critical' WHEN 1 THEN 'urgent' WHEN 2 THEN 'normal' WHEN 3 THEN 'low' ELSE 'background' END AS priority,
        CASE WHEN b.state = 'pending'
-             AND b.seq IN (SELECT j.value FROM _onceward_lanes AS c, json_each(c.claimed) AS j WHERE c.claimed IS NOT NULL)
+             AND b.seq IN (SELECT j.value FROM _onceward_lanes AS c, json_each(c.leased_seqs) AS j WHERE c.leased_seqs IS NOT NULL)
             THEN 'processing' ELSE b.state END AS state,
        b.attempts, b.expires_at, b.correlation_id, b.causation_id, b.received_at, b.ended_at, b.reason, b.frame,
+       CASE WHEN json_valid(b.frame) THEN coalesce(json_extract(b.frame, '$.data'), json_extract(b.frame, '$.data_base64')) END AS body,
        b.channel, b.kind, b.mailbox
   FROM _onceward_inbox AS b JOIN _onceward_file_info AS i LEFT JOIN _onceward_lanes AS l ON l.lane_id = b.lane_id;
 
@@ -614,12 +611,13 @@ SELECT d.seq, d.id, CASE WHEN d.queue IS NULL THEN d.origin ELSE 'queue' END AS 
        CASE d.origin WHEN 'outbox' THEN d.peer ELSE i.agent END AS recipient,
        d.session, d.lane, d.type, d.topic,
        CASE d.rank WHEN 0 THEN 'critical' WHEN 1 THEN 'urgent' WHEN 2 THEN 'normal' WHEN 3 THEN 'low' ELSE 'background' END AS priority,
-       d.reason, d.last_error, d.attempts, d.created_at, d.dead_at, d.late, d.late_at, d.frame,
+       d.reason, d.last_error, d.attempts, d.created_at, d.dead_at, d.late_outcome, d.late_at, d.frame,
+       CASE WHEN json_valid(d.frame) THEN coalesce(json_extract(d.frame, '$.data'), json_extract(d.frame, '$.data_base64')) END AS body,
        d.channel, d.kind, d.correlation_id, d.mailbox, d.queue, d.replays
   FROM _onceward_dead_letters AS d, _onceward_file_info AS i;
 
 CREATE VIEW onceward_peers AS
-SELECT p.name, p.url, p.epoch, p.generation, p.number, coalesce(json_array_length(p.parcel), 0) AS in_flight,
+SELECT p.name, p.url, p.epoch, p.generation, p.number, coalesce(json_array_length(p.in_flight_seqs), 0) AS in_flight,
        p.breaker, p.failures, p.due_at, p.lease_at, p.last_error, p.seen_at,
        s.epoch AS stream_epoch, s.number AS stream_number, s.updated_at AS stream_at
   FROM _onceward_peers AS p LEFT JOIN _onceward_sender_streams AS s ON s.sender = p.name;
@@ -627,9 +625,9 @@ SELECT p.name, p.url, p.epoch, p.generation, p.number, coalesce(json_array_lengt
 CREATE VIEW onceward_lanes AS
 SELECT l.sender, l.name AS lane, l.session,
        CASE l.rank WHEN 0 THEN 'critical' WHEN 1 THEN 'urgent' WHEN 2 THEN 'normal' WHEN 3 THEN 'low' ELSE 'background' END AS priority,
-       CASE WHEN l.owner IS NOT NULL THEN 'leased' WHEN l.head IS NULL THEN 'empty' WHEN l.due_at IS NULL THEN 'ready' ELSE 'waiting' END AS state,
-       b.id AS head_id, coalesce(b.attempts, 0) AS attempts, l.due_at, coalesce(json_array_length(l.claimed), 0) AS claimed
-  FROM _onceward_lanes AS l LEFT JOIN _onceward_inbox AS b ON b.seq = l.head;
+       CASE WHEN l.owner IS NOT NULL THEN 'leased' WHEN l.head_seq IS NULL THEN 'empty' WHEN l.due_at IS NULL THEN 'ready' ELSE 'waiting' END AS state,
+       b.id AS head_id, coalesce(b.attempts, 0) AS attempts, l.due_at, coalesce(json_array_length(l.leased_seqs), 0) AS leased
+  FROM _onceward_lanes AS l LEFT JOIN _onceward_inbox AS b ON b.seq = l.head_seq;
 
 CREATE VIEW onceward_stats AS
 SELECT max(0, t.enqueued - t.gone - t.sending) AS pending, t.sending, t.sent, t.acked, t.failed, t.cancelled,
@@ -640,9 +638,9 @@ SELECT max(0, t.enqueued - t.gone - t.sending) AS pending, t.sending, t.sent, t.
        t.ephemeral_dropped
   FROM (SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_outbox'), 0) AS enqueued,
                coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_inbox'), 0) AS received,
-               (SELECT coalesce(sum(json_array_length(parcel)), 0) FROM _onceward_peers WHERE parcel IS NOT NULL) AS sending,
-               (SELECT coalesce(sum(json_array_length(claimed)), 0) FROM _onceward_lanes WHERE claimed IS NOT NULL) AS processing,
-               (SELECT value FROM _onceward_counters WHERE name = 'left') AS gone,
+               (SELECT coalesce(sum(json_array_length(in_flight_seqs)), 0) FROM _onceward_peers WHERE in_flight_seqs IS NOT NULL) AS sending,
+               (SELECT coalesce(sum(json_array_length(leased_seqs)), 0) FROM _onceward_lanes WHERE leased_seqs IS NOT NULL) AS processing,
+               (SELECT value FROM _onceward_counters WHERE name = 'ended_pending') AS gone,
                (SELECT value FROM _onceward_counters WHERE name = 'sent') AS sent,
                (SELECT value FROM _onceward_counters WHERE name = 'acked') AS acked,
                (SELECT value FROM _onceward_counters WHERE name = 'failed') AS failed,
@@ -675,26 +673,26 @@ CREATE VIEW onceward_session_queues AS
 SELECT q.session,
        coalesce(q.mode, h.mode) AS mode, coalesce(q.debounce_for, h.debounce_for) AS debounce_for, coalesce(q.cap, h.cap) AS cap,
        coalesce(q.overflow, h.overflow) AS overflow, coalesce(q.aborted, h.aborted) AS aborted, coalesce(q.inject, h.inject) AS inject,
-       (SELECT count(*) FROM _onceward_inbox AS b WHERE b.lane_id = l.lane_id AND b.state = 'pending' AND b.run_id IS NULL) AS waiting,
+       (SELECT count(*) FROM _onceward_inbox AS b WHERE b.lane_id = l.lane_id AND b.state = 'pending' AND b.run_seq IS NULL) AS waiting,
        r.id AS run, coalesce(json_array_length(r.bound), 0) AS bound,
        (SELECT coalesce(sum(o.many), 0) FROM _onceward_overflows AS o WHERE o.session = q.session) AS dropped,
-       CASE WHEN q.paused_at IS NOT NULL THEN 'paused' WHEN r.id IS NOT NULL THEN 'running' WHEN l.head IS NULL THEN 'empty'
+       CASE WHEN q.paused_at IS NOT NULL THEN 'paused' WHEN r.id IS NOT NULL THEN 'running' WHEN l.head_seq IS NULL THEN 'empty'
             WHEN l.due_at IS NULL THEN 'ready' ELSE 'waiting' END AS state,
        CASE WHEN r.id IS NULL THEN l.due_at END AS due_at, q.arrived_at, q.paused_at
   FROM _onceward_session_queues AS q
   LEFT JOIN _onceward_session_handlers AS h ON h.pattern = coalesce(
        (SELECT e.pattern FROM _onceward_session_handlers AS e WHERE e.pattern = q.session),
        (SELECT m.pattern FROM _onceward_session_handlers AS m WHERE q.session GLOB m.pattern ORDER BY length(m.pattern) DESC, m.pattern LIMIT 1))
-  LEFT JOIN _onceward_lanes AS l ON l.sender = '' AND l.name = q.session AND l.rank = 2
+  LEFT JOIN _onceward_lanes AS l ON l.sender IS NULL AND l.name = q.session AND l.rank = 2
   LEFT JOIN _onceward_runs AS r ON r.session = q.session AND r.state = 'open';
 
 CREATE VIEW onceward_session_queue_messages AS
-SELECT l.name AS session, row_number() OVER (PARTITION BY l.lane_id ORDER BY coalesce(b.place, b.seq), b.seq) AS place,
+SELECT l.name AS session, row_number() OVER (PARTITION BY l.lane_id ORDER BY coalesce(b.position, b.seq), b.seq) AS position,
        b.id, b.sender, b.type,
        CASE b.rank WHEN 0 THEN 'critical' WHEN 1 THEN 'urgent' WHEN 2 THEN 'normal' WHEN 3 THEN 'low' ELSE 'background' END AS priority,
        b.attempts, b.received_at, b.expires_at
-  FROM _onceward_lanes AS l JOIN _onceward_inbox AS b ON b.lane_id = l.lane_id AND b.state = 'pending' AND b.run_id IS NULL
- WHERE l.sender = '';
+  FROM _onceward_lanes AS l JOIN _onceward_inbox AS b ON b.lane_id = l.lane_id AND b.state = 'pending' AND b.run_seq IS NULL
+ WHERE l.sender IS NULL;
 
 CREATE VIEW onceward_mailbox_readers AS
 SELECT r.mailbox, r.mode, r.name, r.critical, r.urgent, r.normal, r.low, r.background,
@@ -774,7 +772,7 @@ BEGIN
     INSERT INTO _onceward_peers (name, epoch)
     SELECT NEW.recipient, lower(hex(randomblob(16)))
      WHERE NOT EXISTS (SELECT 1 FROM _onceward_peers WHERE name = NEW.recipient);
-    INSERT INTO _onceward_outbox (id, recipient, session, lane, type, topic, rank, key, parcel, due_at, expires_at, created_at, frame)
+    INSERT INTO _onceward_outbox (id, recipient, session, lane, type, topic, rank, key, parcel_ordinal, due_at, expires_at, created_at, frame)
     SELECT v.id, NEW.recipient, coalesce(NEW.session, 'default'), coalesce(NEW.ordering_key, NEW.session, 'default'), NEW.type, NEW.topic, v.rank, NEW.key, CASE WHEN NEW.id IS NOT NULL THEN 0 END,
            CASE WHEN NEW.delay > 0 THEN v.at + CAST(NEW.delay * 1000 AS INTEGER) END,
            CASE WHEN NEW.ttl IS NOT NULL THEN v.at + CAST(NEW.ttl * 1000 AS INTEGER) END,

@@ -20,7 +20,7 @@ SELECT printf('%08x-0000-7000-8000-000000000000', i), 'bob', 's' || (i % :lanes)
   FROM n
 """
 COUNT: Final = (
-    "UPDATE _onceward_counters SET value = value + :count WHERE name IN ('left', 'acked')"
+    "UPDATE _onceward_counters SET value = value + :count WHERE name IN ('ended_pending', 'acked')"
 )
 SLICE: Final = 20_000
 """Rows of one transaction, so that neither WAL nor memory grows with the file."""
@@ -35,7 +35,7 @@ SELECT 'alice', printf('%08x-0000-7000-8000-000000000000', i), 1 + i % :lanes, '
        :frame, :digest, :now
   FROM n
 """
-HEADS: Final = "UPDATE _onceward_lanes SET head = (SELECT min(seq) FROM _onceward_inbox WHERE _onceward_inbox.lane_id = _onceward_lanes.lane_id AND state = 'pending')"
+HEADS: Final = "UPDATE _onceward_lanes SET head_seq = (SELECT min(seq) FROM _onceward_inbox WHERE _onceward_inbox.lane_id = _onceward_lanes.lane_id AND state = 'pending')"
 HEADER: Final = '{"specversion":"1.0","id":"any","source":"urn:onceward:alice","type":"bench.note","recipient":"bob","data":%s}'
 
 

@@ -23,7 +23,7 @@ def test_0_done(cli: Cli) -> None:
 def test_1_failed(cli: Cli, shop: Postbox) -> None:
     """Here: an invariant does not hold."""
     with shop.begin() as tx:
-        tx.execute("UPDATE _onceward_counters SET value = value + 1 WHERE name = 'left'")
+        tx.execute("UPDATE _onceward_counters SET value = value + 1 WHERE name = 'ended_pending'")
 
     assert exit_codes.FAILED == cli("check").code
 

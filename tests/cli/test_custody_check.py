@@ -37,7 +37,7 @@ def test_a_recipient_that_forgot_is_found(both: tuple[Path, Path], cli: Any) -> 
     with Postbox(both[1], start=False) as bob, bob.begin() as tx:
         tx.execute("DELETE FROM _onceward_inbox")
         tx.execute("DELETE FROM _onceward_processed_messages")
-        tx.execute("UPDATE _onceward_lanes SET head = NULL")
+        tx.execute("UPDATE _onceward_lanes SET head_seq = NULL")
 
     assert 0 == cli("check", str(both[1])).code
     ran = cli("check", *map(str, both), "--json")

@@ -21,7 +21,7 @@ LANE = [
     "head_id",
     "attempts",
     "due_at",
-    "claimed",
+    "leased",
     "reason",
 ]
 OUT = [

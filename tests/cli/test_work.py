@@ -144,7 +144,7 @@ def test_check_names_the_offenders(cli: Cli, shop: Postbox, billing: Postbox) ->
     """A counter that lies is found, with the rule that it breaks."""
     assert billing.agent
     with shop.begin() as tx:
-        tx.execute("UPDATE _onceward_counters SET value = value + 1 WHERE name = 'left'")
+        tx.execute("UPDATE _onceward_counters SET value = value + 1 WHERE name = 'ended_pending'")
 
     ran = cli("check", "--json")
 

@@ -210,7 +210,7 @@ def test_chapters_go_with_their_rows(world: World) -> None:
             (LENGTH + 1,),
         )
     )
-    shop.db.write(lambda tx: bump(tx, left=LENGTH + 1, acked=LENGTH + 1))
+    shop.db.write(lambda tx: bump(tx, ended_pending=LENGTH + 1, acked=LENGTH + 1))
     world.clock.forward(8 * 86_400)
     shop.run_maintenance()
     shop.send_many([("nobody", None)] * LENGTH)

@@ -187,7 +187,7 @@ def test_a_receipt_for_a_dead_letter_is_noted(world: World) -> None:
 
     assert ("dead", "dead") == (before, shop.resolve(message))
     assert letter is not None
-    assert ("max_retries_exceeded", "processed") == (letter.reason, letter.late)
+    assert ("max_retries_exceeded", "processed") == (letter.reason, letter.late_outcome)
     assert [1] == effects(world)
     assert [] == billing.check()
 

@@ -75,7 +75,7 @@ def test_a_loop_goes_on_after_an_error(db: Database, caplog: pytest.LogCaptureFi
     assert looks.over.wait(LIMIT)
     loop.stop(LIMIT)
 
-    assert "test of a pauses for 0.001 s: bad row" in caplog.text
+    assert "test waits agent=a seconds=0.001 error='ValueError: bad row'" in caplog.text
 
 
 def test_a_loop_ends_with_its_file(db: Database) -> None:

@@ -24,10 +24,23 @@ def test_a_statement_finds_its_rows_by_an_index(name: str, tmp_path: Path) -> No
     """The plan names no scan of a table that grows with the mail."""
     sql = STATEMENTS[name]
     with Postbox(tmp_path / "a.db", agent="a", start=False) as box:
-        bindings = dict.fromkeys(re.findall(r":(\w+)", sql)) or (None,) * sql.count("?")
+        bindings = dict.fromkeys(re.findall(r":(\w+)", sql)) or (None,) * len(
+            set(re.findall(r"\?\d", sql)) or re.findall(r"\?", sql)
+        )
         plan = [row[3] for row in box.db.read(f"EXPLAIN QUERY PLAN {sql}", bindings)]
 
     assert [] == [line for line in plan if LARGE.match(line)]
+
+
+@pytest.mark.parametrize("name", ["session_queues.AGENDA", "session_queues.SOURCES"])
+def test_looking_for_arrivals_walks_ready_lanes_only(name: str, tmp_path: Path) -> None:
+    """Lanes at rest cost nothing, however many senders there are."""
+    sql = STATEMENTS[name]
+    with Postbox(tmp_path / "a.db", agent="a", start=False) as box:
+        bindings = dict.fromkeys(re.findall(r":(\w+)", sql))
+        plan = [row[3] for row in box.db.read(f"EXPLAIN QUERY PLAN {sql}", bindings)]
+
+    assert "SCAN l USING INDEX _onceward_lanes_ready" in plan
 
 
 def test_the_statements_are_really_there() -> None:

@@ -86,11 +86,13 @@ def test_a_late_dispatcher_changes_nothing(box: Postbox, verb: str) -> None:
     late = box._db.write(lambda tx: peers.lease(tx, "b", owner="late", until=tx.now - 1))
     box._db.write(lambda tx: peers.lease(tx, "b", owner="now", until=tx.now + FAR))
     assert late is not None
-    before = box._db.read("SELECT epoch, number, parcel, owner, lease_at FROM _onceward_peers")
+    before = box._db.read(
+        "SELECT epoch, number, in_flight_seqs, owner, lease_at FROM _onceward_peers"
+    )
     with pytest.raises(LeaseLost):
         box._db.write(lambda tx: LATE_VERBS[verb](tx, late))
     box._db.write(lambda tx: peers.release(tx, late))
 
     assert before == box._db.read(
-        "SELECT epoch, number, parcel, owner, lease_at FROM _onceward_peers"
+        "SELECT epoch, number, in_flight_seqs, owner, lease_at FROM _onceward_peers"
     )

@@ -31,7 +31,7 @@ SELECT sender, id, session, 'processed', 1 FROM _onceward_inbox WHERE state = 'p
 """
 END_RUN = """
 ; UPDATE _onceward_runs SET state = 'failed', ended_at = 1;
-INSERT INTO _onceward_overflows (session, sender, id, line, run_id, dropped_at) VALUES ('s', 'b', 'm', 'l', 1, 1)
+INSERT INTO _onceward_overflows (session, sender, id, line, run_seq, dropped_at) VALUES ('s', 'b', 'm', 'l', 1, 1)
 """
 OPEN_RUN = """
 INSERT INTO _onceward_runs (id, session, mode, lane_id, token, owner, bound, event_ids, started_at)
@@ -44,19 +44,19 @@ INSERT INTO _onceward_mailbox_leases (reader_id, seq, rank) VALUES (1, 3, 2)
 """
 PLANTED: dict[str, tuple[str, ...]] = {
     "S1": (COPY_OUT,),
-    "S2": (f"{UNGUARD}DELETE FROM _onceward_outbox WHERE seq = 1", "UPDATE _onceward_counters SET value = value + 1 WHERE name = 'left'"),
+    "S2": (f"{UNGUARD}DELETE FROM _onceward_outbox WHERE seq = 1", "UPDATE _onceward_counters SET value = value + 1 WHERE name = 'ended_pending'"),
     "S3": ("UPDATE _onceward_outbox SET state = 'sent', sent_at = 1, due_at = 9 WHERE seq = 1", "UPDATE _onceward_counters SET value = 5 WHERE name = 'sent'"),
-    "S4": ("INSERT INTO _onceward_peers (name, epoch, parcel) SELECT 'z', 'e', json_array(max(seq)) FROM _onceward_outbox",),
+    "S4": ("INSERT INTO _onceward_peers (name, epoch, in_flight_seqs) SELECT 'z', 'e', json_array(max(seq)) FROM _onceward_outbox",),
     "S5": ("UPDATE _onceward_outbox SET state = 'sent', sent_at = 1 WHERE seq = 1",),
     "S6": ("UPDATE _onceward_outbox SET state = 'acked', ended_at = 2, sent_at = NULL WHERE seq = 1",),
     "R1": ("DELETE FROM _onceward_processed_messages WHERE seq = (SELECT max(seq) FROM _onceward_processed_messages)",),
     "R2": (MARK_IT,),
     "R3": (f"{UNGUARD}DELETE FROM _onceward_inbox WHERE state = 'pending'", "UPDATE _onceward_counters SET value = value + 1 WHERE name = 'ended'"),
-    "R4": ("UPDATE _onceward_lanes SET head = NULL", "UPDATE _onceward_lanes SET head = 1"),
+    "R4": ("UPDATE _onceward_lanes SET head_seq = NULL", "UPDATE _onceward_lanes SET head_seq = 1"),
     "R5": ("DELETE FROM _onceward_lanes",),
     "R6": (COPY_IN.format("pending") + "; DELETE FROM _onceward_processed_messages",),
     "R7": (COPY_IN.format("pending"),),
-    "Q1": ("UPDATE _onceward_inbox SET run_id = 9 WHERE state = 'pending'",),
+    "Q1": ("UPDATE _onceward_inbox SET run_seq = 9 WHERE state = 'pending'",),
     "Q2": (OPEN_RUN,),
     "Q3": (OPEN_RUN + END_RUN,),
     "M1": ("UPDATE _onceward_inbox SET mailbox = 'm' WHERE state = 'pending'",),

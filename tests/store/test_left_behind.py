@@ -14,7 +14,7 @@ import pytest
 from onceward import Postbox
 from onceward.testing import Harness
 
-SPOIL = "UPDATE _onceward_counters SET value = value + 1 WHERE name = 'left'"
+SPOIL = "UPDATE _onceward_counters SET value = value + 1 WHERE name = 'ended_pending'"
 
 
 def leave(folder, spoil):

@@ -27,23 +27,24 @@ from onceward.store.inbox import LeasedMessage, SettledMessage
 
 pytestmark = pytest.mark.broken("rows are moved by hand")
 
-SENT = (
-    "UPDATE _onceward_outbox SET state = 'sent', sent_at = 1, due_at = 5, parcel = 1 WHERE seq = 1"
-)
+SENT = "UPDATE _onceward_outbox SET state = 'sent', sent_at = 1, due_at = 5, parcel_ordinal = 1 WHERE seq = 1"
 ROUTE: dict[str, list[str]] = {
     "pending": [],
-    "sent": [SENT, "UPDATE _onceward_counters SET value = 1 WHERE name IN ('sent', 'left')"],
+    "sent": [
+        SENT,
+        "UPDATE _onceward_counters SET value = 1 WHERE name IN ('sent', 'ended_pending')",
+    ],
     "acked": [
-        "UPDATE _onceward_outbox SET state = 'acked', sent_at = 1, ended_at = 2, parcel = 1",
-        "UPDATE _onceward_counters SET value = 1 WHERE name IN ('acked', 'left')",
+        "UPDATE _onceward_outbox SET state = 'acked', sent_at = 1, ended_at = 2, parcel_ordinal = 1",
+        "UPDATE _onceward_counters SET value = 1 WHERE name IN ('acked', 'ended_pending')",
     ],
     "failed": [
-        "UPDATE _onceward_outbox SET state = 'failed', sent_at = 1, ended_at = 2, parcel = 1",
-        "UPDATE _onceward_counters SET value = 1 WHERE name IN ('failed', 'left')",
+        "UPDATE _onceward_outbox SET state = 'failed', sent_at = 1, ended_at = 2, parcel_ordinal = 1",
+        "UPDATE _onceward_counters SET value = 1 WHERE name IN ('failed', 'ended_pending')",
     ],
     "cancelled": [
         "UPDATE _onceward_outbox SET state = 'cancelled', ended_at = 2",
-        "UPDATE _onceward_counters SET value = 1 WHERE name IN ('cancelled', 'left')",
+        "UPDATE _onceward_counters SET value = 1 WHERE name IN ('cancelled', 'ended_pending')",
     ],
 }
 OUT_MOVE = """
@@ -148,9 +149,9 @@ def test_illegal_moves_fail_in_other_programs_too(
         "UPDATE OR REPLACE _onceward_outbox SET state = 'acked'", "UPDATE _onceward_outbox SET state = 'sent'", "UPDATE _onceward_outbox SET ended_at = 1",
         "UPDATE _onceward_outbox SET rank = 9", "UPDATE _onceward_outbox SET seq = 'x'", "UPDATE _onceward_inbox SET frame = '{}'", "UPDATE _onceward_inbox SET id = 'x'",
         "UPDATE _onceward_inbox SET sender = 'x'", "UPDATE _onceward_inbox SET rowid = 99", "DELETE FROM _onceward_inbox", "UPDATE _onceward_inbox SET ended_at = 1",
-        "UPDATE _onceward_lanes SET owner = 'x'", "UPDATE _onceward_lanes SET claimed = '[1]'", "UPDATE _onceward_peers SET owner = 'x'", "UPDATE _onceward_peers SET parcel = 'x'",
+        "UPDATE _onceward_lanes SET owner = 'x'", "UPDATE _onceward_lanes SET leased_seqs = '[1]'", "UPDATE _onceward_peers SET owner = 'x'", "UPDATE _onceward_peers SET in_flight_seqs = 'x'",
         "UPDATE _onceward_peers SET breaker = 'broken'",
-        "INSERT INTO _onceward_file_info SELECT 2, agent, file_id, durability, 1, 1, 1, 1, NULL, 1, 1, '', 1 FROM _onceward_file_info",
+        "INSERT INTO _onceward_file_info SELECT 2, agent, file_id, durability, 1, 1, 1, NULL, 1, NULL, 1, 1, '', 1 FROM _onceward_file_info",
         "UPDATE _onceward_file_info SET durability = 'none'",
     ],
 )  # fmt: skip
@@ -282,7 +283,7 @@ def receiver(box: Postbox) -> Postbox:
     text = "{}"
     box._db.write(
         lambda tx: tx.run(
-            "INSERT INTO _onceward_lanes (sender, name, rank, session, head) VALUES ('b', 's', 2, 's', 1)"
+            "INSERT INTO _onceward_lanes (sender, name, rank, session, head_seq) VALUES ('b', 's', 2, 's', 1)"
         )
     )
     box._db.write(

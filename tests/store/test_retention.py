@@ -100,13 +100,13 @@ def test_what_is_not_settled_stays_for_ever(pair: Pair, opened: Open) -> None:
     change = pair.sender._db.write
     change(
         lambda tx: tx.run(
-            "UPDATE _onceward_outbox SET state = 'sent', sent_at = 1, due_at = ?, parcel = 1 WHERE seq = 2",
+            "UPDATE _onceward_outbox SET state = 'sent', sent_at = 1, due_at = ?, parcel_ordinal = 1 WHERE seq = 2",
             (1 << 50,),
         )
     )
     change(
         lambda tx: tx.run(
-            "UPDATE _onceward_outbox SET state = 'failed', sent_at = 1, ended_at = 2, parcel = 1 WHERE seq = 3"
+            "UPDATE _onceward_outbox SET state = 'failed', sent_at = 1, ended_at = 2, parcel_ordinal = 1 WHERE seq = 3"
         )
     )
     change(lambda tx: dead_letters.add_from_outbox(tx, [4], reason="test"))
@@ -170,7 +170,7 @@ def test_a_forgotten_message_that_comes_again_is_stale_not_new(pair: Pair) -> No
     change(lambda tx: tx.run("UPDATE _onceward_outbox SET state = 'pending', ended_at = NULL"))
     change(
         lambda tx: tx.run(
-            "UPDATE _onceward_counters SET value = value - 1 WHERE name IN ('left', 'acked')"
+            "UPDATE _onceward_counters SET value = value - 1 WHERE name IN ('ended_pending', 'acked')"
         )
     )
     pair.sender.run_until_idle()

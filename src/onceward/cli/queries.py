@@ -47,7 +47,7 @@ SELECT 'dead', CASE origin WHEN 'outbox' THEN recipient ELSE sender END AS peer,
 """
 LANES: Final = _listing(
     "onceward_lanes AS l",
-    "l.sender, l.lane, l.session, l.priority, l.state, l.head_id, l.attempts, l.due_at, l.claimed,"
+    "l.sender, l.lane, l.session, l.priority, l.state, l.head_id, l.attempts, l.due_at, l.leased,"
     "\n       (SELECT b.reason FROM onceward_inbox AS b"
     "\n         WHERE b.sender = l.sender AND b.id = l.head_id) AS reason",
     _matches(state="l.state", peer="l.sender", session="l.session"),
@@ -111,7 +111,7 @@ PEER: Final = "SELECT name, url, breaker, failures, due_at FROM onceward_peers W
 DEAD: Final = _listing(
     "onceward_dead_letters",
     "id, origin, sender, recipient, session, type, priority, reason, last_error, attempts,"
-    " created_at, dead_at, late, topic, replays",
+    " created_at, dead_at, late_outcome, topic, replays",
     _matches(reason="reason", origin="origin", session="session", type="type")
     + f"\n   AND {EITHER_PEER} AND (:before IS NULL OR dead_at < :before)",
     "seq",
@@ -119,7 +119,7 @@ DEAD: Final = _listing(
 DEAD_IDS: Final = _ids("onceward_dead_letters")
 DEAD_ONE: Final = """
 SELECT id, origin, sender, recipient, session, lane, type, topic, priority, reason, last_error,
-       attempts, created_at, dead_at, late, late_at, channel, kind, correlation_id, mailbox, queue,
+       attempts, created_at, dead_at, late_outcome, late_at, channel, kind, correlation_id, mailbox, queue,
        replays, frame
   FROM onceward_dead_letters WHERE id = :id
 """
@@ -142,8 +142,8 @@ SELECT session, state, mode, debounce_for, cap, overflow, aborted, inject, waiti
   FROM onceward_session_queues ORDER BY session LIMIT :limit
 """
 WAITING: Final = """
-SELECT place, id, sender, type, priority, attempts, received_at, expires_at
-  FROM onceward_session_queue_messages WHERE session = :session ORDER BY place LIMIT :limit
+SELECT position, id, sender, type, priority, attempts, received_at, expires_at
+  FROM onceward_session_queue_messages WHERE session = :session ORDER BY position LIMIT :limit
 """
 WAITING_IDS: Final = _ids("onceward_session_queue_messages")
 WRITTEN: Final = "PRAGMA data_version"

@@ -26,7 +26,7 @@ QUEUES: Final = (
     "dropped",
     "run",
 )
-WAITING: Final = ("place", "id", "sender", "type", "priority", "attempts", "received_at")
+WAITING: Final = ("position", "id", "sender", "type", "priority", "attempts", "received_at")
 Waiting = Annotated[
     str,
     said("Ids of messages that wait there, or unique beginnings.", allow_leading_hyphen=True),

@@ -29,11 +29,11 @@ RETURNING clock_at, max_inbox, max_body
 # A 'fast' file that lived through a reboot may have lost its tail: what it sent since is to be judged by id.
 RENEW_ALL: Final = """
 UPDATE _onceward_peers
-   SET epoch = lower(hex(randomblob(16))), generation = generation + 1, number = 0, last_id = '', parcel = NULL,
-       again_seq = coalesce((SELECT max(seq) FROM _onceward_outbox), 0),
-       relied_epoch = CASE WHEN number > 0 THEN epoch ELSE relied_epoch END,
-       relied_parcel = CASE WHEN number > 0 AND (relied_epoch <> epoch OR relied_parcel < ((generation << 32) | number))
-                            THEN (generation << 32) | number ELSE relied_parcel END
+   SET epoch = lower(hex(randomblob(16))), generation = generation + 1, number = 0, last_id = '', in_flight_seqs = NULL,
+       redelivered_upto_seq = coalesce((SELECT max(seq) FROM _onceward_outbox), 0),
+       base_epoch = CASE WHEN number > 0 THEN epoch ELSE base_epoch END,
+       base_parcel = CASE WHEN number > 0 AND (base_epoch <> epoch OR base_parcel < ((generation << 32) | number))
+                            THEN (generation << 32) | number ELSE base_parcel END
 """
 LIMITS: Final = """
 UPDATE _onceward_file_info

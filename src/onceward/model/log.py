@@ -13,11 +13,13 @@ import logging
 import sys
 from collections.abc import Mapping, MutableMapping
 from functools import cache
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 STDLIB: Final = logging.getLogger("onceward")
 
 Level = Literal["debug", "info", "warning", "error"]
+
+NUMBERS: Final = {level: getattr(logging, level.upper()) for level in get_args(Level)}
 
 RENDERED_BY_LOGGING: Final = ("exc_info", "stack_info")
 
@@ -57,21 +59,18 @@ class Log:
 
     def write(self, level: Level, event: str, fields: Mapping[str, Any]) -> None:
         """Write one line, unless the configuration drops lines of *level*."""
-        logger = _logger(level)
-        if logger is not None:
-            getattr(logger, level)(event, **{**self._fields, **fields})
+        structlog = sys.modules.get("structlog")  # without an import there is no configuration
+        if structlog is not None and structlog.is_configured():
+            logger = structlog.get_logger("onceward")
+        elif STDLIB.isEnabledFor(NUMBERS[level]):
+            logger = _over_logging()
+        else:
+            return
+        getattr(logger, level)(event, **{**self._fields, **fields})
 
 
 log: Final = Log()
 """The log of the library, without fields."""
-
-
-def _logger(level: Level) -> Any:
-    """Return the structlog logger in use, or None if ``logging`` drops lines of *level*."""
-    structlog = sys.modules.get("structlog")  # without an import there is no configuration
-    if structlog is not None and structlog.is_configured():
-        return structlog.get_logger("onceward")
-    return _over_logging() if STDLIB.isEnabledFor(getattr(logging, level.upper())) else None
 
 
 @cache

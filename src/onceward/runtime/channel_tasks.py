@@ -191,7 +191,7 @@ def _copy(
         rank=post.rank,
         due_at=None,
         expires_at=post.expires_at,
-        parcel=None,
+        parcel_ordinal=None,
         key=None,
         frame=frame,
         digest=bodies.split_digest(frame, post.body_digest),

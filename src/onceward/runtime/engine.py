@@ -46,12 +46,9 @@ class EngineLoop:
         self._reaper, self._pause = reaper, pause
         self.notified, self.stopping = Event(), Event()
         self._thread: Thread | None = None
+        self.started = False
+        """Whether the loop has a thread; without one its engine runs on the caller's."""
         self._unlisten: Callable[[], None] = lambda: None
-
-    @property
-    def started(self) -> bool:
-        """Whether the loop was given a thread; without one its engine runs on the caller's."""
-        return self._thread is not None
 
     def start(
         self, direction: Direction | None = None, *, poll: float = 0.0, delay: float = 0.0
@@ -69,6 +66,7 @@ class EngineLoop:
                 direction, self.notified.set, version=self._db.version, poll=poll
             )
         self._thread = named_thread(self._db, self._name, lambda: self._run(delay))
+        self.started = True
         self._thread.start()
 
     def stop(self, timeout: float) -> None:

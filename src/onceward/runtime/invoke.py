@@ -101,18 +101,6 @@ def settlement_for_error(
     return RetryAt(now + wait, text)
 
 
-def log_success(agent: str, leased: LeasedMessage, type_: str) -> None:
-    """Log at DEBUG that a handler returned; its commit is still to come."""
-    log.debug(
-        "handler returned",
-        agent=agent,
-        session=leased.session,
-        message_id=leased.id,
-        type=type_,
-        attempt=leased.attempt,
-    )
-
-
 def log_failure(
     error: BaseException, agent: str, leased: LeasedMessage, type_: str, **more: str
 ) -> None:

@@ -12,7 +12,6 @@ from onceward.errors import SchemaTooNew
 from onceward.model.settings import Settings
 from onceward.runtime.engine import EngineLoop
 from onceward.store import (
-    dead_letters,
     full_text,
     inbox,
     lanes,
@@ -58,7 +57,6 @@ class Maintenance:
             )
         self._write_slices(lambda tx: tx.run(lanes.FORGET, (0, limit)))
         self._db.write(lambda tx: receipts.prune(tx, before=before))
-        self._db.write(dead_letters.forget_replays)
         if pruned:
             self._db.write(lambda tx: tx.rows(retention.VACUUM))
         self._update_indexes()

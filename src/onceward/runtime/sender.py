@@ -7,6 +7,7 @@ the finished value is then stored in a transaction (add).
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -16,7 +17,7 @@ from typing import Any, Final
 
 from onceward.db.connection import ConstraintError
 from onceward.db.database import Database
-from onceward.db.environment import disabled_by_environment
+from onceward.db.environment import SWITCH, disabled_by_environment
 from onceward.db.transaction import StoreTransaction
 from onceward.errors import InvalidMessage, Paused, TooLarge, UnknownRecipient, refuse
 from onceward.hooks import Hooks
@@ -113,7 +114,7 @@ class Sender:
 
     def _start(self) -> Millis:
         """Return the moment of a send; raises Paused where the environment forbids it."""
-        if disabled_by_environment():
+        if SWITCH in os.environ and disabled_by_environment():
             msg = "ONCEWARD_DISABLED is set: unset it to send again; nothing was written"
             raise Paused(msg)
         return self._db.time.now(self._db.clock)
@@ -320,7 +321,7 @@ class Sender:
                     rank=headers.rank,
                     due_at=due_at,
                     expires_at=headers.expires_at,
-                    parcel=None,
+                    parcel_ordinal=None,
                     key=headers.key,
                     frame=head,
                     digest=split_digest(head, body_digest),
@@ -344,7 +345,9 @@ class Sender:
             QueueFull, StoreFull, RateLimited, StoreCapacity, Paused: nothing was written.
 
         """
-        if message.parcel is not None or message.key is not None:  # the caller chose id or key
+        if (
+            message.parcel_ordinal is not None or message.key is not None
+        ):  # the caller chose id or key
             outbox.refuse_dead(tx, message)
         if self.admission.unlimited:
             try:

@@ -29,7 +29,6 @@ from onceward.runtime.invoke import (
     Prepared,
     call,
     log_failure,
-    log_success,
     resolve_handler,
     settlement_of,
 )
@@ -251,7 +250,14 @@ class Worker:
         finally:
             self._run_now = None
             context._close()
-        log_success(self._db.agent, leased, ready.frame.type)
+        fields = {
+            "agent": self._db.agent,
+            "session": leased.session,
+            "message_id": leased.id,
+            "type": ready.frame.type,
+            "attempt": leased.attempt,
+        }
+        log.write("debug", "handler returned", fields)  # its commit is still to come
         return HANDLED
 
     def _call(self, ready: Prepared, leased: LeasedMessage, context: Context) -> None:

@@ -38,7 +38,7 @@ VIEWS: Final = {
     "lanes": "onceward_lanes",
 }
 """View by table."""
-NUMBERS: Final = frozenset({"in_flight", "claimed", "attempts", "messages"})
+NUMBERS: Final = frozenset({"in_flight", "leased", "attempts", "messages"})
 """Columns that a view computes, and that are numbers; other computed ones are text."""
 OWN: Final[Mapping[str, Kind]] = {"_db": "string", "_agent": "string", "_seq": "bigint"}
 """What every table has first: the file, whose it is, and the row's number in it."""
@@ -239,7 +239,9 @@ def _kind(name: str, declared: str) -> Kind:
     return "bigint" if declared == "INTEGER" or name in NUMBERS else "string"
 
 
-def _of_view(name: str, view: str, declared: Mapping[str, str]) -> Table:
+def _of_view(name: str, view: str, every: Mapping[str, str]) -> Table:
+    # The view's own body is for people: a value, text or base64, without a word on which of them.
+    declared = {column: kind for column, kind in every.items() if column != "body"}
     kinds = {column: _kind(column, kind) for column, kind in declared.items()}
     sql = {
         column: _sql(column, kinds[column], computed=not kind) for column, kind in declared.items()

@@ -344,7 +344,7 @@ def _answered(tx: StoreTransaction, frame: Frame) -> bool:
 
 
 def _row(
-    frame: Frame, each: ParsedFrame, lane_id: int, now: Millis, *, done: bool
+    frame: Frame, each: ParsedFrame, lane_id: int | None, now: Millis, *, done: bool
 ) -> tuple[Any, ...]:
     return (
         frame.sender,

@@ -17,13 +17,13 @@ from onceward.store.counters import bump
 
 INSERT_FROM_OUTBOX: Final = f"""
 INSERT INTO _onceward_dead_letters (origin, id, peer, session, lane, type, topic, rank, reason, last_error, attempts, expires_at, key, frame,
-                          digest, created_at, dead_at, channel, kind, correlation_id, replays, carried)
+                          digest, created_at, dead_at, channel, kind, correlation_id, replays, was_sent)
 SELECT 'outbox', id, recipient, session, lane, type, topic, rank, :reason, :error, attempts, expires_at, key,
        {FULL_FRAME}, CASE WHEN o.body_id IS NULL THEN digest END, created_at, :now, channel, kind, correlation_id,
-       coalesce((SELECT r.times FROM _onceward_replayed AS r WHERE r.origin = 'outbox' AND r.peer = o.recipient AND r.id = o.id), 0),
-       NOT :unknown AND (o.parcel IS NOT NULL OR o.attempts > 0 OR o.sent_at IS NOT NULL OR EXISTS (
+       replays,
+       NOT :unknown AND (o.parcel_ordinal IS NOT NULL OR o.attempts > 0 OR o.sent_at IS NOT NULL OR EXISTS (
            SELECT 1 FROM _onceward_peers AS p WHERE p.name = o.recipient
-              AND (o.seq <= p.again_seq OR o.seq IN (SELECT value FROM json_each(p.parcel)))))
+              AND (o.seq <= p.redelivered_upto_seq OR o.seq IN (SELECT value FROM json_each(p.in_flight_seqs)))))
   FROM _onceward_outbox AS o WHERE seq IN (SELECT value FROM json_each(:seqs)) AND state IN ('pending', 'sent')
 RETURNING id, peer
 """
@@ -37,41 +37,31 @@ INSERT INTO _onceward_dead_letters (origin, id, peer, session, lane, type, topic
                           digest, created_at, dead_at, channel, kind, correlation_id, mailbox, replays)
 SELECT 'inbox', b.id, b.sender, b.session, coalesce(l.name, b.session), b.type, b.topic, b.rank, :reason,
        CASE :error WHEN :unended THEN :error || coalesce('; it failed last with ' || b.reason, '') ELSE :error END, :attempts,
-       b.expires_at, b.frame, b.digest, b.received_at, :now, b.channel, b.kind, b.correlation_id, b.mailbox,
-       coalesce((SELECT r.times FROM _onceward_replayed AS r WHERE r.origin = 'inbox' AND r.peer = b.sender AND r.id = b.id), 0)
+       b.expires_at, b.frame, b.digest, b.received_at, :now, b.channel, b.kind, b.correlation_id, b.mailbox, b.replays
   FROM _onceward_inbox AS b LEFT JOIN _onceward_lanes AS l ON l.lane_id = b.lane_id
  WHERE b.seq = :seq AND b.state = 'pending'
 """
 REMOVE_IN: Final = "DELETE FROM _onceward_inbox WHERE seq = ?"
 FIND: Final = """
 SELECT d.origin, d.id, d.peer, d.rank, d.lane, d.session,
-       d.origin = 'outbox' AND NOT d.carried AND d.expires_at <= :now AND i.paused_at IS NULL
+       d.origin = 'outbox' AND NOT d.was_sent AND d.expires_at <= :now AND i.paused_at IS NULL
        AND d.frame ->> '$.expirytime' IS NOT NULL, d.mailbox IS NOT NULL
   FROM _onceward_dead_letters AS d, _onceward_file_info AS i WHERE d.seq = :seq
 """
 # A replayed message does not expire here again: its frame says so to the peer, which decides.
 REPLAY_TO_OUTBOX: Final = """
-INSERT INTO _onceward_outbox (id, recipient, session, lane, type, topic, rank, due_at, expires_at, parcel, key, frame, digest, created_at,
-                    channel, kind, correlation_id)
+INSERT INTO _onceward_outbox (id, recipient, session, lane, type, topic, rank, due_at, expires_at, parcel_ordinal, key, frame, digest, created_at,
+                    channel, kind, correlation_id, replays)
 SELECT id, peer, session, lane, type, topic, rank, :due_at, CASE WHEN expires_at > :now THEN expires_at END, 0, key, frame, digest,
-       created_at, channel, kind, correlation_id
+       created_at, channel, kind, correlation_id, replays + 1
   FROM _onceward_dead_letters WHERE seq = :seq
 """
 REPLAY_TO_INBOX: Final = """
 INSERT INTO _onceward_inbox (sender, id, lane_id, session, type, topic, rank, expires_at, frame, digest, received_at,
-                   channel, kind, correlation_id, mailbox)
+                   channel, kind, correlation_id, mailbox, replays)
 SELECT peer, id, :lane, session, type, topic, rank, CASE WHEN expires_at > :now OR mailbox IS NOT NULL THEN expires_at END,
-       frame, digest, created_at, channel, kind, correlation_id, mailbox
+       frame, digest, created_at, channel, kind, correlation_id, mailbox, replays + 1
   FROM _onceward_dead_letters WHERE seq = :seq
-"""
-REMEMBER: Final = """
-INSERT INTO _onceward_replayed (origin, peer, id, times) SELECT origin, peer, id, replays + 1 FROM _onceward_dead_letters WHERE seq = ?
-ON CONFLICT (origin, peer, id) DO UPDATE SET times = excluded.times
-"""
-FORGET: Final = """
-DELETE FROM _onceward_replayed
- WHERE CASE origin WHEN 'outbox' THEN NOT EXISTS (SELECT 1 FROM _onceward_outbox AS o WHERE o.id = _onceward_replayed.id)
-                   ELSE NOT EXISTS (SELECT 1 FROM _onceward_inbox AS b WHERE b.sender = _onceward_replayed.peer AND b.id = _onceward_replayed.id) END
 """
 REOPEN: Final = "UPDATE _onceward_pending_replies SET state = 'open', reason = NULL, ended_at = NULL WHERE id = ? AND state = 'failed'"
 UNMARK: Final = "DELETE FROM _onceward_processed_messages WHERE sender = ? AND message_id = ? AND outcome = 'dead'"
@@ -109,7 +99,7 @@ def add_from_outbox(
     named = {"reason": reason, "error": error, "now": tx.now, "seqs": listed, "unknown": unknown}
     moved = [(str(i), str(p)) for i, p in tx.rows(INSERT_FROM_OUTBOX, named)]
     tx.run(REMOVE_OUT, (listed,))
-    bump(tx, left=states.get("pending", 0), sent=-states.get("sent", 0), dead=len(moved))
+    bump(tx, ended_pending=states.get("pending", 0), sent=-states.get("sent", 0), dead=len(moved))
     ids = json.dumps([i for i, _ in moved])
     tx.run(TICKETS_FAILED, (reason, tx.now, ids))
     tx.run(TASKS_FAILED, (ids,))
@@ -167,7 +157,6 @@ def replay(tx: StoreTransaction, seq: int, *, due_at: Millis | None = None) -> t
         )  # it is read by position again, not by lane
     else:
         _replay_to_inbox(tx, seq, message_id, (peer, lane, rank, session))
-    tx.run(REMEMBER, (seq,))
     tx.run(DROP, (seq,))
     bump(tx, replayed=1)
     return str(origin), str(message_id)
@@ -207,8 +196,3 @@ def discard(tx: StoreTransaction, seq: int) -> bool:
 def purge(tx: StoreTransaction, *, before: Millis) -> int:
     """Delete the dead letters from before a moment; return how many."""
     return tx.run(PURGE, (before,))
-
-
-def forget_replays(tx: StoreTransaction) -> int:
-    """Delete replay counts of messages that are gone; return how many."""
-    return tx.run(FORGET)

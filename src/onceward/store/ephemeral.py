@@ -15,8 +15,8 @@ MARK: Final = (
 # Leased messages are not dropped, by a lane's lease or a group's; nor are those of a run.
 LEFT: Final = """
 SELECT b.seq, b.mailbox IS NOT NULL FROM _onceward_inbox AS b
- WHERE b.ephemeral IS NOT NULL AND b.state = 'pending' AND b.run_id IS NULL AND b.seq > :after
-   AND b.seq NOT IN (SELECT j.value FROM _onceward_lanes AS l, json_each(l.claimed) AS j WHERE l.claimed IS NOT NULL)
+ WHERE b.ephemeral IS NOT NULL AND b.state = 'pending' AND b.run_seq IS NULL AND b.seq > :after
+   AND b.seq NOT IN (SELECT j.value FROM _onceward_lanes AS l, json_each(l.leased_seqs) AS j WHERE l.leased_seqs IS NOT NULL)
    AND b.seq NOT IN (SELECT h.seq FROM _onceward_mailbox_leases AS h WHERE h.owner IS NOT NULL AND h.due_at > :now)
  ORDER BY b.seq LIMIT :limit
 """

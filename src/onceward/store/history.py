@@ -27,9 +27,9 @@ BATCH: Final = 2000
 NEVER: Final = 1 << 62
 PRIORITY: Final = "CASE m.rank WHEN 0 THEN 'critical' WHEN 1 THEN 'urgent' WHEN 2 THEN 'normal' WHEN 3 THEN 'low' ELSE 'background' END"
 SENDING: Final = """CASE WHEN m.state = 'pending' AND m.seq IN (
-    SELECT j.value FROM _onceward_peers AS p, json_each(p.parcel) AS j WHERE p.parcel IS NOT NULL) THEN 'sending' ELSE m.state END"""
+    SELECT j.value FROM _onceward_peers AS p, json_each(p.in_flight_seqs) AS j WHERE p.in_flight_seqs IS NOT NULL) THEN 'sending' ELSE m.state END"""
 PROCESSING: Final = """CASE WHEN m.state = 'pending' AND m.seq IN (
-    SELECT j.value FROM _onceward_lanes AS c, json_each(c.claimed) AS j WHERE c.claimed IS NOT NULL) THEN 'processing' ELSE m.state END"""
+    SELECT j.value FROM _onceward_lanes AS c, json_each(c.leased_seqs) AS j WHERE c.leased_seqs IS NOT NULL) THEN 'processing' ELSE m.state END"""
 ORIGIN: Final = "CASE WHEN m.queue IS NULL THEN m.origin ELSE 'queue' END"
 LISTS: Final = ("kind", "rank")
 """Conditions that name several values."""

@@ -42,7 +42,7 @@ NEXT_CAME: Final = (
     + " ORDER BY 2 LIMIT :limit"
 )
 LANE_OF: Final = """
-SELECT l.lane_id, l.token, l.careful_to, b.attempts + 1
+SELECT l.lane_id, l.token, l.isolate_upto_seq, b.attempts + 1
   FROM _onceward_inbox AS b JOIN _onceward_lanes AS l ON l.lane_id = b.lane_id
  WHERE b.seq = ? AND b.state = 'pending' AND l.owner IS NULL AND l.due_at IS NULL
 """
@@ -70,16 +70,16 @@ TRIED: Final = (
 # A dispatched task's result is sent by the worker that ends it; maintenance cannot.
 EXPIRED: Final = """
 SELECT b.seq FROM _onceward_inbox AS b JOIN _onceward_lanes AS l ON l.lane_id = b.lane_id
- WHERE b.expires_at <= :now AND b.expires_at IS NOT NULL AND b.state = 'pending' AND b.run_id IS NULL
+ WHERE b.expires_at <= :now AND b.expires_at IS NOT NULL AND b.state = 'pending' AND b.run_seq IS NULL
    AND (:session IS NULL OR b.session = :session)
-   AND (l.owner IS NULL OR l.sender = '') AND instr(b.frame, '"callersession"') = 0
+   AND (l.owner IS NULL OR l.sender IS NULL) AND instr(b.frame, '"callersession"') = 0
  ORDER BY b.expires_at LIMIT :limit
 """
 OF_SEQS: Final = (
     "SELECT sender, id FROM _onceward_inbox WHERE seq IN (SELECT value FROM json_each(?))"
 )
 REHEAD: Final = """
-UPDATE _onceward_lanes SET head = (SELECT min(seq) FROM _onceward_inbox WHERE lane_id = _onceward_lanes.lane_id AND state = 'pending')
+UPDATE _onceward_lanes SET head_seq = (SELECT min(seq) FROM _onceward_inbox WHERE lane_id = _onceward_lanes.lane_id AND state = 'pending')
  WHERE lane_id IN (SELECT lane_id FROM _onceward_inbox WHERE seq IN (SELECT value FROM json_each(?)))
 """
 

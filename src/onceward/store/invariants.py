@@ -30,7 +30,7 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
         SELECT 'pending ' || n || ', counted ' || expected FROM (
             SELECT (SELECT count(*) FROM _onceward_outbox WHERE state = 'pending') AS n,
                    coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_outbox'), 0)
-                   - (SELECT value FROM _onceward_counters WHERE name = 'left') AS expected)
+                   - (SELECT value FROM _onceward_counters WHERE name = 'ended_pending') AS expected)
          WHERE n <> expected
         """,
     ),
@@ -46,9 +46,9 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
     "S4": (
         "every message of the parcel in flight is for its peer",
         """
-        SELECT p.name || ' parcel row ' || j.value FROM _onceward_peers AS p, json_each(p.parcel) AS j
+        SELECT p.name || ' parcel_ordinal row ' || j.value FROM _onceward_peers AS p, json_each(p.in_flight_seqs) AS j
           JOIN _onceward_outbox AS o ON o.seq = j.value
-         WHERE p.parcel IS NOT NULL AND o.recipient <> p.name
+         WHERE p.in_flight_seqs IS NOT NULL AND o.recipient <> p.name
         """,
     ),
     "S5": (
@@ -105,8 +105,8 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
     "R4": (
         "a lane's head is its oldest waiting message",
         """
-        SELECT l.sender || '/' || l.name FROM _onceward_lanes AS l
-         WHERE l.head IS NOT (SELECT min(seq) FROM _onceward_inbox WHERE lane_id = l.lane_id AND state = 'pending')
+        SELECT coalesce(l.sender, '') || '/' || l.name FROM _onceward_lanes AS l
+         WHERE l.head_seq IS NOT (SELECT min(seq) FROM _onceward_inbox WHERE lane_id = l.lane_id AND state = 'pending')
         """,
     ),
     "R5": (
@@ -132,8 +132,8 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
     "Q1": (
         "a message that is bound to a run is so to one that is open, in whose list it stands",
         """
-        SELECT b.id FROM _onceward_inbox AS b LEFT JOIN _onceward_runs AS r ON r.seq = b.run_id
-         WHERE b.state = 'pending' AND b.run_id IS NOT NULL
+        SELECT b.id FROM _onceward_inbox AS b LEFT JOIN _onceward_runs AS r ON r.seq = b.run_seq
+         WHERE b.state = 'pending' AND b.run_seq IS NOT NULL
            AND (r.state IS NOT 'open' OR b.seq NOT IN (SELECT value FROM json_each(r.bound)))
         """,
     ),
@@ -141,19 +141,19 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
         "an open run holds every message that it lists",
         """
         SELECT r.id FROM _onceward_runs AS r, json_each(r.bound) AS j LEFT JOIN _onceward_inbox AS b ON b.seq = j.value
-         WHERE r.state = 'open' AND (b.seq IS NULL OR b.run_id IS NOT r.seq OR b.state <> 'pending')
+         WHERE r.state = 'open' AND (b.seq IS NULL OR b.run_seq IS NOT r.seq OR b.state <> 'pending')
         """,
     ),
     "Q3": (
         "what was dropped waits for a run that can be told of it",
-        "SELECT o.id FROM _onceward_overflows AS o JOIN _onceward_runs AS r ON r.seq = o.run_id WHERE r.state <> 'open'",
+        "SELECT o.id FROM _onceward_overflows AS o JOIN _onceward_runs AS r ON r.seq = o.run_seq WHERE r.state <> 'open'",
     ),
     "M1": (
         "mail for a mailbox waits in no lane, and its sender knows that it was stored",
         """
         SELECT b.id FROM _onceward_inbox AS b
           LEFT JOIN _onceward_processed_messages AS p ON p.sender = b.sender AND p.message_id = b.id AND p.consumer = ''
-         WHERE b.mailbox IS NOT NULL AND b.state = 'pending' AND (b.lane_id <> 0 OR p.seq IS NULL)
+         WHERE b.mailbox IS NOT NULL AND b.state = 'pending' AND (b.lane_id IS NOT NULL OR p.seq IS NULL)
            AND b.id > coalesce((SELECT horizon_id FROM _onceward_sender_streams WHERE sender = b.sender), '')
         """,
     ),
@@ -257,7 +257,9 @@ SELECT j.value, b.digest,
   FROM json_each(:ids) AS j LEFT JOIN _onceward_inbox AS b ON b.sender = :sender AND b.id = j.value
 """
 HORIZON: Final = "SELECT horizon_id FROM _onceward_sender_streams WHERE sender = ?"
-PACKED: Final = "SELECT epoch, number, parcel IS NOT NULL FROM _onceward_peers WHERE name = ?"
+PACKED: Final = (
+    "SELECT epoch, number, in_flight_seqs IS NOT NULL FROM _onceward_peers WHERE name = ?"
+)
 TAKEN: Final = "SELECT epoch, number FROM _onceward_sender_streams WHERE sender = ?"
 
 

@@ -22,7 +22,7 @@ LINE: Final = LINE_MAX
 LINES: Final = 20
 """Lines of one summary; older drops are only counted."""
 
-ACTIVE: Final = "SELECT EXISTS (SELECT 1 FROM _onceward_limits) OR EXISTS (SELECT 1 FROM _onceward_rate_limits WHERE name = 'send') OR EXISTS (SELECT 1 FROM _onceward_file_limit)"
+ACTIVE: Final = "SELECT EXISTS (SELECT 1 FROM _onceward_limits) OR EXISTS (SELECT 1 FROM _onceward_rate_limits WHERE name = 'send') OR (SELECT max_file_bytes FROM _onceward_file_info) IS NOT NULL"
 KEEP: Final = """
 INSERT INTO _onceward_limits (scope, name, max_messages, max_bytes, overflow) VALUES (?, ?, ?, ?, ?)
 ON CONFLICT (scope, name) DO UPDATE SET max_messages = excluded.max_messages, max_bytes = excluded.max_bytes, overflow = excluded.overflow
@@ -72,9 +72,9 @@ CANDIDATES: Final = f"""
 SELECT o.seq, o.id, o.recipient, o.session, length(CAST(o.frame AS BLOB)),
        substr(CASE WHEN o.body_id IS NULL THEN coalesce(o.frame ->> '$.data', '') ELSE o.type END, 1, {LINE})
   FROM _onceward_outbox AS o
- WHERE o.state = 'pending' AND o.sent_at IS NULL AND o.attempts = 0 AND coalesce(o.parcel, 0) = 0 AND coalesce(o.due_at, 0) <> {HELD}
+ WHERE o.state = 'pending' AND o.sent_at IS NULL AND o.attempts = 0 AND coalesce(o.parcel_ordinal, 0) = 0 AND coalesce(o.due_at, 0) <> {HELD}
    AND {{same}} AND NOT {PROTECTED}
-   AND o.seq NOT IN (SELECT j.value FROM _onceward_peers AS p, json_each(p.parcel) AS j WHERE p.parcel IS NOT NULL)
+   AND o.seq NOT IN (SELECT j.value FROM _onceward_peers AS p, json_each(p.in_flight_seqs) AS j WHERE p.in_flight_seqs IS NOT NULL)
  ORDER BY o.seq LIMIT 1000
 """
 CANCEL: Final = "UPDATE _onceward_outbox SET state = 'cancelled', due_at = NULL, ended_at = ?, reason = ? WHERE seq = ?"
@@ -89,8 +89,8 @@ HOLD: Final = "UPDATE _onceward_outbox SET reason = ? WHERE id = ?"
 UNSUMMARIZED: Final = """
 SELECT d.seq, d.line, d.summary_id FROM _onceward_drops AS d LEFT JOIN _onceward_outbox AS o ON o.id = d.summary_id
  WHERE d.policy = 'summarize' AND d.recipient = ? AND d.session = ?
-   AND (d.summary_id IS NULL OR (o.state = 'pending' AND o.sent_at IS NULL AND o.attempts = 0 AND coalesce(o.parcel, 0) = 0
-        AND o.seq NOT IN (SELECT j.value FROM _onceward_peers AS p, json_each(p.parcel) AS j WHERE p.parcel IS NOT NULL)))
+   AND (d.summary_id IS NULL OR (o.state = 'pending' AND o.sent_at IS NULL AND o.attempts = 0 AND coalesce(o.parcel_ordinal, 0) = 0
+        AND o.seq NOT IN (SELECT j.value FROM _onceward_peers AS p, json_each(p.in_flight_seqs) AS j WHERE p.in_flight_seqs IS NOT NULL)))
  ORDER BY d.seq
 """
 MARK_SUMMARIZED: Final = "UPDATE _onceward_drops SET summary_id = ? WHERE seq = ?"
@@ -292,7 +292,7 @@ def make_room(tx: StoreTransaction, evicted: Sequence[DropCandidate]) -> None:
         full = v.full.scope, v.full.name, v.full.overflow
         tx.run(RECORD, (v.id, v.recipient, v.session, *full, v.line, tx.now))
         tx.run(TICKET_FAILED, (reason, tx.now, v.id))
-    bump(tx, left=len(evicted), cancelled=len(evicted), overflowed=len(evicted))
+    bump(tx, ended_pending=len(evicted), cancelled=len(evicted), overflowed=len(evicted))
 
 
 def drop(tx: StoreTransaction, message: OutgoingMessage, full: LimitHit) -> None:
@@ -303,7 +303,7 @@ def drop(tx: StoreTransaction, message: OutgoingMessage, full: LimitHit) -> None
     tx.rows(ADD_DROPPED, (*stored._replace(due_at=None).row, tx.now, reason))
     named = message.id, message.recipient, message.session
     tx.run(RECORD, (*named, full.scope, full.name, "drop_new", None, tx.now))
-    bump(tx, left=1, cancelled=1, overflowed=1)
+    bump(tx, ended_pending=1, cancelled=1, overflowed=1)
 
 
 def unsummarized_drops(
@@ -324,4 +324,4 @@ def mark_summarized(
     """Record the summary of drops; cancel unsent summaries that it replaces."""
     tx.many(MARK_SUMMARIZED, [(summary_id, seq) for seq in drops])
     gone = sum(tx.run(REPLACE, (tx.now, message_id)) for message_id in replaced)
-    bump(tx, left=gone, cancelled=gone)
+    bump(tx, ended_pending=gone, cancelled=gone)

@@ -20,7 +20,7 @@ from onceward.store.counters import bump
 FIND_DUPLICATE: Final = f"SELECT id, {FULL_FRAME} FROM _onceward_outbox AS o WHERE id = ? OR (recipient = ? AND key = ?)"
 FIND_DEAD: Final = "SELECT 1 FROM _onceward_dead_letters WHERE origin = 'outbox' AND (id = ?1 OR (peer = ?2 AND key = ?3))"
 READY: Final = f"""
-SELECT seq, id, {FULL_FRAME}, digest, expires_at, parcel, attempts, lane, rank, sent_at,
+SELECT seq, id, {FULL_FRAME}, digest, expires_at, parcel_ordinal, attempts, lane, rank, sent_at,
        CASE WHEN body_id IS NOT NULL THEN frame END, {BODY_DIGEST}
   FROM _onceward_outbox AS o
  WHERE recipient = ? AND state = 'pending' AND due_at IS NULL
@@ -28,14 +28,14 @@ SELECT seq, id, {FULL_FRAME}, digest, expires_at, parcel, attempts, lane, rank, 
  LIMIT ?
 """
 BY_SEQ: Final = f"""
-SELECT o.seq, o.id, {FULL_FRAME}, o.digest, o.expires_at, o.parcel, o.attempts, o.lane, o.rank, o.sent_at,
+SELECT o.seq, o.id, {FULL_FRAME}, o.digest, o.expires_at, o.parcel_ordinal, o.attempts, o.lane, o.rank, o.sent_at,
        CASE WHEN o.body_id IS NOT NULL THEN o.frame END, {BODY_DIGEST}
   FROM json_each(?) AS j JOIN _onceward_outbox AS o ON o.seq = j.value
  ORDER BY j.key
 """
 SENT: Final = """
 UPDATE _onceward_outbox
-   SET state = 'sent', sent_at = :now, parcel = :parcel,
+   SET state = 'sent', sent_at = :now, parcel_ordinal = :parcel,
        attempts = CASE WHEN :held THEN 0 ELSE attempts + 1 END,
        due_at = :ask_at + CASE WHEN :held THEN min(max(0, :now - created_at) / 10, 20 * (:ask_at - :now)) ELSE 0 END
  WHERE id IN (SELECT value FROM json_each(:ids)) AND recipient = :peer AND state = 'pending'
@@ -44,20 +44,20 @@ RETURNING id
 ACKED: Final = """
 UPDATE _onceward_outbox
    SET state = 'acked', sent_at = coalesce(sent_at, :now), ended_at = :now, due_at = NULL, reason = NULL,
-       parcel = coalesce(:parcel, parcel, 0)
+       parcel_ordinal = coalesce(:parcel, parcel_ordinal, 0)
  WHERE id IN (SELECT value FROM json_each(:ids)) AND recipient = :peer AND state = :was
 RETURNING id
 """
 FAILED: Final = """
 UPDATE _onceward_outbox
    SET state = 'failed', sent_at = coalesce(sent_at, :now), ended_at = :now, due_at = NULL, reason = :reason,
-       parcel = coalesce(:parcel, parcel, 0)
+       parcel_ordinal = coalesce(:parcel, parcel_ordinal, 0)
  WHERE id = :id AND recipient = :peer AND state = :was
 RETURNING id
 """
 LATE: Final = """
-UPDATE _onceward_dead_letters SET late = :state, late_at = :now
- WHERE origin = 'outbox' AND peer = :peer AND id IN (SELECT value FROM json_each(:ids)) AND late IS NULL
+UPDATE _onceward_dead_letters SET late_outcome = :state, late_at = :now
+ WHERE origin = 'outbox' AND peer = :peer AND id IN (SELECT value FROM json_each(:ids)) AND late_outcome IS NULL
 """
 TICKET_FAILED: Final = "UPDATE _onceward_pending_replies SET state = 'failed', reason = ?, ended_at = ? WHERE id = ? AND state = 'open'"
 DUE: Final = "SELECT seq, state, attempts FROM _onceward_outbox WHERE due_at <= ? ORDER BY due_at, seq LIMIT ?"
@@ -72,7 +72,7 @@ SELECT seq FROM _onceward_outbox
 """
 PARK: Final = "UPDATE _onceward_outbox SET due_at = ? WHERE seq = ? AND state = 'pending'"
 ATTEMPTS: Final = "SELECT seq, attempts FROM _onceward_outbox WHERE id = ? AND state = 'pending'"
-FAIL_ONE: Final = "UPDATE _onceward_outbox SET due_at = ?, attempts = attempts + 1, parcel = coalesce(parcel, 0), reason = ? WHERE id = ? AND state = 'pending'"
+FAIL_ONE: Final = "UPDATE _onceward_outbox SET due_at = ?, attempts = attempts + 1, parcel_ordinal = coalesce(parcel_ordinal, 0), reason = ? WHERE id = ? AND state = 'pending'"
 SPEND: Final = """
 UPDATE _onceward_outbox SET attempts = attempts + 1, reason = ?
  WHERE seq IN (SELECT value FROM json_each(?)) AND state = 'pending'
@@ -80,13 +80,13 @@ RETURNING seq, id, attempts
 """
 CANCEL: Final = """
 UPDATE _onceward_outbox SET state = 'cancelled', due_at = NULL, ended_at = ?, reason = 'cancelled'
- WHERE id = ? AND state = 'pending' AND sent_at IS NULL AND attempts = 0 AND coalesce(parcel, 0) = 0
-   AND seq NOT IN (SELECT j.value FROM _onceward_peers AS p, json_each(p.parcel) AS j WHERE p.parcel IS NOT NULL)
+ WHERE id = ? AND state = 'pending' AND sent_at IS NULL AND attempts = 0 AND coalesce(parcel_ordinal, 0) = 0
+   AND seq NOT IN (SELECT j.value FROM _onceward_peers AS p, json_each(p.in_flight_seqs) AS j WHERE p.in_flight_seqs IS NOT NULL)
 """
 CANCELLED: Final = "SELECT 1 FROM _onceward_outbox WHERE id = ? AND state = 'cancelled'"
 RESEND: Final = """
 UPDATE _onceward_outbox SET state = 'pending', due_at = NULL, ended_at = NULL
- WHERE recipient = ? AND state = ? AND (parcel > ? OR parcel = 0) AND (state = 'sent' OR expires_at IS NULL OR expires_at > ?)
+ WHERE recipient = ? AND state = ? AND (parcel_ordinal > ? OR parcel_ordinal = 0) AND (state = 'sent' OR expires_at IS NULL OR expires_at > ?)
 RETURNING id
 """
 OLDEST: Final = "SELECT id FROM _onceward_outbox WHERE recipient = ? ORDER BY seq LIMIT 1"
@@ -102,7 +102,7 @@ WITH RECURSIVE next(name) AS (
 ), found(name) AS (
     SELECT name FROM next WHERE name IS NOT NULL
     UNION SELECT peer FROM _onceward_receipts
-    UNION SELECT name FROM _onceward_peers WHERE parcel IS NOT NULL
+    UNION SELECT name FROM _onceward_peers WHERE in_flight_seqs IS NOT NULL
 ), callers(name) AS (
     SELECT f.name FROM found AS f LEFT JOIN _onceward_peers AS p ON p.name = f.name
      WHERE coalesce(max(p.due_at, p.lease_at), p.due_at, p.lease_at, 0) <= ?1
@@ -130,7 +130,7 @@ class OutgoingMessage(NamedTuple):
     rank: int
     due_at: Millis | None
     expires_at: Millis | None
-    parcel: int | None
+    parcel_ordinal: int | None
     """0 where the caller chose the id, so that an earlier parcel may have carried it; else None."""
     key: str | None
     frame: str
@@ -157,7 +157,7 @@ class OutgoingMessage(NamedTuple):
     @property
     def caller_chose_id(self) -> bool:
         """Whether the caller chose the id or a key, so that the message may be known already."""
-        return self.parcel is not None or self.key is not None
+        return self.parcel_ordinal is not None or self.key is not None
 
 
 COLUMNS: Final = OutgoingMessage._fields[: OutgoingMessage._fields.index("body")]
@@ -217,7 +217,12 @@ def add(tx: StoreTransaction, message: OutgoingMessage) -> str:
     """
     beside = message.body is not None and message.body_id is None
     stored = with_body(tx, message) if beside else message
-    if tx.batching and stored.body_id is None and stored.parcel is None and stored.key is None:
+    if (
+        tx.batching
+        and stored.body_id is None
+        and stored.parcel_ordinal is None
+        and stored.key is None
+    ):
         tx.gather(INSERT, stored.row)
         return stored.id
     try:
@@ -339,7 +344,7 @@ def _sent(
         "held": held,
     }
     moved = [str(i) for (i,) in tx.rows(SENT, named)]
-    bump(tx, left=len(moved), sent=len(moved))
+    bump(tx, ended_pending=len(moved), sent=len(moved))
     return moved
 
 
@@ -350,7 +355,7 @@ def _ack(tx: StoreTransaction, peer: str, ids: list[str], parcel: int | None) ->
     named = {"ids": json.dumps(ids), "peer": peer, "now": tx.now, "parcel": parcel}
     for was, deltas in (
         ("sent", {"sent": -1}),
-        ("pending", {"left": 1}),
+        ("pending", {"ended_pending": 1}),
         ("failed", {"failed": -1}),
     ):
         if len(moved) < len(ids):
@@ -371,7 +376,7 @@ def _fail(tx: StoreTransaction, peer: str, receipt: Receipt, parcel: int | None)
         "reason": receipt.reason or "dead",
         "parcel": parcel,
     }
-    for was, deltas in (("sent", {"sent": -1}), ("pending", {"left": 1})):
+    for was, deltas in (("sent", {"sent": -1}), ("pending", {"ended_pending": 1})):
         if tx.rows(FAILED, named | {"was": was}):
             bump(tx, failed=1, **deltas)
             tx.run(TICKET_FAILED, (named["reason"], tx.now, receipt.id))
@@ -395,7 +400,7 @@ def requeue_due(
     woken = tx.run(REQUEUE, (json.dumps(parked), tx.now)) if parked else 0
     if again:
         moved = tx.run(ASK, (json.dumps(again), tx.now))
-        bump(tx, left=-moved, sent=-moved, retries=moved)
+        bump(tx, ended_pending=-moved, sent=-moved, retries=moved)
         woken += moved
     return woken, unanswered
 
@@ -409,7 +414,7 @@ def resend(tx: StoreTransaction, peer: str, *, after: int) -> int:
         ("failed", {"failed": -1}),
     ):
         count = len(tx.rows(RESEND, (peer, was, after, tx.now)))
-        bump(tx, left=-count, **{name: by * count for name, by in deltas.items()})
+        bump(tx, ended_pending=-count, **{name: by * count for name, by in deltas.items()})
         total += count
     return total
 
@@ -420,7 +425,7 @@ def cancel(tx: StoreTransaction, message_id: str) -> bool:
         return bool(
             tx.rows(CANCELLED, (message_id,))
         )  # asked twice, or repeated after a COMMIT whose outcome was lost
-    bump(tx, left=1, cancelled=1)
+    bump(tx, ended_pending=1, cancelled=1)
     tx.run(TICKET_FAILED, ("cancelled", tx.now, message_id))
     return True
 

@@ -27,8 +27,8 @@ from onceward.store.peers import PeerLease
 
 BLOCKED: Final = "SELECT lane, rank, due_at FROM _onceward_blocked_lanes WHERE recipient = ?"
 BLOCK: Final = """
-INSERT INTO _onceward_blocked_lanes (recipient, lane, rank, head, due_at) SELECT recipient, lane, rank, seq, ? FROM _onceward_outbox WHERE id = ?
-ON CONFLICT (recipient, lane, rank) DO UPDATE SET due_at = max(due_at, excluded.due_at), head = min(head, excluded.head)
+INSERT INTO _onceward_blocked_lanes (recipient, lane, rank, head_seq, due_at) SELECT recipient, lane, rank, seq, ? FROM _onceward_outbox WHERE id = ?
+ON CONFLICT (recipient, lane, rank) DO UPDATE SET due_at = max(due_at, excluded.due_at), head_seq = min(head_seq, excluded.head_seq)
 RETURNING due_at
 """
 STILL_READY: Final = f"""

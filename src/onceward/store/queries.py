@@ -15,7 +15,7 @@ from onceward.store.lanes import NEXT_DUE
 STATS: Final = "SELECT * FROM onceward_stats"
 STATS_COLUMNS: Final = "SELECT name FROM pragma_table_info('onceward_stats')"
 UNSENT: Final = """
-SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_outbox'), 0) - (SELECT value FROM _onceward_counters WHERE name = 'left')
+SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_outbox'), 0) - (SELECT value FROM _onceward_counters WHERE name = 'ended_pending')
 """
 RESOLVE: Final = """
 SELECT coalesce((SELECT state FROM onceward_outbox WHERE id = :id),
@@ -33,7 +33,7 @@ SELECT seq, topic FROM onceward_dead_letters
 """
 BY_SEQ: Final = """
 SELECT d.id, d.origin, d.sender, d.recipient, d.session, d.type, d.topic, d.priority, d.reason, d.last_error, d.attempts, d.created_at,
-       d.dead_at, d.late, d.frame, d.replays, d.seq
+       d.dead_at, d.late_outcome, d.frame, d.replays, d.seq
   FROM json_each(?) AS j JOIN onceward_dead_letters AS d ON d.seq = j.value
  ORDER BY d.seq
 """
@@ -113,7 +113,7 @@ class DeadLetter:
     attempts: int
     created_at: Millis
     dead_at: Millis
-    late: str | None
+    late_outcome: str | None
     frame: str
     replays: int
     """How often it was replayed already, and died again."""
@@ -208,7 +208,7 @@ SELECT session, state, mode, debounce_for, cap, overflow, aborted, inject, waiti
   FROM onceward_session_queues ORDER BY session
 """
 WAITING: Final = """
-SELECT id, sender, type, attempts, received_at FROM onceward_session_queue_messages WHERE session = ? ORDER BY place
+SELECT id, sender, type, attempts, received_at FROM onceward_session_queue_messages WHERE session = ? ORDER BY position
 """
 
 

@@ -30,9 +30,8 @@ INSERT INTO _onceward_rate_limits (name, per_second, burst, tokens, filled_at) V
 ON CONFLICT (name) DO UPDATE SET per_second = excluded.per_second, burst = excluded.burst, tokens = min(tokens, excluded.burst)
 """
 NO_RATE: Final = "DELETE FROM _onceward_rate_limits WHERE name = ?1 OR name GLOB ?1 || '/*'"
-FILE: Final = "SELECT max_bytes FROM _onceward_file_limit"
-SET_FILE: Final = "INSERT INTO _onceward_file_limit (one, max_bytes) VALUES (1, ?) ON CONFLICT (one) DO UPDATE SET max_bytes = excluded.max_bytes"
-NO_FILE: Final = "DELETE FROM _onceward_file_limit"
+FILE: Final = "SELECT max_file_bytes FROM _onceward_file_info"
+SET_FILE: Final = "UPDATE _onceward_file_info SET max_file_bytes = ?"
 PAGES: Final = """
 SELECT ((SELECT page_count FROM pragma_page_count) - (SELECT freelist_count FROM pragma_freelist_count)) * page_size FROM pragma_page_size
 """
@@ -100,19 +99,16 @@ def set_rate(
 
 def set_file(tx: StoreTransaction, max_bytes: int | None) -> None:
     """Set how many bytes of the file may be in use; None lifts it."""
-    if max_bytes is None:
-        tx.run(NO_FILE)
-    else:
-        tx.run(SET_FILE, (max_bytes,))
+    tx.run(SET_FILE, (max_bytes,))
 
 
 def check_file_size(tx: StoreTransaction) -> FileUsage | None:
     """Return the file's usage where it is limited; raise StoreCapacity where it is full."""
-    bounded = tx.rows(FILE)
-    if not bounded:
+    [(limit,)] = tx.rows(FILE)
+    if limit is None:
         return None
     [(size,)] = tx.rows(PAGES)
-    found = FileUsage(size, bounded[0][0])
+    found = FileUsage(size, limit)
     if found.bytes >= found.limit:
         msg = (
             f"{size} bytes of the file are in use and {found.limit} may be; nothing was written:"

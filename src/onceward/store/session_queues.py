@@ -15,7 +15,6 @@ from onceward.db.transaction import StoreTransaction
 from onceward.errors import InvalidArgument
 from onceward.model.clock import Millis
 from onceward.model.queue_modes import WISH, WORKER_RESULT, QueuePolicy, WaitTimes
-from onceward.store import lanes
 from onceward.store.inbox import LeasedMessage
 from onceward.store.lanes import Lease
 
@@ -28,11 +27,11 @@ ALL: Final = 10_000
 """Most messages of one run."""
 
 REGISTER: Final = """
-INSERT INTO _onceward_session_handlers (pattern, mode, debounce_for, cap, overflow, aborted, inject, obey)
+INSERT INTO _onceward_session_handlers (pattern, mode, debounce_for, cap, overflow, aborted, inject, allow_override_from)
 VALUES (:pattern, :mode, :debounce_for, :cap, :overflow, :aborted, :inject, :obey)
 ON CONFLICT (pattern) DO UPDATE
    SET mode = excluded.mode, debounce_for = excluded.debounce_for, cap = excluded.cap, overflow = excluded.overflow,
-       aborted = excluded.aborted, inject = excluded.inject, obey = excluded.obey
+       aborted = excluded.aborted, inject = excluded.inject, allow_override_from = excluded.allow_override_from
 """
 OPEN_UNDER: Final = (
     "SELECT session FROM _onceward_runs WHERE state = 'open' AND session GLOB ? LIMIT 1"
@@ -44,16 +43,17 @@ SELECT mode, debounce_for, cap, overflow, aborted, inject FROM _onceward_session
 UNREGISTER: Final = "DELETE FROM _onceward_session_handlers WHERE pattern = ?"
 OURS: Final = "EXISTS (SELECT 1 FROM json_each(:patterns) AS h WHERE l.session GLOB h.value)"
 GOES_ON: Final = "NOT EXISTS (SELECT 1 FROM _onceward_session_queues AS q WHERE q.session = l.session AND q.paused_at IS NOT NULL)"
+# The plus keeps the planner on the index of ready lanes.
 AGENDA: Final = f"""
 SELECT (SELECT paused_at FROM _onceward_file_info),
-       EXISTS (SELECT 1 FROM _onceward_lanes AS l WHERE head IS NOT NULL AND due_at IS NULL AND sender <> '' AND {OURS}),
-       EXISTS (SELECT 1 FROM _onceward_lanes AS l WHERE head IS NOT NULL AND due_at IS NULL AND sender = '' AND {OURS} AND {GOES_ON}),
+       EXISTS (SELECT 1 FROM _onceward_lanes AS l WHERE head_seq IS NOT NULL AND due_at IS NULL AND +sender IS NOT NULL AND {OURS}),
+       EXISTS (SELECT 1 FROM _onceward_lanes AS l WHERE head_seq IS NOT NULL AND due_at IS NULL AND sender IS NULL AND {OURS} AND {GOES_ON}),
        (SELECT due_at FROM _onceward_lanes AS l WHERE due_at IS NOT NULL AND {OURS} ORDER BY due_at LIMIT 1)
 """
 SOURCES: Final = f"""
-SELECT l.lane_id, l.head FROM _onceward_lanes AS l
- WHERE l.head IS NOT NULL AND l.due_at IS NULL AND l.owner IS NULL AND l.sender <> '' AND {OURS}
- ORDER BY l.head LIMIT :limit
+SELECT l.lane_id, l.head_seq FROM _onceward_lanes AS l
+ WHERE l.head_seq IS NOT NULL AND l.due_at IS NULL AND l.owner IS NULL AND +l.sender IS NOT NULL AND {OURS}
+ ORDER BY l.head_seq LIMIT :limit
 """
 ARRIVED: Final = f"""
 SELECT seq, session, lane_id, type, rank, sender, id, CASE WHEN instr(frame, '"{WISH}"') THEN frame ELSE '' END
@@ -61,38 +61,43 @@ SELECT seq, session, lane_id, type, rank, sender, id, CASE WHEN instr(frame, '"{
 """
 MOVE: Final = "UPDATE _onceward_inbox SET lane_id = ? WHERE seq IN (SELECT value FROM json_each(?)) AND state = 'pending'"
 HEADS: Final = """
-UPDATE _onceward_lanes SET head = (SELECT min(seq) FROM _onceward_inbox WHERE lane_id = _onceward_lanes.lane_id AND state = 'pending')
+UPDATE _onceward_lanes SET head_seq = (SELECT min(seq) FROM _onceward_inbox WHERE lane_id = _onceward_lanes.lane_id AND state = 'pending')
  WHERE lane_id IN (SELECT value FROM json_each(?))
 """
 READY: Final = f"""
 SELECT l.lane_id, l.session, l.token FROM _onceward_lanes AS l
- WHERE l.head IS NOT NULL AND l.due_at IS NULL AND l.owner IS NULL AND l.sender = '' AND {OURS} AND {GOES_ON}
- ORDER BY l.head LIMIT :limit
+ WHERE l.head_seq IS NOT NULL AND l.due_at IS NULL AND l.owner IS NULL AND l.sender IS NULL AND {OURS} AND {GOES_ON}
+ ORDER BY l.head_seq LIMIT :limit
 """
 READY_ONE: Final = f"""
 SELECT l.lane_id, l.session, l.token FROM _onceward_lanes AS l
- WHERE l.sender = '' AND l.name = :session AND l.head IS NOT NULL AND l.due_at IS NULL AND l.owner IS NULL AND {OURS} AND {GOES_ON}
+ WHERE l.sender IS NULL AND l.name = :session AND l.head_seq IS NOT NULL AND l.due_at IS NULL AND l.owner IS NULL AND {OURS} AND {GOES_ON}
 """
-LANE: Final = "SELECT lane_id, token, owner, due_at FROM _onceward_lanes WHERE sender = '' AND name = ? AND rank = 2"
+OPEN: Final = """
+INSERT INTO _onceward_lanes (sender, name, rank, session) VALUES (NULL, ?1, ?2, ?1)
+ON CONFLICT (name, rank) WHERE sender IS NULL DO UPDATE SET session = excluded.session
+RETURNING lane_id
+"""
+LANE: Final = "SELECT lane_id, token, owner, due_at FROM _onceward_lanes WHERE sender IS NULL AND name = ? AND rank = 2"
 DEFER: Final = "UPDATE _onceward_lanes SET due_at = ? WHERE lane_id = ? AND owner IS NULL"
 HURRY: Final = "UPDATE _onceward_lanes SET due_at = NULL WHERE lane_id = ? AND owner IS NULL"
 QUEUE: Final = """
-SELECT mode, debounce_for, cap, overflow, aborted, inject, since_at, arrived_at, rest_at, paused_at, reordered
+SELECT mode, debounce_for, cap, overflow, aborted, inject, waiting_since_at, arrived_at, retry_at, paused_at, reordered
   FROM _onceward_session_queues WHERE session = ?
 """
 ARRIVE: Final = """
-INSERT INTO _onceward_session_queues (session, since_at, arrived_at) VALUES (:session, :now, :now)
-ON CONFLICT (session) DO UPDATE SET since_at = coalesce(since_at, :now), arrived_at = :now
+INSERT INTO _onceward_session_queues (session, waiting_since_at, arrived_at) VALUES (:session, :now, :now)
+ON CONFLICT (session) DO UPDATE SET waiting_since_at = coalesce(waiting_since_at, :now), arrived_at = :now
 """
 KNOW: Final = (
     "INSERT INTO _onceward_session_queues (session) VALUES (?) ON CONFLICT (session) DO NOTHING"
 )
 BEGUN: Final = """
-UPDATE _onceward_session_queues SET since_at = CASE WHEN :more THEN since_at END, rest_at = NULL, reordered = reordered AND :more
+UPDATE _onceward_session_queues SET waiting_since_at = CASE WHEN :more THEN waiting_since_at END, retry_at = NULL, reordered = reordered AND :more
  WHERE session = :session
 """
-REST: Final = "UPDATE _onceward_session_queues SET rest_at = ? WHERE session = ?"
-AT_ONCE: Final = "UPDATE _onceward_session_queues SET since_at = NULL WHERE session = ?"
+REST: Final = "UPDATE _onceward_session_queues SET retry_at = ? WHERE session = ?"
+AT_ONCE: Final = "UPDATE _onceward_session_queues SET waiting_since_at = NULL WHERE session = ?"
 PAUSE: Final = (
     "UPDATE _onceward_session_queues SET paused_at = coalesce(paused_at, ?) WHERE session = ?"
 )
@@ -104,20 +109,20 @@ UPDATE _onceward_session_queues
 """
 COLUMNS: Final = "seq, sender, id, session, frame, digest, expires_at, attempts, received_at"
 NEXT: Final = f"""
-SELECT {COLUMNS} FROM _onceward_inbox WHERE lane_id = ? AND state = 'pending' AND run_id IS NULL ORDER BY seq LIMIT ?
+SELECT {COLUMNS} FROM _onceward_inbox WHERE lane_id = ? AND state = 'pending' AND run_seq IS NULL ORDER BY seq LIMIT ?
 """
 NEXT_PLACED: Final = f"""
-SELECT {COLUMNS} FROM _onceward_inbox WHERE lane_id = ? AND state = 'pending' AND run_id IS NULL ORDER BY coalesce(place, seq), seq LIMIT ?
+SELECT {COLUMNS} FROM _onceward_inbox WHERE lane_id = ? AND state = 'pending' AND run_seq IS NULL ORDER BY coalesce(position, seq), seq LIMIT ?
 """
-OF_SEQS: Final = f"SELECT {COLUMNS} FROM _onceward_inbox WHERE seq IN (SELECT value FROM json_each(?)) AND state = 'pending' ORDER BY coalesce(place, seq)"
+OF_SEQS: Final = f"SELECT {COLUMNS} FROM _onceward_inbox WHERE seq IN (SELECT value FROM json_each(?)) AND state = 'pending' ORDER BY coalesce(position, seq)"
 HELD: Final = f"""
 SELECT count(*), coalesce(sum(rank = 0 OR type = '{WORKER_RESULT}'), 0)
-  FROM _onceward_inbox WHERE lane_id = ? AND state = 'pending' AND run_id IS NULL
+  FROM _onceward_inbox WHERE lane_id = ? AND state = 'pending' AND run_seq IS NULL
 """
 OLDEST: Final = f"""
 SELECT seq FROM _onceward_inbox
- WHERE lane_id = ? AND state = 'pending' AND run_id IS NULL AND rank <> 0 AND type <> '{WORKER_RESULT}'
- ORDER BY coalesce(place, seq) LIMIT ?
+ WHERE lane_id = ? AND state = 'pending' AND run_seq IS NULL AND rank <> 0 AND type <> '{WORKER_RESULT}'
+ ORDER BY coalesce(position, seq) LIMIT ?
 """
 WHY: Final = "UPDATE _onceward_inbox SET reason = ? WHERE seq = ?"
 OF_QUEUE: Final = (
@@ -127,18 +132,16 @@ DROPPED: Final = (
     "INSERT INTO _onceward_overflows (session, sender, id, line, dropped_at) VALUES (?, ?, ?, ?, ?)"
 )
 TRIM: Final = """
-SELECT seq, many FROM _onceward_overflows WHERE session = ? AND run_id IS NULL ORDER BY seq DESC LIMIT -1 OFFSET ?
+SELECT seq, many FROM _onceward_overflows WHERE session = ? AND run_seq IS NULL ORDER BY seq DESC LIMIT -1 OFFSET ?
 """
 FORGET_LINES: Final = (
     "DELETE FROM _onceward_overflows WHERE seq IN (SELECT value FROM json_each(?))"
 )
 ADD_UP: Final = """
 UPDATE _onceward_overflows SET many = many + ?
- WHERE seq = (SELECT min(seq) FROM _onceward_overflows WHERE session = ? AND run_id IS NULL)
+ WHERE seq = (SELECT min(seq) FROM _onceward_overflows WHERE session = ? AND run_seq IS NULL)
 """
-PLACE: Final = (
-    "UPDATE _onceward_inbox SET place = ? WHERE seq = ? AND state = 'pending' AND run_id IS NULL"
-)
+PLACE: Final = "UPDATE _onceward_inbox SET position = ? WHERE seq = ? AND state = 'pending' AND run_seq IS NULL"
 REORDERED: Final = "UPDATE _onceward_session_queues SET reordered = 1 WHERE session = ?"
 
 
@@ -243,11 +246,11 @@ def arrivals(tx: StoreTransaction, patterns: str, limit: int) -> list[NewMessage
 
 def enqueue(tx: StoreTransaction, session: str, fresh: Sequence[NewMessage]) -> int:
     """Move arrivals to the end of their session's queue; return the queue's lane."""
-    lane_id = lanes.open_lane(tx, "", session, RANK, session=session)
+    [(lane_id,)] = tx.rows(OPEN, (session, RANK))
     tx.run(ARRIVE, {"session": session, "now": tx.now})
     tx.run(MOVE, (lane_id, json.dumps([each.seq for each in fresh])))
     tx.run(HEADS, (json.dumps([lane_id, *{each.lane_id for each in fresh}]),))
-    return lane_id
+    return int(lane_id)
 
 
 def update_head(tx: StoreTransaction, lane_id: int) -> None:

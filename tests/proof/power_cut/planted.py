@@ -37,9 +37,9 @@ INSERT INTO peer._onceward_inbox (sender, id, lane_id, session, type, topic, ran
 SELECT 'near', id, (SELECT lane_id FROM peer._onceward_lanes AS l WHERE l.sender = 'near' AND l.name = o.lane AND l.rank = o.rank),
        session, type, topic, rank, {FULL_FRAME}, digest_of({FULL_FRAME}), :now
   FROM main._onceward_outbox AS o WHERE state = 'pending' ORDER BY seq;
-UPDATE peer._onceward_lanes SET head = (SELECT min(seq) FROM peer._onceward_inbox AS i WHERE i.lane_id = _onceward_lanes.lane_id AND i.state = 'pending')
- WHERE head IS NULL;
-UPDATE main._onceward_counters SET value = value + (SELECT count(*) FROM main._onceward_outbox WHERE state = 'pending') WHERE name = 'left';
+UPDATE peer._onceward_lanes SET head_seq = (SELECT min(seq) FROM peer._onceward_inbox AS i WHERE i.lane_id = _onceward_lanes.lane_id AND i.state = 'pending')
+ WHERE head_seq IS NULL;
+UPDATE main._onceward_counters SET value = value + (SELECT count(*) FROM main._onceward_outbox WHERE state = 'pending') WHERE name = 'ended_pending';
 UPDATE main._onceward_outbox SET state = 'acked', sent_at = :now, ended_at = :now, due_at = NULL WHERE state = 'pending';
 """
 
