@@ -30,27 +30,30 @@ from onceward.model import events, settings, states
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "onceward"
 
-LAYERS = ("", "model", "store", "store/directory", "runtime", "runtime/runs", "api")
+LAYERS = ("", "model", "transports", "store", "store/directory", "runtime", "runtime/runs", "api")
 SECTIONS = {
-    "The postbox": "Postbox looks.Looks polling.Polls Session Transaction Message Ticket",
-    "Peers, history and checks": "home.Agents home.Peers Page queries.HistoryEntry queries.PeerInfo invariants.Violation Health",
+    "The postbox": "Postbox event_source.EventSource Session Transaction Message message.ReceivedMessage Ticket",
+    "Peers, pages and health": "agents.Agents peers.Peers Page queries.HistoryEntry queries.PeerInfo invariants.Violation Health",
     "Limits": "limits.Limits limits.Limit limits.DropRecord",
-    "Dead letters": "dead_letters.DeadLetters dead_letters.DeadLetterFilter dead_letters.ReplayResult queries.DeadLetter",
-    "Sessions with runs": "Run queues.Queues queues.Runs queue_modes.QueueOptions runs.Summary runs.PreviousRun queries.RunInfo "
-    "queries.QueueInfo queries.QueuedMessage",
-    "Channels": "channels.Channels Channel channels.ChannelConfig channels.ChannelInfo fanout.SendResult acknowledgments.Acknowledgment",
-    "Mailboxes": "mailboxes.Mailboxes Mailbox MessageRecord Start mailboxes.MailboxInfo mailbox.HandlerTransaction",
-    "Options of every send": "send_options.SendOptions send_options.PublishOptions",
+    "Dead letters": "dead_letters.DeadLetters dead_letters.DeadLetterFilter dead_letters.ReplayResult DeadLetter",
+    "Sessions with runs": "Run run.RunFields queues.Queues queues.Runs queue_modes.QueueOptions runs.Summary runs.PreviousRun "
+    "queries.RunInfo queries.QueueInfo queries.QueuedMessage",
+    "Channels": "channels.Channels Channel ChannelConfig channels.ChannelInfo SendResult acknowledgments.Acknowledgment",
+    "Mailboxes": "mailboxes.Mailboxes Mailbox mailboxes.MailboxFields MessageRecord Start mailboxes.MailboxInfo "
+    "mailboxes.HandlerTransaction",
+    "Options and filters": "SendOptions send_options.PublishOptions postbox.PostboxOptions filters.CommonFilters "
+    "filters.SessionHistoryFilters filters.ChannelHistoryFilters filters.HistoryFilters filters.MailboxFilters",
     "Agents and handlers": "Agent Context Msg",
     "The same, awaitable": (
-        "AsyncPostbox AsyncSession AsyncTransaction AsyncMessage AsyncContext AsyncRun AsyncMailbox AsyncChannel "
-        "aio_polls.AsyncPolls aio_limits.AsyncLimits aio_looks.AsyncLooks"
+        "AsyncPostbox AsyncSession aio.SessionFace AsyncTransaction AsyncMessage AsyncContext AsyncRun AsyncMailbox "
+        "aio.AsyncHandlerTransaction AsyncChannel aio.AsyncLimits"
     ),
     "Settings and policies": "Settings RetryPolicy",
     "Hooks": "hooks.LogHook hooks.AuditLog",
-    "For transports": "Transport Features Parcel Receipt Answer Frame",
+    "For transports": "base.Transport base.Features parcel.Parcel parcel.ParcelFrame parcel.Receipt parcel.Answer frame.Frame "
+    "function.FunctionTransport",
 }
-"""The public names by what they are for; a class that is only returned stands with its module."""
+"""The public names and the classes that public calls return, by what they are for; errors have a page of their own."""
 
 BUILT = (
     "Postbox",
@@ -58,22 +61,15 @@ BUILT = (
     "Agent",
     "AuditLog",
     "Drop",
+    "FunctionTransport",
     "LogHook",
     "Reject",
     "Retry",
     "Settings",
 )
-"""What users build themselves; the signature of every other class is not shown."""
-HIDDEN = {
-    "Agent": "find serves",
-    "Context": "cancel close replied report",
-    "Mailbox": "walk",
-    "Mailboxes": "sweep",
-    "Message": "settled leased",
-    "Postbox": "db settings",
-    "Settings": "inherit",
-}
-"""Names without an underscore that only other modules of the package use."""
+"""Classes that users build themselves; the signature of every other class is not shown."""
+INTERNAL = {"Settings": "inherit"}
+"""Public methods that are used by other modules only."""
 
 LIMITS = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
 ELSEWHERE = ("Settings", "Frame")
@@ -141,7 +137,8 @@ def api_page() -> str:
     }
     parts = [
         flow(
-            "Everything that `from onceward import …` offers.",
+            "Everything that `from onceward import …` offers, and what its calls return.",
+            "What authors of transports need is in `onceward.transports`, events are in `onceward.events`.",
             "Errors, and what handlers raise, have [a page of their own](errors.md).",
             "Spans are seconds, times are integer milliseconds since 1970.",
         )
@@ -172,7 +169,7 @@ def _named(name: str) -> type:
 
 def _class(value: type) -> str:
     node, name = readers.find(value), value.__name__
-    made, hidden = readers.init(node), HIDDEN.get(name, "").split()
+    made, hidden = readers.init(node), INTERNAL.get(name, "").split()
     shown = (
         f"```py\n{readers.signature(made, name)}\n```" if made is not None and name in BUILT else ""
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
 import re
 import sys
@@ -10,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 ClassDef = ast.ClassDef
@@ -45,7 +46,8 @@ def find(value: type) -> ast.ClassDef:
 
 def methods(node: ast.ClassDef) -> Iterator[Function]:
     """Yield the public methods and properties of a class, in the order of the source."""
-    for item in node.body:
+    for statement in node.body:
+        item = _made_awaitable(statement) or statement
         if (
             isinstance(item, Function)
             and not item.name.startswith("_")
@@ -54,9 +56,42 @@ def methods(node: ast.ClassDef) -> Iterator[Function]:
             yield item
 
 
+def _made_awaitable(statement: ast.stmt) -> ast.AsyncFunctionDef | None:
+    """Return ``join = awaitable(Channel.join)`` as the method that it makes, None for all others."""
+    if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
+        return None
+    call = statement.value
+    if not ast.unparse(call.func).startswith("awaitable"):
+        return None
+    owner, _, name = ast.unparse(call.args[-1]).partition(".")
+    sync = next(item for item in ast.walk(_source_of(owner)) if _is_method(item, name))
+    result = call.args[0] if len(call.args) > 1 else sync.returns
+    return ast.AsyncFunctionDef(
+        name=ast.unparse(statement.targets[0]),
+        args=sync.args,
+        body=sync.body,
+        decorator_list=[],
+        returns=result,
+    )
+
+
+def _is_method(item: ast.AST, name: str) -> TypeGuard[Function]:
+    return isinstance(item, Function) and item.name == name and "overload" not in decorators(item)
+
+
+def _source_of(owner: str) -> ast.ClassDef:
+    """Return the class statement of a sync class, by the name that the async modules import it as."""
+    for module in ("onceward.api.aio", "onceward.runtime.runs.run", "onceward.runtime.message"):
+        found = getattr(importlib.import_module(module), owner, None)
+        if found is not None:
+            return find(found)
+    found = getattr(importlib.import_module("onceward.runtime.context"), owner)
+    return find(found)
+
+
 def bases(node: ast.ClassDef) -> list[str]:
     """Return the names of the classes that *node* is built on."""
-    return [ast.unparse(base) for base in node.bases]
+    return [ast.unparse(base).partition("[")[0] for base in node.bases]
 
 
 def decorators(item: Function) -> list[str]:

@@ -13,8 +13,9 @@ import apsw
 import readers
 from pieces import code, flow, page, table
 
-from onceward import Frame, Postbox
+from onceward import Postbox
 from onceward.model.clock import SystemClock
+from onceward.transports import Frame
 
 MEANING = {
     "specversion": "version of CloudEvents",

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import pytest
 
-from onceward import AsyncPostbox, Postbox
+from onceward import AsyncMailbox, AsyncPostbox, Postbox
 from onceward.db.database import Database
 from onceward.testing.clock import ManualClock
 
@@ -51,6 +51,20 @@ class Plain:
         return bool(self._runner.run(self._inner.__aexit__(*about)))
 
 
+class OnThread:
+    """An async object, called from another thread as if it were a sync one."""
+
+    def __init__(self, inner: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._inner, self._loop = inner, loop
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a plain value, or a call that waits for the loop's answer."""
+        found = getattr(self._inner, name)
+        if not inspect.isroutine(found):
+            return OnThread(found, self._loop) if name == "tx" else found
+        return lambda *args: asyncio.run_coroutine_threadsafe(found(*args), self._loop).result()
+
+
 async def _all(found: Any) -> list[Any]:
     return [each async for each in found]
 
@@ -75,6 +89,24 @@ class Home:
         if self._runner is None:
             return self._stack.enter_context(Postbox(path, **named))
         return self._stack.enter_context(Plain(AsyncPostbox(path, **named), self._runner))
+
+    def handler(self, handle: Callable[[Any, Any], object]) -> Callable[[Any, Any], object]:
+        """Return a handler for either face: the async one takes coroutine functions."""
+        if self._runner is None:
+            return handle
+
+        async def awaited(message: Any, effects: Any) -> None:
+            loop = asyncio.get_running_loop()
+            await asyncio.to_thread(handle, OnThread(message, loop), OnThread(effects, loop))
+
+        return awaited
+
+    @staticmethod
+    def reader(mailbox: Any) -> Any:
+        """Return the reading side of a mailbox, behind either face."""
+        inner = mailbox._inner if isinstance(mailbox, Plain) else mailbox
+        plain = inner._face[0] if isinstance(inner, AsyncMailbox) else inner
+        return plain._reader
 
     @staticmethod
     def file(box: Any) -> Database:

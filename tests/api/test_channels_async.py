@@ -5,13 +5,7 @@ import inspect
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from onceward import AsyncPostbox, Postbox
-from onceward.api.aio_channel import AsyncChannel, AsyncChannels
-from onceward.api.awaitable import AsyncAgents
-from onceward.api.channels import Channel, Channels
-from onceward.api.home import Agents
 
 
 class Awaited:
@@ -116,20 +110,3 @@ def test_awaited(tmp_path: Path) -> None:
         loop.close()
 
     assert EXPECTED == found
-
-
-@pytest.mark.parametrize(
-    ("sync", "awaitable"),
-    [(Channel, AsyncChannel), (Channels, AsyncChannels), (Agents, AsyncAgents)],
-)
-def test_both_have_the_same_names_and_signatures(sync: type, awaitable: type) -> None:
-    """Whoever knows one facade knows the other."""
-
-    def shape(cls: type) -> dict[str, list[str]]:
-        return {
-            name: [str(p).partition(":")[0] for p in inspect.signature(value).parameters.values()]
-            for name, value in vars(cls).items()
-            if not name.startswith("_") and inspect.isfunction(value)
-        }
-
-    assert shape(sync) == shape(awaitable)

@@ -57,7 +57,7 @@ def news(tmp_path: Path) -> Path:
 
 def left(box: Postbox) -> tuple[list[Any], int, int]:
     """Return what the mailbox holds, how many messages wait in the inbox beside it, and how many restarts have dropped."""
-    waiting = box.db.read(
+    waiting = box._db.read(
         "SELECT count(*) FROM _onceward_inbox WHERE state = 'pending' AND mailbox IS NULL"
     )
     return (
@@ -75,9 +75,9 @@ def test_a_restart_drops_what_nobody_has_taken(news: Path) -> None:
     """They end as dropped, with a reason; the counter and an event say how many; their senders have nothing more to do."""
     told: list[int] = []
     with opened(news) as box:
-        box.on("ephemeral_dropped", lambda event: told.append(event.count))  # type: ignore[attr-defined]
+        box.on("ephemeral_dropped", lambda event: told.append(event.count))
         assert REST == left(box)
-        rows = box.db.read("SELECT DISTINCT state, reason FROM onceward_ephemeral_messages")
+        rows = box._db.read("SELECT DISTINCT state, reason FROM onceward_ephemeral_messages")
         assert [("dropped", "ephemeral: not taken before a restart")] == rows
         assert [] == box.check()
     with opened(news, start=False) as again, opened(news, "peer", start=False) as peer:

@@ -1,33 +1,68 @@
-"""Both facades have the same names, and each name takes the same arguments."""
+"""Both faces have the same names, and each name takes the same arguments and says the same."""
 
 import inspect
 
 import pytest
 
-from onceward.api.aio_mailbox import AsyncMailbox, AsyncMailboxes
-from onceward.api.aio_polls import AsyncPolls
-from onceward.api.mailbox import Mailbox
-from onceward.api.mailboxes import Mailboxes
-from onceward.api.polling import Polls
+from onceward import Context, Message, Postbox, Run, Session, Transaction
+from onceward.api import aio
+from onceward.api.agents import Agents
+from onceward.api.channels import Channel, Channels
+from onceward.api.dead_letters import DeadLetters
+from onceward.api.limits import Limits
+from onceward.api.mailboxes import HandlerTransaction, Mailbox, Mailboxes
+from onceward.api.peers import Peers
+from onceward.api.queues import Queues, Runs
+from onceward.runtime.context import AsyncContext, AsyncTransaction
+from onceward.runtime.message import AsyncMessage
+from onceward.runtime.runs.run import AsyncRun
 
-OWN = {"walk", "sweep"}
-"""What one room of the house offers another."""
+FACES: dict[type, type] = {
+    Agents: aio.AsyncAgents,
+    Channel: aio.AsyncChannel,
+    Channels: aio.AsyncChannels,
+    Context: AsyncContext,
+    DeadLetters: aio.AsyncDeadLetters,
+    HandlerTransaction: aio.AsyncHandlerTransaction,
+    Limits: aio.AsyncLimits,
+    Mailbox: aio.AsyncMailbox,
+    Mailboxes: aio.AsyncMailboxes,
+    Message: AsyncMessage,
+    Peers: aio.AsyncPeers,
+    Postbox: aio.AsyncPostbox,
+    Queues: aio.AsyncQueues,
+    Run: AsyncRun,
+    Runs: aio.AsyncRuns,
+    Session: aio.AsyncSession,
+    Transaction: AsyncTransaction,
+}
 
 
 def calls(of: type) -> dict[str, list[tuple[str, object, object]]]:
     """Return the arguments of every public call by its name."""
-    found = inspect.getmembers(of, inspect.isfunction)
     return {
         name: [(p.name, p.kind, p.default) for p in inspect.signature(call).parameters.values()]
-        for name, call in found
-        if not name.startswith("_") and name not in OWN
+        for name, call in inspect.getmembers(of, inspect.isfunction)
+        if not name.startswith("_") and (of, name) != (aio.AsyncPostbox, "open")
     }
 
 
-@pytest.mark.parametrize(
-    ("plain", "awaitable"),
-    [(Mailbox, AsyncMailbox), (Mailboxes, AsyncMailboxes), (Polls, AsyncPolls)],
-)
-def test_the_same_calls(plain: type, awaitable: type) -> None:
-    """Who knows one facade knows the other."""
-    assert calls(plain) == calls(awaitable)
+@pytest.mark.parametrize(("plain", "face"), FACES.items())
+def test_the_same_calls(plain: type, face: type) -> None:
+    """A reader of one face knows the other: the same calls take the same arguments."""
+    assert calls(plain) == calls(face)
+
+
+@pytest.mark.parametrize("face", FACES.values())
+def test_calls_that_are_made_awaitable_are_coroutine_functions(face: type) -> None:
+    """A call that was made from the sync one is awaited, and keeps its docstring."""
+    made = {
+        name: call
+        for name, call in vars(face).items()
+        if hasattr(call, "__wrapped__") and name != "begin"
+    }
+
+    assert set() == {name for name, call in made.items() if not inspect.iscoroutinefunction(call)}
+    assert {name: call.__wrapped__.__doc__ for name, call in made.items()} == {
+        name: call.__doc__ for name, call in made.items()
+    }

@@ -76,7 +76,7 @@ def test_five_processes_share_a_hundred_messages(owner: Postbox, start: Start) -
     for process in crew:
         assert "end" == heard(process)
 
-    done = Counter(str(i) for (i,) in owner.db.read("SELECT id FROM done"))
+    done = Counter(str(i) for (i,) in owner._db.read("SELECT id FROM done"))
     assert Counter(ids) == done
     assert [] == owner.check()
 
@@ -92,7 +92,7 @@ def test_leases_of_the_killed_move_on(owner: Postbox, start: Start) -> None:
     for process in crew:
         assert "end" == heard(process)
 
-    assert Counter(ids) == Counter(str(i) for (i,) in owner.db.read("SELECT id FROM done"))
+    assert Counter(ids) == Counter(str(i) for (i,) in owner._db.read("SELECT id FROM done"))
 
 
 def test_a_sleeper_wakes_when_another_process_commits(owner: Postbox, start: Start) -> None:

@@ -340,10 +340,11 @@ def test_leases_of_a_group_that_is_gone_wake_nobody(
     """What another group left behind long ago makes no reader look again and again."""
     fill(owner, jobs, "x")
     jobs.lease("gone", lease=5)
-    assert 5.0 == jobs._reader.until_due(None)
+    until_due = home.reader(jobs).until_due
+    assert 5.0 == until_due(None)
     home.clock.advance(6)
 
-    assert (None, 7.0) == (jobs._reader.until_due(None), jobs._reader.until_due(7.0))
+    assert (None, 7.0) == (until_due(None), until_due(7.0))
 
 
 def test_a_look_that_finds_nothing_commits_nothing(
@@ -377,8 +378,8 @@ def test_writes_commit_with_the_mark(home: Any, owner: Any, jobs: Any, fill: Fil
         effects.send("owner", f"did {message.body}")
 
     assert (2, 0) == (
-        jobs.exactly_once("g", handle, limit=5),
-        jobs.exactly_once("g", handle, limit=5),
+        jobs.exactly_once("g", home.handler(handle), limit=5),
+        jobs.exactly_once("g", home.handler(handle), limit=5),
     )
     assert [(1, 1), (2, 1)] == home.file(owner).read("SELECT body, attempt FROM notes")
     owner.run_until_idle()
@@ -396,9 +397,9 @@ def test_a_failing_handler_leaves_nothing(home: Any, owner: Any, jobs: Any, fill
         if message.attempt == 1:
             raise ValueError
 
-    assert 2 == jobs.exactly_once("g", handle, limit=5)
+    assert 2 == jobs.exactly_once("g", home.handler(handle), limit=5)
     home.clock.advance(1)
-    assert 1 == jobs.exactly_once("g", handle, limit=5)
+    assert 1 == jobs.exactly_once("g", home.handler(handle), limit=5)
     assert [(1, 2)] == home.file(owner).read("SELECT body, attempt FROM notes")
     assert ["rejected"] == [letter.reason for letter in owner.dead_letters.list()]
 
@@ -418,7 +419,7 @@ def test_a_handler_that_overran_its_lease_has_no_effect(
                 handled.append(second.mailboxes.open("jobs").exactly_once("g", note))
         note(message, effects)
 
-    assert 0 == jobs.exactly_once("g", slow)
+    assert 0 == jobs.exactly_once("g", home.handler(slow))
     assert [False, 1] == handled
     assert [("x", 2)] == home.file(owner).read("SELECT body, attempt FROM notes")
 
@@ -429,7 +430,7 @@ def test_the_mark_outlives_the_position(home: Any, owner: Any, jobs: Any, fill: 
     jobs.exactly_once("g", note)
     home.file(owner).write(lambda tx: tx.run("DELETE FROM _onceward_mailbox_readers"))
 
-    assert 0 == jobs.exactly_once("g", note)
+    assert 0 == jobs.exactly_once("g", home.handler(note))
     assert [("x", 1)] == home.file(owner).read("SELECT body, attempt FROM notes")
 
 
@@ -439,7 +440,7 @@ def test_exactly_once_needs_the_owners_file(home: Any, owner: Any, jobs: Any, fi
     other = home.open("other")
 
     with pytest.raises(InvalidArgument, match="lease"):
-        other.mailboxes.open("jobs").exactly_once("g", note)
+        other.mailboxes.open("jobs").exactly_once("g", home.handler(note))
     assert ["x"] == bodies(jobs.lease("g"))
 
 
@@ -447,8 +448,8 @@ def test_exactly_once_needs_the_owners_file(home: Any, owner: Any, jobs: Any, fi
 
 
 @pytest.mark.parametrize("switch", ["pause", "environment"])
-def test_a_frozen_file_hands_out_nothing(
-    owner: Any, jobs: Any, fill: Fill, switch: str, monkeypatch: pytest.MonkeyPatch
+def test_a_frozen_file_hands_out_nothing(  # noqa: PLR0917 - fixtures
+    home: Any, owner: Any, jobs: Any, fill: Fill, switch: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the switch is on reads return nothing and move nothing; afterwards everything goes on, nothing lost."""
     fill(owner, jobs, 1, 2)
@@ -465,7 +466,7 @@ def test_a_frozen_file_hands_out_nothing(
         jobs.tail(),
         jobs.query(),
     ]
-    assert 0 == jobs.exactly_once("g", note)
+    assert 0 == jobs.exactly_once("g", home.handler(note))
 
     if switch == "pause":
         owner.resume()

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from tests.bench import pipeline
 from tests.bench.crew import LONGEST, Link, over, running, until
@@ -15,6 +15,7 @@ from tests.bench.measure import Goal, Lap, Result, alternate, compare
 from tests.bench.plan import Plan
 
 from onceward import Agent, Context, Postbox
+from onceward.model.parcel import Durability
 
 MESSAGES: Final = 50_000
 BATCH: Final = 100
@@ -62,7 +63,7 @@ def lap(box: Postbox, size: int) -> Lap:
 
 def receive(link: Link, folder: Path, durability: str) -> None:
     """Handle whatever comes until told to end; the body of the other process."""
-    with Postbox(folder / "bob.db", agent=bob, durability=durability) as box:
+    with Postbox(folder / "bob.db", agent=bob, durability=cast("Durability", durability)) as box:
         with box.begin() as tx:
             tx.execute(TABLE)
         link.send("ready")

@@ -53,7 +53,7 @@ def _ours(home: Path, agent: str, bodies: list[int]) -> Lap:
         channel.join()
         size = len(channel.members()) - 1
         lap = _lap(size, lambda: channel.send(note()))
-        bodies.append(box.db.read("SELECT count(*) FROM _onceward_bodies")[0][0])
+        bodies.append(box._db.read("SELECT count(*) FROM _onceward_bodies")[0][0])
     return lap
 
 

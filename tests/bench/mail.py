@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from onceward import Msg, Postbox
+from onceward.model.parcel import Durability
 
 BODY_BYTES: Final = 512
 UNBOUNDED: Final = 1 << 40
@@ -30,7 +31,7 @@ def idle_box(folder: Path, durability: str, **settings: Any) -> Postbox:
         folder / "alice.db",
         agent="alice",
         start=False,
-        durability=durability,
+        durability=cast("Durability", durability),
         hold_unknown=True,
         max_pending=UNBOUNDED,
         **settings,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import islice
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from tests.bench import pipeline, raw
 from tests.bench.crew import running, say_when
@@ -24,6 +24,7 @@ from onceward.db.notify import Notifier
 from onceward.model.body import encode
 from onceward.model.frame import FrameHeaders, digest, frame_prefix, render_frame
 from onceward.model.ids import new_id
+from onceward.model.parcel import Durability
 
 INSERT: Final = """
 INSERT INTO _onceward_outbox (id, recipient, session, lane, type, frame, digest, created_at)
@@ -124,8 +125,8 @@ def _put(con: raw.Connection, rows: Sequence[Row]) -> None:
 
 
 def _shared(box: Postbox, body: object) -> None:
-    box.db.write(lambda tx: tx.many(INSERT, [_row(body)]))
-    box.db.notifier.notify("out")
+    box._db.write(lambda tx: tx.many(INSERT, [_row(body)]))
+    box._db.notifier.notify("out")
 
 
 def _ladder(
@@ -158,7 +159,7 @@ def sharing(plan: Plan) -> Iterator[Result]:
     """Commit one by one from one caller by hand, then from many threads by one writer: a bare row, and a message."""
     ours, by_hand = plan.room("shared"), plan.room("alone")
     with idle_box(ours, "safe") as box, raw.opened(by_hand / "raw.db", "safe") as con:
-        box.db.write(lambda tx: tx.rows(PLAIN))
+        box._db.write(lambda tx: tx.rows(PLAIN))
         session, body, rows = box.session("bench"), note(), raw.rows(note().model_dump_json())
         parts: dict[str, Callable[[], Lap]] = {
             "one caller by hand": lambda: repeat(
@@ -184,7 +185,7 @@ def sharing(plan: Plan) -> Iterator[Result]:
 
 
 def _bare(box: Postbox, message_id: str) -> None:
-    box.db.write(lambda tx: tx.run(PUT, (message_id,)))
+    box._db.write(lambda tx: tx.run(PUT, (message_id,)))
 
 
 def carrying(plan: Plan) -> Iterator[Result]:
@@ -223,7 +224,12 @@ def waking(plan: Plan, durability: str) -> Iterator[Result]:
         running(receive, ours, durability) as link,
         pipeline.Sender(plain, durability) as by_hand,
         pipeline.CarefulSender(careful, durability) as carefully,
-        Postbox(ours / "alice.db", agent="alice", durability=durability, poll_interval=0) as box,
+        Postbox(
+            ours / "alice.db",
+            agent="alice",
+            durability=cast("Durability", durability),
+            poll_interval=0,
+        ) as box,
     ):
         plan.settle()
         body, waits = note(), dict[str, list[float]]()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
-from typing import Final
+from typing import Final, cast
 
 from tests.bench import pipeline
 from tests.bench.crew import LONGEST, Link, hear, over, running, say_when
@@ -17,6 +17,7 @@ from tests.bench.measure import Goal, Result, quantile_ms
 from tests.bench.plan import Plan
 
 from onceward import Agent, Postbox
+from onceward.model.parcel import Durability
 
 ROUNDS: Final = 100
 WARM: Final = 3
@@ -41,7 +42,10 @@ def latency(plan: Plan) -> Iterator[Result]:
             running(receive, ours, durability) as link,
             running(pipeline.receive, by_hand, durability, say_when) as other,
             Postbox(
-                ours / "alice.db", agent="alice", durability=durability, poll_interval=0
+                ours / "alice.db",
+                agent="alice",
+                durability=cast("Durability", durability),
+                poll_interval=0,
             ) as box,
             pipeline.Sender(by_hand, durability) as rival,
         ):
@@ -80,7 +84,9 @@ def once(send: Callable[[], object], link: Link) -> float:
 
 def receive(link: Link, folder: Path, durability: str) -> None:
     """Handle whatever comes and tell when it was committed; the body of the other process."""
-    with Postbox(folder / "bob.db", agent=bob, durability=durability, poll_interval=0) as box:
+    with Postbox(
+        folder / "bob.db", agent=bob, durability=cast("Durability", durability), poll_interval=0
+    ) as box:
         with box.begin() as tx:
             tx.execute(TABLE)
         box.on("processed", lambda _: say_when(link))

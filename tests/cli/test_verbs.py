@@ -5,13 +5,12 @@ import inspect
 import pytest
 
 from onceward import Channel, Mailbox, Postbox
+from onceward.api.agents import Agents
 from onceward.api.channels import Channels
 from onceward.api.dead_letters import DeadLetters
-from onceward.api.home import Agents, Peers
 from onceward.api.limits import Limits
-from onceward.api.looks import Looks
 from onceward.api.mailboxes import Mailboxes
-from onceward.api.polling import Polls
+from onceward.api.peers import Peers
 from onceward.api.queues import Queues, Runs
 from onceward.cli.app import COMMANDS
 
@@ -69,13 +68,11 @@ VERBS: dict[type, dict[str, str]] = {
         "create": "mailbox ensure",
         "open": "mailbox show",
         "list": "mailbox ls",
-        "sweep": f"{CODE}maintenance of a postbox with engines",
     },
     Mailbox: {
         "send": "mailbox send",
         "delete": "mailbox delete",
         "replay": "mailbox read",
-        "walk": "mailbox read",
         "query": "mailbox query",
         "tail": "mailbox tail",
         "count": "mailbox show",
@@ -84,7 +81,40 @@ VERBS: dict[type, dict[str, str]] = {
         "receive": "mailbox read",
         "exactly_once": f"{CODE}the handler whose effects commit with the mark",
     },
-    Polls: {"poll": "poll", "tail": "tail", "expire": "expire", "status": "status"},
+    Postbox: {
+        "poll": "poll",
+        "tail": "tail",
+        "expire": "expire",
+        "status": "status",
+        "stats": "stats",
+        "flush": "relay",
+        "history": "history",
+        "thread": "thread",
+        "search": "search",
+        "query": "sql",
+        "send": "send",
+        "send_many": f"{CODE}the bodies",
+        "publish": "publish",
+        "ask": f"{CODE}the class of the reply",
+        "request": f"{CODE}the ticket",
+        "result": f"{CODE}the ticket",
+        "receive": "recv",
+        "messages": "recv",
+        "begin": f"{CODE}what the transaction does",
+        "on": f"{CODE}the hook",
+        "resolve": "send",
+        "cancel": f"{CODE}the id of a message just sent",
+        "check": "check",
+        "health": "doctor",
+        "accept": f"{CODE}the listener",
+        "pause": "pause",
+        "resume": "resume",
+        "run_until_idle": "relay",
+        "run_maintenance": "work",
+        "stop": f"{CODE}the open postbox",
+        "close": f"{CODE}the open postbox",
+        "session": f"{CODE}what is said in it",
+    },
     Limits: {
         "set": "limits set",
         "remove": "limits remove",
@@ -116,13 +146,6 @@ VERBS: dict[type, dict[str, str]] = {
         "dissolve": "queue dissolve",
     },
     Runs: {"list": "runs ls", "get": "runs show", "abort": "runs abort"},
-    Looks: {
-        "stats": "stats",
-        "flush": "relay",
-        "history": "history",
-        "thread": "thread",
-        "search": "search",
-    },
 }
 
 
@@ -138,13 +161,4 @@ def test_every_verb_has_a_command(of: type) -> None:
         set()
         == {command for command in VERBS[of].values() if not command.startswith(CODE)}
         - COMMANDS.keys()
-    )
-
-
-def test_the_postbox_s_own_verbs_of_routing() -> None:
-    """Pausing, resuming, sending and publishing are calls of the postbox itself."""
-    assert {"pause", "resume", "send", "publish", "recv"} <= COMMANDS.keys()
-    assert all(
-        callable(getattr(Postbox, name))
-        for name in ("pause", "resume", "send", "publish", "receive")
     )

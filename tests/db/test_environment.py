@@ -43,7 +43,7 @@ def test_precedence(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert project.is_dir()
     assert 7 == load_settings(None, {}).max_pending
     with Postbox(project / "a.db", agent="a", start=False) as box:
-        assert (7, 30.0) == (box.settings.max_pending, box.settings.lease)
+        assert (7, 30.0) == (box._settings.max_pending, box._settings.lease)
     monkeypatch.setenv("ONCEWARD_MAX_PENDING", "8")
     monkeypatch.setenv("ONCEWARD_AGENT", "bob")
     assert (8, "bob") == (load_settings(None, {}).max_pending, env_or_project("agent"))

@@ -368,7 +368,7 @@ def test_many_threads_without_any_order(box: Postbox) -> None:
                 elif k % 3 == 1:
                     kept.append(box.send("b", step))
                 else:
-                    kept.append(box.send("b", step, priority="none" if step == 2 else "low"))
+                    kept.append(box.send("b", step, priority="none" if step == 2 else "low"))  # type: ignore[arg-type]
             except (KeyError, InvalidMessage) as error:
                 refused.append(error)
 

@@ -177,13 +177,13 @@ def test_a_tick_is_a_commit_even_if_the_clock_stands_still(box: Postbox) -> None
         tx.execute("UPDATE _onceward_file_info SET clock_at = clock_at + 3600000")
     log = Path(f"{box.path}-wal")
     sizes = [log.stat().st_size]
-    seen = box.db.read("SELECT clock_at FROM _onceward_file_info")
+    seen = box._db.read("SELECT clock_at FROM _onceward_file_info")
     for _ in range(2):
         box.resolve("nothing")
         sizes.append(log.stat().st_size)
 
     assert sizes == sorted(set(sizes))
-    assert seen == box.db.read("SELECT clock_at FROM _onceward_file_info")
+    assert seen == box._db.read("SELECT clock_at FROM _onceward_file_info")
 
 
 def test_a_folder_that_is_moved_is_noticed(opened: Open, tmp_path: Path) -> None:

@@ -23,9 +23,9 @@ KNOWN: dict[str, set[tuple[str, ...]]] = {
 def test_the_schema_knows_the_same_names(tmp_path: Path) -> None:
     """A name that only the code or only the schema knows would be refused, or never be used."""
     with Postbox(tmp_path / "a.db", agent="a", start=False) as box:
-        home = DirectoryHandle(box.db, box.settings)
+        home = DirectoryHandle(box._db, box._settings)
         sql = "SELECT sql FROM sqlite_schema WHERE type = 'table'"
-        tables = [*box.db.read(sql), *home.directory.read(sql)]
+        tables = [*box._db.read(sql), *home.directory.read(sql)]
         home.close()
 
     found: dict[str, set[tuple[str, ...]]] = {column: set() for column in KNOWN}

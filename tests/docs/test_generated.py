@@ -12,8 +12,9 @@ import pytest
 from pydantic import ValidationError
 
 import onceward
-from onceward import Frame, Postbox
+from onceward import Postbox
 from onceward.model.parcel import Durability, ReceiptState
+from onceward.transports import Frame
 
 ROOT = Path(__file__).parents[2]
 

@@ -77,9 +77,9 @@ def test_the_trail_adds_triggers_only(tmp_path: Path) -> None:
     """Switching the trail on and off leaves tables and views as the page describes them."""
     sql = "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view') ORDER BY name"
     with Postbox(tmp_path / "a.db", agent="a", start=False) as box:
-        before = box.db.read(sql)
-        switch(box.db, on=True)
-        during = box.db.read(sql)
-        switch(box.db, on=False)
+        before = box._db.read(sql)
+        switch(box._db, on=True)
+        during = box._db.read(sql)
+        switch(box._db, on=False)
 
-        assert (before, before) == (during, box.db.read(sql))
+        assert (before, before) == (during, box._db.read(sql))

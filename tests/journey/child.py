@@ -81,7 +81,7 @@ def relay(home: Path, name: str) -> None:
 def send(home: Path, name: str) -> None:
     """Send job after job and say each id once it is committed, until killed."""
     with Postbox(home / f"{name}.db", agent=name, **BRISK) as box:
-        [(begun,)] = box.db.read("SELECT coalesce(max(seq), 0) FROM _onceward_outbox")
+        [(begun,)] = box._db.read("SELECT coalesce(max(seq), 0) FROM _onceward_outbox")
         for n in range(begun, begun + 1_000_000):
             say(box.send("billing", Job(n=n)))
 

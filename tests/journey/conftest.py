@@ -230,11 +230,11 @@ def audit(home: Path) -> dict[str, list[Any]]:
 def differences(box: Postbox) -> list[str]:
     """Return where ``stats()`` says something else than the rows do."""
     told = box.stats()
-    counted = dict(box.db.read("SELECT state, count(*) FROM onceward_outbox GROUP BY state"))
-    waiting = dict(box.db.read("SELECT state, count(*) FROM onceward_inbox GROUP BY state"))
+    counted = dict(box._db.read("SELECT state, count(*) FROM onceward_outbox GROUP BY state"))
+    waiting = dict(box._db.read("SELECT state, count(*) FROM onceward_inbox GROUP BY state"))
     real = {name: counted.get(name, 0) for name in ("pending", "sending", "sent", "failed")}
     real |= {f"inbox_{name}": waiting.get(name, 0) for name in ("pending", "processing")}
-    real["dead_letters"] = box.db.read("SELECT count(*) FROM _onceward_dead_letters")[0][0]
+    real["dead_letters"] = box._db.read("SELECT count(*) FROM _onceward_dead_letters")[0][0]
     return [
         f"{name}: told {told[name]}, counted {number}"
         for name, number in real.items()

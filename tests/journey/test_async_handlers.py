@@ -40,7 +40,7 @@ def table(box: Postbox) -> None:
 
 def effects(box: Postbox) -> list[int]:
     """Return the numbers of all effects."""
-    return [n for (n,) in box.db.read("SELECT n FROM effects ORDER BY rowid")]
+    return [n for (n,) in box._db.read("SELECT n FROM effects ORDER BY rowid")]
 
 
 def test_a_coroutine_writes_sends_and_replies_in_one_commit(world: World) -> None:

@@ -44,7 +44,7 @@ def counted(box: Postbox) -> dict[str, int]:
     return {
         f"{scope} {name}".rstrip(): count
         for scope, column in names.items()
-        for name, count in box.db.read(
+        for name, count in box._db.read(
             f"SELECT {column}, count(*) FROM _onceward_outbox WHERE {open_rows} GROUP BY 1"
         )
     }
@@ -105,7 +105,7 @@ def test_bytes_are_counted_to_the_byte(world: World) -> None:
     """A limit of bytes takes what fits, refuses what does not, and says so of what can never fit."""
     shop = world.open("shop", hold_unknown=True)
     shop.send("b", "x" * 100)
-    [(size,)] = shop.db.read("SELECT length(CAST(frame AS BLOB)) FROM _onceward_outbox")
+    [(size,)] = shop._db.read("SELECT length(CAST(frame AS BLOB)) FROM _onceward_outbox")
     shop.limits.set("outbox", size=2 * size)
     shop.send("b", "y" * 100)
     with pytest.raises(QueueFull):
@@ -162,8 +162,8 @@ def test_drop_old_lets_the_oldest_go(world: World) -> None:
     )
     assert (
         2
-        == shop.db.read("SELECT value FROM _onceward_counters WHERE name = 'overflowed'")[0][0]
-        == len(shop.db.read("SELECT id FROM onceward_drops"))
+        == shop._db.read("SELECT value FROM _onceward_counters WHERE name = 'overflowed'")[0][0]
+        == len(shop._db.read("SELECT id FROM onceward_drops"))
     )
 
 
@@ -243,7 +243,7 @@ def test_hold_accepts_and_keeps_back(world: World) -> None:
     world.settle()
     assert (2, 4) == (
         billing.stats()["inbox_pending"],
-        len(shop.db.read("SELECT seq FROM _onceward_outbox WHERE reason GLOB 'held:*'")),
+        len(shop._db.read("SELECT seq FROM _onceward_outbox WHERE reason GLOB 'held:*'")),
     )
     got: list[int] = []
     while (message := billing.receive(Job)) is not None:
@@ -265,14 +265,14 @@ def test_lifting_a_limit_frees_what_it_held(world: World) -> None:
     for n in range(6):
         shop.send("b", Job(n=n))
     held = "SELECT count(*) FROM _onceward_outbox WHERE due_at IS NOT NULL"
-    counts = [shop.db.read(held)[0][0]]
+    counts = [shop._db.read(held)[0][0]]
     shop.limits.set("outbox", messages=3, overflow="hold")
-    counts += [shop.db.read(held)[0][0], shop.limits.fullness()["outbox"][0]]
+    counts += [shop._db.read(held)[0][0], shop.limits.fullness()["outbox"][0]]
     assert shop.limits.remove("outbox")
-    counts += [shop.db.read(held)[0][0]]
+    counts += [shop._db.read(held)[0][0]]
 
     assert ([5, 3, 3, 0], False) == (counts, shop.limits.remove("outbox"))
-    assert [] == shop.db.read(
+    assert [] == shop._db.read(
         "SELECT name FROM sqlite_schema WHERE name GLOB '_onceward_limits_*' AND type = 'trigger'"
     )
 
@@ -355,12 +355,12 @@ def test_a_rate_at_the_door_holds_for_each_sender(world: World) -> None:
     other.send("billing", Job(n=0))
     world.settle()
 
-    tried = dict(shop.db.read("SELECT id, attempts FROM _onceward_outbox"))
+    tried = dict(shop._db.read("SELECT id, attempts FROM _onceward_outbox"))
     assert (11, [1] * 10) == (billing.stats()["received"], [tried[i] for i in ids])
     assert (3, 10) == (max(taken), sum(taken))
     assert 4 <= sum(count > 0 for count in taken), taken
     billing.limits.accept_rate(None)
-    assert [] == billing.db.read("SELECT name FROM _onceward_rate_limits")
+    assert [] == billing._db.read("SELECT name FROM _onceward_rate_limits")
 
 
 def test_a_full_file_takes_no_more_but_settles(world: World) -> None:
@@ -368,7 +368,7 @@ def test_a_full_file_takes_no_more_but_settles(world: World) -> None:
     shop, billing = world.wired("shop", "billing")
     heard: list[Event] = []
     shop.on("nearly_full", heard.append)
-    [(now,)] = shop.db.read(
+    [(now,)] = shop._db.read(
         "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
     )
     shop.limits.file(now + 400_000)
@@ -404,7 +404,7 @@ def test_a_refusal_inside_a_block_leaves_the_block(world: World) -> None:
     assert (0, [], []) == (
         shop.stats()["cancelled"],
         shop.limits.drops(),
-        shop.db.read("SELECT x FROM kept"),
+        shop._db.read("SELECT x FROM kept"),
     )
 
 
@@ -480,7 +480,7 @@ def test_what_is_sent_at_once_meets_a_limit_that_was_set_meanwhile(
         ids = [shop.publish("news", f"{n}{pad}")[0] for n in range(25)]
 
     states = [shop.resolve(each) for each in ids]
-    bodies, kept = shop.db.read(
+    bodies, kept = shop._db.read(
         "SELECT count(*), (SELECT count(*) FROM _onceward_outbox WHERE body_id IS NOT NULL) FROM _onceward_bodies"
     )[0]
     assert (25, ["cancelled"] * 23 + ["pending"] * 2) == (len(set(ids)), states)
@@ -491,11 +491,11 @@ def test_an_unbounded_file_has_no_trace_of_limits(world: World) -> None:
     """Triggers and indexes are there only while there is a limit, and sending is one statement before and after."""
     shop = world.open("shop", hold_unknown=True)
     extra = "SELECT count(*) FROM sqlite_schema WHERE name GLOB '_onceward_limits_*' AND type <> 'table'"
-    counts = [shop.db.read(extra)[0][0]]
+    counts = [shop._db.read(extra)[0][0]]
     shop.limits.set("outbox", messages=5)
-    counts.append(shop.db.read(extra)[0][0])
+    counts.append(shop._db.read(extra)[0][0])
     shop.limits.remove("outbox")
-    counts.append(shop.db.read(extra)[0][0])
+    counts.append(shop._db.read(extra)[0][0])
 
     assert [0, 0] == [counts[0], counts[2]]
     assert 5 < counts[1]
@@ -534,7 +534,7 @@ def test_eight_producers_never_exceed_a_limit(tmp_path: Path, overflow: Any) -> 
     told = [tuple(map(int, process.communicate(timeout=120)[0].split())) for process in crew]
     with Postbox(path, start=False) as box:
         stats, full = box.stats(), box.limits.fullness()
-        rows_there, broken = box.db.read("SELECT count(*) FROM _onceward_outbox")[0][0], box.check()
+        rows_there, broken = box._db.read("SELECT count(*) FROM _onceward_outbox")[0][0], box.check()
         drops = len(box.limits.drops(limit=1000))
 
     assert ({(0, 0)}, []) == (

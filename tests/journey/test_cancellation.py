@@ -34,7 +34,7 @@ def _bodies(path: Path) -> list[int]:
     with Postbox(path, start=False) as box:
         return [
             body
-            for (body,) in box.db.read(
+            for (body,) in box._db.read(
                 "SELECT frame ->> '$.data' FROM _onceward_outbox ORDER BY seq"
             )
         ]

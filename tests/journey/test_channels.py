@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -18,6 +18,8 @@ from onceward.errors import (
     UnknownChannel,
     ValidationFailed,
 )
+from onceward.model.names import PriorityName
+from onceward.model.vocabulary import AckStatus
 from onceward.store.inbox import NEXT_CAME, NEXT_IN
 
 from .conftest import World
@@ -63,7 +65,7 @@ def read(box: Postbox, **how: Any) -> list[Any]:
 
 def outbox(box: Postbox) -> int:
     """Return how many messages the file ever promised."""
-    [(count,)] = box.db.read("SELECT count(*) FROM _onceward_outbox")
+    [(count,)] = box._db.read("SELECT count(*) FROM _onceward_outbox")
     return int(count)
 
 
@@ -81,7 +83,7 @@ def test_a_group_reaches_everyone_but_the_sender(world: World) -> None:
     )
     assert (("a", "c"), [(posted.id,)]) == (
         posted.recipients,
-        boxes["b"].db.read(
+        boxes["b"]._db.read(
             "SELECT DISTINCT correlation_id FROM _onceward_outbox WHERE channel = 'room'"
         ),
     )
@@ -354,7 +356,7 @@ def test_the_size_limit_holds_on_receipt(world: World) -> None:
     boxes = team(world, "a", "b", max_message_size=10)
     options: Any = {"channel": "room", "kind": "text"}
     draft = boxes["a"]._sender.compose("default", "b", "x" * 11, options)
-    boxes["a"].db.write(lambda tx: boxes["a"]._sender.add(tx, draft))
+    boxes["a"]._db.write(lambda tx: boxes["a"]._sender.add(tx, draft))
     world.settle()
 
     assert ([], ["invalid"]) == (
@@ -400,7 +402,7 @@ def test_a_message_is_found_behind_thousands_that_do_not_match(world: World, by_
     assert None is room(boxes["b"]).receive(topics="nothing.#")
     plans = [
         detail
-        for *_, detail in boxes["b"].db.read(
+        for *_, detail in boxes["b"]._db.read(
             f"EXPLAIN QUERY PLAN {NEXT_IN if by_rank else NEXT_CAME}", PLAN
         )
     ]
@@ -427,7 +429,8 @@ def test_reading_by_topic_passes_over_others(world: World) -> None:
 def test_urgent_messages_are_read_first(world: World, ordering: bool, expected: list[str]) -> None:
     """Reading goes by priority and then as they came, or only as they came."""
     boxes = team(world, "a", "b", priority_ordering=ordering)
-    for body, priority in (("first", "normal"), ("now", "critical"), ("second", "normal")):
+    said: dict[str, PriorityName] = {"first": "normal", "now": "critical", "second": "normal"}
+    for body, priority in said.items():
         room(boxes["a"]).send(body, priority=priority)
         world.settle()
 
@@ -483,7 +486,7 @@ def test_an_unknown_kind_is_refused(world: World) -> None:
     boxes = team(world, "a", "b")
     for kind in ("Text", "shout", "", "acknowledgment"):
         with pytest.raises(ValidationFailed) as caught:
-            room(boxes["a"]).send("x", kind=kind)
+            room(boxes["a"]).send("x", kind=kind)  # type: ignore[arg-type]
         assert "kind" == caught.value.field
 
 
@@ -499,7 +502,7 @@ def test_acknowledgments_come_in_stages(world: World) -> None:
         message = room(boxes[name]).receive()
         assert message is not None
         for stage in stages:
-            room(boxes[name]).acknowledge(message, stage, f"{name} {stage}")
+            room(boxes[name]).acknowledge(message, cast("AckStatus", stage), f"{name} {stage}")
     world.settle()
     found = {
         each.participant: (each.status, each.detail)
@@ -591,7 +594,7 @@ def test_effects_commit_with_the_mark(world: World) -> None:
     """On an exactly-once channel effects and mark are one transaction, so neither is without the other."""
     boxes = team(world, "a", "b", delivery="exactly_once", ack_timeout=1, retry_backoff=0)
     box = boxes["b"]
-    box.db.write(lambda tx: tx.rows("CREATE TABLE done (n)"))
+    box._db.write(lambda tx: tx.rows("CREATE TABLE done (n)"))
     room(boxes["a"]).send(7)
     world.settle()
     message = room(box).receive()
@@ -607,7 +610,7 @@ def test_effects_commit_with_the_mark(world: World) -> None:
         tx.execute("INSERT INTO done VALUES (7)")
         again.ack()
 
-    assert ([(1,)], None) == (box.db.read("SELECT count(*) FROM done"), room(box).receive())
+    assert ([(1,)], None) == (box._db.read("SELECT count(*) FROM done"), room(box).receive())
 
 
 def test_a_late_one_is_given_what_a_sticky_channel_retains(world: World) -> None:
@@ -648,7 +651,7 @@ def test_a_late_one_is_served_without_another_send(world: World) -> None:
     alice, _bob, late = world.reopen("a", "b", "late")
     world.settle()
 
-    assert (["old"], [(1,)]) == (read(late), alice.db.read("SELECT count(*) FROM _onceward_bodies"))
+    assert (["old"], [(1,)]) == (read(late), alice._db.read("SELECT count(*) FROM _onceward_bodies"))
 
 
 def test_a_late_one_has_nothing_of_an_ordinary_channel(world: World) -> None:
@@ -785,7 +788,7 @@ def test_a_send_joins_the_callers_transaction(world: World) -> None:
 
     assert (0, [(0,)]) == (
         outbox(boxes["a"]),
-        boxes["a"].db.read("SELECT count(*) FROM _onceward_retained_posts"),
+        boxes["a"]._db.read("SELECT count(*) FROM _onceward_retained_posts"),
     )
 
 
@@ -803,7 +806,7 @@ def test_the_frame_says_channel_and_kind(world: World) -> None:
     boxes = team(world, "a", "b")
     room(boxes["a"]).send("x", kind="notification")
     world.settle()
-    [(frame,)] = boxes["b"].db.read(
+    [(frame,)] = boxes["b"]._db.read(
         "SELECT frame FROM onceward_inbox WHERE channel = 'room' AND kind = 'notification'"
     )
 

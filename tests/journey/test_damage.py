@@ -41,14 +41,14 @@ def test_a_changed_frame_is_not_pushed(world: World) -> None:
     shop, billing = world.wired("shop", writer())
     shop.send("billing", Job(text="first"))
     shop.send("billing", Job(text="second"))
-    shop.db.write(lambda tx: tx.rows("DROP TRIGGER _onceward_outbox_frame_guard"))
-    shop.db.write(
+    shop._db.write(lambda tx: tx.rows("DROP TRIGGER _onceward_outbox_frame_guard"))
+    shop._db.write(
         lambda tx: tx.rows("UPDATE _onceward_outbox SET frame = replace(frame, 'first', 'worst')")
     )
     world.settle()
 
     assert ["corrupt"] == letters(shop)
-    assert [("second",)] == billing.db.read("SELECT text FROM noted")
+    assert [("second",)] == billing._db.read("SELECT text FROM noted")
     assert 1 == len(shop.dead_letters.discard_all(reason="corrupt"))
 
 
@@ -59,14 +59,14 @@ def test_a_changed_frame_is_not_handled(world: World) -> None:
     first = shop.send("billing", Job(text="first"))
     shop.send("billing", Job(text="second"))
     shop.run_until_idle()
-    billing.db.write(lambda tx: tx.rows("DROP TRIGGER _onceward_inbox_frame_guard"))
-    billing.db.write(
+    billing._db.write(lambda tx: tx.rows("DROP TRIGGER _onceward_inbox_frame_guard"))
+    billing._db.write(
         lambda tx: tx.rows("UPDATE _onceward_inbox SET frame = replace(frame, 'first', 'worst')")
     )
     world.settle()
 
     assert ["corrupt"] == letters(billing)
-    assert [("second",)] == billing.db.read("SELECT text FROM noted")
+    assert [("second",)] == billing._db.read("SELECT text FROM noted")
     assert "failed" == shop.resolve(first)
     assert 1 == len(billing.dead_letters.discard_all(reason="corrupt"))
 
@@ -80,7 +80,7 @@ def test_a_rejection_ends_the_message(world: World) -> None:
     world.settle()
 
     assert ["invalid"] == letters(shop)
-    assert [("short",)] == billing.db.read("SELECT text FROM noted")
+    assert [("short",)] == billing._db.read("SELECT text FROM noted")
     assert {"pending": 0, "sent": 0} == {name: shop.stats()[name] for name in ("pending", "sent")}
 
 
@@ -88,7 +88,7 @@ def test_a_parcel_that_cannot_be_settled_lets_its_peer_rest(world: World) -> Non
     """Rows that are found for packing and not for settling, as in a damaged index, are not pushed without an end."""
     shop, billing = world.wired("shop", writer())
     shop.send("billing", Job(text="first"))
-    shop.db.write(
+    shop._db.write(
         lambda tx: tx.rows(
             "CREATE TRIGGER deaf BEFORE UPDATE OF state ON _onceward_outbox BEGIN SELECT RAISE(IGNORE); END"
         )
@@ -98,11 +98,11 @@ def test_a_parcel_that_cannot_be_settled_lets_its_peer_rest(world: World) -> Non
     assert 1 == len(world.wire.pushed)
     assert "check" in str(shop.peers.list()[0].last_error)
 
-    shop.db.write(lambda tx: tx.rows("DROP TRIGGER deaf"))
+    shop._db.write(lambda tx: tx.rows("DROP TRIGGER deaf"))
     world.wait(61)
     world.settle()
 
-    assert [("first",)] == billing.db.read("SELECT text FROM noted")
+    assert [("first",)] == billing._db.read("SELECT text FROM noted")
     assert {"pending": 0, "sent": 0} == {name: shop.stats()[name] for name in ("pending", "sent")}
 
 
@@ -120,7 +120,7 @@ def test_a_message_that_cannot_be_settled_lets_its_lane_rest(world: World) -> No
     shop, box = world.wired("shop", billing)
     shop.send("billing", Job(text="first"))
     shop.run_until_idle()
-    box.db.write(
+    box._db.write(
         lambda tx: tx.rows(
             "CREATE TRIGGER deaf BEFORE UPDATE OF state ON _onceward_inbox BEGIN SELECT RAISE(IGNORE); END"
         )
@@ -136,4 +136,4 @@ def test_a_message_that_cannot_be_settled_lets_its_lane_rest(world: World) -> No
     box.run_until_idle()
 
     assert met + 1 == len(tries)
-    assert ["waiting"] == [state for (state,) in box.db.read("SELECT state FROM onceward_lanes")]
+    assert ["waiting"] == [state for (state,) in box._db.read("SELECT state FROM onceward_lanes")]

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from onceward import Agent, Context, Frame, Msg, Postbox, Reject
+from onceward import Agent, Context, Msg, Postbox, Reject
 from onceward.errors import Conflict, InvalidArgument, InvalidMessage, Paused
+from onceward.transports import Frame
 
 if TYPE_CHECKING:
     from tests.journey.conftest import World
@@ -42,7 +43,7 @@ def opened(world: World, refuse: set[int]) -> tuple[Postbox, Postbox]:
 
 def effects(box: Postbox) -> list[int]:
     """Return the numbers of the jobs that had their effect."""
-    return [n for (n,) in box.db.read("SELECT n FROM effects ORDER BY rowid")]
+    return [n for (n,) in box._db.read("SELECT n FROM effects ORDER BY rowid")]
 
 
 def test_a_replayed_incoming_letter_is_handled(world: World) -> None:
@@ -71,7 +72,7 @@ def test_a_replay_that_fails_again_is_buried_again(world: World) -> None:
 
     assert [message] == [letter.id for letter in billing.dead_letters.list()]
     assert (
-        3 == billing.db.read("SELECT value FROM _onceward_counters WHERE name = 'replayed'")[0][0]
+        3 == billing._db.read("SELECT value FROM _onceward_counters WHERE name = 'replayed'")[0][0]
     )
     assert "failed" == shop.resolve(message)
 
@@ -121,7 +122,7 @@ def test_a_letter_sent_as_new_has_another_id_and_the_same_content(world: World) 
     )
     world.wait(6)
     new = shop.dead_letters.replay(old, as_new=True)
-    rows = shop.db.read(
+    rows = shop._db.read(
         "SELECT id, type, topic, rank, lane, frame ->> '$.data.n', frame ->> '$.trace' FROM _onceward_outbox"
     )
 
@@ -239,7 +240,7 @@ def test_a_letter_that_dies_again_is_one_letter(world: World) -> None:
         letter.topic,
         letter.replays,
     )
-    assert [("talk",)] == billing.db.read("SELECT correlation_id FROM onceward_dead_letters")
+    assert [("talk",)] == billing._db.read("SELECT correlation_id FROM onceward_dead_letters")
 
 
 def test_a_replayed_message_remembers_it(world: World) -> None:
@@ -320,7 +321,7 @@ def test_a_rate_is_a_date_in_each_row(world: World) -> None:
 
     assert [0, 0, 1000, 1500, 2000, 2500] == [
         (at or now) - now
-        for (at,) in shop.db.read("SELECT due_at FROM _onceward_outbox ORDER BY seq")
+        for (at,) in shop._db.read("SELECT due_at FROM _onceward_outbox ORDER BY seq")
     ]
     with pytest.raises(InvalidArgument):
         shop.dead_letters.replay_all(rate=0)
@@ -332,7 +333,7 @@ def test_a_letter_sent_as_new_keeps_who_it_was(world: World) -> None:
     old = shop.send("billing", b"\x00\xff", ttl=5, correlation_id="talk", reply_to="store")
     world.wait(6)
     new = shop.dead_letters.replay(old, as_new=True)
-    [(frame,)] = shop.db.read("SELECT frame FROM _onceward_outbox WHERE id = ?", (new,))
+    [(frame,)] = shop._db.read("SELECT frame FROM _onceward_outbox WHERE id = ?", (new,))
     sent = Frame.parse(frame)
 
     assert (old, "talk", "store", "AP8=", None) == (

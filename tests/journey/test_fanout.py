@@ -20,7 +20,7 @@ class Note(Msg, type="note"):
 
 def rows(box: Postbox, sql: str) -> list[tuple[object, ...]]:
     """Return what the file says."""
-    return box.db.read(sql)
+    return box._db.read(sql)
 
 
 def bodies_of(world: World, *names: str) -> list[list[object]]:
@@ -146,7 +146,7 @@ def test_a_missing_body_blocks_nothing(world: World) -> None:
     alice, bob = world.open("alice"), world.open("bob")
     alice.send("bob", LONG)
     alice.send("bob", "next")
-    alice.db.write(lambda tx: tx.run("DELETE FROM _onceward_bodies"))
+    alice._db.write(lambda tx: tx.run("DELETE FROM _onceward_bodies"))
     world.settle()
     first, second = bob.receive(), None
     assert first is not None
@@ -167,9 +167,9 @@ def test_a_damaged_head_or_body_is_never_delivered(world: World) -> None:
     world.audited = False
     alice, _bob = world.open("alice"), world.open("bob")
     alice.send("bob", LONG)
-    alice.db.write(lambda tx: tx.run("UPDATE _onceward_bodies SET text = replace(text, 'é', 'e')"))
+    alice._db.write(lambda tx: tx.run("UPDATE _onceward_bodies SET text = replace(text, 'é', 'e')"))
     alice.send("bob", LONG + "x")
-    alice.db.write(
+    alice._db.write(
         lambda tx: tx.rows(
             "DROP TRIGGER _onceward_outbox_frame_guard; UPDATE _onceward_outbox SET frame = replace(frame, 'text', 'test')"
         )
@@ -185,7 +185,7 @@ def test_a_dead_copy_keeps_its_body(world: World) -> None:
     world.open("carol").agents.register()
     world.boxes["bob"].agents.register()
     alice.send("all", Note(text="kept"), ttl=1.0)
-    alice.db.write(lambda tx: tx.run("UPDATE _onceward_peers SET due_at = 9e15"))
+    alice._db.write(lambda tx: tx.run("UPDATE _onceward_peers SET due_at = 9e15"))
     world.clock.forward(5)
     world.settle()
     letters = alice.dead_letters.list()
@@ -309,7 +309,7 @@ def test_reserved_topics_are_refused_everywhere(world: World, tmp_path: Path) ->
     for attempt in (
         lambda: alice.publish("_system.x", 1),
         lambda: alice.send("bob", 1, topic="_system.x"),
-        lambda: alice.db.write(
+        lambda: alice._db.write(
             lambda tx: tx.run(
                 "INSERT INTO onceward_send (recipient, type, topic) VALUES ('bob', 't', '_system.x')"
             )

@@ -41,9 +41,9 @@ def counting(name: str = "billing") -> Agent:
 def effects(world: World, name: str = "billing") -> list[int]:
     """Return the numbers of the jobs that had their effect, in order."""
     box = world.boxes[name]
-    if not box.db.read("SELECT 1 FROM sqlite_schema WHERE name = 'effects'"):
+    if not box._db.read("SELECT 1 FROM sqlite_schema WHERE name = 'effects'"):
         return []
-    return [n for (n,) in box.db.read("SELECT n FROM effects ORDER BY rowid")]
+    return [n for (n,) in box._db.read("SELECT n FROM effects ORDER BY rowid")]
 
 
 def test_a_restored_sender_goes_on_in_a_new_epoch(world: World) -> None:
@@ -287,9 +287,9 @@ def test_a_delayed_parcel_beyond_the_horizon_is_refused(world: World) -> None:
     old = world.wire.pushed[0]
     world.wait(8 * DAY)
     billing.run_maintenance()
-    before = billing.db.read("SELECT count(*) FROM _onceward_processed_messages")
+    before = billing._db.read("SELECT count(*) FROM _onceward_processed_messages")
     # the stream moved on to another epoch in between
-    billing.db.write(
+    billing._db.write(
         lambda tx: tx.run(
             "UPDATE _onceward_sender_streams SET epoch = 'later', number = 7, last_id = 'x'"
         )
@@ -309,8 +309,8 @@ def test_a_mark_outlives_its_row(world: World) -> None:
     shop.send("billing", Job(n=1))
     world.settle()
     old = world.wire.pushed[0]
-    billing.db.write(lambda tx: tx.run("DELETE FROM _onceward_inbox WHERE state = 'processed'"))
-    billing.db.write(
+    billing._db.write(lambda tx: tx.run("DELETE FROM _onceward_inbox WHERE state = 'processed'"))
+    billing._db.write(
         lambda tx: tx.run(
             "UPDATE _onceward_sender_streams SET epoch = 'later', number = 7, last_id = 'x'"
         )
@@ -401,7 +401,7 @@ def test_an_acked_message_does_not_die_by_a_fork(world: World) -> None:
     world.settle()
     world.clock.forward(120)
     billing = world.boxes["billing"]
-    billing.db.write(
+    billing._db.write(
         lambda tx: tx.run(
             "UPDATE _onceward_sender_streams SET epoch = 'of a clone', number = 3, last_id = 'x'"
         )
@@ -425,7 +425,7 @@ def test_a_peer_that_always_forks_is_left_alone(world: World) -> None:
             raise world.crash
         billing = world.boxes["billing"]
         number = parcel.number
-        billing.db.write(
+        billing._db.write(
             lambda tx: tx.run(
                 "INSERT OR REPLACE INTO _onceward_sender_streams (sender, epoch, number, last_id, updated_at) VALUES ('shop', ?, ?, 'another', 0)",
                 (parcel.epoch, number + 7),

@@ -72,7 +72,7 @@ def prepared(
 
 def effects(box: Postbox) -> list[int]:
     """Return the numbers of the jobs that had their effect, in order."""
-    return [n for (n,) in box.db.read("SELECT n FROM effects ORDER BY rowid")]
+    return [n for (n,) in box._db.read("SELECT n FROM effects ORDER BY rowid")]
 
 
 def write(ctx: Context, n: int) -> None:
@@ -841,9 +841,9 @@ def test_a_message_received_inside_a_handler_is_leased_by_a_commit_of_its_own(
     def work(job: Job) -> None:
         message = billing.receive(Other)
         assert message is not None
-        held.append(billing.db.writer.held)
+        held.append(billing._db.writer.held)
         message.ack()
-        held.append(billing.db.writer.held)
+        held.append(billing._db.writer.held)
 
     billing, shop = world.open(agent), world.open("shop")
     shop.send("billing", Job(n=1))

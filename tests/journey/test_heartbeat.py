@@ -39,10 +39,12 @@ def test_the_heartbeat_takes_nothing_from_under_a_look(
         sent = ann.send("bob", 1)
         ann.run_until_idle()
         wanted = ClaimRequest(messages=1, lanes=1, types=None)
-        [[leased]] = bob.db.write(
+        [[leased]] = bob._db.write(
             lambda tx: inbox.claim(tx, wanted, owner="w", until=tx.now + 9000)
         )
-        group = HandlerCommitBatch(bob.db, share_for=0.0, rest_for=lambda _: 0, told=lambda _: None)
+        group = HandlerCommitBatch(
+            bob._db, share_for=0.0, rest_for=lambda _: 0, told=lambda _: None
+        )
         group.end(leased, Done("processed"), rest=([leased], 1), events=[])
         monkeypatch.setattr(
             group, "_ended", Meanwhile([SettledMessage(leased, Done("processed"))], group.heartbeat)
@@ -51,4 +53,4 @@ def test_the_heartbeat_takes_nothing_from_under_a_look(
         assert group.due
         group.commit()
 
-        assert [(sent, "processed")] == bob.db.read("SELECT id, state FROM _onceward_inbox")
+        assert [(sent, "processed")] == bob._db.read("SELECT id, state FROM _onceward_inbox")

@@ -55,12 +55,12 @@ def busy(world: World, *, seed: int, messages: int = 60) -> Postbox:
             world.settle()
         if rng.random() < 0.2 and (message := shop.receive()) is not None:
             rng.choice((message.ack, message.reject, message.drop))()
-    shop.db.write(
+    shop._db.write(
         lambda tx: tx.run(
             "UPDATE _onceward_outbox SET kind = 'query', channel = 'main' WHERE seq % 3 = 0"
         )
     )
-    shop.db.write(
+    shop._db.write(
         lambda tx: tx.run(
             "UPDATE _onceward_inbox SET kind = 'command', channel = 'main' WHERE seq % 4 = 0"
         )
@@ -177,7 +177,7 @@ def test_a_time_is_found_though_the_clock_stepped_back(world: World) -> None:
     for at in range(0, len(moments), LENGTH):
         shop.send_many([("nobody", None)] * LENGTH)
         first = [(moment, at + place + 1) for place, moment in enumerate(moments[at : at + LENGTH])]
-        shop.db.write(
+        shop._db.write(
             lambda tx, first=first: tx.many(
                 "UPDATE _onceward_outbox SET created_at = ? WHERE seq = ?", first
             )  # type: ignore[misc]
@@ -194,7 +194,7 @@ def test_a_time_is_found_though_the_clock_stepped_back(world: World) -> None:
         wanted = sum(since <= moment < until for moment in moments)
         assert wanted == shop.history(since=since, until=until, limit=0).total_count, (since, until)
 
-    assert 3 <= shop.db.read("SELECT count(*) FROM _onceward_time_index")[0][0]
+    assert 3 <= shop._db.read("SELECT count(*) FROM _onceward_time_index")[0][0]
 
 
 def test_chapters_go_with_their_rows(world: World) -> None:
@@ -203,14 +203,14 @@ def test_chapters_go_with_their_rows(world: World) -> None:
     shop = world.open("shop", hold_unknown=True)
     shop.send_many([("nobody", None)] * (2 * LENGTH + 5))
     shop.run_maintenance()
-    before = shop.db.read("SELECT count(*) FROM _onceward_time_index")[0][0]
-    shop.db.write(
+    before = shop._db.read("SELECT count(*) FROM _onceward_time_index")[0][0]
+    shop._db.write(
         lambda tx: tx.run(
             "UPDATE _onceward_outbox SET state = 'acked', sent_at = 1, ended_at = 1, created_at = 1 WHERE seq <= ?",
             (LENGTH + 1,),
         )
     )
-    shop.db.write(lambda tx: bump(tx, ended_pending=LENGTH + 1, acked=LENGTH + 1))
+    shop._db.write(lambda tx: bump(tx, ended_pending=LENGTH + 1, acked=LENGTH + 1))
     world.clock.forward(8 * 86_400)
     shop.run_maintenance()
     shop.send_many([("nobody", None)] * LENGTH)
@@ -218,7 +218,7 @@ def test_chapters_go_with_their_rows(world: World) -> None:
 
     assert (2, [(2 * LENGTH,), (3 * LENGTH,)]) == (
         before,
-        shop.db.read("SELECT last_seq FROM _onceward_time_index"),
+        shop._db.read("SELECT last_seq FROM _onceward_time_index"),
     )
 
 
@@ -255,8 +255,8 @@ def test_a_damaged_frame_hides_no_other(world: World) -> None:
     world.audited = False
     shop = world.open("shop", hold_unknown=True)
     broken, sound = shop.send_many([("nobody", "find me"), ("nobody", "find me")])
-    shop.db.write(lambda tx: tx.run("DROP TRIGGER _onceward_outbox_frame_guard"))
-    shop.db.write(
+    shop._db.write(lambda tx: tx.run("DROP TRIGGER _onceward_outbox_frame_guard"))
+    shop._db.write(
         lambda tx: tx.run(
             "UPDATE _onceward_outbox SET frame = substr(frame, 9) WHERE id = ?", (broken,)
         )
@@ -381,7 +381,7 @@ def test_what_is_forgotten_is_not_found(world: World) -> None:
 
     assert [new] == [past.id for past in shop.search("words").messages]
     shop.run_maintenance()
-    assert 2 >= shop.db.read("SELECT count(*) FROM _onceward_search_docs")[0][0]
+    assert 2 >= shop._db.read("SELECT count(*) FROM _onceward_search_docs")[0][0]
 
 
 def test_a_search_is_only_words(world: World) -> None:
@@ -402,10 +402,10 @@ def test_without_opting_in_there_is_no_index(world: World) -> None:
     with pytest.raises(InvalidArgument, match="search=True"):
         shop.search("words")
     tables = "SELECT count(*) FROM sqlite_schema WHERE name GLOB '_onceward_search*'"
-    before = shop.db.read(tables)
+    before = shop._db.read(tables)
     world.shut()
     world.open("shop", search=True).send("shop", "words")
     world.shut()
     shop = world.open("shop", search=False)
 
-    assert [(0,)] == before == shop.db.read(tables)
+    assert [(0,)] == before == shop._db.read(tables)

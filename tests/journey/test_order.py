@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from onceward import Agent, Context, Msg, Postbox
+from onceward.model.names import PriorityName
 
 if TYPE_CHECKING:
     from tests.journey.conftest import World
@@ -36,7 +37,7 @@ def effects(box: Postbox, lane: str | None = None) -> list[int]:
     """Return the numbers in the order of their effects, of one lane or of all."""
     return [
         n
-        for (n,) in box.db.read(
+        for (n,) in box._db.read(
             "SELECT n FROM effects WHERE ? IS NULL OR lane = ? ORDER BY rowid", (lane, lane)
         )
     ]
@@ -125,7 +126,7 @@ def test_a_dispatcher_that_lost_its_lease_changes_nothing(world: World) -> None:
     world.wire.on_push = overtake
     shop.run_until_idle()
     world.settle()
-    outcome = shop.resolve(message), shop.db.read("SELECT generation, number FROM _onceward_peers")
+    outcome = shop.resolve(message), shop._db.read("SELECT generation, number FROM _onceward_peers")
     rival.close()
 
     assert [1, 2] == effects(billing)
@@ -135,7 +136,7 @@ def test_a_dispatcher_that_lost_its_lease_changes_nothing(world: World) -> None:
 def test_urgent_mail_overtakes(world: World) -> None:
     """Mail that waits is handed over by priority first, by age second."""
     shop, billing = world.wired("shop", noting(), parcel_max_messages=1)
-    names = ("background", "low", "normal", "high", "urgent", "critical")
+    names: tuple[PriorityName, ...] = ("background", "low", "normal", "high", "urgent", "critical")
     for n, priority in enumerate(names):
         shop.send("billing", Job(lane="x", n=n), priority=priority)
     world.settle()

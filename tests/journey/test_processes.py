@@ -107,7 +107,7 @@ def home(tmp_path: Path) -> Iterator[Path]:
 def effects(home: Path) -> list[tuple[Any, ...]]:
     """Return (id, session, n) of all effects, in their order."""
     with Postbox(home / "billing.db", start=False) as box:
-        return box.db.read("SELECT id, session, n FROM effects ORDER BY rowid")
+        return box._db.read("SELECT id, session, n FROM effects ORDER BY rowid")
 
 
 def test_a_killed_worker_is_replaced(home: Path) -> None:
@@ -158,7 +158,7 @@ def test_a_killed_sender_loses_nothing_it_was_told_and_repeats_nothing(home: Pat
             ]
         with Postbox(home / "shop.db", agent="shop", **BRISK) as shop:
             until(lambda: shop.stats()["acked"] == shop.stats()["enqueued"])
-            sent = {i for (i,) in shop.db.read("SELECT id FROM _onceward_outbox")}
+            sent = {i for (i,) in shop._db.read("SELECT id FROM _onceward_outbox")}
     done = [i for i, _, _ in effects(home)]
 
     assert set() == {line.strip() for line in acknowledged} - set(done)
@@ -291,7 +291,7 @@ def test_a_handler_within_its_runtime_is_not_overtaken(home: Path) -> None:
 
 def _lane(home: Path) -> list[tuple[Any, ...]]:
     with Postbox(home / "billing.db", start=False) as box:
-        return box.db.read("SELECT token, due_at FROM _onceward_lanes")
+        return box._db.read("SELECT token, due_at FROM _onceward_lanes")
 
 
 def test_two_relays_of_one_file_keep_the_order(home: Path) -> None:

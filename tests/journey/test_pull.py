@@ -38,7 +38,7 @@ def delivered(world: World, *numbers: int, **settings: object) -> tuple[Postbox,
 
 def effects(box: Postbox) -> list[int]:
     """Return what was written."""
-    return [n for (n,) in box.db.read("SELECT n FROM effects ORDER BY rowid")]
+    return [n for (n,) in box._db.read("SELECT n FROM effects ORDER BY rowid")]
 
 
 def test_a_block_that_ends_well_acks(world: World) -> None:

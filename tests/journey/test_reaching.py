@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from onceward import Agent, Frame, Msg, Postbox
+from onceward import Agent, Msg, Postbox
 from onceward.errors import StoreCorrupt, Unreachable
 from onceward.runtime import dispatcher, engine
 from onceward.store import dead_letters
+from onceward.transports import Frame
 from onceward.transports.function import FunctionTransport
 
 if TYPE_CHECKING:

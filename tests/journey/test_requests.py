@@ -74,7 +74,7 @@ def test_a_late_reply_is_kept(world: World) -> None:
     world.settle()
 
     assert Answer(n=2) == shop.result(ticket, reply=Answer)
-    assert [("late",)] == shop.db.read("SELECT state FROM _onceward_pending_replies")
+    assert [("late",)] == shop._db.read("SELECT state FROM _onceward_pending_replies")
 
 
 def test_a_request_that_the_peer_gave_up_fails(world: World) -> None:
@@ -154,7 +154,7 @@ def test_a_replayed_request_can_still_be_answered(world: World) -> None:
     shop = world.open("shop", hold_unknown=True)
     ticket = shop.request("oracle", Ask(n=1))
     world.open(Agent("oracle"))
-    shop.db.write(lambda tx: tx.run("UPDATE _onceward_outbox SET expires_at = created_at"))
+    shop._db.write(lambda tx: tx.run("UPDATE _onceward_outbox SET expires_at = created_at"))
     world.settle()
     world.boxes.pop("oracle").close()
     world.open(answering())

@@ -42,9 +42,9 @@ def counting(name: str = "billing") -> Agent:
 def effects(world: World, name: str = "billing") -> list[int]:
     """Return the numbers of the jobs that had their effect, in order."""
     box = world.boxes[name]
-    if not box.db.read("SELECT 1 FROM sqlite_schema WHERE name = 'effects'"):
+    if not box._db.read("SELECT 1 FROM sqlite_schema WHERE name = 'effects'"):
         return []
-    return [n for (n,) in box.db.read("SELECT n FROM effects ORDER BY rowid")]
+    return [n for (n,) in box._db.read("SELECT n FROM effects ORDER BY rowid")]
 
 
 def test_a_message_is_pending_then_sent_then_acked(world: World) -> None:

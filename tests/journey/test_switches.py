@@ -152,8 +152,8 @@ def test_hooks_hear_after_the_commit(world: World) -> None:
 
     def look(event: Event) -> None:
         box = shop if event.agent == "shop" else billing
-        assert not box.db.writer.held
-        counts = box.db.read(
+        assert not box._db.writer.held
+        counts = box._db.read(
             "SELECT (SELECT count(*) FROM _onceward_outbox), (SELECT count(*) FROM _onceward_inbox WHERE state <> 'pending')"
         )
         seen.append((f"{event.agent} {event.name}", counts[0]))
@@ -298,7 +298,7 @@ def left(box: Postbox) -> dict[str, int]:
         "pending_replies",
     )
     counts = {
-        f"{box.agent} {name}": box.db.read(f"SELECT count(*) FROM _onceward_{name}")[0][0]
+        f"{box.agent} {name}": box._db.read(f"SELECT count(*) FROM _onceward_{name}")[0][0]
         for name in names
     }
     return {name: count for name, count in counts.items() if count}

@@ -98,7 +98,7 @@ def table(box: Postbox) -> None:
 
 def effects(box: Postbox) -> list[int]:
     """Return the numbers of all effects, sorted."""
-    return sorted(n for (n,) in box.db.read("SELECT n FROM effects"))
+    return sorted(n for (n,) in box._db.read("SELECT n FROM effects"))
 
 
 @pytest.mark.parametrize("workers", [1, 4])

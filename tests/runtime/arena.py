@@ -173,7 +173,7 @@ def drain(home: Path, mode: QueueMode, rng: random.Random) -> dict[str, Any]:
         Postbox(home / "user.db", start=False) as user,
     ):
         found += [str(violation) for box in (coder, user) for violation in box.check()]
-        runs = coder.db.read(
+        runs = coder._db.read(
             "SELECT seq, id, session, state, consumed, event_ids, checkpoint_at FROM _onceward_runs ORDER BY seq"
         )
         found += [*unordered(user, runs), *overdue(user, runs), *unanswered(coder)]
@@ -188,11 +188,11 @@ def drain(home: Path, mode: QueueMode, rng: random.Random) -> dict[str, Any]:
 def unordered(user: Postbox, runs: list[tuple[Any, ...]]) -> list[str]:
     """Return sessions in which what runs consumed is not what was sent, each message once and in order."""
     found = []
-    ours = {message_id for (message_id,) in user.db.read("SELECT id FROM _onceward_outbox")}
+    ours = {message_id for (message_id,) in user._db.read("SELECT id FROM _onceward_outbox")}
     for session in SESSIONS:
         sent = [
             message_id
-            for (message_id,) in user.db.read(
+            for (message_id,) in user._db.read(
                 "SELECT id FROM _onceward_outbox WHERE session = ? ORDER BY seq", (session,)
             )
         ]
@@ -220,7 +220,7 @@ def overdue(user: Postbox, runs: list[tuple[Any, ...]]) -> list[str]:
         for row in runs
         if row[3] == "aborted" and row[4] and not row[6]
     ]
-    for (frame,) in user.db.read("SELECT frame FROM _onceward_inbox"):
+    for (frame,) in user._db.read("SELECT frame FROM _onceward_inbox"):
         when, run_id = json.loads(frame)["data"]
         state, checkpoint_at = about[run_id]
         if state != "done" and (when == "after" or checkpoint_at is None):
@@ -232,13 +232,13 @@ def unanswered(coder: Postbox) -> list[str]:
     """Return tasks that do not have exactly one result."""
     tasks = [
         message_id
-        for (message_id,) in coder.db.read(
+        for (message_id,) in coder._db.read(
             "SELECT id FROM _onceward_outbox WHERE recipient = 'worker'"
         )
     ]
     told = Counter(
         json.loads(frame)["inreplyto"]
-        for (frame,) in coder.db.read(
+        for (frame,) in coder._db.read(
             "SELECT frame FROM _onceward_inbox WHERE type = 'worker_result'"
         )
     )

@@ -39,7 +39,7 @@ class Looks:
 def db(tmp_path: Path) -> Iterator[Database]:
     """Return an open file without engines."""
     with Postbox(tmp_path / "a.db", agent="a", start=False) as box:
-        yield box.db
+        yield box._db
 
 
 def test_a_loop_looks_until_nothing_is_due(db: Database) -> None:

@@ -122,9 +122,12 @@ class Play(RuleBasedStateMachine):
         self.folder = tempfile.TemporaryDirectory(prefix="onceward-model-")
         self.clock, self.fails = ManualClock(), set[str]()
         self.agent = Agent("coder")
-        self.agent.session(mode=mode, overflow=overflow, cap=cap, debounce=DEBOUNCE / 1000)(
-            self._turn
-        )
+        self.agent.session(
+            mode=mode,
+            overflow=overflow,
+            cap=cap,
+            debounce=DEBOUNCE / 1000,
+        )(self._turn)
         self.sent: list[str] = []
         self.model = {name: Session(mode=mode, cap=cap, overflow=overflow) for name in SESSIONS}
         self.mail: dict[str, list[str]] = {name: [] for name in SESSIONS}
@@ -176,7 +179,7 @@ class Play(RuleBasedStateMachine):
     def look(self, _: Any = None) -> None:
         """Look once: what died is recovered, mail taken in, runs begun."""
         runner = self.box._runners[0]
-        looked = self.box.db.write(lambda tx: runner.scheduler.schedule(tx, 100))
+        looked = self.box._db.write(lambda tx: runner.scheduler.schedule(tx, 100))
         assert not looked.index_is_damaged
         for session in self.model.values():
             if session.open and self._now() >= session.until:
@@ -296,7 +299,7 @@ class Play(RuleBasedStateMachine):
             )
 
     def _ended(self, session: str, sql: str) -> list[str]:
-        return sorted(_name(message_id) for (message_id,) in self.box.db.read(sql, (session,)))
+        return sorted(_name(message_id) for (message_id,) in self.box._db.read(sql, (session,)))
 
     def teardown(self) -> None:
         """Find the files sound to the end."""

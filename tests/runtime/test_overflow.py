@@ -212,7 +212,7 @@ def test_the_nearest_level_wins(desk: Any, tmp_path: Any, monkeypatch: pytest.Mo
 
     monkeypatch.setenv("ONCEWARD_QUEUE_MODE", "steer")
     with Postbox(tmp_path / "x.db", agent="x", start=False) as box:
-        assert "steer" == box.settings.queue_mode
+        assert "steer" == box._settings.queue_mode
 
 
 def test_lines_are_short_and_flat() -> None:

@@ -27,7 +27,7 @@ def test_a_statement_finds_its_rows_by_an_index(name: str, tmp_path: Path) -> No
         bindings = dict.fromkeys(re.findall(r":(\w+)", sql)) or (None,) * len(
             set(re.findall(r"\?\d", sql)) or re.findall(r"\?", sql)
         )
-        plan = [row[3] for row in box.db.read(f"EXPLAIN QUERY PLAN {sql}", bindings)]
+        plan = [row[3] for row in box._db.read(f"EXPLAIN QUERY PLAN {sql}", bindings)]
 
     assert [] == [line for line in plan if LARGE.match(line)]
 
@@ -38,7 +38,7 @@ def test_looking_for_arrivals_walks_ready_lanes_only(name: str, tmp_path: Path) 
     sql = STATEMENTS[name]
     with Postbox(tmp_path / "a.db", agent="a", start=False) as box:
         bindings = dict.fromkeys(re.findall(r":(\w+)", sql))
-        plan = [row[3] for row in box.db.read(f"EXPLAIN QUERY PLAN {sql}", bindings)]
+        plan = [row[3] for row in box._db.read(f"EXPLAIN QUERY PLAN {sql}", bindings)]
 
     assert "SCAN l USING INDEX _onceward_lanes_ready" in plan
 

@@ -142,7 +142,7 @@ def test_an_async_run_has_every_verb(tmp_path: Path) -> None:
                 got.add(message.body)
 
         assert {"sent", "replied", "task", "returned"} == got
-        assert [(1,)] == box.db.read("SELECT x FROM t")
+        assert [(1,)] == box._db.read("SELECT x FROM t")
 
 
 def test_stopping_gives_messages_back(tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ def test_a_file_that_is_locked_meanwhile_fails_the_batch(
         for message in bob.messages(timeout=0):
             message.ack()
         bob.run_until_idle()
-        now = alice.db.now() + 1000
+        now = alice._db.now() + 1000
     fleet, out = (
         Fleet(spark, (str(tmp_path / "*.db"),), {"busyTimeout": "0.05"}),
         tmp_path / "archive",
@@ -182,7 +182,7 @@ def test_what_is_not_archived_is_not_pruned(
         for message in bob.messages(timeout=0):
             message.ack()
         bob.run_until_idle()
-        now = alice.db.now() + 1000
+        now = alice._db.now() + 1000
     fleet, out = Fleet(spark, (str(tmp_path / "*.db"),)), tmp_path / "archive"
     archive.run(fleet, out, now=now, settle=0)
     shutil.rmtree(out / "outbox")

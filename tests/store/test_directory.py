@@ -66,7 +66,7 @@ def test_mail_alone_makes_none(tmp_path: Path) -> None:
 def test_the_first_who_asks_is_enrolled(tmp_path: Path) -> None:
     """A home's directory is made by its first use, and names the agent that used it."""
     with Postbox(tmp_path / "a.db", agent="a", start=False) as box:
-        home = DirectoryHandle(box.db, box.settings)
+        home = DirectoryHandle(box._db, box._settings)
         before = home.known
         found = is_registered(home.directory)
         home.close()
@@ -270,7 +270,7 @@ def test_a_forked_child_may_not_use_it(directory: DirectoryDatabase) -> None:
 def test_a_closed_home_opens_nothing(tmp_path: Path) -> None:
     """After its postbox was closed a home's directory is out of reach."""
     with Postbox(tmp_path / "a.db", agent="a", start=False) as box:
-        home = DirectoryHandle(box.db, box.settings)
+        home = DirectoryHandle(box._db, box._settings)
         home.close()
         with pytest.raises(StoreClosed):
             _ = home.directory

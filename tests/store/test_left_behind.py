@@ -21,7 +21,7 @@ def leave(folder, spoil):
     with Postbox(folder / "a.db", agent="a", start=False, hold_unknown=True) as box:
         box.send("b", 1)
         if spoil:
-            box.db.write(lambda tx: tx.run(SPOIL))
+            box._db.write(lambda tx: tx.run(SPOIL))
 
 
 def test_sound(tmp_path):

@@ -102,10 +102,10 @@ def test_rows_of_any_number_are_inserted_in_order(box: Postbox, count: int) -> N
     bodies = [f"message {k}" for k in range(count)]
     ids = box.send_many([("b", body) for body in bodies])
 
-    assert ids == [id_ for (id_,) in box.db.read("SELECT id FROM _onceward_outbox ORDER BY seq")]
+    assert ids == [id_ for (id_,) in box._db.read("SELECT id FROM _onceward_outbox ORDER BY seq")]
     assert bodies == [
         body
-        for (body,) in box.db.read("SELECT frame ->> '$.data' FROM _onceward_outbox ORDER BY seq")
+        for (body,) in box._db.read("SELECT frame ->> '$.data' FROM _onceward_outbox ORDER BY seq")
     ]
 
 
@@ -117,4 +117,4 @@ def test_a_row_that_is_refused_takes_its_bunch_along(opened: Open) -> None:
     with pytest.raises(QueueFull):
         box.send_many([("b", k) for k in range(2 * ROWS_PER_INSERT)])
 
-    assert [("before",)] == box.db.read("SELECT frame ->> '$.data' FROM _onceward_outbox")
+    assert [("before",)] == box._db.read("SELECT frame ->> '$.data' FROM _onceward_outbox")

@@ -50,7 +50,7 @@ def use(sender: Postbox, receiver: Postbox) -> None:
     """Send, receive and tidy, with everything that installs objects of its own."""
     sender.limits.set("outbox", messages=100)
     for box in (sender, receiver):
-        transitions.switch(box.db, on=True)
+        transitions.switch(box._db, on=True)
     sender.send("r", {"n": 1})
     sender.run_until_idle()
     message = receiver.receive()
@@ -60,7 +60,7 @@ def use(sender: Postbox, receiver: Postbox) -> None:
     for box in (sender, receiver):
         box.run_until_idle()
         box.run_maintenance()
-        transitions.switch(box.db, on=False)
+        transitions.switch(box._db, on=False)
     sender.limits.remove("outbox")
 
 

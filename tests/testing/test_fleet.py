@@ -28,7 +28,7 @@ def _messages(folder: Path) -> tuple[set[tuple[str, str, str]], list[str]]:
         try:
             with Postbox(path, start=False) as box:
                 assert [] == box.check(), path
-                found |= {(str(s), str(r), str(i)) for s, r, i in box.db.read(IDS)}
+                found |= {(str(s), str(r), str(i)) for s, r, i in box._db.read(IDS)}
         except OncewardError:
             unread.append(path.name)
     return found, unread

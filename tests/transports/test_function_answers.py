@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from onceward import Frame, Postbox
+from onceward import Postbox
 from onceward.testing import ManualClock
+from onceward.transports import Frame
 from onceward.transports.function import FunctionTransport, Receipts
 
 

@@ -1,98 +1,140 @@
-"""The same calls, awaitable: one line each, one hop per operation, one commit per loop tick."""
+"""
+The async face of a postbox and of what it hands out.
+
+Methods are the sync ones, made awaitable: the file is touched off the loop,
+and what tasks send in one tick of the loop shares one commit. Waits, blocks
+and iterators are written here by hand.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack, overload
+from typing import Any, Self, TypeVar, Unpack, cast, overload
 
-from onceward.api.aio_channel import AsyncChannels
-from onceward.api.aio_limits import AsyncLimits
-from onceward.api.aio_looks import AsyncLooks
-from onceward.api.aio_mailbox import AsyncMailboxes
-from onceward.api.aio_polls import AsyncPolls
-from onceward.api.awaitable import (
-    AsyncAgents,
-    AsyncDeadLetters,
-    AsyncMessage,
-    AsyncPeers,
-    AsyncQueues,
-    AsyncRuns,
-    AsyncTransaction,
+from onceward.api.agents import Agents
+from onceward.api.channels import Channel, Channels, Topics
+from onceward.api.dead_letters import DeadLetters
+from onceward.api.event_source import EventSource
+from onceward.api.limits import Limits
+from onceward.api.mailboxes import (
+    HandlerTransaction,
+    Mailbox,
+    Mailboxes,
+    MailboxFields,
+    Where,
 )
-from onceward.api.postbox import Postbox
+from onceward.api.peers import Peers
+from onceward.api.postbox import Postbox, PostboxOptions
+from onceward.api.queues import Queues, Runs
 from onceward.api.session import Session, read_reply
 from onceward.db.database import Database
 from onceward.errors import InvalidArgument, StoreClosed
-from onceward.hooks import Hook
+from onceward.hooks import Hooks
+from onceward.model.filters import MailboxFilters
 from onceward.model.names import DEFAULT_SESSION
-from onceward.model.parcel import Answer, Parcel
-from onceward.model.send_options import PublishOptions, SendOptions
+from onceward.model.record import MessageRecord
+from onceward.model.send_options import SendOptions
 from onceward.runtime.agent import Agent
 from onceward.runtime.async_bridge import AsyncBridge
+from onceward.runtime.async_face import (
+    AsyncFace,
+    OffLoop,
+    OnWorker,
+    WorkerThread,
+    awaitable,
+    awaitable_as,
+    awaitable_on_thread,
+    awaitable_write,
+)
+from onceward.runtime.context import AsyncTransaction
 from onceward.runtime.engine import Due
+from onceward.runtime.invoke import run_coroutine
+from onceward.runtime.message import AsyncMessage, Message
+from onceward.runtime.transaction import Transaction
 from onceward.store import invariants, queries
-from onceward.store.health import Health
+from onceward.store.mailbox_readers import EARLIEST
 from onceward.store.requests import Ticket
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
+S_co = TypeVar("S_co", bound=Session, covariant=True)
 
 
-class AsyncSession:
-    """One named conversation of an agent; see ``Session``."""
+class FileBridge(AsyncBridge):
+    """The bridge of one postbox, whose tasks can also wait for a commit."""
 
-    def __init__(self, session: Session, box: AsyncPostbox, crossing: AsyncBridge) -> None:
-        self._session, self._box, self._crossing = session, box, crossing
-        self.name = session.name
+    def __init__(self, db: Database, loop: asyncio.AbstractEventLoop, poll: float) -> None:
+        super().__init__(db, loop)
+        self._file, self._poll = db, poll
 
-    def __repr__(self) -> str:
-        """Name the session."""
-        return f"<AsyncSession {self.name} of {self._box.agent}>"
+    async def wait(
+        self,
+        look: Callable[[], T | None],
+        seconds: float | None,
+        *,
+        db: Database | None = None,
+        due: Due | None = None,
+        run: Callable[[Callable[[], T | None]], Awaitable[T | None]] | None = None,
+    ) -> T | None:
+        """
+        Call *look* after every commit until it finds something or *seconds* have passed.
+
+        *look* runs by *run*, or as any other call of this bridge.
+        """
+        run = run or self.call
+        found = await run(look)
+        if found is not None or seconds == 0:
+            return found
+        deadline = None if seconds is None else time.monotonic() + seconds
+        notified, loop, file = asyncio.Event(), asyncio.get_running_loop(), db or self._file
+        next_look = due or (lambda left: queries.next_wakeup(file, left))
+
+        def notify() -> None:
+            loop.call_soon_threadsafe(notified.set)
+
+        stop = file.notifier.listen("in", notify, version=file.version, poll=self._poll)
+        try:
+            while (found := await run(look)) is None:
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    return None
+                pause = await self.call(lambda left=left: next_look(left))  # type: ignore[misc]
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(notified.wait(), pause)
+                notified.clear()
+        finally:
+            stop()
+        return found
+
+
+class SessionFace(AsyncFace[S_co]):
+    """What async sessions and postboxes have in common."""
+
+    @property
+    def _bridge(self) -> FileBridge:
+        return cast("FileBridge", self._off_loop)
+
+    send = awaitable_write(Session.send)
+    send_many = awaitable(Session.send_many)
+    publish = awaitable(Session.publish)
+    request = awaitable_write(Session.request)
+    thread = awaitable(Session.thread)
 
     @asynccontextmanager
     async def begin(self) -> AsyncIterator[AsyncTransaction]:
-        """Open a transaction for this task; leaving the block commits, an exception undoes; see ``Session.begin``."""
-        async with self._crossing.block() as tx:
-            yours = self._session._is_over(tx)
+        """Open a transaction for this task; leaving the block commits; see ``Session.begin``."""
+        async with self._bridge.block() as tx:
+            yours = self._plain._is_over(tx)
             try:
-                yield AsyncTransaction(yours, self._crossing)
+                yield AsyncTransaction(yours, self._bridge)
             finally:
                 yours._finish()
-
-    async def send(self, to: str | None, body: object, **options: Unpack[SendOptions]) -> str:
-        """Commit one message into the outbox, together with others of this tick; see ``Session.send``."""
-        return await self._crossing.write(self._session._compose(to, body, options))
-
-    async def send_many(
-        self, messages: Iterable[tuple[str, object]], **options: Unpack[SendOptions]
-    ) -> list[str]:
-        """Commit many (recipient, body) at once; see ``Session.send_many``."""
-        return await self._crossing.call(lambda: self._session.send_many(messages, **options))
-
-    async def publish(
-        self, topic: str, body: object, **options: Unpack[PublishOptions]
-    ) -> list[str]:
-        """Send to every peer that subscribed to *topic*; see ``Session.publish``."""
-        return await self._crossing.call(lambda: self._session.publish(topic, body, **options))
-
-    async def request(
-        self,
-        to: str,
-        body: object,
-        *,
-        timeout: float | None = None,
-        **options: Unpack[SendOptions],
-    ) -> Ticket:
-        """Send a request and return its ticket; see ``Session.request``."""
-        return await self._crossing.write(
-            lambda: self._session.request(to, body, timeout=timeout, **options)
-        )
 
     async def ask(
         self,
@@ -103,20 +145,23 @@ class AsyncSession:
         timeout: float = 30.0,
         **options: Unpack[SendOptions],
     ) -> T:
-        """Send a request and wait for its reply; see ``Session.ask``."""
-        if self._crossing.in_transaction:
-            msg = "ask inside an open transaction would wait for a message that is not committed: ask outside of it"
+        """Send a request and wait for its reply, read as *reply*; see ``Session.ask``."""
+        if self._bridge.in_transaction:
+            msg = (
+                "ask inside an open transaction would wait for a message "
+                "that is not committed: ask outside of it"
+            )
             raise InvalidArgument(msg)
-        return await self.result(
-            await self.request(to, body, timeout=timeout, **options), reply=reply, timeout=timeout
-        )
+        ticket = await self.request(to, body, timeout=timeout, **options)
+        return await self.result(ticket, reply=reply, timeout=timeout)
 
     async def result(self, ticket: Ticket | str, *, reply: type[T], timeout: float = 0.0) -> T:
         """Return the reply to a ticket, waiting for it; see ``Session.result``."""
+        session = self._plain
         ticket_id = ticket if isinstance(ticket, str) else ticket.id
-        found = await self._box.wait(lambda: self._session._reply_state(ticket_id), timeout)
+        found = await self._bridge.wait(lambda: session._reply_state(ticket_id), timeout)
         if found is None:
-            raise await self._crossing.call(lambda: self._session._overdue(ticket_id, timeout))
+            raise await self._bridge.call(lambda: session._overdue(ticket_id, timeout))
         return read_reply(ticket_id, found, reply)
 
     @overload
@@ -124,37 +169,422 @@ class AsyncSession:
 
     @overload
     async def receive(
-        self,
-        type: str | None = None,
-        timeout: float = 0.0,
+        self, type: str | None = None, timeout: float = 0.0
     ) -> AsyncMessage[Any] | None: ...
 
     async def receive(self, type: Any = None, timeout: float = 0.0) -> AsyncMessage[Any] | None:
-        """Lease the next message of this session; see ``Session.receive``."""
-        found = await self._box.wait(lambda: self._session.receive(type), timeout)
-        return None if found is None else AsyncMessage(found, self._crossing)
+        """Lease the next message; see ``Session.receive``."""
+        found = await self._bridge.wait(lambda: self._plain.receive(type), timeout)
+        return None if found is None else AsyncMessage(found, self._bridge)
+
+    @overload
+    def messages(
+        self, type: type[T], timeout: float | None = None
+    ) -> AsyncIterator[AsyncMessage[T]]: ...
+
+    @overload
+    def messages(
+        self, type: str | None = None, timeout: float | None = None
+    ) -> AsyncIterator[AsyncMessage[Any]]: ...
 
     async def messages(
-        self,
-        type: Any = None,
-        timeout: float | None = None,
+        self, type: Any = None, timeout: float | None = None
     ) -> AsyncIterator[AsyncMessage[Any]]:
         """Yield messages as they come; see ``Session.messages``."""
-        while (
-            found := await self._box.wait(lambda: self._session.receive(type), timeout)
-        ) is not None:
-            yield AsyncMessage(found, self._crossing)
-
-    async def thread(self, message_id: str) -> list[queries.HistoryEntry]:
-        """Return the conversation that a message belongs to; see ``Session.thread``."""
-        return await self._crossing.call(lambda: self._session.thread(message_id))
-
-    async def history(self, **filters: Any) -> queries.Page:
-        """Return past messages, newest first; see ``Session.history``."""
-        return await self._crossing.call(lambda: self._session.history(**filters))
+        while found := await self._bridge.wait(lambda: self._plain.receive(type), timeout):
+            yield AsyncMessage(found, self._bridge)
 
 
-class AsyncPostbox(AsyncPolls, AsyncLooks):
+class AsyncSession(SessionFace[Session]):
+    """One named conversation of an agent; see ``Session``."""
+
+    def __init__(self, session: Session, bridge: FileBridge) -> None:
+        super().__init__(session, bridge)
+        self.name = session.name
+        """Name of the conversation."""
+
+    history = awaitable(Session.history)
+
+
+class AsyncChannel(AsyncFace[Channel]):
+    """One channel, as this agent takes part in it; see ``Channel``."""
+
+    def __init__(self, channel: Channel, bridge: FileBridge) -> None:
+        super().__init__(channel, bridge)
+        self._bridge = bridge
+        self.name = channel.name
+        """Name of the channel."""
+        self.session = channel.session
+        """Conversation that messages are sent in."""
+        self.created = channel.created
+        """Whether the call that returned this made the channel."""
+
+    info = awaitable(Channel.info)
+    members = awaitable(Channel.members)
+    join = awaitable(Channel.join)
+    add = awaitable(Channel.add)
+    add_many = awaitable(Channel.add_many)
+    leave = awaitable(Channel.leave)
+    remove = awaitable(Channel.remove)
+    subscribe = awaitable(Channel.subscribe)
+    unsubscribe = awaitable(Channel.unsubscribe)
+    pause = awaitable(Channel.pause)
+    resume = awaitable(Channel.resume)
+    drain = awaitable(Channel.drain)
+    close = awaitable(Channel.close)
+    delete = awaitable(Channel.delete)
+    send = awaitable(Channel.send)
+    respond = awaitable(Channel.respond)
+    acknowledge = awaitable(Channel.acknowledge)
+    acknowledgments = awaitable(Channel.acknowledgments)
+    detach = awaitable(Channel.detach)
+    history = awaitable(Channel.history)
+
+    @overload
+    async def attach(self, handle: str, type: type[T]) -> AsyncMessage[T]: ...
+
+    @overload
+    async def attach(self, handle: str, type: str | None = None) -> AsyncMessage[Any]: ...
+
+    async def attach(self, handle: str, type: Any = None) -> AsyncMessage[Any]:
+        """Return a message that was detached; see ``Channel.attach``."""
+        found = await self._bridge.call(lambda: self._plain.attach(handle, type))
+        return AsyncMessage(found, self._bridge)
+
+    @overload
+    async def receive(
+        self, type: type[T], timeout: float = ..., *, topics: Topics = ...
+    ) -> AsyncMessage[T] | None: ...
+
+    @overload
+    async def receive(
+        self, type: str | None = ..., timeout: float = ..., *, topics: Topics = ...
+    ) -> AsyncMessage[Any] | None: ...
+
+    async def receive(
+        self, type: Any = None, timeout: float = 0.0, *, topics: Topics = None
+    ) -> AsyncMessage[Any] | None:
+        """Lease this agent's next message of the channel; see ``Channel.receive``."""
+        found = await self._bridge.wait(lambda: self._plain.receive(type, topics=topics), timeout)
+        return None if found is None else AsyncMessage(found, self._bridge)
+
+    @overload
+    def messages(
+        self, type: type[T], timeout: float | None = None
+    ) -> AsyncIterator[AsyncMessage[T]]: ...
+
+    @overload
+    def messages(
+        self, type: str | None = None, timeout: float | None = None
+    ) -> AsyncIterator[AsyncMessage[Any]]: ...
+
+    async def messages(
+        self, type: Any = None, timeout: float | None = None
+    ) -> AsyncIterator[AsyncMessage[Any]]:
+        """Yield messages as they come; see ``Channel.messages``."""
+        while found := await self._bridge.wait(lambda: self._plain.receive(type), timeout):
+            yield AsyncMessage(found, self._bridge)
+
+
+class AsyncChannels(AsyncFace[Channels]):
+    """The channels of the home; see ``Channels``."""
+
+    create = awaitable_as(AsyncChannel, Channels.create)
+    ensure = awaitable_as(AsyncChannel, Channels.ensure)
+    get = awaitable_as(AsyncChannel, Channels.get)
+    list = awaitable(Channels.list)
+
+
+class AsyncHandlerTransaction(AsyncFace[HandlerTransaction]):
+    """What an ``async def`` handler of a mailbox writes and sends; see ``HandlerTransaction``."""
+
+    def __init__(self, effects: HandlerTransaction, off_loop: OffLoop) -> None:
+        super().__init__(effects, off_loop)
+        self.tx: AsyncTransaction = _MarkTransaction(effects, off_loop)
+        """The transaction that the mark commits with; opened, and the file locked, on first use."""
+
+    send = awaitable(HandlerTransaction.send)
+
+
+class _MarkTransaction(AsyncTransaction):
+    """The transaction of a mailbox's handler, opened on first use."""
+
+    def __init__(self, effects: HandlerTransaction, off_loop: OffLoop) -> None:
+        self._effects, self._worker = effects, off_loop
+
+    @property
+    def _plain(self) -> Transaction:
+        return self._effects.tx
+
+    @property
+    def _off_loop(self) -> OffLoop:
+        return self._worker
+
+
+AsyncHandler = Callable[[AsyncMessage[Any], AsyncHandlerTransaction], Awaitable[object]]
+
+
+class AsyncMailbox(MailboxFields, AsyncFace[Mailbox]):
+    """One mailbox of the home, until it expires; see ``Mailbox``."""
+
+    def __init__(self, mailbox: Mailbox, bridge: FileBridge) -> None:
+        MailboxFields.__init__(self, mailbox._address, id=mailbox.id, created=mailbox.created)
+        AsyncFace.__init__(self, mailbox, bridge)
+        self._bridge = bridge
+
+    send = awaitable_write(Mailbox.send)
+    delete = awaitable(Mailbox.delete)
+    query = awaitable(Mailbox.query)
+    tail = awaitable(Mailbox.tail)
+    count = awaitable(Mailbox.count)
+
+    async def _until(self, look: Callable[[], list[T]], timeout: float | None) -> list[T]:
+        """Call *look* after every commit in the mailbox's file until it finds something."""
+        reader = self._plain._reader
+        found = await self._bridge.wait(
+            lambda: look() or None, timeout, db=reader.db, due=reader.until_due
+        )
+        return found or []
+
+    async def replay(
+        self, type: Any = None, *, timeout: float | None = 0.0
+    ) -> AsyncIterator[MessageRecord]:
+        """Yield everything that has not expired, then new messages; see ``Mailbox.replay``."""
+        read_on = self._plain._reading(type)
+        while records := await self._until(read_on, timeout):
+            for record in records:
+                yield record
+
+    async def cursor(
+        self,
+        reader: str,
+        type: Any = None,
+        *,
+        limit: int = 100,
+        timeout: float | None = 0.0,
+        start: Where = EARLIEST,
+        consume_skipped: bool = True,
+        **filters: Unpack[MailboxFilters],
+    ) -> list[MessageRecord]:
+        """Move the named position and return what it passed; see ``Mailbox.cursor``."""
+
+        def look() -> list[MessageRecord]:
+            return self._plain.cursor(
+                reader, type, limit=limit, start=start, consume_skipped=consume_skipped, **filters
+            )
+
+        return await self._until(look, timeout)
+
+    @overload
+    async def lease(
+        self,
+        group: str,
+        type: type[T],
+        *,
+        limit: int = ...,
+        timeout: float | None = ...,
+        lease: float | None = ...,
+        start: Where = ...,
+    ) -> list[AsyncMessage[T]]: ...
+
+    @overload
+    async def lease(
+        self,
+        group: str,
+        type: str | None = ...,
+        *,
+        limit: int = ...,
+        timeout: float | None = ...,
+        lease: float | None = ...,
+        start: Where = ...,
+    ) -> list[AsyncMessage[Any]]: ...
+
+    async def lease(
+        self,
+        group: str,
+        type: Any = None,
+        *,
+        limit: int = 1,
+        timeout: float | None = 0.0,
+        lease: float | None = None,
+        start: Where = EARLIEST,
+    ) -> list[AsyncMessage[Any]]:
+        """Lease the next messages of the group to us; see ``Mailbox.lease``."""
+
+        def look() -> list[Message[Any]]:
+            return self._plain.lease(group, type, limit=limit, lease=lease, start=start)
+
+        return [AsyncMessage(each, self._bridge) for each in await self._until(look, timeout)]
+
+    @overload
+    async def receive(
+        self, group: str, type: type[T], *, timeout: float | None = ..., start: Where = ...
+    ) -> AsyncMessage[T] | None: ...
+
+    @overload
+    async def receive(
+        self, group: str, type: str | None = ..., *, timeout: float | None = ..., start: Where = ...
+    ) -> AsyncMessage[Any] | None: ...
+
+    async def receive(
+        self,
+        group: str,
+        type: Any = None,
+        *,
+        timeout: float | None = 0.0,
+        start: Where = EARLIEST,
+    ) -> AsyncMessage[Any] | None:
+        """Lease the next message of the group; see ``Mailbox.receive``."""
+        found = await self.lease(group, type, timeout=timeout, start=start)
+        return found[0] if found else None
+
+    async def exactly_once(
+        self,
+        group: str,
+        handler: AsyncHandler,
+        type: Any = None,
+        *,
+        limit: int = 1,
+        timeout: float | None = 0.0,
+        start: Where = EARLIEST,
+    ) -> int:
+        """
+        Lease and handle the next messages by a coroutine function; see ``Mailbox.exactly_once``.
+
+        Once *handler* has used its transaction it holds the file's write lock:
+        then await that and nothing else of this file. A cancellation cancels the
+        handler, and its message is tried again.
+        """
+        if not inspect.iscoroutinefunction(handler):
+            msg = f"handler {handler!r:.60} must be an async def: it runs on the event loop"
+            raise InvalidArgument(msg)
+        if self._bridge.in_transaction:
+            msg = "exactly_once commits on its own: call it outside of the open transaction"
+            raise InvalidArgument(msg)
+        calls = _HandlerCalls(handler, asyncio.get_running_loop())
+
+        def look() -> int | None:
+            handled = self._plain.exactly_once(group, calls.run, type, limit=limit, start=start)
+            return handled or None
+
+        reader = self._plain._reader
+        handled = await self._bridge.wait(
+            look, timeout, db=reader.db, due=reader.until_due, run=calls.on_thread
+        )
+        return handled or 0
+
+
+class _HandlerCalls:
+    """Runs an async handler for a thread that holds the transaction."""
+
+    def __init__(self, handler: AsyncHandler, loop: asyncio.AbstractEventLoop) -> None:
+        self._handler, self._loop = handler, loop
+        self._cancel: Callable[[], object] = lambda: None
+
+    def run(self, message: Message[Any], effects: HandlerTransaction) -> None:
+        """Run the handler's coroutine on the loop, its calls on this thread."""
+
+        def start(on_worker: OnWorker) -> Awaitable[object]:
+            thread = WorkerThread(on_worker)
+            return self._handler(
+                AsyncMessage(message, thread), AsyncHandlerTransaction(effects, thread)
+            )
+
+        def stoppable(cancel: Callable[[], object]) -> None:
+            self._cancel = cancel
+
+        run_coroutine(start, self._loop, stoppable)
+
+    async def on_thread(self, work: Callable[[], T]) -> T:
+        """Run *work* on a thread of its own; a cancellation cancels the handler first."""
+        working = asyncio.ensure_future(asyncio.to_thread(work))
+        try:
+            return await asyncio.shield(working)
+        except asyncio.CancelledError:
+            self._cancel()
+            await asyncio.wait([working])
+            raise
+
+
+class AsyncMailboxes(AsyncFace[Mailboxes]):
+    """The mailboxes of the home; see ``Mailboxes``."""
+
+    ensure = awaitable_as(AsyncMailbox, Mailboxes.ensure)
+    create = awaitable_as(AsyncMailbox, Mailboxes.create)
+    open = awaitable_as(AsyncMailbox, Mailboxes.open)
+    list = awaitable(Mailboxes.list)
+
+
+class AsyncPeers(AsyncFace[Peers]):
+    """The peers of an agent; see ``Peers``."""
+
+    register = awaitable(Peers.register)
+    forget = awaitable(Peers.forget)
+    list = awaitable(Peers.list)
+    get = awaitable(Peers.get)
+    reset = awaitable(Peers.reset)
+    subscribe = awaitable(Peers.subscribe)
+    unsubscribe = awaitable(Peers.unsubscribe)
+
+
+class AsyncAgents(AsyncFace[Agents]):
+    """The agents of the home; see ``Agents``."""
+
+    register = awaitable(Agents.register)
+    leave = awaitable(Agents.leave)
+    list = awaitable(Agents.list)
+    subscribe = awaitable(Agents.subscribe)
+    unsubscribe = awaitable(Agents.unsubscribe)
+
+
+class AsyncDeadLetters(AsyncFace[DeadLetters]):
+    """Messages that ended badly here; see ``DeadLetters``."""
+
+    list = awaitable(DeadLetters.list)
+    get = awaitable(DeadLetters.get)
+    replay = awaitable(DeadLetters.replay)
+    replay_all = awaitable(DeadLetters.replay_all)
+    discard = awaitable(DeadLetters.discard)
+    discard_all = awaitable(DeadLetters.discard_all)
+    purge = awaitable(DeadLetters.purge)
+
+
+class AsyncLimits(AsyncFace[Limits]):
+    """The limits of a file; see ``Limits``."""
+
+    set = awaitable(Limits.set)
+    remove = awaitable(Limits.remove)
+    list = awaitable(Limits.list)
+    fullness = awaitable(Limits.fullness)
+    rate = awaitable(Limits.rate)
+    accept_rate = awaitable(Limits.accept_rate)
+    file = awaitable(Limits.file)
+    drops = awaitable(Limits.drops)
+
+
+class AsyncQueues(AsyncFace[Queues]):
+    """The queues of sessions with runs; see ``Queues``."""
+
+    list = awaitable(Queues.list)
+    get = awaitable(Queues.get)
+    waiting = awaitable(Queues.waiting)
+    set = awaitable(Queues.set)
+    reorder = awaitable(Queues.reorder)
+    remove = awaitable(Queues.remove)
+    pause = awaitable(Queues.pause)
+    resume = awaitable(Queues.resume)
+    dissolve = awaitable(Queues.dissolve)
+
+
+class AsyncRuns(AsyncFace[Runs]):
+    """The runs of an agent's sessions, open and past; see ``Runs``."""
+
+    list = awaitable(Runs.list)
+    get = awaitable(Runs.get)
+    abort = awaitable(Runs.abort)
+
+
+class AsyncPostbox(SessionFace[Postbox], EventSource):
     """
     One agent's SQLite file, open, for asyncio.
 
@@ -163,41 +593,45 @@ class AsyncPostbox(AsyncPolls, AsyncLooks):
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], *, agent: str | Agent | None = None, **arguments: Any
+        self,
+        path: str | os.PathLike[str],
+        *,
+        agent: str | Agent | None = None,
+        **options: Unpack[PostboxOptions],
     ) -> None:
-        self._path, self._agent, self._arguments = path, agent, arguments
-        self._opened: tuple[Postbox, AsyncBridge] | None = None
+        self._path, self._agent, self._options = path, agent, options
+        self._opened: tuple[Postbox, FileBridge] | None = None
 
     def __repr__(self) -> str:
         """Name the agent and its file."""
-        return (
-            f"<AsyncPostbox, not open: {self._path}>"
-            if self._opened is None
-            else f"<AsyncPostbox of {self.agent}: {self.path}>"
-        )
+        if self._opened is None:
+            return f"<AsyncPostbox, not open: {self._path}>"
+        return f"<AsyncPostbox of {self.agent}: {self.path}>"
 
     async def open(self) -> Self:
-        """Open the file and start the engines; takes what ``Postbox`` takes."""
+        """Open the file and start the engines."""
         loop = asyncio.get_running_loop()
         box = await asyncio.to_thread(
-            lambda: Postbox(self._path, agent=self._agent, loop=loop, **self._arguments)
+            lambda: Postbox(self._path, agent=self._agent, loop=loop, **self._options)
         )
-        crossing = AsyncBridge(box.db, loop)
-        self._opened = (box, crossing)
-        self.channels = AsyncChannels(box.channels, crossing, self.wait)
+        bridge = FileBridge(box._db, loop, box._settings.poll_interval)
+        self._opened = (box, bridge)
+        self.channels = AsyncChannels(box.channels, bridge)
         """The channels of the home."""
-        self.agents = AsyncAgents(box.agents, crossing)
-        """The agents of the home, and what they publish."""
-        self.peers = AsyncPeers(box.peers, crossing)
-        """Who is reached where."""
-        self.dead_letters = AsyncDeadLetters(box.dead_letters, crossing)
+        self.agents = AsyncAgents(box.agents, bridge)
+        """The agents of the home, and their subscriptions."""
+        self.peers = AsyncPeers(box.peers, bridge)
+        """The peers: urls, circuit breakers, subscriptions."""
+        self.dead_letters = AsyncDeadLetters(box.dead_letters, bridge)
         """Messages that ended badly here."""
-        self.limits = AsyncLimits(box.limits, crossing)
-        """What bounds the file."""
-        self.queues, self.runs = AsyncQueues(box.queues, crossing), AsyncRuns(box.runs, crossing)
-        self.mailboxes = AsyncMailboxes(box.mailboxes, crossing, self.wait)
+        self.limits = AsyncLimits(box.limits, bridge)
+        """Limits of the file: messages, bytes, rates."""
+        self.queues = AsyncQueues(box.queues, bridge)
+        """Queues of sessions with runs."""
+        self.runs = AsyncRuns(box.runs, bridge)
+        """Open and past runs."""
+        self.mailboxes = AsyncMailboxes(box.mailboxes, bridge)
         """Mailboxes of the home."""
-        self._default = self.session()
         return self
 
     async def __aenter__(self) -> Self:
@@ -214,189 +648,72 @@ class AsyncPostbox(AsyncPolls, AsyncLooks):
         await self.close()
 
     @property
-    def _both(self) -> tuple[Postbox, AsyncBridge]:
+    def _face_if_open(self) -> tuple[Postbox, FileBridge]:
         if self._opened is None:
             msg = "the postbox is not open: use `async with`, or await open()"
             raise StoreClosed(msg)
         return self._opened
 
-    async def wait(
-        self,
-        look: Callable[[], T | None],
-        seconds: float | None,
-        *,
-        db: Database | None = None,
-        due: Due | None = None,
-    ) -> T | None:
-        """Look, and look again whenever somebody committed, until there is something or *seconds* have passed."""
-        found = await self._crossing.call(look)
-        if found is not None or seconds == 0:
-            return found
-        deadline = None if seconds is None else time.monotonic() + seconds
-        rang, loop, file = asyncio.Event(), asyncio.get_running_loop(), db or self._box.db
-        wake = due or (lambda left: queries.next_wakeup(file, left))
+    @property
+    def _plain(self) -> Postbox:
+        return self._face_if_open[0]
 
-        def ring() -> None:
-            loop.call_soon_threadsafe(rang.set)
+    @property
+    def _off_loop(self) -> OffLoop:
+        return self._face_if_open[1]
 
-        stop = file.notifier.listen(
-            "in", ring, version=file.version, poll=self._box.settings.poll_interval
-        )
-        try:
-            while (found := await self._crossing.call(look)) is None:
-                left = None if deadline is None else deadline - time.monotonic()
-                if left is not None and left <= 0:
-                    return None
-                await _notify(rang, await self._crossing.call(lambda left=left: wake(left)))  # type: ignore[misc]
-        finally:
-            stop()
-        return found
+    def _event_hooks(self) -> Hooks:
+        return self._plain._event_hooks()
+
+    @property
+    def name(self) -> str:
+        """Return the name of the default session."""
+        return DEFAULT_SESSION
 
     @property
     def path(self) -> Path:
-        """The file."""
-        return self._box.path
+        """Return the path of the file."""
+        return self._plain.path
 
     @property
     def agent(self) -> str:
-        """Whose file it is."""
-        return self._box.agent
+        """Return the agent whose file it is."""
+        return self._plain.agent
 
     def session(
         self, name: str = DEFAULT_SESSION, *, topics: Iterable[str] | None = None
     ) -> AsyncSession:
         """Return the conversation called *name*; see ``Postbox.session``."""
-        return AsyncSession(self._box.session(name, topics=topics), self, self._crossing)
+        return AsyncSession(self._plain.session(name, topics=topics), self._bridge)
 
-    def begin(self) -> AbstractAsyncContextManager[AsyncTransaction]:
-        """Open a transaction in the default session."""
-        return self._default.begin()
-
-    async def send(self, to: str | None, body: object, **options: Unpack[SendOptions]) -> str:
-        """Send in the default session; see ``Session.send``."""
-        return await self._default.send(to, body, **options)
-
-    async def send_many(
-        self, messages: Iterable[tuple[str, object]], **options: Unpack[SendOptions]
-    ) -> list[str]:
-        """Send many in the default session; see ``Session.send_many``."""
-        return await self._default.send_many(messages, **options)
-
-    async def publish(
-        self, topic: str, body: object, **options: Unpack[PublishOptions]
-    ) -> list[str]:
-        """Publish in the default session; see ``Session.publish``."""
-        return await self._default.publish(topic, body, **options)
-
-    async def ask(
-        self,
-        to: str,
-        body: object,
-        *,
-        reply: type[T],
-        timeout: float = 30.0,
-        **options: Unpack[SendOptions],
-    ) -> T:
-        """Ask in the default session; see ``Session.ask``."""
-        return await self._default.ask(to, body, reply=reply, timeout=timeout, **options)
-
-    async def request(
-        self,
-        to: str,
-        body: object,
-        *,
-        timeout: float | None = None,
-        **options: Unpack[SendOptions],
-    ) -> Ticket:
-        """Request in the default session; see ``Session.request``."""
-        return await self._default.request(to, body, timeout=timeout, **options)
-
-    async def result(self, ticket: Ticket | str, *, reply: type[T], timeout: float = 0.0) -> T:
-        """Return the reply to a ticket of any session; see ``Session.result``."""
-        return await self._default.result(ticket, reply=reply, timeout=timeout)
-
-    @overload
-    async def receive(self, type: type[T], timeout: float = 0.0) -> AsyncMessage[T] | None: ...
-
-    @overload
-    async def receive(
-        self,
-        type: str | None = None,
-        timeout: float = 0.0,
-    ) -> AsyncMessage[Any] | None: ...
-
-    async def receive(self, type: Any = None, timeout: float = 0.0) -> AsyncMessage[Any] | None:
-        """Lease the next message of any session; see ``Session.receive``."""
-        found = await self.wait(lambda: self._box.receive(type), timeout)
-        return None if found is None else AsyncMessage(found, self._crossing)
-
-    async def messages(
-        self,
-        type: Any = None,
-        timeout: float | None = None,
-    ) -> AsyncIterator[AsyncMessage[Any]]:
-        """Yield messages of any session; see ``Session.messages``."""
-        while (found := await self.wait(lambda: self._box.receive(type), timeout)) is not None:
-            yield AsyncMessage(found, self._crossing)
-
-    def on(self, event: str, hook: Hook) -> Callable[[], None]:
-        """Tell *hook* of every event of that name, on the thread that committed; returns the call that ends it."""
-        return self._box.on(event, hook)
-
-    async def resolve(self, message_id: str) -> str:
-        """Return how a message we sent stands; see ``Postbox.resolve``."""
-        return await self._crossing.call(lambda: self._box.resolve(message_id))
-
-    async def cancel(self, message_id: str) -> bool:
-        """Withdraw a message that has not left yet."""
-        return await self._crossing.call(lambda: self._box.cancel(message_id))
+    query = awaitable(Postbox.query)
+    stats = awaitable(Postbox.stats)
+    history = awaitable(Postbox.history)
+    search = awaitable(Postbox.search)
+    resolve = awaitable(Postbox.resolve)
+    cancel = awaitable(Postbox.cancel)
+    health = awaitable(Postbox.health)
+    accept = awaitable(Postbox.accept)
+    poll = awaitable(Postbox.poll)
+    tail = awaitable(Postbox.tail)
+    expire = awaitable(Postbox.expire)
+    status = awaitable(Postbox.status)
+    pause = awaitable(Postbox.pause)
+    resume = awaitable(Postbox.resume)
+    flush = awaitable_on_thread(Postbox.flush)
+    run_until_idle = awaitable_on_thread(Postbox.run_until_idle)
+    run_maintenance = awaitable_on_thread(Postbox.run_maintenance)
+    stop = awaitable_on_thread(Postbox.stop)
 
     async def check(self, *others: AsyncPostbox) -> list[invariants.Violation]:
-        """Return the invariants that do not hold in this file, and in the mail between it and *others*."""
-        return await self._crossing.call(lambda: self._box.check(*(other._box for other in others)))
-
-    async def health(self) -> Health:
-        """Return how the file is."""
-        return await self._crossing.call(self._box.health)
-
-    async def accept(self, parcel: Parcel) -> Answer:
-        """Keep a parcel once and answer for each frame; see ``Postbox.accept``."""
-        return await self._crossing.call(lambda: self._box.accept(parcel))
-
-    async def pause(self) -> None:
-        """Stop sending, pushing and handling in all processes, durably."""
-        await self._crossing.call(self._box.pause)
-
-    async def resume(self) -> None:
-        """Go on where ``pause`` stopped."""
-        await self._crossing.call(self._box.resume)
-
-    async def run_until_idle(self) -> int:
-        """Run the engines until nothing is due; see ``Postbox.pump``."""
-        return await asyncio.to_thread(self._box.run_until_idle)
-
-    async def run_maintenance(self) -> int:
-        """Run the janitor once."""
-        return await asyncio.to_thread(self._box.run_maintenance)
-
-    async def flush(self, timeout: float | None = 30.0) -> int:
-        """Wait until nothing waits to leave; see ``Postbox.flush``."""
-        return await asyncio.to_thread(self._box.flush, timeout)
-
-    async def stop(self, timeout: float | None = None) -> None:
-        """Claim and push nothing more; see ``Postbox.stop``."""
-        await asyncio.to_thread(self._box.stop, timeout)
+        """Return the invariants that do not hold; see ``Postbox.check``."""
+        plain = [other._plain for other in others]
+        return await self._bridge.call(lambda: self._plain.check(*plain))
 
     async def close(self, timeout: float | None = None) -> None:
         """Stop the engines and close the file; safe to call twice."""
         if self._opened is None:
             return
-        box, crossing = self._opened
+        box, bridge = self._opened
         await asyncio.to_thread(box.close, timeout)
-        crossing.close()
-
-
-async def _notify(rang: asyncio.Event, seconds: float | None) -> None:
-    with suppress(TimeoutError):
-        await asyncio.wait_for(rang.wait(), seconds)
-    rang.clear()
+        bridge.close()

@@ -1,23 +1,32 @@
-"""What a postbox offers for channels: making them, taking part, sending to all who take part, and reading."""
+"""Channels of a home: making them, joining, sending to all participants, and reading."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar, Unpack
+from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 from onceward.db.database import Database
 from onceward.errors import ChannelRefused
+from onceward.model.filters import ChannelHistoryFilters
 from onceward.model.names import DEFAULT_SESSION, plain_text
 from onceward.model.send_options import SendOptions, parse_options
 from onceward.model.topics import check_pattern
-from onceward.model.vocabulary import CHANNEL_ROLES, ChannelRole, ChannelType, PauseMode
+from onceward.model.vocabulary import (
+    CHANNEL_ROLES,
+    AckStatus,
+    ChannelRole,
+    ChannelType,
+    DeliveryMode,
+    Kind,
+    PauseMode,
+)
 from onceward.runtime.channel_leases import ChannelConsumer, ChannelLeases
 from onceward.runtime.channel_sender import ChannelSender
 from onceward.runtime.consumer import Consumer
 from onceward.runtime.engine import until_found
 from onceward.runtime.fanout import SendResult
 from onceward.runtime.lane_leases import InboxConsumer
-from onceward.runtime.message import Message
+from onceward.runtime.message import Message, ReceivedMessage
 from onceward.store import acknowledgments, history, queries
 from onceward.store.acknowledgments import Acknowledgment
 from onceward.store.directory import channels
@@ -26,15 +35,36 @@ from onceward.store.directory.channels import ChannelInfo
 from onceward.store.queries import next_wakeup
 
 T = TypeVar("T")
+Topics = str | Iterable[str] | None
+"""Topics to read: one, or patterns of which one must match; None is all."""
+
+
+class ChannelOptions(TypedDict, total=False):
+    """The keyword arguments that configure a channel; ``ChannelConfig`` says what each means."""
+
+    delivery: DeliveryMode
+    max_message_size: int
+    max_participants: int | None
+    ack_timeout: float
+    max_retries: int
+    retry_backoff: float
+    echo: bool
+    sticky: bool
+    priority_ordering: bool
+    max_pending: int | None
+    retain_for: float | None
+    retain_count: int | None
+    retain_bytes: int | None
+    topics: frozenset[str] | None
 
 
 class Channel:
     """
     One channel, as this agent takes part in it.
 
-    Who takes part stands in the home's directory. What is sent goes into the
-    outbox in one commit, one copy for each, and what comes is read from the
-    inbox like other mail, or here, channel by channel.
+    The home's directory holds the participants. A send writes one copy for each
+    into the outbox, in one commit; what comes is read from the inbox like other
+    messages, or here, channel by channel.
     """
 
     def __init__(
@@ -47,7 +77,10 @@ class Channel:
         session: str = DEFAULT_SESSION,
         created: bool = False,
     ) -> None:
-        self.name, self.session = name, plain_text("session", session)
+        self.name = name
+        """Name of the channel."""
+        self.session = plain_text("session", session)
+        """Conversation that messages are sent in."""
         self.created = created
         """Whether the call that returned this made the channel."""
         self._db, self._channel_sender, self._consumer = db, herald, desk
@@ -55,7 +88,7 @@ class Channel:
         self._own_consumer: ChannelConsumer = Consumer(desk.deps, self._leases)
 
     def __repr__(self) -> str:
-        """Name the channel, and who takes part in it here."""
+        """Name the channel and this agent."""
         return f"<Channel {self.name} for {self._db.agent}>"
 
     def info(self) -> ChannelInfo:
@@ -63,17 +96,23 @@ class Channel:
         return self._channel_sender.info(self.name)
 
     def members(self) -> list[Member]:
-        """Return who takes part, in the order of joining."""
+        """Return the participants, in the order of joining."""
         return list(self._channel_sender.roster.members(self.name))
 
     # -- taking part ------------------------------------------------------------------------
 
     def join(self, role: ChannelRole = "member") -> bool:
-        """Take part from now on; say whether that is new; raises ValidationFailed where the channel is full."""
+        """
+        Take part from now on; say whether that is new.
+
+        Raises:
+            ValidationFailed: the channel is full.
+
+        """
         return self.add(self._db.agent, role)
 
     def add(self, agent: str, role: ChannelRole = "member") -> bool:
-        """Let an agent take part; say whether that is new. Others than oneself only the owner adds."""
+        """Add a participant; say whether it is new; only the owner adds other agents."""
         if agent != self._db.agent:
             self._only_owner("add others")
         return self._change(
@@ -83,7 +122,7 @@ class Channel:
         )
 
     def add_many(self, agents: Iterable[str], role: ChannelRole = "member") -> int:
-        """Let many agents take part, all or none, in one change; return how many are new; only the owner may."""
+        """Add participants, all or none; return how many are new; only the owner may."""
         self._only_owner("add others")
         info, directory, me = self.info(), self._channel_sender.roster.directory, self._db.agent
         return self._change(
@@ -97,7 +136,7 @@ class Channel:
         return self.remove(self._db.agent)
 
     def remove(self, agent: str) -> bool:
-        """Let an agent take part no longer; say whether it did. Others than oneself only the owner removes."""
+        """Remove a participant; say whether it was one; only the owner removes other agents."""
         if agent != self._db.agent:
             self._only_owner("remove others")
         return self._change(
@@ -107,7 +146,11 @@ class Channel:
         )
 
     def subscribe(self, pattern: str) -> bool:
-        """Have what is sent here under *pattern*, as an observer where this agent takes no part yet; say whether that is new."""
+        """
+        Subscribe to what is sent here under *pattern*; say whether that is new.
+
+        An agent that does not take part yet joins as an observer.
+        """
         check_pattern(pattern)
         info = self.info()
         info.config.policy.check_filter(pattern)
@@ -126,19 +169,29 @@ class Channel:
     # -- states -----------------------------------------------------------------------------
 
     def pause(self, mode: PauseMode = "hold") -> None:
-        """Let what is sent from now on wait (``hold``) or be refused (``reject``); raises ChannelRefused, NotParticipant."""
+        """
+        Hold (``hold``) or refuse (``reject``) what is sent from now on.
+
+        Raises:
+            ChannelRefused: its state does not allow it; NotParticipant.
+
+        """
         self._move("paused", mode)
 
     def resume(self) -> None:
-        """Go on: what waits at its senders is let go."""
+        """Go on: messages held at their senders are sent."""
         self._move("active")
 
     def drain(self) -> None:
-        """Take nothing more; what was sent is still delivered and read."""
+        """Refuse new messages; what was sent is still delivered and read."""
         self._move("draining")
 
     def close(self) -> None:
-        """End the channel: nothing is sent or read here any more; what still waits at its senders becomes dead letters."""
+        """
+        End the channel: nothing is sent or read here any more.
+
+        Messages that still wait at their senders become dead letters.
+        """
         self._move("closed")
 
     def delete(self) -> None:
@@ -167,10 +220,10 @@ class Channel:
     # -- sending ----------------------------------------------------------------------------
 
     def send(
-        self, body: object, *, kind: str = "text", **options: Unpack[SendOptions]
+        self, body: object, *, kind: Kind = "text", **options: Unpack[SendOptions]
     ) -> SendResult:
         """
-        Send to all who are to have it, one copy each, in one commit; joins this thread's open transaction.
+        Send one copy to each recipient, in one commit; joins this thread's open transaction.
 
         Raises:
             ChannelError: see its subclasses; nothing was written.
@@ -183,34 +236,37 @@ class Channel:
         return self._db.write(work)
 
     def respond(
-        self, message: Message[Any], body: object, **options: Unpack[SendOptions]
+        self, message: ReceivedMessage[Any], body: object, **options: Unpack[SendOptions]
     ) -> SendResult:
-        """Answer a query of this channel: to who asked, in its conversation."""
+        """Answer a query of this channel: to its sender, in its conversation."""
         options.setdefault("correlation_id", message.correlation_id or message.id)
         options.setdefault("causation_id", message.id)
         return self.send(body, kind="response", **options)
 
     def acknowledge(
-        self, message: Message[Any], status: str = "completed", detail: str | None = None
+        self,
+        message: ReceivedMessage[Any],
+        status: AckStatus = "completed",
+        detail: str | None = None,
     ) -> str:
         """
-        Say how far this agent has come with a message it received, to who sent it; returns the acknowledgment's id.
+        Tell the sender of a message how far this agent has come; return the acknowledgment's id.
 
         ``received`` and ``in_progress`` give it another ack timeout,
-        ``completed`` ends it, ``failed`` has it tried again or buried, as the
-        channel's retries say. Both happen in one commit; raises LeaseLost.
+        ``completed`` ends it, ``failed`` has it tried again or made a dead letter,
+        as the channel's retries say. Both happen in one commit; raises LeaseLost.
         """
         ids = message.id, message.correlation_id or message.id
         tell = self._channel_sender.acknowledging(
             message.session, self.name, message.sender, ids, (status, detail)
         )
         with self._db.transaction() as tx:
-            self._settle(message, status, detail)
+            self._settle(message._message, status, detail)
             return tell(tx)
 
-    def _settle(self, message: Message[Any], status: str, detail: str | None) -> None:
+    def _settle(self, message: Message[Any], status: AckStatus, detail: str | None) -> None:
         if message.settled:
-            return  # said again, or after the end: it is told, and changes nothing
+            return  # said again, or after its end: the sender is told, nothing else changes
         match status:
             case "completed":
                 message.ack()
@@ -219,35 +275,55 @@ class Channel:
             case _:
                 message.extend(self._leases.time_for(message.attempt) / 1000)
 
-    def detach(self, message: Message[Any]) -> str:
+    def detach(self, message: ReceivedMessage[Any]) -> str:
         """
-        Keep a message leased after this process, until its ack timeout; return the handle by which ``attach`` has it.
+        Keep a message leased beyond this process, and return the handle that ``attach`` takes.
 
-        Whoever has the handle may settle the message. Our own settling raises LeaseLost from now on.
+        The lease lasts until the ack timeout. The holder of the handle may settle
+        the message; our own settling raises LeaseLost from now on.
         """
-        return self._leases.detach(message._lease)
+        return self._leases.detach(message._message._lease)
+
+    @overload
+    def attach(self, handle: str, type: type[T]) -> Message[T]: ...
+
+    @overload
+    def attach(self, handle: str, type: str | None = None) -> Message[Any]: ...
 
     def attach(self, handle: str, type: Any = None) -> Message[Any]:
-        """Return a message that was handed over, in any process of this agent; raises LeaseLost where its time ran out."""
+        """
+        Return a message that was detached, in any process of this agent.
+
+        Raises:
+            LeaseLost: its time ran out.
+
+        """
         return self._own_consumer.message(self._leases.attach(handle), type)
 
     def acknowledgments(self, message_id: str) -> list[Acknowledgment]:
-        """Return how far its recipients have come with a message of ours, by its id or the one that all copies carry."""
+        """Return the recipients' progress with a message of ours, by its own or its copies' id."""
         return acknowledgments.of(self._db, message_id)
 
     # -- reading ----------------------------------------------------------------------------
 
+    @overload
     def receive(
-        self,
-        type: Any = None,
-        timeout: float = 0.0,
-        *,
-        topics: str | Iterable[str] | None = None,
+        self, type: type[T], timeout: float = ..., *, topics: Topics = ...
+    ) -> Message[T] | None: ...
+
+    @overload
+    def receive(
+        self, type: str | None = ..., timeout: float = ..., *, topics: Topics = ...
+    ) -> Message[Any] | None: ...
+
+    def receive(
+        self, type: Any = None, timeout: float = 0.0, *, topics: Topics = None
     ) -> Message[Any] | None:
         """
-        Lease this agent's next message of the channel, waiting at most *timeout* seconds; None where there is none.
+        Lease this agent's next message of the channel; None where there is none.
 
-        Urgent ones first, then as they came; *topics* passes over others.
+        Waits at most *timeout* seconds. Urgent ones come first, then as they came;
+        *topics* passes over others.
 
         Raises:
             TopicError: no message can ever match; ChannelRefused: it is closed; NotParticipant.
@@ -262,15 +338,27 @@ class Channel:
             due=lambda left: next_wakeup(self._db, left),
         )
 
+    @overload
+    def messages(self, type: type[T], timeout: float | None = None) -> Iterator[Message[T]]: ...
+
+    @overload
+    def messages(
+        self, type: str | None = None, timeout: float | None = None
+    ) -> Iterator[Message[Any]]: ...
+
     def messages(self, type: Any = None, timeout: float | None = None) -> Iterator[Message[Any]]:
-        """Yield messages as they come; ends when none came for *timeout* seconds, never when that is None."""
+        """
+        Yield messages as they come.
+
+        Ends when none came for *timeout* seconds, never when that is None.
+        """
         while (
             message := self.receive(type, 3600.0 if timeout is None else timeout)
         ) is not None or timeout is None:
             if message is not None:
                 yield message
 
-    def _readable(self, topics: str | Iterable[str] | None) -> tuple[str, ...]:
+    def _readable(self, topics: Topics) -> tuple[str, ...]:
         info = self.info()
         if info.state == "closed":
             msg = f"channel {self.name} is closed: nothing is read here any more"
@@ -280,8 +368,8 @@ class Channel:
         )
         return info.config.policy.check_filter(topics)
 
-    def history(self, **filters: Any) -> queries.Page:
-        """Return past messages of the channel, newest first; see ``Session.history``; consumes nothing."""
+    def history(self, **filters: Unpack[ChannelHistoryFilters]) -> queries.Page:
+        """Return past messages of the channel, newest first; consumes nothing."""
         return history.find(self._db, channel=self.name, **filters)
 
 
@@ -297,9 +385,16 @@ class Channels:
         type: ChannelType = "group",
         *,
         description: str = "",
-        **config: Any,
+        **config: Unpack[ChannelOptions],
     ) -> Channel:
-        """Make a channel that this agent owns; *config* is that of ``ChannelConfig``; raises DuplicateChannel, ValidationFailed."""
+        """
+        Make a channel that this agent owns, configured as ``ChannelConfig`` says.
+
+        Raises:
+            DuplicateChannel: there is one of that name.
+            ValidationFailed: the name or an option breaks its rule.
+
+        """
         made = self.ensure(name, type, description=description, **config)
         channels.refuse_duplicate(name, created=made.created)
         return made
@@ -310,10 +405,14 @@ class Channels:
         type: ChannelType = "group",
         *,
         description: str = "",
-        **config: Any,
+        **config: Unpack[ChannelOptions],
     ) -> Channel:
-        """Make a channel, or take the one that is there as it is; its ``created`` says whether this very call made it."""
-        checked, roster = channels.checked_config(config), self._channel_sender.roster
+        """
+        Return the channel of that name as it is, made if there was none.
+
+        Its ``created`` says whether this call made it.
+        """
+        checked, roster = channels.checked_config(dict(config)), self._channel_sender.roster
         created = changed(
             self._channel_sender,
             lambda: channels.create(
@@ -349,7 +448,7 @@ class Channels:
 
 
 def changed(herald: ChannelSender, work: Callable[[], T]) -> T:
-    """Change the directory and do what follows from it: tell of it, let go what waited, serve who came late."""
+    """Change the directory and run the tasks that follow: notices, held messages, late joiners."""
     herald.errands.begin()
     found = work()
     herald.errands.run()

@@ -1,11 +1,11 @@
-"""Dead letters in a user's hands: look, put back on their way, let go."""
+"""Dead letters: list, replay and discard them."""
 
 from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypedDict, Unpack
+from typing import Final, Literal, TypedDict, Unpack
 
 from onceward.db.database import Database
 from onceward.db.transaction import StoreTransaction
@@ -24,7 +24,7 @@ ALL: Final = -1
 
 
 class DeadLetterFilter(TypedDict, total=False):
-    """Which dead letters are meant: those for which everything holds that is said."""
+    """The filters of dead letters, all of which must hold; None says nothing."""
 
     reason: str | None
     """Why they died."""
@@ -36,7 +36,7 @@ class DeadLetterFilter(TypedDict, total=False):
     """Of this conversation."""
     type: str | None
     """Of this message type."""
-    origin: str | None
+    origin: Literal["outbox", "inbox", "queue"] | None
     """``outbox``, ``inbox`` or ``queue``."""
     older_than: float | None
     """Dead for more than so many seconds."""
@@ -44,7 +44,7 @@ class DeadLetterFilter(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """What became of letters that were replayed in bulk."""
+    """Outcome of replaying dead letters in bulk."""
 
     done: list[str]
     """Ids under which they are on their way."""
@@ -63,7 +63,7 @@ class DeadLetters:
         return queries.dead_letters(self._db, self._which(which), limit=limit)
 
     def get(self, message_id: str, *, peer: str | None = None) -> DeadLetter | None:
-        """Return one dead letter, None where there is none of that id; of several the oldest, unless *peer* says which."""
+        """Return one dead letter, the oldest of several unless *peer* says which; None for none."""
         found = queries.dead_letters(
             self._db, DeadLetterSelection(id=message_id, peer=peer), limit=1
         )
@@ -78,7 +78,8 @@ class DeadLetters:
         expiry; the header ``replayof`` names the old one.
 
         Raises:
-            InvalidArgument: there is no such dead letter, or its time to live ran out: then only *as_new* can help.
+            InvalidArgument: there is no such dead letter, or its time to live ran out:
+                then only *as_new* can help.
 
         """
         letter = self.get(message_id, peer=peer)
@@ -146,7 +147,7 @@ class DeadLetters:
     def _move(
         self, letter: DeadLetter, wait: float | None, *, as_new: bool
     ) -> Callable[[StoreTransaction], str]:
-        """Return the call that moves one letter inside a transaction, *wait* seconds from leaving."""
+        """Return the call that moves one letter, to leave in *wait* seconds."""
         if as_new:
             return self._anew(letter, wait)
 
@@ -162,10 +163,20 @@ class DeadLetters:
             raise InvalidArgument(msg)
         frame = Frame.parse(letter.frame)
         options = MessageOptions(
-            type=frame.type, topic=frame.topic, priority=frame.priority_name, ordering_key=frame.partitionkey, delay=wait,
-            correlation_id=frame.correlationid, causation_id=frame.causationid, in_reply_to=frame.inreplyto, reply_to=frame.replyto,
-            channel=frame.channel, kind=frame.kind, mailbox=frame.mailbox, headers=frame.headers | {"replayof": letter.id},
-        )  # fmt: skip
+            type=frame.type,
+            topic=frame.topic,
+            priority=frame.priority_name,
+            ordering_key=frame.partitionkey,
+            delay=wait,
+            correlation_id=frame.correlationid,
+            causation_id=frame.causationid,
+            in_reply_to=frame.inreplyto,
+            reply_to=frame.replyto,
+            channel=frame.channel,
+            kind=frame.kind,
+            mailbox=frame.mailbox,
+            headers=frame.headers | {"replayof": letter.id},
+        )
         body = frame.data if frame.datacontenttype != BYTES else raw(frame)
         draft = self._sender.compose(frame.session, frame.recipient, body, options)
 
@@ -178,7 +189,7 @@ class DeadLetters:
         return move
 
     def discard(self, message_id: str, *, peer: str | None = None) -> bool:
-        """Forget a dead letter; say whether there was one; of several the oldest goes, unless *peer* says which."""
+        """Delete a dead letter, the oldest unless *peer* says which; say whether there was one."""
         letter = self.get(message_id, peer=peer)
         return letter is not None and self._db.write(
             lambda tx: dead_letters.discard(tx, letter.seq)
@@ -187,14 +198,14 @@ class DeadLetters:
     def discard_all(
         self, *, limit: int = ALL, **which: Unpack[DeadLetterFilter]
     ) -> builtins.list[str]:
-        """Forget all letters that match, in one commit; return their ids, oldest first."""
+        """Delete all letters that match, in one commit; return their ids, oldest first."""
         letters = self.list(limit=limit, **which)
         return self._db.write(
             lambda tx: [letter.id for letter in letters if dead_letters.discard(tx, letter.seq)]
         )
 
     def purge(self, *, older_than: float) -> int:
-        """Forget the dead letters that died more than *older_than* seconds ago; return how many."""
+        """Delete the dead letters that died more than *older_than* seconds ago; return how many."""
         before = self._before(older_than)
         return self._db.write(lambda tx: dead_letters.purge(tx, before=before))
 
@@ -202,7 +213,7 @@ class DeadLetters:
         named = dict(which)
         older_than = named.pop("older_than", None)
         before = None if older_than is None else self._before(which["older_than"] or 0)
-        return DeadLetterSelection(**named, before=before)  # type: ignore[arg-type]  # the keys are those of Filter
+        return DeadLetterSelection(**named, before=before)  # type: ignore[arg-type]
 
     def _before(self, older_than: float) -> Millis:
         return self._db.now() - round(older_than * 1000) + 1

@@ -1,4 +1,4 @@
-"""The limits of one file in a user's hands: set, look, lift."""
+"""The limits of one file: set, list and remove them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class DropRecord:
 
 
 class Limits:
-    """What bounds this file: promised and unsettled messages by scope, the file's size, the rate of sending."""
+    """Limits of this file: unacknowledged messages by scope, its size, the rate of sending."""
 
     def __init__(self, db: Database, gate: AdmissionControl) -> None:
         self._db, self._admission = db, gate
@@ -49,15 +49,15 @@ class Limits:
         overflow: Overflow = "reject",
     ) -> None:
         """
-        Bound what may be promised and not settled in one scope, durably, for every writer of the file.
+        Limit the unacknowledged messages of one scope, durably, for every writer of the file.
 
-        *size* is bytes of frames. *name* is a session, ``recipient/lane`` or channel; ``*`` bounds each one by
-        itself, and a limit of its own goes before it. At the limit a new message is
-        refused (``reject``), accepted and held back (``hold``), written down as
-        dropped (``drop_new``), or the oldest that has not left gives way
-        (``drop_old``, ``summarize``: its recipient is told). Critical messages,
-        worker results, awaited replies and those with the header ``protected`` are
-        never dropped and may exceed the limit.
+        *size* is bytes of frames. *name* is a session, ``recipient/lane`` or channel;
+        ``*`` limits each one by itself, and a limit of its own goes before it. At the
+        limit a new message is refused (``reject``), accepted and held back (``hold``),
+        recorded as dropped (``drop_new``), or the oldest that has not left is dropped
+        (``drop_old``, ``summarize``: its recipient is told). Critical messages, worker
+        results, awaited replies and those with the header ``protected`` are never
+        dropped and may exceed the limit.
 
         Raises:
             InvalidArgument: no such scope, policy or number.
@@ -76,21 +76,24 @@ class Limits:
             or any(not isinstance(number, int) or number < 1 for number in numbers)
         ):
             kinds, policies = ", ".join(LIMIT_SCOPES), ", ".join(OVERFLOWS)
-            msg = f"a limit is messages= or size= (bytes), from 1, of {kinds}; overflow= is one of {policies} (a store rejects)"
+            msg = (
+                f"a limit is messages= or size= (bytes), from 1, of {kinds}; "
+                f"overflow= is one of {policies} (a store rejects)"
+            )
             raise InvalidArgument(msg)
         self._change(lambda tx: limits.save(tx, Limit(scope, name, messages, size, overflow)))
 
     def remove(self, scope: LimitScope, name: str = "") -> bool:
-        """Lift a limit; what only it held back leaves. Say whether there was one."""
+        """Remove a limit, and send what only it held back; say whether there was one."""
         found = "" if scope in WHOLE else name or "*"
         return self._change(lambda tx: limits.remove(tx, scope, found))
 
     def list(self) -> list[Limit]:
-        """Return the limits there are."""
+        """Return all limits."""
         return [Limit(*row) for row in self._db.read(limits.LIST)]
 
     def fullness(self) -> dict[str, tuple[int, int]]:
-        """Return by scope and name, as in ``session run-42``, how many messages and bytes count now."""
+        """Return by scope and name (``session run-42``) the messages and bytes that count now."""
         return {
             f"{scope} {name}".rstrip(): (count, size)
             for scope, name, count, size in self._db.read(FULLNESS)
@@ -98,26 +101,27 @@ class Limits:
 
     def rate(self, per_second: float | None, *, burst: float = 1.0) -> None:
         """
-        Send at most so many messages a second, after *burst* at once; None lifts it.
+        Send at most so many messages a second, after *burst* at once; None removes the limit.
 
-        Who sends faster gets RateLimited, which says when to try again.
+        A faster sender gets RateLimited, which says when to try again.
         """
         self._change(lambda tx: rate_limits.set_rate(tx, per_second, burst))
 
     def accept_rate(self, per_second: float | None, *, burst: float = 100.0) -> None:
         """
-        Take at most so many messages a second from each sender, after *burst* at once; None lifts it.
+        Accept at most so many messages a second from each sender, after *burst* at once.
 
-        Who brings more is told when to come again, and spends no retry on it.
+        None removes the limit. A faster sender is told when to push again, and its
+        retries are not counted.
         """
         self._change(lambda tx: rate_limits.set_rate(tx, per_second, burst, of="accept"))
 
     def file(self, max_bytes: int | None) -> None:
         """
-        Take new messages only while less than *max_bytes* of the file are in use; None lifts it.
+        Accept new messages only while less than *max_bytes* of the file are in use.
 
-        What is there goes on being carried and settled. At nine tenths the event
-        ``nearly_full`` is told.
+        None removes the limit. Stored messages are still delivered and settled. At
+        nine tenths the event ``nearly_full`` is told.
         """
         if max_bytes is not None and max_bytes < 1:
             msg = f"max_bytes {max_bytes!r} must be a number of bytes"

@@ -1,37 +1,400 @@
-"""Where mailboxes are made and found: the home's directory says whose each is, its owner's file holds its messages."""
+"""Mailboxes of a home: making and finding them, sending to them, and reading them in four modes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
-from typing import Final, TypeVar
+from functools import cached_property
+from typing import Any, Final, Literal, TypeVar, Unpack, overload
 
-from onceward.api.mailbox import Mailbox
 from onceward.api.session import Session
-from onceward.errors import InvalidArgument, NoMailbox
+from onceward.db.file_checks import owner_name
+from onceward.errors import InvalidArgument, LeaseLost, NoMailbox
 from onceward.model.clock import Millis
+from onceward.model.filters import MailboxFilters
+from onceward.model.log import Log, log
+from onceward.model.names import plain_text, rank
+from onceward.model.record import MessageRecord
+from onceward.model.send_options import MessageOptions, SendOptions, parse_options
 from onceward.model.settings import DAY
+from onceward.model.topics import TopicPolicy
+from onceward.model.vocabulary import PRIORITIES
+from onceward.runtime.agent import type_names
 from onceward.runtime.channel_tasks import ChannelTasks
+from onceward.runtime.consumer import Consumer
 from onceward.runtime.deps import RuntimeDeps
+from onceward.runtime.engine import until_found
+from onceward.runtime.mailbox_leases import ExactlyOnceLeases, MailboxConsumer, MailboxLeases
 from onceward.runtime.mailbox_reader import MailboxReader
+from onceward.runtime.message import Message
 from onceward.runtime.open_agents import OpenAgentFiles
+from onceward.runtime.transaction import Transaction
+from onceward.store import mailboxes as rows
 from onceward.store.directory import mailboxes
 from onceward.store.directory.database import DirectoryHandle
 from onceward.store.directory.mailboxes import MailboxInfo
-from onceward.store.mailboxes import MailboxRef
+from onceward.store.mailbox_readers import EARLIEST, RANKS, Start
+from onceward.store.mailboxes import Claim, CursorRead, MailboxRef, MessageFilter, limit_of
 
 T = TypeVar("T")
+Where = Start | Literal["earliest", "latest"]
+Handler = Callable[[Message[Any], "HandlerTransaction"], object]
+BATCH: Final = 100
+TTL_MIN: Final = 0.001
 TTL_MAX: Final = 1e9
+
+
+class HandlerTransaction:
+    """What a mailbox's handler writes and sends: one transaction, committed with the mark."""
+
+    def __init__(self, session: Session, stack: ExitStack) -> None:
+        self._session, self._stack = session, stack
+
+    @cached_property
+    def tx(self) -> Transaction:
+        """Return the transaction that the mark commits with; opened on first use."""
+        return self._stack.enter_context(self._session.begin())
+
+    def send(self, to: str, body: object, **options: Unpack[SendOptions]) -> str:
+        """Send a message with the mark and return its id; see ``Transaction.send``."""
+        return self.tx.send(to, body, **options)
+
+
+class MailboxFields:
+    """The fields of a mailbox; ``Mailbox`` and ``AsyncMailbox`` add the verbs."""
+
+    def __init__(self, address: MailboxInfo, *, id: str, created: bool) -> None:
+        self._address = address
+        self.id = id
+        """Name of a public mailbox; secret id of a private one, which is the right to use it."""
+        self.created = created
+        """Whether the call that returned this made the mailbox."""
+        self.public = address.public
+        """Whether every agent of the home can find it."""
+        self.owner = address.owner
+        """Agent in whose file the messages are kept."""
+        self.ttl = None if address.ttl is None else address.ttl / 1000
+        """Seconds that it lives from its creation, fixed for good; None is for ever."""
+        self.expires_at = address.expires_at
+        """When it ends, in milliseconds; None is never."""
+        self.description = address.description
+        """What it is for, in its maker's words."""
+
+    def __repr__(self) -> str:
+        """Name the mailbox; a private one not by its id."""
+        name = self._address.key if self.public else "private"
+        return f"<{type(self).__name__} {name} of {self.owner}>"
+
+
+class Mailbox(MailboxFields):
+    """
+    One mailbox of the home, until it expires.
+
+    The reader says at each call how it reads: ``replay`` stores nothing,
+    ``cursor`` moves a named position before it returns, ``lease`` shares the
+    messages out among the members of a group, ``exactly_once`` commits a
+    handler's writes together with its mark. Reading never takes a message
+    away from another reader; ``delete`` does.
+
+    Raises:
+        NoMailbox: from every call, once the mailbox has expired.
+
+    """
+
+    def __init__(
+        self,
+        address: MailboxInfo,
+        reader: MailboxReader,
+        deps: RuntimeDeps,
+        session: Session,
+        *,
+        id: str,
+        created: bool,
+        ours: bool,
+    ) -> None:
+        super().__init__(address, id=id, created=created)
+        self._session, self._ours = session, ours
+        self._reader, self._deps = reader, deps
+        self._consumer: MailboxConsumer = Consumer(deps, MailboxLeases(deps, reader))
+
+    # -- writing --------------------------------------------------------------------------------
+
+    def send(self, body: object, **options: Unpack[SendOptions]) -> str:
+        """
+        Commit one message for this mailbox into our outbox and return its id.
+
+        Joins this thread's open transaction. The message expires with the
+        mailbox, or earlier by its own *ttl*. With *ephemeral* a restart of the
+        mailbox's owner drops it, if no reader holds a lease on it by then.
+
+        Raises:
+            NoMailbox: the mailbox has expired.
+            SendError: see its subclasses; nothing was written.
+
+        """
+        self._reader.check_alive()
+        if options.get("ephemeral") is None:
+            options["ephemeral"] = (
+                PRIORITIES[rank(options.get("priority", "normal"))]
+                in self._deps.settings.ephemeral_priorities
+            )
+        named: MessageOptions = {
+            **parse_options(options),
+            "mailbox": self._address.key,
+            "ends_at": self.expires_at,
+        }
+        return self._deps.sender.commit(self._session.name, self.owner, body, named)
+
+    def delete(self, message_id: str) -> bool:
+        """
+        Delete a message for all readers; say whether it was there.
+
+        Joins this thread's open transaction.
+        """
+        return self._reader.delete(message_id)
+
+    # -- reading without owning -------------------------------------------------------------------
+
+    def replay(self, type: Any = None, *, timeout: float | None = 0.0) -> Iterator[MessageRecord]:
+        """
+        Yield everything that has not expired, from the oldest, in delivery order.
+
+        Stores nothing, so each replay begins anew. Goes on with new messages, until
+        none came for *timeout* seconds; never ends when that is None.
+        """
+        read_on = self._reading(type)
+        while records := self._wait(read_on, timeout):
+            yield from records
+
+    def _reading(self, wanted: Any) -> Callable[[], list[MessageRecord]]:
+        """Return the call that reads on from where it stopped the last time, position in memory."""
+        passed, kinds = [0] * RANKS, type_names(wanted)
+
+        def step() -> list[MessageRecord]:
+            while found := self._reader.replay(tuple(passed), BATCH):
+                for row in found:
+                    passed[row.rank] = row.seq
+                records = [
+                    row.record(_model(wanted))
+                    for row in found
+                    if kinds is None or row.type in kinds
+                ]
+                if records:
+                    return records
+            return []
+
+        return step
+
+    def query(
+        self, type: Any = None, *, limit: int = 100, **filters: Unpack[MailboxFilters]
+    ) -> list[MessageRecord]:
+        """Return the messages that pass all filters, newest first; changes nothing."""
+        return self._reader.newest(self._filter(type, filters), limit_of(limit))
+
+    def tail(self, limit: int = 10) -> list[MessageRecord]:
+        """Return the newest messages, the oldest of them first; changes nothing."""
+        return self._reader.newest(rows.ALL, limit_of(limit))[::-1]
+
+    def count(self) -> int:
+        """Return how many messages are there; changes nothing."""
+        return self._reader.count()
+
+    # -- reading on -------------------------------------------------------------------------------
+
+    def cursor(
+        self,
+        reader: str,
+        type: Any = None,
+        *,
+        limit: int = 100,
+        timeout: float | None = 0.0,
+        start: Where = EARLIEST,
+        consume_skipped: bool = True,
+        **filters: Unpack[MailboxFilters],
+    ) -> list[MessageRecord]:
+        """
+        Move the named position and return the messages that it passed.
+
+        At most once, because the position is committed first. What a filter (type,
+        topics, sender, session) excludes is passed too, for good; with
+        *consume_skipped* False it is kept for a later call. *start* holds for a
+        position that is new.
+        """
+        how = CursorRead(
+            name=plain_text("reader", reader),
+            start=_start(start),
+            wanted=self._filter(type, filters),
+            limit=limit_of(limit),
+            consume_skipped=consume_skipped,
+        )
+        return self._wait(lambda: self._reader.read_on(how, _model(type)), timeout) or []
+
+    @overload
+    def lease(
+        self,
+        group: str,
+        type: type[T],
+        *,
+        limit: int = ...,
+        timeout: float | None = ...,
+        lease: float | None = ...,
+        start: Where = ...,
+    ) -> list[Message[T]]: ...
+
+    @overload
+    def lease(
+        self,
+        group: str,
+        type: str | None = ...,
+        *,
+        limit: int = ...,
+        timeout: float | None = ...,
+        lease: float | None = ...,
+        start: Where = ...,
+    ) -> list[Message[Any]]: ...
+
+    def lease(
+        self,
+        group: str,
+        type: Any = None,
+        *,
+        limit: int = 1,
+        timeout: float | None = 0.0,
+        lease: float | None = None,
+        start: Where = EARLIEST,
+    ) -> list[Message[Any]]:
+        """
+        Lease the next messages of the group to us, each to one member at a time.
+
+        ``with message:`` settles it. A message that is not settled within *lease*
+        seconds (by default the setting of that name) goes to the next member, and
+        our own settling then raises LeaseLost. *start* holds for a group that is new.
+        """
+        claim = self._claim(group, limit, lease, start)
+        return self._wait(lambda: self._consumer.take_many(type, claim), timeout) or []
+
+    @overload
+    def receive(
+        self,
+        group: str,
+        type: type[T],
+        *,
+        timeout: float | None = ...,
+        start: Where = ...,
+    ) -> Message[T] | None: ...
+
+    @overload
+    def receive(
+        self,
+        group: str,
+        type: str | None = ...,
+        *,
+        timeout: float | None = ...,
+        start: Where = ...,
+    ) -> Message[Any] | None: ...
+
+    def receive(
+        self,
+        group: str,
+        type: Any = None,
+        *,
+        timeout: float | None = 0.0,
+        start: Where = EARLIEST,
+    ) -> Message[Any] | None:
+        """
+        Lease the next message of the group; None where there is none.
+
+        Waits at most *timeout* seconds, for ever when that is None; see ``lease``.
+        """
+        found: list[Message[Any]] = self.lease(group, type, timeout=timeout, start=start)
+        return found[0] if found else None
+
+    def _claim(self, group: str, limit: int, lease: float | None, start: Where) -> Claim:
+        seconds = self._deps.settings.lease if lease is None else lease
+        return Claim(
+            group=plain_text("group", group),
+            start=_start(start),
+            limit=limit_of(limit),
+            owner=owner_name(),
+            lease_for=round(1000 * seconds),
+        )
+
+    def exactly_once(
+        self,
+        group: str,
+        handler: Handler,
+        type: Any = None,
+        *,
+        limit: int = 1,
+        timeout: float | None = 0.0,
+        start: Where = EARLIEST,
+    ) -> int:
+        """
+        Lease and handle the next messages; return how many were handled.
+
+        What *handler* writes commits with the mark that the group is done with the
+        message: a group handles it once, for ever. Retry, Reject and Drop mean what
+        they mean in an agent's handlers, any other exception is a retry by policy.
+
+        Raises:
+            InvalidArgument: the mailbox is in another agent's file: no commit spans two files.
+
+        """
+        if not self._ours:
+            msg = (
+                f"the mailbox is kept by {self.owner}: exactly once needs a handler "
+                "in the same file, so run it there, or use lease"
+            )
+            raise InvalidArgument(msg)
+        claim = self._claim(group, limit, None, start)
+        leases = ExactlyOnceLeases(self._deps, self._reader, claim.group)
+        consumer: MailboxConsumer = Consumer(self._deps, leases)
+        held = self._wait(lambda: consumer.take_many(type, claim), timeout)
+        return sum(self._handle(message, handler) for message in held or [])
+
+    def _handle(self, message: Message[Any], handler: Handler) -> bool:
+        """Run a handler and settle its message; a lost lease undoes what the handler wrote."""
+        try:
+            with message, ExitStack() as stack:
+                handler(message, HandlerTransaction(self._session, stack))
+                message.ack()
+        except LeaseLost as error:
+            _log_of(message, self._reader.db.agent).failure("warning", "mailbox lease lost", error)
+            return False
+        except Exception as error:  # noqa: BLE001 - the message was settled by it
+            _log_of(message, self._reader.db.agent).failure("warning", "handler failed", error)
+        return True
+
+    def _filter(self, wanted: Any, filters: MailboxFilters) -> MessageFilter:
+        """Return the filter, its topics checked against those that its session knows."""
+        return _filter(
+            wanted,
+            filters,
+            self._deps.sender.topics.of(filters.get("session") or self._session.name),
+        )
+
+    # -- waiting ----------------------------------------------------------------------------------
+
+    def _wait(self, look: Callable[[], list[Any]], timeout: float | None) -> list[Any] | None:
+        db = self._reader.db
+        return until_found(
+            db,
+            lambda: look() or None,
+            timeout,
+            poll=self._deps.settings.poll_interval,
+            due=self._reader.until_due,
+        )
 
 
 class Mailboxes:
     """
     The mailboxes of the home.
 
-    A public mailbox has a name, and everybody may find it. A private one has
-    an id that cannot be guessed: whoever has it may send and read, nobody
-    else can tell that it is there. Both end by their time to live; there is
-    no other end.
+    A public mailbox has a name, and every agent may find it. A private one has
+    an id that cannot be guessed: an agent that has it may send and read, others
+    cannot tell that it is there. Both end by their time to live; there is no
+    other end.
     """
 
     def __init__(
@@ -65,7 +428,7 @@ class Mailboxes:
         With *public* it bears *name*: lower-case letters and digits in dotted
         segments. Without a name a private one is made; its ``id`` is the only
         way to it. The first creation fixes *ttl* (seconds; None is for ever)
-        for good: a later call returns what is there, whoever made it.
+        for good: a later call returns what is there.
 
         Raises:
             NoMailbox: *name* is the id of a private mailbox that is not there.
@@ -75,7 +438,9 @@ class Mailboxes:
         if name is not None and not public:
             return self.open(name)
         secret, wanted = self._wanted(name, ttl, public=public, description=description)
-        made, created = self._told(wanted, lambda: mailboxes.ensure(self._home.directory, wanted))
+        made, created = self._announced(
+            wanted, lambda: mailboxes.ensure(self._home.directory, wanted)
+        )
         return self._mailbox(made, secret, created=created)
 
     def create(
@@ -94,14 +459,14 @@ class Mailboxes:
 
         """
         if name is not None and not public:
-            msg = "the id of a private mailbox is minted: leave the name out, or say public=True"
+            msg = "a private mailbox gets its id: leave the name out, or say public=True"
             raise InvalidArgument(msg)
         secret, wanted = self._wanted(name, ttl, public=public, description=description)
-        made = self._told(wanted, lambda: mailboxes.create(self._home.directory, wanted))
+        made = self._announced(wanted, lambda: mailboxes.create(self._home.directory, wanted))
         return self._mailbox(made, secret, created=True)
 
-    def _told(self, wanted: MailboxInfo, work: Callable[[], T]) -> T:
-        """Change the directory; the home hears of public mailboxes, of their beginning now and of their end when it comes."""
+    def _announced(self, wanted: MailboxInfo, work: Callable[[], T]) -> T:
+        """Change the directory and announce a public mailbox to the home."""
         if wanted.public:
             self._tasks.begin()
         made = work()
@@ -110,7 +475,13 @@ class Mailboxes:
         return made
 
     def open(self, name: str) -> Mailbox:
-        """Return a mailbox by its public name or its private id; raises NoMailbox, which does not tell one absence from another."""
+        """
+        Return a mailbox by its public name or its private id.
+
+        Raises:
+            NoMailbox: there is none; an expired one and one that never was look the same.
+
+        """
         if not self._home.known:
             raise NoMailbox
         return self._mailbox(mailboxes.find(self._home.directory, name), name, created=False)
@@ -136,7 +507,7 @@ class Mailboxes:
         deps = replace(self._deps, db=db)
         return Mailbox(address, reader, deps, self._session, id=name, created=created, ours=ours)
 
-    def sweep(self, limit: int) -> int:
+    def _sweep(self, limit: int) -> int:
         """Forget mailboxes of the home that have expired; return how many of at most *limit*."""
         return mailboxes.sweep(self._home.directory, limit) if self._home.known else 0
 
@@ -144,7 +515,42 @@ class Mailboxes:
 def _millis(ttl: float | None) -> Millis | None:
     if ttl is None:
         return None
-    if not isinstance(ttl, int | float) or isinstance(ttl, bool) or not 0.001 <= ttl <= TTL_MAX:  # noqa: PLR2004 - a millisecond
+    if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not TTL_MIN <= ttl <= TTL_MAX:
         msg = f"ttl {ttl!r} must be seconds, at least a millisecond, or None for ever"
         raise InvalidArgument(msg)
     return round(ttl * 1000)
+
+
+def _log_of(message: Message[Any], agent: str) -> Log:
+    return log.bind(
+        agent=agent,
+        session=message.session,
+        message_id=message.id,
+        type=message.type,
+        attempt=message.attempt,
+    )
+
+
+def _start(start: Where) -> Start:
+    return start if isinstance(start, Start) else Start(start)
+
+
+def _model(wanted: Any) -> Any:
+    """Return the class that bodies are read as, None for a type given by its name."""
+    return None if isinstance(wanted, str) else wanted
+
+
+def _filter(wanted: Any, filters: MailboxFilters, known: TopicPolicy) -> MessageFilter:
+    """Return the checked filter; raises InvalidArgument for a filter that does not exist."""
+    unknown = set(filters) - MailboxFilters.__annotations__.keys()
+    if unknown:
+        msg = f"filters of a mailbox are type, topics, sender and session, not {sorted(unknown)}"
+        raise InvalidArgument(msg)
+    topics = filters.get("topics")
+    patterns = None if topics is None else known.check_filter(topics)
+    return MessageFilter(
+        types=type_names(wanted),
+        topics=patterns,
+        sender=filters.get("sender"),
+        session=filters.get("session"),
+    )

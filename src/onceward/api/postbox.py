@@ -1,35 +1,41 @@
-"""The postbox: one agent's file, open, with its engines. The only place that knows everybody."""
+"""The postbox: one agent's file, open, with its engines; connects all other parts."""
 
 from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
+from onceward.api.agents import Agents
 from onceward.api.channels import Channels
 from onceward.api.dead_letters import DeadLetters
-from onceward.api.home import Agents, Peers
+from onceward.api.event_source import EventSource
 from onceward.api.limits import Limits
-from onceward.api.looks import Looks
 from onceward.api.mailboxes import Mailboxes
-from onceward.api.polling import Polls
+from onceward.api.peers import Peers
 from onceward.api.queues import Queues, Runs
-from onceward.api.routing import TransportRouter, doors
+from onceward.api.routing import TransportRouter, receivers
 from onceward.api.session import Session
-from onceward.api.verbs import Verbs
 from onceward.db.database import Database
-from onceward.db.environment import load_settings
-from onceward.hooks import AuditLog, Hook, Hooks
-from onceward.model.clock import Clock
+from onceward.db.environment import disabled_by_environment, load_settings
+from onceward.db.transaction import StoreTransaction
+from onceward.errors import InvalidArgument, UnknownRecipient
+from onceward.hooks import AuditLog, Hooks
+from onceward.model.clock import Clock, Millis
+from onceward.model.events import Event, Expired, Polled, Processed
+from onceward.model.filters import HistoryFilters
 from onceward.model.ids import IdSource, new_id
-from onceward.model.names import DEFAULT_SESSION
+from onceward.model.names import DEFAULT_SESSION, agent_name, plain_text
 from onceward.model.parcel import Answer, Parcel
+from onceward.model.record import MessageRecord
 from onceward.model.retry import RetryPolicy, retry_policy
 from onceward.model.settings import Settings
+from onceward.model.settings_options import SettingsOptions
 from onceward.runtime.agent import Agent
 from onceward.runtime.auditor import auditor
 from onceward.runtime.channel_sender import ChannelSender
@@ -37,17 +43,30 @@ from onceward.runtime.channel_tasks import ChannelTasks
 from onceward.runtime.consumer import Consumer
 from onceward.runtime.deps import RuntimeDeps
 from onceward.runtime.dispatcher import Dispatcher
+from onceward.runtime.engine import until_found
 from onceward.runtime.lane_leases import InboxLeases
 from onceward.runtime.maintenance import Maintenance
-from onceward.runtime.message import Message
 from onceward.runtime.open_agents import OpenAgentFiles
 from onceward.runtime.owner_session import OwnerSession
 from onceward.runtime.receiver import Receiver
 from onceward.runtime.sender import Sender
+from onceward.runtime.transaction import Bindings
 from onceward.runtime.worker import Worker
-from onceward.store import full_text, health, invariants, outbox, queries, transitions
+from onceward.store import (
+    full_text,
+    health,
+    history,
+    inbox,
+    invariants,
+    mailboxes,
+    outbox,
+    polling,
+    queries,
+    transitions,
+)
 from onceward.store.directory.cache import DirectoryCache
 from onceward.store.directory.database import DirectoryHandle
+from onceward.store.polling import Poll, ScanPosition
 from onceward.transports.base import Transport
 from onceward.transports.event_loop import start_loop
 from onceward.transports.memory import MemoryListener
@@ -57,19 +76,38 @@ if TYPE_CHECKING:
 
     from onceward.runtime.runs.worker import RunWorker
 
-T = TypeVar("T")
-MAX_ROUNDS = 10_000
+MAX_ROUNDS: Final = 10_000
+MOST: Final = 1 << 62
+SLICE: Final = 500
+"""Messages that one commit expires."""
+LOOK_AGAIN: Final = 0.02
+"""Seconds between two looks of ``flush``: deliveries notify the recipient, not this file."""
 
 
-class Postbox(Verbs, Polls, Looks):
+class PostboxOptions(SettingsOptions, total=False):
+    """The keyword arguments of ``Postbox`` besides *agent*; ``AsyncPostbox`` takes the same."""
+
+    settings: Settings | None
+    start: bool
+    clock: Clock | None
+    ids: IdSource
+    rng: random.Random | None
+    transports: Mapping[str, Transport] | None
+    vfs: str | None
+    retry: RetryPolicy | None
+    handler_retry: RetryPolicy | None
+
+
+class Postbox(Session, EventSource):
     """
     One agent's SQLite file, open.
 
-    Opening creates and migrates the file and, unless ``start=False``, starts the
-    engines: a dispatcher, a janitor, and workers if the agent has handlers.
-    Settings may be given as a ``Settings`` object, as keywords, or by
-    environment. Async handlers run on *loop*, or on a loop of the postbox.
-    *retry* and *handler_retry* are policies that go before those settings.
+    It is also the default session. Opening creates and migrates the file and,
+    unless ``start=False``, starts the engines: a dispatcher, maintenance, and
+    workers if the agent has handlers. Settings may be given as a ``Settings``
+    object, as keywords, or by environment. Async handlers run on *loop*, or on
+    a loop of the postbox. *retry* and *handler_retry* are policies that go
+    before those settings.
 
     Raises:
         StoreUnusable: see its subclasses; nothing was changed.
@@ -92,7 +130,7 @@ class Postbox(Verbs, Polls, Looks):
         loop: AbstractEventLoop | None = None,
         retry: RetryPolicy | None = None,
         handler_retry: RetryPolicy | None = None,
-        **overrides: Any,
+        **overrides: Unpack[SettingsOptions],
     ) -> None:
         self._retry, self._handler_retry = retry, handler_retry
         self._settings = load_settings(settings, overrides)
@@ -116,7 +154,7 @@ class Postbox(Verbs, Polls, Looks):
             if start:
                 self._start()
         except BaseException:
-            self._run.end()  # nobody else will
+            self._run.end()
             raise
 
     def _build_runtime(self, ids: IdSource) -> None:
@@ -140,6 +178,9 @@ class Postbox(Verbs, Polls, Looks):
             policy=self._handler_retry or retry_policy(settings, retries=settings.handler_retries),
         )
         self._consumer = Consumer(self._deps, InboxLeases(self._deps))
+        super().__init__(
+            DEFAULT_SESSION, db=db, sender=self._sender, desk=self._consumer, settings=settings
+        )
         self._receiver = Receiver(db, settings=settings, hooks=hooks)
         errands = ChannelTasks(db, self._sender)
         self._dispatcher = Dispatcher(
@@ -153,8 +194,7 @@ class Postbox(Verbs, Polls, Looks):
         self._workers, self._runners = self._build_workers()
         self._listener = MemoryListener()
         self._listener.listen(self._db.agent, self._receiver.accept)
-        doors[id(self._db)] = self._receiver
-        self._default = self.session()
+        receivers[id(self._db)] = self._receiver
         self._build_api(db, settings, errands)
 
     def _audit(self, path: str) -> None:
@@ -166,35 +206,35 @@ class Postbox(Verbs, Polls, Looks):
     def _build_api(self, db: Database, settings: Settings, errands: ChannelTasks) -> None:
         hooks = self._hooks
         self.agents = Agents(self._directory)
-        """The agents of the home, and what they publish."""
+        """The agents of the home, and their subscriptions."""
         self.channels = Channels(db, ChannelSender(db, self._sender, errands), self._consumer)
         """The channels of the home."""
         self.peers = Peers(self._db, self._routes.features, self._directory)
-        """Who is reached where."""
+        """The peers: urls, circuit breakers, subscriptions."""
         self.dead_letters = DeadLetters(self._db, self._sender)
         """Messages that ended badly here."""
         self.limits = Limits(db, self._sender.admission)
-        """What bounds the file."""
+        """Limits of the file: messages, bytes, rates."""
         self.queues = Queues(db, sender=self._sender, hooks=hooks)
-        """What waits in sessions with runs."""
+        """Queues of sessions with runs."""
         self.runs = Runs(db, sender=self._sender, hooks=hooks)
         """Open and past runs."""
-        self.mailboxes = Mailboxes(self._home, self._deps, self._default, self._files, errands)
+        self.mailboxes = Mailboxes(self._home, self._deps, self, self._files, errands)
         """Mailboxes of the home."""
-        self._maintenance = Maintenance(db, settings=settings, extra_task=self.mailboxes.sweep)
+        self._maintenance = Maintenance(db, settings=settings, extra_task=self.mailboxes._sweep)
         for name, switch in (("transitions", transitions.switch), ("search", full_text.switch)):
             if name in settings.model_fields_set:
                 switch(db, on=getattr(settings, name))
 
     def _build_workers(self) -> tuple[list[Worker], list[RunWorker]]:
-        """Return who handles the mail: workers for messages, a runner for sessions with runs."""
+        """Return the workers for messages, and the one for sessions with runs."""
         deps, agent, workers = self._deps, self._handlers, list[Worker]()
         if agent and agent.handlers:
             count = self._settings.workers
             workers = [Worker(deps, agent, self._own_loop) for _ in range(count)]
         if agent is None or not agent.sessions:
             return workers, []
-        from onceward.runtime.runs.worker import RunWorker  # noqa: PLC0415 - most agents have no sessions with runs
+        from onceward.runtime.runs.worker import RunWorker  # noqa: PLC0415 - rarely needed
 
         return workers, [RunWorker(deps, agent, self._own_loop)]
 
@@ -214,61 +254,110 @@ class Postbox(Verbs, Polls, Looks):
                 self._loop, self._loop_is_ours = start_loop(f"onceward-loop-{self.agent}"), True
             return self._loop
 
-    @property
-    def db(self) -> Database:
-        """The open file itself, for windows and tests; its tables are ours, its views are yours."""
-        return self._db
-
-    @property
-    def settings(self) -> Settings:
-        """How this postbox behaves."""
-        return self._settings
-
     # -- sessions -----------------------------------------------------------------------------
 
     @property
     def path(self) -> Path:
-        """The file."""
+        """Return the path of the file."""
         return self._db.path
 
     @property
     def agent(self) -> str:
-        """Whose file it is."""
+        """Return the agent whose file it is."""
         return self._db.agent
 
     def session(
         self, name: str = DEFAULT_SESSION, *, topics: Iterable[str] | None = None
     ) -> Session:
-        """Return the conversation called *name*, which costs nothing; with *topics* this postbox knows no others in it from now on."""
+        """
+        Return the conversation called *name*, which costs nothing.
+
+        With *topics* this postbox refuses all other topics in it from now on.
+        """
         if topics is not None:
             self._sender.topics.close(name, topics)
         return Session(
             name, db=self._db, sender=self._sender, desk=self._consumer, settings=self._settings
         )
 
-    @overload
-    def receive(self, type: type[T], timeout: float = 0.0) -> Message[T] | None: ...
+    @property
+    def _received(self) -> None:
+        return None  # a postbox receives messages of all sessions
 
-    @overload
-    def receive(self, type: str | None = None, timeout: float = 0.0) -> Message[Any] | None: ...
-
-    def receive(self, type: Any = None, timeout: float = 0.0) -> Message[Any] | None:
-        """Lease the next message of any session; see ``Session.receive``."""
-        return self._default._receive_any(type, timeout)
-
-    def messages(self, type: Any = None, timeout: float | None = None) -> Iterator[Message[Any]]:
-        """Yield messages of any session; see ``Session.messages``."""
-        while (message := self._default._receive_any(type, timeout)) is not None:
-            yield message
+    def __repr__(self) -> str:
+        """Name the agent and its file."""
+        return f"<Postbox of {self.agent}: {self.path}>"
 
     # -- seeing -------------------------------------------------------------------------------
 
-    def on(self, event: str, hook: Hook) -> Callable[[], None]:
-        """Tell *hook* of every event of that name (``*``: all), after its commit; returns the call that ends it."""
-        return self._hooks.on(event, hook)
+    def _event_hooks(self) -> Hooks:
+        return self._hooks
+
+    def query(self, sql: str, bindings: Bindings = None) -> list[tuple[Any, ...]]:
+        """
+        Run a reading statement on the read-only connection; never waits for a writer.
+
+        Sees what was committed, not what this thread has in an open transaction.
+
+        Raises:
+            apsw.Error: what SQLite says of the statement.
+            ReadOnlyStore: the statement would write; nothing was changed.
+            StoreError: the file itself failed.
+
+        """
+        return self._db.read_committed(sql, bindings)
+
+    def stats(self) -> dict[str, int]:
+        """Return present numbers and totals that survive pruning."""
+        return queries.stats(self._db)
+
+    def history(self, **filters: Unpack[HistoryFilters]) -> queries.Page:
+        """
+        Return past messages of all sessions, newest first; consumes nothing.
+
+        Raises:
+            InvalidArgument: a filter of that name does not exist, or its value is none.
+
+        """
+        return history.find(self._db, **filters)
+
+    def search(self, text: str, *, limit: int = 100, offset: int = 0) -> queries.Page:
+        """
+        Return past messages whose body holds all words of *text*, best match first.
+
+        Case and accents do not matter; a word that ends in ``*`` stands for all that
+        begin like it, and words in double quotes stand together.
+
+        Raises:
+            InvalidArgument: the file has no index (``search=True`` builds it), or there is no word.
+
+        """
+        return full_text.words(self._db, text, limit=limit, offset=offset)
+
+    def flush(self, timeout: float | None = 30.0) -> int:
+        """
+        Wait until every message is stored in its recipient's file, or has ended.
+
+        Returns how many still wait after *timeout* seconds (None: it waits for ever):
+        their recipients are away or busy, or they have a delay. They stay in the
+        file, and leave with the next process that opens it.
+        """
+        db = self._db
+        left = until_found(
+            db,
+            lambda: 0 if queries.unsent(db) == 0 else None,
+            timeout,
+            poll=0,
+            due=lambda left: min(LOOK_AGAIN, left or LOOK_AGAIN),
+        )
+        return queries.unsent(db) if left is None else left
 
     def resolve(self, message_id: str) -> str:
-        """Return how a message we sent stands: pending, sending, sent, acked, failed, cancelled, dead, or absent."""
+        """
+        Return the state of a message we sent.
+
+        It is pending, sending, sent, acked, failed, cancelled, dead, or absent.
+        """
         self._db.persist_clock()  # a commit of our own: what is read next is durable
         return queries.resolve(self._db, message_id)
 
@@ -277,7 +366,11 @@ class Postbox(Verbs, Polls, Looks):
         return self._db.write(lambda tx: outbox.cancel(tx, message_id))
 
     def check(self, *others: Postbox) -> list[invariants.Violation]:
-        """Return the invariants that do not hold in this file, and in the mail between it and *others*; empty is good."""
+        """
+        Return the invariants that do not hold; an empty list is good.
+
+        Looks at this file, and at the messages between it and *others*.
+        """
         pairs = [
             pair for other in others for pair in ((self._db, other._db), (other._db, self._db))
         ]
@@ -287,17 +380,132 @@ class Postbox(Verbs, Polls, Looks):
         ]
 
     def health(self) -> health.Health:
-        """Return how the file is."""
+        """Return the state of the file: sizes, lags, peers and what is paused."""
         return health.read_health(self._db)
 
     def accept(self, parcel: Parcel) -> Answer:
-        """Keep a parcel once and answer for each frame: what a listener of one's own hands parcels to."""
+        """Keep a parcel once and answer for each frame; your own listeners call it."""
         return self._receiver.accept(parcel)
+
+    # -- polling ------------------------------------------------------------------------------
+
+    def poll(
+        self,
+        agent: str | None = None,
+        *,
+        topics: str | Iterable[str] | None = None,
+        session: str = DEFAULT_SESSION,
+        limit: int | None = None,
+        consume_skipped: bool = True,
+    ) -> list[MessageRecord]:
+        """
+        Return the messages that *agent* (ours) got in a session since its last poll.
+
+        Each at most once: the cursor is committed first. It passes what *topics*
+        exclude, too, for good; with *consume_skipped* False that is left for
+        another poll. Senders are told that what was passed was processed. While
+        the file is paused nothing is returned and nothing moves.
+
+        Raises:
+            TopicError: a topic breaks its rule, or is none of the session's;
+                the cursor did not move.
+            InvalidArgument: a limit breaks its rule.
+            UnknownRecipient: the home has no such agent.
+
+        """
+        db = self._file(agent)
+        wanted = None if topics is None else self._sender.topics.of(session).check_filter(topics)
+        left = _limit(limit)
+        plain_text("session", session)
+        found: list[MessageRecord] = []
+        reach, more = ScanPosition(), not disabled_by_environment()
+        while more and left:
+            asked = Poll(
+                session=session, topics=wanted, consume_skipped=consume_skipped, limit=left
+            )
+            step = db.write(partial(self._step, db=db, asked=asked, reach=reach))
+            found += [row.record() for row in step.rows]
+            reach, more, left = step.reach, step.more, left - len(step.rows)
+        return found
+
+    def _step(
+        self, tx: StoreTransaction, *, db: Database, asked: Poll, reach: ScanPosition
+    ) -> polling.PollResult:
+        step = polling.poll(tx, asked, reach)
+        if step.cursor_to != step.cursor_from:
+            tx.after_commit(lambda: db.notifier.notify("out"))
+        if self._hooks:
+            told = [
+                event
+                for event in _events(db.agent, tx.now, asked, step)
+                if self._hooks.wanted(type(event))
+            ]
+            tx.after_commit(lambda: self._hooks.emit(told))
+        return step
+
+    def tail(
+        self, limit: int = 10, *, session: str = DEFAULT_SESSION, include_expired: bool = False
+    ) -> list[MessageRecord]:
+        """
+        Return the newest messages of a session, polled or not, the oldest of them first.
+
+        The cursor does not move.
+        """
+        return polling.tail(
+            self._db.read,
+            session,
+            _limit(limit),
+            include_expired=include_expired,
+            now=self._db.now(),
+        )
+
+    def expire(self, session: str | None = None) -> int:
+        """
+        End the messages whose time to live has run out, in one session or in all.
+
+        Returns how many; none while the file is paused.
+        """
+        total = 0
+        while not disabled_by_environment() and not mailboxes.paused(self._db.read):
+            ended = self._db.write(lambda tx: self._expire(tx, session))
+            total += ended
+            if not ended:
+                break
+        if self._hooks.wanted(Expired):
+            self._hooks.emit(
+                [Expired(agent=self._db.agent, at=self._db.now(), session=session, count=total)]
+            )
+        return total
+
+    def _expire(self, tx: StoreTransaction, session: str | None) -> int:
+        ended = inbox.expire(tx, SLICE, session)
+        if ended:
+            tx.after_commit(lambda: self._db.notifier.notify("out"))
+        return ended + (mailboxes.expire(tx, SLICE) if session is None else 0)
+
+    def status(self, session: str | None = None) -> dict[str, dict[str, Any]]:
+        """
+        Return by session: messages, expired ones, counts by topic, bytes, and the cursor.
+
+        The cursor does not move.
+        """
+        return polling.status(self._db.read, session, now=self._db.now())
+
+    def _file(self, agent: str | None) -> Database:
+        found = self._db if agent is None else self._files.file(agent_name(agent))
+        if found is None:
+            msg = f"the home has no agent {agent!r}: create its file first: onceward init {agent}"
+            raise UnknownRecipient(msg)
+        return found
 
     # -- switching ----------------------------------------------------------------------------
 
     def pause(self) -> None:
-        """Stop sending, pushing and handling in all processes, durably; nothing is lost, no budget is spent."""
+        """
+        Stop sending, pushing and handling in all processes, durably.
+
+        Nothing is lost, and no retry is counted.
+        """
         self._db.write(health.pause)
         self._db.notifier.notify("in")
 
@@ -308,7 +516,11 @@ class Postbox(Verbs, Polls, Looks):
         self._db.notifier.notify("in")
 
     def run_until_idle(self) -> int:
-        """Run the engines on this thread until nothing is due; return how many parcels and messages moved."""
+        """
+        Run the engines on this thread until nothing is due.
+
+        Returns how many parcels and messages moved.
+        """
         moved = 0
         with self._db.outside_handler():
             for _ in range(MAX_ROUNDS):
@@ -320,12 +532,16 @@ class Postbox(Verbs, Polls, Looks):
         return moved
 
     def run_maintenance(self) -> int:
-        """Run the janitor once; return how many rows were pruned."""
+        """Run maintenance once; return how many rows were pruned."""
         with self._db.outside_handler():
             return self._maintenance.run_once()
 
     def stop(self, timeout: float | None = None) -> None:
-        """Claim and push nothing more; settle what is finished, give the rest back. The file stays open."""
+        """
+        Claim and push nothing more; settle what is finished, give the rest back.
+
+        The file stays open.
+        """
         limit = self._settings.stop_timeout if timeout is None else timeout
         for engine in self._engines:
             engine.stop(limit)
@@ -340,8 +556,8 @@ class Postbox(Verbs, Polls, Looks):
             self._closed = True
         self.stop(timeout)
         self._listener.close()
-        if doors.get(id(self._db)) is self._receiver:
-            del doors[id(self._db)]
+        if receivers.get(id(self._db)) is self._receiver:
+            del receivers[id(self._db)]
         self._routes.close()
         self._files.close()
         self._home.close()
@@ -361,3 +577,26 @@ class Postbox(Verbs, Polls, Looks):
     ) -> None:
         """Close it."""
         self.close()
+
+
+def _limit(limit: int | None) -> int:
+    if limit is None:
+        return MOST
+    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+        msg = f"limit {limit!r} must be a positive number of messages"
+        raise InvalidArgument(msg)
+    return limit
+
+
+def _events(agent: str, at: Millis, asked: Poll, step: polling.PollResult) -> Iterator[Event]:
+    for row in step.rows:
+        yield Processed(agent=agent, at=at, message_id=row.id, peer=row.sender, outcome="processed")
+    yield Polled(
+        agent=agent,
+        at=at,
+        session=asked.session,
+        topics=asked.topics or (),
+        matched=len(step.rows),
+        cursor_from=step.cursor_from,
+        cursor_to=step.cursor_to,
+    )

@@ -1,4 +1,4 @@
-"""What a postbox offers about its sessions' queues and runs: look, set, sort, pause, end."""
+"""Queues and runs of an agent's sessions: list, set, reorder, pause and abort them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from onceward.hooks import Hooks
 from onceward.model.names import plain_text
 from onceward.model.queue_modes import QueueOptions, checked, glob
 from onceward.model.states import Done
+from onceward.model.vocabulary import RunState
 from onceward.runtime.event_emitter import EventEmitter
 from onceward.runtime.runs.completion import RunCompletion
 from onceward.runtime.sender import Sender
@@ -24,7 +25,7 @@ from onceward.store.queries import QueuedMessage, QueueInfo, RunInfo
 
 
 class Queues:
-    """The queues of sessions with runs. Settings may change while messages wait; none is lost by it."""
+    """The queues of sessions with runs; a change of settings loses no waiting message."""
 
     def __init__(self, db: Database, *, sender: Sender, hooks: Hooks) -> None:
         self._db = db
@@ -33,7 +34,7 @@ class Queues:
         )
 
     def list(self) -> list[QueueInfo]:
-        """Return the queues of all sessions that ever had one, by name, as they are set and filled."""
+        """Return the queues of all sessions that ever had one, by name."""
         return queries.queues(self._db)
 
     def get(self, session: str) -> QueueInfo | None:
@@ -46,7 +47,7 @@ class Queues:
 
     def set(self, session: str, **options: Unpack[QueueOptions]) -> None:
         """
-        Set a session's queue for itself; what is left out, or None, is as its handler or the home says.
+        Set the queue of one session; an option that is None or left out is inherited.
 
         Raises:
             InvalidArgument: an option means nothing; nothing was changed.
@@ -58,7 +59,7 @@ class Queues:
 
     def reorder(self, session: str, ids: Sequence[str]) -> builtins.list[str]:
         """
-        Put waiting messages to the front, in this order; return the ids of all that wait, in their new order.
+        Put waiting messages to the front; return the ids of all that wait, in their new order.
 
         Raises:
             InvalidArgument: one of them does not wait here; nothing was changed.
@@ -88,7 +89,7 @@ class Queues:
         return bool(chosen)
 
     def pause(self, session: str) -> None:
-        """Begin no further run of this session, in all processes and durably; mail is taken in, the open run goes on."""
+        """Begin no further run, durably and in all processes; the open run goes on."""
         self._change(session, lambda tx: tx.run(session_queues.PAUSE, (tx.now, session)))
 
     def resume(self, session: str) -> None:
@@ -97,9 +98,10 @@ class Queues:
 
     def dissolve(self, pattern: str) -> None:
         """
-        Serve sessions of a pattern by runs no more: what waits is for workers and readers again.
+        Stop serving sessions of a pattern by runs; workers and readers get what waits.
 
-        For handlers that were taken out of the code; one that is still there registers its pattern at the next start.
+        For handlers that were removed from the code; one that is still there
+        registers its pattern at the next start.
 
         Raises:
             InvalidArgument: one of the sessions has a run open; pause, abort, and try again.
@@ -109,7 +111,10 @@ class Queues:
         def work(tx: StoreTransaction) -> None:
             open_now = tx.rows(session_queues.OPEN_UNDER, (glob(pattern),))
             if open_now:
-                msg = f"session {open_now[0][0]!r} has a run open: pause its queue, abort the run, then dissolve"
+                msg = (
+                    f"session {open_now[0][0]!r} has a run open: "
+                    "pause its queue, abort the run, then dissolve"
+                )
                 raise InvalidArgument(msg)
             tx.run(session_queues.UNREGISTER, (glob(pattern),))
 
@@ -139,7 +144,7 @@ class Runs:
         )
 
     def list(
-        self, *, session: str | None = None, state: str | None = None, limit: int = 100
+        self, *, session: str | None = None, state: RunState | None = None, limit: int = 100
     ) -> list[RunInfo]:
         """Return runs, newest first."""
         return queries.runs(self._db, session=session, state=state, limit=limit)

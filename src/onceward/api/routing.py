@@ -1,4 +1,4 @@
-"""From a recipient's name to the transport that reaches it, and from a file to the door behind it."""
+"""Find the transport that reaches a recipient, and the receiver of a file that is open here."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from onceward.transports.file import FileTransport, Opened
 from onceward.transports.memory import MemoryTransport
 
 GROUP = "onceward.transports"
-doors: dict[int, Receiver] = {}
-"""Receivers of the postboxes open in this process, by their database's id: their hooks hear of mail by file too."""
+receivers: dict[int, Receiver] = {}
+"""Receivers of the postboxes open in this process, by their database's id, for file transports."""
 
 
 class TransportRouter:
     """
-    The transports of one postbox and whom they reach.
+    The transports of one postbox and the peers that they reach.
 
     A peer is reached at its registered url, else by the file of its name in
     our own folder. Other packages add schemes by the entry point group
@@ -71,7 +71,7 @@ class TransportRouter:
         """Return the transport and the url for a peer; raises Unreachable where there is none."""
         found = url or self._beside(name)
         if found is None:
-            msg = f"nobody knows where {name} lives: register it, or create {name}.db beside this file"
+            msg = f"{name} has no known url: register it, or create {name}.db beside this file"
             raise Unreachable(msg)
         scheme = found.partition(":")[0]
         return self._transports.get(scheme) or self._load(scheme), found
@@ -87,7 +87,7 @@ class TransportRouter:
     def _open_file(self, path: Path, agent: str) -> Opened:
         patience = min(self._settings.busy_timeout, self._settings.deliver_timeout)
         wanted = Settings.inherit(busy_timeout=patience)
-        # Whoever has the file open brought a clock; a file that is opened by and for us lives in our time.
+        # A file that is open in this process has a clock; one that we open gets ours.
         ours = (
             None
             if (file_checks.file_key(path), self._vfs or "") in open_files.files
@@ -97,7 +97,7 @@ class TransportRouter:
             path, agent=agent, settings=wanted, clock=ours, vfs=self._vfs, create=False
         )
         own = Receiver(db, settings=self._settings)
-        return (lambda parcel: doors.get(id(db), own).accept(parcel)), db.close
+        return (lambda parcel: receivers.get(id(db), own).accept(parcel)), db.close
 
     def close(self) -> None:
         """Close every transport."""

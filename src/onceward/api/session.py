@@ -1,4 +1,4 @@
-"""A session: what an agent calls to send, receive, ask and look back, inside one named conversation."""
+"""A session: sending, receiving, asking and looking back inside one named conversation."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from onceward.db.database import Database
 from onceward.db.transaction import StoreTransaction
 from onceward.errors import AnswerTimeout, InvalidArgument, InvalidMessage, RequestFailed
 from onceward.model.body import decode
+from onceward.model.filters import SessionHistoryFilters
 from onceward.model.frame import Frame
 from onceward.model.names import plain_text
 from onceward.model.send_options import PLAIN, PublishOptions, SendOptions, parse_options
@@ -31,7 +32,7 @@ class Session:
     """
     One named conversation of an agent.
 
-    Everything sent through it bears its name, and messages of one session to
+    Everything sent through it bears its name. Messages of one session to
     one recipient arrive in the order of their commits.
     """
 
@@ -39,7 +40,13 @@ class Session:
         self, name: str, *, db: Database, sender: Sender, desk: InboxConsumer, settings: Settings
     ) -> None:
         self.name = plain_text("session", name)
+        """Name of the conversation."""
         self._db, self._sender, self._consumer, self._settings = db, sender, desk, settings
+
+    @property
+    def _received(self) -> str | None:
+        """Return the session whose messages ``receive`` leases; None for all."""
+        return self.name
 
     def __repr__(self) -> str:
         """Name the session."""
@@ -48,7 +55,9 @@ class Session:
     @contextmanager
     def begin(self) -> Iterator[Transaction]:
         """
-        Open a transaction for your statements and your mail; leaving the block commits, an exception undoes.
+        Open a transaction for your statements and messages.
+
+        Leaving the block commits, an exception rolls back.
 
         Used inside another ``begin`` of the same thread it joins it by savepoint.
 
@@ -115,7 +124,11 @@ class Session:
         return self._db.write(partial(self._sender.add_many, messages=composed))
 
     def publish(self, topic: str, body: object, **options: Unpack[PublishOptions]) -> list[str]:
-        """Send *body* to every subscriber of *topic* in one commit; return the ids, none without one."""
+        """
+        Send *body* to every agent that subscribed to *topic*, in one commit.
+
+        Returns the ids; none if no agent subscribed.
+        """
         fanout = self._sender.to_subscribers(self.name, topic, body, options)
         return [message_id for _, message_id in self._send_fanout(fanout).copies]
 
@@ -164,7 +177,10 @@ class Session:
 
         """
         if self._db.writer.held:
-            msg = "ask inside an open transaction would wait for a message that is not committed: ask outside of it"
+            msg = (
+                "ask inside an open transaction would wait for a message "
+                "that is not committed: ask outside of it"
+            )
             raise InvalidArgument(msg)
         work = self._requesting(to, body, timeout, options)
         with self._db.outside_handler():
@@ -173,7 +189,9 @@ class Session:
 
     def result(self, ticket: Ticket | str, *, reply: type[T], timeout: float = 0.0) -> T:
         """
-        Return the reply to a ticket, waiting at most *timeout* seconds; may be called again and after a restart.
+        Return the reply to a ticket, waiting at most *timeout* seconds.
+
+        May be called again, also after a restart.
 
         Raises:
             AnswerTimeout, RequestFailed, InvalidMessage, InvalidArgument: as for ``ask``.
@@ -189,16 +207,17 @@ class Session:
         """Return how a request ended, None while its reply is awaited."""
         rows = self._db.read(requests.LOOK, (ticket_id,))
         if not rows:
-            msg = f"no request {ticket_id} is known here: it was never sent from this file, or was pruned"
+            msg = f"no request {ticket_id} here: never sent from this file, or pruned"
             raise InvalidArgument(msg)
         found = requests.ReplyState(*rows[0])
         return None if found.state == "open" else found
 
     def _overdue(self, ticket_id: str, timeout: float) -> AnswerTimeout:
-        """Return what is raised where no reply came in time: it says how far the request has come."""
+        """Return the error for a reply that did not come in time, with the state of its request."""
         state = queries.resolve(self._db, ticket_id)
         return AnswerTimeout(
-            f"no reply to {ticket_id}, which is {state}, within {timeout} s: ask result() again later, a late reply is kept"
+            f"no reply to {ticket_id}, which is {state}, within {timeout} s: "
+            "ask result() again later, a late reply is kept"
         )
 
     # -- receiving --------------------------------------------------------------------------
@@ -211,15 +230,12 @@ class Session:
 
     def receive(self, type: Any = None, timeout: float = 0.0) -> Message[Any] | None:
         """
-        Lease the next message of this session, waiting at most *timeout* seconds; None where there is none.
+        Lease the next message, waiting at most *timeout* seconds; None where there is none.
 
-        With a *type* only messages of that type are looked at, read as that type.
+        A session leases its own messages, a postbox those of all sessions. With
+        a *type* only messages of that type are leased, their bodies read as it.
         """
-        return self._await(lambda: self._consumer.take(type, self.name), timeout)
-
-    def _receive_any(self, type: Any = None, timeout: float | None = 0.0) -> Message[Any] | None:
-        """Lease the next message of any session; see ``receive``."""
-        return self._await(lambda: self._consumer.take(type, None), timeout)
+        return self._await(lambda: self._consumer.take(type, self._received), timeout)
 
     @overload
     def messages(self, type: type[T], timeout: float | None = None) -> Iterator[Message[T]]: ...
@@ -230,14 +246,18 @@ class Session:
     ) -> Iterator[Message[Any]]: ...
 
     def messages(self, type: Any = None, timeout: float | None = None) -> Iterator[Message[Any]]:
-        """Yield messages as they come; ends when none came for *timeout* seconds, never when that is None."""
+        """
+        Yield messages as they come, leased as by ``receive``.
+
+        Ends when none came for *timeout* seconds, never when that is None.
+        """
         while (
-            message := self._await(lambda: self._consumer.take(type, self.name), timeout)
+            message := self._await(lambda: self._consumer.take(type, self._received), timeout)
         ) is not None:
             yield message
 
     def _await(self, look: Callable[[], T | None], timeout: float | None) -> T | None:
-        """Look, and look again whenever somebody committed, until there is something or time is up."""
+        """Look after every commit until something is found or *timeout* seconds have passed."""
         db = self._db
         return until_found(
             db,
@@ -253,15 +273,22 @@ class Session:
         """Return the conversation that a message belongs to, oldest first; consumes nothing."""
         return history.thread(self._db, message_id)
 
-    def history(self, **filters: Any) -> queries.Page:
-        """Return past messages of this session, newest first; see ``history.look``; consumes nothing."""
+    def history(self, **filters: Unpack[SessionHistoryFilters]) -> queries.Page:
+        """
+        Return past messages of this session, newest first; consumes nothing.
+
+        Raises:
+            InvalidArgument: a filter of that name does not exist, or its value is none.
+
+        """
         return history.find(self._db, session=self.name, **filters)
 
 
 def read_reply(ticket_id: str, found: requests.ReplyState, reply: type[T]) -> T:
-    """Return a reply as what was asked for; raises RequestFailed where there is none to come."""
+    """Return a reply read as *reply*; raises RequestFailed where none will come."""
     if found.frame is None:
-        msg = f"request {ticket_id} to {found.recipient} ended without a reply: {found.reason or 'its reply was pruned'}"
+        reason = found.reason or "its reply was pruned"
+        msg = f"request {ticket_id} to {found.recipient} ended without a reply: {reason}"
         raise RequestFailed(msg)
     frame = Frame.parse(found.frame)
     value: T = decode(frame.data, frame.data_base64, reply)

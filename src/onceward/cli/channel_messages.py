@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Final
+from typing import Annotated, Final, cast
 
 from onceward import Postbox
 from onceward.cli.channel import Name
@@ -14,7 +14,7 @@ from onceward.cli.options import Body, OfTopics, OfType, Wait, said
 from onceward.cli.output import document
 from onceward.cli.send import Delayed, Topical, parsed
 from onceward.cli.target import Conversation, in_session
-from onceward.model.vocabulary import AckStatus
+from onceward.model.vocabulary import AckStatus, Kind
 
 TALK = Conversation()
 TOPICAL = Topical()
@@ -23,7 +23,7 @@ ACKS: Final = ("participant", "status", "detail", "message_id", "first_at", "at"
 HEADERS: Final = ("id", "sender", "channel", "kind", "type", "topic", "priority")
 PRINTED: Final = (*HEADERS, "correlation_id", "attempt", "body")
 KINDS: Final = "text, command, query, response, notification, broadcast or error."
-Kind = Annotated[str, said(KINDS)]
+KindName = Annotated[str, said(KINDS)]
 Handle = Annotated[str, said("The handle that recv printed with the message.")]
 Status = Annotated[AckStatus, said("The status that the sender is told.")]
 Detail = Annotated[str | None, said("A text that the sender is told with the status.")]
@@ -38,7 +38,7 @@ def send(
     body: Body = "null",
     /,
     *,
-    kind: Kind = "text",
+    kind: KindName = "text",
     options: Topical = TOPICAL,
     where: Conversation = TALK,
 ) -> Found:
@@ -48,7 +48,7 @@ def send(
     A response needs --correlation-id, which is that of its query.
     """
     channel = box.channels.get(name, session=in_session(where))
-    posted = channel.send(parsed(body), kind=kind, **options.given())
+    posted = channel.send(parsed(body), kind=cast("Kind", kind), **options.given())
     box.run_until_idle()
     copies = [{"recipient": to, "id": each} for to, each in posted.copies]
     return {"id": posted.id, "copies": copies}

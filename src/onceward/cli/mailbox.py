@@ -17,6 +17,7 @@ from onceward.cli.options import Body, Limit, Number, OfTopics, OfType, Quiet, W
 from onceward.cli.poll import print_records
 from onceward.cli.send import MailboxOptions, delivered, parsed
 from onceward.cli.target import Conversation
+from onceward.model.filters import MailboxFilters
 from onceward.model.settings import DAY
 
 CONVERSATION = Conversation()
@@ -182,7 +183,7 @@ def query(
 
     Nothing is changed.
     """
-    sought = {"topics": topic or None, "sender": sender, "session": where.session}
+    sought: MailboxFilters = {"topics": topic or None, "sender": sender, "session": where.session}
     print_records(box.mailboxes.open(mailbox).query(type, limit=limit, **sought))
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 
 from cyclopts import Parameter
 
-from onceward import Frame, Postbox
+from onceward import Postbox
 from onceward.cli import queries
 from onceward.cli.exit_codes import DONE, NothingThere, TimedOut
 from onceward.cli.options import OfType, Wait
@@ -21,6 +21,7 @@ from onceward.cli.target import Conversation, open_box
 from onceward.db.environment import disabled_by_environment
 from onceward.errors import Paused
 from onceward.model.clock import SystemClock
+from onceward.model.frame import Frame
 
 WHERE = Conversation()
 COLUMNS: Final = ("id", "sender", "session", "type", "body")

@@ -298,14 +298,10 @@ class Overflowed(Event):
 
 
 def _names() -> dict[str, type[Event]]:
-    found: dict[str, type[Event]] = {}
-    rest: list[type[Event]] = [Event]
-    while rest:
-        kind = rest.pop()
-        rest += kind.__subclasses__()
-        if "name" in vars(kind) and kind is not Event:
-            found[kind.name] = kind
-    return dict(sorted(found.items()))
+    # Not from __subclasses__: it also lists the classes that slots=True has replaced.
+    kinds = [each for each in globals().values() if isinstance(each, type)]
+    named = [each for each in kinds if issubclass(each, Event) and "name" in vars(each)]
+    return {kind.name: kind for kind in sorted(named, key=lambda kind: kind.name) if kind != Event}
 
 
 EVENTS: Final = _names()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, TypedDict, cast
 
+from onceward.model.names import PriorityName
+
 
 class PublishOptions(TypedDict, total=False):
     """The keyword arguments of every ``publish``; spans are seconds, all may be left out."""
@@ -13,7 +15,7 @@ class PublishOptions(TypedDict, total=False):
     """Wire name of the message type; by default the one its class declares."""
     key: str | None
     """The same key and body return the id of the first; with another body it raises Conflict."""
-    priority: str
+    priority: PriorityName
     """critical, urgent (high), normal, low or background."""
     ttl: float | None
     """Seconds after which the message expires instead of being handled."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self, Unpack
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from onceward.errors import InvalidArgument
 from onceward.model.body import describe_errors
 from onceward.model.parcel import Durability
+from onceward.model.settings_options import SettingsOptions
 from onceward.model.vocabulary import Aborted, Priority, QueueMode, QueueOverflow
 
 PREFIX: Final = "ONCEWARD_"
@@ -186,9 +187,9 @@ class Settings(BaseModel):
             raise InvalidArgument(msg) from error
 
     @classmethod
-    def five_minutes(cls, **overrides: Any) -> Self:
+    def five_minutes(cls, **overrides: Unpack[SettingsOptions]) -> Self:
         """Return the preset of 1,000 pending, no jitter, and every attempt counted: 5 minutes."""
         return cls.model_validate(
             {"max_pending": 1000, "retry_jitter": 0.0, "count_unreachable_attempts": True}
-            | overrides
+            | dict(overrides)
         )

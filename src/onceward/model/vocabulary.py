@@ -71,4 +71,16 @@ MessageState = Literal[
     "expired",
     "dead",
 ]
+"""State of a message in the sender's outbox, the recipient's inbox or the dead letters."""
+Kind = Literal[
+    "text",
+    "command",
+    "query",
+    "response",
+    "notification",
+    "broadcast",
+    "acknowledgment",
+    "error",
+]
+"""Kind of a channel's message."""
 LaneState = Literal["ready", "waiting", "leased", "empty"]

@@ -45,7 +45,7 @@ class Context:
 
     @cached_property
     def message(self) -> Message[Any]:
-        """Return the message: id, sender, session, type, topic, priority, attempt, headers, frame."""
+        """Return the message: id, sender, session, type, topic, attempt, headers, frame …."""
         return Message(self._leased, self._frame, self._body, None)
 
     @property
@@ -72,7 +72,7 @@ class Context:
         return self.tx.dispatch(to, body, session=session, **options)
 
     def publish(self, topic: str, body: object, **options: Unpack[PublishOptions]) -> list[str]:
-        """Send to every peer that subscribed to *topic*, with the processed mark; return the ids."""
+        """Publish with the processed mark and return the ids; see ``Transaction.publish``."""
         self._follow(options)
         return self.tx.publish(topic, body, **options)
 

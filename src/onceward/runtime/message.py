@@ -92,12 +92,12 @@ class ReceivedMessage(Generic[T_co]):
 
     @property
     def attempt(self) -> int:
-        """Return the number of this attempt, from 1; attempts that died with their process count."""
+        """Return the number of this attempt, from 1; one that died with its process counts."""
         return int(self._lease.attempt)
 
     @property
     def created_at(self) -> Millis:
-        """Return when it was sent, by the sender's clock; when received, if the frame does not say."""
+        """Return when it was sent, by the sender's clock, or else when it was received."""
         if self.frame.time is None:
             return int(self._lease.received_at)
         return round(self.frame.time.timestamp() * 1000)
@@ -210,7 +210,7 @@ class Message(ReceivedMessage[T_co]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
-        """Settle what is not settled yet; Retry, Reject and Drop end here, other exceptions go on."""
+        """Settle it unless that was done; Retry, Reject and Drop end here, others go on."""
         if self.settled:
             return False
         match error:

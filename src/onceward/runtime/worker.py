@@ -16,6 +16,7 @@ from onceward.db.transaction import StoreTransaction
 from onceward.errors import InvalidArgument, OncewardError
 from onceward.model.clock import Millis
 from onceward.model.events import Event
+from onceward.model.log import log
 from onceward.model.states import Done, RetryAt, Settlement
 from onceward.runtime import engine, results
 from onceward.runtime.agent import Agent

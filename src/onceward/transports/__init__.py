@@ -1,1 +1,50 @@
-"""Define the transport contract and implement it."""
+"""
+The contract of transports, for authors of one: what they get, what they answer, what they check.
+
+Every parcel that arrives is checked with ``refuse_damaged`` before it is
+accepted: a frame whose text does not fit its ``digest`` is pushed again.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from onceward.model.frame import Frame, digest
+from onceward.model.parcel import (
+    Answer,
+    Durability,
+    Parcel,
+    ParcelFrame,
+    Receipt,
+    ReceiptState,
+    Verdict,
+)
+from onceward.transports.base import Accept, Features, Transport, refuse_damaged
+
+if TYPE_CHECKING:
+    from onceward.transports.function import FunctionTransport
+
+__all__ = [
+    "Accept",
+    "Answer",
+    "Durability",
+    "Features",
+    "Frame",
+    "FunctionTransport",
+    "Parcel",
+    "ParcelFrame",
+    "Receipt",
+    "ReceiptState",
+    "Transport",
+    "Verdict",
+    "digest",
+    "refuse_damaged",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load ``FunctionTransport`` on first use: it needs asyncio, which takes long to import."""
+    if name != "FunctionTransport":
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    from onceward.transports.function import FunctionTransport  # noqa: PLC0415 - see above
+
+    return FunctionTransport

@@ -168,7 +168,7 @@ class Bench:
                     pair.sign(pair.next_number())
                 if checkpoint:
                     for box in pair.boxes.values():
-                        box.db.checkpoint(truncate=True)
+                        box._db.checkpoint(truncate=True)
                 disk = Disk()
                 for op in recorder.log:
                     disk.apply(op)

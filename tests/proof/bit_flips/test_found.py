@@ -25,14 +25,14 @@ def box(tmp_path: Path) -> Iterator[Postbox]:
 
 def test_a_row_that_is_offered_again_and_again(box: Postbox) -> None:
     """A set-aside row that a damaged index brings back ends the transaction and its lock."""
-    box.db.write(lambda tx: tx.rows(SPOIL))
+    box._db.write(lambda tx: tx.rows(SPOIL))
 
     with (
         patch("onceward.store.dead_letters.add_from_outbox", lambda *_, **__: []),
         pytest.raises(StoreCorrupt, match="index is damaged"),
     ):
         box.run_until_idle()
-    box.db.write(
+    box._db.write(
         lambda tx: tx.rows("UPDATE _onceward_outbox SET frame = replace(frame, 'two', 'one')")
     )
 
@@ -47,7 +47,7 @@ def test_a_row_that_only_an_index_calls_due(box: Postbox) -> None:
     pushed = box.peers.list()[0].number
 
     with patch("onceward.store.outbox.DUE", STALE):
-        box.db.write(lambda tx: tx.run("UPDATE _onceward_outbox SET due_at = due_at + 1"))
+        box._db.write(lambda tx: tx.run("UPDATE _onceward_outbox SET due_at = due_at + 1"))
         box.run_until_idle()
 
     assert pushed == box.peers.list()[0].number

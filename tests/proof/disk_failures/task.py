@@ -151,6 +151,6 @@ _STEPS: Final[dict[str, Callable[[Pair, str], object]]] = {
     "turn": lambda pair, _: pair.turn(),
     "wait": lambda pair, _: pair.clock.advance(31),
     "tidy": lambda pair, side: pair.boxes[_side(side)].run_maintenance(),
-    "checkpoint": lambda pair, side: pair.boxes[_side(side)].db.checkpoint(truncate=True),
+    "checkpoint": lambda pair, side: pair.boxes[_side(side)]._db.checkpoint(truncate=True),
     "reopen": lambda pair, side: pair.reopen(_side(side)),
 }

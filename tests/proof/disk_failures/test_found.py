@@ -99,17 +99,17 @@ def test_reading_inside_a_block_on_a_disk_that_fails(
 ) -> None:
     """A read that we make for a send in a block fails in our own words, and the block is undone."""
     with Postbox(tmp_path / "a.db", agent="a", start=False, vfs=disk) as box:
-        box.db.write(lambda tx: tx.run("CREATE TABLE filler (x)"))
-        box.db.write(
+        box._db.write(lambda tx: tx.run("CREATE TABLE filler (x)"))
+        box._db.write(
             lambda tx: tx.run(
                 "INSERT INTO filler SELECT randomblob(100000) FROM json_each('[1,2,3]')"
             )
         )
-        box.db.write(lambda tx: tx.run("PRAGMA shrink_memory"))
+        box._db.write(lambda tx: tx.run("PRAGMA shrink_memory"))
         with pytest.raises(StoreFault), box.begin():
-            box.db.writer._store.writing_connection(0.0).execute("PRAGMA shrink_memory")
+            box._db.writer._store.writing_connection(0.0).execute("PRAGMA shrink_memory")
             next_one(fault, "read")
-            box.db.read("SELECT sum(length(x)) FROM filler")
+            box._db.read("SELECT sum(length(x)) FROM filler")
 
 
 def test_mail_by_file_arrives_in_the_senders_time(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def boss(folder: Path, name: str) -> None:
         room = box.channels.get(ROOM)
         if room.info().state == "paused":
             room.resume()
-        [(last,)] = box.db.read("SELECT coalesce(max(n), 0) FROM told")
+        [(last,)] = box._db.read("SELECT coalesce(max(n), 0) FROM told")
         for n in range(int(last) + 1, SAID + 1):
             give(box, room, n)
         while True:
@@ -114,12 +114,12 @@ def prepare(folder: Path) -> None:
 
 def done(box: Postbox) -> list[tuple[int, str]]:
     """Return what a listener did, in its order."""
-    return [(int(n), str(i)) for n, i in box.db.read("SELECT n, id FROM done ORDER BY rowid")]
+    return [(int(n), str(i)) for n, i in box._db.read("SELECT n, id FROM done ORDER BY rowid")]
 
 
 def told(box: Postbox) -> list[tuple[int, str]]:
     """Return what the owner said."""
-    return [(int(n), str(i)) for n, i in box.db.read("SELECT n, id FROM told ORDER BY n")]
+    return [(int(n), str(i)) for n, i in box._db.read("SELECT n, id FROM told ORDER BY n")]
 
 
 def completed(box: Postbox) -> bool:

@@ -50,8 +50,8 @@ class Real:
             settings=LIMITS, policy=policy, rng=random.Random(0), emitter=emitter
         )
         self._packed: InFlight | None = None
-        self.near.db.write(lambda tx: tx.run(peers.KNOW, ("far",)))
-        self._held = self.near.db.write(self._lease)
+        self.near._db.write(lambda tx: tx.run(peers.KNOW, ("far",)))
+        self._held = self.near._db.write(self._lease)
 
     def take(self, step: str) -> None:
         """Take one step of the model."""
@@ -74,7 +74,7 @@ class Real:
                 max_bytes=1 << 20,
             )
 
-        self._packed = self.near.db.write(work)
+        self._packed = self.near._db.write(work)
         self._held = self._packed.lease
 
     def _parcel(self) -> tuple[InFlight, Parcel]:
@@ -93,7 +93,7 @@ class Real:
                 return self._setbacks.forked(tx, packed, answer)
             return parcels.settle(tx, packed, answer, terms).lease
 
-        self._held, self._packed = self.near.db.write(work), None
+        self._held, self._packed = self.near._db.write(work), None
 
     _forked = _push
 
@@ -124,7 +124,7 @@ class Real:
     def _refused(self) -> None:
         packed, _ = self._parcel()
         self._held, self._packed = (
-            self.near.db.write(lambda tx: self._setbacks.refused(tx, packed, "no")),
+            self.near._db.write(lambda tx: self._setbacks.refused(tx, packed, "no")),
             None,
         )
 
@@ -136,10 +136,10 @@ class Real:
 
     def _ask(self) -> None:
         self._clock.advance(6.0)
-        self.near.db.write(lambda tx: outbox.requeue_due(tx, 1000, lambda _: False))
+        self.near._db.write(lambda tx: outbox.requeue_due(tx, 1000, lambda _: False))
 
     def _tell(self, i: int) -> None:
-        [stands] = self.far.db.read(STANDS)
+        [stands] = self.far._db.read(STANDS)
         told = (Receipt(self.ids[i], "processed"),)
         parcel = Parcel(
             sender="far",
@@ -151,7 +151,7 @@ class Real:
             stream_position=stands,
         )
         self.near.accept(parcel)
-        self._held = self.near.db.write(self._leased_anew)
+        self._held = self.near._db.write(self._leased_anew)
         if self._packed is not None:
             self._pack(len(self._held.parcel or ()))
 
@@ -175,7 +175,7 @@ class Real:
             return retention.prune_marks(tx, before=tx.now, limit=1)
 
         assert i == self.marks[0]
-        self.far.db.write(work)
+        self.far._db.write(work)
 
     @property
     def states(self) -> tuple[str, ...]:
@@ -186,12 +186,12 @@ class Real:
     @property
     def queue(self) -> tuple[int, ...]:
         """What waits for its handler, oldest first."""
-        return tuple(self.ids.index(i) for (i,) in self.far.db.read(WAITING))
+        return tuple(self.ids.index(i) for (i,) in self.far._db.read(WAITING))
 
     @property
     def marks(self) -> tuple[int, ...]:
         """Processed marks, oldest first."""
-        return tuple(self.ids.index(i) for (i,) in self.far.db.read(MARKED))
+        return tuple(self.ids.index(i) for (i,) in self.far._db.read(MARKED))
 
     def close(self) -> None:
         """Close both files."""

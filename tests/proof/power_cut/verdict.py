@@ -40,7 +40,7 @@ def observe(pair: Pair, scene: Scene) -> None:
 
 
 def _numbers(box: Postbox, sql: str) -> list[int]:
-    return [int(row[0]) for row in box.db.read(sql)]
+    return [int(row[0]) for row in box._db.read(sql)]
 
 
 def _invariants(pair: Pair) -> list[str]:
@@ -83,7 +83,7 @@ def _forgotten(pair: Pair, scene: Scene) -> list[str]:
 def _drain(pair: Pair) -> list[str]:
     for _ in range(ROUNDS):
         pair.turn()
-        if not any(box.db.read(OPEN_ENDS)[0][0] for box in pair.boxes.values()):
+        if not any(box._db.read(OPEN_ENDS)[0][0] for box in pair.boxes.values()):
             return []
         pair.clock.advance(61)
     return ["STUCK: mail still waits after everybody had time enough"]
@@ -91,7 +91,7 @@ def _drain(pair: Pair) -> list[str]:
 
 def _unequal(pair: Pair, scene: Scene) -> list[str]:
     """Return promises without exactly one effect, effects without a promise, and effects out of order."""
-    rows = [(int(n), str(session)) for n, session in pair.far.db.read(EFFECTS)]
+    rows = [(int(n), str(session)) for n, session in pair.far._db.read(EFFECTS)]
     dead = _numbers(pair.far, REFUSED)
     times = Counter([n for n, _ in rows] + dead)
     promised, ended = set(_numbers(pair.near, PROMISED)), set(scene.known("sent"))

@@ -122,7 +122,7 @@ class _Day:
         self._pair.clock.advance(self._rng.choice((0.5, 2, 31)))
 
     def _checkpoint(self) -> None:
-        self._box().db.checkpoint(truncate=self._rng.random() < 0.5)
+        self._box()._db.checkpoint(truncate=self._rng.random() < 0.5)
 
     def _tidy(self) -> None:
         self._box().run_maintenance()

@@ -1,4 +1,4 @@
-"""What a session's handler is given: one run, and its async face; effects commit while it holds its lease."""
+"""What a session's handler is given: one run, and its async face."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Run(RunFields[Message[Any]]):
         self._at_end_work: list[Callable[[Transaction], object]] = []
 
     def raise_if_cancelled(self) -> None:
-        """Raise RunAborted once the run was ended from outside; call it now and then in long work."""
+        """Raise RunAborted once the run was ended from outside; call it in long work."""
         if self.cancelled:
             msg = (
                 f"run {self.id} of session {self.session!r} was ended from outside: return at once"

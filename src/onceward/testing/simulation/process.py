@@ -104,9 +104,9 @@ class Process:
 
     def _worker(self, wrap: Callable[[Process, Callable[..., Any]], Callable[..., Any]]) -> Worker:
         hooks = Hooks()
-        roster = DirectoryCache(DirectoryHandle(self.box.db, self._settings), self.box.db)
+        roster = DirectoryCache(DirectoryHandle(self.box._db, self._settings), self.box._db)
         sender = Sender(
-            self.box.db,
+            self.box._db,
             roster=roster,
             settings=self._settings,
             hooks=hooks,
@@ -115,7 +115,7 @@ class Process:
         )
         agent = wrapped(self._declared, lambda call: wrap(self, call))
         deps = RuntimeDeps(
-            db=self.box.db,
+            db=self.box._db,
             settings=self._settings,
             hooks=hooks,
             sender=sender,

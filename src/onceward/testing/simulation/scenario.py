@@ -255,14 +255,14 @@ def _mislay(world: Simulation) -> None:
     for other in others:
         world.kill(other)
     world.history.files[name].close()
-    if attempt(world, first, lambda p: p.box.db.checkpoint(truncate=True)) != (0, 0):
+    if attempt(world, first, lambda p: p.box._db.checkpoint(truncate=True)) != (0, 0):
         return
     world.note("mislaid", name)
     Path(f"{world.paths[name]}-wal").unlink()
-    seen = attempt(world, first, lambda p: p.box.db.read(OPENED))
-    attempt(world, first, lambda p: p.box.db.persist_clock())
+    seen = attempt(world, first, lambda p: p.box._db.read(OPENED))
+    attempt(world, first, lambda p: p.box._db.persist_clock())
     world.history.reached["guard rang"] += (
-        attempt(world, first, lambda p: p.box.db.read(OPENED)) != seen
+        attempt(world, first, lambda p: p.box._db.read(OPENED)) != seen
     )
 
 

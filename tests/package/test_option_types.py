@@ -1,0 +1,78 @@
+"""Options that type checkers know are the ones that the code takes, with the same types."""
+
+import inspect
+from typing import get_args, get_overloads, get_type_hints
+
+from onceward import Postbox, Settings
+from onceward.api.channels import ChannelOptions
+from onceward.api.event_source import EventSource
+from onceward.api.postbox import PostboxOptions
+from onceward.model.events import EVENTS, Event
+from onceward.model.filters import (
+    ChannelHistoryFilters,
+    HistoryFilters,
+    SessionHistoryFilters,
+)
+from onceward.model.names import RANKS, PriorityName
+from onceward.model.settings_options import SettingsOptions
+from onceward.model.vocabulary import Kind, MessageState
+from onceward.store import history
+from onceward.store.directory.channels import KINDS, ChannelConfig
+
+PAGE = {"limit", "offset", "after", "count"}
+
+
+def test_every_setting_is_a_typed_keyword() -> None:
+    """The keywords of a postbox are the fields of its settings, in their order and of their types."""
+    fields = {name: get_type_hints(Settings)[name] for name in Settings.model_fields}
+
+    assert list(fields.items()) == list(get_type_hints(SettingsOptions).items())
+
+
+def test_every_option_of_a_channel_is_a_typed_keyword() -> None:
+    """The keywords that make a channel are the fields of its configuration."""
+    fields = {name: get_type_hints(ChannelConfig)[name] for name in ChannelConfig.model_fields}
+
+    assert list(fields.items()) == list(get_type_hints(ChannelOptions).items())
+
+
+def test_the_async_postbox_takes_the_options_of_the_sync_one() -> None:
+    """Both constructors have the same keywords; the loop is the one that runs."""
+    named = {
+        p.name
+        for p in inspect.signature(Postbox.__init__).parameters.values()
+        if p.kind is p.KEYWORD_ONLY
+    }
+
+    assert named - {"agent", "loop"} == PostboxOptions.__annotations__.keys() - (
+        SettingsOptions.__annotations__.keys()
+    )
+
+
+def test_history_filters_are_the_typed_ones() -> None:
+    """Each kind of history takes all filters but the one that it fixes."""
+    known = {*history.FILTERS, *PAGE}
+
+    assert [known, known - {"session"}, known - {"channel"}] == [
+        set(get_type_hints(kind))
+        for kind in (HistoryFilters, SessionHistoryFilters, ChannelHistoryFilters)
+    ]
+
+
+def test_vocabularies_are_complete() -> None:
+    """Priorities, kinds and states that are typed are the ones that exist."""
+    assert [set(RANKS), set(KINDS), set(history.STATES)] == [
+        set(get_args(PriorityName)),
+        set(get_args(Kind)),
+        set(get_args(MessageState)),
+    ]
+
+
+def test_hooks_are_given_the_class_of_the_event_they_name() -> None:
+    """There is one overload of ``on`` for each event, with its class."""
+    typed = {}
+    for overload in get_overloads(EventSource.on):
+        hints = get_type_hints(overload)
+        typed[get_args(hints["event"])[0]] = get_args(hints["hook"])[0][0]
+
+    assert EVENTS | {"*": Event} == typed

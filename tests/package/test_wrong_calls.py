@@ -1,0 +1,31 @@
+"""Misspelt options, filters, modes and events are errors of the type checker."""
+
+from pathlib import Path
+
+from mypy import api
+
+CONFIG = """
+[mypy]
+strict = True
+warn_unused_ignores = True
+"""
+
+
+def test_wrong_calls_are_refused_by_mypy(tmp_path: Path) -> None:
+    """Every marked line of ``wrong_calls.py`` gives the error that it is marked with, and no other line any."""
+    config = tmp_path / "mypy.ini"
+    config.write_text(CONFIG, encoding="utf-8")
+    calls = Path(__file__).with_name("wrong_calls.py")
+
+    said, problems, _ = api.run(
+        [
+            "--config-file",
+            str(config),
+            "--cache-dir",
+            str(tmp_path),
+            "--no-error-summary",
+            str(calls),
+        ]
+    )
+
+    assert ("", "") == (said, problems)

@@ -1,0 +1,111 @@
+"""Calls that a type checker must refuse, each marked with the error it must give; read by mypy only."""
+
+# ruff: noqa: ARG005, B018 - the calls are wrong on purpose
+
+from typing import Any
+
+from onceward import (
+    Agent,
+    AsyncChannel,
+    AsyncContext,
+    AsyncMessage,
+    AsyncPostbox,
+    AsyncRun,
+    Channel,
+    Mailbox,
+    Message,
+    Msg,
+    Postbox,
+    Session,
+    Settings,
+)
+from onceward.events import Acked, DeadLettered, Event
+
+
+class Order(Msg, type="order"):
+    """A message of a known type."""
+
+    id: int
+
+
+agent = Agent("a")
+Postbox("a.db", retry_frist=1)  # type: ignore[call-arg]
+Postbox("a.db", durability="save")  # type: ignore[arg-type]
+AsyncPostbox("a.db", agent="a", retry_frist=1)  # type: ignore[call-arg]
+Settings.five_minutes(max_pendign=1)  # type: ignore[call-arg]
+agent.session("talk", mode="stear")  # type: ignore[arg-type]
+
+
+def dead(event: DeadLettered) -> None:
+    """Hear of a dead letter."""
+
+
+def acked(event: Acked) -> None:
+    """Hear of an acknowledgment."""
+
+
+def any_event(event: Event) -> None:
+    """Hear of everything."""
+
+
+def sync_calls(box: Postbox, session: Session, channel: Channel, mailbox: Mailbox) -> None:
+    """Misspell options, filters and events."""
+    box.send("b", 1, tll=3)  # type: ignore[call-arg]
+    box.send("b", 1, priority="hihg")  # type: ignore[arg-type]
+    box.history(sendr="b")  # type: ignore[call-arg]
+    box.history(state="sened")  # type: ignore[arg-type]
+    session.history(session="other")  # type: ignore[call-arg]
+    channel.history(channel="other")  # type: ignore[call-arg]
+    channel.send("x", kind="shout")  # type: ignore[arg-type]
+    channel.join("boss")  # type: ignore[arg-type]
+    box.channels.create("c", stickey=True)  # type: ignore[call-arg]
+    box.queues.set("talk", overflow="odl")  # type: ignore[arg-type]
+    box.limits.set("outbx", messages=1)  # type: ignore[arg-type]
+    box.dead_letters.list(peeer="b")  # type: ignore[call-arg]
+    mailbox.query(topcs="x")  # type: ignore[call-arg]
+    mailbox.cursor("r", strat="latest")  # type: ignore[call-arg]
+    box.on("daed", dead)  # type: ignore[call-overload]
+    box.on("dead", acked)  # type: ignore[call-overload]
+    box.on("dead", lambda event: event.reson)  # type: ignore[call-overload]
+    box.on("dead", lambda event: event.reason)
+    box.on("dead", dead)
+    box.on("dead", any_event)
+    box.on("*", any_event)
+
+
+async def async_calls(
+    box: AsyncPostbox,
+    channel: AsyncChannel,
+    message: AsyncMessage[Any],
+    run: AsyncRun,
+    context: AsyncContext,
+) -> None:
+    """Misspell the same on the async face, and forget that it is awaited."""
+    await box.send("b", 1, tll=3)  # type: ignore[call-arg]
+    await box.history(sendr="b")  # type: ignore[call-arg]
+    await box.poll(topic="x")  # type: ignore[call-arg]
+    await channel.join("boss")  # type: ignore[arg-type]
+    await channel.send("x", tlt=1)  # type: ignore[call-arg]
+    await box.channels.create("c", stickey=True)  # type: ignore[call-arg]
+    await message.retry(aftr=1)  # type: ignore[call-arg]
+    await context.send("b", 1, tll=3)  # type: ignore[call-arg]
+    await context.tx.execut("SELECT 1")  # type: ignore[attr-defined]
+    await run.reply("x", two=message)  # type: ignore[call-arg]
+    await run.write(lambda tx: 1)  # type: ignore[arg-type, return-value]
+    message.no_such_field  # type: ignore[attr-defined]
+    channel.no_such_field  # type: ignore[attr-defined]
+    box.on("dead", acked)  # type: ignore[call-overload]
+
+
+def typed_bodies(session: Session, mailbox: Mailbox, channel: Channel) -> list[Message[Order]]:
+    """Messages that are asked for by their class have a body of that class."""
+    found = [
+        session.receive(Order),
+        mailbox.receive("g", Order),
+        channel.receive(Order),
+        *session.messages(Order),
+        *channel.messages(Order),
+        *mailbox.lease("g", Order),
+    ]
+    wrong: list[Message[int]] = [*session.messages(Order)]  # type: ignore[list-item]
+    return [each for each in found if each is not None and wrong is not None]
