@@ -68,8 +68,6 @@ BUILT = (
     "Settings",
 )
 """Classes that users build themselves; the signature of every other class is not shown."""
-INTERNAL = {"Settings": "inherit"}
-"""Public methods that are used by other modules only."""
 
 LIMITS = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
 ELSEWHERE = ("Settings", "Frame")
@@ -169,16 +167,14 @@ def _named(name: str) -> type:
 
 def _class(value: type) -> str:
     node, name = readers.find(value), value.__name__
-    made, hidden = readers.init(node), INTERNAL.get(name, "").split()
+    made = readers.init(node)
     shown = (
         f"```py\n{readers.signature(made, name)}\n```" if made is not None and name in BUILT else ""
     )
     fields = [] if name in ELSEWHERE else readers.fields(node)
-    listed = "\n".join(
-        _field(field) for field in [*fields, *readers.attributes(node)] if field.name not in hidden
-    )
+    listed = "\n".join(_field(field) for field in [*fields, *readers.attributes(node)])
     parts = [f"### {name}", shown, readers.docs(node), *_inherited(node), listed]
-    parts += [_method(item) for item in readers.methods(node) if item.name not in hidden]
+    parts += [_method(item) for item in readers.methods(node)]
     return "\n\n".join(part for part in parts if part)
 
 

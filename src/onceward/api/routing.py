@@ -86,7 +86,7 @@ class TransportRouter:
 
     def _open_file(self, path: Path, agent: str) -> Opened:
         patience = min(self._settings.busy_timeout, self._settings.deliver_timeout)
-        wanted = Settings.inherit(busy_timeout=patience)
+        wanted = Settings._inherit(busy_timeout=patience)
         # A file that is open in this process has a clock; one that we open gets ours.
         ours = (
             None

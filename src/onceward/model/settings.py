@@ -153,7 +153,7 @@ class Settings(BaseModel):
     """Keep an index of the words of bodies, for ``search``."""
 
     @classmethod
-    def inherit(cls, *, busy_timeout: float) -> Self:
+    def _inherit(cls, *, busy_timeout: float) -> Self:
         """Return defaults that override nothing, for opening a file whose owner's settings hold."""
         return cls.model_construct(_fields_set=set(), busy_timeout=busy_timeout)
 

@@ -30,7 +30,7 @@ class OpenAgentFiles:
                 path = self._file_of(agent)
                 if path is None:
                     return None
-                wanted = Settings.inherit(busy_timeout=self._settings.busy_timeout)
+                wanted = Settings._inherit(busy_timeout=self._settings.busy_timeout)
                 self._opened[agent] = Database.open(
                     path, agent=agent, settings=wanted, clock=self._db.clock, create=False
                 )

@@ -1,22 +1,31 @@
-"""Test aids: a manual clock, faulty transports, crash points, kills, simulated worlds, a judge."""
+"""
+Aids for tests of agents, programs and transports.
+
+A clock that tests advance, transports that fail by script, agents that are
+killed, simulated worlds, the conformance suite of transports, and a judge.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from onceward.testing.clock import ManualClock
-    from onceward.testing.crash import Crash, Point
+    from onceward.testing.conformance import TransportConformance
+    from onceward.testing.crash import POINTS, Crash, Point
     from onceward.testing.faults import Fault, FaultyTransport
     from onceward.testing.handler_test import TrialContext
     from onceward.testing.harness import Harness
     from onceward.testing.history import Effect, Log, judge
     from onceward.testing.kills import Crew, crew
     from onceward.testing.simulation import Simulation, interrupt, people, step
+    from onceward.testing.transport_fixture import FarEnd
 
 __all__ = [
+    "POINTS",
     "Crash",
     "Crew",
     "Effect",
+    "FarEnd",
     "Fault",
     "FaultyTransport",
     "Harness",
@@ -24,6 +33,7 @@ __all__ = [
     "ManualClock",
     "Point",
     "Simulation",
+    "TransportConformance",
     "TrialContext",
     "crew",
     "interrupt",
@@ -32,10 +42,12 @@ __all__ = [
     "step",
 ]
 
-_HOMES = {
+_MODULES = {
+    "POINTS": "crash",
     "Crash": "crash",
     "Crew": "kills",
     "Effect": "history",
+    "FarEnd": "transport_fixture",
     "Fault": "faults",
     "FaultyTransport": "faults",
     "Harness": "harness",
@@ -43,6 +55,7 @@ _HOMES = {
     "ManualClock": "clock",
     "Point": "crash",
     "Simulation": "simulation",
+    "TransportConformance": "conformance",
     "TrialContext": "handler_test",
     "crew": "kills",
     "interrupt": "simulation",
@@ -53,8 +66,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import an aid when it is asked for: the pytest plugin must not load the others."""
-    if name not in _HOMES:
+    """Load an aid on first use: the pytest plugin is part of runs that use none."""
+    if name not in _MODULES:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

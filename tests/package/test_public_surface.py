@@ -1,0 +1,130 @@
+"""What users reach from public objects is documented, and nothing of it is an internal part."""
+
+import asyncio
+import inspect
+import types
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import pytest
+
+import onceward
+from onceward import AsyncPostbox, Postbox
+
+MODULES = ("onceward", "onceward.events", "onceward.testing", "onceward.transports")
+FACES = {
+    "onceward.runtime.agent",
+    "onceward.runtime.async_face",
+    "onceward.runtime.context",
+    "onceward.runtime.fanout",  # SendResult
+    "onceward.runtime.message",
+    "onceward.runtime.runs.run",
+    "onceward.runtime.transaction",
+}
+"""Modules of the runtime whose classes users hold."""
+
+
+def is_internal(kind: type) -> bool:
+    """Return whether a class is a part of the machinery, which users do not hold."""
+    module = kind.__module__
+    return module.startswith("onceward.db") or (
+        module.startswith("onceward.runtime") and module not in FACES
+    )
+
+
+def public_classes() -> list[type]:
+    """Return the exported classes, and those of the objects that an open postbox holds."""
+    exported = {
+        value
+        for name in ("onceward", "onceward.transports")
+        for each in import_module(name).__all__
+        if inspect.isclass(value := getattr(import_module(name), each))
+    }
+    held = import_module("onceward.api.aio")
+    faces = {
+        v for v in vars(held).values() if inspect.isclass(v) and "onceward.api" in v.__module__
+    }
+    return sorted(exported | (faces - {held.FileBridge}), key=lambda kind: kind.__qualname__)
+
+
+def public_calls(kind: type) -> Iterator[tuple[str, Any]]:
+    """Yield the public methods and properties of a class that are ours."""
+    for base in kind.__mro__:
+        if base.__module__.startswith("onceward"):
+            for name, value in vars(base).items():
+                found = value.fget if isinstance(value, property) else value
+                if not name.startswith("_") and inspect.isfunction(found):
+                    yield name, found
+
+
+def mentioned(hint: Any) -> Iterator[type]:
+    """Yield the classes that a type hint names."""
+    if inspect.isclass(hint) and not isinstance(hint, types.GenericAlias):
+        yield hint
+    for part in get_args(hint):
+        yield from mentioned(part)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_modules_export_what_they_list(module: str) -> None:
+    """Every listed name can be imported, and each list is free of doubles."""
+    found = import_module(module)
+
+    assert [] == [name for name in found.__all__ if not hasattr(found, name)]
+    assert len(set(found.__all__)) == len(found.__all__)
+
+
+@pytest.mark.parametrize("kind", public_classes(), ids=lambda kind: kind.__name__)
+def test_public_calls_are_explained_and_give_no_internals(kind: type) -> None:
+    """Each public method has a docstring, and neither takes nor returns a part of the machinery."""
+    calls = dict(public_calls(kind))
+    silent = [name for name, call in calls.items() if not inspect.getdoc(call)]
+    internal = [
+        f"{name}: {found.__module__}.{found.__qualname__}"
+        for name, call in calls.items()
+        for hint in get_type_hints(inspect.unwrap(call)).values()
+        for found in mentioned(hint)
+        if is_internal(found)
+    ]
+
+    assert ([], []) == (silent, internal)
+
+
+def reached(value: Any, name: str, depth: int = 3) -> Iterator[tuple[str, Any]]:
+    """Yield the public attributes of an object of ours, and theirs."""
+    for key, found in getattr(value, "__dict__", {}).items():
+        if not key.startswith("_"):
+            yield f"{name}.{key}", found
+            if depth and type(found).__module__.startswith("onceward"):
+                yield from reached(found, f"{name}.{key}", depth - 1)
+
+
+def test_public_attributes_hold_no_internals(tmp_path: Path) -> None:
+    """From an open postbox, sync or async, no database, sender or consumer is reached."""
+
+    async def main() -> list[tuple[str, Any]]:
+        async with AsyncPostbox(tmp_path / "b.db", agent="b", start=False) as box:
+            mailbox = await box.mailboxes.ensure()
+            held = {"box": box, "session": box.session("s"), "mailbox": mailbox}
+            return [pair for name, each in held.items() for pair in reached(each, name)]
+
+    with Postbox(tmp_path / "a.db", agent="a", start=False) as box:
+        held = {"box": box, "session": box.session("s"), "mailbox": box.mailboxes.ensure()}
+        found = [pair for name, each in held.items() for pair in reached(each, name)]
+    found += asyncio.run(main())
+
+    assert [] == [name for name, value in found if is_internal(type(value))]
+    assert "box.channels" in dict(found)
+
+
+def test_a_postbox_shows_what_it_is_documented_to_show() -> None:
+    """The public names of a postbox are those of the design, and no other."""
+    names = {name for name, _ in public_calls(onceward.Postbox)}
+
+    assert {
+        "accept", "agent", "ask", "begin", "cancel", "check", "close", "expire", "flush", "health", "history", "messages", "on",
+        "path", "pause", "poll", "publish", "query", "receive", "request", "resolve", "result", "resume", "run_maintenance",
+        "run_until_idle", "search", "send", "send_many", "session", "stats", "status", "stop", "tail", "thread",
+    } == names  # fmt: skip
