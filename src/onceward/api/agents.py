@@ -9,8 +9,8 @@ from onceward.store.directory.cache import DirectoryCache
 class Agents:
     """The agents of the home, and their subscriptions."""
 
-    def __init__(self, roster: DirectoryCache) -> None:
-        self._directory = roster
+    def __init__(self, directory: DirectoryCache) -> None:
+        self._directory = directory
 
     def register(self) -> bool:
         """

@@ -72,8 +72,8 @@ class Channel:
         name: str,
         *,
         db: Database,
-        herald: ChannelSender,
-        desk: InboxConsumer,
+        channel_sender: ChannelSender,
+        consumer: InboxConsumer,
         session: str = DEFAULT_SESSION,
         created: bool = False,
     ) -> None:
@@ -83,9 +83,9 @@ class Channel:
         """Conversation that messages are sent in."""
         self.created = created
         """Whether the call that returned this made the channel."""
-        self._db, self._channel_sender, self._consumer = db, herald, desk
-        self._leases = ChannelLeases(desk.deps, herald.info(name))
-        self._own_consumer: ChannelConsumer = Consumer(desk.deps, self._leases)
+        self._db, self._channel_sender, self._consumer = db, channel_sender, consumer
+        self._leases = ChannelLeases(consumer.deps, channel_sender.info(name))
+        self._own_consumer: ChannelConsumer = Consumer(consumer.deps, self._leases)
 
     def __repr__(self) -> str:
         """Name the channel and this agent."""
@@ -376,8 +376,10 @@ class Channel:
 class Channels:
     """The channels of the home."""
 
-    def __init__(self, db: Database, herald: ChannelSender, desk: InboxConsumer) -> None:
-        self._db, self._channel_sender, self._consumer = db, herald, desk
+    def __init__(
+        self, db: Database, channel_sender: ChannelSender, consumer: InboxConsumer
+    ) -> None:
+        self._db, self._channel_sender, self._consumer = db, channel_sender, consumer
 
     def create(
         self,
@@ -436,8 +438,8 @@ class Channels:
         return Channel(
             name,
             db=self._db,
-            herald=self._channel_sender,
-            desk=self._consumer,
+            channel_sender=self._channel_sender,
+            consumer=self._consumer,
             session=session,
             created=created,
         )
@@ -447,9 +449,9 @@ class Channels:
         return [channels.info(row, row[0]) for row in self._channel_sender.roster.channels()]
 
 
-def changed(herald: ChannelSender, work: Callable[[], T]) -> T:
+def changed(channel_sender: ChannelSender, work: Callable[[], T]) -> T:
     """Change the directory and run the tasks that follow: notices, held messages, late joiners."""
-    herald.errands.begin()
+    channel_sender.errands.begin()
     found = work()
-    herald.errands.run()
+    channel_sender.errands.run()
     return found

@@ -19,7 +19,7 @@ from onceward.store import dead_letters, queries
 from onceward.store.queries import DeadLetter, DeadLetterSelection
 
 SLICE: Final = 100
-"""Letters of one commit."""
+"""Dead letters replayed in one commit."""
 ALL: Final = -1
 
 
@@ -82,11 +82,11 @@ class DeadLetters:
                 then only *as_new* can help.
 
         """
-        letter = self.get(message_id, peer=peer)
-        if letter is None:
+        dead = self.get(message_id, peer=peer)
+        if dead is None:
             msg = f"no dead letter {message_id}: list them first"
             raise InvalidArgument(msg)
-        move = self._move(letter, None, as_new=as_new)
+        move = self._move(dead, None, as_new=as_new)
         new_id = self._db.write(move)
         self._notify()
         return new_id
@@ -101,27 +101,27 @@ class DeadLetters:
         **which: Unpack[DeadLetterFilter],
     ) -> ReplayResult:
         """
-        Put all letters that match back on their way, oldest first, many in one commit.
+        Put all dead letters that match back on their way, oldest first, many in one commit.
 
         With *rate* at most so many outgoing ones leave in a second: the waiting is
         a date in each row, so it survives this process. *dry_run* changes nothing
         and returns the ids that would be tried. What cannot be replayed stays.
         """
-        letters = self.list(limit=limit, **which)
+        chosen = self.list(limit=limit, **which)
         if rate is not None and rate <= 0:
             msg = f"rate {rate!r} must be messages per second, more than none"
             raise InvalidArgument(msg)
         if dry_run:
-            return ReplayResult([letter.id for letter in letters], [])
+            return ReplayResult([dead.id for dead in chosen], [])
         replays = ReplayResult([], [])
-        for at in range(0, len(letters), SLICE):
-            self._replay_slice(letters[at : at + SLICE], at, replays, rate=rate, as_new=as_new)
+        for at in range(0, len(chosen), SLICE):
+            self._replay_slice(chosen[at : at + SLICE], at, replays, rate=rate, as_new=as_new)
         self._notify()
         return replays
 
     def _replay_slice(
         self,
-        letters: Sequence[DeadLetter],
+        chosen: Sequence[DeadLetter],
         first: int,
         replays: ReplayResult,
         *,
@@ -129,39 +129,39 @@ class DeadLetters:
         as_new: bool,
     ) -> None:
         moves: list[tuple[DeadLetter, Callable[[StoreTransaction], str]]] = []
-        for place, letter in enumerate(letters, start=first):
+        for place, dead in enumerate(chosen, start=first):
             wait = None if rate is None or place < rate else place / rate
             try:
-                moves.append((letter, self._move(letter, wait, as_new=as_new)))
+                moves.append((dead, self._move(dead, wait, as_new=as_new)))
             except OncewardError as error:
-                replays.failed.append((letter.id, error))
+                replays.failed.append((dead.id, error))
         try:
             replays.done.extend(self._db.write(lambda tx: [move(tx) for _, move in moves]))
         except OncewardError:  # one of them spoils the commit: each on its own
-            for letter, move in moves:
+            for dead, move in moves:
                 try:
                     replays.done.append(self._db.write(move))
                 except OncewardError as error:
-                    replays.failed.append((letter.id, error))
+                    replays.failed.append((dead.id, error))
 
     def _move(
-        self, letter: DeadLetter, wait: float | None, *, as_new: bool
+        self, dead: DeadLetter, wait: float | None, *, as_new: bool
     ) -> Callable[[StoreTransaction], str]:
-        """Return the call that moves one letter, to leave in *wait* seconds."""
+        """Return the call that moves one dead letter, to leave in *wait* seconds."""
         if as_new:
-            return self._anew(letter, wait)
+            return self._anew(dead, wait)
 
         def move(tx: StoreTransaction) -> str:
             due_at = None if wait is None else tx.now + round(1000 * wait)
-            return dead_letters.replay(tx, letter.seq, due_at=due_at)[1]
+            return dead_letters.replay(tx, dead.seq, due_at=due_at)[1]
 
         return move
 
-    def _anew(self, letter: DeadLetter, wait: float | None) -> Callable[[StoreTransaction], str]:
-        if letter.origin != "outbox":
-            msg = f"dead letter {letter.id} was received: only what we sent can be sent as new"
+    def _anew(self, dead: DeadLetter, wait: float | None) -> Callable[[StoreTransaction], str]:
+        if dead.origin != "outbox":
+            msg = f"dead letter {dead.id} was received: only what we sent can be sent as new"
             raise InvalidArgument(msg)
-        frame = Frame.parse(letter.frame)
+        frame = Frame.parse(dead.frame)
         options = MessageOptions(
             type=frame.type,
             topic=frame.topic,
@@ -175,14 +175,14 @@ class DeadLetters:
             channel=frame.channel,
             kind=frame.kind,
             mailbox=frame.mailbox,
-            headers=frame.headers | {"replayof": letter.id},
+            headers=frame.headers | {"replayof": dead.id},
         )
         body = frame.data if frame.datacontenttype != BYTES else raw(frame)
         draft = self._sender.compose(frame.session, frame.recipient, body, options)
 
         def move(tx: StoreTransaction) -> str:
-            if not dead_letters.discard(tx, letter.seq):
-                msg = f"dead letter {letter.id} is gone: list them again"
+            if not dead_letters.discard(tx, dead.seq):
+                msg = f"dead letter {dead.id} is gone: list them again"
                 raise InvalidArgument(msg)
             return self._sender.add(tx, draft)
 
@@ -190,18 +190,16 @@ class DeadLetters:
 
     def discard(self, message_id: str, *, peer: str | None = None) -> bool:
         """Delete a dead letter, the oldest unless *peer* says which; say whether there was one."""
-        letter = self.get(message_id, peer=peer)
-        return letter is not None and self._db.write(
-            lambda tx: dead_letters.discard(tx, letter.seq)
-        )
+        dead = self.get(message_id, peer=peer)
+        return dead is not None and self._db.write(lambda tx: dead_letters.discard(tx, dead.seq))
 
     def discard_all(
         self, *, limit: int = ALL, **which: Unpack[DeadLetterFilter]
     ) -> builtins.list[str]:
-        """Delete all letters that match, in one commit; return their ids, oldest first."""
-        letters = self.list(limit=limit, **which)
+        """Delete all dead letters that match, in one commit; return their ids, oldest first."""
+        chosen = self.list(limit=limit, **which)
         return self._db.write(
-            lambda tx: [letter.id for letter in letters if dead_letters.discard(tx, letter.seq)]
+            lambda tx: [dead.id for dead in chosen if dead_letters.discard(tx, dead.seq)]
         )
 
     def purge(self, *, older_than: float) -> int:

@@ -36,8 +36,8 @@ class DropRecord:
 class Limits:
     """Limits of this file: unacknowledged messages by scope, its size, the rate of sending."""
 
-    def __init__(self, db: Database, gate: AdmissionControl) -> None:
-        self._db, self._admission = db, gate
+    def __init__(self, db: Database, admission: AdmissionControl) -> None:
+        self._db, self._admission = db, admission
 
     def set(
         self,

@@ -403,9 +403,9 @@ class Mailboxes:
         deps: RuntimeDeps,
         session: Session,
         files: OpenAgentFiles,
-        errands: ChannelTasks,
+        tasks: ChannelTasks,
     ) -> None:
-        self._tasks = errands
+        self._tasks = tasks
         self._db, self._home, self._deps, self._session, self._files = (
             deps.db,
             home,

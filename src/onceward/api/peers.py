@@ -17,9 +17,9 @@ class Peers:
     """The peers of an agent: registered here, found in the home, never made by messages."""
 
     def __init__(
-        self, db: Database, schemes: Callable[[], dict[str, Features]], roster: DirectoryCache
+        self, db: Database, schemes: Callable[[], dict[str, Features]], directory: DirectoryCache
     ) -> None:
-        self._db, self._schemes, self._directory = db, schemes, roster
+        self._db, self._schemes, self._directory = db, schemes, directory
 
     def register(self, name: str, url: str) -> None:
         """

@@ -179,15 +179,15 @@ class Postbox(Session, EventSource):
         )
         self._consumer = Consumer(self._deps, InboxLeases(self._deps))
         super().__init__(
-            DEFAULT_SESSION, db=db, sender=self._sender, desk=self._consumer, settings=settings
+            DEFAULT_SESSION, db=db, sender=self._sender, consumer=self._consumer, settings=settings
         )
         self._receiver = Receiver(db, settings=settings, hooks=hooks)
-        errands = ChannelTasks(db, self._sender)
+        tasks = ChannelTasks(db, self._sender)
         self._dispatcher = Dispatcher(
             self._deps,
             route=self._routes.route,
             policy=self._retry,
-            background_tasks=errands.run,
+            background_tasks=tasks.run,
         )
         if settings.audit:
             self._audit(settings.audit)
@@ -195,7 +195,7 @@ class Postbox(Session, EventSource):
         self._listener = MemoryListener()
         self._listener.listen(self._db.agent, self._receiver.accept)
         receivers[id(self._db)] = self._receiver
-        self._build_api(db, settings, errands)
+        self._build_api(db, settings, tasks)
 
     def _audit(self, path: str) -> None:
         audit = AuditLog(path)
@@ -203,11 +203,11 @@ class Postbox(Session, EventSource):
         self._hooks.on("polled", audit)
         self._hooks.on("expired", audit)
 
-    def _build_api(self, db: Database, settings: Settings, errands: ChannelTasks) -> None:
+    def _build_api(self, db: Database, settings: Settings, tasks: ChannelTasks) -> None:
         hooks = self._hooks
         self.agents = Agents(self._directory)
         """The agents of the home, and their subscriptions."""
-        self.channels = Channels(db, ChannelSender(db, self._sender, errands), self._consumer)
+        self.channels = Channels(db, ChannelSender(db, self._sender, tasks), self._consumer)
         """The channels of the home."""
         self.peers = Peers(self._db, self._routes.features, self._directory)
         """The peers: urls, circuit breakers, subscriptions."""
@@ -219,7 +219,7 @@ class Postbox(Session, EventSource):
         """Queues of sessions with runs."""
         self.runs = Runs(db, sender=self._sender, hooks=hooks)
         """Open and past runs."""
-        self.mailboxes = Mailboxes(self._home, self._deps, self, self._files, errands)
+        self.mailboxes = Mailboxes(self._home, self._deps, self, self._files, tasks)
         """Mailboxes of the home."""
         self._maintenance = Maintenance(db, settings=settings, extra_task=self.mailboxes._sweep)
         for name, switch in (("transitions", transitions.switch), ("search", full_text.switch)):
@@ -277,7 +277,7 @@ class Postbox(Session, EventSource):
         if topics is not None:
             self._sender.topics.close(name, topics)
         return Session(
-            name, db=self._db, sender=self._sender, desk=self._consumer, settings=self._settings
+            name, db=self._db, sender=self._sender, consumer=self._consumer, settings=self._settings
         )
 
     @property

@@ -44,7 +44,7 @@ class TransportRouter:
         self._transports.setdefault("memory", MemoryTransport())
 
     def features(self) -> dict[str, Features]:
-        """Return what each known scheme promises."""
+        """Return the features of each known scheme."""
         foreign = {
             point.name: Features(schemes=frozenset({point.name}))
             for point in entry_points(group=GROUP)
@@ -54,7 +54,7 @@ class TransportRouter:
         }
 
     def is_known(self, name: str) -> bool:
-        """Return whether mail for *name* has somewhere to go."""
+        """Return whether messages for *name* can be routed."""
         rows = self._db.read(peers.URL, (name,))
         return bool(rows and rows[0][0] is not None) or self._beside(name) is not None
 

@@ -37,11 +37,17 @@ class Session:
     """
 
     def __init__(
-        self, name: str, *, db: Database, sender: Sender, desk: InboxConsumer, settings: Settings
+        self,
+        name: str,
+        *,
+        db: Database,
+        sender: Sender,
+        consumer: InboxConsumer,
+        settings: Settings,
     ) -> None:
         self.name = plain_text("session", name)
         """Name of the conversation."""
-        self._db, self._sender, self._consumer, self._settings = db, sender, desk, settings
+        self._db, self._sender, self._consumer, self._settings = db, sender, consumer, settings
 
     @property
     def _received(self) -> str | None:

@@ -9,6 +9,7 @@ from onceward.errors import InvalidMessage
 from onceward.model.body import decode
 from onceward.model.clock import Millis
 from onceward.model.frame import Frame
+from onceward.model.vocabulary import Priority
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class MessageRecord:
         return self.frame.topic
 
     @property
-    def priority(self) -> str:
+    def priority(self) -> Priority:
         """Its priority by name."""
         return self.frame.priority_name
 
