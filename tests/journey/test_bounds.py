@@ -534,7 +534,10 @@ def test_eight_producers_never_exceed_a_limit(tmp_path: Path, overflow: Any) -> 
     told = [tuple(map(int, process.communicate(timeout=120)[0].split())) for process in crew]
     with Postbox(path, start=False) as box:
         stats, full = box.stats(), box.limits.fullness()
-        rows_there, broken = box._db.read("SELECT count(*) FROM _onceward_outbox")[0][0], box.check()
+        rows_there, broken = (
+            box._db.read("SELECT count(*) FROM _onceward_outbox")[0][0],
+            box.check(),
+        )
         drops = len(box.limits.drops(limit=1000))
 
     assert ({(0, 0)}, []) == (

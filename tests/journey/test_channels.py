@@ -651,7 +651,10 @@ def test_a_late_one_is_served_without_another_send(world: World) -> None:
     alice, _bob, late = world.reopen("a", "b", "late")
     world.settle()
 
-    assert (["old"], [(1,)]) == (read(late), alice._db.read("SELECT count(*) FROM _onceward_bodies"))
+    assert (["old"], [(1,)]) == (
+        read(late),
+        alice._db.read("SELECT count(*) FROM _onceward_bodies"),
+    )
 
 
 def test_a_late_one_has_nothing_of_an_ordinary_channel(world: World) -> None:
