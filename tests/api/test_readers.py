@@ -427,7 +427,7 @@ def test_a_handler_that_overran_its_lease_has_no_effect(
 def test_the_mark_outlives_the_position(home: Any, owner: Any, jobs: Any, fill: Fill) -> None:
     """Should a position be lost or a message be replayed, the group still does not handle it twice."""
     fill(owner, jobs, "x")
-    jobs.exactly_once("g", note)
+    jobs.exactly_once("g", home.handler(note))
     home.file(owner).write(lambda tx: tx.run("DELETE FROM _onceward_mailbox_readers"))
 
     assert 0 == jobs.exactly_once("g", home.handler(note))

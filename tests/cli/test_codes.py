@@ -156,7 +156,7 @@ def test_7_refused_for_a_newer_schema(cli: Cli, shop: Postbox) -> None:
     """A file of a newer version is looked at by that version only."""
     with shop.begin() as tx:
         tx.execute(
-            "INSERT INTO schema_migrations (version, name, digest, applied_at)"
+            "INSERT INTO _onceward_migrations (version, name, digest, applied_at)"
             " VALUES (9999, 'later', x'00', 0)"
         )
 

@@ -233,13 +233,13 @@ def test_sql_refuses_to_write(cli: Cli, home: Path, statement: str) -> None:
 
 def test_sql_knows_the_views_without_their_prefix(cli: Cli, shop: Postbox, sent: str) -> None:
     """The short names hold in the command's own connection; a table of the application keeps its name."""
-    assert [[sent]] == cli("sql", "SELECT id FROM _onceward_outbox", "--db", str(shop.path)).lines
-    shop._db.write(lambda tx: tx.rows("CREATE TABLE _onceward_inbox (theirs)"))
+    assert [[sent]] == cli("sql", "SELECT id FROM outbox", "--db", str(shop.path)).lines
+    shop._db.write(lambda tx: tx.rows("CREATE TABLE inbox (theirs)"))
 
-    ran = cli("sql", "SELECT count(theirs) FROM _onceward_inbox", "--db", str(shop.path))
+    ran = cli("sql", "SELECT count(theirs) FROM inbox", "--db", str(shop.path))
 
     assert [["0"]] == ran.lines
-    assert [] == shop._db.read("SELECT name FROM sqlite_schema WHERE name = '_onceward_outbox'")
+    assert [] == shop._db.read("SELECT name FROM sqlite_schema WHERE name = 'outbox'")
 
 
 def test_looking_leaves_no_trace(cli: Cli, home: Path) -> None:

@@ -407,7 +407,7 @@ def test_a_message_is_found_behind_thousands_that_do_not_match(world: World, by_
         )
     ]
     assert {"_onceward_inbox_channel_pending"} == {
-        word for plan in plans for word in plan.split() if word.startswith("inbox_")
+        word for plan in plans for word in plan.split() if word.startswith("_onceward_inbox_")
     }
     assert not by_rank or [] == [plan for plan in plans if "TEMP B-TREE" in plan]
 

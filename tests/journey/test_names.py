@@ -44,7 +44,7 @@ def test_so_do_the_awaitable_ones(tmp_path: Path) -> None:
         f"<AsyncPostbox, not open: {tmp_path / 'shop.db'}>",
         f"<AsyncPostbox of shop: {tmp_path / 'shop.db'}>",
         "<AsyncSession s1 of shop>",
-        "<Channel news for shop>",
+        "<AsyncChannel news for shop>",
     ]
 
 

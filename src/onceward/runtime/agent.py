@@ -202,8 +202,10 @@ class Agent:
 
     def _find(self, type_name: str, topic: str | None) -> Handler | None:
         """Return the handler of a message: an exact one before a pattern, older before younger."""
-        exact = next((h for h in self.handlers if h.pattern in (type_name, topic)), None)
-        return exact or next((h for h in self.handlers if h.wants(type_name, topic)), None)
+        for handler in self.handlers:
+            if handler.pattern in (type_name, topic):
+                return handler
+        return next((h for h in self.handlers if h.wants(type_name, topic)), None)
 
 
 def _bracketed(decorator: str, given: object) -> None:

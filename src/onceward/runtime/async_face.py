@@ -57,7 +57,7 @@ class AsyncFace(Generic[S_co]):
 
     def __repr__(self) -> str:
         """Name what the sync object names."""
-        return repr(self._plain)
+        return repr(self._plain).replace("<", "<Async", 1)
 
     @property
     def _plain(self) -> S_co:

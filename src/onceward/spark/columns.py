@@ -62,7 +62,7 @@ IDENTITY: Final[Mapping[str, Kind]] = {
     "schema_version": "bigint",
 }
 AGENTS: Final = (
-    "(SELECT i.*, v.*, (SELECT max(version) FROM schema_migrations) AS schema_version"
+    "(SELECT i.*, v.*, (SELECT max(version) FROM _onceward_migrations) AS schema_version"
     " FROM _onceward_file_info AS i, onceward_stats AS v)"
 )
 LEDGER: Final[Mapping[str, Kind]] = {

@@ -79,7 +79,9 @@ def test_a_schema_that_is_not_what_it_was(tmp_path: Path, box: Postbox) -> None:
     """
     box.close()
     path = tmp_path / "a.db"
-    path.write_bytes(path.read_bytes().replace(b"    agent       TEXT", b"    agenu       TEXT"))
+    path.write_bytes(
+        path.read_bytes().replace(b"    agent          TEXT", b"    agenu          TEXT")
+    )
 
     with pytest.raises(StoreCorrupt, match="schema is not what it was"):
         Postbox(path, agent="a", start=False)
