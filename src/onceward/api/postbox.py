@@ -305,7 +305,7 @@ class Postbox(Session, EventSource):
             StoreError: the file itself failed.
 
         """
-        return self._db.read_committed(sql, bindings)
+        return self._db.read(sql, bindings, own=False)
 
     def stats(self) -> dict[str, int]:
         """Return present numbers and totals that survive pruning."""

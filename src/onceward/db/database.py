@@ -287,34 +287,29 @@ class Database:
 
     # -- using the open file ------------------------------------------------------------------
 
-    def read(self, sql: str, bindings: Any = None) -> list[tuple[Any, ...]]:
-        """Run a reading statement on its own snapshot, or on the open transaction of this thread."""
-        if self.writer._owner == get_ident():
+    def read(self, sql: str, bindings: Any = None, *, own: bool = True) -> list[tuple[Any, ...]]:
+        """
+        Run a reading statement on its own snapshot, or on the open transaction of this thread.
+
+        A statement that is not our *own* sees only what is committed, and raises SQLite's error.
+        """
+        if own and self.writer._owner == get_ident():
             tx = self.writer.open_transaction()
             try:
                 return tx.rows(sql, bindings)
             except Exception as error:
                 raise translate_own_error(error, self.path) from error
-        try:
-            return self._read_committed(sql, bindings)
-        except (apsw.Error, UnicodeDecodeError) as error:
-            raise translate_own_error(error, self.path) from error
-
-    def read_committed(self, sql: str, bindings: Any = None) -> list[tuple[Any, ...]]:
-        """Run a user's reading statement; SQLite's word about it is raised as it is."""
-        try:
-            return self._read_committed(sql, bindings)
-        except (apsw.Error, UnicodeDecodeError) as error:
-            raise translate_error(error, self.path) from error
-
-    def _read_committed(self, sql: str, bindings: Any) -> list[tuple[Any, ...]]:
         self.writer.queue.check()
         with self._reading:
             self._read_busy_handler.deadline = time.monotonic() + self.writer.queue.timeout
             if self._reader is None:
                 msg = f"{self._open_error or self.path}: not opened again yet; the next write tries once more"
                 raise StoreFault(msg)
-            found: list[tuple[Any, ...]] = self._reader.execute(sql, bindings).fetchall()
+            try:
+                found: list[tuple[Any, ...]] = self._reader.execute(sql, bindings).fetchall()
+            except Exception as error:
+                translate = translate_own_error if own else translate_error
+                raise translate(error, self.path) from error
         return found
 
     def snapshot(self, work: Callable[[StoreTransaction], T]) -> T:
