@@ -32,6 +32,8 @@ from onceward.errors import (
 MIN_VERSION: Final = (3, 51, 3)
 WITHDRAWN_VERSIONS: Final = (3, 52, 0)
 MARK: Final = "onceward:"
+REFUSALS: Final = ("CHECK constraint failed", "cannot store")
+"""What SQLite says when our own row does not fit: a CHECK, or the type of a strict column."""
 ConstraintError = apsw.ConstraintError
 """A row that the schema refused; named here so that other modules need not import apsw."""
 SQLError = apsw.SQLError
@@ -215,11 +217,12 @@ def translate_own_error(error: BaseException, path: Path | str = "") -> BaseExce
 
 
 def schema_damage(error: apsw.ConstraintError) -> BaseException:
-    """Return StoreCorrupt where a CHECK refuses our own row: the schema was changed."""
-    if "CHECK constraint failed" not in str(error):
+    """Return StoreCorrupt where a CHECK or a column type refuses our own row: the file is damaged."""
+    if not any(text in str(error) for text in REFUSALS):
         return error
     return StoreCorrupt(
-        f"{error}: the schema is not what it was; the file was left as it is: restore a backup or recover a copy"
+        f"{error}: a row or the schema is not what it was; the file was left as it is: "
+        "restore a backup or recover a copy"
     )
 
 
