@@ -106,7 +106,7 @@ CREATE TABLE _onceward_blocked_lanes (
     PRIMARY KEY (recipient, lane, rank)
 ) STRICT, WITHOUT ROWID;
 
--- What sticky channels retain, one row for each message whoever it went to; late ones are given it under new ids.
+-- Messages that sticky channels retain, one row for all recipients; agents that join late get them under new ids.
 CREATE TABLE _onceward_retained_posts (
     number         INTEGER PRIMARY KEY AUTOINCREMENT,
     channel        TEXT    NOT NULL,
@@ -454,8 +454,8 @@ CREATE TABLE _onceward_drops (
 CREATE INDEX _onceward_drops_unsummarized ON _onceward_drops (recipient, session, seq) WHERE policy = 'summarize';
 CREATE INDEX _onceward_drops_at     ON _onceward_drops (dropped_at);
 
--- Which rows of a box are from when: one line for each thousand rows, written after the fact by whoever tidies or looks back.
--- A time is found by its chapters, so that sending and accepting keep no index of times.
+-- Which rows of a box are from when: one line for each thousand rows, written after the fact by maintenance or by a look back.
+-- A time is found by these lines, so that sending and accepting keep no index of times.
 CREATE TABLE _onceward_time_index (
     box       TEXT    NOT NULL CHECK (box IN ('inbox', 'outbox')),
     last_seq  INTEGER NOT NULL,

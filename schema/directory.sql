@@ -37,7 +37,7 @@ CREATE TABLE members (
     UNIQUE (channel, agent)
 ) STRICT;
 
--- Who wants which topics: of one channel; of one publisher; or, with neither, of everybody in the home.
+-- Subscriptions of agents to topics: of one channel; of one publisher; or, with neither, of all agents in the home.
 CREATE TABLE subscriptions (
     number     INTEGER PRIMARY KEY AUTOINCREMENT,
     subscriber TEXT    NOT NULL,
@@ -75,7 +75,7 @@ CREATE TABLE system_notices (
 
 CREATE INDEX system_notices_agent ON system_notices (agent, number);
 
--- Whoever keeps channels, members and subscriptions in memory looks at one number to know whether they are still true.
+-- A process that keeps channels, members and subscriptions in memory reads one number to know whether they are still true.
 CREATE TRIGGER channels_new   AFTER INSERT ON channels      BEGIN UPDATE meta SET revision = revision + 1; END;
 CREATE TRIGGER channels_move  AFTER UPDATE ON channels      BEGIN UPDATE meta SET revision = revision + 1; END;
 CREATE TRIGGER channels_gone  AFTER DELETE ON channels      BEGIN UPDATE meta SET revision = revision + 1; END;

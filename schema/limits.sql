@@ -1,6 +1,6 @@
 -- Triggers of the limits: created with the first limit, dropped with the last, so that unbounded files pay nothing.
 -- A row counts while it is pending or sent; one that is held back (due_at 253402300799000) does not count yet.
--- What Python makes room for by a policy is refused to other writers: a trigger drops nobody's mail.
+-- Python makes room by a policy; other writers are refused: a trigger drops no message.
 
 CREATE INDEX _onceward_limits_session ON _onceward_outbox (session, seq)         WHERE state = 'pending';
 CREATE INDEX _onceward_limits_lane    ON _onceward_outbox (recipient, lane, seq) WHERE state = 'pending';

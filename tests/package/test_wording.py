@@ -13,17 +13,6 @@ VAGUE = re.compile(r"\b(?:somebody|nobody|whoever|anybody|everybody)\b", re.IGNO
 SUBJECT = re.compile(r"(?:^|(?<=[.:;] ))(?:Who|Whoever|What)\b")
 TEXTS = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
 PACKAGE = Path(__file__).parents[2] / "src" / "onceward"
-NOT_YET = frozenset(
-    [
-        "api",
-        "cli",
-        "db",
-        "runtime",
-        "schema",
-        "spark",
-    ]
-)
-"""Parts whose texts are still to be reworded: a part that is clean must leave this list."""
 PARTS = sorted(
     {
         path.relative_to(PACKAGE).parts[0].removesuffix(".py")
@@ -35,10 +24,8 @@ PARTS = sorted(
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_texts_name_their_subject(part: str, root: Path, request: pytest.FixtureRequest) -> None:
+def test_texts_name_their_subject(part: str, root: Path) -> None:
     """No docstring, comment, help text or error speaks of somebody, nor is "who" its subject."""
-    if part in NOT_YET:
-        request.applymarker(pytest.mark.xfail(reason="texts are being reworded", strict=True))
     found = [
         f"{path.relative_to(root)}:{line} {words}"
         for path in _files(root, part)

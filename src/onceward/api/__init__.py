@@ -1,1 +1,1 @@
-"""What users hold: postbox, session, channels, mailboxes, and their async faces."""
+"""The objects that users hold: postbox, session, channels, mailboxes, and their async faces."""

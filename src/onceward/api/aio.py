@@ -114,7 +114,7 @@ class FileBridge(AsyncBridge):
 
 
 class SessionFace(AsyncFace[S_co]):
-    """What async sessions and postboxes have in common."""
+    """Verbs that async sessions and postboxes share."""
 
     @property
     def _bridge(self) -> FileBridge:
@@ -296,7 +296,7 @@ class AsyncChannels(AsyncFace[Channels]):
 
 
 class AsyncHandlerTransaction(AsyncFace[HandlerTransaction]):
-    """What an ``async def`` handler of a mailbox writes and sends; see ``HandlerTransaction``."""
+    """Transaction of an ``async def`` handler of a mailbox; see ``HandlerTransaction``."""
 
     def __init__(self, effects: HandlerTransaction, off_loop: OffLoop) -> None:
         super().__init__(effects, off_loop)

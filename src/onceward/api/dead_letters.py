@@ -105,7 +105,8 @@ class DeadLetters:
 
         With *rate* at most so many outgoing ones leave in a second: the waiting is
         a date in each row, so it survives this process. *dry_run* changes nothing
-        and returns the ids that would be tried. What cannot be replayed stays.
+        and returns the ids that would be tried. A dead letter that
+        cannot be replayed stays.
         """
         chosen = self.list(limit=limit, **which)
         if rate is not None and rate <= 0:

@@ -46,7 +46,7 @@ TTL_MAX: Final = 1e9
 
 
 class HandlerTransaction:
-    """What a mailbox's handler writes and sends: one transaction, committed with the mark."""
+    """Transaction of a mailbox's handler: its writes and messages commit with the dedup record."""
 
     def __init__(self, session: Session, stack: ExitStack) -> None:
         self._session, self._stack = session, stack
@@ -79,7 +79,7 @@ class MailboxFields:
         self.expires_at = address.expires_at
         """When it ends, in milliseconds; None is never."""
         self.description = address.description
-        """What it is for, in its maker's words."""
+        """Purpose, as the creator described it."""
 
     def __repr__(self) -> str:
         """Name the mailbox; a private one not by its id."""
@@ -216,8 +216,8 @@ class Mailbox(MailboxFields):
         """
         Move the named position and return the messages that it passed.
 
-        At most once, because the position is committed first. What a filter (type,
-        topics, sender, session) excludes is passed too, for good; with
+        At most once, because the position is committed first. A message that a
+        filter (type, topics, sender, session) excludes is passed too, for good; with
         *consume_skipped* False it is kept for a later call. *start* holds for a
         position that is new.
         """
@@ -333,8 +333,8 @@ class Mailbox(MailboxFields):
         """
         Lease and handle the next messages; return how many were handled.
 
-        What *handler* writes commits with the mark that the group is done with the
-        message: a group handles it once, for ever. Retry, Reject and Drop mean what
+        The writes of *handler* commit with the record that the group is done with
+        the message: a group handles it once, for ever. Retry, Reject and Drop mean what
         they mean in an agent's handlers, any other exception is a retry by policy.
 
         Raises:

@@ -31,7 +31,7 @@ class Config:
     """How a channel behaves; what is left out is as the library has it."""
 
     delivery: DeliveryMode | None = None
-    """What receiving promises; default at_least_once."""
+    """Guarantee of receiving; default at_least_once."""
     max_message_size: int | None = None
     """Largest content in bytes of UTF-8; default 1048576."""
     max_participants: int | None = None
@@ -88,7 +88,7 @@ def create(
     Create a channel that our agent owns, and print its name.
 
     Args:
-        description: What the channel is for.
+        description: Purpose of the channel.
         ensure: Accept a channel that exists as it is, instead of failing with exit code 5.
 
     """

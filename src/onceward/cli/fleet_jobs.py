@@ -172,7 +172,7 @@ def replay(
 
     Args:
         where: A condition in Spark's SQL on dead letters, such as "reason = 'expired'".
-        action: What is done with the dead letters.
+        action: Replay the dead letters, or discard them.
         go: Execute the plan in --out, instead of making one.
 
     """

@@ -39,7 +39,7 @@ def set_(
     Args:
         messages: Most messages.
         size: Most bytes of frames.
-        overflow: What happens at the limit.
+        overflow: Policy at the limit.
 
     """
     box.limits.set(scope, name, messages=messages, size=size, overflow=overflow)

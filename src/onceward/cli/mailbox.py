@@ -86,7 +86,7 @@ def ensure(
     Args:
         ttl: How long it lives, from now.
         forever: It has no end.
-        description: What the mailbox is for.
+        description: Purpose of the mailbox.
         exclusive: Fail with exit code 5 if it exists.
 
     """

@@ -33,7 +33,7 @@ MIN_VERSION: Final = (3, 51, 3)
 WITHDRAWN_VERSIONS: Final = (3, 52, 0)
 MARK: Final = "onceward:"
 REFUSALS: Final = ("CHECK constraint failed", "cannot store")
-"""What SQLite says when our own row does not fit: a CHECK, or the type of a strict column."""
+"""Texts of SQLite where our own row does not fit: a CHECK, or the type of a strict column."""
 ConstraintError = apsw.ConstraintError
 """A row that the schema refused; named here so that other modules need not import apsw."""
 SQLError = apsw.SQLError

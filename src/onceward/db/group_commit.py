@@ -33,7 +33,7 @@ from onceward.errors import (
 T = TypeVar("T")
 GROUP_MAX: Final = 512
 INTERRUPTS: Final = (KeyboardInterrupt, SystemExit)
-"""What a signal may raise between any two steps: meant for the running thread, not its work."""
+"""Exceptions that a signal may raise between any two steps, for the thread and not its work."""
 ENDED: Final = (
     "the transaction was ended inside its block: leave COMMIT and ROLLBACK to the block; "
     "nothing of it was kept"

@@ -47,7 +47,7 @@ MARK: Final = "PRAGMA application_id"
 
 
 class Identity(NamedTuple):
-    """What an opening found and settled."""
+    """Facts that an opening read or wrote."""
 
     agent: str
     file_id: str
@@ -63,7 +63,7 @@ def check_owner(tx: StoreTransaction, wanted: str | None) -> None:
 
     Raises:
         WrongAgent: the file is another agent's.
-        StoreUnusable: the file is nobody's yet, and no name was given.
+        StoreUnusable: the file belongs to no agent yet, and no name was given.
 
     """
     owner = tx.rows(IDENTITY) if tx.rows(EXISTS) else []
@@ -75,7 +75,7 @@ def check_owner(tx: StoreTransaction, wanted: str | None) -> None:
 
 
 def refuse_other(owner: str, wanted: str | None) -> None:
-    """Raise WrongAgent unless the file is the wanted agent's, or anybody's is wanted."""
+    """Raise WrongAgent unless the file is the wanted agent's, or any agent's is wanted."""
     if wanted is not None and owner != wanted:
         msg = f"the file belongs to agent {owner!r}, not {wanted!r}: open it under its own name"
         raise WrongAgent(msg)

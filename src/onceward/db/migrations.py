@@ -103,7 +103,7 @@ def _refuse_foreign_tables(names: set[str], known: tuple[Migration, ...]) -> Non
 
 
 PRIVATE: Final = "_onceward_"
-"""What every table, index and trigger of ours begins with; public views begin with ``onceward_``."""
+"""Prefix of every private table, index and trigger; public views begin with ``onceward_``."""
 CREATES: Final = re.compile(
     r"^CREATE\s+(?:UNIQUE\s+)?(?:TABLE|VIEW|INDEX|TRIGGER)\s+(\w+)", re.MULTILINE
 )

@@ -23,7 +23,7 @@ from onceward.db.file_checks import file_key
 from onceward.model.ids import new_token
 
 Direction = Literal["out", "in"]
-"""What a notification is for: ``out`` the dispatcher, ``in`` workers and waiting readers."""
+"""Listeners of a notification: ``out`` the dispatcher, ``in`` workers and waiting readers."""
 
 HAS_UNIX: Final = hasattr(socket, "AF_UNIX")
 WAKEUP: Final[dict[Direction, bytes]] = {"out": b"o", "in": b"i"}

@@ -1,1 +1,1 @@
-"""What moves messages: sender, dispatcher, receiver, worker, maintenance."""
+"""The parts that move messages: sender, dispatcher, receiver, worker, maintenance."""

@@ -73,7 +73,7 @@ class Agent:
     def __init__(self, name: str, *, unhandled: Literal["dead", "wait"] = "dead") -> None:
         self.name = agent_name(name)
         self.unhandled = unhandled
-        """What becomes of messages that no handler wants: dead letters, or left for ``receive``."""
+        """Fate of messages that no handler wants: dead letters, or left for ``receive``."""
         self.handlers: list[Handler] = []
         self.sessions: list[SessionHandler] = []
 
@@ -148,7 +148,7 @@ class Agent:
         Serve sessions by runs: one call of the function for a batch of messages.
 
         A session has one run at a time. The function takes the run (``AsyncRun``
-        where it is ``async def``). What it returns is the run's result and the reply
+        where it is ``async def``). Its return value is the run's result and the reply
         to the current message, unless that is itself an answer, or a dispatched
         task, whose result goes back anyway. Bodies are read as the class of *types*
         that has their type. Agents in *allow_override_from* may ask for another mode

@@ -1,8 +1,8 @@
 """
 Calls from an event loop to the file: one hop per operation, one commit per tick of the loop.
 
-What tasks ask for in one tick is run on one thread, and its writes are one
-batch of the write queue. A transaction block of a task lives on a second
+The requests that tasks make in one tick run on one thread, and their writes are
+one batch of the write queue. A transaction block of a task lives on a second
 thread, so that others can queue behind it.
 """
 

@@ -1,4 +1,4 @@
-"""What a handler is given besides its message: a context, and its async face."""
+"""The context that a handler is given besides its message, and its async face."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from onceward.store.inbox import LeasedMessage
 
 class Context:
     """
-    What a handler writes and sends: committed with the processed mark, or not at all.
+    Writes and messages of a handler: committed with the dedup record, or not at all.
 
     ``tx`` opens a transaction on first use, so work done before it holds no
     lock.
@@ -149,7 +149,7 @@ class _HandlerTransaction(AsyncTransaction):
 
 
 class AsyncContext(AsyncFace[Context]):
-    """What an ``async def`` handler writes and sends; see ``Context``."""
+    """Writes and messages of an ``async def`` handler; see ``Context``."""
 
     def __init__(self, context: Context, on_worker: OnWorker) -> None:
         worker = WorkerThread(on_worker)

@@ -39,7 +39,7 @@ Route = Callable[[str, str | None], tuple[Transport, str]]
 
 
 class _Agenda(NamedTuple):
-    """What a look at the file found."""
+    """The work that a look at the file found."""
 
     paused: bool
     """Whether a pause or the environment forbids any attempt."""

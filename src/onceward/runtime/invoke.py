@@ -32,7 +32,7 @@ class Prepared(NamedTuple):
     frame: Frame
     body: Any
     error: Exception | None = None
-    """What the body's own validators raised; it counts as the handler's failure."""
+    """Exception of the body's own validators; it counts as the handler's failure."""
 
 
 def resolve_handler(

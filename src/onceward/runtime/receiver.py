@@ -26,7 +26,7 @@ class Receiver:
 
     @property
     def _policy(self) -> InboxPolicy:
-        """What the inbox accepts; the file's own limits hold for every process that writes."""
+        """Policy of the inbox; the file's own limits hold for every process that writes."""
         db = self._db
         return InboxPolicy(
             agent=db.agent,

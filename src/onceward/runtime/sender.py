@@ -57,7 +57,7 @@ from onceward.store.outbox import OutgoingMessage
 ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 TEMPLATES_MAX: Final = 4096
 MESSAGE_ID: Final = attrgetter("id")
-PLACEHOLDER: Final = "nobody"
+PLACEHOLDER: Final = "placeholder"
 """Placeholder recipient for the headers that all copies of a message share."""
 
 

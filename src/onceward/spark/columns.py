@@ -41,7 +41,7 @@ VIEWS: Final = {
 NUMBERS: Final = frozenset({"in_flight", "leased", "attempts", "messages"})
 """Columns that a view computes, and that are numbers; other computed ones are text."""
 OWN: Final[Mapping[str, Kind]] = {"_db": "string", "_agent": "string", "_seq": "bigint"}
-"""What every table has first: the file, whose it is, and the row's number in it."""
+"""First columns of every table: the file, its agent, and the row's number in it."""
 ASKED: Final[Mapping[str, Kind]] = {"_epoch": "bigint", "body": "string", "body_bytes": "binary"}
 """
 Columns that are read only if ``columns`` names them: how often a stream found the file restored
@@ -92,7 +92,7 @@ BOXES: Final = {
     "processed": {"origin": "'inbox'", "at": "processed_at", "state": '"outcome"'},
     "dead_letters": {"at": "dead_at", "state": "'dead'"},
 }
-"""What a ledger's row says by another name, by its table."""
+"""Columns that a ledger names otherwise, by table."""
 WITNESS: Final[Mapping[str, Kind]] = {
     "sender": "string",
     "recipient": "string",
@@ -129,7 +129,7 @@ TESTIMONY: Final[Mapping[str, Mapping[str, str]]] = {
         "state": "CASE \"reason\" WHEN 'expired' THEN 2 ELSE 1 END", "at": '"created_at"',
     },
 }  # fmt: skip
-"""What a file says of its messages, by table; ``facts.SIDE`` and ``facts.STATE`` match it."""
+"""Facts of a file about its messages, by table; ``facts.SIDE`` and ``facts.STATE`` match it."""
 OWN_CONSUMER: Final = "+\"consumer\" = ''"
 """Marks of the agent itself; the plus keeps SQLite from building an index for it."""
 QUARANTINE: Final[Mapping[str, Kind]] = {
@@ -146,7 +146,7 @@ class InvalidOption(OncewardError):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What is read of one view: SQL by column."""
+    """SQL of each column that is read of one view."""
 
     name: str
     view: str

@@ -31,7 +31,7 @@ def find(patterns: Iterable[str]) -> list[Found]:
 
     ``**`` is any depth.
 
-    What vanishes meanwhile is left out. Links are followed to the file they
+    A file that vanishes meanwhile is left out. Links are followed to the file they
     mean, so that no file is read twice under two names.
     """
     paths = {os.path.realpath(path) for pattern in patterns for path in _named(pattern)}

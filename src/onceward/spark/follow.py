@@ -61,7 +61,7 @@ class Follower:
         """
         Return how far each file was read, and report those that vanished or cannot be read.
 
-        After some seconds the rest waits for the next call. Whoever was not
+        After some seconds the rest waits for the next call. The file that was not
         looked at for longest comes first, so that no file waits for ever.
         """
         found = files.find(self._options.path)

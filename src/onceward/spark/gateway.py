@@ -45,7 +45,7 @@ OPENED: Final = (
     ),
     "java.security.jgss/sun.security.krb5",
 )
-"""What Spark reaches into: the list of its launcher."""
+"""The list of Spark's launcher, which Spark reads and changes."""
 PROPERTIES: Final = (
     "-Dio.netty.tryReflectionSetAccessible=true",
     "-Dio.netty.allocator.type=pooled",

@@ -19,7 +19,7 @@ from onceward.spark.verdicts import Rules
 
 NAME: Final = "manifest.json"
 PLAN: Final = "work/plan.json"
-"""What is there while a job runs, and after it was broken off."""
+"""Name of the file that exists while a job runs, and after it was broken off."""
 
 
 LOCK: Final = ".lock"

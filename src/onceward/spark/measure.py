@@ -1,4 +1,4 @@
-"""What the judged messages add up to: written as Parquet, and taken together for the report."""
+"""Sums over the judged messages: written as Parquet, and taken together for the report."""
 
 from __future__ import annotations
 

@@ -33,9 +33,9 @@ REASONS: Final = {
     "locked": "others held it for longer than busyTimeout",
     "changing": "it was written to each time while a copy was made",
 }
-"""What each reason means."""
+"""Meaning of each reason."""
 FILE_STATES: Final = ("read", *REASONS)
-"""What a reading says of a file; ranked from one, as all states are."""
+"""States of a reading; ranked from one, as all states are."""
 PASSING: Final = frozenset({"locked", "changing", "unreadable"})
 """Reasons that may be gone at the next try."""
 IDENTITY: Final = "SELECT agent, file_id FROM _onceward_file_info"

@@ -1,4 +1,4 @@
-"""What a user says to the source, as one checked value."""
+"""Options of the source, as one checked value."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Options:
     integer milliseconds."""
     mode: str = "PERMISSIVE"
     """
-    What an unreadable file does. `PERMISSIVE`: it is left out and listed in `quarantine`.
+    Treatment of an unreadable file. `PERMISSIVE`: it is left out and listed in `quarantine`.
     `FAILFAST`: it fails the job.
     `INSIST`: it fails the job where the reason may pass (`locked`, `changing`, `unreadable`), else
     it is left out.
@@ -134,7 +134,7 @@ class Options:
 
 
 _FOR_OTHERS: Final = frozenset({"__partition_columns"})
-"""What Spark adds by itself."""
+"""Options that Spark adds by itself."""
 
 
 def option_names() -> dict[str, Any]:

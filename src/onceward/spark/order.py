@@ -14,7 +14,7 @@ MARKS: Final = {
     "gap": "verdict in ('unprocessed', 'lost') and out_seq < handled_last",
 }
 """
-What can be true of a message within its lane: it was handled before one that was accepted earlier;
+Findings about a message within its lane: it was handled before one that was accepted earlier;
 it arrived after one that was sent later, as delayed and replayed messages do; it waits or is lost
 while later ones of its lane took effect.
 """

@@ -15,7 +15,7 @@ LAST: Final = 2**63 - 1
 SMALLEST: Final = 4 * 1024 * 1024
 """Bytes below which a task costs more than what it reads."""
 FILE_COST: Final = 128 * 1024
-"""What opening a file costs, as bytes that might have been read meanwhile."""
+"""Cost of opening a file, as bytes that might have been read meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ UNREAD: Final[Mapping[str, Callable[[Unreadable], Mapping[str, object]]]] = {
 
 
 class Task(InputPartition):
-    """What one Spark task reads."""
+    """The slices that one Spark task reads."""
 
     def __init__(self, slices: list[plan.Slice]) -> None:
         super().__init__(slices)

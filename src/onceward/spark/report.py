@@ -50,7 +50,7 @@ HEAD: Final = """<!doctype html>
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What a reconciliation found, as plain values."""
+    """Findings of a reconciliation, as plain values."""
 
     rules: Rules
     files: int

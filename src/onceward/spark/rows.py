@@ -58,7 +58,7 @@ EDGES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is read of every file: columns with their types, a condition, and how much at once."""
+    """Columns with their types, a condition, and how much is read of every file at once."""
 
     columns: Mapping[str, Kind]
     where: str = ""
@@ -120,7 +120,7 @@ def batches(source: Source, part: Part, wanted: Wanted, piece: Slice) -> Iterato
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is asked of one view of one file, and what is known of its rows without asking."""
+    """A question to one view of one file, and the facts of its rows that are known without it."""
 
     sql: str
     names: Sequence[str]

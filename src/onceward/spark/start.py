@@ -41,7 +41,7 @@ DEFAULTS: Final = {
 
 
 _watched: list[Callable[[], None]] = []
-"""What ends the bar of the present session."""
+"""Call that ends the progress bar of the present session."""
 
 
 def session(*, bar: bool = True, **conf: Any) -> SparkSession:

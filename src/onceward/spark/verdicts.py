@@ -58,7 +58,7 @@ VERDICTS: Final[tuple[Verdict, ...]] = (
 MEANING: Final = {verdict.name: verdict.meaning for verdict in VERDICTS}
 NAMES: Final = tuple(verdict.name for verdict in VERDICTS)
 FATAL: Final = ("lost", "duplicated", "double_processed")
-"""What breaks the promise: with any of these the command ends with exit code 1."""
+"""Verdicts that break the promise: with any of these the command ends with exit code 1."""
 SETTLED: Final = ("delivered_once", "late")
 """Messages that took effect once, whose latencies are measured."""
 

@@ -35,7 +35,7 @@ class RunOutcome(NamedTuple):
 
     settlements: Sequence[Settlement]
     result: str | None = None
-    """What the handler returned, as JSON."""
+    """Return value of the handler, as JSON."""
     cause: str | None = None
 
 

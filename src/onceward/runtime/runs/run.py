@@ -1,4 +1,4 @@
-"""What a session's handler is given: one run, and its async face."""
+"""The run that a session's handler is given, and its async face."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class RunFields(Generic[M]):
         self.metadata: dict[str, Any] = started.metadata
         """``collect_batch`` or ``queue_batch``: count, event_ids, strategy."""
         self.summary: Summary | None = started.summary
-        """What a full queue dropped since the last run; belongs before the messages."""
+        """Messages that a full queue dropped since the last run; belongs before the messages."""
         self.previous_run: PreviousRun | None = started.before
         """The run that was aborted just before this one, with its partial output as JSON."""
 
@@ -80,7 +80,7 @@ class Run(RunFields[Message[Any]]):
     """
     One call of a session's handler.
 
-    What it sends is committed with the next ``checkpoint`` or with its end,
+    Its messages are committed with the next ``checkpoint`` or with its end,
     never after the run was ended from outside. Slow work holds no lock.
     """
 

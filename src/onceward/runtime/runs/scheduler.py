@@ -80,7 +80,7 @@ class StartedRun(NamedTuple):
 
 @dataclass(slots=True)
 class SchedulePass:
-    """What one look changed."""
+    """Changes that one look made."""
 
     started: list[StartedRun] = field(default_factory=list)
     moved: int = 0
