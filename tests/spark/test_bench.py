@@ -8,8 +8,7 @@ import pytest
 pytest.importorskip("pyspark", reason="pip install 'onceward[spark]' brings it")
 
 from pyspark.sql import SparkSession
-
-from onceward import bench
+from tests.bench import command as bench
 
 
 def test_reconciling_is_measured_beside_the_same_by_hand(
