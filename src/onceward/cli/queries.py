@@ -100,7 +100,10 @@ SELECT 'processed', id, sender, recipient, session, NULL, NULL, NULL, NULL, outc
   FROM onceward_processed_messages WHERE id = :id
 """
 TRANSITIONS: Final = """
-SELECT at, box, peer, from_state, to_state, reason FROM onceward_transitions WHERE id = :id ORDER BY seq
+SELECT at, box, peer, from_state, to_state, reason
+  FROM onceward_transitions
+ WHERE id = :id
+ ORDER BY seq
 """
 STATS: Final = "SELECT * FROM onceward_stats"
 PEERS: Final = """
@@ -119,8 +122,8 @@ DEAD: Final = _listing(
 DEAD_IDS: Final = _ids("onceward_dead_letters")
 DEAD_ONE: Final = """
 SELECT id, origin, sender, recipient, session, lane, type, topic, priority, reason, last_error,
-       attempts, created_at, dead_at, late_outcome, late_at, channel, kind, correlation_id, mailbox, queue,
-       replays, frame
+       attempts, created_at, dead_at, late_outcome, late_at, channel, kind, correlation_id, mailbox,
+       queue, replays, frame
   FROM onceward_dead_letters WHERE id = :id
 """
 RUNS: Final = _listing(

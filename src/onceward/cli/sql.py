@@ -22,9 +22,9 @@ def sql(statement: Statement, /, *, where: Where = WHERE) -> int:
     Run a reading SQL statement on a read-only connection.
 
     A statement that would write is refused (exit code 7). The views are the public contract:
-    onceward_outbox, onceward_inbox, onceward_processed_messages, onceward_dead_letters, onceward_peers, onceward_lanes, onceward_stats,
-    onceward_transitions. Times are integer milliseconds, and blobs are printed in hexadecimal. Columns are
-    printed as selected.
+    onceward_outbox, onceward_inbox, onceward_processed_messages, onceward_dead_letters,
+    onceward_peers, onceward_lanes, onceward_stats, onceward_transitions. Times are integer
+    milliseconds, and blobs are printed in hexadecimal. Columns are printed as selected.
     """
     with look(where.path()) as found:
         rows = found.run(sys.stdin.read() if statement == "-" else statement)

@@ -53,7 +53,10 @@ def check_version(version: str = "") -> None:
     """Raise SqliteTooOld unless SQLite has the WAL-reset fix."""
     number = tuple(int(part) for part in (version or apsw.sqlite_lib_version()).split("."))
     if number < MIN_VERSION or number == WITHDRAWN_VERSIONS:
-        msg = f"SQLite {'.'.join(map(str, number))} may damage WAL files: install apsw >= 3.53 (needs 3.51.3, not 3.52.0)"
+        msg = (
+            f"SQLite {'.'.join(map(str, number))} may damage WAL files:"
+            " install apsw >= 3.53 (needs 3.51.3, not 3.52.0)"
+        )
         raise SqliteTooOld(msg)
 
 
@@ -179,7 +182,8 @@ def translate_error(error: BaseException, path: Path | str = "") -> BaseExceptio
             return error
         case apsw.BusyError() | apsw.LockedError():
             return Busy(
-                f"{path}: other writers held the file for the whole deadline; nothing was written, try again"
+                f"{path}: other writers held the file for the whole deadline;"
+                " nothing was written, try again"
             )
         case apsw.FullError():
             return StoreCapacity(
@@ -217,7 +221,7 @@ def translate_own_error(error: BaseException, path: Path | str = "") -> BaseExce
 
 
 def schema_damage(error: apsw.ConstraintError) -> BaseException:
-    """Return StoreCorrupt where a CHECK or a column type refuses our own row: the file is damaged."""
+    """Return StoreCorrupt where a CHECK or column type refuses our own row: the file is damaged."""
     if not any(text in str(error) for text in REFUSALS):
         return error
     return StoreCorrupt(
@@ -235,11 +239,13 @@ def _raised(code: str) -> OncewardError:
         )
     if code == "store_full":
         return StoreFull(
-            "the file holds as many active messages as it may; nothing was written, let some be settled"
+            "the file holds as many active messages as it may; nothing was written,"
+            " let some be settled"
         )
     if code.endswith("_full"):
         return QueueFull(
-            f"the limit of the {code.removesuffix('_full')} is reached; nothing was written, wait until some of it is settled"
+            f"the limit of the {code.removesuffix('_full')} is reached; nothing was written,"
+            " wait until some of it is settled"
         )
     return InvalidMessage(f"refused by the schema: {code}")
 

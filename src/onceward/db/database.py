@@ -133,7 +133,10 @@ class Database:
         cls, real: Path, agent: str | None, settings: Settings, clock: Clock, vfs: str | None
     ) -> Database:
         if file_checks.file_key(real) in open_files.inherited:
-            msg = f"{real} was open when this process forked: start children by spawn, or fork before opening"
+            msg = (
+                f"{real} was open when this process forked:"
+                " start children by spawn, or fork before opening"
+            )
             raise ForkedProcess(msg)
         file_checks.create_or_check(real, allow_network=settings.network_filesystem)
         if not any(is_connected_to(con, real) for con in apsw.connections()):
@@ -245,7 +248,10 @@ class Database:
     def _identify(self, tx: StoreTransaction) -> None:
         found = identity.identify(tx, self._expected_agent, self._settings)
         if self.file_id not in {"", found.file_id}:
-            msg = f"{self.path} was replaced by another file while it was open: close, look, and open again"
+            msg = (
+                f"{self.path} was replaced by another file while it was open:"
+                " close, look, and open again"
+            )
             raise StoreCorrupt(msg)
         self.agent, self.file_id, self.durability = found.agent, found.file_id, found.durability
         self.time.observe(found.clock_at)
@@ -303,7 +309,10 @@ class Database:
         with self._reading:
             self._read_busy_handler.deadline = time.monotonic() + self.writer.queue.timeout
             if self._reader is None:
-                msg = f"{self._open_error or self.path}: not opened again yet; the next write tries once more"
+                msg = (
+                    f"{self._open_error or self.path}: not opened again yet;"
+                    " the next write tries once more"
+                )
                 raise StoreFault(msg)
             try:
                 found: list[tuple[Any, ...]] = self._reader.execute(sql, bindings).fetchall()
@@ -319,7 +328,10 @@ class Database:
             self._read_busy_handler.deadline = time.monotonic() + self.writer.queue.timeout
             reader = self._reader
             if reader is None:
-                msg = f"{self._open_error or self.path}: not opened again yet; the next write tries once more"
+                msg = (
+                    f"{self._open_error or self.path}: not opened again yet;"
+                    " the next write tries once more"
+                )
                 raise StoreFault(msg)
             try:
                 reader.execute("BEGIN")
@@ -339,7 +351,7 @@ class Database:
         self.write(identity.persist_clock)
 
     def checkpoint(self, *, truncate: bool) -> tuple[int, int]:
-        """Move WAL pages into the file; return (pages in the WAL, pages moved), -1 if a reader blocks."""
+        """Move WAL pages into the file; return (WAL pages, pages moved), -1 if a reader blocks."""
         self.writer.queue.check()
         with self._reading:
             if self._reader is None:

@@ -109,7 +109,10 @@ def _refuse_odd(path: Path) -> None:
         msg = f"{path} is no regular file"
         raise StoreUnusable(msg)
     if found.st_nlink > 1:
-        msg = f"{path} has {found.st_nlink} hard links: each would get a WAL of its own; copy it under one name"
+        msg = (
+            f"{path} has {found.st_nlink} hard links: each would get a WAL of its own;"
+            " copy it under one name"
+        )
         raise StoreUnusable(msg)
 
 
@@ -129,7 +132,10 @@ def refuse_network(folder: Path, *, allow: bool, mounts: str = "/proc/self/mount
     kind = filesystem(folder, mounts)
     if allow or not (kind in NETWORK or kind == "fuse" or kind.startswith("fuse.")):
         return
-    msg = f"{folder} lies on {kind}, whose locks SQLite cannot trust: use a local disk, or network_filesystem=True"
+    msg = (
+        f"{folder} lies on {kind}, whose locks SQLite cannot trust:"
+        " use a local disk, or network_filesystem=True"
+    )
     raise NetworkFilesystem(msg)
 
 
@@ -162,7 +168,10 @@ def refuse_foreign(path: Path) -> None:
         except OSError:
             continue
         if (name := wanted.get((found.st_dev, found.st_ino))) is not None:
-            msg = f"descriptor {handle} of this process holds {name}: close it; read through postbox or another process"
+            msg = (
+                f"descriptor {handle} of this process holds {name}: close it;"
+                " read through postbox or another process"
+            )
             raise ForeignHandle(msg)
 
 

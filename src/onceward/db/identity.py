@@ -13,36 +13,49 @@ from onceward.model.ids import new_token
 from onceward.model.parcel import Durability
 from onceward.model.settings import Settings
 
-EXISTS: Final = "SELECT 1 FROM sqlite_schema WHERE name = '_onceward_file_info' AND EXISTS (SELECT 1 FROM sqlite_schema WHERE name = '_onceward_migrations')"
+EXISTS: Final = """
+SELECT 1
+  FROM sqlite_schema
+ WHERE name = '_onceward_file_info'
+   AND EXISTS (SELECT 1 FROM sqlite_schema WHERE name = '_onceward_migrations')
+"""
 IDENTITY: Final = "SELECT agent, file_id, durability, boot_id FROM _onceward_file_info"
 INSERT: Final = """
-INSERT INTO _onceward_file_info (one, agent, file_id, durability, max_pending, max_inbox, max_body, clock_at, opened_at, created_at)
+INSERT INTO _onceward_file_info (one, agent, file_id, durability, max_pending, max_inbox, max_body,
+                                 clock_at, opened_at, created_at)
 VALUES (1, ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7, ?7)
 """
 # The open barrier: one durable commit before anything that was read is acted upon.
 BARRIER: Final = """
 UPDATE _onceward_file_info
-   SET opened = opened + 1, opened_at = ?1, clock_at = max(clock_at, ?1), boot_id = ?2, durability = ?3,
-       max_pending = coalesce(?4, max_pending), max_inbox = coalesce(?5, max_inbox), max_body = coalesce(?6, max_body)
+   SET opened = opened + 1, opened_at = ?1, clock_at = max(clock_at, ?1), boot_id = ?2,
+       durability = ?3,
+       max_pending = coalesce(?4, max_pending), max_inbox = coalesce(?5, max_inbox),
+       max_body = coalesce(?6, max_body)
 RETURNING clock_at, max_inbox, max_body
 """
-# A 'fast' file that lived through a reboot may have lost its tail: what it sent since is to be judged by id.
+# A 'fast' file that lived through a reboot may have lost its tail:
+# what it sent since is to be judged by id.
 RENEW_ALL: Final = """
 UPDATE _onceward_peers
-   SET epoch = lower(hex(randomblob(16))), generation = generation + 1, number = 0, last_id = '', in_flight_seqs = NULL,
+   SET epoch = lower(hex(randomblob(16))), generation = generation + 1, number = 0, last_id = '',
+       in_flight_seqs = NULL,
        redelivered_upto_seq = coalesce((SELECT max(seq) FROM _onceward_outbox), 0),
        base_epoch = CASE WHEN number > 0 THEN epoch ELSE base_epoch END,
-       base_parcel = CASE WHEN number > 0 AND (base_epoch <> epoch OR base_parcel < ((generation << 32) | number))
-                            THEN (generation << 32) | number ELSE base_parcel END
+       base_parcel = CASE WHEN number > 0
+                           AND (base_epoch <> epoch OR base_parcel < ((generation << 32) | number))
+                          THEN (generation << 32) | number ELSE base_parcel END
 """
 LIMITS: Final = """
 UPDATE _onceward_file_info
-   SET max_pending = coalesce(?, max_pending), max_inbox = coalesce(?, max_inbox), max_body = coalesce(?, max_body)
+   SET max_pending = coalesce(?, max_pending), max_inbox = coalesce(?, max_inbox),
+       max_body = coalesce(?, max_body)
 RETURNING max_inbox, max_body
 """
 LEVEL: Final = "UPDATE _onceward_file_info SET durability = ?"
 TICK: Final = "UPDATE _onceward_file_info SET clock_at = max(clock_at, ?)"
-# SQLite writes nothing for a row that stays as it is, but always the page of a header that is set; a host's own mark stays.
+# SQLite writes nothing for a row that stays as it is, but always the page of a header that is set;
+# a host's own mark stays.
 MARK: Final = "PRAGMA application_id"
 
 
@@ -70,7 +83,10 @@ def check_owner(tx: StoreTransaction, wanted: str | None) -> None:
     if owner:
         refuse_other(owner[0][0], wanted)
     if not owner and wanted is None:
-        msg = "the file is no agent's yet: open it with agent=NAME, or begin it with onceward init NAME"
+        msg = (
+            "the file is no agent's yet: open it with agent=NAME,"
+            " or begin it with onceward init NAME"
+        )
         raise StoreUnusable(msg)
 
 
@@ -102,7 +118,11 @@ def identify(tx: StoreTransaction, wanted: str | None, settings: Settings) -> Id
 
 
 def persist_clock(tx: StoreTransaction) -> None:
-    """Store how far the clock has come, by a commit that is one even where the file has seen a later time already."""
+    """
+    Store how far the clock has come.
+
+    The commit is one even where the file has seen a later time already.
+    """
     tx.run(TICK, (tx.now,))
     [(mark,)] = tx.rows(MARK)
     tx.rows(f"{MARK} = {mark}")

@@ -98,7 +98,10 @@ def _refuse_foreign_tables(names: set[str], known: tuple[Migration, ...]) -> Non
     created = _created(known)
     taken = sorted(name for name in names if name in created or name.startswith(PRIVATE))
     if taken:
-        msg = f"the database already has {', '.join(taken)} with another shape: rename them, or use a file of its own"
+        msg = (
+            f"the database already has {', '.join(taken)} with another shape:"
+            " rename them, or use a file of its own"
+        )
         raise SchemaMismatch(msg)
 
 

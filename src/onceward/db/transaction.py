@@ -211,7 +211,7 @@ class StoreTransaction:
         self.effects.append(effect)
 
     def wake(self, notify: Callable[[], None]) -> None:
-        """Call *notify* once after the commit, however many asked for it; never after a rollback."""
+        """Call *notify* once after the commit, however many ask for it; never after a rollback."""
         self.wakeups[notify] = None
 
     @contextmanager

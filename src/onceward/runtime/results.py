@@ -74,9 +74,13 @@ def _result(sender: Sender, frame: Frame, end: TaskOutcome, run: OpenRun | None)
     body["run_id"] = None if run is None else run.id
     told = {"result": _plain(end.result), "partial": _plain(None if run is None else run.partial)}
     options = MessageOptions(
-        type=WORKER_RESULT, key=f"{WORKER_RESULT}:{frame.id}", in_reply_to=frame.id, causation_id=frame.id,
-        correlation_id=frame.correlationid, headers={"dispatchid": frame.id, "spawnedsession": frame.session},
-    )  # fmt: skip
+        type=WORKER_RESULT,
+        key=f"{WORKER_RESULT}:{frame.id}",
+        in_reply_to=frame.id,
+        causation_id=frame.id,
+        correlation_id=frame.correlationid,
+        headers={"dispatchid": frame.id, "spawnedsession": frame.session},
+    )
     to = frame.replyto or frame.sender
     sender.allow_recipient(to)
     try:

@@ -127,7 +127,7 @@ class Transaction:
             raise StoreFault(ENDED) from cause
 
     def _translate(self, error: Exception) -> BaseException:
-        """Return what an error of the user's statement means; errors of its SQL stay as they are."""
+        """Return what an error of a user's statement means; errors of its SQL stay as they are."""
         return translate_error(error, self._sender.db.path)
 
     def _finish(self) -> None:

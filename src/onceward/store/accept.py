@@ -30,28 +30,37 @@ from onceward.transports.base import refuse_damaged
 KNOWN: Final = """
 SELECT j.value,
        (SELECT state FROM _onceward_inbox WHERE sender = :sender AND id = j.value),
-       (SELECT outcome FROM _onceward_processed_messages WHERE sender = :sender AND message_id = j.value)
+       (SELECT outcome
+          FROM _onceward_processed_messages
+         WHERE sender = :sender AND message_id = j.value)
   FROM json_each(:ids) AS j
 """
 INSERT: Final = """
-INSERT INTO _onceward_inbox (sender, id, lane_id, session, type, topic, rank, state, expires_at, correlation_id, causation_id,
-                   frame, digest, received_at, ended_at, channel, kind, mailbox)
+INSERT INTO _onceward_inbox (sender, id, lane_id, session, type, topic, rank, state, expires_at,
+                             correlation_id, causation_id, frame, digest, received_at, ended_at,
+                             channel, kind, mailbox)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (sender, id) DO NOTHING
 """
 LIMITS: Final = """
-SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_inbox'), 0) - (SELECT value FROM _onceward_counters WHERE name = 'ended'),
+SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_inbox'), 0)
+       - (SELECT value FROM _onceward_counters WHERE name = 'ended'),
        EXISTS (SELECT 1 FROM _onceward_rate_limits WHERE name = 'accept')
 """
 AWAITED: Final = """
-SELECT id FROM _onceward_pending_replies WHERE state IN ('open', 'failed') AND recipient = ? AND id IN (SELECT value FROM json_each(?))
+SELECT id
+  FROM _onceward_pending_replies
+ WHERE state IN ('open', 'failed') AND recipient = ? AND id IN (SELECT value FROM json_each(?))
 """
 ANSWER: Final = """
-UPDATE _onceward_pending_replies SET state = CASE WHEN deadline_at < :now THEN 'late' ELSE 'answered' END, reply_id = :reply, ended_at = :now
+UPDATE _onceward_pending_replies
+   SET state = CASE WHEN deadline_at < :now THEN 'late' ELSE 'answered' END, reply_id = :reply,
+       ended_at = :now
  WHERE id = :id AND state IN ('open', 'failed')
 """
 MARK: Final = """
-INSERT INTO _onceward_processed_messages (sender, message_id, session, outcome, processed_at) VALUES (?, ?, ?, 'processed', ?)
+INSERT INTO _onceward_processed_messages (sender, message_id, session, outcome, processed_at)
+VALUES (?, ?, ?, 'processed', ?)
 ON CONFLICT DO NOTHING
 """
 OWN_ID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")

@@ -17,8 +17,10 @@ STAGES: Final = {"received": 1, "in_progress": 2, "failed": 3, "completed": 4}
 DETAIL_MAX: Final = 2000
 OURS: Final = "SELECT 1 FROM _onceward_outbox WHERE id = ? AND recipient = ?"
 NOTE: Final = """
-INSERT INTO _onceward_acknowledgments (message_id, participant, stage, detail, first_at, at) VALUES (?1, ?2, ?3, ?4, ?5, ?5)
-ON CONFLICT (message_id, participant) DO UPDATE SET stage = excluded.stage, detail = excluded.detail, at = excluded.at
+INSERT INTO _onceward_acknowledgments (message_id, participant, stage, detail, first_at, at)
+VALUES (?1, ?2, ?3, ?4, ?5, ?5)
+ON CONFLICT (message_id, participant) DO UPDATE
+   SET stage = excluded.stage, detail = excluded.detail, at = excluded.at
  WHERE excluded.stage > _onceward_acknowledgments.stage
 """
 OF: Final = """

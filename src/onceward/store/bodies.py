@@ -14,12 +14,18 @@ from onceward.model.frame import BODY_ERROR, digest
 
 INSERT: Final = "INSERT INTO _onceward_bodies (text, digest) VALUES (?, ?) RETURNING body_id"
 RELEASE: Final = "DELETE FROM _onceward_bodies WHERE body_id = ?"
-RELEASE_UNUSED: Final = "DELETE FROM _onceward_bodies WHERE body_id = ?1 AND NOT EXISTS (SELECT 1 FROM _onceward_outbox WHERE body_id = ?1)"
+RELEASE_UNUSED: Final = """
+DELETE FROM _onceward_bodies
+ WHERE body_id = ?1 AND NOT EXISTS (SELECT 1 FROM _onceward_outbox WHERE body_id = ?1)
+"""
 MISSING: Final = f'null,"{BODY_ERROR}":"missing"'
 """Placeholder of a body that is gone: its message is delivered nevertheless."""
 FULL_FRAME: Final = f"""
 CASE WHEN o.body_id IS NULL THEN o.frame
-     ELSE o.frame || coalesce((SELECT b.text FROM _onceward_bodies AS b WHERE b.body_id = o.body_id), '{MISSING}') || '}}' END
+     ELSE o.frame
+          || coalesce((SELECT b.text FROM _onceward_bodies AS b WHERE b.body_id = o.body_id),
+                      '{MISSING}')
+          || '}}' END
 """
 """The frame of outbox AS o, with its body."""
 BODY_DIGEST: Final = "(SELECT b.digest FROM _onceward_bodies AS b WHERE b.body_id = o.body_id)"

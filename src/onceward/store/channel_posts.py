@@ -15,7 +15,11 @@ TASKS: Final = "SELECT kind, name, position, held FROM _onceward_background_task
 NEXT_TASK: Final = (
     "SELECT position, held FROM _onceward_background_tasks WHERE kind = ? AND name = ?"
 )
-START: Final = "INSERT INTO _onceward_background_tasks (kind, name, position) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
+START: Final = """
+INSERT INTO _onceward_background_tasks (kind, name, position)
+VALUES (?, ?, ?)
+ON CONFLICT DO NOTHING
+"""
 ADVANCE: Final = (
     "UPDATE _onceward_background_tasks SET position = max(position, ?) WHERE kind = ? AND name = ?"
 )
@@ -23,12 +27,14 @@ HOLD: Final = "UPDATE _onceward_background_tasks SET held = 1 WHERE kind = 'chan
 LET_GO: Final = "UPDATE _onceward_background_tasks SET held = 0 WHERE kind = 'channel' AND name = ?"
 DONE: Final = "DELETE FROM _onceward_background_tasks WHERE kind = 'channel' AND name = ?"
 KEEP: Final = """
-INSERT INTO _onceward_retained_posts (channel, session, lane, type, topic, kind, rank, expires_at, correlation_id, head, tail, body_id, size, created_at)
+INSERT INTO _onceward_retained_posts (channel, session, lane, type, topic, kind, rank, expires_at,
+                                      correlation_id, head, tail, body_id, size, created_at)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 KNOWN: Final = "SELECT 1 FROM _onceward_retained_posts WHERE channel = ? AND correlation_id = ?"
 RETAINED: Final = """
-SELECT session, lane, type, topic, kind, rank, expires_at, correlation_id, head, tail, p.body_id, created_at, b.digest
+SELECT session, lane, type, topic, kind, rank, expires_at, correlation_id, head, tail, p.body_id,
+       created_at, b.digest
   FROM _onceward_retained_posts AS p JOIN _onceward_bodies AS b ON b.body_id = p.body_id
  WHERE channel = ? AND (expires_at IS NULL OR expires_at > ?)
  ORDER BY number
@@ -36,22 +42,38 @@ SELECT session, lane, type, topic, kind, rank, expires_at, correlation_id, head,
 TOO_OLD: Final = "DELETE FROM _onceward_retained_posts WHERE channel = ? AND created_at < ?"
 TOO_MANY: Final = """
 DELETE FROM _onceward_retained_posts
- WHERE channel = ?1 AND number <= (SELECT number FROM _onceward_retained_posts WHERE channel = ?1 ORDER BY number DESC LIMIT 1 OFFSET ?2)
+ WHERE channel = ?1
+   AND number <= (SELECT number
+                    FROM _onceward_retained_posts
+                   WHERE channel = ?1
+                   ORDER BY number DESC LIMIT 1 OFFSET ?2)
 """
 TOO_MUCH: Final = """
 DELETE FROM _onceward_retained_posts WHERE channel = ?1 AND number <= (
-    SELECT max(number) FROM (SELECT number, sum(size) OVER (ORDER BY number DESC) AS total FROM _onceward_retained_posts WHERE channel = ?1) WHERE total > ?2)
+    SELECT max(number)
+      FROM (SELECT number, sum(size) OVER (ORDER BY number DESC) AS total
+              FROM _onceward_retained_posts
+             WHERE channel = ?1)
+     WHERE total > ?2)
 """
 FORGET: Final = "DELETE FROM _onceward_retained_posts WHERE channel = ?"
 UNDER_WAY: Final = """
-SELECT count(*) FROM _onceward_outbox WHERE channel = ? AND ended_at IS NULL AND due_at IS NOT 253402300799000
+SELECT count(*)
+  FROM _onceward_outbox
+ WHERE channel = ? AND ended_at IS NULL AND due_at IS NOT 253402300799000
 """
 RELEASE: Final = """
 UPDATE _onceward_outbox SET due_at = NULL WHERE seq IN (
-    SELECT seq FROM _onceward_outbox WHERE channel = ? AND ended_at IS NULL AND state = 'pending' AND due_at = 253402300799000 ORDER BY seq LIMIT ?)
+    SELECT seq
+      FROM _onceward_outbox
+     WHERE channel = ? AND ended_at IS NULL AND state = 'pending' AND due_at = 253402300799000
+     ORDER BY seq LIMIT ?)
 """
 WAITING: Final = """
-SELECT seq FROM _onceward_outbox WHERE channel = ? AND ended_at IS NULL AND state = 'pending' AND due_at = 253402300799000 ORDER BY seq
+SELECT seq
+  FROM _onceward_outbox
+ WHERE channel = ? AND ended_at IS NULL AND state = 'pending' AND due_at = 253402300799000
+ ORDER BY seq
 """
 ASKED: Final = """
 SELECT sender FROM _onceward_inbox WHERE correlation_id = ?1 AND channel = ?2 AND kind = ?3
@@ -61,10 +83,18 @@ LIMIT 1
 """
 
 # In the directory: notices that this agent is to send; in its own file: dead letters.
-NOTICES: Final = "SELECT number, topic, body FROM system_notices WHERE agent = ? AND number > ? ORDER BY number LIMIT 100"
+NOTICES: Final = """
+SELECT number, topic, body
+  FROM system_notices
+ WHERE agent = ? AND number > ?
+ ORDER BY number LIMIT 100
+"""
 TOLD: Final = "DELETE FROM system_notices WHERE agent = ? AND number <= ?"
 DEAD_LETTERS: Final = """
-SELECT seq, id, origin, peer, type, reason, last_error, attempts FROM _onceward_dead_letters WHERE seq > ? ORDER BY seq LIMIT 100
+SELECT seq, id, origin, peer, type, reason, last_error, attempts
+  FROM _onceward_dead_letters
+ WHERE seq > ?
+ ORDER BY seq LIMIT 100
 """
 LAST_DEAD_LETTER: Final = (
     "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_dead_letters'), 0)"

@@ -16,28 +16,48 @@ from onceward.store.bodies import FULL_FRAME
 from onceward.store.counters import bump
 
 INSERT_FROM_OUTBOX: Final = f"""
-INSERT INTO _onceward_dead_letters (origin, id, peer, session, lane, type, topic, rank, reason, last_error, attempts, expires_at, key, frame,
-                          digest, created_at, dead_at, channel, kind, correlation_id, replays, was_sent)
-SELECT 'outbox', id, recipient, session, lane, type, topic, rank, :reason, :error, attempts, expires_at, key,
-       {FULL_FRAME}, CASE WHEN o.body_id IS NULL THEN digest END, created_at, :now, channel, kind, correlation_id,
-       replays,
-       NOT :unknown AND (o.parcel_ordinal IS NOT NULL OR o.attempts > 0 OR o.sent_at IS NOT NULL OR EXISTS (
+INSERT INTO _onceward_dead_letters (origin, id, peer, session, lane, type, topic, rank, reason,
+                                    last_error, attempts, expires_at, key, frame, digest,
+                                    created_at, dead_at, channel, kind, correlation_id, replays,
+                                    was_sent)
+SELECT 'outbox', id, recipient, session, lane, type, topic, rank, :reason, :error, attempts,
+       expires_at, key,
+       {FULL_FRAME}, CASE WHEN o.body_id IS NULL THEN digest END, created_at, :now, channel, kind,
+       correlation_id, replays,
+       NOT :unknown
+       AND (o.parcel_ordinal IS NOT NULL OR o.attempts > 0 OR o.sent_at IS NOT NULL OR EXISTS (
            SELECT 1 FROM _onceward_peers AS p WHERE p.name = o.recipient
-              AND (o.seq <= p.redelivered_upto_seq OR o.seq IN (SELECT value FROM json_each(p.in_flight_seqs)))))
-  FROM _onceward_outbox AS o WHERE seq IN (SELECT value FROM json_each(:seqs)) AND state IN ('pending', 'sent')
+              AND (o.seq <= p.redelivered_upto_seq
+                   OR o.seq IN (SELECT value FROM json_each(p.in_flight_seqs)))))
+  FROM _onceward_outbox AS o
+ WHERE seq IN (SELECT value FROM json_each(:seqs)) AND state IN ('pending', 'sent')
 RETURNING id, peer
 """
-COUNT_OUT: Final = "SELECT state, count(*) FROM _onceward_outbox WHERE seq IN (SELECT value FROM json_each(?)) GROUP BY state"
-REMOVE_OUT: Final = "DELETE FROM _onceward_outbox WHERE seq IN (SELECT value FROM json_each(?)) AND state IN ('pending', 'sent')"
+COUNT_OUT: Final = """
+SELECT state, count(*)
+  FROM _onceward_outbox
+ WHERE seq IN (SELECT value FROM json_each(?))
+ GROUP BY state
+"""
+REMOVE_OUT: Final = """
+DELETE FROM _onceward_outbox
+ WHERE seq IN (SELECT value FROM json_each(?)) AND state IN ('pending', 'sent')
+"""
 TICKETS_FAILED: Final = """
-UPDATE _onceward_pending_replies SET state = 'failed', reason = ?, ended_at = ? WHERE state = 'open' AND id IN (SELECT value FROM json_each(?))
+UPDATE _onceward_pending_replies
+   SET state = 'failed', reason = ?, ended_at = ?
+ WHERE state = 'open' AND id IN (SELECT value FROM json_each(?))
 """
 INSERT_FROM_INBOX: Final = """
-INSERT INTO _onceward_dead_letters (origin, id, peer, session, lane, type, topic, rank, reason, last_error, attempts, expires_at, frame,
-                          digest, created_at, dead_at, channel, kind, correlation_id, mailbox, replays)
-SELECT 'inbox', b.id, b.sender, b.session, coalesce(l.name, b.session), b.type, b.topic, b.rank, :reason,
-       CASE :error WHEN :unended THEN :error || coalesce('; it failed last with ' || b.reason, '') ELSE :error END, :attempts,
-       b.expires_at, b.frame, b.digest, b.received_at, :now, b.channel, b.kind, b.correlation_id, b.mailbox, b.replays
+INSERT INTO _onceward_dead_letters (origin, id, peer, session, lane, type, topic, rank, reason,
+                                    last_error, attempts, expires_at, frame, digest, created_at,
+                                    dead_at, channel, kind, correlation_id, mailbox, replays)
+SELECT 'inbox', b.id, b.sender, b.session, coalesce(l.name, b.session), b.type, b.topic, b.rank,
+       :reason,
+       CASE :error WHEN :unended THEN :error || coalesce('; it failed last with ' || b.reason, '')
+            ELSE :error END, :attempts,
+       b.expires_at, b.frame, b.digest, b.received_at, :now, b.channel, b.kind, b.correlation_id,
+       b.mailbox, b.replays
   FROM _onceward_inbox AS b LEFT JOIN _onceward_lanes AS l ON l.lane_id = b.lane_id
  WHERE b.seq = :seq AND b.state = 'pending'
 """
@@ -50,32 +70,46 @@ SELECT d.origin, d.id, d.peer, d.rank, d.lane, d.session,
 """
 # A replayed message does not expire here again: its frame says so to the peer, which decides.
 REPLAY_TO_OUTBOX: Final = """
-INSERT INTO _onceward_outbox (id, recipient, session, lane, type, topic, rank, due_at, expires_at, parcel_ordinal, key, frame, digest, created_at,
-                    channel, kind, correlation_id, replays)
-SELECT id, peer, session, lane, type, topic, rank, :due_at, CASE WHEN expires_at > :now THEN expires_at END, 0, key, frame, digest,
-       created_at, channel, kind, correlation_id, replays + 1
+INSERT INTO _onceward_outbox (id, recipient, session, lane, type, topic, rank, due_at, expires_at,
+                              parcel_ordinal, key, frame, digest, created_at, channel, kind,
+                              correlation_id, replays)
+SELECT id, peer, session, lane, type, topic, rank, :due_at,
+       CASE WHEN expires_at > :now THEN expires_at END, 0, key, frame, digest, created_at, channel,
+       kind, correlation_id, replays + 1
   FROM _onceward_dead_letters WHERE seq = :seq
 """
 REPLAY_TO_INBOX: Final = """
-INSERT INTO _onceward_inbox (sender, id, lane_id, session, type, topic, rank, expires_at, frame, digest, received_at,
-                   channel, kind, correlation_id, mailbox, replays)
-SELECT peer, id, :lane, session, type, topic, rank, CASE WHEN expires_at > :now OR mailbox IS NOT NULL THEN expires_at END,
-       frame, digest, created_at, channel, kind, correlation_id, mailbox, replays + 1
+INSERT INTO _onceward_inbox (sender, id, lane_id, session, type, topic, rank, expires_at, frame,
+                             digest, received_at, channel, kind, correlation_id, mailbox, replays)
+SELECT peer, id, :lane, session, type, topic, rank,
+       CASE WHEN expires_at > :now OR mailbox IS NOT NULL THEN expires_at END, frame, digest,
+       created_at, channel, kind, correlation_id, mailbox, replays + 1
   FROM _onceward_dead_letters WHERE seq = :seq
 """
-REOPEN: Final = "UPDATE _onceward_pending_replies SET state = 'open', reason = NULL, ended_at = NULL WHERE id = ? AND state = 'failed'"
-UNMARK: Final = "DELETE FROM _onceward_processed_messages WHERE sender = ? AND message_id = ? AND outcome = 'dead'"
+REOPEN: Final = """
+UPDATE _onceward_pending_replies
+   SET state = 'open', reason = NULL, ended_at = NULL
+ WHERE id = ? AND state = 'failed'
+"""
+UNMARK: Final = """
+DELETE FROM _onceward_processed_messages WHERE sender = ? AND message_id = ? AND outcome = 'dead'
+"""
 DROP: Final = "DELETE FROM _onceward_dead_letters WHERE seq = ?"
 PURGE: Final = "DELETE FROM _onceward_dead_letters WHERE dead_at < ?"
 TASKS_FAILED: Final = """
 INSERT INTO onceward_send (recipient, type, session, key, body)
 SELECT i.agent, 'worker_result', json_extract(d.frame, '$.callersession'), 'worker_result:' || d.id,
        json_object('dispatch_id', d.id, 'session', d.session, 'outcome', 'undelivered',
-                   'error', d.reason || ': ' || coalesce(d.last_error, ''), 'run_id', NULL, 'result', NULL, 'partial', NULL)
+                   'error', d.reason || ': ' || coalesce(d.last_error, ''), 'run_id', NULL,
+                   'result', NULL, 'partial', NULL)
   FROM _onceward_file_info AS i, _onceward_dead_letters AS d
- WHERE d.origin = 'outbox' AND d.id IN (SELECT value FROM json_each(?)) AND instr(d.frame, '"callersession"')
+ WHERE d.origin = 'outbox'
+   AND d.id IN (SELECT value FROM json_each(?))
+   AND instr(d.frame, '"callersession"')
    AND json_type(d.frame, '$.callersession') = 'text'
-   AND NOT EXISTS (SELECT 1 FROM _onceward_outbox AS o WHERE o.recipient = i.agent AND o.key = 'worker_result:' || d.id)
+   AND NOT EXISTS (SELECT 1
+                     FROM _onceward_outbox AS o
+                    WHERE o.recipient = i.agent AND o.key = 'worker_result:' || d.id)
 """
 
 

@@ -7,12 +7,19 @@ from typing import Final, NamedTuple
 from onceward.db.transaction import StoreTransaction
 from onceward.model.parcel import Parcel, Verdict
 
-STREAM: Final = "SELECT epoch, number, last_id, horizon_id, base_epoch, base_number FROM _onceward_sender_streams WHERE sender = ?"
+STREAM: Final = """
+SELECT epoch, number, last_id, horizon_id, base_epoch, base_number
+  FROM _onceward_sender_streams
+ WHERE sender = ?
+"""
 SAVE_STREAM: Final = """
-INSERT INTO _onceward_sender_streams (sender, epoch, number, last_id, updated_at, base_epoch, base_number) VALUES (?, ?, ?, ?, ?, ?, ?)
+INSERT INTO _onceward_sender_streams (sender, epoch, number, last_id, updated_at, base_epoch,
+                                      base_number)
+VALUES (?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (sender) DO UPDATE
-   SET epoch = excluded.epoch, number = excluded.number, last_id = excluded.last_id, updated_at = excluded.updated_at,
-       base_epoch = excluded.base_epoch, base_number = excluded.base_number
+   SET epoch = excluded.epoch, number = excluded.number, last_id = excluded.last_id,
+       updated_at = excluded.updated_at, base_epoch = excluded.base_epoch,
+       base_number = excluded.base_number
 """
 
 

@@ -16,15 +16,23 @@ MARK: Final = (
 LEFT: Final = """
 SELECT b.seq, b.mailbox IS NOT NULL FROM _onceward_inbox AS b
  WHERE b.ephemeral IS NOT NULL AND b.state = 'pending' AND b.run_seq IS NULL AND b.seq > :after
-   AND b.seq NOT IN (SELECT j.value FROM _onceward_lanes AS l, json_each(l.leased_seqs) AS j WHERE l.leased_seqs IS NOT NULL)
-   AND b.seq NOT IN (SELECT h.seq FROM _onceward_mailbox_leases AS h WHERE h.owner IS NOT NULL AND h.due_at > :now)
+   AND b.seq NOT IN (SELECT j.value
+                       FROM _onceward_lanes AS l, json_each(l.leased_seqs) AS j
+                      WHERE l.leased_seqs IS NOT NULL)
+   AND b.seq NOT IN (SELECT h.seq
+                       FROM _onceward_mailbox_leases AS h
+                      WHERE h.owner IS NOT NULL AND h.due_at > :now)
  ORDER BY b.seq LIMIT :limit
 """
 DROP: Final = """
-UPDATE _onceward_inbox SET state = 'dropped', ended_at = ?, reason = 'dropped' WHERE seq IN (SELECT value FROM json_each(?)) AND state = 'pending'
+UPDATE _onceward_inbox
+   SET state = 'dropped', ended_at = ?, reason = 'dropped'
+ WHERE seq IN (SELECT value FROM json_each(?)) AND state = 'pending'
 """
 REASON: Final = """
-UPDATE _onceward_inbox SET reason = 'ephemeral: not taken before a restart' WHERE seq IN (SELECT value FROM json_each(?)) AND state = 'dropped'
+UPDATE _onceward_inbox
+   SET reason = 'ephemeral: not taken before a restart'
+ WHERE seq IN (SELECT value FROM json_each(?)) AND state = 'dropped'
 """
 FROZEN: Final = "SELECT 1 FROM _onceward_file_info WHERE paused_at IS NOT NULL"
 

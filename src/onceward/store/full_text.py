@@ -21,28 +21,49 @@ DROP: Final = ("DROP TABLE _onceward_search_text", "DROP TABLE _onceward_search_
 # A document's number is its outbox row's, or minus its inbox row's: both ends are the newest.
 NEXT: Final = {
     place.table: f"""
-SELECT {sign} * m.seq, m.id, CASE WHEN json_valid({place.frame}) THEN {place.frame} ->> '$.data' END FROM _onceward_{place.table} AS m
- WHERE m.seq > (SELECT coalesce({newest}(doc), 0) * {sign} FROM _onceward_search_docs WHERE doc {side} 0) ORDER BY m.seq LIMIT {SLICE}
+SELECT {sign} * m.seq, m.id, CASE WHEN json_valid({place.frame}) THEN {place.frame} ->> '$.data' END
+  FROM _onceward_{place.table} AS m
+ WHERE m.seq > (SELECT coalesce({newest}(doc), 0) * {sign}
+                  FROM _onceward_search_docs
+                 WHERE doc {side} 0)
+ ORDER BY m.seq LIMIT {SLICE}
 """
     for place, sign, newest, side in ((OUT, 1, "max", ">"), (IN, -1, "min", "<"))
 }
 ADD: Final = "INSERT INTO _onceward_search_text (rowid, body) VALUES (?, ?)"
 NOTE: Final = "INSERT INTO _onceward_search_docs (doc, id) VALUES (?, ?)"
 FIND: Final = """
-SELECT d.doc, d.id FROM _onceward_search_text AS t JOIN _onceward_search_docs AS d ON d.doc = t.rowid WHERE _onceward_search_text MATCH ? ORDER BY t.rank, d.doc DESC
+SELECT d.doc, d.id
+  FROM _onceward_search_text AS t
+  JOIN _onceward_search_docs AS d ON d.doc = t.rowid
+ WHERE _onceward_search_text MATCH ?
+ ORDER BY t.rank, d.doc DESC
 """
 THERE: Final = {
-    OUT: "SELECT j.value, m.created_at FROM json_each(?) AS j JOIN _onceward_outbox AS m ON m.seq = j.value",
-    IN: "SELECT j.value, m.received_at FROM json_each(?) AS j JOIN _onceward_inbox AS m ON m.seq = j.value",
+    OUT: """
+SELECT j.value, m.created_at
+  FROM json_each(?) AS j
+  JOIN _onceward_outbox AS m ON m.seq = j.value
+""",
+    IN: """
+SELECT j.value, m.received_at
+  FROM json_each(?) AS j
+  JOIN _onceward_inbox AS m ON m.seq = j.value
+""",
 }
-BURIED: Final = "SELECT m.id, m.origin, m.seq, m.created_at FROM json_each(?) AS j JOIN _onceward_dead_letters AS m ON m.id = j.value"
+BURIED: Final = """
+SELECT m.id, m.origin, m.seq, m.created_at
+  FROM json_each(?) AS j
+  JOIN _onceward_dead_letters AS m ON m.id = j.value
+"""
 # The newest of each box stays: it says how far the index has come. Holes above the oldest row
 # go when that row goes.
 GONE: Final = f"""
 SELECT doc FROM _onceward_search_docs AS d
  WHERE (d.doc BETWEEN 1 AND (SELECT coalesce(min(seq), {NEVER}) FROM _onceward_outbox) - 1
         OR d.doc BETWEEN 1 - (SELECT coalesce(min(seq), {NEVER}) FROM _onceward_inbox) AND -1)
-   AND d.doc NOT IN (SELECT max(doc) FROM _onceward_search_docs UNION ALL SELECT min(doc) FROM _onceward_search_docs)
+   AND d.doc NOT IN (SELECT max(doc) FROM _onceward_search_docs
+                     UNION ALL SELECT min(doc) FROM _onceward_search_docs)
    AND NOT EXISTS (SELECT 1 FROM _onceward_dead_letters AS l WHERE l.id = d.id)
  LIMIT {SLICE}
 """

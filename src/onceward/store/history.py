@@ -25,11 +25,20 @@ from onceward.store.regexp import Pattern
 BATCH: Final = 2000
 """Rows of one read, so that other readers do not wait long."""
 NEVER: Final = 1 << 62
-PRIORITY: Final = "CASE m.rank WHEN 0 THEN 'critical' WHEN 1 THEN 'urgent' WHEN 2 THEN 'normal' WHEN 3 THEN 'low' ELSE 'background' END"
+PRIORITY: Final = """
+CASE m.rank WHEN 0 THEN 'critical' WHEN 1 THEN 'urgent' WHEN 2 THEN 'normal' WHEN 3 THEN 'low'
+            ELSE 'background' END
+"""
 SENDING: Final = """CASE WHEN m.state = 'pending' AND m.seq IN (
-    SELECT j.value FROM _onceward_peers AS p, json_each(p.in_flight_seqs) AS j WHERE p.in_flight_seqs IS NOT NULL) THEN 'sending' ELSE m.state END"""
+    SELECT j.value
+      FROM _onceward_peers AS p, json_each(p.in_flight_seqs) AS j
+     WHERE p.in_flight_seqs IS NOT NULL) THEN 'sending'
+     ELSE m.state END"""
 PROCESSING: Final = """CASE WHEN m.state = 'pending' AND m.seq IN (
-    SELECT j.value FROM _onceward_lanes AS c, json_each(c.leased_seqs) AS j WHERE c.leased_seqs IS NOT NULL) THEN 'processing' ELSE m.state END"""
+    SELECT j.value
+      FROM _onceward_lanes AS c, json_each(c.leased_seqs) AS j
+     WHERE c.leased_seqs IS NOT NULL) THEN 'processing'
+     ELSE m.state END"""
 ORIGIN: Final = "CASE WHEN m.queue IS NULL THEN m.origin ELSE 'queue' END"
 LISTS: Final = ("kind", "rank")
 """Conditions that name several values."""
@@ -72,28 +81,45 @@ class Source:
     def columns(self) -> str:
         """Return the columns of a past message, in the field order of ``HistoryEntry``."""
         return (
-            f"m.id, {self.sender}, {self.recipient}, m.session, m.type, m.topic, {PRIORITY}, {self.state}, m.attempts, {self.at},"
+            f"m.id, {self.sender}, {self.recipient}, m.session, m.type, m.topic, {PRIORITY},"
+            f" {self.state}, m.attempts, {self.at},"
             f" m.reason, {self.frame}, {self.box}, m.channel, m.kind, m.correlation_id"
         )
 
 
 OUT: Final = Source(
-    table="outbox", box="'out'", at="m.created_at", states=frozenset({*OUTBOX_STATES, "sending"}), frame=FULL_FRAME.replace("o.", "m."),
-    recipient="m.recipient", state=SENDING, indexed=frozenset({"channel", "correlation_id"}),
-)  # fmt: skip
+    table="outbox",
+    box="'out'",
+    at="m.created_at",
+    states=frozenset({*OUTBOX_STATES, "sending"}),
+    frame=FULL_FRAME.replace("o.", "m."),
+    recipient="m.recipient",
+    state=SENDING,
+    indexed=frozenset({"channel", "correlation_id"}),
+)
 IN: Final = Source(
-    table="inbox", box="'in'", at="m.received_at", states=frozenset({*INBOX_STATES, "processing"}), sender="m.sender",
-    state=PROCESSING, indexed=frozenset({"channel", "correlation_id", "sender"}),
-)  # fmt: skip
+    table="inbox",
+    box="'in'",
+    at="m.received_at",
+    states=frozenset({*INBOX_STATES, "processing"}),
+    sender="m.sender",
+    state=PROCESSING,
+    indexed=frozenset({"channel", "correlation_id", "sender"}),
+)
 DEAD: Final = Source(
-    table="dead_letters", box=ORIGIN, at="m.created_at", states=frozenset({"dead"}), by_seq=False,
-    sender="CASE m.origin WHEN 'outbox' THEN :agent ELSE m.peer END", recipient="CASE m.origin WHEN 'outbox' THEN m.peer ELSE :agent END",
-)  # fmt: skip
+    table="dead_letters",
+    box=ORIGIN,
+    at="m.created_at",
+    states=frozenset({"dead"}),
+    by_seq=False,
+    sender="CASE m.origin WHEN 'outbox' THEN :agent ELSE m.peer END",
+    recipient="CASE m.origin WHEN 'outbox' THEN m.peer ELSE :agent END",
+)
 SOURCES: Final = (OUT, IN, DEAD)
 
 
 class HistoryFilter(NamedTuple):
-    """Filter of past messages: conditions by name for SQL, and tests of topic and body made in Python."""
+    """Filter of past messages: conditions by name for SQL; tests of topic and body in Python."""
 
     agent: str
     values: dict[str, Any]
@@ -161,7 +187,12 @@ class Scan:
 
     def found(self, cut: tuple[int, int], chunk: int) -> Iterator[Hit]:
         """Yield matches older than *cut*, (time, sequence), reading *chunk* rows at a time."""
-        sql = f"SELECT m.seq, {self.source.at} FROM json_each(?) AS j JOIN _onceward_{self.source.table} AS m ON m.seq = j.value ORDER BY j.key"
+        sql = f"""
+        SELECT m.seq, {self.source.at}
+          FROM json_each(?) AS j
+          JOIN _onceward_{self.source.table} AS m ON m.seq = j.value
+         ORDER BY j.key
+        """
         seqs = (
             self._seqs(cut[1] if self.source.by_seq else NEVER)
             if self._all is None
@@ -193,19 +224,31 @@ class Scan:
 
     def _at_once(self) -> list[int]:
         order = "m.seq" if self.source.by_seq else f"{self.source.at} DESC, m.seq"
-        sql = f"SELECT m.seq FROM _onceward_{self.source.table} AS m WHERE {self.source.where(self.names)} ORDER BY {order} DESC"
+        sql = f"""
+        SELECT m.seq
+          FROM _onceward_{self.source.table} AS m
+         WHERE {self.source.where(self.names)}
+         ORDER BY {order} DESC
+        """
         return [seq for (seq,) in self.db.read(sql, self._named())]
 
     def _fitting(self, seqs: list[int]) -> list[int]:
-        sql = (
-            f"SELECT m.seq FROM json_each(:seqs) AS j JOIN _onceward_{self.source.table} AS m ON m.seq = j.value"
-            f" WHERE {self.source.where(self.names)} ORDER BY j.key"
-        )
+        sql = f"""
+        SELECT m.seq
+          FROM json_each(:seqs) AS j
+          JOIN _onceward_{self.source.table} AS m ON m.seq = j.value
+         WHERE {self.source.where(self.names)}
+         ORDER BY j.key
+        """
         return [seq for (seq,) in self.db.read(sql, self._named() | {"seqs": json.dumps(seqs)})]
 
     def _row_by_row(self, below: int) -> Iterator[list[int]]:
         where = self.source.where(self.names)
-        sql = f"SELECT m.seq, {where} FROM _onceward_{self.source.table} AS m WHERE m.seq < :below ORDER BY m.seq DESC LIMIT {BATCH}"
+        sql = f"""
+        SELECT m.seq, {where}
+          FROM _onceward_{self.source.table} AS m
+         WHERE m.seq < :below
+         ORDER BY m.seq DESC LIMIT {BATCH}"""
         while rows := self.db.read(sql, self._named() | {"below": below}):
             yield [seq for seq, fits in rows if fits]
             below = rows[-1][0]
@@ -218,7 +261,12 @@ class Scan:
             if self.filter.content is not None
             else "NULL"
         )
-        sql = f"SELECT m.seq, m.topic, {body} FROM json_each(?) AS j JOIN _onceward_{self.source.table} AS m ON m.seq = j.value ORDER BY j.key"
+        sql = f"""
+        SELECT m.seq, m.topic, {body}
+          FROM json_each(?) AS j
+          JOIN _onceward_{self.source.table} AS m ON m.seq = j.value
+         ORDER BY j.key
+        """
         topic, content = self.filter.topic, self.filter.content
         return [
             seq
@@ -250,11 +298,15 @@ OF_ID: Final = """
 WITH RECURSIVE senders (name) AS (
     SELECT min(sender) FROM _onceward_inbox
      UNION ALL
-    SELECT (SELECT min(sender) FROM _onceward_inbox WHERE sender > senders.name) FROM senders WHERE senders.name IS NOT NULL
+    SELECT (SELECT min(sender) FROM _onceward_inbox WHERE sender > senders.name)
+      FROM senders
+     WHERE senders.name IS NOT NULL
 )
 SELECT 'outbox', seq, created_at, id FROM _onceward_outbox WHERE id = :id
  UNION ALL
-SELECT 'inbox', b.seq, b.received_at, b.id FROM senders AS s JOIN _onceward_inbox AS b ON b.sender = s.name AND b.id = :id
+SELECT 'inbox', b.seq, b.received_at, b.id
+  FROM senders AS s
+  JOIN _onceward_inbox AS b ON b.sender = s.name AND b.id = :id
  UNION ALL
 SELECT 'dead_letters', seq, created_at, id FROM _onceward_dead_letters WHERE id = :id
 """
@@ -266,7 +318,8 @@ SELECT 'inbox', seq, received_at, id FROM _onceward_inbox WHERE correlation_id =
 SELECT 'dead_letters', seq, created_at, id FROM _onceward_dead_letters WHERE correlation_id = :root
 """
 CAUSE: Final = """
-SELECT CASE WHEN json_valid(m.frame) THEN coalesce(m.frame ->> '$.correlationid', m.frame ->> '$.causationid') END
+SELECT CASE WHEN json_valid(m.frame) THEN coalesce(m.frame ->> '$.correlationid',
+                                                   m.frame ->> '$.causationid') END
   FROM (SELECT {frame} AS frame FROM _onceward_{table} AS m WHERE m.seq = ?) AS m
 """
 
@@ -360,7 +413,11 @@ def rows(db: Database, chosen: list[Hit]) -> list[HistoryEntry]:
     for place in SOURCES:
         seqs = [each.seq for each in chosen if each.source is place]
         if seqs:
-            sql = f"SELECT m.seq, {place.columns()} FROM json_each(:seqs) AS j JOIN _onceward_{place.table} AS m ON m.seq = j.value"
+            sql = f"""
+            SELECT m.seq, {place.columns()}
+              FROM json_each(:seqs) AS j
+              JOIN _onceward_{place.table} AS m ON m.seq = j.value
+            """
             for seq, *row in db.read(sql, {"seqs": json.dumps(seqs), "agent": db.agent}):
                 read[place.table, seq] = HistoryEntry(*row)
     return [read[key] for each in chosen if (key := (each.source.table, each.seq)) in read]

@@ -18,18 +18,22 @@ from onceward.store.counters import bump
 from onceward.store.lanes import Lease
 
 NEXT: Final = """
-SELECT seq, sender, id, session, frame, digest, expires_at, attempts + 1, received_at FROM _onceward_inbox
+SELECT seq, sender, id, session, frame, digest, expires_at, attempts + 1, received_at
+  FROM _onceward_inbox
  WHERE lane_id = ? AND state = 'pending'
  ORDER BY seq LIMIT ?
 """
 NEXT_OF: Final = """
-SELECT seq, sender, id, session, frame, digest, expires_at, attempts + 1, received_at FROM _onceward_inbox
+SELECT seq, sender, id, session, frame, digest, expires_at, attempts + 1, received_at
+  FROM _onceward_inbox
  WHERE lane_id = ? AND state = 'pending' AND type IN (SELECT value FROM json_each(?))
  ORDER BY seq LIMIT ?
 """
 # Unleased messages of a channel: by priority, or in order of arrival from an arm per priority.
 WAITS_IN: Final = """
-SELECT b.rank, b.seq, b.topic FROM _onceward_inbox AS b JOIN _onceward_lanes AS l ON l.lane_id = b.lane_id
+SELECT b.rank, b.seq, b.topic
+  FROM _onceward_inbox AS b
+  JOIN _onceward_lanes AS l ON l.lane_id = b.lane_id
  WHERE b.channel = :channel AND b.state = 'pending' AND (l.due_at IS NULL OR l.due_at <= :now)"""
 NEXT_IN: Final = (
     f"{WAITS_IN} AND (b.rank, b.seq) > (:rank, :seq) ORDER BY b.rank, b.seq LIMIT :limit"
@@ -47,7 +51,11 @@ SELECT l.lane_id, l.token, l.isolate_upto_seq, b.attempts + 1
  WHERE b.seq = ? AND b.state = 'pending' AND l.owner IS NULL AND l.due_at IS NULL
 """
 PAGE: Final = 500
-ONE: Final = "SELECT seq, sender, id, session, frame, digest, expires_at, attempts + 1, received_at FROM _onceward_inbox WHERE seq = ?"
+ONE: Final = """
+SELECT seq, sender, id, session, frame, digest, expires_at, attempts + 1, received_at
+  FROM _onceward_inbox
+ WHERE seq = ?
+"""
 HANDED: Final = """
 SELECT b.seq, b.sender, b.id, b.session, b.frame, b.digest, b.expires_at, b.received_at
   FROM _onceward_inbox AS b JOIN _onceward_lanes AS l ON l.lane_id = b.lane_id
@@ -59,10 +67,13 @@ UPDATE _onceward_inbox SET state = :outcome, ended_at = :now, reason = :reason
 """
 MARK: Final = """
 INSERT INTO _onceward_processed_messages (sender, message_id, session, outcome, processed_at)
-SELECT sender, id, session, :outcome, :now FROM _onceward_inbox WHERE seq IN (SELECT value FROM json_each(:seqs))
+SELECT sender, id, session, :outcome, :now
+  FROM _onceward_inbox
+ WHERE seq IN (SELECT value FROM json_each(:seqs))
 """
 MARK_DEAD: Final = """
-INSERT INTO _onceward_processed_messages (sender, message_id, session, outcome, processed_at) VALUES (?, ?, ?, 'dead', ?)
+INSERT INTO _onceward_processed_messages (sender, message_id, session, outcome, processed_at)
+VALUES (?, ?, ?, 'dead', ?)
 """
 TRIED: Final = (
     "UPDATE _onceward_inbox SET attempts = ?, reason = ? WHERE seq = ? AND state = 'pending'"
@@ -70,7 +81,10 @@ TRIED: Final = (
 # A dispatched task's result is sent by the worker that ends it; maintenance cannot.
 EXPIRED: Final = """
 SELECT b.seq FROM _onceward_inbox AS b JOIN _onceward_lanes AS l ON l.lane_id = b.lane_id
- WHERE b.expires_at <= :now AND b.expires_at IS NOT NULL AND b.state = 'pending' AND b.run_seq IS NULL
+ WHERE b.expires_at <= :now
+   AND b.expires_at IS NOT NULL
+   AND b.state = 'pending'
+   AND b.run_seq IS NULL
    AND (:session IS NULL OR b.session = :session)
    AND (l.owner IS NULL OR l.sender IS NULL) AND instr(b.frame, '"callersession"') = 0
  ORDER BY b.expires_at LIMIT :limit
@@ -79,8 +93,13 @@ OF_SEQS: Final = (
     "SELECT sender, id FROM _onceward_inbox WHERE seq IN (SELECT value FROM json_each(?))"
 )
 REHEAD: Final = """
-UPDATE _onceward_lanes SET head_seq = (SELECT min(seq) FROM _onceward_inbox WHERE lane_id = _onceward_lanes.lane_id AND state = 'pending')
- WHERE lane_id IN (SELECT lane_id FROM _onceward_inbox WHERE seq IN (SELECT value FROM json_each(?)))
+UPDATE _onceward_lanes
+   SET head_seq = (SELECT min(seq)
+                     FROM _onceward_inbox
+                    WHERE lane_id = _onceward_lanes.lane_id AND state = 'pending')
+ WHERE lane_id IN (SELECT lane_id
+                     FROM _onceward_inbox
+                    WHERE seq IN (SELECT value FROM json_each(?)))
 """
 
 TOLD: Final[dict[str, tuple[ReceiptState, str | None]]] = {

@@ -22,7 +22,12 @@ from onceward.store.bodies import BODY_DIGEST, FULL_FRAME, split_digest
 INVARIANTS: Final[dict[str, tuple[str, str]]] = {
     "S1": (
         "a message is in the outbox or in its dead letters, never in both",
-        "SELECT o.id FROM _onceward_outbox AS o JOIN _onceward_dead_letters AS d ON d.origin = 'outbox' AND d.peer = o.recipient AND d.id = o.id",
+        """
+        SELECT o.id
+          FROM _onceward_outbox AS o
+          JOIN _onceward_dead_letters AS d ON d.origin = 'outbox' AND d.peer = o.recipient
+           AND d.id = o.id
+        """,
     ),
     "S2": (
         "no message that waits has vanished: rows in 'pending' are as many as the counters say",
@@ -30,7 +35,8 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
         SELECT 'pending ' || n || ', counted ' || expected FROM (
             SELECT (SELECT count(*) FROM _onceward_outbox WHERE state = 'pending') AS n,
                    coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_outbox'), 0)
-                   - (SELECT value FROM _onceward_counters WHERE name = 'ended_pending') AS expected)
+                   - (SELECT value FROM _onceward_counters WHERE name = 'ended_pending')
+                   AS expected)
          WHERE n <> expected
         """,
     ),
@@ -46,7 +52,8 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
     "S4": (
         "every message of the parcel in flight is for its peer",
         """
-        SELECT p.name || ' parcel_ordinal row ' || j.value FROM _onceward_peers AS p, json_each(p.in_flight_seqs) AS j
+        SELECT p.name || ' parcel_ordinal row ' || j.value
+          FROM _onceward_peers AS p, json_each(p.in_flight_seqs) AS j
           JOIN _onceward_outbox AS o ON o.seq = j.value
          WHERE p.in_flight_seqs IS NOT NULL AND o.recipient <> p.name
         """,
@@ -62,9 +69,14 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
     "S10": (
         "every message has its body",
         """
-        SELECT o.id FROM _onceward_outbox AS o WHERE o.body_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM _onceward_bodies AS b WHERE b.body_id = o.body_id)
+        SELECT o.id
+          FROM _onceward_outbox AS o
+         WHERE o.body_id IS NOT NULL
+           AND NOT EXISTS (SELECT 1 FROM _onceward_bodies AS b WHERE b.body_id = o.body_id)
         UNION ALL
-        SELECT 'post ' || p.number FROM _onceward_retained_posts AS p WHERE NOT EXISTS (SELECT 1 FROM _onceward_bodies AS b WHERE b.body_id = p.body_id)
+        SELECT 'post ' || p.number
+          FROM _onceward_retained_posts AS p
+         WHERE NOT EXISTS (SELECT 1 FROM _onceward_bodies AS b WHERE b.body_id = p.body_id)
         """,
     ),
     "S11": (
@@ -79,9 +91,13 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
         "processed and marked are the same thing",
         """
         SELECT b.id FROM _onceward_inbox AS b
-          LEFT JOIN _onceward_processed_messages AS p ON p.sender = b.sender AND p.message_id = b.id AND p.consumer = ''
+          LEFT JOIN _onceward_processed_messages AS p ON p.sender = b.sender
+           AND p.message_id = b.id
+           AND p.consumer = ''
          WHERE b.state IN ('processed', 'dropped', 'expired') AND p.seq IS NULL
-           AND b.id > coalesce((SELECT horizon_id FROM _onceward_sender_streams WHERE sender = b.sender), '')
+           AND b.id > coalesce((SELECT horizon_id
+                                  FROM _onceward_sender_streams
+                                 WHERE sender = b.sender), '')
         """,
     ),
     "R2": (
@@ -106,13 +122,17 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
         "a lane's head is its oldest waiting message",
         """
         SELECT coalesce(l.sender, '') || '/' || l.name FROM _onceward_lanes AS l
-         WHERE l.head_seq IS NOT (SELECT min(seq) FROM _onceward_inbox WHERE lane_id = l.lane_id AND state = 'pending')
+         WHERE l.head_seq IS NOT (SELECT min(seq)
+                                    FROM _onceward_inbox
+                                   WHERE lane_id = l.lane_id AND state = 'pending')
         """,
     ),
     "R5": (
         "every waiting message has a lane that will hand it out",
         """
-        SELECT b.id FROM _onceward_inbox AS b LEFT JOIN _onceward_lanes AS l ON l.lane_id = b.lane_id
+        SELECT b.id
+          FROM _onceward_inbox AS b
+          LEFT JOIN _onceward_lanes AS l ON l.lane_id = b.lane_id
          WHERE b.state = 'pending' AND b.mailbox IS NULL AND l.lane_id IS NULL
         """,
     ),
@@ -122,12 +142,19 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
         SELECT d.id FROM _onceward_dead_letters AS d
           LEFT JOIN _onceward_processed_messages AS p ON p.sender = d.peer AND p.message_id = d.id
          WHERE d.origin = 'inbox' AND p.seq IS NULL
-           AND d.id > coalesce((SELECT horizon_id FROM _onceward_sender_streams WHERE sender = d.peer), '')
+           AND d.id > coalesce((SELECT horizon_id
+                                  FROM _onceward_sender_streams
+                                 WHERE sender = d.peer), '')
         """,
     ),
     "R7": (
         "a message is in the inbox or in its dead letters, never in both",
-        "SELECT b.id FROM _onceward_inbox AS b JOIN _onceward_dead_letters AS d ON d.origin = 'inbox' AND d.peer = b.sender AND d.id = b.id",
+        """
+        SELECT b.id
+          FROM _onceward_inbox AS b
+          JOIN _onceward_dead_letters AS d ON d.origin = 'inbox' AND d.peer = b.sender
+           AND d.id = b.id
+        """,
     ),
     "Q1": (
         "a message that is bound to a run is so to one that is open, in whose list it stands",
@@ -140,21 +167,35 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
     "Q2": (
         "an open run holds every message that it lists",
         """
-        SELECT r.id FROM _onceward_runs AS r, json_each(r.bound) AS j LEFT JOIN _onceward_inbox AS b ON b.seq = j.value
-         WHERE r.state = 'open' AND (b.seq IS NULL OR b.run_seq IS NOT r.seq OR b.state <> 'pending')
+        SELECT r.id
+          FROM _onceward_runs AS r, json_each(r.bound) AS j
+          LEFT JOIN _onceward_inbox AS b ON b.seq = j.value
+         WHERE r.state = 'open'
+           AND (b.seq IS NULL OR b.run_seq IS NOT r.seq OR b.state <> 'pending')
         """,
     ),
     "Q3": (
         "what was dropped waits for a run that can be told of it",
-        "SELECT o.id FROM _onceward_overflows AS o JOIN _onceward_runs AS r ON r.seq = o.run_seq WHERE r.state <> 'open'",
+        """
+        SELECT o.id
+          FROM _onceward_overflows AS o
+          JOIN _onceward_runs AS r ON r.seq = o.run_seq
+         WHERE r.state <> 'open'
+        """,
     ),
     "M1": (
         "mail for a mailbox waits in no lane, and its sender knows that it was stored",
         """
         SELECT b.id FROM _onceward_inbox AS b
-          LEFT JOIN _onceward_processed_messages AS p ON p.sender = b.sender AND p.message_id = b.id AND p.consumer = ''
-         WHERE b.mailbox IS NOT NULL AND b.state = 'pending' AND (b.lane_id IS NOT NULL OR p.seq IS NULL)
-           AND b.id > coalesce((SELECT horizon_id FROM _onceward_sender_streams WHERE sender = b.sender), '')
+          LEFT JOIN _onceward_processed_messages AS p ON p.sender = b.sender
+           AND p.message_id = b.id
+           AND p.consumer = ''
+         WHERE b.mailbox IS NOT NULL
+           AND b.state = 'pending'
+           AND (b.lane_id IS NOT NULL OR p.seq IS NULL)
+           AND b.id > coalesce((SELECT horizon_id
+                                  FROM _onceward_sender_streams
+                                 WHERE sender = b.sender), '')
         """,
     ),
     "M2": (
@@ -169,17 +210,29 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
     ),
     "T1": (
         "an answered ticket names its reply",
-        "SELECT id FROM _onceward_pending_replies WHERE state IN ('answered', 'late') AND reply_id IS NULL",
+        """
+        SELECT id
+          FROM _onceward_pending_replies
+         WHERE state IN ('answered', 'late') AND reply_id IS NULL
+        """,
     ),
     "D1": (
         "SQLite finds the file sound",
-        "SELECT substr(integrity_check, 1, 400) FROM pragma_integrity_check WHERE integrity_check <> 'ok'",
+        """
+        SELECT substr(integrity_check, 1, 400)
+          FROM pragma_integrity_check
+         WHERE integrity_check <> 'ok'
+        """,
     ),
 }
 FRAMES: Final = {
     "S8": (
         "every frame of the outbox is what was written",
-        "SELECT id, frame, digest FROM _onceward_outbox WHERE digest IS NOT NULL AND body_id IS NULL",
+        """
+        SELECT id, frame, digest
+          FROM _onceward_outbox
+         WHERE digest IS NOT NULL AND body_id IS NULL
+        """,
     ),
     "S9": (
         "every body that is stored once is what was written",
@@ -196,7 +249,11 @@ FRAMES: Final = {
 }
 
 
-HEADS: Final = f"SELECT id, frame, digest, {BODY_DIGEST} FROM _onceward_outbox AS o WHERE digest IS NOT NULL AND body_id IS NOT NULL"
+HEADS: Final = f"""
+SELECT id, frame, digest, {BODY_DIGEST}
+  FROM _onceward_outbox AS o
+ WHERE digest IS NOT NULL AND body_id IS NOT NULL
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,14 +303,20 @@ PAIR_RULES: Final = {
 }
 SLICE: Final = 1000
 TOLD: Final = f"""
-SELECT seq, id, digest, state IN ('sent', 'acked'), CASE WHEN body_id IS NOT NULL THEN {FULL_FRAME} END FROM _onceward_outbox AS o
+SELECT seq, id, digest, state IN ('sent', 'acked'),
+       CASE WHEN body_id IS NOT NULL THEN {FULL_FRAME} END
+  FROM _onceward_outbox AS o
  WHERE seq > ? AND recipient = ? AND state IN ('sent', 'acked', 'pending') ORDER BY seq LIMIT ?
 """
 KEPT: Final = """
 SELECT j.value, b.digest,
        b.seq IS NOT NULL
-       OR EXISTS (SELECT 1 FROM _onceward_processed_messages WHERE sender = :sender AND message_id = j.value)
-       OR EXISTS (SELECT 1 FROM _onceward_dead_letters WHERE origin = 'inbox' AND peer = :sender AND id = j.value)
+       OR EXISTS (SELECT 1
+                    FROM _onceward_processed_messages
+                   WHERE sender = :sender AND message_id = j.value)
+       OR EXISTS (SELECT 1
+                    FROM _onceward_dead_letters
+                   WHERE origin = 'inbox' AND peer = :sender AND id = j.value)
   FROM json_each(:ids) AS j LEFT JOIN _onceward_inbox AS b ON b.sender = :sender AND b.id = j.value
 """
 HORIZON: Final = "SELECT horizon_id FROM _onceward_sender_streams WHERE sender = ?"

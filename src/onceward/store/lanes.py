@@ -15,10 +15,17 @@ ON CONFLICT (sender, name, rank) DO UPDATE SET session = excluded.session
 RETURNING lane_id
 """
 HEADS: Final = """
-UPDATE _onceward_lanes SET head_seq = (SELECT min(seq) FROM _onceward_inbox WHERE lane_id = _onceward_lanes.lane_id AND state = 'pending')
+UPDATE _onceward_lanes
+   SET head_seq = (SELECT min(seq)
+                     FROM _onceward_inbox
+                    WHERE lane_id = _onceward_lanes.lane_id AND state = 'pending')
  WHERE lane_id IN (SELECT value FROM json_each(?)) AND head_seq IS NULL
 """
-EXPIRED: Final = "SELECT lane_id, leased_seqs, isolate_upto_seq FROM _onceward_lanes WHERE due_at <= ? AND owner IS NOT NULL"
+EXPIRED: Final = """
+SELECT lane_id, leased_seqs, isolate_upto_seq
+  FROM _onceward_lanes
+ WHERE due_at <= ? AND owner IS NOT NULL
+"""
 CAREFUL: Final = (
     "UPDATE _onceward_lanes SET isolate_upto_seq = max(isolate_upto_seq, ?) WHERE lane_id = ?"
 )
@@ -31,14 +38,18 @@ WAKE: Final = (
 READY: Final = """
 SELECT lane_id, token, isolate_upto_seq FROM _onceward_lanes
  WHERE head_seq IS NOT NULL AND due_at IS NULL
-   AND NOT EXISTS (SELECT 1 FROM _onceward_session_handlers AS h WHERE _onceward_lanes.session GLOB h.pattern)
+   AND NOT EXISTS (SELECT 1
+                     FROM _onceward_session_handlers AS h
+                    WHERE _onceward_lanes.session GLOB h.pattern)
  ORDER BY rank, head_seq
  LIMIT ?
 """
 READY_FOR: Final = """
 SELECT lane_id, token, isolate_upto_seq FROM _onceward_lanes
  WHERE head_seq IS NOT NULL AND due_at IS NULL AND session = ?
-   AND NOT EXISTS (SELECT 1 FROM _onceward_session_handlers AS h WHERE _onceward_lanes.session GLOB h.pattern)
+   AND NOT EXISTS (SELECT 1
+                     FROM _onceward_session_handlers AS h
+                    WHERE _onceward_lanes.session GLOB h.pattern)
  ORDER BY rank, head_seq
  LIMIT ?
 """
@@ -59,17 +70,23 @@ TRANSFER: Final = (
 HELD: Final = "SELECT 1 FROM _onceward_lanes WHERE lane_id = ? AND token = ? AND owner = ?"
 SETTLE: Final = """
 UPDATE _onceward_lanes
-   SET head_seq = (SELECT min(seq) FROM _onceward_inbox WHERE lane_id = _onceward_lanes.lane_id AND state = 'pending'),
+   SET head_seq = (SELECT min(seq)
+                     FROM _onceward_inbox
+                    WHERE lane_id = _onceward_lanes.lane_id AND state = 'pending'),
        owner = CASE WHEN :rest IS NULL THEN NULL ELSE owner END,
        leased_seqs = :rest,
        due_at = CASE WHEN :rest IS NULL THEN :due_at ELSE due_at END
  WHERE lane_id = :lane AND token = :token AND owner = :owner
 """
-CLEAR: Final = "UPDATE _onceward_lanes SET due_at = NULL WHERE lane_id = ? AND head_seq IS NULL AND owner IS NULL"
+CLEAR: Final = """
+UPDATE _onceward_lanes SET due_at = NULL WHERE lane_id = ? AND head_seq IS NULL AND owner IS NULL
+"""
 AGENDA: Final = """
 SELECT (SELECT paused_at FROM _onceward_file_info),
        EXISTS (SELECT 1 FROM _onceward_lanes WHERE head_seq IS NOT NULL AND due_at IS NULL
-                  AND NOT EXISTS (SELECT 1 FROM _onceward_session_handlers AS h WHERE _onceward_lanes.session GLOB h.pattern)),
+                  AND NOT EXISTS (SELECT 1
+                                    FROM _onceward_session_handlers AS h
+                                   WHERE _onceward_lanes.session GLOB h.pattern)),
        (SELECT min(due_at) FROM _onceward_lanes WHERE due_at IS NOT NULL)
 """
 NEXT_DUE: Final = "SELECT min(due_at) FROM _onceward_lanes WHERE due_at IS NOT NULL"
@@ -77,7 +94,9 @@ FORGET: Final = """
 DELETE FROM _onceward_lanes WHERE lane_id IN (
     SELECT lane_id FROM _onceward_lanes AS l
      WHERE head_seq IS NULL AND owner IS NULL AND due_at IS NULL AND lane_id > ?
-       AND NOT EXISTS (SELECT 1 FROM _onceward_inbox WHERE _onceward_inbox.lane_id = l.lane_id AND state = 'pending')
+       AND NOT EXISTS (SELECT 1
+                         FROM _onceward_inbox
+                        WHERE _onceward_inbox.lane_id = l.lane_id AND state = 'pending')
      ORDER BY lane_id LIMIT ?)
 """
 NO_LANE: Final = None

@@ -22,35 +22,65 @@ LINE: Final = LINE_MAX
 LINES: Final = 20
 """Lines of one summary; older drops are only counted."""
 
-ACTIVE: Final = "SELECT EXISTS (SELECT 1 FROM _onceward_limits) OR EXISTS (SELECT 1 FROM _onceward_rate_limits WHERE name = 'send') OR (SELECT max_file_bytes FROM _onceward_file_info) IS NOT NULL"
+ACTIVE: Final = """
+SELECT EXISTS (SELECT 1 FROM _onceward_limits)
+       OR EXISTS (SELECT 1 FROM _onceward_rate_limits WHERE name = 'send')
+       OR (SELECT max_file_bytes FROM _onceward_file_info) IS NOT NULL
+"""
 KEEP: Final = """
 INSERT INTO _onceward_limits (scope, name, max_messages, max_bytes, overflow) VALUES (?, ?, ?, ?, ?)
-ON CONFLICT (scope, name) DO UPDATE SET max_messages = excluded.max_messages, max_bytes = excluded.max_bytes, overflow = excluded.overflow
+ON CONFLICT (scope, name) DO UPDATE
+   SET max_messages = excluded.max_messages, max_bytes = excluded.max_bytes,
+       overflow = excluded.overflow
 """
 REMOVE: Final = "DELETE FROM _onceward_limits WHERE scope = ? AND name = ?"
-LIST: Final = "SELECT scope, name, max_messages, max_bytes, overflow FROM _onceward_limits ORDER BY scope, name"
-INSTALLED: Final = "SELECT type, name FROM sqlite_schema WHERE name GLOB '_onceward_limits_*' AND type IN ('trigger', 'view', 'index')"
+LIST: Final = """
+SELECT scope, name, max_messages, max_bytes, overflow FROM _onceward_limits ORDER BY scope, name
+"""
+INSTALLED: Final = """
+SELECT type, name
+  FROM sqlite_schema
+ WHERE name GLOB '_onceward_limits_*' AND type IN ('trigger', 'view', 'index')
+"""
 EMPTY: Final = "DELETE FROM _onceward_limit_usage"
 RECOUNT: Final = """
 INSERT INTO _onceward_limit_usage (scope, name, messages, bytes)
 SELECT f.scope, f.name, count(*), sum(f.bytes)
   FROM _onceward_limits_of AS f JOIN _onceward_outbox AS o ON o.seq = f.seq
  WHERE o.state IN ('pending', 'sent') AND coalesce(o.due_at, 0) <> 253402300799000
-   AND EXISTS (SELECT 1 FROM _onceward_limits AS l WHERE l.scope = f.scope AND l.name IN (f.name, '*'))
+   AND EXISTS (SELECT 1
+                 FROM _onceward_limits AS l
+                WHERE l.scope = f.scope AND l.name IN (f.name, '*'))
  GROUP BY f.scope, f.name
 """
-FREE_ALL: Final = "UPDATE _onceward_outbox SET due_at = NULL, reason = NULL WHERE due_at = 253402300799000 AND reason GLOB 'held:*'"
-FREE_NEXT: Final = "UPDATE _onceward_outbox SET due_at = NULL, reason = NULL WHERE seq = (SELECT seq FROM _onceward_limits_next)"
+FREE_ALL: Final = """
+UPDATE _onceward_outbox
+   SET due_at = NULL, reason = NULL
+ WHERE due_at = 253402300799000 AND reason GLOB 'held:*'
+"""
+FREE_NEXT: Final = """
+UPDATE _onceward_outbox
+   SET due_at = NULL, reason = NULL
+ WHERE seq = (SELECT seq FROM _onceward_limits_next)
+"""
 # The limits that a new message meets, each with how full it is; its own name goes before the star.
 MET: Final = """
-SELECT l.scope, s.name, l.max_messages, l.max_bytes, l.overflow, coalesce(f.messages, 0), coalesce(f.bytes, 0),
+SELECT l.scope, s.name, l.max_messages, l.max_bytes, l.overflow, coalesce(f.messages, 0),
+       coalesce(f.bytes, 0),
        CASE l.scope WHEN 'store' THEN
-            (SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_inbox'), 0) - (SELECT value FROM _onceward_counters WHERE name = 'ended'))
+            (SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_inbox'), 0)
+                    - (SELECT value FROM _onceward_counters WHERE name = 'ended'))
             ELSE 0 END
-  FROM (SELECT 'store' AS scope, '' AS name UNION ALL SELECT 'outbox', '' UNION ALL SELECT 'channel', :channel
-        UNION ALL SELECT 'session', :session UNION ALL SELECT 'lane', :recipient || '/' || :lane) AS s
+  FROM (SELECT 'store' AS scope, '' AS name
+        UNION ALL SELECT 'outbox', ''
+        UNION ALL SELECT 'channel', :channel
+        UNION ALL SELECT 'session', :session
+        UNION ALL SELECT 'lane', :recipient || '/' || :lane) AS s
   JOIN _onceward_limits AS l ON l.scope = s.scope
-   AND l.name = CASE WHEN EXISTS (SELECT 1 FROM _onceward_limits AS x WHERE x.scope = s.scope AND x.name = s.name) THEN s.name ELSE '*' END
+   AND l.name = CASE WHEN EXISTS (SELECT 1
+                                    FROM _onceward_limits AS x
+                                   WHERE x.scope = s.scope AND x.name = s.name)
+                     THEN s.name ELSE '*' END
   LEFT JOIN _onceward_limit_usage AS f ON f.scope = s.scope AND f.name = s.name
 """
 BEHIND: Final = (
@@ -64,22 +94,36 @@ SAME: Final = {
 }
 PROTECTED: Final = """
 (o.rank = 0 OR o.type = 'worker_result' OR o.type = 'onceward.summary'
- OR json_extract(CASE WHEN o.body_id IS NULL THEN o.frame ELSE o.frame || 'null}' END, '$.inreplyto') IS NOT NULL
- OR coalesce(json_extract(CASE WHEN o.body_id IS NULL THEN o.frame ELSE o.frame || 'null}' END, '$.protected'), 0))
+ OR json_extract(CASE WHEN o.body_id IS NULL THEN o.frame ELSE o.frame || 'null}' END,
+                 '$.inreplyto') IS NOT NULL
+ OR coalesce(json_extract(CASE WHEN o.body_id IS NULL THEN o.frame ELSE o.frame || 'null}' END,
+                          '$.protected'), 0))
 """
 # Oldest first; messages that have left, or are about to, are not dropped.
 CANDIDATES: Final = f"""
 SELECT o.seq, o.id, o.recipient, o.session, length(CAST(o.frame AS BLOB)),
-       substr(CASE WHEN o.body_id IS NULL THEN coalesce(o.frame ->> '$.data', '') ELSE o.type END, 1, {LINE})
+       substr(CASE WHEN o.body_id IS NULL THEN coalesce(o.frame ->> '$.data', '') ELSE o.type END,
+              1, {LINE})
   FROM _onceward_outbox AS o
- WHERE o.state = 'pending' AND o.sent_at IS NULL AND o.attempts = 0 AND coalesce(o.parcel_ordinal, 0) = 0 AND coalesce(o.due_at, 0) <> {HELD}
+ WHERE o.state = 'pending'
+   AND o.sent_at IS NULL
+   AND o.attempts = 0
+   AND coalesce(o.parcel_ordinal, 0) = 0
+   AND coalesce(o.due_at, 0) <> {HELD}
    AND {{same}} AND NOT {PROTECTED}
-   AND o.seq NOT IN (SELECT j.value FROM _onceward_peers AS p, json_each(p.in_flight_seqs) AS j WHERE p.in_flight_seqs IS NOT NULL)
+   AND o.seq NOT IN (SELECT j.value
+                       FROM _onceward_peers AS p, json_each(p.in_flight_seqs) AS j
+                      WHERE p.in_flight_seqs IS NOT NULL)
  ORDER BY o.seq LIMIT 1000
 """
-CANCEL: Final = "UPDATE _onceward_outbox SET state = 'cancelled', due_at = NULL, ended_at = ?, reason = ? WHERE seq = ?"
+CANCEL: Final = """
+UPDATE _onceward_outbox
+   SET state = 'cancelled', due_at = NULL, ended_at = ?, reason = ?
+ WHERE seq = ?
+"""
 RECORD: Final = """
-INSERT INTO _onceward_drops (id, recipient, session, scope, name, policy, line, dropped_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO _onceward_drops (id, recipient, session, scope, name, policy, line, dropped_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 """
 ADD_DROPPED: Final = f"""
 INSERT INTO _onceward_outbox ({", ".join(outbox.COLUMNS)}, state, ended_at, reason)
@@ -87,17 +131,36 @@ VALUES ({", ".join("?" * len(outbox.COLUMNS))}, 'cancelled', ?, ?)
 """
 HOLD: Final = "UPDATE _onceward_outbox SET reason = ? WHERE id = ?"
 UNSUMMARIZED: Final = """
-SELECT d.seq, d.line, d.summary_id FROM _onceward_drops AS d LEFT JOIN _onceward_outbox AS o ON o.id = d.summary_id
+SELECT d.seq, d.line, d.summary_id
+  FROM _onceward_drops AS d
+  LEFT JOIN _onceward_outbox AS o ON o.id = d.summary_id
  WHERE d.policy = 'summarize' AND d.recipient = ? AND d.session = ?
-   AND (d.summary_id IS NULL OR (o.state = 'pending' AND o.sent_at IS NULL AND o.attempts = 0 AND coalesce(o.parcel_ordinal, 0) = 0
-        AND o.seq NOT IN (SELECT j.value FROM _onceward_peers AS p, json_each(p.in_flight_seqs) AS j WHERE p.in_flight_seqs IS NOT NULL)))
+   AND (d.summary_id IS NULL
+        OR (o.state = 'pending'
+            AND o.sent_at IS NULL
+            AND o.attempts = 0
+            AND coalesce(o.parcel_ordinal, 0) = 0
+            AND o.seq NOT IN (SELECT j.value
+                                FROM _onceward_peers AS p, json_each(p.in_flight_seqs) AS j
+                               WHERE p.in_flight_seqs IS NOT NULL)))
  ORDER BY d.seq
 """
 MARK_SUMMARIZED: Final = "UPDATE _onceward_drops SET summary_id = ? WHERE seq = ?"
-REPLACE: Final = "UPDATE _onceward_outbox SET state = 'cancelled', due_at = NULL, ended_at = ?, reason = 'told later' WHERE id = ? AND state = 'pending'"
-FULLNESS: Final = "SELECT scope, name, messages, bytes FROM _onceward_limit_usage WHERE messages > 0 ORDER BY scope, name"
+REPLACE: Final = """
+UPDATE _onceward_outbox
+   SET state = 'cancelled', due_at = NULL, ended_at = ?, reason = 'told later'
+ WHERE id = ? AND state = 'pending'
+"""
+FULLNESS: Final = """
+SELECT scope, name, messages, bytes
+  FROM _onceward_limit_usage
+ WHERE messages > 0
+ ORDER BY scope, name
+"""
 DROPS: Final = """
-SELECT id, recipient, session, scope, name, policy, line, summary_id, dropped_at FROM onceward_drops ORDER BY seq DESC LIMIT ?
+SELECT id, recipient, session, scope, name, policy, line, summary_id, dropped_at
+  FROM onceward_drops
+ ORDER BY seq DESC LIMIT ?
 """
 ALONE: Final = " by this message alone"
 UNDROPPABLE: Final = ", and what is there may not be dropped"
@@ -213,7 +276,9 @@ def _recount(tx: StoreTransaction) -> None:
 ORPHANS: Final = """
 UPDATE _onceward_outbox SET due_at = NULL, reason = NULL
  WHERE due_at = 253402300799000 AND reason GLOB 'held:*' AND NOT EXISTS (
-       SELECT 1 FROM _onceward_limits AS l WHERE l.overflow = 'hold' AND _onceward_outbox.reason GLOB 'held:' || l.scope || ':*'
+       SELECT 1
+         FROM _onceward_limits AS l
+        WHERE l.overflow = 'hold' AND _onceward_outbox.reason GLOB 'held:' || l.scope || ':*'
           AND (l.name = '*' OR _onceward_outbox.reason = 'held:' || l.scope || ':' || l.name))
 """
 

@@ -12,11 +12,20 @@ from onceward.model.clock import Millis
 
 FIND: Final = """
 SELECT reader_id, critical, urgent, normal, low, background FROM _onceward_mailbox_readers
- WHERE mailbox = :mailbox AND mode = :mode AND name = :name AND (expires_at IS NULL OR expires_at > :now)
+ WHERE mailbox = :mailbox
+   AND mode = :mode
+   AND name = :name
+   AND (expires_at IS NULL OR expires_at > :now)
 """
-FORGET_ONE: Final = "DELETE FROM _onceward_mailbox_leases WHERE reader_id IN (SELECT reader_id FROM _onceward_mailbox_readers WHERE mailbox = ? AND mode = ? AND name = ?)"
+FORGET_ONE: Final = """
+DELETE FROM _onceward_mailbox_leases
+ WHERE reader_id IN (SELECT reader_id
+                       FROM _onceward_mailbox_readers
+                      WHERE mailbox = ? AND mode = ? AND name = ?)
+"""
 OPEN: Final = """
-INSERT INTO _onceward_mailbox_readers (mailbox, mode, name, critical, urgent, normal, low, background, expires_at, read_at)
+INSERT INTO _onceward_mailbox_readers (mailbox, mode, name, critical, urgent, normal, low,
+                                       background, expires_at, read_at)
 VALUES (:mailbox, :mode, :name, :after, :after, :after, :after, :after, :expires_at, :now)
 ON CONFLICT (mailbox, mode, name) DO UPDATE
    SET critical = :after, urgent = :after, normal = :after, low = :after, background = :after,
@@ -26,24 +35,42 @@ RETURNING reader_id
 NEWEST: Final = (
     "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_inbox'), 0)"
 )
-BEFORE_ID: Final = "SELECT seq - 1 FROM _onceward_inbox WHERE mailbox = ? AND id = ? AND state = 'pending' AND (expires_at IS NULL OR expires_at > ?)"
-BEFORE_TIME: Final = "SELECT min(seq) - 1 FROM _onceward_inbox WHERE mailbox = ? AND state = 'pending' AND received_at >= ?"
-WAKE: Final = "UPDATE _onceward_mailbox_leases SET due_at = NULL, owner = NULL WHERE reader_id = ? AND due_at <= ?"
+BEFORE_ID: Final = """
+SELECT seq - 1
+  FROM _onceward_inbox
+ WHERE mailbox = ? AND id = ? AND state = 'pending' AND (expires_at IS NULL OR expires_at > ?)
+"""
+BEFORE_TIME: Final = """
+SELECT min(seq) - 1
+  FROM _onceward_inbox
+ WHERE mailbox = ? AND state = 'pending' AND received_at >= ?
+"""
+WAKE: Final = """
+UPDATE _onceward_mailbox_leases SET due_at = NULL, owner = NULL WHERE reader_id = ? AND due_at <= ?
+"""
 ADVANCE: Final = """
-UPDATE _onceward_mailbox_readers SET critical = ?, urgent = ?, normal = ?, low = ?, background = ?, token = token + 1, read_at = ? WHERE reader_id = ?
+UPDATE _onceward_mailbox_readers
+   SET critical = ?, urgent = ?, normal = ?, low = ?, background = ?, token = token + 1, read_at = ?
+ WHERE reader_id = ?
 RETURNING token
 """
 HOLD: Final = """
-INSERT INTO _onceward_mailbox_leases (reader_id, seq, rank, token, owner, due_at, attempts) VALUES (?, ?, ?, ?, ?, ?, ?)
+INSERT INTO _onceward_mailbox_leases (reader_id, seq, rank, token, owner, due_at, attempts)
+VALUES (?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (reader_id, seq) DO UPDATE
-   SET token = excluded.token, owner = excluded.owner, due_at = excluded.due_at, attempts = excluded.attempts
+   SET token = excluded.token, owner = excluded.owner, due_at = excluded.due_at,
+       attempts = excluded.attempts
 """
-KEEP: Final = "INSERT INTO _onceward_mailbox_leases (reader_id, seq, rank) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
+KEEP: Final = """
+INSERT INTO _onceward_mailbox_leases (reader_id, seq, rank) VALUES (?, ?, ?) ON CONFLICT DO NOTHING
+"""
 TAKEN: Final = "DELETE FROM _onceward_mailbox_leases WHERE reader_id = ? AND seq = ?"
 # A lease is proved in the statement that ends it; an expired message has no lease any more.
 MINE: Final = """
 reader_id = :reader AND seq = :seq AND token = :token AND owner = :owner
-   AND NOT EXISTS (SELECT 1 FROM _onceward_inbox AS b WHERE b.seq = _onceward_mailbox_leases.seq AND b.expires_at <= :now)
+   AND NOT EXISTS (SELECT 1
+                     FROM _onceward_inbox AS b
+                    WHERE b.seq = _onceward_mailbox_leases.seq AND b.expires_at <= :now)
 """
 END: Final = f"DELETE FROM _onceward_mailbox_leases WHERE {MINE}"
 PUT_BACK: Final = f"UPDATE _onceward_mailbox_leases SET owner = NULL, due_at = :due_at WHERE {MINE}"
@@ -53,7 +80,9 @@ OLD: Final = "DELETE FROM _onceward_mailbox_readers WHERE expires_at <= ?"
 LOOSE: Final = """
 DELETE FROM _onceward_mailbox_leases
  WHERE reader_id NOT IN (SELECT reader_id FROM _onceward_mailbox_readers)
-    OR NOT EXISTS (SELECT 1 FROM _onceward_inbox AS b WHERE b.seq = _onceward_mailbox_leases.seq AND b.state = 'pending')
+    OR NOT EXISTS (SELECT 1
+                     FROM _onceward_inbox AS b
+                    WHERE b.seq = _onceward_mailbox_leases.seq AND b.state = 'pending')
    AND (owner IS NULL OR due_at <= ?)
 """
 RANKS: Final = 5

@@ -24,11 +24,23 @@ ALIVE: Final = (
 RANKS: Final = range(mailbox_readers.RANKS)
 # One arm for each priority, in index order: a read costs what it returns, not what waits.
 NEXT: Final = " UNION ALL ".join(
-    f"SELECT {COLUMNS}, 0 FROM (SELECT {COLUMNS} FROM _onceward_inbox WHERE {ALIVE} AND rank = {n} AND seq > :p{n} ORDER BY seq LIMIT :limit)"
+    f"""
+SELECT {COLUMNS}, 0
+  FROM (SELECT {COLUMNS}
+          FROM _onceward_inbox
+         WHERE {ALIVE} AND rank = {n} AND seq > :p{n}
+         ORDER BY seq LIMIT :limit)
+"""
     for n in RANKS
 )
 NEWEST: Final = " UNION ALL ".join(
-    f"SELECT {COLUMNS}, 0 FROM (SELECT {COLUMNS} FROM _onceward_inbox WHERE {ALIVE} AND rank = {n} AND seq < :before ORDER BY seq DESC LIMIT :limit)"
+    f"""
+SELECT {COLUMNS}, 0
+  FROM (SELECT {COLUMNS}
+          FROM _onceward_inbox
+         WHERE {ALIVE} AND rank = {n} AND seq < :before
+         ORDER BY seq DESC LIMIT :limit)
+"""
     for n in RANKS
 )
 KEPT: Final = f"""
@@ -40,25 +52,41 @@ SELECT b.rank, b.seq, sender, id, session, type, topic, frame, digest, received_
 WAITS: Final = f"""
 SELECT EXISTS (SELECT 1 FROM _onceward_mailbox_leases WHERE reader_id = :reader AND due_at IS NULL)
     OR EXISTS (SELECT 1 FROM _onceward_mailbox_leases WHERE reader_id = :reader AND due_at <= :now)
-    OR {" OR ".join(f"EXISTS (SELECT 1 FROM _onceward_inbox WHERE {ALIVE} AND rank = {n} AND seq > :p{n})" for n in RANKS)}
+    OR {
+    " OR ".join(
+        f"EXISTS (SELECT 1 FROM _onceward_inbox WHERE {ALIVE} AND rank = {n} AND seq > :p{n})"
+        for n in RANKS
+    )
+}
 """
 COUNT: Final = f"SELECT rank, count(*) FROM _onceward_inbox WHERE {ALIVE} GROUP BY rank"
 DELETE: Final = """
 UPDATE _onceward_inbox SET state = 'processed', ended_at = :now, reason = 'deleted'
- WHERE mailbox = :mailbox AND id = :id AND state = 'pending' AND (expires_at IS NULL OR expires_at > :now)
+ WHERE mailbox = :mailbox
+   AND id = :id
+   AND state = 'pending'
+   AND (expires_at IS NULL OR expires_at > :now)
 """
 EXPIRED: Final = """
 SELECT seq FROM _onceward_inbox
  WHERE mailbox IS NOT NULL AND expires_at <= ? AND expires_at IS NOT NULL AND state = 'pending'
  ORDER BY expires_at LIMIT ?
 """
-EXPIRE: Final = "UPDATE _onceward_inbox SET state = 'expired', ended_at = ?, reason = 'expired' WHERE seq IN (SELECT value FROM json_each(?))"
+EXPIRE: Final = """
+UPDATE _onceward_inbox
+   SET state = 'expired', ended_at = ?, reason = 'expired'
+ WHERE seq IN (SELECT value FROM json_each(?))
+"""
 FROZEN: Final = "SELECT paused_at FROM _onceward_file_info"
 MARK: Final = """
-INSERT INTO _onceward_processed_messages (sender, message_id, consumer, session, outcome, processed_at) VALUES (?, ?, ?, ?, 'processed', ?)
+INSERT INTO _onceward_processed_messages (sender, message_id, consumer, session, outcome,
+                                          processed_at)
+VALUES (?, ?, ?, ?, 'processed', ?)
 ON CONFLICT DO NOTHING
 """
-MARKED: Final = "SELECT 1 FROM _onceward_processed_messages WHERE sender = ? AND message_id = ? AND consumer = ?"
+MARKED: Final = """
+SELECT 1 FROM _onceward_processed_messages WHERE sender = ? AND message_id = ? AND consumer = ?
+"""
 SCAN: Final = 500
 """Rows scanned under one lock; a reader whose filter skips more commits in between."""
 

@@ -17,8 +17,14 @@ from onceward.model.parcel import Receipt
 from onceward.store.bodies import BODY_DIGEST, FULL_FRAME, insert_body, release_body, split_digest
 from onceward.store.counters import bump
 
-FIND_DUPLICATE: Final = f"SELECT id, {FULL_FRAME} FROM _onceward_outbox AS o WHERE id = ? OR (recipient = ? AND key = ?)"
-FIND_DEAD: Final = "SELECT 1 FROM _onceward_dead_letters WHERE origin = 'outbox' AND (id = ?1 OR (peer = ?2 AND key = ?3))"
+FIND_DUPLICATE: Final = f"""
+SELECT id, {FULL_FRAME} FROM _onceward_outbox AS o WHERE id = ? OR (recipient = ? AND key = ?)
+"""
+FIND_DEAD: Final = """
+SELECT 1
+  FROM _onceward_dead_letters
+ WHERE origin = 'outbox' AND (id = ?1 OR (peer = ?2 AND key = ?3))
+"""
 READY: Final = f"""
 SELECT seq, id, {FULL_FRAME}, digest, expires_at, parcel_ordinal, attempts, lane, rank, sent_at,
        CASE WHEN body_id IS NOT NULL THEN frame END, {BODY_DIGEST}
@@ -28,7 +34,8 @@ SELECT seq, id, {FULL_FRAME}, digest, expires_at, parcel_ordinal, attempts, lane
  LIMIT ?
 """
 BY_SEQ: Final = f"""
-SELECT o.seq, o.id, {FULL_FRAME}, o.digest, o.expires_at, o.parcel_ordinal, o.attempts, o.lane, o.rank, o.sent_at,
+SELECT o.seq, o.id, {FULL_FRAME}, o.digest, o.expires_at, o.parcel_ordinal, o.attempts, o.lane,
+       o.rank, o.sent_at,
        CASE WHEN o.body_id IS NOT NULL THEN o.frame END, {BODY_DIGEST}
   FROM json_each(?) AS j JOIN _onceward_outbox AS o ON o.seq = j.value
  ORDER BY j.key
@@ -37,34 +44,55 @@ SENT: Final = """
 UPDATE _onceward_outbox
    SET state = 'sent', sent_at = :now, parcel_ordinal = :parcel,
        attempts = CASE WHEN :held THEN 0 ELSE attempts + 1 END,
-       due_at = :ask_at + CASE WHEN :held THEN min(max(0, :now - created_at) / 10, 20 * (:ask_at - :now)) ELSE 0 END
+       due_at = :ask_at
+                + CASE WHEN :held THEN min(max(0, :now - created_at) / 10, 20 * (:ask_at - :now))
+                       ELSE 0 END
  WHERE id IN (SELECT value FROM json_each(:ids)) AND recipient = :peer AND state = 'pending'
 RETURNING id
 """
 ACKED: Final = """
 UPDATE _onceward_outbox
-   SET state = 'acked', sent_at = coalesce(sent_at, :now), ended_at = :now, due_at = NULL, reason = NULL,
+   SET state = 'acked', sent_at = coalesce(sent_at, :now), ended_at = :now, due_at = NULL,
+       reason = NULL,
        parcel_ordinal = coalesce(:parcel, parcel_ordinal, 0)
  WHERE id IN (SELECT value FROM json_each(:ids)) AND recipient = :peer AND state = :was
 RETURNING id
 """
 FAILED: Final = """
 UPDATE _onceward_outbox
-   SET state = 'failed', sent_at = coalesce(sent_at, :now), ended_at = :now, due_at = NULL, reason = :reason,
+   SET state = 'failed', sent_at = coalesce(sent_at, :now), ended_at = :now, due_at = NULL,
+       reason = :reason,
        parcel_ordinal = coalesce(:parcel, parcel_ordinal, 0)
  WHERE id = :id AND recipient = :peer AND state = :was
 RETURNING id
 """
 LATE: Final = """
 UPDATE _onceward_dead_letters SET late_outcome = :state, late_at = :now
- WHERE origin = 'outbox' AND peer = :peer AND id IN (SELECT value FROM json_each(:ids)) AND late_outcome IS NULL
+ WHERE origin = 'outbox'
+   AND peer = :peer
+   AND id IN (SELECT value FROM json_each(:ids))
+   AND late_outcome IS NULL
 """
-TICKET_FAILED: Final = "UPDATE _onceward_pending_replies SET state = 'failed', reason = ?, ended_at = ? WHERE id = ? AND state = 'open'"
-DUE: Final = "SELECT seq, state, attempts FROM _onceward_outbox WHERE due_at <= ? ORDER BY due_at, seq LIMIT ?"
-REQUEUE: Final = "UPDATE _onceward_outbox SET due_at = NULL WHERE seq IN (SELECT value FROM json_each(?)) AND +due_at <= ? AND state = 'pending'"
-ASK: Final = (  # the row itself must be due, not only its entry in a damaged index: it would be pushed again without a pause
-    "UPDATE _onceward_outbox SET state = 'pending', due_at = NULL WHERE seq IN (SELECT value FROM json_each(?)) AND +due_at <= ? AND state = 'sent'"
-)
+TICKET_FAILED: Final = """
+UPDATE _onceward_pending_replies
+   SET state = 'failed', reason = ?, ended_at = ?
+ WHERE id = ? AND state = 'open'
+"""
+DUE: Final = """
+SELECT seq, state, attempts FROM _onceward_outbox WHERE due_at <= ? ORDER BY due_at, seq LIMIT ?
+"""
+REQUEUE: Final = """
+UPDATE _onceward_outbox
+   SET due_at = NULL
+ WHERE seq IN (SELECT value FROM json_each(?)) AND +due_at <= ? AND state = 'pending'
+"""
+# The row itself must be due, not only its entry in a damaged index:
+# it would be pushed again without a pause.
+ASK: Final = """
+UPDATE _onceward_outbox
+   SET state = 'pending', due_at = NULL
+ WHERE seq IN (SELECT value FROM json_each(?)) AND +due_at <= ? AND state = 'sent'
+"""
 EXPIRED: Final = """
 SELECT seq FROM _onceward_outbox
  WHERE expires_at <= ? AND expires_at IS NOT NULL AND state = 'pending' AND sent_at IS NULL
@@ -72,7 +100,11 @@ SELECT seq FROM _onceward_outbox
 """
 PARK: Final = "UPDATE _onceward_outbox SET due_at = ? WHERE seq = ? AND state = 'pending'"
 ATTEMPTS: Final = "SELECT seq, attempts FROM _onceward_outbox WHERE id = ? AND state = 'pending'"
-FAIL_ONE: Final = "UPDATE _onceward_outbox SET due_at = ?, attempts = attempts + 1, parcel_ordinal = coalesce(parcel_ordinal, 0), reason = ? WHERE id = ? AND state = 'pending'"
+FAIL_ONE: Final = """
+UPDATE _onceward_outbox
+   SET due_at = ?, attempts = attempts + 1, parcel_ordinal = coalesce(parcel_ordinal, 0), reason = ?
+ WHERE id = ? AND state = 'pending'
+"""
 SPEND: Final = """
 UPDATE _onceward_outbox SET attempts = attempts + 1, reason = ?
  WHERE seq IN (SELECT value FROM json_each(?)) AND state = 'pending'
@@ -80,13 +112,22 @@ RETURNING seq, id, attempts
 """
 CANCEL: Final = """
 UPDATE _onceward_outbox SET state = 'cancelled', due_at = NULL, ended_at = ?, reason = 'cancelled'
- WHERE id = ? AND state = 'pending' AND sent_at IS NULL AND attempts = 0 AND coalesce(parcel_ordinal, 0) = 0
-   AND seq NOT IN (SELECT j.value FROM _onceward_peers AS p, json_each(p.in_flight_seqs) AS j WHERE p.in_flight_seqs IS NOT NULL)
+ WHERE id = ?
+   AND state = 'pending'
+   AND sent_at IS NULL
+   AND attempts = 0
+   AND coalesce(parcel_ordinal, 0) = 0
+   AND seq NOT IN (SELECT j.value
+                     FROM _onceward_peers AS p, json_each(p.in_flight_seqs) AS j
+                    WHERE p.in_flight_seqs IS NOT NULL)
 """
 CANCELLED: Final = "SELECT 1 FROM _onceward_outbox WHERE id = ? AND state = 'cancelled'"
 RESEND: Final = """
 UPDATE _onceward_outbox SET state = 'pending', due_at = NULL, ended_at = NULL
- WHERE recipient = ? AND state = ? AND (parcel_ordinal > ? OR parcel_ordinal = 0) AND (state = 'sent' OR expires_at IS NULL OR expires_at > ?)
+ WHERE recipient = ?
+   AND state = ?
+   AND (parcel_ordinal > ? OR parcel_ordinal = 0)
+   AND (state = 'sent' OR expires_at IS NULL OR expires_at > ?)
 RETURNING id
 """
 OLDEST: Final = "SELECT id FROM _onceward_outbox WHERE recipient = ? ORDER BY seq LIMIT 1"
@@ -97,7 +138,9 @@ AGENDA: Final = """
 WITH RECURSIVE next(name) AS (
     SELECT min(recipient) FROM _onceward_outbox WHERE state = 'pending' AND due_at IS NULL
     UNION ALL
-    SELECT (SELECT min(recipient) FROM _onceward_outbox WHERE state = 'pending' AND due_at IS NULL AND recipient > next.name)
+    SELECT (SELECT min(recipient)
+              FROM _onceward_outbox
+             WHERE state = 'pending' AND due_at IS NULL AND recipient > next.name)
       FROM next WHERE next.name IS NOT NULL
 ), found(name) AS (
     SELECT name FROM next WHERE name IS NOT NULL
@@ -112,7 +155,9 @@ SELECT i.paused_at, i.clock_at,
        EXISTS (SELECT 1 FROM _onceward_background_tasks),
        (SELECT json_group_array(name) FROM callers),
        (SELECT min(due_at) FROM _onceward_outbox WHERE due_at IS NOT NULL),
-       (SELECT min(expires_at) FROM _onceward_outbox WHERE expires_at IS NOT NULL AND state = 'pending' AND sent_at IS NULL),
+       (SELECT min(expires_at)
+          FROM _onceward_outbox
+         WHERE expires_at IS NOT NULL AND state = 'pending' AND sent_at IS NULL),
        (SELECT min(coalesce(max(due_at, lease_at), due_at, lease_at)) FROM _onceward_peers
          WHERE coalesce(max(due_at, lease_at), due_at, lease_at) > ?1)
   FROM _onceward_file_info AS i"""
@@ -388,7 +433,9 @@ def requeue_due(
     tx: StoreTransaction, limit: int, exhausted: Callable[[int], bool]
 ) -> tuple[int, list[int]]:
     """
-    Make due rows ready: parked ones, and sent ones whose outcome is asked for by pushing them again.
+    Make due rows ready: parked ones, and sent ones whose outcome is unknown.
+
+    The outcome of a sent row is asked for by pushing it again.
 
     Returns how many are ready now, and the sequences of those that were stored
     again and again but never processed: they are not asked about any more.

@@ -27,13 +27,19 @@ from onceward.store.peers import PeerLease
 
 BLOCKED: Final = "SELECT lane, rank, due_at FROM _onceward_blocked_lanes WHERE recipient = ?"
 BLOCK: Final = """
-INSERT INTO _onceward_blocked_lanes (recipient, lane, rank, head_seq, due_at) SELECT recipient, lane, rank, seq, ? FROM _onceward_outbox WHERE id = ?
-ON CONFLICT (recipient, lane, rank) DO UPDATE SET due_at = max(due_at, excluded.due_at), head_seq = min(head_seq, excluded.head_seq)
+INSERT INTO _onceward_blocked_lanes (recipient, lane, rank, head_seq, due_at)
+SELECT recipient, lane, rank, seq, ?
+  FROM _onceward_outbox
+ WHERE id = ?
+ON CONFLICT (recipient, lane, rank) DO UPDATE
+   SET due_at = max(due_at, excluded.due_at), head_seq = min(head_seq, excluded.head_seq)
 RETURNING due_at
 """
 STILL_READY: Final = f"""
 SELECT EXISTS (SELECT 1 FROM _onceward_outbox INDEXED BY _onceward_outbox_ready
-                WHERE recipient = ? AND rank IN ({", ".join(map(str, range(len(PRIORITIES))))}) AND seq IN (SELECT value FROM json_each(?))
+                WHERE recipient = ?
+                  AND rank IN ({", ".join(map(str, range(len(PRIORITIES))))})
+                  AND seq IN (SELECT value FROM json_each(?))
                   AND state = 'pending' AND due_at IS NULL)
 """
 UNBLOCK: Final = "DELETE FROM _onceward_blocked_lanes WHERE due_at <= ?"

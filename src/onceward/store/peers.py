@@ -12,7 +12,11 @@ from onceward.model.clock import Millis
 from onceward.model.retry import RetryPolicy
 from onceward.model.settings import Settings
 
-KNOW: Final = "INSERT INTO _onceward_peers (name, epoch) VALUES (?, lower(hex(randomblob(16)))) ON CONFLICT (name) DO NOTHING"
+KNOW: Final = """
+INSERT INTO _onceward_peers (name, epoch)
+VALUES (?, lower(hex(randomblob(16))))
+ON CONFLICT (name) DO NOTHING
+"""
 REGISTER: Final = """
 INSERT INTO _onceward_peers (name, url, epoch) VALUES (?, ?, lower(hex(randomblob(16))))
 ON CONFLICT (name) DO UPDATE SET url = excluded.url, due_at = NULL, failures = 0, breaker = 'closed'
@@ -24,21 +28,28 @@ UPDATE _onceward_peers
    SET owner = :owner, token = token + 1, lease_at = :until,
        breaker = CASE breaker WHEN 'open' THEN 'half_open' ELSE breaker END
  WHERE name = :name AND (owner IS NULL OR lease_at <= :now) AND (due_at IS NULL OR due_at <= :now)
-RETURNING name, url, token, epoch, generation, number, last_id, redelivered_upto_seq, in_flight_seqs, failures, breaker, successes,
-          base_epoch, base_parcel
+RETURNING name, url, token, epoch, generation, number, last_id, redelivered_upto_seq,
+          in_flight_seqs, failures, breaker, successes, base_epoch, base_parcel
 """
-STORE: Final = "UPDATE _onceward_peers SET in_flight_seqs = :parcel, lease_at = :until WHERE name = :name AND token = :token AND owner = :owner"
+STORE: Final = """
+UPDATE _onceward_peers
+   SET in_flight_seqs = :parcel, lease_at = :until
+ WHERE name = :name AND token = :token AND owner = :owner
+"""
 ADVANCE: Final = """
 UPDATE _onceward_peers
-   SET number = :number, last_id = :last_id, in_flight_seqs = NULL, failures = 0, due_at = NULL, last_error = NULL, seen_at = :now,
+   SET number = :number, last_id = :last_id, in_flight_seqs = NULL, failures = 0, due_at = NULL,
+       last_error = NULL, seen_at = :now,
        successes = CASE breaker WHEN 'half_open' THEN successes + 1 ELSE 0 END,
-       breaker = CASE WHEN breaker = 'half_open' AND successes + 1 < :needed THEN 'half_open' ELSE 'closed' END
+       breaker = CASE WHEN breaker = 'half_open' AND successes + 1 < :needed THEN 'half_open'
+                      ELSE 'closed' END
  WHERE name = :name AND token = :token AND owner = :owner
 RETURNING breaker, successes
 """
 BACK_OFF: Final = """
 UPDATE _onceward_peers
-   SET failures = :failures, due_at = :due_at, last_error = :error, successes = 0, owner = NULL, lease_at = NULL, breaker = :breaker
+   SET failures = :failures, due_at = :due_at, last_error = :error, successes = 0, owner = NULL,
+       lease_at = NULL, breaker = :breaker
  WHERE name = :name AND token = :token AND owner = :owner
 """
 DEFER: Final = """
@@ -47,14 +58,25 @@ UPDATE _onceward_peers SET due_at = :due_at, last_error = :error, owner = NULL, 
 """
 OWNERS: Final = "SELECT DISTINCT owner FROM _onceward_peers WHERE owner IS NOT NULL"
 FREE: Final = "UPDATE _onceward_peers SET lease_at = min(lease_at, ?) WHERE owner = ?"
-RELEASE: Final = "UPDATE _onceward_peers SET owner = NULL, lease_at = NULL WHERE name = :name AND token = :token AND owner = :owner"
+RELEASE: Final = """
+UPDATE _onceward_peers
+   SET owner = NULL, lease_at = NULL
+ WHERE name = :name AND token = :token AND owner = :owner
+"""
 NEW_EPOCH: Final = """
 UPDATE _onceward_peers
-   SET epoch = lower(hex(randomblob(16))), generation = generation + 1, number = 0, last_id = '', in_flight_seqs = NULL,
-       redelivered_upto_seq = coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_outbox'), 0), last_error = :why,
+   SET epoch = lower(hex(randomblob(16))), generation = generation + 1, number = 0, last_id = '',
+       in_flight_seqs = NULL,
+       redelivered_upto_seq = coalesce((SELECT seq
+                                          FROM sqlite_sequence
+                                         WHERE name = '_onceward_outbox'), 0),
+       last_error = :why,
        base_epoch = coalesce(:there, CASE WHEN number > 0 THEN epoch ELSE base_epoch END),
-       base_parcel = coalesce(:upto, CASE WHEN number > 0 AND (base_epoch <> epoch OR base_parcel < ((generation << 32) | number))
-                                            THEN (generation << 32) | number ELSE base_parcel END)
+       base_parcel = coalesce(:upto,
+                              CASE WHEN number > 0
+                                    AND (base_epoch <> epoch
+                                         OR base_parcel < ((generation << 32) | number))
+                                   THEN (generation << 32) | number ELSE base_parcel END)
  WHERE name = :name AND token = :token AND owner = :owner
 RETURNING epoch, generation, redelivered_upto_seq, base_epoch, base_parcel
 """
@@ -66,12 +88,19 @@ NUMBERS: Final = (1 << 32) - 1
 RECORD_BASE: Final = """
 UPDATE _onceward_peers
    SET base_epoch = :epoch,
-       base_parcel = (CASE :epoch WHEN epoch THEN generation WHEN base_epoch THEN base_parcel >> 32 ELSE 0 END << 32) | :number,
-       owner = CASE WHEN epoch = :epoch THEN owner END, lease_at = CASE WHEN epoch = :epoch THEN lease_at END
+       base_parcel = (CASE :epoch WHEN epoch THEN generation
+                           WHEN base_epoch THEN base_parcel >> 32
+                           ELSE 0 END << 32) | :number,
+       owner = CASE WHEN epoch = :epoch THEN owner END,
+       lease_at = CASE WHEN epoch = :epoch THEN lease_at END
  WHERE name = :name AND CASE epoch WHEN :epoch THEN number < :number ELSE number = 0 END
    AND NOT (base_epoch = :epoch AND (base_parcel & 4294967295) >= :number)
 """
-RESET_BREAKER: Final = "UPDATE _onceward_peers SET breaker = 'closed', failures = 0, due_at = NULL, successes = 0 WHERE name = ?"
+RESET_BREAKER: Final = """
+UPDATE _onceward_peers
+   SET breaker = 'closed', failures = 0, due_at = NULL, successes = 0
+ WHERE name = ?
+"""
 
 
 class PeerLease(NamedTuple):

@@ -23,9 +23,15 @@ NEWEST: Final = (
 )
 # Messages of sessions with runs, and of mailboxes, are read elsewhere.
 NEXT: Final = """
-SELECT b.seq, b.sender, b.id, b.topic, b.frame, b.digest, b.received_at, b.expires_at, l.owner IS NOT NULL OR l.due_at IS NOT NULL
+SELECT b.seq, b.sender, b.id, b.topic, b.frame, b.digest, b.received_at, b.expires_at,
+       l.owner IS NOT NULL OR l.due_at IS NOT NULL
   FROM _onceward_inbox AS b JOIN _onceward_lanes AS l ON l.lane_id = b.lane_id
- WHERE b.seq > ? AND b.session = ? AND b.state = 'pending' AND b.mailbox IS NULL AND b.run_seq IS NULL AND l.sender IS NOT NULL
+ WHERE b.seq > ?
+   AND b.session = ?
+   AND b.state = 'pending'
+   AND b.mailbox IS NULL
+   AND b.run_seq IS NULL
+   AND l.sender IS NOT NULL
  ORDER BY b.seq LIMIT ?
 """
 TAIL: Final = """

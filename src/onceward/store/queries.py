@@ -15,25 +15,33 @@ from onceward.store.lanes import NEXT_DUE
 STATS: Final = "SELECT * FROM onceward_stats"
 STATS_COLUMNS: Final = "SELECT name FROM pragma_table_info('onceward_stats')"
 UNSENT: Final = """
-SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_outbox'), 0) - (SELECT value FROM _onceward_counters WHERE name = 'ended_pending')
+SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_outbox'), 0)
+       - (SELECT value FROM _onceward_counters WHERE name = 'ended_pending')
 """
 RESOLVE: Final = """
 SELECT coalesce((SELECT state FROM onceward_outbox WHERE id = :id),
-                (SELECT 'dead' FROM _onceward_dead_letters WHERE origin = 'outbox' AND id = :id), 'absent')
+                (SELECT 'dead' FROM _onceward_dead_letters WHERE origin = 'outbox' AND id = :id),
+                'absent')
 """
 PEERS: Final = """
-SELECT name, url, epoch, number, in_flight, breaker, failures, due_at, last_error, seen_at, stream_number FROM onceward_peers ORDER BY name
+SELECT name, url, epoch, number, in_flight, breaker, failures, due_at, last_error, seen_at,
+       stream_number
+  FROM onceward_peers
+ ORDER BY name
 """
 DEAD: Final = """
 SELECT seq, topic FROM onceward_dead_letters
- WHERE (:id IS NULL OR id = :id) AND (:reason IS NULL OR reason = :reason) AND (:origin IS NULL OR origin = :origin)
-   AND (:peer IS NULL OR sender = :peer OR recipient = :peer) AND (:session IS NULL OR session = :session)
+ WHERE (:id IS NULL OR id = :id)
+   AND (:reason IS NULL OR reason = :reason)
+   AND (:origin IS NULL OR origin = :origin)
+   AND (:peer IS NULL OR sender = :peer OR recipient = :peer)
+   AND (:session IS NULL OR session = :session)
    AND (:before IS NULL OR dead_at < :before) AND (:type IS NULL OR type = :type)
  ORDER BY seq
 """
 BY_SEQ: Final = """
-SELECT d.id, d.origin, d.sender, d.recipient, d.session, d.type, d.topic, d.priority, d.reason, d.last_error, d.attempts, d.created_at,
-       d.dead_at, d.late_outcome, d.frame, d.replays, d.seq
+SELECT d.id, d.origin, d.sender, d.recipient, d.session, d.type, d.topic, d.priority, d.reason,
+       d.last_error, d.attempts, d.created_at, d.dead_at, d.late_outcome, d.frame, d.replays, d.seq
   FROM json_each(?) AS j JOIN onceward_dead_letters AS d ON d.seq = j.value
  ORDER BY d.seq
 """
@@ -196,7 +204,10 @@ def next_wakeup(db: Database, left: float | None) -> float | None:
 
 # -- runs and session queues --------------------------------------------------------------
 
-RUN_COLUMNS: Final = "id, session, mode, state, event_ids, consumed, partial, result, cause, lease_at, started_at, checkpoint_at, ended_at"
+RUN_COLUMNS: Final = (
+    "id, session, mode, state, event_ids, consumed, partial, result, cause, lease_at, started_at,"
+    " checkpoint_at, ended_at"
+)
 RUNS: Final = f"""
 SELECT {RUN_COLUMNS} FROM onceward_runs
  WHERE (:session IS NULL OR session = :session) AND (:state IS NULL OR state = :state)
@@ -204,11 +215,15 @@ SELECT {RUN_COLUMNS} FROM onceward_runs
 """
 RUN: Final = f"SELECT {RUN_COLUMNS} FROM onceward_runs WHERE id = ?"
 QUEUES: Final = """
-SELECT session, state, mode, debounce_for, cap, overflow, aborted, inject, waiting, bound, run, dropped, due_at, arrived_at, paused_at
+SELECT session, state, mode, debounce_for, cap, overflow, aborted, inject, waiting, bound, run,
+       dropped, due_at, arrived_at, paused_at
   FROM onceward_session_queues ORDER BY session
 """
 WAITING: Final = """
-SELECT id, sender, type, attempts, received_at FROM onceward_session_queue_messages WHERE session = ? ORDER BY position
+SELECT id, sender, type, attempts, received_at
+  FROM onceward_session_queue_messages
+ WHERE session = ?
+ ORDER BY position
 """
 
 

@@ -12,28 +12,38 @@ from onceward.model.clock import Millis
 WARN_AT: Final = 0.9
 TAKE: Final = """
 UPDATE _onceward_rate_limits
-   SET tokens = min(burst, tokens + max(0, :now - filled_at) * per_second / 1000.0) - 1, filled_at = max(filled_at, :now)
+   SET tokens = min(burst, tokens + max(0, :now - filled_at) * per_second / 1000.0) - 1,
+       filled_at = max(filled_at, :now)
  WHERE name = 'send'
 RETURNING tokens, per_second
 """
 ACCEPT_BUCKET: Final = """
-SELECT r.per_second, r.burst, min(r.burst, coalesce(s.tokens + max(0, :now - s.filled_at) * r.per_second / 1000.0, r.burst))
+SELECT r.per_second, r.burst,
+       min(r.burst,
+           coalesce(s.tokens + max(0, :now - s.filled_at) * r.per_second / 1000.0, r.burst))
   FROM _onceward_rate_limits AS r LEFT JOIN _onceward_rate_limits AS s ON s.name = :bucket
  WHERE r.name = 'accept'
 """
 LET_IN: Final = """
-INSERT INTO _onceward_rate_limits (name, per_second, burst, tokens, filled_at) VALUES (:bucket, :per_second, :burst, :tokens, :now)
-ON CONFLICT (name) DO UPDATE SET tokens = excluded.tokens, filled_at = max(filled_at, excluded.filled_at)
+INSERT INTO _onceward_rate_limits (name, per_second, burst, tokens, filled_at)
+VALUES (:bucket, :per_second, :burst, :tokens, :now)
+ON CONFLICT (name) DO UPDATE
+   SET tokens = excluded.tokens, filled_at = max(filled_at, excluded.filled_at)
 """
 SET_RATE: Final = """
-INSERT INTO _onceward_rate_limits (name, per_second, burst, tokens, filled_at) VALUES (?, ?, ?, ?, ?)
-ON CONFLICT (name) DO UPDATE SET per_second = excluded.per_second, burst = excluded.burst, tokens = min(tokens, excluded.burst)
+INSERT INTO _onceward_rate_limits (name, per_second, burst, tokens, filled_at)
+VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (name) DO UPDATE
+   SET per_second = excluded.per_second, burst = excluded.burst,
+       tokens = min(tokens, excluded.burst)
 """
 NO_RATE: Final = "DELETE FROM _onceward_rate_limits WHERE name = ?1 OR name GLOB ?1 || '/*'"
 FILE: Final = "SELECT max_file_bytes FROM _onceward_file_info"
 SET_FILE: Final = "UPDATE _onceward_file_info SET max_file_bytes = ?"
 PAGES: Final = """
-SELECT ((SELECT page_count FROM pragma_page_count) - (SELECT freelist_count FROM pragma_freelist_count)) * page_size FROM pragma_page_size
+SELECT ((SELECT page_count FROM pragma_page_count)
+        - (SELECT freelist_count FROM pragma_freelist_count)) * page_size
+  FROM pragma_page_size
 """
 
 

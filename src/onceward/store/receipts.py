@@ -12,7 +12,9 @@ from onceward.model.parcel import Receipt
 
 ENQUEUE: Final = "INSERT INTO _onceward_receipts (peer, receipts, created_at) VALUES (?, ?, ?)"
 PENDING: Final = """
-SELECT r.seq, r.receipts, s.epoch, s.number FROM _onceward_receipts AS r LEFT JOIN _onceward_sender_streams AS s ON s.sender = r.peer
+SELECT r.seq, r.receipts, s.epoch, s.number
+  FROM _onceward_receipts AS r
+  LEFT JOIN _onceward_sender_streams AS s ON s.sender = r.peer
  WHERE r.peer = ? ORDER BY r.seq LIMIT ?
 """
 DELIVERED: Final = "DELETE FROM _onceward_receipts WHERE peer = ? AND seq <= ?"

@@ -8,10 +8,15 @@ from typing import Final, NamedTuple
 from onceward.db.transaction import StoreTransaction
 from onceward.model.clock import Millis
 
-OPEN: Final = "INSERT INTO _onceward_pending_replies (id, session, recipient, asked_at, deadline_at) VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"
+OPEN: Final = """
+INSERT INTO _onceward_pending_replies (id, session, recipient, asked_at, deadline_at)
+VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (id) DO NOTHING
+"""
 LOOK: Final = """
 SELECT t.state, t.reason, t.recipient, b.frame
-  FROM _onceward_pending_replies AS t LEFT JOIN _onceward_inbox AS b ON b.id = t.reply_id AND b.sender = t.recipient
+  FROM _onceward_pending_replies AS t
+  LEFT JOIN _onceward_inbox AS b ON b.id = t.reply_id AND b.sender = t.recipient
  WHERE t.id = ?
 """
 

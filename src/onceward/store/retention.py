@@ -28,17 +28,32 @@ SELECT seq, sender, message_id FROM _onceward_processed_messages
 """
 HORIZON: Final = f"""
 UPDATE _onceward_sender_streams
-   SET horizon_id = max(horizon_id, (SELECT max(m.message_id) FROM ({OLD_MARKS}) AS m WHERE m.sender = _onceward_sender_streams.sender))
+   SET horizon_id = max(horizon_id,
+                        (SELECT max(m.message_id)
+                           FROM ({OLD_MARKS}) AS m
+                          WHERE m.sender = _onceward_sender_streams.sender))
  WHERE sender IN (SELECT sender FROM ({OLD_MARKS}))
 """
 MARKS: Final = (
     f"DELETE FROM _onceward_processed_messages WHERE seq IN (SELECT seq FROM ({OLD_MARKS}))"
 )
 TICKETS: Final = """
-DELETE FROM _onceward_pending_replies WHERE id IN (SELECT id FROM _onceward_pending_replies WHERE coalesce(ended_at, deadline_at, asked_at) < :before LIMIT :limit)
+DELETE FROM _onceward_pending_replies
+ WHERE id IN (SELECT id
+                FROM _onceward_pending_replies
+               WHERE coalesce(ended_at, deadline_at, asked_at) < :before LIMIT :limit)
 """
-TRAIL: Final = "DELETE FROM _onceward_transitions WHERE seq IN (SELECT seq FROM _onceward_transitions WHERE at < :before ORDER BY seq LIMIT :limit)"
-DROPS: Final = "DELETE FROM _onceward_drops WHERE seq IN (SELECT seq FROM _onceward_drops WHERE dropped_at < :before ORDER BY dropped_at LIMIT :limit)"
+TRAIL: Final = """
+DELETE FROM _onceward_transitions
+ WHERE seq IN (SELECT seq FROM _onceward_transitions WHERE at < :before ORDER BY seq LIMIT :limit)
+"""
+DROPS: Final = """
+DELETE FROM _onceward_drops
+ WHERE seq IN (SELECT seq
+                 FROM _onceward_drops
+                WHERE dropped_at < :before
+                ORDER BY dropped_at LIMIT :limit)
+"""
 VACUUM: Final = "PRAGMA incremental_vacuum(200)"
 
 

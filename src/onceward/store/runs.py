@@ -14,7 +14,9 @@ from onceward.store.inbox import LeasedMessage
 from onceward.store.lanes import Lease
 
 LEASE: Final = """
-UPDATE _onceward_lanes SET owner = :owner, token = token + 1, due_at = :until, leased_seqs = :bound, isolate_upto_seq = max(isolate_upto_seq, :last)
+UPDATE _onceward_lanes
+   SET owner = :owner, token = token + 1, due_at = :until, leased_seqs = :bound,
+       isolate_upto_seq = max(isolate_upto_seq, :last)
  WHERE lane_id = :lane AND token = :token AND owner IS NULL
 """
 BIND: Final = """
@@ -32,26 +34,45 @@ TOLD: Final = "DELETE FROM _onceward_overflows WHERE run_seq = ?"
 UNTOLD: Final = "UPDATE _onceward_overflows SET run_seq = NULL WHERE run_seq = ?"
 BEFORE: Final = """
 SELECT id, cause, partial, event_ids, consumed FROM _onceward_runs
- WHERE session = ? AND seq = (SELECT max(seq) FROM _onceward_runs WHERE session = ? AND seq < ?) AND state = 'aborted'
+ WHERE session = ?
+   AND seq = (SELECT max(seq) FROM _onceward_runs WHERE session = ? AND seq < ?)
+   AND state = 'aborted'
 """
 OURS: Final = """
  WHERE seq = :run AND state = 'open' AND token = :token
-   AND EXISTS (SELECT 1 FROM _onceward_lanes WHERE lane_id = :lane AND token = :token AND owner = :owner)
+   AND EXISTS (SELECT 1
+                 FROM _onceward_lanes
+                WHERE lane_id = :lane AND token = :token AND owner = :owner)
 """
 CHECKPOINT: Final = f"UPDATE _onceward_runs SET partial = :partial, checkpoint_at = :now {OURS}"
 PROVE: Final = f"SELECT 1 FROM _onceward_runs {OURS}"
 TAKES_MORE: Final = f"UPDATE _onceward_runs SET takes_more = 1 {OURS}"
 MORE: Final = f"UPDATE _onceward_runs SET bound = :bound, event_ids = :ids {OURS}"
-CLAIM_MORE: Final = "UPDATE _onceward_lanes SET leased_seqs = ?, isolate_upto_seq = max(isolate_upto_seq, ?) WHERE lane_id = ? AND token = ? AND owner = ?"
+CLAIM_MORE: Final = """
+UPDATE _onceward_lanes
+   SET leased_seqs = ?, isolate_upto_seq = max(isolate_upto_seq, ?)
+ WHERE lane_id = ? AND token = ? AND owner = ?
+"""
 END: Final = """
-UPDATE _onceward_runs SET state = :state, consumed = :consumed, result = :result, cause = :cause, ended_at = :now
+UPDATE _onceward_runs
+   SET state = :state, consumed = :consumed, result = :result, cause = :cause, ended_at = :now
  WHERE seq = :run AND state = 'open' AND token = :token
 """
 UNBIND: Final = """
-UPDATE _onceward_inbox SET run_seq = NULL WHERE seq IN (SELECT value FROM json_each(:bound)) AND run_seq = :run AND state = 'pending'
+UPDATE _onceward_inbox
+   SET run_seq = NULL
+ WHERE seq IN (SELECT value FROM json_each(:bound)) AND run_seq = :run AND state = 'pending'
 """
-OF_SESSION: Final = "SELECT seq, id, session, mode, lane_id, token, owner, bound, takes_more, partial FROM _onceward_runs WHERE session = ? AND state = 'open'"
-BY_ID: Final = "SELECT seq, id, session, mode, lane_id, token, owner, bound, takes_more, partial FROM _onceward_runs WHERE id = ? AND state = 'open'"
+OF_SESSION: Final = """
+SELECT seq, id, session, mode, lane_id, token, owner, bound, takes_more, partial
+  FROM _onceward_runs
+ WHERE session = ? AND state = 'open'
+"""
+BY_ID: Final = """
+SELECT seq, id, session, mode, lane_id, token, owner, bound, takes_more, partial
+  FROM _onceward_runs
+ WHERE id = ? AND state = 'open'
+"""
 LOST: Final = """
 SELECT r.seq, r.id, r.session, r.mode, r.lane_id, r.token, r.owner, r.bound, r.takes_more, r.partial
   FROM _onceward_runs AS r LEFT JOIN _onceward_lanes AS l ON l.lane_id = r.lane_id
@@ -59,10 +80,17 @@ SELECT r.seq, r.id, r.session, r.mode, r.lane_id, r.token, r.owner, r.bound, r.t
 """
 STILL: Final = "SELECT id FROM _onceward_runs WHERE state = 'open' AND owner = ?"
 TAKE_OVER: Final = """
-UPDATE _onceward_lanes SET owner = :owner, token = token + 1, due_at = :now, leased_seqs = :bound WHERE lane_id = :lane RETURNING token
+UPDATE _onceward_lanes
+   SET owner = :owner, token = token + 1, due_at = :now, leased_seqs = :bound
+ WHERE lane_id = :lane
+RETURNING token
 """
 PRUNE: Final = """
-DELETE FROM _onceward_runs WHERE seq IN (SELECT seq FROM _onceward_runs WHERE ended_at < ? AND ended_at IS NOT NULL ORDER BY ended_at, seq LIMIT ?)
+DELETE FROM _onceward_runs
+ WHERE seq IN (SELECT seq
+                 FROM _onceward_runs
+                WHERE ended_at < ? AND ended_at IS NOT NULL
+                ORDER BY ended_at, seq LIMIT ?)
 """
 
 

@@ -27,73 +27,123 @@ ALL: Final = 10_000
 """Most messages of one run."""
 
 REGISTER: Final = """
-INSERT INTO _onceward_session_handlers (pattern, mode, debounce_for, cap, overflow, aborted, inject, allow_override_from)
+INSERT INTO _onceward_session_handlers (pattern, mode, debounce_for, cap, overflow, aborted, inject,
+                                        allow_override_from)
 VALUES (:pattern, :mode, :debounce_for, :cap, :overflow, :aborted, :inject, :obey)
 ON CONFLICT (pattern) DO UPDATE
-   SET mode = excluded.mode, debounce_for = excluded.debounce_for, cap = excluded.cap, overflow = excluded.overflow,
-       aborted = excluded.aborted, inject = excluded.inject, allow_override_from = excluded.allow_override_from
+   SET mode = excluded.mode, debounce_for = excluded.debounce_for, cap = excluded.cap,
+       overflow = excluded.overflow, aborted = excluded.aborted, inject = excluded.inject,
+       allow_override_from = excluded.allow_override_from
 """
 OPEN_UNDER: Final = (
     "SELECT session FROM _onceward_runs WHERE state = 'open' AND session GLOB ? LIMIT 1"
 )
 DECLARED: Final = """
 SELECT mode, debounce_for, cap, overflow, aborted, inject FROM _onceward_session_handlers AS h
- WHERE :session GLOB h.pattern ORDER BY h.pattern <> :session, length(h.pattern) DESC, h.pattern LIMIT 1
+ WHERE :session GLOB h.pattern
+ ORDER BY h.pattern <> :session, length(h.pattern) DESC, h.pattern LIMIT 1
 """
 UNREGISTER: Final = "DELETE FROM _onceward_session_handlers WHERE pattern = ?"
 OURS: Final = "EXISTS (SELECT 1 FROM json_each(:patterns) AS h WHERE l.session GLOB h.value)"
-GOES_ON: Final = "NOT EXISTS (SELECT 1 FROM _onceward_session_queues AS q WHERE q.session = l.session AND q.paused_at IS NOT NULL)"
+GOES_ON: Final = """
+NOT EXISTS (SELECT 1
+              FROM _onceward_session_queues AS q
+             WHERE q.session = l.session AND q.paused_at IS NOT NULL)
+"""
 # The plus keeps the planner on the index of ready lanes.
 AGENDA: Final = f"""
 SELECT (SELECT paused_at FROM _onceward_file_info),
-       EXISTS (SELECT 1 FROM _onceward_lanes AS l WHERE head_seq IS NOT NULL AND due_at IS NULL AND +sender IS NOT NULL AND {OURS}),
-       EXISTS (SELECT 1 FROM _onceward_lanes AS l WHERE head_seq IS NOT NULL AND due_at IS NULL AND sender IS NULL AND {OURS} AND {GOES_ON}),
-       (SELECT due_at FROM _onceward_lanes AS l WHERE due_at IS NOT NULL AND {OURS} ORDER BY due_at LIMIT 1)
+       EXISTS (SELECT 1
+                 FROM _onceward_lanes AS l
+                WHERE head_seq IS NOT NULL AND due_at IS NULL AND +sender IS NOT NULL AND {OURS}),
+       EXISTS (SELECT 1
+                 FROM _onceward_lanes AS l
+                WHERE head_seq IS NOT NULL
+                  AND due_at IS NULL
+                  AND sender IS NULL
+                  AND {OURS}
+                  AND {GOES_ON}),
+       (SELECT due_at
+          FROM _onceward_lanes AS l
+         WHERE due_at IS NOT NULL AND {OURS}
+         ORDER BY due_at LIMIT 1)
 """
 SOURCES: Final = f"""
 SELECT l.lane_id, l.head_seq FROM _onceward_lanes AS l
- WHERE l.head_seq IS NOT NULL AND l.due_at IS NULL AND l.owner IS NULL AND +l.sender IS NOT NULL AND {OURS}
+ WHERE l.head_seq IS NOT NULL
+   AND l.due_at IS NULL
+   AND l.owner IS NULL
+   AND +l.sender IS NOT NULL
+   AND {OURS}
  ORDER BY l.head_seq LIMIT :limit
 """
 ARRIVED: Final = f"""
-SELECT seq, session, lane_id, type, rank, sender, id, CASE WHEN instr(frame, '"{WISH}"') THEN frame ELSE '' END
+SELECT seq, session, lane_id, type, rank, sender, id,
+       CASE WHEN instr(frame, '"{WISH}"') THEN frame ELSE '' END
   FROM _onceward_inbox WHERE lane_id = ? AND state = 'pending' ORDER BY seq LIMIT ?
 """
-MOVE: Final = "UPDATE _onceward_inbox SET lane_id = ? WHERE seq IN (SELECT value FROM json_each(?)) AND state = 'pending'"
+MOVE: Final = """
+UPDATE _onceward_inbox
+   SET lane_id = ?
+ WHERE seq IN (SELECT value FROM json_each(?)) AND state = 'pending'
+"""
 HEADS: Final = """
-UPDATE _onceward_lanes SET head_seq = (SELECT min(seq) FROM _onceward_inbox WHERE lane_id = _onceward_lanes.lane_id AND state = 'pending')
+UPDATE _onceward_lanes
+   SET head_seq = (SELECT min(seq)
+                     FROM _onceward_inbox
+                    WHERE lane_id = _onceward_lanes.lane_id AND state = 'pending')
  WHERE lane_id IN (SELECT value FROM json_each(?))
 """
 READY: Final = f"""
 SELECT l.lane_id, l.session, l.token FROM _onceward_lanes AS l
- WHERE l.head_seq IS NOT NULL AND l.due_at IS NULL AND l.owner IS NULL AND l.sender IS NULL AND {OURS} AND {GOES_ON}
+ WHERE l.head_seq IS NOT NULL
+   AND l.due_at IS NULL
+   AND l.owner IS NULL
+   AND l.sender IS NULL
+   AND {OURS}
+   AND {GOES_ON}
  ORDER BY l.head_seq LIMIT :limit
 """
 READY_ONE: Final = f"""
 SELECT l.lane_id, l.session, l.token FROM _onceward_lanes AS l
- WHERE l.sender IS NULL AND l.name = :session AND l.head_seq IS NOT NULL AND l.due_at IS NULL AND l.owner IS NULL AND {OURS} AND {GOES_ON}
+ WHERE l.sender IS NULL
+   AND l.name = :session
+   AND l.head_seq IS NOT NULL
+   AND l.due_at IS NULL
+   AND l.owner IS NULL
+   AND {OURS}
+   AND {GOES_ON}
 """
 OPEN: Final = """
 INSERT INTO _onceward_lanes (sender, name, rank, session) VALUES (NULL, ?1, ?2, ?1)
 ON CONFLICT (name, rank) WHERE sender IS NULL DO UPDATE SET session = excluded.session
 RETURNING lane_id
 """
-LANE: Final = "SELECT lane_id, token, owner, due_at FROM _onceward_lanes WHERE sender IS NULL AND name = ? AND rank = 2"
+LANE: Final = """
+SELECT lane_id, token, owner, due_at
+  FROM _onceward_lanes
+ WHERE sender IS NULL AND name = ? AND rank = 2
+"""
 DEFER: Final = "UPDATE _onceward_lanes SET due_at = ? WHERE lane_id = ? AND owner IS NULL"
 HURRY: Final = "UPDATE _onceward_lanes SET due_at = NULL WHERE lane_id = ? AND owner IS NULL"
 QUEUE: Final = """
-SELECT mode, debounce_for, cap, overflow, aborted, inject, waiting_since_at, arrived_at, retry_at, paused_at, reordered
+SELECT mode, debounce_for, cap, overflow, aborted, inject, waiting_since_at, arrived_at, retry_at,
+       paused_at, reordered
   FROM _onceward_session_queues WHERE session = ?
 """
 ARRIVE: Final = """
-INSERT INTO _onceward_session_queues (session, waiting_since_at, arrived_at) VALUES (:session, :now, :now)
-ON CONFLICT (session) DO UPDATE SET waiting_since_at = coalesce(waiting_since_at, :now), arrived_at = :now
+INSERT INTO _onceward_session_queues (session, waiting_since_at, arrived_at)
+VALUES (:session, :now, :now)
+ON CONFLICT (session) DO UPDATE
+   SET waiting_since_at = coalesce(waiting_since_at, :now), arrived_at = :now
 """
 KNOW: Final = (
     "INSERT INTO _onceward_session_queues (session) VALUES (?) ON CONFLICT (session) DO NOTHING"
 )
 BEGUN: Final = """
-UPDATE _onceward_session_queues SET waiting_since_at = CASE WHEN :more THEN waiting_since_at END, retry_at = NULL, reordered = reordered AND :more
+UPDATE _onceward_session_queues
+   SET waiting_since_at = CASE WHEN :more THEN waiting_since_at END, retry_at = NULL,
+       reordered = reordered AND :more
  WHERE session = :session
 """
 REST: Final = "UPDATE _onceward_session_queues SET retry_at = ? WHERE session = ?"
@@ -104,24 +154,40 @@ PAUSE: Final = (
 RESUME: Final = "UPDATE _onceward_session_queues SET paused_at = NULL WHERE session = ?"
 SET: Final = """
 UPDATE _onceward_session_queues
-   SET mode = :mode, debounce_for = :debounce_for, cap = :cap, overflow = :overflow, aborted = :aborted, inject = :inject
+   SET mode = :mode, debounce_for = :debounce_for, cap = :cap, overflow = :overflow,
+       aborted = :aborted, inject = :inject
  WHERE session = :session
 """
 COLUMNS: Final = "seq, sender, id, session, frame, digest, expires_at, attempts, received_at"
 NEXT: Final = f"""
-SELECT {COLUMNS} FROM _onceward_inbox WHERE lane_id = ? AND state = 'pending' AND run_seq IS NULL ORDER BY seq LIMIT ?
+SELECT {COLUMNS}
+  FROM _onceward_inbox
+ WHERE lane_id = ? AND state = 'pending' AND run_seq IS NULL
+ ORDER BY seq LIMIT ?
 """
 NEXT_PLACED: Final = f"""
-SELECT {COLUMNS} FROM _onceward_inbox WHERE lane_id = ? AND state = 'pending' AND run_seq IS NULL ORDER BY coalesce(position, seq), seq LIMIT ?
+SELECT {COLUMNS}
+  FROM _onceward_inbox
+ WHERE lane_id = ? AND state = 'pending' AND run_seq IS NULL
+ ORDER BY coalesce(position, seq), seq LIMIT ?
 """
-OF_SEQS: Final = f"SELECT {COLUMNS} FROM _onceward_inbox WHERE seq IN (SELECT value FROM json_each(?)) AND state = 'pending' ORDER BY coalesce(position, seq)"
+OF_SEQS: Final = f"""
+SELECT {COLUMNS}
+  FROM _onceward_inbox
+ WHERE seq IN (SELECT value FROM json_each(?)) AND state = 'pending'
+ ORDER BY coalesce(position, seq)
+"""
 HELD: Final = f"""
 SELECT count(*), coalesce(sum(rank = 0 OR type = '{WORKER_RESULT}'), 0)
   FROM _onceward_inbox WHERE lane_id = ? AND state = 'pending' AND run_seq IS NULL
 """
 OLDEST: Final = f"""
 SELECT seq FROM _onceward_inbox
- WHERE lane_id = ? AND state = 'pending' AND run_seq IS NULL AND rank <> 0 AND type <> '{WORKER_RESULT}'
+ WHERE lane_id = ?
+   AND state = 'pending'
+   AND run_seq IS NULL
+   AND rank <> 0
+   AND type <> '{WORKER_RESULT}'
  ORDER BY coalesce(position, seq) LIMIT ?
 """
 WHY: Final = "UPDATE _onceward_inbox SET reason = ? WHERE seq = ?"
@@ -132,7 +198,10 @@ DROPPED: Final = (
     "INSERT INTO _onceward_overflows (session, sender, id, line, dropped_at) VALUES (?, ?, ?, ?, ?)"
 )
 TRIM: Final = """
-SELECT seq, many FROM _onceward_overflows WHERE session = ? AND run_seq IS NULL ORDER BY seq DESC LIMIT -1 OFFSET ?
+SELECT seq, many
+  FROM _onceward_overflows
+ WHERE session = ? AND run_seq IS NULL
+ ORDER BY seq DESC LIMIT -1 OFFSET ?
 """
 FORGET_LINES: Final = (
     "DELETE FROM _onceward_overflows WHERE seq IN (SELECT value FROM json_each(?))"
@@ -141,7 +210,9 @@ ADD_UP: Final = """
 UPDATE _onceward_overflows SET many = many + ?
  WHERE seq = (SELECT min(seq) FROM _onceward_overflows WHERE session = ? AND run_seq IS NULL)
 """
-PLACE: Final = "UPDATE _onceward_inbox SET position = ? WHERE seq = ? AND state = 'pending' AND run_seq IS NULL"
+PLACE: Final = """
+UPDATE _onceward_inbox SET position = ? WHERE seq = ? AND state = 'pending' AND run_seq IS NULL
+"""
 REORDERED: Final = "UPDATE _onceward_session_queues SET reordered = 1 WHERE session = ?"
 
 

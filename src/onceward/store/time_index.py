@@ -18,7 +18,10 @@ SLICE: Final = 20
 AT: Final = {"outbox": "created_at", "inbox": "received_at"}
 END: Final = "SELECT coalesce(max(last_seq), 0) FROM _onceward_time_index WHERE box = ?"
 TAIL: Final = {
-    box: f"SELECT (SELECT coalesce(max(seq), 0) FROM _onceward_{box}) - (SELECT coalesce(max(last_seq), 0) FROM _onceward_time_index WHERE box = '{box}')"
+    box: f"""
+SELECT (SELECT coalesce(max(seq), 0) FROM _onceward_{box})
+       - (SELECT coalesce(max(last_seq), 0) FROM _onceward_time_index WHERE box = '{box}')
+"""
     for box in AT
 }
 NEXT: Final = {
@@ -32,18 +35,26 @@ RETURNING last_seq
     for box, at in AT.items()
 }
 FORGET: Final = {
-    box: f"DELETE FROM _onceward_time_index WHERE box = '{box}' AND last_seq < (SELECT min(seq) FROM _onceward_{box})"
+    box: f"""
+DELETE FROM _onceward_time_index
+ WHERE box = '{box}' AND last_seq < (SELECT min(seq) FROM _onceward_{box})
+"""
     for box in AT
 }
 # Rows that the time index lists for the span, and those that it does not cover yet.
 WITHIN: Final = {
     box: f"""
 SELECT m.seq FROM _onceward_time_index AS c CROSS JOIN _onceward_{box} AS m
- WHERE c.box = '{box}' AND c.max_at >= :since AND c.min_at < :until AND m.seq BETWEEN c.first_seq AND c.last_seq
+ WHERE c.box = '{box}'
+   AND c.max_at >= :since
+   AND c.min_at < :until
+   AND m.seq BETWEEN c.first_seq AND c.last_seq
    AND m.{at} >= :since AND m.{at} < :until
  UNION ALL
 SELECT m.seq FROM _onceward_{box} AS m
- WHERE m.seq > (SELECT coalesce(max(last_seq), 0) FROM _onceward_time_index WHERE box = '{box}') AND m.{at} >= :since AND m.{at} < :until
+ WHERE m.seq > (SELECT coalesce(max(last_seq), 0) FROM _onceward_time_index WHERE box = '{box}')
+   AND m.{at} >= :since
+   AND m.{at} < :until
 """
     for box, at in AT.items()
 }

@@ -25,9 +25,13 @@ CHANNELS: Final = (
 )
 AGENTS: Final = "SELECT name FROM agents ORDER BY name"
 SUBSCRIBE: Final = """
-INSERT INTO subscriptions (subscriber, pattern, channel, publisher, created_at) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
+INSERT INTO subscriptions (subscriber, pattern, channel, publisher, created_at)
+VALUES (?, ?, ?, ?, ?)
+ON CONFLICT DO NOTHING
 """
-UNSUBSCRIBE: Final = "DELETE FROM subscriptions WHERE subscriber = ? AND pattern = ? AND channel = ? AND publisher = ?"
+UNSUBSCRIBE: Final = """
+DELETE FROM subscriptions WHERE subscriber = ? AND pattern = ? AND channel = ? AND publisher = ?
+"""
 # Channels are left by channels.leave, which also writes the notice.
 LEAVE: Final = "DELETE FROM agents WHERE name = ?"
 END_SUBSCRIPTIONS: Final = "DELETE FROM subscriptions WHERE subscriber = ? AND channel = ''"

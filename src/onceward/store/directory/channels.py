@@ -35,7 +35,8 @@ KINDS: Final = (
 )
 
 CREATE: Final = """
-INSERT INTO channels (name, type, config, description, created_by, created_at, changed_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?6)
+INSERT INTO channels (name, type, config, description, created_by, created_at, changed_at)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?6)
 ON CONFLICT (name) DO NOTHING
 """
 JOIN: Final = """

@@ -19,16 +19,33 @@ NAME: Final = re.compile(r"[a-z0-9]+(?:\.[a-z0-9]+)*")
 NAME_MAX: Final = 128
 ABOUT_MAX: Final = 1024
 COLUMNS: Final = "public, name, owner, ttl, created_at, expires_at, description"
-FIND: Final = f"SELECT {COLUMNS} FROM mailboxes WHERE public = ? AND name = ? AND (expires_at IS NULL OR expires_at > ?)"
-PUBLIC: Final = f"SELECT {COLUMNS} FROM mailboxes WHERE public = 1 AND (expires_at IS NULL OR expires_at > ?) ORDER BY name"
-OVER: Final = "DELETE FROM mailboxes WHERE public = ? AND name = ? AND expires_at <= ? RETURNING public, name, owner"
+FIND: Final = f"""
+SELECT {COLUMNS}
+  FROM mailboxes
+ WHERE public = ? AND name = ? AND (expires_at IS NULL OR expires_at > ?)
+"""
+PUBLIC: Final = f"""
+SELECT {COLUMNS}
+  FROM mailboxes
+ WHERE public = 1 AND (expires_at IS NULL OR expires_at > ?)
+ ORDER BY name
+"""
+OVER: Final = """
+DELETE FROM mailboxes
+ WHERE public = ? AND name = ? AND expires_at <= ?
+RETURNING public, name, owner
+"""
 ENSURE: Final = f"""
-INSERT INTO mailboxes (public, name, owner, ttl, created_at, expires_at, description) VALUES (?, ?, ?, ?, ?, ?, ?)
+INSERT INTO mailboxes (public, name, owner, ttl, created_at, expires_at, description)
+VALUES (?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (public, name) DO NOTHING
 RETURNING {COLUMNS}
 """
 SWEEP: Final = """
-DELETE FROM mailboxes WHERE number IN (SELECT number FROM mailboxes WHERE expires_at <= ? AND expires_at IS NOT NULL LIMIT ?)
+DELETE FROM mailboxes
+ WHERE number IN (SELECT number
+                    FROM mailboxes
+                   WHERE expires_at <= ? AND expires_at IS NOT NULL LIMIT ?)
 RETURNING public, name, owner
 """
 DUE: Final = "SELECT 1 FROM mailboxes WHERE expires_at <= ? AND expires_at IS NOT NULL LIMIT 1"

@@ -27,7 +27,9 @@ TRACES: Final = """
 SELECT 'dead letter here' FROM _onceward_dead_letters WHERE id = ?1
 UNION ALL SELECT state FROM _onceward_outbox WHERE id = ?1 AND state IN ('cancelled', 'failed')
 UNION ALL SELECT state FROM _onceward_inbox WHERE id = ?1 AND state IN ('dropped', 'expired')
-UNION ALL SELECT outcome FROM _onceward_processed_messages WHERE message_id = ?1 AND outcome <> 'processed'
+UNION ALL SELECT outcome
+  FROM _onceward_processed_messages
+ WHERE message_id = ?1 AND outcome <> 'processed'
 UNION ALL SELECT 'the reply to a request' FROM _onceward_pending_replies WHERE reply_id = ?1
 """
 OPEN: Final = """

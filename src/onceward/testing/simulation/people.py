@@ -36,7 +36,10 @@ SELDOM: Final = 12
 SOME: Final = 4
 RETRIES: Final = 2
 """In one world of so many, callers send again instead of asking; seeds keep their stories."""
-INSERT: Final = "INSERT INTO onceward_send (recipient, type, body, id, ordering_key, priority) VALUES (?, 'json', ?, ?, ?, ?)"
+INSERT: Final = """
+INSERT INTO onceward_send (recipient, type, body, id, ordering_key, priority)
+VALUES (?, 'json', ?, ?, ?, ?)
+"""
 
 
 class Letter(NamedTuple):
