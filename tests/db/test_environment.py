@@ -1,4 +1,4 @@
-"""Environment and project: the section is found from below, and beaten by environment and arguments."""
+"""Environment and project: the section is found from below; environment and arguments win."""
 
 from pathlib import Path
 
@@ -32,7 +32,11 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_nearest_section_counts(project: Path) -> None:
-    """A pyproject.toml without the section is passed over; paths are relative to the file that names them."""
+    """
+    A pyproject.toml without the section is passed over.
+
+    Paths are relative to the file that names them.
+    """
     assert (str(project / "mail"), "ann", "s1", None) == tuple(
         env_or_project(word) for word in ("home", "agent", "session", "db")
     )

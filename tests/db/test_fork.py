@@ -21,13 +21,20 @@ reading, writing = os.pipe()
 child = os.fork()
 if child == 0:
     calls = {
-        "send": lambda: box.send("b", 1), "send_many": lambda: box.send_many([("b", 1)]), "begin": lambda: box.begin().__enter__(),
-        "request": lambda: box.request("b", 1), "receive": box.receive, "stats": box.stats, "history": box.history, "health": box.health,
-        "check": box.check, "resolve": lambda: box.resolve("x"), "cancel": lambda: box.cancel("x"), "pause": box.pause, "resume": box.resume,
-        "run_until_idle": box.run_until_idle, "run_maintenance": box.run_maintenance, "thread": lambda: box.thread("x"), "peers": box.peers.list, "dead": box.dead_letters.list,
-        "register": lambda: box.peers.register("x", "memory:x"), "replay": lambda: box.dead_letters.replay("x"),
-        "result": lambda: box.result("x", reply=int), "checkpoint": lambda: box._db.checkpoint(truncate=False),
-        "session": lambda: box.session("s").send("b", 1), "again": lambda: Postbox(path, agent="a", start=False),
+        "send": lambda: box.send("b", 1), "send_many": lambda: box.send_many([("b", 1)]),
+        "begin": lambda: box.begin().__enter__(),
+        "request": lambda: box.request("b", 1), "receive": box.receive, "stats": box.stats,
+        "history": box.history, "health": box.health,
+        "check": box.check, "resolve": lambda: box.resolve("x"), "cancel": lambda: box.cancel("x"),
+        "pause": box.pause, "resume": box.resume,
+        "run_until_idle": box.run_until_idle, "run_maintenance": box.run_maintenance,
+        "thread": lambda: box.thread("x"), "peers": box.peers.list, "dead": box.dead_letters.list,
+        "register": lambda: box.peers.register("x", "memory:x"),
+        "replay": lambda: box.dead_letters.replay("x"),
+        "result": lambda: box.result("x", reply=int),
+        "checkpoint": lambda: box._db.checkpoint(truncate=False),
+        "session": lambda: box.session("s").send("b", 1),
+        "again": lambda: Postbox(path, agent="a", start=False),
     }
     told = {}
     for name, call in calls.items():

@@ -27,9 +27,18 @@ broken line
 
 """
 WHERE = {
-    "/": "ext4", "/home/me": "ext4", "/net": "nfs4", "/net/a/b": "nfs4", "/net/local/a": "xfs", "/network": "ext4", "/auto/a": "nfs",
-    "/with space/a": "cifs", "/back\\slash": "fuse.sshfs", "/mnt/host": "9p", "/disk/a": "fuseblk",
-}  # fmt: skip
+    "/": "ext4",
+    "/home/me": "ext4",
+    "/net": "nfs4",
+    "/net/a/b": "nfs4",
+    "/net/local/a": "xfs",
+    "/network": "ext4",
+    "/auto/a": "nfs",
+    "/with space/a": "cifs",
+    "/back\\slash": "fuse.sshfs",
+    "/mnt/host": "9p",
+    "/disk/a": "fuseblk",
+}
 REFUSED = {"nfs4", "nfs", "cifs", "fuse.sshfs", "9p"}
 
 

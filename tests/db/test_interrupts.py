@@ -137,7 +137,10 @@ def test_an_interrupt_anywhere_harms_no_neighbour(
         hit, outcomes = first_of_three(box, send, nth, exception)
         places += hit
         there = box._db.read(
-            "SELECT id, frame ->> '$.data[1]' FROM _onceward_outbox WHERE frame ->> '$.data[0]' = ?",
+            (
+                "SELECT id, frame ->> '$.data[1]' FROM _onceward_outbox"
+                " WHERE frame ->> '$.data[0]' = ?"
+            ),
             (nth,),
         )
         told = [

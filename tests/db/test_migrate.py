@@ -171,7 +171,8 @@ def test_migrations_are_applied_through_the_transaction_alone(box: Postbox) -> N
     with pytest.raises(KeyError):
         box._db.write(fail)
     assert [] == box._db.read(
-        "SELECT name FROM sqlite_schema WHERE name = 'seventy_seven' UNION SELECT name FROM _onceward_migrations WHERE version = 77"
+        "SELECT name FROM sqlite_schema WHERE name = 'seventy_seven'"
+        " UNION SELECT name FROM _onceward_migrations WHERE version = 77"
     )
 
 

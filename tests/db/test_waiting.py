@@ -172,7 +172,7 @@ class Interrupting(ManualClock):
 
 @pytest.mark.parametrize("tick", [1, 2])
 def test_an_interrupt_around_begin_leaves_no_open_transaction(opened: Open, tick: int) -> None:
-    """Ctrl-C before or after BEGIN writes nothing and leaves the file unlocked for all processes."""
+    """Ctrl-C before or after BEGIN writes nothing and leaves the file unlocked for all others."""
     clock = Interrupting()
     box = opened(clock=clock)
     clock.in_ticks = tick

@@ -1,4 +1,8 @@
-"""A process of its own: ``child.py TASK HOME NAME``; it says on stdout what it does and hears on stdin when to go on."""
+"""
+A process of its own: ``child.py TASK HOME NAME``.
+
+It says on stdout what it does and hears on stdin when to go on.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ GO = Flag()
 
 
 class Job(Msg, type="job"):
-    """A task: ``wait`` holds the handler until stdin speaks, ``exit`` ends the process inside it."""
+    """A task: ``wait`` holds the handler until stdin speaks, ``exit`` ends the process in it."""
 
     n: int
     do: str = ""

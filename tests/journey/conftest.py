@@ -1,4 +1,9 @@
-"""A small world for journeys: real files, a clock that is turned by hand, a wire that fails when told, and an audit at the end."""
+"""
+A small world for journeys.
+
+It has real files, a clock that is turned by hand, a wire that fails when told, and an audit at
+the end.
+"""
 
 from __future__ import annotations
 
@@ -150,7 +155,7 @@ class World:
         self.boxes.clear()
 
     def reopen(self, *names: str) -> tuple[Postbox, ...]:
-        """Close everything and open the named agents (all, where none is named) as they were opened before."""
+        """Close everything and open the named agents (without names: all) again as before."""
         self.shut()
         return tuple(
             self.open(self._given[name][0], **self._given[name][1])
@@ -172,7 +177,7 @@ class World:
 
     @staticmethod
     def claim_many(box: Postbox, messages: int) -> None:
-        """Make a box's worker claim many messages at once, as it does after it found them to be quick."""
+        """Make a box's worker claim many messages at once, as it does after quick ones."""
         for worker in box._workers:
             worker._size = messages
 

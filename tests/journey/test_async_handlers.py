@@ -44,7 +44,7 @@ def effects(box: Postbox) -> list[int]:
 
 
 def test_a_coroutine_writes_sends_and_replies_in_one_commit(world: World) -> None:
-    """Everything awaited through the context is committed with the mark; a failing run leaves nothing."""
+    """Awaited work of the context is committed with the mark; a failed run leaves nothing."""
     agent = Agent("billing")
 
     @agent.on(Job)
@@ -107,7 +107,11 @@ def test_a_cancelled_coroutine_is_tried_again(world: World) -> None:
 @QUIET
 @pytest.mark.parametrize("touches", [False, True])
 def test_a_coroutine_beyond_its_runtime_is_stopped(world: World, touches: bool) -> None:
-    """A coroutine that waits for ever is cancelled when its time is up, also inside its transaction; others go on."""
+    """
+    A coroutine that waits for ever is cancelled when its time is up.
+
+    That holds inside its transaction, too, and other coroutines go on.
+    """
     agent, cancelled = Agent("billing"), Flag()
 
     @agent.on(Job, attempts=1, max_runtime=0.05)
@@ -136,7 +140,11 @@ def test_a_coroutine_beyond_its_runtime_is_stopped(world: World, touches: bool) 
 @QUIET
 @pytest.mark.parametrize("touches", [False, True])
 def test_a_coroutine_that_exits_does_not_hang_the_worker(world: World, touches: bool) -> None:
-    """SystemExit inside a coroutine ends its message like any failure: file and worker stay usable."""
+    """
+    SystemExit inside a coroutine ends its message like any failure.
+
+    The file and the worker stay usable.
+    """
     agent, ran = Agent("billing"), list[int]()
 
     @agent.on(Job, attempts=1)
@@ -161,7 +169,7 @@ def test_a_coroutine_that_exits_does_not_hang_the_worker(world: World, touches: 
 
 
 def test_work_left_behind_by_a_coroutine_commits_nothing(world: World) -> None:
-    """A task that a coroutine started and did not await cannot write with somebody else's commit."""
+    """A task that a coroutine started and did not await cannot write with another commit."""
     agent, tasks = Agent("billing"), list[Any]()
 
     @agent.on(Job)
@@ -185,7 +193,7 @@ def test_work_left_behind_by_a_coroutine_commits_nothing(world: World) -> None:
 
 
 def test_a_coroutine_may_use_its_postbox_directly(world: World) -> None:
-    """A coroutine that sends through the postbox instead of its context does not wait for itself."""
+    """A coroutine that sends through the postbox, not its context, does not wait for itself."""
     agent = Agent("billing")
 
     @agent.on(Job, attempts=1)
@@ -201,7 +209,11 @@ def test_a_coroutine_may_use_its_postbox_directly(world: World) -> None:
 
 
 def test_a_coroutine_that_holds_the_transaction_writes_through_it(world: World) -> None:
-    """Once a coroutine has used its transaction, a send past it waits for itself: it is refused in time, and all is undone."""
+    """
+    A send past the transaction that its coroutine has used is refused in time.
+
+    It would wait for itself; all that the coroutine did is undone.
+    """
     agent = Agent("billing")
 
     @agent.on(Job, attempts=1)

@@ -1,4 +1,4 @@
-"""Limits: each is hard, each is independent, what gives way is written down, and a refusal leaves no trace."""
+"""Limits: each is hard and independent, every eviction is recorded, a refusal leaves no trace."""
 
 from __future__ import annotations
 
@@ -27,7 +27,11 @@ class Job(Msg, type="job"):
 
 
 def rows(box: Postbox) -> dict[str, list[Any]]:
-    """Return the bodies in the outbox by their state, oldest first; summaries as lists of what they tell."""
+    """
+    Return the bodies in the outbox by state, oldest first.
+
+    Summaries are lists of what they tell.
+    """
     found: dict[str, list[Any]] = {}
     for past in reversed(box.history(limit=1000).messages):
         body = past.body
@@ -63,7 +67,11 @@ def counted(box: Postbox) -> dict[str, int]:
 def test_a_limit_is_hard_and_its_own(
     world: World, scope: Any, name: str, twin: dict[str, Any]
 ) -> None:
-    """At the limit the next message is refused, other scopes are not, the id is usable again, and a settled message makes room."""
+    """
+    At the limit the next message is refused, and its id can be used again.
+
+    Other scopes accept messages as before, and a settled message makes room.
+    """
     shop = world.open("shop", hold_unknown=True)
     shop.limits.set(scope, name, messages=3)
     session = shop.session("s")
@@ -102,7 +110,7 @@ def test_a_limit_of_ones_own_goes_before_the_star(world: World) -> None:
 
 
 def test_bytes_are_counted_to_the_byte(world: World) -> None:
-    """A limit of bytes takes what fits, refuses what does not, and says so of what can never fit."""
+    """A limit of bytes takes what fits, refuses the rest, and tells which body can never fit."""
     shop = world.open("shop", hold_unknown=True)
     shop.send("b", "x" * 100)
     [(size,)] = shop._db.read("SELECT length(CAST(frame AS BLOB)) FROM _onceward_outbox")
@@ -117,7 +125,11 @@ def test_bytes_are_counted_to_the_byte(world: World) -> None:
 
 
 def test_settling_pruning_and_dying_make_room(world: World) -> None:
-    """What was acked, buried or sent back frees its place; the counts are what a count of the rows says."""
+    """
+    A message that was acked, buried or sent back frees its place.
+
+    The counters equal a count of the rows.
+    """
     shop, billing = world.wired("shop", "billing")
     shop.limits.set("outbox", messages=4)
     shop.limits.set("session", "*", messages=4)
@@ -144,7 +156,11 @@ def test_settling_pruning_and_dying_make_room(world: World) -> None:
 
 
 def test_drop_old_lets_the_oldest_go(world: World) -> None:
-    """The newest are kept; every dropped one has an id, a reason, a time, a record, an event and a place in the counters."""
+    """
+    The newest messages are kept, and every dropped one is accounted for.
+
+    It has an id, a reason, a time, a record, an event and a place in the counters.
+    """
     shop = world.open("shop", hold_unknown=True)
     heard: list[Event] = []
     shop.on("dropped", heard.append)
@@ -186,7 +202,7 @@ def test_drop_new_writes_the_new_one_down_only(world: World) -> None:
 
 
 def test_a_summary_tells_what_was_dropped(world: World) -> None:
-    """The recipient gets one message that says how many were dropped and shows them, before what is left."""
+    """The recipient gets one message that shows and counts the dropped ones, before the rest."""
     shop, billing = world.open("shop"), world.open("billing")
     shop.limits.set("session", "*", messages=3, overflow="summarize")
     for n in range(6):
@@ -206,7 +222,12 @@ def test_a_summary_tells_what_was_dropped(world: World) -> None:
 
 @pytest.mark.parametrize("overflow", ["drop_old", "summarize"])
 def test_protected_messages_never_give_way(world: World, overflow: Any) -> None:
-    """Critical ones, replies that are awaited and those that say so stay and may exceed; if only they are left, the new one is refused."""
+    """
+    Messages that may not be dropped stay and may exceed the limit.
+
+    These are critical ones, awaited replies and those that say so; if only they are left, the
+    new one is refused.
+    """
     shop = world.open("shop", hold_unknown=True)
     shop.limits.set("outbox", messages=2, overflow=overflow)
     shop.send("b", Job(n=0), priority="critical")
@@ -235,7 +256,11 @@ def test_what_is_in_flight_is_nobodys_to_drop(world: World) -> None:
 
 
 def test_hold_accepts_and_keeps_back(world: World) -> None:
-    """Beyond the limit messages are accepted but leave in their order only as others are settled; none is lost or overtaken."""
+    """
+    Messages beyond the limit are accepted and leave in order only as others are settled.
+
+    None is lost or overtaken.
+    """
     shop, billing = world.wired("shop", "billing")
     shop.limits.set("session", "*", messages=2, overflow="hold")
     for n in range(6):
@@ -291,7 +316,11 @@ def test_a_burial_frees_a_held_message_once(world: World) -> None:
 
 
 def test_the_store_counts_both_boxes(world: World) -> None:
-    """A limit of the store counts what waits here in either direction, and refuses with an error of its own."""
+    """
+    A limit of the store counts messages that wait here in either direction.
+
+    It refuses with an error of its own.
+    """
     shop, billing = world.open("shop"), world.open("billing")
     for n in range(3):
         billing.send("shop", Job(n=n))
@@ -307,7 +336,11 @@ def test_the_store_counts_both_boxes(world: World) -> None:
 
 
 def test_a_rate_says_when_to_come_again(world: World) -> None:
-    """After the burst messages are refused until there is a token; waiting exactly as long as the error says is enough."""
+    """
+    After the burst messages are refused until there is a token.
+
+    Waiting exactly as long as the error says is enough.
+    """
     shop = world.open("shop", hold_unknown=True)
     shop.limits.rate(2, burst=3)
     ids = [shop.send("b", Job(n=n)) for n in range(3)]
@@ -331,7 +364,11 @@ def test_a_rate_says_when_to_come_again(world: World) -> None:
 
 
 def test_a_rate_at_the_door_holds_for_each_sender(world: World) -> None:
-    """A sender that brings more is told when to come again: nothing is lost, no retry is spent, no breaker opens, others pass."""
+    """
+    A sender that brings more is told when to come again.
+
+    Nothing is lost, no retry is spent, no breaker opens, and other senders pass.
+    """
     billing, shop, other = (
         world.open("billing"),
         world.open("shop", parcel_max_messages=3),
@@ -364,7 +401,7 @@ def test_a_rate_at_the_door_holds_for_each_sender(world: World) -> None:
 
 
 def test_a_full_file_takes_no_more_but_settles(world: World) -> None:
-    """At nine tenths it is told once, at the limit new messages are refused, and what is there goes on."""
+    """A file nine tenths full says so once; at the limit only new messages are refused."""
     shop, billing = world.wired("shop", "billing")
     heard: list[Event] = []
     shop.on("nearly_full", heard.append)
@@ -388,7 +425,7 @@ def test_a_full_file_takes_no_more_but_settles(world: World) -> None:
 
 
 def test_a_refusal_inside_a_block_leaves_the_block(world: World) -> None:
-    """Whoever catches the refusal goes on: victims of a message that was not written stay where they were."""
+    """A caller that catches the refusal goes on: the victims of the unwritten message stay."""
     shop = world.open("shop", hold_unknown=True, max_pending=3)
     shop.limits.set("session", "s", messages=2, overflow="drop_old")
     shop.limits.set("outbox", messages=3)
@@ -411,12 +448,16 @@ def test_a_refusal_inside_a_block_leaves_the_block(world: World) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"scope": "room", "messages": 1}, {"scope": "outbox"}, {"scope": "outbox", "messages": 0}, {"scope": "outbox", "size": -1},
-        {"scope": "store", "messages": 1, "overflow": "drop_old"}, {"scope": "session", "messages": 1, "overflow": "shrug"},
+        {"scope": "room", "messages": 1},
+        {"scope": "outbox"},
+        {"scope": "outbox", "messages": 0},
+        {"scope": "outbox", "size": -1},
+        {"scope": "store", "messages": 1, "overflow": "drop_old"},
+        {"scope": "session", "messages": 1, "overflow": "shrug"},
         {"scope": "session", "messages": 1.5},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_a_limit_that_is_none_is_refused(world: World, wrong: dict[str, Any]) -> None:
     """Scope, policy and numbers are checked before anything is changed."""
     shop = world.open("shop")
@@ -426,7 +467,7 @@ def test_a_limit_that_is_none_is_refused(world: World, wrong: dict[str, Any]) ->
 
 
 def test_a_limit_holds_for_every_language(world: World) -> None:
-    """A writer in plain SQL is refused at the limit, whatever the policy: no trigger drops anybody's mail."""
+    """A writer in plain SQL is refused at the limit under any policy: no trigger drops mail."""
     world.open("shop", hold_unknown=True).limits.set(
         "session", "*", messages=2, overflow="drop_old"
     )
@@ -438,7 +479,8 @@ def test_a_limit_holds_for_every_language(world: World) -> None:
         with pytest.raises(sqlite3.IntegrityError, match="session_full"):
             con.execute("INSERT INTO onceward_send (recipient, type, body) VALUES ('b', 't', '1')")
         con.execute(
-            "INSERT INTO onceward_send (recipient, type, body, priority) VALUES ('b', 't', '1', 'critical')"
+            "INSERT INTO onceward_send (recipient, type, body, priority)"
+            " VALUES ('b', 't', '1', 'critical')"
         )
     finally:
         con.close()
@@ -450,11 +492,12 @@ def test_a_limit_holds_for_every_language(world: World) -> None:
 
 
 def test_a_limit_that_another_process_sets_is_noticed_when_it_is_reached(world: World) -> None:
-    """Whoever has the file open already follows the policy from the first message that meets the limit."""
+    """A process that has the file open follows a new policy from the first message at the limit."""
     shop = world.open("shop", hold_unknown=True)
     setting = (
         "import sys; from onceward import Postbox\n"
-        "with Postbox(sys.argv[1], start=False) as box: box.limits.set('session', '*', messages=2, overflow='drop_old')"
+        "with Postbox(sys.argv[1], start=False) as box:"
+        " box.limits.set('session', '*', messages=2, overflow='drop_old')"
     )
     subprocess.run([sys.executable, "-c", setting, str(world.path("shop"))], check=True, timeout=60)
     for n in range(4):
@@ -468,7 +511,11 @@ def test_a_limit_that_another_process_sets_is_noticed_when_it_is_reached(world: 
 def test_what_is_sent_at_once_meets_a_limit_that_was_set_meanwhile(
     world: World, way: str, *, long: bool
 ) -> None:
-    """Many at once follow its policy like one by one, the first time; bodies that were stored for nothing are not kept."""
+    """
+    Many messages at once follow their policy like single ones, the first time.
+
+    Bodies that were stored for nothing are not kept.
+    """
     shop = world.open("shop", hold_unknown=True)
     shop.peers.subscribe("b", "news")
     with Postbox(world.path("shop"), start=False) as other:
@@ -481,16 +528,24 @@ def test_what_is_sent_at_once_meets_a_limit_that_was_set_meanwhile(
 
     states = [shop.resolve(each) for each in ids]
     bodies, kept = shop._db.read(
-        "SELECT count(*), (SELECT count(*) FROM _onceward_outbox WHERE body_id IS NOT NULL) FROM _onceward_bodies"
+        "SELECT count(*), (SELECT count(*) FROM _onceward_outbox WHERE body_id IS NOT NULL)"
+        " FROM _onceward_bodies"
     )[0]
     assert (25, ["cancelled"] * 23 + ["pending"] * 2) == (len(set(ids)), states)
     assert (bodies, []) == (kept, shop.check())
 
 
 def test_an_unbounded_file_has_no_trace_of_limits(world: World) -> None:
-    """Triggers and indexes are there only while there is a limit, and sending is one statement before and after."""
+    """
+    Triggers and indexes exist only while there is a limit.
+
+    Sending is one statement before and after.
+    """
     shop = world.open("shop", hold_unknown=True)
-    extra = "SELECT count(*) FROM sqlite_schema WHERE name GLOB '_onceward_limits_*' AND type <> 'table'"
+    extra = (
+        "SELECT count(*) FROM sqlite_schema"
+        " WHERE name GLOB '_onceward_limits_*' AND type <> 'table'"
+    )
     counts = [shop._db.read(extra)[0][0]]
     shop.limits.set("outbox", messages=5)
     counts.append(shop._db.read(extra)[0][0])
@@ -519,7 +574,11 @@ print(sent, refused)
 
 @pytest.mark.parametrize("overflow", ["reject", "drop_old", "drop_new", "hold"])
 def test_eight_producers_never_exceed_a_limit(tmp_path: Path, overflow: Any) -> None:
-    """Eight processes at once: the limit holds, and every message is written or refused, none both, none neither."""
+    """
+    Eight processes send at once: the limit holds.
+
+    Every message is either written or refused.
+    """
     path = tmp_path / "shop.db"
     with Postbox(path, agent="shop", start=False) as box:
         box.limits.set("session", "*", messages=20, overflow=overflow)

@@ -1,4 +1,8 @@
-"""Tasks that are cancelled while they write: the outcome is known before they hear of it, and neighbours notice nothing."""
+"""
+Tasks that are cancelled while they write.
+
+The outcome is known before they hear of it, and neighbours notice nothing.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -41,7 +45,11 @@ def _bodies(path: Path) -> list[int]:
 
 
 def test_a_cancelled_send_ends_with_its_commit(tmp_path: Path) -> None:
-    """The task goes on waiting for the file, then raises; the message is there, once, and its id can be asked for."""
+    """
+    The task goes on waiting for the file, then raises.
+
+    The message is there, once, and its id can be asked for.
+    """
     path = tmp_path / "a.db"
 
     async def story() -> list[bool]:
@@ -62,7 +70,11 @@ def test_a_cancelled_send_ends_with_its_commit(tmp_path: Path) -> None:
 
 
 def test_a_timeout_is_told_once_the_outcome_is_known(tmp_path: Path) -> None:
-    """``asyncio.timeout`` around a send may come late, but never while nobody knows whether the message was written."""
+    """
+    ``asyncio.timeout`` around a send may come late.
+
+    It never comes while it is unknown whether the message was written.
+    """
     path = tmp_path / "a.db"
 
     async def story() -> list[str]:
@@ -88,7 +100,11 @@ def test_a_timeout_is_told_once_the_outcome_is_known(tmp_path: Path) -> None:
 
 
 def test_cancelling_one_task_harms_no_neighbour(tmp_path: Path) -> None:
-    """Of ten tasks whose sends cross together, three are cancelled: all ten messages are written, and seven tasks have their ids."""
+    """
+    Of ten tasks whose sends cross together, three are cancelled.
+
+    All ten messages are written, and seven tasks have their ids.
+    """
     path = tmp_path / "a.db"
 
     async def story() -> list[str]:
@@ -110,7 +126,11 @@ def test_cancelling_one_task_harms_no_neighbour(tmp_path: Path) -> None:
 
 
 def test_a_cancelled_block_leaves_nothing(tmp_path: Path) -> None:
-    """A task that is cancelled between two sends of its block takes both back; one that is cancelled while it waits never began."""
+    """
+    A task that is cancelled between two sends of its block takes both back.
+
+    One that is cancelled while it waits never began.
+    """
     path = tmp_path / "a.db"
 
     async def story() -> None:
@@ -147,7 +167,11 @@ def test_a_cancelled_block_leaves_nothing(tmp_path: Path) -> None:
 def test_tasks_that_share_a_lost_commit_are_each_told_of_their_own_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When nobody can say whether the commit of a tick happened, each task's error is its own and names its own message."""
+    """
+    When the outcome of a tick's commit is unknown, each task has an error of its own.
+
+    The error names that task's message.
+    """
 
     def broken(tx: StoreTransaction) -> None:
         message = "disk I/O error"
@@ -170,7 +194,11 @@ def test_tasks_that_share_a_lost_commit_are_each_told_of_their_own_message(
 
 
 def test_who_comes_after_the_closing_is_told_so(tmp_path: Path) -> None:
-    """Nobody waits for ever at a door that was closed: not for a message, not for a look, not for a block, nor in the same tick."""
+    """
+    No task waits for ever at a door that was closed.
+
+    That holds for a message, a look and a block, and in the same tick.
+    """
 
     async def enter(box: AsyncPostbox) -> None:
         async with box.begin() as tx:

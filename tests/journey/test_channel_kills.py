@@ -1,4 +1,8 @@
-"""A channel whose owner, members and late comer are killed again and again: fan-out, staged words and what is retained stay whole."""
+"""
+A channel whose owner, members and late comer are killed again and again.
+
+Fan-out, staged words and retained messages stay whole.
+"""
 
 import random
 from contextlib import ExitStack
@@ -18,11 +22,11 @@ pytestmark = pytest.mark.proof
 @pytest.mark.timeout(300)
 def test_a_channel_keeps_its_word_under_fire(tmp_path: Path) -> None:
     """
-    Every command is done once by everybody, in order, also by who came late; the owner knows of each that it is completed.
+    Each member does every command once, in order, and so does the late comer.
 
-    What a killed process was in the middle of happened whole or not at all:
-    the copies of one command, an effect with its word, a late comer's backlog,
-    and the release of what a pause held back.
+    The owner knows of each command that it is completed. What a killed process was in the
+    middle of happened whole or not at all: the copies of one command, an effect with its word,
+    a late comer's backlog, and the release of what a pause held back.
     """
     channel_kill_test.prepare(tmp_path)
     listeners = sorted(set(channel_kill_test.ROLES) - {channel_kill_test.BOSS})

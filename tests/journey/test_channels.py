@@ -1,4 +1,4 @@
-"""Channels: who takes part, who may say what, and that everybody who is to have a message has it once."""
+"""Channels: who takes part, who may say what, and that each member has a message once."""
 
 import json
 import subprocess
@@ -122,7 +122,11 @@ def test_only_the_owner_broadcasts(world: World) -> None:
 
 
 def test_pubsub_reaches_matching_subscriptions(world: World) -> None:
-    """Each subscriber has one copy, however many of its patterns match; a message without topic is refused."""
+    """
+    Each subscriber has one copy, however many of its patterns match.
+
+    A message without topic is refused.
+    """
     boxes = team(world, "a", "b", kind="pubsub")
     room(boxes["b"]).subscribe("build.*.success")
     room(boxes["b"]).subscribe("build.#")
@@ -208,8 +212,16 @@ def test_an_unknown_channel(world: World) -> None:
         world.open("a").channels.get("room")
 
 
-LEGAL = {("active", "pause"), ("paused", "pause"), ("paused", "resume"), ("active", "drain"), ("paused", "drain"), ("draining", "close"),
-         ("active", "close"), ("paused", "close")}  # fmt: skip
+LEGAL = {
+    ("active", "pause"),
+    ("paused", "pause"),
+    ("paused", "resume"),
+    ("active", "drain"),
+    ("paused", "drain"),
+    ("draining", "close"),
+    ("active", "close"),
+    ("paused", "close"),
+}
 TO: dict[str, Callable[[Channel], object]] = {
     "active": Channel.info,
     "paused": Channel.pause,
@@ -217,8 +229,11 @@ TO: dict[str, Callable[[Channel], object]] = {
     "closed": Channel.close,
 }
 VERBS: dict[str, Callable[[Channel], object]] = {
-    "pause": Channel.pause, "resume": Channel.resume, "drain": Channel.drain, "close": Channel.close,
-}  # fmt: skip
+    "pause": Channel.pause,
+    "resume": Channel.resume,
+    "drain": Channel.drain,
+    "close": Channel.close,
+}
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -248,7 +263,11 @@ def test_only_the_owner_moves_a_channel(world: World) -> None:
 
 
 def test_what_is_sent_into_a_pause_waits(world: World) -> None:
-    """A pause holds what is sent, without spending attempts or making dead letters, and resuming lets it go in order."""
+    """
+    A pause holds the messages that are sent, and resuming lets them go in order.
+
+    It spends no attempts and makes no dead letters.
+    """
     boxes = team(world, "a", "b")
     room(boxes["a"]).pause()
     for number in range(3):
@@ -293,7 +312,7 @@ def test_a_pause_may_refuse(world: World) -> None:
 
 
 def test_draining_still_delivers(world: World) -> None:
-    """What was sent before is delivered and read while a channel drains; after closing nothing is read."""
+    """A draining channel delivers and reads earlier messages; a closed one reads nothing."""
     boxes = team(world, "a", "b")
     room(boxes["b"]).send("early")
     room(boxes["a"]).drain()
@@ -307,7 +326,7 @@ def test_draining_still_delivers(world: World) -> None:
 
 
 def test_what_waits_for_a_closed_channel_is_kept(world: World) -> None:
-    """Messages that waited in a pause when the channel was closed become dead letters that say so."""
+    """Messages that waited in a pause when the channel closed become dead letters that say so."""
     boxes = team(world, "a", "b")
     room(boxes["a"]).pause()
     room(boxes["b"]).send("late")
@@ -352,7 +371,11 @@ def test_the_size_limit_is_exact(world: World) -> None:
 
 
 def test_the_size_limit_holds_on_receipt(world: World) -> None:
-    """A message that is larger than its channel takes is never handed out: it becomes a dead letter of who received it."""
+    """
+    A message that is larger than its channel takes is never handed out.
+
+    It becomes a dead letter of its recipient.
+    """
     boxes = team(world, "a", "b", max_message_size=10)
     options: Any = {"channel": "room", "kind": "text"}
     draft = boxes["a"]._sender.compose("default", "b", "x" * 11, options)
@@ -366,7 +389,7 @@ def test_the_size_limit_holds_on_receipt(world: World) -> None:
 
 
 def test_a_closed_set_of_topics(world: World) -> None:
-    """Where the topics are a closed set an unknown one is refused on send, on subscribing and when reading."""
+    """Where topics are a closed set, sending, subscribing and reading refuse an unknown one."""
     boxes = team(world, "a", "b", kind="pubsub", topics=["ask", "answer"])
     for attempt in (
         lambda: room(boxes["a"]).send("x", topic="asks"),
@@ -384,7 +407,7 @@ def test_a_closed_set_of_topics(world: World) -> None:
 
 @pytest.mark.parametrize("by_rank", [True, False])
 def test_a_message_is_found_behind_thousands_that_do_not_match(world: World, by_rank: bool) -> None:
-    """However many stand before it, the next one that fits is found, urgent ones first or as they came."""
+    """The next message that fits is found behind any number of others, by urgency or by arrival."""
     boxes = team(world, "a", "b", priority_ordering=by_rank, sticky=False)
     talk = room(boxes["a"])
     with boxes["a"].begin():
@@ -463,7 +486,7 @@ def test_history_consumes_nothing(world: World) -> None:
 
 
 def test_a_query_and_its_responses_are_one_conversation(world: World) -> None:
-    """Responses go to who asked, in the query's conversation; one that answers no query is refused."""
+    """Responses go to the asker, in the query's conversation; one without a query is refused."""
     boxes = team(world, "a", "b", "c")
     asked = room(boxes["a"]).send("who?", kind="query")
     world.settle()
@@ -491,7 +514,11 @@ def test_an_unknown_kind_is_refused(world: World) -> None:
 
 
 def test_acknowledgments_come_in_stages(world: World) -> None:
-    """A command is acknowledged several times; who sent it sees how far each recipient is, and nothing is taken back."""
+    """
+    A command is acknowledged several times, and nothing is taken back.
+
+    The sender sees how far each recipient is.
+    """
     boxes = team(world, "a", "b", "c")
     posted = room(boxes["a"]).send("go", kind="command")
     world.settle()
@@ -514,7 +541,11 @@ def test_acknowledgments_come_in_stages(world: World) -> None:
 
 
 def test_progress_extends_the_time(world: World) -> None:
-    """A reader that reports progress keeps the message beyond its ack timeout; one that says nothing loses it."""
+    """
+    A reader that reports progress keeps the message beyond its ack timeout.
+
+    One that says nothing loses it.
+    """
     boxes = team(world, "a", "b", ack_timeout=10, retry_backoff=0)
     room(boxes["a"]).send("long", kind="command")
     world.settle()
@@ -533,7 +564,11 @@ def test_progress_extends_the_time(world: World) -> None:
 
 
 def test_failed_is_tried_again_and_then_buried(world: World) -> None:
-    """A failed command comes again after 1, 2 and 4 s; the fourth failure makes it a dead letter with its details."""
+    """
+    A failed command comes again after 1, 2 and 4 s.
+
+    The fourth failure makes it a dead letter with its details.
+    """
     boxes = team(world, "a", "b")
     posted = room(boxes["a"]).send("try", kind="command")
     world.settle()
@@ -559,7 +594,11 @@ def test_failed_is_tried_again_and_then_buried(world: World) -> None:
 
 
 def test_silence_is_tried_again_and_then_buried(world: World) -> None:
-    """A reader that never settles has the message again after the timeout and the pause, three times, and then it is dead."""
+    """
+    A reader that never settles has the message again after the timeout and the pause.
+
+    After three times the message is dead.
+    """
     boxes = team(world, "a", "b", ack_timeout=5)
     room(boxes["a"]).send("hello?")
     world.settle()
@@ -591,7 +630,7 @@ def test_at_most_once_is_marked_before_it_is_returned(world: World) -> None:
 
 
 def test_effects_commit_with_the_mark(world: World) -> None:
-    """On an exactly-once channel effects and mark are one transaction, so neither is without the other."""
+    """On an exactly-once channel the effects and the mark are one transaction."""
     boxes = team(world, "a", "b", delivery="exactly_once", ack_timeout=1, retry_backoff=0)
     box = boxes["b"]
     box._db.write(lambda tx: tx.rows("CREATE TABLE done (n)"))
@@ -614,7 +653,11 @@ def test_effects_commit_with_the_mark(world: World) -> None:
 
 
 def test_a_late_one_is_given_what_a_sticky_channel_retains(world: World) -> None:
-    """Who joins later has everything retained, in order, once, before what comes then; on others only what comes then."""
+    """
+    A member that joins a sticky channel later has all retained messages, in order, once.
+
+    Newer messages come after them; on other channels only newer messages come.
+    """
     boxes = team(world, "a", "b", sticky=True)
     for number in (1, 2, 3):
         room(boxes["a"]).send(number)
@@ -629,7 +672,7 @@ def test_a_late_one_is_given_what_a_sticky_channel_retains(world: World) -> None
 
 
 def test_a_late_one_is_given_retained_messages_within_limits(world: World) -> None:
-    """A file with limits serves a late member as well: what a channel retains is judged like a new message."""
+    """A file with limits serves a late member, too: retained messages are judged like new ones."""
     boxes = team(world, "a", "b", sticky=True)
     room(boxes["a"]).send("old")
     world.settle()
@@ -643,7 +686,7 @@ def test_a_late_one_is_given_retained_messages_within_limits(world: World) -> No
 
 
 def test_a_late_one_is_served_without_another_send(world: World) -> None:
-    """The sender's engines notice who came, even after a restart, and even if nobody sends any more."""
+    """The sender's engines notice a new member after a restart, and without another send."""
     boxes = team(world, "a", "b", sticky=True)
     room(boxes["a"]).send("old")
     world.settle()
@@ -670,7 +713,11 @@ def test_a_late_one_has_nothing_of_an_ordinary_channel(world: World) -> None:
 
 
 def test_a_late_subscriber_is_given_what_matches(world: World) -> None:
-    """On a sticky pubsub channel a new pattern brings what it matches, and nothing that an older one had brought."""
+    """
+    On a sticky pubsub channel a new pattern brings the messages that it matches.
+
+    It brings none that an older pattern had brought.
+    """
     boxes = team(world, "a", "b", kind="pubsub", sticky=True)
     room(boxes["b"]).subscribe("x.*")
     for number, topic in enumerate(["x.1", "y", "x.2"]):
@@ -708,7 +755,7 @@ def test_a_sticky_channel_retains_as_much_as_it_says(
 
 
 def test_a_full_channel_accepts_and_waits(world: World) -> None:
-    """More than max_pending of one sender's messages are accepted; they wait until there is room, in order."""
+    """A sender's messages beyond max_pending are accepted and wait for room, in order."""
     boxes = team(world, "a", "b", max_pending=2)
     for number in (1, 2, 3, 4, 5):
         room(boxes["a"]).send(number)
@@ -741,7 +788,11 @@ def test_the_limit_of_participants_holds_for_all_processes(world: World) -> None
 
 
 def test_what_happens_is_told_under_reserved_topics(world: World) -> None:
-    """Who subscribed hears of channels, of who comes and goes and of dead letters, each once, as ordinary messages."""
+    """
+    A subscriber hears of channels, of members that come and go and of dead letters.
+
+    Each comes once, as an ordinary message.
+    """
     ear = world.open("ear")
     ear.agents.subscribe("_system.#")
     boxes = team(world, "a", "b")
@@ -766,7 +817,7 @@ def test_what_happens_is_told_under_reserved_topics(world: World) -> None:
 
 
 def test_a_notice_is_told_after_a_crash(world: World) -> None:
-    """If the process dies between the change and the telling, whoever opens the file next tells it, once."""
+    """If a process dies between change and notice, the next one to open the file tells it, once."""
     ear, alice = world.open("ear"), world.open("a")
     ear.agents.subscribe("_system.channel.*")
     alice.channels._channel_sender.errands.run = lambda: None  # type: ignore[method-assign]
@@ -783,7 +834,7 @@ def test_a_notice_is_told_after_a_crash(world: World) -> None:
 
 
 def test_a_send_joins_the_callers_transaction(world: World) -> None:
-    """Sent inside a transaction that is undone, it was never sent, and nothing is retained of it."""
+    """A message sent inside a transaction that is undone was never sent, and is not retained."""
     boxes = team(world, "a", "b", sticky=True)
     with pytest.raises(ZeroDivisionError), boxes["a"].begin():
         room(boxes["a"]).send("x")

@@ -1,4 +1,4 @@
-"""A wall clock that jumps, and is set right again, delays mail by seconds and never by the length of its jump."""
+"""A wall clock that jumps and is set right delays mail by seconds, never by its jump."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -32,7 +32,7 @@ class Doors:
 
 
 def test_a_clock_set_back_by_a_day_holds_no_retry_back_for_a_day(tmp_path: Path) -> None:
-    """A backoff that was written while the clock was a day ahead ends after twice its span at most."""
+    """A backoff that was written by a clock a day ahead ends after twice its span at most."""
     clock, doors = ManualClock(), Doors()
     with (
         Postbox(tmp_path / "bob.db", agent="bob", start=False, clock=clock) as bob,
@@ -59,7 +59,11 @@ def test_a_clock_set_back_by_a_day_holds_no_retry_back_for_a_day(tmp_path: Path)
 
 
 def test_whoever_dies_ahead_of_time_leaves_no_lease_a_day_away(tmp_path: Path) -> None:
-    """The file itself remembers how far the clock had come, so that the next process waits for a lease, not for the clock."""
+    """
+    The file itself remembers how far the clock had come.
+
+    So the next process waits for a lease, not for the clock.
+    """
     clock, path = ManualClock(), tmp_path / "ada.db"
     with Postbox(path, agent="ada", start=False, clock=clock, lease=5.0, hold_unknown=True) as ada:
         ada.send("ada", "hello")
@@ -90,7 +94,7 @@ def test_time_goes_on_at_half_pace_until_the_wall_clock_has_caught_up() -> None:
 
 
 def test_a_file_that_remembers_more_is_believed() -> None:
-    """What the file has stored is where time goes on from, whatever this process had seen before."""
+    """Time goes on from what the file has stored, whatever this process had seen before."""
     clock, time = ManualClock(), MonotonicFileClock()
     begun = time.now(clock)
     time.observe(begun + 10_000)
@@ -106,7 +110,11 @@ def test_a_file_that_remembers_more_is_believed() -> None:
 
 
 def test_a_process_that_never_saw_the_clock_ahead_learns_of_it(tmp_path: Path) -> None:
-    """What one process of a file wrote ahead of time does not hold another one back: it reads how far the first had come."""
+    """
+    A time that one process of a file wrote ahead does not hold another process back.
+
+    The other one reads how far the first had come.
+    """
     clock, file = ManualClock(), MonotonicFileClock()
     ahead = file.now(clock) + 86_400_000
     file.observe_remote(ahead)

@@ -1,4 +1,4 @@
-"""What is not what it was goes to the dead letters: in the outbox, on the door's scales, in the inbox."""
+"""Damaged messages go to the dead letters: in the outbox, at the door, in the inbox."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_changed_frame_is_not_pushed(world: World) -> None:
 
 @pytest.mark.broken("a frame is changed by hand")
 def test_a_changed_frame_is_not_handled(world: World) -> None:
-    """A frame that was changed in the inbox dies there, its sender is told, and what follows it goes on."""
+    """A frame that was changed in the inbox dies there, its sender is told, the next ones go on."""
     shop, billing = world.wired("shop", writer())
     first = shop.send("billing", Job(text="first"))
     shop.send("billing", Job(text="second"))
@@ -72,7 +72,11 @@ def test_a_changed_frame_is_not_handled(world: World) -> None:
 
 
 def test_a_rejection_ends_the_message(world: World) -> None:
-    """What the recipient refuses for good dies at its sender with the reason, and is not pushed again."""
+    """
+    A message that the recipient refuses for good dies at its sender with the reason.
+
+    It is not pushed again.
+    """
     shop, billing = world.open("shop"), world.open(writer(), max_body=20)
     shop.peers.register("billing", "wire:billing")
     shop.send("billing", Job(text="x" * 100))
@@ -85,12 +89,17 @@ def test_a_rejection_ends_the_message(world: World) -> None:
 
 
 def test_a_parcel_that_cannot_be_settled_lets_its_peer_rest(world: World) -> None:
-    """Rows that are found for packing and not for settling, as in a damaged index, are not pushed without an end."""
+    """
+    Rows that are packed but cannot be settled are not pushed without an end.
+
+    A damaged index makes such rows.
+    """
     shop, billing = world.wired("shop", writer())
     shop.send("billing", Job(text="first"))
     shop._db.write(
         lambda tx: tx.rows(
-            "CREATE TRIGGER deaf BEFORE UPDATE OF state ON _onceward_outbox BEGIN SELECT RAISE(IGNORE); END"
+            "CREATE TRIGGER deaf BEFORE UPDATE OF state ON _onceward_outbox"
+            " BEGIN SELECT RAISE(IGNORE); END"
         )
     )
     shop.run_until_idle()
@@ -108,7 +117,11 @@ def test_a_parcel_that_cannot_be_settled_lets_its_peer_rest(world: World) -> Non
 
 @pytest.mark.broken("marks of messages that are still to be handled are planted")
 def test_a_message_that_cannot_be_settled_lets_its_lane_rest(world: World) -> None:
-    """What is claimed and never settled, as in a damaged index, is tried again after a pause, and not without an end."""
+    """
+    A message that can be claimed but not settled is tried again after a pause, not without end.
+
+    A damaged index makes such messages.
+    """
     world.audited = False
     tries = list[str]()
     billing = Agent("billing")
@@ -122,7 +135,8 @@ def test_a_message_that_cannot_be_settled_lets_its_lane_rest(world: World) -> No
     shop.run_until_idle()
     box._db.write(
         lambda tx: tx.rows(
-            "CREATE TRIGGER deaf BEFORE UPDATE OF state ON _onceward_inbox BEGIN SELECT RAISE(IGNORE); END"
+            "CREATE TRIGGER deaf BEFORE UPDATE OF state ON _onceward_inbox"
+            " BEGIN SELECT RAISE(IGNORE); END"
         )
     )
     box.run_until_idle()

@@ -47,7 +47,7 @@ def effects(box: Postbox) -> list[int]:
 
 
 def test_a_replayed_incoming_letter_is_handled(world: World) -> None:
-    """What the operator puts back is handled with its own id, and the sender learns the new outcome."""
+    """A message that the operator puts back keeps its id, and the sender learns the new outcome."""
     refuse = {1}
     shop, billing = opened(world, refuse)
     message = shop.send("billing", Job(n=1))
@@ -78,7 +78,7 @@ def test_a_replay_that_fails_again_is_buried_again(world: World) -> None:
 
 
 def test_a_copy_of_a_buried_frame_is_not_taken_in_again(world: World) -> None:
-    """A frame that lies among the dead letters is known: it is neither stored nor handled when it comes again."""
+    """A frame among the dead letters is known: it is not stored or handled when it comes again."""
     shop, billing = opened(world, {1})
     shop.send("billing", Job(n=1))
     world.settle()
@@ -109,7 +109,11 @@ def test_a_replayed_outgoing_letter_that_had_arrived_ends_acked(world: World) ->
 
 
 def test_a_letter_sent_as_new_has_another_id_and_the_same_content(world: World) -> None:
-    """replay(as_new=True) sends body, type, topic, headers and lane under a new id, and the letter is gone."""
+    """
+    replay(as_new=True) sends the whole letter under a new id, and the letter is gone.
+
+    The new message has its body, type, topic, headers and lane.
+    """
     shop = world.open("shop", hold_unknown=True)
     old = shop.send(
         "billing",
@@ -123,7 +127,8 @@ def test_a_letter_sent_as_new_has_another_id_and_the_same_content(world: World) 
     world.wait(6)
     new = shop.dead_letters.replay(old, as_new=True)
     rows = shop._db.read(
-        "SELECT id, type, topic, rank, lane, frame ->> '$.data.n', frame ->> '$.trace' FROM _onceward_outbox"
+        "SELECT id, type, topic, rank, lane, frame ->> '$.data.n', frame ->> '$.trace'"
+        " FROM _onceward_outbox"
     )
 
     assert [(new, "job", "a.b", 1, "k", 1, "x")] == rows
@@ -189,7 +194,7 @@ def test_letters_of_two_senders_with_one_id_are_two(world: World) -> None:
 
 
 def test_letters_to_oneself_are_told_apart(world: World) -> None:
-    """An agent's message to itself that died at the door is one letter, and replaying it does it once."""
+    """An agent's message to itself that died at the door is one letter; its replay does it once."""
     billing = world.open(choosy(set()))
     with billing.begin() as tx:
         tx.execute("CREATE TABLE effects (n)")
@@ -201,7 +206,11 @@ def test_letters_to_oneself_are_told_apart(world: World) -> None:
 
 
 def test_an_expired_letter_that_never_left_is_sent_as_new_only(world: World) -> None:
-    """Its frame says when it expired: replaying it could only end in the same place, so the error says what can help."""
+    """
+    The frame of an expired letter says when it expired, so a replay is refused.
+
+    It could only end in the same place; the error says what can help.
+    """
     shop = world.open("shop", hold_unknown=True)
     message = shop.send("billing", Job(n=1), ttl=5)
     world.wait(6)
@@ -225,7 +234,11 @@ def test_an_expired_letter_that_the_peer_refused_is_sent_as_new_only(world: Worl
 
 
 def test_a_letter_that_dies_again_is_one_letter(world: World) -> None:
-    """Each failed replay is counted on the one letter, which stays whole; as new it names what it was."""
+    """
+    Each failed replay is counted on the one letter, which stays whole.
+
+    Replayed as new, it names what it was.
+    """
     shop, billing = opened(world, {1})
     message = shop.send("billing", Job(n=1), priority="urgent", topic="a.b", correlation_id="talk")
     world.settle()
@@ -256,7 +269,7 @@ def test_a_replayed_message_remembers_it(world: World) -> None:
 
 
 def test_letters_are_found_by_everything_that_is_known_of_them(world: World) -> None:
-    """Reason, peer, topic (also as a pattern), session, origin and age narrow the list, and all must hold."""
+    """Reason, peer, topic (or pattern), session, origin and age narrow the list; all must hold."""
     shop = world.open("shop", hold_unknown=True)
     ids = {
         name: shop.session(session).send(to, Job(n=1), ttl=ttl, topic=topic)
@@ -309,7 +322,11 @@ def test_letters_are_replayed_in_bulk(world: World) -> None:
 
 
 def test_a_rate_is_a_date_in_each_row(world: World) -> None:
-    """With a rate the outgoing letters leave one after the other, also if the process that asked for it is gone."""
+    """
+    With a rate the outgoing letters leave one after the other.
+
+    They do so also if the process that asked for it is gone.
+    """
     shop = world.open("shop", hold_unknown=True, max_retries=0, count_unreachable_attempts=True)
     shop.peers.register("billing", "wire:billing")
     world.wire.always = "down"
@@ -337,5 +354,9 @@ def test_a_letter_sent_as_new_keeps_who_it_was(world: World) -> None:
     sent = Frame.parse(frame)
 
     assert (old, "talk", "store", "AP8=", None) == (
-        sent.headers["replayof"], sent.correlationid, sent.replyto, sent.data_base64, sent.expires_at,
-    )  # fmt: skip
+        sent.headers["replayof"],
+        sent.correlationid,
+        sent.replyto,
+        sent.data_base64,
+        sent.expires_at,
+    )

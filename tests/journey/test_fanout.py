@@ -37,7 +37,11 @@ def bodies_of(world: World, *names: str) -> list[list[object]]:
 
 @pytest.mark.parametrize("to", [None, "all", "broadcast"])
 def test_to_all_reaches_every_registered_agent_but_the_sender(world: World, to: str | None) -> None:
-    """Everybody who registered in the home has it once, under one correlation id, which is what send returns."""
+    """
+    Every agent registered in the home has the message once.
+
+    All copies have one correlation id, which is what send returns.
+    """
     alice, bob, carol = (world.open(name) for name in ("alice", "bob", "carol"))
     for box in (bob, carol):
         box.agents.register()
@@ -72,7 +76,11 @@ def test_to_all_in_an_empty_home_is_loud(world: World) -> None:
 
 
 def test_the_body_is_stored_once(world: World) -> None:
-    """However many receive it, its text lies in the file once, and goes with the last message that refers to it."""
+    """
+    A body lies in the file once, however many agents receive it.
+
+    It goes with the last message that refers to it.
+    """
     alice = world.open("alice", retention=1.0)
     for name in ("b", "c", "d"):
         world.open(name).agents.register()
@@ -93,7 +101,11 @@ def test_the_body_is_stored_once(world: World) -> None:
 
 @pytest.mark.parametrize(("text", "beside"), [("é" * 1792, 0), (LONG, 1), ("@file:secret.txt", 0)])
 def test_long_bodies_are_stored_beside(world: World, text: str, beside: int) -> None:
-    """A body of more than 3,584 bytes lies beside its message; what arrives is the same text, whatever it looks like."""
+    """
+    A body of more than 3,584 bytes lies beside its message.
+
+    The text that arrives is the same, whatever it looks like.
+    """
     alice, _bob = world.open("alice"), world.open("bob")
     alice.send("bob", text)
     stored = rows(alice, "SELECT count(*) FROM _onceward_bodies")
@@ -141,7 +153,7 @@ def test_the_threshold_is_a_setting(world: World) -> None:
 
 @pytest.mark.broken("the damage is planted")
 def test_a_missing_body_blocks_nothing(world: World) -> None:
-    """A message whose body is gone is delivered without it and says so; those behind it come too."""
+    """A message whose body is gone is delivered without it and says so; the next ones come, too."""
     world.audited = False
     alice, bob = world.open("alice"), world.open("bob")
     alice.send("bob", LONG)
@@ -171,7 +183,8 @@ def test_a_damaged_head_or_body_is_never_delivered(world: World) -> None:
     alice.send("bob", LONG + "x")
     alice._db.write(
         lambda tx: tx.rows(
-            "DROP TRIGGER _onceward_outbox_frame_guard; UPDATE _onceward_outbox SET frame = replace(frame, 'text', 'test')"
+            "DROP TRIGGER _onceward_outbox_frame_guard;"
+            " UPDATE _onceward_outbox SET frame = replace(frame, 'text', 'test')"
         )
     )
     world.settle()
@@ -180,7 +193,11 @@ def test_a_damaged_head_or_body_is_never_delivered(world: World) -> None:
 
 
 def test_a_dead_copy_keeps_its_body(world: World) -> None:
-    """A copy that becomes a dead letter is kept whole, and replayed whole after the others are gone."""
+    """
+    A copy that becomes a dead letter is kept whole.
+
+    It is replayed whole after the others are gone.
+    """
     alice, _bob = world.open("alice"), world.open("bob")
     world.open("carol").agents.register()
     world.boxes["bob"].agents.register()
@@ -198,7 +215,11 @@ def test_a_dead_copy_keeps_its_body(world: World) -> None:
 
 
 def test_the_same_key_to_all_is_known(world: World) -> None:
-    """A broadcast that is repeated under its key returns the same id, reaches newcomers only, and is stored once for these."""
+    """
+    A broadcast that is repeated under its key returns the same id and reaches newcomers only.
+
+    It is stored once for these.
+    """
     alice, bob = world.open("alice"), world.open("bob")
     bob.agents.register()
     first = alice.send("all", 1, key="k")
@@ -250,7 +271,11 @@ def test_a_message_id_is_for_one(world: World, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_who_left_the_home_is_passed_by(world: World) -> None:
-    """What is sent to all or published does not wait for an agent that is retired; what it wanted in channels is left with them."""
+    """
+    Broadcasts and published messages do not wait for an agent that is retired.
+
+    The messages that it wanted in channels are left with them.
+    """
     alice, bob = world.open("alice"), world.open("bob")
     alice.channels.create("team").add("bob")
     bob.agents.register()
@@ -265,7 +290,11 @@ def test_who_left_the_home_is_passed_by(world: World) -> None:
 
 
 def test_publish_reaches_each_subscriber_once(world: World) -> None:
-    """One copy for each, however many of its patterns match; patterns of others and of other publishers do not count."""
+    """
+    Each subscriber has one copy, however many of its patterns match.
+
+    Patterns of other subscribers and of other publishers do not count.
+    """
     alice, bob, carol = (world.open(name) for name in ("alice", "bob", "carol"))
     for pattern in ("build.*.done", "build.#", "#"):
         bob.agents.subscribe(pattern)
@@ -311,7 +340,8 @@ def test_reserved_topics_are_refused_everywhere(world: World, tmp_path: Path) ->
         lambda: alice.send("bob", 1, topic="_system.x"),
         lambda: alice._db.write(
             lambda tx: tx.run(
-                "INSERT INTO onceward_send (recipient, type, topic) VALUES ('bob', 't', '_system.x')"
+                "INSERT INTO onceward_send (recipient, type, topic)"
+                " VALUES ('bob', 't', '_system.x')"
             )
         ),
     ):

@@ -17,7 +17,11 @@ MANY = 1500
 
 
 def test_what_was_flushed_is_in_the_recipients_file(tmp_path: Path) -> None:
-    """After flush() said that nothing is left, every message is stored where it was sent to, in several parcels or one."""
+    """
+    After flush() said that nothing is left, every message is stored at its recipient.
+
+    That holds for several parcels and for one.
+    """
     with (
         Postbox(tmp_path / "ops.db", agent="ops", start=False) as ops,
         Postbox(tmp_path / "shop.db", agent="shop") as shop,
@@ -42,7 +46,7 @@ def test_a_task_may_flush(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("timeout", [0, 0.05])
 def test_flush_says_how_many_are_left(tmp_path: Path, timeout: float) -> None:
-    """Messages for somebody who is away, or with a delay, are still here when time is up, and are counted."""
+    """Messages with a delay or for an absent agent are still here when time is up, and counted."""
     with Postbox(tmp_path / "shop.db", agent="shop", hold_unknown=True) as shop:
         shop.send("nobody", "there")
         shop.send("shop", "later", delay=3600)
@@ -60,7 +64,11 @@ def test_a_message_that_ends_here_does_not_hold_a_flush_up(tmp_path: Path) -> No
 
 
 def test_what_ended_while_its_peer_rests_is_not_waited_for(tmp_path: Path) -> None:
-    """A message that expired after it was packed has ended, though the peer's rest, and the parcel's place, go on for long."""
+    """
+    A message that expired after it was packed has ended.
+
+    The peer's rest, and the parcel's place, may go on for long.
+    """
     clock = ManualClock()
     with Postbox(
         tmp_path / "shop.db",

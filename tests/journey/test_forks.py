@@ -1,4 +1,8 @@
-"""Files that are not what they were: restored, cloned, deleted. Nothing is lost silently and nothing takes effect twice."""
+"""
+Files that were restored, cloned or deleted.
+
+Nothing is lost silently and nothing takes effect twice.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +51,11 @@ def effects(world: World, name: str = "billing") -> list[int]:
 
 
 def test_a_restored_sender_goes_on_in_a_new_epoch(world: World) -> None:
-    """A sender that lost its newest part is told so by the first push, and what it still holds takes effect once."""
+    """
+    A sender that lost its newest part is told so by the first push.
+
+    The messages that it still holds take effect once.
+    """
     shop, _ = world.wired("shop", counting())
     shop.send("billing", Job(n=1))
     world.settle()
@@ -70,7 +78,7 @@ def test_a_restored_sender_goes_on_in_a_new_epoch(world: World) -> None:
 
 
 def test_a_sender_restored_to_a_waiting_message_does_not_repeat_it(world: World) -> None:
-    """Mail that the older copy holds as pending, and that took effect since, is answered as processed."""
+    """Mail that took effect, and is pending in the older copy, is answered as processed."""
     shop, _ = world.wired("shop", counting())
     message = shop.send("billing", Job(n=1))
     world.shut()
@@ -90,7 +98,7 @@ def test_a_sender_restored_to_a_waiting_message_does_not_repeat_it(world: World)
 
 
 def test_both_clones_of_a_sender_go_on(world: World) -> None:
-    """Two copies of one file both send: each message of either takes effect once, whoever pushes in between."""
+    """Two copies of one file both send: each message takes effect once, in any order of pushes."""
     shop, _ = world.wired("shop", counting())
     shop.send("billing", Job(n=0))
     world.settle()
@@ -114,7 +122,7 @@ def test_both_clones_of_a_sender_go_on(world: World) -> None:
 
 
 def test_a_restored_receiver_gets_back_what_the_sender_still_has(world: World) -> None:
-    """A receiver that lost its newest part makes the sender push that part again, and both say so."""
+    """A receiver that lost its newest part makes the sender push it again; both say so."""
     shop, _ = world.wired("shop", counting())
     shop.send("billing", Job(n=1))
     world.settle()
@@ -137,7 +145,7 @@ def test_a_restored_receiver_gets_back_what_the_sender_still_has(world: World) -
 
 
 def test_a_restored_receiver_gets_back_what_was_acked_early(world: World) -> None:
-    """A message whose outcome overtook the answer to its push is pushed again after a rollback like any other."""
+    """A message whose outcome overtook its push's answer is pushed again after a rollback."""
     shop, billing = world.wired("shop", counting())
     shop.send("billing", Job(n=1))
     world.settle()
@@ -163,7 +171,11 @@ def test_a_restored_receiver_gets_back_what_was_acked_early(world: World) -> Non
 
 
 def test_a_restored_receiver_is_noticed_by_a_new_epoch(world: World) -> None:
-    """A sender that starts over for a reason of its own just then does not mistake the older file for the one it knew."""
+    """
+    A sender that starts over for a reason of its own just then is not misled.
+
+    It does not mistake the older file for the one it knew.
+    """
     shop, _ = world.wired("shop", counting(), max_retries=0)
     shop.send("billing", Job(n=1))
     world.settle()
@@ -189,7 +201,11 @@ def test_a_restored_receiver_is_noticed_by_a_new_epoch(world: World) -> None:
 
 
 def test_an_outcome_told_beside_the_stream_is_relied_on(world: World) -> None:
-    """Mail that was acked by a receipt, while the answer to its push was lost, is pushed again after a rollback, by a new epoch too."""
+    """
+    Mail that was acked by a receipt is pushed again after a rollback, by a new epoch, too.
+
+    The answer to its push was lost.
+    """
     agent = counting()
 
     @agent.on(Later)
@@ -221,7 +237,11 @@ def test_an_outcome_told_beside_the_stream_is_relied_on(world: World) -> None:
 
 
 def test_a_recreated_receiver_gets_everything_retained(world: World) -> None:
-    """A receiver that was deleted and born again is sent all that the sender still has, in order, once."""
+    """
+    A receiver that was deleted and born again is sent all that the sender still has.
+
+    It comes in order, once.
+    """
     shop, _ = world.wired("shop", counting())
     for n in (1, 2):
         shop.send("billing", Job(n=n))
@@ -238,7 +258,7 @@ def test_a_recreated_receiver_gets_everything_retained(world: World) -> None:
 
 
 def test_a_receiver_replaced_under_a_running_sender(world: World) -> None:
-    """A sender that reaches its peer by file notices that the file is another one, and starts over with it."""
+    """A sender that reaches its peer by file notices another file and starts over with it."""
     shop, _ = world.open("shop"), world.open(counting())
     shop.send("billing", Job(n=1))
     world.settle()
@@ -254,7 +274,11 @@ def test_a_receiver_replaced_under_a_running_sender(world: World) -> None:
 
 
 def test_a_delayed_first_parcel_of_an_old_epoch_changes_nothing(world: World) -> None:
-    """Parcel number 1 of an epoch that was left long ago comes again: its frames are known, and nothing is done twice."""
+    """
+    Parcel number 1 of an epoch that was left long ago comes again.
+
+    Its frames are known, and nothing is done twice.
+    """
     shop, billing = world.wired("shop", counting())
     shop.send("billing", Job(n=1))
     world.settle()
@@ -280,7 +304,11 @@ def test_a_delayed_first_parcel_of_an_old_epoch_changes_nothing(world: World) ->
 
 
 def test_a_delayed_parcel_beyond_the_horizon_is_refused(world: World) -> None:
-    """An old first parcel whose marks are pruned cannot be judged, so it is refused as stale, not done again."""
+    """
+    An old first parcel whose marks are pruned cannot be judged.
+
+    It is refused as stale, not done again.
+    """
     shop, billing = world.wired("shop", counting())
     shop.send("billing", Job(n=1))
     world.settle()
@@ -304,7 +332,7 @@ def test_a_delayed_parcel_beyond_the_horizon_is_refused(world: World) -> None:
 
 
 def test_a_mark_outlives_its_row(world: World) -> None:
-    """A message whose row is gone but whose mark is not is a duplicate, whatever stream it comes by."""
+    """A message whose mark is left without its row is a duplicate, whatever stream it comes by."""
     shop, billing = world.wired("shop", counting())
     shop.send("billing", Job(n=1))
     world.settle()
@@ -323,7 +351,11 @@ def test_a_mark_outlives_its_row(world: World) -> None:
 
 
 def test_a_stale_question_becomes_a_dead_letter_that_can_be_sent_as_new(world: World) -> None:
-    """A message asked about after the peer forgot it is dead as stale: its own id stays stale, a new one goes through."""
+    """
+    A message asked about after the peer forgot it is dead as stale.
+
+    Its own id stays stale, a new one goes through.
+    """
     shop, billing = world.wired("shop", counting())
     message = shop.send("billing", Job(n=1))
     shop.run_until_idle()
@@ -346,7 +378,7 @@ def test_a_stale_question_becomes_a_dead_letter_that_can_be_sent_as_new(world: W
 
 
 def test_the_horizon_of_one_sender_is_not_anothers(world: World) -> None:
-    """An agent's first mail after a long outage is new: what others sent meanwhile says nothing about it."""
+    """An agent's first mail after a long outage is new, whatever other agents sent meanwhile."""
     shop, billing = world.wired("shop", counting())
     late = world.open("late")
     late.peers.register("billing", "wire:billing")
@@ -364,7 +396,11 @@ def test_the_horizon_of_one_sender_is_not_anothers(world: World) -> None:
 
 
 def test_an_id_of_the_users_does_not_move_the_horizon(world: World) -> None:
-    """Ids that users choose do not sort by time, so forgetting one must not make all younger messages stale."""
+    """
+    Ids that users choose do not sort by time.
+
+    So forgetting one must not make all younger messages stale.
+    """
     shop, billing = world.wired("shop", counting())
     shop.send("billing", Job(n=1), message_id="order-1")
     world.settle()
@@ -395,7 +431,7 @@ def test_a_new_message_with_an_id_of_the_users_is_new(world: World) -> None:
 
 
 def test_an_acked_message_does_not_die_by_a_fork(world: World) -> None:
-    """Mail that ended well long ago stays ended well when a fork makes the sender ask about all it retains."""
+    """Mail that ended well stays so when a fork makes the sender ask about all it retains."""
     shop, _ = world.wired("shop", counting())
     message = shop.send("billing", Job(n=1), ttl=60)
     world.settle()
@@ -415,7 +451,7 @@ def test_an_acked_message_does_not_die_by_a_fork(world: World) -> None:
 
 @pytest.mark.broken("a stream is made up")
 def test_a_peer_that_always_forks_is_left_alone(world: World) -> None:
-    """A peer that answers every push with 'fork' is rested like any failing peer, not pushed at without end."""
+    """A peer that answers every push with 'fork' is rested like any failing peer."""
     shop, _ = world.wired("shop", counting())
     shop.send("billing", Job(n=1))
     limit = 50
@@ -427,7 +463,11 @@ def test_a_peer_that_always_forks_is_left_alone(world: World) -> None:
         number = parcel.number
         billing._db.write(
             lambda tx: tx.run(
-                "INSERT OR REPLACE INTO _onceward_sender_streams (sender, epoch, number, last_id, updated_at) VALUES ('shop', ?, ?, 'another', 0)",
+                (
+                    "INSERT OR REPLACE INTO _onceward_sender_streams"
+                    " (sender, epoch, number, last_id, updated_at)"
+                    " VALUES ('shop', ?, ?, 'another', 0)"
+                ),
                 (parcel.epoch, number + 7),
             )
         )
@@ -439,7 +479,11 @@ def test_a_peer_that_always_forks_is_left_alone(world: World) -> None:
 
 
 def test_a_given_up_parcel_does_not_fork_its_stream(world: World) -> None:
-    """A parcel given up after it had arrived: what follows is accepted at once, and nothing is reported as a fork."""
+    """
+    A parcel was given up after it had arrived: the next one is accepted at once.
+
+    Nothing is reported as a fork.
+    """
     shop, billing = world.wired("shop", counting(), max_retries=0)
     given_up = shop.send("billing", Job(n=1))
     world.wire.on_push = lambda parcel: (world.wire.push_again(parcel), None)[1]
@@ -455,7 +499,7 @@ def test_a_given_up_parcel_does_not_fork_its_stream(world: World) -> None:
 
 
 def test_an_expired_parcel_does_not_block_its_stream(world: World) -> None:
-    """A message that expires inside the parcel in flight is buried; its neighbours go on in order."""
+    """A message that expires in the parcel in flight is buried; its neighbours go on in order."""
     shop, billing = world.wired("shop", counting())
     expiring = shop.send("billing", Job(n=1), ttl=10)
     shop.send("billing", Job(n=2))

@@ -1,4 +1,8 @@
-"""What a handler does and what becomes of it: one commit for effects, reply and mark, and every way not to get there."""
+"""
+What a handler does and what becomes of it.
+
+Effects, reply and mark are one commit, and there are many ways not to get there.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +85,11 @@ def write(ctx: Context, n: int) -> None:
 
 
 def test_effects_reply_and_mark_are_one_commit(world: World) -> None:
-    """A process that dies before the commit leaves neither effect nor reply nor mark; the next run leaves all three once."""
+    """
+    A process that dies before the commit leaves neither effect nor reply nor mark.
+
+    The next run leaves all three once.
+    """
     runs: list[int] = []
 
     def work(job: Job, ctx: Context) -> Other:
@@ -134,7 +142,11 @@ def test_a_declaration_that_would_handle_nothing_is_refused(
 def test_what_a_handler_did_not_mean_to_raise_is_logged(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A mistake is logged at WARNING for each attempt, with its traceback at DEBUG; a Retry or Reject is not."""
+    """
+    A mistake is logged at WARNING for each attempt, with its traceback at DEBUG.
+
+    A Retry or Reject is not.
+    """
 
     def work(job: Job, ctx: Context) -> None:
         if ctx.message.attempt < 3:
@@ -159,7 +171,7 @@ def test_what_a_handler_did_not_mean_to_raise_is_logged(
 
 
 def test_a_handler_that_dies_takes_nothing_of_itself_along(world: World) -> None:
-    """What a handler wrote before its thread was ended is not committed with its neighbour's effects."""
+    """Writes of a handler whose thread was ended are not committed with its neighbour's effects."""
     seen: list[int] = []
 
     def work(job: Job, ctx: Context) -> None:
@@ -201,7 +213,11 @@ def test_an_exception_undoes_only_its_own_writes(world: World) -> None:
 
 
 def test_a_statement_that_rolls_everything_back_costs_no_neighbour(world: World) -> None:
-    """A statement may make SQLite undo the shared transaction: whose effects went with it is handled again."""
+    """
+    A statement may make SQLite undo the shared transaction.
+
+    A message whose effects went with it is handled again.
+    """
 
     def work(job: Job, ctx: Context) -> None:
         if job.n == 2:
@@ -223,7 +239,11 @@ def test_a_statement_that_rolls_everything_back_costs_no_neighbour(world: World)
 
 @pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK", "RELEASE job", "ROLLBACK TO job"])
 def test_a_handler_cannot_end_the_shared_transaction(world: World, end: str) -> None:
-    """A handler that speaks COMMIT or ROLLBACK itself fails alone; effects and marks of the others stay together."""
+    """
+    A handler that speaks COMMIT or ROLLBACK itself fails alone.
+
+    Effects and marks of the others stay together.
+    """
 
     def work(job: Job, ctx: Context) -> None:
         write(ctx, job.n)
@@ -299,7 +319,11 @@ def test_backoff_doubles_and_survives_a_restart(world: World) -> None:
 
 
 def test_reject_and_drop_end_a_message(world: World) -> None:
-    """Reject makes a dead letter with its reason, Drop leaves no trace but the count; effects of both are undone."""
+    """
+    Reject makes a dead letter with its reason, Drop leaves no trace but the count.
+
+    The effects of both are undone.
+    """
 
     def work(job: Job, ctx: Context) -> None:
         write(ctx, job.n)
@@ -329,7 +353,11 @@ def test_a_wrong_payload_never_reaches_the_handler(world: World) -> None:
 
 
 def test_a_validator_with_a_bug_is_an_ordinary_failure(world: World) -> None:
-    """A model whose own check raises something odd costs its message, not the worker and not the neighbours."""
+    """
+    A model whose own check raises an odd error costs its message only.
+
+    The worker and the neighbours go on.
+    """
     ran: list[int] = []
     agent = worker(lambda job, _: ran.append(job.n))
 
@@ -348,7 +376,11 @@ def test_a_validator_with_a_bug_is_an_ordinary_failure(world: World) -> None:
 
 
 def test_unhandled_mail_is_dead_or_waits(world: World) -> None:
-    """What no handler wants becomes a dead letter, or waits for a reader where the agent says so."""
+    """
+    A message without a handler becomes a dead letter.
+
+    Where the agent says so, it waits for a reader instead.
+    """
     waiting = Agent("patient", unhandled="wait")
     ran: list[int] = []
 
@@ -371,7 +403,11 @@ def test_unhandled_mail_is_dead_or_waits(world: World) -> None:
 
 
 def test_attempts_bound_a_handler(world: World) -> None:
-    """A handler that always fails runs as often as it may, then its message is a dead letter with the last error."""
+    """
+    A handler that always fails runs as often as it may.
+
+    Then its message is a dead letter with the last error.
+    """
     ran: list[int] = []
 
     def work(_: Job, ctx: Context) -> None:
@@ -394,7 +430,11 @@ def test_attempts_bound_a_handler(world: World) -> None:
 
 
 def test_a_budget_that_is_lowered_does_not_hide_the_failure(world: World) -> None:
-    """A message that has no attempt left when its worker comes back with fewer is a dead letter that tells what its handler said."""
+    """
+    A message that has no attempt left when its worker comes back with fewer is a dead letter.
+
+    The letter tells what its handler said.
+    """
 
     def work(_: Job, __: Context) -> None:
         raise ValueError("always")
@@ -432,7 +472,11 @@ def test_the_default_budget_is_ten_retries(world: World) -> None:
 
 
 def test_a_failing_lane_holds_only_itself(world: World) -> None:
-    """While the head of one session waits for its retry, other sessions go on, and its own order is kept."""
+    """
+    While the head of one session waits for its retry, other sessions go on.
+
+    The session's own order is kept.
+    """
     fail = [True]
 
     def work(job: Job, ctx: Context) -> None:
@@ -476,7 +520,7 @@ def test_a_next_head_starts_with_a_budget_of_its_own(world: World) -> None:
 
 
 def test_failures_of_a_message_behind_do_not_count_against_the_head(world: World) -> None:
-    """A message that waits for a reader is not buried because another one of its lane kept killing its worker."""
+    """A message for a reader outlives another one of its lane that kept killing its worker."""
     agent = Agent("billing", unhandled="wait")
 
     @agent.on(Job)
@@ -502,7 +546,7 @@ def test_failures_of_a_message_behind_do_not_count_against_the_head(world: World
 
 
 def test_a_message_behind_that_kills_its_worker_is_found(world: World) -> None:
-    """Poison is buried after its attempts though a message that waits for a reader stands before it."""
+    """Poison is buried after its attempts though a message for a reader stands before it."""
     agent = Agent("billing", unhandled="wait")
     runs: list[int] = []
 
@@ -527,7 +571,11 @@ def test_a_message_behind_that_kills_its_worker_is_found(world: World) -> None:
 
 
 def test_poison_is_found_and_neighbours_survive(world: World) -> None:
-    """A message that ends its process is buried after its attempts; those before and behind it take effect once."""
+    """
+    A message that ends its process is buried after its attempts.
+
+    Those before and behind it take effect once.
+    """
     ran: list[int] = []
 
     def work(job: Job, ctx: Context) -> None:
@@ -553,7 +601,7 @@ def test_poison_is_found_and_neighbours_survive(world: World) -> None:
 
 
 def test_poison_at_the_end_of_a_batch_is_found_soon(world: World) -> None:
-    """The number of processes that a message can kill depends on its attempts, not on how many stand before it."""
+    """A message can kill as many processes as it has attempts, wherever it stands in its lane."""
     crashes = 0
 
     def work(job: Job, ctx: Context) -> None:
@@ -579,7 +627,7 @@ def test_poison_at_the_end_of_a_batch_is_found_soon(world: World) -> None:
 
 
 def test_a_message_that_expires_behind_a_slow_one_is_not_handled(world: World) -> None:
-    """The time to live is judged when a message's turn comes, not when it was claimed together with others."""
+    """The time to live is judged when a message's turn comes, not when its batch was claimed."""
     ran: list[int] = []
 
     def work(job: Job, _: Context) -> None:
@@ -598,7 +646,11 @@ def test_a_message_that_expires_behind_a_slow_one_is_not_handled(world: World) -
 
 
 def test_a_handler_that_returns_its_own_model_to_nobody(world: World) -> None:
-    """A reply that cannot be sent fails the handler: its effects are undone with it, and the reason is kept."""
+    """
+    A reply that cannot be sent fails the handler.
+
+    Its effects are undone with it, and the reason is kept.
+    """
 
     def work(job: Job, ctx: Context) -> Other:
         write(ctx, job.n)
@@ -614,7 +666,11 @@ def test_a_handler_that_returns_its_own_model_to_nobody(world: World) -> None:
 
 
 def test_a_late_worker_changes_nothing(world: World) -> None:
-    """A worker whose lease ran out while it worked loses: its writes are undone, the new owner's stand."""
+    """
+    A worker whose lease ran out while it worked loses.
+
+    Its writes are undone, the new owner's stand.
+    """
     second: list[Postbox] = []
 
     def work(job: Job, ctx: Context) -> None:
@@ -638,7 +694,11 @@ def test_a_late_worker_changes_nothing(world: World) -> None:
 
 
 def test_a_lost_lease_undoes_its_group_and_all_are_handled_again(world: World) -> None:
-    """Messages that share a commit with a late one are rolled back with it, and take effect once afterwards."""
+    """
+    Messages that share a commit with a late one are rolled back with it.
+
+    They take effect once afterwards.
+    """
     rivals: list[Postbox] = []
 
     def work(job: Job, ctx: Context) -> None:
@@ -673,7 +733,7 @@ def test_a_lost_lease_undoes_its_group_and_all_are_handled_again(world: World) -
 
 
 def test_hooks_hear_nothing_of_what_was_undone(world: World) -> None:
-    """A message promised by a handler that failed was never enqueued, and nobody hears that it was."""
+    """A message promised by a handler that failed was never enqueued, and no hook hears of it."""
 
     def work(job: Job, ctx: Context) -> None:
         ctx.send("shop", Other(n=job.n))
@@ -693,7 +753,7 @@ def test_hooks_hear_nothing_of_what_was_undone(world: World) -> None:
 
 
 def test_the_transaction_ends_with_the_handler(world: World) -> None:
-    """A transaction that a handler kept for later is closed: nothing slips into somebody else's commit."""
+    """A transaction that a handler kept for later is closed: nothing slips into another commit."""
     kept: list[Context] = []
 
     def work(job: Job, ctx: Context) -> None:
@@ -725,7 +785,11 @@ def test_a_handlers_own_sql_errors_are_its_own(world: World) -> None:
 
 
 def test_a_handler_may_use_its_postbox_directly(world: World) -> None:
-    """A handler that sends through the postbox instead of its context waits for nobody, whoever shares the commit."""
+    """
+    A handler that sends through the postbox, not its context, does not have to wait.
+
+    That holds whichever messages share the commit.
+    """
 
     def work(job: Job, ctx: Context) -> None:
         if job.n == 1:
@@ -744,7 +808,7 @@ def test_a_handler_may_use_its_postbox_directly(world: World) -> None:
 
 
 def test_a_handler_may_open_a_transaction_of_its_own_around_its_context(world: World) -> None:
-    """Mail promised through the context inside the handler's own block does not wait for the block to end."""
+    """Mail promised through the context in the handler's own block does not wait for its end."""
 
     def work(job: Job, ctx: Context) -> None:
         with billing.begin() as tx:
@@ -792,7 +856,11 @@ def test_the_same_job_from_two_senders_is_two_jobs(world: World) -> None:
 
 
 def test_mail_for_others_lets_a_worker_rest(world: World) -> None:
-    """A worker that found only mail it leaves to readers sleeps until the next commit, and handles what that brought."""
+    """
+    A worker that found only mail for readers sleeps until the next commit.
+
+    Then it handles the new mail.
+    """
     agent, done = Agent("billing", unhandled="wait"), Flag()
 
     @agent.on(Job)
@@ -815,7 +883,7 @@ def test_mail_for_others_lets_a_worker_rest(world: World) -> None:
 
 
 def test_mail_for_others_does_not_hide_what_is_wanted(world: World) -> None:
-    """However many lanes hold only mail that is left to readers, the wanted message behind them is found."""
+    """The wanted message is found behind any number of lanes with mail for readers."""
     agent, ran = Agent("billing", unhandled="wait"), list[int]()
 
     @agent.on(Job)
@@ -834,7 +902,11 @@ def test_mail_for_others_does_not_hide_what_is_wanted(world: World) -> None:
 def test_a_message_received_inside_a_handler_is_leased_by_a_commit_of_its_own(
     world: World,
 ) -> None:
-    """A handler that has written nothing takes another message without opening its transaction; the ack opens it."""
+    """
+    A handler without writes takes another message without opening its transaction.
+
+    The ack opens it.
+    """
     agent, held = Agent("billing", unhandled="wait"), list[bool]()
 
     @agent.on(Job)

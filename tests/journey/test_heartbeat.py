@@ -1,4 +1,4 @@
-"""The commit that quick handlers share, looked at by the worker at the moment in which the heartbeat would make it."""
+"""The commit that quick handlers share, seen at the moment when the heartbeat would make it."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +14,11 @@ from onceward.store.inbox import ClaimRequest, SettledMessage
 
 
 class Meanwhile(list[SettledMessage]):
-    """What has ended; whoever looks at it first is interrupted by another thread, and goes on when that is through."""
+    """
+    The ended messages; the first look at them is interrupted by another thread.
+
+    It goes on when that thread is through.
+    """
 
     def __init__(self, ended: list[SettledMessage], other: Callable[[], None]) -> None:
         super().__init__(ended)
@@ -31,7 +35,11 @@ class Meanwhile(list[SettledMessage]):
 def test_the_heartbeat_takes_nothing_from_under_a_look(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker that asks whether it is time to commit gets an answer, also where the heartbeat comes in between; the message ends once."""
+    """
+    A worker that asks whether it is time to commit gets an answer.
+
+    It does so also where the heartbeat comes in between; the message ends once.
+    """
     with (
         Postbox(tmp_path / "bob.db", agent="bob", start=False) as bob,
         Postbox(tmp_path / "ann.db", agent="ann", start=False) as ann,

@@ -1,4 +1,9 @@
-"""Looking back: every filter against a plain rule, pages that miss and repeat nothing, conversations whole and in order."""
+"""
+Looking back: filters, pages and conversations.
+
+Every filter agrees with a plain rule, pages miss and repeat nothing, conversations are whole
+and in order.
+"""
 
 from __future__ import annotations
 
@@ -47,9 +52,14 @@ def busy(world: World, *, seed: int, messages: int = 60) -> Postbox:
         ttl = None if to == "nobody" else rng.choice((None, 1.0))
         body: Any = rng.choice((Note(text=rng.choice(WORDS)), rng.choice(WORDS), {"n": 1}, b"raw"))
         session.send(
-            to, body, topic=rng.choice(TOPICS), priority=rng.choice(("normal", "urgent", "low")), ttl=ttl,
-            correlation_id=rng.choice((None, "c1", "c2")), type=rng.choice((None, "other")),
-        )  # fmt: skip
+            to,
+            body,
+            topic=rng.choice(TOPICS),
+            priority=rng.choice(("normal", "urgent", "low")),
+            ttl=ttl,
+            correlation_id=rng.choice((None, "c1", "c2")),
+            type=rng.choice((None, "other")),
+        )
         world.clock.forward(rng.choice((0, 0.5)))
         if rng.random() < 0.3:
             world.settle()
@@ -99,16 +109,28 @@ def fits(past: HistoryEntry, filters: dict[str, Any]) -> bool:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_every_filter_says_what_the_plain_rule_says(world: World, seed: int) -> None:
-    """One, two or three filters at once find exactly what a look at every message finds, in the same order, and count it."""
+    """
+    Up to three filters at once find, in order, exactly what a look at every message finds.
+
+    They count it, too.
+    """
     shop = busy(world, seed=seed)
     rng, every = random.Random(seed), everything(shop)
     values: dict[str, list[Any]] = {
-        "session": ["s", "t", "none"], "sender": ["shop", "one", "none"], "recipient": ["shop", "one", "nobody"],
-        "type": ["note", "other"], "topic": ["build.api", "build.#", "*", "build.*.failed"], "channel": ["main", "none"],
-        "state": sorted({past.state for past in every}), "kind": ["query", ["query", "command"]], "priority": ["urgent", ["low", "normal"]],
-        "correlation_id": ["c1", "c2"], "content": ["beta", "text", "größe"],
-        "since": [past.at for past in every], "until": [past.at for past in every],
-    }  # fmt: skip
+        "session": ["s", "t", "none"],
+        "sender": ["shop", "one", "none"],
+        "recipient": ["shop", "one", "nobody"],
+        "type": ["note", "other"],
+        "topic": ["build.api", "build.#", "*", "build.*.failed"],
+        "channel": ["main", "none"],
+        "state": sorted({past.state for past in every}),
+        "kind": ["query", ["query", "command"]],
+        "priority": ["urgent", ["low", "normal"]],
+        "correlation_id": ["c1", "c2"],
+        "content": ["beta", "text", "größe"],
+        "since": [past.at for past in every],
+        "until": [past.at for past in every],
+    }
 
     assert {"out", "in", "outbox"} <= {past.box for past in every}
     for _ in range(80):
@@ -130,7 +152,11 @@ def test_every_filter_says_what_the_plain_rule_says(world: World, seed: int) -> 
 )
 @pytest.mark.parametrize("count", [True, False])
 def test_pages_miss_and_repeat_nothing(world: World, filters: dict[str, Any], count: bool) -> None:
-    """By offset or by where the last page ended, pages put together are the whole, though mail came in between."""
+    """
+    Pages put together are the whole, though mail came in between.
+
+    They go by offset or by the place where the last page ended.
+    """
     shop = busy(world, seed=9)
     whole = [past.id for past in shop.history(limit=NEVER, **filters).messages]
     by_offset = [
@@ -151,7 +177,7 @@ def test_pages_miss_and_repeat_nothing(world: World, filters: dict[str, Any], co
 
 
 def test_newest_first_by_default_a_hundred(world: World) -> None:
-    """Without a word a page holds the hundred newest, says how many there are and that there are more."""
+    """By default a page holds the hundred newest, their number, and whether there are more."""
     shop = world.open("shop", hold_unknown=True)
     ids = shop.send_many([("nobody", n) for n in range(130)])
     page = shop.history()
@@ -170,7 +196,11 @@ def test_newest_first_by_default_a_hundred(world: World) -> None:
 
 
 def test_a_time_is_found_though_the_clock_stepped_back(world: World) -> None:
-    """A span of time holds what is from then, wherever it lies: rows of one chapter need not be in the order of their times."""
+    """
+    A span of time holds the messages from then, wherever they lie.
+
+    Rows of one chapter need not be in the order of their times.
+    """
     shop = world.open("shop", hold_unknown=True)
     rng = random.Random(1)
     moments = [1000 + n * 10 + rng.choice((0, 0, 0, -9000, 9000)) for n in range(4 * LENGTH)]
@@ -206,7 +236,10 @@ def test_chapters_go_with_their_rows(world: World) -> None:
     before = shop._db.read("SELECT count(*) FROM _onceward_time_index")[0][0]
     shop._db.write(
         lambda tx: tx.run(
-            "UPDATE _onceward_outbox SET state = 'acked', sent_at = 1, ended_at = 1, created_at = 1 WHERE seq <= ?",
+            (
+                "UPDATE _onceward_outbox"
+                " SET state = 'acked', sent_at = 1, ended_at = 1, created_at = 1 WHERE seq <= ?"
+            ),
             (LENGTH + 1,),
         )
     )
@@ -225,11 +258,23 @@ def test_chapters_go_with_their_rows(world: World) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"colour": "red"}, {"limit": -1}, {"offset": -1}, {"state": "lost"}, {"topic": "a.#.b"}, {"topic": "a..b"}, {"priority": "highest"},
-        {"content": "("}, {"content": ""}, {"content": "a" * 1001}, {"content": "[z-"}, {"content": "a\0b"}, {"after": "7"}, {"after": ""},
+        {"colour": "red"},
+        {"limit": -1},
+        {"offset": -1},
+        {"state": "lost"},
+        {"topic": "a.#.b"},
+        {"topic": "a..b"},
+        {"priority": "highest"},
+        {"content": "("},
+        {"content": ""},
+        {"content": "a" * 1001},
+        {"content": "[z-"},
+        {"content": "a\0b"},
+        {"after": "7"},
+        {"after": ""},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_a_filter_that_is_none_is_refused(world: World, wrong: dict[str, Any]) -> None:
     """A misspelt filter finds an error, not nothing."""
     shop = world.open("shop")
@@ -280,7 +325,11 @@ def answering() -> Agent:
 
 
 def test_a_conversation_is_whole_and_in_order(world: World) -> None:
-    """Question, answers and what was sent on because of it are one thread, seen alike from each of its messages and no other."""
+    """
+    A question, its answers and the messages that it caused are one thread.
+
+    The thread is the same from each of its messages, and from no other.
+    """
     shop, oracle = world.open("shop"), world.open(answering())
     world.open("third")
     asked = shop.send("oracle", "why", type="ask")
@@ -315,7 +364,11 @@ def test_dead_members_stay_in_their_conversation(world: World) -> None:
 
 
 def test_looking_back_sees_what_its_own_transaction_wrote(world: World) -> None:
-    """Inside a block history and thread are of the block, also where bodies are searched, and a rollback takes it back."""
+    """
+    Inside a block history and thread show the block's messages, and a rollback takes them back.
+
+    That holds also where bodies are searched.
+    """
     shop = world.open("shop", hold_unknown=True)
     with shop.begin() as tx:
         message = tx.send("nobody", "draft")
@@ -341,7 +394,11 @@ def test_asyncio_looks_back_alike(world: World) -> None:
 
 
 def test_words_are_found_where_the_agent_opted_in(world: World) -> None:
-    """Sent, received and dead messages are found by their words, without regard to case and accents; nothing else is."""
+    """
+    Sent, received and dead messages are found by their words, and no others are.
+
+    Case and accents do not matter.
+    """
     shop, other = world.open("shop", search=True, hold_unknown=True), world.open("one")
     sent = shop.send("nobody", "Die Größe zählt, says the invoice")
     dead = shop.send("nobody", Note(text="an INVOICE that expired"), ttl=1, delay=1)
@@ -385,7 +442,11 @@ def test_what_is_forgotten_is_not_found(world: World) -> None:
 
 
 def test_a_search_is_only_words(world: World) -> None:
-    """Nothing that a user types is a syntax error of the index: it finds words, or says that there are none."""
+    """
+    Nothing that a user types is a syntax error of the index.
+
+    The search finds words, or says that there are none.
+    """
     shop = world.open("shop", search=True)
     for text in ("", "   ", '""', "- + *", "* ^"):
         with pytest.raises(InvalidArgument, match="no word"):

@@ -7,7 +7,11 @@ from onceward import Agent, AsyncPostbox, Postbox, Run
 
 
 def test_what_is_handed_out_says_what_it_is(tmp_path: Path) -> None:
-    """A postbox names its agent and its file, a session and a channel their names, an agent what it handles."""
+    """
+    A postbox names its agent and its file, an agent what it handles.
+
+    A session and a channel name themselves.
+    """
     agent = Agent("shop")
     agent.on("order")(_take)
     agent.session("chat.*", mode="queue")(_nothing)

@@ -1,4 +1,8 @@
-"""Order: kept within a lane through retries, restarts and several dispatchers; given up between lanes and priorities."""
+"""
+Order: kept within a lane through retries, restarts and several dispatchers.
+
+Between lanes and priorities it is given up.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +49,11 @@ def effects(box: Postbox, lane: str | None = None) -> list[int]:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_lanes_keep_their_order_through_whatever_happens(world: World, seed: int) -> None:
-    """Three lanes, random faults on the wire, random crashes and restarts: each lane takes effect in order, each job once."""
+    """
+    Each of three lanes takes effect in order, each job once.
+
+    The wire has random faults, and processes crash and restart at random.
+    """
     dice = random.Random(seed)
     shop, billing = world.wired("shop", noting(), parcel_max_messages=2, max_retries=10_000)
     sent = dict.fromkeys("abc", 0)
@@ -75,7 +83,7 @@ def test_lanes_keep_their_order_through_whatever_happens(world: World, seed: int
 
 
 def test_two_dispatchers_take_turns(world: World) -> None:
-    """Two engines on one file never push to one peer at a time, and the order holds whoever pushes."""
+    """Two engines on one file never push to one peer at a time, and the order always holds."""
     shop, billing = world.wired("shop", noting(), parcel_max_messages=1)
     rival = Postbox(
         world.path("shop"),
@@ -103,7 +111,11 @@ def test_two_dispatchers_take_turns(world: World) -> None:
 
 
 def test_a_dispatcher_that_lost_its_lease_changes_nothing(world: World) -> None:
-    """A push that took longer than its lease is settled by who took over; the late answer is passed over."""
+    """
+    A push that took longer than its lease is settled by the new owner.
+
+    The late answer is passed over.
+    """
     shop, billing = world.wired("shop", noting())
     rival = Postbox(
         world.path("shop"),
@@ -151,7 +163,7 @@ def test_urgent_mail_overtakes(world: World) -> None:
 
 
 def test_an_ordering_key_is_a_lane_across_sessions(world: World) -> None:
-    """Messages of one key are handled in the order of their commits, whichever session they were sent in."""
+    """Messages of one key are handled in the order of their commits, across all sessions."""
     shop, billing = world.wired("shop", noting())
     for n in range(6):
         shop.session(f"s{n % 2}").send("billing", Job(lane="x", n=n), ordering_key="invoice-7")
@@ -161,7 +173,7 @@ def test_an_ordering_key_is_a_lane_across_sessions(world: World) -> None:
 
 
 def test_a_session_receives_what_was_sent_in_it(world: World) -> None:
-    """Messages that share an ordering key across sessions are still received in their own session."""
+    """Messages that share an ordering key across sessions are received in their own session."""
     shop, billing = world.open("shop"), world.open("billing")
     for n in range(2):
         shop.session(f"s{n}").send("billing", Job(lane="x", n=n), ordering_key="k")

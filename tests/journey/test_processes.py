@@ -1,4 +1,4 @@
-"""Several processes on one file, and processes that are killed: the promises where they are really needed."""
+"""Several processes on one file, some of them killed: the promises where they are needed."""
 
 from __future__ import annotations
 
@@ -93,7 +93,11 @@ def until(true: Callable[[], bool]) -> None:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Path]:
-    """Return a folder with a sender, and an agent that has a table for its effects; check both files afterwards."""
+    """
+    Return a folder with a sender and an agent that has a table for its effects.
+
+    Both files are checked afterwards.
+    """
     with Postbox(tmp_path / "billing.db", agent="billing", start=False) as box, box.begin() as tx:
         tx.execute("CREATE TABLE effects (id, session, n)")
     with Postbox(tmp_path / "shop.db", agent="shop", start=False):
@@ -111,7 +115,11 @@ def effects(home: Path) -> list[tuple[Any, ...]]:
 
 
 def test_a_killed_worker_is_replaced(home: Path) -> None:
-    """Three processes share one inbox; one is killed inside its handler. Its lane moves on, each job has its effect once."""
+    """
+    Three processes share one inbox; one is killed inside its handler.
+
+    Its lane moves on, each job has its effect once.
+    """
     with ExitStack() as stack:
         shop = stack.enter_context(Postbox(home / "shop.db", agent="shop", **BRISK))
         children = [stack.enter_context(running("work", home, "billing")) for _ in range(3)]
@@ -145,7 +153,11 @@ def _who_is_inside(home: Path, children: list[Child]) -> Child:
 
 @pytest.mark.proof
 def test_a_killed_sender_loses_nothing_it_was_told_and_repeats_nothing(home: Path) -> None:
-    """A sender is killed thirty times at random instants while another process drains: each acknowledged send has one effect."""
+    """
+    A sender is killed thirty times at random instants while another process drains.
+
+    Each acknowledged send has one effect.
+    """
     dice = random.Random(30)
     acknowledged: list[str] = []
     with running("work", home, "billing") as drain:
@@ -167,7 +179,7 @@ def test_a_killed_sender_loses_nothing_it_was_told_and_repeats_nothing(home: Pat
 
 @pytest.mark.proof
 def test_order_holds_through_killed_senders(home: Path) -> None:
-    """What one session sent takes effect in the order of its commits, whoever was killed in between."""
+    """A session's messages take effect in the order of its commits, whichever process dies."""
     dice = random.Random(5)
     with running("work", home, "billing") as drain:
         assert "ready" == drain.hear()
@@ -208,7 +220,11 @@ def test_a_killed_worker_while_mail_pours_in(home: Path) -> None:
 
 
 def test_a_message_that_ends_its_process_is_found(home: Path) -> None:
-    """Poison is buried after its attempts, though each of them took a whole process; its neighbours have their effect once."""
+    """
+    Poison is buried after its attempts, though each of them took a whole process.
+
+    Its neighbours have their effect once.
+    """
     with Postbox(home / "shop.db", agent="shop", **BRISK) as shop:
         for n in range(20):
             shop.session("x").send("billing", Job(n=n, do="exit" if n == 10 else ""))
@@ -232,7 +248,7 @@ def test_a_message_that_ends_its_process_is_found(home: Path) -> None:
 
 
 def test_a_slow_handler_holds_no_lock(home: Path) -> None:
-    """While a handler works outside of any transaction, another process writes to the same file at once."""
+    """While a handler works outside a transaction, another process writes to the file at once."""
     with (
         running("work", home, "billing") as child,
         Postbox(home / "shop.db", agent="shop", **BRISK) as shop,
@@ -252,7 +268,11 @@ def test_a_slow_handler_holds_no_lock(home: Path) -> None:
 
 
 def test_a_handler_beyond_its_runtime_is_overtaken(home: Path) -> None:
-    """A handler that runs for longer than it may loses its lane to another process; what it writes afterwards is undone."""
+    """
+    A handler that runs for longer than it may loses its lane to another process.
+
+    Its later writes are undone.
+    """
     with ExitStack() as stack:
         shop = stack.enter_context(Postbox(home / "shop.db", agent="shop", **BRISK))
         slow = stack.enter_context(running("limited", home, "billing"))

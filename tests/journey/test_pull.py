@@ -1,4 +1,4 @@
-"""Receiving by hand: a message is in one reader's hands, and what the reader does with it is one commit."""
+"""Receiving by hand: one reader has a message, and all that it does with it is one commit."""
 
 from __future__ import annotations
 
@@ -157,7 +157,11 @@ def test_a_reader_of_one_lane_takes_one_message_at_a_time(world: World) -> None:
 
 
 def test_a_lease_that_ran_out_is_lost(world: World) -> None:
-    """A reader that was too slow is told so by every verb, and what it wrote with its ack is rolled back."""
+    """
+    A reader that was too slow is told so by every verb.
+
+    The writes of its ack are rolled back.
+    """
     _, reader = delivered(world, 1)
     slow = reader.receive(Job)
     world.clock.forward(31)
@@ -202,7 +206,7 @@ def test_a_message_is_settled_once(world: World) -> None:
 
 
 def test_readers_budget(world: World) -> None:
-    """A message that no reader settles, or that they keep putting back, is buried when its attempts are used up."""
+    """A message that readers never settle or keep putting back is buried after its attempts."""
     _, reader = delivered(world, 1, 2, handler_retries=2)
     for _ in range(10):
         world.clock.forward(100)
@@ -214,7 +218,11 @@ def test_readers_budget(world: World) -> None:
 
 
 def test_reading_by_type_leaves_the_rest(world: World) -> None:
-    """A reader that wants one type gets that type, also from behind another one, and changes nothing about the others."""
+    """
+    A reader that wants one type gets that type, also from behind another one.
+
+    It changes nothing about the others.
+    """
     shop, reader = world.open("shop"), world.open("reader")
     shop.send("reader", Note(text="first"))
     shop.send("reader", Job(n=1))
@@ -231,7 +239,11 @@ def test_reading_by_type_leaves_the_rest(world: World) -> None:
 
 
 def test_a_body_that_does_not_fit_is_rejected_on_the_way(world: World) -> None:
-    """A reader never sees a body that is not what it asked for; it is a dead letter and the next one comes."""
+    """
+    A reader never sees a body that it did not ask for.
+
+    It is a dead letter and the next one comes.
+    """
     shop, reader = world.open("shop"), world.open("reader")
     shop.send("reader", {"n": "x"}, type="job")
     shop.send("reader", Job(n=2))

@@ -1,4 +1,8 @@
-"""Peers that cannot be reached: how long they rest, whose budget it costs, and that nobody else is delayed."""
+"""
+Peers that cannot be reached: how long they rest, whose budget it costs.
+
+No other peer is delayed.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +51,11 @@ def number(frame: Frame) -> int:
 
 
 def push_times(world: World, shop: Postbox, seconds: int, step: float = 0.5) -> list[float]:
-    """Return after how many seconds pushes happened while time passed in steps, the file reopened at each."""
+    """
+    Return after how many seconds pushes happened.
+
+    Time passes in steps, and the file is reopened at each.
+    """
     begun, times, seen = world.clock.now(), [], len(world.wire.pushed)
     for _ in range(round(seconds / step)):
         shop.run_until_idle()
@@ -60,7 +68,7 @@ def push_times(world: World, shop: Postbox, seconds: int, step: float = 0.5) -> 
 
 
 def test_backoff_doubles_and_survives_restarts(world: World) -> None:
-    """A peer that fails is tried again after 1, 2, 4 and 8 seconds, though the sender restarts all the time."""
+    """A failing peer is tried again after 1, 2, 4 and 8 s, though the sender keeps restarting."""
     shop, _ = world.wired("shop", quiet())
     shop.send("billing", Job(n=1))
     world.wire.always = "down"
@@ -69,7 +77,11 @@ def test_backoff_doubles_and_survives_restarts(world: World) -> None:
 
 
 def test_five_failures_open_the_breaker_for_thirty_seconds(world: World) -> None:
-    """The fifth failure opens the breaker; after 30 s one probe goes out, and its failure opens it again."""
+    """
+    The fifth failure opens the breaker.
+
+    After 30 s one probe goes out, and its failure opens the breaker again.
+    """
     shop, _ = world.wired("shop", quiet())
     shop.send("billing", Job(n=1))
     world.wire.always = "down"
@@ -82,7 +94,11 @@ def test_five_failures_open_the_breaker_for_thirty_seconds(world: World) -> None
 
 
 def test_two_successes_close_the_breaker(world: World) -> None:
-    """After a probe that arrived the breaker is half open, after a second push it is closed; hooks hear of both ends."""
+    """
+    After a probe that arrived the breaker is half open, after a second push it is closed.
+
+    Hooks hear of both ends.
+    """
     shop, _ = world.wired("shop", quiet())
     heard: list[str] = []
     for name in ("breaker_opened", "breaker_closed"):
@@ -103,7 +119,11 @@ def test_two_successes_close_the_breaker(world: World) -> None:
 
 
 def test_a_failure_while_half_open_starts_over(world: World) -> None:
-    """One success and one failure of the probes leave the breaker open, and two more successes are needed."""
+    """
+    One success and one failure of the probes leave the breaker open.
+
+    Two more successes are needed.
+    """
     shop, _ = world.wired("shop", quiet())
     shop.send("billing", Job(n=1))
     world.wire.of, world.wire.script = "shop", ["down"] * 5 + ["ok", "down"]
@@ -160,7 +180,11 @@ def test_nobody_there_costs_no_budget(world: World) -> None:
 
 
 def test_nobody_there_may_cost_budget(world: World) -> None:
-    """With count_unreachable_attempts such attempts count, and the message is given up when they are used up."""
+    """
+    With count_unreachable_attempts such attempts count.
+
+    The message is given up when they are used up.
+    """
     shop, _ = world.wired("shop", quiet(), max_retries=2, count_unreachable_attempts=True)
     message = shop.send("billing", Job(n=1))
     world.wire.always = "down"
@@ -174,7 +198,11 @@ def test_nobody_there_may_cost_budget(world: World) -> None:
 
 
 def test_a_failing_push_costs_budget(world: World) -> None:
-    """An error that is no word about the peer counts: eleven attempts by default, then a dead letter with the error."""
+    """
+    An error that is no word about the peer counts.
+
+    By default there are eleven attempts, then a dead letter with the error.
+    """
     shop, _ = world.wired("shop", quiet())
     message = shop.send("billing", Job(n=1))
     world.wire.always = "error"
@@ -199,7 +227,7 @@ def test_retries_are_counted(world: World) -> None:
 
 
 def test_a_refused_parcel_is_dead_and_the_next_goes_on(world: World) -> None:
-    """A peer that will never take a parcel costs that parcel's messages, with its reason, and nothing else."""
+    """A peer that will never take a parcel costs only that parcel's messages, with its reason."""
     shop, billing = world.wired("shop", quiet())
     first = shop.send("billing", Job(n=1))
     world.wire.script = ["refuse"]
@@ -212,7 +240,7 @@ def test_a_refused_parcel_is_dead_and_the_next_goes_on(world: World) -> None:
 
 
 def test_an_idle_dispatcher_has_nothing_to_wait_for(world: World) -> None:
-    """When the only message for a resting peer has expired, the dispatcher sleeps until somebody calls."""
+    """Once a resting peer's only message has expired, the dispatcher sleeps until it is called."""
     shop, _ = world.wired("shop", quiet())
     shop.send("billing", Job(n=1), ttl=5)
     world.wire.always = "down"
@@ -224,7 +252,11 @@ def test_an_idle_dispatcher_has_nothing_to_wait_for(world: World) -> None:
 
 
 def test_a_rest_that_is_over_hides_no_other(world: World) -> None:
-    """A peer whose only message expired while it rested keeps the end of its rest; the next peer's retry is waited for all the same."""
+    """
+    A peer whose only message expired while it rested keeps the end of its rest.
+
+    The next peer's retry is waited for all the same.
+    """
     shop = world.open("shop", hold_unknown=True, retry_jitter=0.0)
     shop.send("gone", Job(n=1), ttl=0.5)
     shop.run_until_idle()
@@ -244,7 +276,7 @@ def test_a_rest_that_is_over_hides_no_other(world: World) -> None:
 def test_what_falls_due_while_others_are_woken_is_not_slept_over(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A message that expires an instant after the one that is being buried is looked for again at once."""
+    """A message that expires an instant after the one being buried is looked for again at once."""
     shop = world.open("shop", hold_unknown=True)
     with shop.begin() as tx:
         tx.send("nobody", Job(n=1), ttl=0.5)
@@ -272,7 +304,11 @@ def test_what_falls_due_while_others_are_woken_is_not_slept_over(
 def test_a_peer_whose_rows_are_damaged_is_not_tried_without_a_pause(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    """What fails in our own file before anything is pushed writes no rest down: it is left alone for a moment, and nobody else is."""
+    """
+    A failure in our own file before anything is pushed writes no rest down.
+
+    Its peer is left alone for a moment, and no other peer is.
+    """
     tried: list[str] = []
     carry = dispatcher.Dispatcher.deliver_to_peer
 
@@ -301,7 +337,11 @@ def test_a_peer_whose_rows_are_damaged_is_not_tried_without_a_pause(
 def test_a_backlog_that_expires_is_buried_without_a_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What expires together is buried slice after slice, although one slice is all that a commit takes and nobody rings."""
+    """
+    Messages that expire together are buried slice after slice, without a ring.
+
+    One slice is all that a commit takes.
+    """
     monkeypatch.setattr(dispatcher, "WAKE_ROWS", 10)
     monkeypatch.setattr(engine, "MAX_IDLE_SECONDS", 3600.0)
     with Postbox(
@@ -332,7 +372,11 @@ def test_a_backlog_that_expires_is_buried_without_a_rest(
 def test_what_becomes_due_while_others_are_buried_is_not_slept_over(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A message that expires while an earlier one is being buried is looked at at once, not when somebody rings next."""
+    """
+    A message that expires while an earlier one is being buried is looked at at once.
+
+    It does not wait for the next ring.
+    """
     shop, _ = world.wired("shop", quiet())
     world.wire.always = "down"
     ids = [shop.send("billing", Job(n=1), ttl=5), shop.send("billing", Job(n=2), ttl=6)]
@@ -404,7 +448,7 @@ def test_a_failing_peer_delays_no_other(world: World) -> None:
 
 
 def test_stopping_does_not_wait_for_a_hanging_push(world: World) -> None:
-    """stop(timeout) gives up waiting for a push that does not return; the parcel is pushed again later."""
+    """stop(timeout) gives up waiting for a push that hangs; the parcel is pushed again later."""
     hang, hung, stopped = Flag(), Flag(), Flag()
 
     def wait(frames: list[Frame]) -> bool:
@@ -430,7 +474,11 @@ def test_stopping_does_not_wait_for_a_hanging_push(world: World) -> None:
 
 
 def test_stopping_drains_what_is_under_way(world: World) -> None:
-    """A push that returns in time is settled before stop returns, and the rest of the queue stays where it is."""
+    """
+    A push that returns in time is settled before stop returns.
+
+    The rest of the queue stays where it is.
+    """
     pushing, go = Flag(), Flag()
 
     def carry(frames: list[Frame]) -> bool:
@@ -457,7 +505,11 @@ def test_stopping_drains_what_is_under_way(world: World) -> None:
 
 
 def test_a_silent_function_holds_only_the_lanes_it_failed(world: World) -> None:
-    """Frames that a function did not confirm are tried again by themselves; other lanes of the parcel are through."""
+    """
+    Frames that a function did not confirm are tried again by themselves.
+
+    Other lanes of the parcel are through.
+    """
     pushed: list[list[int]] = []
     refuse = {1}
 
@@ -482,7 +534,7 @@ def test_a_silent_function_holds_only_the_lanes_it_failed(world: World) -> None:
 
 
 def test_a_lane_waits_for_its_oldest_failure(world: World) -> None:
-    """A younger message of a lane that failed once is not handed over while the older one waits longer."""
+    """A younger message of a lane that failed once waits while the older one waits longer."""
     done: list[int] = []
     fail = {1: 4, 2: 1}
 
@@ -508,7 +560,7 @@ def test_a_lane_waits_for_its_oldest_failure(world: World) -> None:
 
 
 def test_a_function_that_never_confirms_is_given_up(world: World) -> None:
-    """A message that the function takes but whose outcome nobody ever tells is not pushed without end."""
+    """A message that the function takes but whose outcome is never told is not pushed for ever."""
     calls: list[int] = []
 
     def send(frames: list[Frame]) -> bool:
@@ -571,7 +623,11 @@ def test_every_failure_is_seen_at_the_peer(world: World, word: str) -> None:
 
 
 def test_a_file_that_moved_is_reached_at_its_new_address(tmp_path: Path) -> None:
-    """A sender that has delivered to a file all the time follows it when its new address is registered, without a restart."""
+    """
+    A sender follows a file that it delivered to when its new address is registered.
+
+    It needs no restart for that.
+    """
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "here").mkdir()
     there = tmp_path / "elsewhere" / "billing.db"

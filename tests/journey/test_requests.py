@@ -139,7 +139,7 @@ def test_nobody_else_can_answer(world: World) -> None:
 
 
 def test_a_reply_of_another_shape_is_named(world: World) -> None:
-    """A reply that does not fit what was asked for raises InvalidMessage, and can be read as what it is."""
+    """A reply that does not fit the request raises InvalidMessage, and can be read as it is."""
     shop, _ = world.open("shop"), world.open(answering())
     ticket = shop.request("oracle", Ask(n=1))
     world.settle()

@@ -1,4 +1,4 @@
-"""From send to acked: what the sender's file says at every station, and what happens to receipts that come oddly."""
+"""From send to acked: the sender's file at every station, and receipts that come oddly."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_an_option_that_no_send_has_is_named(world: World) -> None:
 
 
 def test_a_rolled_back_send_never_leaves(world: World) -> None:
-    """A message is undone with the transaction that promised it, though its id was known already."""
+    """A message is undone with the transaction that promised it, though its id was known."""
     shop, _ = world.wired("shop", counting())
 
     def fail() -> str:
@@ -105,7 +105,7 @@ def test_a_rolled_back_send_never_leaves(world: World) -> None:
 
 
 def test_an_early_receipt_counts(world: World) -> None:
-    """The peer's word that it processed a message holds, though the answer to the push is still under way."""
+    """The peer's word that it processed a message holds while the push's answer is under way."""
     shop, billing = world.wired("shop", counting())
     message = shop.send("billing", Job(n=1))
 
@@ -122,7 +122,7 @@ def test_an_early_receipt_counts(world: World) -> None:
 
 
 def test_a_late_answer_does_not_downgrade(world: World) -> None:
-    """A message that is acked stays acked when the answer 'stored' of its own push comes after the outcome."""
+    """An acked message stays acked when its push's answer 'stored' comes after the outcome."""
     shop, billing = world.wired("shop", counting())
     message = shop.send("billing", Job(n=1))
     world.wire.script = ["lost"]
@@ -174,7 +174,11 @@ def test_a_receipt_of_somebody_else_counts_nothing(world: World) -> None:
 
 
 def test_a_receipt_for_a_dead_letter_is_noted(world: World) -> None:
-    """An outcome that comes after we gave a message up is written beside its dead letter, and revives nothing."""
+    """
+    An outcome that comes after a message was given up is written beside its dead letter.
+
+    It revives nothing.
+    """
     shop, billing = world.wired("shop", counting(), max_retries=0)
     message = shop.send("billing", Job(n=1))
     world.wire.on_push = lambda parcel: (world.wire.push_again(parcel), None)[1]
@@ -193,7 +197,11 @@ def test_a_receipt_for_a_dead_letter_is_noted(world: World) -> None:
 
 
 def test_a_lost_answer_means_the_same_parcel_and_no_second_effect(world: World) -> None:
-    """A sender that died between the peer's commit and its own pushes the same parcel; the peer finds nothing new."""
+    """
+    A sender that died between the peer's commit and its own pushes the same parcel.
+
+    The peer finds nothing new.
+    """
     shop, billing = world.wired("shop", counting())
     ids = shop.send_many([("billing", Job(n=n)) for n in range(3)])
     world.wire.script = ["died"]
@@ -216,7 +224,7 @@ def test_a_lost_answer_means_the_same_parcel_and_no_second_effect(world: World) 
 
 
 def test_a_stored_parcel_survives_a_restart(world: World) -> None:
-    """What was packed before a crash is pushed as it was packed, though newer mail came in between."""
+    """A parcel packed before a crash is pushed as it was packed, though newer mail came since."""
     shop, _ = world.wired("shop", counting())
     old = shop.send_many([("billing", Job(n=n)) for n in range(2)])
     world.wire.script = ["cut"]
@@ -249,7 +257,11 @@ def test_a_dead_message_is_failed_at_the_sender(world: World) -> None:
 
 
 def test_an_ack_timeout_asks_with_the_same_id(world: World) -> None:
-    """A message that is stored but not handled is asked about again and again; the peer still has it and says so."""
+    """
+    A message that is stored but not handled is asked about again and again.
+
+    The peer still has it and says so.
+    """
     shop, billing = world.open("shop"), world.open("billing")
     shop.peers.register("billing", "wire:billing")
     message = shop.send("billing", Job(n=1))
@@ -263,7 +275,11 @@ def test_an_ack_timeout_asks_with_the_same_id(world: World) -> None:
 
 
 def test_what_nobody_handles_is_asked_about_ever_more_rarely(world: World) -> None:
-    """Each time a tenth of its age is added to the pause, up to ten minutes: hours of silence cost dozens of questions, not hundreds."""
+    """
+    Each time a tenth of its age is added to the pause, up to ten minutes.
+
+    Hours of silence cost dozens of questions, not hundreds.
+    """
     shop, billing = world.open("shop"), world.open("billing")
     shop.peers.register("billing", "wire:billing")
     message = shop.send("billing", Job(n=1))
@@ -284,7 +300,7 @@ def test_what_nobody_handles_is_asked_about_ever_more_rarely(world: World) -> No
 
 
 def test_asking_does_not_spend_the_budget(world: World) -> None:
-    """A message whose peer kept answering 'I still have it' is not given up by the first failing push after that."""
+    """A message whose peer kept answering 'I still have it' survives the next failing push."""
     shop, _ = world.open("shop", max_retries=3), world.open("billing")
     shop.peers.register("billing", "wire:billing")
     message = shop.send("billing", Job(n=1))
@@ -298,7 +314,7 @@ def test_asking_does_not_spend_the_budget(world: World) -> None:
 
 
 def test_custody_stays_where_the_peer_is_weaker(world: World) -> None:
-    """The word of a peer whose commits do not survive power loss ends nothing, however it comes back."""
+    """A word of a peer whose commits may be lost with the power ends nothing, however it comes."""
     shop = world.open("shop")
     world.open(counting(), durability="fast")
     world.settle()
@@ -354,7 +370,11 @@ def test_withdrawing_a_request_ends_its_ticket(world: World) -> None:
 
 
 def test_the_same_id_is_the_same_message(world: World) -> None:
-    """Sending again with an id after an unknown outcome gives one message and one effect, even after it was handled."""
+    """
+    Sending again with an id after an unknown outcome gives one message and one effect.
+
+    That holds even after it was handled.
+    """
     shop, _ = world.wired("shop", counting())
     first = shop.send("billing", Job(n=1), message_id="order-1")
     world.settle()

@@ -41,7 +41,7 @@ def noting(ran: list[int], **options: Any) -> Agent:
 
 
 def test_a_frozen_sender_sends_and_pushes_nothing(world: World) -> None:
-    """While paused nothing is accepted and nothing leaves, in every process; resumed, all that waited goes on."""
+    """While paused no process accepts or sends anything; resumed, all that waited goes on."""
     ran: list[int] = []
     shop, _ = world.wired("shop", noting(ran))
     message = shop.send("billing", Job(n=1))
@@ -59,7 +59,11 @@ def test_a_frozen_sender_sends_and_pushes_nothing(world: World) -> None:
 
 
 def test_a_frozen_receiver_takes_in_and_handles_nothing(world: World) -> None:
-    """A paused agent keeps what arrives and neither handles it nor hands it out; no attempt is spent."""
+    """
+    A paused agent keeps what arrives and neither handles it nor hands it out.
+
+    No attempt is spent.
+    """
     ran: list[int] = []
     shop, billing = world.wired("shop", noting(ran, attempts=1))
     billing.pause()
@@ -106,7 +110,11 @@ def test_freezing_stops_a_worker_after_the_message_in_hand(world: World) -> None
 
 
 def test_a_switch_thrown_inside_a_handler_costs_no_attempt(world: World) -> None:
-    """A handler that cannot reply because of the switch is handled again after it, though it may run only once."""
+    """
+    A handler that cannot reply because of the switch is handled again after it.
+
+    That holds though it may run only once.
+    """
     ran: list[int] = []
     agent = Agent("billing")
 
@@ -128,7 +136,11 @@ def test_a_switch_thrown_inside_a_handler_costs_no_attempt(world: World) -> None
 
 
 def test_the_environment_can_switch_off(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ONCEWARD_DISABLED stops sending, pushing, handling and receiving in its process, and nothing is lost."""
+    """
+    ONCEWARD_DISABLED stops sending, pushing, handling and receiving in its process.
+
+    Nothing is lost.
+    """
     ran: list[int] = []
     shop, billing = world.wired("shop", noting(ran))
     message = shop.send("billing", Job(n=1))
@@ -154,7 +166,8 @@ def test_hooks_hear_after_the_commit(world: World) -> None:
         box = shop if event.agent == "shop" else billing
         assert not box._db.writer.held
         counts = box._db.read(
-            "SELECT (SELECT count(*) FROM _onceward_outbox), (SELECT count(*) FROM _onceward_inbox WHERE state <> 'pending')"
+            "SELECT (SELECT count(*) FROM _onceward_outbox),"
+            " (SELECT count(*) FROM _onceward_inbox WHERE state <> 'pending')"
         )
         seen.append((f"{event.agent} {event.name}", counts[0]))
 
@@ -215,7 +228,11 @@ def test_a_full_outbox_refuses_and_drains(world: World) -> None:
 
 
 def test_a_full_inbox_is_busy_and_drains(world: World) -> None:
-    """A receiver over its limit refuses the parcel whole; nothing is lost, and it is taken when there is room."""
+    """
+    A receiver over its limit refuses the parcel whole.
+
+    Nothing is lost, and the parcel is taken when there is room.
+    """
     ran: list[int] = []
     billing = world.open(noting(ran), max_inbox=3)
     shop = world.open("shop", parcel_max_messages=2, max_retries=2)
@@ -231,7 +248,11 @@ def test_a_full_inbox_is_busy_and_drains(world: World) -> None:
 
 
 def test_a_parcel_larger_than_the_inbox_gets_through(world: World) -> None:
-    """A queue that is longer than the receiver's inbox arrives bit by bit, however large the sender's parcels are."""
+    """
+    A queue that is longer than the receiver's inbox arrives bit by bit.
+
+    That holds however large the sender's parcels are.
+    """
     ran: list[int] = []
     world.open(noting(ran), max_inbox=3)
     shop = world.open("shop")
@@ -244,7 +265,7 @@ def test_a_parcel_larger_than_the_inbox_gets_through(world: World) -> None:
 
 
 def test_the_receivers_limit_holds_for_every_writer(world: World) -> None:
-    """A sender that writes into the file of an agent that is not running keeps to that agent's limit."""
+    """A sender that writes into the file of a stopped agent keeps to that agent's limit."""
     world.open("billing", max_inbox=3)
     world.shut()
     shop = world.open("shop", parcel_max_messages=1)

@@ -104,7 +104,11 @@ def effects(box: Postbox) -> list[int]:
 @pytest.mark.parametrize("workers", [1, 4])
 @pytest.mark.parametrize("style", ["own", "late", "mixed", "failing"])
 def test_threads_send_while_workers_work(home: Path, workers: int, style: str) -> None:
-    """Senders, workers, heartbeats and long transactions share one writer per file, and all get their turn."""
+    """
+    Senders, workers, heartbeats and long transactions share one writer per file.
+
+    All get their turn.
+    """
     agent, failed = Agent("billing"), set[int]()
 
     @agent.on(Job, attempts=20)
@@ -143,7 +147,7 @@ def test_threads_send_while_workers_work(home: Path, workers: int, style: str) -
 
 
 def test_async_handlers_run_side_by_side(home: Path) -> None:
-    """Two coroutines of one agent wait for each other: both run at a time where there are two workers."""
+    """Two coroutines of one agent that wait for each other both run where there are two workers."""
     agent = Agent("billing")
     met: list[int] = []
     both = asyncio.Event()
@@ -170,7 +174,11 @@ def test_async_handlers_run_side_by_side(home: Path) -> None:
 
 
 def test_async_handlers_under_load(home: Path) -> None:
-    """Coroutines with effects, replies and pauses, by several workers, while others send and write: each job once."""
+    """
+    Coroutines of several workers do each job once, while other threads send and write.
+
+    They have effects, replies and pauses.
+    """
     agent = Agent("billing")
 
     @agent.on(Job, attempts=20)
@@ -226,7 +234,7 @@ def test_hooks_that_send_and_read(home: Path) -> None:
 
 
 def test_boxes_come_and_go(home: Path) -> None:
-    """Threads that open, use and close postboxes on the same two files never disturb one another."""
+    """Threads that open, use and close postboxes on the same two files never disturb another."""
     sent: list[str] = []
     with Postbox(home / "billing.db", agent="billing", start=False) as billing:
 
@@ -242,7 +250,11 @@ def test_boxes_come_and_go(home: Path) -> None:
 
 
 def test_readers_share_a_queue(home: Path) -> None:
-    """Six threads pull from one inbox: each message is taken once and acked in the transaction of its effect."""
+    """
+    Six threads pull from one inbox: each message is taken once.
+
+    It is acked in the transaction of its effect.
+    """
     with (
         Postbox(home / "reader.db", agent="reader", **BRISK) as reader,
         Postbox(home / "shop.db", agent="shop", **BRISK) as shop,
@@ -301,7 +313,11 @@ def test_freezing_and_thawing_under_load(home: Path) -> None:
 
 
 def test_closing_in_the_middle_of_everything(home: Path) -> None:
-    """A postbox that is closed under load settles or gives back what it holds; the next one does the rest, once."""
+    """
+    A postbox that is closed under load settles or gives back what it holds.
+
+    The next one does the rest, once.
+    """
     agent = Agent("billing")
     begun = Flag()
 

@@ -82,7 +82,7 @@ def test_mail_that_expires_on_the_way_is_refused(world: World) -> None:
 
 
 def test_mail_expires_in_the_inbox(world: World) -> None:
-    """A message that was stored in time but not handled in time ends expired, and its sender is told so."""
+    """A message stored in time but not handled in time ends expired, and its sender is told so."""
     ran: list[int] = []
     shop, billing = world.wired("shop", noting(ran))
     message = shop.send("billing", Job(n=1), ttl=10)
@@ -165,7 +165,7 @@ def test_a_clock_that_runs_backwards_moves_no_deadline(world: World) -> None:
 
 
 def test_a_policy_of_ones_own_goes_before_the_settings(world: World) -> None:
-    """A postbox that was given a preset pauses and gives up as the preset says, though its settings say otherwise."""
+    """A postbox with a preset pauses and gives up as the preset says, whatever its settings say."""
     policy = RetryPolicy.three_retries()
     shop = world.open(
         "shop",

@@ -44,9 +44,9 @@ def test_kinds_are_told_apart() -> None:
 def test_a_fact_is_shown_with_everything_that_is_known() -> None:
     """A printed event can be read, its own fields included."""
     assert (
-        "Retried(agent='shop', at=1, message_id='m', peer='billing', attempt=1, error='e', due_at=2)"
-        == repr(retried())
-    )
+        "Retried(agent='shop', at=1, message_id='m', peer='billing', attempt=1, error='e',"
+        " due_at=2)"
+    ) == repr(retried())
 
 
 def test_a_fact_is_never_changed() -> None:

@@ -1,4 +1,8 @@
-"""Frames: what is written parses, validates as CloudEvents 1.0 and says the same to everybody; what is no frame is refused."""
+"""
+Frames: a written frame parses, is a valid CloudEvents 1.0 event and means the same to all.
+
+Text that is no frame is refused.
+"""
 
 import json
 from collections.abc import Callable
@@ -16,9 +20,17 @@ from onceward.model.frame import Frame, digest
 Write = Callable[..., str]
 BASE = {"specversion": "1.0", "id": "1", "source": "urn:onceward:a", "type": "t", "recipient": "b"}
 FULL: dict[str, Any] = {
-    "session": "run 42", "topic": "a.b", "rank": 0, "ordering_key": "lane ü", "correlation_id": "c", "causation_id": "0190-0",
-    "reply_to": "a", "expires_at": 1_767_225_660_001, "key": "k\"'", "headers": {"tenant": "é", "count": -(2**31), "flag": True},
-}  # fmt: skip
+    "session": "run 42",
+    "topic": "a.b",
+    "rank": 0,
+    "ordering_key": "lane ü",
+    "correlation_id": "c",
+    "causation_id": "0190-0",
+    "reply_to": "a",
+    "expires_at": 1_767_225_660_001,
+    "key": "k\"'",
+    "headers": {"tenant": "é", "count": -(2**31), "flag": True},
+}
 
 
 def text_of(**changes: object) -> str:
@@ -30,10 +42,35 @@ def test_a_full_frame_says_what_was_meant(write: Write) -> None:
     """Every attribute that send knows arrives under its name."""
     frame = Frame.parse(write({"n": 1}, **FULL))
 
-    assert ("0190-1", "a", "b", "json", "run 42", "a.b", "critical", "lane ü", "c", "0190-0", "a", 'k"\'', {"n": 1}) == (
-        frame.id, frame.sender, frame.recipient, frame.type, frame.session, frame.topic, frame.priority_name, frame.lane,
-        frame.correlationid, frame.causationid, frame.replyto, frame.idempotencykey, frame.data,
-    )  # fmt: skip
+    assert (
+        "0190-1",
+        "a",
+        "b",
+        "json",
+        "run 42",
+        "a.b",
+        "critical",
+        "lane ü",
+        "c",
+        "0190-0",
+        "a",
+        "k\"'",
+        {"n": 1},
+    ) == (
+        frame.id,
+        frame.sender,
+        frame.recipient,
+        frame.type,
+        frame.session,
+        frame.topic,
+        frame.priority_name,
+        frame.lane,
+        frame.correlationid,
+        frame.causationid,
+        frame.replyto,
+        frame.idempotencykey,
+        frame.data,
+    )
     assert 1_767_225_660_001 == frame.expires_at
     assert datetime(2026, 1, 1, 0, 0, 0, 123_000, tzinfo=UTC) == frame.time
     assert FULL["headers"] == frame.headers
@@ -48,20 +85,29 @@ def test_the_lane_is_the_session_without_an_ordering_key(write: Write) -> None:
     "body", [None, {"n": 1}, [1.5], "text \u2028 ü", "", 0, b"\x00\xff", b""], ids=repr
 )
 def test_the_official_sdk_reads_our_frames(write: Write, body: object) -> None:
-    """A frame is a valid CloudEvent whose attributes, extensions and body the official SDK returns unchanged."""
+    """
+    A frame is a valid CloudEvent.
+
+    The official SDK returns its attributes, extensions and body unchanged.
+    """
     text = write(body, **FULL)
     event = JSONFormat().read(CloudEvent, text)
 
     assert body == event.get_data()
     assert ("0190-1", "urn:onceward:a", "1.0", "b", "run 42", 0, True) == (
-        event.get_id(), event.get_source(), event.get_specversion(), event.get_extension("recipient"),
-        event.get_extension("session"), event.get_extension("priority"), event.get_extension("flag"),
-    )  # fmt: skip
+        event.get_id(),
+        event.get_source(),
+        event.get_specversion(),
+        event.get_extension("recipient"),
+        event.get_extension("session"),
+        event.get_extension("priority"),
+        event.get_extension("flag"),
+    )
 
 
 @pytest.mark.parametrize("body", [{"n": 1}, "text ü", b"\x00\xff"], ids=repr)
 def test_a_frame_survives_the_official_sdk(write: Write, body: object) -> None:
-    """Read and written again by the official SDK over its HTTP binding, a frame still says the same."""
+    """Read and written by the official SDK over its HTTP binding, a frame still says the same."""
     ours = Frame.parse(write(body, **FULL))
     sent = to_structured_event(JSONFormat().read(CloudEvent, write(body, **FULL)), JSONFormat())
     back = from_structured_event(HTTPMessage(headers=sent.headers, body=sent.body))
@@ -80,31 +126,54 @@ def test_unknown_attributes_are_kept() -> None:
     "name", ["foo", "topic", "subject", "partitionkey", "data", "expirytime", "datacontenttype"]
 )
 def test_a_null_attribute_is_an_absent_one(name: str) -> None:
-    """CloudEvents' JSON says null for unset; such a frame is taken and does not show the attribute."""
+    """CloudEvents' JSON says null for unset: such a frame is taken without the attribute."""
     assert Frame.parse(text_of()) == Frame.parse(text_of(**{name: None}))
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"specversion": "0.3"}, {"id": ""}, {"id": 1}, {"id": "x" * 257}, {"source": ""}, {"type": ""}, {"type": None},
+        {"specversion": "0.3"},
+        {"id": ""},
+        {"id": 1},
+        {"id": "x" * 257},
+        {"source": ""},
+        {"type": ""},
+        {"type": None},
         {"recipient": "b\n"},
-        {"recipient": "../b"}, {"recipient": "b" * 129}, {"recipient": ""}, {"session": ""}, {"topic": "x" * 257}, {"priority": 5},
-        {"priority": -1}, {"priority": 1.5}, {"priority": "high"}, {"time": "yesterday"}, {"expirytime": "soon"},
-        {"time": "2026-01-01T00:00:00"}, {"expirytime": "0001-01-01T00:00:00"}, {"Foo": "x"}, {"fo-o": "x"}, {"": "x"}, {"foo": 1.5},
-        {"foo": 2**31}, {"foo": [1]}, {"data": 1, "data_base64": "AA=="}, {"data_base64": 7},
+        {"recipient": "../b"},
+        {"recipient": "b" * 129},
+        {"recipient": ""},
+        {"session": ""},
+        {"topic": "x" * 257},
+        {"priority": 5},
+        {"priority": -1},
+        {"priority": 1.5},
+        {"priority": "high"},
+        {"time": "yesterday"},
+        {"expirytime": "soon"},
+        {"time": "2026-01-01T00:00:00"},
+        {"expirytime": "0001-01-01T00:00:00"},
+        {"Foo": "x"},
+        {"fo-o": "x"},
+        {"": "x"},
+        {"foo": 1.5},
+        {"foo": 2**31},
+        {"foo": [1]},
+        {"data": 1, "data_base64": "AA=="},
+        {"data_base64": 7},
     ],
     ids=repr,
-)  # fmt: skip
+)
 def test_what_breaks_a_rule_is_no_frame(changes: dict[str, object]) -> None:
-    """An attribute that is missing, of another kind or out of bounds makes the text an invalid message."""
+    """A missing attribute, or one of another kind or out of bounds, makes an invalid message."""
     with pytest.raises(InvalidMessage, match="not a frame"):
         Frame.parse(text_of(**changes))
 
 
 @pytest.mark.parametrize("missing", BASE)
 def test_nothing_that_the_specification_requires_may_be_missing(missing: str) -> None:
-    """Id, source, type and recipient must be there; the specification's version may be taken for granted."""
+    """Id, source, type and recipient must be there; the specification's version need not be."""
     text = json.dumps({name: value for name, value in BASE.items() if name != missing})
     if missing == "specversion":
         assert "1.0" == Frame.parse(text).specversion
@@ -131,7 +200,7 @@ def test_nothing_that_the_specification_requires_may_be_missing(missing: str) ->
     ids=lambda text: repr(text[:12]),
 )
 def test_garbage_is_an_invalid_message(text: str | bytes) -> None:
-    """Text that is no JSON, no object, too deep or no UTF-8 raises the one error that callers know."""
+    """Text that is no JSON, no object, too deep or no UTF-8 raises the one known error."""
     with pytest.raises(InvalidMessage):
         Frame.parse(text)
 

@@ -1,4 +1,4 @@
-"""Whatever arrives from outside is a frame or an invalid message; nothing else ever comes out of the parser."""
+"""Any input from outside is a frame or an invalid message; the parser has no other result."""
 
 import json
 from typing import Any
@@ -87,7 +87,11 @@ def test_a_mutilated_frame_is_a_frame_or_refused(data: st.DataObject) -> None:
 
 @given(st.text(max_size=25) | st.integers() | st.none(), values)
 def test_any_header_is_taken_or_refused(name: Any, value: object) -> None:
-    """A header that passes is a string, a boolean or a 32-bit number under a legal name, and a frame carries it."""
+    """
+    A header that passes is a string, a boolean or a 32-bit number under a legal name.
+
+    A frame carries it.
+    """
     try:
         check_extension(name, value)
     except InvalidMessage:

@@ -1,4 +1,8 @@
-"""Bodies: every kind is written once as JSON and read back as what was asked for; what JSON cannot say is refused."""
+"""
+Bodies: every kind is written once as JSON and read back as the type that was asked for.
+
+A value that JSON cannot say is refused.
+"""
 
 import json
 import math
@@ -204,7 +208,11 @@ def nested(depth: int) -> Any:
     "body", [nested(200), nested(254), nested(5000), 10**4301], ids=["200", "254", "5000", "digits"]
 )
 def test_what_no_receiver_could_read_is_refused_at_send(body: object) -> None:
-    """A body deeper or a number longer than the frame's parser takes fails here, not at the peer's door."""
+    """
+    A body deeper or a number longer than the frame's parser takes fails here.
+
+    It does not fail at the peer's door.
+    """
     with pytest.raises(InvalidMessage):
         encode(body)
 
@@ -225,7 +233,11 @@ def test_a_body_that_does_not_fit_is_an_invalid_message(data: object, wanted: ty
 
 
 def test_a_misfit_is_told_in_one_line() -> None:
-    """Dead letters are listed a line each, so the reason is a line: the field, what is wrong, what was given."""
+    """
+    Dead letters are listed a line each, so the reason is a line.
+
+    It says the field, what is wrong and what was given.
+    """
     with pytest.raises(InvalidMessage) as caught:
         decode({"id": "x"}, None, Paid)
 

@@ -27,7 +27,11 @@ def plan(policy: RetryPolicy) -> list[int]:
     ],
 )
 def test_pauses_and_re_attempts(policy: RetryPolicy, pauses: list[int]) -> None:
-    """After the k-th failure the k-th pause is made, and after the last one none: the number of pauses is that of re-attempts."""
+    """
+    After the k-th failure the k-th pause is made, and after the last one none.
+
+    The number of pauses is that of re-attempts.
+    """
     assert pauses == plan(policy)
 
 

@@ -1,4 +1,4 @@
-"""Settings and policies: where a value comes from, what bounds it has, and how long a failure waits."""
+"""Settings and policies: a value's source, its bounds, and how long a failure waits."""
 
 import random
 
@@ -19,9 +19,17 @@ def test_defaults_are_the_documented_ones() -> None:
     loaded = Settings.merge(None, {})
 
     assert ("safe", 1 << 20, 100_000, 1_000_000, 10, 1.0, 60.0, 0.1, 7 * DAY, 30.0) == (
-        loaded.durability, loaded.max_body, loaded.max_pending, loaded.max_inbox, loaded.max_retries, loaded.retry_first,
-        loaded.retry_cap, loaded.retry_jitter, loaded.retention, loaded.lease,
-    )  # fmt: skip
+        loaded.durability,
+        loaded.max_body,
+        loaded.max_pending,
+        loaded.max_inbox,
+        loaded.max_retries,
+        loaded.retry_first,
+        loaded.retry_cap,
+        loaded.retry_jitter,
+        loaded.retention,
+        loaded.lease,
+    )
 
 
 def test_a_setting_that_does_not_exist_is_named() -> None:
@@ -54,13 +62,35 @@ def test_the_nearest_word_wins(
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("max_pending", 0), ("max_body", 0), ("max_retries", -1), ("retry_jitter", 1.1), ("retry_jitter", -0.1), ("retry_first", -1),
-        ("retry_cap", float("inf")), ("retry_first", float("nan")), ("busy_timeout", -1), ("lease", 0), ("lease", float("inf")),
-        ("max_runtime", float("inf")), ("maintenance_interval", float("inf")), ("maintenance_interval", 0), ("lease", 1e300), ("retention", 1e300),
-        ("workers", 0), ("workers", 257), ("parcel_max_messages", 0), ("parcel_max_bytes", 1), ("wal_limit", 0), ("durability", "paranoid?"),
-        ("ack", "maybe"), ("count_unreachable_attempts", ""), ("no_such_setting", 1), ("max_pending", "many"), ("max_pending", 1.5),
+        ("max_pending", 0),
+        ("max_body", 0),
+        ("max_retries", -1),
+        ("retry_jitter", 1.1),
+        ("retry_jitter", -0.1),
+        ("retry_first", -1),
+        ("retry_cap", float("inf")),
+        ("retry_first", float("nan")),
+        ("busy_timeout", -1),
+        ("lease", 0),
+        ("lease", float("inf")),
+        ("max_runtime", float("inf")),
+        ("maintenance_interval", float("inf")),
+        ("maintenance_interval", 0),
+        ("lease", 1e300),
+        ("retention", 1e300),
+        ("workers", 0),
+        ("workers", 257),
+        ("parcel_max_messages", 0),
+        ("parcel_max_bytes", 1),
+        ("wal_limit", 0),
+        ("durability", "paranoid?"),
+        ("ack", "maybe"),
+        ("count_unreachable_attempts", ""),
+        ("no_such_setting", 1),
+        ("max_pending", "many"),
+        ("max_pending", 1.5),
     ],
-)  # fmt: skip
+)
 def test_values_out_of_bounds_are_refused(name: str, value: object) -> None:
     """A setting that could not work, overflow or mean anything fails when the postbox is opened."""
     with pytest.raises(InvalidArgument, match="settings"):
@@ -91,7 +121,11 @@ def test_any_values_are_loaded_or_refused(values: dict[str, object]) -> None:
 
 
 def test_the_preset_says_what_it_promises() -> None:
-    """The five-minute preset has 1,000 places, no jitter, and counts every attempt; keywords still win."""
+    """
+    The five-minute preset has 1,000 places, no jitter, and counts every attempt.
+
+    Keywords still win.
+    """
     preset = Settings.five_minutes(max_pending=5)
 
     assert (5, 0.0, True) == (

@@ -1,4 +1,4 @@
-"""Topics: which may be published and which subscribed to, and that the index finds what the plain rule finds."""
+"""Topics: which may be published and subscribed to; the index finds what the plain rule finds."""
 
 import random
 
@@ -50,7 +50,7 @@ def some_pattern(rng: random.Random) -> str:
 
 
 def test_the_index_agrees_with_the_rule_on_single_patterns() -> None:
-    """5,000 random pairs, one live pattern each: the index finds it exactly where the rule says so."""
+    """5,000 random pairs, one live pattern each: the index finds it exactly where the rule does."""
     rng = random.Random(1)
     wrong = []
     for _ in range(5000):
@@ -64,7 +64,11 @@ def test_the_index_agrees_with_the_rule_on_single_patterns() -> None:
 
 
 def test_the_index_agrees_with_the_rule_among_ten_thousand() -> None:
-    """With 10,000 live patterns it finds for 500 topics those that the rule finds, each as often as it was added."""
+    """
+    With 10,000 live patterns the index finds for 500 topics those that the rule finds.
+
+    It finds each as often as it was added.
+    """
     rng = random.Random(2)
     patterns = [some_pattern(rng) for _ in range(10_000)]
     index: TopicIndex[int] = TopicIndex()
@@ -87,7 +91,11 @@ def test_the_index_agrees_with_the_rule_among_ten_thousand() -> None:
     ["", "a..b", ".a", "a.", "a#", "#.a", "a.#.b", "a*", "*a.b", "a" * 257, "a\nb", None, 7],
 )
 def test_a_bad_pattern_is_named(pattern: str) -> None:
-    """A pattern with empty segments, wildcards in the wrong place or over-length is refused, and the error says which."""
+    """
+    A pattern with empty segments, misplaced wildcards or over-length is refused.
+
+    The error says which of these it is.
+    """
     with pytest.raises(TopicError) as caught:
         check_pattern(pattern)
 
@@ -123,7 +131,11 @@ def test_an_open_policy_takes_all() -> None:
 
 
 def test_a_closed_policy_refuses_the_unknown() -> None:
-    """A topic outside the set is refused on send and in filters; a pattern passes if it can match a known one."""
+    """
+    A topic outside the set is refused on send and in filters.
+
+    A pattern passes if it can match a known topic.
+    """
     policy = TopicPolicy.of({"ask", "answer", "build.done"})
     policy.check("ask")
     for wrong in ("asks", "Ask", "build"):

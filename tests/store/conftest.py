@@ -1,4 +1,8 @@
-"""What the tests of the store share: postboxes that close themselves, other processes, and a clock that stands still."""
+"""
+Fixtures of the store's tests.
+
+They are postboxes that close themselves, other processes, and a clock that stands still.
+"""
 
 import json
 import shutil
@@ -40,7 +44,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Iterator[Open]:
-    """Return the call that opens ``<agent>.db`` without engines; everything is closed after the test."""
+    """Return the call that opens ``<agent>.db`` without engines; the test's end closes all."""
     with ExitStack() as stack:
 
         def open_box(agent: str = "a", *, at: Path | None = None, **options: Any) -> Postbox:
@@ -65,7 +69,11 @@ def box(opened: Open) -> Postbox:
 
 @pytest.fixture
 def elsewhere() -> Elsewhere:
-    """Return the call that runs statements with the standard library's sqlite3 in another process: rows or error texts."""
+    """
+    Return the call that runs statements with the standard library's sqlite3.
+
+    It runs them in another process and returns rows or error texts.
+    """
 
     def run(path: Path, *statements: str) -> list[Any]:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Admission: what may not be sent is refused before anything is written, and room is counted exactly."""
+"""Admission: refusals come before anything is written, and room is counted exactly."""
 
 import subprocess
 import sys
@@ -31,15 +31,42 @@ print(sent)
 @pytest.mark.parametrize(
     "options",
     [
-        {"type": ""}, {"type": "a\nb"}, {"type": ["x"]}, {"type": 5}, {"topic": "a.*"}, {"topic": ""}, {"key": ""}, {"key": 5},
-        {"key": "x" * 257}, {"priority": "none"}, {"priority": []}, {"ttl": -1}, {"ttl": float("nan")}, {"ttl": float("inf")}, {"ttl": "5"},
-        {"delay": -1}, {"delay": "x"}, {"reply_to": "a b"}, {"correlation_id": ""}, {"causation_id": ""}, {"ordering_key": ""},
-        {"message_id": "a b"}, {"message_id": ""}, {"message_id": "x" * 129}, {"headers": {"data": "x"}}, {"headers": {"Foo": "x"}},
-        {"headers": {"a" * 21: "x"}}, {"headers": {"x": 1.5}}, {"headers": {"x": 2**31}}, {"headers": {"x": None}}, {"headers": {1: "x"}},
-        {"headers": {"x": "a\nb"}}, {"headers": {"x": "\ud800"}},
+        {"type": ""},
+        {"type": "a\nb"},
+        {"type": ["x"]},
+        {"type": 5},
+        {"topic": "a.*"},
+        {"topic": ""},
+        {"key": ""},
+        {"key": 5},
+        {"key": "x" * 257},
+        {"priority": "none"},
+        {"priority": []},
+        {"ttl": -1},
+        {"ttl": float("nan")},
+        {"ttl": float("inf")},
+        {"ttl": "5"},
+        {"delay": -1},
+        {"delay": "x"},
+        {"reply_to": "a b"},
+        {"correlation_id": ""},
+        {"causation_id": ""},
+        {"ordering_key": ""},
+        {"message_id": "a b"},
+        {"message_id": ""},
+        {"message_id": "x" * 129},
+        {"headers": {"data": "x"}},
+        {"headers": {"Foo": "x"}},
+        {"headers": {"a" * 21: "x"}},
+        {"headers": {"x": 1.5}},
+        {"headers": {"x": 2**31}},
+        {"headers": {"x": None}},
+        {"headers": {1: "x"}},
+        {"headers": {"x": "a\nb"}},
+        {"headers": {"x": "\ud800"}},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_bad_options_are_refused_before_anything_is_written(
     box: Postbox, options: dict[str, Any]
 ) -> None:
@@ -51,7 +78,7 @@ def test_bad_options_are_refused_before_anything_is_written(
 
 
 def test_sending_to_nobody_fails_at_once(opened: Open) -> None:
-    """A recipient that is neither registered nor at home is unknown, unless mail for such is to be held."""
+    """A recipient neither registered nor at home is unknown, unless mail for such is to be held."""
     with pytest.raises(UnknownRecipient, match="nobody"):
         opened("a", hold_unknown=False).send("nobody", 1)
 
@@ -86,7 +113,11 @@ def test_the_switch_in_the_environment_refuses_too(
 
 
 def test_the_queue_limit_is_exact(opened: Open) -> None:
-    """The message that fills the last place passes, the next one does not, and a place that is freed can be used."""
+    """
+    The message that fills the last place passes, the next one does not.
+
+    A place that is freed can be used.
+    """
     box = opened(max_pending=3)
     ids = [box.send("b", k) for k in range(3)]
     with pytest.raises(QueueFull):
@@ -113,7 +144,7 @@ def test_a_batch_that_does_not_fit_is_refused_whole(opened: Open) -> None:
 
 
 def test_the_queue_limit_is_exact_among_eight_processes(opened: Open) -> None:
-    """Eight processes that send as fast as they can fill the queue to the last place and not beyond."""
+    """Eight processes that send as fast as they can fill the queue to the last place only."""
     box = opened(max_pending=100)
     processes = [
         subprocess.Popen(

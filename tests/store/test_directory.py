@@ -1,4 +1,8 @@
-"""The directory of a home: made when it is needed, shared by processes, and noticed when it changed or was taken away."""
+"""
+The directory of a home: made when it is needed and shared by processes.
+
+A change or a missing file is noticed.
+"""
 
 import os
 import subprocess
@@ -48,7 +52,11 @@ def directory(tmp_path: Path, clock: ManualClock) -> Iterator[DirectoryDatabase]
 
 
 def test_its_place_is_the_home_or_beside_the_file() -> None:
-    """A file in a home's folder of agents shares the home's directory; any other file has it beside itself."""
+    """
+    A file in a home's folder of agents shares the home's directory.
+
+    Any other file has it beside itself.
+    """
     assert Path("/mail/directory.db") == directory_path(Path("/mail/agents/a.db"))
     assert Path("/data/directory.db") == directory_path(Path("/data/a.db"))
 
@@ -83,7 +91,11 @@ def test_agents_are_enrolled_once(directory: DirectoryDatabase) -> None:
 
 
 def test_processes_make_it_together(tmp_path: Path) -> None:
-    """Of several processes that create the file and enrol the same agents at once, each agent is new to exactly one."""
+    """
+    Several processes create the file and enrol the same agents at once.
+
+    Each agent is new to exactly one of them.
+    """
     command = [sys.executable, "-c", ENROL_MANY, str(tmp_path / "directory.db")]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
     counts = [int(process.communicate(timeout=60)[0]) for process in running]
@@ -109,7 +121,7 @@ def test_its_version_moves_with_every_change(directory: DirectoryDatabase, tmp_p
 
 
 def test_routes_are_counted(directory: DirectoryDatabase) -> None:
-    """What is kept in memory is told to be stale by changes of routes, not by those of mailboxes."""
+    """Changes of routes make the copy in memory stale, changes of mailboxes do not."""
 
     def routes() -> int:
         return int(directory.read("SELECT revision FROM meta")[0][0])
@@ -157,7 +169,7 @@ def test_a_nested_change_joins(directory: DirectoryDatabase) -> None:
 def test_a_directory_that_was_taken_away_is_made_anew(
     directory: DirectoryDatabase, gone: tuple[str, ...]
 ) -> None:
-    """A change goes into the file that others will find, with nothing of a WAL that stayed behind."""
+    """A change goes into the file that others will find, without an old WAL's contents."""
     directory.checkpoint(truncate=True)
     register(directory, "lost")
     for suffix in gone:
@@ -188,7 +200,7 @@ def test_an_open_directory_is_no_agents_file(directory: DirectoryDatabase) -> No
 
 
 def test_what_is_read_is_the_file_of_that_name(directory: DirectoryDatabase) -> None:
-    """A reader that finds its file gone reads the file that took its place, and its version moves."""
+    """A reader that finds its file gone reads the file in its place, and its version moves."""
     register(directory, "lost")
     before = directory.version()
     for name in ("directory.db", "directory.db-wal", "directory.db-shm"):

@@ -17,7 +17,11 @@ Open = Callable[..., Postbox]
 
 
 class Flaky(apsw.VFS):
-    """The usual file system, on which the sync of a WAL fails as often as *failing* says, and which logs its syncs."""
+    """
+    The usual file system, on which the sync of a WAL fails as often as *failing* says.
+
+    It logs its syncs.
+    """
 
     def __init__(self, name: str) -> None:
         self.failing = 0
@@ -67,7 +71,7 @@ def shaky(opened: Open, disk: Flaky) -> Postbox:
 
 
 def test_opening_makes_a_durable_commit_before_anything_is_read(opened: Open, disk: Flaky) -> None:
-    """Every opening, of a fast file too, bumps a counter in a commit that is synced: the open barrier."""
+    """Every opening, of a fast file too, bumps a counter in a synced commit: the open barrier."""
     first = opened(durability="fast")
     first.close()
     disk.synced.clear()
@@ -81,7 +85,11 @@ def test_opening_makes_a_durable_commit_before_anything_is_read(opened: Open, di
 
 @pytest.mark.parametrize("failures", [1, 2])
 def test_a_send_whose_sync_failed_is_there_once(shaky: Postbox, disk: Flaky, failures: int) -> None:
-    """A send that met a failing sync either returns its id or says that the outcome is unknown; it is never there twice."""
+    """
+    A send that met a failing sync returns its id or says that the outcome is unknown.
+
+    The message is never there twice.
+    """
     disk.failing = failures
     try:
         message_id = shaky.send("b", 1)
@@ -100,7 +108,11 @@ def test_a_send_whose_sync_failed_is_there_once(shaky: Postbox, disk: Flaky, fai
 
 
 def test_a_block_whose_sync_failed_is_unknown_and_can_be_asked(shaky: Postbox, disk: Flaky) -> None:
-    """What a user wrote by hand cannot be repeated for him: the error names the messages, and resolve tells all or nothing."""
+    """
+    Writes that a user made by hand cannot be repeated for the user.
+
+    The error names the messages, and resolve tells all or nothing.
+    """
     disk.failing = 1
     with pytest.raises(OutcomeUnknown) as caught, shaky.begin() as tx:
         tx.execute("INSERT INTO t VALUES (1)")
@@ -114,7 +126,7 @@ def test_a_block_whose_sync_failed_is_unknown_and_can_be_asked(shaky: Postbox, d
 
 
 def test_a_nested_rollback_takes_its_ids_from_the_error(shaky: Postbox, disk: Flaky) -> None:
-    """The error names the messages that may be there, not those that were taken back inside the block."""
+    """The error names messages that may be there, not those taken back inside the block."""
     disk.failing = 1
     with pytest.raises(OutcomeUnknown) as caught, shaky.begin() as tx:
         kept = tx.send("b", 1)
@@ -238,7 +250,7 @@ class Stored:
 
 
 def test_settling_a_parcel_through_a_failed_sync_skips_no_number(opened: Open, disk: Flaky) -> None:
-    """A stream's numbers stay without gaps when the commit that settles a parcel had to be repeated."""
+    """A stream's numbers stay without gaps when the commit that settles a parcel is repeated."""
     peer = Stored(disk, 1)
     box = opened(vfs="onceward-flaky", transports={"stored": peer})
     box.peers.register("b", "stored:b")

@@ -81,7 +81,7 @@ LATE_VERBS: dict[str, Callable[[StoreTransaction, peers.PeerLease], object]] = {
 
 @pytest.mark.parametrize("verb", LATE_VERBS)
 def test_a_late_dispatcher_changes_nothing(box: Postbox, verb: str) -> None:
-    """Storing, prolonging, advancing, renewing and resting all prove the lease in their own statement."""
+    """Storing, prolonging, advancing, renewing and resting prove the lease in their statement."""
     box.peers.register("b", "memory:b")
     late = box._db.write(lambda tx: peers.lease(tx, "b", owner="late", until=tx.now - 1))
     box._db.write(lambda tx: peers.lease(tx, "b", owner="now", until=tx.now + FAR))

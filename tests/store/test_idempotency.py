@@ -1,4 +1,4 @@
-"""One promise for one id or key: sending again is always safe, and never the same for another body."""
+"""One promise for one id or key: sending again is safe, and never the same for another body."""
 
 import pytest
 
@@ -8,7 +8,11 @@ from onceward.store import dead_letters
 
 
 def test_the_same_key_and_body_is_the_same_message(box: Postbox) -> None:
-    """Sending again under a key returns the first id, through restarts of the caller, transactions and other options."""
+    """
+    Sending again under a key returns the first id.
+
+    That holds through restarts of the caller, transactions and other options.
+    """
     first = box.send("b", {"n": 1}, key="k")
     with box.begin() as tx:
         again = tx.send("b", {"n": 1}, key="k", priority="low", delay=5)

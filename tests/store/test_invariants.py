@@ -1,4 +1,4 @@
-"""Invariants: each one holds in a file that was used, and each one notices when its rule is broken."""
+"""Invariants: each holds in a file that was used, and notices when its rule is broken."""
 
 import sqlite3
 from collections.abc import Callable
@@ -12,12 +12,17 @@ from onceward.testing.simulation.history import OFTEN
 
 Open = Callable[..., Postbox]
 COPY_OUT = """
-INSERT INTO _onceward_dead_letters (origin, id, peer, session, lane, type, rank, reason, attempts, frame, digest, created_at, dead_at)
-SELECT 'outbox', id, recipient, session, lane, type, rank, 'planted', 0, frame, digest, created_at, 9 FROM _onceward_outbox WHERE seq = 1
+INSERT INTO _onceward_dead_letters (origin, id, peer, session, lane, type, rank, reason,
+    attempts, frame, digest, created_at, dead_at)
+SELECT 'outbox', id, recipient, session, lane, type, rank, 'planted', 0, frame,
+    digest, created_at, 9
+  FROM _onceward_outbox WHERE seq = 1
 """
 COPY_IN = """
-INSERT INTO _onceward_dead_letters (origin, id, peer, session, lane, type, rank, reason, attempts, frame, digest, created_at, dead_at)
-SELECT 'inbox', id, sender, session, session, type, rank, 'planted', 0, frame, digest, received_at, 9999999999999
+INSERT INTO _onceward_dead_letters (origin, id, peer, session, lane, type, rank, reason,
+    attempts, frame, digest, created_at, dead_at)
+SELECT 'inbox', id, sender, session, session, type, rank, 'planted', 0, frame, digest,
+    received_at, 9999999999999
   FROM _onceward_inbox WHERE state = '{0}' LIMIT 1
 """
 UNGUARD = "".join(
@@ -31,27 +36,51 @@ SELECT sender, id, session, 'processed', 1 FROM _onceward_inbox WHERE state = 'p
 """
 END_RUN = """
 ; UPDATE _onceward_runs SET state = 'failed', ended_at = 1;
-INSERT INTO _onceward_overflows (session, sender, id, line, run_seq, dropped_at) VALUES ('s', 'b', 'm', 'l', 1, 1)
+INSERT INTO _onceward_overflows (session, sender, id, line, run_seq, dropped_at)
+    VALUES ('s', 'b', 'm', 'l', 1, 1)
 """
 OPEN_RUN = """
 INSERT INTO _onceward_runs (id, session, mode, lane_id, token, owner, bound, event_ids, started_at)
-SELECT 'r', 's', 'queue', lane_id, 1, 'o', json_array(max(seq)), json_array(max(id)), 1 FROM _onceward_inbox WHERE state = 'pending'
+SELECT 'r', 's', 'queue', lane_id, 1, 'o', json_array(max(seq)), json_array(max(id)), 1
+    FROM _onceward_inbox WHERE state = 'pending'
 """
 LOST_PLACE = """
-INSERT INTO _onceward_mailbox_readers (reader_id, mailbox, mode, name, critical, urgent, normal, low, background, read_at)
+INSERT INTO _onceward_mailbox_readers (reader_id, mailbox, mode, name, critical, urgent,
+    normal, low, background, read_at)
 VALUES (1, 'm', 'lease', 'g', 9, 9, 2, 9, 9, 1);
 INSERT INTO _onceward_mailbox_leases (reader_id, seq, rank) VALUES (1, 3, 2)
 """
 PLANTED: dict[str, tuple[str, ...]] = {
     "S1": (COPY_OUT,),
-    "S2": (f"{UNGUARD}DELETE FROM _onceward_outbox WHERE seq = 1", "UPDATE _onceward_counters SET value = value + 1 WHERE name = 'ended_pending'"),
-    "S3": ("UPDATE _onceward_outbox SET state = 'sent', sent_at = 1, due_at = 9 WHERE seq = 1", "UPDATE _onceward_counters SET value = 5 WHERE name = 'sent'"),
-    "S4": ("INSERT INTO _onceward_peers (name, epoch, in_flight_seqs) SELECT 'z', 'e', json_array(max(seq)) FROM _onceward_outbox",),
+    "S2": (
+        f"{UNGUARD}DELETE FROM _onceward_outbox WHERE seq = 1",
+        "UPDATE _onceward_counters SET value = value + 1 WHERE name = 'ended_pending'",
+    ),
+    "S3": (
+        "UPDATE _onceward_outbox SET state = 'sent', sent_at = 1, due_at = 9 WHERE seq = 1",
+        "UPDATE _onceward_counters SET value = 5 WHERE name = 'sent'",
+    ),
+    "S4": (
+        (
+            "INSERT INTO _onceward_peers (name, epoch, in_flight_seqs)"
+            " SELECT 'z', 'e', json_array(max(seq)) FROM _onceward_outbox"
+        ),
+    ),
     "S5": ("UPDATE _onceward_outbox SET state = 'sent', sent_at = 1 WHERE seq = 1",),
-    "S6": ("UPDATE _onceward_outbox SET state = 'acked', ended_at = 2, sent_at = NULL WHERE seq = 1",),
-    "R1": ("DELETE FROM _onceward_processed_messages WHERE seq = (SELECT max(seq) FROM _onceward_processed_messages)",),
+    "S6": (
+        "UPDATE _onceward_outbox SET state = 'acked', ended_at = 2, sent_at = NULL WHERE seq = 1",
+    ),
+    "R1": (
+        (
+            "DELETE FROM _onceward_processed_messages WHERE seq ="
+            " (SELECT max(seq) FROM _onceward_processed_messages)"
+        ),
+    ),
     "R2": (MARK_IT,),
-    "R3": (f"{UNGUARD}DELETE FROM _onceward_inbox WHERE state = 'pending'", "UPDATE _onceward_counters SET value = value + 1 WHERE name = 'ended'"),
+    "R3": (
+        f"{UNGUARD}DELETE FROM _onceward_inbox WHERE state = 'pending'",
+        "UPDATE _onceward_counters SET value = value + 1 WHERE name = 'ended'",
+    ),
     "R4": ("UPDATE _onceward_lanes SET head_seq = NULL", "UPDATE _onceward_lanes SET head_seq = 1"),
     "R5": ("DELETE FROM _onceward_lanes",),
     "R6": (COPY_IN.format("pending") + "; DELETE FROM _onceward_processed_messages",),
@@ -60,24 +89,40 @@ PLANTED: dict[str, tuple[str, ...]] = {
     "Q2": (OPEN_RUN,),
     "Q3": (OPEN_RUN + END_RUN,),
     "M1": ("UPDATE _onceward_inbox SET mailbox = 'm' WHERE state = 'pending'",),
-    "M2": ("INSERT INTO _onceward_mailbox_leases (reader_id, seq, rank) VALUES (99, 1, 2)", LOST_PLACE),
+    "M2": (
+        "INSERT INTO _onceward_mailbox_leases (reader_id, seq, rank) VALUES (99, 1, 2)",
+        LOST_PLACE,
+    ),
     "T1": ("UPDATE _onceward_pending_replies SET state = 'answered', ended_at = 1",),
     "S8": (
         f"{UNGUARD}UPDATE _onceward_outbox SET frame = replace(frame, '1', '2') WHERE seq = 1",
         "UPDATE _onceward_outbox SET digest = x'00' WHERE seq = 1",
         "UPDATE _onceward_outbox SET digest = x'00' WHERE body_id > 0",
     ),
-    "S9": ("UPDATE _onceward_bodies SET text = text || ' '", "UPDATE _onceward_bodies SET digest = zeroblob(16)"),
+    "S9": (
+        "UPDATE _onceward_bodies SET text = text || ' '",
+        "UPDATE _onceward_bodies SET digest = zeroblob(16)",
+    ),
     "S10": ("DELETE FROM _onceward_bodies",),
     "S11": ("INSERT INTO _onceward_bodies (text, digest) VALUES ('1', x'00')",),
-    "R8": (f"{UNGUARD}UPDATE _onceward_inbox SET frame = frame || ' '", "UPDATE _onceward_inbox SET digest = zeroblob(16)"),
-    "R9": ("UPDATE _onceward_dead_letters SET digest = zeroblob(16)", "UPDATE _onceward_dead_letters SET frame = frame || ' '"),
-}  # fmt: skip
+    "R8": (
+        f"{UNGUARD}UPDATE _onceward_inbox SET frame = frame || ' '",
+        "UPDATE _onceward_inbox SET digest = zeroblob(16)",
+    ),
+    "R9": (
+        "UPDATE _onceward_dead_letters SET digest = zeroblob(16)",
+        "UPDATE _onceward_dead_letters SET frame = frame || ' '",
+    ),
+}
 
 
 @pytest.fixture
 def used(opened: Open) -> Postbox:
-    """Return a postbox that has sent, received, handled, rejected and asked, and has something waiting on both sides."""
+    """
+    Return a postbox that has sent, received, handled, rejected and asked.
+
+    Something is waiting on both sides.
+    """
     peer, box = opened("b"), opened("a")
     box.send("b", 1)
     box.send("c", 2)
@@ -99,7 +144,11 @@ def test_a_used_file_breaks_no_rule(used: Postbox) -> None:
 
 
 def test_every_invariant_has_its_violations() -> None:
-    """The table of planted violations names every invariant but the file's own soundness, which has a test of its own."""
+    """
+    The table of planted violations names every invariant but the file's own soundness.
+
+    That one has a test of its own.
+    """
     assert {*INVARIANTS, *FRAMES} - {"D1"} == set(PLANTED)
 
 
@@ -108,7 +157,11 @@ def test_every_invariant_has_its_violations() -> None:
     ("name", "sql"), [(name, sql) for name, all_of_it in PLANTED.items() for sql in all_of_it]
 )
 def test_a_planted_violation_is_found(used: Postbox, name: str, sql: str) -> None:
-    """Each invariant names itself, its rule and an offender when its rule is broken, also where simulated worlds ask all at once."""
+    """
+    Each invariant names itself, its rule and an offender when its rule is broken.
+
+    It does so also where simulated worlds ask all at once.
+    """
     used._db.write(lambda tx: tx.rows(sql))
 
     found = {violation.invariant: violation for violation in check(used._db)}
@@ -120,7 +173,11 @@ def test_a_planted_violation_is_found(used: Postbox, name: str, sql: str) -> Non
 
 @pytest.mark.broken("the violation is planted")
 def test_a_damaged_index_is_found(opened: Open) -> None:
-    """A page that no longer agrees with its table is found by the last rule, or the file says that it is unreadable."""
+    """
+    A page that no longer agrees with its table is found by the last rule.
+
+    Otherwise the file says that it is unreadable.
+    """
     box = opened()
     box.send_many([("b", "x" * 200) for _ in range(300)])
     [(page,)] = box._db.read(
@@ -151,7 +208,11 @@ def test_single_bits_are_found(opened: Open, tmp_path: Path) -> None:
 
 
 def test_the_hosts_own_keys_are_not_ours_to_judge(opened: Open, tmp_path: Path) -> None:
-    """Foreign keys of a host that keeps them off, even malformed ones, are no violation and no error."""
+    """
+    Foreign keys of a host that keeps them off are no violation and no error.
+
+    Neither are malformed ones.
+    """
     con = sqlite3.connect(tmp_path / "host.db")
     con.executescript(
         "CREATE TABLE p (x); CREATE TABLE c (y REFERENCES p (x)); INSERT INTO c VALUES (1)"

@@ -45,7 +45,11 @@ def test_told(tmp_path):
 
 @pytest.mark.broken("the violations are planted")
 def test_a_broken_file_fails_its_test(tmp_path: Path) -> None:
-    """A spoilt file in the test's folder or in a harness fails the test that left it; a sound one, and one that was announced, do not."""
+    """
+    A spoilt file in the test's folder or in a harness fails the test that left it.
+
+    A sound file, and one that was announced, do not.
+    """
     shutil.copy(ROOT / "tests" / "conftest.py", tmp_path)
     (tmp_path / "test_watched.py").write_text(WATCHED, encoding="utf-8")
     quietly = (

@@ -1,4 +1,8 @@
-"""State machines: every move that the tables name is possible, every other one fails, whoever tries and by whatever means."""
+"""
+State machines: every move that the tables name is possible, every other one fails.
+
+That holds for every caller and every means.
+"""
 
 import itertools
 from collections.abc import Callable
@@ -27,7 +31,10 @@ from onceward.store.inbox import LeasedMessage, SettledMessage
 
 pytestmark = pytest.mark.broken("rows are moved by hand")
 
-SENT = "UPDATE _onceward_outbox SET state = 'sent', sent_at = 1, due_at = 5, parcel_ordinal = 1 WHERE seq = 1"
+SENT = (
+    "UPDATE _onceward_outbox SET state = 'sent', sent_at = 1, due_at = 5, parcel_ordinal = 1"
+    " WHERE seq = 1"
+)
 ROUTE: dict[str, list[str]] = {
     "pending": [],
     "sent": [
@@ -35,11 +42,17 @@ ROUTE: dict[str, list[str]] = {
         "UPDATE _onceward_counters SET value = 1 WHERE name IN ('sent', 'ended_pending')",
     ],
     "acked": [
-        "UPDATE _onceward_outbox SET state = 'acked', sent_at = 1, ended_at = 2, parcel_ordinal = 1",
+        (
+            "UPDATE _onceward_outbox"
+            " SET state = 'acked', sent_at = 1, ended_at = 2, parcel_ordinal = 1"
+        ),
         "UPDATE _onceward_counters SET value = 1 WHERE name IN ('acked', 'ended_pending')",
     ],
     "failed": [
-        "UPDATE _onceward_outbox SET state = 'failed', sent_at = 1, ended_at = 2, parcel_ordinal = 1",
+        (
+            "UPDATE _onceward_outbox"
+            " SET state = 'failed', sent_at = 1, ended_at = 2, parcel_ordinal = 1"
+        ),
         "UPDATE _onceward_counters SET value = 1 WHERE name IN ('failed', 'ended_pending')",
     ],
     "cancelled": [
@@ -51,13 +64,18 @@ OUT_MOVE = """
 UPDATE _onceward_outbox SET state = '{0}', sent_at = 1, due_at = NULL,
     ended_at = CASE WHEN '{0}' IN ('pending', 'sent') THEN NULL ELSE 2 END WHERE seq = 1
 """
-IN_MOVE = "UPDATE _onceward_inbox SET state = '{0}', ended_at = CASE WHEN '{0}' = 'pending' THEN NULL ELSE 2 END WHERE seq = 1"
+IN_MOVE = (
+    "UPDATE _onceward_inbox"
+    " SET state = '{0}', ended_at = CASE WHEN '{0}' = 'pending' THEN NULL ELSE 2 END WHERE seq = 1"
+)
 PUT = """
-INSERT INTO _onceward_inbox (sender, id, lane_id, session, type, rank, state, frame, digest, received_at, ended_at)
+INSERT INTO _onceward_inbox (sender, id, lane_id, session, type, rank, state, frame, digest,
+    received_at, ended_at)
 VALUES ('b', 'm', 1, 's', 't', 2, ?, '{}', x'00', 1, ?)
 """
 ARRIVE = """
-INSERT INTO _onceward_inbox (sender, id, lane_id, session, type, rank, frame, digest, received_at) VALUES ('b', 'm', 1, 's', 't', 2, ?, ?, 1)
+INSERT INTO _onceward_inbox (sender, id, lane_id, session, type, rank, frame, digest, received_at)
+VALUES ('b', 'm', 1, 's', 't', 2, ?, ?, 1)
 """
 
 out_pairs = pytest.mark.parametrize(
@@ -144,21 +162,46 @@ def test_illegal_moves_fail_in_other_programs_too(
 @pytest.mark.parametrize(
     "sql",
     [
-        "UPDATE _onceward_outbox SET frame = '{}'", "UPDATE _onceward_outbox SET id = 'x'", "UPDATE _onceward_outbox SET recipient = 'c'", "UPDATE _onceward_outbox SET seq = 99",
-        "UPDATE _onceward_outbox SET rowid = 99", "UPDATE _onceward_outbox SET _rowid_ = 99", "UPDATE _onceward_outbox SET oid = 99", "DELETE FROM _onceward_outbox",
-        "UPDATE OR REPLACE _onceward_outbox SET state = 'acked'", "UPDATE _onceward_outbox SET state = 'sent'", "UPDATE _onceward_outbox SET ended_at = 1",
-        "UPDATE _onceward_outbox SET rank = 9", "UPDATE _onceward_outbox SET seq = 'x'", "UPDATE _onceward_inbox SET frame = '{}'", "UPDATE _onceward_inbox SET id = 'x'",
-        "UPDATE _onceward_inbox SET sender = 'x'", "UPDATE _onceward_inbox SET rowid = 99", "DELETE FROM _onceward_inbox", "UPDATE _onceward_inbox SET ended_at = 1",
-        "UPDATE _onceward_lanes SET owner = 'x'", "UPDATE _onceward_lanes SET leased_seqs = '[1]'", "UPDATE _onceward_peers SET owner = 'x'", "UPDATE _onceward_peers SET in_flight_seqs = 'x'",
+        "UPDATE _onceward_outbox SET frame = '{}'",
+        "UPDATE _onceward_outbox SET id = 'x'",
+        "UPDATE _onceward_outbox SET recipient = 'c'",
+        "UPDATE _onceward_outbox SET seq = 99",
+        "UPDATE _onceward_outbox SET rowid = 99",
+        "UPDATE _onceward_outbox SET _rowid_ = 99",
+        "UPDATE _onceward_outbox SET oid = 99",
+        "DELETE FROM _onceward_outbox",
+        "UPDATE OR REPLACE _onceward_outbox SET state = 'acked'",
+        "UPDATE _onceward_outbox SET state = 'sent'",
+        "UPDATE _onceward_outbox SET ended_at = 1",
+        "UPDATE _onceward_outbox SET rank = 9",
+        "UPDATE _onceward_outbox SET seq = 'x'",
+        "UPDATE _onceward_inbox SET frame = '{}'",
+        "UPDATE _onceward_inbox SET id = 'x'",
+        "UPDATE _onceward_inbox SET sender = 'x'",
+        "UPDATE _onceward_inbox SET rowid = 99",
+        "DELETE FROM _onceward_inbox",
+        "UPDATE _onceward_inbox SET ended_at = 1",
+        "UPDATE _onceward_lanes SET owner = 'x'",
+        "UPDATE _onceward_lanes SET leased_seqs = '[1]'",
+        "UPDATE _onceward_peers SET owner = 'x'",
+        "UPDATE _onceward_peers SET in_flight_seqs = 'x'",
         "UPDATE _onceward_peers SET breaker = 'broken'",
-        "INSERT INTO _onceward_file_info SELECT 2, agent, file_id, durability, 1, 1, 1, NULL, 1, NULL, 1, 1, '', 1 FROM _onceward_file_info",
+        (
+            "INSERT INTO _onceward_file_info"
+            " SELECT 2, agent, file_id, durability, 1, 1, 1, NULL, 1, NULL, 1, 1, '', 1"
+            " FROM _onceward_file_info"
+        ),
         "UPDATE _onceward_file_info SET durability = 'none'",
     ],
-)  # fmt: skip
+)
 def test_rows_cannot_be_bent_by_hand(
     box: Postbox, elsewhere: Callable[..., list[Any]], sql: str
 ) -> None:
-    """What was promised or received is neither rewritten nor deleted nor half changed by a stray statement."""
+    """
+    A stray statement cannot change or delete a promised or received message.
+
+    It neither rewrites it nor changes half of it.
+    """
     box.send("b", 1)
     box.peers.register("b", "memory:b")
     in_in(box, "pending")
@@ -176,7 +219,7 @@ def test_rows_cannot_be_bent_by_hand(
 def test_the_file_is_one_that_old_sqlite_reads(
     box: Postbox, shell: Callable[[Path, str], str]
 ) -> None:
-    """Every table and view can be read by the machine's own shell, whose SQLite is years older than ours."""
+    """The machine's own shell, whose SQLite is years older, can read every table and view."""
     box.send("b", 1)
     names = [
         name
@@ -232,7 +275,11 @@ VERBS: dict[str, tuple[Callable[[StoreTransaction, str], object], dict[str, str]
 @pytest.mark.parametrize("state", OUTBOX_STATES)
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_on_every_state_of_the_outbox(box: Postbox, verb: str, state: str) -> None:
-    """A verb moves a message where the table says and leaves it alone everywhere else; counters and rows agree afterwards."""
+    """
+    A verb moves a message where the table says and leaves it alone everywhere else.
+
+    Counters and rows agree afterwards.
+    """
     call, moves = VERBS[verb]
     message_id = out_in(box, state)
 
@@ -283,7 +330,8 @@ def receiver(box: Postbox) -> Postbox:
     text = "{}"
     box._db.write(
         lambda tx: tx.run(
-            "INSERT INTO _onceward_lanes (sender, name, rank, session, head_seq) VALUES ('b', 's', 2, 's', 1)"
+            "INSERT INTO _onceward_lanes (sender, name, rank, session, head_seq)"
+            " VALUES ('b', 's', 2, 's', 1)"
         )
     )
     box._db.write(
@@ -308,7 +356,11 @@ ENDINGS: list[tuple[Settlement, str | None, str | None]] = [
 def test_every_ending_of_a_lease(
     receiver: Postbox, settlement: Settlement, state: str | None, mark: str | None
 ) -> None:
-    """A settlement ends the message and marks it in one commit; the second settlement of the same lease is refused."""
+    """
+    A settlement ends the message and marks it in one commit.
+
+    The second settlement of the same lease is refused.
+    """
     held = leased(receiver)
     receiver._db.write(lambda tx: inbox.settle(tx, [SettledMessage(held, settlement)], {}))
 
@@ -340,5 +392,7 @@ def test_a_lost_lease_settles_nothing(
         taken.attempt,
     )
     assert ([("pending",)], [], []) == (
-        receiver._db.read("SELECT state FROM _onceward_inbox"), receiver._db.read("SELECT * FROM _onceward_processed_messages"), receiver.check(),
-    )  # fmt: skip
+        receiver._db.read("SELECT state FROM _onceward_inbox"),
+        receiver._db.read("SELECT * FROM _onceward_processed_messages"),
+        receiver.check(),
+    )

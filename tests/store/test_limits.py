@@ -1,4 +1,8 @@
-"""Limits: a body is measured to the byte, the same way on both sides, and what a stranger sends cannot stop a parcel."""
+"""
+Limits: a body is measured to the byte, the same way on both sides.
+
+A stranger's message cannot stop a parcel.
+"""
 
 import json
 from collections.abc import Callable
@@ -66,7 +70,11 @@ KINDS = [
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_size_limit_is_exact_on_both_sides(opened: Open, kind: str) -> None:
-    """A body of exactly the limit is sent and kept; one byte more is refused at send, and at receipt from a sender with a larger limit."""
+    """
+    A body of exactly the limit is sent and kept; one byte more is refused at send.
+
+    From a sender with a larger limit it is refused at receipt.
+    """
     limit = 3001
     receiver = opened("b", max_body=limit)
     sender, lavish = opened("a", max_body=limit), opened("c", max_body=limit + 1)
@@ -129,12 +137,21 @@ def _parcel(box: Postbox, body: object) -> Parcel:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"data": "x", "expirytime": "0001-01-01T00:00:00"}, {"expirytime": "9999-12-31T23:59:59.999999+00:00"}, {"data_base64": "###"},
-        {"data_base64": "ü"}, {"data": [1.5e308] * 3}, {"id": "x" * 257}, {"recipient": "c"}, {"source": "urn:onceward:c"}, {"session": ""},
-        {"priority": 9}, {"foo": None}, {"data": {"a" * 5000: 1}},
+        {"data": "x", "expirytime": "0001-01-01T00:00:00"},
+        {"expirytime": "9999-12-31T23:59:59.999999+00:00"},
+        {"data_base64": "###"},
+        {"data_base64": "ü"},
+        {"data": [1.5e308] * 3},
+        {"id": "x" * 257},
+        {"recipient": "c"},
+        {"source": "urn:onceward:c"},
+        {"session": ""},
+        {"priority": 9},
+        {"foo": None},
+        {"data": {"a" * 5000: 1}},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_a_hostile_frame_never_stops_a_parcel(opened: Open, changes: dict[str, Any]) -> None:
     """Whatever a frame says, its neighbours are kept and every frame gets an answer."""
     box = opened("b")

@@ -23,7 +23,10 @@ PLANTED: dict[str, list[tuple[str, str]]] = {
         ("bob", f"{UNGUARD}DELETE FROM _onceward_inbox WHERE state = 'pending'"),
         (
             "bob",
-            "DELETE FROM _onceward_inbox WHERE state = 'processed'; DELETE FROM _onceward_processed_messages",
+            (
+                "DELETE FROM _onceward_inbox WHERE state = 'processed';"
+                " DELETE FROM _onceward_processed_messages"
+            ),
         ),
         ("ann", ACK_ALL),
     ],
@@ -106,7 +109,11 @@ def test_a_pruned_mark_breaks_no_rule(pair: tuple[Postbox, Postbox]) -> None:
 def test_a_recipient_restored_from_a_backup_is_seen(
     pair: tuple[Postbox, Postbox], opened: Open
 ) -> None:
-    """A backup that forgets accepted parcels breaks rules until the sender has sent again what it retains."""
+    """
+    A backup that forgets accepted parcels breaks rules until the sender has sent again.
+
+    The sender sends what it retains.
+    """
     ann, bob = pair
     for box in pair:
         box.close()

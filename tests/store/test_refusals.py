@@ -48,13 +48,25 @@ def host(path: Path, *statements: str) -> None:
 @pytest.mark.parametrize(
     "taken",
     [
-        "CREATE TABLE _onceward_outbox (x)", "CREATE TABLE _OnceWard_OutBox (x)", "CREATE VIEW onceward_send AS SELECT 1 AS x", "CREATE TABLE _onceward_migrations (v)",
-        "CREATE TABLE _ONCEWARD_MIGRATIONS (v)", "CREATE TABLE q (x); CREATE INDEX _onceward_outbox_key ON q (x)", "CREATE TABLE onceward_inbox (x)",
-        "CREATE TABLE q (x); CREATE TRIGGER _onceward_outbox_guard AFTER INSERT ON q BEGIN SELECT 1; END",
+        "CREATE TABLE _onceward_outbox (x)",
+        "CREATE TABLE _OnceWard_OutBox (x)",
+        "CREATE VIEW onceward_send AS SELECT 1 AS x",
+        "CREATE TABLE _onceward_migrations (v)",
+        "CREATE TABLE _ONCEWARD_MIGRATIONS (v)",
+        "CREATE TABLE q (x); CREATE INDEX _onceward_outbox_key ON q (x)",
+        "CREATE TABLE onceward_inbox (x)",
+        (
+            "CREATE TABLE q (x);"
+            " CREATE TRIGGER _onceward_outbox_guard AFTER INSERT ON q BEGIN SELECT 1; END"
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_host_that_uses_our_names_is_refused_untouched(tmp_path: Path, taken: str) -> None:
-    """A table, view, index or trigger of our name in any case is a mismatch, and the file stays byte for byte as it was."""
+    """
+    A table, view, index or trigger of our name in any case is a mismatch.
+
+    The file stays byte for byte as it was.
+    """
     path = tmp_path / "host.db"
     con = sqlite3.connect(path)
     con.executescript(taken)
@@ -72,7 +84,7 @@ def test_a_host_that_uses_our_names_is_refused_untouched(tmp_path: Path, taken: 
 
 @pytest.mark.parametrize("data", BROKEN.values(), ids=BROKEN)
 def test_what_is_no_database_is_refused_untouched(tmp_path: Path, data: bytes) -> None:
-    """Garbage, cut-off headers and zeros are corrupt, and stay as they were for whoever wants to recover them."""
+    """Garbage, cut-off headers and zeros are corrupt, and stay as they were for a recovery."""
     path = tmp_path / "a.db"
     path.write_bytes(data)
 
@@ -83,7 +95,7 @@ def test_what_is_no_database_is_refused_untouched(tmp_path: Path, data: bytes) -
 
 
 def test_a_file_cut_in_the_middle_is_refused_untouched(opened: Open, tmp_path: Path) -> None:
-    """A database that lost its second half is corrupt; it is not repaired behind the operator's back."""
+    """A database that lost its second half is corrupt, and is not repaired without the operator."""
     with Postbox(tmp_path / "a.db", agent="a", start=False, hold_unknown=True) as box:
         box.send_many([("b", "x" * 1000)] * 50)
     whole = box.path.read_bytes()
@@ -99,7 +111,7 @@ def test_a_file_cut_in_the_middle_is_refused_untouched(opened: Open, tmp_path: P
 def test_a_file_that_is_nobodys_is_not_adopted_without_a_name(
     tmp_path: Path, data: bytes | None
 ) -> None:
-    """Without an agent's name nothing is made of a file that has none, and nothing in it changes."""
+    """Without an agent's name nothing is made of a file that has none, and it stays as it is."""
     path = tmp_path / "x.db"
     if data is None:
         host(path, "CREATE TABLE t (x)")
@@ -199,7 +211,11 @@ def _hard_link(tmp_path: Path) -> Path:
 def test_places_that_cannot_hold_a_file_are_refused(
     tmp_path: Path, make: Callable[[Path], Path]
 ) -> None:
-    """Every path that cannot be a database of its own raises the same kind of error, never a bare OSError."""
+    """
+    A path that cannot be a database of its own raises the same kind of error.
+
+    It is never a bare OSError.
+    """
     with pytest.raises(StoreUnusable):
         Postbox(make(tmp_path), agent="a", start=False)
 
@@ -219,7 +235,11 @@ def _by_sqlite3(path: Path) -> Callable[[], None]:
 def test_a_foreign_handle_in_this_process_is_refused(
     opened: Open, tmp_path: Path, hold: Callable[[Path], Callable[[], None]]
 ) -> None:
-    """A descriptor that is not ours would drop our locks when it closes; once it is closed, the file opens."""
+    """
+    A descriptor that is not ours would drop our locks when it closes.
+
+    Once it is closed, the file opens.
+    """
     with Postbox(tmp_path / "a.db", agent="a", start=False) as box:
         path = box.path
     release = hold(path)

@@ -1,4 +1,8 @@
-"""Forgetting: in slices, only what ended well, and never so that something could happen twice or be taken for a duplicate."""
+"""
+Forgetting: in slices, and only messages that ended well.
+
+It never makes a message happen twice or pass for a duplicate.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -60,7 +64,11 @@ def rows(box: Postbox, table: str) -> int:
 
 
 def test_what_ended_well_is_forgotten_and_still_counted(pair: Pair) -> None:
-    """Acked and processed rows and their marks go after the retention; totals and invariants stay."""
+    """
+    Acked and processed rows and their marks go after the retention.
+
+    Totals and invariants stay.
+    """
     for _ in range(20):
         pair.journey()
     pair.later()
@@ -93,20 +101,29 @@ def test_what_is_young_stays(pair: Pair) -> None:
 
 @pytest.mark.broken("rows are changed by hand")
 def test_what_is_not_settled_stays_for_ever(pair: Pair, opened: Open) -> None:
-    """Waiting, sent and dead messages are nobody's to forget; what the peer gave up, and keeps, is settled here."""
+    """
+    Waiting, sent and dead messages are never forgotten.
+
+    A message that the peer gave up, and keeps, is settled here.
+    """
     pair.receiver.close()
     for _ in range(4):
         pair.sender.send("b", 1)
     change = pair.sender._db.write
     change(
         lambda tx: tx.run(
-            "UPDATE _onceward_outbox SET state = 'sent', sent_at = 1, due_at = ?, parcel_ordinal = 1 WHERE seq = 2",
+            (
+                "UPDATE _onceward_outbox"
+                " SET state = 'sent', sent_at = 1, due_at = ?, parcel_ordinal = 1 WHERE seq = 2"
+            ),
             (1 << 50,),
         )
     )
     change(
         lambda tx: tx.run(
-            "UPDATE _onceward_outbox SET state = 'failed', sent_at = 1, ended_at = 2, parcel_ordinal = 1 WHERE seq = 3"
+            "UPDATE _onceward_outbox"
+            " SET state = 'failed', sent_at = 1, ended_at = 2, parcel_ordinal = 1"
+            " WHERE seq = 3"
         )
     )
     change(lambda tx: dead_letters.add_from_outbox(tx, [4], reason="test"))
@@ -162,7 +179,11 @@ def test_the_horizon_moves_with_the_marks(pair: Pair) -> None:
 
 
 def test_a_forgotten_message_that_comes_again_is_stale_not_new(pair: Pair) -> None:
-    """A frame whose mark was pruned cannot be told from a duplicate: it is refused, loudly, and never handled twice."""
+    """
+    A frame whose mark was pruned cannot be told from a duplicate.
+
+    It is refused, loudly, and never handled twice.
+    """
     message_id = pair.journey()
     pair.clock.advance(2 * HOUR)
     pair.receiver.run_maintenance()
@@ -170,18 +191,25 @@ def test_a_forgotten_message_that_comes_again_is_stale_not_new(pair: Pair) -> No
     change(lambda tx: tx.run("UPDATE _onceward_outbox SET state = 'pending', ended_at = NULL"))
     change(
         lambda tx: tx.run(
-            "UPDATE _onceward_counters SET value = value - 1 WHERE name IN ('ended_pending', 'acked')"
+            "UPDATE _onceward_counters SET value = value - 1"
+            " WHERE name IN ('ended_pending', 'acked')"
         )
     )
     pair.sender.run_until_idle()
 
     assert (None, "dead", "stale") == (
-        pair.receiver.receive(), pair.sender.resolve(message_id), pair.sender.dead_letters.list()[0].reason,
-    )  # fmt: skip
+        pair.receiver.receive(),
+        pair.sender.resolve(message_id),
+        pair.sender.dead_letters.list()[0].reason,
+    )
 
 
 def test_ids_of_the_callers_own_do_not_move_the_horizon(pair: Pair) -> None:
-    """Ids that do not sort by time are remembered for ever, so neither they nor others are ever refused as stale."""
+    """
+    Ids that do not sort by time are remembered for ever.
+
+    So neither they nor other ids are ever refused as stale.
+    """
     pair.journey(message_id="invoice-999")
     pair.journey(message_id="zzzzzzzz")
     pair.later()
@@ -284,7 +312,7 @@ def test_a_slice_tells_where_to_go_on(pair: Pair) -> None:
 
 
 def test_sequences_are_never_used_again(pair: Pair) -> None:
-    """After everything was forgotten numbering goes on, so that a cursor somebody remembers skips nothing."""
+    """After everything was forgotten numbering goes on, so that an old cursor skips nothing."""
     pair.journey()
     pair.later()
     pair.sender.send("b", 2)
@@ -293,7 +321,11 @@ def test_sequences_are_never_used_again(pair: Pair) -> None:
 
 
 def test_the_clock_of_a_file_never_runs_back(opened: Open, clock: ManualClock) -> None:
-    """What the file has seen stays the earliest now, through restarts under a clock that was set back."""
+    """
+    The latest time that a file has seen stays its earliest now.
+
+    That holds through restarts under a clock that was set back.
+    """
     box = opened("a", clock=clock)
     box.run_maintenance()
     before = box._db.now()
@@ -304,7 +336,11 @@ def test_the_clock_of_a_file_never_runs_back(opened: Open, clock: ManualClock) -
 
 
 def test_a_fast_file_that_saw_a_reboot_opens_a_new_epoch(opened: Open) -> None:
-    """A file that may have lost its tail speaks to its peers in a new stream; a safe one keeps its own."""
+    """
+    A file that may have lost its tail speaks to its peers in a new stream.
+
+    A safe one keeps its own.
+    """
     for durability, kept in (("fast", False), ("safe", True)):
         box = opened(durability, durability=durability)
         box.peers.register("b", "memory:b")

@@ -1,4 +1,8 @@
-"""Sending by SQL: one INSERT into the view ``send``, from any language, with the same admission as from Python."""
+"""
+Sending by SQL: one INSERT into the view ``send``, from any language.
+
+The admission is the same as from Python.
+"""
 
 import json
 from collections.abc import Callable
@@ -32,7 +36,11 @@ def frames(box: Postbox) -> list[Frame]:
 def test_one_insert_is_a_message(
     box: Postbox, elsewhere: Elsewhere, shell: Callable[[Path, str], str]
 ) -> None:
-    """The standard library in another process and the sqlite3 shell enqueue; ids are UUIDv7, ascending, and frames are whole."""
+    """
+    The standard library in another process and the sqlite3 shell enqueue.
+
+    Ids are UUIDv7 and ascending, and frames are whole.
+    """
     assert [[]] == elsewhere(box.path, PLAIN)
     assert "" == shell(box.path, PLAIN)
 
@@ -63,9 +71,17 @@ def test_every_column_reaches_the_frame(box: Postbox, elsewhere: Elsewhere) -> N
     """Each column of the view is an attribute of the frame, also where SQL gave a number."""
     elsewhere(
         box.path,
-        "INSERT INTO onceward_send (recipient, type, body, session, topic, key, priority, ttl, delay, ordering_key, correlation_id, id)"
-        " VALUES ('b', 'tü', '\"grün 😀\"', 'run', 'a.b', 'k''é', 'high', 60, 1.5, 'lane', 'c', 'my-id:1')",
-        "INSERT INTO onceward_send (recipient, type, body, session, key, ordering_key, correlation_id, id) VALUES (5, 6, 7, 8, 9, 10, 11, 12)",
+        (
+            "INSERT INTO onceward_send (recipient, type, body, session, topic, key, priority, ttl,"
+            " delay, ordering_key, correlation_id, id)"
+            " VALUES ('b', 'tü', '\"grün 😀\"', 'run', 'a.b', 'k''é', 'high', 60, 1.5, 'lane', 'c',"
+            " 'my-id:1')"
+        ),
+        (
+            "INSERT INTO onceward_send (recipient, type, body, session, key, ordering_key,"
+            " correlation_id, id)"
+            " VALUES (5, 6, 7, 8, 9, 10, 11, 12)"
+        ),
     )
     first, second = frames(box)
     [(due, created, expires)] = box._db.read(
@@ -73,12 +89,27 @@ def test_every_column_reaches_the_frame(box: Postbox, elsewhere: Elsewhere) -> N
     )
 
     assert ("my-id:1", "tü", "grün 😀", "run", "a.b", "k'é", 1, "lane", "c") == (
-        first.id, first.type, first.data, first.session, first.topic, first.idempotencykey, first.priority, first.lane, first.correlationid,
-    )  # fmt: skip
+        first.id,
+        first.type,
+        first.data,
+        first.session,
+        first.topic,
+        first.idempotencykey,
+        first.priority,
+        first.lane,
+        first.correlationid,
+    )
     assert (1500, 60_000, expires) == (due - created, expires - created, first.expires_at)
     assert ("12", "5", "6", 7, "8", "9", "10", "11") == (
-        second.id, second.recipient, second.type, second.data, second.session, second.idempotencykey, second.lane, second.correlationid,
-    )  # fmt: skip
+        second.id,
+        second.recipient,
+        second.type,
+        second.data,
+        second.session,
+        second.idempotencykey,
+        second.lane,
+        second.correlationid,
+    )
     assert [] == box.check()
 
 
@@ -90,39 +121,79 @@ def test_no_body_is_null(box: Postbox, elsewhere: Elsewhere) -> None:
 
 
 BAD = {
-    "no recipient": ("recipient", "NULL"), "empty recipient": ("recipient", "''"), "a path": ("recipient", "'../b'"),
-    "a dash first": ("recipient", "'-b'"), "all": ("recipient", "'ALL'"), "broadcast": ("recipient", "'broadcast'"),
-    "a long recipient": ("recipient", "hex(zeroblob(65))"), "a NUL in the recipient": ("recipient", "'b' || char(0) || '/x'"),
-    "a newline in the recipient": ("recipient", "'b' || char(10)"), "no type": ("type", "NULL"), "empty type": ("type", "''"),
-    "a long type": ("type", "hex(zeroblob(129))"), "a newline in the type": ("type", "'t' || char(10) || 'x'"),
-    "a NUL in the type": ("type", "'t' || char(0) || 'x'"), "half a body": ("body", "'{'"), "JSON5": ("body", "'{a:1}'"),
+    "no recipient": ("recipient", "NULL"),
+    "empty recipient": ("recipient", "''"),
+    "a path": ("recipient", "'../b'"),
+    "a dash first": ("recipient", "'-b'"),
+    "all": ("recipient", "'ALL'"),
+    "broadcast": ("recipient", "'broadcast'"),
+    "a long recipient": ("recipient", "hex(zeroblob(65))"),
+    "a NUL in the recipient": ("recipient", "'b' || char(0) || '/x'"),
+    "a newline in the recipient": ("recipient", "'b' || char(10)"),
+    "no type": ("type", "NULL"),
+    "empty type": ("type", "''"),
+    "a long type": ("type", "hex(zeroblob(129))"),
+    "a newline in the type": ("type", "'t' || char(10) || 'x'"),
+    "a NUL in the type": ("type", "'t' || char(0) || 'x'"),
+    "half a body": ("body", "'{'"),
+    "JSON5": ("body", "'{a:1}'"),
     "text": ("body", "'hello'"),
-    "an empty body": ("body", "''"), "a large body": ("body", "'\"' || hex(zeroblob(524288)) || '\"'"),
-    "a deep body": ("body", "replace(hex(zeroblob(150)), '0', '[') || replace(hex(zeroblob(150)), '0', ']')"),
-    "a NUL in the body": ("body", "'1' || char(0) || '{'"), "a NUL in a name": ("body", "'{\"a' || char(0) || '\":1}'"),
-    "a body one too deep": ("body", "replace(substr(hex(zeroblob(101)), 2), '0', '[') || replace(substr(hex(zeroblob(101)), 2), '0', ']')"),
-    "minus infinity deep inside": ("body", "'{\"a\":[1,{\"b\":-1E400}]}'"), "a NUL in the topic": ("topic", "'a' || char(0) || '.b'"),
-    "a tab in the key": ("key", "'a' || char(9)"), "a delete in the lane": ("ordering_key", "char(127)"),
-    "a long number": ("body", "replace(hex(zeroblob(2500)), '0', '7')"), "infinity": ("body", "'1e999'"),
-    "an empty session": ("session", "''"), "a long session": ("session", "hex(zeroblob(129))"),
+    "an empty body": ("body", "''"),
+    "a large body": ("body", "'\"' || hex(zeroblob(524288)) || '\"'"),
+    "a deep body": (
+        "body",
+        "replace(hex(zeroblob(150)), '0', '[') || replace(hex(zeroblob(150)), '0', ']')",
+    ),
+    "a NUL in the body": ("body", "'1' || char(0) || '{'"),
+    "a NUL in a name": ("body", "'{\"a' || char(0) || '\":1}'"),
+    "a body one too deep": (
+        "body",
+        (
+            "replace(substr(hex(zeroblob(101)), 2), '0', '[')"
+            " || replace(substr(hex(zeroblob(101)), 2), '0', ']')"
+        ),
+    ),
+    "minus infinity deep inside": ("body", '\'{"a":[1,{"b":-1E400}]}\''),
+    "a NUL in the topic": ("topic", "'a' || char(0) || '.b'"),
+    "a tab in the key": ("key", "'a' || char(9)"),
+    "a delete in the lane": ("ordering_key", "char(127)"),
+    "a long number": ("body", "replace(hex(zeroblob(2500)), '0', '7')"),
+    "infinity": ("body", "'1e999'"),
+    "an empty session": ("session", "''"),
+    "a long session": ("session", "hex(zeroblob(129))"),
     "a newline in the session": ("session", "char(10)"),
-    "an empty key": ("key", "''"), "a long key": ("key", "hex(zeroblob(129))"), "an empty topic": ("topic", "''"),
-    "a wildcard": ("topic", "'a.*'"), "a hash": ("topic", "'#'"), "an empty segment": ("topic", "'a..b'"),
+    "an empty key": ("key", "''"),
+    "a long key": ("key", "hex(zeroblob(129))"),
+    "an empty topic": ("topic", "''"),
+    "a wildcard": ("topic", "'a.*'"),
+    "a hash": ("topic", "'#'"),
+    "an empty segment": ("topic", "'a..b'"),
     "a trailing dot": ("topic", "'a.'"),
-    "an empty lane": ("ordering_key", "''"), "an empty thread": ("correlation_id", "''"),
+    "an empty lane": ("ordering_key", "''"),
+    "an empty thread": ("correlation_id", "''"),
     "a long thread": ("correlation_id", "hex(zeroblob(129))"),
-    "no priority of ours": ("priority", "'highest'"), "a rank": ("priority", "1"), "negative ttl": ("ttl", "-1"),
+    "no priority of ours": ("priority", "'highest'"),
+    "a rank": ("priority", "1"),
+    "negative ttl": ("ttl", "-1"),
     "a word as ttl": ("ttl", "'abc'"),
-    "endless ttl": ("ttl", "1e300"), "negative delay": ("delay", "-0.5"), "a word as delay": ("delay", "'abc'"),
-    "a bad id": ("id", "'a b'"), "an empty id": ("id", "''"), "a long id": ("id", "hex(zeroblob(65))"),
-}  # fmt: skip
+    "endless ttl": ("ttl", "1e300"),
+    "negative delay": ("delay", "-0.5"),
+    "a word as delay": ("delay", "'abc'"),
+    "a bad id": ("id", "'a b'"),
+    "an empty id": ("id", "''"),
+    "a long id": ("id", "hex(zeroblob(65))"),
+}
 
 
 @pytest.mark.parametrize(("column", "value"), BAD.values(), ids=BAD)
 def test_bad_values_are_refused_before_anything_is_written(
     box: Postbox, elsewhere: Elsewhere, column: str, value: str
 ) -> None:
-    """What ``send`` would refuse is refused here too, and no receiver ever sees a frame that it cannot read."""
+    """
+    Inserts that ``send`` would refuse are refused here, too.
+
+    No receiver ever sees a frame that it cannot read.
+    """
     [found] = elsewhere(box.path, with_value(column, value))
 
     assert isinstance(found, str)
@@ -141,7 +212,9 @@ def test_the_largest_body_is_taken(box: Postbox, elsewhere: Elsewhere) -> None:
 
 
 GOOD = {
-    "the deepest body": "replace(hex(zeroblob(100)), '0', '[') || replace(hex(zeroblob(100)), '0', ']')",
+    "the deepest body": (
+        "replace(hex(zeroblob(100)), '0', '[') || replace(hex(zeroblob(100)), '0', ']')"
+    ),
     "many shallow lists": "'[' || substr(replace(hex(zeroblob(500)), '0', ',[]'), 2) || ']'",
     "brackets in a text": "'\"' || replace(hex(zeroblob(500)), '0', '[{') || '\"'",
     "the largest float": "'[1.7976931348623157e308, -1e308, 1e-999]'",
@@ -160,7 +233,7 @@ def test_what_looks_bad_but_is_not_is_taken(box: Postbox, elsewhere: Elsewhere, 
     "how", ["INSERT", "INSERT OR IGNORE", "INSERT OR REPLACE", "INSERT OR ROLLBACK", "REPLACE"]
 )
 def test_a_known_key_is_never_promised_twice(box: Postbox, elsewhere: Elsewhere, how: str) -> None:
-    """Whatever conflict clause is written outside, the first message under a key stays and is the only one."""
+    """Under any outer conflict clause the first message under a key stays and is the only one."""
     first = with_value("key", "'k'")
     elsewhere(box.path, first, first.replace("INSERT", how).replace("'1'", "'2'"))
 
@@ -241,7 +314,10 @@ def test_the_frame_is_what_send_would_have_written(box: Postbox, elsewhere: Else
     """But for id and time, both ways of sending write the same attributes."""
     elsewhere(
         box.path,
-        "INSERT INTO onceward_send (recipient, type, body, topic, key) VALUES ('b', 'json', '[1]', 'a.b', 'k')",
+        (
+            "INSERT INTO onceward_send (recipient, type, body, topic, key)"
+            " VALUES ('b', 'json', '[1]', 'a.b', 'k')"
+        ),
     )
     box.send("c", [1], topic="a.b", key="k")
     ours, theirs = (

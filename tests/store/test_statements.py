@@ -1,4 +1,4 @@
-"""Statements: what an operation costs does not depend on the machine, and not on how many messages it moves."""
+"""Statements: an operation's cost depends neither on the machine nor on the messages it moves."""
 
 from collections.abc import Callable
 from typing import Any
@@ -57,7 +57,11 @@ def test_a_send_under_a_key_looks_once(box: Postbox) -> None:
 
 
 def dispatched(opened: Open, count: int) -> tuple[int, int, int]:
-    """Return how many statements a push of so many messages costs the sender, the recipient and the recipient's settling of them."""
+    """
+    Return how many statements a push of so many messages costs.
+
+    They are those of the sender, of the recipient and of the recipient's settling.
+    """
     names = f"s{count}", f"r{count}"
     receiver, sender = opened(names[1]), opened(names[0])
     sender.send_many([(names[1], k) for k in range(count)])
@@ -85,7 +89,11 @@ def _settle(tx: Any, claimed: Any) -> None:
 
 
 def test_a_hundred_messages_cost_as_many_statements_as_twenty(opened: Open) -> None:
-    """Packing, accepting and settling are set-based: statements do not grow with the messages, but for one per bunch of rows kept."""
+    """
+    Packing, accepting and settling are set-based: statements do not grow with the messages.
+
+    The exception is one statement per bunch of rows kept.
+    """
     twenty, hundred = dispatched(opened, ROWS_PER_INSERT), dispatched(opened, 5 * ROWS_PER_INSERT)
 
     assert twenty[0] == hundred[0] <= 17
@@ -98,7 +106,7 @@ def test_a_hundred_messages_cost_as_many_statements_as_twenty(opened: Open) -> N
     [0, 1, ROWS_PER_INSERT - 1, ROWS_PER_INSERT, ROWS_PER_INSERT + 1, 2 * ROWS_PER_INSERT + 5],
 )
 def test_rows_of_any_number_are_inserted_in_order(box: Postbox, count: int) -> None:
-    """Bunches and what is left over keep the order in which the rows were given, which is the order of the lane."""
+    """Bunches and the rest keep the order of the given rows, which is the order of the lane."""
     bodies = [f"message {k}" for k in range(count)]
     ids = box.send_many([("b", body) for body in bodies])
 
@@ -110,7 +118,7 @@ def test_rows_of_any_number_are_inserted_in_order(box: Postbox, count: int) -> N
 
 
 def test_a_row_that_is_refused_takes_its_bunch_along(opened: Open) -> None:
-    """Where a limit refuses the middle one of many, none of them is there, and what was sent before stays."""
+    """Where a limit refuses the middle one of many, none is there, and earlier messages stay."""
     box = opened("narrow", max_pending=2 * ROWS_PER_INSERT)
     box.send("b", "before")
 

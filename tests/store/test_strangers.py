@@ -1,4 +1,4 @@
-"""The file is its application's too: tables of the application keep their names, whatever these are."""
+"""The file is its application's too: the application's tables keep any names they have."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -36,11 +36,14 @@ SCRIPT = "; ".join(
         *(f"CREATE TRIGGER {name} AFTER DELETE ON posts BEGIN SELECT 1; END" for name in TRIGGERS),
     ]
 )
-FOUND = "SELECT count(*) FROM sqlite_schema WHERE name NOT GLOB '*onceward_*' AND name NOT GLOB 'sqlite_*'"
+FOUND = (
+    "SELECT count(*) FROM sqlite_schema"
+    " WHERE name NOT GLOB '*onceward_*' AND name NOT GLOB 'sqlite_*'"
+)
 
 
 def strangers(path: Path) -> None:
-    """Make tables, indexes and triggers of the application under every name that an older schema used."""
+    """Make tables, indexes and triggers of the application under every name of an older schema."""
     con = apsw.Connection(str(path))
     con.execute(SCRIPT)
     con.close()

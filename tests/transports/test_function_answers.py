@@ -12,7 +12,7 @@ from onceward.transports.function import FunctionTransport, Receipts
 
 @pytest.mark.parametrize("answer", [True, [True]], ids=["one word for all", "a word for each"])
 def test_yes_ends_custody(tmp_path: Path, answer: Receipts) -> None:
-    """A function that took a message is not asked again: nobody behind it will ever say processed."""
+    """A function that took a message is not asked again: no peer behind it will say processed."""
     clock, taken = ManualClock(), list[Frame]()
 
     def take(frames: list[Frame]) -> Receipts:

@@ -1,4 +1,4 @@
-"""The suite finds transports that do not keep the contract, each by the test that names the broken promise."""
+"""The suite finds transports that break the contract, by the test that names the promise."""
 
 import textwrap
 
@@ -95,7 +95,8 @@ BROKEN = {
     "drops what is not plain ASCII": (
         honest_but(
             """
-            frames = tuple(replace(c, text=c.text.encode("ascii", "ignore").decode()) for c in parcel.frames)
+            frames = tuple(replace(c, text=c.text.encode("ascii", "ignore").decode())
+                for c in parcel.frames)
             parcel = replace(parcel, frames=frames)
             """
         ),
@@ -123,7 +124,7 @@ BROKEN = {
 
 @pytest.mark.parametrize(("source", "test"), BROKEN.values(), ids=BROKEN)
 def test_a_broken_transport_is_found(pytester: pytest.Pytester, source: str, test: str) -> None:
-    """The test that names the broken promise fails, in its call or in the check of the files after it."""
+    """The test that names the broken promise fails, in its call or in the file check after it."""
     path = pytester.makepyfile(HEADER + source + FOOTER)
 
     ran = pytester.inline_run(path, *QUIETLY, "-k", test)
