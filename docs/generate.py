@@ -32,28 +32,53 @@ SOURCE = ROOT / "src" / "onceward"
 
 LAYERS = ("", "model", "transports", "store", "store/directory", "runtime", "runtime/runs", "api")
 SECTIONS = {
-    "The postbox": "Postbox event_source.EventSource Session Transaction Message message.ReceivedMessage Ticket",
-    "Peers, pages and health": "agents.Agents peers.Peers Page queries.HistoryEntry queries.PeerInfo invariants.Violation Health",
+    "The postbox": (
+        "Postbox event_source.EventSource Session Transaction Message message.ReceivedMessage "
+        "Ticket"
+    ),
+    "Peers, pages and health": (
+        "agents.Agents peers.Peers Page queries.HistoryEntry queries.PeerInfo "
+        "invariants.Violation Health"
+    ),
     "Limits": "limits.Limits limits.Limit limits.DropRecord",
-    "Dead letters": "dead_letters.DeadLetters dead_letters.DeadLetterFilter dead_letters.ReplayResult DeadLetter",
-    "Sessions with runs": "Run run.RunFields queues.Queues queues.Runs queue_modes.QueueOptions runs.Summary runs.PreviousRun "
-    "queries.RunInfo queries.QueueInfo queries.QueuedMessage",
-    "Channels": "channels.Channels Channel ChannelConfig channels.ChannelInfo SendResult acknowledgments.Acknowledgment",
-    "Mailboxes": "mailboxes.Mailboxes Mailbox mailboxes.MailboxFields MessageRecord Start mailboxes.MailboxInfo "
-    "mailboxes.HandlerTransaction",
-    "Options and filters": "SendOptions send_options.PublishOptions postbox.PostboxOptions filters.CommonFilters "
-    "filters.SessionHistoryFilters filters.ChannelHistoryFilters filters.HistoryFilters filters.MailboxFilters",
+    "Dead letters": (
+        "dead_letters.DeadLetters dead_letters.DeadLetterFilter dead_letters.ReplayResult "
+        "DeadLetter"
+    ),
+    "Sessions with runs": (
+        "Run run.RunFields queues.Queues queues.Runs queue_modes.QueueOptions runs.Summary "
+        "runs.PreviousRun queries.RunInfo queries.QueueInfo queries.QueuedMessage"
+    ),
+    "Channels": (
+        "channels.Channels Channel ChannelConfig channels.ChannelInfo SendResult "
+        "acknowledgments.Acknowledgment"
+    ),
+    "Mailboxes": (
+        "mailboxes.Mailboxes Mailbox mailboxes.MailboxFields MessageRecord Start "
+        "mailboxes.MailboxInfo mailboxes.HandlerTransaction"
+    ),
+    "Options and filters": (
+        "SendOptions send_options.PublishOptions postbox.PostboxOptions filters.CommonFilters "
+        "filters.SessionHistoryFilters filters.ChannelHistoryFilters filters.HistoryFilters "
+        "filters.MailboxFilters"
+    ),
     "Agents and handlers": "Agent Context Msg",
     "The same, awaitable": (
-        "AsyncPostbox AsyncSession aio.SessionFace AsyncTransaction AsyncMessage AsyncContext AsyncRun AsyncMailbox "
-        "aio.AsyncHandlerTransaction AsyncChannel aio.AsyncLimits"
+        "AsyncPostbox AsyncSession aio.SessionFace AsyncTransaction AsyncMessage AsyncContext "
+        "AsyncRun AsyncMailbox aio.AsyncHandlerTransaction AsyncChannel aio.AsyncLimits"
     ),
     "Settings and policies": "Settings RetryPolicy",
     "Hooks": "hooks.LogHook hooks.AuditLog",
-    "For transports": "base.Transport base.Features parcel.Parcel parcel.ParcelFrame parcel.Receipt parcel.Answer frame.Frame "
-    "function.FunctionTransport",
+    "For transports": (
+        "base.Transport base.Features parcel.Parcel parcel.ParcelFrame parcel.Receipt "
+        "parcel.Answer frame.Frame function.FunctionTransport"
+    ),
 }
-"""The public names and the classes that public calls return, by what they are for; errors have a page of their own."""
+"""
+The public names and the classes that public calls return, by what they are for.
+
+Errors have a page of their own.
+"""
 
 BUILT = (
     "Postbox",
@@ -136,7 +161,8 @@ def api_page() -> str:
     parts = [
         flow(
             "Everything that `from onceward import …` offers, and what its calls return.",
-            "What authors of transports need is in `onceward.transports`, events are in `onceward.events`.",
+            "What authors of transports need is in `onceward.transports`, "
+            "events are in `onceward.events`.",
             "Errors, and what handlers raise, have [a page of their own](errors.md).",
             "Spans are seconds, times are integer milliseconds since 1970.",
         )

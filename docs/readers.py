@@ -57,7 +57,7 @@ def methods(node: ast.ClassDef) -> Iterator[Function]:
 
 
 def _made_awaitable(statement: ast.stmt) -> ast.AsyncFunctionDef | None:
-    """Return ``join = awaitable(Channel.join)`` as the method that it makes, None for all others."""
+    """Return ``join = awaitable(Channel.join)`` as the method it makes, None for all others."""
     if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
         return None
     call = statement.value
@@ -80,7 +80,7 @@ def _is_method(item: ast.AST, name: str) -> TypeGuard[Function]:
 
 
 def _source_of(owner: str) -> ast.ClassDef:
-    """Return the class statement of a sync class, by the name that the async modules import it as."""
+    """Return the class statement of a sync class, by the name the async modules import it as."""
     for module in ("onceward.api.aio", "onceward.runtime.runs.run", "onceward.runtime.message"):
         found = getattr(importlib.import_module(module), owner, None)
         if found is not None:

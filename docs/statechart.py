@@ -45,7 +45,8 @@ def draw(table: Table, layout: Layout, title: str) -> str:
     width, height = layout.size
     parts = [
         (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
+            f'<svg xmlns="http://www.w3.org/2000/svg" '
+            f'viewBox="0 0 {width} {height}" width="{width}" '
             f'height="{height}" role="img">'
         ),
         f"<title>{title}</title>",
@@ -90,7 +91,8 @@ def _move(start: Point, end: Point, bend: float, number: int) -> list[str]:
             f'{b[0]:.1f} {b[1]:.1f}"/>'
         ),
         (
-            f'<circle class="dot" cx="{x:.1f}" cy="{y:.1f}" r="9"/><text class="number" x="{x:.1f}" '
+            f'<circle class="dot" cx="{x:.1f}" cy="{y:.1f}" r="9"/>'
+            f'<text class="number" x="{x:.1f}" '
             f'y="{y + 4:.1f}">{number}</text>'
         ),
     ]

@@ -86,7 +86,8 @@ def draw(mode: str) -> str:
     height = 3 * ROW + 10
     parts = [
         (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
+            f'<svg xmlns="http://www.w3.org/2000/svg" '
+            f'viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
             f'height="{height}" role="img">'
         ),
         f"<title>{mode}: {story.note}</title>",

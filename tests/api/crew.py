@@ -17,7 +17,7 @@ def say(*words: object) -> None:
 
 
 def share(box: Postbox, mailbox: Any, lease: str) -> None:
-    """Handle messages of the group until there are none for a while; what is done is a row in the file."""
+    """Handle messages of the group until none come for a while; each leaves a row in the file."""
     while found := mailbox.lease("crew", limit=3, timeout=2.0, lease=float(lease)):
         for message in found:
             with box.begin() as tx:

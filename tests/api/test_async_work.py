@@ -90,7 +90,7 @@ def test_a_cancelled_task_cancels_its_handler(tmp_path: Path) -> None:
 
 
 def test_the_work_of_an_async_run_is_a_coroutine_function(tmp_path: Path) -> None:
-    """``write`` returns what it returns, ``at_end`` commits with the run; messages are awaitable."""
+    """``write`` returns its result, ``at_end`` commits with the run; messages are awaitable."""
     agent, seen = Agent("coder"), list[Any]()
 
     @agent.session("talk")

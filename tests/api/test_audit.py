@@ -9,7 +9,8 @@ from typing import Any
 SENDER = """
 import sys
 from onceward import Postbox
-with Postbox(sys.argv[1], agent=sys.argv[2], audit=sys.argv[3], start=False, hold_unknown=True) as box:
+with Postbox(sys.argv[1], agent=sys.argv[2], audit=sys.argv[3], start=False,
+  hold_unknown=True) as box:
     for n in range(50):
         box.send("bob", "x" * 2000)
 """
@@ -21,7 +22,12 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def test_what_is_noted(home: Any) -> None:
-    """Sends with their sizes and times to live, polls with both ends of the cursor's move, expires with their count."""
+    """
+    Record sends, polls and expires.
+
+    A send has its sizes and times to live, a poll both ends of the cursor's move, an expire its
+    count.
+    """
     audit = home.folder / "audit.jsonl"
     ann, bob = home.open("ann", audit=str(audit)), home.open("bob", audit=str(audit))
     first = ann.send("bob", "sécret", topic="ask", ttl=60)

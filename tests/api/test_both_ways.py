@@ -1,4 +1,8 @@
-"""What routing does beside mailboxes and channels, asked of both facades: limits, dead letters, looking back, the kill-switch."""
+"""
+What routing does beside mailboxes and channels, asked of both facades.
+
+It is about limits, dead letters, looking back and the kill-switch.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from onceward.errors import InvalidArgument, Paused, QueueFull, RateLimited, Sto
 
 
 def test_limits(home: Any) -> None:
-    """What is bounded is refused or gives way; what was dropped is listed; what is lifted bounds no more."""
+    """A bound refuses or evicts; drops are listed; a lifted bound limits no more."""
     box = home.open("a", hold_unknown=True)
     run = box.session("run")
     box.limits.set("session", "run", messages=2, overflow="drop_old")
@@ -58,7 +62,11 @@ def test_a_rate_at_the_door(home: Any) -> None:
 
 
 def test_dead_letters(home: Any) -> None:
-    """They are listed by every filter, replayed once or in bulk, dry or not, discarded and purged."""
+    """
+    Dead letters are found by every filter, replayed, discarded and purged.
+
+    A replay is of one or in bulk, dry or not.
+    """
     a, b = home.open("a"), home.open("b")
     ids = [a.send("b", n, topic=f"t.{n % 2}") for n in range(4)]
     a.run_until_idle()
@@ -93,7 +101,7 @@ def test_dead_letters(home: Any) -> None:
 
 
 def test_looking_back(home: Any) -> None:
-    """Pages go on where they ended, a thread is whole and in order, words are found where they are kept."""
+    """Pages go on where they ended, a thread is whole and in order, search finds kept words."""
     a, b = home.open("a", search=True), home.open("b")
     asked = a.send("b", "where is the invoice")
     a.run_until_idle()
@@ -121,7 +129,7 @@ def test_looking_back(home: Any) -> None:
 
 
 def test_the_kill_switch(home: Any) -> None:
-    """Paused, nothing is sent, read, moved or ended; resumed, everything goes on and nothing was lost."""
+    """Paused, nothing is sent, read, moved or ended; resumed, all goes on with nothing lost."""
     a, b = home.open("a"), home.open("b")
     a.send("b", 1, ttl=5.0)
     a.send("b", 2)

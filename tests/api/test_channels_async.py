@@ -83,8 +83,8 @@ def conversation(a: Any, b: Any) -> list[Any]:
 
 
 EXPECTED = [
-    False, True, False, ["room"], "group", True, "me", [("b", "completed")], "paused", 2, 3, True, True,
-    ["b"], True, 1, True, True, True, 2, True, [],
+    False, True, False, ["room"], "group", True, "me", [("b", "completed")], "paused", 2, 3, True,
+    True, ["b"], True, 1, True, True, True, 2, True, [],
 ]  # fmt: skip
 
 

@@ -1,4 +1,8 @@
-"""Ephemeral messages: a restart of the owner drops those that nobody has taken, says how many, and drops nothing else."""
+"""
+Ephemeral messages: a restart of the owner drops those that are not taken.
+
+It says how many it dropped, and drops nothing else.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +48,11 @@ def end(process: subprocess.Popen[str]) -> None:
 
 @pytest.fixture
 def news(tmp_path: Path) -> Path:
-    """Return a home in which the owner keeps a mailbox with two ephemeral messages and a lasting one, and an inbox with one of each."""
+    """
+    Return a home with a mailbox and an inbox that hold ephemeral messages.
+
+    The owner's mailbox has two ephemeral messages and a lasting one, the inbox one of each.
+    """
     with opened(tmp_path, start=False) as box, opened(tmp_path, "peer", start=False) as peer:
         news = box.mailboxes.ensure("news", public=True, ttl=None)
         for n, ephemeral in enumerate((True, False, True)):
@@ -56,7 +64,7 @@ def news(tmp_path: Path) -> Path:
 
 
 def left(box: Postbox) -> tuple[list[Any], int, int]:
-    """Return what the mailbox holds, how many messages wait in the inbox beside it, and how many restarts have dropped."""
+    """Return the mailbox's messages, the number that waits in the inbox, and the restart drops."""
     waiting = box._db.read(
         "SELECT count(*) FROM _onceward_inbox WHERE state = 'pending' AND mailbox IS NULL"
     )
@@ -72,7 +80,11 @@ REST = ([1], 1, 3)
 
 
 def test_a_restart_drops_what_nobody_has_taken(news: Path) -> None:
-    """They end as dropped, with a reason; the counter and an event say how many; their senders have nothing more to do."""
+    """
+    Ephemeral messages end as dropped, with a reason.
+
+    The counter and an event say how many; their senders have nothing more to do.
+    """
     told: list[int] = []
     with opened(news) as box:
         box.on("ephemeral_dropped", lambda event: told.append(event.count))
@@ -90,7 +102,7 @@ def test_a_restart_drops_what_nobody_has_taken(news: Path) -> None:
 
 
 def test_looking_is_no_restart(news: Path) -> None:
-    """Who opens without engines drops nothing, alone or not: a command may look at what is there."""
+    """An opening without engines drops nothing, alone or not: a command may look at the file."""
     for _ in range(2):
         with opened(news, start=False) as box:
             assert ALL == left(box)
@@ -98,7 +110,11 @@ def test_looking_is_no_restart(news: Path) -> None:
 
 @pytest.mark.parametrize("how", ["run", "look"])
 def test_while_another_process_has_it_open_nothing_is_dropped(news: Path, how: str) -> None:
-    """The run goes on as long as anybody is there, with engines or without; once that one was killed, the next opening is a restart."""
+    """
+    The run goes on while any process has the file open, with engines or without.
+
+    Once the last one was killed, the next opening is a restart.
+    """
     with opened(news, start=False) as looking:
         holder = held(news, how)
         with opened(news) as box:
@@ -116,7 +132,7 @@ def test_two_postboxes_of_one_process_are_one_run(news: Path) -> None:
 
 
 def test_what_a_reader_holds_is_not_dropped(news: Path) -> None:
-    """A group's lease and a lane's lease keep their messages; a cursor and a replay hold nothing."""
+    """A group's lease and a lane's lease keep messages; a cursor and a replay hold nothing."""
     with opened(news, "peer", start=False) as peer:
         with opened(news, start=False) as box:
             [leased] = peer.mailboxes.open("news").lease("crew", limit=1)
@@ -143,7 +159,11 @@ def test_a_frozen_file_drops_nothing(news: Path) -> None:
 
 
 def test_a_profile_may_map_priorities(tmp_path: Path) -> None:
-    """Only for mailboxes, only where the send does not say, and only in the postbox that is set so; by default nothing is volatile."""
+    """
+    Messages are ephemeral only in mailboxes, where the send does not say otherwise.
+
+    It takes a postbox that is set so; by default no message is volatile.
+    """
     with opened(tmp_path, start=False) as plain:
         plain.mailboxes.ensure("m", public=True).send("lasting")
     with opened(tmp_path, start=False, ephemeral_priorities=("normal", "low", "background")) as box:
@@ -159,7 +179,11 @@ def test_a_profile_may_map_priorities(tmp_path: Path) -> None:
 
 
 def test_an_opening_waits_for_another_one_and_no_longer_than_it_may(tmp_path: Path) -> None:
-    """While one who is alone decides what to drop nobody else comes in; who waits in vain is told to try again."""
+    """
+    While a process alone decides what to drop, no other opens the file.
+
+    An opening that waits in vain is told to try again.
+    """
     first = OwnerLock(tmp_path / "a.db", patience=0.0)
     with pytest.raises(Busy):
         OwnerLock(tmp_path / "a.db", patience=0.0)
@@ -175,7 +199,7 @@ def test_an_opening_waits_for_another_one_and_no_longer_than_it_may(tmp_path: Pa
 
 
 def test_without_locks_nobody_is_ever_alone(tmp_path: Path) -> None:
-    """Where the lock cannot be had at all, an opening goes on without it, and nothing is taken for a restart."""
+    """Where the lock cannot be had, an opening goes on without it and sees no restart."""
     (tmp_path / "a.db-run").mkdir()
     there = OwnerLock(tmp_path / "a.db", patience=0.0)
     there.share()

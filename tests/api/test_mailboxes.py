@@ -82,7 +82,11 @@ def test_a_private_id_is_written_nowhere(
 
 
 def test_the_key_of_a_private_mailbox_opens_nothing(home: Any, fill: Fill) -> None:
-    """What rows call a private mailbox is no name: it neither opens it, nor can a public mailbox bear it."""
+    """
+    A private mailbox's name in the rows is no public name.
+
+    It does not open the mailbox, nor can a public mailbox bear it.
+    """
     owner = home.open("owner")
     made = owner.mailboxes.ensure(ttl=60)
     fill(owner, made, "psst")
@@ -116,7 +120,11 @@ def test_the_key_of_a_private_mailbox_opens_nothing(home: Any, fill: Fill) -> No
     ],
 )
 def test_a_public_name_keeps_its_rule(home: Any, name: str) -> None:
-    """Lower-case letters and digits in dotted segments, 128 at most; anything else is refused and nothing is made."""
+    """
+    A name is lower-case letters and digits in dotted segments, 128 at most.
+
+    Any other name is refused and nothing is made.
+    """
     owner = home.open("owner")
 
     with pytest.raises(InvalidArgument):
@@ -180,7 +188,11 @@ def test_a_time_to_live_is_a_span(home: Any, ttl: Any) -> None:
 
 
 def test_expiry_is_exact_and_needs_no_sweeper(home: Any, fill: Fill) -> None:
-    """One millisecond before its end all is there; at its end every call says that there is no such mailbox."""
+    """
+    One millisecond before its end a mailbox is whole.
+
+    At its end every call says that there is no such mailbox.
+    """
     owner = home.open("owner")
     made = owner.mailboxes.ensure("jobs", ttl=10, public=True)
     [message_id] = fill(owner, made, "x")
@@ -212,7 +224,11 @@ def test_expiry_is_exact_and_needs_no_sweeper(home: Any, fill: Fill) -> None:
 
 
 def test_a_mailbox_made_anew_starts_empty(home: Any, fill: Fill) -> None:
-    """After its end a name is free: no message, no position and no lease of the old mailbox shows in the new one."""
+    """
+    After its end a name is free.
+
+    No message, no position and no lease of the old mailbox shows in the new one.
+    """
     owner = home.open("owner")
     old = owner.mailboxes.ensure("jobs", ttl=10, public=True)
     fill(owner, old, "old", "older")
@@ -252,7 +268,7 @@ def test_a_message_does_not_outlive_its_mailbox(home: Any, fill: Fill) -> None:
 
 
 def test_mail_that_is_late_for_its_mailbox_is_told_to_its_sender(home: Any) -> None:
-    """What has not left when the mailbox ends becomes a dead letter at the sender: nothing vanishes."""
+    """A message that has not left when the mailbox ends becomes a dead letter at the sender."""
     owner = home.open("owner")
     made = owner.mailboxes.ensure("jobs", ttl=10, public=True)
     message_id = made.send("late")
@@ -280,13 +296,19 @@ def test_the_sweeper_frees_space(home: Any, fill: Fill) -> None:
 
     db = home.file(owner)
     left = db.read(
-        "SELECT (SELECT count(*) FROM _onceward_inbox), (SELECT count(*) FROM _onceward_mailbox_readers), (SELECT count(*) FROM _onceward_mailbox_leases)"
+        "SELECT (SELECT count(*) FROM _onceward_inbox), "
+        "(SELECT count(*) FROM _onceward_mailbox_readers), "
+        "(SELECT count(*) FROM _onceward_mailbox_leases)"
     )
     assert [(0, 0, 0)] == left
 
 
 def test_priorities_are_storage_order(home: Any, fill: Fill) -> None:
-    """Critical before urgent before normal before low before background, and as sent within each; ``high`` is urgent."""
+    """
+    Order is critical, urgent, normal, low, background, and as sent within each priority.
+
+    ``high`` is urgent.
+    """
     owner = home.open("owner")
     made = owner.mailboxes.ensure("jobs", public=True)
     for name in (
@@ -314,7 +336,7 @@ def test_priorities_are_storage_order(home: Any, fill: Fill) -> None:
 
 
 def test_order_does_not_ask_the_clock(home: Any, fill: Fill) -> None:
-    """With a clock that stands still, or steps back, messages of one priority stay in the order of their sending."""
+    """With a clock that stands still or steps back, one priority stays in the order of sending."""
     owner = home.open("owner")
     made = owner.mailboxes.ensure("jobs", public=True, ttl=None)
     fill(owner, made, *range(5))
@@ -325,7 +347,11 @@ def test_order_does_not_ask_the_clock(home: Any, fill: Fill) -> None:
 
 
 def test_delete_says_what_it_did(home: Any, fill: Fill) -> None:
-    """True takes the message from all readers; False says that it was not there. Other mailboxes are not touched."""
+    """
+    True takes the message from all readers; False says it was missing.
+
+    Other mailboxes are not touched.
+    """
     owner = home.open("owner")
     one, two = (owner.mailboxes.ensure(name, public=True) for name in ("one", "two"))
     [message_id] = fill(owner, one, "x")
@@ -337,7 +363,7 @@ def test_delete_says_what_it_did(home: Any, fill: Fill) -> None:
 
 
 def test_looking_changes_nothing(home: Any, fill: Fill) -> None:
-    """Query is newest first, tail the newest in order; both leave positions, leases and rows as they were."""
+    """Query is newest first, tail the newest in order; both leave positions, leases and rows."""
     owner = home.open("owner")
     made = owner.mailboxes.ensure("jobs", public=True)
     fill(owner, made, "a", "b", type="letter")
@@ -355,7 +381,11 @@ def test_looking_changes_nothing(home: Any, fill: Fill) -> None:
 
 
 def test_mail_for_a_mailbox_is_nobody_elses(home: Any, fill: Fill) -> None:
-    """No worker and no ordinary reader is handed it; its sender is told that it was processed when it is stored."""
+    """
+    A message stored as processed reaches no worker and no ordinary reader.
+
+    Its sender is told that it was processed when it is stored.
+    """
     owner = home.open("owner")
     [message_id] = fill(owner, owner.mailboxes.ensure("jobs", public=True), "x")
 
@@ -387,7 +417,11 @@ def test_ordinary_files_have_no_directory(home: Any) -> None:
 
 
 def test_the_home_hears_of_public_mailboxes(home: Any) -> None:
-    """Whoever subscribed is told of their beginning and of their end, once each; of private ones never."""
+    """
+    Subscribers are told once of each public mailbox's beginning and end.
+
+    They are never told of private ones.
+    """
     owner, ear = home.open("owner"), home.open("ear")
     ear.agents.subscribe("_system.mailbox.*")
     owner.mailboxes.ensure("jobs", ttl=10, public=True, description="work")

@@ -1,4 +1,8 @@
-"""Reading by poll: the cursor is the ack, what a filter skips is passed, and looking moves nothing."""
+"""
+Reading by poll: the cursor is the ack, filters skip messages, looking moves nothing.
+
+A message that a filter skips is passed.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +76,11 @@ def test_the_cursor_is_the_ack(ann: Any, bob: Any, posted: Posted) -> None:
 
 
 def test_a_filter_passes_what_it_skips(ann: Any, bob: Any, posted: Posted) -> None:
-    """Messages of other topics, and of none, never come to this agent again; they count as dropped."""
+    """
+    Messages of other topics, and of none, never come to this agent again.
+
+    They count as dropped.
+    """
     ids = [*posted("a", "b", topic="ask"), *posted("c"), *posted("d", topic="answer.late")]
 
     assert ["d"] == bodies(bob.poll(topics="answer.*"))
@@ -116,7 +124,11 @@ def test_a_bad_topic_moves_nothing(bob: Any, posted: Posted, topics: Any) -> Non
 
 
 def test_a_closed_set_of_one_session(home: Any, posted: Posted) -> None:
-    """A session's own set goes before that of the postbox, on send and on every read by topic; other sessions have theirs."""
+    """
+    A session's own set goes before that of the postbox, on send and on every read by topic.
+
+    Other sessions have their own sets.
+    """
     assert callable(posted)
     box = home.open("owner", hold_unknown=True, topics=("ask",), session_topics={"quiet": ()})
     build = box.session("build", topics={"build.done", "build.failed"})
@@ -149,7 +161,11 @@ def test_a_closed_set_of_one_session(home: Any, posted: Posted) -> None:
 
 
 def test_a_closed_set_of_topics(home: Any, posted: Posted) -> None:
-    """Where the set is closed, another topic is refused on send and on poll; nothing is written and no cursor moves."""
+    """
+    A closed set refuses another topic on send and on poll.
+
+    Nothing is written and no cursor moves.
+    """
     posted("a", topic="ask")
     box = home.open("closed", topics=("ask", "answer"), hold_unknown=True)
 
@@ -178,7 +194,7 @@ def test_sessions_are_apart(bob: Any, posted: Posted) -> None:
 
 
 def test_expired_mail_is_passed(home: Any, ann: Any, bob: Any, posted: Posted) -> None:
-    """A message whose time ran out is not returned, and its sender is told; ``ttl=0`` has run out at once."""
+    """An expired message is not returned, and its sender is told; ``ttl=0`` expires at once."""
     ids = posted("short", ttl=5)
     posted("long", ttl=50)
     home.clock.advance(5)
@@ -189,7 +205,11 @@ def test_expired_mail_is_passed(home: Any, ann: Any, bob: Any, posted: Posted) -
 
 
 def test_expiring_moves_no_cursor(home: Any, bob: Any, posted: Posted) -> None:
-    """What is ended by expire is counted, and a cursor reads on where it was: nothing left out, nothing twice."""
+    """
+    Messages ended by expire are counted, and a cursor reads on where it was.
+
+    No message is left out and none comes twice.
+    """
     posted("a")
     posted("b", ttl=5)
     posted("c")
@@ -211,7 +231,11 @@ def test_expire_of_one_session(home: Any, bob: Any, posted: Posted) -> None:
 
 
 def test_tail_looks_back(home: Any, bob: Any, posted: Posted) -> None:
-    """The newest messages, polled or not, the oldest of them first; the expired ones only on request; nothing moves."""
+    """
+    Tail returns the newest messages, polled or not, oldest first, and moves nothing.
+
+    Expired ones come only on request.
+    """
     posted("a", "b")
     posted("c", ttl=5)
     posted("d")
@@ -227,7 +251,11 @@ def test_tail_looks_back(home: Any, bob: Any, posted: Posted) -> None:
 
 
 def test_status_by_session(home: Any, bob: Any, posted: Posted) -> None:
-    """Messages, expired ones, topics, bytes and the cursor of each session; without a session, of all."""
+    """
+    Stats count messages, expired ones, topics, bytes and the cursor of each session.
+
+    Without a session they count all of them.
+    """
     posted("a", "b", topic="ask", session="s1")
     posted("c", ttl=5, session="s1")
     posted("d", session="s2")
@@ -283,7 +311,11 @@ def test_agents_have_names(bob: Any, name: str) -> None:
 def test_nothing_is_polled_while_frozen(
     home: Any, bob: Any, posted: Posted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Poll returns nothing and moves nothing, expire ends nothing, in every way the switch is thrown; then all goes on."""
+    """
+    While the switch is thrown, poll returns and moves nothing and expire ends nothing.
+
+    It holds for every way to throw the switch; afterwards all goes on.
+    """
     posted("a")
     posted("b", ttl=5)
     home.clock.advance(5)
@@ -304,7 +336,11 @@ def test_nothing_is_polled_while_frozen(
 def test_a_crash_after_the_commit_loses_and_never_doubles(
     home: Any, bob: Any, posted: Posted
 ) -> None:
-    """Between the commit and the reader there is at most once: the next poll begins behind what was on its way."""
+    """
+    Between the commit and the reader there is at most once.
+
+    The next poll begins behind what was on its way.
+    """
     posted("a", "b")
 
     def crash(_: Any) -> None:

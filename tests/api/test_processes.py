@@ -1,4 +1,8 @@
-"""Mailboxes between processes: groups share, leases of the dead move on, sleepers wake, and one creation wins."""
+"""
+Mailboxes between processes: groups, leases, wake-ups and creation.
+
+Groups share, leases of the dead move on, sleepers wake, and one creation wins.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +86,7 @@ def test_five_processes_share_a_hundred_messages(owner: Postbox, start: Start) -
 
 
 def test_leases_of_the_killed_move_on(owner: Postbox, start: Start) -> None:
-    """What a killed member held is handed out again when its lease has run out, and is done once."""
+    """A killed member's messages are handed out again when its lease has ended, and done once."""
     ids = fill(owner, 20)
     dying = start("die", seconds=1.0)
     assert "holding 5 owner" == heard(dying)
@@ -96,7 +100,11 @@ def test_leases_of_the_killed_move_on(owner: Postbox, start: Start) -> None:
 
 
 def test_a_sleeper_wakes_when_another_process_commits(owner: Postbox, start: Start) -> None:
-    """A long poll returns by the bell, long before its timeout; how long it took is for the benchmark to say."""
+    """
+    A long poll returns by the bell, before its timeout.
+
+    How long it took is for the benchmark to say.
+    """
     waiter = start("wait")
     assert "ready owner 30.0" == heard(waiter)
     jobs = owner.mailboxes.open("jobs")
@@ -113,7 +121,7 @@ def test_a_sleeper_wakes_when_another_process_commits(owner: Postbox, start: Sta
 
 
 def test_one_creation_wins(tmp_path: Path, start: Start) -> None:
-    """Processes that ensure the same name at once agree on whose it is and when it ends; one of them made it."""
+    """Processes that ensure the same name at once agree on its owner and end; one made it."""
     crew = [start("ensure", f"a{n}", "shared.name", 60.0 + n) for n in range(5)]
     for process in crew:
         assert "ready" == heard(process)

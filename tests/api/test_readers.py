@@ -28,11 +28,11 @@ def jobs(owner: Any) -> Any:
     return owner.mailboxes.ensure("jobs", public=True, ttl=None)
 
 
-# -- replay -----------------------------------------------------------------------------------------
+# -- replay ----------------------------------------------------------------------------------------
 
 
 def test_replay_begins_anew_each_time(owner: Any, jobs: Any, fill: Fill) -> None:
-    """Every replay, by whomever, yields everything from the oldest, in several batches too; nothing is stored."""
+    """Every replay yields everything from the oldest, in several batches too; it stores nothing."""
     fill(owner, jobs, *range(250))
 
     assert list(range(250)) == bodies(jobs.replay()) == bodies(jobs.replay())
@@ -48,7 +48,7 @@ def test_replay_of_one_type(owner: Any, jobs: Any, fill: Fill) -> None:
 
 
 def test_a_body_that_does_not_fit_is_told(owner: Any, jobs: Any, fill: Fill) -> None:
-    """A letter whose body cannot be read as asked is delivered with the problem, and blocks nobody."""
+    """A message whose body cannot be read as asked comes with the problem and blocks no reader."""
     fill(owner, jobs, {"n": "no number"}, {"n": 2}, type="int")
 
     letters = jobs.cursor("r", int)
@@ -59,7 +59,7 @@ def test_a_body_that_does_not_fit_is_told(owner: Any, jobs: Any, fill: Fill) -> 
 
 @pytest.mark.broken("a frame is damaged on purpose")
 def test_a_damaged_message_is_told(home: Any, owner: Any, jobs: Any, fill: Fill) -> None:
-    """A frame that is not what was accepted is delivered without its body, and never leased to a worker."""
+    """A frame changed after acceptance comes without its body, and is never leased."""
     fill(owner, jobs, "good", "bad", "fine")
     db = home.file(owner)
 
@@ -74,11 +74,11 @@ def test_a_damaged_message_is_told(home: Any, owner: Any, jobs: Any, fill: Fill)
     assert ["corrupt"] == [letter.reason for letter in owner.dead_letters.list()]
 
 
-# -- cursor -----------------------------------------------------------------------------------------
+# -- cursor ----------------------------------------------------------------------------------------
 
 
 def test_a_cursor_moves_before_it_returns(owner: Any, jobs: Any, fill: Fill) -> None:
-    """What was returned once is never returned again, by any process: the position was committed first."""
+    """A returned message is never returned again, by any process: the position commits first."""
     fill(owner, jobs, *range(5))
 
     assert [0, 1] == bodies(jobs.cursor("r", limit=2))
@@ -88,7 +88,7 @@ def test_a_cursor_moves_before_it_returns(owner: Any, jobs: Any, fill: Fill) -> 
 
 
 def test_a_cursor_keeps_its_place_in_each_priority(owner: Any, jobs: Any, fill: Fill) -> None:
-    """An urgent message that comes late is read at once, and the older normal ones after it are not lost."""
+    """An urgent message that comes late is read at once, and the older normal ones are not lost."""
     fill(owner, jobs, "n1", "n2", "n3")
     assert ["n1"] == bodies(jobs.cursor("r", limit=1))
     fill(owner, jobs, "u", priority="urgent")
@@ -107,7 +107,7 @@ def test_a_filter_consumes_what_it_skips(owner: Any, jobs: Any, fill: Fill) -> N
 
 
 def test_a_filter_may_keep_what_it_skips(owner: Any, jobs: Any, fill: Fill) -> None:
-    """With ``consume_skipped=False`` nothing is lost to a later call, in order, and nothing comes twice."""
+    """With ``consume_skipped=False`` a later call misses nothing, in order, and nothing twice."""
     fill(owner, jobs, "a", "b", topic="ask")
     fill(owner, jobs, "c", topic="answer")
     assert ["c"] == bodies(jobs.cursor("r", topics="answer", consume_skipped=False))
@@ -144,11 +144,15 @@ def test_limits_are_hard(owner: Any, jobs: Any, fill: Fill, limit: Any) -> None:
     assert (4, 2) == (len(jobs.lease("r", limit=4)), len(jobs.lease("r", limit=4)))
 
 
-# -- where a position begins -------------------------------------------------------------------------
+# -- where a position begins -----------------------------------------------------------------------
 
 
 def test_start_positions(home: Any, owner: Any, jobs: Any, fill: Fill) -> None:
-    """Earliest, latest (only what comes after), from an id (inclusive), from a time; for groups as for cursors."""
+    """
+    A position begins at earliest, at latest, from an id or from a time.
+
+    Latest is only what comes after; an id is inclusive. Groups and cursors begin alike.
+    """
     ids = fill(owner, jobs, *range(5))
     home.clock.advance(10)
     since = home.clock.now()
@@ -185,11 +189,15 @@ def test_a_start_that_is_no_place(owner: Any, jobs: Any, fill: Fill) -> None:
     assert [1] == bodies(jobs.cursor("r"))
 
 
-# -- lease ------------------------------------------------------------------------------------------
+# -- lease -----------------------------------------------------------------------------------------
 
 
 def test_one_live_lease_for_each_message_and_group(owner: Any, jobs: Any, fill: Fill) -> None:
-    """Members share the messages out; other groups get all of them as well; an ack takes nothing from anybody else."""
+    """
+    Members share the messages out; other groups get all of them as well.
+
+    An ack takes nothing from any other group.
+    """
     fill(owner, jobs, *range(4))
 
     one, two = jobs.lease("g", limit=2), owner.mailboxes.open("jobs").lease("g", limit=9)
@@ -202,7 +210,11 @@ def test_one_live_lease_for_each_message_and_group(owner: Any, jobs: Any, fill: 
 
 
 def test_a_lease_that_ran_out_moves_on(home: Any, owner: Any, jobs: Any, fill: Fill) -> None:
-    """After its end the message is handed out again, counted; the late ack is refused and changes nothing."""
+    """
+    After its lease's end a message is handed out again, counted.
+
+    The late ack is refused and changes nothing.
+    """
     fill(owner, jobs, "x")
     [late] = jobs.lease("g", lease=5)
     home.clock.advance(4.999)
@@ -275,7 +287,11 @@ def test_what_was_put_back_keeps_its_place(owner: Any, jobs: Any, fill: Fill) ->
 def test_a_message_that_nobody_can_handle_ends(
     home: Any, owner: Any, jobs: Any, fill: Fill
 ) -> None:
-    """After its retries it becomes a dead letter, whole and out of everybody's sight; replayed it is back for all groups."""
+    """
+    After its retries a message becomes a dead letter, whole, and no reader sees it.
+
+    Replayed, it is back for all groups.
+    """
     [message_id] = fill(owner, jobs, "poison")
     for _ in range(3):
         for message in jobs.lease("g"):
@@ -360,7 +376,7 @@ def test_a_look_that_finds_nothing_commits_nothing(
     assert ["a"] == bodies(jobs.cursor("r"))
 
 
-# -- exactly once -------------------------------------------------------------------------------------
+# -- exactly once ----------------------------------------------------------------------------------
 
 
 def note(message: Any, effects: Any) -> None:
@@ -370,7 +386,7 @@ def note(message: Any, effects: Any) -> None:
 
 
 def test_writes_commit_with_the_mark(home: Any, owner: Any, jobs: Any, fill: Fill) -> None:
-    """What the handler wrote and sent is there once for each message; a second call finds nothing to do."""
+    """A handler's writes and sends are there once per message; a second call has no work."""
     fill(owner, jobs, 1, 2)
 
     def handle(message: Any, effects: Any) -> None:
@@ -407,7 +423,7 @@ def test_a_failing_handler_leaves_nothing(home: Any, owner: Any, jobs: Any, fill
 def test_a_handler_that_overran_its_lease_has_no_effect(
     home: Any, owner: Any, jobs: Any, fill: Fill
 ) -> None:
-    """The second worker's effects count; what the first one wrote is rolled back with its late ack."""
+    """The second worker's effects count; the first one's are rolled back with its late ack."""
     fill(owner, jobs, "x")
     handled = []
 
@@ -425,7 +441,7 @@ def test_a_handler_that_overran_its_lease_has_no_effect(
 
 
 def test_the_mark_outlives_the_position(home: Any, owner: Any, jobs: Any, fill: Fill) -> None:
-    """Should a position be lost or a message be replayed, the group still does not handle it twice."""
+    """If a position is lost or a message is replayed, the group still does not handle it twice."""
     fill(owner, jobs, "x")
     jobs.exactly_once("g", home.handler(note))
     home.file(owner).write(lambda tx: tx.run("DELETE FROM _onceward_mailbox_readers"))
@@ -444,14 +460,14 @@ def test_exactly_once_needs_the_owners_file(home: Any, owner: Any, jobs: Any, fi
     assert ["x"] == bodies(jobs.lease("g"))
 
 
-# -- the switch ---------------------------------------------------------------------------------------
+# -- the switch ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("switch", ["pause", "environment"])
 def test_a_frozen_file_hands_out_nothing(  # noqa: PLR0917 - fixtures
     home: Any, owner: Any, jobs: Any, fill: Fill, switch: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While the switch is on reads return nothing and move nothing; afterwards everything goes on, nothing lost."""
+    """While the switch is on, reads return and move nothing; then all goes on, nothing lost."""
     fill(owner, jobs, 1, 2)
     jobs.cursor("r", limit=1)
     if switch == "pause":

@@ -1,4 +1,4 @@
-"""``python -m tests.bench CASE [--json]``: the same as ``onceward bench``, without the command's extras."""
+"""``python -m tests.bench CASE [--json]``: ``onceward bench`` without the command's extras."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a message costs the same on its way out and on its way in, however much lies in the file."""
+"""Whether a message costs the same on its way out and in, however much lies in the file."""
 
 from __future__ import annotations
 
@@ -34,7 +34,11 @@ Shapes = dict[str, Callable[[Path], None]]
 
 
 def backlog(plan: Plan) -> Iterator[Result]:
-    """Compare files of each size in turns; a message may cost 1.5 times what it costs in the smallest file."""
+    """
+    Compare files of each size in turns.
+
+    A message may cost 1.5 times what it costs in the smallest file.
+    """
     small, large = (
         plan.scaled(SMALL, per_second=PER_SECOND),
         plan.scaled(LARGE, per_second=2 * PER_SECOND),
@@ -104,7 +108,7 @@ def _compared(
 
 
 def _packed(path: Path, frames: int) -> float:
-    """Return the microseconds that one message takes to be packed and settled, a few parcels long."""
+    """Return the microseconds per message to pack and settle it, over a few parcels."""
     sink = Sink(PARCELS + 1)
     with box_with(path, sink, start=False, parcel_max_messages=frames) as box:
         box.run_until_idle()
@@ -112,7 +116,11 @@ def _packed(path: Path, frames: int) -> float:
 
 
 def _handled(path: Path, count: int) -> float:
-    """Return the microseconds that one message takes to be claimed, handled by nothing and settled; the rest stays."""
+    """
+    Return the microseconds per message to claim it, handle it by nothing and settle it.
+
+    The rest stays.
+    """
     came, enough, stopped = list[float](), Flag(), Flag()
     agent = Agent("bob")
 

@@ -1,4 +1,8 @@
-"""A group that shares a mailbox: what leasing and settling each message costs, and what long polls wait."""
+"""
+A group that shares a mailbox: cost of a lease and a settlement, and wait of long polls.
+
+Costs are per message.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +28,25 @@ WAKES: Final = 100
 MEMBERS: Final = 5
 WAKE_MS: Final = 50.0
 RATIO: Final = 0.2
-SETUP: Final = "CREATE TABLE tasks (seq INTEGER PRIMARY KEY, body TEXT NOT NULL, owner TEXT, until INTEGER) STRICT"
+SETUP: Final = (
+    "CREATE TABLE tasks (seq INTEGER PRIMARY KEY, body TEXT NOT NULL, owner TEXT, "
+    "until INTEGER) STRICT"
+)
 PUT: Final = "INSERT INTO tasks (body) VALUES (?)"
 TAKE: Final = """
-UPDATE tasks SET owner = 'me', until = ? WHERE seq = (SELECT min(seq) FROM tasks WHERE owner IS NULL) RETURNING seq, body
+UPDATE tasks SET owner = 'me', until = ?
+  WHERE seq = (SELECT min(seq) FROM tasks WHERE owner IS NULL)
+  RETURNING seq, body
 """
 DONE: Final = "DELETE FROM tasks WHERE seq = ? AND owner = 'me'"
 
 
 def claim_group(plan: Plan) -> Iterator[Result]:
-    """Lease and settle one message after the other, against a claim by hand; then members in processes, and how soon they wake."""
+    """
+    Lease and settle one message after the other, against a claim by hand.
+
+    Then let members do so in processes, and measure how soon they wake.
+    """
     messages = plan.messages(FULL, per_second=PER_SECOND)
     ours, by_hand = plan.room("claims"), plan.room("raw-claims")
     numbers = count()

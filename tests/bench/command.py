@@ -1,4 +1,4 @@
-"""Benchmarks: what the library costs over the same work written by hand, measured side by side in one run."""
+"""Benchmarks: the library's cost over the same work by hand, measured side by side in one run."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ def run(
     Measure one case and print its rows.
 
     Args:
-        case: send, send-many, group, deliver, wake, backlog, peers, claim-group, runs, history, topics, fanout, memory, fleet,
-            fleet-reconcile, or report: all of them, and the page that shows their figures.
+        case: send, send-many, group, deliver, wake, backlog, peers, claim-group, runs, history,
+            topics, fanout, memory, fleet, fleet-reconcile, or report: all of them, and the
+            page that shows their figures.
         json: One JSON object per row instead of words.
         seconds: Length of one lap; short laps also shrink the sizes, for a quick look.
         size: Number of messages, where a case has one.

@@ -13,12 +13,20 @@ LONGEST: Final = 300.0
 LOOK_EVERY: Final = 0.01
 
 Link = Connection
-"""Both ends of the wire between a case and its other process: the first word says "ready", the last one "over"."""
+"""
+Both ends of the wire between a case and its other process.
+
+The first word says "ready", the last one "over".
+"""
 
 
 @contextmanager
 def running(target: Callable[..., None], *args: Any) -> Iterator[Link]:
-    """Run ``target(link, *args)`` in a fresh process for a block; it says when it is ready and ends when it hears from us."""
+    """
+    Run ``target(link, *args)`` in a fresh process for a block.
+
+    It says when it is ready and ends when it hears from this process.
+    """
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
     process = spawn.Process(target=target, args=(theirs, *args), daemon=True)

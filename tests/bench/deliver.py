@@ -1,4 +1,8 @@
-"""From one process to another by file: sent, kept, handled with a row of its own, and the processed receipt back."""
+"""
+From one process to another by file, up to the processed receipt back at the sender.
+
+Messages are sent, kept and handled with a row of their own.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +38,11 @@ def work(body: Note, ctx: Context) -> None:
 
 
 def deliver(plan: Plan) -> Iterator[Result]:
-    """Carry messages between two processes, against a pipeline of outbox, inbox and acknowledgement by hand."""
+    """
+    Carry messages between two processes, against a pipeline by hand.
+
+    The pipeline has an outbox, an inbox and acknowledgements.
+    """
     size = plan.messages(MESSAGES, per_second=10_000)
     ours, by_hand = plan.room("ours"), plan.room("raw")
     with (

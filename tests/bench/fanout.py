@@ -1,4 +1,8 @@
-"""Fan-out: one message to many, against the same rows written by hand in one transaction; each lap in files of its own."""
+"""
+Fan-out: one message to many, against the same rows by hand in one transaction.
+
+Each lap has files of its own.
+"""
 
 from __future__ import annotations
 

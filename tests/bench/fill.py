@@ -1,4 +1,4 @@
-"""Big files: a postbox whose tables hold what a busy year leaves behind, written by plain SQL in a few seconds."""
+"""Big files: a postbox whose tables hold a busy year, written by plain SQL in a few seconds."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from onceward.model.settings import DAY
 
 OUTBOX: Final = """
 WITH RECURSIVE n (i) AS (SELECT :first UNION ALL SELECT i + 1 FROM n WHERE i + 1 < :first + :count)
-INSERT INTO _onceward_outbox (id, recipient, session, lane, type, state, due_at, sent_at, ended_at, frame, created_at)
-SELECT printf('%08x-0000-7000-8000-000000000000', i), 'bob', 's' || (i % :lanes), 's' || (i % :lanes), 'bench.note',
+INSERT INTO _onceward_outbox (id, recipient, session, lane, type, state, due_at, sent_at, ended_at,
+  frame, created_at)
+SELECT printf('%08x-0000-7000-8000-000000000000', i), 'bob', 's' || (i % :lanes),
+       's' || (i % :lanes), 'bench.note',
        :state, :due_at, :ended_at, :ended_at, :frame, :now
   FROM n
 """
@@ -26,17 +28,25 @@ SLICE: Final = 20_000
 """Rows of one transaction, so that neither WAL nor memory grows with the file."""
 LANES: Final = """
 WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i + 1 < :lanes)
-INSERT INTO _onceward_lanes (sender, name, rank, session) SELECT 'alice', 's' || i, 2, 's' || i FROM n
+INSERT INTO _onceward_lanes (sender, name, rank, session)
+  SELECT 'alice', 's' || i, 2, 's' || i FROM n
 """
 INBOX: Final = """
 WITH RECURSIVE n (i) AS (SELECT :first UNION ALL SELECT i + 1 FROM n WHERE i + 1 < :first + :count)
 INSERT INTO _onceward_inbox (sender, id, lane_id, session, type, rank, frame, digest, received_at)
-SELECT 'alice', printf('%08x-0000-7000-8000-000000000000', i), 1 + i % :lanes, 's' || (i % :lanes), 'bench.note', 2,
+SELECT 'alice', printf('%08x-0000-7000-8000-000000000000', i), 1 + i % :lanes, 's' || (i % :lanes),
+       'bench.note', 2,
        :frame, :digest, :now
   FROM n
 """
-HEADS: Final = "UPDATE _onceward_lanes SET head_seq = (SELECT min(seq) FROM _onceward_inbox WHERE _onceward_inbox.lane_id = _onceward_lanes.lane_id AND state = 'pending')"
-HEADER: Final = '{"specversion":"1.0","id":"any","source":"urn:onceward:alice","type":"bench.note","recipient":"bob","data":%s}'
+HEADS: Final = (
+    "UPDATE _onceward_lanes SET head_seq = (SELECT min(seq) FROM _onceward_inbox "
+    "WHERE _onceward_inbox.lane_id = _onceward_lanes.lane_id AND state = 'pending')"
+)
+HEADER: Final = (
+    '{"specversion":"1.0","id":"any","source":"urn:onceward:alice","type":"bench.note",'
+    '"recipient":"bob","data":%s}'
+)
 
 
 def pending(path: Path, count: int, *, lanes: int = 1) -> None:

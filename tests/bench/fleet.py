@@ -1,4 +1,8 @@
-"""Case ``fleet``: a fleet's tables in Spark beside one process that scans the same files, and what ten thousand files cost."""
+"""
+Case ``fleet``: a fleet's tables in Spark beside one process that scans the same files.
+
+It also measures what ten thousand files cost.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +37,11 @@ SKIPPED: Final = "not installed: pip install 'onceward[spark]'"
 
 
 def fleet(plan: Plan) -> Iterator[Result]:
-    """Read all columns and three, in Spark and by hand; then plan, and look again, over ten thousand files."""
+    """
+    Read all columns and three, in Spark and by hand; then plan, and look again.
+
+    The plan and the second look are over ten thousand files.
+    """
     if find_spec("pyspark") is None or find_spec("pyarrow") is None:
         yield Result(case="fleet", durability="", more={"skipped": SKIPPED})
         return
@@ -104,7 +112,11 @@ def _scan(path: Path, sql: str) -> int:
 
 
 def _many(folder: Path, many: int) -> Result:
-    """Time the planning of a fleet of *many* small files: at once, as a stream's first step, and as an idle one."""
+    """
+    Time the planning of a fleet of *many* small files.
+
+    They are planned at once, as a stream's first step, and as an idle one.
+    """
     Postbox(folder / "0.db", agent="alice", start=False).close()
     with Postbox(folder / "0.db", start=False, hold_unknown=True) as box:
         box.send("bob", "one")

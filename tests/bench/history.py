@@ -1,4 +1,8 @@
-"""What a look back costs in a file of a million messages, beside the same rows read by hand-written SQL."""
+"""
+Cost of a look back in a file of a million messages, beside hand-written SQL.
+
+Both read the same rows.
+"""
 
 from __future__ import annotations
 
@@ -28,22 +32,30 @@ LOOKS: Final = 21
 MOST_MS: Final = 20.0
 FILL: Final = """
 WITH RECURSIVE n (i) AS (SELECT :first UNION ALL SELECT i + 1 FROM n WHERE i + 1 < :first + :count)
-INSERT INTO _onceward_inbox (sender, id, lane_id, session, type, rank, state, frame, digest, received_at, ended_at, channel, correlation_id)
-SELECT 'agent' || (i % :many), printf('%08x-0000-7000-8000-000000000000', i), 1, 's' || (i % :many), 'bench.note', 2, 'processed',
-       :frame, zeroblob(16), :start + i * :step, :start + i * :step, 'c' || (i * 7 % :many), 'r' || (i / :talk)
+INSERT INTO _onceward_inbox (sender, id, lane_id, session, type, rank, state, frame, digest,
+  received_at, ended_at, channel, correlation_id)
+SELECT 'agent' || (i % :many), printf('%08x-0000-7000-8000-000000000000', i), 1, 's' || (i % :many),
+       'bench.note', 2, 'processed',
+       :frame, zeroblob(16), :start + i * :step, :start + i * :step, 'c' || (i * 7 % :many),
+       'r' || (i / :talk)
   FROM n
 """
 COUNT: Final = (
     "UPDATE _onceward_counters SET value = value + :count WHERE name IN ('ended', 'processed')"
 )
 RAW: Final = """
-SELECT id, sender, session, type, topic, rank, state, attempts, received_at, reason, frame FROM _onceward_inbox WHERE {} ORDER BY seq DESC LIMIT 100
+SELECT id, sender, session, type, topic, rank, state, attempts, received_at, reason, frame
+  FROM _onceward_inbox WHERE {} ORDER BY seq DESC LIMIT 100
 """
 RAW_COUNT: Final = "SELECT count(*) FROM _onceward_inbox WHERE {}"
 
 
 def history(plan: Plan) -> Iterator[Result]:
-    """Look for a channel, a sender, a time and a conversation in turns; each is under 20 ms in the middle."""
+    """
+    Look for a channel, a sender, a time and a conversation in turns.
+
+    Each is under 20 ms in the median.
+    """
     total = plan.messages(FULL, per_second=PER_SECOND)
     many, path = max(1, total // EACH), plan.room("history") / "box.db"
     _fill(path, total, many)
@@ -67,7 +79,11 @@ def history(plan: Plan) -> Iterator[Result]:
 def _compared(
     box: Postbox, name: str, total: int, filters: dict[str, Any], where: str | None
 ) -> Result:
-    """Look and read by hand in turns; a time has no index of its own, so no hand-written statement is near it."""
+    """
+    Look and read by hand in turns.
+
+    A time has no index of its own, so no hand-written statement is near it.
+    """
     ours, raw = [], []
     found = 0
     for _ in range(LOOKS):

@@ -1,4 +1,8 @@
-"""Laps, medians and what they were measured on: ratios of alternating laps are the result, absolute rates only colour."""
+"""
+Laps, medians and the machine they were measured on.
+
+Ratios of alternating laps are the result; absolute rates are for orientation only.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +78,7 @@ class Result:
     goals: tuple[Goal, ...] = ()
 
     def as_dict(self, machine: dict[str, Any]) -> dict[str, Any]:
-        """Return the row as it is printed; numbers carry four significant digits, which is more than they deserve."""
+        """Return the row as it is printed; numbers carry four significant digits at most."""
         core = {
             name: getattr(self, name) for name in ("rate", "raw_rate", "ratio", "p50_ms", "p99_ms")
         }
@@ -165,14 +169,18 @@ def machine(folder: Path) -> dict[str, Any]:
 
 
 def scheduler() -> str:
-    """Return whether this process waits its turn like everybody, or runs before others: a busy neighbour costs a tick per sync."""
+    """
+    Return whether this process has ordinary scheduling, or runs before other processes.
+
+    With ordinary scheduling a busy neighbour costs a tick per sync.
+    """
     if not hasattr(os, "sched_getscheduler"):
         return "ordinary"
     return "ordinary" if os.sched_getscheduler(0) == os.SCHED_OTHER else "real-time"
 
 
 def sync_ms(path: Path, times: int = 40) -> float:
-    """Return the median time that one synced 4 KiB write takes: the floor under every durable commit."""
+    """Return the median time of one synced 4 KiB write, the least a durable commit can take."""
     waits, page = [], bytes(4096)
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:

@@ -28,7 +28,7 @@ DRAIN_LAPS: Final = 20
 
 
 def memory(plan: Plan) -> Iterator[Result]:
-    """Drain a file of a million pending messages in a fresh process, and import the package in fresh interpreters."""
+    """Drain a million pending messages in a fresh process, and import the package in fresh ones."""
     pending = plan.messages(PENDING, per_second=20_000)
     path = plan.room("full") / "alice.db"
     fill.pending(path, pending)
@@ -42,7 +42,11 @@ def memory(plan: Plan) -> Iterator[Result]:
 
 
 def drain(link: Link, path: Path, pending: int, seconds: float) -> None:
-    """Push out what waits, for a while, and tell how large this process ever was; the body of the other process."""
+    """
+    Push out pending messages for a while and tell this process's peak size.
+
+    This is the body of the other process.
+    """
     sink, before = Sink(), largest_mb()
     with box_with(path, sink, start=True):
         limit = time.monotonic() + seconds
@@ -66,7 +70,11 @@ def largest_mb() -> float:
 
 
 def imported(cache: Path, times: int) -> Result:
-    """Return how much longer a fresh interpreter takes that imports the package, its bytecode compiled before."""
+    """
+    Return how much longer a fresh interpreter takes that imports the package.
+
+    Its bytecode was compiled before.
+    """
     world = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     world["PYTHONPYCACHEPREFIX"] = str(cache)
     _python(IMPORT, world)

@@ -1,4 +1,8 @@
-"""The same enqueue, consume and acknowledge on other queues, each at a stated durability, in turns with ours."""
+"""
+The same enqueue, consume and acknowledge on other queues, in turns with ours.
+
+Each runs at a stated durability.
+"""
 
 from __future__ import annotations
 

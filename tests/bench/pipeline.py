@@ -38,14 +38,27 @@ CREATE TABLE IF NOT EXISTS inbox (
     received_at INTEGER NOT NULL
 ) STRICT;
 CREATE INDEX IF NOT EXISTS inbox_ready ON inbox (seq) WHERE state = 0;
-CREATE TABLE IF NOT EXISTS processed (id TEXT PRIMARY KEY, at INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS processed (id TEXT PRIMARY KEY, at INTEGER NOT NULL) STRICT,
+  WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS work (number INTEGER NOT NULL, text TEXT NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS chosen (one INTEGER PRIMARY KEY, seqs TEXT NOT NULL) STRICT;
 """
-CHOOSING: Final = f"{raw.TABLE}CREATE TABLE IF NOT EXISTS chosen (one INTEGER PRIMARY KEY, seqs TEXT NOT NULL) STRICT;"
-CHOSEN: Final = "INSERT INTO chosen (one, seqs) VALUES (1, ?) ON CONFLICT (one) DO UPDATE SET seqs = excluded.seqs"
-PENDING: Final = "SELECT seq, id, type, body FROM outbox WHERE recipient = 'bob' AND state = 0 AND seq > ? ORDER BY seq LIMIT ?"
-KEEP: Final = "INSERT INTO inbox (id, type, body, received_at) VALUES (?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"
+CHOOSING: Final = (
+    f"{raw.TABLE}CREATE TABLE IF NOT EXISTS chosen (one INTEGER PRIMARY KEY, "
+    f"seqs TEXT NOT NULL) STRICT;"
+)
+CHOSEN: Final = (
+    "INSERT INTO chosen (one, seqs) VALUES (1, ?) "
+    "ON CONFLICT (one) DO UPDATE SET seqs = excluded.seqs"
+)
+PENDING: Final = (
+    "SELECT seq, id, type, body FROM outbox WHERE recipient = 'bob' AND state = 0 AND seq > ? "
+    "ORDER BY seq LIMIT ?"
+)
+KEEP: Final = (
+    "INSERT INTO inbox (id, type, body, received_at) VALUES (?, ?, ?, ?) "
+    "ON CONFLICT (id) DO NOTHING"
+)
 WAITING: Final = "SELECT seq, id, body FROM inbox WHERE state = 0 ORDER BY seq LIMIT ?"
 WORK: Final = "INSERT INTO work (number, text) VALUES (?, ?)"
 MARK: Final = "INSERT INTO processed (id, at) VALUES (?, ?)"
@@ -57,7 +70,11 @@ ACKED: Final = "SELECT count(*) FROM outbox WHERE state = 0"
 
 
 class Sender:
-    """The sending process: a caller that commits batches, and a thread that pushes them into the other's inbox."""
+    """
+    The sending process: a caller and a pushing thread.
+
+    The caller commits batches, the thread pushes them into the other's inbox.
+    """
 
     def __init__(self, folder: Path, durability: str) -> None:
         self._own = raw.connect(folder / "alice.db", durability)
@@ -126,7 +143,11 @@ class Sender:
 
 
 class CarefulSender(Sender):
-    """The same, but what is pushed together is committed before it leaves, so that it can be pushed again as it was."""
+    """
+    The same, but each push is committed before it leaves.
+
+    So it can be pushed again as it was.
+    """
 
     def _choose(self, found: list[Any]) -> None:
         self._reader.execute("BEGIN IMMEDIATE")
@@ -137,7 +158,11 @@ class CarefulSender(Sender):
 def receive_carefully(
     link: Link, folder: Path, durability: str, told: Callable[[Link], None] = nothing
 ) -> None:
-    """Handle whatever comes in, each claim committed before it is handled, so that two workers never have the same."""
+    """
+    Handle every message, each claim committed before it is handled.
+
+    So two workers never have the same message.
+    """
     receive(link, folder, durability, told, claim=_claim)
 
 
@@ -158,7 +183,11 @@ def receive(
     told: Callable[[Link], None] = nothing,
     claim: Callable[[raw.Connection, list[Any]], None] = _free,
 ) -> None:
-    """Handle whatever comes in and acknowledge it in the sender's file; the body of the other process."""
+    """
+    Handle every message and acknowledge it in the sender's file.
+
+    This is the body of the other process.
+    """
     bell = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     bell.bind(str(_bell(folder)))
     bell.settimeout(0.05)
@@ -180,7 +209,11 @@ def receive(
 
 
 def _bell(folder: Path) -> Path:
-    """Return where the doorbell of *folder* is: a socket's path must be short, the folder's own may not be."""
+    """
+    Return the path of *folder*'s doorbell.
+
+    A socket's path must be short, the folder's own may not be.
+    """
     return Path(gettempdir()) / f"onceward-bench-{crc32(str(folder).encode()):08x}"
 
 

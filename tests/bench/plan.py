@@ -15,7 +15,11 @@ SETTLED_FOR: Final = 2.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Where a case works and how much of it is done; *seconds* is the length of one lap, *size* a number of messages."""
+    """
+    Where a case works and how much of it is done.
+
+    *seconds* is the length of one lap, *size* a number of messages.
+    """
 
     folder: Path
     seconds: float | None = None
@@ -32,7 +36,11 @@ class Plan:
         return ROUNDS if self.lap_for >= LAP_FOR / 5 else 1
 
     def messages(self, full: int, *, per_second: int) -> int:
-        """Return how many messages a case of *full* size moves: the size asked for, or fewer where laps are short."""
+        """
+        Return how many messages a case of *full* size moves.
+
+        That is the size asked for, or fewer where laps are short.
+        """
         return self.scaled(full, per_second=per_second) if self.size is None else self.size
 
     def scaled(self, full: int, *, per_second: int) -> int:

@@ -1,4 +1,8 @@
-"""One picture of the rows: bars for what was measured, a tick for each goal; plain SVG that reads on dark and on light."""
+"""
+One picture of the rows: a bar for each measurement, a tick for each goal.
+
+It is plain SVG that reads on dark and on light.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +20,11 @@ BAR: Final = 16
 STEP: Final = 26
 TITLE: Final = 40
 STYLE: Final = """<style>
-text { font: 13px system-ui, sans-serif; fill: #24292f; } .title { font-weight: 600; } .note { fill: #57606a; font-size: 12px; }
+text { font: 13px system-ui, sans-serif; fill: #24292f; } .title { font-weight: 600; } \
+.note { fill: #57606a; font-size: 12px; }
 .bar { fill: #3b76c4; } .rival { fill: #a9b4c0; } .goal { stroke: #c4572b; stroke-width: 2; }
-@media (prefers-color-scheme: dark) { text { fill: #e6edf3; } .note { fill: #9da7b3; } .rival { fill: #5b6673; } }
+@media (prefers-color-scheme: dark) { text { fill: #e6edf3; } \
+.note { fill: #9da7b3; } .rival { fill: #5b6673; } }
 </style>"""
 
 
@@ -57,7 +63,10 @@ def plot(rows: Sequence[dict[str, Any]]) -> str:
     for panel in panels:
         body.append(_drawn(panel, top))
         top += panel.height
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {top}" width="{WIDTH}" role="img">'
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" '
+        f'viewBox="0 0 {WIDTH} {top}" width="{WIDTH}" role="img">'
+    )
     return (
         "\n".join([head, "<title>Rates against the same work by hand</title>", *body, "</svg>"])
         + "\n"

@@ -1,4 +1,8 @@
-"""What each promise adds to the same work by hand: step by step, in turns, as medians of single calls."""
+"""
+Cost that each promise adds to the same work by hand.
+
+It is measured step by step, in turns, as medians of single calls.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,10 @@ INSERT: Final = """
 INSERT INTO _onceward_outbox (id, recipient, session, lane, type, frame, digest, created_at)
 VALUES (?, 'bob', 'bench', 'bench', 'bench.note', ?, ?, ?)
 """
-PLAIN: Final = "CREATE TABLE plain (seq INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, body TEXT) STRICT"
+PLAIN: Final = (
+    "CREATE TABLE plain (seq INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, "
+    "body TEXT) STRICT"
+)
 PUT: Final = f"INSERT INTO plain (id, body) VALUES (?, '{note().model_dump_json()}')"
 LAPS: Final = 60
 CALLS: Final = 30
@@ -62,7 +69,11 @@ def price(plan: Plan) -> Iterator[Result]:
 
 
 def sending(plan: Plan, durability: str) -> Iterator[Result]:
-    """Send one by one, then a hundred per commit: by hand into a table of its own, into our table, and by the library."""
+    """
+    Send one by one, then a hundred per commit, three ways.
+
+    The ways are by hand into a table of its own, by hand into our table, and by the library.
+    """
     ours, ours_by_hand, by_hand = (
         plan.room(f"{name}-{durability}") for name in ("ours", "ours-by-hand", "by-hand")
     )
@@ -156,7 +167,11 @@ def _rows(work: str, durability: str, cost: dict[str, float], unit: str = "us") 
 
 
 def sharing(plan: Plan) -> Iterator[Result]:
-    """Commit one by one from one caller by hand, then from many threads by one writer: a bare row, and a message."""
+    """
+    Commit one by one from one caller by hand, then from many threads by one writer.
+
+    Each commits a bare row, and a message.
+    """
     ours, by_hand = plan.room("shared"), plan.room("alone")
     with idle_box(ours, "safe") as box, raw.opened(by_hand / "raw.db", "safe") as con:
         box._db.write(lambda tx: tx.rows(PLAIN))
@@ -189,7 +204,7 @@ def _bare(box: Postbox, message_id: str) -> None:
 
 
 def carrying(plan: Plan) -> Iterator[Result]:
-    """Let one thread do what a delivery consists of, and read how long each part takes for a message."""
+    """Run the steps of a delivery in one thread, and time each step per message."""
     folder, size = plan.room("carry"), plan.messages(CARRIED, per_second=5000)
     with (
         Postbox(folder / "bob.db", agent=bob, start=False) as far,
@@ -216,7 +231,11 @@ def carrying(plan: Plan) -> Iterator[Result]:
 
 
 def waking(plan: Plan, durability: str) -> Iterator[Result]:
-    """Wake another process by hand, by hand with the two commits more that order and fencing ask for, and by the library."""
+    """
+    Wake another process by hand, by hand with two commits more, and by the library.
+
+    Order and fencing ask for the two commits.
+    """
     plain, careful, ours = (plan.room(f"{name}-{durability}") for name in ("plain", "care", "lib"))
     with (
         running(pipeline.receive, plain, durability, say_when) as one,

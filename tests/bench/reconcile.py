@@ -1,4 +1,8 @@
-"""A whole fleet reconciled, against the same by hand: a scan of every file in one process, and a dictionary."""
+"""
+Reconciliation of a whole fleet, against the same by hand.
+
+The rival scans every file in one process, into a dictionary.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,7 @@ if TYPE_CHECKING:
 MESSAGES: Final = 1_000_000
 PAIRS: Final = 40
 FEW: Final = 2
-"""Pairs of a sending and a receiving file, over which the messages are spread; few for a quick look."""
+"""Pairs of a sending and a receiving file that share the messages; few for a quick look."""
 GROWTH: Final = 8
 LOST: Final = 3
 """Messages of each pair that nobody received: what is measured has to be found."""
@@ -31,13 +35,18 @@ ROUNDS: Final = 3
 BEGAN: Final = 1_767_225_600_000
 AGE: Final = 3_600_000
 MINUTE: Final = 60.0
-HEADER: Final = '{"specversion":"1.0","id":"any","source":"urn:onceward:near","type":"bench.note","recipient":"far","data":%s}'
+HEADER: Final = (
+    '{"specversion":"1.0","id":"any","source":"urn:onceward:near","type":"bench.note",'
+    '"recipient":"far","data":%s}'
+)
 NUMBERS: Final = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < :count)"
 ID: Final = "printf('%08x-0000-7000-8000-000000000000', i)"
 SENT: Final = f"""
 {NUMBERS}
-INSERT INTO _onceward_outbox (id, recipient, session, lane, type, state, sent_at, ended_at, frame, created_at)
-SELECT {ID}, :peer, 's' || (i % 50), 's' || (i % 50), 'bench.note', 'acked', :at + i + 5, :at + i + 9, :frame, :at + i FROM n
+INSERT INTO _onceward_outbox (id, recipient, session, lane, type, state, sent_at, ended_at, frame,
+  created_at)
+SELECT {ID}, :peer, 's' || (i % 50), 's' || (i % 50), 'bench.note', 'acked', :at + i + 5,
+  :at + i + 9, :frame, :at + i FROM n
 """
 LANES: Final = """
 WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 49)
@@ -45,8 +54,10 @@ INSERT INTO _onceward_lanes (sender, name, rank, session) SELECT :peer, 's' || i
 """
 TAKEN: Final = f"""
 {NUMBERS}
-INSERT INTO _onceward_inbox (sender, id, lane_id, session, type, rank, state, frame, digest, received_at, ended_at)
-SELECT :peer, {ID}, 1 + i % 50, 's' || (i % 50), 'bench.note', 2, 'processed', :frame, :digest, :at + i + 5, :at + i + 7 FROM n
+INSERT INTO _onceward_inbox (sender, id, lane_id, session, type, rank, state, frame, digest,
+  received_at, ended_at)
+SELECT :peer, {ID}, 1 + i % 50, 's' || (i % 50), 'bench.note', 2, 'processed', :frame, :digest,
+  :at + i + 5, :at + i + 7 FROM n
 """
 MARKED: Final = f"""
 {NUMBERS}
@@ -55,7 +66,10 @@ SELECT :peer, {ID}, 's' || (i % 50), 'processed', :at + i + 7 FROM n
 """
 BY_HAND: Final = {
     "near": (
-        "SELECT sender, recipient, id, state, created_at, sent_at, ended_at, lane, seq FROM onceward_outbox",
+        (
+            "SELECT sender, recipient, id, state, created_at, sent_at, ended_at, lane, seq "
+            "FROM onceward_outbox"
+        ),
     ),
     "far": (
         "SELECT sender, recipient, id, state, received_at, lane, seq FROM onceward_inbox",
@@ -66,7 +80,11 @@ GOALS: Final = (Goal("per_minute", at_least=5_000_000), Goal("growth", at_most=9
 
 
 def reconcile(plan: Plan) -> Iterator[Result]:
-    """Reconcile a fleet of full size and one of an eighth; the rate is of messages, reading to report."""
+    """
+    Reconcile a fleet of full size and one of an eighth.
+
+    The rate is of messages, reading to report.
+    """
     from onceward import spark  # noqa: PLC0415 - an extra
     from onceward.spark.fleet import Fleet  # noqa: PLC0415 - an extra
 
@@ -116,7 +134,11 @@ def check(verdicts: Any, files: int) -> None:
 
 
 def by_hand(folder: Path) -> Lap:
-    """Read the same columns of all files in this process and put every message's rows together in a dictionary."""
+    """
+    Read the same columns of all files in this process into a dictionary by message.
+
+    Every message's rows are put together.
+    """
     began = time.perf_counter()
     found: dict[tuple[str, str, str], list[Any]] = {}
     paths = sorted(folder.glob("*.db"))
@@ -133,7 +155,11 @@ def by_hand(folder: Path) -> Lap:
 
 
 def fill(folder: Path, pairs: int, each: int) -> Path:
-    """Make pairs of files with so many messages each, all acknowledged, all but a few of them received."""
+    """
+    Make pairs of files with so many messages each.
+
+    All are acknowledged, all but a few of them received.
+    """
     frame = HEADER % note().model_dump_json()
     for pair in range(pairs):
         near, far = f"near-{pair}", f"far-{pair}"

@@ -1,4 +1,4 @@
-"""The benchmark page: rows as they were measured, kept beside the page and the plot that are written from them."""
+"""The benchmark page: the measured rows, kept beside the page and plot written from them."""
 
 from __future__ import annotations
 
@@ -17,18 +17,23 @@ NAMES: Final = {"rows": "benchmarks.json", "page": "benchmarks.md", "plot": "ben
 
 HEAD: Final = """# Benchmarks
 
-What the library costs over the same work written by hand. Every case runs the hand-written rival *in the same run, in
-turns* with ours (A B A B, medians of the pairwise ratios), because absolute rates of a shared machine move by half
+What the library costs over the same work written by hand. Every case runs the hand-written rival \
+*in the same run, in
+turns* with ours (A B A B, medians of the pairwise ratios), because absolute rates of a shared \
+machine move by half
 between minutes and ratios of neighbours do not. Bodies are typed messages of 512 bytes of JSON.
 
 Measured on {machine}.
-The cases were not all measured in the same hour, and the speed of a shared machine moves: compare within a table. Run one
-case on your machine with `python -m tests.bench send` (`--json` for one object per row, `--folder` to choose the disk), or
+The cases were not all measured in the same hour, and the speed of a shared machine moves: \
+compare within a table. Run one
+case on your machine with `python -m tests.bench send` (`--json` for one object per row, \
+`--folder` to choose the disk), or
 all of them with `report`.
 
 ![Rates against the same work by hand, and the goals](benchmarks.svg)
 
-`safe` syncs every commit and survives a power cut; `fast` survives the death of the process. A goal that is missed is
+`safe` syncs every commit and survives a power cut; `fast` survives the death of the process. \
+A goal that is missed is
 printed as missed.
 """
 
@@ -51,86 +56,113 @@ SECTIONS: Final = (
     Section(
         title="Sending a hundred at a time",
         cases=("send-many",),
-        prose="One commit per hundred. By hand: `executemany` over tuples that were built before the clock starts.",
+        prose=(
+            "One commit per hundred. By hand: `executemany` over tuples that were built before "
+            "the clock starts."
+        ),
     ),
     Section(
         title="Many callers",
         cases=("group-threads", "group-tasks"),
-        prose="""64 threads, then 64 asyncio tasks, each waiting for its own durable commit. By hand: one caller, one commit per
+        prose="""64 threads, then 64 asyncio tasks, each waiting for its own durable commit. \
+By hand: one caller, one commit per
 message. `worst_ms` is the longest that any call took.""",
     ),
     Section(
         title="From process to process",
         cases=("deliver",),
-        prose="""Sent in hundreds, carried by file, handled with one row written, acknowledged back at the sender. By hand: the same
-two processes on apsw with outbox, inbox, processed marks and acknowledgements, and nothing else: no order, leases,
+        prose="""Sent in hundreds, carried by file, handled with one row written, \
+acknowledged back at the sender. By hand: the same
+two processes on apsw with outbox, inbox, processed marks and acknowledgements, and nothing else: \
+no order, leases,
 retries, digests or receipts.""",
     ),
     Section(
         title="Waking up",
         cases=("wake", "idle"),
-        prose="""From the call to the commit of the other process's handler, both idle before, without any polling. Then the
+        prose="""From the call to the commit of the other process's handler, both idle before, \
+without any polling. Then the
 processor time of a process that only watches its postboxes, with the default settings.""",
     ),
     Section(
         title="Behind a backlog",
         cases=("backlog",),
-        prose="Packing and settling one message on its way out, claiming and settling one on its way in, in files that hold more and more.",
+        prose=(
+            "Packing and settling one message on its way out, claiming and settling one on its "
+            "way in, in files that hold more and more."
+        ),
     ),
     Section(
         title="Topics",
         cases=("topics",),
-        prose="""Ten thousand subscriptions, half of them exact, the rest with wildcards: how many topics one core matches, and how long
+        prose="""Ten thousand subscriptions, half of them exact, the rest with wildcards: \
+how many topics one core matches, and how long
 the plain rule, tried on every subscription, takes for one.""",
     ),
     Section(
         title="One message for many",
         cases=("fanout",),
-        prose="""A channel with ten thousand participants: one send, one commit, one stored body. By hand: the same rows in one
+        prose="""A channel with ten thousand participants: one send, one commit, one stored body. \
+By hand: the same rows in one
 transaction, a body in each.""",
     ),
     Section(
         title="A mailbox shared out",
         cases=("claim-group", "claim-wake"),
-        prose="""Five processes lease, handle and settle the messages of one mailbox. Then how long after a commit a member that waits
+        prose="""Five processes lease, handle and settle the messages of one mailbox. \
+Then how long after a commit a member that waits
 in another process has the message.""",
     ),
     Section(
         title="Looking back",
         cases=("history",),
-        prose="""Pages of a hundred out of a file of a million messages, with the count of all that match. By hand: the same rows and the
-same count, by statements written for each filter; a time has no index that a statement could use.""",
+        prose="""Pages of a hundred out of a file of a million messages, \
+with the count of all that match. By hand: the same rows and the
+same count, by statements written for each filter; a time has no index that a statement could \
+use.""",
     ),
     Section(
         title="Sessions with runs",
         cases=("runs-collect", "runs-followup", "runs-begin"),
-        prose="""A backlog of a hundred sessions through two modes. By hand: one thread that commits each run's end together with the next
-one's beginning. Then the time from `send` to the first line of the handler in another process that has nothing else to do.""",
+        prose="""A backlog of a hundred sessions through two modes. By hand: \
+one thread that commits each run's end together with the next
+one's beginning. Then the time from `send` to the first line of the handler in another process \
+that has nothing else to do.""",
     ),
     Section(
         title="Fleets",
         cases=("fleet", "fleet-planning", "fleet-reconcile"),
-        prose="""A hundred files as one table of Spark, beside one process that scans them; what ten thousand files cost
+        prose="""A hundred files as one table of Spark, beside one process that scans them; \
+what ten thousand files cost
 before anything is read; and every message of a fleet judged.""",
     ),
     Section(
         title="Memory and import",
         cases=("memory", "import"),
-        prose="The largest size of a process that drains a full outbox, and what `import onceward` adds to bare Python.",
+        prose=(
+            "The largest size of a process that drains a full outbox, and what "
+            "`import onceward` adds to bare Python."
+        ),
     ),
     Section(
         title="What each promise adds",
         cases=("price",),
-        prose="""The same work by hand, with one promise more in each line, up to the library itself; `ratio` is to the first line of its
-kind. Times are medians for one message. In `deliver` one thread does one part after the other, so that nothing overlaps and
-the parts add up. See [what the promises cost](../explanation/decisions.md#what-the-promises-cost).""",
+        prose="""The same work by hand, with one promise more in each line, \
+up to the library itself; `ratio` is to the first line of its
+kind. Times are medians for one message. In `deliver` one thread does one part after the other, \
+so that nothing overlaps and
+the parts add up. See \
+[what the promises cost](../explanation/decisions.md#what-the-promises-cost).""",
     ),
     Section(
         title="Other queues",
         cases=("peers",),
-        prose="""Enqueue, consume and acknowledge in one process and one file: one by one (`rate`, full cycles per second), and as a
-stream, as quickly as each library lets one. `ours_over_theirs` compares neighbours in time. Ours does more for a
-message: two boxes, a parcel, a handler's transaction and a receipt. These are other products, none wins at everything,
+        prose="""Enqueue, consume and acknowledge in one process and one file: one by one (`rate`, \
+full cycles per second), and as a
+stream, as quickly as each library lets one. `ours_over_theirs` compares neighbours in time. \
+Ours does more for a
+message: two boxes, a parcel, a handler's transaction and a receipt. These are other products, \
+none wins at everything,
 and the durability beside each is part of the number.""",
     ),
 )
@@ -185,7 +217,8 @@ def _cell(value: Any) -> str:
 
 def _goals(row: dict[str, Any]) -> str:
     return ", ".join(
-        f"{name} {'≥' if 'at_least' in goal else '≤'} {goal.get('at_least', goal.get('at_most'))} {'met' if goal['met'] else '**missed**'}"
+        f"{name} {'≥' if 'at_least' in goal else '≤'} "
+        f"{goal.get('at_least', goal.get('at_most'))} {'met' if goal['met'] else '**missed**'}"
         for name, goal in row["goals"].items()
     )
 
@@ -193,4 +226,7 @@ def _goals(row: dict[str, Any]) -> str:
 def _machine(facts: dict[str, Any]) -> str:
     disk = f"{facts['filesystem']} ({facts['sync_ms']} ms per synced write)"
     software = f"Python {facts['python']}, apsw {facts['apsw']}"
-    return f"{facts['cpus']} cores, {facts['system']}, {disk},\n{facts['scheduler']} scheduling, {software}"
+    return (
+        f"{facts['cpus']} cores, {facts['system']}, {disk},\n"
+        f"{facts['scheduler']} scheduling, {software}"
+    )

@@ -1,6 +1,7 @@
 """
-Other local queues, each behind the same three verbs; they are optional, the extra ``bench`` brings them.
+Other local queues, each behind the same three verbs.
 
+They are optional, the extra ``bench`` brings them.
 Each runs as durably as it can be told to; what that means stands in the row.
 """
 
@@ -23,7 +24,8 @@ CREATE TABLE IF NOT EXISTS queue (
 READY: Final = "CREATE INDEX IF NOT EXISTS ready ON queue (seq) WHERE state = 0"
 PUT: Final = "INSERT INTO queue (body) VALUES (?)"
 CLAIM: Final = """
-UPDATE queue SET state = 1 WHERE seq IN (SELECT seq FROM queue WHERE state = 0 ORDER BY seq LIMIT ?) RETURNING seq, body
+UPDATE queue SET state = 1 WHERE seq IN (SELECT seq FROM queue WHERE state = 0 ORDER BY seq LIMIT ?)
+  RETURNING seq, body
 """
 ACK: Final = "DELETE FROM queue WHERE seq = ?"
 BATCH: Final = 100
@@ -40,7 +42,7 @@ class Rival(Protocol):
         ...
 
     def stream(self, count: int) -> None:
-        """Enqueue *count* messages, then consume and acknowledge them, as quickly as the library lets one."""
+        """Enqueue *count* messages, consume and acknowledge them, at the library's best speed."""
         ...
 
 
@@ -91,7 +93,10 @@ class LiteQueue:
     """litequeue with its synchronous level raised to FULL; it knows no batches."""
 
     name = "litequeue"
-    durability = "WAL, synchronous=FULL set on its connection (its own default, NORMAL, loses commits with the power)"
+    durability = (
+        "WAL, synchronous=FULL set on its connection "
+        "(its own default, NORMAL, loses commits with the power)"
+    )
 
     def __init__(self, folder: Path, body: str) -> None:
         self._body = body
@@ -151,7 +156,11 @@ class PersistQueue:
 
 
 class Huey:
-    """huey on SQLite: taking a task deletes it, so there is nothing to acknowledge, and a crash loses it."""
+    """
+    huey on SQLite: taking a task deletes it.
+
+    So there is nothing to acknowledge, and a crash loses it.
+    """
 
     name = "huey"
     durability = "WAL, fsync=True: every commit synced; at most once"

@@ -1,4 +1,8 @@
-"""Sessions with runs: a backlog of many sessions through two modes, and how soon an idle session begins its run."""
+"""
+Sessions with runs: a backlog of many sessions through two modes.
+
+It also measures how soon an idle session begins its run.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +29,11 @@ WARM: Final = 3
 REST: Final = 0.02
 P50_MS: Final = 10.0
 TABLES: Final = """
-CREATE TABLE message (seq INTEGER PRIMARY KEY, session TEXT NOT NULL, run INTEGER, state INTEGER NOT NULL DEFAULT 0, body TEXT NOT NULL);
+CREATE TABLE message (seq INTEGER PRIMARY KEY, session TEXT NOT NULL, run INTEGER,
+  state INTEGER NOT NULL DEFAULT 0, body TEXT NOT NULL);
 CREATE INDEX message_waiting ON message (session, seq) WHERE state = 0;
-CREATE TABLE run (seq INTEGER PRIMARY KEY, session TEXT NOT NULL, messages INTEGER NOT NULL, ended INTEGER NOT NULL);
+CREATE TABLE run (seq INTEGER PRIMARY KEY, session TEXT NOT NULL, messages INTEGER NOT NULL,
+  ended INTEGER NOT NULL);
 """
 FILL: Final = "INSERT INTO message (session, body) VALUES (?, ?)"
 TAKE: Final = "SELECT seq FROM message WHERE session = ? AND state = 0 ORDER BY seq LIMIT ?"
@@ -37,7 +43,11 @@ DONE: Final = "UPDATE message SET state = 1, run = ? WHERE seq = ?"
 
 
 def runs(plan: Plan) -> Iterator[Result]:
-    """Run a backlog through ``collect`` and ``followup``, against the same by hand, in turns; then one message at a time to idle ones."""
+    """
+    Run a backlog through ``collect`` and ``followup``, against the same by hand, in turns.
+
+    Then send one message at a time to idle sessions.
+    """
     sessions = plan.scaled(SESSIONS, per_second=40)
     each = plan.scaled(EACH, per_second=40)
     for mode in ("collect", "followup"):
@@ -58,7 +68,7 @@ def runs(plan: Plan) -> Iterator[Result]:
 
 
 def _ours(plan: Plan, mode: QueueMode, lap: int, sessions: int, each: int) -> float:
-    """Return the messages per second from opening a file with a backlog to its last processed mark."""
+    """Return the messages per second from opening a backlog to its last processed mark."""
     home = plan.room(f"ours-{mode}-{lap}")
     agent = Agent("coder")
     agent.session(mode=mode, debounce=0, cap=each)(_nothing)
@@ -79,7 +89,11 @@ def _nothing(run: Run) -> None:
 
 
 def _by_hand(plan: Plan, mode: str, lap: int, sessions: int, each: int) -> float:
-    """Return what one thread reaches that commits each run's end together with the next one's beginning, and no more than that."""
+    """
+    Return the rate of one thread that commits each run's end with the next beginning.
+
+    It does no more than that.
+    """
     total, size = sessions * each, each if mode == "collect" else 1
     with closing(connect(plan.room(f"raw-{mode}-{lap}") / "raw.db", "safe", schema=TABLES)) as con:
         with con:
@@ -100,7 +114,11 @@ def _by_hand(plan: Plan, mode: str, lap: int, sessions: int, each: int) -> float
 
 
 def latency(plan: Plan) -> Result:
-    """Measure from the call of send to the first line of the handler in another process that has nothing else to do."""
+    """
+    Measure from the call of send to the first line of the handler in another process.
+
+    That process has nothing else to do.
+    """
     rounds = plan.scaled(ROUNDS, per_second=100)
     home = plan.room("idle")
     with (

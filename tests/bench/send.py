@@ -36,7 +36,11 @@ def send(plan: Plan) -> Iterator[Result]:
 
 
 def send_many(plan: Plan) -> Iterator[Result]:
-    """Commit a hundred messages at a time, against ``executemany`` over tuples built before the clock starts."""
+    """
+    Commit a hundred messages at a time, against ``executemany`` over prebuilt tuples.
+
+    The tuples are built before the clock starts.
+    """
     for durability, goal in MANY_GOALS.items():
         ours, by_hand = plan.room(f"ours-{durability}"), plan.room(f"raw-{durability}")
         bodies = [("bob", note(number)) for number in range(MANY)]

@@ -1,4 +1,8 @@
-"""A peer that takes everything at once and says it is processed: what is left is the sender's own work."""
+"""
+A peer that accepts and processes everything at once.
+
+So what is measured is the sender's own work.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,11 @@ URL: Final = "sink:bob"
 
 
 class Sink:
-    """Takes *parcels* parcels, then cannot be reached any more; remembers when each came and how much it held."""
+    """
+    Take *parcels* parcels, then become unreachable.
+
+    It remembers when each came and how much it held.
+    """
 
     features = Features(schemes=frozenset({"sink"}))
 
@@ -43,7 +51,7 @@ class Sink:
 
 
 def box_with(path: Path, sink: Sink, *, start: bool, **settings: Any) -> Postbox:
-    """Open a postbox whose mail for bob goes into the sink, however often that could not be reached."""
+    """Open a postbox whose mail for bob goes into the sink, however often that was unreachable."""
     patient = {"max_pending": UNBOUNDED, "retry_first": 0.0, "breaker_failures": 1 << 30}
     box = Postbox(
         path, agent="alice", start=start, transports={"sink": sink}, **(patient | settings)

@@ -50,7 +50,11 @@ def rows(capsys: pytest.CaptureFixture[str], case: str, folder: Path) -> list[di
 def test_every_row_has_the_required_keys(
     case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each line of a case is one JSON object that names its case, numbers, durability, goals and machine."""
+    """
+    Each line of a case is one JSON object.
+
+    It names its case, numbers, durability, goals and machine.
+    """
     found = rows(capsys, case, tmp_path)
 
     assert [] == [row for row in found if not REQUIRED <= row.keys()]

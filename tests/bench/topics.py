@@ -1,4 +1,4 @@
-"""Topics: how many a core matches against ten thousand subscriptions, beside the plain rule tried on each."""
+"""Topics: matches per core against ten thousand subscriptions, beside the plain rule on each."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WORDS: Final = [f"w{number}" for number in range(40)]
 
 
 def topics(plan: Plan) -> Iterator[Result]:
-    """Match topics against mixed subscriptions: by the index, and by trying the rule on every one of them."""
+    """Match topics against mixed subscriptions by the index, and by the rule on every one."""
     rng = random.Random(7)
     patterns = [_pattern(rng) for _ in range(SUBSCRIPTIONS)]
     published = [

@@ -1,4 +1,4 @@
-"""How long one message takes from an idle sender to a commit in another process, and what idling costs."""
+"""Time of one message from an idle sender to a commit in another process, and cost of idling."""
 
 from __future__ import annotations
 
@@ -28,13 +28,17 @@ SETTLE_FOR: Final = 0.5
 
 
 def wake(plan: Plan) -> Iterator[Result]:
-    """Send one message at a time to an idle process, against the pipeline by hand, in turns; then let processes idle."""
+    """
+    Send one message at a time to an idle process, against the pipeline by hand, in turns.
+
+    Then let processes idle.
+    """
     yield from latency(plan)
     yield from idle(plan)
 
 
 def latency(plan: Plan) -> Iterator[Result]:
-    """Measure from the call to the commit of the other process's handler, the slow net turned off."""
+    """Measure from the call to the commit of the other process's handler, without the slow net."""
     rounds = plan.messages(ROUNDS, per_second=200)
     for durability, limit in P50_MS.items():
         ours, by_hand = plan.room(f"ours-{durability}"), plan.room(f"raw-{durability}")
@@ -95,7 +99,7 @@ def receive(link: Link, folder: Path, durability: str) -> None:
 
 
 def idle(plan: Plan) -> Iterator[Result]:
-    """Let a process watch postboxes that nobody writes to, with the default settings, and read its processor time."""
+    """Let a process watch idle postboxes with the default settings, and read its CPU time."""
     for full, limit in IDLE_PERCENT.items():
         boxes = min(full, plan.scaled(full, per_second=200))
         with running(rest, plan.room(f"idle-{full}"), boxes, 10 * plan.lap_for) as link:
@@ -110,7 +114,11 @@ def idle(plan: Plan) -> Iterator[Result]:
 
 
 def rest(link: Link, home: Path, count: int, seconds: float) -> None:
-    """Open postboxes, do nothing, and tell which share of a core that took; the body of the other process."""
+    """
+    Open postboxes, do nothing, and tell which share of a core that took.
+
+    This is the body of the other process.
+    """
     with ExitStack() as stack:
         for number in range(count):
             agent = Agent(f"agent{number}")

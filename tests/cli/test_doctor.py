@@ -422,7 +422,8 @@ def test_a_peer_that_fails_is_named_before_its_breaker_opens(cli: Cli, shop: Pos
         shop.peers.reset("far")
     with shop.begin() as tx:
         tx.execute(
-            "UPDATE _onceward_peers SET failures = 3, last_error = 'Unreachable: away' WHERE name = 'far'"
+            "UPDATE _onceward_peers SET failures = 3, last_error = 'Unreachable: away' "
+            "WHERE name = 'far'"
         )
 
     assert ("far: closed after 3 failures: Unreachable: away") == said(

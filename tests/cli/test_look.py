@@ -232,7 +232,7 @@ def test_sql_refuses_to_write(cli: Cli, home: Path, statement: str) -> None:
 
 
 def test_sql_knows_the_views_without_their_prefix(cli: Cli, shop: Postbox, sent: str) -> None:
-    """The short names hold in the command's own connection; a table of the application keeps its name."""
+    """Short names hold in the command's own connection; an application's table keeps its name."""
     assert [[sent]] == cli("sql", "SELECT id FROM outbox", "--db", str(shop.path)).lines
     shop._db.write(lambda tx: tx.rows("CREATE TABLE inbox (theirs)"))
 

@@ -53,8 +53,8 @@ def test_dead_letters_are_listed_and_shown(cli: Cli, buried: list[str]) -> None:
     """With reason and time; one of them whole, with its frame."""
     rows = cli("dead", "ls", "--json").json
     keys = [
-        "id", "origin", "sender", "recipient", "session", "type", "priority", "reason", "last_error", "attempts", "created_at",
-        "dead_at", "late_outcome", "topic", "replays",
+        "id", "origin", "sender", "recipient", "session", "type", "priority", "reason",
+        "last_error", "attempts", "created_at", "dead_at", "late_outcome", "topic", "replays",
     ]  # fmt: skip
 
     assert [keys] * 2 == [list(row) for row in rows]

@@ -150,7 +150,8 @@ def test_what_sql_sends_fits_the_published_schema(
     with Postbox(tmp_path / "a.db", agent="a", start=False) as box:
         with box.begin() as tx:
             tx.execute(
-                "INSERT INTO onceward_send (recipient, type, body, topic, priority, ttl, key, ordering_key, correlation_id)"
+                "INSERT INTO onceward_send (recipient, type, body, topic, priority, ttl, "
+                "key, ordering_key, correlation_id)"
                 " VALUES ('b', 't', '{\"x\": null}', 'a.b', 'urgent', 60, 'k', 'lane', 'c')"
             )
             tx.execute("INSERT INTO onceward_send (recipient, type) VALUES ('b', 't')")

@@ -56,7 +56,8 @@ def test_every_column_is_described(file: Described) -> None:
     """The page and a new file have the same tables and views, with columns in the same order."""
     con, text = file
     relations = con.execute(
-        "SELECT type, name FROM sqlite_schema WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite~_%' ESCAPE '~'"
+        "SELECT type, name FROM sqlite_schema WHERE type IN ('table', 'view') "
+        "AND name NOT LIKE 'sqlite~_%' ESCAPE '~'"
     )
     real = {(str(kind), str(name)): _columns(con, str(name)) for kind, name in relations.fetchall()}
 

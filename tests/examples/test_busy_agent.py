@@ -12,7 +12,8 @@ user:   write me a parser
 coder:  read the code: done, and safe
 coder:  write regular expressions: done, and safe
 user:   not with regular expressions: use ast
-coder:  stopped after ['read the code', 'write regular expressions']; now: 'not with regular expressions: use ast'
+coder:  stopped after ['read the code', 'write regular expressions']; \
+now: 'not with regular expressions: use ast'
 user:   hears 'rewritten, and given to the tester'
 tester: testing what 3 steps made
 coder:  the tester says '12 passed'
@@ -24,7 +25,11 @@ file:   a run of 1 in mode steer: done
 
 
 def test_it_tells_the_same_story_every_time(tmp_path: Path) -> None:
-    """Steered, it goes on from its checkpoint; what the ended run said without a commit was never heard."""
+    """
+    Steered, a run goes on from its checkpoint.
+
+    What the ended run said without a commit is never sent.
+    """
     ran = subprocess.run(
         [sys.executable, "-W", "error", str(CHAT), str(tmp_path)],
         capture_output=True,

@@ -34,7 +34,7 @@ def proof() -> ModuleType:
 
 @pytest.fixture
 def code(tmp_path: Path) -> Path:
-    """Return a folder with a few files to review, among them one that is no Python and one that is no text."""
+    """Return a folder with files to review, one of them no Python and one no text."""
     folder = tmp_path / "code"
     folder.mkdir()
     for number in range(5):
@@ -54,7 +54,7 @@ def _script(name: str) -> ModuleType:
     return module
 
 
-# -- rules ------------------------------------------------------------------------------------------
+# -- rules -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_a_file_that_is_gone_is_a_finding(rules: ModuleType, tmp_path: Path) -> 
     assert ["unreadable"] == [each.rule for each in rules.review(tmp_path / "gone.py")]
 
 
-# -- the proof ----------------------------------------------------------------------------------------
+# -- the proof -------------------------------------------------------------------------------------
 
 
 def _evidence(proof: ModuleType, **changed: Any) -> Any:
@@ -169,7 +169,7 @@ def test_a_good_run_is_found_good(proof: ModuleType) -> None:
 def test_the_proof_sees_what_is_wrong(
     proof: ModuleType, changed: dict[str, Any], lost: set[int], doubled: set[int], torn: int
 ) -> None:
-    """A missing, a doubled and a half committed row are each told by name, and each makes the run a bad one."""
+    """A missing, a doubled and a half committed row are each named, and each fails the run."""
     seen = _evidence(proof, **changed)
 
     assert (lost, doubled, torn) == (proof.lost(seen), proof.doubled(seen), len(proof.torn(seen)))
@@ -181,7 +181,7 @@ def test_a_run_without_tasks_proves_nothing(proof: ModuleType) -> None:
     assert proof.report(proof.Evidence(), [])["ok"] is False
 
 
-# -- whole runs -----------------------------------------------------------------------------------------
+# -- whole runs ------------------------------------------------------------------------------------
 
 
 def test_the_same_seed_plans_the_same_kills() -> None:
@@ -197,7 +197,11 @@ def test_the_same_seed_plans_the_same_kills() -> None:
 def test_killed_processes_lose_and_double_nothing(
     tmp_path: Path, code: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Four processes, three of them killed at work: one document, every task answered once, the files are kept."""
+    """
+    Four processes, three killed at work, make one document and answer every task once.
+
+    The files are kept.
+    """
     home = tmp_path / "home"
 
     ended = main(
@@ -232,7 +236,7 @@ def test_killed_processes_lose_and_double_nothing(
 def test_an_answer_that_is_given_twice_is_seen(
     tmp_path: Path, code: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A worker that answers twice, the second time with a message of its own, is found out: exit code 1."""
+    """A worker that answers twice, the second time with a new message, ends with exit code 1."""
     broken = tmp_path / "team"
     shutil.copytree(TEAM, broken, ignore=shutil.ignore_patterns("__pycache__"))
     script = (broken / "worker.py").read_text(encoding="utf-8")
@@ -264,7 +268,11 @@ def test_an_answer_that_is_given_twice_is_seen(
 
 
 def test_an_interrupt_ends_everybody_and_keeps_the_files(tmp_path: Path, code: Path) -> None:
-    """Ctrl-C stops the team at once: the exit code says so, and the members' files are there and closed."""
+    """
+    Ctrl-C stops the team at once.
+
+    The exit code says so, and the members' files are there and closed.
+    """
     home = tmp_path / "home"
     command = [
         sys.executable,
@@ -309,7 +317,11 @@ def test_what_cannot_be_run_is_said_at_once(
     words: list[str],
     code_wanted: int,
 ) -> None:
-    """An empty folder, a folder that is in use and impossible numbers end in a sentence, before anything is started."""
+    """
+    An empty folder, a folder in use and impossible numbers are refused in a sentence.
+
+    Nothing is started before.
+    """
     (tmp_path / "empty").mkdir()
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "note.txt").touch()

@@ -12,7 +12,7 @@ CANNOT_FAIL = (ast.IfExp, ast.Tuple, ast.List, ast.Constant)
 
 
 def test_every_assertion_can_fail(root: Path) -> None:
-    """No assert statement of the tests and suites tests a conditional, a tuple, a list or a constant."""
+    """No assert of the tests and suites tests a conditional, a tuple, a list or a constant."""
     found = [
         f"{path.relative_to(root)}:{line}"
         for folder in FOLDERS

@@ -19,12 +19,15 @@ HEAVY = (
     "tenacity",
 )
 
-LOADED = "import json, sys, onceward; print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
+LOADED = (
+    "import json, sys, onceward; "
+    "print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
+)
 
 
 @pytest.fixture(scope="module")
 def loaded() -> list[str]:
-    """Return the top-level modules that a fresh interpreter has loaded after ``import onceward``."""
+    """Return the top-level modules a fresh interpreter has loaded after ``import onceward``."""
     answer = subprocess.run(
         [sys.executable, "-c", LOADED], capture_output=True, check=True, text=True
     )

@@ -70,7 +70,7 @@ def test_libraries_stay_in_their_modules(trees: dict[str, ast.Module]) -> None:
 
 
 def test_sql_stands_in_the_store(trees: dict[str, ast.Module]) -> None:
-    """A statement that touches a table is found in the store, or where a file is opened or shown."""
+    """A statement that touches a table is in the store, or where a file is opened or shown."""
     found = sorted(
         f"{module}:{line} {text!r:.60}"
         for module, tree in trees.items()

@@ -23,7 +23,7 @@ PAGE = {"limit", "offset", "after", "count"}
 
 
 def test_every_setting_is_a_typed_keyword() -> None:
-    """The keywords of a postbox are the fields of its settings, in their order and of their types."""
+    """The keywords of a postbox are its settings' fields, in their order and of their types."""
     fields = {name: get_type_hints(Settings)[name] for name in Settings.model_fields}
 
     assert list(fields.items()) == list(get_type_hints(SettingsOptions).items())

@@ -48,7 +48,7 @@ def test_texts_name_their_subject(part: str, root: Path) -> None:
     ],
 )
 def test_vague_words_are_found(text: str, expected: list[str]) -> None:
-    """Words count in texts only, as whole words, and "what" only where a sentence begins with it."""
+    """Words count in texts only, whole, and "what" only at the beginning of a sentence."""
     assert expected == [word for _, word in _vague(text, ".py")]
 
 

@@ -12,7 +12,7 @@ warn_unused_ignores = True
 
 
 def test_wrong_calls_are_refused_by_mypy(tmp_path: Path) -> None:
-    """Every marked line of ``wrong_calls.py`` gives the error that it is marked with, and no other line any."""
+    """Each marked line of ``wrong_calls.py`` gives its marked error, and no other line any."""
     config = tmp_path / "mypy.ini"
     config.write_text(CONFIG, encoding="utf-8")
     calls = Path(__file__).with_name("wrong_calls.py")

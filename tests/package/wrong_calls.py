@@ -1,4 +1,4 @@
-"""Calls that a type checker must refuse, each marked with the error it must give; read by mypy only."""
+"""Calls that a type checker must refuse, each marked with its error; read by mypy only."""
 
 # ruff: noqa: ARG005, B018 - the calls are wrong on purpose
 

@@ -1,5 +1,7 @@
 """
-Kills processes that serve sessions, at random instants, and says whether anything was lost, doubled, reordered or said too late.
+Kill processes that serve sessions, at random instants, and audit what is left.
+
+An audit finds messages that were lost, doubled, reordered or said too late.
 
     python3 tests/runtime/arena.py --rounds 10000
 
@@ -31,8 +33,9 @@ from onceward.testing.workers import end_with_parent
 
 SESSIONS = ("red", "green", "blue")
 BRISK: dict[str, Any] = {
-    "durability": "fast", "lease": 2.0, "retry_first": 0.01, "retry_cap": 0.05, "ack_timeout": 0.2, "stop_timeout": 0.5, "max_runs": 4,
-    "handler_retries": 10_000, "hold_unknown": True, "ack": "stored", "deliver_timeout": 1.0, "breaker_open_for": 0.05,
+    "durability": "fast", "lease": 2.0, "retry_first": 0.01, "retry_cap": 0.05, "ack_timeout": 0.2,
+    "stop_timeout": 0.5, "max_runs": 4, "handler_retries": 10_000, "hold_unknown": True,
+    "ack": "stored", "deliver_timeout": 1.0, "breaker_open_for": 0.05,
 }  # fmt: skip
 """Short spans, so that what died is replaced soon; SIGKILL needs no stronger durability."""
 LIFE = 0.06
@@ -126,7 +129,11 @@ class opened:  # noqa: N801 - read as a word
 
 
 def fight(home: Path, mode: QueueMode, rounds: int, seed: int) -> dict[str, Any]:
-    """Kill *rounds* processes that serve one folder, two at a time; then drain it and audit what is left."""
+    """
+    Kill *rounds* processes that serve one folder, two at a time.
+
+    Then drain the folder and audit the rest.
+    """
     rng, crew = random.Random(seed), multiprocessing.get_context("forkserver")
     with opened(home, mode, rng):
         pass  # the files are there
@@ -174,7 +181,8 @@ def drain(home: Path, mode: QueueMode, rng: random.Random) -> dict[str, Any]:
     ):
         found += [str(violation) for box in (coder, user) for violation in box.check()]
         runs = coder._db.read(
-            "SELECT seq, id, session, state, consumed, event_ids, checkpoint_at FROM _onceward_runs ORDER BY seq"
+            "SELECT seq, id, session, state, consumed, event_ids, checkpoint_at "
+            "FROM _onceward_runs ORDER BY seq"
         )
         found += [*unordered(user, runs), *overdue(user, runs), *unanswered(coder)]
         states = Counter(str(row[3]) for row in runs)
@@ -186,7 +194,7 @@ def drain(home: Path, mode: QueueMode, rng: random.Random) -> dict[str, Any]:
 
 
 def unordered(user: Postbox, runs: list[tuple[Any, ...]]) -> list[str]:
-    """Return sessions in which what runs consumed is not what was sent, each message once and in order."""
+    """Return sessions whose runs did not consume what was sent, once each and in order."""
     found = []
     ours = {message_id for (message_id,) in user._db.read("SELECT id FROM _onceward_outbox")}
     for session in SESSIONS:
@@ -207,13 +215,18 @@ def unordered(user: Postbox, runs: list[tuple[Any, ...]]) -> list[str]:
             twice = [each for each, count in Counter(taken).items() if count > 1]
             lost = [each for each in sent if each not in set(taken)]
             found.append(
-                f"{session}: {len(sent)} sent, {len(taken)} taken; twice {twice[:3]}, lost {lost[:3]}, else out of order"
+                f"{session}: {len(sent)} sent, {len(taken)} taken; twice {twice[:3]}, "
+                f"lost {lost[:3]}, else out of order"
             )
     return found
 
 
 def overdue(user: Postbox, runs: list[tuple[Any, ...]]) -> list[str]:
-    """Return what runs said that must not have been heard: after a checkpoint by a run that is not done, before one by a run without."""
+    """
+    Return messages of runs that must not have been heard.
+
+    Those are said after a checkpoint by a run that is not done, or before one by a run without.
+    """
     about = {row[1]: (row[3], row[6]) for row in runs}
     found = [
         f"run {row[1]} is aborted, left nothing behind, and kept its messages"

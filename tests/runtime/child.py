@@ -1,4 +1,8 @@
-"""A process of its own: ``child.py TASK HOME``; it says on stdout, in JSON, what it does, and ends with its stdin."""
+"""
+A process of its own: ``child.py TASK HOME``.
+
+It says on stdout, in JSON, what it does, and ends with its stdin.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +37,11 @@ def brisk(run: Run) -> list[Any]:
 
 
 def main(task: str, home: Path) -> None:
-    """Serve the coder's sessions until stdin ends; a stubborn process does not look for steering itself."""
+    """
+    Serve the coder's sessions until stdin ends.
+
+    A stubborn process does not look for steering itself.
+    """
     agent = Agent("coder")
     agent.session(mode="steer" if task == "brisk" else "followup")(
         brisk if task == "brisk" else stubborn

@@ -1,4 +1,8 @@
-"""A session under test: an agent with runs, its peers, a clock that is turned by hand; handlers are played on the test's own thread."""
+"""
+A session under test: an agent with runs, its peers, and a clock turned by hand.
+
+Handlers are played on the test's own thread.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +74,8 @@ class Desk:
     def ends(self) -> dict[Any, str]:
         """Return by message id how it stands."""
         rows = self.harness.sql(
-            "SELECT id, state FROM onceward_inbox UNION ALL SELECT id, 'dead' FROM onceward_dead_letters WHERE recipient = 'coder'"
+            "SELECT id, state FROM onceward_inbox "
+            "UNION ALL SELECT id, 'dead' FROM onceward_dead_letters WHERE recipient = 'coder'"
         )
         return dict(rows)
 

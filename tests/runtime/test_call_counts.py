@@ -97,7 +97,7 @@ def test_a_send_passes_nine_files(pair: Pair) -> None:
 def test_a_parcel_of_one_frame_is_accepted_in_few_calls(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Reading, judging and storing a parcel of one frame is at most 70 calls, its commit included."""
+    """Reading, judging and storing a parcel of one frame is at most 70 calls with its commit."""
     found: list[Calls] = []
     accept = Receiver.accept
 

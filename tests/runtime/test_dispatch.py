@@ -1,4 +1,8 @@
-"""Dispatched tasks: however the worker's run ends, the caller's session hears of it once, and cannot lose the news."""
+"""
+Dispatched tasks: the caller's session hears of the end of the worker's run once.
+
+However the run ends, the news cannot be lost.
+"""
 
 from typing import Any
 
@@ -47,7 +51,7 @@ def office(desk: Any) -> Office:
 
 
 def test_a_result_comes_back_into_the_callers_session(office: Office) -> None:
-    """It bears the dispatch id and the label of the session that was spawned, in the body and in the headers."""
+    """A spawned session's body and headers bear the dispatch id and the session's label."""
     [result] = office.ask("x")
     message = office.desk.runs[-1].message
     label = office.box.runs.list()[0].session
@@ -96,14 +100,14 @@ def drop(_: Run) -> None:
 def test_every_end_is_told_once(
     office: Office, does: list[Any], outcome: str, error: str | None
 ) -> None:
-    """Done, given up, rejected or dropped: one result, when the task has come to its end and not before."""
+    """Done, given up, rejected or dropped, a task has one result, and not before its end."""
     office.does = does
 
     assert [(outcome, error)] == [(each["outcome"], each["error"]) for each in office.ask("x")]
 
 
 def test_an_aborted_task_that_counts_as_delivered_is_told(office: Office) -> None:
-    """A worker that is steered away after a checkpoint tells its caller, with what it had by then."""
+    """A worker steered away after a checkpoint tells its caller, with its result so far."""
 
     def steered(run: Run) -> None:
         run.checkpoint("half")
@@ -138,7 +142,11 @@ def test_a_full_queue_tells_the_caller(desk: Any) -> None:
 
 
 def test_a_result_is_protected_in_the_callers_queue(desk: Any) -> None:
-    """The caller's queue may be full: the result waits in it all the same, and is delivered by the queue's mode."""
+    """
+    A full queue of the caller still takes the result.
+
+    The result waits in it and is delivered by the queue's mode.
+    """
     office = Office(desk)
     office.desk.say("x")
     office.desk.harness.peer("user")
@@ -160,7 +168,7 @@ def test_a_result_is_protected_in_the_callers_queue(desk: Any) -> None:
 
 
 def test_a_handler_may_dispatch_too(desk: Any) -> None:
-    """``ctx.dispatch`` commits with the processed mark; the result comes into the handler's session."""
+    """``ctx.dispatch`` commits with the processed mark; the handler's session gets the result."""
     manager, results = Agent("manager"), []
 
     @manager.on("go")
@@ -193,7 +201,11 @@ TASKS = [
 def test_a_task_may_go_to_an_ordinary_handler(
     desk: Any, does: Any, told: tuple[str, Any, Any]
 ) -> None:
-    """An agent without runs tells the end of a task all the same, once, with what its handler returned; there is no second answer."""
+    """
+    An agent without runs tells the end of a task once, with the handler's result.
+
+    There is no second answer.
+    """
     worker, one = Agent("worker"), desk()
     worker.on("task", attempts=2)(lambda body: does(body))  # noqa: PLW0108 - `fail` is annotated for runs
     one.harness.peer("worker", worker)
@@ -227,7 +239,11 @@ def test_a_task_may_be_taken_by_hand(desk: Any, settle: str, outcome: str) -> No
 
 
 def test_a_task_that_never_arrived_is_told(desk: Any) -> None:
-    """The dead letter and the result are one transaction of the caller's own file; a replay that fails again tells nothing twice."""
+    """
+    The dead letter and the result are one transaction of the caller's own file.
+
+    A replay that fails again tells nothing twice.
+    """
     one = desk()
     one.script = [lambda run: run.dispatch("nobody", "x", ttl=5)]
     one.harness.postbox.peers.register("nobody", "test:nobody")

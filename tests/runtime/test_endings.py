@@ -1,4 +1,8 @@
-"""How runs end: well, badly, by hand, by a death; what that means for messages, mail, attempts and callers."""
+"""
+How runs end: well, badly, by hand, by a death.
+
+The tests ask what that means for messages, mail, attempts and callers.
+"""
 
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +17,11 @@ from onceward.testing import ManualClock
 
 
 def test_effects_mail_and_marks_are_one_commit(desk: Any) -> None:
-    """What a run said, wrote at its end and returned is there with its end, and the reply names the current message."""
+    """
+    A run's sends, writes at its end and return value are there with its end.
+
+    The reply names the current message.
+    """
     one = desk(mode="collect")
     one.harness.sql("CREATE TABLE notes (text TEXT)")
 
@@ -36,7 +44,11 @@ def test_effects_mail_and_marks_are_one_commit(desk: Any) -> None:
 
 
 def test_a_failed_batch_is_retried_whole(desk: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """Nothing the failed run said was sent; its messages come again together, after the backoff; the mistake is logged once."""
+    """
+    A failed run sends nothing, and its messages come again together, after the backoff.
+
+    The mistake is logged once.
+    """
     one = desk(mode="collect")
 
     def fails(run: Run) -> None:
@@ -61,7 +73,11 @@ def test_a_failed_batch_is_retried_whole(desk: Any, caplog: pytest.LogCaptureFix
 
 
 def test_the_policy_of_a_postbox_is_that_of_its_runs(tmp_path: Path) -> None:
-    """What ``handler_retry`` says goes before the settings in sessions with runs as well: two tries, seven seconds between them."""
+    """
+    ``handler_retry`` goes before the settings in sessions with runs as well.
+
+    It asks for two tries, seven seconds between them.
+    """
     clock, agent, began = ManualClock(), Agent("coder"), list[int]()
 
     @agent.session()
@@ -116,7 +132,11 @@ def test_the_last_attempt_is_made_alone(desk: Any) -> None:
 def test_a_handler_says_how_its_run_ends(
     desk: Any, error: Exception, expected: tuple[str, str]
 ) -> None:
-    """Reject buries, Drop drops, Retry puts back: as in other handlers, for all messages of the run."""
+    """
+    Reject buries, Drop drops and Retry puts back all messages of the run, as elsewhere.
+
+    Other handlers do so with their one message.
+    """
     one = desk()
 
     def raises(_: Run) -> None:
@@ -130,7 +150,11 @@ def test_a_handler_says_how_its_run_ends(
 
 
 def test_a_run_of_a_dead_process_is_aborted_by_the_next_look(desk: Any) -> None:
-    """After the lease has run out its messages are back, in order, with the attempt counted; what it said is gone."""
+    """
+    After the lease has ended, a run's messages are back, in order, the attempt counted.
+
+    Its sends are gone.
+    """
     one = desk({"lease": 30.0}, mode="collect")
 
     def says(run: Run) -> None:
@@ -167,7 +191,11 @@ def test_a_message_that_kills_its_process_becomes_a_dead_letter(desk: Any) -> No
 
 
 def test_a_late_process_can_commit_nothing(desk: Any) -> None:
-    """Whoever slept through the lease finds checkpoint, write, inbox and end refused; the run that took over is not disturbed."""
+    """
+    A run that slept through its lease finds checkpoint, write, inbox and end refused.
+
+    The run that took over is not disturbed.
+    """
     one = desk({"lease": 5.0})
     refused: list[str] = []
 
@@ -195,7 +223,11 @@ def test_a_late_process_can_commit_nothing(desk: Any) -> None:
 
 
 def test_a_run_can_be_aborted_by_hand(desk: Any) -> None:
-    """``runs.abort`` fences the holder off and gives its messages back; a second call finds nothing open."""
+    """
+    ``runs.abort`` fences the holder off and gives its messages back.
+
+    A second call finds nothing open.
+    """
     one = desk()
     told: list[bool] = []
 
@@ -252,7 +284,7 @@ def test_readers_and_workers_leave_sessions_with_runs_alone(desk: Any) -> None:
 
 
 def test_a_pattern_can_be_dissolved(desk: Any) -> None:
-    """What waits in the queue is for readers again, in order, when the handler was taken out of the code."""
+    """With its handler removed from the code, a queue is for readers again, in order."""
     one = desk()
     one.box.queues.pause("s")
     one.say("a", "b")
@@ -272,7 +304,11 @@ class Task(Msg, type="task"):
 
 
 def test_bodies_are_read_as_their_classes(desk: Any) -> None:
-    """A body whose type is listed is that class; one that does not fit is a dead letter and stops nobody."""
+    """
+    A body of a listed type is that class; one that does not fit is a dead letter.
+
+    It stops no other message.
+    """
     one = desk(types=[Task], mode="collect")
     ids = one.say(Task(text="x"), "plain")
     bad = one.say({"no": "text"}, type="task")

@@ -68,7 +68,7 @@ def test_a_loop_looks_after_a_notification(db: Database) -> None:
 
 
 def test_a_loop_goes_on_after_an_error(db: Database, caplog: pytest.LogCaptureFixture) -> None:
-    """An error of a look is logged with the loop's name, and the next look comes after the pause."""
+    """An error of a look is logged with the loop's name; the next look comes after the pause."""
     looks = Looks(ValueError("bad row"))
     loop = EngineLoop(db, "test", looks, pause=0.001)
     loop.start()
@@ -90,7 +90,7 @@ def test_a_loop_ends_with_its_file(db: Database) -> None:
 
 
 def test_a_stop_before_the_clear_of_a_notification_is_seen(db: Database) -> None:
-    """A stop whose notification the loop clears ends the loop all the same, without another look."""
+    """A stop whose notification the loop clears still ends the loop, without another look."""
     looks = Looks(0.0)
     loop = EngineLoop(db, "test", looks)
     clear: Callable[[], None] = loop.notified.clear

@@ -1,4 +1,8 @@
-"""A thousand processes killed at random instants while they serve sessions, in every mode; ten thousand by hand, see ``arena.py``."""
+"""
+A thousand processes killed at random instants while they serve sessions, in every mode.
+
+For ten thousand by hand, see ``arena.py``.
+"""
 
 import json
 import subprocess

@@ -1,4 +1,8 @@
-"""Arrivals, modes, caps, aborts, failures, crashes and restarts in any order, on a real file, against a model without one."""
+"""
+Runs in any order of events, on a real file, against a model without one.
+
+Arrivals, modes, caps, aborts, failures, crashes and restarts are the events.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +27,18 @@ SESSIONS = ("red", "green")
 sessions = st.sampled_from(SESSIONS)
 
 WEIGHTED = (
-    *("arrive", "look", "finish") * 4, *("checkpoint", "change", "wait", "speak_late") * 2, "abort", "pause", "crash",
+    *("arrive", "look", "finish") * 4, *("checkpoint", "change", "wait", "speak_late") * 2, "abort",
+    "pause", "crash",
 )  # fmt: skip
 
 
 @dataclass
 class Session:
-    """The model of one session, without file, leases or transactions: how it is set, what waits, what is open, how everything ended."""
+    """
+    The model of one session, without file, leases or transactions.
+
+    It knows how the session is set, what waits, what is open and how everything ended.
+    """
 
     mode: str = "followup"
     cap: int = 3
@@ -202,7 +211,7 @@ class Play(RuleBasedStateMachine):
         )
 
     def finish(self, data: Any) -> None:
-        """Let a handler return or raise; its lease may have run out unnoticed, which harms nobody."""
+        """Let a handler return or raise; its lease may have ended unnoticed, without harm."""
         if not self.seats:
             self.look()
             return

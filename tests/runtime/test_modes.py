@@ -1,4 +1,4 @@
-"""What each mode does with mail that comes while a session is busy, on real files and one thread."""
+"""How each mode treats mail that comes while a session is busy, on real files and one thread."""
 
 from typing import Any
 
@@ -13,7 +13,11 @@ BATCHED = {"strategy": "events"}
 
 @pytest.mark.parametrize("mode", ["followup", "queue"])
 def test_one_message_a_run_in_order(desk: Any, mode: str) -> None:
-    """A backlog is taken first in, first out, each message by a run of its own, and nothing is waited for in between."""
+    """
+    A backlog is taken first in, first out, each message by a run of its own.
+
+    Nothing is waited for in between.
+    """
     one = desk(mode=mode, debounce=60)
     one.say(1, 2, 3)
 
@@ -24,7 +28,11 @@ def test_one_message_a_run_in_order(desk: Any, mode: str) -> None:
 
 @pytest.mark.parametrize("mode", ["followup", "queue"])
 def test_what_comes_while_busy_waits(desk: Any, mode: str) -> None:
-    """A message that arrives during a run is bound to the next one, and the run that is open never hears of it."""
+    """
+    A message that arrives during a run is bound to the next one.
+
+    The run that is open never hears of it.
+    """
     one = desk(mode=mode)
 
     def busy(_: Run) -> None:
@@ -40,7 +48,11 @@ def test_what_comes_while_busy_waits(desk: Any, mode: str) -> None:
 
 
 def test_collect_waits_for_quiet_and_takes_everything(desk: Any) -> None:
-    """The debounce counts from the last arrival; then all that waits is one run of distinct messages, the last one current."""
+    """
+    The debounce counts from the last arrival.
+
+    Then all waiting messages are one run of distinct messages, the last one current.
+    """
     one = desk(mode="collect", debounce=1.0)
     ids = one.say("a")
     assert [] == one.go(0.6)
@@ -72,7 +84,11 @@ def test_a_full_collect_begins_at_once(desk: Any) -> None:
 
 
 def test_collect_keeps_destinations_and_threads_apart(desk: Any) -> None:
-    """Messages whose replies go elsewhere, or that belong to another conversation, get runs of their own, in order."""
+    """
+    Messages with other replies or conversations get runs of their own, in order.
+
+    Their replies go elsewhere, or they belong to another conversation.
+    """
     one = desk(mode="collect")
     one.harness.peer("other")
     one.say(1, 2)
@@ -85,7 +101,11 @@ def test_collect_keeps_destinations_and_threads_apart(desk: Any) -> None:
 
 @pytest.mark.parametrize("mode", ["steer", "interrupt"])
 def test_a_new_message_ends_the_run_that_is_open(desk: Any, mode: str) -> None:
-    """The open run can commit nothing more; its messages and the new one are one run, and its mail was never sent."""
+    """
+    The open run can commit nothing more, and its mail was never sent.
+
+    Its messages and the new one are one run.
+    """
     one = desk(mode=mode)
     ended: list[str] = []
 
@@ -115,7 +135,11 @@ def test_a_new_message_ends_the_run_that_is_open(desk: Any, mode: str) -> None:
 def test_partial_output_decides_about_the_messages_of_an_aborted_run(
     desk: Any, aborted: str, expected: list[str]
 ) -> None:
-    """With partial output stored they count as delivered, if the queue is set so; the next run reads what was left behind."""
+    """
+    With partial output stored, messages count as delivered if the queue is set so.
+
+    The next run reads what was left behind.
+    """
     one = desk(mode="steer", aborted=aborted)
 
     def busy(run: Run) -> None:
@@ -155,7 +179,11 @@ def test_steer_drains_the_backlog(desk: Any) -> None:
 
 
 def test_injection_needs_a_run_that_takes_it(desk: Any) -> None:
-    """With ``inject`` a run that calls ``inbox()`` is given new messages instead of being ended; what it took ends with it."""
+    """
+    With ``inject``, a run that calls ``inbox()`` is given new messages and not ended.
+
+    What it took ends with it.
+    """
     one = desk(mode="steer", inject=True)
     taken: list[Any] = []
 
@@ -223,7 +251,11 @@ def test_a_mode_may_change_while_messages_wait(desk: Any, mode: str) -> None:
 
 
 def test_a_trusted_sender_may_ask_for_a_mode(desk: Any) -> None:
-    """The call is nearer than session and agent, for senders that the handler obeys, and never in mode queue."""
+    """
+    The call is nearer than session and agent for senders the handler obeys.
+
+    In mode queue the call changes nothing.
+    """
     one = desk(mode="collect", debounce=60, allow_override_from=["user"])
     one.say("waits")
     one.go()

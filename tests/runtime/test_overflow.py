@@ -1,4 +1,4 @@
-"""A full queue: who is a victim, who is refused, what the next run is told, and that nobody vanishes silently."""
+"""A full queue: victims, refusals and what the next run is told; no message vanishes silently."""
 
 from typing import Any
 
@@ -25,7 +25,11 @@ def paused(desk: Any, **options: Any) -> Any:
     ],
 )
 def test_a_policy_says_who_goes(desk: Any, overflow: str, left: list[int], ends: list[str]) -> None:
-    """``drop_old`` and ``summarize`` make space for the young; ``reject`` makes them dead letters, to be replayed."""
+    """
+    ``drop_old`` and ``summarize`` make space for the young; ``reject`` makes dead letters.
+
+    Those can be replayed.
+    """
     one = paused(desk, cap=2, overflow=overflow)
     ids = one.say(1, 2, 3)
     one.go()
@@ -84,7 +88,7 @@ def test_the_summary_is_given_to_the_next_run_once(desk: Any) -> None:
 
 
 def test_the_summary_survives_a_failed_run_and_a_change_of_policy(desk: Any) -> None:
-    """What a run that failed was told is told to the next one, together with what was dropped since."""
+    """A failed run's notices are told to the next run, together with what was dropped since."""
     one = paused(desk, cap=1, overflow="summarize")
 
     def fails(_: Run) -> None:
@@ -178,8 +182,9 @@ def test_settings_are_put_right(options: dict[str, Any], expected: dict[str, Any
 
 @pytest.mark.parametrize(
     "options",
-    [{"cap": 0}, {"cap": 0.9}, {"cap": -1}, {"cap": "many"}, {"mode": "loud"}, {"overflow": "burn"}, {"aborted": ""},
-     {"debounce": None, "x": 1}, {"cap": float("nan")}, {"debounce": float("inf")}, {"cap": True}],
+    [{"cap": 0}, {"cap": 0.9}, {"cap": -1}, {"cap": "many"}, {"mode": "loud"}, {"overflow": "burn"},
+     {"aborted": ""}, {"debounce": None, "x": 1}, {"cap": float("nan")}, {"debounce": float("inf")},
+     {"cap": True}],
 )  # fmt: skip
 def test_settings_that_mean_nothing_are_refused(options: dict[str, Any], desk: Any) -> None:
     """The error says what is wrong, and the queue stays as it was."""
@@ -197,7 +202,11 @@ def test_cap_zero_names_the_way_out() -> None:
 
 
 def test_the_nearest_level_wins(desk: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Session before agent, agent before home, home before default; None falls back to the next wider one."""
+    """
+    Session before agent, agent before home, home before default.
+
+    None falls back to the next wider one.
+    """
     one = desk({"queue_cap": 9.8, "queue_overflow": "reject"}, mode="collect", cap=5)
     one.box.queues.set("s", cap=3)
     one.box.queues.set("other")

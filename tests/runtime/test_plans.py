@@ -1,4 +1,8 @@
-"""No statement of queues and runs walks a whole table: what it costs depends on what it touches, not on what lies there."""
+"""
+No statement of queues and runs walks a whole table.
+
+Its cost depends on the rows it touches, not on the table's size.
+"""
 
 import re
 from pathlib import Path
@@ -9,7 +13,8 @@ from onceward import Postbox
 from onceward.store import runs, session_queues
 
 LARGE = re.compile(
-    r"SCAN (_onceward_(inbox|runs|overflows|processed_messages|dead_letters)|b|r|o)\b(?! USING (COVERING )?INDEX _onceward_runs_(open|ended)\b)"
+    r"SCAN (_onceward_(inbox|runs|overflows|processed_messages|dead_letters)|b|r|o)\b"
+    r"(?! USING (COVERING )?INDEX _onceward_runs_(open|ended)\b)"
 )
 STATEMENTS = {
     f"{module.__name__.rpartition('.')[2]}.{name}": sql

@@ -1,4 +1,8 @@
-"""The runner on real threads, on an event loop and in several processes: what steering, stopping and late handlers do there."""
+"""
+The runner on real threads, on an event loop and in several processes.
+
+The tests say what steering, stopping and late handlers do there.
+"""
 
 from __future__ import annotations
 
@@ -146,7 +150,11 @@ def test_an_async_run_has_every_verb(tmp_path: Path) -> None:
 
 
 def test_stopping_gives_messages_back(tmp_path: Path) -> None:
-    """A postbox that closes while a run is open aborts it: its messages wait, in order, without a spent attempt."""
+    """
+    A postbox that closes while a run is open aborts it.
+
+    Its messages wait, in order, without a spent attempt.
+    """
     agent, begun = Agent("coder"), Flag()
 
     @agent.session(mode="collect", debounce=0)
@@ -227,7 +235,11 @@ def hear(process: subprocess.Popen[str]) -> Any:
 
 
 def test_another_process_ends_a_run(tmp_path: Path) -> None:
-    """The process that plays the run notices; its last words count for nothing, and the messages are there for the next run."""
+    """
+    The process that plays the run notices; its last sends count for nothing.
+
+    The messages are there for the next run.
+    """
     with (
         child(tmp_path, "stubborn") as stubborn,
         Postbox(tmp_path / "user.db", agent="user") as user,

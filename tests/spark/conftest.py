@@ -28,7 +28,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
     made = door.session(
         **{
-            "spark.master": f"local[{CORES},2]",  # a task that dies is run once more, as on a cluster
+            # a task that dies is run once more, as on a cluster
+            "spark.master": f"local[{CORES},2]",
             "spark.driver.memory": "1g",
             "spark.sql.shuffle.partitions": str(CORES),
             "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
@@ -40,7 +41,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def mail(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder, not to be changed, where alice sent bob five messages: three processed, one dead, one on its way."""
+    """
+    Return a folder, not to be changed, where alice sent bob five messages.
+
+    Three are processed, one is dead, one is on its way.
+    """
     folder = tmp_path_factory.mktemp("mail")
     bob = Agent("bob")
 

@@ -1,10 +1,12 @@
 """
-Sends one batch to several files, killed at its n-th statement, for every n (or each STRIDE-th); then sends it again and looks.
+Send one batch to several files, killed at its n-th statement, then send it again and look.
+
+It does so for every n, or for each STRIDE-th.
 
     python kills.py FOLDER [STRIDE]
 
-Runs by itself because it forks, which only a process of one thread does safely. Prints a JSON object: how many points
-there were, and what was wrong at which.
+Runs by itself because it forks, which only a process of one thread does safely. Prints a JSON
+object: how many points there were, and what was wrong at which.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """
-A program of its own that sends a frame, and then streams what agents sent into the outboxes of others, until nothing is new.
+Send a frame, then stream what agents sent into the outboxes of others, until nothing is new.
 
     python relay.py FROM TO STATE
 
-May be killed at any moment and started again: all of it is sent once.
+A program of its own. It may be killed at any moment and started again: all of it is sent once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""What has ended is appended to Parquet, once, whatever is broken off or locked; and no two runs write into one folder."""
+"""
+Ended messages are appended to Parquet once, whatever is broken off or locked.
+
+No two runs write into one folder.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +42,11 @@ def _ended(rows: Any) -> list[tuple[Any, ...]]:
 def test_an_archive_grows_by_what_has_ended_and_reads_back_equal(
     case: Case, tmp_path: Path
 ) -> None:
-    """Each batch has what ended since the last; one that was broken off is repeated, and counts once; then files may be pruned."""
+    """
+    Each batch has what ended since the last.
+
+    A batch that was broken off is repeated, and counts once; then files may be pruned.
+    """
     shutil.copytree(case.made.folder, tmp_path / "agents")
     fleet, out, now = (
         Fleet(case.fleet.spark, (str(tmp_path / "agents"),)),
@@ -74,7 +82,11 @@ def test_an_archive_grows_by_what_has_ended_and_reads_back_equal(
 
 
 def test_two_archives_into_one_folder_are_refused(case: Case, tmp_path: Path) -> None:
-    """The second is told so while the first writes, also its pruning; the lock ends with whoever held it."""
+    """
+    The second run is refused while the first writes, pruning included.
+
+    The lock ends with its holder.
+    """
     out = tmp_path / "archive"
 
     def meanwhile(said: str) -> None:
@@ -98,7 +110,11 @@ class _Cut(Exception):
 def test_an_archive_that_was_broken_off_goes_on_behind_its_last_table(
     case: Case, tmp_path: Path
 ) -> None:
-    """Resumed, it keeps its cut and what it had written; without, it begins its batch again; either way each row is there once."""
+    """
+    Resumed, a run keeps its cut and its written rows; else it begins its batch again.
+
+    Either way each row is there once.
+    """
     out, now, told = tmp_path / "archive", case.made.now, list[str]()
 
     def cut(said: str) -> None:
@@ -122,7 +138,11 @@ def test_an_archive_that_was_broken_off_goes_on_behind_its_last_table(
 def test_a_file_that_is_locked_meanwhile_fails_the_batch(
     spark: SparkSession, tmp_path: Path, box: Callable[..., Path]
 ) -> None:
-    """Were it left out, the cut would pass over what ended in it; so the batch fails, and the next run has all."""
+    """
+    A locked file fails the batch, and the next run has all.
+
+    Were the file left out, the cut would pass over what ended in it.
+    """
     path = box("alice", 2)
     with (
         Postbox(path, start=False) as alice,
@@ -154,7 +174,11 @@ def test_a_file_that_is_locked_meanwhile_fails_the_batch(
 
 @pytest.mark.parametrize("job", ["reconcile", "metrics", "export", "replay"])
 def test_two_runs_into_one_folder_are_refused(case: Case, tmp_path: Path, job: str) -> None:
-    """Whoever comes second is told so before anything is read, and changes nothing; the lock ends with whoever held it."""
+    """
+    The second run is refused before anything is read, and changes nothing.
+
+    The lock ends with its holder.
+    """
     runs: dict[str, Callable[[], object]] = {
         "reconcile": lambda: reconciling.run(case.fleet, tmp_path),
         "metrics": lambda: keep(case.fleet, "metrics", tmp_path, {}),

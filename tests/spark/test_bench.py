@@ -14,7 +14,11 @@ from tests.bench import command as bench
 def test_reconciling_is_measured_beside_the_same_by_hand(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A tiny run prints one row with both rates, the growth from an eighth to full size, and its goals; what it finds was checked."""
+    """
+    A tiny run prints one row with both rates, the growth and its goals.
+
+    The growth is from an eighth to full size; its findings are checked.
+    """
     assert 0 == bench.run("fleet-reconcile", json=True, seconds=0.01, folder=tmp_path)
 
     [row] = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

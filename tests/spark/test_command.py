@@ -1,4 +1,8 @@
-"""The command as a user calls it, in a process of its own: the demo finds what it made, and a broken fleet ends with 1."""
+"""
+The command as a user calls it, in a process of its own.
+
+The demo finds what it made, and a broken fleet ends with 1.
+"""
 
 import json
 import subprocess
@@ -24,7 +28,11 @@ def _run(*tokens: str) -> tuple[int, dict[str, object]]:
 
 @pytest.mark.broken("everything that can go wrong went wrong in these files")
 def test_the_demo_finds_all_it_made_and_reconciling_says_that_it_is_broken(tmp_path: Path) -> None:
-    """One command shows all; the other ends with 1 on the same files, and prints what it found as one document."""
+    """
+    One command shows all; the other ends with 1 on the same files.
+
+    It prints its findings as one document.
+    """
     code, said = _run("fleet", "demo", "--home", str(tmp_path / "home"))
     assert (0, True) == (code, said["ok"])
 

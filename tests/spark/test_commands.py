@@ -1,4 +1,4 @@
-"""Every fleet command from its words to its files, on one small fleet, in one process and one Spark."""
+"""Every fleet command from its words to its files, on one fleet, in one process and one Spark."""
 
 from __future__ import annotations
 
@@ -36,7 +36,11 @@ def fleet(mail: Path, tmp_path: Path) -> str:
 
 @pytest.fixture
 def say(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> Say:
-    """Return what runs one command and returns its answer, once its exit code is as expected; Spark goes on."""
+    """
+    Return a function that runs one command and returns its answer.
+
+    It checks that the exit code is as expected; Spark goes on.
+    """
 
     def run(*tokens: object, code: int = 0) -> Any:
         assert code == main(["fleet", *map(str, tokens), "--json"])
@@ -81,7 +85,11 @@ def test_archive(say: Say, fleet: str, tmp_path: Path) -> None:
 
 
 def test_metrics(say: Say, fleet: str, tmp_path: Path) -> None:
-    """Figures by hour are printed and stored, with why messages died and for how long mail waited."""
+    """
+    Figures by hour are printed and stored.
+
+    They tell why messages died and for how long mail waited.
+    """
     said = say("metrics", fleet, "--out", tmp_path / "out")
 
     assert (5, 4) == (
@@ -137,7 +145,11 @@ def test_replay(say: Say, fleet: str, tmp_path: Path) -> None:
 
 
 def test_a_terminal_shows_how_far_spark_is(spark: SparkSession) -> None:
-    """While tasks work there is a bar with their number; elsewhere than on a terminal nothing is written."""
+    """
+    While tasks work there is a bar with their number.
+
+    Elsewhere than on a terminal nothing is written.
+    """
     terminal, pipe = StringIO(), StringIO()
     with progress.shown(spark, Console(file=terminal, force_terminal=True, width=80)):
         for _ in range(60):
@@ -151,7 +163,11 @@ def test_a_terminal_shows_how_far_spark_is(spark: SparkSession) -> None:
 
 
 def test_a_session_shows_it_by_itself(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever works with a session sees the bar without asking, until the session is asked for without; elsewhere there is none."""
+    """
+    A session in use shows the bar without being asked, unless it is declined.
+
+    Elsewhere there is none.
+    """
     terminal = StringIO()
     monkeypatch.setattr(
         progress, "Console", lambda **_: Console(file=terminal, force_terminal=True, width=80)

@@ -1,4 +1,4 @@
-"""Which files are a fleet's, and which task reads which: decided by names and sizes, without Spark."""
+"""Which files are a fleet's, and which task reads which: by names and sizes, without Spark."""
 
 import os
 from pathlib import Path
@@ -46,7 +46,11 @@ def test_a_pattern_is_any_depth_and_leaves_side_files_out(tmp_path: Path) -> Non
 
 
 def test_a_folder_means_its_databases(tmp_path: Path) -> None:
-    """A folder's name reads all its ``*.db``, as ``file:`` URLs and several patterns do; nothing is listed twice."""
+    """
+    A folder's name reads all its ``*.db``; nothing is listed twice.
+
+    So do ``file:`` URLs and several patterns.
+    """
     touch(tmp_path / "a.db"), touch(tmp_path / "deep" / "b.db"), touch(tmp_path / "c.txt")
 
     assert ["a.db", "b.db"] == named(find([str(tmp_path)]))
@@ -69,7 +73,11 @@ def test_what_is_not_there_is_not_found(tmp_path: Path) -> None:
 
 
 def test_the_size_counts_the_wal_and_the_mark_sees_it_change(tmp_path: Path) -> None:
-    """What was committed may still be in the WAL: it is read with the file, and its change is a change of the file."""
+    """
+    Committed rows may still be in the WAL.
+
+    It is read with the file, and its change is a change of the file.
+    """
     touch(tmp_path / "a.db", 100)
     touch(tmp_path / "a.db-wal", 50)
     [before] = find([str(tmp_path)])
@@ -90,7 +98,11 @@ def test_small_files_share_a_task() -> None:
 
 
 def test_a_large_file_is_cut_by_its_sequence() -> None:
-    """Slices of a large file follow each other without a gap, and the last one takes what is written meanwhile."""
+    """
+    Slices of a large file follow each other without a gap.
+
+    The last slice takes what is written meanwhile.
+    """
     [*planned] = tasks(
         [file("big.db", 256 * MIB)], target=64 * MIB, least=4, edges=lambda _: (1001, 5000)
     )
@@ -128,7 +140,11 @@ def test_nothing_is_opened_for_small_files() -> None:
     st.integers(0, 10**6),
 )
 def test_every_row_is_in_one_slice(sizes: list[int], target: int, least: int, last: int) -> None:
-    """Whatever sizes and targets: each file's sequence is covered once from its beginning to its end, and no task is empty."""
+    """
+    Whatever sizes and targets, each file's sequence is covered once, and no task is empty.
+
+    It is covered from its beginning to its end.
+    """
     files = [file(f"{number}.db", size) for number, size in enumerate(sizes)]
     planned = tasks(
         files, target=max(target, MIB), least=least, edges=lambda _: (min(1, last), last)

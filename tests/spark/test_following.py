@@ -58,7 +58,11 @@ def ranges(start: Positions, end: Positions) -> dict[str, list[tuple[int, int]]]
 
 
 def test_new_rows_and_new_files_are_seen_once(box: Made, tmp_path: Path) -> None:
-    """Each micro-batch goes from where the last one ended; a file that came meanwhile begins at its beginning."""
+    """
+    Each micro-batch starts where the last one ended.
+
+    A file that came meanwhile begins at its beginning.
+    """
     follow = follower(tmp_path)
     path = box("alice", 3)
     first = step(follow, {})
@@ -73,7 +77,7 @@ def test_new_rows_and_new_files_are_seen_once(box: Made, tmp_path: Path) -> None
 
 @pytest.mark.broken("the counters do not know of rows that a test deletes")
 def test_pruned_rows_do_not_look_like_a_restored_file(box: Made, tmp_path: Path) -> None:
-    """The newest rows may be gone by retention; the file's own count of what it ever gave out tells."""
+    """The newest rows may be gone by retention; the file's own count of issued numbers tells."""
     path = box("alice", 3)
     follow = follower(tmp_path)
     known = step(follow, {})
@@ -88,7 +92,7 @@ def test_pruned_rows_do_not_look_like_a_restored_file(box: Made, tmp_path: Path)
 
 
 def test_a_restored_file_is_read_again_under_a_new_epoch(box: Made, tmp_path: Path) -> None:
-    """Sequences that went back are used again for other rows: nothing of the file is taken for known."""
+    """Sequences that went back are used again for other rows: nothing of the file is known."""
     path = box("alice", 3)
     backup = path.read_bytes()
     send(path, 4)
@@ -118,7 +122,11 @@ def test_a_restored_file_is_noticed_though_it_has_caught_up(box: Made, tmp_path:
 
 
 def test_another_file_in_its_place_begins_anew(box: Made, tmp_path: Path) -> None:
-    """A name that now leads to another agent's file, or to a new one of the same agent, is a new epoch."""
+    """
+    A name that now leads to another agent's file, or to a new one, is a new epoch.
+
+    The new file may be of the same agent.
+    """
     path = box("alice", 5)
     follow = follower(tmp_path)
     known = step(follow, {})
@@ -164,7 +172,11 @@ def test_a_bad_file_does_not_stop_the_others(
 
 
 def test_only_changed_files_are_opened_again(box: Made, tmp_path: Path) -> None:
-    """An idle micro-batch looks at names, sizes and times, once these are older than their own grain."""
+    """
+    An idle micro-batch looks at names, sizes and times.
+
+    It does so once these are older than their own grain.
+    """
     path = box("alice", 2)
     os.utime(path, ns=(1, 1))
     follow = follower(tmp_path)
@@ -183,7 +195,11 @@ heads = st.dictionaries(
 
 @given(heads, st.integers(1, 30))
 def test_every_row_is_read_once_whatever_the_limit(now: Mapping[str, Head], limit: int) -> None:
-    """Micro-batches of any size cover each file's rows in order, none twice, and come to an end; none is larger than its limit."""
+    """
+    Micro-batches of any size cover each file's rows in order, none twice.
+
+    They come to an end, and none is larger than its limit.
+    """
     known: Positions = {}
     read: dict[str, list[tuple[int, int]]] = {}
     while (reached := advance(known, now, limit)) is not known:
@@ -239,7 +255,7 @@ def test_offsets_do_not_grow_with_the_fleet(tmp_path: Path) -> None:
 
 
 def test_a_lost_manifest_is_an_error(tmp_path: Path) -> None:
-    """A checkpoint without its folder is no checkpoint: beginning anew would read everything again."""
+    """A checkpoint without its folder is no checkpoint: a new one would read everything again."""
     offset = Manifests(str(tmp_path / "one")).offset({"/a.db": Position("one", 1)})
 
     with pytest.raises(ManifestMissing, match="restore the folder"):
@@ -260,7 +276,11 @@ def test_old_manifests_go(tmp_path: Path) -> None:
 
 
 def test_a_large_fleet_is_looked_at_in_turns(box: Made, tmp_path: Path) -> None:
-    """A look that takes too long leaves the rest to the next one; nobody waits for ever, however busy the others are."""
+    """
+    A look that takes too long leaves the rest to the next one.
+
+    No file waits for ever, however busy the others are.
+    """
     paths = [box(name, 1) for name in ("alice", "bob", "carol", "dora")]
     follow = Follower(Options.of({"path": str(tmp_path), "lookFor": "0"}))
     known: Positions = {}

@@ -31,7 +31,11 @@ def rows(frame: DataFrame) -> list[dict[str, Any]]:
 def test_frames_are_variants_or_json_on_request(
     spark: SparkSession, mail: Path, table: str
 ) -> None:
-    """``frame=variant`` is what Spark's own function makes of the text; ``json`` is the text where it is JSON."""
+    """
+    ``frame=variant`` is what Spark's own function makes of the text; ``json`` is the text.
+
+    It is the text where that is JSON.
+    """
     texts, parsed = (
         read(spark, str(mail), table, columns="id,frame"),
         read(spark, str(mail), table, columns="id,frame", frame="variant"),

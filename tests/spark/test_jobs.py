@@ -1,4 +1,8 @@
-"""What is made of a fleet's files: archive, figures, conversations, graph, export, and dead letters in bulk."""
+"""
+Jobs over a fleet's files.
+
+They are archive, figures, conversations, graph, export, and dead letters in bulk.
+"""
 
 from __future__ import annotations
 
@@ -49,17 +53,23 @@ def _scan(folder: Path, sql: str) -> set[tuple[Any, ...]]:
 
 
 def test_figures_add_up_to_what_the_files_hold(case: Case) -> None:
-    """What was sent, received and died in all hours is what the files hold, and in the end nothing waits; copies do not count twice."""
+    """
+    Messages sent, received and died in all hours are what the files hold.
+
+    In the end nothing waits; copies do not count twice.
+    """
     tables = {name: case.fleet.table(name, *columns) for name, columns in metrics.NEEDS.items()}
     hours = [row.asDict() for row in metrics.metrics(tables).collect()]
     folder = case.made.folder
     sent = _scan(
         folder,
-        "SELECT sender, id FROM onceward_outbox UNION SELECT sender, id FROM onceward_dead_letters WHERE origin = 'outbox'",
+        "SELECT sender, id FROM onceward_outbox "
+        "UNION SELECT sender, id FROM onceward_dead_letters WHERE origin = 'outbox'",
     )
     received = _scan(
         folder,
-        "SELECT recipient, id FROM onceward_inbox UNION SELECT recipient, id FROM onceward_dead_letters WHERE origin = 'inbox'",
+        "SELECT recipient, id FROM onceward_inbox "
+        "UNION SELECT recipient, id FROM onceward_dead_letters WHERE origin = 'inbox'",
     )
     dead = _scan(folder, "SELECT origin, sender, recipient, id, reason FROM onceward_dead_letters")
 
@@ -75,7 +85,11 @@ def test_figures_add_up_to_what_the_files_hold(case: Case) -> None:
 
 
 def test_time_in_which_mail_waited_counts_once_and_in_its_hour(spark: SparkSession) -> None:
-    """Messages that wait together wait once; a wait over the hour is divided; what has not left waits until the reading."""
+    """
+    Messages that wait together wait once; a wait over the hour is divided.
+
+    A message that has not left waits until the reading.
+    """
     minute = 60_000
     outbox = spark.createDataFrame(
         [
@@ -86,7 +100,8 @@ def test_time_in_which_mail_waited_counts_once_and_in_its_hour(spark: SparkSessi
         ],
         "_agent string, recipient string, c bigint, s bigint, e bigint",
     ).selectExpr(
-        "_agent", "recipient", "timestamp_millis(c) created_at", "timestamp_millis(s) sent_at", "timestamp_millis(e) ended_at"
+        "_agent", "recipient", "timestamp_millis(c) created_at", "timestamp_millis(s) sent_at",
+        "timestamp_millis(e) ended_at"
     )  # fmt: skip
     peers = spark.createDataFrame(
         [
@@ -115,7 +130,11 @@ def test_time_in_which_mail_waited_counts_once_and_in_its_hour(spark: SparkSessi
 
 
 def test_conversations_are_told_in_order_across_four_files(case: Case) -> None:
-    """Each case of the crew is one thread: from desk to clerk to smith to scout and back, each caused by the one before."""
+    """
+    Each case of the crew is one thread, each message caused by the one before.
+
+    It goes from desk to clerk to smith to scout and back.
+    """
     found = threads.messages(
         {name: case.fleet.table(name, *columns) for name, columns in threads.NEEDS.items()}
     )
@@ -136,7 +155,11 @@ def test_conversations_are_told_in_order_across_four_files(case: Case) -> None:
 
 
 def test_an_export_has_the_conversations_and_not_their_secrets(case: Case, tmp_path: Path) -> None:
-    """One line for each conversation, its messages in order, and what a pointer names is nowhere in the file."""
+    """
+    One line for each conversation, its messages in order.
+
+    What a pointer names is nowhere in the file.
+    """
     count = export.run(
         case.fleet, tmp_path / "out", redact=["/secret"], where="session like 'case-%'"
     )
@@ -204,7 +227,11 @@ def test_the_graph_has_an_edge_for_each_pair_and_a_node_for_each_agent(case: Cas
 
 
 def test_percentiles_are_exact_in_rank_and_within_one_percent(spark: SparkSession) -> None:
-    """Whatever was measured, a percentile is at most one percent off, and below fifty milliseconds not at all."""
+    """
+    A percentile is at most one percent off.
+
+    This holds whatever was measured; below fifty milliseconds it is exact.
+    """
     values = sorted(round(1.7**step) + step for step in range(40) for _ in range(step % 5 + 1))
     frame = spark.createDataFrame([(value,) for value in values], "span bigint")
     counted = (
@@ -232,7 +259,11 @@ def test_percentiles_are_exact_in_rank_and_within_one_percent(spark: SparkSessio
 def test_dead_letters_are_replayed_by_a_plan(
     mail: Path, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """First nothing is changed; then exactly the plan is done, once, with a receipt for each; a second time nothing happens."""
+    """
+    First nothing is changed; then exactly the plan is done, once, with receipts.
+
+    There is a receipt for each dead letter; a second time nothing happens.
+    """
     shutil.copytree(mail, tmp_path / "agents")
     fleet, out = Fleet(spark, (str(tmp_path / "agents"),)), tmp_path / "plan"
     planned = [

@@ -155,8 +155,9 @@ ELSEWHERE: dict[str, tuple[str, tuple[str, str], list[Said]]] = {
     ),
 }
 COLUMNS = {
-    "_seq": pa.int64(), "box": pa.string(), "id": pa.string(), "sender": pa.string(), "recipient": pa.string(), "lane": pa.string(),
-    "priority": pa.string(), "state": pa.string(), "origin": pa.string(), "consumer": pa.string(), "reason": pa.string(),
+    "_seq": pa.int64(), "box": pa.string(), "id": pa.string(), "sender": pa.string(),
+    "recipient": pa.string(), "lane": pa.string(), "priority": pa.string(), "state": pa.string(),
+    "origin": pa.string(), "consumer": pa.string(), "reason": pa.string(),
     **dict.fromkeys(("at", "created_at", "sent_at", "ended_at"), pa.timestamp("ms", "UTC")),
 }  # fmt: skip
 
@@ -178,7 +179,8 @@ def _rows() -> list[dict[str, Any]]:
         for name, (pair, said) in all_cases.items()
         for box, values in said
     ]
-    # What is left of records that were pruned: a number that tells of others before it, and the oldest moment that remains.
+    # What is left of records that were pruned: a number that tells of others before it, and the
+    # oldest moment that remains.
     later = {
         "at": OLD + 1000,
         "created_at": OLD + 1000,

@@ -21,7 +21,11 @@ from onceward.spark.verdicts import NAMES, SETTLED, VERDICTS, Rules
 def test_a_team_whose_processes_were_killed_has_lost_and_doubled_nothing(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Four real processes, killed by SIGKILL at work: all they have settled is settled once, and the rest is on its way."""
+    """
+    Four real processes, killed by SIGKILL at work, settle no message twice.
+
+    All they have settled is settled once, and the rest is on its way.
+    """
     home = tmp_path / "team"
     command = [
         sys.executable,

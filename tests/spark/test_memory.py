@@ -1,4 +1,8 @@
-"""Memory is bounded by a batch, not by a file: twice the rows need no more of it, in a worker or in the driver."""
+"""
+Memory is bounded by a batch, not by a file.
+
+Twice the rows need no more of it, in a worker or in the driver.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +32,16 @@ ROWS = 12_000
 FRAME = 4_000
 """Characters of a frame: all of the rows are some fifty megabytes."""
 SLACK = 24 * 1024 * 1024
-"""Bytes by which a process may differ from one run to the next: a few batches, and less than half of what was added."""
+"""
+Bytes a process may differ by from run to run.
+
+They are a few batches, and less than half of what was added.
+"""
 FILL = """
 WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < :count)
 INSERT INTO _onceward_outbox (id, recipient, session, lane, type, state, frame, created_at)
-SELECT printf('%08x-0000-7000-8000-000000000000', i), 'bob', 's', 's', 'note', 'pending', :frame, 1 FROM n
+SELECT printf('%08x-0000-7000-8000-000000000000', i), 'bob', 's', 's', 'note', 'pending',
+  :frame, 1 FROM n
 """
 
 
@@ -49,7 +58,7 @@ def _file(folder: Path, rows: int) -> Path:
 
 
 def _peaks() -> tuple[int, int]:
-    """Return the most memory that this process ever had, and that any worker of our JVM ever had."""
+    """Return the most memory this process ever had, and any worker of our JVM ever had."""
     [(jvm, _)] = gateway._running
     return _peak(os.getpid()), max(_peak(pid) for pid in _below(jvm.pid))
 
@@ -76,7 +85,11 @@ def _kib(pid: int, name: str) -> int:
 def test_neither_reading_nor_reconciling_grows_with_the_file(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """A file of fifty megabytes, and one of a hundred: workers and driver need for the second what they needed for the first."""
+    """
+    A file of fifty megabytes and one of a hundred need the same memory.
+
+    This is so for the workers and for the driver.
+    """
 
     def work(folder: Path) -> tuple[int, int]:
         rows = (
@@ -103,7 +116,7 @@ def test_neither_reading_nor_reconciling_grows_with_the_file(
 
 
 def test_a_batch_that_is_sent_is_spooled(tmp_path: Path) -> None:
-    """The rows of all senders are on disk: this process grows by those of one sender, not by all."""
+    """All senders' rows are on disk: this process grows by those of one sender, not by all."""
     import pyarrow as pa  # noqa: PLC0415 - with the extra
 
     bodies = [f"{number:08d}" + "x" * FRAME for number in range(500)]

@@ -163,7 +163,11 @@ def test_a_file_that_changes_under_every_copy_is_left(
 
 
 def test_a_reader_waits_from_its_first_statement_on(box: Made) -> None:
-    """Who comes first makes the file's index, or recovers its WAL, and keeps everybody out meanwhile; that is no reason to leave it out."""
+    """
+    A first reader that locks the file does not leave it out.
+
+    It makes the file's index or recovers its WAL, and keeps all others out meanwhile.
+    """
     path = box("alice", SOME)
     holder = apsw.Connection(str(path))
     holder.execute("PRAGMA journal_mode = DELETE; BEGIN EXCLUSIVE").fetchall()

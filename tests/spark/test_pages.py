@@ -1,4 +1,8 @@
-"""The pages about fleets do what they say: their blocks that need Spark are run here, in the order in which they stand."""
+"""
+The pages about fleets do what they say.
+
+Their blocks that need Spark are run here, in the order in which they stand.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +48,11 @@ def test_the_tutorial_loses_four_payments_and_finds_them_again(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The fleet is made, broken, judged by the command and by the function, and mended, with the figures of the page."""
+    """
+    The fleet is made, broken, judged and mended, with the figures of the page.
+
+    It is judged by the command and by the function.
+    """
     monkeypatch.chdir(tmp_path)
     *broken, asked, mended = _blocks("tutorial/4-prove-your-fleet.md")
     page = (DOCS / "tutorial" / "4-prove-your-fleet.md").read_text(encoding="utf-8")
@@ -66,7 +74,11 @@ def test_the_tutorial_loses_four_payments_and_finds_them_again(
 def test_a_session_of_ones_own_reads_and_reconciles(
     spark: SparkSession, mail: Path, tmp_path: Path
 ) -> None:
-    """What the page on clusters does with the session that is there is done with ours; lakes need more than the extra brings."""
+    """
+    What the page on clusters does with its session is done with ours.
+
+    Lakes need more than the extra brings.
+    """
     blocks = [
         block.replace("/mnt/fleet", str(mail)).replace(
             "/mnt/reports/today", str(tmp_path / "today")

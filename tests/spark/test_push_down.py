@@ -1,4 +1,4 @@
-"""Why our source does not take filters from Spark: the version we are pinned to then answers wrongly."""
+"""Why our source takes no filters from Spark: the pinned version then answers wrongly."""
 
 from __future__ import annotations
 
@@ -57,10 +57,13 @@ class Numbers(DataSource):
 @pytest.mark.xfail(
     strict=True,
     raises=AssertionError,
-    reason="Spark keeps the first scan's filters in the relation; once it does not, ours can take filters",
+    reason=(
+        "Spark keeps the first scan's filters in the relation; "
+        "once it does not, ours can take filters"
+    ),
 )
 def test_a_relation_can_be_scanned_with_two_filters(spark: SparkSession) -> None:
-    """A correct source gives each of two scans of one relation the rows that its own filter lets through."""
+    """A correct source gives each of two scans of one relation the rows of its own filter."""
     spark.conf.set("spark.sql.python.filterPushdown.enabled", value=True)
     try:
         spark.dataSource.register(Numbers)

@@ -85,7 +85,7 @@ def test_every_row_says_where_it_is_from(spark: SparkSession, mail: Path) -> Non
 
 
 def test_times_are_times(spark: SparkSession, mail: Path) -> None:
-    """Columns that end in ``_at`` are timestamps in UTC, so that Spark's own functions work on them."""
+    """Columns that end in ``_at`` are timestamps in UTC, so Spark's own functions take them."""
     frame = read(spark, str(mail), "outbox")
     kinds = dict(frame.dtypes)
 
@@ -100,7 +100,7 @@ def test_times_are_times(spark: SparkSession, mail: Path) -> None:
 
 
 def test_bodies_are_read_on_request(spark: SparkSession, mail: Path) -> None:
-    """``body`` is the JSON text that was sent, ``body_bytes`` what was sent as bytes; neither is read unasked."""
+    """``body`` is the sent JSON text, ``body_bytes`` the sent bytes; neither is read unasked."""
     found = rows(read(spark, str(mail), "outbox", columns="body,body_bytes", where="seq IN (1, 5)"))
 
     assert [
@@ -150,7 +150,11 @@ def test_a_condition_is_asked_of_the_file(spark: SparkSession, mail: Path) -> No
 def test_a_wrong_option_is_named(
     spark: SparkSession, mail: Path, options: dict[str, str], said: str
 ) -> None:
-    """A misspelt option is refused before anything is read; it would otherwise be forgotten silently."""
+    """
+    A misspelt option is refused before anything is read.
+
+    It would otherwise be forgotten silently.
+    """
     with pytest.raises(Exception, match=said):
         spark.read.format("onceward").options(**{"table": "outbox"} | options).load(
             str(mail)
@@ -210,7 +214,11 @@ def test_columns_that_an_older_file_lacks_are_null(spark: SparkSession, box: Mad
 def test_a_large_file_is_cut_and_nothing_is_lost(
     spark: SparkSession, box: Made, snapshot: bool
 ) -> None:
-    """Slices, batches and tasks of any size give each row once; as of one moment, a file is one task."""
+    """
+    Slices, batches and tasks of any size give each row once.
+
+    As of one moment, a file is one task.
+    """
     path = box("alice", 2500)
     frame = read(
         spark,
@@ -252,7 +260,7 @@ def test_the_ledger_is_all_boxes_of_a_file_at_one_moment(spark: SparkSession, ma
 
 
 def test_bad_files_are_left_out_and_counted(spark: SparkSession, box: Made, tmp_path: Path) -> None:
-    """One bad file never fails a job: it stands in quarantine, and in the ledger, with its reason."""
+    """One bad file never fails a job: quarantine and ledger hold it, with its reason."""
     box("alice", 3)
     (tmp_path / "empty.db").touch()
     (tmp_path / "notes.db").write_text("buy milk\n" * 500)
@@ -290,7 +298,11 @@ def test_live_files_are_read_consistently(spark: SparkSession, box: Made) -> Non
 
 
 def test_filters_are_sparks_and_stay_right(spark: SparkSession, box: Made) -> None:
-    """One relation scanned with several filters, in unions and self joins, gives each its own rows."""
+    """
+    One relation scanned with several filters gives each its own rows.
+
+    Unions and self joins are such relations too.
+    """
     path = box("alice", 40)
     frame = read(spark, str(path), "outbox", columns="_seq,id")
     low, high = frame.where("_seq <= 10"), frame.where("_seq > 10")
@@ -312,7 +324,11 @@ def test_all_tables_have_their_own_columns_first() -> None:
 
 
 def test_a_stream_insists_on_what_may_be_read_later(box: Made) -> None:
-    """A file that is locked now fails the micro-batch: its rows would be passed over for ever; read at once, it is left out."""
+    """
+    A file that is locked now fails the micro-batch; read at once, it is left out.
+
+    A micro-batch without it would pass over its rows for ever.
+    """
     from onceward.spark.opening import Unreadable  # noqa: PLC0415 - with what needs pyarrow
     from onceward.spark.options import Options  # noqa: PLC0415 - as above
     from onceward.spark.plan import Slice  # noqa: PLC0415 - as above
@@ -337,7 +353,11 @@ def test_a_stream_insists_on_what_may_be_read_later(box: Made) -> None:
 
 @pytest.mark.parametrize("column", ["frame", "body"])
 def test_batches_of_large_rows_hold_few(column: str, tmp_path: Path) -> None:
-    """A batch is full by its bytes as well as by its rows, whichever column they are in; nothing is left out."""
+    """
+    A batch is full by its bytes as well as by its rows; nothing is left out.
+
+    Whichever column the bytes are in.
+    """
     from onceward.spark.options import Options  # noqa: PLC0415 - as above
     from onceward.spark.plan import Slice  # noqa: PLC0415 - as above
     from onceward.spark.reader import read as read_slices  # noqa: PLC0415 - as above

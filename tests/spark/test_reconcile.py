@@ -46,13 +46,17 @@ def case(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Case:
 
 
 def test_every_message_gets_the_verdict_of_what_was_done_to_it(case: Case) -> None:
-    """No class is missed, none is mixed up with another, and bad weather and backups leave no trace."""
+    """No class is missed or mixed up with another; bad weather and backups leave no trace."""
     assert dict(case.made.verdicts) == dict(case.report.verdicts)
     assert sum(case.made.verdicts[name] for name in FATAL) == case.report.broken
 
 
 def test_a_witness_says_what_the_ledger_says(case: Case) -> None:
-    """Numbers or texts, live or archived: a message is told in the same words; beside them each file tells of itself."""
+    """
+    Numbers or texts, live or archived, a message is told in the same words.
+
+    Beside them each file tells of itself.
+    """
     numbers, texts = (
         case.fleet.table("witness", *WITNESS),
         evidence(case.fleet.table("ledger", *NEEDS)),
@@ -168,7 +172,11 @@ class _Cut(Exception):
 def test_a_run_that_was_broken_off_goes_on_without_reading_again(
     case: Case, tmp_path: Path
 ) -> None:
-    """What was gathered is kept: the files may even be gone when the run is resumed; the rules stay those of its beginning."""
+    """
+    Gathered rows are kept, so a run resumes even when the files are gone.
+
+    The rules stay those of its beginning.
+    """
     shutil.copytree(case.made.folder, tmp_path / "agents")
     fleet, out = Fleet(case.fleet.spark, (str(tmp_path / "agents"),)), tmp_path / "out"
 

@@ -1,4 +1,8 @@
-"""The page of a reconciliation: whole, well-formed, and safe whatever the files said; it needs no Spark."""
+"""
+The page of a reconciliation: whole, well-formed and safe with any text; without Spark.
+
+The text is what the files said.
+"""
 
 import re
 from html.parser import HTMLParser
@@ -35,9 +39,11 @@ def _report(**more: Any) -> Report:
     lines = {"effect": [(-1, 1), (0, 4), (12, 5), (90_000, 1)], "store": [(3, 2)]}
     hours = {"sent": [(490_000, 7), (490_003, 2)], "processed": [(490_000, 9)]}
     full = {
-        "quarantine": [{"path": HOSTILE, "reason": "corrupt", "detail": HOSTILE}], "twins": [{"agent": HOSTILE, "files": "a, b"}],
-        "percentiles": [{"span": "effect", "messages": 11, "p50": 0}], "histogram": lines, "hours": hours, "pairs": [pair],
-        "lanes": [{"sender": HOSTILE, "overtook": 1}], "lane_totals": {"overtook": 1}, "examples": [{"id": HOSTILE, "verdict": "lost"}],
+        "quarantine": [{"path": HOSTILE, "reason": "corrupt", "detail": HOSTILE}],
+        "twins": [{"agent": HOSTILE, "files": "a, b"}],
+        "percentiles": [{"span": "effect", "messages": 11, "p50": 0}], "histogram": lines,
+        "hours": hours, "pairs": [pair], "lanes": [{"sender": HOSTILE, "overtook": 1}],
+        "lane_totals": {"overtook": 1}, "examples": [{"id": HOSTILE, "verdict": "lost"}],
     }  # fmt: skip
     return Report(**{**given, **full, **more})
 

@@ -118,7 +118,11 @@ def test_queries_and_batches_do_not_know_of_each_other(box: Made, tmp_path: Path
 
 
 def test_a_checkpoint_that_was_set_back_is_noticed(box: Made, tmp_path: Path) -> None:
-    """A batch of before the newest one, of which the file knows nothing, may have been forgotten: it is not sent."""
+    """
+    A batch from before the newest one that the file does not know is not sent.
+
+    It may have been forgotten.
+    """
     alice = box("alice")
     deliver(rows([1]), batch(tmp_path, 9))
 
@@ -166,7 +170,11 @@ def test_one_bad_row_undoes_its_file_and_the_batch_can_be_given_again(
 
 
 def test_a_key_holds_across_batches(box: Made, tmp_path: Path) -> None:
-    """The agent's own idempotency key is kept: the same body is one message, another one is a conflict."""
+    """
+    The agent's own idempotency key is kept.
+
+    The same body is one message, another one is a conflict.
+    """
     alice = box("alice")
     deliver(rows([1], key="k"), batch(tmp_path, 0))
     deliver(rows([1], key="k"), batch(tmp_path, 1))
@@ -177,7 +185,7 @@ def test_a_key_holds_across_batches(box: Made, tmp_path: Path) -> None:
 
 
 def test_agents_are_found_by_what_their_files_say(box: Made, tmp_path: Path) -> None:
-    """A file may have any name; an agent without a file, or with two, is an error before anything is sent."""
+    """A file may have any name; an agent with no file or two is an error before any send."""
     box("alice").rename(tmp_path / "renamed.db")
     carol = box("carol")
 
@@ -209,11 +217,12 @@ def test_a_file_can_be_named_itself(box: Made, tmp_path: Path) -> None:
 
 @pytest.mark.broken("its schema's number is a lie")
 def test_an_older_file_is_not_migrated_by_the_way(box: Made, tmp_path: Path) -> None:
-    """Its agent may run an older version: sending to it must not change what that version can read."""
+    """Its agent may run an older version: a send must not change what that version can read."""
     alice = box("alice")
     with Postbox(alice, start=False) as old, old.begin() as tx:
         tx.execute(
-            "DELETE FROM _onceward_migrations WHERE version = (SELECT max(version) FROM _onceward_migrations)"
+            "DELETE FROM _onceward_migrations "
+            "WHERE version = (SELECT max(version) FROM _onceward_migrations)"
         )
 
     with pytest.raises(Unreadable, match="older"):
@@ -255,7 +264,11 @@ def test_what_was_sent_is_carried_and_handled(box: Made, tmp_path: Path) -> None
 def test_killed_at_any_statement_nothing_is_lost_or_sent_twice(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """Statements all along a batch over two files are tried as the last one of a killed process; the script alone tries each."""
+    """
+    Statements of a batch over two files are tried as a killed process's last one.
+
+    Here they are statements all along the batch; the script alone tries each.
+    """
     command = [
         sys.executable,
         str(Path(__file__).with_name("kills.py")),

@@ -18,7 +18,7 @@ def _batch(numbers: range, **columns: Any) -> Any:
 
 
 def test_rows_come_back_by_sender_in_their_order() -> None:
-    """Whatever the batches they came in: each sender has its rows, in the order in which they were added, whole."""
+    """In any batches, each sender has its rows, whole, in the order in which they were added."""
     with Spool() as spool:
         for first in (0, 6, 12):
             numbers = range(first, first + 6)

@@ -22,7 +22,11 @@ Made = Callable[..., Path]
 def follow(
     spark: SparkSession, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., list[dict[str, Any]]]:
-    """Return what runs the stream until nothing is new, as a new query on the same checkpoint, and returns all it ever wrote."""
+    """
+    Return a function that runs the stream and returns all it ever wrote.
+
+    It runs until nothing is new, as a new query on the same checkpoint.
+    """
     state = tmp_path_factory.mktemp("state")
 
     def run(**options: Any) -> list[dict[str, Any]]:
@@ -55,7 +59,11 @@ def send(path: Path, count: int) -> None:
 def test_a_stream_goes_on_where_it_stopped(
     box: Made, follow: Callable[..., list[dict[str, Any]]], tmp_path: Path
 ) -> None:
-    """Across restarts, new files, and a file that was restored: each row once, and once more for each new epoch; also in turns."""
+    """
+    Each row comes once, and once more for each new epoch; also in turns.
+
+    It is so across restarts, new files, and a file that was restored.
+    """
     alice = box("alice", 30)
     backup = alice.read_bytes()
     box("carol", 5)

@@ -58,7 +58,11 @@ def numbers(spark: SparkSession, count: int) -> DataFrame:
 def test_a_frame_is_sent_once_however_often_it_is_written(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Rows of one agent come from several tasks; a named query is recognised by every file, an unnamed one is new each time."""
+    """
+    Rows of one agent come from several tasks; every file recognises a named query.
+
+    An unnamed one is new each time.
+    """
     agents(tmp_path, "alice", "carol")
     writer = numbers(spark, 20).write.format("onceward").mode("append").options(holdUnknown=True)
 
@@ -83,9 +87,10 @@ def test_a_killed_worker_sends_nothing_twice(
     fatal: int, spark: SparkSession, tmp_path: Path
 ) -> None:
     """
-    A task's Python process is killed before it has collected its first row, or its last: the task is run again.
+    A task killed before it has collected its first row, or its last, is run again.
 
-    Whatever other tasks had collected is sent once with it, and the batch is recognised when it is written again.
+    It is the task's Python process that is killed. What other tasks had collected is sent once
+    with it, and the batch is recognised when it is written again.
     """
     folder, killed = agents(tmp_path / "agents", "alice", "carol"), tmp_path / "killed"
 
@@ -134,10 +139,11 @@ def test_a_killed_driver_loses_nothing_and_sends_nothing_twice(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """
-    The whole program is killed at one step after the other, and started again each time; in the end all is sent, once.
+    A program killed at each step in turn, and started again each time, sends all once.
 
-    When all files have committed and Spark does not know it; between two files of a micro-batch; and when its last file
-    has committed and the checkpoint does not know it. Each statement inside of a commit is tried with the sink.
+    The steps are when all files have committed and Spark does not know it, between two files of a
+    micro-batch, and when its last file has committed and the checkpoint does not know it. Each
+    statement inside of a commit is tried with the sink.
     """
     source, target = (
         agents(tmp_path / "source", "dave"),

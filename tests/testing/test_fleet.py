@@ -9,8 +9,10 @@ from onceward.errors import OncewardError
 from onceward.testing.fleet import TASKS, Fleet, build
 
 IDS = """
-SELECT sender, recipient, id FROM onceward_outbox UNION SELECT sender, recipient, id FROM onceward_inbox
- UNION SELECT sender, recipient, id FROM onceward_dead_letters UNION SELECT sender, recipient, id FROM onceward_processed_messages
+SELECT sender, recipient, id FROM onceward_outbox
+ UNION SELECT sender, recipient, id FROM onceward_inbox
+ UNION SELECT sender, recipient, id FROM onceward_dead_letters
+ UNION SELECT sender, recipient, id FROM onceward_processed_messages
 """
 
 

@@ -23,7 +23,11 @@ def box(harness: Callable[..., Harness]) -> Harness:
 
 
 def test_a_handler_can_be_called_alone(box: Harness) -> None:
-    """Its statements run on the real schema and its mail is in the real outbox, seen by the test at once."""
+    """
+    Its statements run on the real schema; the test sees its mail in the real outbox.
+
+    It sees the mail at once.
+    """
     answer = note("milk", box.context(sender="me"))
 
     assert "MILK" == answer

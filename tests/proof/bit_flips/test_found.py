@@ -11,7 +11,10 @@ from onceward import Postbox
 from onceward.errors import StoreCorrupt
 
 STALE = "SELECT seq, state, attempts FROM _onceward_outbox WHERE ? AND state = 'sent' LIMIT ?"
-SPOIL = "DROP TRIGGER _onceward_outbox_frame_guard; UPDATE _onceward_outbox SET frame = replace(frame, 'one', 'two')"
+SPOIL = (
+    "DROP TRIGGER _onceward_outbox_frame_guard; "
+    "UPDATE _onceward_outbox SET frame = replace(frame, 'one', 'two')"
+)
 
 
 @pytest.fixture

@@ -35,8 +35,14 @@ class Sweep:
     """Steps that ended with an unknown outcome."""
 
     def __str__(self) -> str:
-        said = f"{self.harness}: seed {self.seed}, {self.count} of {self.of} operations failed {dict(sorted(self.kinds.items()))}"
-        return f"{said}, {self.unknown} unknown outcomes, {len(self.violations)} violations in {self.seconds:.1f} s"
+        said = (
+            f"{self.harness}: seed {self.seed}, {self.count} of {self.of} operations failed "
+            f"{dict(sorted(self.kinds.items()))}"
+        )
+        return (
+            f"{said}, {self.unknown} unknown outcomes, {len(self.violations)} violations in "
+            f"{self.seconds:.1f} s"
+        )
 
 
 @dataclass(frozen=True, slots=True)

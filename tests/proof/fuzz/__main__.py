@@ -1,4 +1,8 @@
-"""``python -m tests.proof.fuzz TARGET`` lets atheris, where it is installed, look for what Hypothesis did not think of."""
+"""
+``python -m tests.proof.fuzz TARGET`` searches with atheris beyond what Hypothesis tried.
+
+atheris must be installed.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,8 @@ def main(arguments: list[str]) -> int:
     known = [*PLAIN, *FILED]
     if not arguments or arguments[0] not in known:
         sys.stderr.write(
-            f"which target? {', '.join(known)}; libFuzzer's options may follow, such as -max_total_time=60\n"
+            f"which target? {', '.join(known)}; libFuzzer's options may follow, such as "
+            f"-max_total_time=60\n"
         )
         return 2
     try:

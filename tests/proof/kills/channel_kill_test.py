@@ -31,7 +31,8 @@ HOLD_EACH: Final = 7
 TOLD: Final = "CREATE TABLE told (n INTEGER PRIMARY KEY, id TEXT)"
 DONE: Final = "CREATE TABLE done (n INTEGER, id TEXT)"
 SETTINGS: Final[dict[str, Any]] = {
-    "durability": "fast", "poll_interval": 0.05, "ack_timeout": 0.5, "retry_first": 0.05, "retry_cap": 0.2, "breaker_failures": 1000,
+    "durability": "fast", "poll_interval": 0.05, "ack_timeout": 0.5, "retry_first": 0.05,
+    "retry_cap": 0.2, "breaker_failures": 1000,
 }  # fmt: skip
 
 

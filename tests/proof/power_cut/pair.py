@@ -25,7 +25,10 @@ SESSIONS: Final = 3
 A_LIFE: Final = 100_000
 """Numbers of one life; those of the next begin beyond."""
 ROWS: Final = {
-    "near": "CREATE TABLE IF NOT EXISTS promised (n INTEGER PRIMARY KEY); CREATE TABLE IF NOT EXISTS answers (seq INTEGER PRIMARY KEY, n)",
+    "near": (
+        "CREATE TABLE IF NOT EXISTS promised (n INTEGER PRIMARY KEY); "
+        "CREATE TABLE IF NOT EXISTS answers (seq INTEGER PRIMARY KEY, n)"
+    ),
     "far": "CREATE TABLE IF NOT EXISTS effects (seq INTEGER PRIMARY KEY, n INTEGER, session TEXT)",
 }
 SIGN: Final = "INSERT INTO promised (n) VALUES (?)"

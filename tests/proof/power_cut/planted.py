@@ -22,25 +22,34 @@ from onceward.model.frame import digest
 from onceward.store.bodies import FULL_FRAME
 
 NO_BARRIER: Final = """
-SELECT max(clock_at, ?1), coalesce(?5, max_inbox), coalesce(?6, max_body) FROM _onceward_file_info WHERE coalesce(?2, ?3, ?4) IS NOT NULL
+SELECT max(clock_at, ?1), coalesce(?5, max_inbox), coalesce(?6, max_body) FROM _onceward_file_info
+  WHERE coalesce(?2, ?3, ?4) IS NOT NULL
 """
 NEWER: Final = Migration(
     9999,
     "9999_town",
-    "ALTER TABLE _onceward_inbox ADD COLUMN town INTEGER NOT NULL DEFAULT 0; UPDATE _onceward_inbox SET town = seq;"
-    "CREATE TABLE town_parcels AS SELECT seq, id, length(frame) AS size FROM _onceward_outbox; CREATE INDEX town_sizes ON town_parcels (size);",
+    "ALTER TABLE _onceward_inbox ADD COLUMN town INTEGER NOT NULL DEFAULT 0; "
+    "UPDATE _onceward_inbox SET town = seq;"
+    "CREATE TABLE town_parcels AS SELECT seq, id, length(frame) AS size FROM _onceward_outbox; "
+    "CREATE INDEX town_sizes ON town_parcels (size);",
 )
 HAND_OVER: Final = f"""
-INSERT INTO peer._onceward_lanes (sender, name, rank, session) SELECT DISTINCT 'near', lane, rank, session FROM main._onceward_outbox WHERE state = 'pending'
+INSERT INTO peer._onceward_lanes (sender, name, rank, session)
+  SELECT DISTINCT 'near', lane, rank, session FROM main._onceward_outbox WHERE state = 'pending'
 ON CONFLICT DO NOTHING;
-INSERT INTO peer._onceward_inbox (sender, id, lane_id, session, type, topic, rank, frame, digest, received_at)
-SELECT 'near', id, (SELECT lane_id FROM peer._onceward_lanes AS l WHERE l.sender = 'near' AND l.name = o.lane AND l.rank = o.rank),
+INSERT INTO peer._onceward_inbox (sender, id, lane_id, session, type, topic, rank, frame, digest,
+  received_at)
+SELECT 'near', id, (SELECT lane_id FROM peer._onceward_lanes AS l
+         WHERE l.sender = 'near' AND l.name = o.lane AND l.rank = o.rank),
        session, type, topic, rank, {FULL_FRAME}, digest_of({FULL_FRAME}), :now
   FROM main._onceward_outbox AS o WHERE state = 'pending' ORDER BY seq;
-UPDATE peer._onceward_lanes SET head_seq = (SELECT min(seq) FROM peer._onceward_inbox AS i WHERE i.lane_id = _onceward_lanes.lane_id AND i.state = 'pending')
+UPDATE peer._onceward_lanes SET head_seq = (SELECT min(seq) FROM peer._onceward_inbox AS i
+  WHERE i.lane_id = _onceward_lanes.lane_id AND i.state = 'pending')
  WHERE head_seq IS NULL;
-UPDATE main._onceward_counters SET value = value + (SELECT count(*) FROM main._onceward_outbox WHERE state = 'pending') WHERE name = 'ended_pending';
-UPDATE main._onceward_outbox SET state = 'acked', sent_at = :now, ended_at = :now, due_at = NULL WHERE state = 'pending';
+UPDATE main._onceward_counters SET value = value + (SELECT count(*) FROM main._onceward_outbox
+  WHERE state = 'pending') WHERE name = 'ended_pending';
+UPDATE main._onceward_outbox SET state = 'acked', sent_at = :now, ended_at = :now, due_at = NULL
+  WHERE state = 'pending';
 """
 
 

@@ -18,7 +18,11 @@ DRAWN = 40
 
 
 def disk(*more: Op) -> Disk:
-    """Return a disk with a durable file of old bytes, under way to be overwritten by new ones and to grow."""
+    """
+    Return a disk with a durable file of old bytes that is overwritten and grows.
+
+    The overwrite by new bytes is under way.
+    """
     made = Disk.of({"a.db": OLD})
     for op in (Op("write", 1, at=0, data=NEW), Op("write", 1, at=2048, data=NEW), *more):
         made.apply(op)

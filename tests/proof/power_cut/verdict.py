@@ -15,7 +15,8 @@ EFFECTS: Final = "SELECT n, session FROM effects ORDER BY seq"
 ANSWERS: Final = "SELECT n FROM answers ORDER BY seq"
 REFUSED: Final = "SELECT frame ->> '$.data.n' FROM _onceward_dead_letters WHERE origin = 'inbox'"
 OPEN_ENDS: Final = """
-SELECT (SELECT count(*) FROM _onceward_outbox WHERE state IN ('pending', 'sent')) + (SELECT count(*) FROM _onceward_inbox WHERE state = 'pending')
+SELECT (SELECT count(*) FROM _onceward_outbox WHERE state IN ('pending', 'sent'))
+  + (SELECT count(*) FROM _onceward_inbox WHERE state = 'pending')
 """
 ROUNDS: Final = 12
 NEW: Final = 2
@@ -90,7 +91,11 @@ def _drain(pair: Pair) -> list[str]:
 
 
 def _unequal(pair: Pair, scene: Scene) -> list[str]:
-    """Return promises without exactly one effect, effects without a promise, and effects out of order."""
+    """
+    Return promises without exactly one effect, stray effects, and effects out of order.
+
+    A stray effect is one without a promise.
+    """
     rows = [(int(n), str(session)) for n, session in pair.far._db.read(EFFECTS)]
     dead = _numbers(pair.far, REFUSED)
     times = Counter([n for n, _ in rows] + dead)

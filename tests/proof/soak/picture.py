@@ -21,8 +21,10 @@ STRIPS: Final = {
 }
 STYLE: Final = """<style>
 text { font: 13px system-ui, sans-serif; fill: #24292f; } .note { fill: #57606a; font-size: 12px; }
-polyline { fill: none; stroke: #3b76c4; stroke-width: 1.5; } line { stroke: #a9b4c0; } .warm { fill: #a9b4c0; opacity: 0.2; }
-@media (prefers-color-scheme: dark) { text { fill: #e6edf3; } .note { fill: #9da7b3; } line { stroke: #5b6673; } }
+polyline { fill: none; stroke: #3b76c4; stroke-width: 1.5; } line { stroke: #a9b4c0; }
+.warm { fill: #a9b4c0; opacity: 0.2; }
+@media (prefers-color-scheme: dark) { text { fill: #e6edf3; }
+.note { fill: #9da7b3; } line { stroke: #5b6673; } }
 </style>"""
 
 
@@ -32,9 +34,13 @@ def picture(course: Course) -> str:
     body = [STYLE, *(_strip(course, name, 10 + STRIP * i) for i, name in enumerate(STRIPS))]
     seconds = course.samples[-1].at
     body.append(
-        f'<text class="note" x="{LEFT}" y="{height - 12}">0 to {seconds:.0f} s; what is shaded is warming up</text>'
+        f'<text class="note" x="{LEFT}" y="{height - 12}">0 to {seconds:.0f} s; '
+        f"what is shaded is warming up</text>"
     )
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" role="img">'
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" '
+        f'viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" role="img">'
+    )
     return "\n".join([head, "<title>What a soak keeps flat</title>", *body, "</svg>"]) + "\n"
 
 
@@ -49,12 +55,17 @@ def _strip(course: Course, name: str, top: int) -> str:
     growth = (
         ""
         if name == "rate"
-        else f'<text class="note" x="{WIDTH - RIGHT + 8}" y="{floor}">{course.slope(name):+,.1f} an hour</text>'
+        else (
+            f'<text class="note" x="{WIDTH - RIGHT + 8}" y="{floor}">{course.slope(name):+,.1f} '
+            f"an hour</text>"
+        )
     )
     return (
         f'<rect class="warm" x="{LEFT}" y="{top}" width="{width * WARM:.1f}" height="{INNER}"/>'
-        f'<text x="8" y="{top + INNER / 2 + 4:.0f}">{STRIPS[name]}</text><line x1="{LEFT}" x2="{LEFT + width}" y1="{floor}" y2="{floor}"/>'
-        f'<polyline points="{line}"/><text x="{WIDTH - RIGHT + 8}" y="{top + 18}">{points[-1][1]:,.1f}</text>{growth}'
+        f'<text x="8" y="{top + INNER / 2 + 4:.0f}">{STRIPS[name]}</text>'
+        f'<line x1="{LEFT}" x2="{LEFT + width}" y1="{floor}" y2="{floor}"/>'
+        f'<polyline points="{line}"/>'
+        f'<text x="{WIDTH - RIGHT + 8}" y="{top + 18}">{points[-1][1]:,.1f}</text>{growth}'
     )
 
 

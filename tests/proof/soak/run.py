@@ -37,8 +37,10 @@ WARM: Final = 0.25
 """Share of the course that is not judged: caches fill, tables grow to what retention keeps."""
 PATIENCE: Final = 120.0
 ROWS: Final = """
-SELECT (SELECT count(*) FROM _onceward_outbox), (SELECT count(*) FROM _onceward_inbox), (SELECT count(*) FROM _onceward_processed_messages),
-       (SELECT count(*) FROM _onceward_receipts), (SELECT value FROM _onceward_counters WHERE name = :total)
+SELECT (SELECT count(*) FROM _onceward_outbox), (SELECT count(*) FROM _onceward_inbox),
+       (SELECT count(*) FROM _onceward_processed_messages),
+       (SELECT count(*) FROM _onceward_receipts),
+       (SELECT value FROM _onceward_counters WHERE name = :total)
 """
 KIB: Final = 1024
 

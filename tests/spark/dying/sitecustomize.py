@@ -1,8 +1,12 @@
 """
-Loaded first by every Python of a program that has this folder on its path: whoever commits a batch ends the whole program at one step.
+End a whole program at one step of the commit of a batch.
 
-``RELAY_DIES`` says which: ``batch`` or ``stream``, and ``before`` the first file, at a ``row`` of it, ``between`` two files, or
-``after`` the last one, when Spark does not know yet that the batch is done.
+Every Python of a program with this folder on its path loads this file first. The process that
+commits the batch ends the program.
+
+``RELAY_DIES`` says at which step: ``batch`` or ``stream``, and ``before`` the first file, at a
+``row`` of it, ``between`` two files, or ``after`` the last one, when Spark does
+not know yet that the batch is done.
 """
 
 import os
