@@ -582,11 +582,11 @@ SELECT o.seq, o.id, i.agent AS sender, o.recipient, o.session, o.lane, o.type, o
        CASE WHEN o.body_id IS NULL THEN o.frame
             ELSE o.frame || coalesce((SELECT b.text FROM _onceward_bodies AS b WHERE b.body_id = o.body_id), 'null,"bodyerror":"missing"') || '}'
         END AS frame,
-       CASE WHEN o.body_id IS NULL
+       CAST(CASE WHEN o.body_id IS NULL
             THEN CASE WHEN json_valid(o.frame) THEN coalesce(json_extract(o.frame, '$.data'), json_extract(o.frame, '$.data_base64')) END
             ELSE (SELECT CASE WHEN json_valid(b.text) THEN json_extract(b.text, '$') END
                     FROM _onceward_bodies AS b WHERE b.body_id = o.body_id)
-        END AS body,
+        END AS TEXT) AS body,
        o.channel, o.kind, o.correlation_id
   FROM _onceward_outbox AS o, _onceward_file_info AS i;
 
@@ -597,7 +597,8 @@ SELECT b.seq, b.id, b.sender, i.agent AS recipient, b.session, l.name AS lane, b
              AND b.seq IN (SELECT j.value FROM _onceward_lanes AS c, json_each(c.leased_seqs) AS j WHERE c.leased_seqs IS NOT NULL)
             THEN 'processing' ELSE b.state END AS state,
        b.attempts, b.expires_at, b.correlation_id, b.causation_id, b.received_at, b.ended_at, b.reason, b.frame,
-       CASE WHEN json_valid(b.frame) THEN coalesce(json_extract(b.frame, '$.data'), json_extract(b.frame, '$.data_base64')) END AS body,
+       CASE WHEN json_valid(b.frame)
+            THEN CAST(coalesce(json_extract(b.frame, '$.data'), json_extract(b.frame, '$.data_base64')) AS TEXT) END AS body,
        b.channel, b.kind, b.mailbox
   FROM _onceward_inbox AS b JOIN _onceward_file_info AS i LEFT JOIN _onceward_lanes AS l ON l.lane_id = b.lane_id;
 
@@ -612,7 +613,8 @@ SELECT d.seq, d.id, CASE WHEN d.queue IS NULL THEN d.origin ELSE 'queue' END AS 
        d.session, d.lane, d.type, d.topic,
        CASE d.rank WHEN 0 THEN 'critical' WHEN 1 THEN 'urgent' WHEN 2 THEN 'normal' WHEN 3 THEN 'low' ELSE 'background' END AS priority,
        d.reason, d.last_error, d.attempts, d.created_at, d.dead_at, d.late_outcome, d.late_at, d.frame,
-       CASE WHEN json_valid(d.frame) THEN coalesce(json_extract(d.frame, '$.data'), json_extract(d.frame, '$.data_base64')) END AS body,
+       CASE WHEN json_valid(d.frame)
+            THEN CAST(coalesce(json_extract(d.frame, '$.data'), json_extract(d.frame, '$.data_base64')) AS TEXT) END AS body,
        d.channel, d.kind, d.correlation_id, d.mailbox, d.queue, d.replays
   FROM _onceward_dead_letters AS d, _onceward_file_info AS i;
 

@@ -61,8 +61,16 @@ def without_own(found: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     ),
 )
 def test_a_table_is_its_view_in_every_file(spark: SparkSession, mail: Path, name: str) -> None:
-    """Every column and every row of the public view arrives, with the type that it has there."""
-    expected = [row for path in mail.glob("*.db") for row in view(path, VIEWS[name])]
+    """
+    Every column and every row of the public view arrives, with the type that it has there.
+
+    ``body`` is read on request only, as JSON text.
+    """
+    expected = [
+        {column: value for column, value in row.items() if column != "body"}
+        for path in mail.glob("*.db")
+        for row in view(path, VIEWS[name])
+    ]
 
     assert sorted(expected, key=repr) == without_own(rows(read(spark, str(mail), name)))
 
