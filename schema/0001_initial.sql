@@ -481,7 +481,7 @@ INSERT INTO _onceward_counters (name) VALUES
     ('ended'), ('processed'), ('dropped'), ('expired'), ('duplicates'), ('refused'), ('forks'),
     ('overflowed'), ('ephemeral_dropped');
 
--- Admission: the kill-switch and the limit hold for every writer, whatever its language.
+-- Admission: a pause and the limit hold for every writer in any language.
 CREATE TRIGGER _onceward_outbox_admit AFTER INSERT ON _onceward_outbox
 BEGIN
     SELECT CASE

@@ -11,6 +11,8 @@ import pytest
 
 VAGUE = re.compile(r"\b(?:somebody|nobody|whoever|anybody|everybody)\b", re.IGNORECASE)
 SUBJECT = re.compile(r"(?:^|(?<=[.:;] ))(?:Who|Whoever|What)\b")
+PLAIN = (".sql", ".md")
+"""Files that are prose and comments throughout."""
 TEXTS = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
 PACKAGE = Path(__file__).parents[2] / "src" / "onceward"
 PARTS = sorted(
@@ -54,14 +56,14 @@ def test_vague_words_are_found(text: str, expected: list[str]) -> None:
 
 def _files(root: Path, part: str) -> list[Path]:
     if part == "schema":
-        return sorted((root / "schema").rglob("*.sql"))
+        return [path for kind in PLAIN for path in sorted((root / "schema").rglob(f"*{kind}"))]
     if (PACKAGE / f"{part}.py").exists():
         return [PACKAGE / f"{part}.py"]
     return sorted((PACKAGE / part).rglob("*.py"))
 
 
 def _vague(text: str, kind: str) -> Iterator[tuple[int, str]]:
-    if kind == ".sql":
+    if kind in PLAIN:
         for number, line in enumerate(text.splitlines(), 1):
             yield from ((number, word) for word in VAGUE.findall(line))
         return
