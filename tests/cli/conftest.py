@@ -66,10 +66,8 @@ def cli(home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monk
     """Return a call that runs one command line, with a pipe or a person to read from."""
     assert home.is_dir()
 
-    def call(*tokens: object, stdin: str = "", person: str | None = None) -> Ran:
-        monkeypatch.setattr(
-            sys, "stdin", io.StringIO(stdin) if person is None else Terminal(person)
-        )
+    def call(*tokens: object, stdin: str | bytes = "", person: str | None = None) -> Ran:
+        monkeypatch.setattr(sys, "stdin", _piped(stdin) if person is None else Terminal(person))
         capsys.readouterr()
         code = main([str(token) for token in tokens])
         out, err = capsys.readouterr()
@@ -102,6 +100,12 @@ def buried(shop: Postbox, billing: Postbox) -> list[str]:
         assert message is not None
         message.reject("not today")
     return ids
+
+
+def _piped(given: str | bytes) -> io.TextIOBase:
+    if isinstance(given, str):
+        return io.StringIO(given)
+    return io.TextIOWrapper(io.BytesIO(given), encoding="utf-8")
 
 
 def _agent(home: Path, name: str) -> Postbox:

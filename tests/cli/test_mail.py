@@ -79,12 +79,66 @@ def test_a_body_is_json_or_text(
     assert (sent, body) == (message.id, message.body)
 
 
+@pytest.mark.parametrize("dash", [["-"], []])
+@pytest.mark.parametrize(
+    ("text", "body"),
+    [
+        ('{"large": true}\n', {"large": True}),
+        ("null\n", None),
+        ("two\nlines\n", "two\nlines"),
+        ("windows\r\n", "windows"),
+        ("\n", ""),
+    ],
+)
 @pytest.mark.usefixtures("billing")
-def test_a_body_comes_from_stdin(cli: Cli, shop: Postbox) -> None:
-    """A dash reads the body, so that it may be large or secret."""
-    cli("send", "billing", "-", stdin='{"large": true}')
+def test_a_body_comes_from_stdin(
+    cli: Cli, shop: Postbox, dash: list[str], text: str, body: object
+) -> None:
+    """Without a body, or for a dash, stdin is read; its last line end is not part of a text."""
+    assert 0 == cli("send", "billing", *dash, stdin=text).code
 
-    assert [{"large": True}] == [message.body for message in shop.history().messages]
+    assert [body] == [message.body for message in shop.history().messages]
+
+
+@pytest.mark.parametrize("typed", [{"stdin": ""}, {"person": "not read\n"}])
+@pytest.mark.parametrize(
+    "command", ["send billing", "publish a.b", "channel send room", "mailbox send box"]
+)
+@pytest.mark.usefixtures("billing")
+def test_no_body_at_all_is_refused(
+    cli: Cli, shop: Postbox, command: str, typed: dict[str, str]
+) -> None:
+    """An empty stdin or a terminal is no body: nothing is sent, and the error says what to give."""
+    shop.mailboxes.ensure("box", public=True)
+    shop.channels.create("room")
+    ran = cli(*command.split(), **typed)
+
+    assert (2, "", []) == (ran.code, ran.out, shop.history().messages)
+    assert "null for a message without content" in ran.err
+
+
+@pytest.mark.parametrize(
+    "command", ["publish a.b", "channel send room", "mailbox send box --type t"]
+)
+@pytest.mark.usefixtures("shop")
+def test_every_command_that_sends_reads_stdin(cli: Cli, billing: Postbox, command: str) -> None:
+    """Topics, channels and mailboxes take the body of a pipe as send does."""
+    billing.agents.subscribe("a.b")
+    billing.mailboxes.ensure("box", public=True)
+    billing.channels.create("room").add("shop")
+
+    assert 0 == cli(*command.split(), stdin="piped\n").code
+
+    assert ["piped"] == [message.body for message in billing.history().messages]
+
+
+@pytest.mark.usefixtures("billing")
+def test_bytes_that_are_no_text_are_refused(cli: Cli, shop: Postbox) -> None:
+    """A body that is not UTF-8 is an error of usage; nothing is sent."""
+    ran = cli("send", "billing", stdin=b"\xff")
+
+    assert (2, "", []) == (ran.code, ran.out, shop.history().messages)
+    assert "stdin is no utf-8 text" in ran.err
 
 
 @pytest.mark.usefixtures("billing")

@@ -35,7 +35,7 @@ Topic = Annotated[str, said("The message's topic.")]
 def send(
     box: Postbox,
     name: Name,
-    body: Body = "null",
+    body: Body = None,
     /,
     *,
     kind: KindName = "text",
@@ -147,7 +147,7 @@ def history(
 def publish(
     box: Postbox,
     topic: Topic,
-    body: Body = "null",
+    body: Body = None,
     /,
     *,
     options: Delayed = DELAYED,

@@ -14,6 +14,7 @@ from onceward.cli.exit_codes import DONE, PARTLY, NothingThere, Usage, code_of, 
 from onceward.cli.options import Quiet
 from onceward.cli.output import document, note, show
 from onceward.cli.readonly import Look, whole_id
+from onceward.cli.stdin import read_stdin
 from onceward.cli.target import Conversation
 from onceward.errors import OncewardError
 from onceward.model.clock import SystemClock
@@ -123,7 +124,7 @@ def by_id(found: Look, given: Sequence[str]) -> tuple[list[str], Outcome]:
     """Return the whole ids that are meant (a dash: those on stdin), and which were not found."""
     outcome = Outcome()
     for part in given:
-        for prefix in sys.stdin.read().split() if part == "-" else [part]:
+        for prefix in read_stdin().split() if part == "-" else [part]:
             outcome.attempt(prefix, lambda each: whole_id(found, queries.DEAD_IDS, each))
     return list(dict.fromkeys(outcome.done)), Outcome(failed=outcome.failed)
 

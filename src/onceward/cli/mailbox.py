@@ -106,7 +106,7 @@ def ls(box: Postbox, /) -> Found:
 def send(
     box: Postbox,
     mailbox: Name,
-    body: Body = "null",
+    body: Body = None,
     /,
     *,
     keep: Keep = False,

@@ -11,7 +11,7 @@ from onceward.model.vocabulary import PRIORITIES
 
 Quiet: Final = Parameter(negative=(), show_default=False)
 """An option that is either there or not."""
-DASH: Final = "A dash reads it from stdin."
+DASH: Final = "A dash reads it from stdin, as does a pipe when none is given."
 PRIORITY: Final = f"{', '.join(PRIORITIES[:-1])} or {PRIORITIES[-1]}."
 
 
@@ -20,7 +20,7 @@ def said(text: str, **how: Any) -> Parameter:
     return Parameter(help=text, **how)
 
 
-Body = Annotated[str, said(f"JSON, or plain text. {DASH}", allow_leading_hyphen=True)]
+Body = Annotated[str | None, said(f"JSON, or plain text. {DASH}", allow_leading_hyphen=True)]
 Ids = Annotated[str, Parameter(allow_leading_hyphen=True)]
 Pattern = Annotated[str, said("Topic pattern: * is one segment, a trailing # any number.")]
 Session = Annotated[str, said("The session whose queue it is.")]

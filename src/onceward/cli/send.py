@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -15,6 +14,7 @@ from onceward.cli.durations import MaybeSpan
 from onceward.cli.exit_codes import Usage
 from onceward.cli.options import PRIORITY, Body, Quiet, said
 from onceward.cli.output import note
+from onceward.cli.stdin import body_from_stdin
 from onceward.cli.target import Conversation, in_session
 
 WHERE = Conversation()
@@ -92,7 +92,7 @@ DIRECT = Direct()
 def send(
     box: Postbox,
     to: To,
-    body: Body = "null",
+    body: Body = None,
     /,
     *,
     deliver: Deliver = False,
@@ -113,9 +113,9 @@ def send(
     return {"id": message_id, "recipient": to, "session": session.name, "state": state}
 
 
-def parsed(text: str) -> Any:
-    """Return a body as JSON value or plain text; a dash reads it; raise Usage if broken."""
-    text = sys.stdin.read() if text == "-" else text
+def parsed(given: str | None) -> Any:
+    """Return a body as JSON value or plain text, read from stdin if it is a dash or not given."""
+    text = body_from_stdin(asked=given == "-") if given in {None, "-"} else given
     try:
         return json.loads(text)
     except ValueError as error:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 from onceward.cli.exit_codes import DONE
 from onceward.cli.options import said
 from onceward.cli.output import document, note, show
 from onceward.cli.readonly import look
+from onceward.cli.stdin import read_stdin
 from onceward.cli.target import Where
 
 WHERE = Where()
@@ -27,7 +27,7 @@ def sql(statement: Statement, /, *, where: Where = WHERE) -> int:
     milliseconds, and blobs are printed in hexadecimal. Columns are printed as selected.
     """
     with look(where.path()) as found:
-        rows = found.run(sys.stdin.read() if statement == "-" else statement)
+        rows = found.run(read_stdin() if statement == "-" else statement)
     if where.json:
         document(rows)
     elif rows:
