@@ -12,7 +12,6 @@ import onceward
 from onceward import Agent, Postbox
 from onceward.db.group_commit import ReplacedFileDetector
 from onceward.model.parcel import Answer, Parcel
-from onceward.runtime.receiver import Receiver
 
 ROOT = str(Path(onceward.__file__).parent)
 GREETING = {"number": 1}
@@ -94,20 +93,18 @@ def test_a_send_passes_nine_files(pair: Pair) -> None:
     assert found.within(9, 45, 9), found
 
 
-def test_a_parcel_of_one_frame_is_accepted_in_few_calls(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_parcel_of_one_frame_is_accepted_in_few_calls(pair: Pair) -> None:
     """Reading, judging and storing a parcel of one frame is at most 70 calls with its commit."""
     found: list[Calls] = []
-    accept = Receiver.accept
+    accept = pair.recipient._receiver.accept
 
-    def watched(self: Receiver, parcel: Parcel) -> Answer:
+    def watched(parcel: Parcel) -> Answer:
         answers: list[Answer] = []
-        found.append(counted(lambda: answers.append(accept(self, parcel))))
+        found.append(counted(lambda: answers.append(accept(parcel))))
         return answers[0]
 
     pair.send()
-    monkeypatch.setattr(Receiver, "accept", watched)
+    pair.recipient._db.add_receiver(watched)
     pair.sender._dispatcher.run_due()
 
     assert [True] == [each.within(12, 70, 13) for each in found], found

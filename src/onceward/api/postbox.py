@@ -19,7 +19,7 @@ from onceward.api.limits import Limits
 from onceward.api.mailboxes import Mailboxes
 from onceward.api.peers import Peers
 from onceward.api.queues import Queues, Runs
-from onceward.api.routing import TransportRouter, receivers
+from onceward.api.routing import TransportRouter
 from onceward.api.session import Session
 from onceward.db.database import Database
 from onceward.db.environment import disabled_by_environment, load_settings
@@ -145,6 +145,8 @@ class Postbox(Session, EventSource):
             self._db, settings=self._settings, transports=transports, vfs=vfs
         )
         self._files = OpenAgentFiles(self._db, self._settings, self._routes.file_of)
+        self._receiver = Receiver(self._db, settings=self._settings, hooks=self._hooks)
+        self._listener = MemoryListener()
         self._lock, self._closed = Lock(), False
         self._loop, self._loop_is_ours = loop, False
         self._run = OwnerSession(self._db, self._settings, self._hooks, vfs=vfs)
@@ -154,6 +156,7 @@ class Postbox(Session, EventSource):
             if start:
                 self._start()
         except BaseException:
+            self._stop_receiving()
             self._run.end()
             raise
 
@@ -181,7 +184,6 @@ class Postbox(Session, EventSource):
         super().__init__(
             DEFAULT_SESSION, db=db, sender=self._sender, consumer=self._consumer, settings=settings
         )
-        self._receiver = Receiver(db, settings=settings, hooks=hooks)
         tasks = ChannelTasks(db, self._sender)
         self._dispatcher = Dispatcher(
             self._deps,
@@ -192,9 +194,8 @@ class Postbox(Session, EventSource):
         if settings.audit:
             self._audit(settings.audit)
         self._workers, self._runners = self._build_workers()
-        self._listener = MemoryListener()
-        self._listener.listen(self._db.agent, self._receiver.accept)
-        receivers[id(self._db)] = self._receiver
+        self._listener.listen(db.agent, self._receiver.accept)
+        db.add_receiver(self._receiver.accept)
         self._build_api(db, settings, tasks)
 
     def _audit(self, path: str) -> None:
@@ -555,15 +556,17 @@ class Postbox(Session, EventSource):
                 return
             self._closed = True
         self.stop(timeout)
-        self._listener.close()
-        if receivers.get(id(self._db)) is self._receiver:
-            del receivers[id(self._db)]
+        self._stop_receiving()
         self._routes.close()
         self._files.close()
         self._home.close()
         if self._loop is not None and self._loop_is_ours:
             self._loop.call_soon_threadsafe(self._loop.stop)
         self._run.end()
+
+    def _stop_receiving(self) -> None:
+        self._listener.close()
+        self._db.remove_receiver(self._receiver.accept)
 
     def __enter__(self) -> Self:
         """Use the postbox for a block."""

@@ -1,4 +1,4 @@
-"""Find the transport that reaches a recipient, and the receiver of a file that is open here."""
+"""Find the transport that reaches a recipient."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from onceward.db import file_checks, open_files
 from onceward.db.database import Database
 from onceward.errors import Unreachable
+from onceward.model.parcel import Answer, Parcel
 from onceward.model.settings import Settings
 from onceward.runtime.receiver import Receiver
 from onceward.store import peers
@@ -17,8 +18,6 @@ from onceward.transports.file import FileTransport, Opened
 from onceward.transports.memory import MemoryTransport
 
 GROUP = "onceward.transports"
-receivers: dict[int, Receiver] = {}
-"""Receivers of the postboxes open in this process, by their database's id, for file transports."""
 
 
 class TransportRouter:
@@ -96,8 +95,12 @@ class TransportRouter:
         db = Database.open(
             path, agent=agent, settings=wanted, clock=ours, vfs=self._vfs, create=False
         )
-        own = Receiver(db, settings=self._settings)
-        return (lambda parcel: receivers.get(id(db), own).accept(parcel)), db.close
+        own = Receiver(db, settings=self._settings).accept
+
+        def accept(parcel: Parcel) -> Answer:
+            return (db.receivers or (own,))[-1](parcel)
+
+        return accept, db.close
 
     def close(self) -> None:
         """Close every transport."""

@@ -38,7 +38,7 @@ from onceward.errors import (
 )
 from onceward.model.clock import Clock, Millis, MonotonicFileClock, SystemClock
 from onceward.model.names import agent_name
-from onceward.model.parcel import Durability
+from onceward.model.parcel import Answer, Durability, Parcel
 from onceward.model.settings import Settings
 
 T = TypeVar("T")
@@ -79,6 +79,8 @@ class Database:
         self.transaction = self.writer.transaction
         self.outside_handler = self.writer.outside_handler
         self.guard = ReplacedFileDetector(self.path)
+        self.receivers: tuple[Callable[[Parcel], Answer], ...] = ()
+        """Functions of the postboxes that have it open: the last one takes what comes for it."""
         self._open()
         self.notifier = Notifier(self.path)
 
@@ -290,6 +292,18 @@ class Database:
             for con in (self._reader, self._con):
                 let_go(con)
             self._con = self._reader = None
+
+    # -- receiving ----------------------------------------------------------------------------
+
+    def add_receiver(self, accept: Callable[[Parcel], Answer]) -> None:
+        """Have *accept* take the parcels that this process delivers to the file."""
+        with open_files.lock:
+            self.receivers += (accept,)
+
+    def remove_receiver(self, accept: Callable[[Parcel], Answer]) -> None:
+        """Leave the parcels to the receiver that was added before; do nothing if it is gone."""
+        with open_files.lock:
+            self.receivers = tuple(each for each in self.receivers if each != accept)
 
     # -- using the open file ------------------------------------------------------------------
 
