@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, ParamSpec, Self, TypeVar, Unpack, get_type_hints
+from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack
 
 from pydantic import BaseModel
 
@@ -15,10 +14,9 @@ from onceward.model.body import message_type
 from onceward.model.names import agent_name, plain_text
 from onceward.model.queue_modes import QueueOptions, check_sessions, checked
 from onceward.model.topics import check_pattern, matches
+from onceward.runtime.signatures import check_session_signature, message_signature
 
 P = ParamSpec("P")
-WITH_CONTEXT: Final = 2
-"""Number of parameters of a handler that takes a context beside its message."""
 R = TypeVar("R")
 
 
@@ -91,10 +89,12 @@ class Agent:
 
         The payload type is the annotation of the first parameter; a payload
         that does not fit is rejected before the handler runs. A second
-        parameter receives the Context. The returned value is the reply.
+        parameter receives the Context (AsyncContext where it is ``async def``);
+        further ones keep their defaults. The returned value is the reply.
 
         Raises:
-            InvalidArgument: the pattern breaks its rules, or a handler of the same pattern exists.
+            InvalidArgument: the pattern breaks its rules, a handler of the same pattern
+                exists, or the function cannot be called like this.
 
         """
         _bracketed("on", what)
@@ -107,14 +107,14 @@ class Agent:
             if any(known.pattern == pattern for known in self.handlers):
                 msg = f"agent {self.name} already handles {pattern!r}"
                 raise InvalidArgument(msg)
-            body, takes_context = _signature(call, None if isinstance(what, str) else what)
+            found = message_signature(call, None if isinstance(what, str) else what)
             self.handlers.append(
                 Handler(
                     pattern=pattern,
                     call=call,
-                    body=body,
-                    takes_context=takes_context,
-                    is_async=inspect.iscoroutinefunction(call),
+                    body=found.body,
+                    takes_context=found.takes_context,
+                    is_async=found.is_async,
                     attempts=attempts,
                     max_runtime=max_runtime,
                 )
@@ -155,8 +155,8 @@ class Agent:
         for single messages, by the header ``queuemode``.
 
         Raises:
-            InvalidArgument: the pattern or an option breaks its rules, or a handler
-                of the same pattern exists.
+            InvalidArgument: the pattern or an option breaks its rules, a handler of the
+                same pattern exists, or the function cannot be called with the run.
 
         """
         fields = checked(options)
@@ -164,13 +164,7 @@ class Agent:
         check_sessions(pattern)
 
         def declare(call: Callable[P, R]) -> Callable[P, R]:
-            try:
-                inspect.signature(call).bind(None)
-            except TypeError:
-                msg = (
-                    f"handler {getattr(call, '__name__', call)} must take the run, and nothing else"
-                )
-                raise InvalidArgument(msg) from None
+            is_async = check_session_signature(call)
             self._serve(
                 SessionHandler(
                     pattern=pattern,
@@ -178,7 +172,7 @@ class Agent:
                     options=fields,
                     types={message_type(model): model for model in types},
                     allow_override_from=tuple(agent_name(name) for name in allow_override_from),
-                    is_async=inspect.iscoroutinefunction(call),
+                    is_async=is_async,
                     attempts=attempts,
                     max_runtime=max_runtime,
                 )
@@ -217,24 +211,6 @@ def _bracketed(decorator: str, given: object) -> None:
     if not isinstance(given, str | type):
         msg = f"write what is handled in brackets: @agent.{decorator}(...), not {given!r:.60}"
         raise InvalidArgument(msg)
-
-
-def _signature(call: Callable[..., Any], model: type | None) -> tuple[Any, bool]:
-    parameters = [
-        p
-        for p in inspect.signature(call).parameters.values()
-        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-    ]
-    if not 1 <= len(parameters) <= WITH_CONTEXT:
-        name = getattr(call, "__name__", call)
-        msg = f"handler {name} must take the message and, if it wants, a context"
-        raise InvalidArgument(msg)
-    try:
-        hints = get_type_hints(call)
-    except (NameError, TypeError):
-        hints = {}
-    wanted = hints.get(parameters[0].name, model)
-    return (model if wanted is None else wanted), len(parameters) == WITH_CONTEXT
 
 
 def type_names(wanted: Any) -> tuple[str, ...] | None:
