@@ -119,6 +119,17 @@ BROKEN = {
         ),
         "test_a_lost_receipt_has_no_second_effect",
     ),
+    "a function that hands over what is behind a refused frame": (
+        honest_but(
+            """
+            from onceward.model.frame import Frame
+            receipts = self.far.take([Frame.parse(c.text) for c in parcel.frames])
+            return Answer(verdict="accepted", receipts=tuple(receipts.values()))
+            """,
+            streams=False,
+        ),
+        "test_a_refused_frame_holds_the_frames_behind_it",
+    ),
 }
 
 

@@ -32,26 +32,42 @@ class DeliveryFailures:
         self._emitter, self._agent = emitter, emitter.agent
 
     def missing_receipts(self, tx: StoreTransaction, packed: InFlight, answer: Answer) -> None:
-        """Block the lanes of frames that a partial answer left out, or that failed alone."""
-        assert packed.parcel is not None  # noqa: S101 - it was pushed
-        told = {receipt.id: receipt for receipt in answer.receipts}
-        for frame in packed.parcel.frames:
-            receipt = told.get(frame.id)
-            if receipt is None or receipt.state == "busy":
-                error = (receipt and receipt.reason) or "no receipt in the answer"
-                self._fail_alone(tx, frame.id, packed.lease.name, error)
+        """
+        Block the lanes of frames that failed alone.
 
-    def _fail_alone(self, tx: StoreTransaction, message_id: str, peer: str, error: str) -> None:
-        for seq, attempts in outbox.attempts_of(tx, message_id):
-            if self._policy.exhausted(attempts + 1):
-                self._give_up(tx, [seq], "max_retries_exceeded", error)
-                continue
-            due_at = tx.now + self._policy.delay(attempts + 1, self._rng)
-            parcels.block_lane(tx, message_id, error=error, due_at=due_at)
-            self._emitter.emit(tx, Retried(
-                agent=self._agent, at=tx.now, message_id=message_id, peer=peer,
-                attempt=attempts + 1, error=error, due_at=due_at,
-            ))  # fmt: skip
+        A frame without a receipt behind another frame of its lane counts as not handed over.
+        """
+        assert packed.parcel is not None  # noqa: S101 - it was pushed
+        told = {receipt.id: receipt for receipt in answer.receipts if receipt.state != "busy"}
+        if all(frame.id in told for frame in packed.parcel.frames):
+            return
+        refused = {receipt.id: receipt for receipt in answer.receipts if receipt.state == "busy"}
+        lanes: dict[tuple[str, int], Millis | None] = {}
+        for row in outbox.in_parcel(tx, packed.lease.parcel or ()):
+            if row.id in told or row.state != "pending":
+                lanes.setdefault(row.ordering, None)
+            elif row.id in refused or row.ordering not in lanes:
+                error = refused[row.id].reason if row.id in refused else None
+                error = error or "no receipt in the answer"
+                lanes[row.ordering] = self._fail_alone(tx, row, packed.lease.name, error)
+            else:
+                outbox.hold_back(tx, row.seq, due_at=lanes[row.ordering])
+
+    def _fail_alone(
+        self, tx: StoreTransaction, row: outbox.ParcelRow, peer: str, error: str
+    ) -> Millis | None:
+        """Return until when the lane of a message is blocked; None if it was given up."""
+        attempt = row.attempts + 1
+        if self._policy.exhausted(attempt):
+            self._give_up(tx, [row.seq], "max_retries_exceeded", error)
+            return None
+        due_at = tx.now + self._policy.delay(attempt, self._rng)
+        blocked_until = parcels.block_lane(tx, row.id, error=error, due_at=due_at)
+        self._emitter.emit(tx, Retried(
+            agent=self._agent, at=tx.now, message_id=row.id, peer=peer,
+            attempt=attempt, error=error, due_at=due_at,
+        ))  # fmt: skip
+        return blocked_until
 
     def back_off(
         self, tx: StoreTransaction, packed: InFlight, error: str, *, unreachable: bool

@@ -99,7 +99,15 @@ SELECT seq FROM _onceward_outbox
  ORDER BY expires_at LIMIT ?
 """
 PARK: Final = "UPDATE _onceward_outbox SET due_at = ? WHERE seq = ? AND state = 'pending'"
-ATTEMPTS: Final = "SELECT seq, attempts FROM _onceward_outbox WHERE id = ? AND state = 'pending'"
+IN_PARCEL: Final = """
+SELECT o.seq, o.id, o.state, o.lane, o.rank, o.attempts
+  FROM json_each(?) AS j JOIN _onceward_outbox AS o ON o.seq = j.value
+ ORDER BY j.key
+"""
+HOLD_BACK: Final = """
+UPDATE _onceward_outbox SET due_at = ?, parcel_ordinal = coalesce(parcel_ordinal, 0)
+ WHERE seq = ? AND state = 'pending'
+"""
 FAIL_ONE: Final = """
 UPDATE _onceward_outbox
    SET due_at = ?, attempts = attempts + 1, parcel_ordinal = coalesce(parcel_ordinal, 0), reason = ?
@@ -477,6 +485,27 @@ def cancel(tx: StoreTransaction, message_id: str) -> bool:
     return True
 
 
-def attempts_of(tx: StoreTransaction, message_id: str) -> list[tuple[int, int]]:
-    """Return (sequence, attempts) of a message that still waits; empty where it does not."""
-    return [(seq, attempts) for seq, attempts in tx.rows(ATTEMPTS, (message_id,))]
+class ParcelRow(NamedTuple):
+    """A message of a parcel that was answered."""
+
+    seq: int
+    id: str
+    state: str
+    lane: str
+    rank: int
+    attempts: int
+
+    @property
+    def ordering(self) -> tuple[str, int]:
+        """The unit of order that it belongs to."""
+        return self.lane, self.rank
+
+
+def in_parcel(tx: StoreTransaction, seqs: Sequence[int]) -> list[ParcelRow]:
+    """Return the rows of a parcel, in its order; dead letters are missing."""
+    return [ParcelRow(*row) for row in tx.rows(IN_PARCEL, (json.dumps(seqs),))]
+
+
+def hold_back(tx: StoreTransaction, seq: int, *, due_at: Millis | None) -> None:
+    """Let a message that no answer names wait for its lane, as one that perhaps has left."""
+    tx.run(HOLD_BACK, (due_at, seq))

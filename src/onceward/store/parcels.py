@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 from onceward.db.transaction import StoreTransaction
 from onceward.errors import StoreCorrupt
@@ -262,11 +262,12 @@ def _reject(tx: StoreTransaction, peer: str, refused: list[Receipt]) -> tuple[tu
     return tuple(done)
 
 
-def block_lane(tx: StoreTransaction, message_id: str, *, error: str, due_at: Millis) -> None:
-    """Back off one message that failed alone, and its lane with it."""
+def block_lane(tx: StoreTransaction, message_id: str, *, error: str, due_at: Millis) -> Millis:
+    """Back off one message that failed alone, and its lane with it; return until when."""
     [(lane_due_at,)] = tx.rows(BLOCK, (due_at, message_id))  # not before an older one of the lane
     tx.run(outbox.FAIL_ONE, (lane_due_at, error[:500], message_id))
     bump(tx, retries=1)
+    return cast("Millis", lane_due_at)
 
 
 def unblock_lane(tx: StoreTransaction) -> None:

@@ -348,6 +348,23 @@ class TransportConformance:
 
         assert ["free 1", "held 1", "held 2"] == function.arrived()
 
+    def test_a_refused_frame_holds_the_frames_behind_it(self, function: Line) -> None:
+        """Frames of one lane behind a refused one are not handed over before it, in no call."""
+        function.far.silent = ["first"]
+        lane, free = function.near.session("lane"), function.near.session("free")
+        mails = [
+            *lane.send_many([(FAR, body) for body in ("first", "second", "third")]),
+            free.send(FAR, "free"),
+        ]
+        function.run()
+        assert ["free"] == function.arrived()
+
+        function.far.silent.clear()
+        function.turn(2)
+
+        assert ["free", "first", "second", "third"] == function.arrived()
+        assert {"acked"} == {function.near.resolve(mail) for mail in mails}
+
     def test_refused_mail_is_a_dead_letter(self, line: Line) -> None:
         """A frame that is refused for good becomes a dead letter; later ones go on."""
         line.script[:] = [Fault.REFUSE]

@@ -36,7 +36,8 @@ class Transport(Protocol):
         """
         Deliver *parcel* to the agent at *url* and return its answer.
 
-        Frames without a receipt in the answer are pushed again later.
+        Frames without a receipt in the answer are pushed again. A transport that can
+        fail at a single frame hands over nothing of its lane behind that frame.
 
         Raises:
             Unreachable: no answer, or not in time; the same parcel is pushed again.

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from threading import Lock
-from typing import Any
+from typing import Any, Final
 
-from onceward.errors import Unreachable
+from onceward.errors import Refused, Unreachable
 from onceward.model.frame import Frame
 from onceward.model.parcel import Answer, Durability, Parcel, Receipt
 from onceward.transports.base import Features, refuse_damaged
@@ -19,28 +21,45 @@ Receipts = Sequence[Answered] | Mapping[str, Answered] | bool | None
 Send = Callable[[list[Frame]], Receipts] | Callable[[list[Frame]], Awaitable[Receipts]]
 
 
+NO_ANSWER: Final = "the function gave no answer for it"
+CALLS_BEGIN_WITHIN: Final = 10.0
+"""Seconds in which the calls for one parcel begin; what is left comes with the next parcel."""
+
+
 class FunctionTransport:
     """
     Calls ``send(frames)``, sync or async, and reads its answer.
 
     The answer is a receipt or a boolean per frame, in order or by id, or one
-    boolean for all. A frame without an answer, or with False, is tried again by
-    itself while its lane waits; an exception is a failed push of the whole.
+    boolean for all. A call gets at most one frame of each lane; the next frame
+    of a lane follows once the function has taken the one before it. A frame
+    without an answer, or with False, is tried again by itself while its lane
+    waits; an exception is a failed push of the frames of that call. With
+    *all_or_none* the function takes all frames of a call or none: then it gets
+    a parcel in one call, and all come again if it refuses one.
     The other end must keep frame ids: a frame may come twice.
     """
 
     features = Features(schemes=frozenset({"function"}), streams=False)
 
     def __init__(
-        self, send: Send, *, durability: Durability = "safe", timeout: float = 30.0
+        self,
+        send: Send,
+        *,
+        durability: Durability = "safe",
+        timeout: float = 30.0,
+        all_or_none: bool = False,
     ) -> None:
         self._send, self._durability, self._timeout = send, durability, timeout
+        self._all_or_none = all_or_none
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = Lock()
 
     def deliver(self, url: str, parcel: Parcel) -> Answer:
         """
-        Call the function and return its receipts; any exception of it fails the push.
+        Call the function and return its receipts; an exception of the first call fails the push.
+
+        Frames that were not handed over have no receipt.
 
         Raises:
             Unreachable: the function raised it, or did not answer in time.
@@ -48,16 +67,41 @@ class FunctionTransport:
 
         """
         del url
-        if not parcel.frames:
-            return Answer(verdict="accepted", durability=self._durability)
         refuse_damaged(parcel)
         frames = [Frame.parse(carried.text) for carried in parcel.frames]
+        if self._all_or_none and frames:
+            receipts = _all_or_none(self._call(frames))
+        else:
+            receipts = self._hand_over(frames)
+        return Answer(verdict="accepted", receipts=tuple(receipts), durability=self._durability)
+
+    def _hand_over(self, frames: list[Frame]) -> list[Receipt]:
+        """Hand over the first frames of all lanes, then the frames behind those that were taken."""
+        lanes: dict[tuple[str, int], deque[Frame]] = {}
+        for frame in frames:
+            lanes.setdefault((frame.lane, frame.priority), deque()).append(frame)
+        receipts: list[Receipt] = []
+        begin_until = time.monotonic() + CALLS_BEGIN_WITHIN
+        while lanes and time.monotonic() < begin_until:
+            heads = [lane.popleft() for lane in lanes.values()]
+            try:
+                answered = self._call(heads)
+            except Exception as error:  # what the calls before it took is kept
+                if not receipts:
+                    raise
+                return receipts + _failed(heads, error)
+            receipts += answered
+            taken = [receipt.state != "busy" for receipt in answered]
+            lanes = {
+                key: lane
+                for went, (key, lane) in zip(taken, lanes.items(), strict=True)
+                if went and lane
+            }
+        return receipts
+
+    def _call(self, frames: list[Frame]) -> list[Receipt]:
         said = self._send(frames)
-        if inspect.isawaitable(said):
-            said = self._await(said)
-        return Answer(
-            verdict="accepted", receipts=_receipts(said, frames), durability=self._durability
-        )
+        return _receipts(self._await(said) if inspect.isawaitable(said) else said, frames)
 
     def _await(self, said: Any) -> Receipts:
         async def limited() -> Receipts:
@@ -84,19 +128,36 @@ class FunctionTransport:
             loop.call_soon_threadsafe(loop.stop)
 
 
-def _receipts(said: Receipts, frames: list[Frame]) -> tuple[Receipt, ...]:
+def _receipts(said: Receipts, frames: list[Frame]) -> list[Receipt]:
+    """Return one receipt for each of *frames*, in their order."""
     if said is None or isinstance(said, bool):
-        return tuple(_receipt(bool(said), frame.id) for frame in frames)
-    if isinstance(said, Mapping):
-        return tuple(_receipt(said[frame.id], frame.id) for frame in frames if frame.id in said)
-    return tuple(_receipt(word, frame.id) for word, frame in zip(said, frames, strict=False))
+        words = dict[str, Answered].fromkeys((frame.id for frame in frames), said)
+    elif isinstance(said, Mapping):
+        words = dict(said)
+    else:
+        words = {
+            word.id if isinstance(word, Receipt) else frame.id: word
+            for word, frame in zip(said, frames, strict=False)
+        }
+    return [_receipt(words.get(frame.id), frame.id) for frame in frames]
 
 
 def _receipt(word: Answered, message_id: str) -> Receipt:
     if isinstance(word, Receipt):
         return word
-    return (
-        Receipt(message_id, "stored")
-        if word
-        else Receipt(message_id, "busy", "the function said no")
-    )
+    if word:
+        return Receipt(message_id, "stored")
+    return Receipt(message_id, "busy", "the function said no" if word is False else NO_ANSWER)
+
+
+def _all_or_none(receipts: list[Receipt]) -> list[Receipt]:
+    """Return the receipts; all are refusals if one is."""
+    refused = next((receipt for receipt in receipts if receipt.state == "busy"), None)
+    return receipts if refused is None else [refused._replace(id=r.id) for r in receipts]
+
+
+def _failed(frames: list[Frame], error: Exception) -> list[Receipt]:
+    """Return a refusal of each frame; none where the peer was away, which costs no attempt."""
+    if isinstance(error, Unreachable | Refused):
+        return []  # these frames are first in the next parcel, and the same error fails its push
+    return [Receipt(frame.id, "busy", f"{type(error).__name__}: {error}") for frame in frames]
