@@ -39,6 +39,7 @@ from onceward.errors import InvalidArgument, StoreClosed
 from onceward.hooks import Hooks
 from onceward.model.filters import MailboxFilters
 from onceward.model.names import DEFAULT_SESSION
+from onceward.model.quoting import quoted
 from onceward.model.record import MessageRecord
 from onceward.model.send_options import SendOptions
 from onceward.runtime.agent import Agent
@@ -456,7 +457,7 @@ class AsyncMailbox(MailboxFields, AsyncFace[Mailbox]):
         handler, and its message is tried again.
         """
         if not inspect.iscoroutinefunction(handler):
-            msg = f"handler {handler!r:.60} must be an async def: it runs on the event loop"
+            msg = f"handler {quoted(handler)} must be an async def: it runs on the event loop"
             raise InvalidArgument(msg)
         if self._bridge.in_transaction:
             msg = "exactly_once commits on its own: call it outside of the open transaction"

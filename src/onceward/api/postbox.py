@@ -327,10 +327,11 @@ class Postbox(Session, EventSource):
         Return past messages whose body holds all words of *text*, best match first.
 
         Case and accents do not matter; a word that ends in ``*`` stands for all that
-        begin like it, and words in double quotes stand together.
+        begin like it, and words in double quotes stand together. A text without
+        words finds nothing.
 
         Raises:
-            InvalidArgument: the file has no index (``search=True`` builds it), or there is no word.
+            InvalidArgument: the file has no index (``search=True`` builds it).
 
         """
         return full_text.words(self._db, text, limit=limit, offset=offset)

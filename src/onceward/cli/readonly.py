@@ -13,6 +13,7 @@ from onceward.cli.target import existing
 from onceward.db import migrations
 from onceward.db.connection import BusyHandler, connect, translate_error
 from onceward.errors import ReadOnlyStore, StoreUnusable
+from onceward.model.quoting import quoted
 
 WAIT_FOR: Final = 5.0
 """Seconds. A reader of a WAL waits only for a recovery or for the last connection's close."""
@@ -75,7 +76,9 @@ class Look:
 
     def _refuse_writes(self, cursor: Any, sql: str, _: Any) -> bool:
         if not cursor.is_readonly:
-            msg = f"{sql.strip()[:60]!r} would write: this connection only reads; see onceward send"
+            msg = (
+                f"{quoted(sql.strip())} would write: this connection only reads; see onceward send"
+            )
             raise ReadOnlyStore(msg)
         return True
 

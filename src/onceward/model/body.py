@@ -14,6 +14,7 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from onceward.errors import InvalidMessage
 from onceward.model.names import plain_text
+from onceward.model.quoting import quoted
 
 JSON: Final = "application/json"
 TEXT: Final = "text/plain"
@@ -161,7 +162,7 @@ def describe_errors(error: ValueError) -> str:
         return str(error)
     found = error.errors(include_url=False, include_context=False)
     told = [
-        f"{'.'.join(map(str, each['loc'])) or 'it'}: {each['msg']} (given {each['input']!r:.60})"
+        f"{'.'.join(map(str, each['loc'])) or 'it'}: {each['msg']} (given {quoted(each['input'])})"
         for each in found[:FAULTS]
     ]
     return "; ".join([*told, f"and {len(found) - FAULTS} more"] if len(found) > FAULTS else told)

@@ -21,6 +21,7 @@ from onceward.errors import InvalidMessage
 from onceward.model.body import BYTES, JSON
 from onceward.model.clock import Millis, iso
 from onceward.model.names import AGENT, DEFAULT_SESSION
+from onceward.model.quoting import quoted
 from onceward.model.vocabulary import PRIORITIES, Priority
 
 SOURCE: Final = "urn:onceward:"
@@ -175,7 +176,7 @@ def check_extension(name: str, value: object) -> None:
     if not isinstance(value, int) or not -INT32 <= value < INT32:
         msg = (
             f"header {name!r} must be printable text, a boolean or a 32-bit integer,"
-            f" not {value!r:.60}"
+            f" not {quoted(value)}"
         )
         raise InvalidMessage(msg)
 

@@ -6,6 +6,7 @@ import re
 from typing import Final, Literal
 
 from onceward.errors import InvalidMessage
+from onceward.model.quoting import quoted
 
 AGENT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 TEXT_MAX: Final = 256
@@ -30,7 +31,7 @@ def agent_name(name: str) -> str:
     """Return *name* if it is valid for an agent; raise InvalidMessage otherwise."""
     if not isinstance(name, str) or AGENT.fullmatch(name) is None or name.lower() in RESERVED:
         msg = (
-            f"agent name {name!r} must match {AGENT.pattern} in full"
+            f"agent name {quoted(name)} must match {AGENT.pattern} in full"
             f" and be none of {sorted(RESERVED)}"
         )
         raise InvalidMessage(msg)
@@ -40,7 +41,7 @@ def agent_name(name: str) -> str:
 def plain_text(field: str, value: str) -> str:
     """Return *value* if it is 1 to 256 printable characters; raise InvalidMessage otherwise."""
     if not isinstance(value, str) or not 0 < len(value) <= TEXT_MAX or not value.isprintable():
-        msg = f"{field} {value!r:.60} must be 1 to {TEXT_MAX} printable characters"
+        msg = f"{field} {quoted(value)} must be 1 to {TEXT_MAX} printable characters"
         raise InvalidMessage(msg)
     return value
 
@@ -50,5 +51,5 @@ def rank(priority: str) -> int:
     try:
         return RANKS[priority]
     except (KeyError, TypeError):
-        msg = f"priority {priority!r} is none of {', '.join(RANKS)}"
+        msg = f"priority {quoted(priority)} is none of {', '.join(RANKS)}"
         raise InvalidMessage(msg) from None

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, TypedDict
 
 from onceward.errors import InvalidArgument
 from onceward.model.clock import Millis
+from onceward.model.quoting import quoted
 from onceward.model.vocabulary import (
     ABORTED,
     QUEUE_MODES,
@@ -241,7 +242,7 @@ def summary_line(sender: str, text: str) -> str:
 def check_sessions(pattern: str) -> str:
     """Return *pattern* if it may select sessions: a name in which ``*`` stands for any text."""
     if not isinstance(pattern, str) or not 0 < len(pattern) <= 256 or not pattern.isprintable():  # noqa: PLR2004 - as a session's name
-        msg = f"session pattern {pattern!r:.80} must be 1 to 256 printable characters"
+        msg = f"session pattern {quoted(pattern)} must be 1 to 256 printable characters"
         raise InvalidArgument(msg)
     return pattern
 

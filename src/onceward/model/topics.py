@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, Self, TypeVar
 
 from onceward.errors import TopicError
+from onceward.model.quoting import quoted
 
 T = TypeVar("T")
 MAX: Final = 256
@@ -44,7 +45,7 @@ def check_pattern(pattern: str) -> str:
 
 def _checked(text: str, *, what: str, wild: frozenset[str]) -> str:
     if not isinstance(text, str) or not 0 < len(text) <= MAX or not text.isprintable():
-        msg = f"{what} {text!r:.80} must be 1 to {MAX} printable characters"
+        msg = f"{what} {quoted(text)} must be 1 to {MAX} printable characters"
         raise TopicError(msg)
     for segment in text.split("."):
         if not segment or (segment not in wild and WILD & set(segment)):

@@ -13,6 +13,7 @@ from onceward.errors import InvalidArgument
 from onceward.model.body import message_type
 from onceward.model.names import agent_name, plain_text
 from onceward.model.queue_modes import QueueOptions, check_sessions, checked
+from onceward.model.quoting import quoted
 from onceward.model.topics import check_pattern, matches
 from onceward.runtime.signatures import check_session_signature, message_signature
 
@@ -209,7 +210,7 @@ def _bracketed(decorator: str, given: object) -> None:
     It would replace the function and handle nothing.
     """
     if not isinstance(given, str | type):
-        msg = f"write what is handled in brackets: @agent.{decorator}(...), not {given!r:.60}"
+        msg = f"write what is handled in brackets: @agent.{decorator}(...), not {quoted(given)}"
         raise InvalidArgument(msg)
 
 

@@ -38,6 +38,7 @@ from onceward.model.frame import (
 )
 from onceward.model.ids import IdSource
 from onceward.model.names import agent_name, plain_text, rank
+from onceward.model.quoting import quoted
 from onceward.model.send_options import (
     PLAIN,
     MessageOptions,
@@ -525,7 +526,7 @@ def _text(field: str, value: str | None) -> str | None:
 
 def _message_id(value: str) -> str:
     if not isinstance(value, str) or ID.fullmatch(value) is None:
-        msg = f"message id {value!r:.80} must match {ID.pattern}"
+        msg = f"message id {quoted(value)} must match {ID.pattern}"
         raise InvalidMessage(msg)
     return value
 

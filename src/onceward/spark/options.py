@@ -9,6 +9,7 @@ from typing import Any, Final, Self
 
 import apsw
 
+from onceward.model.quoting import quoted
 from onceward.spark.columns import ASKED, InvalidOption, Table, table
 
 MIB: Final = 1024 * 1024
@@ -167,7 +168,7 @@ def _value(name: str, text: str) -> Any:
     try:
         return kinds.get(name, str)(text)
     except (ValueError, KeyError, TypeError) as error:
-        msg = f"option {spelt(name)} cannot be {text!r:.80}"
+        msg = f"option {spelt(name)} cannot be {quoted(text)}"
         raise InvalidOption(msg) from error
 
 
@@ -189,7 +190,7 @@ def flag(text: str) -> bool:
 def _try(where: str, chosen: Table) -> None:
     if len(chosen.parts) != 1 or ";" in where:
         rule = "a table of one view takes one condition without a semicolon"
-        msg = f"where {where!r:.200}: {rule}; filter the others in Spark"
+        msg = f"where {quoted(where, 200)}: {rule}; filter the others in Spark"
         raise InvalidOption(msg)
     columns = ", ".join(f'"{name}"' for name in chosen.parts[0].columns if name not in ASKED)
     con = apsw.Connection(":memory:")
@@ -197,7 +198,7 @@ def _try(where: str, chosen: Table) -> None:
         con.execute(f"CREATE TABLE t ({columns or 'none'})")
         con.execute(f"SELECT 1 FROM t WHERE ({where}\n)")  # noqa: S608 - it is the user's condition, on an empty table
     except apsw.Error as error:
-        msg = f"where {where!r:.200} is no condition on {chosen.name}: {error}"
+        msg = f"where {quoted(where, 200)} is no condition on {chosen.name}: {error}"
         raise InvalidOption(msg) from error
     finally:
         con.close()

@@ -16,6 +16,7 @@ from onceward import Postbox, Transaction
 from onceward.db.migrations import migrations
 from onceward.errors import OncewardError
 from onceward.model.names import DEFAULT_SESSION
+from onceward.model.quoting import quoted
 from onceward.model.settings import DAY
 from onceward.spark.columns import InvalidOption
 from onceward.spark.files import find
@@ -223,7 +224,7 @@ def _body(value: Any) -> Any:
     try:
         return json.loads(value)
     except ValueError as error:
-        msg = f"body {value!r:.60} is no JSON: make it so by to_json, or cast it to BINARY"
+        msg = f"body {quoted(value)} is no JSON: make it so by to_json, or cast it to BINARY"
         raise InvalidOption(msg) from error
 
 

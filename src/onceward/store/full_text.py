@@ -125,10 +125,11 @@ def words(db: Database, text: str, *, limit: int = 100, offset: int = 0) -> Page
     Return the messages whose body holds all words of *text*, best match first.
 
     Case and accents do not matter; a word that ends in ``*`` stands for all that
-    begin like it, and words in double quotes stand together.
+    begin like it, and words in double quotes stand together. A text without words
+    finds nothing.
 
     Raises:
-        InvalidArgument: the agent did not opt in (``search=True``), or there is no word.
+        InvalidArgument: the agent did not opt in (``search=True``).
 
     """
     query = _query(text)
@@ -138,6 +139,8 @@ def words(db: Database, text: str, *, limit: int = 100, offset: int = 0) -> Page
     if not db.read(PRESENT):
         msg = "bodies are not indexed here: open the postbox once with search=True"
         raise InvalidArgument(msg)
+    if not query:
+        return Page([], 0, has_more=False)
     catch_up(db)
     found = _located(db, db.read(FIND, (query,)))
     page = found[offset : offset + limit]
@@ -150,11 +153,7 @@ def _query(text: str) -> str:
         for index, run in enumerate(text.replace("\0", " ").split('"'))
         for part in ([run] if index % 2 else run.split())
     ]
-    query = " ".join(_quoted(part) for part in parts if any(map(str.isalnum, part)))
-    if not query:
-        msg = f"there is no word to search for in {text!r:.80}"
-        raise InvalidArgument(msg)
-    return query
+    return " ".join(_quoted(part) for part in parts if any(map(str.isalnum, part)))
 
 
 def _quoted(part: str) -> str:

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from onceward.db.database import Database
 from onceward.errors import InvalidArgument
 from onceward.model.names import rank
+from onceward.model.quoting import quoted
 from onceward.model.topics import WILD, check_pattern, matches
 from onceward.model.vocabulary import INBOX_STATES, OUTBOX_STATES
 from onceward.store import time_index
@@ -428,7 +429,7 @@ def _cuts(after: str | None) -> dict[str, tuple[int, int]]:
         return {place.table: (NEVER, NEVER) for place in SOURCES}
     match = TOKEN.fullmatch(after)
     if match is None:
-        msg = f"after={after!r:.60} is no Page.next"
+        msg = f"after={quoted(after)} is no Page.next"
         raise InvalidArgument(msg)
     out, received, at, dead = (int(part) for part in match.groups())
     return {"outbox": (NEVER, out), "inbox": (NEVER, received), "dead_letters": (at, dead)}

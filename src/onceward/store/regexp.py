@@ -7,6 +7,7 @@ from typing import Final
 import apsw
 
 from onceward.errors import InvalidArgument
+from onceward.model.quoting import quoted
 
 LONGEST: Final = 1000
 DIALECT: Final = "literals . [a-z] [^a-z] * + ? {n,m} ( | ) ^ $ \\d \\w \\s \\b"
@@ -25,9 +26,8 @@ class Pattern:
 
     def __init__(self, pattern: str) -> None:
         if not isinstance(pattern, str) or not 0 < len(pattern) <= LONGEST or "\0" in pattern:
-            msg = (
-                f"content {pattern!r:.80} must be a regular expression of 1 to {LONGEST} characters"
-            )
+            rule = f"must be a regular expression of 1 to {LONGEST} characters"
+            msg = f"content {quoted(pattern)} {rule}"
             raise InvalidArgument(msg)
         self._pattern, self._con = pattern, apsw.Connection(":memory:")
         try:
@@ -35,7 +35,7 @@ class Pattern:
             self.found("")
         except apsw.SQLError as error:
             self.close()
-            msg = f"content {pattern!r:.80} is no regular expression of {DIALECT}: {error}"
+            msg = f"content {quoted(pattern)} is no regular expression of {DIALECT}: {error}"
             raise InvalidArgument(msg) from error
         except BaseException:
             self.close()

@@ -13,6 +13,7 @@ from pydantic_core import to_json
 from onceward.db.transaction import StoreTransaction
 from onceward.errors import DuplicateMailbox, InvalidArgument, NoMailbox
 from onceward.model.clock import Millis
+from onceward.model.quoting import quoted
 from onceward.store.directory.database import DirectoryDatabase
 
 NAME: Final = re.compile(r"[a-z0-9]+(?:\.[a-z0-9]+)*")
@@ -84,7 +85,7 @@ def public_name(name: str) -> str:
     if not isinstance(name, str) or len(name) > NAME_MAX or NAME.fullmatch(name) is None:
         msg = (
             f"a public mailbox has a name of 1 to {NAME_MAX} lower-case letters and digits"
-            f" in dotted segments, not {str(name)[:20]!r}"
+            f" in dotted segments, not {quoted(name, 20)}"
         )
         raise InvalidArgument(msg)
     return name
