@@ -66,6 +66,7 @@ CREATE TABLE _onceward_outbox (
     state          TEXT    NOT NULL DEFAULT 'pending'
         CHECK (state = 'pending' OR state = 'sent' OR state = 'acked' OR state = 'failed' OR state = 'cancelled'),
     due_at         INTEGER,
+    held_by        TEXT,
     expires_at     INTEGER,
     attempts       INTEGER NOT NULL DEFAULT 0,
     parcel_ordinal INTEGER,
@@ -83,11 +84,12 @@ CREATE TABLE _onceward_outbox (
     reason         TEXT,
     CHECK ((ended_at IS NULL) = (state = 'pending' OR state = 'sent')),
     CHECK (state = 'pending' OR state = 'sent' OR due_at IS NULL),
+    CHECK (state = 'pending' OR held_by IS NULL),
     CHECK (state <> 'sent' OR sent_at IS NOT NULL)
 ) STRICT;
 
--- What may be packed now, in the order of packing. Rows that are not due stay out of it.
-CREATE INDEX _onceward_outbox_ready ON _onceward_outbox (recipient, rank, seq) WHERE state = 'pending' AND due_at IS NULL;
+-- What may be packed now, in the order of packing. Rows that are held or not due stay out of it.
+CREATE INDEX _onceward_outbox_ready ON _onceward_outbox (recipient, rank, seq) WHERE state = 'pending' AND due_at IS NULL AND held_by IS NULL;
 CREATE INDEX _onceward_outbox_due   ON _onceward_outbox (due_at, seq)          WHERE due_at IS NOT NULL;
 CREATE INDEX _onceward_outbox_expiry ON _onceward_outbox (expires_at, seq)    WHERE expires_at IS NOT NULL AND state = 'pending' AND sent_at IS NULL;
 CREATE UNIQUE INDEX _onceward_outbox_key ON _onceward_outbox (recipient, key) WHERE key IS NOT NULL;
@@ -587,7 +589,7 @@ SELECT o.seq, o.id, i.agent AS sender, o.recipient, o.session, o.lane, o.type, o
             ELSE (SELECT CASE WHEN json_valid(b.text) THEN json_extract(b.text, '$') END
                     FROM _onceward_bodies AS b WHERE b.body_id = o.body_id)
         END AS TEXT) AS body,
-       o.channel, o.kind, o.correlation_id
+       o.channel, o.kind, o.correlation_id, o.held_by
   FROM _onceward_outbox AS o, _onceward_file_info AS i;
 
 CREATE VIEW onceward_inbox AS

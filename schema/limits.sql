@@ -1,11 +1,12 @@
 -- Triggers of the limits: created with the first limit, dropped with the last, so that unbounded files pay nothing.
--- A row counts while it is pending or sent; one that is held back (due_at 253402300799000) does not count yet.
+-- A row counts while it is pending or sent; one that is held does not count yet.
 -- Python makes room by a policy; other writers are refused: a trigger drops no message.
 
 CREATE INDEX _onceward_limits_session ON _onceward_outbox (session, seq)         WHERE state = 'pending';
 CREATE INDEX _onceward_limits_lane    ON _onceward_outbox (recipient, lane, seq) WHERE state = 'pending';
 CREATE INDEX _onceward_limits_channel ON _onceward_outbox (channel, seq)         WHERE state = 'pending' AND channel IS NOT NULL;
 CREATE INDEX _onceward_limits_waiting ON _onceward_outbox (seq)                  WHERE state = 'pending';
+CREATE INDEX _onceward_limits_held    ON _onceward_outbox (held_by, seq)         WHERE held_by IS NOT NULL;
 
 CREATE VIEW _onceward_limits_of AS
 SELECT o.seq, s.scope, CASE s.scope WHEN 'session' THEN o.session WHEN 'lane' THEN o.recipient || '/' || o.lane
@@ -16,7 +17,7 @@ SELECT o.seq, s.scope, CASE s.scope WHEN 'session' THEN o.session WHEN 'lane' TH
  WHERE s.scope <> 'channel' OR o.channel IS NOT NULL;
 
 CREATE TRIGGER _onceward_limits_insert AFTER INSERT ON _onceward_outbox
-WHEN NEW.state IN ('pending', 'sent') AND coalesce(NEW.due_at, 0) <> 253402300799000
+WHEN NEW.state IN ('pending', 'sent') AND NEW.held_by IS NULL
 BEGIN
     INSERT INTO _onceward_limit_usage (scope, name, messages, bytes)
     SELECT f.scope, f.name, 1, f.bytes FROM _onceward_limits_of AS f
@@ -40,41 +41,41 @@ BEGIN
                 OR coalesce(json_extract(CASE WHEN NEW.body_id IS NULL THEN NEW.frame ELSE NEW.frame || 'null}' END, '$.protected'), 0)));
 END;
 
--- The oldest message that is held back by a limit that has room again.
+-- The oldest message that is held by a limit that has room again.
 CREATE VIEW _onceward_limits_next AS
 SELECT o.seq FROM _onceward_outbox AS o
- WHERE o.due_at = 253402300799000
+ WHERE o.held_by IS NOT NULL
    AND EXISTS (SELECT 1 FROM _onceward_limit_usage AS f
                  JOIN _onceward_limits AS l ON l.scope = f.scope
                   AND l.name = CASE WHEN EXISTS (SELECT 1 FROM _onceward_limits AS x WHERE x.scope = f.scope AND x.name = f.name) THEN f.name ELSE '*' END
-                WHERE o.reason = 'held:' || f.scope || ':' || f.name
+                WHERE o.held_by = 'limit:' || f.scope || ':' || f.name
                   AND f.messages < coalesce(l.max_messages, f.messages + 1)
                   AND f.bytes + length(CAST(o.frame AS BLOB)) <= coalesce(l.max_bytes, f.bytes + length(CAST(o.frame AS BLOB))))
  ORDER BY o.seq LIMIT 1;
 
 -- A place that became free goes to the oldest that waits for it. A trigger does not start itself again, so that one is counted here.
-CREATE TRIGGER _onceward_limits_update AFTER UPDATE OF state, due_at ON _onceward_outbox
-WHEN (OLD.state IN ('pending', 'sent') AND coalesce(OLD.due_at, 0) <> 253402300799000)
-  <> (NEW.state IN ('pending', 'sent') AND coalesce(NEW.due_at, 0) <> 253402300799000)
+CREATE TRIGGER _onceward_limits_update AFTER UPDATE OF state, held_by ON _onceward_outbox
+WHEN (OLD.state IN ('pending', 'sent') AND OLD.held_by IS NULL)
+  <> (NEW.state IN ('pending', 'sent') AND NEW.held_by IS NULL)
 BEGIN
     UPDATE _onceward_limit_usage
-       SET messages = messages + CASE WHEN NEW.state IN ('pending', 'sent') AND coalesce(NEW.due_at, 0) <> 253402300799000 THEN 1 ELSE -1 END,
+       SET messages = messages + CASE WHEN NEW.state IN ('pending', 'sent') AND NEW.held_by IS NULL THEN 1 ELSE -1 END,
            bytes = bytes + length(CAST(NEW.frame AS BLOB))
-                 * CASE WHEN NEW.state IN ('pending', 'sent') AND coalesce(NEW.due_at, 0) <> 253402300799000 THEN 1 ELSE -1 END
+                 * CASE WHEN NEW.state IN ('pending', 'sent') AND NEW.held_by IS NULL THEN 1 ELSE -1 END
      WHERE (scope, name) IN (SELECT f.scope, f.name FROM _onceward_limits_of AS f WHERE f.seq = NEW.seq);
-    UPDATE _onceward_outbox SET reason = 'released' WHERE NOT (NEW.state IN ('pending', 'sent')) AND seq = (SELECT seq FROM _onceward_limits_next);
+    UPDATE _onceward_outbox SET held_by = 'released' WHERE NOT (NEW.state IN ('pending', 'sent')) AND seq = (SELECT seq FROM _onceward_limits_next);
     UPDATE _onceward_limit_usage
        SET messages = messages + 1,
-           bytes = bytes + (SELECT length(CAST(o.frame AS BLOB)) FROM _onceward_outbox AS o WHERE o.due_at = 253402300799000 AND o.reason = 'released')
+           bytes = bytes + (SELECT length(CAST(o.frame AS BLOB)) FROM _onceward_outbox AS o WHERE o.held_by = 'released')
      WHERE (scope, name) IN (SELECT f.scope, f.name FROM _onceward_limits_of AS f JOIN _onceward_outbox AS o ON o.seq = f.seq
-                              WHERE o.due_at = 253402300799000 AND o.reason = 'released');
-    UPDATE _onceward_outbox SET due_at = NULL, reason = NULL WHERE due_at = 253402300799000 AND reason = 'released';
+                              WHERE o.held_by = 'released');
+    UPDATE _onceward_outbox SET held_by = NULL WHERE held_by = 'released';
 END;
 
 CREATE TRIGGER _onceward_limits_delete BEFORE DELETE ON _onceward_outbox
-WHEN OLD.state IN ('pending', 'sent') AND coalesce(OLD.due_at, 0) <> 253402300799000
+WHEN OLD.state IN ('pending', 'sent') AND OLD.held_by IS NULL
 BEGIN
     UPDATE _onceward_limit_usage SET messages = messages - 1, bytes = bytes - length(CAST(OLD.frame AS BLOB))
      WHERE (scope, name) IN (SELECT f.scope, f.name FROM _onceward_limits_of AS f WHERE f.seq = OLD.seq);
-    UPDATE _onceward_outbox SET due_at = NULL, reason = NULL WHERE due_at = 253402300799000 AND seq = (SELECT seq FROM _onceward_limits_next);
+    UPDATE _onceward_outbox SET held_by = NULL WHERE seq = (SELECT seq FROM _onceward_limits_next);
 END;

@@ -40,6 +40,7 @@ OUT = [
     "sent_at",
     "ended_at",
     "reason",
+    "held_by",
 ]
 IN = [
     "id",

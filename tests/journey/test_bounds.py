@@ -44,7 +44,7 @@ def rows(box: Postbox) -> dict[str, list[Any]]:
 def counted(box: Postbox) -> dict[str, int]:
     """Return what a plain count says of the bounded scopes."""
     names = {"session": "session", "lane": "recipient || '/' || lane", "outbox": "''"}
-    open_rows = "state IN ('pending', 'sent') AND coalesce(due_at, 0) <> 253402300799000"
+    open_rows = "state IN ('pending', 'sent') AND held_by IS NULL"
     return {
         f"{scope} {name}".rstrip(): count
         for scope, column in names.items()
@@ -268,7 +268,7 @@ def test_hold_accepts_and_keeps_back(world: World) -> None:
     world.settle()
     assert (2, 4) == (
         billing.stats()["inbox_pending"],
-        len(shop._db.read("SELECT seq FROM _onceward_outbox WHERE reason GLOB 'held:*'")),
+        len(shop._db.read("SELECT seq FROM _onceward_outbox WHERE held_by IS NOT NULL")),
     )
     got: list[int] = []
     while (message := billing.receive(Job)) is not None:
@@ -283,13 +283,35 @@ def test_hold_accepts_and_keeps_back(world: World) -> None:
     assert [] == shop.check()
 
 
+def test_hold_keeps_a_delay(world: World) -> None:
+    """A delayed message is held, too, says so in the view, and leaves no earlier than its time."""
+    shop, billing = world.wired("shop", "billing")
+    shop.limits.set("session", "*", messages=1, overflow="hold")
+    shop.send("billing", Job(n=0))
+    shop.send("billing", Job(n=1), delay=60)
+    held = "SELECT held_by, due_at > created_at FROM onceward_outbox WHERE held_by IS NOT NULL"
+    before = shop.query(held)
+    world.settle()
+    first = billing.receive(Job)
+    assert first is not None
+    first.ack()
+    world.settle()
+    early = billing.receive(Job)
+    world.wait(61)
+    second = billing.receive(Job)
+
+    assert [("limit:session:default", 1)] == before
+    assert ([], None) == (shop.query(held), early)
+    assert second is not None
+
+
 def test_lifting_a_limit_frees_what_it_held(world: World) -> None:
     """Raised, the limit lets as many go as it has room for; removed, all."""
     shop = world.open("shop", hold_unknown=True)
     shop.limits.set("outbox", messages=1, overflow="hold")
     for n in range(6):
         shop.send("b", Job(n=n))
-    held = "SELECT count(*) FROM _onceward_outbox WHERE due_at IS NOT NULL"
+    held = "SELECT count(*) FROM _onceward_outbox WHERE held_by = 'limit:outbox:'"
     counts = [shop._db.read(held)[0][0]]
     shop.limits.set("outbox", messages=3, overflow="hold")
     counts += [shop._db.read(held)[0][0], shop.limits.fullness()["outbox"][0]]

@@ -281,6 +281,22 @@ def test_what_is_sent_into_a_pause_waits(world: World) -> None:
     assert ([], [1, 2, 3], []) == (before, read(boxes["a"]), boxes["b"].dead_letters.list())
 
 
+def test_a_pause_keeps_a_delay(world: World) -> None:
+    """A delayed message that a pause held leaves no earlier than it was to leave."""
+    boxes = team(world, "a", "b")
+    room(boxes["a"]).pause()
+    room(boxes["b"]).send("later", delay=7200)
+    held = "SELECT held_by, due_at FROM onceward_outbox WHERE channel IS NOT NULL"
+    before = boxes["b"].query(held)
+    room(boxes["a"]).resume()
+    world.settle()
+    early = read(boxes["a"])
+    world.wait(7201)
+
+    assert [("channel:room", world.clock.now() - 1000)] == before
+    assert ([], ["later"]) == (early, read(boxes["a"]))
+
+
 def test_other_mail_passes_a_paused_channel(world: World) -> None:
     """What waits for a channel holds back nothing else of the same session."""
     boxes = team(world, "a", "b")

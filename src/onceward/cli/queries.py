@@ -56,7 +56,7 @@ LANES: Final = _listing(
 OUTBOX: Final = _listing(
     "onceward_outbox",
     "id, recipient, session, type, topic, priority, state, attempts, key, created_at, due_at,"
-    " expires_at, sent_at, ended_at, reason",
+    " expires_at, sent_at, ended_at, reason, held_by",
     SENT,
     "seq DESC",
 )
@@ -83,20 +83,21 @@ IDS: Final = _ids("""(SELECT id FROM onceward_outbox UNION SELECT id FROM oncewa
    UNION SELECT id FROM onceward_dead_letters UNION SELECT id FROM onceward_processed_messages)""")
 ROWS: Final = """
 SELECT 'outbox' AS box, id, sender, recipient, session, lane, type, topic, priority, state,
-       attempts, key, created_at, NULL AS received_at, due_at, expires_at, sent_at, ended_at,
-       reason, NULL AS last_error, frame
+       attempts, key, created_at, NULL AS received_at, due_at, held_by, expires_at, sent_at,
+       ended_at, reason, NULL AS last_error, frame
   FROM onceward_outbox WHERE id = :id
  UNION ALL
 SELECT 'inbox', id, sender, recipient, session, lane, type, topic, priority, state,
-       attempts, NULL, NULL, received_at, NULL, expires_at, NULL, ended_at, reason, NULL, frame
+       attempts, NULL, NULL, received_at, NULL, NULL, expires_at, NULL,
+       ended_at, reason, NULL, frame
   FROM onceward_inbox WHERE id = :id
  UNION ALL
 SELECT 'dead', id, sender, recipient, session, lane, type, topic, priority, 'dead',
-       attempts, NULL, created_at, NULL, NULL, NULL, NULL, dead_at, reason, last_error, frame
+       attempts, NULL, created_at, NULL, NULL, NULL, NULL, NULL, dead_at, reason, last_error, frame
   FROM onceward_dead_letters WHERE id = :id
  UNION ALL
 SELECT 'processed', id, sender, recipient, session, NULL, NULL, NULL, NULL, outcome,
-       NULL, NULL, NULL, NULL, NULL, NULL, NULL, processed_at, NULL, NULL, NULL
+       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, processed_at, NULL, NULL, NULL
   FROM onceward_processed_messages WHERE id = :id
 """
 TRANSITIONS: Final = """
@@ -157,6 +158,7 @@ SELECT max(coalesce((SELECT created_at FROM onceward_outbox ORDER BY seq DESC LI
 IDLE: Final = """
 SELECT recipient, count(*) AS messages, min(created_at) AS oldest_at
   FROM onceward_outbox WHERE state IN ('pending', 'sending') AND coalesce(due_at, 0) <= :now
+   AND held_by IS NULL
  GROUP BY recipient ORDER BY recipient
 """
 BREAKERS: Final = """

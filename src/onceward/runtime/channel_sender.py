@@ -150,7 +150,8 @@ class ChannelSender:
             return fanout
         channel_posts.start(tx, "channel", found.name, self.roster.newest(found.name))
         tx.run(channel_posts.HOLD, (found.name,))
-        held = tuple(each._replace(due_at=channel_posts.HELD) for each in fanout.messages)
+        holder = channel_posts.held_by(found.name)
+        held = tuple(each._replace(held_by=holder) for each in fanout.messages)
         return fanout._replace(messages=held)
 
     def _retain(self, tx: StoreTransaction, message: ChannelMessage) -> int | None:

@@ -190,6 +190,7 @@ def _copy(
         topic=post.topic,
         rank=post.rank,
         due_at=None,
+        held_by=None,
         expires_at=post.expires_at,
         parcel_ordinal=None,
         key=None,

@@ -147,6 +147,7 @@ class Sender:
             headers.topic,
             headers.rank,
             _due(options, now) if options else None,
+            None,
             headers.expires_at,
             None if chosen is None else 0,  # it may have left in a parcel before
             headers.key,
@@ -321,6 +322,7 @@ class Sender:
                     topic=headers.topic,
                     rank=headers.rank,
                     due_at=due_at,
+                    held_by=None,
                     expires_at=headers.expires_at,
                     parcel_ordinal=None,
                     key=headers.key,
@@ -372,8 +374,7 @@ class Sender:
                 limits.drop(tx, message, limit)
                 return message.id
             case Hold(limit, evicted):
-                message_id = self._store(tx, message._replace(due_at=limits.HELD))
-                tx.run(limits.HOLD, (limit.held, message_id))
+                message_id = self._store(tx, message._replace(held_by=limit.held))
             case _:
                 message_id, evicted = self._store(tx, message), decision.evicted
         self._summarize(tx, evicted)

@@ -9,8 +9,6 @@ from onceward.model.clock import Millis
 from onceward.store import dead_letters
 from onceward.store.directory.channels import ChannelConfig
 
-HELD: Final = 253_402_300_799_000
-"""In ``due_at``: held until it is released."""
 TASKS: Final = "SELECT kind, name, position, held FROM _onceward_background_tasks"
 NEXT_TASK: Final = (
     "SELECT position, held FROM _onceward_background_tasks WHERE kind = ? AND name = ?"
@@ -60,19 +58,19 @@ FORGET: Final = "DELETE FROM _onceward_retained_posts WHERE channel = ?"
 UNDER_WAY: Final = """
 SELECT count(*)
   FROM _onceward_outbox
- WHERE channel = ? AND ended_at IS NULL AND due_at IS NOT 253402300799000
+ WHERE channel = ? AND ended_at IS NULL AND held_by IS NULL
 """
 RELEASE: Final = """
-UPDATE _onceward_outbox SET due_at = NULL WHERE seq IN (
+UPDATE _onceward_outbox SET held_by = NULL WHERE seq IN (
     SELECT seq
       FROM _onceward_outbox
-     WHERE channel = ? AND ended_at IS NULL AND state = 'pending' AND due_at = 253402300799000
+     WHERE channel = ? AND ended_at IS NULL AND held_by = 'channel:' || channel
      ORDER BY seq LIMIT ?)
 """
 WAITING: Final = """
 SELECT seq
   FROM _onceward_outbox
- WHERE channel = ? AND ended_at IS NULL AND state = 'pending' AND due_at = 253402300799000
+ WHERE channel = ? AND ended_at IS NULL AND held_by = 'channel:' || channel
  ORDER BY seq
 """
 ASKED: Final = """
@@ -150,6 +148,11 @@ class RetainedPost(NamedTuple):
 def retained(tx: StoreTransaction, channel: str) -> list[RetainedPost]:
     """Return what a channel retains, oldest first."""
     return [RetainedPost(*row) for row in tx.rows(RETAINED, (channel, tx.now))]
+
+
+def held_by(channel: str) -> str:
+    """Return what ``held_by`` says of messages that a channel holds."""
+    return f"channel:{channel}"
 
 
 def under_way(tx: StoreTransaction, channel: str) -> int:

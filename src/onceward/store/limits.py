@@ -14,8 +14,6 @@ from onceward.store import outbox
 from onceward.store.counters import bump
 from onceward.store.outbox import TICKET_FAILED, OutgoingMessage
 
-HELD: Final = 253_402_300_799_000
-"""The due date of a message that is held back: the last second of the year 9999."""
 SUMMARY: Final = "onceward.summary"
 """Type of the message that summarizes dropped ones."""
 LINE: Final = LINE_MAX
@@ -47,7 +45,7 @@ RECOUNT: Final = """
 INSERT INTO _onceward_limit_usage (scope, name, messages, bytes)
 SELECT f.scope, f.name, count(*), sum(f.bytes)
   FROM _onceward_limits_of AS f JOIN _onceward_outbox AS o ON o.seq = f.seq
- WHERE o.state IN ('pending', 'sent') AND coalesce(o.due_at, 0) <> 253402300799000
+ WHERE o.state IN ('pending', 'sent') AND o.held_by IS NULL
    AND EXISTS (SELECT 1
                  FROM _onceward_limits AS l
                 WHERE l.scope = f.scope AND l.name IN (f.name, '*'))
@@ -55,12 +53,12 @@ SELECT f.scope, f.name, count(*), sum(f.bytes)
 """
 FREE_ALL: Final = """
 UPDATE _onceward_outbox
-   SET due_at = NULL, reason = NULL
- WHERE due_at = 253402300799000 AND reason GLOB 'held:*'
+   SET held_by = NULL
+ WHERE state = 'pending' AND held_by GLOB 'limit:*'
 """
 FREE_NEXT: Final = """
 UPDATE _onceward_outbox
-   SET due_at = NULL, reason = NULL
+   SET held_by = NULL
  WHERE seq = (SELECT seq FROM _onceward_limits_next)
 """
 # The limits that a new message meets, each with how full it is; its own name goes before the star.
@@ -83,9 +81,7 @@ SELECT l.scope, s.name, l.max_messages, l.max_bytes, l.overflow, coalesce(f.mess
                      THEN s.name ELSE '*' END
   LEFT JOIN _onceward_limit_usage AS f ON f.scope = s.scope AND f.name = s.name
 """
-BEHIND: Final = (
-    "SELECT 1 FROM _onceward_outbox WHERE due_at = 253402300799000 AND reason = ? LIMIT 1"
-)
+BEHIND: Final = "SELECT 1 FROM _onceward_outbox WHERE held_by = ? LIMIT 1"
 SAME: Final = {
     "outbox": "1",
     "session": "o.session = :session",
@@ -109,7 +105,7 @@ SELECT o.seq, o.id, o.recipient, o.session, length(CAST(o.frame AS BLOB)),
    AND o.sent_at IS NULL
    AND o.attempts = 0
    AND coalesce(o.parcel_ordinal, 0) = 0
-   AND coalesce(o.due_at, 0) <> {HELD}
+   AND o.held_by IS NULL
    AND {{same}} AND NOT {PROTECTED}
    AND o.seq NOT IN (SELECT j.value
                        FROM _onceward_peers AS p, json_each(p.in_flight_seqs) AS j
@@ -129,7 +125,6 @@ ADD_DROPPED: Final = f"""
 INSERT INTO _onceward_outbox ({", ".join(outbox.COLUMNS)}, state, ended_at, reason)
 VALUES ({", ".join("?" * len(outbox.COLUMNS))}, 'cancelled', ?, ?)
 """
-HOLD: Final = "UPDATE _onceward_outbox SET reason = ? WHERE id = ?"
 UNSUMMARIZED: Final = """
 SELECT d.seq, d.line, d.summary_id
   FROM _onceward_drops AS d
@@ -193,8 +188,8 @@ class LimitHit(NamedTuple):
 
     @property
     def held(self) -> str:
-        """The reason of what this limit holds back."""
-        return f"held:{self.scope}:{self.name}"
+        """What ``held_by`` says of a message that this limit holds."""
+        return f"limit:{self.scope}:{self.name}"
 
     @property
     def where(self) -> str:
@@ -274,12 +269,12 @@ def _recount(tx: StoreTransaction) -> None:
 
 
 ORPHANS: Final = """
-UPDATE _onceward_outbox SET due_at = NULL, reason = NULL
- WHERE due_at = 253402300799000 AND reason GLOB 'held:*' AND NOT EXISTS (
+UPDATE _onceward_outbox SET held_by = NULL
+ WHERE held_by GLOB 'limit:*' AND NOT EXISTS (
        SELECT 1
          FROM _onceward_limits AS l
-        WHERE l.overflow = 'hold' AND _onceward_outbox.reason GLOB 'held:' || l.scope || ':*'
-          AND (l.name = '*' OR _onceward_outbox.reason = 'held:' || l.scope || ':' || l.name))
+        WHERE l.overflow = 'hold' AND _onceward_outbox.held_by GLOB 'limit:' || l.scope || ':*'
+          AND (l.name = '*' OR _onceward_outbox.held_by = 'limit:' || l.scope || ':' || l.name))
 """
 
 
@@ -307,7 +302,7 @@ def admit(tx: StoreTransaction, message: OutgoingMessage, *, protected: bool) ->
         if protected and full.scope != "store":
             continue
         match full.overflow:
-            case "hold" if message.due_at is None:
+            case "hold" if message.held_by is None:
                 held = held or full
             case "drop_new":
                 dropped = dropped or full
@@ -365,7 +360,7 @@ def drop(tx: StoreTransaction, message: OutgoingMessage, full: LimitHit) -> None
     reason = f"dropped: drop_new at the limit of {full.where}"
     beside = message.body is not None and message.body_id is None
     stored = outbox.with_body(tx, message) if beside else message
-    tx.rows(ADD_DROPPED, (*stored._replace(due_at=None).row, tx.now, reason))
+    tx.rows(ADD_DROPPED, (*stored._replace(due_at=None, held_by=None).row, tx.now, reason))
     named = message.id, message.recipient, message.session
     tx.run(RECORD, (*named, full.scope, full.name, "drop_new", None, tx.now))
     bump(tx, ended_pending=1, cancelled=1, overflowed=1)

@@ -29,7 +29,7 @@ READY: Final = f"""
 SELECT seq, id, {FULL_FRAME}, digest, expires_at, parcel_ordinal, attempts, lane, rank, sent_at,
        CASE WHEN body_id IS NOT NULL THEN frame END, {BODY_DIGEST}
   FROM _onceward_outbox AS o
- WHERE recipient = ? AND state = 'pending' AND due_at IS NULL
+ WHERE recipient = ? AND state = 'pending' AND due_at IS NULL AND held_by IS NULL
  ORDER BY rank, seq
  LIMIT ?
 """
@@ -42,7 +42,7 @@ SELECT o.seq, o.id, {FULL_FRAME}, o.digest, o.expires_at, o.parcel_ordinal, o.at
 """
 SENT: Final = """
 UPDATE _onceward_outbox
-   SET state = 'sent', sent_at = :now, parcel_ordinal = :parcel,
+   SET state = 'sent', sent_at = :now, held_by = NULL, parcel_ordinal = :parcel,
        attempts = CASE WHEN :held THEN 0 ELSE attempts + 1 END,
        due_at = :ask_at
                 + CASE WHEN :held THEN min(max(0, :now - created_at) / 10, 20 * (:ask_at - :now))
@@ -53,7 +53,7 @@ RETURNING id
 ACKED: Final = """
 UPDATE _onceward_outbox
    SET state = 'acked', sent_at = coalesce(sent_at, :now), ended_at = :now, due_at = NULL,
-       reason = NULL,
+       held_by = NULL, reason = NULL,
        parcel_ordinal = coalesce(:parcel, parcel_ordinal, 0)
  WHERE id IN (SELECT value FROM json_each(:ids)) AND recipient = :peer AND state = :was
 RETURNING id
@@ -61,7 +61,7 @@ RETURNING id
 FAILED: Final = """
 UPDATE _onceward_outbox
    SET state = 'failed', sent_at = coalesce(sent_at, :now), ended_at = :now, due_at = NULL,
-       reason = :reason,
+       held_by = NULL, reason = :reason,
        parcel_ordinal = coalesce(:parcel, parcel_ordinal, 0)
  WHERE id = :id AND recipient = :peer AND state = :was
 RETURNING id
@@ -119,7 +119,8 @@ UPDATE _onceward_outbox SET attempts = attempts + 1, reason = ?
 RETURNING seq, id, attempts
 """
 CANCEL: Final = """
-UPDATE _onceward_outbox SET state = 'cancelled', due_at = NULL, ended_at = ?, reason = 'cancelled'
+UPDATE _onceward_outbox
+   SET state = 'cancelled', due_at = NULL, held_by = NULL, ended_at = ?, reason = 'cancelled'
  WHERE id = ?
    AND state = 'pending'
    AND sent_at IS NULL
@@ -144,11 +145,16 @@ OLDEST: Final = "SELECT id FROM _onceward_outbox WHERE recipient = ? ORDER BY se
 # The end of a backoff stays stored where nothing is left to push; a past one does not matter.
 AGENDA: Final = """
 WITH RECURSIVE next(name) AS (
-    SELECT min(recipient) FROM _onceward_outbox WHERE state = 'pending' AND due_at IS NULL
+    SELECT min(recipient)
+      FROM _onceward_outbox
+     WHERE state = 'pending' AND due_at IS NULL AND held_by IS NULL
     UNION ALL
     SELECT (SELECT min(recipient)
               FROM _onceward_outbox
-             WHERE state = 'pending' AND due_at IS NULL AND recipient > next.name)
+             WHERE state = 'pending'
+               AND due_at IS NULL
+               AND held_by IS NULL
+               AND recipient > next.name)
       FROM next WHERE next.name IS NOT NULL
 ), found(name) AS (
     SELECT name FROM next WHERE name IS NOT NULL
@@ -182,6 +188,8 @@ class OutgoingMessage(NamedTuple):
     topic: str | None
     rank: int
     due_at: Millis | None
+    held_by: str | None
+    """``channel:NAME`` or ``limit:SCOPE:NAME``; None where nothing holds it."""
     expires_at: Millis | None
     parcel_ordinal: int | None
     """0 where the caller chose the id, so that an earlier parcel may have carried it; else None."""

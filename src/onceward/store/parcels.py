@@ -40,7 +40,7 @@ SELECT EXISTS (SELECT 1 FROM _onceward_outbox INDEXED BY _onceward_outbox_ready
                 WHERE recipient = ?
                   AND rank IN ({", ".join(map(str, range(len(PRIORITIES))))})
                   AND seq IN (SELECT value FROM json_each(?))
-                  AND state = 'pending' AND due_at IS NULL)
+                  AND state = 'pending' AND due_at IS NULL AND held_by IS NULL)
 """
 UNBLOCK: Final = "DELETE FROM _onceward_blocked_lanes WHERE due_at <= ?"
 RECEIPT_ROWS: Final = 200
