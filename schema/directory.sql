@@ -75,6 +75,22 @@ CREATE TABLE system_notices (
 
 CREATE INDEX system_notices_agent ON system_notices (agent, number);
 
+-- Guards: a move that the state machine does not know fails, even from a SQLite shell.
+CREATE TRIGGER channels_guard BEFORE UPDATE OF state ON channels
+WHEN NOT (   OLD.state = NEW.state
+          OR (OLD.state = 'active'   AND NEW.state <> 'active')
+          OR (OLD.state = 'paused'   AND NEW.state <> 'paused')
+          OR (OLD.state = 'draining' AND NEW.state = 'closed'))
+BEGIN
+    SELECT RAISE(ABORT, 'onceward:illegal_transition');
+END;
+
+CREATE TRIGGER channels_delete_guard BEFORE DELETE ON channels
+WHEN OLD.state <> 'closed'
+BEGIN
+    SELECT RAISE(ABORT, 'onceward:channel_is_not_closed');
+END;
+
 -- A process that keeps channels, members and subscriptions in memory reads one number to know whether they are still true.
 CREATE TRIGGER channels_new   AFTER INSERT ON channels      BEGIN UPDATE meta SET revision = revision + 1; END;
 CREATE TRIGGER channels_move  AFTER UPDATE ON channels      BEGIN UPDATE meta SET revision = revision + 1; END;

@@ -8,6 +8,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from threading import Thread
 
@@ -17,8 +19,16 @@ from onceward import Postbox
 from onceward.db import open_files
 from onceward.db.database import Database
 from onceward.db.transaction import StoreTransaction
-from onceward.errors import ForkedProcess, SchemaMismatch, SchemaTooNew, StoreClosed
+from onceward.errors import (
+    ForkedProcess,
+    InvalidMessage,
+    SchemaMismatch,
+    SchemaTooNew,
+    StoreClosed,
+)
 from onceward.model.settings import Settings
+from onceward.store.directory import channels
+from onceward.store.directory.channels import ChannelConfig
 from onceward.store.directory.database import (
     VERSION,
     DirectoryDatabase,
@@ -286,3 +296,53 @@ def test_a_closed_home_opens_nothing(tmp_path: Path) -> None:
         home.close()
         with pytest.raises(StoreClosed):
             _ = home.directory
+
+
+STATES = ("active", "paused", "draining", "closed")
+ROUTE = {
+    "active": (),
+    "paused": ("paused",),
+    "draining": ("draining",),
+    "closed": ("draining", "closed"),
+}
+"""By state: the moves that bring a new channel there."""
+
+
+def move(tx: StoreTransaction, *, state: str) -> None:
+    """Set the state of all channels by a plain UPDATE."""
+    mode = "hold" if state == "paused" else None
+    tx.run("UPDATE channels SET state = ?, mode = ?", (state, mode))
+
+
+@pytest.fixture
+def channel(directory: DirectoryDatabase) -> None:
+    """A new channel in the directory."""
+    channels.create(directory, "room", "group", "a", config=ChannelConfig(), description="")
+
+
+@pytest.mark.usefixtures("channel")
+@pytest.mark.parametrize("after", STATES)
+@pytest.mark.parametrize("before", STATES)
+def test_a_channel_moves_as_the_table_says(
+    directory: DirectoryDatabase, before: str, after: str
+) -> None:
+    """A plain UPDATE of a channel's state passes exactly where the table has the move."""
+    for state in ROUTE[before]:
+        directory.write(partial(move, state=state))
+    legal = before == after or before in channels.TRANSITIONS.get(after, ())
+    with nullcontext() if legal else pytest.raises(InvalidMessage):
+        directory.write(partial(move, state=after))
+
+    assert [(after if legal else before,)] == directory.read("SELECT state FROM channels")
+
+
+@pytest.mark.usefixtures("channel")
+@pytest.mark.parametrize("state", STATES)
+def test_only_a_closed_channel_can_be_deleted(directory: DirectoryDatabase, state: str) -> None:
+    """A stray DELETE takes no channel that is in use."""
+    for each in ROUTE[state]:
+        directory.write(partial(move, state=each))
+    with nullcontext() if state == "closed" else pytest.raises(InvalidMessage):
+        directory.write(lambda tx: tx.run("DELETE FROM channels"))
+
+    assert [(state != "closed",)] == directory.read("SELECT count(*) FROM channels")
