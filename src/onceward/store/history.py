@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from onceward.db.database import Database
 from onceward.errors import InvalidArgument
+from onceward.model.frame import json_string
 from onceward.model.names import rank
 from onceward.model.quoting import quoted
 from onceward.model.topics import WILD, check_pattern, matches
@@ -447,7 +448,8 @@ def thread(db: Database, message_id: str) -> list[HistoryEntry]:
     """
     Return every message of a conversation, oldest first.
 
-    *message_id* is any message of it, or an id that all its copies carry.
+    *message_id* is any message of it, or an id that all its copies carry. A message
+    that was sent to a channel is listed once, by its first copy; a dead copy stays.
     """
     found = db.read(OF_ID, {"id": message_id})
     causes = [
@@ -458,7 +460,27 @@ def thread(db: Database, message_id: str) -> list[HistoryEntry]:
     members = [*found, *db.read(OF_ID, {"id": root}), *db.read(FOLLOWING, {"root": root})]
     at_of = {(table, seq): (at, message_id) for table, seq, at, message_id in members}
     ordered = sorted(at_of, key=lambda key: (at_of[key], key))
-    return rows(db, [Hit(at_of[table, seq][0], seq, _source_of(table)) for table, seq in ordered])
+    found_rows = rows(
+        db, [Hit(at_of[table, seq][0], seq, _source_of(table)) for table, seq in ordered]
+    )
+    return list(_without_copies(found_rows))
+
+
+def _without_copies(entries: Iterable[HistoryEntry]) -> Iterator[HistoryEntry]:
+    """Yield each message to a channel once; a second copy for one recipient is a second send."""
+    sent: dict[str, dict[str, str]] = {}
+    for entry in entries:
+        if entry.channel is None or entry.state == "dead":
+            yield entry
+            continue
+        shared = entry.frame.replace(json_string(entry.id), "", 1)
+        shared = shared.replace(f'"recipient":{json_string(entry.recipient)}', "", 1)
+        copies = sent.setdefault(shared, {})
+        if copies.get(entry.recipient, entry.id) != entry.id:
+            copies.clear()
+        if not copies:
+            yield entry
+        copies[entry.recipient] = entry.id
 
 
 def _source_of(table: str) -> Source:
