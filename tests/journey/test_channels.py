@@ -515,9 +515,83 @@ def test_a_query_and_its_responses_are_one_conversation(world: World) -> None:
     thread = {past.id: past.kind for past in boxes["a"].thread(asked.id)}
 
     assert ("correlation_id", ["b!", "c!"]) == (caught.value.field, sorted(read(boxes["a"])))
-    assert ["query", "query", "response", "response"] == sorted(
-        str(kind) for kind in thread.values()
-    )
+    assert ["query", "response", "response"] == sorted(str(kind) for kind in thread.values())
+
+
+def test_a_thread_lists_each_send_once(world: World) -> None:
+    """What was sent twice is listed twice, however many copies; echoes and dead ones: as told."""
+    boxes = team(world, "a", "b", "c", echo=True)
+    first = room(boxes["a"]).send("anyone?", kind="query")
+    room(boxes["a"]).send("anyone?", correlation_id=first.id, kind="query")
+    world.settle()
+
+    assert [["anyone?"] * 2] * 3 == [
+        [past.body for past in boxes[name].thread(first.id)] for name in "abc"
+    ]
+
+
+def test_a_copy_that_died_is_listed_beside_the_others(world: World) -> None:
+    """A thread shows the dead letter of one recipient, and the message once for all others."""
+    boxes = team(world, "a", "b", "c", "d")
+    posted = room(boxes["a"]).send("x", ttl=5.0)
+    boxes["a"].peers.register("b", "memory:nobody")
+    world.settle()
+    world.clock.forward(6)
+    world.settle()
+    found = [(past.recipient, past.state) for past in boxes["a"].thread(posted.id)]
+
+    assert [("b", "dead"), ("c", "sent")] == sorted(found)
+
+
+def test_a_late_response_is_marked_late(world: World) -> None:
+    """A response that arrives after its query's time to live says so, an earlier one does not."""
+    boxes = team(world, "a", "b", "c")
+    asked = room(boxes["a"]).send("who?", kind="query", ttl=10.0)
+    world.settle()
+    queries = {name: room(boxes[name]).receive() or pytest.fail("no query") for name in "bc"}
+    for name, seconds in (("b", 9), ("c", 1)):
+        world.clock.forward(seconds)
+        with queries[name] as query:
+            room(boxes[name]).respond(query, name)
+        world.settle()
+    past = {each.sender: each.late for each in boxes["a"].thread(asked.id)}
+    received = {}
+    while message := room(boxes["a"]).receive():
+        received[message.body] = message.late
+        message.ack()
+
+    assert {"b": False, "c": True} == received
+    assert {"a": False, "b": False, "c": True} == past
+
+
+def test_a_response_to_a_query_without_an_end_is_never_late(world: World) -> None:
+    """Only a query's time to live says when an answer is late."""
+    boxes = team(world, "a", "b")
+    room(boxes["a"]).send("who?", kind="query")
+    world.settle()
+    message = room(boxes["b"]).receive()
+    assert message is not None
+    world.clock.forward(100_000)
+    room(boxes["b"]).respond(message, "me")
+    world.settle()
+    answer = room(boxes["a"]).receive()
+
+    assert answer is not None
+    assert (False, {}) == (answer.late, answer.headers)
+
+
+def test_only_a_participant_acknowledges(world: World) -> None:
+    """An agent that has left may not acknowledge, and its message is as it was before."""
+    boxes = team(world, "a", "b")
+    room(boxes["a"]).send("go", kind="command")
+    world.settle()
+    message = room(boxes["b"]).receive()
+    assert message is not None
+    room(boxes["b"]).leave()
+    with pytest.raises(NotParticipant):
+        room(boxes["b"]).acknowledge(message)
+
+    assert (False, 0) == (message.settled, outbox(boxes["b"]))
 
 
 def test_an_unknown_kind_is_refused(world: World) -> None:

@@ -254,7 +254,12 @@ class Channel:
 
         ``received`` and ``in_progress`` give it another ack timeout,
         ``completed`` ends it, ``failed`` has it tried again or made a dead letter,
-        as the channel's retries say. Both happen in one commit; raises LeaseLost.
+        as the channel's retries say. Both happen in one commit.
+
+        Raises:
+            LeaseLost: the lease has ended; nothing was written.
+            NotParticipant: this agent takes no part in the channel; nothing was written.
+
         """
         ids = message.id, message.correlation_id or message.id
         tell = self._channel_sender.acknowledging(

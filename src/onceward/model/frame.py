@@ -39,7 +39,7 @@ class Frame(BaseModel):
 
     Attribute names are CloudEvents'; those of the specification's core and of
     its catalogue keep their meaning, the others (recipient, session, topic,
-    priority, replyto, channel, kind, mailbox) are extensions of ours. Unknown
+    priority, replyto, channel, kind, mailbox, answerby) are extensions of ours. Unknown
     extension attributes are kept, as the specification asks.
     """
 
@@ -63,6 +63,7 @@ class Frame(BaseModel):
     kind: Text | None = None
     mailbox: Text | None = None
     expirytime: AwareDatetime | None = None
+    answerby: AwareDatetime | None = None
     idempotencykey: Text | None = None
     subject: Text | None = None
     dataschema: Text | None = None
@@ -140,6 +141,10 @@ class Frame(BaseModel):
         """The moment from which the message is expired, in milliseconds; None is never."""
         return None if self.expirytime is None else round(self.expirytime.timestamp() * 1000)
 
+    def is_late(self, received_at: Millis) -> bool:
+        """Return whether an answer came after the end of the query that it answers."""
+        return self.answerby is not None and received_at >= self.answerby.timestamp() * 1000
+
 
 def has_infinity(value: Any) -> bool:
     """Return whether *value* holds infinity, which JSON readers make of a large exponent."""
@@ -198,6 +203,7 @@ class FrameHeaders:
     in_reply_to: str | None = None
     reply_to: str | None = None
     expires_at: Millis | None = None
+    answer_by: Millis | None = None
     key: str | None = None
     channel: str | None = None
     kind: str | None = None
@@ -258,6 +264,8 @@ def _options(e: FrameHeaders) -> str:
             text += f',"{name}":{json_string(value)}'
     if e.expires_at is not None:
         text += f',"expirytime":"{iso(e.expires_at)}"'
+    if e.answer_by is not None:
+        text += f',"answerby":"{iso(e.answer_by)}"'
     for name, header in (e.headers or {}).items():
         text += f',"{name}":{to_json(header).decode()}'
     return text

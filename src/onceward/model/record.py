@@ -74,6 +74,11 @@ class MessageRecord:
         return self.frame.expires_at
 
     @property
+    def late(self) -> bool:
+        """Whether it answers a channel's query and came after the query's time to live."""
+        return self.frame.is_late(self.received_at)
+
+    @property
     def headers(self) -> dict[str, str | int | bool]:
         """The extension attributes that the sender added."""
         return self.frame.headers

@@ -57,6 +57,8 @@ class MessageOptions(SendOptions, total=False):
     """The channel that the message belongs to."""
     kind: str | None
     """The kind of a channel's message."""
+    answer_by: int | None
+    """When the query ends that the message answers, in milliseconds."""
     mailbox: str | None
     """The mailbox that the message is for."""
     ends_at: int | None

@@ -12,10 +12,12 @@ from onceward.errors import ChannelRefused, refuse
 from onceward.model.frame import split_prefix
 from onceward.model.send_options import MessageOptions
 from onceward.model.topics import check_topic
+from onceward.model.vocabulary import CHANNEL_ROLES
 from onceward.runtime.channel_tasks import ChannelTasks
 from onceward.runtime.fanout import Fanout, SendResult
 from onceward.runtime.sender import Sender
 from onceward.store import acknowledgments, bodies, channel_posts
+from onceward.store.channel_posts import Asked
 from onceward.store.directory import channels
 from onceward.store.directory.cache import DirectoryCache
 from onceward.store.directory.channels import KINDS, ChannelInfo
@@ -61,7 +63,12 @@ class ChannelSender:
         found = self.info(name)
         self._check_state(found)
         self._check(found, body, options)
-        recipients = self._recipients(found, options)
+        if options.get("kind") in ANSWERS:
+            asked = self._asked(name, options)
+            recipients = [asked.sender or self._db.agent]
+            options = {**options, "answer_by": asked.expires_at}
+        else:
+            recipients = self._recipients(found, options)
         # A channel that waits holds back its own messages only.
         lane = options.get("ordering_key")
         lane = name if lane is None else lane
@@ -99,10 +106,7 @@ class ChannelSender:
             found.config.policy.check(topic)
 
     def _recipients(self, found: ChannelInfo, options: MessageOptions) -> list[str]:
-        me, kind = self._db.agent, str(options.get("kind"))
-        if kind in ANSWERS:
-            asker = self._asker(found.name, kind, options.get("correlation_id"))
-            return [me if asker is None else asker]
+        me = self._db.agent
         if found.type == "pubsub":
             names = self.roster.subscribers(str(options.get("topic")), channel=found.name)
         else:
@@ -111,15 +115,14 @@ class ChannelSender:
             name for name in names if name != me or found.config.echo
         )  # as the index has them: half the cost of many
 
-    def _asker(self, name: str, kind: str, correlation_id: str | None) -> str | None:
-        """Return the sender of what is answered, None for us; ValidationFailed if unknown."""
-        wanted = ANSWERS[kind]
-        known, sender = channel_posts.asked(self._db.read, correlation_id or "", name, wanted)
-        if not known:
-            refuse(
-                "correlation_id", f"names no {wanted} of channel {name}", len(correlation_id or "")
-            )
-        return sender
+    def _asked(self, name: str, options: MessageOptions) -> Asked:
+        """Return the message that is answered; raise ValidationFailed if it is unknown."""
+        wanted = ANSWERS[str(options.get("kind"))]
+        correlation_id = options.get("correlation_id") or ""
+        asked = channel_posts.asked(self._db.read, correlation_id, name, wanted)
+        if asked is None:
+            refuse("correlation_id", f"names no {wanted} of channel {name}", len(correlation_id))
+        return asked
 
     # -- writing ----------------------------------------------------------------------------
 
@@ -172,6 +175,7 @@ class ChannelSender:
         self, session: str, name: str, to: str, ids: tuple[str, str], said: tuple[str, str | None]
     ) -> Callable[[StoreTransaction], str]:
         """Compose the acknowledgment of a message (id, conversation); return the storing work."""
+        channels.require(self.role(name), CHANNEL_ROLES, name, self._db.agent, "acknowledge")
         status, detail = said
         acknowledgments.stage(status)
         options = MessageOptions(

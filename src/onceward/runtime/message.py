@@ -108,6 +108,11 @@ class ReceivedMessage(Generic[T_co]):
         return int(self._lease.received_at)
 
     @property
+    def late(self) -> bool:
+        """Return whether it answers a channel's query after the query's time to live."""
+        return self.frame.is_late(self.received_at)
+
+    @property
     def _message(self) -> Message[T_co]:
         """Return the message with its sync verbs."""
         raise NotImplementedError

@@ -224,6 +224,7 @@ class Sender:
             in_reply_to=_text("in_reply_to", options.get("in_reply_to")),
             reply_to=None if reply_to is None else agent_name(reply_to),
             expires_at=_expiry(options, now),
+            answer_by=options.get("answer_by"),
             key=_text("key", options.get("key")),
             channel=_text("channel", options.get("channel")),
             kind=_text("kind", options.get("kind")),

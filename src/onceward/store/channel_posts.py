@@ -74,9 +74,13 @@ SELECT seq
  ORDER BY seq
 """
 ASKED: Final = """
-SELECT sender FROM _onceward_inbox WHERE correlation_id = ?1 AND channel = ?2 AND kind = ?3
+SELECT sender, expires_at
+  FROM _onceward_inbox
+ WHERE correlation_id = ?1 AND channel = ?2 AND kind = ?3
 UNION ALL
-SELECT NULL FROM _onceward_outbox WHERE correlation_id = ?1 AND channel = ?2 AND kind = ?3
+SELECT NULL, expires_at
+  FROM _onceward_outbox
+ WHERE correlation_id = ?1 AND channel = ?2 AND kind = ?3
 LIMIT 1
 """
 
@@ -180,7 +184,14 @@ def dead_letter(tx: StoreTransaction, channel: str) -> list[tuple[str, str]]:
     )
 
 
-def asked(tx_rows: Any, correlation_id: str, channel: str, kind: str) -> tuple[bool, str | None]:
-    """Return whether a message of that kind began the conversation, and its sender (None: us)."""
+class Asked(NamedTuple):
+    """A message that began a conversation: its sender (None: us) and when it ends."""
+
+    sender: str | None
+    expires_at: Millis | None
+
+
+def asked(tx_rows: Any, correlation_id: str, channel: str, kind: str) -> Asked | None:
+    """Return the message of that kind that began a conversation, None where there is none."""
     found = tx_rows(ASKED, (correlation_id, channel, kind))
-    return (True, found[0][0]) if found else (False, None)
+    return Asked(*found[0]) if found else None

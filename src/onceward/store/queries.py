@@ -74,6 +74,11 @@ class HistoryEntry:
         frame = Frame.parse(self.frame)
         return frame.data if frame.data_base64 is None else frame.data_base64
 
+    @property
+    def late(self) -> bool:
+        """Whether it was received as an answer after the time to live of the query it answers."""
+        return self.box == "in" and Frame.parse(self.frame).is_late(self.at)
+
 
 @dataclass(frozen=True, slots=True)
 class Page:
