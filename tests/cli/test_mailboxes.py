@@ -61,9 +61,7 @@ def test_a_cursor_and_its_filter(cli: Cli, shop: Postbox) -> None:
     assert ["b"] == bodies(
         cli("mailbox", "read", "news", "cursor", "--topic", "new", "--keep-skipped")
     )
-    assert [first] == [
-        letter["msg_id"] for letter in letters(cli("mailbox", "read", "news", "cursor"))
-    ]
+    assert [first] == [letter["id"] for letter in letters(cli("mailbox", "read", "news", "cursor"))]
     assert ["b"] == bodies(
         cli("mailbox", "read", "news", "cursor", "--name", "late", "--start", second)
     )
@@ -123,9 +121,10 @@ def test_polling(cli: Cli, shop: Postbox, billing: Postbox) -> None:
 
     [printed] = letters(cli("poll", "--topic", "ask", "--topic", "answer"))
 
-    assert (message_id, "billing", "shop", "ask", "hi", None, 3600.0) == tuple(
-        printed[name] for name in ("msg_id", "from", "to", "topic", "body", "in_reply_to", "ttl_s")
+    assert (message_id, "billing", "shop", "ask", "hi", None) == tuple(
+        printed[name] for name in ("id", "sender", "recipient", "topic", "body", "in_reply_to")
     )
+    assert printed["created_at"][:10] <= printed["at"][:10] <= printed["expires_at"][:10]
     assert (0, "") == ((again := cli("poll")).code, again.out)
     assert [{"n": 1}] == bodies(cli("poll", "--session", "s2"))
     assert ["hi"] == bodies(cli("tail", "-n", 5))
@@ -134,6 +133,22 @@ def test_polling(cli: Cli, shop: Postbox, billing: Postbox) -> None:
         status["s2"]["messages"],
     )
     assert "0\n" == cli("expire").out
+
+
+@pytest.mark.usefixtures("shop")
+def test_a_message_has_one_set_of_field_names(cli: Cli, billing: Postbox) -> None:
+    """A message that tail, poll or a mailbox prints has the fields of history, and their values."""
+    billing.send("shop", {"n": 1}, topic="ask", ttl=3600, priority="urgent", correlation_id="c")
+    billing.run_until_idle()
+
+    [past] = cli("history", "--json").json["messages"]
+    [tailed], [polled] = letters(cli("tail")), letters(cli("poll"))
+
+    names = "id sender recipient session type topic priority at body correlation_id"
+    both = {name: past[name] for name in names.split()}
+    assert tailed == polled
+    assert both == {name: tailed.get(name) for name in both}
+    assert {"created_at", "expires_at", "in_reply_to"} == set(tailed) - set(past)
 
 
 def test_the_session_of_the_environment(
@@ -146,9 +161,7 @@ def test_the_session_of_the_environment(
     shop.run_until_idle()
 
     assert "s9" == shop.history().messages[0].session
-    assert [message_id] == [
-        letter["msg_id"] for letter in letters(cli("poll", "--agent", "billing"))
-    ]
+    assert [message_id] == [letter["id"] for letter in letters(cli("poll", "--agent", "billing"))]
     assert "" == cli("tail", "--agent", "billing", "--session", "other").out
 
 

@@ -11,7 +11,7 @@ from onceward import MessageRecord, Postbox
 from onceward.cli.command import Found, command
 from onceward.cli.exit_codes import DONE
 from onceward.cli.options import Number, OfTopics, Quiet, said
-from onceward.cli.output import document
+from onceward.cli.output import dated, document
 from onceward.cli.target import Conversation, in_session
 
 WHERE = Conversation()
@@ -55,7 +55,8 @@ def tail(
     """
     Print the newest messages of a session, oldest first, one JSON object for each line.
 
-    No cursor is moved.
+    No cursor is moved. Fields have the names that history gives them; ``at`` is the moment of
+    receipt.
     """
     print_records(box.tail(n, session=in_session(where), include_expired=include_expired))
 
@@ -89,21 +90,24 @@ def print_records(records: Iterable[MessageRecord]) -> None:
 
 
 def described(record: MessageRecord) -> dict[str, Any]:
-    """Return a message as it is printed, with ``body_error`` if its body cannot be read."""
+    """Return a message by the field names of history, with ``problem`` if its body is lost."""
     frame = record.frame
-    expires_at = None if frame.expirytime is None else frame.expirytime.timestamp()
-    sent_at = None if frame.time is None else frame.time.timestamp()
-    found: dict[str, Any] = {
-        "msg_id": frame.id,
-        "ts": None if frame.time is None else frame.time.isoformat().replace("+00:00", "Z"),
-        "from": frame.sender,
-        "to": frame.recipient,
-        "session": frame.session,
-        "type": frame.type,
-        "topic": frame.topic,
-        "priority": frame.priority_name,
-        "body": record.body if frame.data_base64 is None else frame.data_base64,
-        "in_reply_to": record.in_reply_to,
-        "ttl_s": None if expires_at is None or sent_at is None else round(expires_at - sent_at, 3),
-    }
-    return found if record.problem is None else found | {"body_error": record.problem}
+    sent_at = None if frame.time is None else round(1000 * frame.time.timestamp())
+    found = dated(
+        {
+            "id": frame.id,
+            "sender": frame.sender,
+            "recipient": frame.recipient,
+            "session": frame.session,
+            "type": frame.type,
+            "topic": frame.topic,
+            "priority": frame.priority_name,
+            "at": record.received_at,
+            "created_at": sent_at,
+            "expires_at": record.expires_at,
+            "correlation_id": record.correlation_id,
+            "in_reply_to": record.in_reply_to,
+            "body": record.body if frame.data_base64 is None else frame.data_base64,
+        }
+    )
+    return found if record.problem is None else found | {"problem": record.problem}
