@@ -386,7 +386,16 @@ class Postbox(Session, EventSource):
         return health.read_health(self._db)
 
     def accept(self, parcel: Parcel) -> Answer:
-        """Keep a parcel once and answer for each frame; your own listeners call it."""
+        """
+        Keep a parcel once and answer for each frame; your own listeners call it.
+
+        Raises:
+            Refused: the sender's name is none, or the parcel is for another agent; the
+                sender makes dead letters of its messages.
+            Unreachable: a frame was damaged on the way; the sender pushes the parcel again.
+            StoreError: the file failed; nothing was stored, and the parcel may come again.
+
+        """
         return self._receiver.accept(parcel)
 
     # -- polling ------------------------------------------------------------------------------

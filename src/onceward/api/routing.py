@@ -9,6 +9,7 @@ from pathlib import Path
 from onceward.db import file_checks, open_files
 from onceward.db.database import Database
 from onceward.errors import Unreachable
+from onceward.model.names import AGENT
 from onceward.model.parcel import Answer, Parcel
 from onceward.model.settings import Settings
 from onceward.runtime.receiver import Receiver
@@ -59,6 +60,8 @@ class TransportRouter:
 
     def file_of(self, name: str) -> Path | None:
         """Return the file of that name in our own folder, None where there is none."""
+        if AGENT.fullmatch(name) is None:  # a name from a parcel; it may hold a path
+            return None
         path = self._db.path if name == self._db.agent else self._db.path.with_name(f"{name}.db")
         return path if path.exists() else None
 
@@ -77,7 +80,13 @@ class TransportRouter:
 
     def _load(self, scheme: str) -> Transport:
         for point in entry_points(group=GROUP, name=scheme):
-            made: Transport = point.load()()
+            try:
+                made: Transport = point.load()()
+            except Exception as error:
+                msg = (
+                    f"the transport for {scheme} cannot be loaded: {type(error).__name__}: {error}"
+                )
+                raise Unreachable(msg) from error
             self._transports[scheme] = made
             return made
         msg = f"no transport serves {scheme}: pass transports={{'{scheme}': …}} or install one"

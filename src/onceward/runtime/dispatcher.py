@@ -15,7 +15,7 @@ from onceward.db.environment import disabled_by_environment
 from onceward.db.transaction import StoreTransaction
 from onceward.errors import LeaseLost, OncewardError, Refused, StoreClosed, Unreachable
 from onceward.model.clock import Millis
-from onceward.model.log import log
+from onceward.model.log import Level, log
 from onceward.model.parcel import Answer
 from onceward.model.retry import RetryPolicy, retry_policy
 from onceward.runtime import engine
@@ -115,13 +115,13 @@ class Dispatcher:
         return self._idle_for(agenda)
 
     def run_due(self) -> int:
-        """Push, on this thread, what is due now; return how many parcels arrived."""
-        return sum(map(self._keep_delivering, self._plan().callers))
+        """
+        Push, on this thread, what is due now; return how many parcels arrived.
 
-    def _keep_delivering(self, name: str) -> int:
-        with suppress(LeaseLost):  # another dispatcher pushes to this peer
-            return self.deliver_to_peer(name)
-        return 0
+        An error at one peer is told at that peer. One that the file does not take
+        is raised.
+        """
+        return sum(map(self._deliver, self._plan().callers))
 
     # -- looking ----------------------------------------------------------------------------
 
@@ -189,22 +189,44 @@ class Dispatcher:
 
     def _deliver_safely(self, name: str) -> None:
         try:
-            self.deliver_to_peer(name)
-        except (LeaseLost, StoreClosed) as error:
+            self._deliver(name)
+        except StoreClosed as error:
             log.failure("debug", "delivery ended early", error, agent=self._db.agent, peer=name)
-        except OncewardError as error:
-            log.failure("warning", "delivery failed", error, agent=self._db.agent, peer=name)
-            self._pause_peer()
-        except Exception as error:  # noqa: BLE001 - a carrier outlives every error of a transport
-            log.failure("error", "delivery failed", error, agent=self._db.agent, peer=name)
+        except Exception:  # noqa: BLE001 - a carrier outlives every error, and it was logged
             self._pause_peer()
         finally:
             with self._lock:
                 self._busy.discard(name)
             self._loop.notified.set()
 
+    def _deliver(self, name: str) -> int:
+        """Push to one peer; an error that is none of a push is told at the peer."""
+        try:
+            return self.deliver_to_peer(name)
+        except LeaseLost as error:  # another dispatcher pushes to this peer
+            log.failure("debug", "delivery ended early", error, agent=self._db.agent, peer=name)
+        except StoreClosed:
+            raise
+        except Exception as error:
+            level: Level = "warning" if isinstance(error, OncewardError) else "error"
+            log.failure(level, "delivery failed", error, agent=self._db.agent, peer=name)
+            if not self._told(name, error):
+                raise
+        return 0
+
+    def _told(self, name: str, error: Exception) -> bool:
+        """Record at the peer why it is left alone for a moment; say whether that was possible."""
+        text, pause = f"{type(error).__name__}: {error}", round(1000 * engine.MAX_IDLE_SECONDS)
+        try:
+            self._db.write(
+                lambda tx: peers.note_error(tx, name, text, owner=self.owner, due_at=tx.now + pause)
+            )
+        except OncewardError:
+            return False
+        return True
+
     def _pause_peer(self) -> None:
-        """Keep the peer busy for a moment: after an error of the file no row says when to retry."""
+        """Keep the peer busy for a moment: where the file takes no row, none says when to retry."""
         self._loop.stopping.wait(engine.MAX_IDLE_SECONDS)
 
     def deliver_to_peer(self, name: str) -> int:
@@ -269,7 +291,13 @@ class Dispatcher:
             self._back_off(packed, error)
             return None
         streams = transport.features.streams
-        return self._db.write(lambda tx: self._settle(tx, packed, answer, streams=streams))
+        try:
+            return self._db.write(lambda tx: self._settle(tx, packed, answer, streams=streams))
+        except OncewardError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the transport returned what is no answer
+            self._back_off(packed, error)
+            return None
 
     def _back_off(self, packed: InFlight, error: Exception) -> None:
         text, unreachable = f"{type(error).__name__}: {error}", isinstance(error, Unreachable)

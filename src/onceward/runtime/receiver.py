@@ -41,6 +41,7 @@ class Receiver:
         Store a parcel once and answer for each of its frames.
 
         Raises:
+            Refused: the parcel's names are wrong; nothing was stored, and it is not for this inbox.
             StoreError: the file failed; nothing was stored, and the parcel may be pushed again.
 
         """

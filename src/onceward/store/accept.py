@@ -9,10 +9,11 @@ from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple, cast
 
 from onceward.db.transaction import StoreTransaction
-from onceward.errors import InvalidMessage
+from onceward.errors import InvalidMessage, Refused
 from onceward.model.body import encode
 from onceward.model.clock import Millis
 from onceward.model.frame import Frame
+from onceward.model.names import agent_name
 from onceward.model.parcel import (
     STRENGTH,
     Answer,
@@ -241,11 +242,24 @@ def parse_frames(parcel: Parcel, policy: InboxPolicy) -> list[ParsedFrame]:
     Read and check a parcel's frames; needs no file, so that the lock is held for the writing only.
 
     Raises:
+        Refused: the sender's name is none, or the parcel is for another agent.
         Unreachable: a frame was damaged on the way; the same parcel is to be pushed again.
 
     """
+    _check_names(parcel, policy.agent)
     refuse_damaged(parcel)
     return [_parse_frame(carried, parcel, policy) for carried in parcel.frames]
+
+
+def _check_names(parcel: Parcel, agent: str) -> None:
+    try:
+        agent_name(parcel.sender)
+    except InvalidMessage as error:
+        msg = f"parcel refused, sender: {error}"
+        raise Refused(msg) from error
+    if parcel.recipient != agent:
+        msg = f"parcel refused: this is the inbox of {agent}, not {parcel.recipient!r:.60}"
+        raise Refused(msg)
 
 
 def _parse_frame(carried: ParcelFrame, parcel: Parcel, policy: InboxPolicy) -> ParsedFrame:

@@ -56,6 +56,12 @@ DEFER: Final = """
 UPDATE _onceward_peers SET due_at = :due_at, last_error = :error, owner = NULL, lease_at = NULL
  WHERE name = :name AND token = :token AND owner = :owner
 """
+NOTE_ERROR: Final = """
+UPDATE _onceward_peers
+   SET due_at = max(coalesce(due_at, 0), :due_at), last_error = :error, owner = NULL,
+       lease_at = NULL
+ WHERE name = :name AND (owner IS NULL OR owner = :owner)
+"""
 OWNERS: Final = "SELECT DISTINCT owner FROM _onceward_peers WHERE owner IS NOT NULL"
 FREE: Final = "UPDATE _onceward_peers SET lease_at = min(lease_at, ?) WHERE owner = ?"
 RELEASE: Final = """
@@ -240,6 +246,12 @@ def back_off(
 def defer(tx: StoreTransaction, held: PeerLease, error: str, *, due_at: Millis) -> None:
     """Release the lease until the moment the peer asked for, which is no failure."""
     _proved(tx.run(DEFER, held.fence | {"due_at": due_at, "error": error}), held)
+
+
+def note_error(tx: StoreTransaction, name: str, error: str, *, owner: str, due_at: Millis) -> None:
+    """Record an error of our own side at a peer, which is no failure of it; leave it until then."""
+    tx.run(KNOW, (name,))
+    tx.run(NOTE_ERROR, {"name": name, "error": error[:500], "owner": owner, "due_at": due_at})
 
 
 def release(tx: StoreTransaction, held: PeerLease) -> None:
