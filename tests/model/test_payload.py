@@ -7,7 +7,7 @@ A value that JSON cannot say is refused.
 import json
 import math
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -66,6 +66,81 @@ class Point:
 
 PAID = Paid(id=7, at=datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC), tags=("a", "b"))
 EXACT = Exact(at=PAID.at, key=UUID(int=7), parts=(1, 2))
+
+
+class Parcel(Msg):
+    """A message with bytes, in fields of every shape."""
+
+    data: bytes
+    many: tuple[bytes, ...] = ()
+    named: dict[str, bytes] = Field(default_factory=dict)
+    loose: dict[Any, Any] = Field(default_factory=dict)
+    numbered: dict[int, str] = Field(default_factory=dict)
+
+
+class OwnParcel(BaseModel):
+    """A model of another library with bytes."""
+
+    data: bytes
+
+
+class Base64Parcel(BaseModel):
+    """A model of another library that says how bytes travel."""
+
+    model_config = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A dataclass with bytes."""
+
+    data: bytes
+    inner: Point | None = None
+
+
+class Values(Msg):
+    """One value of each kind that JSON has no word for."""
+
+    sum: Decimal
+    at: datetime
+    names: set[str]
+    pair: tuple[int, str]
+    key: UUID
+    wait: timedelta
+
+
+class OwnValues(BaseModel):
+    """The same in a model of another library."""
+
+    sum: Decimal
+    at: datetime
+    names: set[str]
+    pair: tuple[int, str]
+    key: UUID
+    wait: timedelta
+
+
+@dataclass(frozen=True)
+class DataValues:
+    """The same in a dataclass."""
+
+    sum: Decimal
+    at: datetime
+    names: frozenset[str]
+    pair: tuple[int, str]
+    key: UUID
+    wait: timedelta
+
+
+VALUES: dict[str, Any] = {
+    "sum": Decimal("1.10"),
+    "at": datetime(2026, 1, 2, tzinfo=UTC),
+    "names": {"b", "a", "c", "d"},
+    "pair": (1, "x"),
+    "key": UUID(int=7),
+    "wait": timedelta(seconds=1.5),
+}
 
 KINDS: list[tuple[object, str, str, str]] = [
     (PAID, JSON, "invoice.paid", '{"id":7,"at":"2026-01-02T03:04:05.678901Z","tags":["a","b"]}'),
@@ -267,3 +342,81 @@ def test_a_bad_wire_name_fails_when_the_class_is_made(name: str) -> None:
     """A type that could not travel is refused before anything is sent."""
     with pytest.raises(InvalidMessage):
         type("Bad", (Msg,), {"__module__": __name__}, type=name)
+
+
+RAW = b"\xff\xfb hi"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        Parcel(data=RAW, many=(b"hi", RAW), named={"a": RAW}, numbered={1: "a"}),
+        Parcel(data=b"hi", loose={"a": (1, {2})}),
+        Base64Parcel(data=RAW),
+        OwnParcel(data=b"hi"),
+        Chunk(RAW, Point(1.0)),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_typed_bytes_come_back(body: Any) -> None:
+    """A field of type bytes is read back as it was sent, whatever its bytes are."""
+    read = decode(json.loads(encode(body).text), None, type(body))
+
+    assert body.data == read.data
+    assert getattr(body, "numbered", {}) == getattr(read, "numbered", {})
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"a": [b"hi"]}, r"a\[0\]: bytes"),
+        ([{"x": {"y": bytearray(b"hi")}}], r"\[0\]\.x\.y: bytes"),
+        (({"hi": {b"hi"}},), r"\[0\]\.hi\[0\]: bytes"),
+        ({1: "a", "1": "b"}, "key 1 is no text"),
+        ({"a": {None: 1}}, "a: key None is no text"),
+        ({(1, 2): 1}, r"key \(1, 2\) is no text"),
+        ({True: 1}, "key True is no text"),
+        ({"a": iter([1])}, "a: an iterator"),
+        ([Point(1.0), Loose(data={"a": b"hi"})], r"data\.a: bytes"),
+        (Loose(data={"a": b"hi"}), r"data\.a: bytes"),
+        (Loose(data={"a": {1: 2}}), r"data\.a: key 1 is no text"),
+        (Parcel(data=RAW, loose={1: 2}), "loose: key 1 is no text"),
+        (Parcel(data=RAW, loose={"a": RAW}), r"loose\.a: bytes"),
+        (OwnParcel(data=RAW), "derive the class from Msg"),
+    ],
+)
+def test_what_json_would_alter_is_refused(body: object, said: str) -> None:
+    """Bytes never turn into text, nor keys into other keys: the error says where they stand."""
+    with pytest.raises(InvalidMessage, match=said):
+        encode(body)
+
+
+def test_one_value_is_written_alike_everywhere() -> None:
+    """Sets, dates and numbers have one text, in a Msg, a model, a dataclass and a dict."""
+    frozen = VALUES | {"names": frozenset(VALUES["names"])}
+    expected = (
+        '{"sum":"1.10","at":"2026-01-02T00:00:00Z","names":["a","b","c","d"],"pair":[1,"x"],'
+        '"key":"00000000-0000-0000-0000-000000000007","wait":"PT1.5S"}'
+    )
+
+    assert [expected] * 4 == [
+        encode(body).text
+        for body in (Values(**VALUES), OwnValues(**VALUES), DataValues(**frozen), VALUES)
+    ]
+
+
+@pytest.mark.parametrize("kind", [Values, OwnValues])
+def test_values_come_back_as_their_type(kind: Any) -> None:
+    """A class that is asked for reads sets, dates and numbers of its own; without one: text."""
+    sent = kind(**VALUES)
+    data = json.loads(encode(sent).text)
+
+    assert sent == decode(data, None, kind)
+    assert "1.10" == decode(data, None, None)["sum"]
+
+
+def test_members_of_a_set_are_sorted() -> None:
+    """The same set is the same body in every process, so that sending it again is no conflict."""
+    text = '{"a":["x",[1,2],[3]]}'
+
+    assert text == encode({"a": {(3,), "x", (1, 2)}}).text

@@ -5,14 +5,23 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable
-from dataclasses import is_dataclass
-from functools import lru_cache
+from dataclasses import fields, is_dataclass
+from functools import lru_cache, partial
+from itertools import islice
 from typing import Any, ClassVar, Final, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from onceward.errors import InvalidMessage
+from onceward.model.lossless import (
+    BYTES_AS_BASE64,
+    adapter,
+    altered,
+    is_loose,
+    nested_models,
+    ordered,
+)
 from onceward.model.names import plain_text
 from onceward.model.quoting import quoted
 
@@ -23,6 +32,8 @@ SAFE_BRACKETS: Final = 190
 """Brackets up to which no text is nested too deep for a JSON reader."""
 LONG: Final = 4000
 """Characters up to which no number of a text is too long for a JSON reader."""
+TYPED_BYTES: Final = frozenset({"bytes"})
+"""Parts that a Msg keeps by its own rules."""
 FAULTS: Final = 3
 """Faults that one error names; further ones are counted."""
 
@@ -35,7 +46,9 @@ class Msg(BaseModel):
     another module never orphans messages that are already queued.
     """
 
-    model_config = ConfigDict(frozen=True, allow_inf_nan=False, ser_json_inf_nan="constants")
+    model_config = ConfigDict(
+        frozen=True, allow_inf_nan=False, ser_json_inf_nan="constants", **BYTES_AS_BASE64
+    )
     __message_type__: ClassVar[str] = "msg"
 
     def __init_subclass__(cls, *, type: str | None = None, **kwargs: Any) -> None:
@@ -58,8 +71,10 @@ def encode(body: object) -> Payload:
     """
     Return *body* as JSON text, once.
 
-    Models, dataclasses, dict, list, str, numbers, None and bytes are taken; NaN
-    and infinities are refused, because JSON has no word for them.
+    Models, dataclasses, dict, list, str, numbers, None and bytes are taken.
+    Tuples and sets travel as lists (sets sorted), dates, times, Decimal and UUID
+    as text. NaN, infinities, bytes inside an untyped body and keys that are no
+    text are refused, because JSON has no word for them.
 
     Raises:
         InvalidMessage: the body cannot be written as JSON.
@@ -87,9 +102,20 @@ def _encoder_for(kind: type) -> tuple[str, str, Callable[[Any], str]]:
         return BYTES, "bytes", _quoted_bytes
     if issubclass(kind, str):
         return TEXT, "text", _json
-    if issubclass(kind, BaseModel):
-        return JSON, message_type(kind), _msg_json if issubclass(kind, Msg) else _model_json
-    return JSON, message_type(kind) if is_dataclass(kind) else "json", _json
+    if issubclass(kind, Msg):
+        loose = is_loose(kind, trusted=TYPED_BYTES)
+        return JSON, message_type(kind), partial(_loose_json, _msg_json) if loose else _msg_json
+    if issubclass(kind, BaseModel) or is_dataclass(kind):
+        return JSON, message_type(kind), _typed_encoder(kind)
+    return JSON, "json", _plain_json
+
+
+def _typed_encoder(kind: type) -> Callable[[Any], str]:
+    """Return the encoder of a model or a dataclass; one without validator counts as a dict."""
+    try:
+        return partial(_loose_json, _typed_json) if is_loose(kind) else _typed_json
+    except PydanticUserError:
+        return _fields_json
 
 
 def _quoted_bytes(body: Any) -> str:
@@ -101,8 +127,60 @@ def _msg_json(body: Any) -> str:
     return written.decode()
 
 
-def _model_json(body: Any) -> str:
-    return _json(body.model_dump(mode="python", by_alias=True))
+def _typed_json(body: Any) -> str:
+    """Return a model or dataclass as JSON, by its own rules."""
+    kind: Any = type(body)
+    try:
+        return _json(adapter(kind).dump_python(body, mode="json", by_alias=True, warnings=False))
+    except UnicodeDecodeError as error:
+        msg = (
+            "bytes that are no UTF-8: derive the class from Msg, or give it"
+            " model_config = ConfigDict(ser_json_bytes='base64', val_json_bytes='base64')"
+        )
+        raise ValueError(msg) from error
+
+
+def _fields_json(body: Any) -> str:
+    return _plain_json({each.name: getattr(body, each.name) for each in fields(body)})
+
+
+def _loose_json(write: Callable[[Any], str], body: Any) -> str:
+    """Return a model with untyped parts as JSON; raise ValueError where it would be altered."""
+    own: Any = type(body)
+    kind, text = adapter(own), write(body)
+    sent, back = kind.dump_python(body, by_alias=True, warnings=False), from_json(text)
+    if sent == back:
+        return text
+    if any(altered(sent, back)):
+        _refuse_altered(sent, _read_back(kind, text))
+    return _json(ordered(sent, back))
+
+
+def _read_back(kind: TypeAdapter[Any], text: str) -> Any:
+    """Return the values that a recipient with the same class reads; None where it reads none."""
+    try:
+        return kind.dump_python(kind.validate_json(text), by_alias=True, warnings=False)
+    except Exception:  # noqa: BLE001 - a validator of the class, which may raise anything
+        return None
+
+
+def _plain_json(body: Any) -> str:
+    """Return a body without a class as JSON; raise ValueError where it would be altered."""
+    text = _json(body)
+    back = from_json(text)
+    if back == body:
+        return text
+    _refuse_altered(body, back)
+    for model in nested_models(body):
+        encode(model)
+    return _json(ordered(body, back))
+
+
+def _refuse_altered(sent: object, back: object) -> None:
+    found = list(islice(altered(sent, back), FAULTS))
+    if found:
+        msg = f"{'; '.join(found)} (a field of type bytes in a Msg keeps bytes as they are)"
+        raise ValueError(msg)
 
 
 def _json(plain: Any) -> str:
@@ -177,12 +255,6 @@ def _validated(value: Any, wanted: Any) -> Any:
         return adapter(wanted).validate_json(
             to_json(value)
         )  # strict models read JSON's dates only as JSON
-
-
-@lru_cache(maxsize=1024)
-def adapter(wanted: Any) -> TypeAdapter[Any]:
-    """Return the validator of a type, built once."""
-    return TypeAdapter(wanted)
 
 
 def _strictness(wanted: Any) -> dict[str, Any]:

@@ -13,7 +13,8 @@ from typing import get_type_hints as type_hints
 from pydantic import PydanticSchemaGenerationError
 
 from onceward.errors import InvalidArgument
-from onceward.model.body import adapter, message_type
+from onceward.model.body import message_type
+from onceward.model.lossless import adapter
 from onceward.runtime.context import AsyncContext, AsyncTransaction, Context
 from onceward.runtime.message import AsyncMessage, Message
 from onceward.runtime.transaction import Transaction
