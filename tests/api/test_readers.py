@@ -189,6 +189,140 @@ def test_a_start_that_is_no_place(owner: Any, jobs: Any, fill: Fill) -> None:
     assert [1] == bodies(jobs.cursor("r"))
 
 
+# -- tags ------------------------------------------------------------------------------------------
+
+
+def test_tags_are_a_filter_of_reading(owner: Any, jobs: Any, fill: Fill) -> None:
+    """One tag of those asked for suffices; a message without tags has none of them."""
+    fill(owner, jobs, "a", headers={"tags": "billing, eu"})
+    fill(owner, jobs, "b", headers={"tags": "eu"})
+    fill(owner, jobs, "c", {"tags": "billing"})
+    fill(owner, jobs, "d", headers={"tags": "bill"})
+
+    assert ["a"] == bodies(jobs.query(tags="billing"))
+    assert ["b", "a"] == bodies(jobs.query(tags=["billing", "eu"]))
+    assert [] == jobs.query(tags="unknown")
+    assert ["a", "b"] == bodies(jobs.cursor("r", tags="eu", consume_skipped=False))
+    assert ["c", {"tags": "billing"}, "d"] == bodies(jobs.cursor("r"))
+
+
+def test_a_message_says_its_tags(owner: Any, jobs: Any, fill: Fill) -> None:
+    """Records and leased messages have the tags of their header, each once, in order."""
+    fill(owner, jobs, "a", headers={"tags": "eu, billing,,eu "})
+    fill(owner, jobs, "b", headers={"tags": 7})
+
+    assert [("eu", "billing"), ()] == [record.tags for record in jobs.replay()]
+    assert [("eu", "billing"), ()] == [message.tags for message in jobs.lease("g", limit=2)]
+
+
+@pytest.mark.parametrize("tags", ["", "a,b", " a", [""], [7], "a\0"])
+def test_a_tag_keeps_its_rule(jobs: Any, tags: Any) -> None:
+    """A text that can be no tag is refused instead of finding nothing."""
+    with pytest.raises(InvalidArgument):
+        jobs.query(tags=tags)
+
+
+# -- reset -----------------------------------------------------------------------------------------
+
+
+def test_a_reader_is_reset(home: Any, owner: Any, jobs: Any, fill: Fill) -> None:
+    """A position moves back or forward: to the oldest, the end, a message or a moment."""
+    ids = fill(owner, jobs, "a", "b")
+    home.clock.advance(10)
+    fill(owner, jobs, "c")
+    moment = home.clock.now()
+    home.clock.advance(10)
+    fill(owner, jobs, "d")
+    assert ["a", "b", "c", "d"] == bodies(jobs.cursor("r"))
+    found = []
+    for start in ("earliest", Start("from_id", ids[1]), Start("from_time", moment), "latest"):
+        jobs.reset("r", start)
+        found.append(bodies(jobs.cursor("r")))
+
+    assert [["a", "b", "c", "d"], ["b", "c", "d"], ["c", "d"], []] == found
+    fill(owner, jobs, "e")
+    assert ["e"] == bodies(jobs.cursor("r"))
+
+
+def test_a_reset_concerns_one_reader(owner: Any, jobs: Any, fill: Fill) -> None:
+    """A cursor, a group of its name and other readers have positions of their own."""
+    fill(owner, jobs, "a")
+    jobs.cursor("r"), jobs.cursor("other"), jobs.receive("r").ack()
+    jobs.reset("r")
+
+    assert (["a"], [], None) == (
+        bodies(jobs.cursor("r")),
+        jobs.cursor("other"),
+        jobs.receive("r"),
+    )
+
+
+def test_a_reset_forgets_what_was_kept(owner: Any, jobs: Any, fill: Fill) -> None:
+    """Messages that a filter skipped and kept come again only where the new position says so."""
+    fill(owner, jobs, "a", topic="ask")
+    fill(owner, jobs, "b", topic="answer")
+    assert ["b"] == bodies(jobs.cursor("r", topics="answer", consume_skipped=False))
+    jobs.reset("r", "latest")
+    assert [] == jobs.cursor("r")
+    jobs.reset("r")
+
+    assert ["a", "b"] == bodies(jobs.cursor("r"))
+    assert [] == owner.check()
+
+
+def test_a_reset_of_a_group_ends_its_leases(owner: Any, jobs: Any, fill: Fill) -> None:
+    """A member that has a message can settle it no more, and the group has it again, once."""
+    fill(owner, jobs, "a", "b")
+    stale = jobs.receive("g")
+    jobs.reset("g", mode="lease")
+    again = jobs.lease("g", limit=9)
+    with pytest.raises(LeaseLost):
+        stale.ack()
+    for message in again:
+        message.ack()
+
+    assert (["a", "b"], None, []) == (bodies(again), jobs.receive("g"), owner.check())
+
+
+def test_a_reset_to_a_message_that_is_not_there(owner: Any, jobs: Any, fill: Fill) -> None:
+    """It is refused, and the position stays where it was."""
+    fill(owner, jobs, "a", "b")
+    jobs.cursor("r", limit=1)
+    with pytest.raises(InvalidArgument):
+        jobs.reset("r", Start("from_id", "nothing"))
+
+    assert ["b"] == bodies(jobs.cursor("r"))
+
+
+def test_a_reset_makes_a_reader(owner: Any, jobs: Any, fill: Fill) -> None:
+    """A name that has no position yet gets one: a later ``start`` holds no more."""
+    fill(owner, jobs, "a")
+    jobs.reset("r", "latest")
+    fill(owner, jobs, "b")
+
+    assert ["b"] == bodies(jobs.cursor("r", start="earliest"))
+
+
+@pytest.mark.parametrize("mode", ["replay", "exactly_once", ""])
+def test_only_cursors_and_groups_are_reset(jobs: Any, mode: Any) -> None:
+    """Other modes have no position: they are refused."""
+    with pytest.raises(InvalidArgument):
+        jobs.reset("r", mode=mode)
+
+
+def test_exactly_once_holds_after_a_reset(home: Any, owner: Any, jobs: Any, fill: Fill) -> None:
+    """A group that is reset handles again only what it has not handled."""
+    fill(owner, jobs, "a")
+    handled: list[Any] = []
+    handler = home.handler(lambda message, _: handled.append(message.body))
+    jobs.exactly_once("g", handler)
+    fill(owner, jobs, "b")
+    jobs.reset("g", mode="lease")
+    jobs.exactly_once("g", handler, limit=9)
+
+    assert ["a", "b"] == handled
+
+
 # -- lease -----------------------------------------------------------------------------------------
 
 

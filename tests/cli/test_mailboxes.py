@@ -68,6 +68,35 @@ def test_a_cursor_and_its_filter(cli: Cli, shop: Postbox) -> None:
     assert 4 == cli("mailbox", "read", "news", "cursor", "--wait", "10ms").code
 
 
+def test_a_reader_is_reset(cli: Cli, shop: Postbox) -> None:
+    """A cursor and a group begin anew where they are told; only these two have a position."""
+    assert "shop" == shop.agent
+    cli("mailbox", "ensure", "news")
+    ids = [cli("mailbox", "send", "news", body).out.strip() for body in ("a", "b")]
+    read = ("mailbox", "read", "news")
+    assert ["a", "b"] == bodies(cli(*read, "cursor")) == bodies(cli(*read, "lease", "--name", "g"))
+    assert (0, 0) == (
+        cli("mailbox", "reset", "news", "cursor", "--start", ids[1]).code,
+        cli("mailbox", "reset", "news", "lease", "--name", "g", "--since", "1h").code,
+    )
+
+    assert ["b"] == bodies(cli(*read, "cursor"))
+    assert ["a", "b"] == bodies(cli(*read, "lease", "--name", "g"))
+    assert 2 == cli("mailbox", "reset", "news", "replay").code
+
+
+def test_tags(cli: Cli, shop: Postbox) -> None:
+    """Messages are sent with tags and read by them; one of those asked for suffices."""
+    assert "shop" == shop.agent
+    cli("mailbox", "ensure", "news")
+    cli("mailbox", "send", "news", "a", "--tag", "eu", "--tag", "billing")
+    cli("mailbox", "send", "news", "b")
+    cli("mailbox", "send", "news", "c", "--tag", "us")
+
+    assert ["c", "a"] == bodies(cli("mailbox", "query", "news", "--tag", "billing", "--tag", "us"))
+    assert ["a"] == bodies(cli("mailbox", "read", "news", "cursor", "--tag", "eu"))
+
+
 def test_a_query_changes_nothing(cli: Cli, shop: Postbox, billing: Postbox) -> None:
     """Newest first, by type, topic and sender; show counts; a position may begin at a moment."""
     assert [shop.agent, billing.agent] == ["shop", "billing"]

@@ -77,6 +77,7 @@ VERBS: dict[type, dict[str, str]] = {
         "tail": "mailbox tail",
         "count": "mailbox show",
         "cursor": "mailbox read",
+        "reset": "mailbox reset",
         "lease": "mailbox read",
         "receive": "mailbox read",
         "exactly_once": f"{CODE}the handler whose effects commit with the mark",

@@ -335,6 +335,7 @@ class AsyncMailbox(MailboxFields, AsyncFace[Mailbox]):
 
     send = awaitable_write(Mailbox.send)
     delete = awaitable(Mailbox.delete)
+    reset = awaitable(Mailbox.reset)
     query = awaitable(Mailbox.query)
     tail = awaitable(Mailbox.tail)
     count = awaitable(Mailbox.count)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property
@@ -13,13 +13,14 @@ from onceward.db.file_checks import owner_name
 from onceward.errors import InvalidArgument, LeaseLost, NoMailbox
 from onceward.model.clock import Millis
 from onceward.model.filters import MailboxFilters
+from onceward.model.frame import split_tags
 from onceward.model.log import Log, log
 from onceward.model.names import plain_text, rank
 from onceward.model.record import MessageRecord
 from onceward.model.send_options import MessageOptions, SendOptions, parse_options
 from onceward.model.settings import DAY
 from onceward.model.topics import TopicPolicy
-from onceward.model.vocabulary import PRIORITIES
+from onceward.model.vocabulary import PRIORITIES, READER_MODES, ReaderMode
 from onceward.runtime.agent import type_names
 from onceward.runtime.channel_tasks import ChannelTasks
 from onceward.runtime.consumer import Consumer
@@ -217,9 +218,9 @@ class Mailbox(MailboxFields):
         Move the named position and return the messages that it passed.
 
         At most once, because the position is committed first. A message that a
-        filter (type, topics, sender, session) excludes is passed too, for good; with
-        *consume_skipped* False it is kept for a later call. *start* holds for a
-        position that is new.
+        filter (type, topics, sender, session, tags) excludes is passed too, for good;
+        with *consume_skipped* False it is kept for a later call. *start* holds for a
+        position that is new; ``reset`` moves one.
         """
         how = CursorRead(
             name=plain_text("reader", reader),
@@ -309,6 +310,23 @@ class Mailbox(MailboxFields):
         """
         found: list[Message[Any]] = self.lease(group, type, timeout=timeout, start=start)
         return found[0] if found else None
+
+    def reset(self, reader: str, start: Where = EARLIEST, *, mode: ReaderMode = "cursor") -> None:
+        """
+        Set the position of a cursor, or of a group (*mode* ``lease``), back or forward.
+
+        Joins this thread's open transaction. Leases of the reader, and messages that it
+        kept, are forgotten: a member's late settling raises LeaseLost. Messages that a
+        group handled exactly once stay handled. A name without a position gets one.
+
+        Raises:
+            InvalidArgument: *start* is a message that is not there; nothing was changed.
+
+        """
+        if mode not in READER_MODES:
+            msg = f"mode {mode!r} has no position: reset a cursor, or a group by mode='lease'"
+            raise InvalidArgument(msg)
+        self._reader.reset(mode, plain_text("reader", reader), _start(start))
 
     def _claim(self, group: str, limit: int, lease: float | None, start: Where) -> Claim:
         seconds = self._deps.settings.lease if lease is None else lease
@@ -544,7 +562,8 @@ def _filter(wanted: Any, filters: MailboxFilters, known: TopicPolicy) -> Message
     """Return the checked filter; raises InvalidArgument for a filter that does not exist."""
     unknown = set(filters) - MailboxFilters.__annotations__.keys()
     if unknown:
-        msg = f"filters of a mailbox are type, topics, sender and session, not {sorted(unknown)}"
+        known_names = "type, topics, sender, session and tags"
+        msg = f"filters of a mailbox are {known_names}, not {sorted(unknown)}"
         raise InvalidArgument(msg)
     topics = filters.get("topics")
     patterns = None if topics is None else known.check_filter(topics)
@@ -553,4 +572,17 @@ def _filter(wanted: Any, filters: MailboxFilters, known: TopicPolicy) -> Message
         topics=patterns,
         sender=filters.get("sender"),
         session=filters.get("session"),
+        tags=_tags(filters.get("tags")),
     )
+
+
+def _tags(asked: str | Sequence[str] | None) -> frozenset[str] | None:
+    """Return the tags asked for; raise InvalidArgument for a text that can be no tag."""
+    if asked is None:
+        return None
+    tags = [asked] if isinstance(asked, str) else list(asked)
+    for tag in tags:
+        if split_tags(plain_text("tag", tag)) != (tag,):
+            msg = f"tag {tag!r} has a comma, or spaces around it: name one tag at a time"
+            raise InvalidArgument(msg)
+    return frozenset(tags)

@@ -46,7 +46,7 @@ TABLE: Final = (
     ("channel", "channel", "pause resume drain close delete"),
     ("channel_messages", "channel", "send recv ack acks history"),
     ("channel_messages", "", "publish"),
-    ("mailbox", "mailbox", "ensure ls send read query show tail delete"),
+    ("mailbox", "mailbox", "ensure ls send read reset query show tail delete"),
     ("ls", "", "ls show stats"),
     ("agents", "agents", "ls register leave subscribe unsubscribe"),
     ("peers", "peers", "ls add forget reset subscribe unsubscribe"),

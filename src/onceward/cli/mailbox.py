@@ -13,12 +13,13 @@ from onceward import Mailbox, MessageRecord, Postbox, Start
 from onceward.cli.command import Found, command, picked
 from onceward.cli.durations import MaybeMoment, MaybeSpan, Span
 from onceward.cli.exit_codes import NothingThere, TimedOut
-from onceward.cli.options import Body, Limit, Number, OfTopics, OfType, Quiet, Wait, said
+from onceward.cli.options import Body, Limit, Number, OfTags, OfTopics, OfType, Quiet, Wait, said
 from onceward.cli.poll import print_records
 from onceward.cli.send import MailboxOptions, delivered, parsed
 from onceward.cli.target import Conversation
 from onceward.model.filters import MailboxFilters
 from onceward.model.settings import DAY
+from onceward.model.vocabulary import ReaderMode
 
 CONVERSATION = Conversation()
 COLUMNS: Final = ("name", "owner", "created_at", "expires_at", "description")
@@ -34,35 +35,47 @@ Mode = Annotated[Literal["replay", "cursor", "lease"], said("How to read.")]
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Reading:
-    """How a mailbox is read."""
+class Position:
+    """A named reader, and where it begins."""
 
     name: str = "default"
     """The cursor's name, or the group's."""
+    start: str = "earliest"
+    """Where it begins: earliest, latest, or the id of the first message."""
+    since: MaybeMoment = None
+    """Where it begins: 2026-01-31T12:00:00Z, or how long ago, as in 2h."""
+
+    @property
+    def begin(self) -> Start:
+        """Where the reader begins."""
+        if self.since is not None:
+            return Start("from_time", int(self.since))
+        if self.start in {"earliest", "latest"}:
+            return Start(self.start)
+        return Start("from_id", self.start)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Reading(Position):
+    """How a mailbox is read; a start holds for a name that is new."""
+
     type: OfType = None
     topic: OfTopics = None
+    tags: OfTags = None
     limit: Limit = 100
     wait: Wait = None
-    start: str = "earliest"
-    """Where a new name begins: earliest, latest, or the id of the first message."""
-    since: MaybeMoment = None
-    """Where a new name begins: 2026-01-31T12:00:00Z, or how long ago, as in 2h."""
     keep_skipped: Annotated[bool, Quiet] = False
-    """cursor only: leave what --type and --topic exclude for another call."""
+    """cursor only: leave what --type, --topic and --tag exclude for another call."""
 
     def options(self) -> dict[str, Any]:
         """Return limit, timeout and start as the keywords of the library."""
-        if self.since is not None:
-            start = Start("from_time", int(self.since))
-        elif self.start in {"earliest", "latest"}:
-            start = Start(self.start)
-        else:
-            start = Start("from_id", self.start)
-        return {"limit": self.limit, "timeout": self.wait or 0.0, "start": start}
+        return {"limit": self.limit, "timeout": self.wait or 0.0, "start": self.begin}
 
 
 OPTIONS = MailboxOptions()
 READING = Reading()
+POSITION = Position()
 
 
 @command("id")
@@ -130,7 +143,7 @@ def read(box: Postbox, mailbox: Name, mode: Mode, /, *, how: Reading = READING) 
     replay prints everything from the oldest and stores nothing. cursor moves the position of that
     name before it prints: at most once. lease takes messages as a member of the group of that name
     and settles them after they were printed: at least once. Without a message the exit code is 3,
-    or 4 after --wait. --topic works with cursor only.
+    or 4 after --wait. --topic and --tag work with cursor only.
     """
     if READERS[mode](box.mailboxes.open(mailbox), how):
         return
@@ -152,7 +165,8 @@ def _lease(mailbox: Mailbox, how: Reading) -> int:
 
 def _cursor(mailbox: Mailbox, how: Reading) -> int:
     options = how.options() | {"consume_skipped": not how.keep_skipped}
-    records = mailbox.cursor(how.name, how.type, topics=how.topic or None, **options)
+    sought: MailboxFilters = {"topics": how.topic or None, "tags": how.tags or None}
+    records = mailbox.cursor(how.name, how.type, **options, **sought)
     print_records(records)
     return len(records)
 
@@ -167,6 +181,16 @@ READERS: Final = {"replay": _replay, "cursor": _cursor, "lease": _lease}
 
 
 @command()
+def reset(box: Postbox, mailbox: Name, mode: ReaderMode, /, *, to: Position = POSITION) -> None:
+    """
+    Set the position of a cursor or a group (lease) of a mailbox.
+
+    Messages that members have leased are leased again; those handled exactly once stay handled.
+    """
+    box.mailboxes.open(mailbox).reset(to.name, to.begin, mode=mode)
+
+
+@command()
 def query(
     box: Postbox,
     mailbox: Name,
@@ -174,6 +198,7 @@ def query(
     *,
     type: OfType = None,
     topic: OfTopics = None,
+    tags: OfTags = None,
     sender: OfSender = None,
     limit: Limit = 100,
     where: Conversation = CONVERSATION,
@@ -183,7 +208,12 @@ def query(
 
     Nothing is changed.
     """
-    sought: MailboxFilters = {"topics": topic or None, "sender": sender, "session": where.session}
+    sought: MailboxFilters = {
+        "topics": topic or None,
+        "tags": tags or None,
+        "sender": sender,
+        "session": where.session,
+    }
     print_records(box.mailboxes.open(mailbox).query(type, limit=limit, **sought))
 
 

@@ -31,6 +31,14 @@ OfTopics = Annotated[
     list[str] | None,
     said("Only this topic or topics of this pattern; may be repeated.", negative=()),
 ]
+OfTags = Annotated[
+    list[str] | None,
+    said(
+        "Only messages with this tag, or one of several; may be repeated.",
+        name="--tag",
+        negative=(),
+    ),
+]
 Several = Annotated[list[str] | None, Parameter(negative=())]
 Seconds = Annotated[float, said("Messages a second.")]
 Burst = Annotated[float, said("How many at once.")]

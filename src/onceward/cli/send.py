@@ -21,6 +21,7 @@ WHERE = Conversation()
 To = Annotated[str, said("A registered peer, or an agent whose file lies beside ours.")]
 Deliver = Annotated[bool, Quiet, said("Also deliver what is due; what fails stays in the outbox.")]
 Priority = Annotated[str, said(PRIORITY)]
+Tags = Annotated[list[str] | None, Parameter(name="--tag", negative=())]
 
 
 @Parameter(name="*")
@@ -81,8 +82,16 @@ class MailboxOptions(Options):
 
     topic: str | None = None
     """The message's topic."""
+    tags: Tags = None
+    """A tag that readers may ask for; may be repeated."""
     ephemeral: Annotated[bool | None, Quiet] = None
     """Drop the message when the mailbox's owner restarts before it was taken."""
+
+    def given(self) -> dict[str, Any]:
+        """Return what was given as the keywords of the library; tags travel in a header."""
+        found = super().given()
+        tags = found.pop("tags", None)
+        return found | ({"headers": {"tags": ",".join(tags)}} if tags else {})
 
 
 DIRECT = Direct()

@@ -75,3 +75,5 @@ class MailboxFilters(TypedDict, total=False):
     """Agent that sent it."""
     session: str | None
     """Conversation that it was sent in."""
+    tags: str | Sequence[str] | None
+    """A tag of its header ``tags``: one, or several of which one suffices."""

@@ -28,6 +28,8 @@ SOURCE: Final = "urn:onceward:"
 NORMAL: Final = 2
 EPHEMERAL: Final = "ephemeral"
 """Extension attribute of messages that a restart of the recipient may drop."""
+TAGS: Final = "tags"
+"""Extension attribute that holds a message's tags, with commas between them."""
 EXTENSION: Final = re.compile(r"[a-z0-9]{1,20}")
 Text = Annotated[str, Field(min_length=1, max_length=256)]
 INT32: Final = 2**31
@@ -131,6 +133,11 @@ class Frame(BaseModel):
         return dict(self.__pydantic_extra__ or {})
 
     @property
+    def tags(self) -> tuple[str, ...]:
+        """The tags of its header, each once, in their order."""
+        return split_tags((self.__pydantic_extra__ or {}).get(TAGS))
+
+    @property
     def ephemeral(self) -> bool:
         """Whether a restart of the recipient may drop it."""
         extra = self.__pydantic_extra__
@@ -144,6 +151,18 @@ class Frame(BaseModel):
     def is_late(self, received_at: Millis) -> bool:
         """Return whether an answer came after the end of the query that it answers."""
         return self.answerby is not None and received_at >= self.answerby.timestamp() * 1000
+
+
+def split_tags(header: object) -> tuple[str, ...]:
+    """Return the tags that a header names; none where it is no text."""
+    if not isinstance(header, str):
+        return ()
+    return tuple(dict.fromkeys(filter(None, map(str.strip, header.split(",")))))
+
+
+def tags_in(text: str) -> tuple[str, ...]:
+    """Return the tags of a frame's text; most frames have none, and are not parsed for it."""
+    return split_tags(from_json(text).get(TAGS)) if f'"{TAGS}"' in text else ()
 
 
 def has_infinity(value: Any) -> bool:

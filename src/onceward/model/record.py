@@ -74,6 +74,11 @@ class MessageRecord:
         return self.frame.expires_at
 
     @property
+    def tags(self) -> tuple[str, ...]:
+        """Its tags, from the header ``tags``."""
+        return self.frame.tags
+
+    @property
     def late(self) -> bool:
         """Whether it answers a channel's query and came after the query's time to live."""
         return self.frame.is_late(self.received_at)

@@ -54,6 +54,10 @@ PauseMode = Literal["hold", "reject"]
 PAUSE_MODES: Final[tuple[PauseMode, ...]] = get_args(PauseMode)
 """Policy of a paused channel for messages: keep them back, or refuse them."""
 
+ReaderMode = Literal["cursor", "lease"]
+READER_MODES: Final[tuple[ReaderMode, ...]] = get_args(ReaderMode)
+"""Mode of reading a mailbox that stores a position."""
+
 JoinRole = Literal["member", "observer"]
 DeliveryMode = Literal["at_most_once", "at_least_once", "exactly_once"]
 AckStatus = Literal["received", "in_progress", "completed", "failed"]

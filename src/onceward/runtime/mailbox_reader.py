@@ -6,10 +6,11 @@ from typing import Any
 
 from onceward.db.database import Database
 from onceward.db.environment import disabled_by_environment
+from onceward.db.transaction import StoreTransaction
 from onceward.errors import NoMailbox
 from onceward.model.record import MessageRecord
 from onceward.store import mailbox_readers, mailboxes
-from onceward.store.mailbox_readers import RANKS
+from onceward.store.mailbox_readers import RANKS, Start
 from onceward.store.mailboxes import CursorRead, MailboxRef, MailboxRow, MessageFilter
 
 
@@ -69,6 +70,19 @@ class MailboxReader:
             )
             found += rows
         return [row.record(wanted) for row in found]
+
+    def reset(self, mode: str, name: str, start: Start) -> None:
+        """Commit a new position of a cursor or a group, and wake those that wait for messages."""
+        self.check_alive()
+
+        def work(tx: StoreTransaction) -> None:
+            place = self.mailbox
+            mailbox_readers.reset(
+                tx, place.mailbox, mode, name, start=start, expires_at=place.expires_at
+            )
+            tx.after_commit(lambda: self.db.notifier.notify("in"))
+
+        self.db.write(work)
 
     def delete(self, message_id: str) -> bool:
         """Delete a message from the mailbox; return whether it was there."""

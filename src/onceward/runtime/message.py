@@ -81,6 +81,8 @@ class ReceivedMessage(Generic[T_co]):
         """Kind of a channel's message: text, command, query …."""
         self.headers: dict[str, str | int | bool] = frame.headers
         """Extension attributes of the frame."""
+        self.tags: tuple[str, ...] = frame.tags
+        """Tags, from the header ``tags``."""
         lost = self.headers.pop(BODY_ERROR, None)
         self.body_error: str | None = None if lost is None else str(lost)
         """Why the body is missing, None where it is not: the sender's file had lost it."""

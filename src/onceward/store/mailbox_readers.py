@@ -163,8 +163,30 @@ def open_reader(
     found = tx.rows(FIND, named)
     if found:
         return Reader(found[0][0], tuple(found[0][1:]))
+    return reset(tx, mailbox, mode, name, start=start, expires_at=expires_at)
+
+
+def reset(
+    tx: StoreTransaction,
+    mailbox: str,
+    mode: str,
+    name: str,
+    *,
+    start: Start,
+    expires_at: Millis | None,
+) -> Reader:
+    """
+    Set a position to *start*, created if there is none; forget its leases and kept messages.
+
+    Its tokens go on, so that a lease from before never proves anything again.
+
+    Raises:
+        InvalidArgument: it would begin at a message that is not there.
+
+    """
     after = resolve_start(tx, mailbox, start)
     tx.run(FORGET_ONE, (mailbox, mode, name))
+    named = {"mailbox": mailbox, "mode": mode, "name": name, "now": tx.now}
     [(reader_id,)] = tx.rows(OPEN, named | {"after": after, "expires_at": expires_at})
     return Reader(reader_id, (after,) * RANKS)
 

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from onceward.db.transaction import StoreTransaction
 from onceward.errors import InvalidArgument, LeaseLost
 from onceward.model.clock import Millis
-from onceward.model.frame import digest
+from onceward.model.frame import digest, tags_in
 from onceward.model.record import MessageRecord, read_record
 from onceward.model.topics import matches
 from onceward.store import dead_letters, mailbox_readers
@@ -102,6 +102,8 @@ class MessageFilter:
     """Patterns, of which one must match."""
     sender: str | None = None
     session: str | None = None
+    tags: frozenset[str] | None = None
+    """Tags of which one must be the message's."""
 
     def wants(self, row: MailboxRow) -> bool:
         """Return whether a message matches."""
@@ -116,6 +118,7 @@ class MessageFilter:
                     and any(matches(pattern, row.topic) for pattern in self.topics)
                 )
             )
+            and (self.tags is None or not self.tags.isdisjoint(tags_in(row.frame)))
         )
 
 
