@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -38,6 +40,17 @@ def test_lines_go_to_the_logger_onceward(caplog: pytest.LogCaptureFixture) -> No
     assert [("onceward", logging.WARNING, "worker waits agent=billing seconds=1")] == (
         caplog.record_tuples
     )
+
+
+def test_a_line_is_written_while_another_thread_imports_structlog(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A module that is there and has no names yet ends no thread that writes a line."""
+    log.warning("first")  # this one has imported what the next one needs
+    monkeypatch.setitem(sys.modules, "structlog", ModuleType("structlog"))
+    log.warning("second")
+
+    assert ["first", "second"] == caplog.messages
 
 
 def test_a_record_carries_its_fields(caplog: pytest.LogCaptureFixture) -> None:

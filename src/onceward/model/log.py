@@ -60,7 +60,9 @@ class Log:
     def write(self, level: Level, event: str, fields: Mapping[str, Any]) -> None:
         """Write one line, unless the configuration drops lines of *level*."""
         structlog = sys.modules.get("structlog")  # without an import there is no configuration
-        if structlog is not None and structlog.is_configured():
+        # While another thread imports it, the module is there and its names are not.
+        configured = getattr(structlog, "is_configured", None)
+        if structlog is not None and configured is not None and configured():
             logger = structlog.get_logger("onceward")
         elif STDLIB.isEnabledFor(NUMBERS[level]):
             logger = _over_logging()
