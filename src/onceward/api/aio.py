@@ -99,7 +99,7 @@ class FileBridge(AsyncBridge):
         def notify() -> None:
             loop.call_soon_threadsafe(notified.set)
 
-        stop = file.notifier.listen("in", notify, version=file.version, poll=self._poll)
+        stop = file.notifier.listen("in", notify, version=file.version_if_open, poll=self._poll)
         try:
             while (found := await run(look)) is None:
                 left = None if deadline is None else deadline - time.monotonic()

@@ -530,10 +530,12 @@ class Postbox(Session, EventSource):
         """
         Run the engines on this thread until nothing is due.
 
-        Returns how many parcels and messages moved.
+        Returns how many parcels and messages moved. A file that an error closed is
+        opened again first.
         """
         moved = 0
         with self._db.outside_handler():
+            self._db.recover()
             for _ in range(MAX_ROUNDS):
                 step = self._dispatcher.run_due()
                 step += sum(engine.run_due() for engine in self._engines)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from threading import Lock, get_ident
-from typing import Any, ClassVar, Final, Self, TypeVar
+from typing import Any, ClassVar, Final, NamedTuple, NoReturn, Self, TypeVar
 
 import apsw
 
@@ -30,6 +30,7 @@ from onceward.db.notify import Notifier
 from onceward.db.transaction import StoreTransaction
 from onceward.errors import (
     ForkedProcess,
+    OncewardError,
     SchemaMismatch,
     StoreClosed,
     StoreCorrupt,
@@ -43,6 +44,19 @@ from onceward.model.settings import Settings
 
 T = TypeVar("T")
 APPLICATION_ID: Final = 0x6F6E6365  # "once"
+FIRST_PAUSE: Final = 0.05
+"""Seconds in which reads do not try again to open a file that failed; each time twice as many."""
+LONGEST_PAUSE: Final = 1.0
+"""Most seconds of that pause."""
+
+
+class _Reopening(NamedTuple):
+    """The last attempt of a reader to open the file again."""
+
+    error: OncewardError | None = None
+    retry_at: float = 0.0
+    """Until then, on the monotonic clock, readers get the error without a further attempt."""
+    pause: float = FIRST_PAUSE
 
 
 class Database:
@@ -63,7 +77,9 @@ class Database:
         self.path, self.clock, self._vfs = path, clock, vfs
         self._settings, self._expected_agent = settings, agent
         self._timeout_was_given = "busy_timeout" in settings.model_fields_set
-        self._pid, self.users, self._open_error = os.getpid(), 0, ""
+        self._pid, self.users = os.getpid(), 0
+        self._openings = 0
+        self._reopening = _Reopening()
         self.time = MonotonicFileClock()
         self.agent, self.file_id = agent or "", ""
         self.max_inbox, self.max_body = settings.max_inbox, settings.max_body
@@ -120,6 +136,7 @@ class Database:
             else:
                 cls._refuse_other_kind(found)
                 identity.refuse_other(found.agent, agent)
+                found.recover()
                 found.apply_settings(chosen, clock)
             found.users += 1
             return found  # type: ignore[return-value]  # the registry holds what cls made
@@ -185,13 +202,16 @@ class Database:
             self._reader.execute("PRAGMA query_only = ON")
         except BaseException as error:
             self._drop()
-            self._open_error = str(found := translate_own_error(error, self.path))
-            raise found from error
+            raise translate_own_error(error, self.path) from error
         # Only the writer commits: a COMMIT that hides in a user's statement is refused and undone.
         con.set_commit_hook(partial(getattr, self.writer, "refuses_commit"))
         con.set_rollback_hook(self.writer.rolled_back)
         self.writer.handle = con
         self.guard = ReplacedFileDetector(self.path)
+        self._openings += 1
+        self._reopening = _Reopening()
+        if self._openings > 1:  # what was committed meanwhile notified no listener
+            self.notifier.notify_local()
         return con
 
     def _connect(self, deadline: float) -> apsw.Connection:
@@ -275,6 +295,30 @@ class Database:
         """Store how far the clock has come, in a transaction that has just begun."""
         identity.persist_progress(tx, self.time)
 
+    def recover(self) -> None:
+        """
+        Open the file again if an error closed it; otherwise do nothing.
+
+        Raises:
+            StoreError, StoreCorrupt: the trouble lasts.
+
+        """
+        if self._reader is None:
+            with self.writer.exclusive():
+                pass  # the connection that is lent is open
+
+    def _recover_to_read(self) -> None:
+        """Recover for a reader; between two attempts that fail, raise the error of the last one."""
+        last = self._reopening
+        if last.error is not None and self.clock.monotonic() < last.retry_at:
+            raise last.error.with_traceback(None)
+        try:
+            self.recover()
+        except OncewardError as error:
+            retry_at = self.clock.monotonic() + last.pause
+            self._reopening = _Reopening(error, retry_at, min(LONGEST_PAUSE, 2 * last.pause))
+            raise
+
     def reopen(self) -> None:
         """Drop the connections without a checkpoint and open the file anew, with its barrier."""
         self._drop()
@@ -320,33 +364,30 @@ class Database:
             except Exception as error:
                 raise translate_own_error(error, self.path) from error
         self.writer.queue.check()
+        if self._reader is None:
+            self._recover_to_read()
         with self._reading:
+            reader = self._reader or self._refuse_read()
             self._read_busy_handler.deadline = time.monotonic() + self.writer.queue.timeout
-            if self._reader is None:
-                msg = (
-                    f"{self._open_error or self.path}: not opened again yet;"
-                    " the next write tries once more"
-                )
-                raise StoreFault(msg)
             try:
-                found: list[tuple[Any, ...]] = self._reader.execute(sql, bindings).fetchall()
+                found: list[tuple[Any, ...]] = reader.execute(sql, bindings).fetchall()
             except Exception as error:
                 translate = translate_own_error if own else translate_error
                 raise translate(error, self.path) from error
         return found
 
+    def _refuse_read(self) -> NoReturn:
+        msg = f"{self.path}: an error closed it a moment ago; try again"
+        raise StoreFault(msg)
+
     def snapshot(self, work: Callable[[StoreTransaction], T]) -> T:
         """Run several reading statements on one snapshot, outside of any transaction."""
         self.writer.queue.check()
+        if self._reader is None:
+            self._recover_to_read()
         with self._reading:
+            reader = self._reader or self._refuse_read()
             self._read_busy_handler.deadline = time.monotonic() + self.writer.queue.timeout
-            reader = self._reader
-            if reader is None:
-                msg = (
-                    f"{self._open_error or self.path}: not opened again yet;"
-                    " the next write tries once more"
-                )
-                raise StoreFault(msg)
             try:
                 reader.execute("BEGIN")
                 return work(StoreTransaction(reader, self.now()))
@@ -357,8 +398,13 @@ class Database:
                     reader.execute("ROLLBACK")
 
     def version(self) -> int:
-        """Return a number that changes whenever another connection has committed."""
-        return int(self.read("PRAGMA data_version")[0][0])
+        """Return a number that changes with commits of other connections and when we reopen."""
+        [(number,)] = self.read("PRAGMA data_version")
+        return int(number) + (self._openings << 40)
+
+    def version_if_open(self) -> int:
+        """Return ``version()``; -1 while an error keeps the file closed, and open nothing."""
+        return -1 if self._reader is None else self.version()
 
     def persist_clock(self) -> None:
         """Store how far the clock has come, so that it never runs backwards across restarts."""
@@ -367,13 +413,14 @@ class Database:
     def checkpoint(self, *, truncate: bool) -> tuple[int, int]:
         """Move WAL pages into the file; return (WAL pages, pages moved), -1 if a reader blocks."""
         self.writer.queue.check()
+        if self._reader is None:
+            self._recover_to_read()
         with self._reading:
-            if self._reader is None:
-                return -1, -1
+            reader = self._reader or self._refuse_read()
             mode = apsw.SQLITE_CHECKPOINT_TRUNCATE if truncate else apsw.SQLITE_CHECKPOINT_PASSIVE
             self._read_busy_handler.deadline = 0.0
             try:
-                return self._reader.wal_checkpoint(None, mode)
+                return reader.wal_checkpoint(None, mode)
             except (apsw.BusyError, apsw.LockedError):
                 return -1, -1
             except apsw.Error as error:

@@ -16,7 +16,6 @@ with the requests that wait there.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from threading import RLock
 from typing import Final, TypeVar
@@ -57,6 +56,8 @@ class HandlerCommitBatch:
         self._mark = SavepointMark(0, 0)
         self.lost = False
         """Whether the last commit failed, so that everything it held will be handled again."""
+        self.left_leases = False
+        """Whether leases could not be released, because the file failed again."""
 
     def join(self) -> StoreTransaction:
         """Return the transaction for the handler that runs now, inside a savepoint of its own."""
@@ -217,8 +218,10 @@ class HandlerCommitBatch:
                 due_at = tx.now + self._rest_for(attempt) if held.isolate else None
                 lanes.release(tx, held, [one.seq for one in leased], broken=True, due_at=due_at)
 
-        with suppress(OncewardError):  # otherwise the leases run out by themselves
+        try:
             self._db.write(give_back)
+        except OncewardError:  # the worker releases them before its next claim
+            self.left_leases = True
 
 
 def _undone(tx: StoreTransaction, mark: SavepointMark) -> bool:

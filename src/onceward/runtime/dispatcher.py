@@ -83,6 +83,8 @@ class Dispatcher:
         self._busy: set[str] = set()
         self._renewed: set[str] = set()
         """Peers that answered with a fork since they were leased; a second fork is a failure."""
+        self._left: set[str] = set()
+        """Peers whose delivery an error ended that could not be stored: still leased to us."""
         self._lock = Lock()
         self._pool: ThreadPoolExecutor | None = None
 
@@ -140,6 +142,8 @@ class Dispatcher:
 
     def _plan(self) -> _Agenda:
         """Wake what is due; return what there is to do after that."""
+        if self._left:
+            self._release_left()
         agenda = self._agenda()
         if agenda.paused or not (agenda.tasks or agenda.due):
             return agenda
@@ -147,6 +151,13 @@ class Dispatcher:
             self._run_tasks()
         stuck = agenda.due and not self._db.write(self._wake)
         return self._agenda()._replace(index_is_damaged=stuck)
+
+    def _release_left(self) -> None:
+        """Release the peers that an error had left leased; their parcels are pushed again."""
+        names = sorted(self._left)
+        bindings = [(name, self.owner) for name in names]
+        self._db.write(lambda tx: tx.many(peers.RELEASE_OWN, bindings))
+        self._left.difference_update(names)
 
     def _run_tasks(self) -> None:
         """Do the background tasks of channels; an error of the directory delays no message."""
@@ -211,6 +222,7 @@ class Dispatcher:
             level: Level = "warning" if isinstance(error, OncewardError) else "error"
             log.failure(level, "delivery failed", error, agent=self._db.agent, peer=name)
             if not self._told(name, error):
+                self._left.add(name)
                 raise
         return 0
 

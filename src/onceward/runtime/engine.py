@@ -63,7 +63,7 @@ class EngineLoop:
             self._reaper.release_leases()
         if direction is not None:
             self._unlisten = self._db.notifier.listen(
-                direction, self.notified.set, version=self._db.version, poll=poll
+                direction, self.notified.set, version=self._db.version_if_open, poll=poll
             )
         self._thread = named_thread(self._db, self._name, lambda: self._run(delay))
         self.started = True
@@ -131,7 +131,7 @@ def until_found(
         return found
     deadline = None if timeout is None else time.monotonic() + timeout
     notified = Event()
-    stop = db.notifier.listen("in", notified.set, version=db.version, poll=poll)
+    stop = db.notifier.listen("in", notified.set, version=db.version_if_open, poll=poll)
     try:
         while (found := look()) is None:
             left = None if deadline is None else deadline - time.monotonic()

@@ -7,6 +7,7 @@ import time
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from threading import Event as Flag
 from typing import Final
 
@@ -81,6 +82,8 @@ class Worker:
         self._active = Flag()
         self._size = 1
         self._held: dict[int, Lease] = {}
+        self._left_leases = False
+        """Whether an error may have left leases that this worker no longer works on."""
         self._run_now: _Run | None = None
 
     # -- life -------------------------------------------------------------------------------
@@ -111,7 +114,7 @@ class Worker:
         [(paused_at, ready, due_at)] = self._db.read(lanes.AGENDA)
         if disabled_by_environment() or paused_at is not None:
             return engine.MAX_IDLE_SECONDS
-        if ready and not nothing_here:
+        if (ready or self._left_leases) and not nothing_here:
             return 0.0
         if ready and self._types is None:
             return 0.01  # other workers were quicker
@@ -128,16 +131,25 @@ class Worker:
         request = ClaimRequest(
             messages=self._size, lanes=LANES if self._types is None else -1, types=self._types
         )
-        lease_for = round(1000 * self._settings.lease)
-        claimed = self._db.write(
-            lambda tx: inbox.claim(tx, request, owner=self.owner, until=tx.now + lease_for)
-        )
-        total = sum(map(len, claimed))
-        if total:
-            started = self._db.clock.monotonic()
-            self._handle_all(claimed)
-            self._adapt(total, self._db.clock.monotonic() - started)
+        try:
+            claimed = self._db.write(partial(self._claim, request=request))
+            total = sum(map(len, claimed))
+            if total:
+                started = self._db.clock.monotonic()
+                self._handle_all(claimed)
+                self._adapt(total, self._db.clock.monotonic() - started)
+        except Exception:
+            self._left_leases = True
+            raise
+        self._left_leases, self._batch.left_leases = self._batch.left_leases, False
         return total
+
+    def _claim(self, tx: StoreTransaction, request: ClaimRequest) -> list[list[LeasedMessage]]:
+        """Claim messages; before that release what an error had left leased to this worker."""
+        if self._left_leases:
+            tx.run(lanes.RELEASE_OWN, (self.owner,))
+        until = tx.now + round(1000 * self._settings.lease)
+        return inbox.claim(tx, request, owner=self.owner, until=until)
 
     def _adapt(self, total: int, took: float) -> None:
         """Claim more while handlers are quick, one while they are slow: others need lanes too."""
@@ -178,8 +190,10 @@ class Worker:
             for messages in untouched:
                 lanes.release(tx, messages[0].lane, [m.seq for m in messages], broken=False)
 
-        with suppress(OncewardError):
+        try:
             self._db.write(work)
+        except OncewardError:
+            self._batch.left_leases = True
 
     def _handle_lane(self, messages: list[LeasedMessage]) -> list[LeasedMessage]:
         """Handle a lane's messages in order; return those that a pause leaves for later."""

@@ -60,6 +60,14 @@ UPDATE _onceward_lanes SET owner = ?, token = token + 1, due_at = ?, leased_seqs
 OWNERS: Final = (
     "SELECT DISTINCT owner FROM _onceward_lanes WHERE due_at IS NOT NULL AND owner IS NOT NULL"
 )
+# What a worker leased when an error kept it from settling: handled again, each message alone.
+RELEASE_OWN: Final = """
+UPDATE _onceward_lanes
+   SET isolate_upto_seq = max(isolate_upto_seq,
+                              (SELECT coalesce(max(value), 0) FROM json_each(leased_seqs))),
+       owner = NULL, leased_seqs = NULL, due_at = NULL
+ WHERE owner = ?
+"""
 FREE: Final = "UPDATE _onceward_lanes SET due_at = min(due_at, ?) WHERE owner = ?"
 EXTEND: Final = (
     "UPDATE _onceward_lanes SET due_at = ? WHERE lane_id = ? AND token = ? AND owner = ?"

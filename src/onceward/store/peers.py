@@ -64,6 +64,9 @@ UPDATE _onceward_peers
 """
 OWNERS: Final = "SELECT DISTINCT owner FROM _onceward_peers WHERE owner IS NOT NULL"
 FREE: Final = "UPDATE _onceward_peers SET lease_at = min(lease_at, ?) WHERE owner = ?"
+RELEASE_OWN: Final = """
+UPDATE _onceward_peers SET owner = NULL, lease_at = NULL WHERE name = ? AND owner = ?
+"""
 RELEASE: Final = """
 UPDATE _onceward_peers
    SET owner = NULL, lease_at = NULL

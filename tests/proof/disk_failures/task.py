@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
+from tests.proof.disk_failures.failing import Fault
 from tests.proof.power_cut.pair import Pair, Side, Terms, session_of
 
 from onceward.errors import OncewardError, OutcomeUnknown
@@ -32,6 +33,8 @@ ERRANDS: Final[dict[str, tuple[str, str]]] = {
     "upgrade": ("older open-near open-far many turn sign", "open-near open-far sign turn"),
 }
 """By name: what has happened before, without failures, and what is done while the disk fails."""
+Lasts = Literal["once", "while", "sticky"]
+"""How long a disk fails: in one operation, until the end of an errand, or until all is closed."""
 ROUNDS: Final = 4
 SIDES: Final = ("near", "far")
 
@@ -48,19 +51,23 @@ class Errand:
     terms: Terms
     after_step: Callable[[], None]
     """Called whenever a step has ended, well or badly."""
+    fault: Fault
     unknown: int = 0
     """How many steps ended with an unknown outcome."""
 
-    def run(self, script: str, *, heals: bool) -> list[str]:
+    def run(self, script: str, lasts: Lasts | None) -> list[str]:
         """
-        Go through *script*.
+        Go through *script*, on a disk that fails once, until the end of it, or for good.
 
         Return what was raised that should not be, and whether nothing heals that should.
         """
         pair, wrong = Pair(self.scene, self.terms), list[str]()
         for step in script.split():
             wrong += self._do(pair, step)
-        if heals and not wrong:
+        if lasts == "while":
+            self.fault.kind = ""
+            wrong += self._recovered(pair, script)
+        if lasts in {"once", "while"} and not wrong:
             wrong += self._healed(pair, script)
         return wrong + self._guarded("close", pair.close)
 
@@ -101,6 +108,17 @@ class Errand:
         for n in begun:
             if n not in ended:
                 self.scene.note("undone", n)
+
+    def _recovered(self, pair: Pair, script: str) -> list[str]:
+        """Return what does not work at once on a disk that works again, without any write."""
+        wrong = list[str]()
+        for box in pair.boxes.values():
+            for step in (box.run_until_idle, box.stats, box.health, box.check):
+                try:
+                    step()
+                except Exception as error:  # noqa: BLE001 - that is what is looked for
+                    wrong.append(f"CLOSED after {script}: {step.__name__}: {error!r}")
+        return wrong
 
     def _healed(self, pair: Pair, script: str) -> list[str]:
         """Return whether a process that met one failure works again, without being restarted."""

@@ -88,15 +88,17 @@ def _certain() -> AbstractContextManager[Any]:
             "UNTYPED",
         ),
         (_certain, "UNDONE"),
+        (lambda: patch("onceward.db.database.Database.recover", lambda _: None), "CLOSED"),
     ],
-    ids=("sound", "unmapped", "certain"),
+    ids=("sound", "unmapped", "certain", "closed"),
 )
 def test_planted_bugs_are_found(bench: Bench, planted: Any, said: str) -> None:
-    """Raw errors and denied commits that happened are found by the same few failures."""
+    """Raw errors, denied commits and files that stay closed are found by the same few failures."""
     bench.found.violations.clear()
     with planted():
         for number in range(1, 40):
-            bench.fail(Case("send", "sync", number, sticky=False))
+            bench.fail(Case("send", "sync", number, "once"))
+            bench.fail(Case("send", "sync", number, "while"))
 
     if said:
         assert any(said in words for words in bench.found.violations)

@@ -8,7 +8,7 @@ import apsw
 import pytest
 from tests.proof.disk_failures.failing import FailingDisk, Fault
 
-from onceward import Postbox
+from onceward import Agent, Postbox
 from onceward.errors import OncewardError, StoreFault
 from onceward.testing import ManualClock
 from onceward.testing.powercut.disk import Disk
@@ -121,3 +121,61 @@ def test_mail_by_file_arrives_in_the_senders_time(tmp_path: Path) -> None:
         a.run_until_idle()
     with Postbox(tmp_path / "b.db", agent="b", start=False, clock=clock) as b:
         assert [clock.now()] == [past.at for past in b.history().messages]
+
+
+@pytest.mark.parametrize("kind", ["read", "write", "sync"])
+def test_mail_moves_again_once_the_disk_works(
+    tmp_path: Path, fault: Fault, disk: str, kind: str
+) -> None:
+    """
+    Wherever a disk began to fail, the engines do all that is due once it works.
+
+    They wait for no lease of their own, and for no write of the application.
+    """
+    stuck, broken = list[int](), 0
+    for number in range(1, 32):
+        handled, clock = list[int](), ManualClock()
+        agent = Agent(f"b{number}")
+        agent.on("job")(handled.append)
+        with (
+            Postbox(
+                tmp_path / f"b{number}.db", agent=agent, start=False, vfs=disk, clock=clock
+            ) as b,
+            Postbox(
+                tmp_path / f"a{number}.db", agent=f"a{number}", start=False, vfs=disk, clock=clock
+            ) as a,
+        ):
+            a.send(agent.name, number, type="job")
+            fault.kind, fault.number, fault.sticky = kind, fault.seen[kind] + number, True
+            fault.fired = False
+            for box in (a, b, a):
+                with suppress(OncewardError):
+                    box.run_until_idle()
+            broken += fault.fired
+            fault.kind = ""
+            clock.advance(2)  # the pause after a failed delivery
+            for box in (a, b, a):
+                box.run_until_idle()
+            stuck += [number] * (not handled or a.stats()["acked"] != 1)
+
+    assert broken > 5
+    assert [] == stuck
+
+
+def test_a_second_postbox_opens_a_closed_file_for_both(
+    tmp_path: Path, fault: Fault, disk: str
+) -> None:
+    """A further opening in the process meets the trouble while it lasts, and ends it after."""
+    path = tmp_path / "a.db"
+    with Postbox(path, agent="a", start=False, vfs=disk, hold_unknown=True) as one:
+        kept = one.send("b", 1)
+        next_one(fault, "write", sticky=True)
+        with pytest.raises(OncewardError):
+            one.send("b", 2)
+        with pytest.raises(OncewardError):
+            Postbox(path, agent="a", start=False, vfs=disk)
+        fault.kind = ""
+        with Postbox(path, agent="a", start=False, vfs=disk) as two:
+            assert one._db is two._db
+            assert kept in {past.id for past in two.history().messages}
+        assert kept in {past.id for past in one.history().messages}

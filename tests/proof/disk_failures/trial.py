@@ -8,11 +8,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
-from typing import Final, Self
+from typing import Final, Self, cast, get_args
 
 import apsw
 from tests.proof.disk_failures.failing import KINDS, FailingDisk, Fault
-from tests.proof.disk_failures.task import ERRANDS, Errand
+from tests.proof.disk_failures.task import ERRANDS, Errand, Lasts
 from tests.proof.power_cut import planted
 from tests.proof.power_cut.pair import Terms
 from tests.proof.power_cut.workload import Town
@@ -27,21 +27,21 @@ OLDER: Final = "older"
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Which operation fails, in which errand, how, and whether for good."""
+    """Which operation fails, in which errand, how, and for how long."""
 
     errand: str
     kind: str
     number: int
-    sticky: bool
+    lasts: Lasts
 
     def __str__(self) -> str:
-        return f"{self.errand}/{self.kind}/{self.number}/{'sticky' if self.sticky else 'once'}"
+        return f"{self.errand}/{self.kind}/{self.number}/{self.lasts}"
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read what ``str`` wrote."""
-        errand, kind, number, how = text.split("/")
-        return cls(errand, kind, int(number), how == "sticky")
+        errand, kind, number, lasts = text.split("/")
+        return cls(errand, kind, int(number), cast("Lasts", lasts))
 
 
 @dataclass(slots=True)
@@ -80,10 +80,10 @@ class Bench:
             fault = Fault()
             self._run(name, fault, [])
             found += [
-                Case(name, kind, number, sticky)
+                Case(name, kind, number, lasts)
                 for kind in KINDS
                 for number in range(1, fault.seen[kind] + 1)
-                for sticky in (False, True)
+                for lasts in get_args(Lasts)
             ]
         self.found.of = len(found)
         Random(self._terms.seed).shuffle(found)
@@ -91,8 +91,8 @@ class Bench:
 
     def fail(self, case: Case) -> None:
         """Let one operation fail; judge the files after the process, and after a death at once."""
-        fault, spots = Fault(case.kind, case.number, case.sticky), list[_Spot]()
-        wrong = self._run(case.errand, fault, spots)
+        fault, spots = Fault(case.kind, case.number, case.lasts != "once"), list[_Spot]()
+        wrong = self._run(case.errand, fault, spots, case.lasts)
         if not spots:
             return
         self.found.kinds[case.kind] += 1
@@ -118,11 +118,13 @@ class Bench:
             self._play(nothing, Fault(fired=True), before.removeprefix(OLDER), life=0, spots=spots)
         return _Start(spots[-2].image, spots[-2].facts)  # the last step closes
 
-    def _run(self, name: str, fault: Fault, spots: list[_Spot]) -> list[str]:
+    def _run(
+        self, name: str, fault: Fault, spots: list[_Spot], lasts: Lasts | None = None
+    ) -> list[str]:
         start = self._starts[name]
         lay_out(start.image, self._folder)
         with self._world(1):
-            return self._play(start, fault, ERRANDS[name][1], life=1, spots=spots)
+            return self._play(start, fault, ERRANDS[name][1], life=1, spots=spots, lasts=lasts)
 
     @contextmanager
     def _world(self, life: int) -> Iterator[None]:
@@ -130,7 +132,14 @@ class Bench:
             yield
 
     def _play(
-        self, start: _Start, fault: Fault, script: str, *, life: int, spots: list[_Spot]
+        self,
+        start: _Start,
+        fault: Fault,
+        script: str,
+        *,
+        life: int,
+        spots: list[_Spot],
+        lasts: Lasts | None = None,
     ) -> list[str]:
         disk = Disk.of(start.image)
         vfs = FailingDisk(disk, self._terms.seed, fault)
@@ -146,9 +155,9 @@ class Bench:
             if fault.fired:
                 spots.append(_Spot(disk, len(vfs.log), vfs, list(scene.facts)))
 
-        errand = Errand(scene, self._terms, look)
+        errand = Errand(scene, self._terms, look, fault)
         try:
-            wrong = errand.run(script, heals=bool(fault.kind) and not fault.sticky)
+            wrong = errand.run(script, lasts)
         finally:
             fault.kind = ""  # whatever was left open is closed on a disk that works
             for con in apsw.connections():

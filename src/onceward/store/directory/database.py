@@ -53,7 +53,6 @@ class DirectoryDatabase(Database):
     """
 
     application_id = APPLICATION_ID
-    _openings = 0
 
     def apply_settings(self, settings: Settings, clock: Clock | None) -> None:
         """Change nothing: what the first user of the process set holds."""
@@ -65,9 +64,8 @@ class DirectoryDatabase(Database):
         file_checks.create_or_check(self.path, allow_network=self._settings.network_filesystem)
         self.guard = ReplacedFileDetector(self.path)
         con = super()._open()
-        if self._openings:
+        if self._openings > 1:
             self._register_again()
-        self._openings += 1
         return con
 
     def _register_again(self) -> None:
@@ -141,10 +139,6 @@ class DirectoryDatabase(Database):
     def _follow_name(self) -> None:
         if not self.writer.held and self.guard.replaced():
             self.write(lambda _: None)  # its commit notices, and opens what has the name now
-
-    def version(self) -> int:
-        """Return a number that changes with every change of the directory, by any process."""
-        return super().version() + (self._openings << 40)
 
 
 class DirectoryHandle:
