@@ -74,6 +74,7 @@ CREATE TABLE _onceward_outbox (
     channel        TEXT,
     kind           TEXT,
     correlation_id TEXT,
+    in_reply_to    TEXT,
     body_id        INTEGER,
     replays        INTEGER NOT NULL DEFAULT 0,
     frame          TEXT    NOT NULL,
@@ -95,6 +96,7 @@ CREATE INDEX _onceward_outbox_expiry ON _onceward_outbox (expires_at, seq)    WH
 CREATE UNIQUE INDEX _onceward_outbox_key ON _onceward_outbox (recipient, key) WHERE key IS NOT NULL;
 CREATE INDEX _onceward_outbox_body        ON _onceward_outbox (body_id)          WHERE body_id IS NOT NULL;
 CREATE INDEX _onceward_outbox_correlation ON _onceward_outbox (correlation_id)   WHERE correlation_id IS NOT NULL;
+CREATE INDEX _onceward_outbox_reply       ON _onceward_outbox (in_reply_to)      WHERE in_reply_to IS NOT NULL;
 CREATE INDEX _onceward_outbox_channel     ON _onceward_outbox (channel, seq)     WHERE channel IS NOT NULL;
 CREATE INDEX _onceward_outbox_channel_open ON _onceward_outbox (channel, seq) WHERE channel IS NOT NULL AND ended_at IS NULL;
 

@@ -19,6 +19,7 @@ from onceward.model.record import MessageRecord
 from onceward.model.retry import RetryPolicy
 from onceward.model.send_options import SendOptions
 from onceward.model.settings import Settings
+from onceward.model.ticket import Ticket
 from onceward.runtime.agent import Agent
 from onceward.runtime.context import AsyncContext, AsyncTransaction, Context
 from onceward.runtime.fanout import SendResult
@@ -28,7 +29,6 @@ from onceward.store.directory.channels import ChannelConfig
 from onceward.store.health import Health
 from onceward.store.mailbox_readers import Start
 from onceward.store.queries import DeadLetter, Page
-from onceward.store.requests import Ticket
 
 if _typing.TYPE_CHECKING:
     from onceward.api.aio import AsyncChannel, AsyncMailbox, AsyncPostbox, AsyncSession

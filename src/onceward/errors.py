@@ -31,7 +31,7 @@ Define every error of the package, as one tree.
     ├── LeaseLost                  another worker owns the message; our writes were rolled back
     │   └── RunAborted               the run was ended from outside; its messages go to another
     ├── AnswerTimeout              no reply in time; the ticket stays valid
-    └── RequestFailed              the peer gave the request up
+    └── RequestFailed              the request ended without a reply
 
 Each class says in ``retryable`` whether the same call may succeed later
 without any change elsewhere, and its message says what to do.
@@ -39,7 +39,10 @@ without any change elsewhere, and its message says what to do.
 
 from __future__ import annotations
 
-from typing import ClassVar, NoReturn
+from typing import TYPE_CHECKING, ClassVar, NoReturn
+
+if TYPE_CHECKING:
+    from onceward.model.ticket import Ticket
 
 
 class OncewardError(Exception):
@@ -67,14 +70,19 @@ class OutcomeUnknown(StoreError):
     COMMIT raised or was cut off: the transaction may have happened.
 
     Ask ``postbox.resolve(id)`` for the ids in ``message_ids``, or send again
-    with the same id or key: that is always safe.
+    with the same id or key: that is always safe. ``message_id`` is the first of
+    them, ``ticket`` that of a request, ``reason`` what COMMIT raised.
     """
 
     retryable = True
 
-    def __init__(self, message: str, message_ids: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, message: str, message_ids: tuple[str, ...] = (), *, reason: str = ""
+    ) -> None:
         super().__init__(message)
-        self.message_ids = message_ids
+        self.message_ids, self.reason = message_ids, reason
+        self.message_id: str | None = message_ids[0] if message_ids else None
+        self.ticket: Ticket | None = None
 
 
 class StoreCapacity(StoreError):
@@ -183,7 +191,23 @@ class UnknownRecipient(SendError, LookupError):
 
 
 class Conflict(SendError):
-    """The same id or key was used with another body: choose another key, or send the same body."""
+    """
+    The same id or key was used with another body: choose another key, or send the same body.
+
+    ``message_id`` is the message that has the id or key, ``reason`` what collided;
+    ``ticket`` is that of a request.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        message_id: str | None = None,
+        ticket: Ticket | None = None,
+        reason: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.message_id, self.ticket, self.reason = message_id, ticket, reason
 
 
 class QueueFull(SendError):
@@ -278,13 +302,44 @@ class DuplicateMailbox(OncewardError):
 
 
 class AnswerTimeout(OncewardError, TimeoutError):
-    """No reply within the timeout: ask ``result(ticket)`` again later, a late reply is kept."""
+    """
+    No reply within the timeout: ask ``result(ticket)`` again later, a late reply is kept.
+
+    ``message_id`` is the request, ``reason`` the state in which it is.
+    """
 
     retryable = True
 
+    def __init__(
+        self,
+        message: str,
+        *,
+        message_id: str | None = None,
+        ticket: Ticket | None = None,
+        reason: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.message_id, self.ticket, self.reason = message_id, ticket, reason
+
 
 class RequestFailed(OncewardError):
-    """The peer gave the request up: read the reason, then send a corrected request."""
+    """
+    The request ended without a reply: read ``reason``, then send a corrected request.
+
+    ``message_id`` is the request; should a reply come all the same, ``result(ticket)``
+    returns it.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        message_id: str | None = None,
+        ticket: Ticket | None = None,
+        reason: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.message_id, self.ticket, self.reason = message_id, ticket, reason
 
 
 class HandlerSignal(Exception):

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from onceward import Agent, Context, Msg, Postbox, Reject, Ticket
-from onceward.errors import AnswerTimeout, InvalidArgument, InvalidMessage, RequestFailed
+from onceward import Agent, Context, Drop, Msg, Postbox, Reject, Ticket
+from onceward.errors import AnswerTimeout, Conflict, InvalidArgument, InvalidMessage, RequestFailed
 
 if TYPE_CHECKING:
     from tests.journey.conftest import World
@@ -208,3 +208,125 @@ def test_agents_that_ask_each_other_do_not_lock_up(world: World) -> None:
         Postbox(world.path("shop"), agent="shop") as shop,
     ):
         assert Answer(n=14) == shop.ask("one", Ask(n=7), reply=Answer, timeout=20)
+
+
+def listening(*, drops: bool = False) -> Agent:
+    """Return an agent whose handler reads a question and answers nothing."""
+    agent = Agent("oracle")
+
+    @agent.on(Ask)
+    def listen(ask: Ask) -> None:
+        if drops:
+            raise Drop
+
+    return agent
+
+
+@pytest.mark.parametrize("drops", [False, True])
+@pytest.mark.parametrize("ack", ["processed", "stored"])
+def test_a_request_that_ends_without_a_reply_fails_at_once(
+    world: World, ack: str, drops: bool
+) -> None:
+    """A handler that returns None, or drops the request, ends the waiting for its reply."""
+    shop, _ = world.open("shop", ack=ack), world.open(listening(drops=drops))
+    ticket = shop.request("oracle", Ask(n=1))
+    world.settle()
+
+    with pytest.raises(RequestFailed, match="processed without a reply") as caught:
+        shop.result(ticket, reply=Answer)
+    assert (ticket.id, ticket, "processed without a reply") == (
+        caught.value.message_id,
+        caught.value.ticket,
+        caught.value.reason,
+    )
+    assert 0 == shop.stats()["tickets_open"]
+    assert "acked" == shop.resolve(ticket.id)
+
+
+def test_the_end_of_a_request_is_told_again(world: World) -> None:
+    """An asker whose receipt got lost is told again that its request has no reply."""
+    shop, oracle = world.open("shop"), world.open(listening())
+    ticket = shop.request("oracle", Ask(n=1))
+    shop.run_until_idle()
+    oracle._workers[0].run_due()
+    oracle._db.write(lambda tx: tx.run("DELETE FROM _onceward_receipts"))
+    before = shop.stats()["tickets_open"]
+    world.wait(31)
+
+    with pytest.raises(RequestFailed, match="processed without a reply"):
+        shop.result(ticket, reply=Answer)
+    assert 1 == before
+
+
+def test_a_request_that_is_read_by_hand_fails_at_its_ack(world: World) -> None:
+    """A reader that acknowledges a request without replying ends the waiting, too."""
+    shop, oracle = world.open("shop"), world.open("oracle")
+    tickets = [shop.request("oracle", Ask(n=n)) for n in range(2)]
+    world.settle()
+    for message in oracle.messages(Ask, timeout=0):
+        with message:
+            if message.body.n:
+                message.reply(Answer(n=2))
+    world.settle()
+
+    with pytest.raises(RequestFailed, match="processed without a reply"):
+        shop.result(tickets[0], reply=Answer)
+    assert Answer(n=2) == shop.result(tickets[1], reply=Answer)
+
+
+def test_a_reply_may_travel_behind_its_receipt(world: World) -> None:
+    """A request whose reply waits behind other messages stays open until the reply arrives."""
+    shop = world.open("shop")
+    oracle = world.open(answering(), parcel_max_messages=1)
+    oracle.peers.register("shop", "wire:shop")
+    oracle.send_many([("shop", n) for n in range(2)])
+    ticket = shop.request("oracle", Ask(n=1))
+    shop.run_until_idle()
+    oracle._workers[0].run_due()
+    still_open: list[int] = []
+    world.wire.on_push = lambda _: still_open.append(shop.stats()["tickets_open"])
+    oracle.run_until_idle()
+
+    assert [1, 1, 1] == still_open
+    assert Answer(n=2) == shop.result(ticket, reply=Answer)
+
+
+def test_a_reply_after_the_end_is_still_the_reply(world: World) -> None:
+    """A request that its handler left for later fails at once, and a later reply is kept."""
+    shop, oracle = world.open("shop"), world.open(listening())
+    ticket = shop.request("oracle", Ask(n=1))
+    world.settle()
+    failed = shop.stats()["tickets_open"]
+    oracle.send("shop", Answer(n=2), in_reply_to=ticket.id)
+    world.settle()
+
+    assert 0 == failed
+    assert Answer(n=2) == shop.result(ticket, reply=Answer)
+
+
+def test_a_conflict_names_the_request_that_has_the_key(world: World) -> None:
+    """The same key with another question names the first request and its ticket."""
+    shop, _ = world.open("shop"), world.open(answering())
+    ticket = shop.request("oracle", Ask(n=1), key="one")
+    with pytest.raises(Conflict) as caught:
+        shop.request("oracle", Ask(n=2), key="one")
+
+    assert (ticket.id, ticket, "sent before") == (
+        caught.value.message_id,
+        caught.value.ticket,
+        caught.value.reason,
+    )
+
+
+def test_a_timeout_names_its_request(world: World) -> None:
+    """The error of a reply that is not there yet carries the ticket that gets it later."""
+    shop, _ = world.open("shop"), world.open(answering())
+    ticket = shop.request("oracle", Ask(n=1))
+    with pytest.raises(AnswerTimeout) as caught:
+        shop.result(ticket, reply=Answer)
+    world.settle()
+    kept = caught.value.ticket
+
+    assert (ticket.id, "pending") == (caught.value.message_id, caught.value.reason)
+    assert kept is not None
+    assert Answer(n=2) == shop.result(kept, reply=Answer)

@@ -7,7 +7,7 @@ from typing import Any
 import apsw
 import pytest
 
-from onceward import Postbox
+from onceward import Postbox, Ticket
 from onceward.errors import LeaseLost, OutcomeUnknown, StoreFault
 from onceward.model.parcel import Answer, Parcel, Receipt
 from onceward.store import dead_letters
@@ -123,6 +123,17 @@ def test_a_block_whose_sync_failed_is_unknown_and_can_be_asked(shaky: Postbox, d
     rows = shaky._db.read("SELECT count(*) FROM t")[0][0]
     assert ({"pending"}, 1) == (states, rows) or ({"absent"}, 0) == (states, rows)
     assert [] == shaky.check()
+
+
+def test_a_request_whose_sync_failed_names_its_ticket(shaky: Postbox, disk: Flaky) -> None:
+    """The error of a request whose commit is unknown carries the ticket that it may have."""
+    disk.failing = 99
+    with pytest.raises(OutcomeUnknown) as caught:
+        shaky.request("b", 1)
+    [message_id] = caught.value.message_ids
+
+    assert (message_id, Ticket(message_id, "b")) == (caught.value.message_id, caught.value.ticket)
+    assert "" != caught.value.reason
 
 
 def test_a_nested_rollback_takes_its_ids_from_the_error(shaky: Postbox, disk: Flaky) -> None:

@@ -42,6 +42,7 @@ from onceward.model.names import DEFAULT_SESSION
 from onceward.model.quoting import quoted
 from onceward.model.record import MessageRecord
 from onceward.model.send_options import SendOptions
+from onceward.model.ticket import Ticket
 from onceward.runtime.agent import Agent
 from onceward.runtime.async_bridge import AsyncBridge
 from onceward.runtime.async_face import (
@@ -61,7 +62,6 @@ from onceward.runtime.message import AsyncMessage, Message
 from onceward.runtime.transaction import Transaction
 from onceward.store import invariants, queries
 from onceward.store.mailbox_readers import EARLIEST
-from onceward.store.requests import Ticket
 
 T = TypeVar("T")
 S_co = TypeVar("S_co", bound=Session, covariant=True)

@@ -9,13 +9,21 @@ from typing import Any, TypeVar, Unpack, overload
 
 from onceward.db.database import Database
 from onceward.db.transaction import StoreTransaction
-from onceward.errors import AnswerTimeout, InvalidArgument, InvalidMessage, RequestFailed
+from onceward.errors import (
+    AnswerTimeout,
+    Conflict,
+    InvalidArgument,
+    InvalidMessage,
+    OutcomeUnknown,
+    RequestFailed,
+)
 from onceward.model.body import decode
 from onceward.model.filters import SessionHistoryFilters
 from onceward.model.frame import Frame
 from onceward.model.names import plain_text
 from onceward.model.send_options import PLAIN, PublishOptions, SendOptions, parse_options
 from onceward.model.settings import Settings
+from onceward.model.ticket import Ticket
 from onceward.runtime.engine import until_found
 from onceward.runtime.fanout import EVERY_AGENT, Fanout, SendResult
 from onceward.runtime.lane_leases import InboxConsumer
@@ -23,7 +31,6 @@ from onceward.runtime.message import Message
 from onceward.runtime.sender import Sender
 from onceward.runtime.transaction import Transaction
 from onceward.store import history, queries, requests
-from onceward.store.requests import Ticket
 
 T = TypeVar("T")
 
@@ -154,7 +161,7 @@ class Session:
 
         A reply that comes later than *timeout* seconds is kept as a late one.
         """
-        return self._db.write(self._requesting(to, body, timeout, options))
+        return self._commit_request(self._requesting(to, body, timeout, options), to)
 
     def _requesting(
         self, to: str, body: object, timeout: float | None, options: SendOptions
@@ -162,6 +169,14 @@ class Session:
         options.setdefault("reply_to", self._db.agent)
         message = self._sender.compose(self.name, to, body, parse_options(options))
         return partial(self._sender.add_request, message=message, timeout=timeout)
+
+    def _commit_request(self, work: Callable[[StoreTransaction], Ticket], to: str) -> Ticket:
+        try:
+            return self._db.write(work)
+        except (Conflict, OutcomeUnknown) as error:
+            if error.message_id is not None:
+                error.ticket = Ticket(error.message_id, to)
+            raise
 
     def ask(
         self,
@@ -177,7 +192,7 @@ class Session:
 
         Raises:
             AnswerTimeout: no reply in time; ``result`` may still get it.
-            RequestFailed: the peer gave the request up.
+            RequestFailed: the peer gave the request up, or handled it without replying.
             InvalidMessage: the reply does not fit.
             InvalidArgument: this thread has a transaction open, which the reply would wait for.
 
@@ -190,7 +205,7 @@ class Session:
             raise InvalidArgument(msg)
         work = self._requesting(to, body, timeout, options)
         with self._db.outside_handler():
-            ticket = self._db.write(work)
+            ticket = self._commit_request(work, to)
         return self.result(ticket, reply=reply, timeout=timeout)
 
     def result(self, ticket: Ticket | str, *, reply: type[T], timeout: float = 0.0) -> T:
@@ -221,9 +236,13 @@ class Session:
     def _overdue(self, ticket_id: str, timeout: float) -> AnswerTimeout:
         """Return the error for a reply that did not come in time, with the state of its request."""
         state = queries.resolve(self._db, ticket_id)
+        [(_, _, recipient, _)] = self._db.read(requests.LOOK, (ticket_id,))
         return AnswerTimeout(
             f"no reply to {ticket_id}, which is {state}, within {timeout} s: "
-            "ask result() again later, a late reply is kept"
+            "ask result() again later, a late reply is kept",
+            message_id=ticket_id,
+            ticket=Ticket(ticket_id, recipient),
+            reason=state,
         )
 
     # -- receiving --------------------------------------------------------------------------
@@ -295,7 +314,8 @@ def read_reply(ticket_id: str, found: requests.ReplyState, reply: type[T]) -> T:
     if found.frame is None:
         reason = found.reason or "its reply was pruned"
         msg = f"request {ticket_id} to {found.recipient} ended without a reply: {reason}"
-        raise RequestFailed(msg)
+        ticket = Ticket(ticket_id, found.recipient)
+        raise RequestFailed(msg, message_id=ticket_id, ticket=ticket, reason=reason)
     frame = Frame.parse(found.frame)
     value: T = decode(frame.data, frame.data_base64, reply)
     return value

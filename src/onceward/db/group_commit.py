@@ -103,7 +103,9 @@ class WriteRequest(Generic[T]):
         """Return the error of a caller whose COMMIT may or may not have happened."""
         reason = str(error).partition(";")[0]
         return OutcomeUnknown(
-            f"COMMIT: {reason}; ask resolve(id), or send again with the same id", tuple(self.ids)
+            f"COMMIT: {reason}; ask resolve(id), or send again with the same id",
+            tuple(self.ids),
+            reason=reason,
         )
 
     def outcome(self) -> T:

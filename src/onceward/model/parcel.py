@@ -17,6 +17,8 @@ The peer's outcome for one frame: ``stored`` (kept, new), ``duplicate`` (kept be
 handled), ``processed`` (handled), ``dead`` (kept in the peer's dead letters), ``rejected``
 (never kept, and never will be), ``busy`` (not now).
 """
+UNANSWERED: Final = "processed without a reply"
+"""Beginning of the reason of ``processed`` for a message that asked for a reply and has none."""
 
 Durability = Literal["safe", "fast"]
 
@@ -42,7 +44,7 @@ class Receipt(NamedTuple):
 
 def downgrade(receipt: Receipt) -> Receipt:
     """Return a receipt of a less durable peer at its worth: processed counts as stored."""
-    return Receipt(receipt.id, "stored") if receipt.state == "processed" else receipt
+    return receipt._replace(state="stored") if receipt.state == "processed" else receipt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

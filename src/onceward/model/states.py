@@ -52,9 +52,10 @@ RUNS: Final[dict[tuple[str, str], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Handled: ``outcome`` is processed, dropped or expired."""
+    """Handled: ``outcome`` is processed, dropped or expired, and ``reason`` says why."""
 
     outcome: str = "processed"
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

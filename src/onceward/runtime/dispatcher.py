@@ -337,7 +337,8 @@ class Dispatcher:
         settled = parcels.settle(tx, packed, answer, options)
         self._failures.missing_receipts(tx, packed, answer)
         self._emitter.settled(tx, settled)
-        if settled.moved.acked or settled.moved.failed:  # a caller may wait for the outcome
+        moved = settled.moved
+        if moved.acked or moved.failed or moved.unanswered:  # a caller may wait for it
             tx.after_commit(lambda: self._db.notifier.notify("in"))
         if settled.idle and parcels.index_is_damaged(tx, packed):
             error = "nothing of an answered parcel could be settled: run onceward check"

@@ -57,7 +57,8 @@ class Receiver:
         if self._hooks._hooks:
             self._emitter.moved(tx, parcel.sender, result.moved)
             self._emit(tx, parcel.sender, result)
-        if result.received or result.moved.acked or result.moved.failed:
+        moved = result.moved
+        if result.received or moved.acked or moved.failed or moved.unanswered:
             tx.wakeups[self._notify_in] = None
         if result.answered or result.duplicates:
             tx.wakeups[self._notify_out] = None

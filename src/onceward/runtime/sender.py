@@ -46,6 +46,7 @@ from onceward.model.send_options import (
     parse_options,
 )
 from onceward.model.settings import Settings
+from onceward.model.ticket import Ticket
 from onceward.model.topics import TopicPolicies, check_topic
 from onceward.runtime.admission import AdmissionControl
 from onceward.runtime.fanout import Fanout, SendResult
@@ -157,6 +158,7 @@ class Sender:
             headers.channel,
             headers.kind,
             headers.correlation_id,
+            headers.in_reply_to,
             None,
             text if beside else None,
         )
@@ -333,6 +335,7 @@ class Sender:
                     channel=headers.channel,
                     kind=headers.kind,
                     correlation_id=headers.correlation_id,
+                    in_reply_to=headers.in_reply_to,
                     body=body,
                 )
             )
@@ -472,7 +475,7 @@ class Sender:
 
     def add_request(
         self, tx: StoreTransaction, message: OutgoingMessage, timeout: float | None
-    ) -> requests.Ticket:
+    ) -> Ticket:
         """Store a request and the ticket that waits for its reply."""
         message_id = self.add(tx, message)
         if message_id == message.id:
@@ -484,7 +487,7 @@ class Sender:
                 recipient=message.recipient,
                 deadline_at=deadline_at,
             )
-        return requests.Ticket(message_id, message.recipient)
+        return Ticket(message_id, message.recipient)
 
     def translate_error(self, error: BaseException) -> BaseException:
         """Return what a foreign error means for the caller."""

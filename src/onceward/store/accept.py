@@ -24,17 +24,27 @@ from onceward.model.parcel import (
     Verdict,
     downgrade,
 )
-from onceward.store import acknowledgments, dedup, ephemeral, lanes, outbox, peers, rate_limits
+from onceward.store import (
+    acknowledgments,
+    dedup,
+    ephemeral,
+    inbox,
+    lanes,
+    outbox,
+    peers,
+    rate_limits,
+)
 from onceward.store.counters import bump
 from onceward.transports.base import refuse_damaged
 
 KNOWN: Final = """
-SELECT j.value,
-       (SELECT state FROM _onceward_inbox WHERE sender = :sender AND id = j.value),
+SELECT j.value, b.state,
        (SELECT outcome
           FROM _onceward_processed_messages
-         WHERE sender = :sender AND message_id = j.value)
+         WHERE sender = :sender AND message_id = j.value),
+       b.reason
   FROM json_each(:ids) AS j
+  LEFT JOIN _onceward_inbox AS b ON b.sender = :sender AND b.id = j.value
 """
 INSERT: Final = """
 INSERT INTO _onceward_inbox (sender, id, lane_id, session, type, topic, rank, state, expires_at,
@@ -71,8 +81,8 @@ TOO_LARGE: Final = "invalid: data: larger than max_body"
 
 
 ID: Final = attrgetter("id")
-Known = dict[str, tuple[str | None, str | None]]
-"""By message id: the state of its row and the outcome of its mark, where there is one."""
+Known = dict[str, tuple[str | None, str | None, str | None]]
+"""By message id: the state of its row, the outcome of its mark, and the row's reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,21 +220,20 @@ def _accept_frames(
 def _known(tx: StoreTransaction, parcel: Parcel) -> Known:
     ids = json.dumps(list(map(ID, parcel.frames)))
     known: Known = {}
-    for message_id, state, outcome in tx.rows(KNOWN, {"sender": parcel.sender, "ids": ids}):
+    for message_id, *found in tx.rows(KNOWN, {"sender": parcel.sender, "ids": ids}):
+        state, outcome, reason = found
         if state is not None or outcome is not None:
-            known[message_id] = state, outcome
+            known[message_id] = state, outcome, reason
     return known
 
 
-def _present(message_id: str, state: str | None, outcome: str | None) -> Receipt:
+def _present(
+    message_id: str, state: str | None, outcome: str | None, reason: str | None
+) -> Receipt:
     if outcome == "dead":
         return Receipt(message_id, "dead", "kept in the peer's dead letters")
     if outcome is not None or state != "pending":
-        return (
-            Receipt(message_id, "dead", "expired")
-            if outcome == "expired"
-            else Receipt(message_id, "processed")
-        )
+        return inbox.receipt(message_id, outcome or str(state), reason)
     return Receipt(message_id, "duplicate")
 
 

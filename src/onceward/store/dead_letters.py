@@ -208,7 +208,7 @@ def _replay_to_outbox(
             f"the id or key of {message_id} stands for another message by now:"
             " replay it with as_new=True, or discard it"
         )
-        raise Conflict(msg) from error
+        raise Conflict(msg, message_id=message_id, reason="sent again since") from error
     tx.run(REOPEN, (message_id,))
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from onceward.db.transaction import StoreTransaction
 from onceward.model.clock import Millis
 from onceward.model.frame import digest
-from onceward.model.parcel import Receipt, ReceiptState
+from onceward.model.parcel import UNANSWERED, Receipt
 from onceward.model.states import Dead, Done, RetryAt, Settlement
 from onceward.store import dead_letters, lanes, receipts
 from onceward.store.counters import bump
@@ -61,6 +61,13 @@ SELECT b.seq, b.sender, b.id, b.session, b.frame, b.digest, b.expires_at, b.rece
   FROM _onceward_inbox AS b JOIN _onceward_lanes AS l ON l.lane_id = b.lane_id
  WHERE b.seq = ? AND b.state = 'pending' AND l.lane_id = ? AND l.token = ? AND l.owner = ?
 """
+ASKS: Final = '"replyto":'
+"""Text of every frame that asks for a reply; a body may have it, too, which costs one query."""
+WITHOUT_REPLY: Final = """
+SELECT j.key
+  FROM json_each(?) AS j
+ WHERE NOT EXISTS (SELECT 1 FROM _onceward_outbox AS o WHERE o.in_reply_to = j.value)
+"""
 END: Final = """
 UPDATE _onceward_inbox SET state = :outcome, ended_at = :now, reason = :reason
  WHERE seq IN (SELECT value FROM json_each(:seqs)) AND state = 'pending'
@@ -102,12 +109,6 @@ UPDATE _onceward_lanes
                     WHERE seq IN (SELECT value FROM json_each(?)))
 """
 
-TOLD: Final[dict[str, tuple[ReceiptState, str | None]]] = {
-    "processed": ("processed", None),
-    "dropped": ("processed", None),
-    "expired": ("dead", "expired"),
-}
-"""By the outcome of a message: the state and the reason of the receipt that its sender gets."""
 SEQ: Final = itemgetter(0)
 """The sequence of a row of ``NEXT``."""
 Rows = Callable[[str, Any], list[tuple[Any, ...]]]
@@ -245,27 +246,59 @@ def settle(
 
 
 def apply_settlements(tx: StoreTransaction, ended: Sequence[SettledMessage]) -> None:
-    """Settle messages and enqueue their receipts; the caller has proved that they are its own."""
-    done: dict[str, list[int]] = {"processed": [], "dropped": [], "expired": []}
+    """
+    Settle messages and enqueue their receipts; the caller has proved that they are its own.
+
+    A message that asked for a reply and ends without one is told so, which ends the
+    wait for it: its replies are to be in the outbox, in this transaction or before.
+    """
+    done: dict[tuple[str, str | None], list[int]] = {}
     others: list[SettledMessage] = []
     owed: list[tuple[str, Receipt]] = []
-    for each in ended:
+    for each in _without_reply(tx, ended):
         leased = each.leased
         match each.settlement:
-            case Done(outcome=outcome):
-                done[outcome].append(leased.seq)
-                owed.append((leased.sender, Receipt(leased.id, *TOLD[outcome])))
+            case Done(outcome=outcome, reason=reason):
+                done.setdefault((outcome, reason), []).append(leased.seq)
+                owed.append((leased.sender, receipt(leased.id, outcome, reason)))
             case Dead(reason=reason):
                 others.append(each)
                 owed.append((leased.sender, Receipt(leased.id, "dead", reason)))
             case _:
                 others.append(each)
-    for outcome, seqs in done.items():
-        if seqs:
-            _end(tx, seqs, outcome)
+    for (outcome, reason), seqs in done.items():
+        _end(tx, seqs, outcome, reason)
     for each in others:
         _bury_or_retry(tx, each)
     receipts.enqueue(tx, owed)
+
+
+def receipt(message_id: str, outcome: str, reason: str | None) -> Receipt:
+    """Return the receipt of a message that was processed or dropped, or has expired."""
+    if outcome == "expired":
+        return Receipt(message_id, "dead", "expired")
+    told = reason if reason is not None and reason.startswith(UNANSWERED) else None
+    return Receipt(message_id, "processed", told)
+
+
+def _without_reply(
+    tx: StoreTransaction, ended: Sequence[SettledMessage]
+) -> Sequence[SettledMessage]:
+    """Return the settlements, with a reason for those that end a request without a reply."""
+    asked: dict[int, str] = {}
+    for index, each in enumerate(ended):
+        if ASKS in each.leased.frame and isinstance(each.settlement, Done):
+            asked[index] = each.leased.id
+    if not asked:
+        return ended
+    found = [index for (index,) in tx.rows(WITHOUT_REPLY, (json.dumps(asked),))]
+    settled = list(ended)
+    for index in map(int, found):
+        leased, settlement = settled[index]
+        if isinstance(settlement, Done) and settlement.outcome != "expired":
+            reason = ": ".join(filter(None, (UNANSWERED, settlement.reason)))
+            settled[index] = SettledMessage(leased, replace(settlement, reason=reason))
+    return settled
 
 
 def _bury_or_retry(tx: StoreTransaction, ended: SettledMessage) -> None:
@@ -277,12 +310,12 @@ def _bury_or_retry(tx: StoreTransaction, ended: SettledMessage) -> None:
             _dead_letter(tx, leased, reason, error)
 
 
-def _end(tx: StoreTransaction, seqs: list[int], outcome: str) -> None:
+def _end(tx: StoreTransaction, seqs: list[int], outcome: str, reason: str | None) -> None:
     named = {
         "outcome": outcome,
         "now": tx.now,
         "seqs": json.dumps(seqs),
-        "reason": None if outcome == "processed" else outcome,
+        "reason": reason or (None if outcome == "processed" else outcome),
     }
     changed = tx.run(END, named)
     tx.run(MARK, {"outcome": outcome, "now": tx.now, "seqs": named["seqs"]})
@@ -303,13 +336,14 @@ def expire(tx: StoreTransaction, limit: int, session: str | None = None) -> int:
     return len(seqs)
 
 
-def end_unclaimed(tx: StoreTransaction, seqs: list[int], outcome: str) -> None:
+def end_unclaimed(
+    tx: StoreTransaction, seqs: list[int], outcome: str, reason: str | None = None
+) -> None:
     """End waiting messages without a lease, and store receipts for their senders."""
     if not seqs:
         return
     listed = json.dumps(seqs)
-    told = TOLD[outcome]
-    owed = [(str(sender), Receipt(str(i), *told)) for sender, i in tx.rows(OF_SEQS, (listed,))]
-    _end(tx, seqs, outcome)
+    owed = [(str(s), receipt(str(i), outcome, reason)) for s, i in tx.rows(OF_SEQS, (listed,))]
+    _end(tx, seqs, outcome, reason)
     tx.run(REHEAD, (listed,))
     receipts.enqueue(tx, owed)

@@ -13,7 +13,7 @@ from onceward.db.transaction import StoreTransaction
 from onceward.errors import Conflict
 from onceward.model.clock import Millis
 from onceward.model.frame import Frame, digest
-from onceward.model.parcel import Receipt
+from onceward.model.parcel import UNANSWERED, Receipt
 from onceward.store.bodies import BODY_DIGEST, FULL_FRAME, insert_body, release_body, split_digest
 from onceward.store.counters import bump
 
@@ -77,6 +77,11 @@ TICKET_FAILED: Final = """
 UPDATE _onceward_pending_replies
    SET state = 'failed', reason = ?, ended_at = ?
  WHERE id = ? AND state = 'open'
+"""
+REQUEST_FAILED: Final = """
+UPDATE _onceward_pending_replies
+   SET state = 'failed', reason = :reason, ended_at = :now
+ WHERE id = :id AND recipient = :peer AND state = 'open'
 """
 DUE: Final = """
 SELECT seq, state, attempts FROM _onceward_outbox WHERE due_at <= ? ORDER BY due_at, seq LIMIT ?
@@ -200,6 +205,7 @@ class OutgoingMessage(NamedTuple):
     channel: str | None
     kind: str | None
     correlation_id: str | None
+    in_reply_to: str | None = None
     body_id: int | None = None
     """The stored body, where the body stands beside the message and the frame ends before it."""
     body: str | None = None
@@ -316,7 +322,7 @@ def _duplicate(tx: StoreTransaction, message: OutgoingMessage) -> str:
         f"id {message.id} or key {message.key!r} already stands for another message "
         f"to {message.recipient}: choose another key"
     )
-    raise Conflict(msg)
+    raise Conflict(msg, message_id=str(known[0][0]) if known else message.id, reason="sent before")
 
 
 def _comparable(text: str) -> tuple[Any, ...]:
@@ -331,7 +337,7 @@ def refuse_dead(tx: StoreTransaction, message: OutgoingMessage) -> None:
             f"id {message.id} or key {message.key!r} is a dead letter: "
             "replay it, or choose another key"
         )
-        raise Conflict(msg)
+        raise Conflict(msg, message_id=message.id, reason="dead letter")
 
 
 def ready(tx: StoreTransaction, peer: str, limit: int) -> list[OutboxRow]:
@@ -350,6 +356,8 @@ class Moved(NamedTuple):
     sent: tuple[str, ...] = ()
     acked: tuple[str, ...] = ()
     failed: tuple[tuple[str, str], ...] = ()
+    unanswered: tuple[str, ...] = ()
+    """Requests that ended without a reply."""
 
 
 NOTHING_MOVED: Final = Moved()
@@ -370,8 +378,11 @@ def settle(
     A receipt may come early, late or twice: states only ever move forward.
     """
     by_state: dict[str, list[Receipt]] = {}
+    unanswered: list[Receipt] = []
     for receipt in receipts:
         by_state.setdefault(receipt.state, []).append(receipt)
+        if receipt.reason is not None and receipt.reason.startswith(UNANSWERED):
+            unanswered.append(receipt)
     done = [r.id for r in by_state.get("processed", ())]
     stored, held = ([r.id for r in by_state.get(state, ())] for state in ("stored", "duplicate"))
     if stored_ends:
@@ -381,7 +392,24 @@ def settle(
         tx, peer, held, ask_at, parcel, held=True
     )
     failed = [r for r in by_state.get("dead", ()) if _fail(tx, peer, r, parcel)]
-    return Moved(tuple(sent), tuple(acked), tuple((r.id, r.reason or "dead") for r in failed))
+    return Moved(
+        tuple(sent),
+        tuple(acked),
+        tuple((r.id, r.reason or "dead") for r in failed),
+        _fail_requests(tx, peer, unanswered) if unanswered else (),
+    )
+
+
+def _fail_requests(
+    tx: StoreTransaction, peer: str, unanswered: Sequence[Receipt]
+) -> tuple[str, ...]:
+    """End the wait for replies to requests that their recipient ended without one."""
+    failed: list[str] = []
+    for receipt in unanswered:
+        named = {"reason": receipt.reason, "now": tx.now, "id": receipt.id, "peer": peer}
+        if tx.run(REQUEST_FAILED, named):
+            failed.append(receipt.id)
+    return tuple(failed)
 
 
 def _sent(

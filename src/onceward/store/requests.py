@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from onceward.db.transaction import StoreTransaction
@@ -19,14 +18,6 @@ SELECT t.state, t.reason, t.recipient, b.frame
   LEFT JOIN _onceward_inbox AS b ON b.id = t.reply_id AND b.sender = t.recipient
  WHERE t.id = ?
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Ticket:
-    """A reply that is awaited; keep its ``id`` to ask again after a restart."""
-
-    id: str
-    recipient: str
 
 
 class ReplyState(NamedTuple):
