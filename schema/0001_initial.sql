@@ -323,7 +323,8 @@ CREATE TABLE _onceward_session_queues (
     arrived_at       INTEGER,
     retry_at         INTEGER,
     paused_at        INTEGER,
-    reordered        INTEGER NOT NULL DEFAULT 0 CHECK (reordered IN (0, 1))
+    reordered        INTEGER NOT NULL DEFAULT 0 CHECK (reordered IN (0, 1)),
+    next_mode        TEXT    CHECK (next_mode IN ('steer', 'interrupt'))
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE _onceward_runs (
@@ -345,7 +346,11 @@ CREATE TABLE _onceward_runs (
     started_at    INTEGER NOT NULL,
     checkpoint_at INTEGER,
     ended_at      INTEGER,
+    left_at       INTEGER,
+    returned_at   INTEGER,
     CHECK ((ended_at IS NULL) = (state = 'open')),
+    CHECK (left_at IS NULL OR state = 'aborted'),
+    CHECK (returned_at IS NULL OR left_at IS NOT NULL),
     CHECK ((checkpoint_at IS NULL) = (partial IS NULL)),
     CHECK (state <> 'done' OR consumed = 1)
 ) STRICT;
@@ -354,6 +359,8 @@ CREATE TABLE _onceward_runs (
 CREATE UNIQUE INDEX _onceward_runs_open    ON _onceward_runs (session)      WHERE state = 'open';
 CREATE INDEX        _onceward_runs_session ON _onceward_runs (session, seq);
 CREATE INDEX        _onceward_runs_ended   ON _onceward_runs (ended_at, seq) WHERE ended_at IS NOT NULL;
+-- Calls that were left: aborted, and still running after the grace.
+CREATE INDEX        _onceward_runs_left    ON _onceward_runs (seq)          WHERE left_at IS NOT NULL AND returned_at IS NULL;
 
 -- The lines of the summary that the next run is given; gone once a run that had them has ended well.
 CREATE TABLE _onceward_overflows (
@@ -672,7 +679,7 @@ CREATE VIEW onceward_runs AS
 SELECT r.seq, r.id, r.session, r.mode, r.state, json_array_length(r.event_ids) AS messages, r.event_ids, r.consumed, r.takes_more,
        r.partial, r.result, r.cause, r.token, r.owner,
        CASE WHEN r.state = 'open' AND l.token = r.token THEN l.due_at END AS lease_at,
-       r.started_at, r.checkpoint_at, r.ended_at
+       r.started_at, r.checkpoint_at, r.ended_at, r.left_at, r.returned_at
   FROM _onceward_runs AS r LEFT JOIN _onceward_lanes AS l ON l.lane_id = r.lane_id;
 
 CREATE VIEW onceward_session_queues AS

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from onceward import Agent, Context, Postbox
+from onceward import Agent, Context, Postbox, Run
 from onceward.cli import findings, handles
 from onceward.cli.handles import Holder
 from onceward.model.clock import SystemClock
+from onceward.testing import ManualClock
 
 Cli = Callable[..., Any]
 CHECKS = [
@@ -32,6 +33,7 @@ CHECKS = [
     "delivery",
     "handling",
     "lanes",
+    "runs",
     "limits",
 ]
 
@@ -366,6 +368,30 @@ def test_messages_that_are_not_handled_are_a_warning(
         cure.startswith("start onceward work"),
     )
     assert shop.agent
+
+
+@pytest.mark.usefixtures("billing")
+def test_a_call_that_was_left_is_a_warning(cli: Cli, home: Path) -> None:
+    """An aborted call that does not return is an operator's business while its process lives."""
+    agent, clock, said_so = Agent("shop"), ManualClock(), list[tuple[str, str]]()
+
+    @agent.session(mode="steer")
+    def deaf(run: Run) -> None:
+        if run.previous_run is None:
+            shop.send("shop", 2)
+            shop.run_until_idle()
+            clock.advance(5)
+            shop.run_until_idle()
+            said_so.append(said(cli("doctor", "--json"), "runs"))
+
+    with Postbox(
+        home / "agents" / "shop.db", agent=agent, start=False, clock=clock, abort_grace=5
+    ) as shop:
+        shop.send("shop", 1)
+        shop.run_until_idle()
+
+        assert ["1 calls of aborted runs have not returned"] == [found for found, _ in said_so]
+        assert "ok" == level(cli("doctor", "--json"), "runs")
 
 
 def test_mail_behind_a_handler_that_does_not_end_is_a_warning(

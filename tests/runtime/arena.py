@@ -1,7 +1,8 @@
 """
 Kill processes that serve sessions, at random instants, and audit what is left.
 
-An audit finds messages that were lost, doubled, reordered or said too late.
+An audit finds messages that were lost, doubled, reordered or said too late, and
+sessions that had two calls at a time.
 
     python3 tests/runtime/arena.py --rounds 10000
 
@@ -13,6 +14,7 @@ the end everything is drained and compared. Prints JSON; exit code 1 is a find.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import multiprocessing
 import os
@@ -21,7 +23,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -33,7 +37,8 @@ from onceward.testing.workers import end_with_parent
 
 SESSIONS = ("red", "green", "blue")
 BRISK: dict[str, Any] = {
-    "durability": "fast", "lease": 2.0, "retry_first": 0.01, "retry_cap": 0.05, "ack_timeout": 0.2,
+    "durability": "fast", "abort_grace": 600.0,
+    "lease": 2.0, "retry_first": 0.01, "retry_cap": 0.05, "ack_timeout": 0.2,
     "stop_timeout": 0.5, "max_runs": 4, "handler_retries": 10_000, "hold_unknown": True,
     "ack": "stored", "deliver_timeout": 1.0, "breaker_open_for": 0.05,
 }  # fmt: skip
@@ -44,12 +49,28 @@ DRAIN = 120.0
 CALM = 5
 
 
-def coder(mode: QueueMode, rng: random.Random) -> Agent:
+@contextmanager
+def alone(home: Path, run: Run) -> Iterator[None]:
+    """Note it where a session has another call, in this process or another one that lives."""
+    with (home / f"{run.session}.call").open("w") as held:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            with (home / "overlaps").open("a") as noted:
+                noted.write(f"run {run.id} of {run.session} began beside another call\n")
+        yield
+
+
+def coder(mode: QueueMode, rng: random.Random, home: Path) -> Agent:
     """Return an agent that speaks before and after a checkpoint, and sometimes gives work away."""
     agent = Agent("coder")
 
     @agent.session(mode=mode, debounce=0.005, cap=1_000_000)
     def turn(run: Run) -> None:
+        with alone(home, run):
+            work(run)
+
+    def work(run: Run) -> None:
         run.send("user", ["before", run.id])
         if rng.random() < 0.5:
             time.sleep(rng.random() * 0.01)
@@ -96,7 +117,7 @@ class opened:  # noqa: N801 - read as a word
     """The three agents of one folder, open in this process."""
 
     def __init__(self, home: Path, mode: QueueMode, rng: random.Random) -> None:
-        self.coder = Postbox(home / "coder.db", agent=coder(mode, rng), **BRISK)
+        self.coder = Postbox(home / "coder.db", agent=coder(mode, rng, home), **BRISK)
         self.worker = Postbox(home / "worker.db", agent=worker(rng), **BRISK)
         self.user = Postbox(home / "user.db", agent="user", **BRISK)
 
@@ -184,6 +205,8 @@ def drain(home: Path, mode: QueueMode, rng: random.Random) -> dict[str, Any]:
             "SELECT seq, id, session, state, consumed, event_ids, checkpoint_at "
             "FROM _onceward_runs ORDER BY seq"
         )
+        overlaps = home / "overlaps"
+        found += overlaps.read_text().splitlines() if overlaps.exists() else []
         found += [*unordered(user, runs), *overdue(user, runs), *unanswered(coder)]
         states = Counter(str(row[3]) for row in runs)
     return {

@@ -25,8 +25,8 @@ def test_nothing_is_lost_doubled_reordered_or_said_too_late() -> None:
     """
     Every message is consumed by exactly one finished run, in order.
 
-    Every task has exactly one result, and nothing that a fenced run said after
-    its last checkpoint was heard.
+    Every task has exactly one result, a session has one call at a time, and nothing that a
+    fenced run said after its last checkpoint was heard.
     """
     ran = subprocess.run(
         [sys.executable, str(ARENA), "--rounds", str(ROUNDS)],

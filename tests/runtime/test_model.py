@@ -21,7 +21,7 @@ from onceward.runtime.runs.execution import RunExecution
 from onceward.runtime.runs.scheduler import StartedRun
 from onceward.testing import ManualClock
 
-LEASE, REST, DEBOUNCE = 30_000, 1_000, 2_000
+LEASE, REST, DEBOUNCE, GRACE = 30_000, 1_000, 2_000, 5_000
 Ids = tuple[str, ...]
 SESSIONS = ("red", "green")
 sessions = st.sampled_from(SESSIONS)
@@ -51,6 +51,10 @@ class Session:
     since: int | None = None
     last: int = 0
     rest: int = 0
+    next_mode: str = ""
+    began: int = 0
+    awaited: int = -1
+    awaited_until: int = 0
     runs: list[tuple[str, bool, Ids]] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
@@ -78,11 +82,12 @@ class Session:
             and self.mode in {"steer", "interrupt"}
             and not self.paused
         ):
-            self.abort(preempted=True)
-            self.since, self.rest = None, 0
+            self.abort(now, preempted=True)
+            self.since, self.rest, self.next_mode = None, 0, self.mode
 
     def begin(self, now: int) -> None:
         """Begin a run if there is one to begin."""
+        mode = self.next_mode or self.mode
         quiet = (
             self.since is None
             or now >= min(self.last + DEBOUNCE, self.since + 5 * DEBOUNCE)
@@ -90,21 +95,30 @@ class Session:
         )
         if (
             self.paused
+            or now < self.awaited_until
             or self.open
             or not self.waiting
             or now < self.rest
-            or (self.mode == "collect" and not quiet)
+            or (mode == "collect" and not quiet)
         ):
             return
-        count = 1 if self.mode in {"followup", "queue"} else len(self.waiting)
+        self.began, self.next_mode, self.awaited = self.began + 1, "", -1
+        count = 1 if mode in {"followup", "queue"} else len(self.waiting)
         self.open, self.waiting = tuple(self.waiting[:count]), self.waiting[count:]
         self.partial, self.until, self.rest = False, now + LEASE, 0
         self.since, self.told = self.since if self.waiting else None, self.untold
 
-    def abort(self, *, preempted: bool) -> None:
-        """End the open run from outside."""
+    def abort(self, now: int, *, preempted: bool) -> None:
+        """End the open run from outside; where its lease has not ended, its call is awaited."""
         if self.open:
             self._end("aborted", consumed=preempted and self.partial)
+            if preempted:
+                self.awaited, self.awaited_until = self.began, now + GRACE
+
+    def returned(self, number: int) -> None:
+        """Let the session go on if it waits for this call."""
+        if number == self.awaited:
+            self.awaited, self.awaited_until = -1, 0
 
     def finish(self, now: int, *, well: bool) -> None:
         """End the open run by its handler."""
@@ -142,6 +156,7 @@ class Play(RuleBasedStateMachine):
         self.mail: dict[str, list[str]] = {name: [] for name in SESSIONS}
         self.seats: list[RunExecution] = []
         self.late: list[RunExecution] = []
+        self.numbers: dict[str, int] = {}
         self._open()
 
     def _open(self) -> None:
@@ -192,7 +207,7 @@ class Play(RuleBasedStateMachine):
         assert not looked.index_is_damaged
         for session in self.model.values():
             if session.open and self._now() >= session.until:
-                session.abort(preempted=False)
+                session.abort(self._now(), preempted=False)
         for name, fresh in sorted(self.mail.items()):
             if fresh:
                 self.model[name].arrive(fresh, self._now())
@@ -206,6 +221,7 @@ class Play(RuleBasedStateMachine):
 
     def _stage(self, seat: StartedRun) -> RunExecution:
         runner = self.box._runners[0]
+        self.numbers[seat.run.id] = self.model[seat.run.session].began
         return RunExecution(
             seat, self.box._deps, scheduler=runner.scheduler, completion=runner.completion
         )
@@ -233,12 +249,13 @@ class Play(RuleBasedStateMachine):
         self.model[stage.row.session].partial = True
 
     def speak_late(self, data: Any) -> None:
-        """Let a run that was ended from outside return after all: nothing changes."""
+        """Let a run that was ended from outside return: its session waits for it no longer."""
         if not self.late:
             self.look()
             return
         stage = self.late.pop(data.draw(st.integers(0, len(self.late) - 1)))
         assert stage.run(self._no_loop, go_on=True) is None
+        self.model[stage.session].returned(self.numbers[stage.run_id])
 
     def abort(self, data: Any) -> None:
         """Somebody ends a run by hand."""
@@ -247,7 +264,7 @@ class Play(RuleBasedStateMachine):
             return
         stage = self.seats.pop(data.draw(st.integers(0, len(self.seats) - 1)))
         assert self.box.runs.abort(stage.row.id)
-        self.model[stage.row.session].abort(preempted=True)
+        self.model[stage.row.session].abort(self._now(), preempted=True)
         self.late.append(stage)
 
     def change(self, data: Any) -> None:

@@ -14,7 +14,7 @@ from onceward.store import runs, session_queues
 
 LARGE = re.compile(
     r"SCAN (_onceward_(inbox|runs|overflows|processed_messages|dead_letters)|b|r|o)\b"
-    r"(?! USING (COVERING )?INDEX _onceward_runs_(open|ended)\b)"
+    r"(?! USING (COVERING )?INDEX _onceward_runs_(open|ended|left)\b)"
 )
 STATEMENTS = {
     f"{module.__name__.rpartition('.')[2]}.{name}": sql

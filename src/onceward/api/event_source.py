@@ -90,6 +90,9 @@ class EventSource:
     def on(self, event: Literal["run_ended"], hook: EventHook[e.RunEnded]) -> Off: ...
 
     @overload
+    def on(self, event: Literal["run_left"], hook: EventHook[e.RunLeft]) -> Off: ...
+
+    @overload
     def on(self, event: Literal["run_started"], hook: EventHook[e.RunStarted]) -> Off: ...
 
     @overload

@@ -218,7 +218,7 @@ class Postbox(Session, EventSource):
         """Limits of the file: messages, bytes, rates."""
         self.queues = Queues(db, sender=self._sender, hooks=hooks)
         """Queues of sessions with runs."""
-        self.runs = Runs(db, sender=self._sender, hooks=hooks)
+        self.runs = Runs(db, sender=self._sender, hooks=hooks, grace=settings.abort_grace)
         """Open and past runs."""
         self.mailboxes = Mailboxes(self._home, self._deps, self, self._files, tasks)
         """Mailboxes of the home."""

@@ -137,10 +137,14 @@ class Queues:
 class Runs:
     """The runs of an agent's sessions, open and past."""
 
-    def __init__(self, db: Database, *, sender: Sender, hooks: Hooks) -> None:
+    def __init__(self, db: Database, *, sender: Sender, hooks: Hooks, grace: float) -> None:
         self._db = db
         self._closing = RunCompletion(
-            db.agent, sender=sender, emitter=EventEmitter(hooks, db.agent), owner=owner_name()
+            db.agent,
+            sender=sender,
+            emitter=EventEmitter(hooks, db.agent),
+            owner=owner_name(),
+            grace=grace,
         )
 
     def list(

@@ -90,4 +90,5 @@ def _inside(path: Path) -> Iterator[Finding]:
         yield from findings.undelivered(box, found)
         yield findings.unhandled(health, found, path)
         yield findings.failing(found, path)
+        yield findings.calls(health, path)
         yield findings.limits(box, path)

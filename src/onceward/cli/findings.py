@@ -264,6 +264,15 @@ def failing(found: Look, path: Path) -> Finding:
     return warning("lanes", said, f"{look}; repair the handler and start its worker again")
 
 
+def calls(health: Health, path: Path) -> Finding:
+    """Examine whether calls of aborted runs have not returned."""
+    if not health.calls_left:
+        return ok("runs", "no aborted call runs on")
+    said = f"{health.calls_left} calls of aborted runs have not returned"
+    cure = f"onceward runs ls --state aborted --db {path} shows left_at; call raise_if_cancelled()"
+    return warning("runs", said, f"{cure} in the handler, in time")
+
+
 def limits(box: Postbox, path: Path) -> Finding:
     """Examine whether a limit is reached, or nearly."""
     found = box.limits.fullness()

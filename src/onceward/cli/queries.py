@@ -130,14 +130,14 @@ SELECT id, origin, sender, recipient, session, lane, type, topic, priority, reas
 RUNS: Final = _listing(
     "onceward_runs",
     "id, session, mode, state, messages, consumed, cause, started_at, checkpoint_at, ended_at,"
-    " lease_at, owner",
+    " left_at, returned_at, lease_at, owner",
     _matches(**STATE_SESSION),
     "seq DESC",
 )
 RUN_IDS: Final = _ids("onceward_runs")
 RUN: Final = """
 SELECT id, session, mode, state, messages, event_ids, consumed, takes_more, partial, result, cause,
-       token, owner, lease_at, started_at, checkpoint_at, ended_at
+       token, owner, lease_at, started_at, checkpoint_at, ended_at, left_at, returned_at
   FROM onceward_runs WHERE id = :id
 """
 SESSIONS: Final = """

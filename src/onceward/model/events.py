@@ -288,6 +288,13 @@ class RunWasAborted(RunEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class RunLeft(RunEvent):
+    """The call of an aborted run had not returned after the grace, and counts no longer."""
+
+    name: ClassVar[str] = "run_left"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Overflowed(Event):
     """A session's queue was full: ``dropped`` waiting messages gave way, ``refused`` are dead."""
 

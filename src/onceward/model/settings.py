@@ -118,6 +118,12 @@ class Settings(BaseModel):
 
     max_runs: Annotated[int, Field(ge=1, le=1000)] = 16
     """Runs of different sessions that this process has open at the same time."""
+    abort_grace: Seconds = 5.0
+    """
+    How long a session waits for an aborted call to return before its next run begins.
+
+    A coroutine is cancelled once more then, and gets the same time again.
+    """
     queue_mode: QueueMode = "followup"
     """Mode of a busy session with runs, where neither session nor handler sets one."""
     queue_debounce: Annotated[float, Field(le=1e9, allow_inf_nan=False)] = 1.0

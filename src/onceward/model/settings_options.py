@@ -42,6 +42,7 @@ class SettingsOptions(TypedDict, total=False):
     claim_messages: int
     share_commit_for: float
     max_runs: int
+    abort_grace: float
     queue_mode: QueueMode
     queue_debounce: float
     queue_cap: float

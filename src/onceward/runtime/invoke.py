@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable
 from concurrent.futures import CancelledError, Future
+from functools import cache
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -21,6 +22,7 @@ from onceward.runtime.context import AsyncContext, Context
 from onceward.store.inbox import LeasedMessage
 
 if TYPE_CHECKING:
+    import asyncio
     from asyncio import AbstractEventLoop
 Loop = Callable[[], "AbstractEventLoop"]
 
@@ -143,7 +145,7 @@ def _await(prepared: Prepared, context: Context, loop: AbstractEventLoop) -> Any
         return cast("Awaitable[Any]", prepared.handler.call(*args))
 
     def stoppable(stop: Callable[[], object]) -> None:
-        context._cancel = stop
+        context._cancel = cache(stop)  # the heartbeat asks again and again
 
     return run_coroutine(start, loop, stoppable)
 
@@ -154,25 +156,51 @@ def run_coroutine(
     stoppable: Callable[[Callable[[], object]], None],
 ) -> Any:
     """
-    Run a coroutine on *loop* while this thread makes its database calls.
+    Run a coroutine on *loop* while this thread makes its database calls, until it has ended.
 
-    *stoppable* is called with the function that cancels the coroutine.
+    *stoppable* is called with the function that cancels the coroutine, once for
+    each call of it.
     """
     import asyncio  # noqa: PLC0415 - async handlers only
 
     jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+    ended: Future[Any] = Future()
 
     async def on_worker(work: Callable[[], Any]) -> Any:
         done: Future[Any] = Future()
         jobs.put(lambda: _fulfil(done, work))
         return await asyncio.wrap_future(done)
 
-    future = asyncio.run_coroutine_threadsafe(_ordinary(start(on_worker)), loop)
-    future.add_done_callback(lambda _: jobs.put(None))
-    stoppable(future.cancel)
+    handler = _ordinary(start(on_worker))
+
+    def begin() -> None:
+        task = loop.create_task(handler)
+        tasks.append(task)
+        task.add_done_callback(end)
+
+    def end(task: asyncio.Task[Any]) -> None:
+        _copy(task, ended)
+        jobs.put(None)
+
+    def cancel() -> None:
+        tasks[0].cancel()
+
+    tasks: list[asyncio.Task[Any]] = []
+    loop.call_soon_threadsafe(begin)
+    stoppable(lambda: loop.call_soon_threadsafe(cancel))
     while (job := jobs.get()) is not None:
         job()
-    return future.result()
+    return ended.result()
+
+
+def _copy(task: asyncio.Task[Any], ended: Future[Any]) -> None:
+    """Give *ended* the outcome of a task, for a thread that waits for it."""
+    if task.cancelled():
+        ended.cancel()
+    elif (error := task.exception()) is not None:
+        ended.set_exception(error)
+    else:
+        ended.set_result(task.result())
 
 
 async def _ordinary(handler: Awaitable[Any]) -> Any:

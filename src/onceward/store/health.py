@@ -7,7 +7,7 @@ from typing import Final
 
 from onceward.db.database import Database
 from onceward.db.transaction import StoreTransaction
-from onceward.store import queries
+from onceward.store import queries, runs
 
 PAUSE: Final = "UPDATE _onceward_file_info SET paused_at = coalesce(paused_at, ?)"
 RESUME: Final = "UPDATE _onceward_file_info SET paused_at = NULL"
@@ -29,6 +29,8 @@ class Health:
     pending: int
     dead_letters: int
     breakers_open: int
+    calls_left: int
+    """Calls of aborted runs that have not returned after the grace, in processes that live."""
 
 
 SCHEMA: Final = "SELECT max(version) FROM _onceward_migrations"
@@ -56,6 +58,7 @@ def read_health(db: Database) -> Health:
         pending=numbers["pending"],
         dead_letters=numbers["dead_letters"],
         breakers_open=breakers,
+        calls_left=runs.calls_left(db),
     )
 
 

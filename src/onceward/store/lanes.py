@@ -24,7 +24,7 @@ UPDATE _onceward_lanes
 EXPIRED: Final = """
 SELECT lane_id, leased_seqs, isolate_upto_seq
   FROM _onceward_lanes
- WHERE due_at <= ? AND owner IS NOT NULL
+ WHERE due_at <= ? AND owner IS NOT NULL AND leased_seqs <> '[]'
 """
 CAREFUL: Final = (
     "UPDATE _onceward_lanes SET isolate_upto_seq = max(isolate_upto_seq, ?) WHERE lane_id = ?"

@@ -211,7 +211,7 @@ def next_wakeup(db: Database, left: float | None) -> float | None:
 
 RUN_COLUMNS: Final = (
     "id, session, mode, state, event_ids, consumed, partial, result, cause, lease_at, started_at,"
-    " checkpoint_at, ended_at"
+    " checkpoint_at, ended_at, left_at, returned_at"
 )
 RUNS: Final = f"""
 SELECT {RUN_COLUMNS} FROM onceward_runs
@@ -252,6 +252,10 @@ class RunInfo:
     started_at: Millis
     checkpoint_at: Millis | None
     ended_at: Millis | None
+    left_at: Millis | None
+    """When its call, which had not returned after the grace, stopped to count."""
+    returned_at: Millis | None
+    """When that call returned after all."""
 
 
 @dataclass(frozen=True, slots=True)

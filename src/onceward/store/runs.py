@@ -7,9 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from onceward.db import file_checks
+from onceward.db.database import Database
 from onceward.db.transaction import StoreTransaction
 from onceward.errors import LeaseLost, RunAborted
 from onceward.model.clock import Millis
+from onceward.store import session_queues
 from onceward.store.inbox import LeasedMessage
 from onceward.store.lanes import Lease
 
@@ -85,6 +88,27 @@ UPDATE _onceward_lanes
  WHERE lane_id = :lane
 RETURNING token
 """
+# The lane of an aborted run stays leased, for no message, until its call has returned.
+HOLD: Final = """
+UPDATE _onceward_lanes
+   SET head_seq = (SELECT min(seq)
+                     FROM _onceward_inbox
+                    WHERE lane_id = _onceward_lanes.lane_id AND state = 'pending'),
+       owner = :holder, leased_seqs = '[]', due_at = :until
+ WHERE lane_id = :lane AND token = :token AND owner = :owner
+"""
+LET_GO: Final = """
+UPDATE _onceward_lanes SET owner = NULL, leased_seqs = NULL, due_at = NULL
+ WHERE lane_id = ? AND token = ? AND owner = ? AND leased_seqs = '[]'
+"""
+LEAVE: Final = """
+UPDATE _onceward_runs SET left_at = ? WHERE seq = ? AND state = 'aborted' AND left_at IS NULL
+"""
+RETURNED: Final = """
+UPDATE _onceward_runs SET returned_at = ?
+ WHERE seq = ? AND left_at IS NOT NULL AND returned_at IS NULL
+"""
+LEFT: Final = "SELECT owner FROM _onceward_runs WHERE left_at IS NOT NULL AND returned_at IS NULL"
 PRUNE: Final = """
 DELETE FROM _onceward_runs
  WHERE seq IN (SELECT seq
@@ -271,6 +295,29 @@ def take_over(tx: StoreTransaction, run: OpenRun, owner: str) -> Lease:
         TAKE_OVER, {"owner": owner, "now": tx.now, "bound": run.bound, "lane": run.lane_id}
     )
     return Lease(run.lane_id, rows[0][0] if rows else run.token, owner, isolate=True)
+
+
+def hold(tx: StoreTransaction, held: Lease, holder: str, until: Millis) -> None:
+    """Lease a lane, until *until* at the latest, to the owner of the call that was aborted."""
+    named = {"holder": holder, "until": until}
+    tx.run(HOLD, named | {"lane": held.lane_id, "token": held.token, "owner": held.owner})
+
+
+def call_returned(tx: StoreTransaction, run: OpenRun) -> None:
+    """Let the lane of an aborted run go, now that its call has returned."""
+    tx.run(LET_GO, (run.lane_id, run.token + 1, run.owner))
+    tx.run(session_queues.HURRY, (run.lane_id,))
+    tx.run(RETURNED, (tx.now, run.seq))
+
+
+def leave(tx: StoreTransaction, run: OpenRun) -> bool:
+    """Store that the call of an aborted run has not returned in time; False if it is stored."""
+    return tx.run(LEAVE, (tx.now, run.seq)) > 0
+
+
+def calls_left(db: Database) -> int:
+    """Return how many aborted calls still run in processes that live."""
+    return sum(not file_checks.is_dead(owner) for (owner,) in db.read(LEFT))
 
 
 def end(

@@ -21,6 +21,8 @@ from onceward.store.lanes import Lease
 RANK: Final = 2
 LINES_MAX: Final = 200
 """Lines of a summary that are kept for one session; older ones are only counted."""
+FAIR_AMONG: Final = 256
+"""Sessions, those with the oldest messages, among which slots are given in turn."""
 LANES_MAX: Final = 200
 """Lanes that one pass takes messages from."""
 ALL: Final = 10_000
@@ -94,25 +96,24 @@ UPDATE _onceward_lanes
                     WHERE lane_id = _onceward_lanes.lane_id AND state = 'pending')
  WHERE lane_id IN (SELECT value FROM json_each(?))
 """
+# A session is in line since its head came, or since its last run ended: the longest wait is first.
 READY: Final = f"""
-SELECT l.lane_id, l.session, l.token FROM _onceward_lanes AS l
- WHERE l.head_seq IS NOT NULL
-   AND l.due_at IS NULL
-   AND l.owner IS NULL
-   AND l.sender IS NULL
-   AND {OURS}
-   AND {GOES_ON}
- ORDER BY l.head_seq LIMIT :limit
-"""
-READY_ONE: Final = f"""
-SELECT l.lane_id, l.session, l.token FROM _onceward_lanes AS l
- WHERE l.sender IS NULL
-   AND l.name = :session
-   AND l.head_seq IS NOT NULL
-   AND l.due_at IS NULL
-   AND l.owner IS NULL
-   AND {OURS}
-   AND {GOES_ON}
+SELECT w.lane_id, w.session, w.token
+  FROM (SELECT l.lane_id, l.session, l.token, l.head_seq
+          FROM _onceward_lanes AS l
+         WHERE l.head_seq IS NOT NULL
+           AND l.due_at IS NULL
+           AND l.owner IS NULL
+           AND l.sender IS NULL
+           AND {OURS}
+           AND {GOES_ON}
+         ORDER BY l.head_seq LIMIT {FAIR_AMONG}) AS w
+  LEFT JOIN _onceward_inbox AS b ON b.seq = w.head_seq
+  LEFT JOIN _onceward_runs AS r ON r.seq = (SELECT max(seq)
+                                              FROM _onceward_runs
+                                             WHERE session = w.session)
+ ORDER BY max(b.received_at, coalesce(r.ended_at, 0)), coalesce(r.seq, 0), w.head_seq
+ LIMIT :limit
 """
 OPEN: Final = """
 INSERT INTO _onceward_lanes (sender, name, rank, session) VALUES (NULL, ?1, ?2, ?1)
@@ -128,7 +129,7 @@ DEFER: Final = "UPDATE _onceward_lanes SET due_at = ? WHERE lane_id = ? AND owne
 HURRY: Final = "UPDATE _onceward_lanes SET due_at = NULL WHERE lane_id = ? AND owner IS NULL"
 QUEUE: Final = """
 SELECT mode, debounce_for, cap, overflow, aborted, inject, waiting_since_at, arrived_at, retry_at,
-       paused_at, reordered
+       paused_at, reordered, next_mode
   FROM _onceward_session_queues WHERE session = ?
 """
 ARRIVE: Final = """
@@ -143,11 +144,16 @@ KNOW: Final = (
 BEGUN: Final = """
 UPDATE _onceward_session_queues
    SET waiting_since_at = CASE WHEN :more THEN waiting_since_at END, retry_at = NULL,
-       reordered = reordered AND :more
+       reordered = reordered AND :more, next_mode = CASE WHEN :more THEN next_mode END
  WHERE session = :session
 """
 REST: Final = "UPDATE _onceward_session_queues SET retry_at = ? WHERE session = ?"
-AT_ONCE: Final = "UPDATE _onceward_session_queues SET waiting_since_at = NULL WHERE session = ?"
+STEER: Final = """
+UPDATE _onceward_session_queues
+   SET next_mode = ?, retry_at = NULL, waiting_since_at = NULL
+ WHERE session = ?
+"""
+STEERED: Final = "UPDATE _onceward_session_queues SET next_mode = NULL WHERE session = ?"
 PAUSE: Final = (
     "UPDATE _onceward_session_queues SET paused_at = coalesce(paused_at, ?) WHERE session = ?"
 )
@@ -247,20 +253,23 @@ class Queue(NamedTuple):
     rest_at: Millis | None
     paused: bool
     reordered: bool
+    next_mode: str | None
+    """Mode of the next run, where a message has asked for it."""
 
 
 def look_up(tx: StoreTransaction, session: str, declared: QueuePolicy) -> Queue:
     """Return a session's queue; what it does not set itself is as *declared*."""
     rows = tx.rows(QUEUE, (session,))
     if not rows:
-        return Queue(declared, WaitTimes(), None, paused=False, reordered=False)
-    *own, since_at, arrived_at, rest_at, paused_at, reordered = rows[0]
+        return Queue(declared, WaitTimes(), None, paused=False, reordered=False, next_mode=None)
+    *own, since_at, arrived_at, rest_at, paused_at, reordered, next_mode = rows[0]
     return Queue(
         declared.merged(**_policy_fields(own)),
         WaitTimes(since_at, arrived_at),
         rest_at,
         paused=paused_at is not None,
         reordered=bool(reordered),
+        next_mode=next_mode,
     )
 
 
@@ -329,12 +338,9 @@ def update_head(tx: StoreTransaction, lane_id: int) -> None:
     tx.run(HEADS, (json.dumps([lane_id]),))
 
 
-def ready(
-    tx: StoreTransaction, patterns: str, limit: int, session: str | None = None
-) -> list[tuple[int, str, int]]:
+def ready(tx: StoreTransaction, patterns: str, limit: int) -> list[tuple[int, str, int]]:
     """Return (lane, session, token) of queues that may be served, the longest waiting first."""
-    named = {"patterns": patterns, "limit": limit, "session": session}
-    rows = tx.rows(READY if session is None else READY_ONE, named)
+    rows = tx.rows(READY, {"patterns": patterns, "limit": limit})
     return [(lane_id, name, token) for lane_id, name, token in rows]
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from onceward.db.transaction import StoreTransaction
 from onceward.model.clock import Millis
-from onceward.model.events import RunEnded, RunWasAborted
+from onceward.model.events import RunEnded, RunLeft, RunWasAborted
 from onceward.model.queue_modes import QueuePolicy
 from onceward.model.states import Done, RetryAt, Settlement
 from onceward.runtime import results
@@ -42,8 +42,17 @@ class RunOutcome(NamedTuple):
 class RunCompletion:
     """Ends runs, by their own outcome or from outside."""
 
-    def __init__(self, agent: str, *, sender: Sender, emitter: EventEmitter, owner: str) -> None:
+    def __init__(
+        self,
+        agent: str,
+        *,
+        sender: Sender,
+        emitter: EventEmitter,
+        owner: str,
+        grace: float = 0.0,
+    ) -> None:
         self._agent, self._sender, self._emitter, self._owner = agent, sender, emitter, owner
+        self._grace: Millis = round(1000 * grace)
 
     def commit(self, tx: StoreTransaction, run: OpenRun, effects: PendingEffects) -> None:
         """
@@ -114,14 +123,16 @@ class RunCompletion:
         cause: str,
         *,
         preempted: bool,
-        counted: bool = False,
+        lost: bool = False,
     ) -> None:
         """
         End a run from outside; from now on its holder can commit nothing.
 
         A preempted run that stored partial output has delivered its messages,
-        if the policy says so; all others go back to the head, in order.
-        *counted* says that the attempt counts against the budget.
+        if the policy says so; all others go back to the head, in order. The
+        session begins no run until the call has returned, for the grace at most.
+        *lost* says that the lease ran out: the attempt counts against the budget,
+        and no call is waited for.
         """
         held = runs.take_over(tx, run, self._owner)
         messages = session_queues.of_seqs(tx, run.seqs, held)
@@ -129,14 +140,23 @@ class RunCompletion:
         if delivered:
             self._deliver(tx, run, messages, cause)
         else:
-            again = RetryAt(tx.now, cause, counted=counted)
+            again = RetryAt(tx.now, cause, counted=lost)
             inbox.apply_settlements(tx, [SettledMessage(message, again) for message in messages])
         runs.end(tx, run, "aborted", consumed=delivered, cause=cause)
-        lanes.settle(tx, held, rest=[], due_at=None)
+        if lost:
+            lanes.settle(tx, held, rest=[], due_at=None)
+        else:
+            runs.hold(tx, held, run.owner, tx.now + self._grace)
         self._emitter.emit(tx, RunWasAborted(
             agent=self._agent, at=tx.now, session=run.session, run_id=run.id, cause=cause,
             consumed=delivered,
         ))  # fmt: skip
+
+    def leave(self, tx: StoreTransaction, run: OpenRun) -> None:
+        """Store that an aborted call has not returned within the grace."""
+        if runs.leave(tx, run):
+            event = RunLeft(agent=self._agent, at=tx.now, session=run.session, run_id=run.id)
+            self._emitter.emit(tx, event)
 
     def _deliver(
         self, tx: StoreTransaction, run: OpenRun, messages: Sequence[LeasedMessage], cause: str

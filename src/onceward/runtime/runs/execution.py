@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError
@@ -23,7 +24,7 @@ from onceward.runtime.runs.scheduler import ReadMessage, RunScheduler, StartedRu
 from onceward.runtime.transaction import Transaction
 from onceward.store.inbox import LeasedMessage
 from onceward.store.lanes import Lease
-from onceward.store.runs import OpenRun, checkpoint
+from onceward.store.runs import OpenRun, aborted_error, call_returned, checkpoint
 
 T = TypeVar("T")
 
@@ -50,8 +51,25 @@ class RunExecution:
         limit = started.handler.max_runtime or deps.settings.max_runtime
         self._until = time.monotonic() + limit
         self._late = False
+        self._grace = deps.settings.abort_grace
+        self._left_at = math.inf
+        self._graces = 2 if started.handler.is_async else 1
+        self.left = False
+        """Whether the call was aborted and has not returned within the grace."""
+        self.returned = False
+        """Whether the handler has returned."""
 
     # -- for the heartbeat ------------------------------------------------------------------
+
+    @property
+    def run_id(self) -> str:
+        """The run that is executed."""
+        return self.row.id
+
+    @property
+    def session(self) -> str:
+        """The session that is served."""
+        return self.row.session
 
     @property
     def lease(self) -> Lease:
@@ -68,12 +86,37 @@ class RunExecution:
         Stop the handler: cancel a coroutine, set ``cancelled`` for a function.
 
         With *late* only its max_runtime was exceeded, so the run still ends itself.
+        A second call does nothing.
         """
+        if self._run.cancelled or (late and self._late):
+            return
         if late:
             self._late = True
         else:
             self._run.cancelled = True
+            self._left_at = self._db.clock.monotonic() + self._grace
         self._stop()
+
+    @property
+    def patience(self) -> float:
+        """Return the seconds that the session waits for this call."""
+        return min(self._grace, max(0.0, self._left_at - self._db.clock.monotonic()))
+
+    def leave(self) -> bool:
+        """
+        Stop to count a call that was aborted and has not returned in time; say whether it is so.
+
+        A coroutine is cancelled once more and gets the grace again.
+        """
+        now = self._db.clock.monotonic()
+        if self.left or self.returned or now < self._left_at:
+            return False
+        self._graces -= 1
+        self.left = not self._graces
+        if not self.left:
+            self._left_at = now + self._grace
+            self._stop()
+        return self.left
 
     # -- run.Holder -------------------------------------------------------------------------
 
@@ -117,24 +160,42 @@ class RunExecution:
 
     def run(self, loop: Loop, *, go_on: bool) -> StartedRun | None:
         """
-        Call the handler and end the run; with *go_on* begin and return the session's next one.
+        Call the handler and end the run; with *go_on* begin and return the next one.
 
-        Returns None where there is none, or where the run was ended from outside.
+        That is a run of the session that has waited longest. Returns None where there
+        is none, or where the run was ended from outside.
         """
         try:
-            value = self._call(loop)
+            return self._call_and_end(loop, go_on=go_on)
+        except LeaseLost:
+            self._let_go()
+            return None
+
+    def _call_and_end(self, loop: Loop, *, go_on: bool) -> StartedRun | None:
+        try:
+            value = self._returned(loop)
             result, effects = self._answer(value)
             done = RunOutcome([Done()] * len(self._leased), result)
             return self._end(done, effects, go_on=go_on)
         except LeaseLost:
-            return None
-        except (Exception, CancelledError) as error:  # noqa: BLE001 - each settles the messages
+            raise
+        except (Exception, CancelledError) as error:
             if self._run.cancelled:
-                return None
+                raise aborted_error(self.row) from error
             cause = Retry("it ran for longer than it may") if self._late else error
-            with suppress(LeaseLost):
-                return self._fail(cause, go_on=go_on)
-            return None
+            return self._fail(cause, go_on=go_on)
+
+    def _let_go(self) -> None:
+        """Let the session go on after an aborted call; without this it does so after the grace."""
+        with suppress(OncewardError):
+            self._db.write(lambda tx: call_returned(tx, self.row))
+            self._db.notifier.notify("in")
+
+    def _returned(self, loop: Loop) -> Any:
+        try:
+            return self._call(loop)
+        finally:
+            self.returned = True
 
     def _call(self, loop: Loop) -> Any:
         handler = self._started.handler
@@ -171,7 +232,7 @@ class RunExecution:
         def work(tx: StoreTransaction) -> StartedRun | None:
             self._completion.commit(tx, self.row, effects)
             self._completion.finish(tx, self.row, self._leased, outcome)
-            return self._scheduler.next_of(tx, self.row.session) if go_on else None
+            return self._scheduler.next_run(tx) if go_on else None
 
         found = self._db.write(work)
         self._db.notifier.notify("out")

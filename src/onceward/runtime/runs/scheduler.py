@@ -37,6 +37,7 @@ from onceward.model.vocabulary import QUEUE_MODES
 from onceward.runtime.agent import Agent, SessionHandler
 from onceward.runtime.deps import RuntimeDeps
 from onceward.runtime.event_emitter import EventEmitter
+from onceward.runtime.runs.calls import OpenCalls
 from onceward.runtime.runs.completion import RunCompletion
 from onceward.store import lanes, runs, session_queues
 from onceward.store.inbox import LeasedMessage, SettledMessage
@@ -96,6 +97,8 @@ class RunScheduler:
         self, deps: RuntimeDeps, agent: Agent, completion: RunCompletion, *, owner: str
     ) -> None:
         self._agent, self._completion, self._owner = agent, completion, owner
+        self.calls = OpenCalls(deps.settings.abort_grace)
+        """The calls of this process that have not returned."""
         self._settings, self._policy, self._ids = deps.settings, deps.policy, deps.sender.mint
         self._emitter = EventEmitter(deps.hooks, deps.db.agent)
         self._home = home_policy(deps.settings)
@@ -132,26 +135,25 @@ class RunScheduler:
         for run in runs.abandoned(tx):
             if self._agent._serves(run.session) is not None:
                 self._isolated(tx, looked, partial(self._recover, tx, run))
-        steered: dict[str, str] = {}
         arrivals = session_queues.arrivals(tx, self.patterns, ARRIVALS)
         arrivals = sorted(arrivals, key=lambda each: (each.session, each.seq))
         for session, fresh in groupby(arrivals, lambda each: each.session):
-            admit = partial(self._admit, tx, session, list(fresh), looked, steered)
+            admit = partial(self._admit, tx, session, list(fresh), looked)
             self._isolated(tx, looked, admit)
-        ready = session_queues.ready(tx, self.patterns, slots) if slots > 0 else ()
-        for lane_id, session, token in ready:
-            lane, mode = (lane_id, token), steered.get(session)
-            start = partial(self._start_run, tx, session, lane, looked, mode)
-            self._isolated(tx, looked, start)
+        self._start_runs(tx, looked, slots)
         return looked
 
-    def next_of(self, tx: StoreTransaction, session: str) -> StartedRun | None:
-        """Begin the next run of one session; return it, None where there is none to begin."""
+    def next_run(self, tx: StoreTransaction) -> StartedRun | None:
+        """Begin a run of the session that has waited longest; None where there is none to begin."""
         looked = SchedulePass()
-        for lane_id, _, token in session_queues.ready(tx, self.patterns, 1, session):
-            start = partial(self._start_run, tx, session, (lane_id, token), looked, None)
-            self._isolated(tx, looked, start)
+        self._start_runs(tx, looked, 1)
         return looked.started[0] if looked.started else None
+
+    def _start_runs(self, tx: StoreTransaction, looked: SchedulePass, slots: int) -> None:
+        ready = session_queues.ready(tx, self.patterns, slots) if slots > 0 else ()
+        for lane_id, session, token in ready:
+            start = partial(self._start_run, tx, session, (lane_id, token), looked)
+            self._isolated(tx, looked, start)
 
     @staticmethod
     def _isolated(tx: StoreTransaction, looked: SchedulePass, work: Callable[[], None]) -> None:
@@ -170,7 +172,7 @@ class RunScheduler:
     def _recover(self, tx: StoreTransaction, run: OpenRun) -> None:
         cause = "its process died, or its lease ran out"
         self._completion.abort(
-            tx, run, self.queue(tx, run.session).policy, cause, preempted=False, counted=True
+            tx, run, self.queue(tx, run.session).policy, cause, preempted=False, lost=True
         )
 
     # -- arrivals ---------------------------------------------------------------------------
@@ -181,7 +183,6 @@ class RunScheduler:
         session: str,
         fresh: list[NewMessage],
         looked: SchedulePass,
-        steered: dict[str, str],
     ) -> None:
         lane_id = session_queues.enqueue(tx, session, fresh)
         queue = self.queue(tx, session)
@@ -192,9 +193,7 @@ class RunScheduler:
         )
         if mode in PREEMPTING and not queue.paused:
             self._preempt(tx, session, mode, fresh[-1], queue.policy)
-            tx.run(session_queues.REST, (None, session))
-            tx.run(session_queues.AT_ONCE, (session,))
-            steered[session] = mode
+            tx.run(session_queues.STEER, (mode, session))
         elif queue.rest_at is not None and queue.rest_at > tx.now:
             return
         tx.run(session_queues.HURRY, (lane_id,))
@@ -282,11 +281,10 @@ class RunScheduler:
         session: str,
         lane: tuple[int, int],
         looked: SchedulePass,
-        steered: str | None,
     ) -> None:
         queue, handler = self.queue(tx, session), self._agent._serves(session)
-        mode = steered or queue.policy.mode
-        due_at = self._due_at(tx, lane[0], queue)
+        mode = queue.next_mode or queue.policy.mode
+        due_at = self._due_at(tx, session, lane[0], queue)
         if due_at > tx.now or handler is None:
             tx.run(session_queues.DEFER, (due_at, lane[0]))
             return
@@ -308,10 +306,14 @@ class RunScheduler:
                 self._begin(tx, handler, mode, lane, good[:count], more=len(rows) > count)
             )
 
-    @staticmethod
-    def _due_at(tx: StoreTransaction, lane_id: int, queue: Queue) -> Millis:
+    def _due_at(self, tx: StoreTransaction, session: str, lane_id: int, queue: Queue) -> Millis:
+        """Return when the next run may begin: after its call, backoff and debounce."""
+        delay = self.calls.delay(session)
+        after_call = tx.now + max(1, round(1000 * delay)) if delay else 0
+        if queue.next_mode is not None:
+            return max(queue.rest_at or 0, after_call)
         count = session_queues.counts(tx, lane_id)[0] if queue.policy.mode == "collect" else 0
-        return max(queue.policy.due_at(queue.waits, count), queue.rest_at or 0)
+        return max(queue.policy.due_at(queue.waits, count), queue.rest_at or 0, after_call)
 
     def _sort_out(
         self, rows: Iterable[LeasedMessage], handler: SessionHandler, now: Millis

@@ -6,9 +6,6 @@ import math
 import time
 from contextlib import suppress
 from functools import partial
-from threading import Event as Flag
-from threading import Lock
-from typing import Final
 
 from onceward.db import file_checks
 from onceward.db.environment import disabled_by_environment
@@ -26,9 +23,6 @@ from onceward.runtime.runs.execution import RunExecution
 from onceward.runtime.runs.scheduler import RunScheduler, SchedulePass, StartedRun
 from onceward.store import lanes, runs, session_queues
 
-IN_A_ROW: Final = 32
-"""Runs of one session that follow each other on one thread before other sessions get theirs."""
-
 
 class RunWorker:
     """Serves the sessions of one agent by runs, in one process."""
@@ -42,13 +36,11 @@ class RunWorker:
             sender=deps.sender,
             emitter=EventEmitter(deps.hooks, deps.db.agent),
             owner=self.owner,
+            grace=deps.settings.abort_grace,
         )
         self.scheduler = RunScheduler(deps, agent, self.completion, owner=self.owner)
         self._loop = EngineLoop(deps.db, "run-worker", self._look, reaper=lane_reaper(deps.db))
-        self._live: dict[str, RunExecution] = {}
-        self._lock = Lock()
-        self._quiet = Flag()
-        self._quiet.set()
+        self._calls = self.scheduler.calls
         self._extended_at = 0.0
         self._db.write(self.scheduler.register)
 
@@ -66,14 +58,14 @@ class RunWorker:
         The messages of an aborted run go back to the head of their queue.
         """
         self._loop.stop(timeout)
-        if not self._quiet.wait(timeout):
+        if not self._calls.quiet.wait(timeout):
             with suppress(OncewardError):
                 self._db.write(self._abort_mine)
-            self._cancel(self._executions())
-            self._quiet.wait(timeout)
+            self._cancel(self._calls.counted())
+            self._calls.quiet.wait(timeout)
 
     def _abort_mine(self, tx: StoreTransaction) -> None:
-        for execution in self._executions():
+        for execution in self._calls.counted():
             run = runs.by_id(tx, execution.row.id)
             if run is not None and run.owner == self.owner:
                 policy = self.scheduler.queue(tx, run.session).policy
@@ -83,6 +75,7 @@ class RunWorker:
 
     def _look(self) -> float:
         self._cancel(self._ended_elsewhere())
+        self._leave_calls()
         wait = self._idle_for()
         if wait == 0.0 and self._serve().index_is_damaged:
             return engine.MAX_IDLE_SECONDS
@@ -102,7 +95,7 @@ class RunWorker:
 
     @property
     def _slots(self) -> int:
-        return self._settings.max_runs - len(self._live)
+        return self._settings.max_runs - len(self._calls.counted())
 
     def _serve(self) -> SchedulePass:
         looked = self._db.write(lambda tx: self.scheduler.schedule(tx, self._slots))
@@ -115,7 +108,7 @@ class RunWorker:
 
     def _ended_elsewhere(self) -> list[RunExecution]:
         """Return the runs that are executed here and were ended from outside."""
-        executions = self._executions()
+        executions = self._calls.counted()
         if not executions:
             return []
         still = {run_id for (run_id,) in self._db.read(runs.STILL, (self.owner,))}
@@ -125,40 +118,46 @@ class RunWorker:
         for execution in executions:
             execution.cancel()
 
-    def _executions(self) -> list[RunExecution]:
-        with self._lock:
-            return list(self._live.values())
+    def _leave_calls(self) -> None:
+        """Tell of aborted calls that have not returned within the grace, and count them no more."""
+        for call in [each for each in self._calls.counted() if each.leave()]:
+            self._calls.update()
+            log.warning(
+                "aborted call has not returned", agent=self._db.agent,
+                session=call.session, run_id=call.run_id, seconds=self._settings.abort_grace,
+            )  # fmt: skip
+            self._db.write(partial(self.completion.leave, run=call.row))
 
     # -- executing --------------------------------------------------------------------------
 
     def run_due(self) -> int:
-        """Schedule, and execute one run on this thread; return how many messages and runs moved."""
+        """
+        Schedule, and execute one run on this thread; return how many messages and runs moved.
+
+        Called from inside a run, it cancels that run where a message has ended it.
+        """
+        self._leave_calls()
         if self._idle_for() != 0.0:
             return 0
         looked = self._db.write(lambda tx: self.scheduler.schedule(tx, 1))
+        self._cancel(self._ended_elsewhere())
         for started in looked.started:
-            self._execute(self._enter(started), in_a_row=1)
+            self._execute(self._enter(started), alone=True)
         return looked.moved + len(looked.started)
 
     def _enter(self, started: StartedRun) -> RunExecution:
         execution = RunExecution(
             started, self._deps, scheduler=self.scheduler, completion=self.completion
         )
-        with self._lock:
-            self._live[execution.row.id] = execution
-            self._quiet.clear()
+        self._calls.add(execution)
         return execution
 
-    def _leave(self, execution: RunExecution) -> None:
-        with self._lock:
-            self._live.pop(execution.row.id, None)
-            if not self._live:
-                self._quiet.set()
-
-    def _execute(self, execution: RunExecution, in_a_row: int = IN_A_ROW) -> None:
-        for left in range(in_a_row - 1, -1, -1):
-            following: RunExecution | None = None
-            go_on = left > 0 and not self._loop.stopping.is_set()
+    def _execute(self, execution: RunExecution, *, alone: bool = False) -> None:
+        """Execute a run and, unless *alone*, those that its thread can begin after it."""
+        following: RunExecution | None = execution
+        while following is not None:
+            execution, following = following, None
+            go_on = not (alone or execution.left or self._loop.stopping.is_set())
             try:
                 started = execution.run(self._handler_loop, go_on=go_on)
                 following = None if started is None else self._enter(started)
@@ -167,30 +166,26 @@ class RunWorker:
             except OncewardError as error:
                 log.failure(
                     "warning", "run not ended: its lease will expire", error,
-                    agent=self._db.agent, session=execution.row.session, run_id=execution.row.id,
+                    agent=self._db.agent, session=execution.session, run_id=execution.run_id,
                 )  # fmt: skip
-                following = None
             finally:
-                self._leave(execution)
-            if following is None:
-                break
-            execution = following
+                self._calls.remove(execution)
         self._loop.notified.set()
 
     # -- heartbeat --------------------------------------------------------------------------
 
     def _beat(self) -> None:
         every = max(0.02, self._settings.lease / 3)
-        while not self._loop.stopping.wait(min(every, 1.0)) or self._executions():
-            late = [execution for execution in self._executions() if execution.overdue]
+        while not self._loop.stopping.wait(min(every, 1.0)) or self._calls.counted():
+            late = [execution for execution in self._calls.counted() if execution.overdue]
             for execution in late:
                 execution.cancel(late=True)
-            kept = [execution for execution in self._executions() if execution not in late]
+            kept = [execution for execution in self._calls.counted() if execution not in late]
             if kept and time.monotonic() >= self._extended_at + every:
                 with suppress(OncewardError):
                     self._extend(kept)
             if self._loop.stopping.is_set():
-                self._quiet.wait(every)
+                self._calls.quiet.wait(every)
 
     def _extend(self, executions: list[RunExecution]) -> None:
         lease_for = round(1000 * self._settings.lease)
