@@ -779,8 +779,10 @@ BEGIN
         WHEN NEW.ttl IS NOT NULL AND (typeof(NEW.ttl) NOT IN ('integer', 'real') OR NEW.ttl NOT BETWEEN 0 AND 1e10)
           OR NEW.delay IS NOT NULL AND (typeof(NEW.delay) NOT IN ('integer', 'real') OR NEW.delay NOT BETWEEN 0 AND 1e10)
             THEN RAISE(ABORT, 'onceward:ttl and delay are seconds, not negative')
-        WHEN EXISTS (SELECT 1 FROM _onceward_outbox WHERE id = NEW.id OR (recipient = NEW.recipient AND key = NEW.key))
-            THEN RAISE(ABORT, 'onceward:id or key is known')  -- a conflict clause of the outer INSERT must not reach the inner one
+        WHEN EXISTS (SELECT 1 FROM _onceward_outbox WHERE id = NEW.id)
+            THEN RAISE(ABORT, 'onceward:id is known')  -- a conflict clause of the outer INSERT must not reach the inner one
+        WHEN EXISTS (SELECT 1 FROM _onceward_outbox WHERE recipient = NEW.recipient AND key = NEW.key)
+            THEN RAISE(ABORT, 'onceward:key is known')
         END;
     INSERT INTO _onceward_peers (name, epoch)
     SELECT NEW.recipient, lower(hex(randomblob(16)))

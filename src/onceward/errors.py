@@ -192,10 +192,11 @@ class UnknownRecipient(SendError, LookupError):
 
 class Conflict(SendError):
     """
-    The same id or key was used with another body: choose another key, or send the same body.
+    The id or key stands for another message: choose another, or send the same message.
 
-    ``message_id`` is the message that has the id or key, ``reason`` what collided;
-    ``ticket`` is that of a request.
+    ``message_id`` is the message that it stands for, ``key`` the key where that is
+    what collided, ``differs`` names what differs: body, session, priority …;
+    ``reason`` says where it stands, ``ticket`` is that of a request.
     """
 
     def __init__(
@@ -203,11 +204,14 @@ class Conflict(SendError):
         message: str,
         *,
         message_id: str | None = None,
+        key: str | None = None,
+        differs: tuple[str, ...] = (),
         ticket: Ticket | None = None,
         reason: str = "",
     ) -> None:
         super().__init__(message)
-        self.message_id, self.ticket, self.reason = message_id, ticket, reason
+        self.message_id, self.key, self.differs = message_id, key, differs
+        self.ticket, self.reason = ticket, reason
 
 
 class QueueFull(SendError):

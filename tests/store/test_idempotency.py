@@ -1,5 +1,7 @@
 """One promise for one id or key: sending again is safe, and never the same for another body."""
 
+from typing import Any
+
 import pytest
 
 from onceward import Postbox
@@ -11,14 +13,15 @@ def test_the_same_key_and_body_is_the_same_message(box: Postbox) -> None:
     """
     Sending again under a key returns the first id.
 
-    That holds through restarts of the caller, transactions and other options.
+    That holds through restarts of the caller, in transactions, and with other
+    spans, which are those of the first.
     """
     first = box.send("b", {"n": 1}, key="k")
     with box.begin() as tx:
-        again = tx.send("b", {"n": 1}, key="k", priority="low", delay=5)
+        again = tx.send("b", {"n": 1}, key="k", ttl=60, delay=5, causation_id="other")
 
     assert ([first] * 3, 1) == (
-        [first, again, box.session("other").send("b", {"n": 1}, key="k")],
+        [first, again, box.session("default").send("b", {"n": 1}, key="k")],
         box.stats()["enqueued"],
     )
 
@@ -37,15 +40,75 @@ def test_another_body_under_a_known_key_is_a_conflict(box: Postbox, other: objec
     assert (1, []) == (box.stats()["enqueued"], box.check())
 
 
-@pytest.mark.parametrize("options", [{"type": "other"}, {"topic": "a.b"}])
-def test_another_type_or_topic_under_a_known_key_is_a_conflict(
-    box: Postbox, options: dict[str, str]
-) -> None:
-    """What a receiver would treat differently is not the same message."""
-    box.send("b", 1, key="k")
+OTHERS: list[dict[str, Any]] = [
+    {"type": "other"},
+    {"topic": "a.b"},
+    {"priority": "low"},
+    {"ordering_key": "lane"},
+    {"reply_to": "c"},
+    {"in_reply_to": "request"},
+    {"headers": {"tenant": "x"}},
+    {"ephemeral": True},
+]
 
-    with pytest.raises(Conflict):
-        box.send("b", 1, key="k", **options)  # type: ignore[arg-type]
+
+@pytest.mark.parametrize("name", ["key", "message_id"])
+@pytest.mark.parametrize("options", OTHERS, ids=lambda options: next(iter(options)))
+def test_another_message_under_a_known_name_is_a_conflict(
+    box: Postbox, name: str, options: dict[str, Any]
+) -> None:
+    """What a receiver would treat differently is not the same message; the error names it."""
+    known = box.send("b", 1, **{name: "k"})  # type: ignore[arg-type]
+
+    with pytest.raises(Conflict) as caught:
+        box.send("b", 1, **options | {name: "k"})
+    differs = ("headers",) if "ephemeral" in options else tuple(options)
+    assert (known, differs) == (caught.value.message_id, caught.value.differs)
+
+
+def test_another_session_under_a_known_key_is_a_conflict(box: Postbox) -> None:
+    """A message does not go into the session of an older one without a word."""
+    known = box.send("b", 1, key="k", priority="low")
+
+    with pytest.raises(Conflict, match=f"key 'k' to b .* {known} .* session, priority") as caught:
+        box.session("other").send("b", 1, key="k")
+    assert ("k", ("session", "priority")) == (caught.value.key, caught.value.differs)
+
+
+def test_a_conflict_names_only_what_collided(box: Postbox) -> None:
+    """The id where the id is known, the key where the key is; a minted id is not mentioned."""
+    first, second = box.send("b", 1, key="k"), box.send("b", 1, message_id="mine")
+    texts, keys = [], []
+    for name, body in (("k", 2), ("mine", 2)):
+        with pytest.raises(Conflict) as caught:
+            box.send("b", body, **{"key" if name == "k" else "message_id": name})  # type: ignore[arg-type]
+        texts.append(str(caught.value))
+        keys.append(caught.value.key)
+
+    assert ["k", None] == keys
+    assert [
+        f"key 'k' to b already stands for message {first} with another body",
+        f"id {second} already stands for message {second} with another body",
+    ] == [text.partition(": choose another ")[0] for text in texts]
+
+
+def test_a_known_key_does_not_rename_a_chosen_id(box: Postbox) -> None:
+    """An id that the caller chose is not answered by that of another message."""
+    known = box.send("b", 1, key="k")
+
+    with pytest.raises(Conflict) as caught:
+        box.send("b", 1, key="k", message_id="mine")
+    assert (known, ("message_id",)) == (caught.value.message_id, caught.value.differs)
+
+
+def test_a_dispatched_task_under_a_known_key_is_the_same(box: Postbox) -> None:
+    """The session of a task under a key is named after the key, so that it is dispatched once."""
+    with box.begin() as tx:
+        first = tx.dispatch("b", 1, key="k")
+    with box.begin() as tx:
+        again = tx.dispatch("b", 1, key="k")
+
+    assert (first, 1) == (again, box.stats()["enqueued"])
 
 
 def test_a_key_belongs_to_one_recipient(box: Postbox) -> None:

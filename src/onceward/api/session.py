@@ -94,11 +94,11 @@ class Session:
         """
         Commit one message into the outbox and return its id; joins this thread's open transaction.
 
-        Spans are seconds. The same *key* (or *message_id*) with the same body
-        returns the id of the first; with another body it raises Conflict. To
-        None, ``"all"`` or ``"broadcast"`` it reaches every registered agent of
-        the home but this one, and the id is the one that all copies carry as
-        correlation id.
+        Spans are seconds. The same message under the same *key* (or *message_id*)
+        returns the id of the first; with another body, session, priority … it raises
+        Conflict, which names what differs. To None, ``"all"`` or ``"broadcast"`` it
+        reaches every registered agent of the home but this one, and the id is the one
+        that all copies carry as correlation id.
 
         Raises:
             SendError: see its subclasses; nothing was written.

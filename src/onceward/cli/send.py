@@ -32,7 +32,7 @@ class Options:
     type: str | None = None
     """Wire name of the message's type; default json, or text for plain text."""
     key: str | None = None
-    """Idempotency key: the same key with the same body is one message and one id."""
+    """Idempotency key: the same key with the same message is one message and one id."""
     priority: Priority = "normal"
     ttl: MaybeSpan = None
     """Expire the message if it was not handled after this span."""
@@ -113,7 +113,7 @@ def send(
 
     Exit code 0 means that the message is in the file, durably; a relay or any open postbox of the
     agent delivers it. Nothing is written where the recipient is unknown, the file is paused or
-    full, or the key was used with another body (exit codes 3, 7, 5). A body that starts like a
+    full, or the key was used for another message (exit codes 3, 7, 5). A body that starts like a
     JSON object, list or string must be JSON.
     """
     session = box.session(in_session(where))

@@ -14,7 +14,7 @@ class PublishOptions(TypedDict, total=False):
     type: str | None
     """Wire name of the message type; by default the one its class declares."""
     key: str | None
-    """The same key and body return the id of the first; with another body it raises Conflict."""
+    """The same message under the same key returns the first id; another one raises Conflict."""
     priority: PriorityName
     """critical, urgent (high), normal, low or background."""
     ttl: float | None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 from onceward.db.transaction import StoreTransaction
@@ -27,10 +28,16 @@ def task(
 
     However the task ends there, a ``worker_result`` comes back into the session *caller*, once.
     """
-    spawned = session or f"{to}-{new_token()[:12]}"
     named = parse_options(options)
+    spawned = session or f"{to}-{_session_token(to, named)}"
     headers: dict[str, Any] = dict(named.get("headers") or {}) | {CALLER: caller}
     return sender.compose(spawned, to, body, {**named, "headers": headers})
+
+
+def _session_token(to: str, named: MessageOptions) -> str:
+    """Return the name of a task's session; the same key or id gives the same one."""
+    chosen = named.get("message_id") or named.get("key")
+    return sha256(f"{to}\0{chosen}".encode()).hexdigest()[:12] if chosen else new_token()[:12]
 
 
 def task_of(leased: LeasedMessage) -> Frame | None:

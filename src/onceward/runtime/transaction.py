@@ -60,8 +60,8 @@ class Transaction:
         """
         Send a message with this transaction; return its id, which exists before the commit.
 
-        Spans are seconds. The same *key* with the same body returns the id of
-        the first; with another body it raises Conflict. To None, ``"all"`` or
+        Spans are seconds. The same message under the same *key* returns the id of
+        the first; with another body, session, priority … it raises Conflict. To None, ``"all"`` or
         ``"broadcast"`` it reaches every registered agent of the home but this
         one, and the id is the one that all copies carry as correlation id.
 

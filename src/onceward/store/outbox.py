@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 from pydantic_core import to_json
@@ -14,6 +14,7 @@ from onceward.errors import Conflict
 from onceward.model.clock import Millis
 from onceward.model.frame import Frame, digest
 from onceward.model.parcel import UNANSWERED, Receipt
+from onceward.model.quoting import quoted
 from onceward.store.bodies import BODY_DIGEST, FULL_FRAME, insert_body, release_body, split_digest
 from onceward.store.counters import bump
 
@@ -21,10 +22,28 @@ FIND_DUPLICATE: Final = f"""
 SELECT id, {FULL_FRAME} FROM _onceward_outbox AS o WHERE id = ? OR (recipient = ? AND key = ?)
 """
 FIND_DEAD: Final = """
-SELECT 1
+SELECT id
   FROM _onceward_dead_letters
  WHERE origin = 'outbox' AND (id = ?1 OR (peer = ?2 AND key = ?3))
+ ORDER BY id <> ?1
+ LIMIT 1
 """
+COMPARED: Final = {
+    "recipient": "recipient",
+    "type": "type",
+    "session": "session",
+    "topic": "topic",
+    "priority": "priority",
+    "partitionkey": "ordering_key",
+    "inreplyto": "in_reply_to",
+    "replyto": "reply_to",
+    "idempotencykey": "key",
+    "channel": "channel",
+    "kind": "kind",
+    "mailbox": "mailbox",
+    "headers": "headers",
+}
+"""Attributes of a frame that the recipient acts on, and the options that set them."""
 READY: Final = f"""
 SELECT seq, id, {FULL_FRAME}, digest, expires_at, parcel_ordinal, attempts, lane, rank, sent_at,
        CASE WHEN body_id IS NOT NULL THEN frame END, {BODY_DIGEST}
@@ -278,7 +297,7 @@ def add(tx: StoreTransaction, message: OutgoingMessage) -> str:
     A body beside the message is stored too, unless ``body_id`` names it already.
 
     Raises:
-        Conflict: the id or key stands for another body.
+        Conflict: the id or key stands for another message.
         QueueFull, Paused: from the admission trigger; nothing was written.
 
     """
@@ -316,28 +335,69 @@ def is_known(tx: StoreTransaction, message: OutgoingMessage) -> bool:
 def _duplicate(tx: StoreTransaction, message: OutgoingMessage) -> str:
     """Return the id of the same message stored before; raises Conflict where it is another one."""
     known = tx.rows(FIND_DUPLICATE, (message.id, message.recipient, message.key))
-    if len(known) == 1 and _comparable(known[0][1]) == _comparable(message.text):
-        return str(known[0][0])
+    if len(known) > 1:
+        two = sorted((str(row[0]) for row in known), key=lambda each: each != message.id)
+        msg = (
+            f"id {two[0]} and key {quoted(message.key)} to {message.recipient} stand for two"
+            " messages: choose another id or key"
+        )
+        raise Conflict(
+            msg,
+            message_id=two[0],
+            key=message.key,
+            differs=("message_id",),
+            reason="sent before",
+        )
+    [(known_id, frame)] = known
+    differs = tuple(_differences(Frame.parse(frame), message))
+    if not differs:
+        return str(known_id)
+    raise _conflict(message, str(known_id), differs)
+
+
+def _conflict(message: OutgoingMessage, known_id: str, differs: tuple[str, ...]) -> Conflict:
+    """Return the error that names the id, or the key, that stands for another message."""
+    by_id = known_id == message.id
+    name = "id" if by_id else "key"
+    said = f"id {message.id}" if by_id else f"key {quoted(message.key)} to {message.recipient}"
     msg = (
-        f"id {message.id} or key {message.key!r} already stands for another message "
-        f"to {message.recipient}: choose another key"
+        f"{said} already stands for message {known_id} with another {', '.join(differs)}:"
+        f" choose another {name}, or send the same message"
     )
-    raise Conflict(msg, message_id=str(known[0][0]) if known else message.id, reason="sent before")
+    return Conflict(
+        msg,
+        message_id=known_id,
+        key=None if by_id else message.key,
+        differs=differs,
+        reason="sent before",
+    )
 
 
-def _comparable(text: str) -> tuple[Any, ...]:
-    frame = Frame.parse(text)
-    return frame.recipient, frame.type, frame.topic, to_json(frame.data), frame.data_base64
+def _differences(known: Frame, message: OutgoingMessage) -> Iterator[str]:
+    """
+    Yield the options that make a message another one than that of the same id or key.
+
+    Spans and moments are those of the first; ids of the conversation are only told.
+    """
+    sent = Frame.parse(message.text)
+    if message.parcel_ordinal is not None and known.id != sent.id:
+        yield "message_id"
+    if to_json(known.data) != to_json(sent.data) or known.data_base64 != sent.data_base64:
+        yield "body"
+    for attribute, option in COMPARED.items():
+        if getattr(known, attribute) != getattr(sent, attribute):
+            yield option
 
 
 def refuse_dead(tx: StoreTransaction, message: OutgoingMessage) -> None:
     """Raise Conflict if the id or key is a dead letter: it is replayed, not sent again."""
-    if tx.rows(FIND_DEAD, (message.id, message.recipient, message.key)):
-        msg = (
-            f"id {message.id} or key {message.key!r} is a dead letter: "
-            "replay it, or choose another key"
-        )
-        raise Conflict(msg, message_id=message.id, reason="dead letter")
+    for (dead,) in tx.rows(FIND_DEAD, (message.id, message.recipient, message.key)):
+        by_id = dead == message.id
+        what = f"id {dead}" if by_id else f"key {quoted(message.key)} to {message.recipient}"
+        name = "id" if by_id else "key"
+        msg = f"{what} is dead letter {dead}: replay it, or choose another {name}"
+        key = None if by_id else message.key
+        raise Conflict(msg, message_id=dead, key=key, reason="dead letter")
 
 
 def ready(tx: StoreTransaction, peer: str, limit: int) -> list[OutboxRow]:
