@@ -54,7 +54,7 @@ def test_a_conversation_is_listed(cli: Cli, shop: Postbox) -> None:
 def test_words_are_searched_where_the_agent_opted_in(cli: Cli, shop: Postbox) -> None:
     """Without an index it is a usage error that says how to get one."""
     missing = cli("search", "invoice")
-    assert (2, True) == (missing.code, "search=True" in missing.err)
+    assert (2, True) == (missing.code, "ONCEWARD_SEARCH=1" in missing.err)
     with Postbox(shop.path, start=False, search=True) as box:
         message = box.send("a", "please pay invoice 12")
 

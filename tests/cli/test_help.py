@@ -1,6 +1,7 @@
 """Help: complete enough that the docs are made of it, and light enough for every call."""
 
 import importlib
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,7 +10,9 @@ from typing import Any
 import pytest
 
 from onceward.cli import help_pages
-from onceward.cli.app import COMMANDS, NOUNS, summary
+from onceward.cli.app import COMMANDS, NOUNS, build, summary
+from onceward.cli.examples import EXAMPLES
+from onceward.cli.file_word import with_file
 
 Cli = Callable[..., Any]
 GUESTS = {"demo", "bench", "prove"}
@@ -46,6 +49,19 @@ def test_the_summary_is_the_docstring_s_first_line(name: str) -> None:
 
     assert doc.strip().partition("\n")[0] == summary(name)
     assert summary(name).endswith(".")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_page_has_an_example_that_the_command_takes(pages: dict[str, str], name: str) -> None:
+    """It stands in the help text as a shell takes it, and the command's parser accepts it."""
+    for line in EXAMPLES[name].splitlines():
+        words = shlex.split(line.rpartition(" | ")[2])
+        tokens = with_file(name, words[1:])
+        app = build(tokens)
+
+        assert ["onceward", *name.split()] == words[: 1 + len(name.split())]
+        assert f"Example: {line}" in pages[f"onceward {name}"].splitlines()
+        app.parse_args(tokens, exit_on_error=False, print_error=False)
 
 
 def test_help_imports_no_command() -> None:

@@ -4,30 +4,38 @@ from __future__ import annotations
 
 import ast
 import builtins
+import inspect
 import io
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from functools import cache
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from cyclopts import App, CycloptsError, UnusedCliTokensError
+from cyclopts import App, CycloptsError
 from rich.console import Console
 
+from onceward.cli.examples import example
 from onceward.cli.exit_codes import DONE, FAILED, SIGNAL, USAGE, Failed, Usage, code_of, problem
+from onceward.cli.file_word import is_file, with_file
 from onceward.cli.output import note
+from onceward.cli.parse_errors import in_words
+from onceward.cli.wording import in_shell
 from onceward.errors import OncewardError
 
+ARGUMENTS: Final = "\n\nArgs:"
+"""Where the part of a docstring begins that the parser shows by argument."""
 HELP: Final = """
 Exactly-once mail between agents, in one SQLite file each.
 
-A command works on one agent's file: --db FILE, or --agent NAME for agents/NAME.db in the home
-folder (ONCEWARD_HOME, else the current folder), or the environment's ONCEWARD_DB, or its
-ONCEWARD_AGENT. Only work, relay, doctor, check and migrate take FILE as a word of its own.
-Spans are written 5m, 2h30m, 250ms, 7d or in seconds.
+A command works on one agent's file: the word after the command, if it ends in .db, .sqlite or
+.sqlite3 or is a path to a file (onceward stats shop.db), or --db FILE, or --agent NAME for
+agents/NAME.db in the home folder (ONCEWARD_HOME, else the current folder), or the environment's
+ONCEWARD_DB, or its ONCEWARD_AGENT. Spans are written 5m, 2h30m, 250ms, 7d or in seconds.
 
 On a terminal commands print tables, elsewhere tab-separated lines without a header; --json prints
 one document with RFC 3339 times, and errors as objects on stderr.
@@ -138,32 +146,43 @@ def _first_lines(module: str) -> dict[str, str]:
 def build(tokens: Sequence[str] = ()) -> App:
     """Return the program with the command that *tokens* call, or with all commands to list."""
     app = App(name="onceward", help=HELP, version=version("onceward"))
-    called = next((name for name in _names(tokens) if name in COMMANDS), None)
+    called = called_by(tokens)
     nouns: dict[str, App] = {}
     for full in [called] if called else COMMANDS:
         noun, _, verb = full.rpartition(" ")
         if noun and noun not in nouns:
             nouns[noun] = App(name=noun, help=NOUNS[noun])
             app.command(nouns[noun])
-        about = None if called else summary(full)
+        about = described(full) if called else summary(full)
         nouns.get(noun, app).command(COMMANDS[full], name=verb, help=about)
     return app
 
 
-def _names(tokens: Sequence[str]) -> tuple[str, str]:
-    return " ".join(tokens[:2]), " ".join(tokens[:1])
+def described(name: str) -> str:
+    """Return a command's help text: its docstring without the arguments, then an example."""
+    module, _, function = COMMANDS[name].partition(":")
+    doc = inspect.getdoc(getattr(import_module(module), function)) or ""
+    return f"{doc.partition(ARGUMENTS)[0]}\n\n{example(name)}".rstrip()
+
+
+def called_by(tokens: Sequence[str]) -> str | None:
+    """Return the full name of the command that *tokens* call, if they call one."""
+    names = (" ".join(tokens[:2]), " ".join(tokens[:1]))
+    return next((name for name in names if name in COMMANDS), None)
 
 
 def run(tokens: Sequence[str]) -> int:
     """Run one command; errors go to stderr as words or as an object, and set the exit code."""
     try:
         check_command(tokens)
+        called = called_by(tokens)
         program = build(tokens)
         program.exit_on_error, program.print_error = False, False
-        code = program(list(tokens), result_action="return_value")
+        words = with_file(called, tokens) if called else list(tokens)
+        code = program(words, result_action="return_value")
         sys.stdout.flush()
     except CycloptsError as error:
-        _tell(Usage(_plainer(error)), tokens)
+        _tell(Usage(in_words(error)), tokens)
         return USAGE
     except OncewardError as error:
         _tell(error, tokens)
@@ -187,27 +206,28 @@ def check_command(tokens: Sequence[str]) -> None:
         if given.startswith("-") or not there:
             return
         if given not in there:
-            near = [ELSEWHERE[given]] if not before and given in ELSEWHERE else []
-            near = near or get_close_matches(given, there, 1)
-            guess = f": did you mean {near[0]}?" if near else ""
-            msg = f"there is no command {' '.join([*before, given])!r}{guess}"
+            msg = (
+                f"there is no command {' '.join([*before, given])!r}{_guess(before, given, there)}"
+            )
             raise Usage(msg)
 
 
-def _plainer(error: CycloptsError) -> str:
-    """Return what the parser says; for surplus words with a file's name, how to give a file."""
-    if isinstance(error, UnusedCliTokensError):
-        left = " ".join(error.unused_tokens or [])
-        file = "; an agent's file is given as --db FILE" if ".db" in left else ""
-        return f"too many words: {left}{file}"
-    return str(error).rstrip(".")
+def _guess(before: Sequence[str], given: str, there: Iterable[str]) -> str:
+    if not before and is_file(given):
+        return ": a file comes after the command, as in onceward stats FILE"
+    near = [ELSEWHERE[given]] if not before and given in ELSEWHERE else []
+    near = near or get_close_matches(given, there, 1)
+    return f": did you mean {near[0]}?" if near else ""
 
 
 def _tell(error: OncewardError, tokens: Sequence[str]) -> None:
     if "--json" in tokens:
         sys.stderr.write(json.dumps(problem(error), indent=2) + "\n")
     else:
-        note(f"onceward: {error}" + ("; see --help" if isinstance(error, Usage) else ""))
+        note(
+            f"onceward: {in_shell(str(error))}"
+            + ("; see --help" if isinstance(error, Usage) else "")
+        )
 
 
 def pages() -> dict[str, str]:

@@ -10,7 +10,7 @@ from onceward import Postbox
 from onceward.cli.command import picked
 from onceward.cli.exit_codes import DONE, FAILED, PARTLY, code_of, problem
 from onceward.cli.output import document, note, show
-from onceward.cli.target import Where, open_box
+from onceward.cli.target import Where, chosen, open_box
 from onceward.errors import OncewardError
 
 WHERE = Where()
@@ -32,7 +32,7 @@ def check(*files: Path, where: Where = WHERE) -> int:
 
     """
     unread: list[tuple[Path, OncewardError]] = []
-    paths = list(files) or [where.path()]
+    paths = chosen(files, where)
     with ExitStack() as stack:
         boxes: list[tuple[Path, Postbox]] = []
         for path in paths:

@@ -12,7 +12,7 @@ from onceward.cli.exit_codes import DONE, FAILED
 from onceward.cli.findings import Finding, serious, warning
 from onceward.cli.output import document, note, show
 from onceward.cli.readonly import look
-from onceward.cli.target import Where, existing, open_box
+from onceward.cli.target import Where, chosen, existing, open_box
 from onceward.errors import Busy, OncewardError
 
 WHERE = Where()
@@ -36,7 +36,7 @@ def doctor(*files: Path, where: Where = WHERE) -> int:
         files: The files; default as for --db.
 
     """
-    paths = [existing(path) for path in files or (where.path(),)]
+    paths = [existing(path) for path in chosen(files, where)]
     found = {path: list(examine(path)) for path in paths}
     sick = [path for path in found if any(each.level == "serious" for each in found[path])]
     if where.json:

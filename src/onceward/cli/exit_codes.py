@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from onceward.cli.wording import in_shell
 from onceward.errors import (
     AnswerTimeout,
     Busy,
@@ -78,8 +79,8 @@ def problem(error: OncewardError) -> dict[str, Any]:
     """Return an error as a problem object like those of RFC 9457."""
     return {
         "type": f"urn:onceward:error:{type(error).__name__}",
-        "title": (type(error).__doc__ or "").strip().partition("\n")[0],
-        "detail": str(error),
+        "title": in_shell((type(error).__doc__ or "").strip().partition("\n")[0]),
+        "detail": in_shell(str(error)),
         "exit_code": code_of(error),
         "retryable": error.retryable,
     }

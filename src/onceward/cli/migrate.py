@@ -9,7 +9,7 @@ from onceward.cli.exit_codes import DONE
 from onceward.cli.options import Quiet
 from onceward.cli.output import document, note, show
 from onceward.cli.readonly import look, pending
-from onceward.cli.target import Where, open_box
+from onceward.cli.target import Where, chosen, open_box
 
 WHERE = Where()
 
@@ -34,7 +34,7 @@ def migrate(
         dry_run: Print the steps it would take, and change nothing.
 
     """
-    path = db or where.path()
+    [path] = chosen([db] if db else [], where)
     with look(path) as found:
         steps = [{"version": step.version, "name": step.name} for step in pending(found, path)]
     if not dry_run:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -37,9 +38,9 @@ class Where(Answer):
     """The file that a command works on."""
 
     db: Path | None = None
-    """The agent's file. Default: ONCEWARD_DB, then agents/ONCEWARD_AGENT.db in ONCEWARD_HOME."""
+    """The agent's file; or the word after the command. Default: ONCEWARD_DB, ONCEWARD_AGENT."""
     agent: str | None = None
-    """Instead of --db: the agent whose file is agents/NAME.db in ONCEWARD_HOME or here."""
+    """Instead of --db: the agent whose file is agents/NAME.db in ONCEWARD_HOME, else here."""
 
     def path(self) -> Path:
         """Return the file that is meant; raise Usage if nothing says which."""
@@ -74,6 +75,14 @@ def in_session(where: Conversation) -> str:
 def agent_file(agent: str, home: Path | None = None) -> Path:
     """Return where an agent's file lies in a home folder."""
     return (home or Path(env_or_project("home") or ".")) / "agents" / f"{agent_name(agent)}.db"
+
+
+def chosen(files: Sequence[Path], where: Where) -> list[Path]:
+    """Return the files given as words, else the one of *where*; raise Usage if both name some."""
+    if files and (where.db is not None or where.agent is not None):
+        msg = "a FILE and --db or --agent both name the file: give one of them"
+        raise Usage(msg)
+    return list(files) or [where.path()]
 
 
 def existing(path: Path) -> Path:

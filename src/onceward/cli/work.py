@@ -13,7 +13,7 @@ from onceward.cli.options import Quiet
 from onceward.cli.output import note
 from onceward.cli.serve import once as run_once
 from onceward.cli.serve import serve
-from onceward.cli.target import Answer, Where, existing, refuse_deleted
+from onceward.cli.target import Answer, Where, chosen, existing, refuse_deleted
 from onceward.cli.team import run_team
 
 ANSWER = Answer()
@@ -76,7 +76,7 @@ def relay(
         once: Deliver what is due now, then end.
 
     """
-    path = existing(db or where.path())
+    path = existing(*chosen([db] if db else [], where))
     with Postbox(path, start=not once) as box:
         return run_once(box, where) if once else serve(box, where)
 

@@ -193,7 +193,7 @@ def create(
 def refuse_duplicate(name: str, *, created: bool) -> None:
     """Raise DuplicateChannel where the channel exists already."""
     if not created:
-        msg = f"there is a channel {name!r} already: ensure_channel takes it as it is"
+        msg = f"there is a channel {name!r} already: channels.ensure takes it as it is"
         raise DuplicateChannel(msg)
 
 

@@ -12,7 +12,7 @@ from pydantic_core import to_json
 
 from onceward.db.transaction import StoreTransaction
 from onceward.errors import DuplicateMailbox, InvalidArgument, NoMailbox
-from onceward.model.clock import Millis
+from onceward.model.clock import Millis, iso
 from onceward.model.quoting import quoted
 from onceward.store.directory.database import DirectoryDatabase
 
@@ -137,8 +137,8 @@ def create(directory: DirectoryDatabase, wanted: MailboxInfo) -> MailboxInfo:
     """Create a mailbox; raise DuplicateMailbox where one of that name exists."""
     made, created = ensure(directory, wanted)
     if not created:
-        until = made.expires_at or "for ever"
-        msg = f"the mailbox {made.name} exists already, until {until}: use ensure, or another name"
+        ends = "without an end" if made.expires_at is None else f"until {iso(made.expires_at)}"
+        msg = f"the mailbox {made.name} exists already, {ends}: use ensure, or another name"
         raise DuplicateMailbox(msg)
     return made
 

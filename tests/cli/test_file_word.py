@@ -1,0 +1,94 @@
+"""FILE: the word after a command may be the agent's file, wherever a command works on one."""
+
+from collections.abc import Callable
+from inspect import signature
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+
+from onceward import Postbox
+from onceward.cli.app import COMMANDS
+from onceward.cli.file_word import OWN, WITHOUT, with_file
+from onceward.cli.target import Where
+
+Cli = Callable[..., Any]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "stats", "ls", "ls outbox", "history", "tail", "poll", "status", "expire", "pause",
+        "resume", "peers ls", "dead ls", "runs ls", "limits ls", "queue ls", "agents register",
+        "mailbox ls", "channel ls", "doctor", "check", "migrate", "relay --once",
+    ],
+)  # fmt: skip
+@pytest.mark.usefixtures("billing")
+def test_a_command_takes_its_file_as_a_word(cli: Cli, home: Path, command: str) -> None:
+    """Right after the command; what --db names is the same."""
+    name, *rest = command.split() if command.startswith(("ls", "relay")) else [command]
+    file = home / "agents" / "billing.db"
+
+    word, flag = (
+        cli(*name.split(), *given, *rest, "--json")
+        for given in ([file], [] if name in OWN else [f"--db={file}"])
+    )
+
+    assert (0, True) == (word.code, name in OWN or flag.out == word.out)
+
+
+@pytest.mark.usefixtures("shop")
+def test_a_file_stands_before_the_other_words(cli: Cli, billing: Postbox) -> None:
+    """A command with words of its own takes them after the file."""
+    sent = cli("send", billing.path, "shop", "hello").out.strip()
+
+    assert [("billing", "hello")] == [(row.sender, row.body) for row in billing.history().messages]
+    assert 0 == cli("show", billing.path, sent).code
+    assert "1\n" == cli("sql", billing.path, "SELECT count(*) FROM outbox").out
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        ["send", "x.db", "hi", "--agent", "shop"],
+        ["send", "x.db", "hi", "--db=agents/shop.db"],
+        ["send", "--", "x.db", "hi"],
+        ["search", "a/b"],
+        ["send", "billing", "x.db"],
+        ["init", "x.db"],
+    ],
+)
+@pytest.mark.usefixtures("home")
+def test_other_words_stay_words(tokens: list[str]) -> None:
+    """With --db, --agent or a double dash a name that ends in .db is a name."""
+    assert tokens == with_file(tokens[0], tokens)
+
+
+def test_a_path_to_a_file_is_a_file(home: Path) -> None:
+    """Also without a suffix, as soon as it names a folder; a plain word never is one."""
+    (home / "files").mkdir()
+    (home / "files" / "shop").touch()
+    (home / "shop").touch()
+
+    assert ["stats", "--db=files/shop"] == with_file("stats", ["stats", "files/shop"])
+    assert ["stats", "shop"] == with_file("stats", ["stats", "shop"])
+
+
+@pytest.mark.usefixtures("home")
+def test_a_file_that_is_not_there_is_named(cli: Cli) -> None:
+    """The error is about the file, not about a word too many."""
+    assert (3, True) == ((ran := cli("stats", "none.db")).code, "no file none.db" in ran.err)
+    assert "a file comes after the command" in cli("none.db", "stats").err
+    assert "write --db none.db" in cli("ls", "outbox", "none.db").err
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_commands_without_a_file_are_listed(name: str) -> None:
+    """A command works on one file if it takes --db; some have arguments FILE of their own."""
+    module, _, function = COMMANDS[name].partition(":")
+    called = getattr(__import__(module, fromlist=[function]), function)
+    hints = get_type_hints(called)
+    kinds = [hints[each] for each in signature(called).parameters if each in hints]
+    takes_db = any(isinstance(kind, type) and issubclass(kind, Where) for kind in kinds)
+
+    assert takes_db == (name not in WITHOUT | {"work"} and not name.startswith("fleet "))
