@@ -20,7 +20,7 @@ class Meanwhile(list[SettledMessage]):
     It goes on when that thread is through.
     """
 
-    def __init__(self, ended: list[SettledMessage], other: Callable[[], None]) -> None:
+    def __init__(self, ended: list[SettledMessage], other: Callable[[], object]) -> None:
         super().__init__(ended)
         self._others = [Thread(target=other)]
 

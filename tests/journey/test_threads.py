@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Event as Flag
@@ -99,6 +100,64 @@ def table(box: Postbox) -> None:
 def effects(box: Postbox) -> list[int]:
     """Return the numbers of all effects, sorted."""
     return sorted(n for (n,) in box._db.read("SELECT n FROM effects"))
+
+
+def waiting_for(others: Flag, released: list[bool], handled: Counter[int]) -> Agent:
+    """Return an agent whose handler of job 0 waits until *others* is set."""
+    agent = Agent("billing")
+
+    @agent.on(Job)
+    def work(job: Job) -> None:
+        if job.n == 0:
+            released.append(others.wait(LONG))
+        count(job.n, handled, others)
+
+    return agent
+
+
+def awaiting(others: Flag, released: list[bool], handled: Counter[int]) -> Agent:
+    """Return the same with a coroutine as handler."""
+    agent = Agent("billing")
+
+    @agent.on(Job)
+    async def work(job: Job) -> None:
+        if job.n == 0:
+            released.append(await asyncio.to_thread(others.wait, LONG))
+        count(job.n, handled, others)
+
+    return agent
+
+
+def count(n: int, handled: Counter[int], others: Flag) -> None:
+    """Count a job; set *others* once twenty of them are done."""
+    handled[n] += 1
+    if len(handled) == 20:
+        others.set()
+
+
+@pytest.mark.parametrize("handling", [waiting_for, awaiting])
+def test_a_slow_handler_delays_only_its_own_lane(
+    home: Path, handling: Callable[[Flag, list[bool], Counter[int]], Agent]
+) -> None:
+    """Idle workers handle what a worker has claimed besides a message whose handler is slow."""
+    others, released, handled = Flag(), list[bool](), Counter[int]()
+    agent = handling(others, released, handled)
+    with (
+        Postbox(home / "billing.db", agent=agent, start=False) as billing,
+        Postbox(home / "shop.db", agent="shop", start=False) as shop,
+    ):
+        for n in range(21):
+            shop.session(f"s{n}").send("billing", Job(n=n))
+        shop.run_until_idle()
+        billing.pause()
+    with Postbox(home / "billing.db", agent=agent, workers=8) as billing:
+        for worker in billing._workers:
+            worker._size = 200
+        billing.resume()
+        until(lambda: 21 == billing.stats()["processed"])
+
+    assert [True] == released
+    assert dict.fromkeys(range(21), 1) == handled
 
 
 @pytest.mark.parametrize("workers", [1, 4])

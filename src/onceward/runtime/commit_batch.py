@@ -147,22 +147,23 @@ class HandlerCommitBatch:
                 or self._db.clock.monotonic() - self._since >= self._share_for
             )
 
-    def heartbeat(self, work: Callable[[StoreTransaction], object] | None = None) -> None:
+    def heartbeat(self, work: Callable[[StoreTransaction], object] | None = None) -> bool:
         """
         Commit what is due, and run *work* (prolonging leases); called by the heartbeat.
 
-        Does nothing while a handler is inside the transaction: it holds the
-        file's lock then, and no other process can take its lanes.
+        Returns False, and does nothing, while a handler is inside the transaction: it
+        holds the file's lock then, and no other worker or process can take its lanes.
         """
         if not self._lock.acquire(blocking=False):
-            return
+            return False
         try:
             if self._inside:
-                return
+                return False
             if (work is not None and self._tx is not None) or self.due:
                 self.commit()
             if work is not None:
                 self._db.write(work)
+            return True
         finally:
             self._lock.release()
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
+from collections.abc import Callable
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from threading import Event as Flag
+from threading import Lock
 from typing import Final
 
 from onceward.db import file_checks
@@ -39,7 +42,11 @@ from onceward.store.inbox import ClaimRequest, LeasedMessage
 from onceward.store.lanes import Lease
 
 QUICK: Final = 0.05
-"""Seconds below which a claim is called quick, so that the next one is larger."""
+"""
+Seconds below which a claim is called quick, so that the next one is larger.
+
+A handler that takes longer has the lanes given back that its worker has not begun.
+"""
 SLOW: Final = 0.5
 """Seconds above which a claim is called slow, so that the next one has a single message."""
 TICK: Final = 0.02
@@ -82,6 +89,9 @@ class Worker:
         self._active = Flag()
         self._size = 1
         self._held: dict[int, Lease] = {}
+        self._unbegun: deque[list[LeasedMessage]] = deque()
+        self._beginning = Lock()
+        """Held while a lane is begun, or those that are not are given back."""
         self._left_leases = False
         """Whether an error may have left leases that this worker no longer works on."""
         self._run_now: _Run | None = None
@@ -163,13 +173,14 @@ class Worker:
         for lane in claimed:
             self._held[lane[0].lane.lane_id] = lane[0].lane
         self._batch.lost = False
+        self._unbegun.extend(claimed)
         self._active.set()
-        untouched = list(claimed)
         try:
-            while untouched and not self._loop.stopping.is_set() and not self._batch.lost:
-                left = self._handle_lane(untouched.pop(0))
+            while self._unbegun and not self._loop.stopping.is_set() and not self._batch.lost:
+                lane = self._begin_lane()
+                left = self._handle_lane(lane) if lane else lane
                 if left:
-                    untouched.insert(0, left)
+                    self._unbegun.appendleft(left)
                     break
         except BaseException:
             self._batch.abandon()
@@ -178,22 +189,44 @@ class Worker:
             self._active.clear()
             self._batch.commit()
             self._held = {}
-            if untouched:
-                self._give_back(untouched)
+            if self._unbegun:
+                self._give_back_rest()
+
+    def _begin_lane(self) -> list[LeasedMessage]:
+        """Return the next lane that is not given back, empty for none."""
+        with self._beginning:
+            return self._unbegun.popleft() if self._unbegun else []
 
     def _delay_for(self, attempt: int) -> Millis:
         """Return the delay of a message whose commit failed although it had one of its own."""
         return self._policy.delay(attempt, self._rng)
 
-    def _give_back(self, untouched: list[list[LeasedMessage]]) -> None:
-        def work(tx: StoreTransaction) -> None:
-            for messages in untouched:
-                lanes.release(tx, messages[0].lane, [m.seq for m in messages], broken=False)
-
+    def _give_back_rest(self) -> None:
+        """Give back what is left at the end of a round; later, where the file fails."""
         try:
-            self._db.write(work)
+            self._give_back(self._write)
         except OncewardError:
             self._batch.left_leases = True
+        self._unbegun.clear()
+
+    def _write(self, work: Callable[[StoreTransaction], None]) -> bool:
+        self._db.write(work)
+        return True
+
+    def _give_back(self, write: Callable[[Callable[[StoreTransaction], None]], bool]) -> None:
+        """Release the lanes that are not begun, so that other workers and processes take them."""
+        with self._beginning:
+            if not self._unbegun or not write(self._release_unbegun):
+                return
+            for messages in self._unbegun:
+                self._held.pop(messages[0].lane.lane_id, None)
+            self._unbegun.clear()
+            self._size = 1
+        self._db.notifier.notify("in")
+
+    def _release_unbegun(self, tx: StoreTransaction) -> None:
+        for messages in self._unbegun:
+            lanes.release(tx, messages[0].lane, [m.seq for m in messages], broken=False)
 
     def _handle_lane(self, messages: list[LeasedMessage]) -> list[LeasedMessage]:
         """Handle a lane's messages in order; return those that a pause leaves for later."""
@@ -308,10 +341,17 @@ class Worker:
                 return
             self._stop_late()
             with suppress(OncewardError):
+                if self._unbegun and self._is_slow():
+                    self._give_back(self._batch.heartbeat)
                 due = time.monotonic() - beaten >= every
                 beaten = time.monotonic() if due else beaten
                 self._batch.heartbeat(self._prolong if due else None)
             time.sleep(TICK)
+
+    def _is_slow(self) -> bool:
+        """Return whether the handler that runs now is no longer quick."""
+        run = self._run_now
+        return run is not None and time.monotonic() - run.started > QUICK
 
     def _stop_late(self) -> None:
         """Cancel a coroutine that exceeds its max_runtime; a function only loses its lease."""

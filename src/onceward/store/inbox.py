@@ -255,7 +255,11 @@ def apply_settlements(tx: StoreTransaction, ended: Sequence[SettledMessage]) -> 
     done: dict[tuple[str, str | None], list[int]] = {}
     others: list[SettledMessage] = []
     owed: list[tuple[str, Receipt]] = []
-    for each in _without_reply(tx, ended):
+    for each in ended:
+        if ASKS in each.leased.frame:
+            ended = _without_reply(tx, ended)
+            break
+    for each in ended:
         leased = each.leased
         match each.settlement:
             case Done(outcome=outcome, reason=reason):
@@ -289,8 +293,6 @@ def _without_reply(
     for index, each in enumerate(ended):
         if ASKS in each.leased.frame and isinstance(each.settlement, Done):
             asked[index] = each.leased.id
-    if not asked:
-        return ended
     found = [index for (index,) in tx.rows(WITHOUT_REPLY, (json.dumps(asked),))]
     settled = list(ended)
     for index in map(int, found):
