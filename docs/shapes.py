@@ -35,6 +35,7 @@ MEANING = {
     "channel": "channel it was sent through",
     "kind": "its part in the conversation: command, query, response and so on",
     "mailbox": "mailbox of the recipient that it is for",
+    "mailboxkey": "key of which that mailbox keeps the newest message",
     "answerby": "when the query that it answers ends; received then or later it is late",
     "expirytime": "the message expires at this time",
     "idempotencykey": "the sender's own key for this message",

@@ -218,6 +218,7 @@ CREATE TABLE _onceward_inbox (
     channel        TEXT,
     kind           TEXT,
     mailbox        TEXT,
+    mailbox_key    TEXT,
     position       INTEGER,
     run_seq        INTEGER,
     ephemeral      INTEGER,
@@ -239,6 +240,8 @@ CREATE INDEX _onceward_inbox_channel      ON _onceward_inbox (channel, seq)     
 CREATE INDEX _onceward_inbox_channel_pending ON _onceward_inbox (channel, rank, seq) WHERE channel IS NOT NULL AND state = 'pending';
 CREATE INDEX _onceward_inbox_mailbox    ON _onceward_inbox (mailbox, rank, seq) WHERE mailbox IS NOT NULL AND state = 'pending';
 CREATE INDEX _onceward_inbox_mailbox_id ON _onceward_inbox (id)                 WHERE mailbox IS NOT NULL AND state = 'pending';
+-- A mailbox of the newest message of each key has one of each, by constraint.
+CREATE UNIQUE INDEX _onceward_inbox_mailbox_key ON _onceward_inbox (mailbox, mailbox_key) WHERE mailbox_key IS NOT NULL AND state = 'pending';
 CREATE INDEX _onceward_inbox_ephemeral ON _onceward_inbox (seq) WHERE ephemeral IS NOT NULL AND state = 'pending';
 
 CREATE TABLE _onceward_processed_messages (
@@ -610,7 +613,7 @@ SELECT b.seq, b.id, b.sender, i.agent AS recipient, b.session, l.name AS lane, b
        b.attempts, b.expires_at, b.correlation_id, b.causation_id, b.received_at, b.ended_at, b.reason, b.frame,
        CASE WHEN json_valid(b.frame)
             THEN CAST(coalesce(json_extract(b.frame, '$.data'), json_extract(b.frame, '$.data_base64')) AS TEXT) END AS body,
-       b.channel, b.kind, b.mailbox
+       b.channel, b.kind, b.mailbox, b.mailbox_key
   FROM _onceward_inbox AS b JOIN _onceward_file_info AS i LEFT JOIN _onceward_lanes AS l ON l.lane_id = b.lane_id;
 
 CREATE VIEW onceward_processed_messages AS

@@ -59,6 +59,7 @@ CREATE TABLE mailboxes (
     created_at  INTEGER NOT NULL,
     expires_at  INTEGER,
     description TEXT    NOT NULL DEFAULT '',
+    newest_per_key INTEGER NOT NULL DEFAULT 0 CHECK (newest_per_key IN (0, 1)),
     UNIQUE (public, name)
 ) STRICT;
 

@@ -85,6 +85,17 @@ def test_a_reader_is_reset(cli: Cli, shop: Postbox) -> None:
     assert 2 == cli("mailbox", "reset", "news", "replay").code
 
 
+def test_the_newest_of_each_key(cli: Cli, shop: Postbox) -> None:
+    """A mailbox may keep the newest message of each key; show says so."""
+    assert "shop" == shop.agent
+    cli("mailbox", "ensure", "state", "--newest-per-key")
+    for body, key in (("a1", "a"), ("b1", "b"), ("a2", "a")):
+        cli("mailbox", "send", "state", body, "--ordering-key", key)
+
+    assert ["b1", "a2"] == bodies(cli("mailbox", "read", "state", "replay"))
+    assert cli("mailbox", "show", "state", "--json").json["newest_per_key"]
+
+
 def test_tags(cli: Cli, shop: Postbox) -> None:
     """Messages are sent with tags and read by them; one of those asked for suffices."""
     assert "shop" == shop.agent

@@ -81,6 +81,8 @@ class MailboxFields:
         """When it ends, in milliseconds; None is never."""
         self.description = address.description
         """Purpose, as the creator described it."""
+        self.newest_per_key = address.newest_per_key
+        """Whether an older message goes when a newer one of its ordering key comes."""
 
     def __repr__(self) -> str:
         """Name the mailbox; a private one not by its id."""
@@ -145,6 +147,8 @@ class Mailbox(MailboxFields):
             "mailbox": self._address.key,
             "ends_at": self.expires_at,
         }
+        if self.newest_per_key:
+            named["mailbox_key"] = options.get("ordering_key")
         return self._deps.sender.commit(self._session.name, self.owner, body, named)
 
     def delete(self, message_id: str) -> bool:
@@ -439,14 +443,16 @@ class Mailboxes:
         ttl: float | None = DAY,
         public: bool = False,
         description: str = "",
+        newest_per_key: bool = False,
     ) -> Mailbox:
         """
         Return a mailbox, made in our file if there was none.
 
         With *public* it bears *name*: lower-case letters and digits in dotted
         segments. Without a name a private one is made; its ``id`` is the only
-        way to it. The first creation fixes *ttl* (seconds; None is for ever)
-        for good: a later call returns what is there.
+        way to it. With *newest_per_key* a message with an ``ordering_key`` ends the
+        older one of that key; others stay. The first creation fixes *ttl* (seconds;
+        None is for ever) and *newest_per_key*: a later call returns what is there.
 
         Raises:
             NoMailbox: *name* is the id of a private mailbox that is not there.
@@ -456,6 +462,7 @@ class Mailboxes:
         if name is not None and not public:
             return self.open(name)
         secret, wanted = self._wanted(name, ttl, public=public, description=description)
+        wanted = replace(wanted, newest_per_key=newest_per_key)
         made, created = self._announced(
             wanted, lambda: mailboxes.ensure(self._home.directory, wanted)
         )
@@ -468,6 +475,7 @@ class Mailboxes:
         ttl: float | None = DAY,
         public: bool = False,
         description: str = "",
+        newest_per_key: bool = False,
     ) -> Mailbox:
         """
         Make a mailbox in our file; as ``ensure``, but only if there was none.
@@ -480,6 +488,7 @@ class Mailboxes:
             msg = "a private mailbox gets its id: leave the name out, or say public=True"
             raise InvalidArgument(msg)
         secret, wanted = self._wanted(name, ttl, public=public, description=description)
+        wanted = replace(wanted, newest_per_key=newest_per_key)
         made = self._announced(wanted, lambda: mailboxes.create(self._home.directory, wanted))
         return self._mailbox(made, secret, created=True)
 

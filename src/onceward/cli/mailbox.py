@@ -23,7 +23,9 @@ from onceward.model.vocabulary import ReaderMode
 
 CONVERSATION = Conversation()
 COLUMNS: Final = ("name", "owner", "created_at", "expires_at", "description")
-FACTS: Final = ("id", "public", "owner", "ttl", "expires_at", "description")
+FACTS: Final = (
+    "id", "public", "owner", "ttl", "expires_at", "description", "newest_per_key",
+)  # fmt: skip
 LIFE: Final = Span(DAY)
 Name = Annotated[str, said("The name of a public mailbox, or the id of a private one.")]
 NewName = Annotated[str, said("Dotted lower-case letters and digits; none: a private mailbox.")]
@@ -87,6 +89,7 @@ def ensure(
     ttl: MaybeSpan = LIFE,
     forever: Annotated[bool, Quiet] = False,
     description: str = "",
+    newest_per_key: Annotated[bool, Quiet] = False,
     exclusive: Annotated[bool, Quiet] = False,
 ) -> Found:
     """
@@ -100,12 +103,19 @@ def ensure(
         ttl: How long it lives, from now.
         forever: It has no end.
         description: Purpose of the mailbox.
+        newest_per_key: An older message goes when a newer one of its --ordering-key comes.
         exclusive: Fail with exit code 5 if it exists.
 
     """
     make = box.mailboxes.create if exclusive else box.mailboxes.ensure
     life = None if forever else ttl
-    made = make(name, ttl=life, public=name is not None, description=description)
+    made = make(
+        name,
+        ttl=life,
+        public=name is not None,
+        description=description,
+        newest_per_key=newest_per_key,
+    )
     return picked(made, ("id", "created", *FACTS[1:]))
 
 

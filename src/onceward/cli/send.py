@@ -84,6 +84,8 @@ class MailboxOptions(Options):
     """The message's topic."""
     tags: Tags = None
     """A tag that readers may ask for; may be repeated."""
+    ordering_key: str | None = None
+    """The lane in which order is kept, and the key of a mailbox that keeps the newest of each."""
     ephemeral: Annotated[bool | None, Quiet] = None
     """Drop the message when the mailbox's owner restarts before it was taken."""
 

@@ -41,8 +41,8 @@ class Frame(BaseModel):
 
     Attribute names are CloudEvents'; those of the specification's core and of
     its catalogue keep their meaning, the others (recipient, session, topic,
-    priority, replyto, channel, kind, mailbox, answerby) are extensions of ours. Unknown
-    extension attributes are kept, as the specification asks.
+    priority, replyto, channel, kind, mailbox, mailboxkey, answerby) are extensions of ours.
+    Unknown extension attributes are kept, as the specification asks.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
@@ -64,6 +64,7 @@ class Frame(BaseModel):
     channel: Text | None = None
     kind: Text | None = None
     mailbox: Text | None = None
+    mailboxkey: Text | None = None
     expirytime: AwareDatetime | None = None
     answerby: AwareDatetime | None = None
     idempotencykey: Text | None = None
@@ -227,6 +228,7 @@ class FrameHeaders:
     channel: str | None = None
     kind: str | None = None
     mailbox: str | None = None
+    mailbox_key: str | None = None
     headers: dict[str, Any] | None = None
 
 
@@ -278,6 +280,7 @@ def _options(e: FrameHeaders) -> str:
         ("channel", e.channel),
         ("kind", e.kind),
         ("mailbox", e.mailbox),
+        ("mailboxkey", e.mailbox_key),
     ):
         if value is not None:
             text += f',"{name}":{json_string(value)}'

@@ -61,6 +61,8 @@ class MessageOptions(SendOptions, total=False):
     """When the query ends that the message answers, in milliseconds."""
     mailbox: str | None
     """The mailbox that the message is for."""
+    mailbox_key: str | None
+    """Key of which that mailbox keeps the newest message."""
     ends_at: int | None
     """When that mailbox expires, in milliseconds: the message does not outlive it."""
     system: bool

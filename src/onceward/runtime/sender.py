@@ -231,6 +231,7 @@ class Sender:
             channel=_text("channel", options.get("channel")),
             kind=_text("kind", options.get("kind")),
             mailbox=_text("mailbox", options.get("mailbox")),
+            mailbox_key=_text("mailbox_key", options.get("mailbox_key")),
             headers=_extensions(options),
         )
 

@@ -30,11 +30,13 @@ from onceward.store import (
     ephemeral,
     inbox,
     lanes,
+    mailbox_keys,
     outbox,
     peers,
     rate_limits,
 )
 from onceward.store.counters import bump
+from onceward.store.mailbox_keys import KeyedMessage
 from onceward.transports.base import refuse_damaged
 
 KNOWN: Final = """
@@ -325,6 +327,7 @@ def _store(tx: StoreTransaction, sender: str, fresh: list[ParsedFrame]) -> list[
     rows: list[tuple[Any, ...]] = []
     settled: list[tuple[str, str, str, Millis]] = []
     fleeting: list[tuple[str, str]] = []
+    keyed: list[KeyedMessage] = []
     answered = 0
     for each in fresh:
         frame = cast("Frame", each.frame)
@@ -337,11 +340,15 @@ def _store(tx: StoreTransaction, sender: str, fresh: list[ParsedFrame]) -> list[
             done = acknowledgments.note(tx, sender, frame)
         answered += done
         boxed = frame.mailbox is not None and not done
+        if boxed and frame.mailboxkey is not None:
+            keyed.append(KeyedMessage(str(frame.mailbox), frame.mailboxkey, frame.id))
         if done or boxed:
             settled.append((sender, frame.id, frame.session, tx.now))
         lane_id = lanes.NO_LANE if boxed else _lane(tx, sender, frame, lane_ids)
         rows.append(_row(frame, each, lane_id, tx.now, done=done))
     tx.insert(INSERT, rows)
+    if keyed:
+        mailbox_keys.supersede(tx, sender, keyed)
     if fleeting:
         ephemeral.mark(tx, fleeting)
     if settled:

@@ -11,7 +11,7 @@ from onceward.db.transaction import StoreTransaction
 from onceward.errors import Conflict, InvalidArgument
 from onceward.model.clock import Millis
 from onceward.model.states import ATTEMPT_NEVER_ENDED
-from onceward.store import lanes
+from onceward.store import lanes, mailbox_keys
 from onceward.store.bodies import FULL_FRAME
 from onceward.store.counters import bump
 
@@ -144,17 +144,16 @@ def add_from_inbox(
     tx: StoreTransaction, seq: int, *, reason: str, error: str, attempts: int
 ) -> None:
     """Move an incoming message, whose lease the caller has proved, to the dead letters."""
-    tx.run(
-        INSERT_FROM_INBOX,
-        {
-            "seq": seq,
-            "reason": reason,
-            "error": error,
-            "attempts": attempts,
-            "now": tx.now,
-            "unended": ATTEMPT_NEVER_ENDED,
-        },
-    )
+    named = {
+        "seq": seq,
+        "reason": reason,
+        "error": error,
+        "attempts": attempts,
+        "now": tx.now,
+        "unended": ATTEMPT_NEVER_ENDED,
+    }
+    if not tx.run(INSERT_FROM_INBOX, named):
+        return  # a mailbox's message that was deleted or superseded while it was leased
     tx.run(REMOVE_IN, (seq,))
     bump(tx, dead=1, ended=1)
 
@@ -189,6 +188,7 @@ def replay(tx: StoreTransaction, seq: int, *, due_at: Millis | None = None) -> t
         tx.rows(
             REPLAY_TO_INBOX, {"lane": lanes.NO_LANE, "now": tx.now, "seq": seq}
         )  # it is read by position again, not by lane
+        mailbox_keys.readmit(tx, peer, message_id)
     else:
         _replay_to_inbox(tx, seq, message_id, (peer, lane, rank, session))
     tx.run(DROP, (seq,))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Final
 
@@ -19,7 +19,7 @@ from onceward.store.directory.database import DirectoryDatabase
 NAME: Final = re.compile(r"[a-z0-9]+(?:\.[a-z0-9]+)*")
 NAME_MAX: Final = 128
 ABOUT_MAX: Final = 1024
-COLUMNS: Final = "public, name, owner, ttl, created_at, expires_at, description"
+COLUMNS: Final = "public, name, owner, ttl, created_at, expires_at, description, newest_per_key"
 FIND: Final = f"""
 SELECT {COLUMNS}
   FROM mailboxes
@@ -37,8 +37,9 @@ DELETE FROM mailboxes
 RETURNING public, name, owner
 """
 ENSURE: Final = f"""
-INSERT INTO mailboxes (public, name, owner, ttl, created_at, expires_at, description)
-VALUES (?, ?, ?, ?, ?, ?, ?)
+INSERT INTO mailboxes (public, name, owner, ttl, created_at, expires_at, description,
+                       newest_per_key)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (public, name) DO NOTHING
 RETURNING {COLUMNS}
 """
@@ -68,6 +69,8 @@ class MailboxInfo:
     created_at: Millis
     expires_at: Millis | None
     description: str
+    newest_per_key: bool = False
+    """Whether an older message goes when a newer one of its ordering key comes."""
 
     @property
     def key(self) -> str:
@@ -114,8 +117,8 @@ def find(directory: DirectoryDatabase, name: str) -> MailboxInfo:
 def _find(rows: list[tuple[object, ...]]) -> MailboxInfo:
     if not rows:
         raise NoMailbox
-    public, *rest = rows[0]
-    return MailboxInfo(bool(public), *rest)  # type: ignore[arg-type]  # columns of FIND
+    found = MailboxInfo(*rows[0])  # type: ignore[arg-type]  # columns of FIND
+    return replace(found, public=bool(found.public), newest_per_key=bool(found.newest_per_key))
 
 
 def listed(directory: DirectoryDatabase) -> list[MailboxInfo]:
@@ -156,6 +159,7 @@ def _ensure(tx: StoreTransaction, wanted: MailboxInfo) -> tuple[MailboxInfo, boo
             tx.now,
             expires_at,
             wanted.description,
+            wanted.newest_per_key,
         ),
     )
     if made and wanted.public:
