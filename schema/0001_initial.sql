@@ -69,6 +69,7 @@ CREATE TABLE _onceward_outbox (
     held_by        TEXT,
     expires_at     INTEGER,
     attempts       INTEGER NOT NULL DEFAULT 0,
+    free_attempts  INTEGER NOT NULL DEFAULT 0,
     parcel_ordinal INTEGER,
     key            TEXT,
     channel        TEXT,

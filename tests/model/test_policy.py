@@ -5,7 +5,8 @@ import random
 import pytest
 from tenacity import stop_after_attempt, wait_fixed, wait_incrementing
 
-from onceward import RetryPolicy
+from onceward import RetryPolicy, Settings
+from onceward.model.retry import retry_policy
 
 
 def plan(policy: RetryPolicy) -> list[int]:
@@ -38,3 +39,13 @@ def test_pauses_and_re_attempts(policy: RetryPolicy, pauses: list[int]) -> None:
 def test_ten_retries_take_five_minutes() -> None:
     """Ten re-attempts take 303 seconds."""
     assert 303 == sum(plan(RetryPolicy.ten_retries()))
+
+
+def test_the_cap_is_the_longest_pause_jitter_included() -> None:
+    """No pause is longer than ``retry_cap``, and jitter still varies it."""
+    policy = retry_policy(Settings(retry_first=1, retry_cap=10, retry_jitter=0.5))
+    rng = random.Random(1)
+    pauses = {policy.delay(attempt, rng) for attempt in range(1, 12) for _ in range(50)}
+
+    assert 10_000 == max(pauses)
+    assert len(pauses) > 100

@@ -248,6 +248,12 @@ def settled(state: str, *, ends: bool = False) -> Callable[[StoreTransaction, st
     )
 
 
+def wake_spent(tx: StoreTransaction) -> None:
+    """Wake what is due, with messages that were asked about before and have no budget left."""
+    tx.run("UPDATE _onceward_outbox SET attempts = 2")
+    outbox.requeue_due(tx, 10, lambda _: True)
+
+
 VERBS: dict[str, tuple[Callable[[StoreTransaction, str], object], dict[str, str]]] = {
     "stored": (settled("stored"), {"pending": "sent"}),
     "duplicate": (settled("duplicate"), {"pending": "sent"}),
@@ -260,7 +266,7 @@ VERBS: dict[str, tuple[Callable[[StoreTransaction, str], object], dict[str, str]
     "busy": (settled("busy"), {}),
     "cancel": (outbox.cancel, {"pending": "cancelled"}),
     "wake": (lambda tx, _: outbox.requeue_due(tx, 10, lambda _: False), {"sent": "pending"}),
-    "wake without budget": (lambda tx, _: outbox.requeue_due(tx, 10, lambda _: True), {}),
+    "wake without budget": (lambda tx, _: wake_spent(tx), {}),
     "resend": (
         lambda tx, _: outbox.resend(tx, "b", after=0),
         {"sent": "pending", "acked": "pending", "failed": "pending"},

@@ -44,17 +44,23 @@ class RetryPolicy:
     When to try again, from a tenacity wait, a tenacity stop and a share of jitter.
 
     ``attempt`` counts from 1: after the k-th failure ``delay(k)`` is waited,
-    unless ``exhausted(k)``.
+    unless ``exhausted(k)``. No delay is longer than ``cap`` seconds, jitter
+    included. ``open_for`` is how long an open circuit breaker leaves a peer
+    alone, in seconds, if that is longer than the delay; None is as the settings
+    say. The presets have 0, so that their pauses are all that there is.
     """
 
     wait: wait_base
     stop: stop_base
     jitter: float = 0.0
+    cap: float | None = None
+    open_for: float | None = None
 
     def delay(self, attempt: int, rng: random.Random) -> Millis:
         """Return how long to wait after the *attempt*-th failure, in milliseconds."""
         seconds = self.wait(_state(attempt))
-        return round(1000 * seconds * (1 + rng.uniform(-self.jitter, self.jitter)))
+        varied = seconds * (1 + rng.uniform(-self.jitter, self.jitter))
+        return round(1000 * (varied if self.cap is None else min(varied, self.cap)))
 
     def exhausted(self, attempt: int) -> bool:
         """Return whether the *attempt*-th failure was the last that is allowed."""
@@ -66,7 +72,9 @@ class RetryPolicy:
         from tenacity import stop_after_attempt, wait_chain, wait_fixed  # noqa: PLC0415 - see above
 
         return cls(
-            wait_chain(*map(wait_fixed, (1, 2, 4, 8, 16, 32, 60))), stop_after_attempt(1 + 10)
+            wait_chain(*map(wait_fixed, (1, 2, 4, 8, 16, 32, 60))),
+            stop_after_attempt(1 + 10),
+            open_for=0.0,
         )
 
     @classmethod
@@ -75,7 +83,9 @@ class RetryPolicy:
         from tenacity import stop_after_attempt, wait_exponential, wait_fixed  # noqa: PLC0415 - see above
 
         return cls(
-            wait_exponential(multiplier=1) + wait_fixed(ack_timeout), stop_after_attempt(1 + 3)
+            wait_exponential(multiplier=1) + wait_fixed(ack_timeout),
+            stop_after_attempt(1 + 3),
+            open_for=0.0,
         )
 
 
@@ -90,7 +100,7 @@ def exponential(
         if cap is None
         else wait_exponential(multiplier=first, max=cap)
     )
-    return RetryPolicy(wait, stop_after_attempt(1 + retries), jitter)
+    return RetryPolicy(wait, stop_after_attempt(1 + retries), jitter, cap)
 
 
 def retry_policy(settings: Settings, *, retries: int | None = None) -> RetryPolicy:

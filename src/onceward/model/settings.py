@@ -76,11 +76,15 @@ class Settings(BaseModel):
     retry_first: Seconds = 1.0
     """Pause after the first failure; it doubles with each further one."""
     retry_cap: Seconds = 60.0
-    """Longest pause between two attempts."""
+    """Longest pause between two attempts, jitter included; an open breaker has its own."""
     retry_jitter: Annotated[float, Field(ge=0, le=1)] = 0.1
     """Share of the delay by which it is varied at random, up or down."""
     max_retries: Annotated[int, Field(ge=0)] = 10
-    """Re-attempts before a dead letter: attempts are one more."""
+    """
+    Re-attempts before a dead letter: attempts are one more.
+
+    A message that its peer has stored is asked about without end.
+    """
     count_unreachable_attempts: bool = False
     """Count attempts that reached no peer against ``max_retries``."""
     ack_timeout: Seconds = 30.0
@@ -194,8 +198,15 @@ class Settings(BaseModel):
 
     @classmethod
     def five_minutes(cls, **overrides: Unpack[SettingsOptions]) -> Self:
-        """Return the preset of 1,000 pending, no jitter, and every attempt counted: 5 minutes."""
-        return cls.model_validate(
-            {"max_pending": 1000, "retry_jitter": 0.0, "count_unreachable_attempts": True}
-            | dict(overrides)
-        )
+        """
+        Return the preset that gives up after 303 seconds, whatever fails, with 1,000 pending.
+
+        It has no jitter, counts every attempt, and its breaker makes no pause longer.
+        """
+        preset = {
+            "max_pending": 1000,
+            "retry_jitter": 0.0,
+            "count_unreachable_attempts": True,
+            "breaker_open_for": 0.0,
+        }
+        return cls.model_validate(preset | dict(overrides))

@@ -74,6 +74,8 @@ class Dead:
 
     reason: str
     error: str = ""
+    tried: bool = True
+    """Whether it was handed over this time; False for what no handler or reader has seen."""
 
 
 ATTEMPT_NEVER_ENDED: Final = (

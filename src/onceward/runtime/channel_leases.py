@@ -77,7 +77,8 @@ class ChannelLeases(LaneLeases):
             return problem
         size, limit = body_size(Frame.parse(leased.frame)), self._channel.config.max_message_size
         if size > limit:
-            return Dead("invalid", f"content of {size} bytes exceeds max_message_size {limit}")
+            error = f"content of {size} bytes exceeds max_message_size {limit}"
+            return Dead("invalid", error, tried=False)
         return None
 
     # -- leases that outlive a process ------------------------------------------------------

@@ -91,7 +91,7 @@ class Consumer(Generic[L, S]):
             problem = self._leases.problem(leased)
             message = None if problem else self.message(leased, wanted)
         except InvalidMessage as error:
-            problem, message = Dead("rejected", str(error)), None
+            problem, message = Dead("rejected", str(error), tried=False), None
         if problem is not None:
             self._end(leased, problem)
         elif message is not None and self._leases.at_most_once:
@@ -155,5 +155,5 @@ class Consumer(Generic[L, S]):
 def never_settled(leased: LeaseInfo, policy: RetryPolicy) -> Dead | None:
     """Return the end of a message whose readers have spent its budget without settling it."""
     if leased.attempt > 1 and policy.exhausted(leased.attempt - 1):
-        return Dead("max_retries_exceeded", "readers never settled it")
+        return Dead("max_retries_exceeded", "readers never settled it", tried=False)
     return None

@@ -58,10 +58,11 @@ class DeliveryFailures:
     ) -> Millis | None:
         """Return until when the lane of a message is blocked; None if it was given up."""
         attempt = row.attempts + 1
-        if self._policy.exhausted(attempt):
-            self._give_up(tx, [row.seq], "max_retries_exceeded", error)
+        spent = attempt - row.free_attempts
+        if self._policy.exhausted(spent):
+            self._give_up(tx, [row.seq], "max_retries_exceeded", error, tried=True)
             return None
-        due_at = tx.now + self._policy.delay(attempt, self._rng)
+        due_at = tx.now + self._policy.delay(spent, self._rng)
         blocked_until = parcels.block_lane(tx, row.id, error=error, due_at=due_at)
         self._emitter.emit(tx, Retried(
             agent=self._agent, at=tx.now, message_id=row.id, peer=peer,
@@ -107,20 +108,23 @@ class DeliveryFailures:
 
     def _count_attempts(self, tx: StoreTransaction, held: PeerLease, error: str) -> PeerLease:
         """Count the attempt of each message; give up those whose budget is spent."""
-        spent = parcels.count_attempts(tx, held, error)
+        all_spend = self._settings.count_unreachable_attempts
+        spent = parcels.count_attempts(tx, held, error, all_spend=all_spend)
         gone = [seq for seq, _, attempts in spent if self._policy.exhausted(attempts)]
         if not gone:
             return held
-        self._give_up(tx, gone, "max_retries_exceeded", error)
+        self._give_up(tx, gone, "max_retries_exceeded", error, tried=False)
         return peers.new_epoch(tx, held, "a parcel was given up: its budget is spent")
 
-    def _give_up(self, tx: StoreTransaction, seqs: list[int], reason: str, error: str) -> None:
-        moved = dead_letters.add_from_outbox(tx, seqs, reason=reason, error=error)
+    def _give_up(
+        self, tx: StoreTransaction, seqs: list[int], reason: str, error: str, *, tried: bool
+    ) -> None:
+        moved = dead_letters.add_from_outbox(tx, seqs, reason=reason, error=error, tried=tried)
         self._emitter.dead_lettered(tx, [(i, peer, reason) for i, peer in moved])
 
     def refused(self, tx: StoreTransaction, packed: InFlight, error: str) -> PeerLease:
         """Make dead letters of a parcel that the peer refuses for good; open a new epoch."""
-        self._give_up(tx, list(packed.lease.parcel or ()), "rejected", error)
+        self._give_up(tx, list(packed.lease.parcel or ()), "rejected", error, tried=True)
         receipts.delivered(tx, packed.lease.name, packed.paid_upto)
         return peers.new_epoch(tx, packed.lease, f"refused: {error}")
 

@@ -47,15 +47,16 @@ def resolve_handler(
         frame = Frame.parse(leased.frame)
         handler = agent._find(frame.type, frame.topic)
         if handler is None:
-            return Dead("unhandled", f"agent {agent.name} has no handler for {frame.type}")
+            error = f"agent {agent.name} has no handler for {frame.type}"
+            return Dead("unhandled", error, tried=False)
         if leased.attempt > 1 and _exhausted(policy, handler, leased.attempt - 1):
-            return Dead("max_retries_exceeded", ATTEMPT_NEVER_ENDED)
+            return Dead("max_retries_exceeded", ATTEMPT_NEVER_ENDED, tried=False)
     except InvalidMessage as error:
-        return Dead("rejected", str(error))
+        return Dead("rejected", str(error), tried=False)
     try:
         return Prepared(handler, frame, decode(frame.data, frame.data_base64, handler.body))
     except InvalidMessage as error:
-        return Dead("rejected", str(error))
+        return Dead("rejected", str(error), tried=False)
     except Exception as error:  # noqa: BLE001 - a validator with a bug
         return Prepared(handler, frame, None, error)
 

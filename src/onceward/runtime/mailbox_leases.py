@@ -35,7 +35,7 @@ class MailboxLeases:
     def problem(self, leased: MailboxLease) -> Settlement | None:
         """Return how a damaged or exhausted message ends, None for all others."""
         if digest(leased.frame) != leased.digest:
-            return Dead("corrupt", "the stored frame does not match its digest")
+            return Dead("corrupt", "the stored frame does not match its digest", tried=False)
         return never_settled(leased, self.policy)
 
     def settle(self, tx: StoreTransaction, leased: MailboxLease, settlement: Settlement) -> None:
@@ -43,8 +43,9 @@ class MailboxLeases:
         match settlement:
             case Done():
                 mailbox_readers.end(tx, leased)
-            case Dead(reason=reason, error=error):
-                mailboxes.dead_letter(tx, leased, reason=reason, error=error)
+            case Dead(reason=reason, error=error, tried=tried):
+                tries = leased._replace(attempt=leased.attempt - (not tried))
+                mailboxes.dead_letter(tx, tries, reason=reason, error=error)
             case RetryAt(due_at=due_at):
                 mailbox_readers.put_back(tx, leased, due_at)
                 tx.after_commit(lambda: self._db.notifier.notify("in"))

@@ -55,9 +55,7 @@ def _events(tables: Mapping[str, DataFrame]) -> DataFrame:
     out, into, dead = tables["outbox"], tables["inbox"], tables["dead_letters"]
     sides = (
         _stacked(out, {"sent": "created_at", "out_ended": "ended_at"}, "out_retries", AGAIN),
-        _stacked(
-            into, {"received": "received_at", "in_ended": "ended_at"}, "in_retries", "attempts"
-        ),
+        _stacked(into, {"received": "received_at", "in_ended": "ended_at"}, "in_retries", AGAIN),
         _stacked(
             dead.where("origin = 'outbox'"),
             {"sent": "created_at", "out_ended": "dead_at", "dead": "dead_at"},

@@ -24,6 +24,7 @@ from onceward.model.parcel import (
     Verdict,
     downgrade,
 )
+from onceward.model.quoting import quoted
 from onceward.store import (
     acknowledgments,
     dedup,
@@ -269,7 +270,7 @@ def _check_names(parcel: Parcel, agent: str) -> None:
         msg = f"parcel refused, sender: {error}"
         raise Refused(msg) from error
     if parcel.recipient != agent:
-        msg = f"parcel refused: this is the inbox of {agent}, not {parcel.recipient!r:.60}"
+        msg = f"parcel refused: this is the inbox of {agent}, not {quoted(parcel.recipient)}"
         raise Refused(msg)
 
 

@@ -20,8 +20,8 @@ INSERT INTO _onceward_dead_letters (origin, id, peer, session, lane, type, topic
                                     last_error, attempts, expires_at, key, frame, digest,
                                     created_at, dead_at, channel, kind, correlation_id, replays,
                                     was_sent)
-SELECT 'outbox', id, recipient, session, lane, type, topic, rank, :reason, :error, attempts,
-       expires_at, key,
+SELECT 'outbox', id, recipient, session, lane, type, topic, rank, :reason, :error,
+       attempts + :tried, expires_at, key,
        {FULL_FRAME}, CASE WHEN o.body_id IS NULL THEN digest END, created_at, :now, channel, kind,
        correlation_id, replays,
        NOT :unknown
@@ -120,17 +120,20 @@ def add_from_outbox(
     reason: str,
     error: str = "",
     unknown: bool = False,
+    tried: bool = False,
 ) -> list[tuple[str, str]]:
     """
     Move outgoing messages to the dead letters; return (id, peer) of each.
 
-    *unknown* says that their peer has just answered that it does not know them.
+    *unknown* says that their peer has just answered that it does not know them, *tried*
+    that the push that ended them is still to be counted.
     The session that dispatched one of them as a task gets a result in the same
     transaction.
     """
     listed = json.dumps(list(seqs))
     states = dict(tx.rows(COUNT_OUT, (listed,)))
-    named = {"reason": reason, "error": error, "now": tx.now, "seqs": listed, "unknown": unknown}
+    named = {"reason": reason, "error": error, "now": tx.now, "seqs": listed}
+    named |= {"unknown": unknown, "tried": tried}
     moved = [(str(i), str(p)) for i, p in tx.rows(INSERT_FROM_OUTBOX, named)]
     tx.run(REMOVE_OUT, (listed,))
     bump(tx, ended_pending=states.get("pending", 0), sent=-states.get("sent", 0), dead=len(moved))

@@ -69,7 +69,8 @@ SELECT j.key
  WHERE NOT EXISTS (SELECT 1 FROM _onceward_outbox AS o WHERE o.in_reply_to = j.value)
 """
 END: Final = """
-UPDATE _onceward_inbox SET state = :outcome, ended_at = :now, reason = :reason
+UPDATE _onceward_inbox
+   SET state = :outcome, ended_at = :now, reason = :reason, attempts = max(attempts, :attempt)
  WHERE seq IN (SELECT value FROM json_each(:seqs)) AND state = 'pending'
 """
 MARK: Final = """
@@ -138,7 +139,7 @@ class LeasedMessage(NamedTuple):
         if self.expires_at is not None and self.expires_at <= now:
             return Done("expired")
         if not self.intact:
-            return Dead("corrupt", "the stored frame does not match its digest")
+            return Dead("corrupt", "the stored frame does not match its digest", tried=False)
         return None
 
 
@@ -252,7 +253,7 @@ def apply_settlements(tx: StoreTransaction, ended: Sequence[SettledMessage]) -> 
     A message that asked for a reply and ends without one is told so, which ends the
     wait for it: its replies are to be in the outbox, in this transaction or before.
     """
-    done: dict[tuple[str, str | None], list[int]] = {}
+    done: dict[tuple[str, str | None, int], list[int]] = {}
     others: list[SettledMessage] = []
     owed: list[tuple[str, Receipt]] = []
     for each in ended:
@@ -263,15 +264,16 @@ def apply_settlements(tx: StoreTransaction, ended: Sequence[SettledMessage]) -> 
         leased = each.leased
         match each.settlement:
             case Done(outcome=outcome, reason=reason):
-                done.setdefault((outcome, reason), []).append(leased.seq)
+                attempt = 0 if outcome == "expired" else leased.attempt
+                done.setdefault((outcome, reason, attempt), []).append(leased.seq)
                 owed.append((leased.sender, receipt(leased.id, outcome, reason)))
             case Dead(reason=reason):
                 others.append(each)
                 owed.append((leased.sender, Receipt(leased.id, "dead", reason)))
             case _:
                 others.append(each)
-    for (outcome, reason), seqs in done.items():
-        _end(tx, seqs, outcome, reason)
+    for (outcome, reason, attempt), seqs in done.items():
+        _end(tx, seqs, outcome, reason, attempt=attempt)
     for each in others:
         _bury_or_retry(tx, each)
     receipts.enqueue(tx, owed)
@@ -308,12 +310,16 @@ def _bury_or_retry(tx: StoreTransaction, ended: SettledMessage) -> None:
     match ended.settlement:
         case RetryAt(error=error, counted=counted):
             tx.run(TRIED, (leased.attempt - (not counted), error[:500], leased.seq))
-        case Dead(reason=reason, error=error):
-            _dead_letter(tx, leased, reason, error)
+        case Dead() as dead:
+            _dead_letter(tx, leased, dead)
 
 
-def _end(tx: StoreTransaction, seqs: list[int], outcome: str, reason: str | None) -> None:
+def _end(
+    tx: StoreTransaction, seqs: list[int], outcome: str, reason: str | None, *, attempt: int = 0
+) -> None:
+    """End messages, by the attempt of that number; 0 where no handler saw them."""
     named = {
+        "attempt": attempt,
         "outcome": outcome,
         "now": tx.now,
         "seqs": json.dumps(seqs),
@@ -324,9 +330,10 @@ def _end(tx: StoreTransaction, seqs: list[int], outcome: str, reason: str | None
     bump(tx, ended=changed, **{outcome: changed})
 
 
-def _dead_letter(tx: StoreTransaction, leased: LeasedMessage, reason: str, error: str) -> None:
+def _dead_letter(tx: StoreTransaction, leased: LeasedMessage, dead: Dead) -> None:
+    attempts = leased.attempt - (not dead.tried)
     dead_letters.add_from_inbox(
-        tx, leased.seq, reason=reason, error=error[:2000], attempts=leased.attempt
+        tx, leased.seq, reason=dead.reason, error=dead.error[:2000], attempts=attempts
     )
     tx.run(MARK_DEAD, (leased.sender, leased.id, leased.session, tx.now))
 

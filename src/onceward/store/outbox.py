@@ -62,7 +62,10 @@ SELECT o.seq, o.id, {FULL_FRAME}, o.digest, o.expires_at, o.parcel_ordinal, o.at
 SENT: Final = """
 UPDATE _onceward_outbox
    SET state = 'sent', sent_at = :now, held_by = NULL, parcel_ordinal = :parcel,
-       attempts = CASE WHEN :held THEN 0 ELSE attempts + 1 END,
+       attempts = attempts + (:parcel <> 0),
+       free_attempts = CASE WHEN :held THEN attempts + (:parcel <> 0)
+                            WHEN sent_at IS NULL THEN attempts + (:parcel <> 0) - 1
+                            ELSE free_attempts END,
        due_at = :ask_at
                 + CASE WHEN :held THEN min(max(0, :now - created_at) / 10, 20 * (:ask_at - :now))
                        ELSE 0 END
@@ -72,7 +75,7 @@ RETURNING id
 ACKED: Final = """
 UPDATE _onceward_outbox
    SET state = 'acked', sent_at = coalesce(sent_at, :now), ended_at = :now, due_at = NULL,
-       held_by = NULL, reason = NULL,
+       held_by = NULL, reason = NULL, attempts = attempts + (:parcel IS NOT NULL),
        parcel_ordinal = coalesce(:parcel, parcel_ordinal, 0)
  WHERE id IN (SELECT value FROM json_each(:ids)) AND recipient = :peer AND state = :was
 RETURNING id
@@ -80,7 +83,7 @@ RETURNING id
 FAILED: Final = """
 UPDATE _onceward_outbox
    SET state = 'failed', sent_at = coalesce(sent_at, :now), ended_at = :now, due_at = NULL,
-       held_by = NULL, reason = :reason,
+       held_by = NULL, reason = :reason, attempts = attempts + (:parcel IS NOT NULL),
        parcel_ordinal = coalesce(:parcel, parcel_ordinal, 0)
  WHERE id = :id AND recipient = :peer AND state = :was
 RETURNING id
@@ -103,7 +106,10 @@ UPDATE _onceward_pending_replies
  WHERE id = :id AND recipient = :peer AND state = 'open'
 """
 DUE: Final = """
-SELECT seq, state, attempts FROM _onceward_outbox WHERE due_at <= ? ORDER BY due_at, seq LIMIT ?
+SELECT seq, state, attempts - free_attempts
+  FROM _onceward_outbox
+ WHERE due_at <= ?
+ ORDER BY due_at, seq LIMIT ?
 """
 REQUEUE: Final = """
 UPDATE _onceward_outbox
@@ -124,7 +130,7 @@ SELECT seq FROM _onceward_outbox
 """
 PARK: Final = "UPDATE _onceward_outbox SET due_at = ? WHERE seq = ? AND state = 'pending'"
 IN_PARCEL: Final = """
-SELECT o.seq, o.id, o.state, o.lane, o.rank, o.attempts
+SELECT o.seq, o.id, o.state, o.lane, o.rank, o.attempts, o.free_attempts
   FROM json_each(?) AS j JOIN _onceward_outbox AS o ON o.seq = j.value
  ORDER BY j.key
 """
@@ -137,10 +143,14 @@ UPDATE _onceward_outbox
    SET due_at = ?, attempts = attempts + 1, parcel_ordinal = coalesce(parcel_ordinal, 0), reason = ?
  WHERE id = ? AND state = 'pending'
 """
+# A peer that stored the message once holds it: a push that fails after that spends no budget.
 SPEND: Final = """
-UPDATE _onceward_outbox SET attempts = attempts + 1, reason = ?
- WHERE seq IN (SELECT value FROM json_each(?)) AND state = 'pending'
-RETURNING seq, id, attempts
+UPDATE _onceward_outbox
+   SET attempts = attempts + 1, reason = :error,
+       free_attempts = free_attempts + (NOT :all AND sent_at IS NOT NULL)
+ WHERE seq IN (SELECT value FROM json_each(:seqs)) AND state = 'pending'
+RETURNING seq, id, CASE WHEN NOT :all AND sent_at IS NOT NULL THEN 0
+                        ELSE attempts - free_attempts END
 """
 CANCEL: Final = """
 UPDATE _onceward_outbox
@@ -542,12 +552,16 @@ def requeue_due(
     The outcome of a sent row is asked for by pushing it again.
 
     Returns how many are ready now, and the sequences of those that were stored
-    again and again but never processed: they are not asked about any more.
+    again and again but never processed: they are not asked about any more. A
+    message that was stored once is always asked about.
     """
     due = tx.rows(DUE, (tx.now, limit))
     parked = [seq for seq, state, _ in due if state == "pending"]
-    unanswered = [seq for seq, state, attempts in due if state == "sent" and exhausted(attempts)]
-    again = [seq for seq, state, attempts in due if state == "sent" and not exhausted(attempts)]
+    stored = [
+        (seq, attempts > 1 and exhausted(attempts)) for seq, s, attempts in due if s == "sent"
+    ]
+    unanswered = [seq for seq, spent in stored if spent]
+    again = [seq for seq, spent in stored if not spent]
     woken = tx.run(REQUEUE, (json.dumps(parked), tx.now)) if parked else 0
     if again:
         moved = tx.run(ASK, (json.dumps(again), tx.now))
@@ -582,7 +596,11 @@ def cancel(tx: StoreTransaction, message_id: str) -> bool:
 
 
 class ParcelRow(NamedTuple):
-    """A message of a parcel that was answered."""
+    """
+    A message of a parcel that was answered.
+
+    ``attempts`` counts each handing over, ``free_attempts`` those that spend no budget.
+    """
 
     seq: int
     id: str
@@ -590,6 +608,7 @@ class ParcelRow(NamedTuple):
     lane: str
     rank: int
     attempts: int
+    free_attempts: int
 
     @property
     def ordering(self) -> tuple[str, int]:

@@ -256,7 +256,7 @@ def _reject(tx: StoreTransaction, peer: str, refused: list[Receipt]) -> tuple[tu
             "SELECT seq FROM _onceward_outbox WHERE id = ? AND recipient = ?", (receipt.id, peer)
         )
         if seqs and dead_letters.add_from_outbox(
-            tx, [s for (s,) in seqs], reason=reason, error=detail, unknown=True
+            tx, [s for (s,) in seqs], reason=reason, error=detail, unknown=True, tried=True
         ):
             done.append((receipt.id, reason))
     return tuple(done)
@@ -282,12 +282,17 @@ def index_is_damaged(tx: StoreTransaction, packed: InFlight) -> bool:
     )
 
 
-def count_attempts(tx: StoreTransaction, held: PeerLease, error: str) -> list[tuple[int, str, int]]:
-    """Count an attempt for each message of the parcel in flight; return (seq, id, attempts)."""
+def count_attempts(
+    tx: StoreTransaction, held: PeerLease, error: str, *, all_spend: bool
+) -> list[tuple[int, str, int]]:
+    """
+    Count an attempt for each message of the parcel in flight; return (seq, id, spent budget).
+
+    Unless *all_spend*, one that the peer has stored before spends none of its budget.
+    """
     if held.parcel is None:
         return []
-    spent = [
-        (s, str(i), a) for s, i, a in tx.rows(outbox.SPEND, (error[:500], json.dumps(held.parcel)))
-    ]
+    named = {"error": error[:500], "seqs": json.dumps(held.parcel), "all": all_spend}
+    spent = [(s, str(i), a) for s, i, a in tx.rows(outbox.SPEND, named)]
     bump(tx, retries=len(spent))
     return spent

@@ -237,7 +237,8 @@ def back_off(
     failures = held.failures + 1
     opened = held.breaker == "half_open" or failures >= settings.breaker_failures
     wait = policy.delay(failures, rng)
-    due_at = tx.now + (max(wait, round(settings.breaker_open_for * 1000)) if opened else wait)
+    open_for = settings.breaker_open_for if policy.open_for is None else policy.open_for
+    due_at = tx.now + (max(wait, round(open_for * 1000)) if opened else wait)
     breaker = "open" if opened else "closed"
     named = {"failures": failures, "due_at": due_at, "error": error[:500], "breaker": breaker}
     _proved(tx.run(BACK_OFF, held.fence | named), held)

@@ -424,7 +424,7 @@ def problem(leased: LeasedMessage, now: Millis, *, spent: bool) -> Settlement | 
         return unfit
     if spent:
         error = "its runs never came to an end: process killed or lease lost"
-        return Dead("max_retries_exceeded", error)
+        return Dead("max_retries_exceeded", error, tried=False)
     return None
 
 
@@ -435,7 +435,7 @@ def read(leased: LeasedMessage, models: Mapping[str, type]) -> ReadMessage | Set
         body = decode(frame.data, frame.data_base64, models.get(frame.type))
         return ReadMessage(leased, frame, body)
     except InvalidMessage as error:
-        return Dead("rejected", str(error))
+        return Dead("rejected", str(error), tried=False)
 
 
 def _requested_mode(arrival: NewMessage, trusted: Sequence[str]) -> str | None:
