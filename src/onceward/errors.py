@@ -121,7 +121,8 @@ class ForeignHandle(StoreUnusable):
     """
     Another SQLite library or open() of this process holds the file: close it first.
 
-    Closing it later would drop our locks.
+    Closing it later would drop our locks. The standard library's ``sqlite3.connect``
+    raises it for a file that is open as a postbox.
     """
 
 

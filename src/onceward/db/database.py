@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, NamedTuple, NoReturn, Self, TypeVar
 
 import apsw
 
-from onceward.db import file_checks, identity, migrations, open_files
+from onceward.db import file_checks, foreign_library, identity, migrations, open_files
 from onceward.db.connection import (
     BusyHandler,
     check_version,
@@ -157,6 +157,7 @@ class Database:
                 " start children by spawn, or fork before opening"
             )
             raise ForkedProcess(msg)
+        foreign_library.install_hook()
         file_checks.create_or_check(real, allow_network=settings.network_filesystem)
         if not any(is_connected_to(con, real) for con in apsw.connections()):
             file_checks.refuse_foreign(real)

@@ -1,8 +1,9 @@
 """
 A second SQLite library in the same process takes our locks away when it closes the file.
 
-What cannot be prevented is noticed: no send that returned is lost, even when
-the process is killed afterwards and another one opens and closes the file.
+The standard library's is refused. A plain handle is not, and neither is ATTACH: one
+that is opened and closed once loses no send that had returned, even when the process
+is killed afterwards and another one opens and closes the file. Many of them may.
 """
 
 import json
@@ -19,12 +20,21 @@ VICTIM = """
 import json, os, signal, sqlite3, sys
 from pathlib import Path
 from onceward import Postbox
+from onceward.errors import ForeignHandle
 
 path, when = Path(sys.argv[1]), sys.argv[2]
 
-def hazard():
-    con = sqlite3.connect(path)
-    con.execute("SELECT count(*) FROM sqlite_master").fetchall()
+def library():
+    try:
+        sqlite3.connect(path)
+    except ForeignHandle:
+        return
+    raise AssertionError("not refused")
+
+def attach():
+    con = sqlite3.connect(":memory:")
+    con.execute("ATTACH ? AS other", (str(path),))
+    con.execute("SELECT count(*) FROM other.sqlite_master").fetchall()
     con.close()
 
 def plain():
@@ -37,7 +47,7 @@ def side():
 
 box = Postbox(path, agent="ann", start=False, hold_unknown=True)
 kept = [box.send("bob", n) for n in range(5)]
-{"library": hazard, "read": plain, "shm": side}[when]()
+{"library": library, "attach": attach, "read": plain, "shm": side}[when]()
 refused = 0
 for n in range(50):
     try:
@@ -55,7 +65,7 @@ con.close()
 """
 
 
-@pytest.mark.parametrize("hazard", ["library", "read", "shm"])
+@pytest.mark.parametrize("hazard", ["library", "attach", "read", "shm"])
 def test_no_acknowledged_send_is_lost(tmp_path: Path, hazard: str) -> None:
     """
     Foreign handles on the file or beside it are opened and closed in mid-work.

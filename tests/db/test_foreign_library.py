@@ -1,0 +1,109 @@
+"""The standard library's sqlite3 is refused on files that this process has open."""
+
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from onceward import Postbox
+from onceward.errors import ForeignHandle
+
+Open = Callable[..., Postbox]
+Named = Callable[[Path], str | bytes | os.PathLike[str]]
+NAMES: dict[str, Named] = {
+    "text": str,
+    "path": lambda path: path,
+    "bytes": os.fsencode,
+    "relative": os.path.relpath,
+    "dots": lambda path: f"{path.parent}/./{path.parent.name}/../{path.name}",
+}
+URIS: dict[str, Callable[[Path], str]] = {
+    "absolute": lambda path: f"file:{path}",
+    "read only": lambda path: f"file:{path}?mode=ro",
+    "immutable": lambda path: f"file:{path}?immutable=1#there",
+    "authority": lambda path: f"file://localhost{path}",
+    "no authority": lambda path: f"file://{path}",
+    "escaped": lambda path: f"file:{path}".replace("a.db", "%61%2edb"),
+    "relative": lambda path: f"file:{os.path.relpath(path)}",
+}
+COUNTS = """
+import sys
+added = []
+sys.addaudithook, add = added.append, sys.addaudithook
+import onceward
+print(len(added))
+for name in "ab":
+    onceward.Postbox(sys.argv[1] + name, agent=name, start=False).close()
+print(len(added))
+"""
+
+
+@pytest.mark.parametrize("named", NAMES.values(), ids=NAMES)
+def test_no_name_of_an_open_file_gets_past(box: Postbox, named: Named) -> None:
+    """Whatever type and form the path has, connecting raises before anything is opened."""
+    (box.path.parent / box.path.parent.name).mkdir()
+    with pytest.raises(ForeignHandle, match=r"a\.db is open as a postbox"):
+        sqlite3.connect(named(box.path))
+
+
+@pytest.mark.parametrize("uri", URIS.values(), ids=URIS)
+def test_no_uri_of_an_open_file_gets_past(box: Postbox, uri: Callable[[Path], str]) -> None:
+    """A URI names the same file, whatever its options: closing it drops the locks as well."""
+    with pytest.raises(ForeignHandle):
+        sqlite3.connect(uri(box.path), uri=True)
+
+
+@pytest.mark.parametrize("link", [os.symlink, os.link], ids=["symbolic", "hard"])
+def test_no_link_to_an_open_file_gets_past(
+    box: Postbox, link: Callable[[Path, Path], None]
+) -> None:
+    """The file is known by device and inode, so another name of it is the same file."""
+    other = box.path.with_name("other")
+    link(box.path, other)
+
+    with pytest.raises(ForeignHandle):
+        sqlite3.connect(other)
+    other.unlink()
+
+
+def test_the_directory_of_a_home_is_refused_too(box: Postbox) -> None:
+    """The file that the agents of a home share is one of ours."""
+    box.agents.register()
+
+    with pytest.raises(ForeignHandle):
+        sqlite3.connect(box.path.with_name("directory.db"))
+
+
+def test_other_files_are_none_of_our_business(box: Postbox, tmp_path: Path) -> None:
+    """Memory, temporary files, new files and odd arguments behave as without us."""
+    for name in (":memory:", "", tmp_path / "new.db", str(tmp_path / "%61.db"), "file::memory:"):
+        sqlite3.connect(name, uri=str(name).startswith("file:")).close()
+    with pytest.raises(TypeError):
+        sqlite3.connect(7)  # type: ignore[call-overload]
+    with pytest.raises((ValueError, sqlite3.Error)):
+        sqlite3.connect("nul\0")
+
+    assert [] == box.check()
+
+
+def test_a_closed_file_may_be_opened(box: Postbox) -> None:
+    """Once the last postbox of the process is closed, the file is free."""
+    box.send("b", 1)
+    box.close()
+    con = sqlite3.connect(box.path)
+
+    assert [(1,)] == con.execute("SELECT count(*) FROM _onceward_outbox").fetchall()
+    con.close()
+
+
+def test_one_hook_is_installed_by_the_first_opening(tmp_path: Path) -> None:
+    """Importing adds no audit hook, which cannot be removed; all openings share one."""
+    done = subprocess.run(
+        [sys.executable, "-c", COUNTS, f"{tmp_path}/"], capture_output=True, text=True, check=True
+    )
+
+    assert "0\n1\n" == done.stdout
