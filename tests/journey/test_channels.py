@@ -193,6 +193,7 @@ def test_create_and_ensure(world: World) -> None:
         ("r", {"max_retries": -1}, "max_retries"),
         ("r", {"speed": 1}, "speed"),
         ("r", {"delivery": "twice"}, "delivery"),
+        ("r", {"bound_history": True}, "bound_history"),
     ],
 )
 def test_a_bad_channel_names_its_field(
@@ -740,6 +741,119 @@ def test_effects_commit_with_the_mark(world: World) -> None:
         again.ack()
 
     assert ([(1,)], None) == (box._db.read("SELECT count(*) FROM done"), room(box).receive())
+
+
+def kept(box: Postbox) -> list[Any]:
+    """Return the bodies of the channel's past messages, oldest first."""
+    return [past.body for past in room(box).history().messages][::-1]
+
+
+def test_history_is_bounded_when_asked(world: World) -> None:
+    """The newest messages stay at each participant, and all that have not ended; no more."""
+    boxes = team(world, "a", "b", retain_count=2, bound_history=True)
+    for number in range(6):
+        room(boxes["a"]).send(number)
+    world.settle()
+    for _ in range(5):
+        with room(boxes["b"]).receive() or pytest.fail("no message"):
+            pass
+    world.settle()
+    waits = [past.body for past in boxes["b"].history(state="pending").messages]
+    for box in boxes.values():
+        box.run_maintenance()
+
+    assert ([5], [4, 5], [4, 5]) == (waits, kept(boxes["a"]), kept(boxes["b"]))
+    assert [] == boxes["a"].check(boxes["b"])
+
+
+def test_what_has_not_ended_is_never_pruned(world: World) -> None:
+    """However small the bound is, a message that waits stays in both files."""
+    boxes = team(world, "a", "b", retain_count=1, bound_history=True)
+    for number in range(3):
+        room(boxes["a"]).send(number)
+    world.settle()
+    for box in boxes.values():
+        box.run_maintenance()
+
+    assert [0, 1, 2] == kept(boxes["a"]) == kept(boxes["b"]) == read(boxes["b"])
+
+
+def test_history_is_not_bounded_unless_asked(world: World) -> None:
+    """What a sticky channel retains for later members says nothing about history."""
+    boxes = team(world, "a", "b", sticky=True, retain_count=1)
+    for number in range(3):
+        room(boxes["a"]).send(number)
+    world.settle()
+    read(boxes["b"])
+    world.settle()
+    for box in boxes.values():
+        box.run_maintenance()
+
+    assert [0, 1, 2] == kept(boxes["a"]) == kept(boxes["b"])
+
+
+def test_a_bounded_history_forgets_no_duplicate_and_no_key(world: World) -> None:
+    """A parcel that comes again has no second effect, and a key stays that of its message."""
+    boxes = team(world, "a", "b", retain_count=1, bound_history=True)
+    boxes["a"].peers.register("b", "wire:b")
+    first = room(boxes["a"]).send("x", key="k")
+    world.settle()
+    pushed = world.wire.pushed[-1]
+    room(boxes["a"]).send("y")
+    world.settle()
+    assert ["x", "y"] == read(boxes["b"])
+    world.settle()
+    for box in boxes.values():
+        box.run_maintenance()
+    world.wire.push_again(pushed)
+
+    assert ([], ["y"]) == (read(boxes["b"]), kept(boxes["b"]))
+    assert first.copies == room(boxes["a"]).send("x", key="k").copies
+
+
+def test_a_message_that_history_forgot_is_still_acknowledged(world: World) -> None:
+    """A second word about a message goes to its acknowledgments, not into the inbox."""
+    boxes = team(world, "a", "b", retain_count=1, bound_history=True)
+    posted = room(boxes["a"]).send("go", kind="command")
+    world.settle()
+    message = room(boxes["b"]).receive()
+    assert message is not None
+    room(boxes["b"]).acknowledge(message, "failed", "not yet")
+    world.settle()
+    world.clock.forward(40)
+    again = room(boxes["b"]).receive()
+    assert again is not None
+    again.ack()
+    room(boxes["a"]).send("next")
+    world.settle()
+    boxes["a"].run_maintenance()
+    room(boxes["b"]).acknowledge(again, "completed")
+    world.settle()
+
+    past = room(boxes["a"]).history(kind=["command", "text"])
+    assert ["next"] == [each.body for each in past.messages]
+    assert ["completed"] == [
+        each.status for each in room(boxes["a"]).acknowledgments(posted.copies[0][1])
+    ]
+    assert [] == read(boxes["a"])
+
+
+def test_acknowledgments_are_forgotten_with_their_message(world: World) -> None:
+    """Once retention has pruned a message, what was said of it goes too."""
+    boxes = team(world, "a", "b")
+    posted = room(boxes["a"]).send("go", kind="command")
+    world.settle()
+    message = room(boxes["b"]).receive()
+    assert message is not None
+    room(boxes["b"]).acknowledge(message)
+    world.settle()
+    found = []
+    for days in (6, 2):
+        world.clock.forward(days * 86_400)
+        boxes["a"].run_maintenance()
+        found.append(len(room(boxes["a"]).acknowledgments(posted.copies[0][1])))
+
+    assert [1, 0] == found
 
 
 def test_a_late_one_is_given_what_a_sticky_channel_retains(world: World) -> None:

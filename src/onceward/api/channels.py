@@ -55,6 +55,7 @@ class ChannelOptions(TypedDict, total=False):
     retain_for: float | None
     retain_count: int | None
     retain_bytes: int | None
+    bound_history: bool
     topics: frozenset[str] | None
 
 

@@ -222,7 +222,8 @@ class Postbox(Session, EventSource):
         """Open and past runs."""
         self.mailboxes = Mailboxes(self._home, self._deps, self, self._files, tasks)
         """Mailboxes of the home."""
-        self._maintenance = Maintenance(db, settings=settings, extra_task=self.mailboxes._sweep)
+        extra_tasks = (self.mailboxes._sweep, tasks.prune_history)
+        self._maintenance = Maintenance(db, settings=settings, extra_tasks=extra_tasks)
         for name, switch in (("transitions", transitions.switch), ("search", full_text.switch)):
             if name in settings.model_fields_set:
                 switch(db, on=getattr(settings, name))

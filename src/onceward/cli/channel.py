@@ -56,6 +56,8 @@ class Config:
     """How many messages of each sender a sticky channel retains."""
     retain_bytes: int | None = None
     """How many bytes of each sender's content a sticky channel retains."""
+    bound_history: Annotated[bool, Quiet] = False
+    """Let --retain-count bound each participant's history too."""
     topic: Annotated[list[str] | None, Parameter(negative=())] = None
     """A topic of the channel, which refuses all others then; may be repeated."""
 

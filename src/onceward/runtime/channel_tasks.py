@@ -14,7 +14,7 @@ from onceward.model.send_options import MessageOptions
 from onceward.model.topics import matches
 from onceward.runtime.fanout import Fanout
 from onceward.runtime.sender import Sender
-from onceward.store import bodies, channel_posts
+from onceward.store import bodies, channel_history, channel_posts
 from onceward.store.directory import channels
 from onceward.store.directory.cache import DirectoryCache
 from onceward.store.directory.channels import ChannelInfo
@@ -116,6 +116,23 @@ class ChannelTasks:
             for subscriber, (new, known) in late.items()
             if new and subscriber != me
         ]
+
+    def prune_history(self, limit: int) -> int:
+        """Delete a slice of the history that channels bound; return how many messages."""
+        if not self._roster.home.known:
+            return 0
+        for row in self._roster.channels():
+            config = channels.info(row, row[0]).config
+            count = config.retain_count
+            if config.bound_history and count is not None:
+                gone = self._db.write(
+                    lambda tx, name=row[0], count=count: channel_history.prune(  # type: ignore[misc]
+                        tx, name, count=count, limit=limit
+                    )
+                )
+                if gone:
+                    return gone
+        return 0
 
     # -- notifying --------------------------------------------------------------------------
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from onceward.db import migrations
 from onceward.db.database import Database
@@ -12,6 +13,7 @@ from onceward.errors import SchemaTooNew
 from onceward.model.settings import Settings
 from onceward.runtime.engine import EngineLoop
 from onceward.store import (
+    acknowledgments,
     full_text,
     inbox,
     lanes,
@@ -27,9 +29,13 @@ class Maintenance:
     """Maintains one file at intervals, in slices between which writers have their turn."""
 
     def __init__(
-        self, db: Database, *, settings: Settings, extra_task: Callable[[int], int] = lambda _: 0
+        self,
+        db: Database,
+        *,
+        settings: Settings,
+        extra_tasks: Sequence[Callable[[int], int]] = (),
     ) -> None:
-        self._db, self._settings, self._extra_task = db, settings, extra_task
+        self._db, self._settings, self._extra_tasks = db, settings, extra_tasks
         self._loop = EngineLoop(db, "maintenance", self._look, pause=settings.maintenance_interval)
 
     def start(self) -> None:
@@ -51,7 +57,12 @@ class Maintenance:
         limit = self._settings.retention_slice
         self._expire(limit)
         pruned = sum(self._prune(box, before) for box in ("outbox", "inbox"))
-        for prune in (retention.prune_marks, retention.prune_misc, runs.prune):
+        for prune in (
+            retention.prune_marks,
+            retention.prune_misc,
+            acknowledgments.prune,
+            runs.prune,
+        ):
             pruned += self._write_slices(
                 lambda tx, prune=prune: prune(tx, before=before, limit=limit)  # type: ignore[misc]
             )
@@ -60,7 +71,8 @@ class Maintenance:
         if pruned:
             self._db.write(lambda tx: tx.rows(retention.VACUUM))
         self._update_indexes()
-        self._until_done(lambda: self._extra_task(limit))
+        for task in self._extra_tasks:
+            self._until_done(partial(task, limit))
         self._db.persist_clock()
         self._checkpoint()
         return pruned

@@ -15,7 +15,20 @@ KIND: Final = "acknowledgment"
 STAGES: Final = {"received": 1, "in_progress": 2, "failed": 3, "completed": 4}
 """Order of acknowledgments; ``failed`` precedes ``completed``, as a later attempt may succeed."""
 DETAIL_MAX: Final = 2000
-OURS: Final = "SELECT 1 FROM _onceward_outbox WHERE id = ? AND recipient = ?"
+OURS: Final = """
+SELECT 1 FROM _onceward_outbox WHERE id = ?1 AND recipient = ?2
+UNION ALL
+SELECT 1 FROM _onceward_acknowledgments WHERE message_id = ?1 AND participant = ?2
+"""
+OLD: Final = """
+DELETE FROM _onceward_acknowledgments
+ WHERE (message_id, participant) IN (
+     SELECT message_id, participant
+       FROM _onceward_acknowledgments AS a
+      WHERE at < :before
+        AND NOT EXISTS (SELECT 1 FROM _onceward_outbox AS o WHERE o.id = a.message_id)
+      LIMIT :limit)
+"""
 NOTE: Final = """
 INSERT INTO _onceward_acknowledgments (message_id, participant, stage, detail, first_at, at)
 VALUES (?1, ?2, ?3, ?4, ?5, ?5)
@@ -60,6 +73,11 @@ def note(tx: StoreTransaction, sender: str, frame: Frame) -> bool:
     named = None if detail is None else str(detail)[:DETAIL_MAX]
     tx.run(NOTE, (frame.causationid, sender, STAGES[str(said["status"])], named, tx.now))
     return True
+
+
+def prune(tx: StoreTransaction, *, before: Millis, limit: int) -> int:
+    """Prune a slice of the old acknowledgments of messages that are gone; return how many."""
+    return tx.run(OLD, {"before": before, "limit": limit})
 
 
 def of(db: Database, message_id: str) -> list[Acknowledgment]:

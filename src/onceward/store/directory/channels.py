@@ -106,6 +106,8 @@ class ChannelConfig(BaseModel):
     """How many messages of each sender a sticky channel retains."""
     retain_bytes: Annotated[int, Field(ge=1)] | None = None
     """How many bytes of each sender's content a sticky channel retains."""
+    bound_history: bool = False
+    """Whether ``retain_count`` also bounds each participant's history, in outbox and inbox."""
     topics: frozenset[str] | None = None
     """The topics that are allowed; None allows all."""
 
@@ -157,6 +159,8 @@ def checked_config(given: dict[str, Any]) -> ChannelConfig:
     except ValidationError as error:
         first = error.errors()[0]
         refuse(".".join(map(str, first["loc"])) or "config", first["msg"])
+    if made.bound_history and made.retain_count is None:
+        refuse("bound_history", "needs retain_count, which says how many messages stay")
     for topic in made.topics or ():
         check_topic(topic)
     return made
