@@ -264,3 +264,43 @@ def test_looking_leaves_no_trace(cli: Cli, home: Path) -> None:
 
     assert [0, 0, 0, 0, 0, 3, 0] == codes
     assert before == path.read_bytes()
+
+
+@pytest.mark.broken("the damage is planted")
+@pytest.mark.parametrize("command", ["poll", "tail", "recv", "recv --keep"])
+def test_a_lost_body_is_told(cli: Cli, shop: Postbox, billing: Postbox, command: str) -> None:
+    """The output says what is missing, and so does the exit code: 1, or 6 beside sound ones."""
+    for body in ("long " * 1000, None):
+        billing.send("shop", body)
+    billing._db.write(lambda tx: tx.run("DELETE FROM _onceward_bodies"))
+    billing.run_until_idle()
+
+    several = command in {"poll", "tail"}
+    ran = cli(*command.split(), *([] if several else ["--json"]))
+    first = json.loads(ran.out.splitlines()[0]) if several else ran.json
+
+    assert (6 if several else 1, None) == (ran.code, first["body"])
+    assert "the body is missing" in first["problem"]
+    assert "the body is missing" in ran.err
+    assert "bodyerror" not in {*first}
+    assert (0, 2) == ((past := cli("history", "--json")).code, len(past.json["messages"]))
+    assert ["the body is missing"] == [
+        row["problem"][:19] for row in past.json["messages"] if "problem" in row
+    ]
+    assert shop.agent
+
+
+@pytest.mark.broken("the damage is planted")
+@pytest.mark.parametrize("mode", ["lease", "cursor", "replay"])
+def test_a_lost_body_of_a_mailbox_is_told(
+    cli: Cli, shop: Postbox, billing: Postbox, mode: str
+) -> None:
+    """However it is read: alone it is a failure."""
+    shop.mailboxes.ensure("box", public=True)
+    billing.mailboxes.open("box").send("long " * 1000)
+    billing._db.write(lambda tx: tx.run("DELETE FROM _onceward_bodies"))
+    billing.run_until_idle()
+
+    ran = cli("mailbox", "read", "box", mode)
+
+    assert (1, True) == (ran.code, "the body is missing" in json.loads(ran.out)["problem"])

@@ -167,7 +167,8 @@ def test_a_missing_body_blocks_nothing(world: World) -> None:
     assert second is not None
     second.ack()
 
-    assert ((None, "missing"), ("next", None)) == (
+    lost = "the body is missing: its sender's file had lost it"
+    assert ((None, lost), ("next", None)) == (
         (first.body, first.body_error),
         (second.body, second.body_error),
     )

@@ -163,6 +163,9 @@ class DeadLetters:
             msg = f"dead letter {dead.id} was received: only what we sent can be sent as new"
             raise InvalidArgument(msg)
         frame = Frame.parse(dead.frame)
+        if frame.body_error is not None:
+            msg = f"dead letter {dead.id} cannot be sent as new, {frame.body_error}"
+            raise InvalidArgument(msg)
         options = MessageOptions(
             type=frame.type,
             topic=frame.topic,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -37,7 +37,7 @@ from onceward.model.retry import RetryPolicy, retry_policy
 from onceward.model.settings import Settings
 from onceward.model.settings_options import SettingsOptions
 from onceward.runtime.agent import Agent
-from onceward.runtime.auditor import auditor
+from onceward.runtime.auditor import audit_damage, auditor
 from onceward.runtime.channel_sender import ChannelSender
 from onceward.runtime.channel_tasks import ChannelTasks
 from onceward.runtime.consumer import Consumer
@@ -191,6 +191,7 @@ class Postbox(Session, EventSource):
             policy=self._retry,
             background_tasks=tasks.run,
         )
+        self._audit_damage: Callable[[list[invariants.Violation]], None] | None = None
         if settings.audit:
             self._audit(settings.audit)
         self._workers, self._runners = self._build_workers()
@@ -200,6 +201,7 @@ class Postbox(Session, EventSource):
 
     def _audit(self, path: str) -> None:
         audit = AuditLog(path)
+        self._audit_damage = partial(audit_damage, audit.write, self._db)
         self._sender.audited = auditor(audit.write)
         self._hooks.on("polled", audit)
         self._hooks.on("expired", audit)
@@ -372,13 +374,17 @@ class Postbox(Session, EventSource):
         """
         Return the invariants that do not hold; an empty list is good.
 
-        Looks at this file, and at the messages between it and *others*.
+        Looks at this file, and at the messages between it and *others*. The audit
+        gets a line for each message of this file whose stored body is damaged.
         """
+        found = invariants.check(self._db)
+        if self._audit_damage is not None:
+            self._audit_damage(found)
         pairs = [
             pair for other in others for pair in ((self._db, other._db), (other._db, self._db))
         ]
         return [
-            *invariants.check(self._db),
+            *found,
             *(found for pair in pairs for found in invariants.check_pair(*pair)),
         ]
 

@@ -317,5 +317,8 @@ def read_reply(ticket_id: str, found: requests.ReplyState, reply: type[T]) -> T:
         ticket = Ticket(ticket_id, found.recipient)
         raise RequestFailed(msg, message_id=ticket_id, ticket=ticket, reason=reason)
     frame = Frame.parse(found.frame)
+    if frame.body_error is not None:
+        msg = f"reply {frame.id} to request {ticket_id}: {frame.body_error}"
+        raise InvalidMessage(msg)
     value: T = decode(frame.data, frame.data_base64, reply)
     return value

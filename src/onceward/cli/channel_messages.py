@@ -8,10 +8,11 @@ from typing import Annotated, Final, cast
 from onceward import Postbox
 from onceward.cli.channel import Name
 from onceward.cli.command import Found, command, picked
-from onceward.cli.exit_codes import NothingThere, TimedOut
+from onceward.cli.exit_codes import DONE, FAILED, NothingThere, TimedOut
 from onceward.cli.history import PAST, Sought, print_page
 from onceward.cli.options import Body, OfTopics, OfType, Wait, said
 from onceward.cli.output import document
+from onceward.cli.poll import note_problem
 from onceward.cli.send import Delayed, Topical, parsed
 from onceward.cli.target import Conversation, in_session
 from onceward.model.vocabulary import AckStatus, Kind
@@ -65,13 +66,14 @@ def recv(
     wait: Wait = None,
     status: Status | None = None,
     detail: Detail = None,
-) -> None:
+) -> int:
     """
     Take our agent's next message of a channel, print it, and mark it as processed.
 
-    Without a message the exit code is 4. With a status its sender is told that status. After
-    received and in_progress the message stays leased for the channel's ack timeout, and onceward
-    channel ack with the printed handle ends it; without that it is delivered again.
+    Without a message the exit code is 4, for one that has lost its body 1. With a status its sender
+    is told that status. After received and in_progress the message stays leased for the channel's
+    ack timeout, and onceward channel ack with the printed handle ends it; without that it is
+    delivered again.
     """
     channel = box.channels.get(name)
     message = channel.receive(type, timeout=wait or 0.0, topics=topic)
@@ -79,16 +81,20 @@ def recv(
         msg = f"no message waits in channel {name}"
         raise TimedOut(msg)
     told = picked(message, PRINTED)
+    if message.body_error is not None:
+        told["problem"] = message.body_error
     if status in ("received", "in_progress") and not message.settled:
         told["handle"] = channel.detach(message)
         message = channel.attach(told["handle"])
     document(told)
+    note_problem(message.id, message.body_error)
     sys.stdout.flush()
     if status is not None:
         channel.acknowledge(message, status, detail)
     elif not message.settled:
         message.ack()
     box.run_until_idle()
+    return FAILED if "problem" in told else DONE
 
 
 @command("id")

@@ -112,6 +112,11 @@ def search(box: Postbox, /, *words: Words, limit: Limit = 100) -> Found:
     return _rows(box.search(" ".join(words), limit=limit).messages)
 
 
+def _content(past: Any) -> dict[str, Any]:
+    problem = past.problem
+    return {"body": past.body} if problem is None else {"body": None, "problem": problem}
+
+
 def _rows(messages: list[Any]) -> list[dict[str, Any]]:
-    rows = [dated(asdict(past)) | {"body": past.body} for past in messages]
+    rows = [dated(asdict(past)) | _content(past) for past in messages]
     return [{name: row[name] for name in row if name != "frame"} for row in rows]

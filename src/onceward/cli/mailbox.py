@@ -14,7 +14,7 @@ from onceward.cli.command import Found, command, picked
 from onceward.cli.durations import MaybeMoment, MaybeSpan, Span
 from onceward.cli.exit_codes import NothingThere, TimedOut
 from onceward.cli.options import Body, Limit, Number, OfTags, OfTopics, OfType, Quiet, Wait, said
-from onceward.cli.poll import print_records
+from onceward.cli.poll import Problems, print_records, readable
 from onceward.cli.send import MailboxOptions, delivered, parsed
 from onceward.cli.target import Conversation
 from onceward.model.filters import MailboxFilters
@@ -146,17 +146,18 @@ def send(
 
 
 @command()
-def read(box: Postbox, mailbox: Name, mode: Mode, /, *, how: Reading = READING) -> None:
+def read(box: Postbox, mailbox: Name, mode: Mode, /, *, how: Reading = READING) -> int:
     """
     Read a mailbox in a named mode, and print messages, one JSON object for each line.
 
     replay prints everything from the oldest and stores nothing. cursor moves the position of that
     name before it prints: at most once. lease takes messages as a member of the group of that name
     and settles them after they were printed: at least once. Without a message the exit code is 3,
-    or 4 after --wait. --topic and --tag work with cursor only.
+    or 4 after --wait; with a message that has lost its body it is 6, or 1 if there is no other.
+    --topic and --tag work with cursor only.
     """
-    if READERS[mode](box.mailboxes.open(mailbox), how):
-        return
+    if problems := READERS[mode](box.mailboxes.open(mailbox), how):
+        return readable(problems)
     if how.wait:
         msg = f"no message within {how.wait:g} s"
         raise TimedOut(msg)
@@ -164,27 +165,27 @@ def read(box: Postbox, mailbox: Name, mode: Mode, /, *, how: Reading = READING) 
     raise NothingThere(msg)
 
 
-def _lease(mailbox: Mailbox, how: Reading) -> int:
-    messages = mailbox.lease(how.name, how.type, **how.options())
-    for message in messages:
+def _lease(mailbox: Mailbox, how: Reading) -> Problems:
+    problems: Problems = []
+    for message in mailbox.lease(how.name, how.type, **how.options()):
         with message:
-            print_records([MessageRecord(message.frame, message.body, message.received_at)])
+            told = MessageRecord(
+                message.frame, message.body, message.received_at, message.body_error
+            )
+            problems += print_records([told])
             sys.stdout.flush()
-    return len(messages)
+    return problems
 
 
-def _cursor(mailbox: Mailbox, how: Reading) -> int:
+def _cursor(mailbox: Mailbox, how: Reading) -> Problems:
     options = how.options() | {"consume_skipped": not how.keep_skipped}
     sought: MailboxFilters = {"topics": how.topic or None, "tags": how.tags or None}
-    records = mailbox.cursor(how.name, how.type, **options, **sought)
-    print_records(records)
-    return len(records)
+    return print_records(mailbox.cursor(how.name, how.type, **options, **sought))
 
 
-def _replay(mailbox: Mailbox, how: Reading) -> int:
-    records = [*islice(mailbox.replay(how.type, timeout=how.wait or 0.0), how.limit)]
-    print_records(records)
-    return len(records)
+def _replay(mailbox: Mailbox, how: Reading) -> Problems:
+    replayed = mailbox.replay(how.type, timeout=how.wait or 0.0)
+    return print_records(islice(replayed, how.limit))
 
 
 READERS: Final = {"replay": _replay, "cursor": _cursor, "lease": _lease}
@@ -212,7 +213,7 @@ def query(
     sender: OfSender = None,
     limit: Limit = 100,
     where: Conversation = CONVERSATION,
-) -> None:
+) -> int:
     """
     Print messages of a mailbox, newest first, one JSON object for each line.
 
@@ -224,7 +225,7 @@ def query(
         "sender": sender,
         "session": where.session,
     }
-    print_records(box.mailboxes.open(mailbox).query(type, limit=limit, **sought))
+    return readable(print_records(box.mailboxes.open(mailbox).query(type, limit=limit, **sought)))
 
 
 @command()
@@ -235,13 +236,13 @@ def show(box: Postbox, mailbox: Name, /) -> Found:
 
 
 @command()
-def tail(box: Postbox, mailbox: Name, /, *, n: Number = 10) -> None:
+def tail(box: Postbox, mailbox: Name, /, *, n: Number = 10) -> int:
     """
     Print the newest messages of a mailbox, oldest first, one JSON object for each line.
 
     Nothing is changed.
     """
-    print_records(box.mailboxes.open(mailbox).tail(n))
+    return readable(print_records(box.mailboxes.open(mailbox).tail(n)))
 
 
 @command("id")

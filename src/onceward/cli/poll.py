@@ -9,11 +9,13 @@ from typing import Annotated, Any
 
 from onceward import MessageRecord, Postbox
 from onceward.cli.command import Found, command
-from onceward.cli.exit_codes import DONE
+from onceward.cli.exit_codes import DONE, FAILED, PARTLY
 from onceward.cli.options import Number, OfTopics, Quiet, said
-from onceward.cli.output import dated, document
+from onceward.cli.output import dated, document, note
 from onceward.cli.target import Conversation, in_session
 
+Problems = list[str | None]
+"""Why the body of each message cannot be read; None where it can."""
 WHERE = Conversation()
 MaybeLimit = Annotated[int | None, said("Take at most so many.")]
 Keep = Annotated[bool, Quiet, said("Leave what --topic excludes for another poll.")]
@@ -29,18 +31,19 @@ def poll(
     limit: MaybeLimit = None,
     keep_skipped: Keep = False,
     where: Conversation = WHERE,
-) -> None:
+) -> int:
     """
     Take what came since the last poll and print it, one JSON object for each line.
 
     At most once: the cursor is committed before anything is printed, so a process that is killed
     in between loses the messages it was to print. The cursor passes what --topic excludes, too.
-    Without new messages nothing is printed, and the exit code is 0. While the file is paused
+    Without new messages nothing is printed, and the exit code is 0. A message that has lost its
+    body has a problem; the exit code is 6, or 1 if there is no other. While the file is paused
     nothing is taken.
     """
     session, skip = in_session(where), not keep_skipped
     records = box.poll(topics=topic or None, session=session, limit=limit, consume_skipped=skip)
-    print_records(records)
+    return readable(print_records(records))
 
 
 @command()
@@ -51,14 +54,15 @@ def tail(
     n: Number = 10,
     include_expired: Expired = False,
     where: Conversation = WHERE,
-) -> None:
+) -> int:
     """
     Print the newest messages of a session, oldest first, one JSON object for each line.
 
     No cursor is moved. Fields have the names that history gives them; ``at`` is the moment of
     receipt.
     """
-    print_records(box.tail(n, session=in_session(where), include_expired=include_expired))
+    records = box.tail(n, session=in_session(where), include_expired=include_expired)
+    return readable(print_records(records))
 
 
 @command("expired")
@@ -83,10 +87,27 @@ def status(box: Postbox, /, *, where: Conversation = WHERE) -> int:
     return DONE
 
 
-def print_records(records: Iterable[MessageRecord]) -> None:
-    """Print messages, each as one JSON object on a line of its own."""
+def print_records(records: Iterable[MessageRecord]) -> Problems:
+    """Print messages, each as a JSON object on a line; note and return their problems."""
+    problems: Problems = []
     for record in records:
         sys.stdout.write(json.dumps(described(record), ensure_ascii=False) + "\n")
+        problems.append(record.problem)
+        note_problem(record.id, record.problem)
+    return problems
+
+
+def readable(problems: Problems) -> int:
+    """Return the exit code of a reading: PARTLY with problems, FAILED where nothing is sound."""
+    if not any(problems):
+        return DONE
+    return FAILED if all(problems) else PARTLY
+
+
+def note_problem(message_id: str, problem: str | None) -> None:
+    """Write a note for a message whose body cannot be read."""
+    if problem is not None:
+        note(f"{message_id}: {problem}")
 
 
 def described(record: MessageRecord) -> dict[str, Any]:

@@ -13,9 +13,10 @@ from cyclopts import Parameter
 
 from onceward import Postbox
 from onceward.cli import queries
-from onceward.cli.exit_codes import DONE, NothingThere, TimedOut
+from onceward.cli.exit_codes import DONE, FAILED, NothingThere, TimedOut
 from onceward.cli.options import OfType, Wait
 from onceward.cli.output import compact, show, show_one
+from onceward.cli.poll import note_problem
 from onceward.cli.readonly import views
 from onceward.cli.target import Conversation, open_box
 from onceward.db.environment import disabled_by_environment
@@ -40,7 +41,7 @@ def recv(
 
     It is marked only after it was written out completely: a process that is killed in between
     gets it again. With --keep it is printed only: nothing is leased, and no attempt is counted. An
-    empty inbox is exit code 3, or 4 after --wait.
+    empty inbox is exit code 3, or 4 after --wait; a message that has lost its body is 1.
 
     Columns: id, sender, session, type, body (as JSON).
 
@@ -50,8 +51,7 @@ def recv(
     """
     path = where.path()
     if not ack:
-        print_message(_next(path, type, where.session, wait or 0.0), where)
-        return DONE
+        return print_message(_next(path, type, where.session, wait or 0.0), where)
     with open_box(path) as box:
         refuse_paused(box)
         source = box.session(where.session) if where.session else box
@@ -59,9 +59,10 @@ def recv(
         if message is None:
             raise nothing(wait)
         with message:
-            print_message(described(message.frame, message.attempt, message.received_at), where)
+            told = described(message.frame, message.attempt, message.received_at)
+            code = print_message(told, where)
             sys.stdout.flush()
-    return DONE
+    return code
 
 
 def refuse_paused(box: Postbox) -> None:
@@ -91,22 +92,26 @@ def _next(path: Path, kind: str | None, session: str | None, wait: float) -> Map
 
 
 def described(frame: Frame, attempt: int, received_at: int) -> dict[str, Any]:
-    """Return a message as it is printed."""
+    """Return a message as it is printed, with ``problem`` if its body is lost."""
+    problem = {} if frame.body_error is None else {"problem": frame.body_error}
     names = ("id", "sender", "recipient", "session", "type", "topic")
     return {name: getattr(frame, name) for name in names} | {
         "priority": frame.priority_name,
         "attempt": attempt,
         "received_at": received_at,
         "body": frame.data if frame.data_base64 is None else frame.data_base64,
+        **problem,
         "frame": frame.model_dump(mode="json", exclude_none=True),
     }
 
 
-def print_message(message: Mapping[str, Any], where: Conversation) -> None:
-    """Print a received message in the form asked for."""
+def print_message(message: Mapping[str, Any], where: Conversation) -> int:
+    """Print a received message in the form asked for; return FAILED if its body is lost."""
     if where.style == "lines":
         show([{**message, "body": compact(message["body"])}], COLUMNS, "lines")
     elif where.style == "table":
         show_one({name: value for name, value in message.items() if name != "frame"}, "table")
     else:
         show_one(message, "json")
+    note_problem(message["id"], message.get("problem"))
+    return FAILED if "problem" in message else DONE

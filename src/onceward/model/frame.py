@@ -131,7 +131,15 @@ class Frame(BaseModel):
     @property
     def headers(self) -> dict[str, str | int | bool]:
         """The extension attributes that the sender added."""
-        return dict(self.__pydantic_extra__ or {})
+        extra = self.__pydantic_extra__ or {}
+        return {name: value for name, value in extra.items() if name != BODY_ERROR}
+
+    @property
+    def body_error(self) -> str | None:
+        """Why the frame came without its body; None where it did not."""
+        if BODY_ERROR not in (self.__pydantic_extra__ or {}):
+            return None
+        return "the body is missing: its sender's file had lost it"
 
     @property
     def tags(self) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ class MessageRecord:
     received_at: Millis
     """When it was committed into the inbox."""
     problem: str | None = None
-    """Why the body cannot be read: damaged, or of another type than was asked for."""
+    """Why the body cannot be read: lost, damaged, or of another type than was asked for."""
 
     def __repr__(self) -> str:
         """Name the record without its body, which may be secret or large."""
@@ -106,6 +106,8 @@ def read_record(
         return MessageRecord(
             frame, None, received_at, "the stored message does not match its digest"
         )
+    if frame.body_error is not None:
+        return MessageRecord(frame, None, received_at, frame.body_error)
     try:
         body = decode(frame.data, frame.data_base64, wanted)
     except InvalidMessage as error:

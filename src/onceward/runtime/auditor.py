@@ -1,13 +1,15 @@
-"""Write an audit entry for each committed send: its parties, topic and size, not its body."""
+"""Write audit entries of committed sends and of damaged messages, never of what a body holds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from onceward.db.database import Database
 from onceward.model.clock import Millis, iso
 from onceward.model.frame import Frame
 from onceward.store.accept import body_size
+from onceward.store.invariants import DAMAGED, Violation
 from onceward.store.outbox import OutgoingMessage
 
 Write = Callable[[Iterable[Mapping[str, Any]]], None]
@@ -20,6 +22,22 @@ def auditor(write: Write) -> Callable[[Sequence[OutgoingMessage], Millis], None]
         write(_entry(draft, at) for draft in drafts)
 
     return sent
+
+
+def audit_damage(write: Write, db: Database, found: Iterable[Violation]) -> None:
+    """Write an entry for each message that a check found damaged."""
+    write(_damage(db, each) for each in found if each.invariant in DAMAGED)
+
+
+def _damage(db: Database, found: Violation) -> dict[str, Any]:
+    return {
+        "op": "check",
+        "ts": iso(db.clock.now()),
+        "agent_id": db.agent,
+        "msg_id": found.offender,
+        "invariant": found.invariant,
+        "rule": found.rule,
+    }
 
 
 def _entry(draft: OutgoingMessage, at: Millis) -> dict[str, Any]:

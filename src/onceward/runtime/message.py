@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 from onceward.db.transaction import StoreTransaction
 from onceward.errors import Drop, InvalidArgument, Reject, Retry
 from onceward.model.clock import Millis
-from onceward.model.frame import BODY_ERROR, Frame
+from onceward.model.frame import Frame
 from onceward.model.vocabulary import Priority
 from onceward.runtime.async_face import AsyncFace, OffLoop, awaitable
 
@@ -83,8 +83,7 @@ class ReceivedMessage(Generic[T_co]):
         """Extension attributes of the frame."""
         self.tags: tuple[str, ...] = frame.tags
         """Tags, from the header ``tags``."""
-        lost = self.headers.pop(BODY_ERROR, None)
-        self.body_error: str | None = None if lost is None else str(lost)
+        self.body_error: str | None = frame.body_error
         """Why the body is missing, None where it is not: the sender's file had lost it."""
 
     def __repr__(self) -> str:

@@ -249,6 +249,13 @@ FRAMES: Final = {
 }
 
 
+USERS: Final = """
+SELECT id FROM _onceward_outbox WHERE body_id = :body
+ UNION ALL
+SELECT 'post ' || number FROM _onceward_retained_posts WHERE body_id = :body
+"""
+DAMAGED: Final = frozenset({"S8", "S9", "S10", "R8", "R9"})
+"""Rules whose offenders are messages that are not what was stored, or are without a body."""
 HEADS: Final = f"""
 SELECT id, frame, digest, {BODY_DIGEST}
   FROM _onceward_outbox AS o
@@ -272,9 +279,10 @@ def check(db: Database) -> list[Violation]:
         found += [Violation(name, rule, str(row[0])) for row in _ask(db, sql)]
     for name, (rule, sql) in FRAMES.items():
         found += [
-            Violation(name, rule, str(i))
+            Violation(name, rule, offender)
             for i, text, seen, *_ in _ask(db, sql)
             if digest(str(text)) != seen
+            for offender in (_users(db, str(i)) if name == "S9" else [str(i)])
         ]
     heads = [
         i
@@ -284,9 +292,16 @@ def check(db: Database) -> list[Violation]:
     return found + [Violation("S8", FRAMES["S8"][0], str(i)) for i in heads]
 
 
-def _ask(db: Database, sql: str) -> list[tuple[object, ...]]:
+def _users(db: Database, body: str) -> list[str]:
+    """Return the ids of the messages that share a body, or the body's name if there is none."""
+    number = body.removeprefix("body ")
+    users = _ask(db, USERS, {"body": int(number)}) if number.isdecimal() else []
+    return [str(user) for user, *_ in users] or [body]
+
+
+def _ask(db: Database, sql: str, named: dict[str, int] | None = None) -> list[tuple[object, ...]]:
     try:
-        return db.read(sql)
+        return db.read(sql, named)
     except StoreClosed:
         raise
     except StoreError as error:

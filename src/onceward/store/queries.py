@@ -75,6 +75,11 @@ class HistoryEntry:
         return frame.data if frame.data_base64 is None else frame.data_base64
 
     @property
+    def problem(self) -> str | None:
+        """Why there is no body, None where there is one: a file had lost it."""
+        return Frame.parse(self.frame).body_error
+
+    @property
     def late(self) -> bool:
         """Whether it was received as an answer after the time to live of the query it answers."""
         return self.box == "in" and Frame.parse(self.frame).is_late(self.at)
