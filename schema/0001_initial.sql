@@ -749,7 +749,19 @@ BEGIN
              || coalesce(NEW.ordering_key, '') || coalesce(NEW.correlation_id, '') GLOB '*[' || char(1) || '-' || char(31) || char(127) || ']*'
             THEN RAISE(ABORT, 'onceward:names must be printable')
         WHEN instr(NEW.body, char(0)) THEN RAISE(ABORT, 'onceward:body holds a NUL')
+        WHEN replace(coalesce(NEW.type, '') || coalesce(NEW.session, '') || coalesce(NEW.topic, '') || coalesce(NEW.key, '')
+                     || coalesce(NEW.ordering_key, '') || coalesce(NEW.correlation_id, '') || coalesce(NEW.body, ''), char(65533), '')
+             GLOB '*' || char(65533) || '*'  -- what is no UTF-8 is read as this character
+            THEN RAISE(ABORT, 'onceward:text holds half a surrogate pair')
         WHEN NOT json_valid(NEW.body) THEN NULL  -- said below
+        WHEN NEW.body GLOB '*\u[dD][89a-fA-F]*'
+         AND EXISTS (SELECT 1 FROM json_tree(NEW.body) AS j
+                      WHERE replace(CASE j.type WHEN 'text' THEN j.value ELSE '' END || coalesce(j.key, ''), char(65533), '')
+                            GLOB '*' || char(65533) || '*')
+            THEN RAISE(ABORT, 'onceward:body holds half a surrogate pair')
+        WHEN NEW.body GLOB '*"*:*"*:*'
+         AND EXISTS (SELECT 1 FROM json_tree(NEW.body) AS j WHERE typeof(j.key) = 'text' GROUP BY j.parent, j.key HAVING count(*) > 1)
+            THEN RAISE(ABORT, 'onceward:body names a key twice')
         WHEN (length(NEW.body) > 308 OR NEW.body GLOB '*[0-9][eE]*')
          AND EXISTS (SELECT 1 FROM json_tree(NEW.body) AS j WHERE j.type IN ('integer', 'real') AND abs(j.value) > 1.7976931348623157e308)
             THEN RAISE(ABORT, 'onceward:body holds a number that no float can be')
@@ -764,7 +776,7 @@ BEGIN
         END;
     SELECT CASE
         WHEN NEW.recipient IS NULL OR NOT (NEW.recipient GLOB '[A-Za-z0-9]*') OR NEW.recipient GLOB '*[^A-Za-z0-9._-]*'
-          OR length(NEW.recipient) > 128 OR instr(NEW.recipient, char(0)) OR lower(NEW.recipient) IN ('all', 'broadcast')
+          OR length(NEW.recipient) > 128 OR instr(NEW.recipient, char(0)) OR lower(NEW.recipient) IN ('all', 'broadcast', 'directory')
             THEN RAISE(ABORT, 'onceward:recipient is no agent name')
         WHEN NEW.type IS NULL OR length(NEW.type) NOT BETWEEN 1 AND 256 OR NEW.type GLOB '*[' || char(1) || '-' || char(31) || ']*'
             THEN RAISE(ABORT, 'onceward:type must be 1 to 256 printable characters')

@@ -77,9 +77,10 @@ def test_mail_that_others_may_read_is_serious(cli: Cli, shop: Postbox) -> None:
     assert "ok" == level(ran, "write")
 
 
-def test_a_folder_that_others_may_change_is_a_warning(cli: Cli, shop: Postbox) -> None:
-    """Whoever may rename files there may replace the mail."""
-    shop.path.parent.chmod(0o777)
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o770, 0o702])
+def test_a_folder_that_others_may_change_is_a_warning(cli: Cli, shop: Postbox, mode: int) -> None:
+    """A user that may add files there may put a WAL beside a file that is closed."""
+    shop.path.parent.chmod(mode)
 
     assert "warning" == level(cli("doctor", "--json"), "permissions")
 

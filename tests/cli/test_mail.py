@@ -79,6 +79,15 @@ def test_a_body_is_json_or_text(
     assert (sent, body) == (message.id, message.body)
 
 
+@pytest.mark.usefixtures("billing")
+def test_a_body_that_names_a_key_twice_is_refused(cli: Cli, shop: Postbox) -> None:
+    """The command does not choose between two values of one key."""
+    ran = cli("send", "billing", '{"a": 1, "a": 2}')
+
+    assert (2, 0) == (ran.code, shop.stats()["enqueued"])
+    assert "key 'a' comes twice" in ran.err
+
+
 @pytest.mark.parametrize("dash", [["-"], []])
 @pytest.mark.parametrize(
     ("text", "body"),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from onceward import Agent, errors
-from onceward.model.parcel import Receipt
+from onceward.model.parcel import ParcelFrame, Receipt
 from onceward.store import parcels
 from onceward.testing.builders import build_frame, parcel
 from onceward.transports.base import Features
@@ -66,6 +67,33 @@ def test_a_parcel_for_another_agent_is_refused_whole(world: World) -> None:
         box.accept(parcel(1, receipts=[Receipt(sent, "processed")], recipient="other"))
 
     assert "pending" == box.resolve(sent)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"durability": "eternal"}, "durability 'eternal'"),
+        ({"epoch": "\ud800"}, "surrogates"),
+        ({"previous": "a\0b"}, "NUL"),
+        ({"receipts": (Receipt("\ud800", "processed"),)}, "surrogates"),
+        ({"receipts": (Receipt("1", "dead", "\ud800"),)}, "surrogates"),
+        ({"frames": (ParcelFrame("\ud800", "{}", b""),)}, "surrogates"),
+        ({"frames": (ParcelFrame("a\0b", "{}", b""),)}, "NUL"),
+        ({"frames": (ParcelFrame("1", "\ud800", b""),)}, "surrogates"),
+        ({"frames": (ParcelFrame(cast("Any", 1), "{}", b""),)}, "expected str"),
+    ],
+)
+def test_a_parcel_of_impossible_values_is_refused_whole(
+    world: World, change: dict[str, Any], said: str
+) -> None:
+    """Values that no sender of ours writes are refused for good, not told as a damaged file."""
+    box = world.open("far")
+    made = replace(parcel(1, [build_frame("x", sender="near", recipient="far")]), **change)
+
+    with pytest.raises(errors.Refused, match=said):
+        box.accept(made)
+
+    assert [(0, 0, 0, 0)] == box.query(KEPT)
 
 
 def test_a_file_that_owes_receipts_to_a_bad_name_serves_its_peers(world: World) -> None:

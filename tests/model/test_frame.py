@@ -193,6 +193,7 @@ def test_nothing_that_the_specification_requires_may_be_missing(missing: str) ->
         b"\xff",
         b'{"id":"\xff"}',
         '{"id":"\\ud800"}',
+        '{"id":"\\ud800","id":"1"}',
         "[" * 100_000,
         '{"a":' * 100_000,
         "9" * 10_000,
@@ -212,6 +213,43 @@ def test_a_number_too_large_for_a_float_is_no_frame(text: str) -> None:
     """No infinity enters through the back door of a large exponent."""
     with pytest.raises(InvalidMessage):
         Frame.parse(text_of()[:-1] + f',"data":{text}}}')
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        text_of()[:-1] + ',"id":"2"}',
+        text_of()[:-1] + ',"tenant":"a","tenant":"b"}',
+        text_of()[:-1] + ', "data": {"a": 1, "a": 2}}',
+        text_of()[:-1] + ',"data":[{"a":1},{"b":{"c":1,"c":1}}]}',
+        text_of()[:-1] + ',"data":{"a":1,"\\u0061":2}}',
+    ],
+    ids=["id", "extension", "body", "nested", "escaped"],
+)
+def test_a_key_that_comes_twice_is_no_frame(text: str) -> None:
+    """Readers disagree on which value of such a key holds: SQL takes the first, Python the last."""
+    with pytest.raises(InvalidMessage, match="comes twice"):
+        Frame.parse(text)
+    with pytest.raises(InvalidMessage, match="comes twice"):
+        Frame.parse(text.encode())
+
+
+@pytest.mark.parametrize(
+    "data", [{"a": [{"a": 1}, {"a": 2}]}, {'":': '":"a":'}, '{"a":1}', [{}, {"": {"": 1}}]]
+)
+@pytest.mark.parametrize("separators", [(",", ":"), (", ", " : ")])
+def test_keys_that_come_once_are_taken(data: object, separators: tuple[str, str]) -> None:
+    """The same key in several objects, and text that looks like one, is no repetition."""
+    text = json.dumps(BASE | {"data": data, "topic": None}, separators=separators)
+
+    assert data == Frame.parse(text).data
+
+
+@pytest.mark.parametrize("name", ["id", "session", "type", "topic", "correlationid"])
+def test_a_nul_is_no_part_of_an_attribute(name: str) -> None:
+    """SQL would end the text there, and take two ids for one."""
+    with pytest.raises(InvalidMessage, match=name):
+        Frame.parse(text_of(**{name: "a\0b"}))
 
 
 def test_the_digest_changes_with_every_bit(write: Write) -> None:

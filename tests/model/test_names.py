@@ -64,7 +64,7 @@ def test_an_agent_name_is_also_a_recipient(name: str) -> None:
     try:
         agent_name(name)
     except InvalidMessage:
-        if name.lower() not in {"all", "broadcast"}:
+        if name.lower() not in {"all", "broadcast", "directory"}:
             with pytest.raises(InvalidMessage):
                 Frame.parse(text)
     else:

@@ -176,6 +176,11 @@ def _symlink_loop(tmp_path: Path) -> Path:
     return tmp_path / "l"
 
 
+def _dangling_link(tmp_path: Path) -> Path:
+    (tmp_path / "link").symlink_to(tmp_path / "moved.db")
+    return tmp_path / "link"
+
+
 def _endless_name(tmp_path: Path) -> Path:
     return tmp_path / ("x" * 300)
 
@@ -202,6 +207,7 @@ def _hard_link(tmp_path: Path) -> Path:
         _folder,
         _below_a_file,
         _symlink_loop,
+        _dangling_link,
         _endless_name,
         _nul,
         _pipe,

@@ -75,11 +75,12 @@ def permissions(path: Path) -> Finding:
         modes = (f"{found.name} {stat.S_IMODE(found.stat().st_mode):04o}" for found in exposed)
         said = f"other users may read the messages: {', '.join(modes)}"
         return serious("permissions", said, f"chmod 600 {' '.join(map(str, exposed))}")
-    folder = path.absolute().parent
-    mode = folder.stat().st_mode
-    if mode & (stat.S_IWGRP | stat.S_IWOTH) and not mode & stat.S_ISVTX:
-        said = f"other users may replace files in {folder}"
-        return warning("permissions", said, f"chmod go-w {folder}")
+    for folder in dict.fromkeys((path.absolute().parent, canonical(path).parent)):
+        mode = folder.stat().st_mode
+        if mode & (stat.S_IWGRP | stat.S_IWOTH):
+            may = "add" if mode & stat.S_ISVTX else "replace"
+            said = f"other users may {may} files in {folder}"
+            return warning("permissions", said, f"chmod go-w {folder}")
     return ok("permissions", "0600, in a folder that only its owner changes")
 
 

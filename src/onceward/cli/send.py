@@ -16,6 +16,8 @@ from onceward.cli.options import PRIORITY, Body, Quiet, said
 from onceward.cli.output import note
 from onceward.cli.stdin import body_from_stdin
 from onceward.cli.target import Conversation, in_session
+from onceward.errors import InvalidMessage
+from onceward.model.unique_keys import unique
 
 WHERE = Conversation()
 To = Annotated[str, said("A registered peer, or an agent whose file lies beside ours.")]
@@ -128,7 +130,10 @@ def parsed(given: str | None) -> Any:
     """Return a body as JSON value or plain text, read from stdin if it is a dash or not given."""
     text = body_from_stdin(asked=given == "-") if given in {None, "-"} else given
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=unique)
+    except InvalidMessage as error:
+        msg = f"the body: {error}"
+        raise Usage(msg) from error
     except ValueError as error:
         if text.lstrip().startswith(("{", "[", '"')):
             msg = f"the body looks like JSON, but is none: {error}"

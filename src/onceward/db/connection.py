@@ -16,6 +16,7 @@ import apsw
 from onceward.db.file_checks import canonical
 from onceward.errors import (
     Busy,
+    InvalidArgument,
     InvalidMessage,
     OncewardError,
     Paused,
@@ -28,10 +29,13 @@ from onceward.errors import (
     StoreFault,
     StoreFull,
 )
+from onceward.model.quoting import quoted
 
 MIN_VERSION: Final = (3, 51, 3)
 WITHDRAWN_VERSIONS: Final = (3, 52, 0)
 MARK: Final = "onceward:"
+SURROGATES: Final = "surrogates not allowed"
+"""Reason of Python for text that cannot be written as UTF-8."""
 REFUSALS: Final = ("CHECK constraint failed", "cannot store")
 """Texts of SQLite where our own row does not fit: a CHECK, or the type of a strict column."""
 ConstraintError = apsw.ConstraintError
@@ -196,6 +200,11 @@ def translate_error(error: BaseException, path: Path | str = "") -> BaseExceptio
         case UnicodeDecodeError():
             return StoreCorrupt(
                 f"{path}: text that is no UTF-8 ({error.reason}); recover a copy of the file"
+            )
+        case UnicodeEncodeError() if error.reason == SURROGATES:
+            return InvalidArgument(
+                f"text {quoted(error.object)} holds half a surrogate pair, which is no character:"
+                " nothing was done"
             )
         case (
             apsw.ReadOnlyError() | apsw.CantOpenError() | apsw.PermissionsError() | apsw.AuthError()

@@ -124,6 +124,7 @@ class Database:
         if agent is not None:
             agent_name(agent)
         real = file_checks.canonical(path)
+        file_checks.refuse_dangling(path)
         chosen = settings or Settings()
         with open_files.lock:
             key = file_checks.file_key(real)

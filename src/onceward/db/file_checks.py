@@ -50,6 +50,16 @@ FileKey = tuple[int, int]
 """Device and inode: what a file is, whatever its name."""
 
 
+def refuse_dangling(path: str | os.PathLike[str]) -> None:
+    """Raise StoreUnusable for a link to nothing: a new file would hide that the old one is away."""
+    if os.path.islink(path) and not os.path.lexists(os.path.realpath(path)):
+        msg = (
+            f"{os.fspath(path)} is a link to {os.path.realpath(path)}, which does not exist:"
+            " bring the file back, or remove the link"
+        )
+        raise StoreUnusable(msg)
+
+
 def canonical(path: str | os.PathLike[str]) -> Path:
     """Return the one path under which a file is opened, whatever links lead there."""
     try:

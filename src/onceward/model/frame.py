@@ -22,6 +22,7 @@ from onceward.model.body import BYTES, JSON
 from onceward.model.clock import Millis, iso
 from onceward.model.names import AGENT, DEFAULT_SESSION
 from onceward.model.quoting import quoted
+from onceward.model.unique_keys import refuse_repeated_keys
 from onceward.model.vocabulary import PRIORITIES, Priority
 
 SOURCE: Final = "urn:onceward:"
@@ -31,7 +32,8 @@ EPHEMERAL: Final = "ephemeral"
 TAGS: Final = "tags"
 """Extension attribute that holds a message's tags, with commas between them."""
 EXTENSION: Final = re.compile(r"[a-z0-9]{1,20}")
-Text = Annotated[str, Field(min_length=1, max_length=256)]
+Text = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^\x00]*$")]
+"""Text of an attribute; SQL would end it at a NUL."""
 INT32: Final = 2**31
 
 
@@ -86,6 +88,10 @@ class Frame(BaseModel):
         try:
             found = cls._read(text)
             found.check()
+            keys = len(found.__pydantic_fields_set__) + count_keys(found.data)
+            ends = text.count('":') if isinstance(text, str) else text.count(b'":')
+            if ends != keys:  # a reader keeps one value of each key: one may be lost
+                refuse_repeated_keys(text)
         except (ValueError, RecursionError) as error:
             msg = f"not a frame: {error}"
             raise InvalidMessage(msg) from error
@@ -103,14 +109,11 @@ class Frame(BaseModel):
         return cls.model_validate(_without_nulls(from_json(text)))
 
     def check(self) -> None:
-        """Raise InvalidMessage for bad extension names, two bodies or infinite numbers."""
+        """Raise InvalidMessage for bad extension names or two bodies."""
         for name, value in (self.__pydantic_extra__ or {}).items():
             check_extension(name, value)
         if self.data_base64 is not None and self.data is not None:
             msg = "a frame carries data or data_base64, never both"
-            raise InvalidMessage(msg)
-        if has_infinity(self.data):
-            msg = "a number of the body is too large for a float"
             raise InvalidMessage(msg)
 
     @property
@@ -174,13 +177,26 @@ def tags_in(text: str) -> tuple[str, ...]:
     return split_tags(from_json(text).get(TAGS)) if f'"{TAGS}"' in text else ()
 
 
-def has_infinity(value: Any) -> bool:
-    """Return whether *value* holds infinity, which JSON readers make of a large exponent."""
-    if isinstance(value, float):
-        return isinf(value)
-    if isinstance(value, dict):
-        return any(map(has_infinity, value.values()))
-    return isinstance(value, list) and any(map(has_infinity, value))
+def count_keys(value: Any) -> int:
+    """
+    Return how many keys the objects inside a JSON value have.
+
+    Raises:
+        InvalidMessage: it holds infinity, which JSON readers make of a large exponent.
+
+    """
+    total, rest = 0, [value]
+    while rest:
+        part = rest.pop()
+        if isinstance(part, dict):
+            total += len(part)
+            rest.extend(part.values())
+        elif isinstance(part, list):
+            rest.extend(part)
+        elif isinstance(part, float) and isinf(part):
+            msg = "a number of the body is too large for a float"
+            raise InvalidMessage(msg)
+    return total
 
 
 def _without_nulls(found: Any) -> Any:

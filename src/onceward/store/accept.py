@@ -84,6 +84,8 @@ TOO_LARGE: Final = "invalid: data: larger than max_body"
 
 
 ID: Final = attrgetter("id")
+REASON: Final = attrgetter("reason")
+TEXT: Final = attrgetter("text")
 Known = dict[str, tuple[str | None, str | None, str | None]]
 """By message id: the state of its row, the outcome of its mark, and the row's reason."""
 
@@ -259,6 +261,7 @@ def parse_frames(parcel: Parcel, policy: InboxPolicy) -> list[ParsedFrame]:
 
     """
     _check_names(parcel, policy.agent)
+    _check_texts(parcel)
     refuse_damaged(parcel)
     return [_parse_frame(carried, parcel, policy) for carried in parcel.frames]
 
@@ -272,6 +275,25 @@ def _check_names(parcel: Parcel, agent: str) -> None:
     if parcel.recipient != agent:
         msg = f"parcel refused: this is the inbox of {agent}, not {quoted(parcel.recipient)}"
         raise Refused(msg)
+
+
+def _check_texts(parcel: Parcel) -> None:
+    """Raise Refused for an unknown durability, and for ids that SQL would cut or not store."""
+    if parcel.durability not in STRENGTH:
+        msg = f"parcel refused, durability {quoted(parcel.durability)} is none of {list(STRENGTH)}"
+        raise Refused(msg)
+    ids = [parcel.epoch, parcel.previous, *map(ID, parcel.frames), *map(ID, parcel.receipts)]
+    texts = [*map(TEXT, parcel.frames), *filter(None, map(REASON, parcel.receipts))]
+    try:
+        if "\0" in "".join(ids):
+            msg = "parcel refused: an id holds a NUL"
+            raise Refused(msg)
+        for text in (*ids, *texts):
+            if not text.isascii():
+                text.encode()
+    except (TypeError, UnicodeEncodeError) as error:
+        msg = f"parcel refused: {error}"
+        raise Refused(msg) from error
 
 
 def _parse_frame(carried: ParcelFrame, parcel: Parcel, policy: InboxPolicy) -> ParsedFrame:

@@ -234,7 +234,7 @@ def settle(tx: StoreTransaction, packed: InFlight, answer: Answer, terms: Settle
         after, closed = peers.advance(tx, held, 0, held.last_id, terms.settings)
         return Settled(after, outbox.Moved(), closed=closed)
     weak = (
-        STRENGTH[answer.durability] < STRENGTH[terms.durability]
+        STRENGTH.get(answer.durability, -1) < STRENGTH[terms.durability]
         and not terms.settings.accept_weaker
     )
     told = [downgrade(r) for r in answer.receipts] if weak else list(answer.receipts)

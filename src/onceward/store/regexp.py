@@ -25,7 +25,7 @@ class Pattern:
     """
 
     def __init__(self, pattern: str) -> None:
-        if not isinstance(pattern, str) or not 0 < len(pattern) <= LONGEST or "\0" in pattern:
+        if not isinstance(pattern, str) or not 0 < len(pattern) <= LONGEST or not _plain(pattern):
             rule = f"must be a regular expression of 1 to {LONGEST} characters"
             msg = f"content {quoted(pattern)} {rule}"
             raise InvalidArgument(msg)
@@ -48,6 +48,11 @@ class Pattern:
     def close(self) -> None:
         """Release the matcher."""
         self._con.close()
+
+
+def _plain(pattern: str) -> bool:
+    """Return whether SQL reads a pattern whole: it holds no NUL and no half of a surrogate pair."""
+    return "\0" not in pattern and pattern == pattern.encode(errors="ignore").decode()
 
 
 def _load(con: apsw.Connection) -> None:

@@ -15,6 +15,7 @@ from onceward.db.transaction import StoreTransaction
 from onceward.errors import InvalidArgument
 from onceward.model.clock import Millis
 from onceward.model.queue_modes import WISH, WORKER_RESULT, QueuePolicy, WaitTimes
+from onceward.model.quoting import quoted
 from onceward.store.inbox import LeasedMessage
 from onceward.store.lanes import Lease
 
@@ -416,9 +417,8 @@ def reorder(tx: StoreTransaction, session: str, ids: Sequence[str]) -> list[str]
     by_id = {each.id: each for each in listed}
     missing = [each for each in ids if each not in by_id]
     if missing or len(set(ids)) != len(ids):
-        msg = (
-            f"not waiting in the queue of {session!r}, or named twice: {', '.join(missing or ids)}"
-        )
+        named = ", ".join(map(quoted, missing or ids))
+        msg = f"not waiting in the queue of {session!r}, or named twice: {named}"
         raise InvalidArgument(msg)
     chosen = [by_id[each] for each in ids] + [each for each in listed if each.id not in set(ids)]
     tx.many(
