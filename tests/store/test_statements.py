@@ -51,7 +51,7 @@ def test_a_send_under_a_key_looks_once(box: Postbox) -> None:
     counted = Counted(box)
     box.send("b", 1, key="k")
 
-    assert ["SELECT 1 FROM _onceward_dead", "INSERT INTO _onceward_outbox"] == [
+    assert ["SELECT id FROM _onceward_dea", "INSERT INTO _onceward_outbox"] == [
         sql[:28] for sql in counted.take()
     ]
 
