@@ -1,7 +1,7 @@
 """
 What routing does beside mailboxes and channels, asked of both facades.
 
-It is about limits, dead letters, looking back and the kill-switch.
+It is about limits, dead letters, looking back and pausing.
 """
 
 from __future__ import annotations

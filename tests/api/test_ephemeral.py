@@ -148,7 +148,7 @@ def test_what_a_reader_holds_is_not_dropped(news: Path) -> None:
 
 
 def test_a_frozen_file_drops_nothing(news: Path) -> None:
-    """The kill-switch lets nothing end; the restart after the resume does."""
+    """A paused file lets nothing end; the restart after the resume does."""
     with opened(news, start=False) as box:
         box.pause()
     with opened(news) as box:

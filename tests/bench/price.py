@@ -79,7 +79,7 @@ def sending(plan: Plan, durability: str) -> Iterator[Result]:
     )
     idle_box(
         ours_by_hand, durability
-    ).close()  # a file with our columns, checks, indexes, limits and kill-switch
+    ).close()  # a file with our columns, checks, indexes, limits and pause
     path = ours_by_hand / "alice.db"
     with ExitStack() as stack:
         box = stack.enter_context(idle_box(ours, durability))

@@ -1024,7 +1024,7 @@ def test_a_notice_is_told_after_a_crash(world: World) -> None:
     """If a process dies between change and notice, the next one to open the file tells it, once."""
     ear, alice = world.open("ear"), world.open("a")
     ear.agents.subscribe("_system.channel.*")
-    alice.channels._channel_sender.errands.run = lambda: None  # type: ignore[method-assign]
+    alice.channels._channel_sender.tasks.run = lambda: None  # type: ignore[method-assign]
     alice.channels.create("room")
     world.reopen("ear", "a")
     world.settle()

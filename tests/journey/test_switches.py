@@ -1,4 +1,4 @@
-"""The kill-switch, hooks and limits: what they stop, whom they tell, and that they lose nothing."""
+"""Pause, hooks and limits: what they stop, what they tell, and that they lose nothing."""
 
 from __future__ import annotations
 

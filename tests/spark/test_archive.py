@@ -90,7 +90,7 @@ def test_two_archives_into_one_folder_are_refused(case: Case, tmp_path: Path) ->
     out = tmp_path / "archive"
 
     def meanwhile(said: str) -> None:
-        if said == "archiving trail":
+        if said == "archiving transitions":
             with pytest.raises(OutputBusy, match="archive"):
                 archive.run(case.fleet, out)
             with pytest.raises(OutputBusy):

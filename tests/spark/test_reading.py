@@ -57,7 +57,8 @@ def without_own(found: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     "name",
     sorted(
-        VIEWS.keys() & {"outbox", "inbox", "processed", "dead_letters", "trail", "peers", "lanes"}
+        VIEWS.keys()
+        & {"outbox", "inbox", "processed", "dead_letters", "transitions", "peers", "lanes"}
     ),
 )
 def test_a_table_is_its_view_in_every_file(spark: SparkSession, mail: Path, name: str) -> None:

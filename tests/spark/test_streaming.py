@@ -94,7 +94,7 @@ def test_what_has_no_sequence_cannot_be_followed(spark: SparkSession, tmp_path: 
         .start()
     )
 
-    with pytest.raises(Exception, match="follow trail"):
+    with pytest.raises(Exception, match="follow transitions"):
         query.awaitTermination(60)
 
 

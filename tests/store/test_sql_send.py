@@ -271,7 +271,7 @@ def test_a_known_id_is_never_promised_twice(box: Postbox, elsewhere: Elsewhere, 
 
 
 def test_a_frozen_file_takes_nothing(box: Postbox, elsewhere: Elsewhere) -> None:
-    """The kill-switch holds for every language."""
+    """A pause holds for every language."""
     box.pause()
     [found] = elsewhere(box.path, PLAIN)
     box.resume()

@@ -98,7 +98,7 @@ class Channel:
 
     def members(self) -> list[Member]:
         """Return the participants, in the order of joining."""
-        return list(self._channel_sender.roster.members(self.name))
+        return list(self._channel_sender.directory.members(self.name))
 
     # -- taking part ------------------------------------------------------------------------
 
@@ -118,14 +118,14 @@ class Channel:
             self._only_owner("add others")
         return self._change(
             lambda: channels.join(
-                self._channel_sender.roster.directory, self.info(), agent, role, self._db.agent
+                self._channel_sender.directory.database, self.info(), agent, role, self._db.agent
             )
         )
 
     def add_many(self, agents: Iterable[str], role: ChannelRole = "member") -> int:
         """Add participants, all or none; return how many are new; only the owner may."""
         self._only_owner("add others")
-        info, directory, me = self.info(), self._channel_sender.roster.directory, self._db.agent
+        info, directory, me = self.info(), self._channel_sender.directory.database, self._db.agent
         return self._change(
             lambda: directory.write(
                 lambda _: sum([channels.join(directory, info, each, role, me) for each in agents])
@@ -142,7 +142,7 @@ class Channel:
             self._only_owner("remove others")
         return self._change(
             lambda: channels.leave(
-                self._channel_sender.roster.directory, self.name, agent, self._db.agent
+                self._channel_sender.directory.database, self.name, agent, self._db.agent
             )
         )
 
@@ -158,14 +158,16 @@ class Channel:
         if self._channel_sender.role(self.name) is None:
             self.join("observer")
         return self._change(
-            lambda: self._channel_sender.roster.subscribe(
+            lambda: self._channel_sender.directory.subscribe(
                 self._db.agent, pattern, channel=self.name
             )
         )
 
     def unsubscribe(self, pattern: str) -> bool:
         """End a subscription; say whether there was one."""
-        return self._channel_sender.roster.unsubscribe(self._db.agent, pattern, channel=self.name)
+        return self._channel_sender.directory.unsubscribe(
+            self._db.agent, pattern, channel=self.name
+        )
 
     # -- states -----------------------------------------------------------------------------
 
@@ -199,14 +201,14 @@ class Channel:
         """Forget a closed channel; its name may be used again."""
         self._change(
             lambda: channels.delete(
-                self._channel_sender.roster.directory, self.name, self._db.agent
+                self._channel_sender.directory.database, self.name, self._db.agent
             )
         )
 
     def _move(self, state: str, mode: PauseMode | None = None) -> None:
         self._change(
             lambda: channels.change_state(
-                self._channel_sender.roster.directory, self.name, state, self._db.agent, mode
+                self._channel_sender.directory.database, self.name, state, self._db.agent, mode
             )
         )
 
@@ -420,11 +422,11 @@ class Channels:
 
         Its ``created`` says whether this call made it.
         """
-        checked, roster = channels.checked_config(dict(config)), self._channel_sender.roster
+        checked, directory = channels.checked_config(dict(config)), self._channel_sender.directory
         created = changed(
             self._channel_sender,
             lambda: channels.create(
-                roster.directory,
+                directory.database,
                 name,
                 type,
                 self._db.agent,
@@ -452,12 +454,12 @@ class Channels:
 
     def list(self) -> list[ChannelInfo]:
         """Return all channels by name."""
-        return [channels.info(row, row[0]) for row in self._channel_sender.roster.channels()]
+        return [channels.info(row, row[0]) for row in self._channel_sender.directory.channels()]
 
 
 def changed(channel_sender: ChannelSender, work: Callable[[], T]) -> T:
     """Change the directory and run the tasks that follow: notices, held messages, late joiners."""
-    channel_sender.errands.begin()
+    channel_sender.tasks.begin()
     found = work()
-    channel_sender.errands.run()
+    channel_sender.tasks.run()
     return found

@@ -166,7 +166,7 @@ class Postbox(Session, EventSource):
         self._directory = DirectoryCache(self._home, db)
         self._sender = Sender(
             db,
-            roster=self._directory,
+            directory=self._directory,
             settings=settings,
             hooks=hooks,
             ids=ids,

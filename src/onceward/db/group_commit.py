@@ -183,12 +183,12 @@ class WriteQueue:
                     self.check()
                 self._taken = request.is_leader = True
                 return deadline
-            gate = Lock()
-            gate.acquire()
+            wakeup = Lock()
+            wakeup.acquire()
             self._queue += (request,)
-            request.wakeup = gate
+            request.wakeup = wakeup
         try:
-            if not gate.acquire(timeout=self.timeout):
+            if not wakeup.acquire(timeout=self.timeout):
                 self._give_up(request)
         except BaseException:
             self._abandon(request)
@@ -229,7 +229,7 @@ class WriteQueue:
 
     @staticmethod
     def _await(request: WriteRequest[Any]) -> None:
-        while not (request.done or request.is_leader):  # the gate may have opened an instant ago
+        while not (request.done or request.is_leader):  # the lock may have opened an instant ago
             request.wakeup.acquire(timeout=0.01)
 
     def drain(self) -> list[WriteRequest[Any]]:

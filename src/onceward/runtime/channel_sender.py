@@ -38,17 +38,17 @@ class ChannelMessage(NamedTuple):
 class ChannelSender:
     """Sends to the channels of a home, from one agent's file."""
 
-    def __init__(self, db: Database, sender: Sender, errands: ChannelTasks) -> None:
-        self._db, self._sender, self.errands = db, sender, errands
-        self.roster: DirectoryCache = sender.roster
+    def __init__(self, db: Database, sender: Sender, tasks: ChannelTasks) -> None:
+        self._db, self._sender, self.tasks = db, sender, tasks
+        self.directory: DirectoryCache = sender.directory
 
     def info(self, name: str) -> ChannelInfo:
         """Return a channel as it is now; raises UnknownChannel."""
-        return channels.info(self.roster.channel(name), name)
+        return channels.info(self.directory.channel(name), name)
 
     def role(self, name: str) -> str | None:
         """Return this agent's role in a channel, None where it takes no part."""
-        return channels.role_of(self.roster.members(name), self._db.agent)
+        return channels.role_of(self.directory.members(name), self._db.agent)
 
     def prepare(
         self, session: str, name: str, body: object, options: MessageOptions
@@ -76,7 +76,7 @@ class ChannelSender:
         fanout = self._sender.compose_fanout(
             session, recipients, body, options, limit=found.config.max_message_size
         )
-        message = ChannelMessage(found, fanout, self.roster.newest(name), options)
+        message = ChannelMessage(found, fanout, self.directory.newest(name), options)
         return partial(self._add, message=message)
 
     # -- checking ---------------------------------------------------------------------------
@@ -108,9 +108,9 @@ class ChannelSender:
     def _recipients(self, found: ChannelInfo, options: MessageOptions) -> list[str]:
         me = self._db.agent
         if found.type == "pubsub":
-            names = self.roster.subscribers(str(options.get("topic")), channel=found.name)
+            names = self.directory.subscribers(str(options.get("topic")), channel=found.name)
         else:
-            names = [member.agent for member in self.roster.members(found.name)]
+            names = [member.agent for member in self.directory.members(found.name)]
         return sorted(
             name for name in names if name != me or found.config.echo
         )  # as the index has them: half the cost of many
@@ -131,7 +131,7 @@ class ChannelSender:
         found, config = message.channel, message.channel.config
         if config.sticky:
             channel_posts.start(tx, "channel", found.name, message.newest)
-            self.errands.serve(tx, found)
+            self.tasks.serve(tx, found)
         fanout = self._held(tx, found, message.fanout)
         keeps = config.sticky and message.options.get("kind") not in ANSWERS
         body_id = self._retain(tx, message) if keeps else None
@@ -151,7 +151,7 @@ class ChannelSender:
         )
         if not (found.holds or full or (behind is not None and behind[1])):
             return fanout
-        channel_posts.start(tx, "channel", found.name, self.roster.newest(found.name))
+        channel_posts.start(tx, "channel", found.name, self.directory.newest(found.name))
         tx.run(channel_posts.HOLD, (found.name,))
         holder = channel_posts.held_by(found.name)
         held = tuple(each._replace(held_by=holder) for each in fanout.messages)

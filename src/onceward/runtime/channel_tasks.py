@@ -34,7 +34,7 @@ class ChannelTasks:
 
     def __init__(self, db: Database, sender: Sender) -> None:
         self._db, self._sender = db, sender
-        self._roster: DirectoryCache = sender.roster
+        self._directory: DirectoryCache = sender.directory
 
     def run(self) -> None:
         """Run what is due now; do nothing inside an open transaction, which may be undone."""
@@ -52,13 +52,13 @@ class ChannelTasks:
 
     def _channel(self, name: str, position: int, *, held: bool) -> None:
         try:
-            found = channels.info(self._roster.channel(name), name)
+            found = channels.info(self._directory.channel(name), name)
         except UnknownChannel:
             found = None
         if found is None or found.state == "closed":
             self._db.write(lambda tx: self._give_up(tx, name))
             return
-        if found.config.sticky and self._roster.newest(name) > position:
+        if found.config.sticky and self._directory.newest(name) > position:
             self._db.write(lambda tx: self.serve(tx, found))
         if held and found.state in ("active", "draining"):
             self._db.write(lambda tx: self._release(tx, found))
@@ -82,7 +82,7 @@ class ChannelTasks:
         The position moves in the same transaction.
         """
         task = channel_posts.next_task(tx, "channel", found.name)
-        newest = self._roster.newest(found.name)
+        newest = self._directory.newest(found.name)
         if task is None or newest <= task[0]:
             return
         channel_posts.trim(tx, found.name, found.config)
@@ -105,11 +105,11 @@ class ChannelTasks:
         if found.type != "pubsub":
             return [
                 (m.agent, None, ())
-                for m in self._roster.members(found.name)
+                for m in self._directory.members(found.name)
                 if m.number > after and m.agent != me
             ]
         late: dict[str, tuple[list[str], list[str]]] = {}
-        for number, subscriber, pattern in self._roster.subscriptions(found.name):
+        for number, subscriber, pattern in self._directory.subscriptions(found.name):
             late.setdefault(subscriber, ([], []))[number <= after].append(pattern)
         return [
             (subscriber, new, known)
@@ -119,9 +119,9 @@ class ChannelTasks:
 
     def prune_history(self, limit: int) -> int:
         """Delete a slice of the history that channels bound; return how many messages."""
-        if not self._roster.home.known:
+        if not self._directory.home.known:
             return 0
-        for row in self._roster.channels():
+        for row in self._directory.channels():
             config = channels.info(row, row[0]).config
             count = config.retain_count
             if config.bound_history and count is not None:
@@ -137,7 +137,7 @@ class ChannelTasks:
     # -- notifying --------------------------------------------------------------------------
 
     def _notices(self, position: int) -> None:
-        directory = self._roster.directory
+        directory = self._directory.database
         found = directory.read(channel_posts.NOTICES, (self._db.agent, position))
         if found:
             fanouts = [self._fan(topic, json.loads(body)) for _, topic, body in found]
@@ -156,7 +156,7 @@ class ChannelTasks:
     def _fan(self, topic: str, body: dict[str, Any]) -> Fanout:
         options = MessageOptions(topic=topic, type="notification", kind="notification", system=True)
         return self._sender.compose_fanout(
-            SYSTEM_SESSION, self._roster.subscribers(topic), body, options, rooted=False
+            SYSTEM_SESSION, self._directory.subscribers(topic), body, options, rooted=False
         )
 
     def _publish(

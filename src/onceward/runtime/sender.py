@@ -70,14 +70,14 @@ class Sender:
         self,
         db: Database,
         *,
-        roster: DirectoryCache,
+        directory: DirectoryCache,
         settings: Settings,
         ids: IdSource,
         hooks: Hooks,
         known: Callable[[str], bool],
     ) -> None:
         self._db, self._settings, self._hooks, self._known = db, settings, hooks, known
-        self.roster = roster
+        self.directory = directory
         """The agents and subscriptions of the home."""
         self.mint = ids
         """Mints one new id at each call."""
@@ -239,7 +239,7 @@ class Sender:
 
     def to_everyone(self, session: str, body: object, options: MessageOptions) -> Fanout:
         """Compose a message to every other agent of the home; raises UnknownRecipient for none."""
-        others = self.roster.other_agents()
+        others = self.directory.other_agents()
         if not others:
             msg = (
                 "a message to all reaches every registered agent of the home, "
@@ -257,7 +257,7 @@ class Sender:
 
     def subscribers(self, topic: str) -> list[str]:
         """Return the agents that subscribed to *topic*, each once."""
-        return self.roster.subscribers(check_topic(topic))
+        return self.directory.subscribers(check_topic(topic))
 
     def compose_fanout(
         self,

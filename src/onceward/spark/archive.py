@@ -27,7 +27,7 @@ ENDED: Final[Mapping[str, str]] = {
     "inbox": "ended_at",
     "processed": "processed_at",
     "dead_letters": "dead_at",
-    "trail": "at",
+    "transitions": "at",
 }
 """The tables that are archived, and the moment after which a row of each no longer changes."""
 SETTLE: Final = 900.0
@@ -219,7 +219,7 @@ def _missing(fleet: Fleet, out: Path, cuts: Mapping[str, int]) -> set[str]:
     """Return the files with ended rows before their cut that the archive lacks."""
     found: set[str] = set()
     for table, moment in ENDED.items():
-        if not cuts or table == "trail":
+        if not cuts or table == "transitions":
             continue
         live = Fleet(fleet.spark, tuple(cuts), fleet.options).table(
             table, "_db", "seq", where=f"{moment} < {max(cuts.values())}"

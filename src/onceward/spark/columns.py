@@ -33,7 +33,7 @@ VIEWS: Final = {
     "processed": "onceward_processed_messages",
     "dead_letters": "onceward_dead_letters",
     "runs": "onceward_runs",
-    "trail": "onceward_transitions",
+    "transitions": "onceward_transitions",
     "peers": "onceward_peers",
     "lanes": "onceward_lanes",
 }

@@ -188,7 +188,7 @@ class LimitHit(NamedTuple):
 
     @property
     def held(self) -> str:
-        """What ``held_by`` says of a message that this limit holds."""
+        """The value of ``held_by`` of a message that this limit holds."""
         return f"limit:{self.scope}:{self.name}"
 
     @property

@@ -43,7 +43,7 @@ DELETE FROM _onceward_pending_replies
                 FROM _onceward_pending_replies
                WHERE coalesce(ended_at, deadline_at, asked_at) < :before LIMIT :limit)
 """
-TRAIL: Final = """
+TRANSITIONS: Final = """
 DELETE FROM _onceward_transitions
  WHERE seq IN (SELECT seq FROM _onceward_transitions WHERE at < :before ORDER BY seq LIMIT :limit)
 """
@@ -82,4 +82,4 @@ def prune_marks(tx: StoreTransaction, *, before: Millis, limit: int) -> int:
 def prune_misc(tx: StoreTransaction, *, before: Millis, limit: int) -> int:
     """Prune a slice of pending replies and of transitions; return how many rows."""
     named = {"before": before, "limit": limit}
-    return tx.run(TICKETS, named) + tx.run(TRAIL, named) + tx.run(DROPS, named)
+    return tx.run(TICKETS, named) + tx.run(TRANSITIONS, named) + tx.run(DROPS, named)

@@ -32,7 +32,7 @@ ALL: Final = 10_000
 REGISTER: Final = """
 INSERT INTO _onceward_session_handlers (pattern, mode, debounce_for, cap, overflow, aborted, inject,
                                         allow_override_from)
-VALUES (:pattern, :mode, :debounce_for, :cap, :overflow, :aborted, :inject, :obey)
+VALUES (:pattern, :mode, :debounce_for, :cap, :overflow, :aborted, :inject, :allow_override_from)
 ON CONFLICT (pattern) DO UPDATE
    SET mode = excluded.mode, debounce_for = excluded.debounce_for, cap = excluded.cap,
        overflow = excluded.overflow, aborted = excluded.aborted, inject = excluded.inject,
@@ -289,7 +289,9 @@ def declared(tx: StoreTransaction, session: str) -> QueuePolicy:
     return QueuePolicy(**_policy_fields(rows[0])) if rows else QueuePolicy()
 
 
-def register(tx: StoreTransaction, pattern: str, policy: QueuePolicy, obey: Sequence[str]) -> None:
+def register(
+    tx: StoreTransaction, pattern: str, policy: QueuePolicy, allow_override_from: Sequence[str]
+) -> None:
     """
     Serve sessions of a pattern by runs from now on, in all processes.
 
@@ -301,7 +303,12 @@ def register(tx: StoreTransaction, pattern: str, policy: QueuePolicy, obey: Sequ
     }
     tx.run(
         REGISTER,
-        named | {"pattern": pattern, "inject": int(policy.inject), "obey": json.dumps(list(obey))},
+        named
+        | {
+            "pattern": pattern,
+            "inject": int(policy.inject),
+            "allow_override_from": json.dumps(list(allow_override_from)),
+        },
     )
 
 

@@ -230,7 +230,7 @@ class TransportConformance:
         )
 
     def test_the_answer_names_the_durability(self, stream: Line) -> None:
-        """The sender learns how durable the far end's commit is, or custody could end too early."""
+        """The answer says how durable the far end's commit is: a weaker one ends nothing."""
         answer = stream.transport.deliver(
             stream.url, parcel(1, [build_frame(1, sender=NEAR, recipient=FAR)])
         )

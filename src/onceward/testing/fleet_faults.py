@@ -141,7 +141,7 @@ def _pull(box: Postbox, kind: str) -> None:
 
 
 def dead_lettered(world: World, n: int) -> Outcome:
-    """The recipient's handler rejects some, and the recipient's door refuses one for good."""
+    """The recipient's handler rejects some, and its receiver refuses one for good."""
     near, far = pair(world, "dead")
     post(near, "dead-far", n - 1, wish="reject")
     world.turns(near, far)

@@ -20,7 +20,7 @@ from onceward.store.invariants import Violation
 from onceward.testing.clock import ManualClock
 from onceward.testing.crash import Crash, Life, Point, mortal
 from onceward.testing.handler_test import TrialContext, trial
-from onceward.testing.wire import SCHEME, Wire, door
+from onceward.testing.wire import SCHEME, Wire, acceptor
 from onceward.transports.base import Accept
 
 STEADY: Final[Mapping[str, Any]] = {
@@ -60,10 +60,10 @@ class Harness:
         """The time of all postboxes of this harness."""
         self._folder = TemporaryDirectory(prefix="onceward-")
         self._life = Life(self._path(self._agent.name))
-        self._doors: dict[str, Accept] = {}
+        self._acceptors: dict[str, Accept] = {}
         self._peers: dict[str, Postbox] = {}
         self._trials: list[TrialContext] = []
-        self._box = self._open(mortal(self._agent, self._life), Wire(self._doors, self._life))
+        self._box = self._open(mortal(self._agent, self._life), Wire(self._acceptors, self._life))
         if schema:
             self.sql(schema)
 
@@ -83,11 +83,11 @@ class Harness:
             **self._given,
         )
         box.on("*", self._life.told)
-        self._doors[agent.name] = door(box, self._settings)
+        self._acceptors[agent.name] = acceptor(box, self._settings)
         return box
 
     def _leave(self, box: Postbox) -> None:
-        del self._doors[box.agent]
+        del self._acceptors[box.agent]
         box.close()
 
     def restart(self) -> None:
@@ -95,11 +95,11 @@ class Harness:
         self._undo_trials()
         self._leave(self._box)
         self._life.again()
-        self._box = self._open(mortal(self._agent, self._life), Wire(self._doors, self._life))
+        self._box = self._open(mortal(self._agent, self._life), Wire(self._acceptors, self._life))
 
     def close(self) -> None:
         """Close all files and delete them; safe to call twice."""
-        if not self._doors:
+        if not self._acceptors:
             return
         self._undo_trials()
         for box in (self._box, *self._peers.values()):
@@ -130,7 +130,7 @@ class Harness:
     def peer(self, name: str, agent: Agent | None = None) -> Postbox:
         """Return the postbox of a peer, made on first use, with the handlers of *agent*."""
         if name not in self._peers:
-            box = self._peers[name] = self._open(agent or Agent(name), Wire(self._doors))
+            box = self._peers[name] = self._open(agent or Agent(name), Wire(self._acceptors))
             box.peers.register(self._agent.name, f"{SCHEME}:{self._agent.name}")
             self._box.peers.register(name, f"{SCHEME}:{name}")
         return self._peers[name]
@@ -200,7 +200,7 @@ class Harness:
     def check(self) -> list[Violation]:
         """Return the violated invariants of all files and of the messages between them."""
         self._undo_trials()
-        boxes = [self._box, *self._peers.values()] if self._doors else []
+        boxes = [self._box, *self._peers.values()] if self._acceptors else []
         return [
             broken for index, box in enumerate(boxes) for broken in box.check(*boxes[index + 1 :])
         ]

@@ -17,7 +17,7 @@ from onceward.model.settings import Settings
 from onceward.runtime.agent import Agent
 from onceward.testing.clock import ManualClock
 from onceward.testing.faults import Fault, FaultyTransport
-from onceward.testing.wire import SCHEME, Wire, door
+from onceward.testing.wire import SCHEME, Wire, acceptor
 from onceward.transports.base import Accept, Transport
 
 NEAR: Final = "near"
@@ -58,15 +58,15 @@ class FarEnd:
         self.handled: list[Any] = []
         """Bodies that were handled, in order: effects, that is."""
         self._known: set[str] = set()
-        self._accept = door(self.postbox, LIMITS)
+        self._accept = acceptor(self.postbox, LIMITS)
         self.at_the_end.callback(self.postbox.close)
 
     def accept(self, parcel: Parcel) -> Answer:
-        """Keep a parcel once and answer after the commit; the door of transports with streams."""
+        """Keep a parcel once and answer after the commit; used by transports with streams."""
         return self._accept(parcel)
 
     def take(self, frames: list[Frame]) -> dict[str, Receipt]:
-        """Keep frames once and answer for each; the door of function transports."""
+        """Keep frames once and answer for each; used by function transports."""
         return {frame.id: self._take(frame) for frame in frames if _plain(frame) not in self.silent}
 
     def _take(self, frame: Frame) -> Receipt:
@@ -142,9 +142,9 @@ class Line:
 @contextmanager
 def open_line(folder: Path, make: Callable[[FarEnd], tuple[Transport, str]]) -> Iterator[Line]:
     """Open both ends in *folder* with the transport that *make* returns between them."""
-    clock, doors, script = ManualClock(), list[Accept](), list[Fault]()
+    clock, acceptors, script = ManualClock(), list[Accept](), list[Fault]()
     with ExitStack() as stack:
-        far = FarEnd(folder / f"{FAR}.db", clock, _late(doors))
+        far = FarEnd(folder / f"{FAR}.db", clock, _late(acceptors))
         stack.enter_context(far.at_the_end)
         transport, url = make(far)
         faulty = FaultyTransport(
@@ -161,18 +161,18 @@ def open_line(folder: Path, make: Callable[[FarEnd], tuple[Transport, str]]) -> 
             )
         )
         near.peers.register(FAR, url)
-        doors.append(door(near, Settings()))
+        acceptors.append(acceptor(near, Settings()))
         yield Line(near, far, transport, url, clock, script)
 
 
-def _late(doors: list[Accept]) -> Accept:
-    """Return the door that will be the first of *doors*, once it is there."""
+def _late(acceptors: list[Accept]) -> Accept:
+    """Return the function that will be the first of *acceptors*, once it is there."""
 
     def accept(parcel: Parcel) -> Answer:
-        if not doors:
+        if not acceptors:
             msg = f"{NEAR} is not open yet"
             raise Unreachable(msg)
-        return doors[0](parcel)
+        return acceptors[0](parcel)
 
     return accept
 

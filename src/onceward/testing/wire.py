@@ -1,4 +1,4 @@
-"""Doors and wires: how parcels get from one file to another where a test is the whole network."""
+"""Receivers and wires: carry parcels from one file to another where a test is the network."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from onceward.transports.base import Accept, Features
 SCHEME: Final = "test"
 
 
-def door(postbox: Postbox, settings: Settings) -> Accept:
+def acceptor(postbox: Postbox, settings: Settings) -> Accept:
     """Return what takes parcels in for an open postbox."""
     return Receiver(postbox._db, settings=settings).accept
 
@@ -25,12 +25,12 @@ class Wire:
 
     features = Features(schemes=frozenset({SCHEME}))
 
-    def __init__(self, doors: dict[str, Accept], life: Life | None = None) -> None:
-        self._doors, self._life = doors, life
+    def __init__(self, acceptors: dict[str, Accept], life: Life | None = None) -> None:
+        self._acceptors, self._life = acceptors, life
 
     def deliver(self, url: str, parcel: Parcel) -> Answer:
         """Call the recipient's receiver; raise Unreachable where there is none."""
-        accept = self._doors.get(url.removeprefix(f"{SCHEME}:"))
+        accept = self._acceptors.get(url.removeprefix(f"{SCHEME}:"))
         if accept is None:
             msg = f"no receiver at {url} in this test"
             raise Unreachable(msg)

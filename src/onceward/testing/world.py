@@ -16,7 +16,7 @@ from onceward.model.ids import IdSource
 from onceward.runtime.agent import Agent
 from onceward.testing.clock import ManualClock
 from onceward.testing.faults import Fault, FaultyTransport
-from onceward.testing.wire import SCHEME, Wire, door
+from onceward.testing.wire import SCHEME, Wire, acceptor
 from onceward.transports.base import Accept
 
 STEADY: Final[dict[str, Any]] = {
@@ -44,7 +44,7 @@ class World:
         self.dice = random.Random(seed)  # noqa: S311 - which message goes where, not a secret
         self._ids = sorted_ids(self.clock, random.Random(seed + 1))  # noqa: S311 - as above
         self._open: dict[Path, Postbox] = {}
-        self._doors: dict[str, Accept] = {}
+        self._acceptors: dict[str, Accept] = {}
 
     def path(self, name: str, where: str = "") -> Path:
         """Return the path of an agent's file, or of a second one in the subfolder *where*."""
@@ -58,7 +58,7 @@ class World:
         path = self.path(name, where)
         path.parent.mkdir(parents=True, exist_ok=True)
         chosen = load_settings(None, {**STEADY, **settings})
-        transports = {SCHEME: FaultyTransport(Wire(self._doors), faults)}
+        transports = {SCHEME: FaultyTransport(Wire(self._acceptors), faults)}
         box = Postbox(
             path,
             agent=agent,
@@ -69,7 +69,7 @@ class World:
             transports=transports,
             settings=chosen,
         )
-        self._open[path], self._doors[name] = box, door(box, chosen)
+        self._open[path], self._acceptors[name] = box, acceptor(box, chosen)
         return box
 
     @staticmethod
@@ -80,7 +80,7 @@ class World:
     def shut(self, box: Postbox) -> Path:
         """Close an agent's file and return its path."""
         if self._open.pop(box.path, None) is box:
-            self._doors.pop(box.agent, None)
+            self._acceptors.pop(box.agent, None)
         box.close()
         return box.path
 

@@ -84,11 +84,11 @@ class Run(RunFields[Message[Any]]):
     never after the run was ended from outside. Slow work holds no lock.
     """
 
-    def __init__(self, seat: StartedRun, *, sender: Sender, holder: Holder) -> None:
-        super().__init__(seat, [_message(each) for each in seat.messages])
+    def __init__(self, started: StartedRun, *, sender: Sender, holder: Holder) -> None:
+        super().__init__(started, [_message(each) for each in started.messages])
         self.cancelled: bool = False
         """Whether the run was ended from outside: return at once, its effects are not committed."""
-        self._started, self._sender, self._holder = seat, sender, holder
+        self._started, self._sender, self._holder = started, sender, holder
         self._drafts: list[OutgoingMessage] = []
         self._at_end_work: list[Callable[[Transaction], object]] = []
 

@@ -72,12 +72,12 @@ class DirectoryCache:
         self._seen = _Snapshot()
 
     @property
-    def directory(self) -> DirectoryDatabase:
+    def database(self) -> DirectoryDatabase:
         """Return the directory of the home, opened on first use."""
         return self.home.directory
 
     def _now(self) -> _Snapshot:
-        opened = self.directory
+        opened = self.database
         with self._lock:
             version = opened.version()
             if version != self._version:
@@ -141,7 +141,7 @@ class DirectoryCache:
 
     def register(self) -> bool:
         """Register this agent in the home; return whether it was new."""
-        return database.register(self.directory, self._db.agent)
+        return database.register(self.database, self._db.agent)
 
     def leave(self) -> bool:
         """Remove this agent and its subscriptions outside channels; return whether it was there."""
@@ -150,14 +150,14 @@ class DirectoryCache:
             tx.run(END_SUBSCRIPTIONS, (self._db.agent,))
             return tx.run(LEAVE, (self._db.agent,)) > 0
 
-        return self.directory.write(work)
+        return self.database.write(work)
 
     def subscribe(
         self, subscriber: str, pattern: str, *, channel: str = "", publisher: str = ""
     ) -> bool:
         """Store a subscription; return whether it was new."""
         return (
-            self.directory.write(
+            self.database.write(
                 lambda tx: tx.run(SUBSCRIBE, (subscriber, pattern, channel, publisher, tx.now))
             )
             > 0
@@ -168,7 +168,7 @@ class DirectoryCache:
     ) -> bool:
         """Delete a subscription; return whether it existed."""
         return (
-            self.directory.write(
+            self.database.write(
                 lambda tx: tx.run(UNSUBSCRIBE, (subscriber, pattern, channel, publisher))
             )
             > 0

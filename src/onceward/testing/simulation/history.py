@@ -192,7 +192,7 @@ class History:
         if message_id not in self.minted:
             self.wrong.append(f"{agent}: {message_id} took effect and was never sent")
 
-    def _custody(self, sender: str) -> None:
+    def _unacknowledged(self, sender: str) -> None:
         """Judge that *sender* forgot only what its recipients know, or knew before a rollback."""
         for message_id, recipient in self.files[sender].ask(ACKED):
             sent = self.sent.get(message_id)
@@ -234,7 +234,7 @@ class History:
         """Judge the end: each promise has its effect or a reason, lanes in order, files sound."""
         for agent, file in self.files.items():
             self.look(agent)
-            self._custody(agent)
+            self._unacknowledged(agent)
             self.wrong += [f"{agent} D1: {row}" for (row,) in file.ask(INVARIANTS["D1"][1])]
             for name, (_, sql) in FRAMES.items():
                 self.wrong += [

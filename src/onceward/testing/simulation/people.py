@@ -42,7 +42,7 @@ VALUES (?, 'json', ?, ?, ?, ?)
 """
 
 
-class Letter(NamedTuple):
+class AskedMessage(NamedTuple):
     """A message as its sender remembers it, with its body and its options."""
 
     sent: Sent
@@ -57,10 +57,10 @@ class _Undone(Exception):
 def send_from(world: Simulation, process: Process, *, certain: bool = True) -> None:
     """Send from a process; a promise by a copy of the file does not count."""
     ask_again(world, process)
-    letters = [_letter(world, process.agent) for _ in range(world.rng.choice((1, 1, 1, 2, 3)))]
-    word, ids = _told(world, process, letters)
-    for letter, message_id in zip(letters, ids, strict=True):
-        sent = letter.sent
+    messages = [_message(world, process.agent) for _ in range(world.rng.choice((1, 1, 1, 2, 3)))]
+    word, ids = _told(world, process, messages)
+    for message, message_id in zip(messages, ids, strict=True):
+        sent = message.sent
         sent.ordered &= certain
         sent.word = (
             "maybe"
@@ -75,7 +75,7 @@ def send_from(world: Simulation, process: Process, *, certain: bool = True) -> N
 
 def ask_again(world: Simulation, process: Process | None) -> None:
     """Ask the file for the outcome of sends whose outcome is unknown."""
-    asked: dict[str, Letter] = (
+    asked: dict[str, AskedMessage] = (
         {}
         if process is None or process in world.clones
         else world.history.questions.get(process.agent, {})
@@ -96,7 +96,7 @@ def ask_again(world: Simulation, process: Process | None) -> None:
     asked.clear()
 
 
-def _send_again(world: Simulation, process: Process, asked: dict[str, Letter]) -> None:
+def _send_again(world: Simulation, process: Process, asked: dict[str, AskedMessage]) -> None:
     """Send messages of unknown outcome again under the same ids; that is always safe."""
     for sent, body, options in list(asked.values()):
         known = options | {"message_id": sent.id}
@@ -122,7 +122,7 @@ def _send_again(world: Simulation, process: Process, asked: dict[str, Letter]) -
         asked.pop(sent.id, None)
 
 
-def _letter(world: Simulation, name: str) -> Letter:
+def _message(world: Simulation, name: str) -> AskedMessage:
     rng, number = world.rng, world.place()
     recipient = rng.choice([other for other in world.agents if other != name] or [name])
     lane, priority = rng.choice(LANES), rng.choice(PRIORITIES)
@@ -150,19 +150,21 @@ def _letter(world: Simulation, name: str) -> Letter:
     )
     if not world.weather.remembers and ("ttl" in options or body["do"] == "drop"):
         sent.excused = "its end was forgotten"
-    return Letter(sent, body, options)
+    return AskedMessage(sent, body, options)
 
 
-def _told(world: Simulation, process: Process, letters: list[Letter]) -> tuple[Word, list[str]]:
+def _told(
+    world: Simulation, process: Process, messages: list[AskedMessage]
+) -> tuple[Word, list[str]]:
     """Send; return the caller's outcome and the ids; an unknown outcome is asked for later."""
-    ids = [letter.sent.id for letter in letters]
+    ids = [message.sent.id for message in messages]
     try:
-        return "promised", world.enter(process, lambda: _send(world, process, letters))
+        return "promised", world.enter(process, lambda: _send(world, process, messages))
     except (Died, OutcomeUnknown) as error:
         world.history.reached[f"send ended by {type(error).__name__}"] += 1
         if process not in world.clones:
             world.history.questions.setdefault(process.agent, {}).update(
-                zip(ids, letters, strict=True)
+                zip(ids, messages, strict=True)
             )
         return "maybe", ids
     except (OncewardError, _Undone) as error:
@@ -173,11 +175,11 @@ def _told(world: Simulation, process: Process, letters: list[Letter]) -> tuple[W
         world.mint.next.pop(process.agent, None)
 
 
-def _send(world: Simulation, process: Process, letters: list[Letter]) -> list[str]:
-    box, (first, *others) = process.box, letters
+def _send(world: Simulation, process: Process, messages: list[AskedMessage]) -> list[str]:
+    box, (first, *others) = process.box, messages
     if others or not world.rng.randrange(4):
         with box.begin() as tx:
-            ids = [tx.send(each.sent.recipient, each.body, **each.options) for each in letters]
+            ids = [tx.send(each.sent.recipient, each.body, **each.options) for each in messages]
             if not world.rng.randrange(6):
                 raise _Undone
         return ids

@@ -104,10 +104,10 @@ class Process:
 
     def _worker(self, wrap: Callable[[Process, Callable[..., Any]], Callable[..., Any]]) -> Worker:
         hooks = Hooks()
-        roster = DirectoryCache(DirectoryHandle(self.box._db, self._settings), self.box._db)
+        directory = DirectoryCache(DirectoryHandle(self.box._db, self._settings), self.box._db)
         sender = Sender(
             self.box._db,
-            roster=roster,
+            directory=directory,
             settings=self._settings,
             hooks=hooks,
             ids=self._ids,

@@ -29,7 +29,7 @@ WORK: Final[dict[str, float]] = {
     "handle": 5,
     "read": 0.5,
     "time": 4,
-    "tidy": 1.5,
+    "maintain": 1.5,
     "begin": 1.5,
     "late": 1,
     "cancel": 0.4,
@@ -118,7 +118,7 @@ def _read(world: Simulation) -> None:
     attempt(world, someone(world), read)
 
 
-def _tidy(world: Simulation) -> None:
+def _maintain(world: Simulation) -> None:
     attempt(world, someone(world), lambda p: p.box.run_maintenance())
 
 
@@ -302,7 +302,7 @@ STEPS: Final[dict[str, Callable[[Simulation], None]]] = {
     "handle": _handle,
     "read": _read,
     "time": _time,
-    "tidy": _tidy,
+    "maintain": _maintain,
     "begin": _begin,
     "late": _late,
     "cancel": _cancel,
