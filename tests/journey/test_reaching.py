@@ -16,6 +16,7 @@ from onceward import Agent, Msg, Postbox
 from onceward.errors import StoreCorrupt, Unreachable
 from onceward.runtime import dispatcher, engine
 from onceward.store import dead_letters
+from onceward.store.parcels import InFlight
 from onceward.transports import Frame
 from onceward.transports.function import FunctionTransport
 
@@ -312,9 +313,9 @@ def test_a_peer_whose_rows_are_damaged_is_not_tried_without_a_pause(
     tried: list[str] = []
     carry = dispatcher.Dispatcher.deliver_to_peer
 
-    def carried(self: dispatcher.Dispatcher, name: str) -> int:
+    def carried(self: dispatcher.Dispatcher, name: str, packed: InFlight | None = None) -> int:
         if name != "damaged":
-            return carry(self, name)
+            return carry(self, name, packed)
         tried.append(name)
         raise error
 

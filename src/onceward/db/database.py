@@ -92,6 +92,7 @@ class Database:
         """Queue and commits; used directly where a transaction begins and ends in two places."""
         self.write = self.writer.write
         self.write_each = self.writer.write_each
+        self.write_with_next = self.writer.write_with_next
         self.transaction = self.writer.transaction
         self.outside_handler = self.writer.outside_handler
         self.guard = ReplacedFileDetector(self.path)
@@ -99,6 +100,8 @@ class Database:
         """Functions of the postboxes that have it open: the last one takes what comes for it."""
         self._open()
         self.notifier = Notifier(self.path)
+        self.notifier.on_remote_out = self.writer.queue.hurry
+        self.writer.wake_dispatchers = partial(self.notifier.notify, "out")
 
     @classmethod
     def open(

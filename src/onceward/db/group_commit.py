@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from threading import Lock, get_ident
+from threading import Lock, Semaphore, get_ident
 from typing import Any, Final, Generic, TypeVar, cast
 
 from onceward.db.file_checks import FileKey, file_key
@@ -34,6 +34,13 @@ T = TypeVar("T")
 GROUP_MAX: Final = 512
 INTERRUPTS: Final = (KeyboardInterrupt, SystemExit)
 """Exceptions that a signal may raise between any two steps, for the thread and not its work."""
+BeforeCommit = Callable[[StoreTransaction], Callable[[bool], None]]
+"""
+Called before the commit of a transaction that has something to be pushed.
+
+It may add to the transaction. What it returns is called afterwards, with
+whether the transaction is durable; neither may raise, wait or write.
+"""
 ENDED: Final = (
     "the transaction was ended inside its block: leave COMMIT and ROLLBACK to the block; "
     "nothing of it was kept"
@@ -147,6 +154,8 @@ class WriteQueue:
         self._queue: deque[WriteRequest[Any]] = deque()
         self._batch: list[WriteRequest[Any]] = []
         """Requests whose work is done in this turn."""
+        self._patient: list[WriteRequest[Any]] = []
+        """Requests that are done in the next turn of another thread and take none themselves."""
         self._taken = False
         self._pid = os.getpid()
 
@@ -210,13 +219,43 @@ class WriteQueue:
         if not self._withdraw(request):
             self._await(request)
 
+    def wait_for_turn_of_others(
+        self, request: WriteRequest[Any], seconds: float, *, unless: Callable[[], bool]
+    ) -> bool:
+        """
+        Wait until another thread's turn has done *request*; False where that did not happen.
+
+        It is given up after *seconds*, at once where *unless* then says so, and on ``hurry``.
+        ``leave`` must follow, whatever is raised.
+        """
+        self.check()
+        request.wakeup = Semaphore(0)  # ``hurry`` and the end of a turn may both release it
+        with self._mutex:
+            self._patient += (request,)
+        if not unless():  # asked after the request can be seen: no commit slips between
+            request.wakeup.acquire(timeout=seconds)
+        if request.done or request.is_leader:
+            return True
+        if self._withdraw(request):
+            return False
+        self._await(request)
+        return True
+
+    def hurry(self) -> None:
+        """Let the requests that wait for the turn of another thread take one of their own."""
+        if self._patient:
+            with self._mutex:
+                for request in self._patient:
+                    request.wakeup.release()
+
     def _withdraw(self, request: WriteRequest[Any]) -> bool:
         with self._mutex:
-            waiting = request in self._queue
-            if waiting:
-                request.done = True
-                self._queue.remove(request)
-        return waiting
+            for waiting in (self._queue, self._patient):
+                if request in waiting:
+                    request.done = True
+                    waiting.remove(request)
+                    return True
+        return False
 
     def _give_up(self, request: WriteRequest[Any]) -> None:
         if self._withdraw(request):
@@ -234,8 +273,11 @@ class WriteQueue:
 
     def drain(self) -> list[WriteRequest[Any]]:
         """Take the waiting requests with work out of the queue, to be done in this turn."""
-        if self._queue:
+        if self._queue or self._patient:
             with self._mutex:
+                while self._patient:
+                    self._batch += (self._patient[0],)
+                    del self._patient[0]
                 while (
                     self._queue and self._queue[0].work is not None and len(self._batch) < GROUP_MAX
                 ):
@@ -373,6 +415,10 @@ class Writer:
         self._host: WriteRequest[Any] | None = None
         self.thread_transactions = ThreadTransactions()
         """The threads that run handlers, whose transactions their writes join."""
+        self.wake_dispatchers: Callable[[], None] = lambda: None
+        """Called after a commit that has something to be pushed by another thread or process."""
+        self.before_push: BeforeCommit | None = None
+        """Packs parcels in the commit of their messages, where this process pushes them."""
 
     @property
     def held(self) -> bool:
@@ -414,6 +460,28 @@ class Writer:
         if request.error is None and not request.effects:
             return cast("T", request.result)
         return request.outcome()
+
+    def write_with_next(
+        self,
+        work: Callable[[StoreTransaction], T],
+        within: float,
+        *,
+        unless: Callable[[], bool] = lambda: False,
+    ) -> T:
+        """
+        Commit *work* with the next commit of another thread, alone after *within* seconds.
+
+        It is committed alone at once where *unless*, asked when no commit can be
+        missed any more, returns True. Raises what ``write`` raises.
+        """
+        request = WriteRequest(work)
+        try:
+            taken = self.queue.wait_for_turn_of_others(request, within, unless=unless)
+            if taken and not request.done:
+                self._run([request], time.monotonic() + self.queue.timeout)
+        finally:
+            self._leave(request)
+        return request.outcome() if taken else self.write(work)
 
     def write_each(
         self, works: Sequence[Callable[[StoreTransaction], Any]]
@@ -571,7 +639,8 @@ class Writer:
 
     def _run(self, own: list[WriteRequest[Any]], deadline: float) -> None:
         """Run this thread's requests and those that wait in one transaction."""
-        batch = [*own, *self.queue.drain()] if self.queue._queue else own
+        queue = self.queue
+        batch = [*own, *queue.drain()] if queue._queue or queue._patient else own
         try:
             tx = self._begin(deadline)
             if len(batch) > 1:
@@ -670,6 +739,19 @@ class Writer:
     def _try_commit(self) -> tuple[BaseException | None, bool]:
         """Return COMMIT's error, if any, and whether it is certain that nothing was written."""
         tx = cast("StoreTransaction", self._tx)
+        committed = None
+        if tx.outgoing:
+            if self.before_push is None:
+                tx.wakeups[self.wake_dispatchers] = None
+            else:
+                committed = self.before_push(tx)
+        try:
+            return self._commit(tx)
+        finally:
+            if committed is not None:
+                committed(tx.durable)
+
+    def _commit(self, tx: StoreTransaction) -> tuple[BaseException | None, bool]:
         self.refuses_commit = False
         try:
             tx.commit()

@@ -45,6 +45,8 @@ class Notifier:
         self._seen: tuple[int, tuple[str, ...]] = (0, ())
         self._own: str | None = None
         self._socket = _datagram()
+        self.on_remote_out: Callable[[], None] = lambda: None
+        """Called before the listeners when another process has something for the dispatcher."""
 
     def notify(self, side: Direction) -> None:
         """Notify the listeners of *side* in all processes; never blocks, never raises."""
@@ -55,8 +57,10 @@ class Notifier:
             self._send_wakeup(side)
 
     def notify_local(self, sides: Iterable[Direction] = ("out", "in")) -> None:
-        """Notify the listeners of *sides* in this process."""
+        """Notify the listeners of *sides* in this process of a commit of another one."""
         for side in sides:
+            if side == "out":
+                self.on_remote_out()
             for tell in self._listeners[side]:
                 tell()
 

@@ -100,6 +100,7 @@ class StoreTransaction:
         "message_ids",
         "now",
         "on_durable",
+        "outgoing",
         "rolled_back",
         "wakeups",
     )
@@ -111,6 +112,8 @@ class StoreTransaction:
         self.message_ids: list[str] = []
         self.wakeups: dict[Callable[[], None], None] = {}
         """Calls after the commit, each made once however often it was asked for."""
+        self.outgoing: dict[str, None] = {}
+        """Peers that have something to be pushed after the commit."""
         self.on_durable: Callable[[], None] | None = None
         """Called once the transaction is durable."""
         self.rolled_back = False

@@ -193,7 +193,6 @@ class HandlerCommitBatch:
                 return
         if events:
             self._told(events)
-        self._db.notifier.notify("out")
 
     def _settle(
         self, tx: StoreTransaction, ended: list[SettledMessage], rest: dict[int, list[int]]

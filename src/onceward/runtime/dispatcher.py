@@ -31,6 +31,10 @@ from onceward.transports.base import Transport
 
 CARRIERS: Final = 64
 """Most peers that are pushed to at the same time."""
+SETTLE_WITHIN: Final = 0.05
+"""Seconds that an answer waits for a commit that is made anyway."""
+PACK_WITH_SEND: Final = 4
+"""Most peers whose parcels are packed in the commit of their messages; the loop packs the rest."""
 WAKE_ROWS: Final = 1000
 """Most rows that one commit makes ready or gives up."""
 
@@ -94,9 +98,14 @@ class Dispatcher:
         """Start pushing in the background."""
         self._pool = ThreadPoolExecutor(CARRIERS, thread_name_prefix="onceward-carrier")
         self._loop.start("out", poll=self._settings.poll_interval)
+        self._db.writer.before_push = self._pack_outgoing
 
     def stop(self, timeout: float) -> None:
         """Start no new push; wait up to *timeout* seconds until those under way are settled."""
+        if self._db.writer.before_push == self._pack_outgoing:
+            self._db.writer.before_push = None
+        self._loop.stopping.set()
+        self._db.writer.queue.hurry()
         self._loop.stop(timeout)
         deadline = time.monotonic() + timeout
         while self._busy and time.monotonic() < deadline:
@@ -109,12 +118,54 @@ class Dispatcher:
         """Give every peer that has messages to a carrier; return the seconds until more is due."""
         agenda = self._plan()
         for name in agenda.callers:
-            with self._lock:
-                if name in self._busy or self._pool is None or self._loop.stopping.is_set():
-                    continue
-                self._busy.add(name)
-            self._pool.submit(self._deliver_safely, name)
+            if self._pool is not None and self._mark_busy(name):
+                self._pool.submit(self._deliver_safely, name)
         return self._idle_for(agenda)
+
+    def _mark_busy(self, name: str) -> bool:
+        """Reserve a peer for one carrier; False where it has one, or the dispatcher stops."""
+        with self._lock:
+            if name in self._busy or self._loop.stopping.is_set():
+                return False
+            self._busy.add(name)
+        return True
+
+    def _pack_outgoing(self, tx: StoreTransaction) -> Callable[[bool], None]:
+        """
+        Pack the parcels of peers that have nothing in flight, in the commit of their messages.
+
+        Returns what gives them to carriers once they are durable. The loop need
+        not look for peers that have a carrier: each carrier wakes it when it ends.
+        """
+        packed: dict[str, InFlight] = {}
+        skipped = len(tx.outgoing) > PACK_WITH_SEND or disabled_by_environment()
+        for name in () if skipped else tx.outgoing:
+            if self._mark_busy(name):
+                if (first := self._pack_alone(tx, name)) is not None:
+                    packed[name] = first
+                else:
+                    skipped = True
+                    self._busy.discard(name)
+        if skipped:
+            tx.wakeups[self._db.writer.wake_dispatchers] = None
+
+        def committed(durable: bool) -> None:  # noqa: FBT001 - called in one place
+            for name, first in packed.items():
+                if durable and self._pool is not None:
+                    self._pool.submit(self._deliver_safely, name, first)
+                else:
+                    self._busy.discard(name)
+
+        return committed
+
+    def _pack_alone(self, tx: StoreTransaction, name: str) -> InFlight | None:
+        """Pack the first parcel of a peer in a savepoint; None where the loop must look at it."""
+        try:
+            with tx.nested():
+                first = self._first(tx, name)
+        except Exception:  # noqa: BLE001 - the loop meets it again, and tells of it
+            return None
+        return None if first is None or first.parcel is None else first
 
     def run_due(self) -> int:
         """
@@ -198,9 +249,9 @@ class Dispatcher:
 
     # -- delivering -------------------------------------------------------------------------
 
-    def _deliver_safely(self, name: str) -> None:
+    def _deliver_safely(self, name: str, first: InFlight | None = None) -> None:
         try:
-            self._deliver(name)
+            self._deliver(name, first)
         except StoreClosed as error:
             log.failure("debug", "delivery ended early", error, agent=self._db.agent, peer=name)
         except Exception:  # noqa: BLE001 - a carrier outlives every error, and it was logged
@@ -210,10 +261,10 @@ class Dispatcher:
                 self._busy.discard(name)
             self._loop.notified.set()
 
-    def _deliver(self, name: str) -> int:
+    def _deliver(self, name: str, first: InFlight | None = None) -> int:
         """Push to one peer; an error that is none of a push is told at the peer."""
         try:
-            return self.deliver_to_peer(name)
+            return self.deliver_to_peer(name, first)
         except LeaseLost as error:  # another dispatcher pushes to this peer
             log.failure("debug", "delivery ended early", error, agent=self._db.agent, peer=name)
         except StoreClosed:
@@ -241,10 +292,14 @@ class Dispatcher:
         """Keep the peer busy for a moment: where the file takes no row, none says when to retry."""
         self._loop.stopping.wait(engine.MAX_IDLE_SECONDS)
 
-    def deliver_to_peer(self, name: str) -> int:
-        """Push to one peer until it has everything; return how many parcels arrived."""
+    def deliver_to_peer(self, name: str, packed: InFlight | None = None) -> int:
+        """
+        Push to one peer until it has everything; return how many parcels arrived.
+
+        Begins with the parcel that the commit of its messages has *packed*, if there is one.
+        """
         self._renewed.discard(name)
-        count, packed = 0, self._db.write(lambda tx: self._first(tx, name))
+        count, packed = 0, packed or self._db.write(lambda tx: self._first(tx, name))
         while packed is not None and packed.parcel is not None:
             following = self._push(packed)
             count += following is not None
@@ -304,12 +359,28 @@ class Dispatcher:
             return None
         streams = transport.features.streams
         try:
-            return self._db.write(lambda tx: self._settle(tx, packed, answer, streams=streams))
+            return self._write_answer(
+                packed, lambda tx: self._settle(tx, packed, answer, streams=streams)
+            )
         except OncewardError:
             raise
         except Exception as error:  # noqa: BLE001 - the transport returned what is no answer
             self._back_off(packed, error)
             return None
+
+    def _write_answer(
+        self, packed: InFlight, settle: Callable[[StoreTransaction], InFlight | None]
+    ) -> InFlight | None:
+        """
+        Commit what an answer changes, with the next commit of this process where none hurries.
+
+        The lease stays in the file meanwhile; after a crash the same parcel is pushed again.
+        """
+        if not self._loop.started or self._loop.stopping.is_set() or len(self._busy) > 1:
+            return self._db.write(settle)
+        return self._db.write_with_next(
+            settle, SETTLE_WITHIN, unless=lambda: packed.more_waits(self._db)
+        )
 
     def _back_off(self, packed: InFlight, error: Exception) -> None:
         text, unreachable = f"{type(error).__name__}: {error}", isinstance(error, Unreachable)

@@ -38,7 +38,6 @@ class LaneLeases:
         inbox.settle(tx, [SettledMessage(leased, settlement)], {})
         if not isinstance(settlement, RetryAt):
             results.tell(tx, self._deps.sender, leased, results.outcome_of(settlement))
-        tx.after_commit(lambda: self._db.notifier.notify("out"))
 
     def mark(self, tx: StoreTransaction, leased: LeasedMessage) -> None:
         """Do nothing: settling an inbox message has recorded it."""

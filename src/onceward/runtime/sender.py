@@ -85,7 +85,7 @@ class Sender:
         self.topics = TopicPolicies(settings.topics, settings.session_topics)
         self.audited: Callable[[Sequence[OutgoingMessage], Millis], None] | None = None
         """Called after the commit with what was stored, where an audit is kept."""
-        self._notify = partial(db.notifier.notify, "out")
+        self._notify_due = partial(db.notifier.notify, "out")
         self._good: set[str] = set()
         self.admission = AdmissionControl(db, hooks)
         """Decides by the limits of the file what becomes of a message."""
@@ -442,7 +442,11 @@ class Sender:
     def _announce(self, tx: StoreTransaction, messages: Sequence[OutgoingMessage]) -> None:
         """Wake the dispatcher and tell hooks and audit of stored messages after the commit."""
         tx.message_ids += map(MESSAGE_ID, messages)
-        tx.wakeups[self._notify] = None
+        for each in messages:
+            if each.due_at is None:
+                tx.outgoing[each.recipient] = None
+            else:
+                tx.wakeups[self._notify_due] = None
         if self.audited is not None:
             tx.after_commit(partial(self.audited, messages, tx.now))
         if self._hooks._hooks and self._hooks.wanted(Enqueued):

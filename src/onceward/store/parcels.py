@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, cast
 
+from onceward.db.database import Database
 from onceward.db.transaction import StoreTransaction
 from onceward.errors import StoreCorrupt
 from onceward.model.clock import Millis
@@ -42,6 +43,14 @@ SELECT EXISTS (SELECT 1 FROM _onceward_outbox INDEXED BY _onceward_outbox_ready
                   AND seq IN (SELECT value FROM json_each(?))
                   AND state = 'pending' AND due_at IS NULL AND held_by IS NULL)
 """
+MORE_WAITS: Final = """
+SELECT EXISTS (SELECT 1 FROM _onceward_receipts WHERE peer = :peer AND seq > :upto)
+       OR (SELECT count(*)
+             FROM (SELECT 1
+                     FROM _onceward_outbox
+                    WHERE recipient = :peer AND state = 'pending' AND due_at IS NULL
+                    LIMIT :in_flight + 1)) > :in_flight
+"""
 UNBLOCK: Final = "DELETE FROM _onceward_blocked_lanes WHERE due_at <= ?"
 RECEIPT_ROWS: Final = 200
 STUCK: Final = (
@@ -58,6 +67,12 @@ class InFlight(NamedTuple):
     paid_upto: int = 0
     dead_lettered: tuple[tuple[str, str, str], ...] = ()
     """(id, peer, reason) of messages that went to the dead letters instead."""
+
+    def more_waits(self, db: Database) -> bool:
+        """Return whether the peer has messages or receipts besides those in flight."""
+        flight = len(self.lease.parcel or ())
+        named = {"peer": self.lease.name, "upto": self.paid_upto, "in_flight": flight}
+        return bool(db.read(MORE_WAITS, named)[0][0])
 
 
 class SenderInfo(NamedTuple):

@@ -28,6 +28,7 @@ def enqueue(tx: StoreTransaction, outcomes: Iterable[tuple[str, Receipt]]) -> No
         by_peer.setdefault(peer, []).append((receipt.id, receipt.state, receipt.reason))
     rows: list[tuple[str, str, Millis]] = []
     for peer, listed in by_peer.items():
+        tx.outgoing[peer] = None
         rows.append((peer, json.dumps(listed), tx.now))
     tx.many(ENQUEUE, rows)
 
