@@ -57,10 +57,8 @@ class Notifier:
             self._send_wakeup(side)
 
     def notify_local(self, sides: Iterable[Direction] = ("out", "in")) -> None:
-        """Notify the listeners of *sides* in this process of a commit of another one."""
+        """Notify the listeners of *sides* in this process."""
         for side in sides:
-            if side == "out":
-                self.on_remote_out()
             for tell in self._listeners[side]:
                 tell()
 
@@ -222,6 +220,8 @@ class NotifierThread:
             for key, _ in self._selector.select(poll):
                 heard = _heard(key.fileobj)  # type: ignore[arg-type]  # only sockets are registered
                 if key.data is not None:
+                    if WAKEUP["out"] in heard:
+                        key.data.on_remote_out()
                     key.data.notify_local(side for side in WAKEUP if WAKEUP[side] in heard)
             self._look()
 
