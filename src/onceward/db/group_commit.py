@@ -745,19 +745,14 @@ class Writer:
                 tx.wakeups[self.wake_dispatchers] = None
             else:
                 committed = self.before_push(tx)
-        try:
-            return self._commit(tx)
-        finally:
-            if committed is not None:
-                committed(tx.durable)
-
-    def _commit(self, tx: StoreTransaction) -> tuple[BaseException | None, bool]:
         self.refuses_commit = False
         try:
             tx.commit()
         except BaseException as error:  # noqa: BLE001 - classified here
             self.queue.defer_interrupt(error)
             if not isinstance(error, INTERRUPTS) or tx.alive or tx.rolled_back:
+                if committed is not None:
+                    committed(False)  # noqa: FBT003 - not durable
                 return self._commit_failed(tx, error)
         finally:
             self.refuses_commit = True
@@ -765,11 +760,13 @@ class Writer:
         self._owner = 0
         for wake in tx.wakeups:
             wake()
-        if self._store.guard.replaced():
-            self._reopen()
-            return StoreFault("the commit went to a file that was taken away"), False
-        tx.durable = True
-        return None, True
+        tx.durable = not self._store.guard.replaced()
+        if committed is not None:
+            committed(tx.durable)
+        if tx.durable:
+            return None, True
+        self._reopen()
+        return StoreFault("the commit went to a file that was taken away"), False
 
     def _commit_failed(
         self, tx: StoreTransaction, error: BaseException

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from operator import attrgetter
+from typing import Final
 
 from onceward.db.transaction import StoreTransaction
 from onceward.model.clock import Millis
@@ -13,13 +15,15 @@ from onceward.model.events import (
     Retried,
     StreamForked,
 )
-from onceward.model.parcel import Answer
+from onceward.model.parcel import Answer, Receipt
 from onceward.model.retry import RetryPolicy
 from onceward.model.settings import Settings
 from onceward.runtime.event_emitter import EventEmitter
 from onceward.store import dead_letters, outbox, parcels, peers, receipts
 from onceward.store.parcels import InFlight
 from onceward.store.peers import PeerLease
+
+ID: Final = attrgetter("id")
 
 
 class DeliveryFailures:
@@ -38,10 +42,11 @@ class DeliveryFailures:
         A frame without a receipt behind another frame of its lane counts as not handed over.
         """
         assert packed.parcel is not None  # noqa: S101 - it was pushed
-        told = {receipt.id: receipt for receipt in answer.receipts if receipt.state != "busy"}
-        if all(frame.id in told for frame in packed.parcel.frames):
+        told, refused = dict[str, Receipt](), dict[str, Receipt]()
+        for receipt in answer.receipts:
+            (refused if receipt.state == "busy" else told)[receipt.id] = receipt
+        if told.keys() >= set(map(ID, packed.parcel.frames)):
             return
-        refused = {receipt.id: receipt for receipt in answer.receipts if receipt.state == "busy"}
         lanes: dict[tuple[str, int], Millis | None] = {}
         for row in outbox.in_parcel(tx, packed.lease.parcel or ()):
             if row.id in told or row.state != "pending":

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from threading import Lock
 from typing import Final, NamedTuple
 
@@ -183,12 +184,18 @@ class Dispatcher:
         [(paused_at, clock_at, tasks, callers, *moments)] = self._db.read(outbox.AGENDA, (now,))
         self._db.time.observe_remote(clock_at)
         paused = disabled_by_environment() or paused_at is not None
+        due, next_at = False, None
+        for at in moments:
+            if at is not None and at <= now:
+                due = True
+            elif at is not None and (next_at is None or at < next_at):
+                next_at = at
         return _Agenda(
             paused=paused,
             tasks=bool(tasks),
             callers=[] if paused else json.loads(callers),
-            due=not paused and any(at is not None and at <= now for at in moments),
-            next_at=min((at for at in moments if at is not None and at > now), default=None),
+            due=due and not paused,
+            next_at=next_at,
         )
 
     def _plan(self) -> _Agenda:
@@ -299,7 +306,7 @@ class Dispatcher:
         Begins with the parcel that the commit of its messages has *packed*, if there is one.
         """
         self._renewed.discard(name)
-        count, packed = 0, packed or self._db.write(lambda tx: self._first(tx, name))
+        count, packed = 0, packed or self._db.write(partial(self._first, name=name))
         while packed is not None and packed.parcel is not None:
             following = self._push(packed)
             count += following is not None
@@ -338,7 +345,8 @@ class Dispatcher:
             until=self._lease_until(tx.now),
             max_bytes=max_bytes,
         )
-        self._emitter.dead_lettered(tx, packed.dead_lettered)
+        if packed.dead_lettered:
+            self._emitter.dead_lettered(tx, packed.dead_lettered)
         if packed.parcel is None:
             peers.release(tx, packed.lease)
         return packed
@@ -360,7 +368,7 @@ class Dispatcher:
         streams = transport.features.streams
         try:
             return self._write_answer(
-                packed, lambda tx: self._settle(tx, packed, answer, streams=streams)
+                packed, partial(self._settle, packed=packed, answer=answer, streams=streams)
             )
         except OncewardError:
             raise
@@ -379,7 +387,9 @@ class Dispatcher:
         if not self._loop.started or self._loop.stopping.is_set() or len(self._busy) > 1:
             return self._db.write(settle)
         return self._db.write_with_next(
-            settle, SETTLE_WITHIN, unless=lambda: packed.more_waits(self._db)
+            settle,
+            SETTLE_WITHIN,
+            unless=partial(parcels.more_waits, self._db.read, packed.lease, packed.paid_upto),
         )
 
     def _back_off(self, packed: InFlight, error: Exception) -> None:
@@ -415,4 +425,7 @@ class Dispatcher:
             error = "nothing of an answered parcel could be settled: run onceward check"
             self._failures.back_off(tx, packed, error, unreachable=True)
             return None
-        return self._pack(tx, settled.lease)
+        if parcels.more_waits(tx.rows, settled.lease):
+            return self._pack(tx, settled.lease)
+        peers.release(tx, settled.lease)
+        return InFlight(settled.lease, None)

@@ -50,6 +50,8 @@ class EventEmitter:
 
     def settled(self, tx: StoreTransaction, settled: Settled) -> None:
         """Emit what the answer to a parcel changed."""
+        if not self._hooks._hooks:
+            return
         agent, at, peer = self.agent, tx.now, settled.lease.name
         self.moved(tx, peer, settled.moved)
         self.dead_lettered(tx, [(i, peer, reason) for i, reason in settled.rejected])

@@ -48,7 +48,9 @@ class Receiver:
         policy = self._policy
         frames = parse_frames(parcel, policy)
         with self._db.outside_handler():
-            return self._db.write(lambda tx: self._accept(tx, parcel, policy, frames)).answer
+            return self._db.write(
+                partial(self._accept, parcel=parcel, policy=policy, frames=frames)
+            ).answer
 
     def _accept(
         self, tx: StoreTransaction, parcel: Parcel, policy: InboxPolicy, frames: list[ParsedFrame]

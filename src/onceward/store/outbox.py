@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import starmap
+from operator import attrgetter
 from typing import Any, Final, NamedTuple, cast
 
 from pydantic_core import to_json
@@ -210,6 +212,8 @@ SELECT i.paused_at, i.clock_at,
          WHERE coalesce(max(due_at, lease_at), due_at, lease_at) > ?1)
   FROM _onceward_file_info AS i"""
 
+ID: Final = attrgetter("id")
+
 
 class OutgoingMessage(NamedTuple):
     """A message that only needs to be stored: one field for each column, and its body."""
@@ -412,7 +416,7 @@ def refuse_dead(tx: StoreTransaction, message: OutgoingMessage) -> None:
 
 def ready(tx: StoreTransaction, peer: str, limit: int) -> list[OutboxRow]:
     """Return what may be packed for *peer* now, in the order of handing over."""
-    return [OutboxRow(*row) for row in tx.rows(READY, (peer, limit))]
+    return list(starmap(OutboxRow, tx.rows(READY, (peer, limit))))
 
 
 def by_seq(tx: StoreTransaction, seqs: Sequence[int]) -> list[OutboxRow]:
@@ -453,19 +457,23 @@ def settle(
         by_state.setdefault(receipt.state, []).append(receipt)
         if receipt.reason is not None and receipt.reason.startswith(UNANSWERED):
             unanswered.append(receipt)
-    done = [r.id for r in by_state.get("processed", ())]
-    stored, held = ([r.id for r in by_state.get(state, ())] for state in ("stored", "duplicate"))
+    done = list(map(ID, by_state.get("processed", ())))
+    stored = list(map(ID, by_state.get("stored", ())))
+    held = list(map(ID, by_state.get("duplicate", ())))
     if stored_ends:
         done, stored, held = done + stored + held, [], []
-    acked = _ack(tx, peer, done, parcel)
-    sent = _sent(tx, peer, stored, ask_at, parcel, held=False) + _sent(
-        tx, peer, held, ask_at, parcel, held=True
-    )
-    failed = [r for r in by_state.get("dead", ()) if _fail(tx, peer, r, parcel)]
+    acked = _ack(tx, peer, done, parcel) if done else []
+    sent = _sent(tx, peer, stored, ask_at, parcel, held=False) if stored else []
+    if held:
+        sent += _sent(tx, peer, held, ask_at, parcel, held=True)
+    failed: list[tuple[str, str]] = []
+    for receipt in by_state.get("dead", ()):
+        if _fail(tx, peer, receipt, parcel):
+            failed += ((receipt.id, receipt.reason or "dead"),)
     return Moved(
         tuple(sent),
         tuple(acked),
-        tuple((r.id, r.reason or "dead") for r in failed),
+        tuple(failed),
         _fail_requests(tx, peer, unanswered) if unanswered else (),
     )
 
@@ -492,8 +500,6 @@ def _sent(
     held: bool,
 ) -> list[str]:
     """Mark what the peer stored; what it *held* before proves it busy and spends no budget."""
-    if not ids:
-        return []
     named = {
         "ids": json.dumps(ids),
         "peer": peer,
@@ -508,8 +514,6 @@ def _sent(
 
 
 def _ack(tx: StoreTransaction, peer: str, ids: list[str], parcel: int | None) -> list[str]:
-    if not ids:
-        return []
     moved: list[str] = []
     named = {"ids": json.dumps(ids), "peer": peer, "now": tx.now, "parcel": parcel}
     for was, deltas in (

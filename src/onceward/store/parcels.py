@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, cast
+from operator import attrgetter
+from typing import Any, Final, NamedTuple, cast
 
-from onceward.db.database import Database
 from onceward.db.transaction import StoreTransaction
 from onceward.errors import StoreCorrupt
 from onceward.model.clock import Millis
@@ -53,6 +54,9 @@ SELECT EXISTS (SELECT 1 FROM _onceward_receipts WHERE peer = :peer AND seq > :up
 """
 UNBLOCK: Final = "DELETE FROM _onceward_blocked_lanes WHERE due_at <= ?"
 RECEIPT_ROWS: Final = 200
+SEQ: Final = attrgetter("seq")
+STATE: Final = attrgetter("state")
+Rows = Callable[[str, Any], list[tuple[Any, ...]]]
 STUCK: Final = (
     "rows of the outbox that were put aside are offered again: its index is damaged,"
     " recover a copy of the file"
@@ -67,12 +71,6 @@ class InFlight(NamedTuple):
     paid_upto: int = 0
     dead_lettered: tuple[tuple[str, str, str], ...] = ()
     """(id, peer, reason) of messages that went to the dead letters instead."""
-
-    def more_waits(self, db: Database) -> bool:
-        """Return whether the peer has messages or receipts besides those in flight."""
-        flight = len(self.lease.parcel or ())
-        named = {"peer": self.lease.name, "upto": self.paid_upto, "in_flight": flight}
-        return bool(db.read(MORE_WAITS, named)[0][0])
 
 
 class SenderInfo(NamedTuple):
@@ -124,6 +122,10 @@ def pack(
         held, rows, buried = _fresh(tx, held, settings=settings, until=until, max_bytes=max_bytes)
     if not rows and not owed.receipts:
         return InFlight(held, None, dead_lettered=tuple(buried))
+    frames: list[ParcelFrame] = []
+    for row in rows:
+        again = row.parcel is not None or row.seq <= held.redelivered_upto_seq
+        frames += (ParcelFrame(row.id, row.frame, row.frame_digest, again),)
     parcel = Parcel(
         sender=mine.agent,
         durability=mine.durability,
@@ -132,19 +134,18 @@ def pack(
         number=held.number + 1,
         previous=held.last_id,
         base_position=held.base_position,
-        frames=tuple(
-            ParcelFrame(
-                r.id,
-                r.frame,
-                r.frame_digest,
-                r.parcel is not None or r.seq <= held.redelivered_upto_seq,
-            )
-            for r in rows
-        ),
+        frames=tuple(frames),
         receipts=owed.receipts,
         stream_position=owed.stream_position,
     )
     return InFlight(held, parcel, owed.upto, tuple(buried))
+
+
+def more_waits(read: Rows, held: PeerLease, paid_upto: int = 0) -> bool:
+    """Return whether the peer has messages, or receipts past *paid_upto*, besides its parcel."""
+    flight = len(held.parcel or ())
+    named = {"peer": held.name, "upto": paid_upto, "in_flight": flight}
+    return bool(read(MORE_WAITS, named)[0][0])
 
 
 def _unfit(tx: StoreTransaction, row: OutboxRow) -> bool:
@@ -180,7 +181,7 @@ def _fresh(
             raise StoreCorrupt(STUCK)
         aside |= again
     if choice.rows:
-        held = peers.store_parcel(tx, held, tuple(row.seq for row in choice.rows), until=until)
+        held = peers.store_parcel(tx, held, tuple(map(SEQ, choice.rows)), until=until)
     return held, choice.rows, buried
 
 
@@ -244,7 +245,8 @@ def settle(tx: StoreTransaction, packed: InFlight, answer: Answer, terms: Settle
     """
     parcel, held = packed.parcel, packed.lease
     assert parcel is not None  # noqa: S101 - only pushed parcels have answers
-    receipts.delivered(tx, held.name, packed.paid_upto)
+    if packed.paid_upto:
+        receipts.delivered(tx, held.name, packed.paid_upto)
     if not parcel.frames:
         after, closed = peers.advance(tx, held, 0, held.last_id, terms.settings)
         return Settled(after, outbox.Moved(), closed=closed)
@@ -258,14 +260,16 @@ def settle(tx: StoreTransaction, packed: InFlight, answer: Answer, terms: Settle
     moved = outbox.settle(
         tx, held.name, told, ask_at=terms.ask_at, stored_ends=stored_ends, parcel=held.ordinal
     )
-    rejected = _reject(tx, held.name, [r for r in told if r.state == "rejected"])
+    rejected = _reject(tx, held.name, told) if "rejected" in map(STATE, told) else ()
     after, closed = peers.advance(tx, held, 1, parcel.last_id, terms.settings)
     return Settled(after, moved, rejected, closed=closed, weak=answer.durability if weak else None)
 
 
-def _reject(tx: StoreTransaction, peer: str, refused: list[Receipt]) -> tuple[tuple[str, str], ...]:
+def _reject(tx: StoreTransaction, peer: str, told: list[Receipt]) -> tuple[tuple[str, str], ...]:
     done: list[tuple[str, str]] = []
-    for receipt in refused:
+    for receipt in told:
+        if receipt.state != "rejected":
+            continue
         reason, _, detail = (receipt.reason or "rejected").partition(": ")
         seqs = tx.rows(
             "SELECT seq FROM _onceward_outbox WHERE id = ? AND recipient = ?", (receipt.id, peer)
