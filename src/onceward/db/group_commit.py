@@ -38,8 +38,8 @@ BeforeCommit = Callable[[StoreTransaction], Callable[[bool], None]]
 """
 Called before the commit of a transaction that has something to be pushed.
 
-It may add to the transaction. What it returns is called afterwards, with
-whether the transaction is durable; neither may raise, wait or write.
+It may add to the transaction. The call that it returns is made afterwards, with
+whether the transaction is durable; neither may raise, wait or begin a write.
 """
 ENDED: Final = (
     "the transaction was ended inside its block: leave COMMIT and ROLLBACK to the block; "
