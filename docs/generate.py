@@ -47,7 +47,7 @@ SECTIONS = {
     ),
     "Sessions with runs": (
         "Run run.RunFields queues.Queues queues.Runs queue_modes.QueueOptions runs.Summary "
-        "runs.PreviousRun queries.RunInfo queries.QueueInfo queries.QueuedMessage"
+        "run.PreviousRun queries.RunInfo queries.QueueInfo queries.QueuedMessage"
     ),
     "Channels": (
         "channels.Channels Channel ChannelConfig channels.ChannelInfo SendResult "

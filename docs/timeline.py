@@ -64,17 +64,16 @@ STORIES = {
             Bar(3.1, 6.6, "run of a b"),
             Bar(7.3, 9.0, "run of c"),
         ),
-        "b ends the run of a, which had stored nothing; both are the next run. c comes when no "
+        "b ends the run of a; both are the next run. c comes when no "
         "run is open.",
     ),
     "interrupt": Story(
         {"a": 0.4, "b": 3.6},
         (
             Bar(0.5, 3.6, "run of a, checkpoint", "aborted"),
-            Bar(3.7, 7.2, "run of b, continues from there"),
+            Bar(3.7, 7.2, "run of a b, continues from there"),
         ),
-        "The run of a had stored partial output, so a counts as delivered, and b's run gets that "
-        "output.",
+        "The run of a had stored partial output, which the next run reads beside a and b.",
     ),
 }
 """A short story for every mode."""

@@ -342,7 +342,6 @@ CREATE TABLE _onceward_runs (
     owner         TEXT    NOT NULL,
     bound         TEXT    NOT NULL CHECK (json_valid(bound)),
     event_ids     TEXT    NOT NULL CHECK (json_valid(event_ids)),
-    takes_more    INTEGER NOT NULL DEFAULT 0 CHECK (takes_more IN (0, 1)),
     consumed      INTEGER NOT NULL DEFAULT 0 CHECK (consumed IN (0, 1)),
     partial       TEXT,
     result        TEXT,
@@ -680,7 +679,7 @@ SELECT a.message_id, o.correlation_id, o.channel, a.participant,
   FROM _onceward_acknowledgments AS a LEFT JOIN _onceward_outbox AS o ON o.id = a.message_id;
 
 CREATE VIEW onceward_runs AS
-SELECT r.seq, r.id, r.session, r.mode, r.state, json_array_length(r.event_ids) AS messages, r.event_ids, r.consumed, r.takes_more,
+SELECT r.seq, r.id, r.session, r.mode, r.state, json_array_length(r.event_ids) AS messages, r.event_ids, r.consumed,
        r.partial, r.result, r.cause, r.token, r.owner,
        CASE WHEN r.state = 'open' AND l.token = r.token THEN l.due_at END AS lease_at,
        r.started_at, r.checkpoint_at, r.ended_at, r.left_at, r.returned_at

@@ -33,10 +33,10 @@ async def code(run: AsyncRun) -> str | None:
         print(f"coder:  the tester says {run.message.body['result']!r}")
         await run.send("user", "done, and tested")
         return None
-    if run.previous_run is None:
+    if run.previous is None:
         return await first_try(run)
-    print(f"coder:  stopped after {run.previous}; now: {run.message.body!r}")
-    steps = [*run.previous, "rewrite it with ast"]
+    print(f"coder:  stopped after {run.previous.partial}; now: {run.message.body!r}")
+    steps = [*run.previous.partial, "rewrite it with ast"]
     await run.checkpoint(steps)
     await run.dispatch("tester", {"test": steps})
     return "rewritten, and given to the tester"

@@ -378,7 +378,7 @@ def test_a_call_that_was_left_is_a_warning(cli: Cli, home: Path) -> None:
 
     @agent.session(mode="steer")
     def deaf(run: Run) -> None:
-        if run.previous_run is None:
+        if run.previous is None:
             shop.send("shop", 2)
             shop.run_until_idle()
             clock.advance(5)

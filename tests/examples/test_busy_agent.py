@@ -19,7 +19,7 @@ tester: testing what 3 steps made
 coder:  the tester says '12 passed'
 user:   hears 'done, and tested'
 file:   a run of 1 in mode steer: aborted
-file:   a run of 1 in mode steer: done
+file:   a run of 2 in mode steer: done
 file:   a run of 1 in mode steer: done
 """
 

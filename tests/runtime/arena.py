@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from onceward import Agent, Postbox, Reject, Run
-from onceward.model.vocabulary import QUEUE_MODES, QueueMode
+from onceward.model.vocabulary import QUEUE_MODES, Aborted, QueueMode
 from onceward.testing.workers import end_with_parent
 
 SESSIONS = ("red", "green", "blue")
@@ -65,7 +65,9 @@ def coder(mode: QueueMode, rng: random.Random, home: Path) -> Agent:
     """Return an agent that speaks before and after a checkpoint, and sometimes gives work away."""
     agent = Agent("coder")
 
-    @agent.session(mode=mode, debounce=0.005, cap=1_000_000)
+    aborted: Aborted = "deliver" if mode == "steer" else "return"
+
+    @agent.session(mode=mode, debounce=0.005, cap=1_000_000, aborted=aborted)
     def turn(run: Run) -> None:
         with alone(home, run):
             work(run)

@@ -106,8 +106,24 @@ def test_every_end_is_told_once(
     assert [(outcome, error)] == [(each["outcome"], each["error"]) for each in office.ask("x")]
 
 
-def test_an_aborted_task_that_counts_as_delivered_is_told(office: Office) -> None:
+def test_an_aborted_task_goes_on_in_the_next_run(office: Office) -> None:
+    """A worker that is steered away has not ended its task: the next run does, and is told once."""
+
+    def steered(run: Run) -> None:
+        run.checkpoint("half")
+        office.desk.user.session(run.session).send("worker", "and something else")
+        office.desk.harness.deliver()
+
+    office.desk.harness.peer("user").peers.register("worker", "test:worker")
+    office.does = [steered, lambda run: run.previous.partial]
+    [result] = office.ask("x")
+
+    assert ("done", "half", None) == (result["outcome"], result["result"], result["error"])
+
+
+def test_an_aborted_task_that_counts_as_delivered_is_told(desk: Any) -> None:
     """A worker steered away after a checkpoint tells its caller, with its result so far."""
+    office = Office(desk, aborted="deliver")
 
     def steered(run: Run) -> None:
         run.checkpoint("half")

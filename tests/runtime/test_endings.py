@@ -172,7 +172,7 @@ def test_a_run_of_a_dead_process_is_aborted_by_the_next_look(desk: Any) -> None:
     assert [[1, 2], [1, 2, 3]] == one.seen
     assert [2, 2, 1] == [message.attempt for message in one.runs[1].messages]
     assert [("aborted", False), ("done", True)] == one.states()
-    assert "half" == one.runs[1].previous
+    assert "half" == one.runs[1].previous.partial
     assert [] == one.got()
 
 

@@ -16,7 +16,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from onceward import Agent, Postbox, Run
-from onceward.model.vocabulary import QUEUE_MODES, QUEUE_OVERFLOWS, QueueMode, QueueOverflow
+from onceward.model.vocabulary import (
+    ABORTED,
+    QUEUE_MODES,
+    QUEUE_OVERFLOWS,
+    Aborted,
+    QueueMode,
+    QueueOverflow,
+)
 from onceward.runtime.runs.execution import RunExecution
 from onceward.runtime.runs.scheduler import StartedRun
 from onceward.testing import ManualClock
@@ -43,6 +50,7 @@ class Session:
     mode: str = "followup"
     cap: int = 3
     overflow: str = "summarize"
+    delivers: bool = False
     paused: bool = False
     waiting: list[str] = field(default_factory=list)
     open: Ids = ()
@@ -111,7 +119,7 @@ class Session:
     def abort(self, now: int, *, preempted: bool) -> None:
         """End the open run from outside; where its lease has not ended, its call is awaited."""
         if self.open:
-            self._end("aborted", consumed=preempted and self.partial)
+            self._end("aborted", consumed=preempted and self.delivers and self.partial)
             if preempted:
                 self.awaited, self.awaited_until = self.began, now + GRACE
 
@@ -138,9 +146,10 @@ class Play(RuleBasedStateMachine):
     @initialize(
         mode=st.sampled_from(QUEUE_MODES),
         overflow=st.sampled_from(QUEUE_OVERFLOWS),
+        aborted=st.sampled_from(ABORTED),
         cap=st.integers(1, 4),
     )
-    def begin(self, mode: QueueMode, overflow: QueueOverflow, cap: int) -> None:
+    def begin(self, mode: QueueMode, overflow: QueueOverflow, aborted: Aborted, cap: int) -> None:
         """Make the files; both sessions begin as their handler says."""
         self.folder = tempfile.TemporaryDirectory(prefix="onceward-model-")
         self.clock, self.fails = ManualClock(), set[str]()
@@ -150,9 +159,14 @@ class Play(RuleBasedStateMachine):
             overflow=overflow,
             cap=cap,
             debounce=DEBOUNCE / 1000,
+            aborted=aborted,
         )(self._turn)
         self.sent: list[str] = []
-        self.model = {name: Session(mode=mode, cap=cap, overflow=overflow) for name in SESSIONS}
+        delivers = aborted == "deliver"
+        self.model = {
+            name: Session(mode=mode, cap=cap, overflow=overflow, delivers=delivers)
+            for name in SESSIONS
+        }
         self.mail: dict[str, list[str]] = {name: [] for name in SESSIONS}
         self.seats: list[RunExecution] = []
         self.late: list[RunExecution] = []

@@ -126,7 +126,84 @@ def test_a_new_message_ends_the_run_that_is_open(desk: Any, mode: str) -> None:
         "queue_batch": {"mode": mode, "count": 2, "event_ids": first + ended, **BATCHED}
     } == one.runs[1].metadata
     assert ["answer"] == [message.body for message in one.got()]
-    assert f"{mode} by message {ended[0]}" == one.runs[1].previous_run.cause
+    assert f"{mode} by message {ended[0]}" == one.runs[1].previous.cause
+
+
+def test_nothing_of_the_conversation_vanishes(desk: Any) -> None:
+    """
+    The next run has the messages of the ended one, then the backlog, then the new message.
+
+    It reads the stored output, and which messages the ended run had.
+    """
+    one = desk(mode="followup", allow_override_from=["user"])
+
+    def busy(run: Run) -> None:
+        run.checkpoint({"done": "half"})
+        one.say("waiting")
+        one.harness.deliver()
+        one.say("no, in Python", headers={"queuemode": "steer"})
+        one.harness.deliver()
+
+    one.script = [busy]
+    [first] = one.say("first")
+    one.go()
+
+    previous = one.runs[1].previous
+    assert [["first"], ["first", "waiting", "no, in Python"]] == one.seen
+    assert ("aborted", {"done": "half"}, (first,)) == (
+        previous.state,
+        previous.partial,
+        previous.event_ids,
+    )
+    assert (["first"], False) == ([m.body for m in previous.messages], previous.delivered)
+    assert None is one.runs[0].previous
+    assert {"processed"} == set(one.ends().values())
+
+
+def test_a_checkpoint_outlives_a_second_steering(desk: Any) -> None:
+    """A run that is ended before it has stored anything hides nothing that was stored before."""
+    one = desk(mode="steer")
+
+    def busy(run: Run) -> None:
+        if run.previous is None:
+            run.checkpoint("half")
+        one.say(f"after run {len(one.seen)}")
+        one.harness.deliver()
+
+    one.script = [busy, busy]
+    one.say("first")
+    one.go()
+    one.say("another matter")
+    one.go()
+
+    third, fourth = one.runs[2:]
+    assert ["first", "after run 1", "after run 2"] == one.seen[2]
+    assert ("half", ["first", "after run 1"]) == (
+        third.previous.partial,
+        [message.body for message in third.previous.messages],
+    )
+    assert (["another matter"], None) == (one.seen[3], fourth.previous)
+
+
+def test_a_failed_run_leaves_its_checkpoint(desk: Any) -> None:
+    """The next attempt reads what the failed one had stored, and what it failed by."""
+    one = desk()
+
+    def fails(run: Run) -> None:
+        run.checkpoint("half")
+        raise RuntimeError("broken")
+
+    one.script = [fails]
+    one.say("first")
+    one.go()
+    one.go(1)
+
+    previous = one.runs[1].previous
+    assert ("failed", "half", "RuntimeError: broken") == (
+        previous.state,
+        previous.partial,
+        previous.cause,
+    )
 
 
 @pytest.mark.parametrize(
@@ -154,8 +231,8 @@ def test_partial_output_decides_about_the_messages_of_an_aborted_run(
     one.go()
 
     assert expected == one.seen[1]
-    assert {"done": "half"} == one.runs[1].previous
-    assert (aborted == "deliver") == one.runs[1].previous_run.delivered
+    assert {"done": "half"} == one.runs[1].previous.partial
+    assert (aborted == "deliver") == one.runs[1].previous.delivered
     assert ["said before the checkpoint"] == [message.body for message in one.got()]
     assert {"processed"} == set(one.ends().values())
 
@@ -178,46 +255,61 @@ def test_steer_drains_the_backlog(desk: Any) -> None:
     assert [["first"], ["first", "waiting", "steering"]] == one.seen
 
 
-def test_injection_needs_a_run_that_takes_it(desk: Any) -> None:
+def test_new_messages_are_injected_into_the_open_run(desk: Any) -> None:
     """
-    With ``inject``, a run that calls ``inbox()`` is given new messages and not ended.
+    With ``inject``, a new message does not end the run, which takes it by ``inbox()``.
 
-    What it took ends with it.
+    It needs no call of ``inbox()`` before, and what the run took ends with it.
     """
     one = desk(mode="steer", inject=True)
     taken: list[Any] = []
 
     def takes(run: Run) -> None:
-        taken.append([m.body for m in run.inbox()])
         one.say("more")
         one.harness.deliver()
-        taken.append([m.body for m in run.inbox()])
+        assert not run.cancelled
+        taken.extend([m.body for m in run.inbox()] for _ in range(2))
 
     one.script = [takes]
     one.say("first")
     one.go()
 
-    assert [[], ["more"]] == taken
+    assert [["more"], []] == taken
     assert [["first"]] == one.seen
     assert [("done", True)] == one.states()
     assert ["processed", "processed"] == list(one.ends().values())
     assert ["first", "more"] == [m.body for m in one.runs[0].messages]
 
 
-def test_injection_falls_back_to_ending_the_run(desk: Any) -> None:
-    """A run that never asked for its inbox is ended as without ``inject``."""
+def test_a_run_that_takes_no_injection_goes_on(desk: Any) -> None:
+    """Messages for a run that never asks for its inbox are the next run, all of them."""
     one = desk(mode="steer", inject=True)
 
     def deaf(_: Run) -> None:
-        one.say("more")
+        one.say("more", "and more")
         one.harness.deliver()
 
     one.script = [deaf]
     one.say("first")
     one.go()
 
-    assert [["first"], ["first", "more"]] == one.seen
-    assert [("aborted", False), ("done", True)] == one.states()
+    assert [["first"], ["more", "and more"]] == one.seen
+    assert [("done", True)] * 2 == one.states()
+
+
+def test_an_interrupt_is_never_injected(desk: Any) -> None:
+    """``inject`` is for steering: an interrupt ends the run."""
+    one = desk(mode="interrupt", inject=True)
+
+    def busy(run: Run) -> None:
+        one.say("stop")
+        one.harness.deliver()
+        assert run.cancelled
+
+    one.script = [busy]
+    one.say("first")
+
+    assert [["first"], ["first", "stop"]] == one.go()
 
 
 def test_what_a_run_did_not_take_waits_for_the_next(desk: Any) -> None:

@@ -214,8 +214,8 @@ def test_the_nearest_level_wins(desk: Any, tmp_path: Any, monkeypatch: pytest.Mo
     one.box.queues.set("s")
 
     assert [
-        ("other", "collect", 5, "reject", "deliver"),
-        ("s", "collect", 3, "reject", "deliver"),
+        ("other", "collect", 5, "reject", "return"),
+        ("s", "collect", 3, "reject", "return"),
     ] == both
     assert 5 == one.box.queues.get("s").cap
 

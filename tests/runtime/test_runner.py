@@ -97,14 +97,14 @@ def test_steering_cancels_a_coroutine(tmp_path: Path) -> None:
 
     @agent.session(mode="interrupt")
     async def turn(run: AsyncRun) -> str | None:
-        if run.previous_run is None:
+        if run.previous is None:
             await run.checkpoint({"lines": 3})
             checkpointed.set()
             try:
                 await asyncio.sleep(PATIENCE)
             finally:
                 left.append(run.cancelled)
-        left.append(run.previous)
+        left.append(run.previous and run.previous.partial)
         return str([message.body for message in run.messages])
 
     async def play() -> tuple[str, list[str]]:
@@ -120,7 +120,7 @@ def test_steering_cancels_a_coroutine(tmp_path: Path) -> None:
             await answer.ack()
             return answer.body, [run.state for run in await box.runs.list()]
 
-    assert ("['second']", ["done", "aborted"]) == asyncio.run(play())
+    assert ("['first', 'second']", ["done", "aborted"]) == asyncio.run(play())
     assert [True, {"lines": 3}] == left
 
 

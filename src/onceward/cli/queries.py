@@ -136,7 +136,7 @@ RUNS: Final = _listing(
 )
 RUN_IDS: Final = _ids("onceward_runs")
 RUN: Final = """
-SELECT id, session, mode, state, messages, event_ids, consumed, takes_more, partial, result, cause,
+SELECT id, session, mode, state, messages, event_ids, consumed, partial, result, cause,
        token, owner, lease_at, started_at, checkpoint_at, ended_at, left_at, returned_at
   FROM onceward_runs WHERE id = :id
 """

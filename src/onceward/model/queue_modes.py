@@ -3,7 +3,7 @@ Decide what a session does with messages that arrive while it is busy, without a
 
 ``followup`` and ``queue`` wait and take one message a run, ``collect`` waits
 for quiet and takes all that fit together, ``steer`` and ``interrupt`` end the
-run that is open and take everything.
+run that is open and take everything, its messages first.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ class QueueOptions(TypedDict, total=False):
     """
     End of an aborted run's messages: ``deliver`` or ``return``.
 
-    ``deliver`` counts them as delivered if partial output was stored; ``return``
-    puts them back into the queue always.
+    ``return`` puts them back, so that the next run gets them first; ``deliver``
+    counts them as delivered if partial output was stored.
     """
     inject: bool | None
-    """Whether steer passes new messages to ``run.inbox()`` instead of ending the run."""
+    """Whether steer leaves new messages to ``run.inbox()`` instead of ending the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,7 @@ class QueuePolicy:
     debounce_for: Millis = 1000
     cap: int = 20
     overflow: str = "summarize"
-    aborted: str = "deliver"
+    aborted: str = "return"
     inject: bool = False
 
     def merged(self, **nearer: Any) -> QueuePolicy:

@@ -136,8 +136,8 @@ class Settings(BaseModel):
     """Messages that may wait in one session's queue; fractions are cut off."""
     queue_overflow: QueueOverflow = "summarize"
     """Policy of a full queue: ``reject`` the new, ``drop_old``, or ``summarize`` what it drops."""
-    queue_aborted: Aborted = "deliver"
-    """End of a preempted run's messages when partial output was stored."""
+    queue_aborted: Aborted = "return"
+    """End of an aborted run's messages when partial output was stored."""
 
     retention: Seconds = 7 * DAY
     """How long acked and processed rows, dedup records and transitions are kept."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from onceward.db import file_checks
 from onceward.db.database import Database
@@ -36,10 +36,23 @@ SUMMARY: Final = "SELECT line, many FROM _onceward_overflows WHERE run_seq = ? O
 TOLD: Final = "DELETE FROM _onceward_overflows WHERE run_seq = ?"
 UNTOLD: Final = "UPDATE _onceward_overflows SET run_seq = NULL WHERE run_seq = ?"
 BEFORE: Final = """
-SELECT id, cause, partial, event_ids, consumed FROM _onceward_runs
- WHERE session = ?
-   AND seq = (SELECT max(seq) FROM _onceward_runs WHERE session = ? AND seq < ?)
-   AND state = 'aborted'
+SELECT id, state, coalesce(cause, ''), event_ids, consumed FROM _onceward_runs
+ WHERE session = :session
+   AND seq = (SELECT max(seq) FROM _onceward_runs WHERE session = :session AND seq < :run)
+   AND (state = 'aborted' OR (state = 'failed' AND consumed = 0))
+"""
+# A run that is ended before it has stored anything does not hide what the run before it stored.
+PARTIAL: Final = """
+SELECT partial FROM _onceward_runs
+ WHERE session = :session
+   AND seq < :run
+   AND partial IS NOT NULL
+   AND seq > coalesce((SELECT seq
+                         FROM _onceward_runs
+                        WHERE session = :session AND seq < :run
+                          AND (state = 'done' OR (state = 'failed' AND consumed = 1))
+                        ORDER BY seq DESC LIMIT 1), 0)
+ ORDER BY seq DESC LIMIT 1
 """
 OURS: Final = """
  WHERE seq = :run AND state = 'open' AND token = :token
@@ -49,7 +62,6 @@ OURS: Final = """
 """
 CHECKPOINT: Final = f"UPDATE _onceward_runs SET partial = :partial, checkpoint_at = :now {OURS}"
 PROVE: Final = f"SELECT 1 FROM _onceward_runs {OURS}"
-TAKES_MORE: Final = f"UPDATE _onceward_runs SET takes_more = 1 {OURS}"
 MORE: Final = f"UPDATE _onceward_runs SET bound = :bound, event_ids = :ids {OURS}"
 CLAIM_MORE: Final = """
 UPDATE _onceward_lanes
@@ -67,17 +79,17 @@ UPDATE _onceward_inbox
  WHERE seq IN (SELECT value FROM json_each(:bound)) AND run_seq = :run AND state = 'pending'
 """
 OF_SESSION: Final = """
-SELECT seq, id, session, mode, lane_id, token, owner, bound, takes_more, partial
+SELECT seq, id, session, mode, lane_id, token, owner, bound, partial
   FROM _onceward_runs
  WHERE session = ? AND state = 'open'
 """
 BY_ID: Final = """
-SELECT seq, id, session, mode, lane_id, token, owner, bound, takes_more, partial
+SELECT seq, id, session, mode, lane_id, token, owner, bound, partial
   FROM _onceward_runs
  WHERE id = ? AND state = 'open'
 """
 LOST: Final = """
-SELECT r.seq, r.id, r.session, r.mode, r.lane_id, r.token, r.owner, r.bound, r.takes_more, r.partial
+SELECT r.seq, r.id, r.session, r.mode, r.lane_id, r.token, r.owner, r.bound, r.partial
   FROM _onceward_runs AS r LEFT JOIN _onceward_lanes AS l ON l.lane_id = r.lane_id
  WHERE r.state = 'open' AND (l.lane_id IS NULL OR l.owner IS NULL OR l.token <> r.token)
 """
@@ -140,15 +152,15 @@ class Summary:
 
 
 @dataclass(frozen=True, slots=True)
-class PreviousRun:
-    """The run of this session that was aborted just before this one."""
+class EarlierRun:
+    """The row of the run just before another one of its session."""
 
     id: str
+    state: str
     cause: str
-    partial: str | None
     event_ids: tuple[str, ...]
-    delivered: bool
-    """Whether its messages count as delivered, so that they are not in this run."""
+    consumed: bool
+    partial: Any
 
 
 class OpenRun(NamedTuple):
@@ -162,7 +174,6 @@ class OpenRun(NamedTuple):
     token: int
     owner: str
     bound: str
-    allows_injection: int
     partial: str | None
 
     @property
@@ -225,7 +236,7 @@ def begin(
     tx.run(BIND, {"run": seq, "bound": bound})
     tx.run(LINES, (seq, session))
     held = Lease(lane_id, token + 1, owner, isolate=True)
-    run = OpenRun(seq, run_id, session, mode, lane_id, token + 1, owner, bound, 0, None)
+    run = OpenRun(seq, run_id, session, mode, lane_id, token + 1, owner, bound, None)
     return run, [each._replace(lane=held) for each in messages]
 
 
@@ -235,13 +246,14 @@ def summary(tx: StoreTransaction, run: OpenRun) -> Summary | None:
     return Summary(sum(many for _, many in rows), tuple(text for text, _ in rows)) if rows else None
 
 
-def previous(tx: StoreTransaction, run: OpenRun) -> PreviousRun | None:
-    """Return the session's last run if it was aborted."""
-    rows = tx.rows(BEFORE, (run.session, run.session, run.seq))
-    if not rows:
-        return None
-    run_id, cause, partial, event_ids, consumed = rows[0]
-    return PreviousRun(run_id, cause, partial, tuple(json.loads(event_ids)), bool(consumed))
+def previous(tx: StoreTransaction, run: OpenRun) -> EarlierRun | None:
+    """Return the session's last run if it was aborted, or failed and is tried again."""
+    named = {"session": run.session, "run": run.seq}
+    for run_id, state, cause, event_ids, consumed in tx.rows(BEFORE, named):
+        partial = next((json.loads(text) for (text,) in tx.rows(PARTIAL, named)), None)
+        ids = tuple(json.loads(event_ids))
+        return EarlierRun(run_id, state, cause, ids, bool(consumed), partial)
+    return None
 
 
 def add_messages(
@@ -272,12 +284,6 @@ def prove(tx: StoreTransaction, run: OpenRun) -> None:
 def checkpoint(tx: StoreTransaction, run: OpenRun, partial: str) -> None:
     """Store partial output; raise RunAborted where its lease does not hold."""
     if not tx.run(CHECKPOINT, run.named | {"partial": partial, "now": tx.now}):
-        raise aborted_error(run)
-
-
-def allow_injection(tx: StoreTransaction, run: OpenRun) -> None:
-    """Allow new messages to be injected into this run; raise RunAborted without its lease."""
-    if not tx.run(TAKES_MORE, run.named):
         raise aborted_error(run)
 
 

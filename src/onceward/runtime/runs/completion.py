@@ -162,9 +162,8 @@ class RunCompletion:
         self, tx: StoreTransaction, run: OpenRun, messages: Sequence[LeasedMessage], cause: str
     ) -> None:
         """End the messages of an aborted run as processed; tell the callers of tasks."""
-        inbox.apply_settlements(tx, [SettledMessage(message, Done()) for message in messages])
-        reason = f"delivered to an aborted run: {cause}"[:500]
-        session_queues.explain(tx, [(reason, message.seq) for message in messages])
+        done = Done(reason=f"delivered to an aborted run: {cause}"[:500])
+        inbox.apply_settlements(tx, [SettledMessage(message, done) for message in messages])
         self._tell_callers(tx, messages, [TaskOutcome("aborted", cause)] * len(messages), run)
 
     def conclude(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable
-from typing import Any, Generic, Protocol, TypeVar, Unpack, cast
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, Protocol, TypeVar, Unpack, cast
 
 from onceward.errors import RunAborted
 from onceward.model.send_options import PublishOptions, SendOptions, parse_options
@@ -18,7 +18,7 @@ from onceward.runtime.runs.scheduler import ReadMessage, StartedRun
 from onceward.runtime.sender import Sender
 from onceward.runtime.transaction import Transaction
 from onceward.store.outbox import OutgoingMessage
-from onceward.store.runs import PreviousRun, Summary
+from onceward.store.runs import EarlierRun, Summary
 
 T = TypeVar("T")
 M = TypeVar("M", bound=ReceivedMessage[Any])
@@ -40,6 +40,24 @@ class Holder(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class PreviousRun(Generic[M]):
+    """The run of this session just before this one, if it did not come to a good end."""
+
+    id: str
+    state: Literal["aborted", "failed"]
+    """Whether it was ended from outside, or failed and is tried again."""
+    cause: str
+    partial: Any
+    """Newest output stored by ``checkpoint`` since the last run that ended well or for good."""
+    event_ids: tuple[str, ...]
+    """The ids of its messages, in order."""
+    messages: tuple[M, ...]
+    """Those of them that are in this run, too; they are the first ones."""
+    delivered: bool
+    """Whether its messages count as delivered, so that they are not in this run."""
+
+
 class RunFields(Generic[M]):
     """The fields of a run; ``Run`` and ``AsyncRun`` add the verbs."""
 
@@ -56,8 +74,8 @@ class RunFields(Generic[M]):
         """``collect_batch`` or ``queue_batch``: count, event_ids, strategy."""
         self.summary: Summary | None = started.summary
         """Messages that a full queue dropped since the last run; belongs before the messages."""
-        self.previous_run: PreviousRun | None = started.before
-        """The run that was aborted just before this one, with its partial output as JSON."""
+        self.previous: PreviousRun[M] | None = _previous(started.before, messages)
+        """The run before this one, if it was aborted, or failed and is tried again."""
 
     def __repr__(self) -> str:
         """Name the run without its messages."""
@@ -69,11 +87,19 @@ class RunFields(Generic[M]):
         """Return the current message."""
         return self.messages[-1]
 
-    @property
-    def previous(self) -> Any:
-        """Return the partial output of the run that was aborted just before this one, or None."""
-        before = self.previous_run
-        return None if before is None or before.partial is None else json.loads(before.partial)
+
+def _previous(before: EarlierRun | None, messages: list[M]) -> PreviousRun[M] | None:
+    if before is None:
+        return None
+    return PreviousRun(
+        before.id,
+        cast("Literal['aborted', 'failed']", before.state),
+        before.cause,
+        before.partial,
+        before.event_ids,
+        tuple(each for each in messages if each.id in before.event_ids),
+        before.consumed,
+    )
 
 
 class Run(RunFields[Message[Any]]):
@@ -90,6 +116,7 @@ class Run(RunFields[Message[Any]]):
         """Whether the run was ended from outside: return at once, its effects are not committed."""
         self._started, self._sender, self._holder = started, sender, holder
         self._drafts: list[OutgoingMessage] = []
+        self._answered: set[str] = set()
         self._at_end_work: list[Callable[[Transaction], object]] = []
 
     def raise_if_cancelled(self) -> None:
@@ -163,10 +190,10 @@ class Run(RunFields[Message[Any]]):
 
     def inbox(self) -> list[Message[Any]]:
         """
-        Take the messages that came meanwhile into this run, and declare that it does so.
+        Take the messages that came meanwhile into this run; they end with it.
 
-        From the first call on, ``steer`` with ``inject`` leaves new messages
-        to the next call instead of ending the run. Raises RunAborted.
+        ``steer`` with ``inject`` leaves new messages to this call instead of ending
+        the run. Raises RunAborted.
         """
         fresh = [_message(each) for each in self._holder.more()]
         self.messages += fresh
@@ -174,6 +201,8 @@ class Run(RunFields[Message[Any]]):
 
     def _add(self, draft: OutgoingMessage) -> str:
         self._drafts.append(draft)
+        if draft.in_reply_to is not None:
+            self._answered.add(draft.in_reply_to)
         return draft.id
 
 

@@ -42,7 +42,7 @@ from onceward.runtime.runs.completion import RunCompletion
 from onceward.store import lanes, runs, session_queues
 from onceward.store.inbox import LeasedMessage, SettledMessage
 from onceward.store.lanes import Lease
-from onceward.store.runs import OpenRun, PreviousRun, Summary
+from onceward.store.runs import EarlierRun, OpenRun, Summary
 from onceward.store.session_queues import NewMessage, Queue
 
 ARRIVALS: Final = 2000
@@ -76,7 +76,7 @@ class StartedRun(NamedTuple):
     messages: list[ReadMessage]
     metadata: dict[str, Any]
     summary: Summary | None
-    before: PreviousRun | None
+    before: EarlierRun | None
 
 
 @dataclass(slots=True)
@@ -211,7 +211,7 @@ class RunScheduler:
         self, tx: StoreTransaction, session: str, mode: str, by: NewMessage, policy: QueuePolicy
     ) -> None:
         run = runs.open_in(tx, session)
-        if run is not None and not (mode == "steer" and policy.inject and run.allows_injection):
+        if run is not None and not (mode == "steer" and policy.inject):
             self._completion.abort(tx, run, policy, f"{mode} by message {by.id}", preempted=True)
 
     def _make_room(
@@ -388,13 +388,13 @@ class RunScheduler:
         self, tx: StoreTransaction, run: OpenRun, handler: SessionHandler, known: Sequence[str]
     ) -> tuple[OpenRun, list[ReadMessage]]:
         """
-        Bind what waits to a run that is open, and store that it takes more.
+        Bind what waits to a run that is open.
 
         Raises:
             RunAborted: the run was ended from outside.
 
         """
-        runs.allow_injection(tx, run)
+        runs.prove(tx, run)
         queue = self.queue(tx, run.session)
         rows = session_queues.waiting(tx, run.lane_id, session_queues.ALL, placed=queue.reordered)
         good, bad = self._sort_out(rows, handler, tx.now)
