@@ -18,6 +18,7 @@ from onceward.runtime.async_face import OnWorker
 from onceward.runtime.context import reply_options
 from onceward.runtime.deps import RuntimeDeps
 from onceward.runtime.invoke import Loop, log_failure, run_coroutine, settlement_for_error
+from onceward.runtime.message import Message
 from onceward.runtime.runs.completion import PendingEffects, RunCompletion, RunOutcome, settlements
 from onceward.runtime.runs.run import AsyncRun, Run
 from onceward.runtime.runs.scheduler import ReadMessage, RunScheduler, StartedRun, exhausted
@@ -218,13 +219,23 @@ class RunExecution:
         effects.work = list(self._run._at_end_work)
         if value is None:
             return None, effects
-        current = self._run.message
-        # The caller of a task gets a worker_result instead of a reply.
-        told = current.type == WORKER_RESULT or CALLER in current.headers
-        if current.in_reply_to is None and not told:  # an answer to an answer would never end
-            to, named = reply_options(current.frame, {})
+        for message in self._to_answer():
+            to, named = reply_options(message.frame, {})
             effects.drafts.append(self._sender.compose(self._run.session, to, value, named))
         return encode(value).text, effects
+
+    def _to_answer(self) -> list[Message[Any]]:
+        """Return the messages that get the run's answer: its requests, and the current message."""
+        found = []
+        for each in self._run.messages:
+            asks = each.frame.replyto is not None
+            mine = each.id not in self._run._answered if asks else each is self._run.message
+            # The caller of a task gets a worker_result instead of a reply.
+            told = each.type == WORKER_RESULT or CALLER in each.headers
+            # An answer to an answer would never end.
+            if each.in_reply_to is None and not told and mine:
+                found.append(each)
+        return found
 
     def _end(
         self, outcome: RunOutcome, effects: PendingEffects, *, go_on: bool
