@@ -64,8 +64,7 @@ STORIES = {
             Bar(3.1, 6.6, "run of a b"),
             Bar(7.3, 9.0, "run of c"),
         ),
-        "b ends the run of a; both are the next run. c comes when no "
-        "run is open.",
+        "b ends the run of a; both are the next run. c comes when no run is open.",
     ),
     "interrupt": Story(
         {"a": 0.4, "b": 3.6},
