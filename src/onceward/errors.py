@@ -25,6 +25,7 @@ Define every error of the package, as one tree.
     │   │   ├── UnknownChannel · DuplicateChannel · ChannelRefused · NotParticipant
     ├── DeliveryError              raised by transports
     │   ├── Unreachable              the peer does not answer; try later
+    │   ├── OutOfDescriptors         this process can open no further file; the peer is well
     │   └── Refused                  the peer will never take this
     ├── NoMailbox                  no such mailbox, or not any more
     ├── DuplicateMailbox           a mailbox of that name exists
@@ -273,6 +274,16 @@ class DeliveryError(OncewardError):
 
 class Unreachable(DeliveryError):
     """The peer did not answer: the dispatcher tries again by itself."""
+
+    retryable = True
+
+
+class OutOfDescriptors(DeliveryError):
+    """
+    The process can open no further file: raise its limit (``ulimit -n``), or close files.
+
+    It is no failure of the peer: the parcel is pushed again shortly.
+    """
 
     retryable = True
 

@@ -11,7 +11,8 @@ from onceward.runtime.receiver import Receiver
 from onceward.testing.conformance import TransportConformance
 from onceward.testing.transport_fixture import LIMITS, FarEnd
 from onceward.transports.base import Transport
-from onceward.transports.file import FileTransport, Opened
+from onceward.transports.file import FileTransport
+from onceward.transports.file_slots import Opened
 from onceward.transports.function import FunctionTransport
 from onceward.transports.memory import MemoryListener, MemoryTransport
 

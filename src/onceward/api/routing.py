@@ -15,7 +15,8 @@ from onceward.model.settings import Settings
 from onceward.runtime.receiver import Receiver
 from onceward.store import peers
 from onceward.transports.base import Features, Transport
-from onceward.transports.file import FileTransport, Opened
+from onceward.transports.file import FileTransport
+from onceward.transports.file_slots import Opened
 from onceward.transports.memory import MemoryTransport
 
 GROUP = "onceward.transports"

@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from threading import Lock, get_ident
-from typing import Any, ClassVar, Final, NamedTuple, NoReturn, Self, TypeVar
+from typing import Any, ClassVar, Final, NamedTuple, Self, TypeVar
 
 import apsw
 
@@ -203,8 +203,6 @@ class Database:
             con = self._con = self._connect(deadline)
             self._enable_wal(con)
             self._prepare(con)
-            self._reader = connect(self.path, vfs=self._vfs, patience=self._read_busy_handler)
-            self._reader.execute("PRAGMA query_only = ON")
         except BaseException as error:
             self._drop()
             raise translate_own_error(error, self.path) from error
@@ -308,7 +306,7 @@ class Database:
             StoreError, StoreCorrupt: the trouble lasts.
 
         """
-        if self._reader is None:
+        if self._con is None:
             with self.writer.exclusive():
                 pass  # the connection that is lent is open
 
@@ -369,10 +367,10 @@ class Database:
             except Exception as error:
                 raise translate_own_error(error, self.path) from error
         self.writer.queue.check()
-        if self._reader is None:
+        if self._con is None:
             self._recover_to_read()
         with self._reading:
-            reader = self._reader or self._refuse_read()
+            reader = self._reader or self._open_reader()
             self._read_busy_handler.deadline = time.monotonic() + self.writer.queue.timeout
             try:
                 found: list[tuple[Any, ...]] = reader.execute(sql, bindings).fetchall()
@@ -381,17 +379,24 @@ class Database:
                 raise translate(error, self.path) from error
         return found
 
-    def _refuse_read(self) -> NoReturn:
-        msg = f"{self.path}: an error closed it a moment ago; try again"
-        raise StoreFault(msg)
+    def _open_reader(self) -> apsw.Connection:
+        """Connect for the first read: a file that only takes parcels needs no second connection."""
+        if self._con is None:
+            msg = f"{self.path}: an error closed it a moment ago; try again"
+            raise StoreFault(msg)
+        self._read_busy_handler.deadline = time.monotonic() + self.writer.queue.timeout
+        reader = connect(self.path, vfs=self._vfs, patience=self._read_busy_handler)
+        reader.execute("PRAGMA query_only = ON")
+        self._reader = reader
+        return reader
 
     def snapshot(self, work: Callable[[StoreTransaction], T]) -> T:
         """Run several reading statements on one snapshot, outside of any transaction."""
         self.writer.queue.check()
-        if self._reader is None:
+        if self._con is None:
             self._recover_to_read()
         with self._reading:
-            reader = self._reader or self._refuse_read()
+            reader = self._reader or self._open_reader()
             self._read_busy_handler.deadline = time.monotonic() + self.writer.queue.timeout
             try:
                 reader.execute("BEGIN")
@@ -409,7 +414,7 @@ class Database:
 
     def version_if_open(self) -> int:
         """Return ``version()``; -1 while an error keeps the file closed, and open nothing."""
-        return -1 if self._reader is None else self.version()
+        return -1 if self._con is None else self.version()
 
     def persist_clock(self) -> None:
         """Store how far the clock has come, so that it never runs backwards across restarts."""
@@ -418,10 +423,10 @@ class Database:
     def checkpoint(self, *, truncate: bool) -> tuple[int, int]:
         """Move WAL pages into the file; return (WAL pages, pages moved), -1 if a reader blocks."""
         self.writer.queue.check()
-        if self._reader is None:
+        if self._con is None:
             self._recover_to_read()
         with self._reading:
-            reader = self._reader or self._refuse_read()
+            reader = self._reader or self._open_reader()
             mode = apsw.SQLITE_CHECKPOINT_TRUNCATE if truncate else apsw.SQLITE_CHECKPOINT_PASSIVE
             self._read_busy_handler.deadline = 0.0
             try:

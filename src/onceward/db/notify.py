@@ -44,7 +44,6 @@ class Notifier:
         self._where = str(self._folder)  # looked at after every commit without a listener here
         self._seen: tuple[int, tuple[str, ...]] = (0, ())
         self._own: str | None = None
-        self._socket = _datagram()
         self.on_remote_out: Callable[[], None] = lambda: None
         """Called before the listeners when another process has something for the dispatcher."""
 
@@ -111,12 +110,10 @@ class Notifier:
         """Stop listening altogether."""
         watcher().remove(self)
         self._listeners = {"out": (), "in": ()}
-        if self._socket is not None:
-            self._socket.close()
 
     def _send_wakeup(self, side: Direction) -> None:
         """Send a datagram to every other process that has the file open; unlink dead sockets."""
-        if self._folder is None or self._socket is None:
+        if self._folder is None:
             return
         try:
             changed = os.stat(self._where).st_mtime_ns
@@ -124,9 +121,16 @@ class Notifier:
             return
         if changed != self._seen[0]:
             self._list_others(changed)
+        if self._seen[1]:
+            self._send(WAKEUP[side])
+
+    def _send(self, wakeup: bytes) -> None:
+        sender = _sender()
+        if sender is None:
+            return
         for name in self._seen[1]:
             try:
-                self._socket.sendto(WAKEUP[side], name)
+                sender.sendto(wakeup, name)
             except (BlockingIOError, InterruptedError):
                 continue  # its queue is full: it will look anyway
             except OSError:
@@ -138,6 +142,20 @@ class Notifier:
         with suppress(OSError):
             names = (f"{self._where}/{name}" for name in os.listdir(self._where))
             self._seen = (changed, tuple(name for name in names if name != self._own))
+
+
+_senders: dict[int, socket.socket] = {}
+
+
+def _sender() -> socket.socket | None:
+    """Return the socket from which this process notifies others, for all files; None without."""
+    found = _senders.get(os.getpid())
+    if found is None:
+        with suppress(OSError):  # no descriptor is left: pollers look by themselves
+            made = _datagram()
+            if made is not None:
+                found = _senders.setdefault(os.getpid(), made)
+    return found
 
 
 def _datagram() -> socket.socket | None:

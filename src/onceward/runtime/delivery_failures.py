@@ -97,13 +97,13 @@ class DeliveryFailures:
             )
             self._emitter.emit(tx, opened)
 
-    def wait(self, tx: StoreTransaction, packed: InFlight, after: int) -> None:
+    def wait(self, tx: StoreTransaction, packed: InFlight, error: str, after: int) -> None:
         """
-        Push again after the *after* milliseconds that a busy peer asked for.
+        Push again after *after* milliseconds, which a busy peer asked for or we need.
 
         The peer is well, so no budget is spent and no circuit breaker opens.
         """
-        error, due_at = "busy: the peer takes no more from us just now", tx.now + after
+        due_at = tx.now + after
         peers.defer(tx, packed.lease, error, due_at=due_at)
         self._failed(tx, packed.lease.name, error, due_at)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import time
 from collections.abc import Callable
@@ -14,7 +15,14 @@ from typing import Final, NamedTuple
 from onceward.db import file_checks
 from onceward.db.environment import disabled_by_environment
 from onceward.db.transaction import StoreTransaction
-from onceward.errors import LeaseLost, OncewardError, Refused, StoreClosed, Unreachable
+from onceward.errors import (
+    LeaseLost,
+    OncewardError,
+    OutOfDescriptors,
+    Refused,
+    StoreClosed,
+    Unreachable,
+)
 from onceward.model.clock import Millis
 from onceward.model.log import Level, log
 from onceward.model.parcel import Answer
@@ -363,7 +371,10 @@ class Dispatcher:
                 lambda tx: self._pack(tx, self._failures.refused(tx, packed, refusal))
             )
         except Exception as error:  # noqa: BLE001 - a carrier outlives every error of a transport
-            self._back_off(packed, error)
+            if _is_our_own(error):
+                self._wait(packed, error)
+            else:
+                self._back_off(packed, error)
             return None
         streams = transport.features.streams
         try:
@@ -392,6 +403,10 @@ class Dispatcher:
             unless=partial(parcels.more_waits, self._db.read, packed.lease, packed.paid_upto),
         )
 
+    def _wait(self, packed: InFlight, error: Exception) -> None:
+        text, pause = f"{type(error).__name__}: {error}", round(1000 * engine.MAX_IDLE_SECONDS)
+        self._db.write(lambda tx: self._failures.wait(tx, packed, text, pause))
+
     def _back_off(self, packed: InFlight, error: Exception) -> None:
         text, unreachable = f"{type(error).__name__}: {error}", isinstance(error, Unreachable)
         self._db.write(
@@ -402,7 +417,8 @@ class Dispatcher:
         self, tx: StoreTransaction, packed: InFlight, answer: Answer, *, streams: bool
     ) -> InFlight | None:
         if answer.verdict == "busy" and answer.retry_after:
-            self._failures.wait(tx, packed, answer.retry_after)
+            error = "busy: the peer takes no more from us just now"
+            self._failures.wait(tx, packed, error, answer.retry_after)
             return None
         if answer.verdict == "busy":
             self._failures.back_off(tx, packed, "busy: the peer's inbox is full", unreachable=True)
@@ -429,3 +445,10 @@ class Dispatcher:
             return self._pack(tx, settled.lease)
         peers.release(tx, settled.lease)
         return InFlight(settled.lease, None)
+
+
+def _is_our_own(error: Exception) -> bool:
+    """Return whether a push failed for lack of descriptors or memory in this process."""
+    return isinstance(error, OutOfDescriptors | MemoryError) or (
+        isinstance(error, OSError) and error.errno in {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+    )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from operator import attrgetter, itemgetter
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, NoReturn, cast
 
 from onceward.db.transaction import StoreTransaction
 from onceward.errors import InvalidMessage, Refused
@@ -260,21 +261,28 @@ def parse_frames(parcel: Parcel, policy: InboxPolicy) -> list[ParsedFrame]:
         Unreachable: a frame was damaged on the way; the same parcel is to be pushed again.
 
     """
-    _check_names(parcel, policy.agent)
+    if _problem_of(parcel.sender) or parcel.recipient != policy.agent:
+        _refuse_names(parcel, policy.agent)
     _check_texts(parcel)
     refuse_damaged(parcel)
     return [_parse_frame(carried, parcel, policy) for carried in parcel.frames]
 
 
-def _check_names(parcel: Parcel, agent: str) -> None:
+@lru_cache(maxsize=4096)
+def _problem_of(sender: str) -> str:
+    """Return why no agent has that name, empty if one may; the same senders come again."""
     try:
-        agent_name(parcel.sender)
+        agent_name(sender)
     except InvalidMessage as error:
-        msg = f"parcel refused, sender: {error}"
-        raise Refused(msg) from error
-    if parcel.recipient != agent:
-        msg = f"parcel refused: this is the inbox of {agent}, not {quoted(parcel.recipient)}"
-        raise Refused(msg)
+        return str(error)
+    return ""
+
+
+def _refuse_names(parcel: Parcel, agent: str) -> NoReturn:
+    msg = f"parcel refused: this is the inbox of {agent}, not {quoted(parcel.recipient)}"
+    if problem := _problem_of(parcel.sender):
+        msg = f"parcel refused, sender: {problem}"
+    raise Refused(msg)
 
 
 def _check_texts(parcel: Parcel) -> None:

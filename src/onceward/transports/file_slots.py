@@ -1,0 +1,219 @@
+"""Keep the files that this process delivers to open, within a share of its descriptors."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Condition, Lock
+from typing import Final
+
+from onceward.errors import OncewardError, OutOfDescriptors
+from onceward.transports.base import Accept
+
+OPEN_MAX: Final = 128
+"""Most files that are kept open to deliver to."""
+DESCRIPTORS: Final = 3
+"""Descriptors of such a file: database, WAL and shared memory."""
+SHARE: Final = 2
+"""All such files together use at most one of this many parts of RLIMIT_NOFILE."""
+WAIT: Final = 10.0
+"""Longest wait for a file to fall idle, in seconds."""
+
+Opened = tuple[Accept, Callable[[], None]]
+"""Functions that deliver a parcel to an open file, and that close it."""
+Key = tuple[object, Path]
+"""The transport that opened a file, and its path."""
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """An open file, and how many deliveries use it."""
+
+    accept: Accept
+    close: Callable[[], None]
+    users: int = 1
+    stale: bool = False
+    """Whether it is to be closed once it is idle, because an error or a move made it useless."""
+
+    def retire(self) -> bool:
+        """Let its last user close it; return whether there is none."""
+        self.stale = True
+        return self.users == 0
+
+
+class FileSlots:
+    """The files that are open to deliver to, least recently used first; closed when needed."""
+
+    def __init__(self) -> None:
+        self._slots: OrderedDict[Key, Slot] = OrderedDict()
+        self._lock = Lock()
+        self._changed, self._waiting = Condition(self._lock), 0
+        self._count = 0
+        """Files that are open or being opened, stale ones included."""
+
+    def lend(self, key: Key, open_file: Callable[[], Opened]) -> Slot:
+        """
+        Return the open file of *key*, opened now if it is not; it stays open until given back.
+
+        Raises:
+            OutOfDescriptors: this process can open no further file just now.
+
+        """
+        with self._lock:
+            slot = self._slots.get(key)
+            if slot is not None:
+                slot.users += 1
+                self._slots.move_to_end(key)
+                return slot
+        return self._add(key, open_file)
+
+    def give_back(self, slot: Slot) -> None:
+        """End the use of a file."""
+        with self._lock:
+            slot.users -= 1
+            close = slot.stale and slot.users == 0
+            if self._waiting:
+                self._changed.notify()
+        if close:
+            self._close(slot)
+
+    def paths(self, owner: object) -> list[Path]:
+        """Return the paths of the open files of one transport."""
+        with self._lock:
+            return [path for of, path in self._slots if of is owner]
+
+    def forget(self, key: Key) -> None:
+        """Close a file, or let its last user close it."""
+        with self._lock:
+            slot = self._slots.pop(key, None)
+            idle = slot is not None and slot.retire()
+        if slot is not None and idle:
+            self._close(slot)
+
+    def shed(self) -> None:
+        """Close every idle file."""
+        for slot in self._idle(self._count):
+            self._close(slot)
+
+    def leave_to_the_parent(self) -> None:
+        """Forget all files in a forked child, which may not close them."""
+        self.__init__()  # type: ignore[misc]
+
+    def _add(self, key: Key, open_file: Callable[[], Opened]) -> Slot:
+        self._reserve()
+        try:
+            accept, close = self._open_or_shed(open_file)
+        except BaseException:
+            self._release()
+            raise
+        slot = Slot(accept, close)
+        with self._lock:
+            twin = self._slots.pop(key, None)  # another thread opened it at the same time
+            idle = twin is not None and twin.retire()
+            self._slots[key] = slot
+        if twin is not None and idle:
+            self._close(twin)
+        return slot
+
+    def _reserve(self) -> None:
+        """Count one more file, after closing the one that has been idle for longest if need be."""
+        deadline = time.monotonic() + WAIT
+        while True:
+            with self._lock:
+                if self._count < files_allowed():
+                    self._count += 1
+                    return
+            idle = self._idle(1)
+            if idle:
+                self._close(idle[0])
+                continue
+            if not self._wait(deadline - time.monotonic()):
+                why = f"{self._count} files are open and in use"
+                raise _out(why)
+
+    def _wait(self, seconds: float) -> bool:
+        """Wait until a file falls idle or is closed; return whether one was in time."""
+        with self._lock:
+            if self._count < files_allowed() or any(not s.users for s in self._slots.values()):
+                return True
+            self._waiting += 1
+            try:
+                return self._changed.wait(max(0.0, seconds))
+            finally:
+                self._waiting -= 1
+
+    def _idle(self, most: int) -> list[Slot]:
+        """Take the oldest idle files out of the table."""
+        with self._lock:
+            keys = [key for key, slot in self._slots.items() if slot.users == 0][:most]
+            return [self._slots.pop(key) for key in keys]
+
+    def _open_or_shed(self, open_file: Callable[[], Opened]) -> Opened:
+        try:
+            return open_file()
+        except (OncewardError, OSError):
+            if descriptors_left():
+                raise
+        self.shed()
+        try:
+            return open_file()
+        except (OncewardError, OSError) as error:
+            if descriptors_left():
+                raise
+            raise _out(str(error)) from error
+
+    def _close(self, slot: Slot) -> None:
+        try:
+            with suppress(OncewardError):
+                slot.close()
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        with self._lock:
+            self._count -= 1
+            self._changed.notify()
+
+
+def files_allowed() -> int:
+    """Return how many files this process may have open to deliver to."""
+    try:
+        import resource  # noqa: PLC0415 - not on all platforms
+    except ImportError:
+        return OPEN_MAX
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return OPEN_MAX
+    return max(1, min(OPEN_MAX, limit // (SHARE * DESCRIPTORS)))
+
+
+def descriptors_left() -> bool:
+    """Return whether this process can still open a database: file, WAL, shared memory, journal."""
+    taken: list[int] = []
+    try:
+        for _ in range(DESCRIPTORS + 1):
+            taken.append(os.open(os.devnull, os.O_RDONLY))  # noqa: PERF401 - those before an error count
+    except OSError:
+        return False
+    finally:
+        for number in taken:
+            os.close(number)
+    return True
+
+
+def _out(why: str) -> OutOfDescriptors:
+    return OutOfDescriptors(
+        f"this process can open no further file ({why}): raise its limit (ulimit -n)"
+    )
+
+
+slots: Final = FileSlots()
+"""The files of all file transports of this process."""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=slots.leave_to_the_parent)

@@ -1,0 +1,185 @@
+"""Open files of a sender: a share of what the process may open, for any number of recipients."""
+
+from __future__ import annotations
+
+import errno
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onceward import Postbox
+from onceward.errors import OutOfDescriptors
+from onceward.transports import file_slots
+from onceward.transports.file_slots import FileSlots, Opened, Slot
+
+resource = pytest.importorskip("resource")
+
+FLEET = """
+import json, os, resource, sys
+from pathlib import Path
+from threading import Event, Thread
+from onceward import Postbox
+
+folder, count, rounds = Path(sys.argv[1]), int(sys.argv[2]), 3
+for n in range(count):
+    Postbox(folder / f"r{n}.db", agent=f"r{n}", start=False, durability="fast").close()
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+over, refused, most = Event(), [], [0]
+
+def application():
+    while not over.wait(0.005):
+        try:
+            held = [open(os.devnull) for _ in range(60)]
+        except OSError as error:
+            refused.append(str(error))
+        else:
+            most[0] = max(most[0], held[-1].fileno())
+            for each in held:
+                each.close()
+
+thread = Thread(target=application)
+thread.start()
+left = []
+with Postbox(folder / "sender.db", agent="sender", durability="fast", ack="stored") as box:
+    for turn in range(rounds):
+        box.send_many([(f"r{n}", turn) for n in range(count)])
+        left.append(box.flush(timeout=900))
+    over.set()
+    thread.join()
+    peers = box.peers.list()
+    told = {
+        "left": left, "refused": refused[:3], "acked": box.stats()["acked"],
+        "failed": [p.last_error for p in peers if p.failures or p.breaker != "closed"][:3],
+    }
+print(json.dumps(told))
+"""
+
+
+def fleet(folder: Path, count: int) -> dict[str, Any]:
+    """Send three rounds to *count* recipients from a process of 256 descriptors."""
+    made = subprocess.run(
+        [sys.executable, "-c", FLEET, str(folder), str(count)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert 0 == made.returncode, made.stderr[-2000:]
+    told: dict[str, Any] = json.loads(made.stdout)
+    return told
+
+
+def test_more_recipients_than_descriptors(tmp_path: Path) -> None:
+    """With 256 descriptors 150 recipients get three rounds, and the application its files."""
+    assert {"left": [0, 0, 0], "refused": [], "acked": 450, "failed": []} == fleet(tmp_path, 150)
+
+
+@pytest.mark.proof
+def test_two_thousand_recipients(tmp_path: Path) -> None:
+    """With 256 descriptors 2,000 recipients get three rounds, and the application its files."""
+    assert {"left": [0, 0, 0], "refused": [], "acked": 6000, "failed": []} == fleet(tmp_path, 2000)
+
+
+def test_a_recipient_costs_three_descriptors(tmp_path: Path) -> None:
+    """A file that is delivered to is open once: database, WAL and shared memory."""
+    names = [f"r{n}" for n in range(4)]
+    for name in names:
+        Postbox(tmp_path / f"{name}.db", agent=name, start=False).close()
+    with Postbox(tmp_path / "s.db", agent="s", start=False) as box:
+        box.send(names[0], 1)
+        box.run_until_idle()
+        before = len(list(Path("/dev/fd").iterdir()))
+        box.send_many([(name, 1) for name in names[1:]])
+        box.run_until_idle()
+
+        assert file_slots.DESCRIPTORS * 3 == len(list(Path("/dev/fd").iterdir())) - before
+
+
+def test_a_process_without_descriptors_blames_no_peer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that cannot be opened for lack of descriptors is tried again; no failure is booked."""
+    Postbox(tmp_path / "r.db", agent="r", start=False).close()
+    with Postbox(tmp_path / "s.db", agent="s", start=False) as box:
+        box.send("r", 1)
+        with monkeypatch.context() as patched:
+            patched.setattr(file_slots, "descriptors_left", lambda: False)
+            patched.setattr(box._routes._transports["file"], "_open_file", _no_descriptor)
+            box.run_until_idle()
+        peer = box.peers.get("r")
+        told = (0, "closed") if peer is None else (peer.failures, peer.breaker, peer.last_error)
+
+    assert (0, "closed") == told[:2]
+    assert "OutOfDescriptors" in str(told[2:])
+
+
+def test_idle_files_are_closed_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the limit the file that has been idle for longest is closed, never one in use."""
+    monkeypatch.setattr(file_slots, "files_allowed", lambda: 2)
+    closed: list[str] = []
+    slots = FileSlots()
+
+    def lend(name: str) -> Slot:
+        return slots.lend((slots, Path(name)), lambda: (_never, lambda: closed.append(name)))
+
+    a = lend("a")
+    slots.give_back(lend("b"))
+    slots.give_back(lend("c"))
+    first = list(closed)
+    slots.give_back(a)
+    slots.give_back(lend("a"))
+    slots.give_back(lend("d"))
+
+    assert (["b"], ["b", "c"]) == (first, closed)
+
+
+def test_a_file_is_opened_after_all_idle_ones_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An opening that fails for lack of descriptors is repeated once others are closed."""
+    closed = list[str]()
+    monkeypatch.setattr(file_slots, "descriptors_left", lambda: bool(closed))
+    slots = FileSlots()
+    slots.give_back(slots.lend((slots, Path("a")), lambda: (_never, lambda: closed.append("a"))))
+
+    def opened() -> Opened:
+        if not closed:
+            raise OSError(errno.EMFILE, "too many open files")
+        return _never, lambda: None
+
+    slots.give_back(slots.lend((slots, Path("b")), opened))
+
+    assert (["a"], [Path("b")]) == (closed, slots.paths(slots))
+
+
+def test_a_file_that_is_forgotten_in_use_is_closed_by_its_last_user() -> None:
+    """An error of one delivery closes a file only when no other delivery uses it."""
+    closed = list[str]()
+    slots = FileSlots()
+    key = (slots, Path("a"))
+    slot = slots.lend(key, lambda: (_never, lambda: closed.append("a")))
+    slots.forget(key)
+    before = list(closed)
+    slots.give_back(slot)
+
+    assert ([], ["a"]) == (before, closed)
+
+
+def test_files_in_use_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where all files stay in use, the next one is refused for now."""
+    monkeypatch.setattr(file_slots, "files_allowed", lambda: 1)
+    monkeypatch.setattr(file_slots, "WAIT", 0.0)
+    slots = FileSlots()
+    slots.lend((slots, Path("a")), lambda: (_never, lambda: None))
+
+    with pytest.raises(OutOfDescriptors, match="1 files are open and in use"):
+        slots.lend((slots, Path("b")), lambda: (_never, lambda: None))
+
+
+def _never(_: Any) -> Any:
+    raise AssertionError
+
+
+def _no_descriptor(*_: Any) -> Any:
+    raise OSError(errno.EMFILE, "too many open files")
