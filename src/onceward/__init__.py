@@ -29,6 +29,7 @@ from onceward.store.directory.channels import ChannelConfig
 from onceward.store.health import Health
 from onceward.store.mailbox_readers import Start
 from onceward.store.queries import DeadLetter, Page
+from onceward.store.repairs import Repair
 
 if _typing.TYPE_CHECKING:
     from onceward.api.aio import AsyncChannel, AsyncMailbox, AsyncPostbox, AsyncSession
@@ -59,6 +60,7 @@ __all__ = [
     "Page",
     "Postbox",
     "Reject",
+    "Repair",
     "Retry",
     "RetryPolicy",
     "Run",

@@ -34,6 +34,8 @@ CHECKS = [
     "handling",
     "lanes",
     "runs",
+    "leases",
+    "positions",
     "limits",
 ]
 
@@ -51,7 +53,8 @@ def test_a_sound_file_is_healthy(cli: Cli) -> None:
     ran = cli("doctor", "--json")
 
     assert 0 == ran.code
-    assert ["path", "healthy", "findings"] == list(ran.json)
+    assert ["path", "healthy", "findings", "changes"] == list(ran.json)
+    assert [] == ran.json["changes"]
     assert CHECKS == [finding["check"] for finding in ran.json["findings"]]
     assert ["check", "level", "found", "cure"] == list(ran.json["findings"][0])
     assert {"ok"} == {
@@ -480,3 +483,46 @@ def test_a_clock_that_was_ahead_does_not_make_the_write_fail(cli: Cli, shop: Pos
         tx.execute("UPDATE _onceward_file_info SET clock_at = clock_at + 3600000")
 
     assert "ok" == level(cli("doctor", "--json"), "write")
+
+
+FAULTS = """
+UPDATE _onceward_lanes SET owner = 'other/1', leased_seqs = '[1]', due_at = 4102444800000;
+INSERT INTO _onceward_poll_cursors (session, seq, read_at) VALUES ('default', 1000, 1);
+"""
+
+
+@pytest.mark.broken("the faults are planted")
+def test_repair_mends_and_says_each_change(cli: Cli, shop: Postbox, billing: Postbox) -> None:
+    """A dry run says the same and changes nothing; after the repair every finding is ok."""
+    billing.send("shop", "hello")
+    billing.run_until_idle()
+    shop._db.write(lambda tx: tx.rows(FAULTS))
+    shop.path.chmod(0o644)
+
+    found = cli("doctor", "--json")
+    would = cli("doctor", "--repair", "--dry-run", "--json").json["changes"]
+    still = cli("doctor", "--json").json["findings"]
+    ran = cli("doctor", "--repair", "--json")
+
+    checks = ("permissions", "leases", "positions")
+    assert ["serious", "warning", "serious"] == [level(found, check) for check in checks]
+    assert [each["check"] for each in would] == [*checks]
+    assert {True} == {each in still for each in found.json["findings"] if each["check"] in checks}
+    assert would == ran.json["changes"]
+    assert ["ok"] * 3 == [level(ran, check) for check in checks]
+    assert 0o600 == shop.path.stat().st_mode & 0o777
+
+
+@pytest.mark.usefixtures("shop")
+def test_a_dry_run_is_one_of_a_repair(cli: Cli) -> None:
+    """Alone it is a usage error, as doctor changes nothing."""
+    assert 2 == cli("doctor", "--dry-run").code
+
+
+@pytest.mark.broken("the fault is planted")
+def test_a_repair_notes_each_change(cli: Cli, shop: Postbox) -> None:
+    """The table stays the findings; changes are lines beside it."""
+    shop.path.chmod(0o644)
+
+    assert "would change permissions" in cli("doctor", "--repair", "--dry-run").err
+    assert "changed permissions: shop.db 0644: set to 0600" in cli("doctor", "--repair").err

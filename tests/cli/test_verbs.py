@@ -107,6 +107,7 @@ VERBS: dict[type, dict[str, str]] = {
         "cancel": f"{CODE}the id of a message just sent",
         "check": "check",
         "health": "doctor",
+        "repair": "doctor",
         "accept": f"{CODE}the listener",
         "pause": "pause",
         "resume": "resume",

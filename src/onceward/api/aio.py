@@ -694,6 +694,7 @@ class AsyncPostbox(SessionFace[Postbox], EventSource):
     search = awaitable(Postbox.search)
     resolve = awaitable(Postbox.resolve)
     cancel = awaitable(Postbox.cancel)
+    repair = awaitable(Postbox.repair)
     health = awaitable(Postbox.health)
     accept = awaitable(Postbox.accept)
     poll = awaitable(Postbox.poll)

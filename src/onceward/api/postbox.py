@@ -62,6 +62,7 @@ from onceward.store import (
     outbox,
     polling,
     queries,
+    repairs,
     transitions,
 )
 from onceward.store.directory.cache import DirectoryCache
@@ -387,6 +388,22 @@ class Postbox(Session, EventSource):
             *found,
             *(found for pair in pairs for found in invariants.check_pair(*pair)),
         ]
+
+    def repair(self, *, dry_run: bool = False) -> list[repairs.Repair]:
+        """
+        Mend leases and positions that no process would mend, and return each change.
+
+        Leases of processes that have ended end now, leases that end a month or more
+        ahead after one lease, and positions past the last message go back. With
+        *dry_run* nothing is changed.
+        """
+        lease_for = round(1000 * self._settings.lease)
+        if dry_run:
+            return repairs.find(self._db.read, self._db.now(), lease_for)
+        mended = self._db.write(lambda tx: repairs.mend(tx, lease_for))
+        self._db.notifier.notify("in")
+        self._db.notifier.notify("out")
+        return mended
 
     def health(self) -> health.Health:
         """Return the state of the file: sizes, lags, peers and what is paused."""

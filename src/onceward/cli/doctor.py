@@ -5,21 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from onceward.cli import findings
-from onceward.cli.exit_codes import DONE, FAILED
+from onceward.cli.exit_codes import DONE, FAILED, Usage
 from onceward.cli.findings import Finding, serious, warning
+from onceward.cli.mending import Change, mend
+from onceward.cli.options import Quiet, said
 from onceward.cli.output import document, note, show
 from onceward.cli.readonly import look
 from onceward.cli.target import Where, chosen, existing, open_box
 from onceward.errors import Busy, OncewardError
 
 WHERE = Where()
+Repair = Annotated[bool, Quiet, said("Mend what can be mended, and say each change.")]
+DryRun = Annotated[bool, Quiet, said("Say what --repair would change, and change nothing.")]
 COLUMNS: Final = ("check", "level", "found", "cure")
 
 
-def doctor(*files: Path, where: Where = WHERE) -> int:
+def doctor(
+    *files: Path, repair: Repair = False, dry_run: DryRun = False, where: Where = WHERE
+) -> int:
     """
     Examine files and their surroundings; each finding names its cure.
 
@@ -27,22 +33,32 @@ def doctor(*files: Path, where: Where = WHERE) -> int:
     schema version, the WAL, the clock, pause, breakers, dead letters, limits, and messages that
     wait although they could be delivered or handled. It also writes: one durable commit that stores
     the time and changes nothing else. Exit code 1 if any finding is serious. onceward check
-    examines the content. Of several files only findings that are not ok are printed, with the path
+    examines the content. With --repair it first mends what it can, and prints each change: file
+    modes, leases of ended processes, leases that end a month or more ahead, and positions past the
+    last message. Of several files only findings that are not ok are printed, with the path
     in front.
 
-    Columns: check, level, found, cure.
+    Columns: check, level, found, cure; of changes: check, change.
 
     Args:
         files: The files; default as for --db.
 
     """
+    if dry_run and not repair:
+        msg = "--dry-run says what --repair would change: give both"
+        raise Usage(msg)
     paths = [existing(path) for path in chosen(files, where)]
+    changes = {path: mend(path, dry_run=dry_run) if repair else [] for path in paths}
     found = {path: list(examine(path)) for path in paths}
     sick = [path for path in found if any(each.level == "serious" for each in found[path])]
     if where.json:
-        documents = [_document(path, found[path], healthy=path not in sick) for path in found]
+        documents = [
+            _document(path, found[path], changes[path], healthy=path not in sick) for path in found
+        ]
         document(documents[0] if len(documents) == 1 else {"healthy": not sick, "files": documents})
-    elif len(paths) == 1:
+        return FAILED if sick else DONE
+    _tell(changes, dry_run=dry_run)
+    if len(paths) == 1:
         show([asdict(each) for each in found[paths[0]]], COLUMNS, where.style)
     else:
         several = [(path, each) for path in found for each in found[path] if each.level != "ok"]
@@ -52,8 +68,19 @@ def doctor(*files: Path, where: Where = WHERE) -> int:
     return FAILED if sick else DONE
 
 
-def _document(path: Path, found: list[Finding], *, healthy: bool) -> dict[str, Any]:
-    return {"path": str(path), "healthy": healthy, "findings": [asdict(each) for each in found]}
+def _document(
+    path: Path, found: list[Finding], changes: list[Change], *, healthy: bool
+) -> dict[str, Any]:
+    findings_of, changed = [asdict(each) for each in found], [asdict(each) for each in changes]
+    return {"path": str(path), "healthy": healthy, "findings": findings_of, "changes": changed}
+
+
+def _tell(changes: dict[Path, list[Change]], *, dry_run: bool) -> None:
+    """Write a note for each change; nothing where no repair was asked for."""
+    verb = "would change" if dry_run else "changed"
+    for path, made in changes.items():
+        for each in made:
+            note(f"{path}: {verb} {each.check}: {each.change}")
 
 
 def examine(path: Path) -> Iterator[Finding]:
@@ -91,4 +118,5 @@ def _inside(path: Path) -> Iterator[Finding]:
         yield findings.unhandled(health, found, path)
         yield findings.failing(found, path)
         yield findings.calls(health, path)
+        yield from findings.leases(box, path)
         yield findings.limits(box, path)

@@ -28,6 +28,10 @@ NEARLY: Final = 0.9
 FAILURES: Final = 3
 """Failed pushes in a row before a peer is reported whose breaker is still closed."""
 PRIVATE: Final = 0o077
+SOUND: Final = {
+    "lease": "none outlives its process",
+    "position": "no cursor is past the last message",
+}
 VOLATILE: Final = frozenset({"tmpfs", "ramfs"})
 
 
@@ -65,16 +69,22 @@ def library() -> Finding:
     return ok("sqlite", "the library has the WAL fixes")
 
 
+def exposed(path: Path) -> list[Path]:
+    """Return the file and its side files that other users may read or write."""
+    if os.name == "nt":
+        return []
+    names = [Path(f"{path}{suffix}") for suffix in ("", "-wal", "-shm", "-run")]
+    return [found for found in names if found.exists() and found.stat().st_mode & PRIVATE]
+
+
 def permissions(path: Path) -> Finding:
     """Examine which users may read the file and its side files, and which may replace it."""
     if os.name == "nt":
         return ok("permissions", "not examined on this platform")
-    names = [Path(f"{path}{suffix}") for suffix in ("", "-wal", "-shm", "-run")]
-    files = [found for found in names if found.exists()]
-    if exposed := [found for found in files if found.stat().st_mode & PRIVATE]:
-        modes = (f"{found.name} {stat.S_IMODE(found.stat().st_mode):04o}" for found in exposed)
+    if wide := exposed(path):
+        modes = (f"{found.name} {stat.S_IMODE(found.stat().st_mode):04o}" for found in wide)
         said = f"other users may read the messages: {', '.join(modes)}"
-        return serious("permissions", said, f"chmod 600 {' '.join(map(str, exposed))}")
+        return serious("permissions", said, f"chmod 600 {' '.join(map(str, wide))}")
     for folder in dict.fromkeys((path.absolute().parent, canonical(path).parent)):
         mode = folder.stat().st_mode
         if mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -272,6 +282,18 @@ def calls(health: Health, path: Path) -> Finding:
     said = f"{health.calls_left} calls of aborted runs have not returned"
     cure = f"onceward runs ls --state aborted --db {path} shows left_at; call raise_if_cancelled()"
     return warning("runs", said, f"{cure} in the handler, in time")
+
+
+def leases(box: Postbox, path: Path) -> Iterator[Finding]:
+    """Examine leases that no process will end, and positions past the last message."""
+    found = box.repair(dry_run=True)
+    cure = f"onceward doctor --repair {path}"
+    for each in found:
+        skips = each.kind == "position"  # what comes next is not read
+        yield (serious if skips else warning)(f"{each.kind}s", each.found, f"{cure}: {each.change}")
+    for kind, sound in SOUND.items():
+        if not any(each.kind == kind for each in found):
+            yield ok(f"{kind}s", sound)
 
 
 def limits(box: Postbox, path: Path) -> Finding:
