@@ -25,7 +25,7 @@ def both(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def test_both_ends_agree(both: tuple[Path, Path], cli: Any) -> None:
-    """Sound files that keep custody have no offender."""
+    """Sound files that keep each unacknowledged message have no offender."""
     ran = cli("check", *map(str, both), "--json")
 
     assert (0, []) == (ran.code, ran.json["offenders"])

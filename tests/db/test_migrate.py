@@ -114,7 +114,7 @@ def test_a_newer_file_is_refused_by_both_versions_numbers(opened: Open, tmp_path
 
 def test_a_file_that_is_upgraded_meanwhile_is_let_go(opened: Open, tmp_path: Path) -> None:
     """
-    The janitor of an older process notices.
+    The maintenance of an older process notices.
 
     From then on every write says so, until the file is what it was again.
     """

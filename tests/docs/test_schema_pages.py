@@ -75,7 +75,7 @@ def test_every_table_says_what_it_is(page: str) -> None:
 
 
 def test_the_trail_adds_triggers_only(tmp_path: Path) -> None:
-    """Switching the trail on and off leaves tables and views as the page describes them."""
+    """Switching the transitions on and off leaves tables and views as the page describes them."""
     sql = "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view') ORDER BY name"
     with Postbox(tmp_path / "a.db", agent="a", start=False) as box:
         before = box._db.read(sql)

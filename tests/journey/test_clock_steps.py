@@ -13,16 +13,16 @@ from onceward.transports.base import Features
 DAY = 86_400.0
 
 
-class Doors:
-    """A transport of one test: nobody answers until somebody is let in."""
+class LateTransport:
+    """A transport of one test: there is no answer until a receiver is set."""
 
-    features = Features(schemes=frozenset({"door"}))
+    features = Features(schemes=frozenset({"late"}))
 
     def __init__(self) -> None:
         self.accept: Callable[[Parcel], Answer] | None = None
 
     def deliver(self, url: str, parcel: Parcel) -> Answer:
-        """Hand the parcel to whoever is in."""
+        """Hand the parcel to the receiver, once there is one."""
         if self.accept is None:
             raise Unreachable(url)
         return self.accept(parcel)
@@ -33,7 +33,7 @@ class Doors:
 
 def test_a_clock_set_back_by_a_day_holds_no_retry_back_for_a_day(tmp_path: Path) -> None:
     """A backoff that was written by a clock a day ahead ends after twice its span at most."""
-    clock, doors = ManualClock(), Doors()
+    clock, late = ManualClock(), LateTransport()
     with (
         Postbox(tmp_path / "bob.db", agent="bob", start=False, clock=clock) as bob,
         Postbox(
@@ -41,15 +41,15 @@ def test_a_clock_set_back_by_a_day_holds_no_retry_back_for_a_day(tmp_path: Path)
             agent="ada",
             start=False,
             clock=clock,
-            transports={"door": doors},
+            transports={"late": late},
             retry_jitter=0.0,
         ) as ada,
     ):
-        ada.peers.register("bob", "door:bob")
+        ada.peers.register("bob", "late:bob")
         clock.step(DAY)
         mail = ada.send("bob", "hello")
         ada.run_until_idle()
-        doors.accept = bob.accept
+        late.accept = bob.accept
         clock.step(-DAY)
         ada.run_until_idle()
         clock.advance(2.0)

@@ -15,7 +15,7 @@ DAY = 86_400.0
 
 
 def test_defaults_are_the_documented_ones() -> None:
-    """With nothing said anywhere, limits are on and custody is safe."""
+    """With nothing said anywhere, limits are on and files are safe."""
     loaded = Settings.merge(None, {})
 
     assert ("safe", 1 << 20, 100_000, 1_000_000, 10, 1.0, 60.0, 0.1, 7 * DAY, 30.0) == (

@@ -69,6 +69,17 @@ def test_libraries_stay_in_their_modules(trees: dict[str, ast.Module]) -> None:
     assert [] == found
 
 
+def test_a_name_is_that_of_one_class(trees: dict[str, ast.Module]) -> None:
+    """No two classes of the library itself have one name; add-ons have names of their own."""
+    where: dict[str, list[str]] = {}
+    for module, tree in trees.items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not _in(module, "cli. spark. testing."):
+                where.setdefault(node.name, []).append(module)
+
+    assert {} == {name: found for name, found in where.items() if len(found) > 1}
+
+
 def test_sql_stands_in_the_store(trees: dict[str, ast.Module]) -> None:
     """A statement that touches a table is in the store, or where a file is opened or shown."""
     found = sorted(

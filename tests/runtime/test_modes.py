@@ -360,12 +360,12 @@ def test_a_trusted_sender_may_ask_for_a_mode(desk: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "obey", "wish"),
+    ("mode", "allowed", "wish"),
     [("queue", ["user"], "steer"), ("followup", [], "steer"), ("followup", ["user"], "nonsense")],
 )
-def test_a_wish_is_not_always_heard(desk: Any, mode: str, obey: list[str], wish: str) -> None:
+def test_a_wish_is_not_always_heard(desk: Any, mode: str, allowed: list[str], wish: str) -> None:
     """A stranger's wish, a word that is no mode, and any wish in mode queue change nothing."""
-    one = desk(mode=mode, allow_override_from=obey)
+    one = desk(mode=mode, allow_override_from=allowed)
 
     def busy(_: Run) -> None:
         one.say("wishing", headers={"queuemode": wish})

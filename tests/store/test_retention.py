@@ -46,7 +46,7 @@ class Pair:
         message.reject("why")
 
     def later(self) -> None:
-        """Let everything become old, and tidy both files."""
+        """Let everything become old, and maintain both files."""
         self.clock.advance(2 * HOUR)
         self.sender.run_maintenance()
         self.receiver.run_maintenance()
@@ -284,7 +284,7 @@ def test_tickets_are_forgotten_too(pair: Pair) -> None:
 
 
 def test_the_trail_is_forgotten_too(opened: Open, clock: ManualClock) -> None:
-    """The trail of transitions is kept as long as the rest."""
+    """Transitions are kept as long as the rest."""
     box = opened("a", clock=clock, retention=HOUR, transitions=True)
     box.send("b", 1)
     assert 1 == rows(box, "transitions")

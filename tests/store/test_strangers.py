@@ -50,7 +50,7 @@ def strangers(path: Path) -> None:
 
 
 def use(sender: Postbox, receiver: Postbox) -> None:
-    """Send, receive and tidy, with everything that installs objects of its own."""
+    """Send, receive and maintain, with everything that installs objects of its own."""
     sender.limits.set("outbox", messages=100)
     for box in (sender, receiver):
         transitions.switch(box._db, on=True)

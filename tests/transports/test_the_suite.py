@@ -66,7 +66,7 @@ class Broken:
 HONEST = honest_but("pass").replace("assert not self.closed", "pass")
 BROKEN = {
     "stored without storing": (LIAR, "test_each_frame_gets_its_receipt"),
-    "stored without storing, seen by custody": (LIAR, "test_mail_ends_acknowledged"),
+    "stored without storing, seen by its ack": (LIAR, "test_mail_ends_acknowledged"),
     "frames in reverse": (
         honest_but("parcel = replace(parcel, frames=parcel.frames[::-1])"),
         "test_each_frame_gets_its_receipt",

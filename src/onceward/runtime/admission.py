@@ -14,7 +14,7 @@ from onceward.model.clock import Millis
 from onceward.model.events import Dropped, Event, NearlyFull
 from onceward.model.frame import Frame
 from onceward.store import limits, rate_limits
-from onceward.store.limits import Admission, Drop, LimitHit
+from onceward.store.limits import Admission, DropNew, LimitHit
 from onceward.store.outbox import OutgoingMessage
 
 PROTECTED: Final = frozenset({"worker_result", limits.SUMMARY})
@@ -55,7 +55,7 @@ class AdmissionControl:
         used = rate_limits.check_file_size(tx)
         admission = limits.admit(tx, message, protected=_protected(message))
         rate_limits.take_token(tx)
-        if isinstance(admission, Drop):
+        if isinstance(admission, DropNew):
             dropped = [(message.id, message.recipient, admission.limit)]
         else:
             limits.make_room(tx, admission.evicted)

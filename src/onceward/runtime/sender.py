@@ -53,7 +53,7 @@ from onceward.runtime.fanout import Fanout, SendResult
 from onceward.store import bodies, limits, outbox, requests
 from onceward.store.bodies import split_digest
 from onceward.store.directory.cache import DirectoryCache
-from onceward.store.limits import Drop, DropCandidate, Hold
+from onceward.store.limits import DropCandidate, DropNew, Hold
 from onceward.store.outbox import OutgoingMessage
 
 ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
@@ -375,7 +375,7 @@ class Sender:
         if outbox.is_known(tx, message):
             return self._store(tx, message)  # sent before: it is there, or it conflicts
         match decision := self.admission.admit(tx, message):
-            case Drop(limit):
+            case DropNew(limit):
                 limits.drop(tx, message, limit)
                 return message.id
             case Hold(limit, evicted):

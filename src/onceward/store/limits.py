@@ -231,13 +231,13 @@ class Hold(NamedTuple):
     evicted: tuple[DropCandidate, ...] = ()
 
 
-class Drop(NamedTuple):
+class DropNew(NamedTuple):
     """Admission: the message is dropped by its limit."""
 
     limit: LimitHit
 
 
-Admission = Accept | Hold | Drop
+Admission = Accept | Hold | DropNew
 
 
 def save(tx: StoreTransaction, limit: Limit) -> None:
@@ -311,7 +311,7 @@ def admit(tx: StoreTransaction, message: OutgoingMessage, *, protected: bool) ->
             case _:
                 raise full.error()
     if dropped is not None:
-        return Drop(dropped)
+        return DropNew(dropped)
     found = tuple(evicted.values())
     return Accept(found) if held is None else Hold(held, found)
 

@@ -29,9 +29,9 @@ PATIENCE: Final = 86_400.0
 WIRE: Final = "wire"
 TURNS: Final = 60
 """
-Rounds of one pump.
+Rounds of one delivery.
 
-There is less than that to do, so whoever needs them all works without an end.
+There is less than that to do, so a postbox that needs them all works without an end.
 """
 PARCELS: Final = 8
 """Among so many first parcels one is spoilt."""
@@ -194,17 +194,17 @@ class _Life:
             self._try("sign", lambda: pair.sign(pair.next_number()))
         for _ in range(2):
             for box in list(pair.boxes.values()):
-                self._try("pump", lambda box=box: self._pump(box))  # type: ignore[misc]
+                self._try("deliver", lambda box=box: self._deliver(box))  # type: ignore[misc]
             pair.clock.advance(61)
         for box in list(pair.boxes.values()):
-            self._try("tidy", box.run_maintenance)
+            self._try("maintain", box.run_maintenance)
             self._try("check", lambda box=box: self._check(box))  # type: ignore[misc]
         self._try("close", pair.close)
         for con in apsw.connections():
             con.close(force=True)
         return self._strange + pair.wrong
 
-    def _pump(self, box: Postbox) -> None:
+    def _deliver(self, box: Postbox) -> None:
         if box.run_until_idle() >= TURNS:
             self._strange.append(f"RUNAWAY: the engines of {box.agent} find no end")
 

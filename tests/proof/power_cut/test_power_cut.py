@@ -103,9 +103,9 @@ def test_the_open_barrier_is_what_saves_a_killed_file(aloud: Callable[[object], 
     assert "LOST_EFFECT" in verdict.kinds
 
 
-def test_custody_outlives_a_weaker_receiver(aloud: Callable[[object], None]) -> None:
+def test_a_message_outlives_a_weaker_receiver(aloud: Callable[[object], None]) -> None:
     """
-    A receipt of a fast file ends no custody.
+    A receipt of a fast file does not end a message.
 
     The file may lose its tail, the mail comes again.
     """

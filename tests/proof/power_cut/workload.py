@@ -27,7 +27,7 @@ STEPS: Final[dict[str, int]] = {
     "handle": 20,
     "wait": 6,
     "checkpoint": 5,
-    "tidy": 4,
+    "maintain": 4,
     "reopen": 3,
 }
 """What may happen next, and how often it does."""
@@ -124,7 +124,7 @@ class _Day:
     def _checkpoint(self) -> None:
         self._box()._db.checkpoint(truncate=self._rng.random() < 0.5)
 
-    def _tidy(self) -> None:
+    def _maintain(self) -> None:
         self._box().run_maintenance()
 
     def _reopen(self) -> None:
