@@ -115,6 +115,7 @@ OUTBOX = Layout(
         "acked": (740, 110),
         "failed": (740, 310),
         "cancelled": (110, 370),
+        "dropped": (420, 370),
     },
     bends={
         ("pending", "sent"): -22, ("sent", "pending"): -22,
@@ -122,7 +123,7 @@ OUTBOX = Layout(
         ("pending", "failed"): 52, ("failed", "pending"): -112,
     },
     hints={"pending": "sending, while in a parcel"},
-    ended=frozenset({"acked", "failed", "cancelled"}),
+    ended=frozenset({"acked", "failed", "cancelled", "dropped"}),
 )  # fmt: skip
 RUNS = Layout(
     size=(620, 240),

@@ -64,7 +64,8 @@ CREATE TABLE _onceward_outbox (
     topic          TEXT,
     rank           INTEGER NOT NULL DEFAULT 2 CHECK (rank BETWEEN 0 AND 4),
     state          TEXT    NOT NULL DEFAULT 'pending'
-        CHECK (state = 'pending' OR state = 'sent' OR state = 'acked' OR state = 'failed' OR state = 'cancelled'),
+        CHECK (state = 'pending' OR state = 'sent' OR state = 'acked' OR state = 'failed' OR state = 'cancelled'
+               OR state = 'dropped'),
     due_at         INTEGER,
     held_by        TEXT,
     expires_at     INTEGER,
@@ -307,7 +308,7 @@ CREATE TABLE _onceward_session_handlers (
     pattern             TEXT    PRIMARY KEY,
     mode                TEXT    NOT NULL CHECK (mode IN ('steer', 'followup', 'collect', 'queue', 'interrupt')),
     debounce_for        INTEGER NOT NULL CHECK (debounce_for >= 0),
-    cap                 INTEGER NOT NULL CHECK (cap >= 1),
+    cap                 INTEGER CHECK (cap >= 1),
     overflow            TEXT    NOT NULL CHECK (overflow IN ('reject', 'drop_old', 'summarize')),
     aborted             TEXT    NOT NULL CHECK (aborted IN ('deliver', 'return')),
     inject              INTEGER NOT NULL CHECK (inject IN (0, 1)),
@@ -364,21 +365,6 @@ CREATE INDEX        _onceward_runs_session ON _onceward_runs (session, seq);
 CREATE INDEX        _onceward_runs_ended   ON _onceward_runs (ended_at, seq) WHERE ended_at IS NOT NULL;
 -- Calls that were left: aborted, and still running after the grace.
 CREATE INDEX        _onceward_runs_left    ON _onceward_runs (seq)          WHERE left_at IS NOT NULL AND returned_at IS NULL;
-
--- The lines of the summary that the next run is given; gone once a run that had them has ended well.
-CREATE TABLE _onceward_overflows (
-    seq        INTEGER PRIMARY KEY AUTOINCREMENT,
-    session    TEXT    NOT NULL,
-    sender     TEXT    NOT NULL,
-    id         TEXT    NOT NULL,
-    line       TEXT    NOT NULL CHECK (length(line) <= 160),
-    many       INTEGER NOT NULL DEFAULT 1 CHECK (many >= 1),
-    run_seq    INTEGER,
-    dropped_at INTEGER NOT NULL
-) STRICT;
-
-CREATE INDEX _onceward_overflows_session ON _onceward_overflows (session, seq);
-CREATE INDEX _onceward_overflows_run     ON _onceward_overflows (run_seq) WHERE run_seq IS NOT NULL;
 
 -- One row per named position: how far it has come among the messages of each priority.
 CREATE TABLE _onceward_mailbox_readers (
@@ -451,21 +437,25 @@ CREATE TABLE _onceward_rate_limits (
     filled_at  INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- Every message that a policy dropped.
+-- Every message that a policy of this file dropped. The peer is its sender in the scope 'queue', else its recipient.
+-- A summary is told by a message to the recipient, or to a run of the session; NULL where it is still to be told.
 CREATE TABLE _onceward_drops (
     seq        INTEGER PRIMARY KEY AUTOINCREMENT,
     id         TEXT    NOT NULL,
-    recipient  TEXT    NOT NULL,
+    peer       TEXT    NOT NULL,
     session    TEXT    NOT NULL,
     scope      TEXT    NOT NULL,
     name       TEXT    NOT NULL,
     policy     TEXT    NOT NULL,
     line       TEXT,
     summary_id TEXT,
+    run_seq    INTEGER,
     dropped_at INTEGER NOT NULL
 ) STRICT;
 
-CREATE INDEX _onceward_drops_unsummarized ON _onceward_drops (recipient, session, seq) WHERE policy = 'summarize';
+CREATE INDEX _onceward_drops_unsummarized ON _onceward_drops (peer, session, seq) WHERE policy = 'summarize' AND scope <> 'queue';
+CREATE INDEX _onceward_drops_queue  ON _onceward_drops (session, run_seq, seq) WHERE policy = 'summarize' AND scope = 'queue';
+CREATE INDEX _onceward_drops_run    ON _onceward_drops (run_seq, seq) WHERE run_seq IS NOT NULL;
 CREATE INDEX _onceward_drops_at     ON _onceward_drops (dropped_at);
 
 -- Which rows of a box are from when: one line for each thousand rows, written after the fact by maintenance or by a look back.
@@ -493,7 +483,7 @@ CREATE TABLE _onceward_transitions (
 INSERT INTO _onceward_counters (name) VALUES
     ('ended_pending'), ('sent'), ('acked'), ('failed'), ('cancelled'), ('retries'), ('dead'), ('replayed'),
     ('ended'), ('processed'), ('dropped'), ('expired'), ('duplicates'), ('refused'), ('forks'),
-    ('overflowed'), ('ephemeral_dropped');
+    ('dropped_by_policy'), ('outbox_dropped'), ('ephemeral_dropped');
 
 -- Admission: a pause and the limit hold for every writer in any language.
 CREATE TRIGGER _onceward_outbox_admit AFTER INSERT ON _onceward_outbox
@@ -511,7 +501,7 @@ CREATE TRIGGER _onceward_outbox_guard BEFORE UPDATE OF state ON _onceward_outbox
 WHEN NOT (   OLD.state = NEW.state
           OR (OLD.state = 'pending' AND NEW.state <> 'pending')
           OR (OLD.state = 'sent'    AND NEW.state <> 'cancelled')
-          OR (OLD.state = 'acked'   AND NEW.state = 'pending')
+          OR (OLD.state = 'acked'   AND (NEW.state = 'pending' OR NEW.state = 'dropped'))
           OR (OLD.state = 'failed'  AND (NEW.state = 'pending' OR NEW.state = 'acked')))
 BEGIN
     SELECT RAISE(ABORT, 'onceward:illegal_transition');
@@ -651,7 +641,7 @@ SELECT max(0, t.enqueued - t.gone - t.sending) AS pending, t.sending, t.sent, t.
        t.processing AS inbox_processing, t.processed, t.dropped, t.expired, t.duplicates, t.refused, t.forks, t.dead AS dead_total,
        (SELECT count(*) FROM _onceward_dead_letters) AS dead_letters,
        (SELECT count(*) FROM _onceward_pending_replies WHERE state = 'open') AS tickets_open,
-       t.ephemeral_dropped
+       t.ephemeral_dropped, t.dropped_by_policy, t.outbox_dropped
   FROM (SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_outbox'), 0) AS enqueued,
                coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_inbox'), 0) AS received,
                (SELECT coalesce(sum(json_array_length(in_flight_seqs)), 0) FROM _onceward_peers WHERE in_flight_seqs IS NOT NULL) AS sending,
@@ -670,7 +660,9 @@ SELECT max(0, t.enqueued - t.gone - t.sending) AS pending, t.sending, t.sent, t.
                (SELECT value FROM _onceward_counters WHERE name = 'duplicates') AS duplicates,
                (SELECT value FROM _onceward_counters WHERE name = 'refused') AS refused,
                (SELECT value FROM _onceward_counters WHERE name = 'forks') AS forks,
-               (SELECT value FROM _onceward_counters WHERE name = 'ephemeral_dropped') AS ephemeral_dropped) AS t;
+               (SELECT value FROM _onceward_counters WHERE name = 'ephemeral_dropped') AS ephemeral_dropped,
+               (SELECT value FROM _onceward_counters WHERE name = 'dropped_by_policy') AS dropped_by_policy,
+               (SELECT value FROM _onceward_counters WHERE name = 'outbox_dropped') AS outbox_dropped) AS t;
 
 CREATE VIEW onceward_acknowledgments AS
 SELECT a.message_id, o.correlation_id, o.channel, a.participant,
@@ -691,7 +683,9 @@ SELECT q.session,
        coalesce(q.overflow, h.overflow) AS overflow, coalesce(q.aborted, h.aborted) AS aborted, coalesce(q.inject, h.inject) AS inject,
        (SELECT count(*) FROM _onceward_inbox AS b WHERE b.lane_id = l.lane_id AND b.state = 'pending' AND b.run_seq IS NULL) AS waiting,
        r.id AS run, coalesce(json_array_length(r.bound), 0) AS bound,
-       (SELECT coalesce(sum(o.many), 0) FROM _onceward_overflows AS o WHERE o.session = q.session) AS dropped,
+       (SELECT count(*) FROM _onceward_drops AS d
+         WHERE d.policy = 'summarize' AND d.scope = 'queue' AND d.session = q.session
+           AND (d.run_seq IS NULL OR d.run_seq = r.seq)) AS dropped,
        CASE WHEN q.paused_at IS NOT NULL THEN 'paused' WHEN r.id IS NOT NULL THEN 'running' WHEN l.head_seq IS NULL THEN 'empty'
             WHEN l.due_at IS NULL THEN 'ready' ELSE 'waiting' END AS state,
        CASE WHEN r.id IS NULL THEN l.due_at END AS due_at, q.arrived_at, q.paused_at
@@ -722,7 +716,8 @@ SELECT b.seq, b.id, b.sender, b.session, b.mailbox, b.state, b.reason, b.receive
   FROM _onceward_inbox AS b WHERE b.ephemeral IS NOT NULL;
 
 CREATE VIEW onceward_drops AS
-SELECT d.seq, d.id, i.agent AS sender, d.recipient, d.session, d.scope, d.name, d.policy, d.line, d.summary_id, d.dropped_at
+SELECT d.seq, d.id, CASE d.scope WHEN 'queue' THEN d.peer ELSE i.agent END AS sender,
+       CASE d.scope WHEN 'queue' THEN i.agent ELSE d.peer END AS recipient, d.session, d.scope, d.name, d.policy, d.line, d.summary_id, d.dropped_at
   FROM _onceward_drops AS d, _onceward_file_info AS i;
 
 CREATE VIEW onceward_transitions AS

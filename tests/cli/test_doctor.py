@@ -37,6 +37,7 @@ CHECKS = [
     "leases",
     "positions",
     "limits",
+    "drops",
 ]
 
 
@@ -475,6 +476,21 @@ def test_a_limit_that_is_nearly_reached_is_a_warning(
 
     assert found.startswith("reached, or nearly: session a holds 2 messages")
     assert "onceward limits set" in cure
+
+
+def test_messages_that_a_policy_dropped_are_a_warning(
+    cli: Cli, shop: Postbox, billing: Postbox
+) -> None:
+    """Scope and policy are named; refusing instead is a cure."""
+    assert billing.agent
+    shop.limits.set("session", "*", messages=1, overflow="drop_old")
+    for n in range(3):
+        shop.session("a").send("billing", n)
+
+    found, cure = said(cli("doctor", "--json"), "drops")
+
+    assert "dropped: 2 by drop_old at session a" == found
+    assert "refuse instead" in cure
 
 
 def test_a_clock_that_was_ahead_does_not_make_the_write_fail(cli: Cli, shop: Postbox) -> None:

@@ -167,9 +167,9 @@ def test_drop_old_lets_the_oldest_go(world: World) -> None:
     shop.limits.set("session", "*", messages=3, overflow="drop_old")
     ids = [shop.send("b", Job(n=n)) for n in range(5)]
 
-    assert {"cancelled": [0, 1], "pending": [2, 3, 4]} == rows(shop)
-    assert ["dropped: drop_old at the limit of session default"] * 2 == [
-        past.reason for past in shop.history(state="cancelled").messages
+    assert {"dropped": [0, 1], "pending": [2, 3, 4]} == rows(shop)
+    assert ["drop_old: the limit of session default is reached"] * 2 == [
+        past.reason for past in shop.history(state="dropped").messages
     ]
     assert (
         ids[:2]
@@ -178,7 +178,8 @@ def test_drop_old_lets_the_oldest_go(world: World) -> None:
     )
     assert (
         2
-        == shop._db.read("SELECT value FROM _onceward_counters WHERE name = 'overflowed'")[0][0]
+        == shop.stats()["dropped_by_policy"]
+        == shop.stats()["outbox_dropped"]
         == len(shop._db.read("SELECT id FROM onceward_drops"))
     )
 
@@ -191,7 +192,7 @@ def test_drop_new_writes_the_new_one_down_only(world: World) -> None:
     again = shop.send("billing", Job(n=3), key="k3")
     world.settle()
 
-    assert (ids[3], ["sent", "sent", "cancelled", "cancelled"]) == (
+    assert (ids[3], ["sent", "sent", "dropped", "dropped"]) == (
         again,
         [shop.resolve(each) for each in ids],
     )
@@ -525,7 +526,7 @@ def test_a_limit_that_another_process_sets_is_noticed_when_it_is_reached(world: 
     for n in range(4):
         shop.send("b", Job(n=n))
 
-    assert {"cancelled": [0, 1], "pending": [2, 3]} == rows(shop)
+    assert {"dropped": [0, 1], "pending": [2, 3]} == rows(shop)
 
 
 @pytest.mark.parametrize("long", [False, True], ids=["short", "long"])
@@ -553,7 +554,7 @@ def test_what_is_sent_at_once_meets_a_limit_that_was_set_meanwhile(
         "SELECT count(*), (SELECT count(*) FROM _onceward_outbox WHERE body_id IS NOT NULL)"
         " FROM _onceward_bodies"
     )[0]
-    assert (25, ["cancelled"] * 23 + ["pending"] * 2) == (len(set(ids)), states)
+    assert (25, ["dropped"] * 23 + ["pending"] * 2) == (len(set(ids)), states)
     assert (bodies, []) == (kept, shop.check())
 
 

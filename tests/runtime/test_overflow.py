@@ -4,16 +4,109 @@ from typing import Any
 
 import pytest
 
-from onceward import Postbox, Run
-from onceward.errors import InvalidArgument
+from onceward import Postbox, Run, Settings
+from onceward.errors import InvalidArgument, RequestFailed
 from onceward.model.queue_modes import QueuedItem, QueuePolicy, checked, make_room, summary_line
 
 
-def paused(desk: Any, **options: Any) -> Any:
+def paused(desk: Any, settings: Any = None, **options: Any) -> Any:
     """Return a desk whose session takes mail in and begins nothing."""
-    one = desk(**options)
+    one = desk(settings, **options) if settings else desk(**options)
     one.box.queues.pause("s")
     return one
+
+
+def test_a_session_with_default_settings_drops_nothing(desk: Any) -> None:
+    """Thirty messages that come at once are handled, one by one, and their sender sees so."""
+    one = desk()
+    ids = one.say(*range(30))
+    one.go()
+    one.go(61)
+
+    assert [[n] for n in range(30)] == one.seen
+    assert {"acked"} == {one.user.resolve(each) for each in ids}
+    assert (None, "reject") == (one.box.queues.get("s").cap, one.box.queues.get("s").overflow)
+
+
+def test_twenty_and_a_summary_are_one_preset_away(desk: Any) -> None:
+    """The preset holds at most 20 messages, drops the oldest, and tells the next run."""
+    preset = Settings.summarize_beyond_20()
+    one = paused(desk, {name: getattr(preset, name) for name in preset.model_fields_set})
+    one.say(*range(30))
+    one.go()
+    queue = one.box.queues.get("s")
+
+    assert (20, "summarize", 1.0) == (queue.cap, queue.overflow, queue.debounce)
+    assert (20, 10) == (queue.waiting, queue.dropped)
+
+
+@pytest.mark.parametrize("mode", ["followup", "queue"])
+def test_a_full_queue_refuses_where_nothing_else_is_said(desk: Any, mode: str) -> None:
+    """With a cap and no policy the sender of the message too many sees that it failed."""
+    one = paused(desk, mode=mode, cap=1)
+    ids = one.say(1, 2)
+    one.go()
+    one.go(61)
+
+    assert ["sent", "failed"] == [one.user.resolve(each) for each in ids]
+    assert "overflow" == one.harness.sql("SELECT reason FROM onceward_dead_letters")[0][0]
+
+
+@pytest.mark.parametrize("overflow", ["drop_old", "summarize"])
+def test_a_sender_is_told_of_a_drop_and_its_policy(desk: Any, overflow: str) -> None:
+    """A message that a full queue dropped ends as dropped for its sender, by an event, too."""
+    one = paused(desk, cap=1, overflow=overflow)
+    heard: dict[str, list[Any]] = {"there": [], "here": []}
+    one.user.on("dropped", heard["there"].append)
+    one.box.on("dropped", heard["here"].append)
+    ids = one.say(1, 2)
+    one.go()
+    one.go(61)
+    told = "the queue of session 's' is full at 1"
+
+    assert ["dropped", "sent"] == [one.user.resolve(each) for each in ids]
+    assert f"{overflow}: {told}" == one.user.history(state="dropped").messages[0].reason
+    assert [(ids[0], overflow, told)] == [(e.message_id, e.policy, e.scope) for e in heard["there"]]
+    assert [(ids[0], overflow, "queue s")] == [
+        (e.message_id, e.policy, e.scope) for e in heard["here"]
+    ]
+    assert (1, 0) == (one.user.stats()["outbox_dropped"], one.user.stats()["acked"])
+    assert (1, 1) == (one.box.stats()["dropped"], one.box.stats()["dropped_by_policy"])
+
+
+def test_a_drop_is_told_again(desk: Any) -> None:
+    """A sender whose receipt got lost is told of the drop, not of success, when it asks."""
+    one = paused(desk, cap=1, overflow="drop_old")
+    ids = one.say(1, 2)
+    one.user.run_until_idle()
+    one.box._runners[0].run_due()
+    one.box._db.write(lambda tx: tx.run("DELETE FROM _onceward_receipts"))
+    one.go(61)
+
+    assert ["dropped", "sent"] == [one.user.resolve(each) for each in ids]
+
+
+def test_a_request_that_a_policy_drops_fails(desk: Any) -> None:
+    """The wait for the reply to a dropped request ends with the policy."""
+    one = paused(desk, cap=1, overflow="drop_old")
+    ticket = one.user.session("s").request(one.box.agent, 1)
+    one.say(2)
+    one.go()
+    one.go(61)
+
+    with pytest.raises(RequestFailed, match="dropped: drop_old: the queue of session 's' is full"):
+        one.user.result(ticket, reply=int)
+
+
+def test_a_message_removed_from_its_queue_is_told_so(desk: Any) -> None:
+    """Removing a waiting message by hand is no success for its sender either."""
+    one = paused(desk)
+    [message_id] = one.say(1)
+    one.go()
+    one.box.queues.remove("s", message_id)
+    one.go(61)
+
+    assert "dropped" == one.user.resolve(message_id)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +142,10 @@ def test_a_victim_can_be_read_in_sql_and_is_counted(desk: Any) -> None:
     one.go()
 
     rows = one.harness.sql("SELECT state, reason FROM onceward_inbox WHERE state = 'dropped'")
-    assert [("dropped", "overflow: user: first thought")] == rows
+    assert [("dropped", "summarize: the queue of session 's' is full at 1")] == rows
+    assert [("queue", "s", "summarize", "user: first thought")] == one.harness.sql(
+        "SELECT scope, name, policy, line FROM onceward_drops"
+    )
     assert (1, [(1, 0)]) == (
         one.box.stats()["dropped"],
         [(event.dropped, event.refused) for event in heard],

@@ -13,7 +13,7 @@ from onceward import Postbox
 from onceward.store import runs, session_queues
 
 LARGE = re.compile(
-    r"SCAN (_onceward_(inbox|runs|overflows|processed_messages|dead_letters)|b|r|o)\b"
+    r"SCAN (_onceward_(inbox|runs|drops|processed_messages|dead_letters)|b|r|o)\b"
     r"(?! USING (COVERING )?INDEX _onceward_runs_(open|ended|left)\b)"
 )
 STATEMENTS = {

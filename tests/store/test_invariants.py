@@ -36,8 +36,8 @@ SELECT sender, id, session, 'processed', 1 FROM _onceward_inbox WHERE state = 'p
 """
 END_RUN = """
 ; UPDATE _onceward_runs SET state = 'failed', ended_at = 1;
-INSERT INTO _onceward_overflows (session, sender, id, line, run_seq, dropped_at)
-    VALUES ('s', 'b', 'm', 'l', 1, 1)
+INSERT INTO _onceward_drops (id, peer, session, scope, name, policy, line, run_seq, dropped_at)
+    VALUES ('m', 'b', 's', 'queue', 's', 'summarize', 'l', 1, 1)
 """
 OPEN_RUN = """
 INSERT INTO _onceward_runs (id, session, mode, lane_id, token, owner, bound, event_ids, started_at)

@@ -59,6 +59,10 @@ ROUTE: dict[str, list[str]] = {
         "UPDATE _onceward_outbox SET state = 'cancelled', ended_at = 2",
         "UPDATE _onceward_counters SET value = 1 WHERE name IN ('cancelled', 'ended_pending')",
     ],
+    "dropped": [
+        "UPDATE _onceward_outbox SET state = 'dropped', ended_at = 2",
+        "UPDATE _onceward_counters SET value = 1 WHERE name IN ('outbox_dropped', 'ended_pending')",
+    ],
 }
 OUT_MOVE = """
 UPDATE _onceward_outbox SET state = '{0}', sent_at = 1, due_at = NULL,
@@ -263,6 +267,10 @@ VERBS: dict[str, tuple[Callable[[StoreTransaction, str], object], dict[str, str]
     ),
     "processed": (settled("processed"), {"pending": "acked", "sent": "acked", "failed": "acked"}),
     "dead": (settled("dead"), {"pending": "failed", "sent": "failed"}),
+    "dropped": (
+        settled("dropped"),
+        {"pending": "dropped", "sent": "dropped", "acked": "dropped"},
+    ),
     "busy": (settled("busy"), {}),
     "cancel": (outbox.cancel, {"pending": "cancelled"}),
     "wake": (lambda tx, _: outbox.requeue_due(tx, 10, lambda _: False), {"sent": "pending"}),

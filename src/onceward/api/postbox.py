@@ -362,7 +362,7 @@ class Postbox(Session, EventSource):
         """
         Return the state of a message we sent.
 
-        It is pending, sending, sent, acked, failed, cancelled, dead, or absent.
+        It is pending, sending, sent, acked, failed, cancelled, dropped, dead, or absent.
         """
         self._db.persist_clock()  # a commit of our own: what is read next is durable
         return queries.resolve(self._db, message_id)

@@ -82,8 +82,8 @@ class Queues:
             for each in session_queues.waiting(tx, held.lane_id, -1, placed=False)
             if each.id == message_id
         ]
-        self._closing.conclude(tx, [SettledMessage(each, Done("dropped")) for each in chosen])
-        session_queues.explain(tx, [("removed from its queue", each.seq) for each in chosen])
+        removed = Done("dropped", "removed: taken out of its queue by hand")
+        self._closing.conclude(tx, [SettledMessage(each, removed) for each in chosen])
         session_queues.update_head(tx, held.lane_id)
         tx.after_commit(lambda: self._db.notifier.notify("out"))
         return bool(chosen)

@@ -120,3 +120,4 @@ def _inside(path: Path) -> Iterator[Finding]:
         yield findings.calls(health, path)
         yield from findings.leases(box, path)
         yield findings.limits(box, path)
+        yield findings.drops(found, path)

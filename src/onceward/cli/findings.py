@@ -311,3 +311,16 @@ def limits(box: Postbox, path: Path) -> Finding:
         cure = f"onceward ls queues --db {path} lists what waits, onceward limits set raises it"
         return warning("limits", f"reached, or nearly: {', '.join(full)}", cure)
     return ok("limits", "none is nearly reached")
+
+
+def drops(found: Look, path: Path) -> Finding:
+    """Examine whether a policy dropped messages that are not pruned yet."""
+    rows = found.ask(queries.DROPPED)
+    if not rows:
+        return ok("drops", "no policy dropped a message")
+    said = ", ".join(
+        f"{row['messages']} by {row['policy']} at {row['scope']} {row['name']}".rstrip()
+        for row in rows
+    )
+    look = f"read the view onceward_drops of {path}"
+    return warning("drops", f"dropped: {said}", f"{look}; raise the limit, or refuse instead")

@@ -179,3 +179,10 @@ SELECT l.head_id, l.attempts, b.reason, count(*) OVER () AS lanes
  WHERE l.attempts > 1 AND b.reason IS NOT NULL
  ORDER BY l.attempts DESC, b.seq LIMIT 1
 """
+
+DROPPED: Final = """
+SELECT scope, name, policy, count(*) AS messages
+  FROM onceward_drops
+ GROUP BY scope, name, policy
+ ORDER BY messages DESC LIMIT 5
+"""

@@ -154,11 +154,15 @@ class Expired(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Dropped(MessageEvent):
-    """A policy dropped the message at a limit; ``onceward_drops`` keeps a record of it."""
+    """
+    A policy dropped the message at a limit, here or at the recipient that says so.
+
+    ``onceward_drops`` of the file whose policy it is keeps a record of it.
+    """
 
     name: ClassVar[str] = "dropped"
     scope: str
-    """Scope and name of the limit that was reached: ``session run-42``."""
+    """Scope and name of what was full: ``session run-42``; of a recipient's drop its reason."""
     policy: str
 
 

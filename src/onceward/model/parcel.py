@@ -11,11 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
-ReceiptState = Literal["stored", "duplicate", "processed", "dead", "rejected", "busy"]
+ReceiptState = Literal["stored", "duplicate", "processed", "dropped", "dead", "rejected", "busy"]
 """
 The peer's outcome for one frame: ``stored`` (kept, new), ``duplicate`` (kept before, not yet
-handled), ``processed`` (handled), ``dead`` (kept in the peer's dead letters), ``rejected``
-(never kept, and never will be), ``busy`` (not now).
+handled), ``processed`` (handled), ``dropped`` (by a policy, which the reason begins with),
+``dead`` (kept in the peer's dead letters), ``rejected`` (never kept, and never will be),
+``busy`` (not now).
 """
 UNANSWERED: Final = "processed without a reply"
 """Beginning of the reason of ``processed`` for a message that asked for a reply and has none."""

@@ -52,9 +52,13 @@ class QueueOptions(TypedDict, total=False):
     debounce: float | None
     """Seconds of quiet that a collect waits for; negative ones count as 0."""
     cap: float | None
-    """Most messages that may wait; fractions are cut off, 0 is refused."""
+    """Most messages that may wait, by default any number; fractions are cut off, 0 is refused."""
     overflow: QueueOverflow | None
-    """Policy of a full queue: ``reject`` the new, ``drop_old``, or ``summarize`` what it drops."""
+    """
+    Policy of a full queue: ``reject`` the new, ``drop_old``, or ``summarize`` what it drops.
+
+    The sender of a message sees that it ``failed``, or was ``dropped`` and by which policy.
+    """
     aborted: Aborted | None
     """
     End of an aborted run's messages: ``deliver`` or ``return``.
@@ -68,12 +72,12 @@ class QueueOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuePolicy:
-    """How one session queues, all levels merged; spans in milliseconds."""
+    """How one session queues, all levels merged; spans in milliseconds, no cap for None."""
 
     mode: str = "followup"
     debounce_for: Millis = 1000
-    cap: int = 20
-    overflow: str = "summarize"
+    cap: int | None = None
+    overflow: str = "reject"
     aborted: str = "return"
     inject: bool = False
 
@@ -89,7 +93,7 @@ class QueuePolicy:
         """
         if (
             self.mode != "collect"
-            or count >= self.cap
+            or (self.cap is not None and count >= self.cap)
             or waits.arrived_at is None
             or waits.since_at is None
         ):
@@ -211,20 +215,16 @@ def make_room(
     *held* messages wait already, *protected* of them untouchable; ``oldest(n)``
     returns the first of those that are not.
     """
-    found = DroppedItems()
-    if held + len(fresh) <= policy.cap:
+    found, cap = DroppedItems(), policy.cap
+    if cap is None or held + len(fresh) <= cap:
         return found
-    victims = [] if policy.overflow == "reject" else oldest(held + len(fresh) - policy.cap)
+    victims = [] if policy.overflow == "reject" else oldest(held + len(fresh) - cap)
     for each in fresh:
-        room = policy.cap - held
-        if (
-            not each.protected
-            and room <= 0
-            and (policy.overflow == "reject" or protected >= policy.cap)
-        ):
+        full = not each.protected and held >= cap
+        if full and (policy.overflow == "reject" or protected >= cap):
             found.refused.append(each)
             continue
-        while not each.protected and held >= policy.cap and victims:
+        while not each.protected and held >= cap and victims:
             found.dropped.append(victims.pop(0))
             held -= 1
         held, protected = held + 1, protected + each.protected

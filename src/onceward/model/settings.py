@@ -132,9 +132,9 @@ class Settings(BaseModel):
     """Mode of a busy session with runs, where neither session nor handler sets one."""
     queue_debounce: Annotated[float, Field(le=1e9, allow_inf_nan=False)] = 1.0
     """Quiet that a collect waits for; negative counts as 0."""
-    queue_cap: Annotated[float, Field(ge=1, le=1e9)] = 20
-    """Messages that may wait in one session's queue; fractions are cut off."""
-    queue_overflow: QueueOverflow = "summarize"
+    queue_cap: Annotated[float, Field(ge=1, le=1e9)] | None = None
+    """Messages that may wait in one session's queue, any number for None; fractions are cut off."""
+    queue_overflow: QueueOverflow = "reject"
     """Policy of a full queue: ``reject`` the new, ``drop_old``, or ``summarize`` what it drops."""
     queue_aborted: Aborted = "return"
     """End of an aborted run's messages when partial output was stored."""
@@ -210,3 +210,16 @@ class Settings(BaseModel):
             "breaker_open_for": 0.0,
         }
         return cls.model_validate(preset | dict(overrides))
+
+    @classmethod
+    def summarize_beyond_20(cls, **overrides: Unpack[SettingsOptions]) -> Self:
+        """
+        Return the preset of short queues, for sessions in which only recent messages matter.
+
+        Of more than 20 waiting messages the oldest are dropped, and the next run is given
+        a summary of them; collecting waits for a second of quiet.
+        """
+        return cls.model_validate(
+            {"queue_cap": 20, "queue_overflow": "summarize", "queue_debounce": 1.0}
+            | dict(overrides)
+        )

@@ -45,7 +45,7 @@ class SettingsOptions(TypedDict, total=False):
     abort_grace: float
     queue_mode: QueueMode
     queue_debounce: float
-    queue_cap: float
+    queue_cap: float | None
     queue_overflow: QueueOverflow
     queue_aborted: Aborted
     retention: float

@@ -35,7 +35,7 @@ QUEUE_MODES: Final[tuple[QueueMode, ...]] = get_args(QueueMode)
 Aborted = Literal["deliver", "return"]
 ABORTED: Final[tuple[Aborted, ...]] = get_args(Aborted)
 
-OutboxState = Literal["pending", "sent", "acked", "failed", "cancelled"]
+OutboxState = Literal["pending", "sent", "acked", "failed", "cancelled", "dropped"]
 OUTBOX_STATES: Final[tuple[str, ...]] = get_args(OutboxState)
 InboxState = Literal["pending", "processed", "dropped", "expired"]
 INBOX_STATES: Final[tuple[str, ...]] = get_args(InboxState)

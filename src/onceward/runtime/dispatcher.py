@@ -435,7 +435,8 @@ class Dispatcher:
         self._failures.missing_receipts(tx, packed, answer)
         self._emitter.settled(tx, settled)
         moved = settled.moved
-        if moved.acked or moved.failed or moved.unanswered:  # a caller may wait for it
+        if moved.acked or moved.failed or moved.unanswered or moved.dropped:
+            # a caller may wait for the outcome
             tx.after_commit(lambda: self._db.notifier.notify("in"))
         if settled.idle and parcels.index_is_damaged(tx, packed):
             error = "nothing of an answered parcel could be settled: run onceward check"

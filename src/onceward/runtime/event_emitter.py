@@ -12,6 +12,7 @@ from onceward.model.events import (
     Acked,
     BreakerClosed,
     DeadLettered,
+    Dropped,
     Event,
     Failed,
     Processed,
@@ -69,6 +70,8 @@ class EventEmitter:
             self.emit(
                 tx, *(Acked(agent=agent, at=at, message_id=i, peer=peer) for i in moved.acked)
             )
+        if moved.dropped and self._hooks.wanted(Dropped):
+            self.emit(tx, *(self._dropped(i, peer, reason, at) for i, reason in moved.dropped))
         if self._hooks.wanted(Failed):
             self.emit(
                 tx,
@@ -77,6 +80,12 @@ class EventEmitter:
                     for i, why in moved.failed
                 ),
             )
+
+    def _dropped(self, message_id: str, peer: str, reason: str, at: Millis) -> Dropped:
+        policy, _, scope = reason.partition(": ")
+        return Dropped(
+            agent=self.agent, at=at, message_id=message_id, peer=peer, scope=scope, policy=policy
+        )
 
 
 def settlement_event(leased: LeaseInfo, settlement: Settlement, *, agent: str, at: Millis) -> Event:

@@ -60,7 +60,7 @@ class Receiver:
             self._emitter.moved(tx, parcel.sender, result.moved)
             self._emit(tx, parcel.sender, result)
         moved = result.moved
-        if result.received or moved.acked or moved.failed or moved.unanswered:
+        if result.received or moved.acked or moved.failed or moved.unanswered or moved.dropped:
             tx.wakeups[self._notify_in] = None
         if result.answered or result.duplicates:
             tx.wakeups[self._notify_out] = None

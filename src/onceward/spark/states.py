@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-OUT_STATES: Final = ("pending", "sending", "sent", "cancelled", "failed", "acked")
+OUT_STATES: Final = ("pending", "sending", "sent", "cancelled", "dropped", "failed", "acked")
 IN_STATES: Final = ("pending", "processing", "expired", "dropped", "processed")
 OUTCOMES: Final = ("expired", "dropped", "dead", "processed")
 """From early to late, ranked from one; zero is none. Of two copies the later state counts."""

@@ -28,7 +28,7 @@ VERDICTS: Final[tuple[Verdict, ...]] = (
         "good",
         "it took effect exactly once, but after the limit, or after its sender had given it up",
     ),
-    Verdict("dropped", "ended", "its handler dropped it on purpose"),
+    Verdict("dropped", "ended", "its handler, or a named policy, dropped it"),
     Verdict("cancelled", "ended", "its sender withdrew it before it left"),
     Verdict("expired", "ended", "its time to live ran out before it took effect"),
     Verdict(

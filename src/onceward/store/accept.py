@@ -134,7 +134,8 @@ def accept(
     of it happened or the same parcel comes again and finds nothing changed.
     """
     moved = _settle(tx, parcel, policy) if parcel.receipts else outbox.NOTHING_MOVED
-    if parcel.stream_position is not None and (moved.sent or moved.acked or moved.failed):
+    changed = moved.sent or moved.acked or moved.failed or moved.dropped
+    if parcel.stream_position is not None and changed:
         peers.record_base(tx, parcel.sender, parcel.stream_position)
     if not parcel.frames:
         return AcceptResult(_answer(policy, "accepted"), moved=moved)
@@ -239,6 +240,8 @@ def _present(
     if outcome == "dead":
         return Receipt(message_id, "dead", "kept in the peer's dead letters")
     if outcome is not None or state != "pending":
+        if state is None and outcome == "dropped":
+            reason = "dropped: its row was pruned, and its reason with it"
         return inbox.receipt(message_id, outcome or str(state), reason)
     return Receipt(message_id, "duplicate")
 

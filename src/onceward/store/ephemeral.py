@@ -26,14 +26,10 @@ SELECT b.seq, b.mailbox IS NOT NULL FROM _onceward_inbox AS b
 """
 DROP: Final = """
 UPDATE _onceward_inbox
-   SET state = 'dropped', ended_at = ?, reason = 'dropped'
+   SET state = 'dropped', ended_at = ?, reason = ?
  WHERE seq IN (SELECT value FROM json_each(?)) AND state = 'pending'
 """
-REASON: Final = """
-UPDATE _onceward_inbox
-   SET reason = 'ephemeral: not taken before a restart'
- WHERE seq IN (SELECT value FROM json_each(?)) AND state = 'dropped'
-"""
+REASON: Final = "ephemeral: not taken before a restart"
 FROZEN: Final = "SELECT 1 FROM _onceward_file_info WHERE paused_at IS NOT NULL"
 
 
@@ -54,8 +50,7 @@ def drop(tx: StoreTransaction, *, after: int, limit: int) -> tuple[int, int]:
     found = tx.rows(LEFT, {"after": after, "limit": limit, "now": tx.now})
     seqs = [int(seq) for seq, _ in found]
     boxed = json.dumps([seq for seq, in_box in found if in_box])
-    inbox.end_unclaimed(tx, [int(seq) for seq, in_box in found if not in_box], "dropped")
-    gone = tx.run(DROP, (tx.now, boxed))
-    tx.run(REASON, (json.dumps(seqs),))
+    inbox.end_unclaimed(tx, [int(seq) for seq, in_box in found if not in_box], "dropped", REASON)
+    gone = tx.run(DROP, (tx.now, REASON, boxed))
     bump(tx, dropped=gone, ended=gone, ephemeral_dropped=len(seqs))
     return len(seqs), seqs[-1] if len(seqs) == limit else -1

@@ -61,6 +61,14 @@ SELECT b.seq, b.sender, b.id, b.session, b.frame, b.digest, b.expires_at, b.rece
   FROM _onceward_inbox AS b JOIN _onceward_lanes AS l ON l.lane_id = b.lane_id
  WHERE b.seq = ? AND b.state = 'pending' AND l.lane_id = ? AND l.token = ? AND l.owner = ?
 """
+BY_HANDLER: Final = "dropped"
+"""Reason of a message that its handler dropped, and no policy."""
+REASONS: Final[dict[str, str | None]] = {
+    "processed": None,
+    "dropped": BY_HANDLER,
+    "expired": "expired",
+}
+"""By the outcome of a message: its reason where nothing else is said."""
 ASKS: Final = '"replyto":'
 """Text of every frame that asks for a reply; a body may have it, too, which costs one query."""
 WITHOUT_REPLY: Final = """
@@ -280,10 +288,17 @@ def apply_settlements(tx: StoreTransaction, ended: Sequence[SettledMessage]) -> 
 
 
 def receipt(message_id: str, outcome: str, reason: str | None) -> Receipt:
-    """Return the receipt of a message that was processed or dropped, or has expired."""
+    """
+    Return the receipt of a message that was processed or dropped, or has expired.
+
+    A message that its handler dropped is told as processed, one that a policy dropped, which
+    *reason* names, as dropped.
+    """
     if outcome == "expired":
         return Receipt(message_id, "dead", "expired")
     told = reason if reason is not None and reason.startswith(UNANSWERED) else None
+    if outcome == "dropped" and told is None and reason not in {None, BY_HANDLER}:
+        return Receipt(message_id, "dropped", reason)
     return Receipt(message_id, "processed", told)
 
 
@@ -299,10 +314,17 @@ def _without_reply(
     settled = list(ended)
     for index in map(int, found):
         leased, settlement = settled[index]
-        if isinstance(settlement, Done) and settlement.outcome != "expired":
+        if isinstance(settlement, Done) and _by_handler(settlement):
             reason = ": ".join(filter(None, (UNANSWERED, settlement.reason)))
             settled[index] = SettledMessage(leased, replace(settlement, reason=reason))
     return settled
+
+
+def _by_handler(settlement: Done) -> bool:
+    """Return whether a handler ended the message: it did not expire, and no policy dropped it."""
+    if settlement.outcome == "dropped":
+        return settlement.reason is None
+    return settlement.outcome == "processed"
 
 
 def _bury_or_retry(tx: StoreTransaction, ended: SettledMessage) -> None:
@@ -323,7 +345,7 @@ def _end(
         "outcome": outcome,
         "now": tx.now,
         "seqs": json.dumps(seqs),
-        "reason": reason or (None if outcome == "processed" else outcome),
+        "reason": reason or REASONS[outcome],
     }
     changed = tx.run(END, named)
     tx.run(MARK, {"outcome": outcome, "now": tx.now, "seqs": named["seqs"]})

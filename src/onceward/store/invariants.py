@@ -177,10 +177,10 @@ INVARIANTS: Final[dict[str, tuple[str, str]]] = {
     "Q3": (
         "what was dropped waits for a run that can be told of it",
         """
-        SELECT o.id
-          FROM _onceward_overflows AS o
-          JOIN _onceward_runs AS r ON r.seq = o.run_seq
-         WHERE r.state <> 'open'
+        SELECT d.id
+          FROM _onceward_drops AS d
+          JOIN _onceward_runs AS r ON r.seq = d.run_seq
+         WHERE r.state <> 'open' AND NOT r.consumed
         """,
     ),
     "M1": (

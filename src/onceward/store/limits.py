@@ -112,24 +112,24 @@ SELECT o.seq, o.id, o.recipient, o.session, length(CAST(o.frame AS BLOB)),
                       WHERE p.in_flight_seqs IS NOT NULL)
  ORDER BY o.seq LIMIT 1000
 """
-CANCEL: Final = """
+DROP: Final = """
 UPDATE _onceward_outbox
-   SET state = 'cancelled', due_at = NULL, ended_at = ?, reason = ?
+   SET state = 'dropped', due_at = NULL, ended_at = ?, reason = ?
  WHERE seq = ?
 """
 RECORD: Final = """
-INSERT INTO _onceward_drops (id, recipient, session, scope, name, policy, line, dropped_at)
+INSERT INTO _onceward_drops (id, peer, session, scope, name, policy, line, dropped_at)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 """
 ADD_DROPPED: Final = f"""
 INSERT INTO _onceward_outbox ({", ".join(outbox.COLUMNS)}, state, ended_at, reason)
-VALUES ({", ".join("?" * len(outbox.COLUMNS))}, 'cancelled', ?, ?)
+VALUES ({", ".join("?" * len(outbox.COLUMNS))}, 'dropped', ?, ?)
 """
 UNSUMMARIZED: Final = """
 SELECT d.seq, d.line, d.summary_id
   FROM _onceward_drops AS d
   LEFT JOIN _onceward_outbox AS o ON o.id = d.summary_id
- WHERE d.policy = 'summarize' AND d.recipient = ? AND d.session = ?
+ WHERE d.policy = 'summarize' AND d.scope <> 'queue' AND d.peer = ? AND d.session = ?
    AND (d.summary_id IS NULL
         OR (o.state = 'pending'
             AND o.sent_at IS NULL
@@ -347,23 +347,27 @@ def _candidates(tx: StoreTransaction, full: LimitHit, named: dict[str, Any]) -> 
 def make_room(tx: StoreTransaction, evicted: Sequence[DropCandidate]) -> None:
     """Drop messages that give way to a new one; each has a reason, a time and a record."""
     for v in evicted:
-        reason = f"dropped: {v.full.overflow} at the limit of {v.full.where}"
-        tx.run(CANCEL, (tx.now, reason, v.seq))
+        reason = f"{v.full.overflow}: the limit of {v.full.where} is reached"
+        tx.run(DROP, (tx.now, reason, v.seq))
         full = v.full.scope, v.full.name, v.full.overflow
         tx.run(RECORD, (v.id, v.recipient, v.session, *full, v.line, tx.now))
-        tx.run(TICKET_FAILED, (reason, tx.now, v.id))
-    bump(tx, ended_pending=len(evicted), cancelled=len(evicted), overflowed=len(evicted))
+        tx.run(TICKET_FAILED, (f"dropped: {reason}", tx.now, v.id))
+    _count(tx, len(evicted))
 
 
 def drop(tx: StoreTransaction, message: OutgoingMessage, full: LimitHit) -> None:
     """Store a message as dropped: it has an id, a reason and a time, and leaves nowhere."""
-    reason = f"dropped: drop_new at the limit of {full.where}"
+    reason = f"drop_new: the limit of {full.where} is reached"
     beside = message.body is not None and message.body_id is None
     stored = outbox.with_body(tx, message) if beside else message
     tx.rows(ADD_DROPPED, (*stored._replace(due_at=None, held_by=None).row, tx.now, reason))
     named = message.id, message.recipient, message.session
     tx.run(RECORD, (*named, full.scope, full.name, "drop_new", None, tx.now))
-    bump(tx, ended_pending=1, cancelled=1, overflowed=1)
+    _count(tx, 1)
+
+
+def _count(tx: StoreTransaction, dropped: int) -> None:
+    bump(tx, ended_pending=dropped, outbox_dropped=dropped, dropped_by_policy=dropped)
 
 
 def unsummarized_drops(

@@ -90,6 +90,14 @@ UPDATE _onceward_outbox
  WHERE id = :id AND recipient = :peer AND state = :was
 RETURNING id
 """
+DROPPED: Final = """
+UPDATE _onceward_outbox
+   SET state = 'dropped', sent_at = coalesce(sent_at, :now), ended_at = :now, due_at = NULL,
+       reason = :reason,
+       parcel_ordinal = coalesce(:parcel, parcel_ordinal, 0)
+ WHERE id = :id AND recipient = :peer AND state = :was
+RETURNING id
+"""
 LATE: Final = """
 UPDATE _onceward_dead_letters SET late_outcome = :state, late_at = :now
  WHERE origin = 'outbox'
@@ -432,6 +440,8 @@ class Moved(NamedTuple):
     failed: tuple[tuple[str, str], ...] = ()
     unanswered: tuple[str, ...] = ()
     """Requests that ended without a reply."""
+    dropped: tuple[tuple[str, str], ...] = ()
+    """(id, reason) of messages that a policy of the peer dropped."""
 
 
 NOTHING_MOVED: Final = Moved()
@@ -475,7 +485,29 @@ def settle(
         tuple(acked),
         tuple(failed),
         _fail_requests(tx, peer, unanswered) if unanswered else (),
+        _drop(tx, peer, by_state["dropped"], parcel) if "dropped" in by_state else (),
     )
+
+
+def _drop(
+    tx: StoreTransaction, peer: str, receipts: Sequence[Receipt], parcel: int | None
+) -> tuple[tuple[str, str], ...]:
+    """End messages that a policy of the peer dropped, whatever was known of them before."""
+    dropped: list[tuple[str, str]] = []
+    for receipt in receipts:
+        reason = receipt.reason or "dropped"
+        named = {"id": receipt.id, "peer": peer, "now": tx.now, "reason": reason, "parcel": parcel}
+        for was, deltas in (
+            ("sent", {"sent": -1}),
+            ("pending", {"ended_pending": 1}),
+            ("acked", {"acked": -1}),
+        ):
+            if tx.rows(DROPPED, named | {"was": was}):
+                bump(tx, outbox_dropped=1, **deltas)
+                tx.run(TICKET_FAILED, (f"dropped: {reason}", tx.now, receipt.id))
+                dropped.append((receipt.id, reason))
+                break
+    return tuple(dropped)
 
 
 def _fail_requests(

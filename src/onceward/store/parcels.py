@@ -222,7 +222,8 @@ class Settled(NamedTuple):
     @property
     def idle(self) -> bool:
         """Whether the answer changed no row: known outcomes, or ids that no row has."""
-        return not (self.moved.sent or self.moved.acked or self.moved.failed or self.rejected)
+        moved = self.moved
+        return not (moved.sent or moved.acked or moved.failed or moved.dropped or self.rejected)
 
 
 class SettleOptions(NamedTuple):

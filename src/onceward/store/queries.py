@@ -170,7 +170,7 @@ def resolve(db: Database, message_id: str) -> str:
     """
     Return the state of a message that this agent sent.
 
-    It is pending, sending, sent, acked, failed, cancelled, dead, or absent.
+    It is pending, sending, sent, acked, failed, cancelled, dropped, dead, or absent.
     """
     [(state,)] = db.read(RESOLVE, {"id": message_id})
     return str(state)

@@ -9,7 +9,8 @@ from onceward.model.clock import Millis
 
 # Oldest first by sequence: a row ends after its creation, so the first young row ends the scan.
 OUTBOX: Final = """
-SELECT seq, state IN ('acked', 'cancelled', 'failed') AND ended_at < :before FROM _onceward_outbox
+SELECT seq, state IN ('acked', 'cancelled', 'dropped', 'failed') AND ended_at < :before
+  FROM _onceward_outbox
  WHERE seq > :after AND created_at < :before ORDER BY seq LIMIT :limit
 """
 INBOX: Final = """

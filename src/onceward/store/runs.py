@@ -31,10 +31,14 @@ INSERT INTO _onceward_runs (id, session, mode, lane_id, token, owner, bound, eve
 VALUES (:id, :session, :mode, :lane, :token, :owner, :bound, :ids, :now)
 RETURNING seq
 """
-LINES: Final = "UPDATE _onceward_overflows SET run_seq = ? WHERE session = ? AND run_seq IS NULL"
-SUMMARY: Final = "SELECT line, many FROM _onceward_overflows WHERE run_seq = ? ORDER BY seq"
-TOLD: Final = "DELETE FROM _onceward_overflows WHERE run_seq = ?"
-UNTOLD: Final = "UPDATE _onceward_overflows SET run_seq = NULL WHERE run_seq = ?"
+LINES: Final = """
+UPDATE _onceward_drops SET run_seq = ?
+ WHERE policy = 'summarize' AND scope = 'queue' AND session = ? AND run_seq IS NULL
+"""
+SUMMARY: Final = """
+SELECT line, count(*) OVER () FROM _onceward_drops WHERE run_seq = ? ORDER BY seq DESC LIMIT 200
+"""
+UNTOLD: Final = "UPDATE _onceward_drops SET run_seq = NULL WHERE run_seq = ?"
 BEFORE: Final = """
 SELECT id, state, coalesce(cause, ''), event_ids, consumed FROM _onceward_runs
  WHERE session = :session
@@ -243,7 +247,7 @@ def begin(
 def summary(tx: StoreTransaction, run: OpenRun) -> Summary | None:
     """Return what was dropped before a run, None where nothing was."""
     rows = tx.rows(SUMMARY, (run.seq,))
-    return Summary(sum(many for _, many in rows), tuple(text for text, _ in rows)) if rows else None
+    return Summary(rows[0][1], tuple(text for text, _ in reversed(rows))) if rows else None
 
 
 def previous(tx: StoreTransaction, run: OpenRun) -> EarlierRun | None:
@@ -355,7 +359,7 @@ def end(
         raise aborted_error(run)
     if not consumed:
         tx.run(UNBIND, {"run": run.seq, "bound": run.bound})
-    tx.run(TOLD if consumed else UNTOLD, (run.seq,))
+        tx.run(UNTOLD, (run.seq,))
 
 
 def open_in(tx: StoreTransaction, session: str) -> OpenRun | None:

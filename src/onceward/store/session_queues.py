@@ -16,12 +16,11 @@ from onceward.errors import InvalidArgument
 from onceward.model.clock import Millis
 from onceward.model.queue_modes import WISH, WORKER_RESULT, QueuePolicy, WaitTimes
 from onceward.model.quoting import quoted
+from onceward.store.counters import bump
 from onceward.store.inbox import LeasedMessage
 from onceward.store.lanes import Lease
 
 RANK: Final = 2
-LINES_MAX: Final = 200
-"""Lines of a summary that are kept for one session; older ones are only counted."""
 FAIR_AMONG: Final = 256
 """Sessions, those with the oldest messages, among which slots are given in turn."""
 LANES_MAX: Final = 200
@@ -201,21 +200,9 @@ WHY: Final = "UPDATE _onceward_inbox SET reason = ? WHERE seq = ?"
 OF_QUEUE: Final = (
     "UPDATE _onceward_dead_letters SET queue = ? WHERE origin = 'inbox' AND peer = ? AND id = ?"
 )
-DROPPED: Final = (
-    "INSERT INTO _onceward_overflows (session, sender, id, line, dropped_at) VALUES (?, ?, ?, ?, ?)"
-)
-TRIM: Final = """
-SELECT seq, many
-  FROM _onceward_overflows
- WHERE session = ? AND run_seq IS NULL
- ORDER BY seq DESC LIMIT -1 OFFSET ?
-"""
-FORGET_LINES: Final = (
-    "DELETE FROM _onceward_overflows WHERE seq IN (SELECT value FROM json_each(?))"
-)
-ADD_UP: Final = """
-UPDATE _onceward_overflows SET many = many + ?
- WHERE seq = (SELECT min(seq) FROM _onceward_overflows WHERE session = ? AND run_seq IS NULL)
+DROPPED: Final = """
+INSERT INTO _onceward_drops (id, peer, session, scope, name, policy, line, dropped_at)
+VALUES (?, ?, ?, 'queue', ?, ?, ?, ?)
 """
 PLACE: Final = """
 UPDATE _onceward_inbox SET position = ? WHERE seq = ? AND state = 'pending' AND run_seq IS NULL
@@ -396,19 +383,15 @@ def explain(tx: StoreTransaction, reasons: Iterable[tuple[str, int]]) -> None:
     tx.many(WHY, list(reasons))
 
 
-def record_drops(tx: StoreTransaction, session: str, lines: Sequence[tuple[str, str, str]]) -> None:
-    """
-    Keep (sender, id, line) of dropped messages for the next run's summary.
-
-    Of very many only the newest lines and the total are kept.
-    """
-    tx.many(
-        DROPPED, [(session, sender, message_id, text, tx.now) for sender, message_id, text in lines]
-    )
-    old = tx.rows(TRIM, (session, LINES_MAX))
-    if old:
-        tx.run(FORGET_LINES, (json.dumps([seq for seq, _ in old]),))
-        tx.run(ADD_UP, (sum(many for _, many in old), session))
+def record_drops(
+    tx: StoreTransaction, session: str, policy: str, dropped: Sequence[tuple[LeasedMessage, str]]
+) -> None:
+    """Record messages that a full queue dropped, with a line of each for the next summary."""
+    rows = [
+        (each.id, each.sender, session, session, policy, line, tx.now) for each, line in dropped
+    ]
+    tx.many(DROPPED, rows)
+    bump(tx, dropped_by_policy=len(rows))
 
 
 def reorder(tx: StoreTransaction, session: str, ids: Sequence[str]) -> list[str]:

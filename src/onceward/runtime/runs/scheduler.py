@@ -14,7 +14,7 @@ from onceward.db.transaction import StoreTransaction
 from onceward.errors import InvalidMessage, OncewardError
 from onceward.model.body import decode
 from onceward.model.clock import Millis
-from onceward.model.events import MessageBound, Overflowed, RunStarted
+from onceward.model.events import Dropped, MessageBound, Overflowed, RunStarted
 from onceward.model.frame import Frame
 from onceward.model.log import log
 from onceward.model.queue_modes import (
@@ -224,7 +224,7 @@ class RunScheduler:
     ) -> set[int]:
         """Drop or refuse what exceeds the queue's cap; return the rows that are gone."""
         held, protected = session_queues.counts(tx, lane_id)
-        if held <= policy.cap:
+        if policy.cap is None or held <= policy.cap:
             return set()
         new = [QueuedItem(each.seq, each.protected) for each in fresh]
         held, protected = held - len(new), protected - sum(each.protected for each in new)
@@ -251,27 +251,21 @@ class RunScheduler:
         refused = session_queues.of_seqs(tx, [each.seq for each in gone.refused], held)
         if not dropped and not refused:
             return
-        lines = {each.seq: summary_line(each.sender, text_of(each.frame)) for each in dropped}
         full = f"the queue of session {session!r} is full at {policy.cap}"
-        self._completion.conclude(tx, [SettledMessage(each, Done("dropped")) for each in dropped])
+        gave_way = Done("dropped", f"{policy.overflow}: {full}")
+        self._completion.conclude(tx, [SettledMessage(each, gave_way) for each in dropped])
         self._completion.conclude(
             tx, [SettledMessage(each, Dead("overflow", full)) for each in refused]
         )
-        session_queues.explain(tx, [(f"overflow: {lines[each.seq]}", each.seq) for each in dropped])
         tx.many(session_queues.OF_QUEUE, [(session, each.sender, each.id) for each in refused])
-        if policy.overflow == "summarize":
-            session_queues.record_drops(
-                tx, session, [(each.sender, each.id, lines[each.seq]) for each in dropped]
-            )
+        lines = [(each, summary_line(each.sender, text_of(each.frame))) for each in dropped]
+        session_queues.record_drops(tx, session, policy.overflow, lines)
         session_queues.update_head(tx, lane_id)
-        event = Overflowed(
-            agent=self._agent.name,
-            at=tx.now,
-            session=session,
-            dropped=len(dropped),
-            refused=len(refused),
-        )
-        self._emitter.emit(tx, event)
+        about: dict[str, Any] = {"agent": self._agent.name, "at": tx.now}
+        counts = Overflowed(**about, session=session, dropped=len(dropped), refused=len(refused))
+        about |= {"scope": f"queue {session}", "policy": policy.overflow}
+        each_of = (Dropped(**about, message_id=each.id, peer=each.sender) for each in dropped)
+        self._emitter.emit(tx, counts, *each_of)
 
     # -- beginning a run --------------------------------------------------------------------
 
