@@ -39,6 +39,7 @@ MEANING = {
     "answerby": "when the query that it answers ends; received then or later it is late",
     "expirytime": "the message expires at this time",
     "idempotencykey": "the sender's own key for this message",
+    "chosenid": "true where the sender's caller chose the id: the recipient never forgets it",
     "subject": "what the message is about; not read by onceward",
     "dataschema": "address of the body's description; not read by onceward",
     "datacontenttype": "media type of the body",

@@ -33,6 +33,7 @@ CREATE TABLE _onceward_peers (
     last_id              TEXT    NOT NULL DEFAULT '',
     redelivered_upto_seq INTEGER NOT NULL DEFAULT 0,
     in_flight_seqs       TEXT    CHECK (in_flight_seqs IS NULL OR json_valid(in_flight_seqs)),
+    unsettled_ids        TEXT    NOT NULL DEFAULT '[]' CHECK (json_valid(unsettled_ids)),
     token                INTEGER NOT NULL DEFAULT 0,
     owner                TEXT,
     lease_at             INTEGER,
@@ -44,6 +45,7 @@ CREATE TABLE _onceward_peers (
     seen_at              INTEGER,
     base_epoch           TEXT    NOT NULL DEFAULT '',
     base_parcel          INTEGER NOT NULL DEFAULT 0,
+    own_forks            INTEGER NOT NULL DEFAULT 0,
     CHECK ((owner IS NULL) = (lease_at IS NULL))
 ) STRICT, WITHOUT ROWID;
 
@@ -71,6 +73,7 @@ CREATE TABLE _onceward_outbox (
     expires_at     INTEGER,
     attempts       INTEGER NOT NULL DEFAULT 0,
     free_attempts  INTEGER NOT NULL DEFAULT 0,
+    pushed         INTEGER NOT NULL DEFAULT 0,
     parcel_ordinal INTEGER,
     key            TEXT,
     channel        TEXT,
@@ -258,6 +261,13 @@ CREATE TABLE _onceward_processed_messages (
     UNIQUE (sender, message_id, consumer)
 ) STRICT;
 
+-- Message ids that their sender chose though they look like ours; their dedup records are never pruned.
+CREATE TABLE _onceward_chosen_ids (
+    sender TEXT NOT NULL,
+    id     TEXT NOT NULL,
+    PRIMARY KEY (sender, id)
+) STRICT, WITHOUT ROWID;
+
 -- Outcomes on their way back to the senders: one row per commit and sender, gone once delivered.
 CREATE TABLE _onceward_receipts (
     seq        INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -289,7 +299,7 @@ CREATE TABLE _onceward_dead_letters (
     mailbox        TEXT,
     queue          TEXT,
     replays        INTEGER NOT NULL DEFAULT 0,
-    was_sent       INTEGER NOT NULL DEFAULT 1,
+    pushed         INTEGER NOT NULL DEFAULT 1,
     frame          TEXT    NOT NULL,
     digest         BLOB,
     created_at     INTEGER NOT NULL,
@@ -795,10 +805,10 @@ BEGIN
             THEN RAISE(ABORT, 'onceward:key is known')
         END;
     INSERT INTO _onceward_peers (name, epoch)
-    SELECT NEW.recipient, lower(hex(randomblob(16)))
+    SELECT NEW.recipient, '00000001' || lower(hex(randomblob(12)))
      WHERE NOT EXISTS (SELECT 1 FROM _onceward_peers WHERE name = NEW.recipient);
-    INSERT INTO _onceward_outbox (id, recipient, session, lane, type, topic, rank, key, parcel_ordinal, due_at, expires_at, created_at, frame)
-    SELECT v.id, NEW.recipient, coalesce(NEW.session, 'default'), coalesce(NEW.ordering_key, NEW.session, 'default'), NEW.type, NEW.topic, v.rank, NEW.key, CASE WHEN NEW.id IS NOT NULL THEN 0 END,
+    INSERT INTO _onceward_outbox (id, recipient, session, lane, type, topic, rank, key, due_at, expires_at, created_at, frame)
+    SELECT v.id, NEW.recipient, coalesce(NEW.session, 'default'), coalesce(NEW.ordering_key, NEW.session, 'default'), NEW.type, NEW.topic, v.rank, NEW.key,
            CASE WHEN NEW.delay > 0 THEN v.at + CAST(NEW.delay * 1000 AS INTEGER) END,
            CASE WHEN NEW.ttl IS NOT NULL THEN v.at + CAST(NEW.ttl * 1000 AS INTEGER) END,
            v.at,
@@ -808,6 +818,7 @@ BEGIN
                    'time', strftime('%Y-%m-%dT%H:%M:%fZ', v.at / 1000.0, 'unixepoch'), 'recipient', CAST(NEW.recipient AS TEXT),
                    'session', CAST(coalesce(NEW.session, 'default') AS TEXT), 'priority', v.rank, 'topic', CAST(NEW.topic AS TEXT),
                    'partitionkey', CAST(NEW.ordering_key AS TEXT), 'correlationid', CAST(NEW.correlation_id AS TEXT), 'idempotencykey', CAST(NEW.key AS TEXT),
+                   'chosenid', CASE WHEN NEW.id IS NOT NULL THEN json('true') END,
                    'expirytime', CASE WHEN NEW.ttl IS NOT NULL
                        THEN strftime('%Y-%m-%dT%H:%M:%fZ', (v.at + CAST(NEW.ttl * 1000 AS INTEGER)) / 1000.0, 'unixepoch') END,
                    'datacontenttype', 'application/json')),

@@ -277,7 +277,7 @@ def test_a_delayed_first_parcel_of_an_old_epoch_changes_nothing(world: World) ->
     """
     Parcel number 1 of an epoch that was left long ago comes again.
 
-    Its frames are known, and nothing is done twice.
+    It is refused as a copy, and the stream goes on where it was.
     """
     shop, billing = world.wired("shop", counting())
     shop.send("billing", Job(n=1))
@@ -297,9 +297,9 @@ def test_a_delayed_first_parcel_of_an_old_epoch_changes_nothing(world: World) ->
     shop.send("billing", Job(n=4))
     world.settle()
 
-    assert ["processed"] == [receipt.state for receipt in answer.receipts]
+    assert ("fork", ()) == (answer.verdict, answer.receipts)
     assert [1, 2, 3, 4] == effects(world)
-    assert 1 == old.number
+    assert (1, 1) == (old.number, billing.stats()["forks"] - 1)
     assert [] == billing.dead_letters.list()
 
 

@@ -70,7 +70,7 @@ def test_a_held_peer_is_not_leased(box: Postbox) -> None:
 
 
 LATE_VERBS: dict[str, Callable[[StoreTransaction, peers.PeerLease], object]] = {
-    "store": lambda tx, held: peers.store_parcel(tx, held, (1,), until=FAR),
+    "store": lambda tx, held: peers.store_parcel(tx, held, (1,), "x", until=FAR),
     "advance": lambda tx, held: peers.advance(tx, held, 1, "x", SETTINGS),
     "renew": lambda tx, held: peers.new_epoch(tx, held, "late"),
     "rest": lambda tx, held: peers.back_off(

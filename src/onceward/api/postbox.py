@@ -29,7 +29,7 @@ from onceward.hooks import AuditLog, Hooks
 from onceward.model.clock import Clock, Millis
 from onceward.model.events import Event, Expired, Polled, Processed
 from onceward.model.filters import HistoryFilters
-from onceward.model.ids import IdSource, new_id
+from onceward.model.ids import IdSource, clock_ids, new_id
 from onceward.model.names import DEFAULT_SESSION, agent_name, plain_text
 from onceward.model.parcel import Answer, Parcel
 from onceward.model.record import MessageRecord
@@ -124,7 +124,7 @@ class Postbox(Session, EventSource):
         settings: Settings | None = None,
         start: bool = True,
         clock: Clock | None = None,
-        ids: IdSource = new_id,
+        ids: IdSource | None = None,
         rng: random.Random | None = None,
         transports: Mapping[str, Transport] | None = None,
         vfs: str | None = None,
@@ -152,7 +152,7 @@ class Postbox(Session, EventSource):
         self._loop, self._loop_is_ours = loop, False
         self._run = OwnerSession(self._db, self._settings, self._hooks, vfs=vfs)
         try:
-            self._build_runtime(ids)
+            self._build_runtime(ids or _ids_of(clock))
             self._run.begin(engines=start)
             if start:
                 self._start()
@@ -639,3 +639,8 @@ def _events(agent: str, at: Millis, asked: Poll, step: polling.PollResult) -> It
         cursor_from=step.cursor_from,
         cursor_to=step.cursor_to,
     )
+
+
+def _ids_of(clock: Clock | None) -> IdSource:
+    """Return the source of ids of a box: by the clock that it was given, if any."""
+    return new_id if clock is None else clock_ids(clock, random.Random())  # noqa: S311 - unique, not secret

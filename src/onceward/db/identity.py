@@ -38,7 +38,8 @@ RETURNING clock_at, max_inbox, max_body
 # what it sent since is to be judged by id.
 RENEW_ALL: Final = """
 UPDATE _onceward_peers
-   SET epoch = lower(hex(randomblob(16))), generation = generation + 1, number = 0, last_id = '',
+   SET epoch = printf('%08x', generation + 1) || lower(hex(randomblob(12))),
+       generation = generation + 1, number = 0, last_id = '',
        in_flight_seqs = NULL,
        redelivered_upto_seq = coalesce((SELECT max(seq) FROM _onceward_outbox), 0),
        base_epoch = CASE WHEN number > 0 THEN epoch ELSE base_epoch END,

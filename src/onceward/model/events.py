@@ -8,7 +8,7 @@ need are in the views and, where enabled, in the table of transitions.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Literal
 
 from onceward.model.clock import Millis
 
@@ -218,11 +218,20 @@ class BreakerClosed(PeerEvent):
     name: ClassVar[str] = "breaker_closed"
 
 
+ForkCause = Literal["own_file", "peer_file"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class StreamForked(PeerEvent):
-    """Our stream to the peer did not fit what the peer knows; a new epoch was opened."""
+    """
+    Our stream to the peer did not fit what the peer knows; a new epoch was opened.
+
+    *cause* is ``own_file`` where this agent's file was restored from a backup or a second
+    copy of it is in use, ``peer_file`` where the peer's was restored or replaced.
+    """
 
     name: ClassVar[str] = "stream_forked"
+    cause: ForkCause
     detail: str
 
 

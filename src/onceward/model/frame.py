@@ -14,7 +14,15 @@ from hashlib import sha256
 from math import isinf
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    StrictBool,
+    ValidationError,
+)
 from pydantic_core import from_json, to_json
 
 from onceward.errors import InvalidMessage
@@ -70,6 +78,7 @@ class Frame(BaseModel):
     expirytime: AwareDatetime | None = None
     answerby: AwareDatetime | None = None
     idempotencykey: Text | None = None
+    chosenid: StrictBool = False
     subject: Text | None = None
     dataschema: Text | None = None
     datacontenttype: Text = JSON
@@ -253,6 +262,7 @@ class FrameHeaders:
     kind: str | None = None
     mailbox: str | None = None
     mailbox_key: str | None = None
+    chosen_id: bool = False
     headers: dict[str, Any] | None = None
 
 
@@ -312,6 +322,8 @@ def _options(e: FrameHeaders) -> str:
         text += f',"expirytime":"{iso(e.expires_at)}"'
     if e.answer_by is not None:
         text += f',"answerby":"{iso(e.answer_by)}"'
+    if e.chosen_id:
+        text += ',"chosenid":true'
     for name, header in (e.headers or {}).items():
         text += f',"{name}":{to_json(header).decode()}'
     return text

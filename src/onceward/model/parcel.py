@@ -8,6 +8,7 @@ pushed, so a crash pushes the same list again.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
@@ -23,11 +24,17 @@ UNANSWERED: Final = "processed without a reply"
 
 Durability = Literal["safe", "fast"]
 
+EPOCH: Final = re.compile("[0-9a-f]{32}")
 STRENGTH: Final[dict[str, int]] = {"fast": 0, "safe": 1}
 
 
+def generation_of(epoch: str) -> int:
+    """Return the generation that an epoch begins with, in hexadecimal; 0 where it has none."""
+    return int(epoch[:8], 16) if EPOCH.fullmatch(epoch) else 0
+
+
 class ParcelFrame(NamedTuple):
-    """A frame in a parcel: id, stored text, digest, and whether it may have been pushed before."""
+    """A frame in a parcel: id, stored text, digest, and whether the peer may know it already."""
 
     id: str
     text: str
@@ -66,6 +73,13 @@ class Parcel:
     With number 1: epoch and number up to which the peer had answered before.
 
     A peer that knows less has lost messages.
+    """
+    unsettled: tuple[str, ...] = ()
+    """
+    With number 1: last ids of the parcels that were given up since ``base_position``.
+
+    A peer whose stream ends elsewhere has accepted parcels that the sender's
+    file does not know, so it judges every frame by its id.
     """
     stream_position: tuple[str, int] | None = None
     """With receipts: epoch and number of the recipient's stream when they were produced."""

@@ -209,7 +209,6 @@ def _copy(
         due_at=None,
         held_by=None,
         expires_at=post.expires_at,
-        parcel_ordinal=None,
         key=None,
         frame=frame,
         digest=bodies.split_digest(frame, post.body_digest),

@@ -11,6 +11,7 @@ from onceward.model.clock import Millis
 from onceward.model.events import (
     BreakerOpened,
     DeliveryFailed,
+    ForkCause,
     PeerRolledBack,
     Retried,
     StreamForked,
@@ -21,7 +22,11 @@ from onceward.model.settings import Settings
 from onceward.runtime.event_emitter import EventEmitter
 from onceward.store import dead_letters, outbox, parcels, peers, receipts
 from onceward.store.parcels import InFlight
-from onceward.store.peers import PeerLease
+from onceward.store.peers import Fork, PeerLease
+
+PATIENCE: Final = 3
+"""Forks of our own making in a row after which the peer is left alone between two of them."""
+COPIED: Final = "two copies of this agent's file push to the peer: stop one of them"
 
 ID: Final = attrgetter("id")
 
@@ -133,27 +138,42 @@ class DeliveryFailures:
         receipts.delivered(tx, packed.lease.name, packed.paid_upto)
         return peers.new_epoch(tx, packed.lease, f"refused: {error}")
 
-    def forked(self, tx: StoreTransaction, packed: InFlight, answer: Answer) -> PeerLease:
+    def forked(self, tx: StoreTransaction, packed: InFlight, answer: Answer) -> PeerLease | None:
         """
         Open a new epoch because our stream does not continue what the peer knows.
 
-        One of the two files is not what it was. Where the peer's was rolled
-        back, the messages that it has lost and that are retained here are sent again.
+        One of the two files is not what it was. Where it is the peer's, the
+        messages that it has lost and that are retained here are sent again.
+        Where it is ours, and again and again, two copies of it are in use:
+        then the peer is left alone for a while, and None is returned.
         """
         held = packed.lease
+        fork = peers.judge_fork(held, answer.epoch, answer.number)
+        self._resend(tx, held, fork)
         detail = (
             f"we are at parcel {held.number + 1} of {held.epoch[:8]}, "
             f"the peer at {answer.number} of {answer.epoch[:8] or 'none'}"
         )
-        stands = held.ordinal_of(answer.epoch, answer.number)
-        settled = held.ordinal - 1 if held.number else held.base_parcel
-        lost = 0 if stands and stands >= settled else outbox.resend(tx, held.name, after=stands)
+        cause: ForkCause = "own_file" if fork.own else "peer_file"
+        self._emitter.emit(tx, StreamForked(
+            agent=self._agent, at=tx.now, peer=held.name, cause=cause, detail=detail,
+        ))  # fmt: skip
+        fresh = peers.new_epoch(tx, held, f"fork: {detail}", fork=fork)
+        repeated = fresh.own_forks - PATIENCE if fork.own else 0
+        if repeated <= 0:
+            return fresh
+        due_at = tx.now + self._policy.delay(repeated, self._rng)
+        peers.defer(tx, fresh, COPIED, due_at=due_at)
+        self._failed(tx, held.name, COPIED, due_at)
+        return None
+
+    def _resend(self, tx: StoreTransaction, held: PeerLease, fork: Fork) -> None:
+        """Send again what a peer that was put back has lost, and tell of it."""
+        stands = held.ordinal_of(fork.epoch, fork.number)
+        lost = 0 if fork.own else outbox.resend(tx, held.name, after=stands)
         if lost:
             oldest = tx.rows(outbox.OLDEST, (held.name,))
             self._emitter.emit(tx, PeerRolledBack(
                 agent=self._agent, at=tx.now, peer=held.name, resent=lost,
                 retained_from=oldest[0][0] if oldest else None,
             ))  # fmt: skip
-        forked = StreamForked(agent=self._agent, at=tx.now, peer=held.name, detail=detail)
-        self._emitter.emit(tx, forked)
-        return peers.new_epoch(tx, held, f"fork: {detail}", stands=(answer.epoch, answer.number))

@@ -428,7 +428,8 @@ class Dispatcher:
             return None
         if answer.verdict == "fork":
             self._renewed.add(packed.lease.name)
-            return self._pack(tx, self._failures.forked(tx, packed, answer))
+            renewed = self._failures.forked(tx, packed, answer)
+            return None if renewed is None else self._pack(tx, renewed)
         ask_at = tx.now + round(1000 * self._settings.ack_timeout)
         options = SettleOptions(self._settings, self._db.durability, ask_at, streams)
         settled = parcels.settle(tx, packed, answer, options)

@@ -150,7 +150,6 @@ class Sender:
             _due(options, now) if options else None,
             None,
             headers.expires_at,
-            None if chosen is None else 0,  # it may have left in a parcel before
             headers.key,
             frame,
             split_digest(frame, digest(text)) if beside else digest(frame),
@@ -161,6 +160,7 @@ class Sender:
             headers.in_reply_to,
             None,
             text if beside else None,
+            headers.chosen_id,
         )
 
     def _is_long(self, body: object, payload: Payload) -> bool:
@@ -232,6 +232,7 @@ class Sender:
             kind=_text("kind", options.get("kind")),
             mailbox=_text("mailbox", options.get("mailbox")),
             mailbox_key=_text("mailbox_key", options.get("mailbox_key")),
+            chosen_id=options.get("message_id") is not None,
             headers=_extensions(options),
         )
 
@@ -328,7 +329,6 @@ class Sender:
                     due_at=due_at,
                     held_by=None,
                     expires_at=headers.expires_at,
-                    parcel_ordinal=None,
                     key=headers.key,
                     frame=head,
                     digest=split_digest(head, body_digest),
@@ -353,9 +353,7 @@ class Sender:
             QueueFull, StoreFull, RateLimited, StoreCapacity, Paused: nothing was written.
 
         """
-        if (
-            message.parcel_ordinal is not None or message.key is not None
-        ):  # the caller chose id or key
+        if message.caller_chose_id:
             outbox.refuse_dead(tx, message)
         if self.admission.unlimited:
             try:

@@ -78,6 +78,9 @@ INSERT INTO _onceward_processed_messages (sender, message_id, session, outcome, 
 VALUES (?, ?, ?, 'processed', ?)
 ON CONFLICT DO NOTHING
 """
+CHOSEN: Final = """
+INSERT INTO _onceward_chosen_ids (sender, id) VALUES (?, ?) ON CONFLICT DO NOTHING
+"""
 OWN_ID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 """Ids that sort by time; marks of others are never pruned, so they need no horizon."""
 ENVELOPE_MAX: Final = 64 << 10
@@ -332,8 +335,9 @@ def _refusal(examined: ParsedFrame, horizon: str | None, now: Millis) -> str:
     """Return why a frame is refused for good, empty if it is not."""
     if (
         horizon is not None
-        and OWN_ID.fullmatch(examined.carried.id)
         and examined.carried.id <= horizon
+        and OWN_ID.fullmatch(examined.carried.id)
+        and not (examined.frame is not None and examined.frame.chosenid)
     ):
         return "stale: its mark may have been pruned, so it cannot be told from a duplicate"
     if (
@@ -385,11 +389,19 @@ def _store(tx: StoreTransaction, sender: str, fresh: list[ParsedFrame]) -> list[
         mailbox_keys.supersede(tx, sender, keyed)
     if fleeting:
         ephemeral.mark(tx, fleeting)
+    if chosen := [(sender, each.carried.id) for each in fresh if _looks_minted(each)]:
+        tx.many(CHOSEN, chosen)
     if settled:
         tx.many(MARK, settled)
         bump(tx, processed=answered, ended=answered)
     lanes.set_heads(tx, list(lane_ids.values()))
     return list(map(itemgetter(1), settled))
+
+
+def _looks_minted(each: ParsedFrame) -> bool:
+    """Return whether the sender chose an id that looks like one of ours."""
+    chosen = each.frame is not None and each.frame.chosenid
+    return chosen and OWN_ID.fullmatch(each.carried.id) is not None
 
 
 def _lane(

@@ -14,21 +14,18 @@ from onceward.model.states import ATTEMPT_NEVER_ENDED
 from onceward.store import lanes, mailbox_keys
 from onceward.store.bodies import FULL_FRAME
 from onceward.store.counters import bump
+from onceward.store.outbox import PUSHED
 
 INSERT_FROM_OUTBOX: Final = f"""
 INSERT INTO _onceward_dead_letters (origin, id, peer, session, lane, type, topic, rank, reason,
                                     last_error, attempts, expires_at, key, frame, digest,
                                     created_at, dead_at, channel, kind, correlation_id, replays,
-                                    was_sent)
+                                    pushed)
 SELECT 'outbox', id, recipient, session, lane, type, topic, rank, :reason, :error,
        attempts + :tried, expires_at, key,
        {FULL_FRAME}, CASE WHEN o.body_id IS NULL THEN digest END, created_at, :now, channel, kind,
        correlation_id, replays,
-       NOT :unknown
-       AND (o.parcel_ordinal IS NOT NULL OR o.attempts > 0 OR o.sent_at IS NOT NULL OR EXISTS (
-           SELECT 1 FROM _onceward_peers AS p WHERE p.name = o.recipient
-              AND (o.seq <= p.redelivered_upto_seq
-                   OR o.seq IN (SELECT value FROM json_each(p.in_flight_seqs)))))
+       NOT :unknown AND {PUSHED}
   FROM _onceward_outbox AS o
  WHERE seq IN (SELECT value FROM json_each(:seqs)) AND state IN ('pending', 'sent')
 RETURNING id, peer
@@ -64,18 +61,18 @@ SELECT 'inbox', b.id, b.sender, b.session, coalesce(l.name, b.session), b.type, 
 REMOVE_IN: Final = "DELETE FROM _onceward_inbox WHERE seq = ?"
 FIND: Final = """
 SELECT d.origin, d.id, d.peer, d.rank, d.lane, d.session,
-       d.origin = 'outbox' AND NOT d.was_sent AND d.expires_at <= :now AND i.paused_at IS NULL
+       d.origin = 'outbox' AND NOT d.pushed AND d.expires_at <= :now AND i.paused_at IS NULL
        AND d.frame ->> '$.expirytime' IS NOT NULL, d.mailbox IS NOT NULL
   FROM _onceward_dead_letters AS d, _onceward_file_info AS i WHERE d.seq = :seq
 """
 # A replayed message does not expire here again: its frame says so to the peer, which decides.
 REPLAY_TO_OUTBOX: Final = """
 INSERT INTO _onceward_outbox (id, recipient, session, lane, type, topic, rank, due_at, expires_at,
-                              parcel_ordinal, key, frame, digest, created_at, channel, kind,
+                              pushed, key, frame, digest, created_at, channel, kind,
                               correlation_id, replays)
 SELECT id, peer, session, lane, type, topic, rank, :due_at,
-       CASE WHEN expires_at > :now THEN expires_at END, 0, key, frame, digest, created_at, channel,
-       kind, correlation_id, replays + 1
+       CASE WHEN expires_at > :now THEN expires_at END, pushed, key, frame, digest, created_at,
+       channel, kind, correlation_id, replays + 1
   FROM _onceward_dead_letters WHERE seq = :seq
 """
 REPLAY_TO_INBOX: Final = """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from onceward.db.transaction import StoreTransaction
-from onceward.model.parcel import Parcel, Verdict
+from onceward.model.parcel import Parcel, Verdict, generation_of
 
 STREAM: Final = """
 SELECT epoch, number, last_id, horizon_id, base_epoch, base_number
@@ -43,6 +43,15 @@ class StreamPosition(NamedTuple):
         """Epoch and number before its epoch began, as the sender reported them."""
         return self.base_epoch, self.base_number
 
+    def precedes(self, epoch: str) -> bool:
+        """Return whether *epoch* may be a later one: a parcel of an earlier one is a late copy."""
+        generation = generation_of(epoch)
+        return generation == 0 or generation > generation_of(self.epoch)
+
+    def known_to(self, parcel: Parcel) -> bool:
+        """Return whether the sender's file knows of every parcel that was accepted from it."""
+        return parcel.base_position == self.position or self.last_id in parcel.unsettled
+
     def holds(self, relies_on: tuple[str, int] | None) -> bool:
         """Return whether the position that a new epoch builds on was reached here."""
         return relies_on is None or any(
@@ -64,8 +73,13 @@ def classify(stream: StreamPosition, parcel: Parcel) -> tuple[Verdict, bool]:
             return "accepted", False
         if parcel.number == stream.number and parcel.last_id == stream.last_id:
             return "duplicate", True
-    elif parcel.number == 1 and parcel.previous == "" and stream.holds(parcel.base_position):
-        return "accepted", True
+    elif (
+        parcel.number == 1
+        and parcel.previous == ""
+        and stream.precedes(parcel.epoch)
+        and stream.holds(parcel.base_position)
+    ):
+        return "accepted", not stream.known_to(parcel)
     return "fork", False
 
 

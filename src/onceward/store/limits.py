@@ -102,14 +102,8 @@ SELECT o.seq, o.id, o.recipient, o.session, length(CAST(o.frame AS BLOB)),
               1, {LINE})
   FROM _onceward_outbox AS o
  WHERE o.state = 'pending'
-   AND o.sent_at IS NULL
-   AND o.attempts = 0
-   AND coalesce(o.parcel_ordinal, 0) = 0
    AND o.held_by IS NULL
-   AND {{same}} AND NOT {PROTECTED}
-   AND o.seq NOT IN (SELECT j.value
-                       FROM _onceward_peers AS p, json_each(p.in_flight_seqs) AS j
-                      WHERE p.in_flight_seqs IS NOT NULL)
+   AND {{same}} AND NOT {PROTECTED} AND NOT {outbox.PUSHED}
  ORDER BY o.seq LIMIT 1000
 """
 DROP: Final = """
@@ -125,19 +119,12 @@ ADD_DROPPED: Final = f"""
 INSERT INTO _onceward_outbox ({", ".join(outbox.COLUMNS)}, state, ended_at, reason)
 VALUES ({", ".join("?" * len(outbox.COLUMNS))}, 'dropped', ?, ?)
 """
-UNSUMMARIZED: Final = """
+UNSUMMARIZED: Final = f"""
 SELECT d.seq, d.line, d.summary_id
   FROM _onceward_drops AS d
   LEFT JOIN _onceward_outbox AS o ON o.id = d.summary_id
  WHERE d.policy = 'summarize' AND d.scope <> 'queue' AND d.peer = ? AND d.session = ?
-   AND (d.summary_id IS NULL
-        OR (o.state = 'pending'
-            AND o.sent_at IS NULL
-            AND o.attempts = 0
-            AND coalesce(o.parcel_ordinal, 0) = 0
-            AND o.seq NOT IN (SELECT j.value
-                                FROM _onceward_peers AS p, json_each(p.in_flight_seqs) AS j
-                               WHERE p.in_flight_seqs IS NOT NULL)))
+   AND (d.summary_id IS NULL OR (o.state = 'pending' AND NOT {outbox.PUSHED}))
  ORDER BY d.seq
 """
 MARK_SUMMARIZED: Final = "UPDATE _onceward_drops SET summary_id = ? WHERE seq = ?"

@@ -47,7 +47,7 @@ COMPARED: Final = {
 }
 """Attributes of a frame that the recipient acts on, and the options that set them."""
 READY: Final = f"""
-SELECT seq, id, {FULL_FRAME}, digest, expires_at, parcel_ordinal, attempts, lane, rank, sent_at,
+SELECT seq, id, {FULL_FRAME}, digest, expires_at, pushed, attempts, lane, rank, sent_at,
        CASE WHEN body_id IS NOT NULL THEN frame END, {BODY_DIGEST}
   FROM _onceward_outbox AS o
  WHERE recipient = ? AND state = 'pending' AND due_at IS NULL AND held_by IS NULL
@@ -55,7 +55,7 @@ SELECT seq, id, {FULL_FRAME}, digest, expires_at, parcel_ordinal, attempts, lane
  LIMIT ?
 """
 BY_SEQ: Final = f"""
-SELECT o.seq, o.id, {FULL_FRAME}, o.digest, o.expires_at, o.parcel_ordinal, o.attempts, o.lane,
+SELECT o.seq, o.id, {FULL_FRAME}, o.digest, o.expires_at, o.pushed, o.attempts, o.lane,
        o.rank, o.sent_at,
        CASE WHEN o.body_id IS NOT NULL THEN o.frame END, {BODY_DIGEST}
   FROM json_each(?) AS j JOIN _onceward_outbox AS o ON o.seq = j.value
@@ -63,10 +63,10 @@ SELECT o.seq, o.id, {FULL_FRAME}, o.digest, o.expires_at, o.parcel_ordinal, o.at
 """
 SENT: Final = """
 UPDATE _onceward_outbox
-   SET state = 'sent', sent_at = :now, held_by = NULL, parcel_ordinal = :parcel,
-       attempts = attempts + (:parcel <> 0),
-       free_attempts = CASE WHEN :held THEN attempts + (:parcel <> 0)
-                            WHEN sent_at IS NULL THEN attempts + (:parcel <> 0) - 1
+   SET state = 'sent', sent_at = :now, held_by = NULL, pushed = 1, parcel_ordinal = :parcel,
+       attempts = attempts + (:parcel IS NOT NULL),
+       free_attempts = CASE WHEN :held THEN attempts + (:parcel IS NOT NULL)
+                            WHEN sent_at IS NULL THEN attempts + (:parcel IS NOT NULL) - 1
                             ELSE free_attempts END,
        due_at = :ask_at
                 + CASE WHEN :held THEN min(max(0, :now - created_at) / 10, 20 * (:ask_at - :now))
@@ -77,24 +77,24 @@ RETURNING id
 ACKED: Final = """
 UPDATE _onceward_outbox
    SET state = 'acked', sent_at = coalesce(sent_at, :now), ended_at = :now, due_at = NULL,
-       held_by = NULL, reason = NULL, attempts = attempts + (:parcel IS NOT NULL),
-       parcel_ordinal = coalesce(:parcel, parcel_ordinal, 0)
+       held_by = NULL, pushed = 1, reason = NULL, attempts = attempts + (:parcel IS NOT NULL),
+       parcel_ordinal = coalesce(:parcel, parcel_ordinal)
  WHERE id IN (SELECT value FROM json_each(:ids)) AND recipient = :peer AND state = :was
 RETURNING id
 """
 FAILED: Final = """
 UPDATE _onceward_outbox
    SET state = 'failed', sent_at = coalesce(sent_at, :now), ended_at = :now, due_at = NULL,
-       held_by = NULL, reason = :reason, attempts = attempts + (:parcel IS NOT NULL),
-       parcel_ordinal = coalesce(:parcel, parcel_ordinal, 0)
+       held_by = NULL, pushed = 1, reason = :reason, attempts = attempts + (:parcel IS NOT NULL),
+       parcel_ordinal = coalesce(:parcel, parcel_ordinal)
  WHERE id = :id AND recipient = :peer AND state = :was
 RETURNING id
 """
 DROPPED: Final = """
 UPDATE _onceward_outbox
    SET state = 'dropped', sent_at = coalesce(sent_at, :now), ended_at = :now, due_at = NULL,
-       reason = :reason,
-       parcel_ordinal = coalesce(:parcel, parcel_ordinal, 0)
+       held_by = NULL, reason = :reason, pushed = 1,
+       parcel_ordinal = coalesce(:parcel, parcel_ordinal)
  WHERE id = :id AND recipient = :peer AND state = :was
 RETURNING id
 """
@@ -145,12 +145,12 @@ SELECT o.seq, o.id, o.state, o.lane, o.rank, o.attempts, o.free_attempts
  ORDER BY j.key
 """
 HOLD_BACK: Final = """
-UPDATE _onceward_outbox SET due_at = ?, parcel_ordinal = coalesce(parcel_ordinal, 0)
+UPDATE _onceward_outbox SET due_at = ?, pushed = 1
  WHERE seq = ? AND state = 'pending'
 """
 FAIL_ONE: Final = """
 UPDATE _onceward_outbox
-   SET due_at = ?, attempts = attempts + 1, parcel_ordinal = coalesce(parcel_ordinal, 0), reason = ?
+   SET due_at = ?, attempts = attempts + 1, pushed = 1, reason = ?
  WHERE id = ? AND state = 'pending'
 """
 # A peer that stored the message once holds it: a push that fails after that spends no budget.
@@ -162,24 +162,28 @@ UPDATE _onceward_outbox
 RETURNING seq, id, CASE WHEN NOT :all AND sent_at IS NOT NULL THEN 0
                         ELSE attempts - free_attempts END
 """
-CANCEL: Final = """
-UPDATE _onceward_outbox
+# Whether the peer of row o may know it: it was in a parcel that was answered or given up, is in
+# the one in flight, or was written before this file was put back or copied.
+PUSHED: Final = """
+(o.pushed
+ OR o.seq IN (SELECT j.value
+                FROM _onceward_peers AS p, json_each(p.in_flight_seqs) AS j
+               WHERE p.in_flight_seqs IS NOT NULL)
+ OR o.seq <= coalesce((SELECT p.redelivered_upto_seq
+                         FROM _onceward_peers AS p
+                        WHERE p.name = o.recipient), 0))
+"""
+CANCEL: Final = f"""
+UPDATE _onceward_outbox AS o
    SET state = 'cancelled', due_at = NULL, held_by = NULL, ended_at = ?, reason = 'cancelled'
- WHERE id = ?
-   AND state = 'pending'
-   AND sent_at IS NULL
-   AND attempts = 0
-   AND coalesce(parcel_ordinal, 0) = 0
-   AND seq NOT IN (SELECT j.value
-                     FROM _onceward_peers AS p, json_each(p.in_flight_seqs) AS j
-                    WHERE p.in_flight_seqs IS NOT NULL)
+ WHERE id = ? AND state = 'pending' AND NOT {PUSHED}
 """
 CANCELLED: Final = "SELECT 1 FROM _onceward_outbox WHERE id = ? AND state = 'cancelled'"
 RESEND: Final = """
 UPDATE _onceward_outbox SET state = 'pending', due_at = NULL, ended_at = NULL
  WHERE recipient = ?
    AND state = ?
-   AND (parcel_ordinal > ? OR parcel_ordinal = 0)
+   AND (parcel_ordinal > ? OR parcel_ordinal IS NULL)
    AND (state = 'sent' OR expires_at IS NULL OR expires_at > ?)
 RETURNING id
 """
@@ -237,8 +241,6 @@ class OutgoingMessage(NamedTuple):
     held_by: str | None
     """``channel:NAME`` or ``limit:SCOPE:NAME``; None where nothing holds it."""
     expires_at: Millis | None
-    parcel_ordinal: int | None
-    """0 where the caller chose the id, so that an earlier parcel may have carried it; else None."""
     key: str | None
     frame: str
     digest: bytes
@@ -251,6 +253,8 @@ class OutgoingMessage(NamedTuple):
     """The stored body, where the body stands beside the message and the frame ends before it."""
     body: str | None = None
     """The text of a body that stands beside the message; no column of the outbox."""
+    chosen_id: bool = False
+    """Whether the caller chose the id, as the frame says, too; no column of the outbox."""
 
     @property
     def row(self) -> tuple[Any, ...]:
@@ -265,7 +269,7 @@ class OutgoingMessage(NamedTuple):
     @property
     def caller_chose_id(self) -> bool:
         """Whether the caller chose the id or a key, so that the message may be known already."""
-        return self.parcel_ordinal is not None or self.key is not None
+        return self.chosen_id or self.key is not None
 
 
 COLUMNS: Final = OutgoingMessage._fields[: OutgoingMessage._fields.index("body")]
@@ -284,7 +288,7 @@ class OutboxRow(NamedTuple):
     frame: str
     digest: bytes | None
     expires_at: Millis | None
-    parcel: int | None
+    pushed: int
     attempts: int
     lane: str
     rank: int
@@ -325,12 +329,7 @@ def add(tx: StoreTransaction, message: OutgoingMessage) -> str:
     """
     beside = message.body is not None and message.body_id is None
     stored = with_body(tx, message) if beside else message
-    if (
-        tx.batching
-        and stored.body_id is None
-        and stored.parcel_ordinal is None
-        and stored.key is None
-    ):
+    if tx.batching and stored.body_id is None and not stored.caller_chose_id:
         tx.gather(INSERT, stored.row)
         return stored.id
     try:
@@ -402,7 +401,7 @@ def _differences(known: Frame, message: OutgoingMessage) -> Iterator[str]:
     Spans and moments are those of the first; ids of the conversation are only told.
     """
     sent = Frame.parse(message.text)
-    if message.parcel_ordinal is not None and known.id != sent.id:
+    if message.chosen_id and known.id != sent.id:
         yield "message_id"
     if to_json(known.data) != to_json(sent.data) or known.data_base64 != sent.data_base64:
         yield "body"
@@ -537,7 +536,7 @@ def _sent(
         "peer": peer,
         "now": tx.now,
         "ask_at": ask_at,
-        "parcel": parcel or 0,
+        "parcel": parcel,
         "held": held,
     }
     moved = [str(i) for (i,) in tx.rows(SENT, named)]

@@ -49,7 +49,10 @@ SELECT EXISTS (SELECT 1 FROM _onceward_receipts WHERE peer = :peer AND seq > :up
        OR (SELECT count(*)
              FROM (SELECT 1
                      FROM _onceward_outbox
-                    WHERE recipient = :peer AND state = 'pending' AND due_at IS NULL
+                    WHERE recipient = :peer
+                      AND state = 'pending'
+                      AND due_at IS NULL
+                      AND held_by IS NULL
                     LIMIT :in_flight + 1)) > :in_flight
 """
 UNBLOCK: Final = "DELETE FROM _onceward_blocked_lanes WHERE due_at <= ?"
@@ -57,6 +60,8 @@ RECEIPT_ROWS: Final = 200
 SEQ: Final = attrgetter("seq")
 STATE: Final = attrgetter("state")
 Rows = Callable[[str, Any], list[tuple[Any, ...]]]
+STALE: Final = "stale"
+"""The one refusal of a peer that cannot tell whether it knows the message."""
 STUCK: Final = (
     "rows of the outbox that were put aside are offered again: its index is damaged,"
     " recover a copy of the file"
@@ -124,7 +129,7 @@ def pack(
         return InFlight(held, None, dead_lettered=tuple(buried))
     frames: list[ParcelFrame] = []
     for row in rows:
-        again = row.parcel is not None or row.seq <= held.redelivered_upto_seq
+        again = bool(row.pushed) or row.seq <= held.redelivered_upto_seq
         frames += (ParcelFrame(row.id, row.frame, row.frame_digest, again),)
     parcel = Parcel(
         sender=mine.agent,
@@ -134,6 +139,7 @@ def pack(
         number=held.number + 1,
         previous=held.last_id,
         base_position=held.base_position,
+        unsettled=held.unsettled[:-1] if held.number == 0 else (),
         frames=tuple(frames),
         receipts=owed.receipts,
         stream_position=owed.stream_position,
@@ -181,7 +187,9 @@ def _fresh(
             raise StoreCorrupt(STUCK)
         aside |= again
     if choice.rows:
-        held = peers.store_parcel(tx, held, tuple(map(SEQ, choice.rows)), until=until)
+        held = peers.store_parcel(
+            tx, held, tuple(map(SEQ, choice.rows)), choice.rows[-1].id, until=until
+        )
     return held, choice.rows, buried
 
 
@@ -276,7 +284,12 @@ def _reject(tx: StoreTransaction, peer: str, told: list[Receipt]) -> tuple[tuple
             "SELECT seq FROM _onceward_outbox WHERE id = ? AND recipient = ?", (receipt.id, peer)
         )
         if seqs and dead_letters.add_from_outbox(
-            tx, [s for (s,) in seqs], reason=reason, error=detail, unknown=True, tried=True
+            tx,
+            [s for (s,) in seqs],
+            reason=reason,
+            error=detail,
+            unknown=reason != STALE,
+            tried=True,
         ):
             done.append((receipt.id, reason))
     return tuple(done)

@@ -9,16 +9,18 @@ from typing import Any, Final, NamedTuple
 from onceward.db.transaction import StoreTransaction
 from onceward.errors import LeaseLost
 from onceward.model.clock import Millis
+from onceward.model.parcel import generation_of
 from onceward.model.retry import RetryPolicy
 from onceward.model.settings import Settings
 
 KNOW: Final = """
 INSERT INTO _onceward_peers (name, epoch)
-VALUES (?, lower(hex(randomblob(16))))
+VALUES (?, '00000001' || lower(hex(randomblob(12))))
 ON CONFLICT (name) DO NOTHING
 """
 REGISTER: Final = """
-INSERT INTO _onceward_peers (name, url, epoch) VALUES (?, ?, lower(hex(randomblob(16))))
+INSERT INTO _onceward_peers (name, url, epoch)
+VALUES (?, ?, '00000001' || lower(hex(randomblob(12))))
 ON CONFLICT (name) DO UPDATE SET url = excluded.url, due_at = NULL, failures = 0, breaker = 'closed'
 """
 FORGET: Final = "UPDATE _onceward_peers SET url = NULL WHERE name = ?"
@@ -29,16 +31,19 @@ UPDATE _onceward_peers
        breaker = CASE breaker WHEN 'open' THEN 'half_open' ELSE breaker END
  WHERE name = :name AND (owner IS NULL OR lease_at <= :now) AND (due_at IS NULL OR due_at <= :now)
 RETURNING name, url, token, epoch, generation, number, last_id, redelivered_upto_seq,
-          in_flight_seqs, failures, breaker, successes, base_epoch, base_parcel
+          in_flight_seqs, failures, breaker, successes, base_epoch, base_parcel, unsettled_ids,
+          own_forks
 """
 STORE: Final = """
 UPDATE _onceward_peers
-   SET in_flight_seqs = :parcel, lease_at = :until
+   SET in_flight_seqs = :parcel, unsettled_ids = :unsettled, lease_at = :until
  WHERE name = :name AND token = :token AND owner = :owner
 """
 ADVANCE: Final = """
 UPDATE _onceward_peers
-   SET number = :number, last_id = :last_id, in_flight_seqs = NULL, failures = 0, due_at = NULL,
+   SET number = :number, last_id = :last_id, in_flight_seqs = NULL,
+       unsettled_ids = CASE WHEN :number > number THEN '[]' ELSE unsettled_ids END,
+       failures = 0, due_at = NULL,
        last_error = NULL, seen_at = :now,
        successes = CASE breaker WHEN 'half_open' THEN successes + 1 ELSE 0 END,
        breaker = CASE WHEN breaker = 'half_open' AND successes + 1 < :needed THEN 'half_open'
@@ -62,6 +67,11 @@ UPDATE _onceward_peers
        lease_at = NULL
  WHERE name = :name AND (owner IS NULL OR owner = :owner)
 """
+MARK_PUSHED: Final = """
+UPDATE _onceward_outbox SET pushed = 1 WHERE seq IN (SELECT value FROM json_each(?)) AND NOT pushed
+"""
+UNSETTLED_IDS: Final = 64
+"""Most last ids of unsettled parcels that are kept; a peer that stands at an older one judges."""
 OWNERS: Final = "SELECT DISTINCT owner FROM _onceward_peers WHERE owner IS NOT NULL"
 FREE: Final = "UPDATE _onceward_peers SET lease_at = min(lease_at, ?) WHERE owner = ?"
 RELEASE_OWN: Final = """
@@ -72,13 +82,19 @@ UPDATE _onceward_peers
    SET owner = NULL, lease_at = NULL
  WHERE name = :name AND token = :token AND owner = :owner
 """
-NEW_EPOCH: Final = """
+SETTLED_DOWN: Final = 16
+"""Parcels of one epoch after which a fork is no repetition of the one before."""
+NEWEST: Final = "(SELECT coalesce(max(seq), 0) FROM _onceward_outbox)"
+GENERATION: Final = "max(generation, :seen) + 1"
+NEW_EPOCH: Final = f"""
 UPDATE _onceward_peers
-   SET epoch = lower(hex(randomblob(16))), generation = generation + 1, number = 0, last_id = '',
+   SET epoch = printf('%08x', {GENERATION}) || lower(hex(randomblob(12))),
+       generation = {GENERATION}, number = 0, last_id = '',
        in_flight_seqs = NULL,
-       redelivered_upto_seq = coalesce((SELECT seq
-                                          FROM sqlite_sequence
-                                         WHERE name = '_onceward_outbox'), 0),
+       redelivered_upto_seq = CASE WHEN :in_doubt THEN {NEWEST} ELSE redelivered_upto_seq END,
+       own_forks = CASE WHEN NOT :own THEN own_forks
+                        WHEN number > {SETTLED_DOWN} THEN 1
+                        ELSE own_forks + 1 END,
        last_error = :why,
        base_epoch = coalesce(:there, CASE WHEN number > 0 THEN epoch ELSE base_epoch END),
        base_parcel = coalesce(:upto,
@@ -87,16 +103,21 @@ UPDATE _onceward_peers
                                          OR base_parcel < ((generation << 32) | number))
                                    THEN (generation << 32) | number ELSE base_parcel END)
  WHERE name = :name AND token = :token AND owner = :owner
-RETURNING epoch, generation, redelivered_upto_seq, base_epoch, base_parcel
+RETURNING epoch, generation, redelivered_upto_seq, base_epoch, base_parcel, own_forks
 """
 NUMBERS: Final = (1 << 32) - 1
 """The part of an ordinal that is the number; the rest is the generation of its epoch."""
 # Receipts that came beside the stream rest on parcels whose answers may have been lost. If they
 # arrive from a different epoch while parcel 1 is in flight, the lease is released and parcel 1
 # is sent again with the new base.
-RECORD_BASE: Final = """
+# A position that this file cannot know is the work of a copy, or of a future that was put back.
+RECORD_BASE: Final = f"""
 UPDATE _onceward_peers
-   SET base_epoch = :epoch,
+   SET redelivered_upto_seq =
+           CASE WHEN (epoch = :epoch AND :number <= number + 1)
+                  OR (base_epoch = :epoch AND :number <= (base_parcel & 4294967295) + 1)
+                THEN redelivered_upto_seq ELSE {NEWEST} END,
+       base_epoch = :epoch,
        base_parcel = (CASE :epoch WHEN epoch THEN generation
                            WHEN base_epoch THEN base_parcel >> 32
                            ELSE 0 END << 32) | :number,
@@ -129,6 +150,10 @@ class PeerLease(NamedTuple):
     successes: int
     base_epoch: str
     base_parcel: int
+    unsettled: tuple[str, ...]
+    """Last ids of the parcels that were stored since one was settled, the one in flight last."""
+    own_forks: int
+    """Forks in a row that this file, put back or copied, was the cause of."""
     owner: str
 
     @property
@@ -169,7 +194,8 @@ def lease(tx: StoreTransaction, name: str, *, owner: str, until: Millis) -> Peer
         return None
     row = found[0]
     parcel = None if row[8] is None else tuple(json.loads(row[8]))
-    return PeerLease(*[*row[:8], parcel, *row[9:], owner])
+    unsettled = tuple(json.loads(row[14]))
+    return PeerLease(*[*row[:8], parcel, *row[9:14], unsettled, row[15], owner])
 
 
 def _proved(changed: int, held: PeerLease) -> None:
@@ -179,11 +205,13 @@ def _proved(changed: int, held: PeerLease) -> None:
 
 
 def store_parcel(
-    tx: StoreTransaction, held: PeerLease, seqs: tuple[int, ...], *, until: Millis
+    tx: StoreTransaction, held: PeerLease, seqs: tuple[int, ...], last_id: str, *, until: Millis
 ) -> PeerLease:
     """Store the rows that the next parcel is made of, before it is pushed."""
-    _proved(tx.run(STORE, held.fence | {"parcel": json.dumps(seqs), "until": until}), held)
-    return held._replace(parcel=seqs)
+    unsettled = (*held.unsettled, last_id)[-UNSETTLED_IDS:]
+    named = {"parcel": json.dumps(seqs), "unsettled": json.dumps(unsettled), "until": until}
+    _proved(tx.run(STORE, held.fence | named), held)
+    return held._replace(parcel=seqs, unsettled=unsettled)
 
 
 def advance(
@@ -210,6 +238,7 @@ def advance(
         number=held.number + by,
         last_id=last_id,
         parcel=None,
+        unsettled=() if by else held.unsettled,
         failures=0,
         breaker=found[0][0],
         successes=found[0][1],
@@ -268,28 +297,60 @@ def record_base(tx: StoreTransaction, name: str, stands: tuple[str, int]) -> Non
     tx.run(RECORD_BASE, {"name": name, "epoch": stands[0], "number": stands[1]})
 
 
+class Fork(NamedTuple):
+    """A peer's position that does not continue our stream, and whose file is the cause."""
+
+    epoch: str
+    number: int
+    own: bool
+    """Whether this file was put back or copied, rather than the peer's."""
+    in_doubt: bool
+    """Whether messages that this file knows nothing of may have been pushed from a copy."""
+
+
 def new_epoch(
-    tx: StoreTransaction, held: PeerLease, why: str, *, stands: tuple[str, int] | None = None
+    tx: StoreTransaction, held: PeerLease, why: str, *, fork: Fork | None = None
 ) -> PeerLease:
     """
-    Open a new epoch: number 1 follows nothing, and everything written so far is judged by its id.
+    Open a new epoch: number 1 follows nothing, and the parcel in flight is given up.
 
-    It is the one way out of every irregularity: a fork, a parcel given up, a
+    The messages of that parcel are marked: the peer may know them. An epoch is
+    the one way out of every irregularity: a fork, a parcel given up, a
     peer that was rolled back. Its first parcel says what it builds on: up to
-    where the peer answered last or, after a fork, where it said that it *stands*.
+    where the peer answered last or, after a fork, the peer's own position.
     So a peer that is put back at this very moment is noticed all the same.
     """
-    there, upto = (
-        (None, None) if stands is None else (stands[0], held.ordinal_of(*stands) or stands[1])
-    )
-    found = tx.rows(NEW_EPOCH, held.fence | {"why": why[:500], "there": there, "upto": upto})
+    if held.parcel:
+        tx.run(MARK_PUSHED, (json.dumps(held.parcel),))
+    named: dict[str, Any] = {"why": why[:500], "there": None, "upto": None, "seen": 0}
+    named |= {"own": False, "in_doubt": False}
+    if fork is not None:
+        upto = held.ordinal_of(fork.epoch, fork.number) or fork.number
+        named |= {"there": fork.epoch, "upto": upto, "seen": generation_of(fork.epoch)}
+        named |= {"own": fork.own, "in_doubt": fork.in_doubt}
+    found = tx.rows(NEW_EPOCH, held.fence | named)
     _proved(len(found), held)
-    epoch, generation, again_seq, there, upto = found[0]
+    epoch, generation, again_seq, there, upto, own_forks = found[0]
     fresh = {
         "epoch": epoch,
         "generation": generation,
         "redelivered_upto_seq": again_seq,
         "base_epoch": there,
         "base_parcel": upto,
+        "own_forks": own_forks,
     }
     return held._replace(number=0, last_id="", parcel=None, **fresh)
+
+
+def judge_fork(held: PeerLease, epoch: str, number: int) -> Fork:
+    """
+    Tell from a peer's position whose file is not what it was.
+
+    Behind what the peer has settled, or in an epoch older than ours, it is the
+    peer's. Beyond that, or in an epoch that is not older than ours and not
+    ours, a copy of this file has pushed, or this file was put back.
+    """
+    stands = held.ordinal_of(epoch, number)
+    settled = held.ordinal - 1 if held.number else held.base_parcel
+    own = bool(epoch) and (stands >= settled if stands else generation_of(epoch) >= held.generation)
+    return Fork(epoch, number, own, in_doubt=own or bool(epoch and not stands))

@@ -6,6 +6,7 @@ from typing import Final
 
 from onceward.db.transaction import StoreTransaction
 from onceward.model.clock import Millis
+from onceward.model.ids import time_prefix
 
 # Oldest first by sequence: a row ends after its creation, so the first young row ends the scan.
 OUTBOX: Final = """
@@ -19,12 +20,17 @@ SELECT seq, state <> 'pending' AND ended_at < :before FROM _onceward_inbox
 """
 DROP_OUT: Final = "DELETE FROM _onceward_outbox WHERE seq = ?"
 DROP_IN: Final = "DELETE FROM _onceward_inbox WHERE seq = ?"
-# Only dedup records of time-sorted ids are pruned, below the horizon id; others are kept for ever.
+# Only dedup records of ids that we minted are pruned, below the horizon id: others, and ids that
+# their sender chose, are kept for ever. An id is pruned by its own time, too: one from a fast clock
+# stays until its time has come, so that the horizon never passes the present.
 HEX: Final = "[0-9a-f]"
 MINTED: Final = "-".join((HEX * 8, HEX * 4, "7" + HEX * 3, "[89ab]" + HEX * 3, HEX * 12))
 OLD_MARKS: Final = f"""
 SELECT seq, sender, message_id FROM _onceward_processed_messages
- WHERE processed_at < :before AND message_id GLOB '{MINTED}'
+ WHERE processed_at < :before AND message_id GLOB '{MINTED}' AND message_id < :young
+   AND NOT EXISTS (SELECT 1 FROM _onceward_chosen_ids AS c
+                    WHERE c.sender = _onceward_processed_messages.sender
+                      AND c.id = _onceward_processed_messages.message_id)
  ORDER BY seq LIMIT :limit
 """
 HORIZON: Final = f"""
@@ -75,7 +81,7 @@ def slice_of(
 
 def prune_marks(tx: StoreTransaction, *, before: Millis, limit: int) -> int:
     """Prune a slice of dedup records, advancing the horizon id first; return how many."""
-    named = {"before": before, "limit": limit}
+    named = {"before": before, "limit": limit, "young": time_prefix(before)}
     tx.run(HORIZON, named)
     return tx.run(MARKS, named)
 

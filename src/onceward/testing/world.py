@@ -11,8 +11,7 @@ from typing import Any, Final, Self
 
 from onceward.api.postbox import Postbox
 from onceward.db.environment import load_settings
-from onceward.model.clock import Clock
-from onceward.model.ids import IdSource
+from onceward.model.ids import clock_ids
 from onceward.runtime.agent import Agent
 from onceward.testing.clock import ManualClock
 from onceward.testing.faults import Fault, FaultyTransport
@@ -42,7 +41,7 @@ class World:
     def __init__(self, folder: Path, *, seed: int = 0, clock: ManualClock | None = None) -> None:
         self.folder, self.clock = folder, clock or ManualClock()
         self.dice = random.Random(seed)  # noqa: S311 - which message goes where, not a secret
-        self._ids = sorted_ids(self.clock, random.Random(seed + 1))  # noqa: S311 - as above
+        self._ids = clock_ids(self.clock, random.Random(seed + 1))  # noqa: S311 - as above
         self._open: dict[Path, Postbox] = {}
         self._acceptors: dict[str, Accept] = {}
 
@@ -125,22 +124,3 @@ class World:
     ) -> None:
         """Close every file."""
         self.rest()
-
-
-def sorted_ids(clock: Clock, dice: random.Random) -> IdSource:
-    """Return a source of reproducible UUIDv7s: the clock's time, a count within it, and chance."""
-    last, count = 0, 0
-
-    def mint() -> str:
-        nonlocal last, count
-        at = clock.now()
-        count = count + 1 if at == last else 0
-        last = at
-        spill, low = divmod(count, 1 << 12)
-        tail = f"{dice.getrandbits(48):012x}"
-        return (
-            f"{at:012x}"[:8]
-            + f"-{f'{at:012x}'[8:]}-7{low:03x}-{0x8000 | spill & 0x3FFF:04x}-{tail}"
-        )
-
-    return mint

@@ -51,9 +51,12 @@ def _late(late: Parcel, sender: Sender, receiver: Receiver) -> Parcel | None:
     A first parcel may begin its epoch again at any time, others must continue the stream.
 
     First parcels and repetitions are judged frame by frame, whatever they say
-    of themselves; what is known of them already adds nothing.
+    of themselves; what is known of them already adds nothing. A first parcel of
+    an older epoch is refused.
     """
-    if late.number == 1:
+    if late.number == 1 and late.epoch < receiver.epoch:
+        return None
+    if late.number == 1 and late.epoch != receiver.epoch:
         last = late.frames[-1][0]
         if late.epoch != sender.epoch and all(known(receiver, i) for i, _ in late.frames):
             return late._replace(frames=((SOMEBODY, True),))

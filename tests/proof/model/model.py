@@ -20,6 +20,7 @@ from tests.proof.model.folded import foldable, folded
 from tests.proof.model.values import (
     ACKED,
     BESIDE,
+    CANCELLED,
     DEAD,
     NOBODY,
     NOWHERE,
@@ -41,7 +42,13 @@ def steps(state: State, rules: Rules) -> Iterator[Step]:
     """Yield every transition from a state with its name; arguments follow after a blank."""
     folds = foldable(rules)
     for name, after in _all(state, rules):
-        yield name, renamed(folded(state, after) if folds else after)
+        seen = after if rules.delays else _unobserved(after)
+        yield name, renamed(folded(state, seen) if folds else seen)
+
+
+def _unobserved(state: State) -> State:
+    """Forget what only one judge asks about, so that there are fewer states."""
+    return state._replace(sender=state.sender._replace(left=frozenset()))
 
 
 def _all(state: State, rules: Rules) -> Iterator[Step]:
@@ -56,14 +63,16 @@ def _all(state: State, rules: Rules) -> Iterator[Step]:
     if late is not None:
         yield "arrive", state._replace(receiver=accept(receiver, late, rules)[0])
     if receiver.queue:
-        yield "handle", _handled(state)
+        yield "handle", _handled(state, rules)
     if SENT in sender.states:
         yield "ask", state._replace(sender=_asked(sender))
     for i, kind in enumerate(sender.states):
         if kind in (PENDING, SENT) and i in receiver.effects:
             yield f"tell {i}", state._replace(sender=_told(sender, i, receiver, rules))
         if kind == DEAD and rules.replays:
-            yield f"replay {i}", state._replace(sender=_replayed(sender, i))
+            yield f"replay {i}", state._replace(sender=_with(sender, i, PENDING))
+        if rules.cancels and cancellable(sender, i):
+            yield f"cancel {i}", state._replace(sender=_with(sender, i, CANCELLED))
     yield from _upkeep(state, rules)
 
 
@@ -91,13 +100,18 @@ def _sent(sender: Sender) -> Sender:
 
 
 def _packings(state: State, rules: Rules) -> Iterator[Step]:
-    """parcels.pack: the next messages in order, as many as fit."""
-    waiting = [i for i, kind in enumerate(state.sender.states) if kind == PENDING]
-    for size in range(1, min(len(waiting), rules.frames) + 1):
-        yield (
-            f"pack {size}",
-            state._replace(sender=state.sender._replace(flight=tuple(waiting[:size]))),
-        )
+    """parcels.pack: the next messages in order, as many as fit; delayed ones come later."""
+    sender = state.sender
+    waiting = [i for i, kind in enumerate(sender.states) if kind == PENDING]
+    for first in range(len(waiting) if rules.delays else 1):
+        for size in range(1, min(len(waiting) - first, rules.frames) + 1):
+            packed = sender._replace(flight=tuple(waiting[first : first + size]))
+            yield (f"pack {size}" if not first else "pack_later"), state._replace(sender=packed)
+
+
+def cancellable(sender: Sender, i: int) -> bool:
+    """outbox.cancel: it waits, is not in the parcel in flight and was in none before."""
+    return sender.states[i] == PENDING and i not in sender.flight and not sender.again[i]
 
 
 def _pushes(state: State, rules: Rules) -> Iterator[Step]:
@@ -119,10 +133,12 @@ def _pushes(state: State, rules: Rules) -> Iterator[Step]:
         tuple((i, sender.again[i]) for i in sender.flight),
     )
     if sender.number == 0 and rules.broken != "relied":
-        parcel = parcel._replace(relies_on=sender.relied)
+        parcel = parcel._replace(relies_on=sender.relied, unsettled=sender.unsettled)
     after, verdict, receipts = accept(receiver, parcel, rules)
     pushed = state._replace(
-        sender=settle(sender, verdict, receipts, receiver, rules), receiver=after
+        sender=settle(sender, verdict, receipts, receiver, rules),
+        receiver=after,
+        wrong=_misjudged(sender, verdict, receipts, rules),
     )
     yield ("forked", pushed) if verdict == "fork" else ("push", _noticed(pushed, rules))
     if after != receiver:
@@ -141,8 +157,28 @@ def _with(sender: Sender, i: int, kind: str, place: Place | None = None) -> Send
     )
 
 
-def renewed(sender: Sender, stands: Place | None = None) -> Sender:
-    """peers.renew: a new epoch with its base; all written so far may have been pushed before."""
+def _misjudged(sender: Sender, verdict: str, receipts: dict[int, str], rules: Rules) -> str:
+    """A message that was in no parcel before is new to its recipient, however old it is."""
+    refused = {i for i, said in receipts.items() if said == "rejected"} - sender.left
+    return (
+        "a message that never left was refused"
+        if rules.delays and verdict == "accepted" and refused
+        else ""
+    )
+
+
+def renewed(sender: Sender, rules: Rules, stands: Place | None = None) -> Sender:
+    """peers.new_epoch: a new epoch with its base; the parcel in flight may have arrived."""
+    every, marked = rules.broken == "every", rules.broken != "mark"
+    behind = stands is not None and (0, 0) < sender.age(stands) < sender.age(sender.settled)
+    doubt = stands is not None and stands.epoch != NOBODY and not behind
+    again = tuple(
+        was or every or doubt or (marked and i in sender.flight)
+        for i, was in enumerate(sender.again)
+    )
+    unsettled = sender.unsettled.union(sender.flight[-1:] if rules.relies else ())
+    left = sender.left | set(sender.flight)
+    sender = sender._replace(again=again, left=left, unsettled=unsettled)
     if stands is not None:
         sender = sender._replace(relied=stands, foreign=sender.age(stands) == (0, 0))
     elif sender.number and (
@@ -154,7 +190,6 @@ def renewed(sender: Sender, stands: Place | None = None) -> Sender:
         number=0,
         last=NOBODY,
         flight=(),
-        again=(True,) * len(sender.again),
     )
 
 
@@ -164,8 +199,7 @@ def _told(sender: Sender, i: int, peer: Receiver, rules: Rules) -> Sender:
 
     An outcome comes beside the stream, with where the recipient stands.
     """
-    after, stands = _with(sender, i, ACKED), peer.place
-    after = after._replace(again=(*sender.again[:i], True, *sender.again[i + 1 :]))
+    after, stands = _left(_with(sender, i, ACKED), i), peer.place
     news = sender.number < stands.number if stands.epoch == sender.epoch else sender.number == 0
     if (
         not rules.relies
@@ -173,11 +207,20 @@ def _told(sender: Sender, i: int, peer: Receiver, rules: Rules) -> Sender:
         or (sender.relied.epoch == stands.epoch and sender.relied.number >= stands.number)
     ):
         return after
+    near = (sender.epoch, sender.number + 1), (sender.relied.epoch, sender.relied.number + 1)
+    if not any(stands.epoch == epoch and stands.number <= upto for epoch, upto in near):
+        after = after._replace(again=(True,) * len(after.again))
     return after._replace(relied=stands, foreign=sender.age(stands) == (0, 0))
 
 
+def _left(sender: Sender, i: int) -> Sender:
+    """Mark a message of which the recipient has told."""
+    again = (*sender.again[:i], True, *sender.again[i + 1 :])
+    return sender._replace(again=again, left=sender.left | {i})
+
+
 def _given_up(sender: Sender, rules: Rules) -> Sender:
-    return renewed(sender, None if rules.relies else NOWHERE)
+    return renewed(sender, rules, None if rules.relies else NOWHERE)
 
 
 def _refused(sender: Sender, rules: Rules) -> Sender:
@@ -195,17 +238,7 @@ def _refused(sender: Sender, rules: Rules) -> Sender:
 def _asked(sender: Sender) -> Sender:
     """outbox.wake: what was stored and not processed in time is pushed again."""
     return sender._replace(
-        states=tuple(PENDING if kind == SENT else kind for kind in sender.states),
-        again=tuple(
-            was or kind == SENT for kind, was in zip(sender.states, sender.again, strict=True)
-        ),
-    )
-
-
-def _replayed(sender: Sender, i: int) -> Sender:
-    """dead_letters.replay: back in the outbox under its own id."""
-    return _with(sender, i, PENDING)._replace(
-        again=(*sender.again[:i], True, *sender.again[i + 1 :])
+        states=tuple(PENDING if kind == SENT else kind for kind in sender.states)
     )
 
 
@@ -244,9 +277,19 @@ def _judged(receiver: Receiver, parcel: Parcel, rules: Rules) -> tuple[str, bool
             return "accepted", False
         if (parcel.number, parcel.frames[-1][0]) == (receiver.number, receiver.last):
             return "duplicate", rules.broken != "duplicate"
-    elif parcel.number == 1 and parcel.previous == NOBODY and _holds(receiver, parcel.relies_on):
-        return "accepted", rules.broken != "new_epoch"
+    elif (
+        parcel.number == 1
+        and parcel.previous == NOBODY
+        and (parcel.epoch > receiver.epoch or rules.broken == "older")
+        and _holds(receiver, parcel.relies_on)
+    ):
+        return "accepted", not (rules.relies and _known_to(receiver, parcel))
     return "fork", False
+
+
+def _known_to(receiver: Receiver, parcel: Parcel) -> bool:
+    """StreamPosition.known_to: whether the sender knows of every parcel that was accepted."""
+    return parcel.relies_on == receiver.place or receiver.last in parcel.unsettled
 
 
 def _holds(receiver: Receiver, relies_on: Place) -> bool:
@@ -269,18 +312,22 @@ def settle(
         return (
             sender
             if rules.broken == "fork"
-            else renewed(_resent(sender, peer.place), peer.place if rules.relies else NOWHERE)
+            else renewed(
+                _resent(sender, peer.place), rules, peer.place if rules.relies else NOWHERE
+            )
         )
     here = Place(sender.epoch, sender.number + 1) if rules.relies else BESIDE
     for i, said in receipts.items():
-        kind = sender.states[i]
+        kind, sender = sender.states[i], _left(sender, i)
         if said in ("stored", "duplicate") and kind == PENDING:
             sender = _with(sender, i, ACKED if rules.broken == "custody" else SENT, here)
         elif said == "processed" and kind in (PENDING, SENT):
             sender = _with(sender, i, ACKED, here)
         elif said == "rejected" and kind in (PENDING, SENT):
             sender = _with(sender, i, DEAD)
-    return sender._replace(number=sender.number + 1, last=sender.flight[-1], flight=())
+    return sender._replace(
+        number=sender.number + 1, last=sender.flight[-1], flight=(), unsettled=frozenset()
+    )
 
 
 def _resent(sender: Sender, stands: Place) -> Sender:
@@ -324,12 +371,14 @@ def _noticed(state: State, rules: Rules) -> State:
     )
 
 
-def _handled(state: State) -> State:
+def _handled(state: State, rules: Rules) -> State:
     """inbox.claim and inbox.settle: effect and mark in one commit."""
     sender, receiver = state.sender, state.receiver
     first, *others = receiver.queue
     wrong = "a message took effect twice" if first in receiver.effects else ""
-    if first not in sender.spoilt and any(i > first for i in receiver.effects - sender.spoilt):
+    if rules.delays:
+        pass  # no order is promised
+    elif first not in sender.spoilt and any(i > first for i in receiver.effects - sender.spoilt):
         wrong = "a lane lost its order"
     after = receiver._replace(
         queue=tuple(others), marks=receiver.marks | {first}, effects=receiver.effects | {first}
@@ -356,6 +405,10 @@ def wrong(state: State, rules: Rules) -> str:
         for i, kind in enumerate(state.sender.states)
         if kind == ACKED and i not in state.receiver.effects
     ]
+    withdrawn = {i for i, kind in enumerate(state.sender.states) if kind == CANCELLED}
+    known = state.receiver.effects | set(state.receiver.queue)
+    if withdrawn & known:
+        return "a message was withdrawn, and its recipient has it"
     return state.wrong or ("the sender forgot what had no effect" if forgotten else "")
 
 
@@ -364,5 +417,5 @@ def finished(state: State) -> bool:
     return (
         not state.receiver.queue
         and not state.sender.flight
-        and set(state.sender.states) <= {ACKED, DEAD}
+        and set(state.sender.states) <= {ACKED, DEAD, CANCELLED}
     )

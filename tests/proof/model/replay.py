@@ -10,8 +10,8 @@ import random
 from pathlib import Path
 from typing import Any, Final
 
-from tests.proof.model.model import steps
-from tests.proof.model.values import Rules, State
+from tests.proof.model.model import cancellable, steps
+from tests.proof.model.values import PENDING, Rules, State
 
 from onceward.api.postbox import Postbox
 from onceward.db.transaction import StoreTransaction
@@ -167,6 +167,13 @@ class Real:
     def _replay(self, i: int) -> None:
         self.near.dead_letters.replay(self.ids[i])
 
+    def _cancel(self, i: int) -> None:
+        assert self.near.cancel(self.ids[i])
+
+    def withdraws(self, i: int) -> bool:
+        """Say whether the files withdraw a message that may have left."""
+        return self.near.cancel(self.ids[i])
+
     def _prune(self, i: int) -> None:
         self._clock.advance(1.0)
 
@@ -223,6 +230,13 @@ def replay(folder: Path, *, seed: int, length: int, rules: Rules | None = None) 
             )
             if model != (seen := (real.states, real.queue, set(real.marks), set(real.effects))):
                 return [*taken, f"model {model}", f"files {seen}"]
+            may_have_left = [
+                i
+                for i, kind in enumerate(state.sender.states)
+                if kind == PENDING and not cancellable(state.sender, i)
+            ]
+            if known.cancels and any(map(real.withdraws, may_have_left)):
+                return [*taken, f"one of {may_have_left} was withdrawn"]
     finally:
         real.close()
     return []

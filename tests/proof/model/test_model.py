@@ -22,6 +22,7 @@ BROKEN = {
     "stream": "twice",
     "custody": "forgot",
     "retention": "twice",
+    "mark": "withdrawn",
 }
 """Rules that are left out, and what the search says then."""
 BACK = Rules(messages=2, frames=1, late=False, prunes=False, backups=1)
@@ -36,11 +37,12 @@ EVERY = {
     "refused",
     "handle",
     "ask",
+    "cancel",
     "tell",
     "prune",
     "repack",
-    "forked",
 }
+"""Without a file that is put back no parcel is a fork."""
 
 
 @pytest.mark.timeout(600)
@@ -50,7 +52,7 @@ def test_every_state_is_safe_and_can_finish(aloud: Callable[[object], None]) -> 
 
     Every kind of step is taken.
     """
-    found = explore(Rules(relies=False))
+    found = explore(Rules(relies=False, cancels=True))
     aloud(f"model: {found.count} states in {found.seconds:.0f} s")
 
     assert ((), EVERY) == (found.violations, set(found.taken))
@@ -58,7 +60,10 @@ def test_every_state_is_safe_and_can_finish(aloud: Callable[[object], None]) -> 
 
 @pytest.mark.parametrize(
     "rules",
-    [Rules(messages=2, relies=False), Rules(messages=1, relies=False, replays=True)],
+    [
+        Rules(messages=2, relies=False, cancels=True),
+        Rules(messages=1, relies=False, replays=True),
+    ],
     ids=repr,
 )
 def test_what_is_folded_makes_no_difference(rules: Rules) -> None:
@@ -87,26 +92,62 @@ def test_one_message_may_be_replayed_for_ever() -> None:
     """A dead letter that is put back again and again takes effect once."""
     found = explore(Rules(messages=1, replays=True, relies=False))
 
-    assert ((), EVERY | {"replay"}) == (found.violations, set(found.taken))
+    assert ((), EVERY - {"cancel"} | {"replay"}) == (found.violations, set(found.taken))
 
 
 def test_a_recipient_that_is_put_back_is_noticed() -> None:
     """A recipient that lost completed messages takes nothing new, and all can finish."""
     found = explore(BACK)
 
-    assert ((), {"backup", "restore"}) == (
-        found.violations,
-        {"backup", "restore"} & set(found.taken),
-    )
+    steps_of_it = {"backup", "restore", "forked"}
+    assert ((), steps_of_it) == (found.violations, steps_of_it & set(found.taken))
 
 
 def test_nothing_else_is_taken_for_it() -> None:
     """
-    Where no file is put back and no copy is late, no parcel is a fork.
+    Where no file is put back, no parcel is a fork, however late a copy of one comes.
 
     What epochs build on is always there.
     """
-    assert "forked" not in explore(Rules(messages=2, late=False, prunes=False, frames=1)).taken
+    assert "forked" not in explore(Rules(messages=2, prunes=False, frames=1)).taken
+
+
+LATER = Rules(messages=2, late=False, cancels=True, delays=True)
+"""Messages that leave after later ones, so that the recipient's horizon has passed them."""
+
+
+def test_what_never_left_is_never_taken_for_old() -> None:
+    """A message that was in no parcel is accepted, whatever was pruned, in every epoch."""
+    found = explore(LATER)
+
+    assert ((), {"pack_later", "prune", "repack", "cancel"}) == (
+        found.violations,
+        {"pack_later", "prune", "repack", "cancel"} & set(found.taken),
+    )
+
+
+@pytest.mark.parametrize(
+    ("rule", "harm"), [("every", "never left was refused"), ("mark", "withdrawn")]
+)
+def test_marks_that_are_not_exact_do_harm(rule: str, harm: str) -> None:
+    """Too many marks refuse what is new; too few withdraw what the recipient has."""
+    found = explore(LATER._replace(broken=rule))
+
+    assert found.path
+    assert harm in found.violations[0]
+
+
+@pytest.mark.parametrize("rule", ["mark", "older"])
+def test_a_message_that_passes_for_new_happens_twice(rule: str) -> None:
+    """
+    It passes for new without its mark, or after a late copy of an older epoch was taken.
+
+    The recipient has pruned its own mark of it.
+    """
+    found = explore(Rules(messages=2, broken=rule))
+
+    assert found.path
+    assert "twice" in found.violations[0]
 
 
 @pytest.mark.skipif(not LARGE, reason="minutes to hours: ONCEWARD_MODEL=large")
@@ -119,22 +160,28 @@ def test_four_messages(aloud: Callable[[object], None]) -> None:
     assert () == found.violations
 
 
-@pytest.mark.skipif(not LARGE, reason="minutes: ONCEWARD_MODEL=large")
-@pytest.mark.timeout(0)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    "rules",
-    [Rules(messages=2), Rules(messages=1, backups=1), BACK._replace(frames=2, prunes=True)],
-    ids=repr,
+    "rules", [Rules(messages=2, cancels=True), Rules(messages=1, backups=1)], ids=repr
 )
 def test_all_that_is_said(rules: Rules) -> None:
-    """The same with the bases of epochs, late copies, retention and backups, by command."""
+    """The same with the bases of epochs, late copies, retention and backups."""
+    assert () == explore(rules, most=50_000_000).violations
+
+
+@pytest.mark.skipif(not LARGE, reason="minutes: ONCEWARD_MODEL=large")
+@pytest.mark.timeout(0)
+def test_all_that_is_said_with_longer_parcels() -> None:
+    """A recipient that is put back and forgets, two messages to a parcel, by command."""
+    rules = BACK._replace(frames=2, prunes=True, cancels=True)
+
     assert () == explore(rules, most=50_000_000).violations
 
 
 @pytest.mark.parametrize("rule", BROKEN)
 def test_a_rule_that_is_left_out_is_missed(rule: str) -> None:
     """The search is not blind: without the rule it shows the shortest way to harm."""
-    found = explore(Rules(messages=2, relies=False, broken=rule))
+    found = explore(Rules(messages=2, relies=False, cancels=True, broken=rule))
 
     assert found.path
     assert BROKEN[rule] in found.violations[0]
@@ -158,6 +205,10 @@ def test_a_rollback_without_its_rule_does_harm(rule: str, harm: str) -> None:
 @pytest.mark.parametrize("seed", range(24))
 def test_files_do_what_the_model_says(seed: int, tmp_path: Path) -> None:
     """Random walks of the model, taken by the real functions on two files, agree at each step."""
-    rules = Rules(messages=1, replays=True) if seed % 4 == 0 else Rules(backups=seed % 3)
+    rules = (
+        Rules(messages=1, replays=True)
+        if seed % 4 == 0
+        else Rules(backups=seed % 3, cancels=seed % 2 == 1)
+    )
 
     assert [] == replay(tmp_path, seed=seed, length=60, rules=rules)

@@ -1,7 +1,7 @@
 """
 What the model's files hold, and small names for what differs in name alone.
 
-Only the identity of epochs matters, and of numbers only which is first, the
+Only the order of epochs matters, and of numbers only which is first, the
 same, the next, or the greater: both are renamed, so that there are few states.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 NOBODY: Final = -1
-PENDING, SENT, ACKED, DEAD = "pending", "sent", "acked", "dead"
+PENDING, SENT, ACKED, DEAD, CANCELLED = "pending", "sent", "acked", "dead", "cancelled"
 """States of a message at its sender."""
 
 
@@ -36,6 +36,8 @@ class Parcel(NamedTuple):
     previous: int
     frames: tuple[tuple[int, bool], ...]
     relies_on: Place = NOWHERE
+    unsettled: frozenset[int] = frozenset()
+    """Of a first one: last messages of the parcels that were given up since its base."""
 
 
 class Sender(NamedTuple):
@@ -43,7 +45,9 @@ class Sender(NamedTuple):
 
     states: tuple[str, ...] = ()
     again: tuple[bool, ...] = ()
-    """Whether a message may have been pushed before."""
+    """Whether a message is marked as one that may have been pushed before."""
+    left: frozenset[int] = frozenset()
+    """Messages of parcels that were answered or given up: what an observer sees of the above."""
     places: tuple[Place, ...] = ()
     """In which parcel a message was settled."""
     spoilt: frozenset[int] = frozenset()
@@ -57,6 +61,8 @@ class Sender(NamedTuple):
     """What the present epoch was built on, or what was told beside it."""
     foreign: bool = False
     """Whether that is an epoch whose place among our own is forgotten."""
+    unsettled: frozenset[int] = frozenset()
+    """Last messages of the parcels that were given up since one was settled."""
 
     @property
     def settled(self) -> Place:
@@ -133,6 +139,10 @@ class Rules(NamedTuple):
     """
     prunes: bool = True
     """Whether marks are forgotten."""
+    cancels: bool = False
+    """Whether a message that has not left may be withdrawn."""
+    delays: bool = False
+    """Whether a message may leave after later ones; then no order is promised."""
     folds: bool = True
     """Whether states that differ in nothing that matters any more are one, where that may be."""
     broken: str = ""
@@ -141,7 +151,7 @@ class Rules(NamedTuple):
 
 def renamed(state: State) -> State:
     """Forget what is never asked about again; give epochs and distant numbers small names."""
-    sender = _sender_needs(state.sender)
+    sender = _sender_needs(state)
     named = {sender.epoch, sender.relied.epoch, state.receiver.epoch}
     if state.late is not None:
         named |= {state.late.epoch, state.late.relies_on.epoch}
@@ -180,8 +190,11 @@ def _places(
     return [*found, *sender.places]
 
 
-def _sender_needs(sender: Sender) -> Sender:
+def _sender_needs(state: State) -> Sender:
     """An epoch's base matters before its first parcel arrived and where messages settle."""
+    sender = state.sender
+    if sender.unsettled:  # a recipient asks whether its own last message is among them
+        sender = sender._replace(unsettled=sender.unsettled & _ends(state))
     if sender.number and sender.relied.epoch != sender.epoch:
         sender = sender._replace(relied=NOWHERE, foreign=False)
     places = tuple(
@@ -195,15 +208,20 @@ def _sender_needs(sender: Sender) -> Sender:
     return sender if places == sender.places else sender._replace(places=places)
 
 
+def _ends(state: State) -> set[int]:
+    """Return the messages that the recipient's stream ends with, or may come to end with."""
+    late, saved = state.late, state.saved
+    ends = {state.receiver.last, *state.sender.flight[-1:]}
+    return ends | ({late.frames[-1][0]} if late else set()) | ({saved.last} if saved else set())
+
+
 def _receiver_needs(receiver: Receiver, named: set[int]) -> Receiver:
     """What an epoch was built on is asked by whoever still names that."""
     return receiver if receiver.relied.epoch in named else receiver._replace(relied=NOWHERE)
 
 
 def _names(places: list[Place]) -> dict[Place, Place]:
-    epochs = {
-        epoch: name for name, epoch in enumerate(dict.fromkeys(place.epoch for place in places))
-    }
+    epochs = {epoch: name for name, epoch in enumerate(sorted({place.epoch for place in places}))}
     near = {
         epoch: _nearer([place.number for place in places if place.epoch == epoch])
         for epoch in epochs

@@ -14,7 +14,7 @@ from tests.proof.simulation.campaign import tell
 from onceward.model.clock import Clock, MonotonicFileClock
 from onceward.model.parcel import Receipt
 from onceward.runtime import commit_batch
-from onceward.store import accept, dedup, inbox, lanes, outbox
+from onceward.store import accept, dedup, inbox, lanes, outbox, peers
 from onceward.testing.simulation import Simulation, Weather, people
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -59,6 +59,13 @@ def leases_are_not_proved(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(inbox, "MARK", inbox.MARK.replace("INSERT INTO", "INSERT OR IGNORE INTO"))
 
 
+def given_up_messages_are_not_marked(patch: pytest.MonkeyPatch) -> None:
+    """Take the messages of a parcel that was given up for such that never left."""
+    patch.setattr(
+        peers, "MARK_PUSHED", peers.MARK_PUSHED.replace("SET pushed = 1", "SET pushed = pushed")
+    )
+
+
 def newest_first(patch: pytest.MonkeyPatch) -> None:
     """Parcels are packed from the wrong end."""
     patch.setattr(
@@ -101,6 +108,7 @@ PLANTS: dict[Plant, tuple[str, int]] = {
     no_first_net: ("never stored", 31),
     no_horizon: ("twice", 33),
     leases_are_not_proved: ("twice", 224),
+    given_up_messages_are_not_marked: ("it would not: cancelled", 46),
     newest_first: ("before number", 0),
     stored_is_forgotten: ("", 25),
     effects_survive_their_message: ("half an effect", 0),

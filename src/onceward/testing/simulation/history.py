@@ -243,6 +243,8 @@ class History:
                     if digest(text) != seen
                 ]
         for sent in self.sent.values():
+            if sent.word == "cancelled" and self._arrived(sent):
+                self.wrong.append(f"{sent.id} from {sent.sender} took effect and was withdrawn")
             if (
                 sent.word == "promised"
                 and not sent.excused

@@ -54,6 +54,8 @@ class Network:
         """Pairs of agents that cannot reach each other now."""
         self.late: list[Parcel] = []
         """Parcels that are still under way."""
+        self.fates: dict[str, list[str]] = {}
+        """By recipient: what befalls the next parcels to it, whatever the weather."""
 
     def port(self, process: Process) -> Port:
         """Return the transport of one process."""
@@ -76,6 +78,8 @@ class Network:
     def _fate(self, parcel: Parcel) -> str:
         if frozenset((parcel.sender, parcel.recipient)) in self.cut:
             return "drop"
+        if parcel.frames and self.fates.get(parcel.recipient):
+            return self.fates[parcel.recipient].pop(0)
         for name, rate in self._world.weather.ways.items():
             if self._world.rng.random() < rate:
                 return name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from onceward.errors import Drop, OncewardError, OutcomeUnknown, Reject, Retry
@@ -71,6 +72,25 @@ def send_from(world: Simulation, process: Process, *, certain: bool = True) -> N
         )
         world.note("sent", sent.sender, sent.recipient, sent.id, sent.word)
         world.history.send(sent)
+
+
+def send_group(
+    world: Simulation, process: Process, recipient: str, spans: Sequence[dict[str, Any]]
+) -> list[Sent]:
+    """Send messages with such options to one recipient; return them as they were promised."""
+    messages = [_message(world, process.agent) for _ in spans]
+    for message, options in zip(messages, spans, strict=True):
+        sent = message.sent
+        sent.recipient, sent.ordered, sent.mortal = recipient, False, "ttl" in options
+        message.body["do"] = "note"
+        for option in SPANS:
+            message.options.pop(option, None)
+        message.options.update(options)
+    word, ids = _told(world, process, messages)
+    for message, known in zip(messages, ids, strict=True):
+        message.sent.word = word if known == message.sent.id else "denied"
+        world.history.send(message.sent)
+    return [message.sent for message in messages]
 
 
 def ask_again(world: Simulation, process: Process | None) -> None:

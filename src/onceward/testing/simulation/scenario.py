@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from onceward.errors import OncewardError
 from onceward.testing.simulation.fault_plan import DAY
-from onceward.testing.simulation.history import EFFECT
-from onceward.testing.simulation.people import ask_again, send_from
+from onceward.testing.simulation.history import EFFECT, Sent
+from onceward.testing.simulation.people import ask_again, send_from, send_group
 from onceward.testing.simulation.process import Died, Process
 from onceward.testing.simulation.world import Simulation
 
@@ -21,8 +21,11 @@ PAUSES: Final = (0.005, 0.5, 3.0, 6.0, 20.0)
 OPENED: Final = "SELECT opened FROM _onceward_file_info"
 SOME: Final = 4
 """In one world of so many a WAL is removed now and then; seeds keep their stories."""
+WAL_LOST, REGRET = 1, 2
 ODD: Final = 0.03
 BACKUP: Final = "backup"
+NORMAL: Final = {"priority": "normal"}
+URGENT: Final = {"priority": "urgent"}
 WORK: Final[dict[str, float]] = {
     "send": 6,
     "carry": 6,
@@ -40,8 +43,11 @@ WORK: Final[dict[str, float]] = {
 
 def step(world: Simulation) -> None:
     """Let a caller or an engine act, or an accident happen."""
-    if world.seed % SOME == 1 and world.luck.random() < ODD:
+    if world.seed % SOME == WAL_LOST and world.luck.random() < ODD:
         _mislay(world)
+        return
+    if world.seed % SOME == REGRET and world.luck.random() < ODD:
+        _regret(world)
         return
     chances = WORK | world.weather.blows
     [name] = world.rng.choices(list(chances), list(chances.values()))
@@ -150,9 +156,33 @@ def _cancel(world: Simulation) -> None:
         for s in world.history.sent.values()
         if process is not None and s.sender == process.agent and s.word == "promised"
     ]
-    if not mine:
+    if mine:
+        _withdraw(world, process, world.rng.choice(mine[-5:]))
+
+
+def _regret(world: Simulation) -> None:
+    """Withdraw a message whose parcel was given up, because another message of it expired."""
+    process = someone(world)
+    others = [name for name in world.agents if process is not None and name != process.agent]
+    if process is None or not others:
         return
-    sent = world.rng.choice(mine[-5:])
+    peer, fates = world.luck.choice(others), world.network.fates
+    _, sent = send_group(world, process, peer, [NORMAL | {"ttl": 1.0}, NORMAL])
+    fates[peer] = ["lose"]
+    attempt(world, process, lambda p: p.box.run_until_idle())
+    attempt(world, world.awake(peer), lambda p: [worker.run_due() for worker in p.workers])
+    world.pass_time(world.luck.choice(PAUSES))
+    process = world.awake(sent.sender)
+    if process is not None:
+        send_group(world, process, peer, [URGENT] * world.luck.randint(1, 5))
+        fates[peer] = ["drop"]
+        attempt(world, process, lambda p: p.box.run_until_idle())
+    fates.clear()
+    if sent.word == "promised":
+        _withdraw(world, world.awake(sent.sender), sent)
+
+
+def _withdraw(world: Simulation, process: Process | None, sent: Sent) -> None:
     sent.excused = "its sender wanted it back"
     if (
         attempt(world, process, lambda p: p.box.cancel(sent.id))
