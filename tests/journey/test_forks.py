@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from onceward import Agent, Context, Msg, Retry
+from onceward import Agent, Context, Msg, Postbox, Retry
+from onceward.events import StreamForked
 from onceward.model.parcel import Parcel
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.journey.conftest import World
 
 DAY = 86_400.0
@@ -512,3 +515,70 @@ def test_an_expired_parcel_does_not_block_its_stream(world: World) -> None:
     assert "dead" == shop.resolve(expiring)
     assert [2, 3] == effects(world)
     assert 0 == billing.stats()["forks"]
+
+
+def swap_in(world: World, spare: Path) -> tuple[Postbox, ...]:
+    """Let the other copy of the sender's file act, as if both were live; return the boxes."""
+    world.shut()
+    here, aside = world.path("shop"), spare.with_suffix(".aside")
+    here.rename(aside)
+    spare.rename(here)
+    aside.rename(spare)
+    return world.reopen("shop", "billing")
+
+
+def test_two_live_copies_do_not_send_everything_again(world: World) -> None:
+    """
+    Each copy names its own file as the cause, and pushes only what is new at each turn.
+
+    After a few turns it leaves the peer alone between two of them, for longer each time.
+    """
+    shop, _ = world.wired("shop", counting())
+    for n in range(20):
+        shop.send("billing", Job(n=n))
+    world.settle()
+    world.shut()
+    spare = world.home / "spare.copy"
+    shutil.copyfile(world.path("shop"), spare)
+    heard: list[StreamForked] = []
+    rolled_back: list[object] = []
+    rests: list[float] = []
+    for n in range(20, 40):
+        shop, _ = swap_in(world, spare)
+        shop.on("stream_forked", heard.append)
+        shop.on("peer_rolled_back", rolled_back.append)
+        shop.on("delivery_failed", lambda event: rests.append(event.due_at - event.at))
+        shop.send("billing", Job(n=n))
+        world.wait(70)
+    for _ in range(2):
+        world.wait(DAY)
+        swap_in(world, spare)
+    pushed = [each for each in world.wire.ids if each not in world.wire.ids[:20]]
+
+    assert ({"own_file"}, []) == ({event.cause for event in heard}, rolled_back)
+    assert len(pushed) <= 3 * 20
+    assert len(set(rests)) > 2
+    assert rests[:2] == sorted(rests[:2])
+    assert list(range(40)) == sorted(effects(world))
+
+
+def test_a_peer_that_was_put_back_is_the_cause(world: World) -> None:
+    """The event names the peer's file where that lost what it had."""
+    shop, _ = world.wired("shop", counting())
+    shop.send("billing", Job(n=1))
+    world.settle()
+    world.shut()
+    world.keep_copy("billing")
+    shop, _ = world.reopen("shop", "billing")
+    shop.send("billing", Job(n=2))
+    world.settle()
+    world.shut()
+    world.restore("billing")
+    shop, _ = world.reopen("shop", "billing")
+    heard: list[StreamForked] = []
+    shop.on("stream_forked", heard.append)
+    shop.send("billing", Job(n=3))
+    world.settle()
+
+    assert ["peer_file"] == [event.cause for event in heard]
+    assert [1, 2, 3] == effects(world)
