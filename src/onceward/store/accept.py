@@ -389,8 +389,7 @@ def _store(tx: StoreTransaction, sender: str, fresh: list[ParsedFrame]) -> list[
         mailbox_keys.supersede(tx, sender, keyed)
     if fleeting:
         ephemeral.mark(tx, fleeting)
-    if chosen := [(sender, each.carried.id) for each in fresh if _looks_minted(each)]:
-        tx.many(CHOSEN, chosen)
+    _remember_chosen(tx, sender, fresh)
     if settled:
         tx.many(MARK, settled)
         bump(tx, processed=answered, ended=answered)
@@ -398,10 +397,11 @@ def _store(tx: StoreTransaction, sender: str, fresh: list[ParsedFrame]) -> list[
     return list(map(itemgetter(1), settled))
 
 
-def _looks_minted(each: ParsedFrame) -> bool:
-    """Return whether the sender chose an id that looks like one of ours."""
-    chosen = each.frame is not None and each.frame.chosenid
-    return chosen and OWN_ID.fullmatch(each.carried.id) is not None
+def _remember_chosen(tx: StoreTransaction, sender: str, fresh: list[ParsedFrame]) -> None:
+    """Store the ids that the sender's caller chose and that look like ours."""
+    chosen = [each.frame.id for each in fresh if each.frame is not None and each.frame.chosenid]
+    if looks_minted := [(sender, one) for one in chosen if OWN_ID.fullmatch(one)]:
+        tx.many(CHOSEN, looks_minted)
 
 
 def _lane(
