@@ -76,7 +76,7 @@ def classify(stream: StreamPosition, parcel: Parcel) -> tuple[Verdict, bool]:
     elif (
         parcel.number == 1
         and parcel.previous == ""
-        and stream.precedes(parcel.epoch)
+        and (not stream.epoch or stream.precedes(parcel.epoch))
         and stream.holds(parcel.base_position)
     ):
         return "accepted", not stream.known_to(parcel)
