@@ -364,13 +364,10 @@ def _store(tx: StoreTransaction, sender: str, fresh: list[ParsedFrame]) -> list[
     lane_ids: dict[tuple[str, int], int] = {}
     rows: list[tuple[Any, ...]] = []
     settled: list[tuple[str, str, str, Millis]] = []
-    fleeting: list[tuple[str, str]] = []
     keyed: list[KeyedMessage] = []
     answered = 0
     for each in fresh:
         frame = cast("Frame", each.frame)
-        if frame.ephemeral:
-            fleeting.append((sender, frame.id))
         done = frame.inreplyto in awaited and _answered(tx, frame)
         if done:
             awaited.discard(str(frame.inreplyto))
@@ -387,9 +384,7 @@ def _store(tx: StoreTransaction, sender: str, fresh: list[ParsedFrame]) -> list[
     tx.insert(INSERT, rows)
     if keyed:
         mailbox_keys.supersede(tx, sender, keyed)
-    if fleeting:
-        ephemeral.mark(tx, fleeting)
-    _remember_chosen(tx, sender, fresh)
+    _note_kinds(tx, sender, fresh)
     if settled:
         tx.many(MARK, settled)
         bump(tx, processed=answered, ended=answered)
@@ -397,11 +392,20 @@ def _store(tx: StoreTransaction, sender: str, fresh: list[ParsedFrame]) -> list[
     return list(map(itemgetter(1), settled))
 
 
-def _remember_chosen(tx: StoreTransaction, sender: str, fresh: list[ParsedFrame]) -> None:
-    """Store the ids that the sender's caller chose and that look like ours."""
-    chosen = [each.frame.id for each in fresh if each.frame is not None and each.frame.chosenid]
-    if looks_minted := [(sender, one) for one in chosen if OWN_ID.fullmatch(one)]:
-        tx.many(CHOSEN, looks_minted)
+def _note_kinds(tx: StoreTransaction, sender: str, fresh: list[ParsedFrame]) -> None:
+    """Note what a restart may drop, and ids that the caller chose though they look like ours."""
+    fleeting: list[tuple[str, str]] = []
+    chosen: list[tuple[str, str]] = []
+    for each in fresh:
+        frame = cast("Frame", each.frame)
+        if frame.__pydantic_extra__ and frame.ephemeral:
+            fleeting.append((sender, frame.id))
+        if frame.chosenid and OWN_ID.fullmatch(frame.id):
+            chosen.append((sender, frame.id))
+    if fleeting:
+        ephemeral.mark(tx, fleeting)
+    if chosen:
+        tx.many(CHOSEN, chosen)
 
 
 def _lane(
