@@ -40,6 +40,7 @@ without any change elsewhere, and its message says what to do.
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 if TYPE_CHECKING:
@@ -363,10 +364,13 @@ class HandlerSignal(Exception):
 
 
 class Retry(HandlerSignal):
-    """Raise in a handler: try this message again after *after* seconds, by policy when None."""
+    """Raise in a handler: try again after *after* (seconds, timedelta, 2h), by policy if None."""
 
     def __init__(
-        self, reason: str = "retry asked by handler", *, after: float | None = None
+        self,
+        reason: str = "retry asked by handler",
+        *,
+        after: float | timedelta | str | None = None,
     ) -> None:
         super().__init__(reason)
         self.after = after

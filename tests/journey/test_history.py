@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
     from tests.journey.conftest import World
 
+BEGINNING = 1_767_225_600_000
+"""The moment at which the world of a test begins."""
+
 
 class Note(Msg, type="note"):
     """A message with a text."""
@@ -147,7 +150,14 @@ def test_every_filter_says_what_the_plain_rule_says(world: World, seed: int) -> 
 
 @pytest.mark.parametrize(
     "filters",
-    [{}, {"session": "s"}, {"sender": "one"}, {"since": 1}, {"channel": "main"}, {"content": "a"}],
+    [
+        {},
+        {"session": "s"},
+        {"sender": "one"},
+        {"since": BEGINNING},
+        {"channel": "main"},
+        {"content": "a"},
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("count", [True, False])
@@ -203,7 +213,9 @@ def test_a_time_is_found_though_the_clock_stepped_back(world: World) -> None:
     """
     shop = world.open("shop", hold_unknown=True)
     rng = random.Random(1)
-    moments = [1000 + n * 10 + rng.choice((0, 0, 0, -9000, 9000)) for n in range(4 * LENGTH)]
+    moments = [
+        BEGINNING + 1000 + n * 10 + rng.choice((0, 0, 0, -9000, 9000)) for n in range(4 * LENGTH)
+    ]
     for at in range(0, len(moments), LENGTH):
         shop.send_many([("nobody", None)] * LENGTH)
         first = [(moment, at + place + 1) for place, moment in enumerate(moments[at : at + LENGTH])]
@@ -221,8 +233,9 @@ def test_a_time_is_found_though_the_clock_stepped_back(world: World) -> None:
         (-(10**6), 10**6),
         (50_000, 60_000),
     ):
-        wanted = sum(since <= moment < until for moment in moments)
-        assert wanted == shop.history(since=since, until=until, limit=0).total_count, (since, until)
+        begin, end = BEGINNING + since, BEGINNING + until
+        wanted = sum(begin <= moment < end for moment in moments)
+        assert wanted == shop.history(since=begin, until=end, limit=0).total_count, (since, until)
 
     assert 3 <= shop._db.read("SELECT count(*) FROM _onceward_time_index")[0][0]
 

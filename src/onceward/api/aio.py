@@ -43,6 +43,8 @@ from onceward.model.quoting import quoted
 from onceward.model.record import MessageRecord
 from onceward.model.send_options import SendOptions
 from onceward.model.ticket import Ticket
+from onceward.model.times import Span
+from onceward.model.times import seconds as span_seconds
 from onceward.runtime.agent import Agent
 from onceward.runtime.async_bridge import AsyncBridge
 from onceward.runtime.async_face import (
@@ -77,17 +79,18 @@ class FileBridge(AsyncBridge):
     async def wait(
         self,
         look: Callable[[], T | None],
-        seconds: float | None,
+        timeout: Span | None,
         *,
         db: Database | None = None,
         due: Due | None = None,
         run: Callable[[Callable[[], T | None]], Awaitable[T | None]] | None = None,
     ) -> T | None:
         """
-        Call *look* after every commit until it finds something or *seconds* have passed.
+        Call *look* after every commit until it finds something or *timeout* has passed.
 
         *look* runs by *run*, or as any other call of this bridge.
         """
+        seconds = None if timeout is None else span_seconds("timeout", timeout)
         run = run or self.call
         found = await run(look)
         if found is not None or seconds == 0:
@@ -143,7 +146,7 @@ class SessionFace(AsyncFace[S_co]):
         body: object,
         *,
         reply: type[T],
-        timeout: float = 30.0,
+        timeout: Span = 30.0,
         **options: Unpack[SendOptions],
     ) -> T:
         """Send a request and wait for its reply, read as *reply*; see ``Session.ask``."""
@@ -156,7 +159,7 @@ class SessionFace(AsyncFace[S_co]):
         ticket = await self.request(to, body, timeout=timeout, **options)
         return await self.result(ticket, reply=reply, timeout=timeout)
 
-    async def result(self, ticket: Ticket | str, *, reply: type[T], timeout: float = 0.0) -> T:
+    async def result(self, ticket: Ticket | str, *, reply: type[T], timeout: Span = 0.0) -> T:
         """Return the reply to a ticket, waiting for it; see ``Session.result``."""
         session = self._plain
         ticket_id = ticket if isinstance(ticket, str) else ticket.id
@@ -166,30 +169,30 @@ class SessionFace(AsyncFace[S_co]):
         return read_reply(ticket_id, found, reply)
 
     @overload
-    async def receive(self, type: type[T], timeout: float = 0.0) -> AsyncMessage[T] | None: ...
+    async def receive(self, type: type[T], timeout: Span = 0.0) -> AsyncMessage[T] | None: ...
 
     @overload
     async def receive(
-        self, type: str | None = None, timeout: float = 0.0
+        self, type: str | None = None, timeout: Span = 0.0
     ) -> AsyncMessage[Any] | None: ...
 
-    async def receive(self, type: Any = None, timeout: float = 0.0) -> AsyncMessage[Any] | None:
+    async def receive(self, type: Any = None, timeout: Span = 0.0) -> AsyncMessage[Any] | None:
         """Lease the next message; see ``Session.receive``."""
         found = await self._bridge.wait(lambda: self._plain.receive(type), timeout)
         return None if found is None else AsyncMessage(found, self._bridge)
 
     @overload
     def messages(
-        self, type: type[T], timeout: float | None = None
+        self, type: type[T], timeout: Span | None = None
     ) -> AsyncIterator[AsyncMessage[T]]: ...
 
     @overload
     def messages(
-        self, type: str | None = None, timeout: float | None = None
+        self, type: str | None = None, timeout: Span | None = None
     ) -> AsyncIterator[AsyncMessage[Any]]: ...
 
     async def messages(
-        self, type: Any = None, timeout: float | None = None
+        self, type: Any = None, timeout: Span | None = None
     ) -> AsyncIterator[AsyncMessage[Any]]:
         """Yield messages as they come; see ``Session.messages``."""
         while found := await self._bridge.wait(lambda: self._plain.receive(type), timeout):
@@ -254,16 +257,16 @@ class AsyncChannel(AsyncFace[Channel]):
 
     @overload
     async def receive(
-        self, type: type[T], timeout: float = ..., *, topics: Topics = ...
+        self, type: type[T], timeout: Span = ..., *, topics: Topics = ...
     ) -> AsyncMessage[T] | None: ...
 
     @overload
     async def receive(
-        self, type: str | None = ..., timeout: float = ..., *, topics: Topics = ...
+        self, type: str | None = ..., timeout: Span = ..., *, topics: Topics = ...
     ) -> AsyncMessage[Any] | None: ...
 
     async def receive(
-        self, type: Any = None, timeout: float = 0.0, *, topics: Topics = None
+        self, type: Any = None, timeout: Span = 0.0, *, topics: Topics = None
     ) -> AsyncMessage[Any] | None:
         """Lease this agent's next message of the channel; see ``Channel.receive``."""
         found = await self._bridge.wait(lambda: self._plain.receive(type, topics=topics), timeout)
@@ -271,16 +274,16 @@ class AsyncChannel(AsyncFace[Channel]):
 
     @overload
     def messages(
-        self, type: type[T], timeout: float | None = None
+        self, type: type[T], timeout: Span | None = None
     ) -> AsyncIterator[AsyncMessage[T]]: ...
 
     @overload
     def messages(
-        self, type: str | None = None, timeout: float | None = None
+        self, type: str | None = None, timeout: Span | None = None
     ) -> AsyncIterator[AsyncMessage[Any]]: ...
 
     async def messages(
-        self, type: Any = None, timeout: float | None = None
+        self, type: Any = None, timeout: Span | None = None
     ) -> AsyncIterator[AsyncMessage[Any]]:
         """Yield messages as they come; see ``Channel.messages``."""
         while found := await self._bridge.wait(lambda: self._plain.receive(type), timeout):
@@ -340,7 +343,7 @@ class AsyncMailbox(MailboxFields, AsyncFace[Mailbox]):
     tail = awaitable(Mailbox.tail)
     count = awaitable(Mailbox.count)
 
-    async def _until(self, look: Callable[[], list[T]], timeout: float | None) -> list[T]:
+    async def _until(self, look: Callable[[], list[T]], timeout: Span | None) -> list[T]:
         """Call *look* after every commit in the mailbox's file until it finds something."""
         reader = self._plain._reader
         found = await self._bridge.wait(
@@ -349,7 +352,7 @@ class AsyncMailbox(MailboxFields, AsyncFace[Mailbox]):
         return found or []
 
     async def replay(
-        self, type: Any = None, *, timeout: float | None = 0.0
+        self, type: Any = None, *, timeout: Span | None = 0.0
     ) -> AsyncIterator[MessageRecord]:
         """Yield everything that has not expired, then new messages; see ``Mailbox.replay``."""
         read_on = self._plain._reading(type)
@@ -363,7 +366,7 @@ class AsyncMailbox(MailboxFields, AsyncFace[Mailbox]):
         type: Any = None,
         *,
         limit: int = 100,
-        timeout: float | None = 0.0,
+        timeout: Span | None = 0.0,
         start: Where = EARLIEST,
         consume_skipped: bool = True,
         **filters: Unpack[MailboxFilters],
@@ -384,8 +387,8 @@ class AsyncMailbox(MailboxFields, AsyncFace[Mailbox]):
         type: type[T],
         *,
         limit: int = ...,
-        timeout: float | None = ...,
-        lease: float | None = ...,
+        timeout: Span | None = ...,
+        lease: Span | None = ...,
         start: Where = ...,
     ) -> list[AsyncMessage[T]]: ...
 
@@ -396,8 +399,8 @@ class AsyncMailbox(MailboxFields, AsyncFace[Mailbox]):
         type: str | None = ...,
         *,
         limit: int = ...,
-        timeout: float | None = ...,
-        lease: float | None = ...,
+        timeout: Span | None = ...,
+        lease: Span | None = ...,
         start: Where = ...,
     ) -> list[AsyncMessage[Any]]: ...
 
@@ -407,8 +410,8 @@ class AsyncMailbox(MailboxFields, AsyncFace[Mailbox]):
         type: Any = None,
         *,
         limit: int = 1,
-        timeout: float | None = 0.0,
-        lease: float | None = None,
+        timeout: Span | None = 0.0,
+        lease: Span | None = None,
         start: Where = EARLIEST,
     ) -> list[AsyncMessage[Any]]:
         """Lease the next messages of the group to us; see ``Mailbox.lease``."""
@@ -420,12 +423,12 @@ class AsyncMailbox(MailboxFields, AsyncFace[Mailbox]):
 
     @overload
     async def receive(
-        self, group: str, type: type[T], *, timeout: float | None = ..., start: Where = ...
+        self, group: str, type: type[T], *, timeout: Span | None = ..., start: Where = ...
     ) -> AsyncMessage[T] | None: ...
 
     @overload
     async def receive(
-        self, group: str, type: str | None = ..., *, timeout: float | None = ..., start: Where = ...
+        self, group: str, type: str | None = ..., *, timeout: Span | None = ..., start: Where = ...
     ) -> AsyncMessage[Any] | None: ...
 
     async def receive(
@@ -433,7 +436,7 @@ class AsyncMailbox(MailboxFields, AsyncFace[Mailbox]):
         group: str,
         type: Any = None,
         *,
-        timeout: float | None = 0.0,
+        timeout: Span | None = 0.0,
         start: Where = EARLIEST,
     ) -> AsyncMessage[Any] | None:
         """Lease the next message of the group; see ``Mailbox.receive``."""
@@ -447,7 +450,7 @@ class AsyncMailbox(MailboxFields, AsyncFace[Mailbox]):
         type: Any = None,
         *,
         limit: int = 1,
-        timeout: float | None = 0.0,
+        timeout: Span | None = 0.0,
         start: Where = EARLIEST,
     ) -> int:
         """
@@ -713,7 +716,7 @@ class AsyncPostbox(SessionFace[Postbox], EventSource):
         plain = [other._plain for other in others]
         return await self._bridge.call(lambda: self._plain.check(*plain))
 
-    async def close(self, timeout: float | None = None) -> None:
+    async def close(self, timeout: Span | None = None) -> None:
         """Stop the engines and close the file; safe to call twice."""
         if self._opened is None:
             return

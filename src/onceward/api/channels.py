@@ -10,6 +10,7 @@ from onceward.errors import ChannelRefused
 from onceward.model.filters import ChannelHistoryFilters
 from onceward.model.names import DEFAULT_SESSION, plain_text
 from onceward.model.send_options import SendOptions, parse_options
+from onceward.model.times import Span
 from onceward.model.topics import check_pattern
 from onceward.model.vocabulary import (
     CHANNEL_ROLES,
@@ -316,16 +317,16 @@ class Channel:
 
     @overload
     def receive(
-        self, type: type[T], timeout: float = ..., *, topics: Topics = ...
+        self, type: type[T], timeout: Span = ..., *, topics: Topics = ...
     ) -> Message[T] | None: ...
 
     @overload
     def receive(
-        self, type: str | None = ..., timeout: float = ..., *, topics: Topics = ...
+        self, type: str | None = ..., timeout: Span = ..., *, topics: Topics = ...
     ) -> Message[Any] | None: ...
 
     def receive(
-        self, type: Any = None, timeout: float = 0.0, *, topics: Topics = None
+        self, type: Any = None, timeout: Span = 0.0, *, topics: Topics = None
     ) -> Message[Any] | None:
         """
         Lease this agent's next message of the channel; None where there is none.
@@ -347,14 +348,14 @@ class Channel:
         )
 
     @overload
-    def messages(self, type: type[T], timeout: float | None = None) -> Iterator[Message[T]]: ...
+    def messages(self, type: type[T], timeout: Span | None = None) -> Iterator[Message[T]]: ...
 
     @overload
     def messages(
-        self, type: str | None = None, timeout: float | None = None
+        self, type: str | None = None, timeout: Span | None = None
     ) -> Iterator[Message[Any]]: ...
 
-    def messages(self, type: Any = None, timeout: float | None = None) -> Iterator[Message[Any]]:
+    def messages(self, type: Any = None, timeout: Span | None = None) -> Iterator[Message[Any]]:
         """
         Yield messages as they come.
 

@@ -14,6 +14,7 @@ from onceward.model.body import BYTES
 from onceward.model.clock import Millis
 from onceward.model.frame import Frame
 from onceward.model.send_options import MessageOptions
+from onceward.model.times import Span, millis
 from onceward.runtime.sender import Sender
 from onceward.store import dead_letters, queries
 from onceward.store.queries import DeadLetter, DeadLetterSelection
@@ -38,7 +39,7 @@ class DeadLetterFilter(TypedDict, total=False):
     """Of this message type."""
     origin: Literal["outbox", "inbox", "queue"] | None
     """``outbox``, ``inbox`` or ``queue``."""
-    older_than: float | None
+    older_than: Span | None
     """Dead for more than so many seconds."""
 
 
@@ -206,7 +207,7 @@ class DeadLetters:
             lambda tx: [dead.id for dead in chosen if dead_letters.discard(tx, dead.seq)]
         )
 
-    def purge(self, *, older_than: float) -> int:
+    def purge(self, *, older_than: Span) -> int:
         """Delete the dead letters that died more than *older_than* seconds ago; return how many."""
         before = self._before(older_than)
         return self._db.write(lambda tx: dead_letters.purge(tx, before=before))
@@ -217,8 +218,8 @@ class DeadLetters:
         before = None if older_than is None else self._before(which["older_than"] or 0)
         return DeadLetterSelection(**named, before=before)  # type: ignore[arg-type]
 
-    def _before(self, older_than: float) -> Millis:
-        return self._db.now() - round(older_than * 1000) + 1
+    def _before(self, older_than: Span) -> Millis:
+        return self._db.now() - millis("older_than", older_than) + 1
 
     def _notify(self) -> None:
         self._db.notifier.notify("out")

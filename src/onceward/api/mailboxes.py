@@ -16,9 +16,11 @@ from onceward.model.filters import MailboxFilters
 from onceward.model.frame import split_tags
 from onceward.model.log import Log, log
 from onceward.model.names import plain_text, rank
+from onceward.model.quoting import quoted
 from onceward.model.record import MessageRecord
 from onceward.model.send_options import MessageOptions, SendOptions, parse_options
 from onceward.model.settings import DAY
+from onceward.model.times import Span, millis, seconds
 from onceward.model.topics import TopicPolicy
 from onceward.model.vocabulary import PRIORITIES, READER_MODES, ReaderMode
 from onceward.runtime.agent import type_names
@@ -161,7 +163,7 @@ class Mailbox(MailboxFields):
 
     # -- reading without owning -------------------------------------------------------------------
 
-    def replay(self, type: Any = None, *, timeout: float | None = 0.0) -> Iterator[MessageRecord]:
+    def replay(self, type: Any = None, *, timeout: Span | None = 0.0) -> Iterator[MessageRecord]:
         """
         Yield everything that has not expired, from the oldest, in delivery order.
 
@@ -213,7 +215,7 @@ class Mailbox(MailboxFields):
         type: Any = None,
         *,
         limit: int = 100,
-        timeout: float | None = 0.0,
+        timeout: Span | None = 0.0,
         start: Where = EARLIEST,
         consume_skipped: bool = True,
         **filters: Unpack[MailboxFilters],
@@ -242,8 +244,8 @@ class Mailbox(MailboxFields):
         type: type[T],
         *,
         limit: int = ...,
-        timeout: float | None = ...,
-        lease: float | None = ...,
+        timeout: Span | None = ...,
+        lease: Span | None = ...,
         start: Where = ...,
     ) -> list[Message[T]]: ...
 
@@ -254,8 +256,8 @@ class Mailbox(MailboxFields):
         type: str | None = ...,
         *,
         limit: int = ...,
-        timeout: float | None = ...,
-        lease: float | None = ...,
+        timeout: Span | None = ...,
+        lease: Span | None = ...,
         start: Where = ...,
     ) -> list[Message[Any]]: ...
 
@@ -265,8 +267,8 @@ class Mailbox(MailboxFields):
         type: Any = None,
         *,
         limit: int = 1,
-        timeout: float | None = 0.0,
-        lease: float | None = None,
+        timeout: Span | None = 0.0,
+        lease: Span | None = None,
         start: Where = EARLIEST,
     ) -> list[Message[Any]]:
         """
@@ -285,7 +287,7 @@ class Mailbox(MailboxFields):
         group: str,
         type: type[T],
         *,
-        timeout: float | None = ...,
+        timeout: Span | None = ...,
         start: Where = ...,
     ) -> Message[T] | None: ...
 
@@ -295,7 +297,7 @@ class Mailbox(MailboxFields):
         group: str,
         type: str | None = ...,
         *,
-        timeout: float | None = ...,
+        timeout: Span | None = ...,
         start: Where = ...,
     ) -> Message[Any] | None: ...
 
@@ -304,7 +306,7 @@ class Mailbox(MailboxFields):
         group: str,
         type: Any = None,
         *,
-        timeout: float | None = 0.0,
+        timeout: Span | None = 0.0,
         start: Where = EARLIEST,
     ) -> Message[Any] | None:
         """
@@ -332,14 +334,14 @@ class Mailbox(MailboxFields):
             raise InvalidArgument(msg)
         self._reader.reset(mode, plain_text("reader", reader), _start(start))
 
-    def _claim(self, group: str, limit: int, lease: float | None, start: Where) -> Claim:
-        seconds = self._deps.settings.lease if lease is None else lease
+    def _claim(self, group: str, limit: int, lease: Span | None, start: Where) -> Claim:
+        lease = self._deps.settings.lease if lease is None else lease
         return Claim(
             group=plain_text("group", group),
             start=_start(start),
             limit=limit_of(limit),
             owner=owner_name(),
-            lease_for=round(1000 * seconds),
+            lease_for=millis("lease", lease),
         )
 
     def exactly_once(
@@ -349,7 +351,7 @@ class Mailbox(MailboxFields):
         type: Any = None,
         *,
         limit: int = 1,
-        timeout: float | None = 0.0,
+        timeout: Span | None = 0.0,
         start: Where = EARLIEST,
     ) -> int:
         """
@@ -398,7 +400,7 @@ class Mailbox(MailboxFields):
 
     # -- waiting ----------------------------------------------------------------------------------
 
-    def _wait(self, look: Callable[[], list[Any]], timeout: float | None) -> list[Any] | None:
+    def _wait(self, look: Callable[[], list[Any]], timeout: Span | None) -> list[Any] | None:
         db = self._reader.db
         return until_found(
             db,
@@ -440,7 +442,7 @@ class Mailboxes:
         self,
         name: str | None = None,
         *,
-        ttl: float | None = DAY,
+        ttl: Span | None = DAY,
         public: bool = False,
         description: str = "",
         newest_per_key: bool = False,
@@ -472,7 +474,7 @@ class Mailboxes:
         self,
         name: str | None = None,
         *,
-        ttl: float | None = DAY,
+        ttl: Span | None = DAY,
         public: bool = False,
         description: str = "",
         newest_per_key: bool = False,
@@ -518,7 +520,7 @@ class Mailboxes:
         return mailboxes.listed(self._home.directory) if self._home.known else []
 
     def _wanted(
-        self, name: str | None, ttl: float | None, *, public: bool, description: str
+        self, name: str | None, ttl: Span | None, *, public: bool, description: str
     ) -> tuple[str, MailboxInfo]:
         secret = mailboxes.public_name(name or "") if public else mailboxes.new_secret()
         stored = secret if public else mailboxes.secret_name(secret)
@@ -539,13 +541,14 @@ class Mailboxes:
         return mailboxes.sweep(self._home.directory, limit) if self._home.known else 0
 
 
-def _millis(ttl: float | None) -> Millis | None:
+def _millis(ttl: Span | None) -> Millis | None:
     if ttl is None:
         return None
-    if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not TTL_MIN <= ttl <= TTL_MAX:
-        msg = f"ttl {ttl!r} must be seconds, at least a millisecond, or None for ever"
+    span = seconds("ttl", ttl)
+    if not TTL_MIN <= span <= TTL_MAX:
+        msg = f"ttl {quoted(ttl)} must be at least a millisecond, or None for ever"
         raise InvalidArgument(msg)
-    return round(ttl * 1000)
+    return round(1000 * span)
 
 
 def _log_of(message: Message[Any], agent: str) -> Log:

@@ -36,6 +36,7 @@ from onceward.model.record import MessageRecord
 from onceward.model.retry import RetryPolicy, retry_policy
 from onceward.model.settings import Settings
 from onceward.model.settings_options import SettingsOptions
+from onceward.model.times import Span, seconds
 from onceward.runtime.agent import Agent
 from onceward.runtime.auditor import audit_damage, auditor
 from onceward.runtime.channel_sender import ChannelSender
@@ -340,7 +341,7 @@ class Postbox(Session, EventSource):
         """
         return full_text.words(self._db, text, limit=limit, offset=offset)
 
-    def flush(self, timeout: float | None = 30.0) -> int:
+    def flush(self, timeout: Span | None = 30.0) -> int:
         """
         Wait until every message is stored in its recipient's file, or has ended.
 
@@ -573,19 +574,19 @@ class Postbox(Session, EventSource):
         with self._db.outside_handler():
             return self._maintenance.run_once()
 
-    def stop(self, timeout: float | None = None) -> None:
+    def stop(self, timeout: Span | None = None) -> None:
         """
         Claim and push nothing more; settle what is finished, give the rest back.
 
         The file stays open.
         """
-        limit = self._settings.stop_timeout if timeout is None else timeout
+        limit = self._settings.stop_timeout if timeout is None else seconds("timeout", timeout)
         for engine in self._engines:
             engine.stop(limit)
         self._dispatcher.stop(limit)
         self._maintenance.stop(limit)
 
-    def close(self, timeout: float | None = None) -> None:
+    def close(self, timeout: Span | None = None) -> None:
         """Stop the engines and close the file; safe to call twice."""
         with self._lock:
             if self._closed:

@@ -24,6 +24,7 @@ from onceward.model.names import plain_text
 from onceward.model.send_options import PLAIN, PublishOptions, SendOptions, parse_options
 from onceward.model.settings import Settings
 from onceward.model.ticket import Ticket
+from onceward.model.times import Span, seconds
 from onceward.runtime.engine import until_found
 from onceward.runtime.fanout import EVERY_AGENT, Fanout, SendResult
 from onceward.runtime.lane_leases import InboxConsumer
@@ -154,7 +155,7 @@ class Session:
     # -- asking -----------------------------------------------------------------------------
 
     def request(
-        self, to: str, body: object, *, timeout: float | None = None, **options: Unpack[SendOptions]
+        self, to: str, body: object, *, timeout: Span | None = None, **options: Unpack[SendOptions]
     ) -> Ticket:
         """
         Send a request and return the ticket of its reply, which survives a restart.
@@ -164,7 +165,7 @@ class Session:
         return self._commit_request(self._requesting(to, body, timeout, options), to)
 
     def _requesting(
-        self, to: str, body: object, timeout: float | None, options: SendOptions
+        self, to: str, body: object, timeout: Span | None, options: SendOptions
     ) -> Callable[[StoreTransaction], Ticket]:
         options.setdefault("reply_to", self._db.agent)
         message = self._sender.compose(self.name, to, body, parse_options(options))
@@ -184,7 +185,7 @@ class Session:
         body: object,
         *,
         reply: type[T],
-        timeout: float = 30.0,
+        timeout: Span = 30.0,
         **options: Unpack[SendOptions],
     ) -> T:
         """
@@ -208,7 +209,7 @@ class Session:
             ticket = self._commit_request(work, to)
         return self.result(ticket, reply=reply, timeout=timeout)
 
-    def result(self, ticket: Ticket | str, *, reply: type[T], timeout: float = 0.0) -> T:
+    def result(self, ticket: Ticket | str, *, reply: type[T], timeout: Span = 0.0) -> T:
         """
         Return the reply to a ticket, waiting at most *timeout* seconds.
 
@@ -233,12 +234,12 @@ class Session:
         found = requests.ReplyState(*rows[0])
         return None if found.state == "open" else found
 
-    def _overdue(self, ticket_id: str, timeout: float) -> AnswerTimeout:
+    def _overdue(self, ticket_id: str, timeout: Span) -> AnswerTimeout:
         """Return the error for a reply that did not come in time, with the state of its request."""
         state = queries.resolve(self._db, ticket_id)
         [(_, _, recipient, _)] = self._db.read(requests.LOOK, (ticket_id,))
         return AnswerTimeout(
-            f"no reply to {ticket_id}, which is {state}, within {timeout} s: "
+            f"no reply to {ticket_id}, which is {state}, within {seconds('timeout', timeout):g} s: "
             "ask result() again later, a late reply is kept",
             message_id=ticket_id,
             ticket=Ticket(ticket_id, recipient),
@@ -248,12 +249,12 @@ class Session:
     # -- receiving --------------------------------------------------------------------------
 
     @overload
-    def receive(self, type: type[T], timeout: float = 0.0) -> Message[T] | None: ...
+    def receive(self, type: type[T], timeout: Span = 0.0) -> Message[T] | None: ...
 
     @overload
-    def receive(self, type: str | None = None, timeout: float = 0.0) -> Message[Any] | None: ...
+    def receive(self, type: str | None = None, timeout: Span = 0.0) -> Message[Any] | None: ...
 
-    def receive(self, type: Any = None, timeout: float = 0.0) -> Message[Any] | None:
+    def receive(self, type: Any = None, timeout: Span = 0.0) -> Message[Any] | None:
         """
         Lease the next message, waiting at most *timeout* seconds; None where there is none.
 
@@ -263,14 +264,14 @@ class Session:
         return self._await(lambda: self._consumer.take(type, self._received), timeout)
 
     @overload
-    def messages(self, type: type[T], timeout: float | None = None) -> Iterator[Message[T]]: ...
+    def messages(self, type: type[T], timeout: Span | None = None) -> Iterator[Message[T]]: ...
 
     @overload
     def messages(
-        self, type: str | None = None, timeout: float | None = None
+        self, type: str | None = None, timeout: Span | None = None
     ) -> Iterator[Message[Any]]: ...
 
-    def messages(self, type: Any = None, timeout: float | None = None) -> Iterator[Message[Any]]:
+    def messages(self, type: Any = None, timeout: Span | None = None) -> Iterator[Message[Any]]:
         """
         Yield messages as they come, leased as by ``receive``.
 
@@ -281,7 +282,7 @@ class Session:
         ) is not None:
             yield message
 
-    def _await(self, look: Callable[[], T | None], timeout: float | None) -> T | None:
+    def _await(self, look: Callable[[], T | None], timeout: Span | None) -> T | None:
         """Look after every commit until something is found or *timeout* seconds have passed."""
         db = self._db
         return until_found(

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from datetime import UTC, datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from onceward.model import times
 from onceward.model.clock import SystemClock
-
-UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
-PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])")
-WHOLE: Final = re.compile(rf"(?:{PART.pattern})+")
-PLAIN: Final = re.compile(r"\d+(?:\.\d+)?")
+from onceward.model.times import UNITS
 
 
 def seconds(text: str) -> float:
     """Return a span in seconds; raise ValueError for other text."""
-    if PLAIN.fullmatch(text):
-        return float(text)
-    if not WHOLE.fullmatch(text):
-        msg = f"{text!r} is no span: write 5m, 2h30m, 1.5s, 250ms, 7d or seconds"
-        raise ValueError(msg)
-    return sum(float(number) * UNITS[unit] for number, unit in PART.findall(text))
+    return times.seconds("span", text)
 
 
 class Span(float):
@@ -48,16 +38,7 @@ class Moment(int):
 
 def moment(text: str) -> int:
     """Return milliseconds for an RFC 3339 date (UTC by default) or a span before now."""
-    try:
-        return SystemClock().now() - round(1000 * seconds(text))
-    except ValueError:
-        pass
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        msg = f"{text!r} is no moment: write 2026-01-31T12:00:00Z, or how long ago it was, as in 2h"
-        raise ValueError(msg) from None
-    return round(1000 * (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp())
+    return times.moment("moment", text, SystemClock().now())
 
 
 def converted_moment(_: Any, tokens: Sequence[Any]) -> Moment:
@@ -67,6 +48,15 @@ def converted_moment(_: Any, tokens: Sequence[Any]) -> Moment:
 
 MaybeMoment = Annotated[Moment | None, Parameter(converter=converted_moment)]
 """An option that takes a moment and is absent by default."""
+
+
+def converted_date(_: Any, tokens: Sequence[Any]) -> Moment:
+    """Convert an argument to a moment that no span tells."""
+    return Moment(times.point("moment", tokens[0].value))
+
+
+MaybeDate = Annotated[Moment | None, Parameter(converter=converted_date)]
+"""An option that takes a date and is absent by default."""
 
 
 def ago(then: int, now: int) -> str:

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from onceward import Postbox
 from onceward.cli.command import Found, command
-from onceward.cli.durations import MaybeSpan
+from onceward.cli.durations import MaybeDate, MaybeSpan
 from onceward.cli.exit_codes import Usage
 from onceward.cli.options import PRIORITY, Body, Quiet, said
 from onceward.cli.output import note
@@ -51,6 +51,8 @@ class Delayed(Options):
 
     delay: MaybeSpan = None
     """Deliver the message after this span at the earliest."""
+    at: MaybeDate = None
+    """Deliver the message at this moment at the earliest: 2026-01-31T12:00:00Z."""
     correlation_id: str | None = None
     """The conversation that the message belongs to."""
 

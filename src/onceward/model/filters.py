@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypedDict
 
-from onceward.model.clock import Millis
 from onceward.model.names import PriorityName
+from onceward.model.times import Moment
 from onceward.model.vocabulary import Kind, MessageState
 
 
@@ -31,10 +31,10 @@ class CommonFilters(TypedDict, total=False):
     """Its topic, or a pattern of topics."""
     state: MessageState | None
     """Its state now."""
-    since: Millis | None
-    """Sent or received at this moment or later, in milliseconds."""
-    until: Millis | None
-    """Sent or received before this moment, in milliseconds."""
+    since: Moment | None
+    """Sent or received then or later: a datetime, milliseconds, a date, or how long ago (2h)."""
+    until: Moment | None
+    """Sent or received before then."""
     kind: Kind | Sequence[Kind] | None
     """Its kind in a channel, or one of several."""
     priority: PriorityName | Sequence[PriorityName] | None

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Final, TypedDict, cast
 
 from onceward.model.names import PriorityName
+from onceward.model.times import Point, Span
 
 
 class PublishOptions(TypedDict, total=False):
-    """The keyword arguments of every ``publish``; spans are seconds, all may be left out."""
+    """The keyword arguments of every ``publish``; all may be left out."""
 
     type: str | None
     """Wire name of the message type; by default the one its class declares."""
@@ -17,10 +18,12 @@ class PublishOptions(TypedDict, total=False):
     """The same message under the same key returns the first id; another one raises Conflict."""
     priority: PriorityName
     """critical, urgent (high), normal, low or background."""
-    ttl: float | None
-    """Seconds after which the message expires instead of being handled."""
-    delay: float | None
-    """Seconds before it may leave."""
+    ttl: Span | None
+    """Span after which the message expires instead of being handled."""
+    delay: Span | None
+    """Span before it may leave: seconds, a timedelta, or text such as 2h."""
+    at: Point | None
+    """Moment before which it does not leave: a datetime, milliseconds, or a date as text."""
     reply_to: str | None
     """Agent that the reply goes to; by default the sender."""
     correlation_id: str | None

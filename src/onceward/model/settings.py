@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from datetime import timedelta
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, Self, Unpack
 
@@ -13,11 +14,21 @@ from onceward.errors import InvalidArgument
 from onceward.model.body import describe_errors
 from onceward.model.parcel import Durability
 from onceward.model.settings_options import SettingsOptions
+from onceward.model.times import WHOLE, seconds
 from onceward.model.vocabulary import Aborted, Priority, QueueMode, QueueOverflow
 
 PREFIX: Final = "ONCEWARD_"
-Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
-Positive = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
+
+
+def _spelled(value: Any) -> Any:
+    """Read a timedelta, or a span as text, such as 7d; leave all else to the field."""
+    text = isinstance(value, str) and WHOLE.fullmatch(value)
+    return seconds("it", value) if text or isinstance(value, timedelta) else value
+
+
+Spelled = BeforeValidator(_spelled)
+Seconds = Annotated[float, Spelled, Field(ge=0, le=1e9, allow_inf_nan=False)]
+Positive = Annotated[float, Spelled, Field(gt=0, le=1e9, allow_inf_nan=False)]
 DAY: Final = 86_400.0
 
 

@@ -12,6 +12,7 @@ from onceward.model.clock import Millis
 from onceward.model.frame import Frame
 from onceward.model.retry import RetryPolicy
 from onceward.model.states import Dead, Done, RetryAt, Settlement
+from onceward.model.times import Span, millis
 from onceward.runtime.context import reply_options
 from onceward.runtime.deps import RuntimeDeps
 from onceward.runtime.event_emitter import EventEmitter, settlement_event
@@ -112,17 +113,19 @@ class Consumer(Generic[L, S]):
         """Make the message a dead letter."""
         return self._end(leased, Dead("rejected", reason))
 
-    def retry(self, leased: L, reason: str, after: float | None) -> StoreTransaction:
+    def retry(self, leased: L, reason: str, after: Span | None) -> StoreTransaction:
         """Put the message back, or make it a dead letter where its budget is spent."""
         policy = self._leases.policy
         if policy.exhausted(leased.attempt):
             return self._end(leased, Dead("max_retries_exceeded", reason))
-        delay = policy.delay(leased.attempt, self.deps.rng) if after is None else 1000 * after
-        return self._end(leased, RetryAt(self._db.now() + round(delay), reason))
+        delay = (
+            policy.delay(leased.attempt, self.deps.rng) if after is None else millis("after", after)
+        )
+        return self._end(leased, RetryAt(self._db.now() + delay, reason))
 
-    def extend(self, leased: L, seconds: float) -> None:
+    def extend(self, leased: L, seconds: Span) -> None:
         """Keep the lease for *seconds* from now; raises LeaseLost."""
-        wanted = round(1000 * seconds)
+        wanted = millis("seconds", seconds)
         self._db.write(lambda tx: self._leases.extend(tx, leased, tx.now + wanted))
 
     def reply(self, message: Message[Any], body: object) -> str:

@@ -9,6 +9,7 @@ from typing import Any, Unpack
 from onceward.model.body import encode
 from onceward.model.frame import Frame
 from onceward.model.send_options import MessageOptions, PublishOptions, SendOptions, parse_options
+from onceward.model.times import Span
 from onceward.runtime import results
 from onceward.runtime.async_face import AsyncFace, OffLoop, OnWorker, WorkerThread, awaitable
 from onceward.runtime.commit_batch import HandlerCommitBatch
@@ -34,7 +35,7 @@ class Context:
         *,
         group: HandlerCommitBatch,
         sender: Sender,
-        extend: Callable[[LeasedMessage, float], None],
+        extend: Callable[[LeasedMessage, Span], None],
     ) -> None:
         self.session: str = leased.session
         """Conversation of the message; messages sent through the context stay in it."""
@@ -96,7 +97,7 @@ class Context:
             results.TaskOutcome("done", None, result),
         )
 
-    def extend(self, seconds: float) -> None:
+    def extend(self, seconds: Span) -> None:
         """
         Keep the lease for *seconds* from now.
 

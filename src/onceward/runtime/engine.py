@@ -11,6 +11,7 @@ from onceward.db.database import Database
 from onceward.db.notify import Direction
 from onceward.errors import StoreClosed
 from onceward.model.log import log
+from onceward.model.times import Span, seconds
 from onceward.store import lanes
 from onceward.store.dead_owners import DeadOwnerReaper
 
@@ -118,7 +119,7 @@ def lane_reaper(db: Database) -> DeadOwnerReaper:
 
 
 def until_found(
-    db: Database, look: Callable[[], T | None], timeout: float | None, *, poll: float, due: Due
+    db: Database, look: Callable[[], T | None], timeout: Span | None, *, poll: float, due: Due
 ) -> T | None:
     """
     Look now and after every commit until *look* finds something, and return that.
@@ -126,10 +127,11 @@ def until_found(
     Returns None when nothing was found for *timeout* seconds; a timeout of None
     waits for ever.
     """
+    wait = None if timeout is None else seconds("timeout", timeout)
     found = look()
-    if found is not None or timeout == 0:
+    if found is not None or wait == 0:
         return found
-    deadline = None if timeout is None else time.monotonic() + timeout
+    deadline = None if wait is None else time.monotonic() + wait
     notified = Event()
     stop = db.notifier.listen("in", notified.set, version=db.version_if_open, poll=poll)
     try:

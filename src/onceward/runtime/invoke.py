@@ -9,13 +9,23 @@ from functools import cache
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from onceward.errors import Drop, HandlerSignal, InvalidMessage, LeaseLost, Paused, Reject, Retry
+from onceward.errors import (
+    Drop,
+    HandlerSignal,
+    InvalidArgument,
+    InvalidMessage,
+    LeaseLost,
+    Paused,
+    Reject,
+    Retry,
+)
 from onceward.model.body import decode
 from onceward.model.clock import Millis
 from onceward.model.frame import Frame
 from onceward.model.log import log
 from onceward.model.retry import RetryPolicy
 from onceward.model.states import ATTEMPT_NEVER_ENDED, Dead, Done, RetryAt, Settlement
+from onceward.model.times import millis
 from onceward.runtime.agent import Agent, Handler
 from onceward.runtime.async_face import OnWorker
 from onceward.runtime.context import AsyncContext, Context
@@ -100,7 +110,10 @@ def settlement_for_error(
     if spent:
         return Dead("max_retries_exceeded", text)
     after = error.after if isinstance(error, Retry) else None
-    wait = policy.delay(attempt, rng) if after is None else round(1000 * after)
+    try:
+        wait = policy.delay(attempt, rng) if after is None else millis("after", after)
+    except InvalidArgument as wrong:
+        wait, text = policy.delay(attempt, rng), f"{text} ({wrong})"
     return RetryAt(now + wait, text)
 
 

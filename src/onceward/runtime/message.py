@@ -10,6 +10,7 @@ from onceward.db.transaction import StoreTransaction
 from onceward.errors import Drop, InvalidArgument, Reject, Retry
 from onceward.model.clock import Millis
 from onceward.model.frame import Frame
+from onceward.model.times import Span
 from onceward.model.vocabulary import Priority
 from onceward.runtime.async_face import AsyncFace, OffLoop, awaitable
 
@@ -170,7 +171,7 @@ class Message(ReceivedMessage[T_co]):
         """
         self._settle(lambda consumer: consumer.ack(self._lease))
 
-    def retry(self, after: float | None = None, reason: str = "retry asked by reader") -> None:
+    def retry(self, after: Span | None = None, reason: str = "retry asked by reader") -> None:
         """
         Put the message back, to be had again after *after* seconds, by policy when None.
 
@@ -194,7 +195,7 @@ class Message(ReceivedMessage[T_co]):
         """
         self._settle(lambda consumer: consumer.drop(self._lease))
 
-    def extend(self, seconds: float) -> None:
+    def extend(self, seconds: Span) -> None:
         """Keep the message for *seconds* from now; raises LeaseLost."""
         if self._consumer is not None:
             self._consumer.extend(self._lease, seconds)

@@ -47,6 +47,7 @@ from onceward.model.send_options import (
 )
 from onceward.model.settings import Settings
 from onceward.model.ticket import Ticket
+from onceward.model.times import Span, millis, point
 from onceward.model.topics import TopicPolicies, check_topic
 from onceward.runtime.admission import AdmissionControl
 from onceward.runtime.fanout import Fanout, SendResult
@@ -477,7 +478,7 @@ class Sender:
         return SendResult(fanout.id, tuple(copies))
 
     def add_request(
-        self, tx: StoreTransaction, message: OutgoingMessage, timeout: float | None
+        self, tx: StoreTransaction, message: OutgoingMessage, timeout: Span | None
     ) -> Ticket:
         """Store a request and the ticket that waits for its reply."""
         message_id = self.add(tx, message)
@@ -508,15 +509,19 @@ def size_of(body: object, payload: Payload) -> int:
 
 def _due(options: MessageOptions, now: Millis) -> Millis | None:
     """Return when a message may leave; None is at once."""
-    delay = options.get("delay")
-    return None if delay is None or delay == 0 else now + _millis("delay", delay)
+    delay, at = options.get("delay"), options.get("at")
+    if at is not None:
+        if delay is not None:
+            msg = "at and delay both say when the message may leave: give one of them"
+            raise InvalidMessage(msg)
+        due_at = point("at", at, error=InvalidMessage)
+        return due_at if due_at > now else None
+    wait = 0 if delay is None else _millis("delay", delay)
+    return now + wait if wait else None
 
 
-def _millis(field: str, seconds: float) -> Millis:
-    if not isinstance(seconds, int | float) or not 0 <= seconds < 10**10:
-        msg = f"{field} {seconds!r} must be seconds, not negative"
-        raise InvalidMessage(msg)
-    return round(seconds * 1000)
+def _millis(field: str, span: Span) -> Millis:
+    return millis(field, span, error=InvalidMessage)
 
 
 def _expiry(options: MessageOptions, now: Millis) -> Millis | None:

@@ -22,6 +22,7 @@ from onceward.model.clock import Millis
 from onceward.model.events import Event
 from onceward.model.log import log
 from onceward.model.states import Done, RetryAt, Settlement
+from onceward.model.times import Span, millis
 from onceward.runtime import engine, results
 from onceward.runtime.agent import Agent
 from onceward.runtime.commit_batch import HandlerCommitBatch
@@ -320,9 +321,9 @@ class Worker:
         finally:
             self._db.writer.thread_transactions.unbind()
 
-    def _extend(self, leased: LeasedMessage, seconds: float) -> None:
+    def _extend(self, leased: LeasedMessage, seconds: Span) -> None:
         self._batch.write_outside(
-            lambda tx: lanes.extend(tx, leased.lane, until=tx.now + round(1000 * seconds))
+            lambda tx: lanes.extend(tx, leased.lane, until=tx.now + millis("seconds", seconds))
         )
 
     def _events(self, leased: LeasedMessage, settlement: Settlement) -> list[Event]:

@@ -14,9 +14,11 @@ from typing import Any, Final, NamedTuple
 
 from onceward.db.database import Database
 from onceward.errors import InvalidArgument
+from onceward.model.clock import Millis
 from onceward.model.frame import json_string
 from onceward.model.names import rank
 from onceward.model.quoting import quoted
+from onceward.model.times import moment
 from onceward.model.topics import WILD, check_pattern, matches
 from onceward.model.vocabulary import INBOX_STATES, OUTBOX_STATES
 from onceward.store import time_index
@@ -339,7 +341,7 @@ def find(
     Return sent, received and dead messages, newest first.
 
     Filters, all of which must hold: session, sender, recipient, type, topic
-    (also a pattern), state, since and until (milliseconds), channel, kind and
+    (also a pattern), state, since and until (moments), channel, kind and
     priority (also several), correlation_id, content (a regular expression that
     occurs in the body's text). Channel, correlation, the sender of received
     messages and time cost what they find; the others cost what is left to scan.
@@ -356,7 +358,7 @@ def find(
         raise InvalidArgument(msg)
     cuts = _cuts(after)
     with _wanted(
-        db.agent, {name: value for name, value in filters.items() if value is not None}
+        db.agent, {name: value for name, value in filters.items() if value is not None}, db.now()
     ) as wanted:
         walks = [Scan(db, place, wanted) for place in wanted.sources()]
         total = sum(walk.count() for walk in walks) if count else None
@@ -373,7 +375,7 @@ def find(
 
 
 @contextmanager
-def _wanted(agent: str, filters: dict[str, Any]) -> Iterator[HistoryFilter]:
+def _wanted(agent: str, filters: dict[str, Any], now: Millis) -> Iterator[HistoryFilter]:
     unknown = set(filters) - set(FILTERS)
     if unknown:
         msg = f"history filters are {', '.join(FILTERS)}; got {', '.join(sorted(unknown))}"
@@ -383,6 +385,9 @@ def _wanted(agent: str, filters: dict[str, Any]) -> Iterator[HistoryFilter]:
         for name, value in filters.items()
         if name not in {"topic", "content", "kind", "priority"}
     }
+    for name in ("since", "until"):
+        if name in values:
+            values[name] = moment(name, values[name], now)
     if values.get("state", "dead") not in STATES:
         msg = f"state {values['state']!r} is none of {', '.join(sorted(STATES))}"
         raise InvalidArgument(msg)

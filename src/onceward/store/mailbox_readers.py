@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from onceward.db.transaction import StoreTransaction
 from onceward.errors import InvalidArgument, LeaseLost
-from onceward.model.clock import Millis
+from onceward.model.clock import Millis, SystemClock
+from onceward.model.times import Moment, moment
 
 FIND: Final = """
 SELECT reader_id, critical, urgent, normal, low, background FROM _onceward_mailbox_readers
@@ -86,11 +88,11 @@ DELETE FROM _onceward_mailbox_leases
    AND (owner IS NULL OR due_at <= ?)
 """
 RANKS: Final = 5
-PLACES: Final[dict[str, type]] = {
+PLACES: Final[dict[str, type | tuple[type, ...]]] = {
     "earliest": type(None),
     "latest": type(None),
     "from_id": str,
-    "from_time": int,
+    "from_time": (int, float, datetime, timedelta, str),
 }
 
 
@@ -101,20 +103,23 @@ class Start:
 
     ``Start("earliest")``, ``Start("latest")``: only what comes after;
     ``Start("from_id", id)``: that message and what came after it;
-    ``Start("from_time", at)``: what was stored from that moment on (milliseconds).
+    ``Start("from_time", at)``: what was stored from that moment on (a datetime,
+    milliseconds, a date as text, or how long ago it was, as in ``"2h"``).
     """
 
     kind: str = "earliest"
-    value: str | int | None = None
+    value: Moment | None = None
 
     def __post_init__(self) -> None:
         """Raise InvalidArgument for a start that is not valid."""
         if self.kind not in PLACES or not isinstance(self.value, PLACES[self.kind]):
             msg = (
                 f"start {self.kind!r} with {self.value!r}: say earliest, latest,"
-                " from_id and an id, or from_time and milliseconds"
+                " from_id and an id, or from_time and a moment"
             )
             raise InvalidArgument(msg)
+        if self.kind == "from_time":
+            moment("start", self.value or 0, SystemClock().now())
 
 
 EARLIEST: Final = Start()
@@ -206,7 +211,7 @@ def resolve_start(tx: StoreTransaction, mailbox: str, start: Start) -> int:
                 raise InvalidArgument(msg)
             return int(found[0][0])
         case "from_time":
-            [(before,)] = tx.rows(BEFORE_TIME, (mailbox, start.value))
+            [(before,)] = tx.rows(BEFORE_TIME, (mailbox, moment("start", start.value or 0, tx.now)))
             if before is not None:
                 return int(before)
     [(newest,)] = tx.rows(NEWEST)

@@ -9,6 +9,7 @@ from typing import Any, Self, cast
 from onceward.api.session import Session
 from onceward.model.clock import Millis
 from onceward.model.frame import Frame
+from onceward.model.times import seconds
 from onceward.runtime.context import Context
 from onceward.runtime.transaction import Transaction
 from onceward.store.inbox import LeasedMessage
@@ -34,7 +35,7 @@ class TrialContext(Context):
             body,
             group=nothing,
             sender=nothing,
-            extend=lambda _, span: self.extended.append(span),
+            extend=lambda _, span: self.extended.append(seconds("seconds", span)),
         )
         self._conversation, self._scope = session, ExitStack()
         self.extended: list[float] = []
