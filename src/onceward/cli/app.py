@@ -67,6 +67,7 @@ TABLE: Final = (
     ("pause", "", "pause resume"),
     ("migrate", "", "migrate"),
     ("check", "", "check"),
+    ("backup", "", "backup restore"),
     ("doctor", "", "doctor"),
     ("sql", "", "sql"),
     ("fleet", "fleet", "demo reconcile"),

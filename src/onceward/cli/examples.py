@@ -89,6 +89,8 @@ onceward dead replay --peer billing --rate 10 --yes""",
     "resume": "onceward resume --agent shop",
     "migrate": "onceward migrate agents/shop.db --dry-run",
     "check": "onceward check agents/shop.db agents/billing.db",
+    "backup": "onceward backup agents/shop.db /backups/shop.backup",
+    "restore": "onceward restore agents/shop.db /backups/shop.backup --dry-run",
     "doctor": """onceward doctor agents/*.db
 onceward doctor shop.db --repair --dry-run""",
     "sql": "onceward sql shop.db 'SELECT state, count(*) FROM outbox GROUP BY state'",

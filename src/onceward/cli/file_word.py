@@ -10,7 +10,7 @@ from typing import Final
 SUFFIXES: Final = frozenset({".db", ".sqlite", ".sqlite3"})
 WITHOUT: Final = frozenset({"init", "demo", "prove", "bench"})
 """Commands that work on no file of an agent."""
-OWN: Final = frozenset({"work", "relay", "migrate", "check", "doctor"})
+OWN: Final = frozenset({"work", "relay", "migrate", "check", "doctor", "backup", "restore"})
 """Commands that have an argument FILE."""
 GIVEN: Final = ("--db", "--agent")
 

@@ -150,6 +150,14 @@ SELECT position, id, sender, type, priority, attempts, received_at, expires_at
   FROM onceward_session_queue_messages WHERE session = :session ORDER BY position LIMIT :limit
 """
 WAITING_IDS: Final = _ids("onceward_session_queue_messages")
+SINCE: Final = """
+SELECT peer, sum(sent) AS sent, sum(received) AS received
+  FROM (SELECT recipient AS peer, 1 AS sent, 0 AS received
+          FROM onceward_outbox WHERE seq > :sent
+         UNION ALL
+        SELECT sender, 0, 1 FROM onceward_inbox WHERE seq > :received)
+ GROUP BY peer ORDER BY peer
+"""
 WRITTEN: Final = "PRAGMA data_version"
 NEWEST: Final = """
 SELECT max(coalesce((SELECT created_at FROM onceward_outbox ORDER BY seq DESC LIMIT 1), 0),
