@@ -285,6 +285,11 @@ def prove(tx: StoreTransaction, run: OpenRun) -> None:
         raise aborted_error(run)
 
 
+def is_open(db: Database, run: OpenRun) -> bool:
+    """Return whether a run is open under its lease at this moment."""
+    return bool(db.read(PROVE, run.named))
+
+
 def checkpoint(tx: StoreTransaction, run: OpenRun, partial: str) -> None:
     """Store partial output; raise RunAborted where its lease does not hold."""
     if not tx.run(CHECKPOINT, run.named | {"partial": partial, "now": tx.now}):

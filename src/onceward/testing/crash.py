@@ -18,6 +18,8 @@ import apsw
 
 from onceward.db.file_checks import canonical
 from onceward.runtime.agent import Agent, Handler, SessionHandler
+from onceward.runtime.runs.run import AsyncRun, Run
+from onceward.testing.during_run import MiddleOfRun
 
 Point = Literal[
     "before-handler",  # the message is leased, its handler has not begun
@@ -48,6 +50,8 @@ class Life:
         self.pumping = False
         """Whether the engines run; outside of them every commit counts for ``before-commit``."""
         self._handled = self._committed = False
+        self.middle: MiddleOfRun | None = None
+        """Watches the runs that begin, to act in the middle of one."""
         apsw.connection_hooks.append(self._connected)
 
     def end_watch(self) -> None:
@@ -71,6 +75,12 @@ class Life:
         """Say that the code is here; raises Crash if this is where it ends."""
         if self.over or point == self._point:
             self._die()
+
+    def begin(self, args: tuple[Any, ...]) -> None:
+        """Say that a handler begins, with these arguments."""
+        self.reach("before-handler")
+        if self.middle is not None and args and isinstance(args[0], Run | AsyncRun):
+            self.middle.watch(args[0])
 
     def handled(self) -> None:
         """Say that a handler has ended, so that the next COMMIT is its own."""
@@ -123,7 +133,7 @@ def _mortal(handler: Handler | SessionHandler, life: Life) -> Callable[..., Any]
         return _mortal_async(handler.call, life)
 
     def run(*args: Any) -> Any:
-        life.reach("before-handler")
+        life.begin(args)
         try:
             return handler.call(*args)
         finally:
@@ -134,7 +144,7 @@ def _mortal(handler: Handler | SessionHandler, life: Life) -> Callable[..., Any]
 
 def _mortal_async(call: Callable[..., Awaitable[Any]], life: Life) -> Callable[..., Awaitable[Any]]:
     async def run(*args: Any) -> Any:
-        life.reach("before-handler")
+        life.begin(args)
         try:
             return await call(*args)
         finally:

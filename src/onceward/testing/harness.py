@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,6 +19,7 @@ from onceward.runtime.agent import Agent
 from onceward.store.invariants import Violation
 from onceward.testing.clock import ManualClock
 from onceward.testing.crash import Crash, Life, Point, mortal
+from onceward.testing.during_run import MiddleOfRun
 from onceward.testing.handler_test import TrialContext, trial
 from onceward.testing.wire import SCHEME, Wire, acceptor
 from onceward.transports.base import Accept
@@ -151,7 +152,7 @@ class Harness:
     def deliver(self) -> int:
         """Carry messages and run handlers until nothing is due; return the number of steps."""
         self._undo_trials()
-        self._life.pumping = True
+        pumping, self._life.pumping = self._life.pumping, True
         total = 0
         try:
             for _ in range(ROUNDS):
@@ -160,7 +161,7 @@ class Harness:
                 if not moved:
                     break
         finally:
-            self._life.pumping = False
+            self._life.pumping = pumping
         return total
 
     def advance(self, seconds: float) -> None:
@@ -193,6 +194,29 @@ class Harness:
                 self.restart()
         if not died:
             msg = f"the block never came to the point {point}: the process is still alive"
+            raise AssertionError(msg)
+
+    @contextmanager
+    def during_run(self, act: Callable[[], object]) -> Iterator[None]:
+        """
+        Call *act* once, in the middle of the next run, and deliver what it sent.
+
+        The middle is the first ``checkpoint`` or ``write`` of a handler, its first
+        ``inbox()`` or its first look at ``cancelled``; of a coroutine its first
+        ``checkpoint``, ``write`` or ``inbox()``. So a message that steers, sent by
+        *act*, ends that run: its handler sees ``cancelled``, or is cancelled.
+
+        Raises:
+            AssertionError: the block ended and no run came to its middle.
+
+        """
+        middle = self._life.middle = MiddleOfRun(lambda: (act(), self.deliver()))
+        try:
+            yield
+        finally:
+            self._life.middle = None
+        if not middle.over:
+            msg = "the block never came to the middle of a run: the handler asked for nothing"
             raise AssertionError(msg)
 
     # -- looking ------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from onceward.runtime.runs.scheduler import ReadMessage, RunScheduler, StartedRu
 from onceward.runtime.transaction import Transaction
 from onceward.store.inbox import LeasedMessage
 from onceward.store.lanes import Lease
-from onceward.store.runs import OpenRun, aborted_error, call_returned, checkpoint
+from onceward.store.runs import OpenRun, aborted_error, call_returned, checkpoint, is_open
 
 T = TypeVar("T")
 
@@ -40,6 +40,7 @@ class RunExecution:
         *,
         scheduler: RunScheduler,
         completion: RunCompletion,
+        watched: bool = True,
     ) -> None:
         self.row: OpenRun = started.run
         """The run's row as of its last commit."""
@@ -52,6 +53,7 @@ class RunExecution:
         limit = started.handler.max_runtime or deps.settings.max_runtime
         self._until = time.monotonic() + limit
         self._late = False
+        self._cancelled, self._watched = False, watched
         self._grace = deps.settings.abort_grace
         self._left_at = math.inf
         self._graces = 2 if started.handler.is_async else 1
@@ -89,12 +91,12 @@ class RunExecution:
         With *late* only its max_runtime was exceeded, so the run still ends itself.
         A second call does nothing.
         """
-        if self._run.cancelled or (late and self._late):
+        if self._cancelled or (late and self._late):
             return
         if late:
             self._late = True
         else:
-            self._run.cancelled = True
+            self._cancelled = True
             self._left_at = self._db.clock.monotonic() + self._grace
         self._stop()
 
@@ -120,6 +122,13 @@ class RunExecution:
         return self.left
 
     # -- run.Holder -------------------------------------------------------------------------
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the run was ended from outside; asks the file where no thread looks for it."""
+        if not self._watched and not self._cancelled and not is_open(self._db, self.row):
+            self.cancel()
+        return self._cancelled
 
     def checkpoint(self, partial: Any) -> None:
         """Commit partial output and what was sent so far; raises RunAborted."""
@@ -181,7 +190,7 @@ class RunExecution:
         except LeaseLost:
             raise
         except (Exception, CancelledError) as error:
-            if self._run.cancelled:
+            if self._cancelled:
                 raise aborted_error(self.row) from error
             cause = Retry("it ran for longer than it may") if self._late else error
             return self._fail(cause, go_on=go_on)
@@ -208,7 +217,7 @@ class RunExecution:
 
         def stoppable(stop: Callable[[], object]) -> None:
             self._stop = stop
-            if self._run.cancelled:
+            if self._cancelled:
                 stop()
 
         return run_coroutine(start, loop(), stoppable)

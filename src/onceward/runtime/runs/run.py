@@ -39,6 +39,11 @@ class Holder(Protocol):
         """Bind the waiting messages to the run."""
         ...
 
+    @property
+    def cancelled(self) -> bool:
+        """Whether the run was ended from outside."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class PreviousRun(Generic[M]):
@@ -112,12 +117,20 @@ class Run(RunFields[Message[Any]]):
 
     def __init__(self, started: StartedRun, *, sender: Sender, holder: Holder) -> None:
         super().__init__(started, [_message(each) for each in started.messages])
-        self.cancelled: bool = False
-        """Whether the run was ended from outside: return at once, its effects are not committed."""
         self._started, self._sender, self._holder = started, sender, holder
         self._drafts: list[OutgoingMessage] = []
         self._answered: set[str] = set()
         self._at_end_work: list[Callable[[Transaction], object]] = []
+
+    @property
+    def cancelled(self) -> bool:
+        """
+        Return whether the run was ended from outside: its effects are not committed.
+
+        Return from the handler at once then. Under ``run_until_idle``, where no
+        thread looks for it, each look asks the file.
+        """
+        return self._holder.cancelled
 
     def raise_if_cancelled(self) -> None:
         """Raise RunAborted once the run was ended from outside; call it in long work."""

@@ -147,7 +147,11 @@ class RunWorker:
 
     def _enter(self, started: StartedRun) -> RunExecution:
         execution = RunExecution(
-            started, self._deps, scheduler=self.scheduler, completion=self.completion
+            started,
+            self._deps,
+            scheduler=self.scheduler,
+            completion=self.completion,
+            watched=self._loop.started,
         )
         self._calls.add(execution)
         return execution
