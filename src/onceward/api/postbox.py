@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -578,16 +579,26 @@ class Postbox(Session, EventSource):
         """
         Claim and push nothing more; settle what is finished, give the rest back.
 
-        The file stays open.
+        Outcomes that senders wait for are pushed first. All of it takes at most
+        *timeout* seconds (None: ``stop_timeout``). The file stays open.
         """
         limit = self._settings.stop_timeout if timeout is None else seconds("timeout", timeout)
-        for engine in self._engines:
-            engine.stop(limit)
-        self._dispatcher.stop(limit)
-        self._maintenance.stop(limit)
+        deadline = time.monotonic() + limit
+        steps = [engine.stop for engine in self._engines]
+        for step in (
+            *steps,
+            self._dispatcher.push_owed,
+            self._dispatcher.stop,
+            self._maintenance.stop,
+        ):
+            step(max(0.0, deadline - time.monotonic()))
 
     def close(self, timeout: Span | None = None) -> None:
-        """Stop the engines and close the file; safe to call twice."""
+        """
+        Stop the engines as ``stop`` does, and close the file; a second call does nothing.
+
+        A transport or handler that hangs delays it by no more than *timeout*.
+        """
         with self._lock:
             if self._closed:
                 return

@@ -106,7 +106,9 @@ class Settings(BaseModel):
     more than twenty times as long.
     """
     deliver_timeout: Seconds = 30.0
-    """Longest push of one parcel."""
+    """Longest push of one parcel; one that hangs longer is given up, and its peer backs off."""
+    carriers: Annotated[int, Field(ge=1, le=1024)] = 64
+    """Most peers that are pushed to at once; at most 8 of them are peers that failed last."""
     parcel_max_messages: Annotated[int, Field(ge=1, le=10_000)] = 500
     """Most messages of one push."""
     parcel_max_bytes: Annotated[int, Field(ge=1 << 10)] = 4 << 20

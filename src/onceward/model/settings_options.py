@@ -30,6 +30,7 @@ class SettingsOptions(TypedDict, total=False):
     count_unreachable_attempts: bool
     ack_timeout: float
     deliver_timeout: float
+    carriers: int
     parcel_max_messages: int
     parcel_max_bytes: int
     breaker_failures: int

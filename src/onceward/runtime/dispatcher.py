@@ -6,10 +6,9 @@ import errno
 import json
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from threading import Lock
+from threading import Event, Lock, get_ident
 from typing import Final, NamedTuple
 
 from onceward.db import file_checks
@@ -28,18 +27,17 @@ from onceward.model.log import Level, log
 from onceward.model.parcel import Answer
 from onceward.model.retry import RetryPolicy, retry_policy
 from onceward.runtime import engine
+from onceward.runtime.carriers import Carriers, Delivery, Share
 from onceward.runtime.delivery_failures import DeliveryFailures
 from onceward.runtime.deps import RuntimeDeps
 from onceward.runtime.engine import EngineLoop
 from onceward.runtime.event_emitter import EventEmitter
-from onceward.store import dead_letters, health, outbox, parcels, peers
+from onceward.store import dead_letters, health, outbox, parcels, peers, receipts
 from onceward.store.dead_owners import DeadOwnerReaper
 from onceward.store.parcels import InFlight, SenderInfo, SettleOptions
 from onceward.store.peers import PeerLease
 from onceward.transports.base import Transport
 
-CARRIERS: Final = 64
-"""Most peers that are pushed to at the same time."""
 SETTLE_WITHIN: Final = 0.05
 """Seconds that an answer waits for a commit that is made anyway."""
 PACK_WITH_SEND: Final = 4
@@ -58,14 +56,21 @@ class _Agenda(NamedTuple):
     """Whether a pause or the environment forbids any attempt."""
     tasks: bool
     """Whether background tasks of channels are to be done."""
-    callers: list[str]
-    """Peers that have something to be pushed now."""
+    callers: dict[str, Share]
+    """Peers that have something to be pushed now, by name, longest due first."""
     due: bool
     """Whether rows are due to be woken or to become dead letters."""
     next_at: Millis | None
     """When the next row is due."""
     index_is_damaged: bool = False
     """Whether rows were due that could not be moved."""
+
+
+class _Push(NamedTuple):
+    """A parcel under way, and until when its transport may take, by the process's clock."""
+
+    packed: InFlight
+    until: float
 
 
 class Dispatcher:
@@ -92,44 +97,114 @@ class Dispatcher:
         )
         self.owner = file_checks.owner_name()
         reaper = DeadOwnerReaper(deps.db, owners=peers.OWNERS, free=peers.FREE)
-        self._loop = EngineLoop(deps.db, "dispatcher", self._dispatch_due, reaper=reaper)
+        self._loop = EngineLoop(
+            deps.db, "dispatcher", self._dispatch_due, reaper=reaper, watch=self._watch
+        )
         self._busy: set[str] = set()
         self._renewed: set[str] = set()
         """Peers that answered with a fork since they were leased; a second fork is a failure."""
         self._left: set[str] = set()
         """Peers whose delivery an error ended that could not be stored: still leased to us."""
         self._lock = Lock()
-        self._pool: ThreadPoolExecutor | None = None
+        self._pushes: dict[int, _Push] = {}
+        """Pushes under way, by the thread of their carrier."""
+        self._hanging: set[str] = set()
+        """Peers whose push was given up and has not returned: they are busy until it does."""
+        self._ended = Event()
+        self._carriers: Carriers | None = None
 
     # -- life -------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start pushing in the background."""
-        self._pool = ThreadPoolExecutor(CARRIERS, thread_name_prefix="onceward-carrier")
+        self._carriers = Carriers(self._settings.carriers, self._deliver_safely)
         self._loop.start("out", poll=self._settings.poll_interval)
         self._db.writer.before_push = self._pack_outgoing
 
     def stop(self, timeout: float) -> None:
-        """Start no new push; wait up to *timeout* seconds until those under way are settled."""
+        """
+        Start no new push; wait up to *timeout* seconds until those under way are settled.
+
+        The peers of those that take longer are given back: their parcels are pushed again.
+        """
         if self._db.writer.before_push == self._pack_outgoing:
             self._db.writer.before_push = None
         self._loop.stopping.set()
         self._db.writer.queue.hurry()
-        self._loop.stop(timeout)
         deadline = time.monotonic() + timeout
-        while self._busy and time.monotonic() < deadline:
-            self._loop.notified.wait(0.01)
-            self._loop.notified.clear()
-        if self._pool is not None:
-            self._pool.shutdown(wait=not self._busy, cancel_futures=True)
+        self._loop.stop(timeout)
+        if self._carriers is not None:
+            for delivery in self._carriers.stop():
+                self._forget(delivery)
+        while self._busy - self._hanging and time.monotonic() < deadline:
+            self._ended.clear()
+            self._ended.wait(0.01)
+        for thread, push in list(self._pushes.items()):
+            if self._give_up(thread):
+                self._release(push.packed)
+
+    def push_owed(self, timeout: float) -> None:
+        """Wait up to *timeout* seconds until the receipts that can be pushed are pushed."""
+        deadline = time.monotonic() + timeout
+        while self._loop.started and self._owes() and time.monotonic() < deadline:
+            self._db.writer.queue.hurry()
+            self._loop.notified.set()
+            self._ended.clear()
+            self._ended.wait(0.01)
+
+    def _owes(self) -> bool:
+        try:
+            if self._loop.stopping.is_set() or self._agenda().paused:
+                return False
+            return bool(self._db.read(receipts.WAIT, (self._db.now(),))[0][0])
+        except OncewardError:
+            return False
+
+    def _forget(self, delivery: Delivery) -> None:
+        """Give back a peer whose delivery has not begun."""
+        self._busy.discard(delivery.name)
+        if delivery.first is not None:
+            self._release(delivery.first)
+
+    def _release(self, packed: InFlight) -> None:
+        with suppress(OncewardError):
+            self._db.write(lambda tx: peers.release(tx, packed.lease))
+
+    def _watch(self) -> float:
+        """Give up the pushes that hang; return the seconds until one may have to be."""
+        now, limit = time.monotonic(), self._settings.deliver_timeout
+        for thread, push in list(self._pushes.items()):
+            if push.until <= now and self._give_up(thread):
+                error = Unreachable(f"no answer within {limit} s; the push was given up")
+                try:
+                    self._back_off(push.packed, error)
+                except OncewardError as failed:
+                    log.failure("warning", "push given up", failed, agent=self._db.agent)
+        ends = [push.until for push in list(self._pushes.values())]
+        return max(0.01, min(ends, default=now + limit) - now)
+
+    def _give_up(self, thread: int) -> bool:
+        """Let a push go on without a carrier; return False where it has just returned."""
+        push = self._pushes.pop(thread, None)
+        if push is None:
+            return False
+        with self._lock:
+            self._hanging.add(push.packed.lease.name)
+        if self._carriers is not None:
+            self._carriers.give_up(thread)
+        return True
 
     def _dispatch_due(self) -> float | None:
         """Give every peer that has messages to a carrier; return the seconds until more is due."""
         agenda = self._plan()
-        for name in agenda.callers:
-            if self._pool is not None and self._mark_busy(name):
-                self._pool.submit(self._deliver_safely, name)
+        for name, share in agenda.callers.items():
+            if self._mark_busy(name):
+                self._submit(Delivery(name, share))
         return self._idle_for(agenda)
+
+    def _submit(self, delivery: Delivery) -> None:
+        if self._carriers is None or not self._carriers.submit(delivery):
+            self._forget(delivery)
 
     def _mark_busy(self, name: str) -> bool:
         """Reserve a peer for one carrier; False where it has one, or the dispatcher stops."""
@@ -160,8 +235,8 @@ class Dispatcher:
 
         def committed(durable: bool) -> None:  # noqa: FBT001 - called in one place
             for name, first in packed.items():
-                if durable and self._pool is not None:
-                    self._pool.submit(self._deliver_safely, name, first)
+                if durable:
+                    self._submit(Delivery(name, _share_of(first), first))
                 else:
                     self._busy.discard(name)
 
@@ -201,7 +276,7 @@ class Dispatcher:
         return _Agenda(
             paused=paused,
             tasks=bool(tasks),
-            callers=[] if paused else json.loads(callers),
+            callers={} if paused else json.loads(callers),
             due=due and not paused,
             next_at=next_at,
         )
@@ -264,9 +339,10 @@ class Dispatcher:
 
     # -- delivering -------------------------------------------------------------------------
 
-    def _deliver_safely(self, name: str, first: InFlight | None = None) -> None:
+    def _deliver_safely(self, delivery: Delivery) -> None:
+        name = delivery.name
         try:
-            self._deliver(name, first)
+            self._deliver(name, delivery.first)
         except StoreClosed as error:
             log.failure("debug", "delivery ended early", error, agent=self._db.agent, peer=name)
         except Exception:  # noqa: BLE001 - a carrier outlives every error, and it was logged
@@ -274,7 +350,9 @@ class Dispatcher:
         finally:
             with self._lock:
                 self._busy.discard(name)
+                self._hanging.discard(name)
             self._loop.notified.set()
+            self._ended.set()
 
     def _deliver(self, name: str, first: InFlight | None = None) -> int:
         """Push to one peer; an error that is none of a push is told at the peer."""
@@ -364,7 +442,9 @@ class Dispatcher:
         assert packed.parcel is not None  # noqa: S101 - the caller looked
         try:
             transport, url = self._route(packed.lease.name, packed.lease.url)
-            answer = transport.deliver(url, packed.parcel)
+            answer = self._answer(transport, url, packed)
+        except LeaseLost:
+            raise
         except Refused as error:
             refusal = str(error)
             return self._db.write(
@@ -386,6 +466,26 @@ class Dispatcher:
         except Exception as error:  # noqa: BLE001 - the transport returned what is no answer
             self._back_off(packed, error)
             return None
+
+    def _answer(self, transport: Transport, url: str, packed: InFlight) -> Answer:
+        """
+        Call the transport.
+
+        Raises:
+            LeaseLost: it took longer than it may and was given up; its answer does not count.
+
+        """
+        assert packed.parcel is not None  # noqa: S101 - the caller looked
+        if not self._loop.started:
+            return transport.deliver(url, packed.parcel)
+        until = time.monotonic() + self._settings.deliver_timeout
+        self._pushes[get_ident()] = _Push(packed, until)
+        try:
+            return transport.deliver(url, packed.parcel)
+        finally:
+            if self._pushes.pop(get_ident(), None) is None:
+                msg = f"the push to {packed.lease.name} returned after it was given up"
+                raise LeaseLost(msg)
 
     def _write_answer(
         self, packed: InFlight, settle: Callable[[StoreTransaction], InFlight | None]
@@ -447,6 +547,12 @@ class Dispatcher:
             return self._pack(tx, settled.lease)
         peers.release(tx, settled.lease)
         return InFlight(settled.lease, None)
+
+
+def _share_of(first: InFlight) -> Share:
+    if first.lease.failures:
+        return "failing"
+    return "known" if first.lease.number else "new"
 
 
 def _is_our_own(error: Exception) -> bool:

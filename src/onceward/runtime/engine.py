@@ -30,8 +30,9 @@ class EngineLoop:
     *look* does what is due and returns the seconds until more is due: 0 for at
     once, None for not before a notification. With a *reaper* a longer wait than
     MAX_IDLE_SECONDS is cut to that, and the leases of dead processes are ended
-    before it. An error of *look* is logged, and the loop goes on after *pause*
-    seconds; StoreClosed ends it.
+    before it. *watch* is called before each wait, and during it each time the
+    seconds that it returned are over. An error of *look* is logged, and the loop
+    goes on after *pause* seconds; StoreClosed ends it.
     """
 
     def __init__(
@@ -41,9 +42,10 @@ class EngineLoop:
         look: Callable[[], float | None],
         *,
         reaper: DeadOwnerReaper | None = None,
+        watch: Callable[[], float] | None = None,
         pause: float = MAX_IDLE_SECONDS,
     ) -> None:
-        self._db, self._name, self._look = db, name, look
+        self._db, self._name, self._look, self._watch = db, name, look, watch
         self._reaper, self._pause = reaper, pause
         self.notified, self.stopping = Event(), Event()
         self._thread: Thread | None = None
@@ -81,11 +83,24 @@ class EngineLoop:
     def _run(self, wait: float | None) -> None:
         while True:
             if wait != 0.0:
-                self.notified.wait(wait)
+                self._wait(wait)
             self.notified.clear()
             if self.stopping.is_set():  # after the clear, which may have cleared what stop set
                 return
             wait = self._look_safely()
+
+    def _wait(self, seconds: float | None) -> None:
+        """Wait for a notification; watch meanwhile."""
+        if self._watch is None:
+            self.notified.wait(seconds)
+            return
+        end = None if seconds is None else time.monotonic() + seconds
+        while True:
+            left = self._watch()
+            if end is not None:
+                left = min(left, end - time.monotonic())
+            if left <= 0 or self.notified.wait(left):
+                return
 
     def _look_safely(self) -> float | None:
         try:

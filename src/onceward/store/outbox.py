@@ -208,14 +208,17 @@ WITH RECURSIVE next(name) AS (
     SELECT name FROM next WHERE name IS NOT NULL
     UNION SELECT peer FROM _onceward_receipts
     UNION SELECT name FROM _onceward_peers WHERE in_flight_seqs IS NOT NULL
-), callers(name) AS (
-    SELECT f.name FROM found AS f LEFT JOIN _onceward_peers AS p ON p.name = f.name
+), callers(name, share) AS (
+    SELECT f.name,
+           CASE WHEN p.failures > 0 THEN 'failing' WHEN p.seen_at IS NULL THEN 'new'
+                ELSE 'known' END
+      FROM found AS f LEFT JOIN _onceward_peers AS p ON p.name = f.name
      WHERE coalesce(max(p.due_at, p.lease_at), p.due_at, p.lease_at, 0) <= ?1
-     ORDER BY f.name
+     ORDER BY coalesce(p.due_at, 0), f.name
 )
 SELECT i.paused_at, i.clock_at,
        EXISTS (SELECT 1 FROM _onceward_background_tasks),
-       (SELECT json_group_array(name) FROM callers),
+       (SELECT json_group_object(name, share) FROM callers),
        (SELECT min(due_at) FROM _onceward_outbox WHERE due_at IS NOT NULL),
        (SELECT min(expires_at)
           FROM _onceward_outbox

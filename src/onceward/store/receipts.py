@@ -18,6 +18,11 @@ SELECT r.seq, r.receipts, s.epoch, s.number
  WHERE r.peer = ? ORDER BY r.seq LIMIT ?
 """
 DELIVERED: Final = "DELETE FROM _onceward_receipts WHERE peer = ? AND seq <= ?"
+WAIT: Final = """
+SELECT EXISTS (SELECT 1
+                 FROM _onceward_receipts AS r LEFT JOIN _onceward_peers AS p ON p.name = r.peer
+                WHERE coalesce(p.due_at, 0) <= ?)
+"""
 PRUNE: Final = "DELETE FROM _onceward_receipts WHERE created_at < ?"
 
 
