@@ -6,6 +6,9 @@ from typing import Any
 import pytest
 
 from onceward import Postbox
+from onceward.errors import StoreFault
+from onceward.store import mailbox_keys
+from onceward.store.mailbox_keys import supersede
 
 Fill = Callable[..., list[str]]
 ENDED = """
@@ -132,6 +135,27 @@ def test_a_replayed_dead_letter_stands_behind_newer_ones(
     assert (left, []) == (bodies(board.replay()), owner.check())
     fill(owner, board, "a3", ordering_key="a")
     assert (["a3"], []) == (bodies(board.replay()), owner.check())
+
+
+def test_an_older_message_ends_only_with_the_newer_one(
+    home: Any, owner: Any, board: Any, fill: Fill, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the commit that stores the newer one fails, the older one is there, and later replaced."""
+    fill(owner, board, "a1", ordering_key="a")
+
+    def fails(*given: Any) -> None:
+        supersede(*given)
+        raise StoreFault("no disk")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(mailbox_keys, "supersede", fails)
+        fill(owner, board, "a2", ordering_key="a")
+    before = bodies(board.replay())
+    home.clock.advance(100)
+    owner.run_until_idle()
+
+    assert (["a1"], ["a2"]) == (before, bodies(board.replay()))
+    assert (1, []) == (owner.stats()["dropped"], owner.check())
 
 
 def test_the_schema_keeps_one_message_of_a_key(owner: Any, board: Any, fill: Fill) -> None:

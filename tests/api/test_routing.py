@@ -34,6 +34,22 @@ def test_a_postbox_hears_what_comes_after_another_of_its_file_was_closed(tmp_pat
     assert ([two], [one]) == (older, newer)
 
 
+def test_an_agent_is_in_reach_of_memory_while_a_postbox_of_it_is_open(tmp_path: Path) -> None:
+    """When the newest postbox of an agent is closed, the one before it takes its parcels."""
+    with (
+        Postbox(tmp_path / "a.db", agent="a", start=False) as sender,
+        Postbox(tmp_path / "b.db", agent="b", start=False) as box,
+    ):
+        sender.peers.register("b", "memory:b")
+        Postbox(tmp_path / "b.db", start=False).close()
+        sent = sender.send("b", 1)
+        sender.run_until_idle()
+        message = box.receive()
+
+    assert message is not None
+    assert sent == message.id
+
+
 def test_a_postbox_that_failed_to_open_receives_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

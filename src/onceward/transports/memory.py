@@ -10,7 +10,8 @@ from onceward.model.parcel import Answer, Parcel
 from onceward.transports.base import Accept, Features
 
 SCHEME: Final = "memory:"
-_here: dict[str, Accept] = {}
+_here: dict[str, tuple[Accept, ...]] = {}
+"""By name: the functions of its listeners; the latest takes what comes."""
 _lock = Lock()
 
 
@@ -21,11 +22,11 @@ class MemoryTransport:
 
     def deliver(self, url: str, parcel: Parcel) -> Answer:
         """Call the recipient's ``accept``; raise Unreachable where no such agent listens."""
-        found = _here.get(url.removeprefix(SCHEME))
-        if found is None:
+        listening = _here.get(url.removeprefix(SCHEME))
+        if not listening:
             msg = f"no agent listens at {url} in this process: open its postbox"
             raise Unreachable(msg)
-        return found(parcel)
+        return listening[-1](parcel)
 
     def close(self) -> None:
         """Release nothing, as nothing is held."""
@@ -35,17 +36,19 @@ class MemoryListener:
     """Makes agents reachable inside this process."""
 
     def __init__(self) -> None:
-        self._mine: dict[str, Accept] = {}
+        self._mine: list[tuple[str, Accept]] = []
 
     def listen(self, name: str, accept: Accept) -> None:
-        """Take parcels for *name* from now on; the latest listener of a name replaces others."""
+        """Take parcels for *name* from now on, before older listeners of that name."""
         with _lock:
-            _here[name] = self._mine[name] = accept
+            _here[name] = (*_here.get(name, ()), accept)
+            self._mine.append((name, accept))
 
     def close(self) -> None:
-        """Take nothing more."""
+        """Take nothing more; an older listener of a name takes what comes for it."""
         with _lock:
-            for name, accept in self._mine.items():
-                if _here.get(name) is accept:
+            for name, accept in self._mine:
+                _here[name] = tuple(each for each in _here[name] if each != accept)
+                if not _here[name]:
                     del _here[name]
             self._mine.clear()
