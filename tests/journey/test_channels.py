@@ -14,6 +14,7 @@ from onceward.errors import (
     ChannelRefused,
     DuplicateChannel,
     NotParticipant,
+    OncewardError,
     TopicError,
     UnknownChannel,
     ValidationFailed,
@@ -1088,3 +1089,17 @@ def test_mail_does_not_wait_for_a_broken_directory(world: World) -> None:
     message.ack()
 
     assert ("plain", 2) == (message.body, len(boxes))
+
+
+def test_a_broken_directory_stops_no_checkpoint(world: World) -> None:
+    """Maintenance of the agent's own file comes before what it reads in the directory."""
+    team(world, "a")
+    world.shut()
+    (world.home / "directory.db").write_bytes(b"no database " * 1000)
+    box = world.open("a", wal_limit=1 << 20)
+    for _ in range(3):
+        box.send("a", "x" * 500_000)
+    with pytest.raises(OncewardError):
+        box.run_maintenance()
+
+    assert 0 == box._db.wal_bytes()

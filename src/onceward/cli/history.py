@@ -114,7 +114,8 @@ def search(box: Postbox, /, *words: Words, limit: Limit = 100) -> Found:
 
 def _content(past: Any) -> dict[str, Any]:
     problem = past.problem
-    return {"body": past.body} if problem is None else {"body": None, "problem": problem}
+    found = {"body": past.body} if problem is None else {"body": None, "problem": problem}
+    return found | ({"late": True} if past.late else {})
 
 
 def _rows(messages: list[Any]) -> list[dict[str, Any]]:

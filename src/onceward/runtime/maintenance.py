@@ -71,10 +71,10 @@ class Maintenance:
         if pruned:
             self._db.write(lambda tx: tx.rows(retention.VACUUM))
         self._update_indexes()
-        for task in self._extra_tasks:
-            self._until_done(partial(task, limit))
         self._db.persist_clock()
         self._checkpoint()
+        for task in self._extra_tasks:  # last: the directory that they read may be broken
+            self._until_done(partial(task, limit))
         return pruned
 
     def _refuse_upgraded(self) -> None:

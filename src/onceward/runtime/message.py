@@ -82,8 +82,6 @@ class ReceivedMessage(Generic[T_co]):
         """Kind of a channel's message: text, command, query …."""
         self.headers: dict[str, str | int | bool] = frame.headers
         """Extension attributes of the frame."""
-        self.tags: tuple[str, ...] = frame.tags
-        """Tags, from the header ``tags``."""
         self.body_error: str | None = frame.body_error
         """Why the body is missing, None where it is not: the sender's file had lost it."""
 
@@ -108,6 +106,11 @@ class ReceivedMessage(Generic[T_co]):
     def received_at(self) -> Millis:
         """Return when it was committed into this inbox."""
         return int(self._lease.received_at)
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Return its tags, from the header ``tags``."""
+        return self.frame.tags
 
     @property
     def late(self) -> bool:
