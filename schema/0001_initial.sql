@@ -182,13 +182,13 @@ CREATE TABLE _onceward_sender_streams (
     updated_at  INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- The unit of order and of leasing on the way in.
+-- The unit of order and of leasing on the way in. A lane that sessions share by an ordering key has no session of its own.
 CREATE TABLE _onceward_lanes (
     lane_id          INTEGER PRIMARY KEY AUTOINCREMENT,
     sender           TEXT,
     name             TEXT    NOT NULL,
     rank             INTEGER NOT NULL,
-    session          TEXT    NOT NULL,
+    session          TEXT,
     head_seq         INTEGER,
     due_at           INTEGER,
     token            INTEGER NOT NULL DEFAULT 0,
@@ -639,7 +639,7 @@ SELECT p.name, p.url, p.epoch, p.generation, p.number, coalesce(json_array_lengt
   FROM _onceward_peers AS p LEFT JOIN _onceward_sender_streams AS s ON s.sender = p.name;
 
 CREATE VIEW onceward_lanes AS
-SELECT l.sender, l.name AS lane, l.session,
+SELECT l.sender, l.name AS lane, coalesce(l.session, b.session) AS session,
        CASE l.rank WHEN 0 THEN 'critical' WHEN 1 THEN 'urgent' WHEN 2 THEN 'normal' WHEN 3 THEN 'low' ELSE 'background' END AS priority,
        CASE WHEN l.owner IS NOT NULL THEN 'leased' WHEN l.head_seq IS NULL THEN 'empty' WHEN l.due_at IS NULL THEN 'ready' ELSE 'waiting' END AS state,
        b.id AS head_id, coalesce(b.attempts, 0) AS attempts, l.due_at, coalesce(json_array_length(l.leased_seqs), 0) AS leased

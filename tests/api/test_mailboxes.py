@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from onceward import Postbox
 from onceward.errors import DuplicateMailbox, InvalidArgument, InvalidMessage, NoMailbox
 
 Fill = Callable[..., list[str]]
@@ -279,6 +280,26 @@ def test_mail_that_is_late_for_its_mailbox_is_told_to_its_sender(home: Any) -> N
         owner.resolve(message_id),
         owner.dead_letters.get(message_id).reason,
     )
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_message_for_a_mailbox_that_is_not_there_is_told_to_its_sender(
+    home: Any, gone: bool
+) -> None:
+    """It becomes a dead letter at the sender, and nothing of it waits in the inbox."""
+    owner, other = home.open("owner"), home.open("other")
+    owner.mailboxes.ensure("jobs", public=True)
+    message_id = other.mailboxes.open("jobs").send("x")
+    change = "DELETE FROM mailboxes" if gone else "UPDATE mailboxes SET owner = 'other'"
+    with Postbox(home.folder / "agents" / "meanwhile.db", agent="meanwhile", start=False) as box:
+        box._home.directory.write(lambda tx: tx.run(change))
+    other.run_until_idle()
+
+    assert ("dead", "no_mailbox") == (
+        other.resolve(message_id),
+        other.dead_letters.get(message_id).reason,
+    )
+    assert 0 == owner.stats()["inbox_pending"]
 
 
 def test_the_sweeper_frees_space(home: Any, fill: Fill) -> None:

@@ -330,3 +330,16 @@ def test_a_timeout_names_its_request(world: World) -> None:
     assert (ticket.id, "pending") == (caught.value.message_id, caught.value.reason)
     assert kept is not None
     assert Answer(n=2) == shop.result(kept, reply=Answer)
+
+
+def test_a_ticket_waits_as_long_as_its_request(world: World) -> None:
+    """A request to an agent that is away for longer than the retention still gets its reply."""
+    shop = world.open("shop", hold_unknown=True, retention=60.0)
+    ticket = shop.request("oracle", Ask(n=1))
+    world.wait(3600)
+    shop.run_maintenance()
+    world.open(answering())
+    world.wait(120)
+
+    assert Answer(n=2) == shop.result(ticket, reply=Answer)
+    assert 0 == shop.stats()["dead_letters"]

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from onceward import Run
+from onceward import Agent, Run
 from onceward.errors import RunAborted
 from onceward.model.vocabulary import QUEUE_MODES
+from onceward.testing import Harness
 
 BATCHED = {"strategy": "events"}
 
@@ -376,3 +377,42 @@ def test_a_wish_is_not_always_heard(desk: Any, mode: str, allowed: list[str], wi
 
     assert [["first"], ["wishing"]] == one.go()
     assert [("done", True)] * 2 == one.states()
+
+
+@pytest.mark.parametrize("first", ["s", "plain"])
+def test_sessions_that_share_a_lane_keep_their_handlers(first: str) -> None:
+    """By one ordering key a session with runs and others are in order, each with its handler."""
+    agent, plain, runs = Agent("coder"), list[int](), list[int]()
+    agent.on("json")(plain.append)
+
+    @agent.session("s")
+    def turn(run: Run) -> None:
+        runs.extend(each.body for each in run.messages)
+
+    sessions = [first, "s", "plain", "plain", "s", "other", "s"]
+    with Harness(agent) as harness:
+        for n, session in enumerate(sessions):
+            harness.send(n, sender="user", session=session, ordering_key="k")
+        harness.deliver()
+        wrong = harness.postbox.check()
+        queues = [queue.session for queue in harness.postbox.queues.list()]
+
+    assert [n for n, session in enumerate(sessions) if session == "s"] == runs
+    assert [n for n, session in enumerate(sessions) if session != "s"] == plain
+    assert ([], ["s"]) == (wrong, queues)
+
+
+def test_a_reader_of_one_session_takes_no_other_of_a_shared_lane() -> None:
+    """Receiving in a session passes by a lane whose oldest message is of another one."""
+    taken: list[tuple[str, int | None]] = []
+    with Harness(Agent("coder")) as harness:
+        for n, session in enumerate(["a", "b"]):
+            harness.send(n, sender="user", session=session, ordering_key="k")
+        harness.peer("user").run_until_idle()
+        for session in ("b", "a", "b"):
+            message = harness.postbox.session(session).receive()
+            taken.append((session, None if message is None else message.body))
+            if message is not None:
+                message.ack()
+
+    assert [("b", None), ("a", 0), ("b", 1)] == taken

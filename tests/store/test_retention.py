@@ -275,12 +275,15 @@ def test_a_dead_letter_beside_an_old_mark_is_no_alarm(pair: Pair) -> None:
 
 
 def test_tickets_are_forgotten_too(pair: Pair) -> None:
-    """Requests that nobody asked about for so long are gone."""
-    pair.sender.request("b", 1)
+    """A request that ended is gone after the retention; one that still waits stays."""
+    pair.sender.request("b", 1, ttl=1)
+    waits = pair.sender.request("b", 1, delay=1e6)
+    pair.clock.advance(2)
+    pair.sender.run_until_idle()
     pair.later()
     pair.later()
 
-    assert 0 == rows(pair.sender, "pending_replies")
+    assert [(waits.id,)] == pair.sender._db.read("SELECT id FROM _onceward_pending_replies")
 
 
 def test_the_trail_is_forgotten_too(opened: Open, clock: ManualClock) -> None:

@@ -148,7 +148,10 @@ class Postbox(Session, EventSource):
             self._db, settings=self._settings, transports=transports, vfs=vfs
         )
         self._files = OpenAgentFiles(self._db, self._settings, self._routes.file_of)
-        self._receiver = Receiver(self._db, settings=self._settings, hooks=self._hooks)
+        self._home = DirectoryHandle(self._db, self._settings)
+        self._receiver = Receiver(
+            self._db, settings=self._settings, hooks=self._hooks, home=self._home
+        )
         self._listener = MemoryListener()
         self._lock, self._closed = Lock(), False
         self._loop, self._loop_is_ours = loop, False
@@ -165,7 +168,6 @@ class Postbox(Session, EventSource):
 
     def _build_runtime(self, ids: IdSource) -> None:
         db, settings, hooks, rng = self._db, self._settings, self._hooks, self._rng
-        self._home = DirectoryHandle(db, settings)
         self._directory = DirectoryCache(self._home, db)
         self._sender = Sender(
             db,

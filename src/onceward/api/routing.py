@@ -14,6 +14,7 @@ from onceward.model.parcel import Answer, Parcel
 from onceward.model.settings import Settings
 from onceward.runtime.receiver import Receiver
 from onceward.store import peers
+from onceward.store.directory.database import DirectoryHandle
 from onceward.transports.base import Features, Transport
 from onceward.transports.file import FileTransport
 from onceward.transports.file_slots import Opened
@@ -105,12 +106,17 @@ class TransportRouter:
         db = Database.open(
             path, agent=agent, settings=wanted, clock=ours, vfs=self._vfs, create=False
         )
-        own = Receiver(db, settings=self._settings).accept
+        home = DirectoryHandle(db, wanted)
+        own = Receiver(db, settings=self._settings, home=home).accept
 
         def accept(parcel: Parcel) -> Answer:
             return (db.receivers or (own,))[-1](parcel)
 
-        return accept, db.close
+        def close() -> None:
+            home.close()
+            db.close()
+
+        return accept, close
 
     def close(self) -> None:
         """Close every transport."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Final
 
 from onceward.db.database import Database
 from onceward.db.transaction import StoreTransaction
@@ -12,13 +13,25 @@ from onceward.model.parcel import Answer, Parcel
 from onceward.model.settings import Settings
 from onceward.runtime.event_emitter import EventEmitter
 from onceward.store.accept import AcceptResult, InboxPolicy, ParsedFrame, accept, parse_frames
+from onceward.store.directory import mailboxes
+from onceward.store.directory.database import DirectoryHandle
+
+NO_MAILBOX: Final = "no_mailbox: the recipient has no such mailbox, or not any more"
 
 
 class Receiver:
     """Accepts parcels for one agent."""
 
-    def __init__(self, db: Database, *, settings: Settings, hooks: Hooks | None = None) -> None:
+    def __init__(
+        self,
+        db: Database,
+        *,
+        settings: Settings,
+        hooks: Hooks | None = None,
+        home: DirectoryHandle | None = None,
+    ) -> None:
         self._db, self._hooks = db, Hooks() if hooks is None else hooks
+        self._home = home
         self._emitter = EventEmitter(self._hooks, db.agent)
         self._notify_in = partial(db.notifier.notify, "in")
         self._notify_out = partial(db.notifier.notify, "out")
@@ -47,10 +60,28 @@ class Receiver:
         """
         policy = self._policy
         frames = parse_frames(parcel, policy)
+        for each in frames:
+            if each.frame is not None and each.frame.mailbox is not None:
+                frames = self._refuse_unknown_mailboxes(frames)
+                break
         with self._db.outside_handler():
             return self._db.write(
                 partial(self._accept, parcel=parcel, policy=policy, frames=frames)
             ).answer
+
+    def _refuse_unknown_mailboxes(self, frames: list[ParsedFrame]) -> list[ParsedFrame]:
+        """Return the frames; those for a mailbox that this agent does not have are refused."""
+        if self._home is None:
+            return frames
+        keys = {each.frame.mailbox for each in frames if each.frame and each.frame.mailbox}
+        if self._home.known:
+            keys = mailboxes.unknown(self._home.directory, keys, self._db.agent)
+        return [
+            each._replace(problem=NO_MAILBOX)
+            if each.frame is not None and each.frame.mailbox in keys
+            else each
+            for each in frames
+        ]
 
     def _accept(
         self, tx: StoreTransaction, parcel: Parcel, policy: InboxPolicy, frames: list[ParsedFrame]

@@ -361,7 +361,7 @@ def body_size(frame: Frame) -> int:
 def _store(tx: StoreTransaction, sender: str, fresh: list[ParsedFrame]) -> list[str]:
     """Insert new rows and wake their lanes; return the ids of answers and mailbox messages."""
     awaited = _awaited(tx, sender, fresh)
-    lane_ids: dict[tuple[str, int], int] = {}
+    lane_ids: dict[tuple[str, int, str], int] = {}
     rows: list[tuple[Any, ...]] = []
     settled: list[tuple[str, str, str, Millis]] = []
     keyed: list[KeyedMessage] = []
@@ -409,11 +409,11 @@ def _note_kinds(tx: StoreTransaction, sender: str, fresh: list[ParsedFrame]) -> 
 
 
 def _lane(
-    tx: StoreTransaction, sender: str, frame: Frame, lane_ids: dict[tuple[str, int], int]
+    tx: StoreTransaction, sender: str, frame: Frame, lane_ids: dict[tuple[str, int, str], int]
 ) -> int:
-    lane = (frame.lane, frame.priority)
+    lane = (frame.lane, frame.priority, frame.session)
     if lane not in lane_ids:
-        lane_ids[lane] = lanes.open_lane(tx, sender, *lane, session=frame.session)
+        lane_ids[lane] = lanes.open_lane(tx, sender, *lane[:2], session=frame.session)
     return lane_ids[lane]
 
 

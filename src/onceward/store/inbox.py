@@ -176,16 +176,19 @@ def claim(
     for lane in lanes.ready(tx, wanted.lanes, wanted.session):
         if left <= 0:
             break
-        lane_id, _, careful_to = lane
+        lane_id, token, careful_to, shared = lane
         rows = (
             tx.rows(NEXT, (lane_id, left))
             if types is None
             else tx.rows(NEXT_OF, (lane_id, types, left))
         )
+        if shared and rows:
+            rows = lanes.before_runs(tx, rows)
         if rows and rows[0][0] <= careful_to:
             rows = rows[:1]
         if rows:
-            held = lanes.lease(tx, lane, list(map(SEQ, rows)), owner=owner, until=until)
+            claimable = (lane_id, token, careful_to)
+            held = lanes.lease(tx, claimable, list(map(SEQ, rows)), owner=owner, until=until)
             claimed.append([LeasedMessage(held, *row) for row in rows])
             left -= len(rows)
     return claimed

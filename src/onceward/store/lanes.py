@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 from onceward.db.transaction import StoreTransaction
 from onceward.errors import LeaseLost
@@ -11,8 +11,17 @@ from onceward.model.clock import Millis
 
 OPEN: Final = """
 INSERT INTO _onceward_lanes (sender, name, rank, session) VALUES (?, ?, ?, ?)
-ON CONFLICT (sender, name, rank) DO UPDATE SET session = excluded.session
+ON CONFLICT (sender, name, rank) DO UPDATE
+   SET session = CASE WHEN session = excluded.session THEN session END
 RETURNING lane_id
+"""
+SESSION: Final = """
+coalesce(_onceward_lanes.session,
+         (SELECT b.session FROM _onceward_inbox AS b WHERE b.seq = _onceward_lanes.head_seq))
+"""
+"""The session of a lane's head: a lane that sessions share by an ordering key has none itself."""
+ORDINARY: Final = f"""
+NOT EXISTS (SELECT 1 FROM _onceward_session_handlers AS h WHERE {SESSION} GLOB h.pattern)
 """
 HEADS: Final = """
 UPDATE _onceward_lanes
@@ -35,23 +44,23 @@ TRIED: Final = (
 WAKE: Final = (
     "UPDATE _onceward_lanes SET due_at = NULL, owner = NULL, leased_seqs = NULL WHERE due_at <= ?"
 )
-READY: Final = """
-SELECT lane_id, token, isolate_upto_seq FROM _onceward_lanes
- WHERE head_seq IS NOT NULL AND due_at IS NULL
-   AND NOT EXISTS (SELECT 1
-                     FROM _onceward_session_handlers AS h
-                    WHERE _onceward_lanes.session GLOB h.pattern)
+READY: Final = f"""
+SELECT lane_id, token, isolate_upto_seq, session IS NULL FROM _onceward_lanes
+ WHERE head_seq IS NOT NULL AND due_at IS NULL AND {ORDINARY}
  ORDER BY rank, head_seq
  LIMIT ?
 """
-READY_FOR: Final = """
-SELECT lane_id, token, isolate_upto_seq FROM _onceward_lanes
- WHERE head_seq IS NOT NULL AND due_at IS NULL AND session = ?
-   AND NOT EXISTS (SELECT 1
-                     FROM _onceward_session_handlers AS h
-                    WHERE _onceward_lanes.session GLOB h.pattern)
+READY_FOR: Final = f"""
+SELECT lane_id, token, isolate_upto_seq, session IS NULL FROM _onceward_lanes
+ WHERE head_seq IS NOT NULL AND due_at IS NULL AND {SESSION} = ? AND {ORDINARY}
  ORDER BY rank, head_seq
  LIMIT ?
+"""
+WITH_RUNS: Final = """
+SELECT min(b.seq)
+  FROM json_each(?) AS j
+  JOIN _onceward_inbox AS b ON b.seq = j.value
+  JOIN _onceward_session_handlers AS h ON b.session GLOB h.pattern
 """
 LEASE: Final = """
 UPDATE _onceward_lanes SET owner = ?, token = token + 1, due_at = ?, leased_seqs = ?
@@ -89,12 +98,11 @@ UPDATE _onceward_lanes
 CLEAR: Final = """
 UPDATE _onceward_lanes SET due_at = NULL WHERE lane_id = ? AND head_seq IS NULL AND owner IS NULL
 """
-AGENDA: Final = """
+AGENDA: Final = f"""
 SELECT (SELECT paused_at FROM _onceward_file_info),
-       EXISTS (SELECT 1 FROM _onceward_lanes WHERE head_seq IS NOT NULL AND due_at IS NULL
-                  AND NOT EXISTS (SELECT 1
-                                    FROM _onceward_session_handlers AS h
-                                   WHERE _onceward_lanes.session GLOB h.pattern)),
+       EXISTS (SELECT 1
+                 FROM _onceward_lanes
+                WHERE head_seq IS NOT NULL AND due_at IS NULL AND {ORDINARY}),
        (SELECT min(due_at) FROM _onceward_lanes WHERE due_at IS NOT NULL)
 """
 NEXT_DUE: Final = "SELECT min(due_at) FROM _onceward_lanes WHERE due_at IS NOT NULL"
@@ -150,14 +158,21 @@ def wake_due(tx: StoreTransaction) -> None:
 
 def ready(
     tx: StoreTransaction, limit: int, session: str | None = None
-) -> list[tuple[int, int, int]]:
+) -> list[tuple[int, int, int, int]]:
     """
-    Return (lane, token, isolated up to) of claimable lanes, urgent and old ones first.
+    Return (lane, token, isolated up to, shared) of claimable lanes, urgent and old ones first.
 
-    Lanes of sessions with runs are left out.
+    Lanes whose heads are of sessions with runs are left out. *shared* says that
+    several sessions share the lane: ``before_runs`` says how far it may be claimed.
     """
     rows = tx.rows(READY, (limit,)) if session is None else tx.rows(READY_FOR, (session, limit))
-    return cast("list[tuple[int, int, int]]", rows)
+    return cast("list[tuple[int, int, int, int]]", rows)
+
+
+def before_runs(tx: StoreTransaction, rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Return the rows, sequence first, before the first that is of a session with runs."""
+    [(first,)] = tx.rows(WITH_RUNS, (json.dumps([row[0] for row in rows]),))
+    return rows if first is None else [row for row in rows if row[0] < first]
 
 
 def lease(

@@ -44,11 +44,16 @@ UPDATE _onceward_sender_streams
 MARKS: Final = (
     f"DELETE FROM _onceward_processed_messages WHERE seq IN (SELECT seq FROM ({OLD_MARKS}))"
 )
+# A ticket waits at least as long as its request does, which is kept until it is settled.
 TICKETS: Final = """
 DELETE FROM _onceward_pending_replies
  WHERE id IN (SELECT id
                 FROM _onceward_pending_replies
-               WHERE coalesce(ended_at, deadline_at, asked_at) < :before LIMIT :limit)
+               WHERE coalesce(ended_at, max(deadline_at, asked_at), asked_at) < :before
+                 AND (state <> 'open'
+                      OR NOT EXISTS (SELECT 1 FROM _onceward_outbox AS o
+                                      WHERE o.id = _onceward_pending_replies.id))
+               LIMIT :limit)
 """
 TRANSITIONS: Final = """
 DELETE FROM _onceward_transitions

@@ -46,7 +46,17 @@ SELECT mode, debounce_for, cap, overflow, aborted, inject FROM _onceward_session
  ORDER BY h.pattern <> :session, length(h.pattern) DESC, h.pattern LIMIT 1
 """
 UNREGISTER: Final = "DELETE FROM _onceward_session_handlers WHERE pattern = ?"
-OURS: Final = "EXISTS (SELECT 1 FROM json_each(:patterns) AS h WHERE l.session GLOB h.value)"
+OURS: Final = """
+EXISTS (SELECT 1 FROM json_each(:patterns) AS h
+         WHERE coalesce(l.session, (SELECT b.session FROM _onceward_inbox AS b
+                                     WHERE b.seq = l.head_seq)) GLOB h.value)
+"""
+OTHERS: Final = """
+SELECT min(b.seq)
+  FROM json_each(?) AS j
+  JOIN _onceward_inbox AS b ON b.seq = j.value
+ WHERE NOT EXISTS (SELECT 1 FROM json_each(?) AS h WHERE b.session GLOB h.value)
+"""
 GOES_ON: Final = """
 NOT EXISTS (SELECT 1
               FROM _onceward_session_queues AS q
@@ -71,7 +81,7 @@ SELECT (SELECT paused_at FROM _onceward_file_info),
          ORDER BY due_at LIMIT 1)
 """
 SOURCES: Final = f"""
-SELECT l.lane_id, l.head_seq FROM _onceward_lanes AS l
+SELECT l.lane_id, l.head_seq, l.session IS NULL FROM _onceward_lanes AS l
  WHERE l.head_seq IS NOT NULL
    AND l.due_at IS NULL
    AND l.owner IS NULL
@@ -309,14 +319,24 @@ def arrivals(tx: StoreTransaction, patterns: str, limit: int) -> list[NewMessage
     sources = tx.rows(SOURCES, {"patterns": patterns, "limit": LANES_MAX + 1})
     upto = sources[LANES_MAX][1] - 1 if len(sources) > LANES_MAX else None
     found: list[NewMessage] = []
-    for lane_id, _ in sources[:LANES_MAX]:
+    for lane_id, _, shared in sources[:LANES_MAX]:
         rows = tx.rows(ARRIVED, (lane_id, limit))
         if len(rows) == limit:
             upto = rows[-1][0] if upto is None else min(upto, rows[-1][0])
+        if shared:
+            rows = _before_others(tx, rows, patterns)
         found += [NewMessage(*row) for row in rows]
     return sorted(
         (each for each in found if upto is None or each.seq <= upto), key=lambda each: each.seq
     )[:limit]
+
+
+def _before_others(
+    tx: StoreTransaction, rows: list[tuple[Any, ...]], patterns: str
+) -> list[tuple[Any, ...]]:
+    """Return the rows before the first that is of a session without runs."""
+    [(first,)] = tx.rows(OTHERS, (json.dumps([row[0] for row in rows]), patterns))
+    return rows if first is None else [row for row in rows if row[0] < first]
 
 
 def enqueue(tx: StoreTransaction, session: str, fresh: Sequence[NewMessage]) -> int:

@@ -17,7 +17,7 @@ SCHEME: Final = "test"
 
 def acceptor(postbox: Postbox, settings: Settings) -> Accept:
     """Return what takes parcels in for an open postbox."""
-    return Receiver(postbox._db, settings=settings, hooks=postbox._hooks).accept
+    return Receiver(postbox._db, settings=settings, hooks=postbox._hooks, home=postbox._home).accept
 
 
 class Wire:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Final
@@ -119,6 +120,17 @@ def _find(rows: list[tuple[object, ...]]) -> MailboxInfo:
         raise NoMailbox
     found = MailboxInfo(*rows[0])  # type: ignore[arg-type]  # columns of FIND
     return replace(found, public=bool(found.public), newest_per_key=bool(found.newest_per_key))
+
+
+def unknown(directory: DirectoryDatabase, keys: Iterable[str], owner: str) -> set[str]:
+    """Return which keys of frames name no mailbox of *owner*."""
+    missing: set[str] = set()
+    for key in keys:
+        named = (0, key[1:]) if key.startswith("~") else (1, key)
+        rows = directory.read(FIND, (*named, directory.now()))
+        if not rows or rows[0][2] != owner:
+            missing.add(key)
+    return missing
 
 
 def listed(directory: DirectoryDatabase) -> list[MailboxInfo]:
