@@ -1,5 +1,5 @@
 -- A home's directory: who is there, which channels, who takes part in them, which mailboxes. Messages are never in here.
--- Made by the first verb that needs it. Times are integer milliseconds since 1970, UTC.
+-- Made by the first opening of an agent. Times are integer milliseconds since 1970, UTC.
 
 CREATE TABLE meta (
     one       INTEGER PRIMARY KEY CHECK (one = 1),

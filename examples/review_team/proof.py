@@ -183,9 +183,8 @@ def report(seen: Evidence, kills: list[tuple[str, int]]) -> dict[str, Any]:
 def main(home: Path) -> int:
     """Print the report; return 0 if nothing was lost, doubled or torn."""
     seen, log = Evidence(), home / "kills.json"
-    for path in sorted(
-        home.glob("*.db")
-    ):  # the coordinator's comes first: workers ask how many files there are
+    files = sorted(path for path in home.glob("*.db") if path.name != "directory.db")
+    for path in files:  # the coordinator's comes first: workers ask how many files there are
         with Postbox(path, start=False) as box:
             seen.hear(box)
     kills = (

@@ -76,10 +76,10 @@ class Home:
         self.folder, self.clock = folder, ManualClock()
         self._stack, self._runner = stack, runner
 
-    def open(self, agent: str, **options: Any) -> Any:
-        """Open an agent's file without engines."""
-        named: dict[str, Any] = {
-            "agent": agent,
+    def open(self, agent: str, *, named: bool = True, **options: Any) -> Any:
+        """Open an agent's file without engines, under its name or, if that exists, without."""
+        given: dict[str, Any] = {
+            "agent": agent if named else None,
             "start": False,
             "clock": self.clock,
             "retry_jitter": 0.0,
@@ -87,8 +87,8 @@ class Home:
         path = self.folder / "agents" / f"{agent}.db"
         path.parent.mkdir(exist_ok=True)
         if self._runner is None:
-            return self._stack.enter_context(Postbox(path, **named))
-        return self._stack.enter_context(Plain(AsyncPostbox(path, **named), self._runner))
+            return self._stack.enter_context(Postbox(path, **given))
+        return self._stack.enter_context(Plain(AsyncPostbox(path, **given), self._runner))
 
     def handler(self, handle: Callable[[Any, Any], object]) -> Callable[[Any, Any], object]:
         """Return a handler for either face: the async one takes coroutine functions."""

@@ -424,9 +424,13 @@ def test_a_duplicate_is_not_stored_twice(home: Any) -> None:
     assert ["x"] == bodies(made.replay())
 
 
-def test_ordinary_files_have_no_directory(home: Any) -> None:
+def test_asking_for_a_mailbox_makes_no_directory(home: Any) -> None:
     """Sending, receiving and asking for a mailbox that is not there create no directory."""
-    owner = home.open("owner")
+    (home.folder / "agents").mkdir()
+    Postbox(home.folder / "agents" / "owner.db", agent="owner", start=False).close()
+    for path in home.folder.glob("directory.db*"):
+        path.unlink()
+    owner = home.open("owner", named=False)
     owner.send("owner", "x")
     owner.run_until_idle()
     owner.receive()

@@ -109,6 +109,4 @@ def _piped(given: str | bytes) -> io.TextIOBase:
 
 
 def _agent(home: Path, name: str) -> Postbox:
-    folder = home / "agents"
-    folder.mkdir(exist_ok=True)
-    return Postbox(folder / f"{name}.db", agent=name, start=False)
+    return Postbox(home / f"{name}.db", agent=name, start=False)

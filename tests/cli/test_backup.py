@@ -28,8 +28,7 @@ with Postbox(sys.argv[1], start=False, hold_unknown=True) as box:
 @pytest.fixture
 def written(home: Path) -> Path:
     """Return the file of shop, closed, with one message to billing."""
-    folder = home / "agents"
-    folder.mkdir(exist_ok=True)
+    folder = home
     for name in ("shop", "billing"):
         Postbox(folder / f"{name}.db", agent=name, start=False).close()
     send(folder / "shop.db", "first")

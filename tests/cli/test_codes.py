@@ -31,10 +31,10 @@ def test_1_failed(cli: Cli, shop: Postbox) -> None:
 def test_1_failed_where_the_system_refuses(cli: Cli, tmp_path: Path) -> None:
     """A folder that cannot be made is a line that names it, not a traceback."""
     (tmp_path / "taken").write_text("a file")
-    ran = cli("init", "alice", "--home", str(tmp_path / "taken"))
+    ran = cli("init", "alice", "--home", str(tmp_path / "taken" / "home"))
 
     assert (exit_codes.FAILED, "") == (ran.code, ran.out)
-    assert f"onceward: {tmp_path / 'taken' / 'agents'}: Not a directory\n" == ran.err
+    assert f"onceward: {tmp_path / 'taken' / 'home'}: Not a directory\n" == ran.err
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_7_refused_while_frozen(
 @pytest.mark.usefixtures("billing", "shop")
 def test_7_refused_where_the_queue_is_full(cli: Cli, home: Any) -> None:
     """A full outbox takes nothing more."""
-    with Postbox(home / "agents" / "full.db", agent="full", start=False, max_pending=1) as box:
+    with Postbox(home / "full.db", agent="full", start=False, max_pending=1) as box:
         box.send("shop", 1)
 
     assert exit_codes.REFUSED == cli("send", "shop", "2", "--agent", "full").code

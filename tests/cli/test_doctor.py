@@ -92,7 +92,7 @@ def test_a_folder_that_others_may_change_is_a_warning(cli: Cli, shop: Postbox, m
 def test_a_second_name_is_serious_and_nothing_is_opened(cli: Cli, home: Path) -> None:
     """Each hard link would get a WAL of its own."""
     cli("init", "shop")
-    (home / "agents" / "other.db").hardlink_to(home / "agents" / "shop.db")
+    (home / "other.db").hardlink_to(home / "shop.db")
 
     ran = cli("doctor", "--json")
 
@@ -231,7 +231,9 @@ def test_the_doctor_leaves_no_wal_behind(cli: Cli, home: Path) -> None:
     cli("init", "shop")
 
     assert 0 == cli("doctor").code
-    assert ["shop.db", "shop.db-run"] == sorted(path.name for path in (home / "agents").iterdir())
+    assert ["directory.db", "shop.db", "shop.db-run"] == sorted(
+        path.name for path in home.iterdir()
+    )
 
 
 def test_a_whole_home_is_examined_at_once(cli: Cli, shop: Postbox, billing: Postbox) -> None:
@@ -295,7 +297,7 @@ def said(ran: Any, check: str) -> tuple[str, str]:
 @LINUX
 def test_a_stopped_process_that_writes_is_named(cli: Cli, home: Path) -> None:
     """It blocks all writers; the doctor does not wait for it, and says how to continue it."""
-    path = home / "agents" / "shop.db"
+    path = home / "shop.db"
     cli("init", "shop")
     with holder(path) as pid:
         assert pid == handles.writer(path)
@@ -318,7 +320,7 @@ def test_a_process_that_only_writes_too_long_is_named(
     """It is not stopped, so the doctor tries; when its patience ends it says whose turn it is."""
     monkeypatch.setenv("ONCEWARD_BUSY_TIMEOUT", "0.2")
     cli("init", "shop")
-    with holder(home / "agents" / "shop.db") as pid:
+    with holder(home / "shop.db") as pid:
         ran = cli("doctor", "--json")
 
     assert (1, "serious") == (ran.code, level(ran, "open"))
@@ -327,13 +329,13 @@ def test_a_process_that_only_writes_too_long_is_named(
 
 @LINUX
 @pytest.mark.parametrize(
-    "command", [("doctor",), ("stats",), ("init", "shop"), ("work", "agents/shop.db", "m:agent")]
+    "command", [("doctor",), ("stats",), ("init", "shop"), ("work", "shop.db", "m:agent")]
 )
 def test_a_file_that_was_deleted_under_a_process_is_not_begun_anew(
     cli: Cli, home: Path, command: tuple[str, ...]
 ) -> None:
     """No command creates a file beside the old one's WAL; what the process holds can be copied."""
-    path = home / "agents" / "shop.db"
+    path = home / "shop.db"
     cli("init", "shop")
     (home / "m.py").write_text(
         "from onceward import Agent\nagent = Agent('shop')\n", encoding="utf-8"
@@ -389,9 +391,7 @@ def test_a_call_that_was_left_is_a_warning(cli: Cli, home: Path) -> None:
             shop.run_until_idle()
             said_so.append(said(cli("doctor", "--json"), "runs"))
 
-    with Postbox(
-        home / "agents" / "shop.db", agent=agent, start=False, clock=clock, abort_grace=5
-    ) as shop:
+    with Postbox(home / "shop.db", agent=agent, start=False, clock=clock, abort_grace=5) as shop:
         shop.send("shop", 1)
         shop.run_until_idle()
 
@@ -403,7 +403,7 @@ def test_mail_behind_a_handler_that_does_not_end_is_a_warning(
     cli: Cli, home: Path, billing: Postbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Something is in hand, so a worker runs: it hangs, or is too slow."""
-    with Postbox(home / "agents" / "shop.db", agent="shop", start=False, lease=600) as shop:
+    with Postbox(home / "shop.db", agent="shop", start=False, lease=600) as shop:
         for session in ("a", "b"):
             billing.session(session).send("shop", 1)
         billing.run_until_idle()
@@ -428,7 +428,7 @@ def test_a_lane_behind_a_message_that_fails_is_a_warning(
         del ctx
         raise KeyError("cents")
 
-    with Postbox(home / "agents" / "shop.db", agent=agent, start=False, retry_first=600) as shop:
+    with Postbox(home / "shop.db", agent=agent, start=False, retry_first=600) as shop:
         message = billing.send("shop", 1, type="job")
         billing.run_until_idle()
         shop.run_until_idle()

@@ -27,7 +27,7 @@ Cli = Callable[..., Any]
 def test_a_command_takes_its_file_as_a_word(cli: Cli, home: Path, command: str) -> None:
     """Right after the command; what --db names is the same."""
     name, *rest = command.split() if command.startswith(("ls", "relay")) else [command]
-    file = home / "agents" / "billing.db"
+    file = home / "billing.db"
 
     word, flag = (
         cli(*name.split(), *given, *rest, "--json")
@@ -51,7 +51,7 @@ def test_a_file_stands_before_the_other_words(cli: Cli, billing: Postbox) -> Non
     "tokens",
     [
         ["send", "x.db", "hi", "--agent", "shop"],
-        ["send", "x.db", "hi", "--db=agents/shop.db"],
+        ["send", "x.db", "hi", "--db=shop.db"],
         ["send", "--", "x.db", "hi"],
         ["search", "a/b"],
         ["send", "billing", "x.db"],

@@ -144,7 +144,7 @@ def test_show_has_the_whole_message(cli: Cli, sent: str) -> None:
 
 def test_show_has_dedup_record_and_transitions(cli: Cli, billing: Postbox, home: Path) -> None:
     """A processed message shows its row, its dedup record, and its transitions if recorded."""
-    with Postbox(home / "agents" / "shop.db", agent="shop", start=False, transitions=True) as shop:
+    with Postbox(home / "shop.db", agent="shop", start=False, transitions=True) as shop:
         sent = billing.send("shop", 1)
         billing.run_until_idle()
         assert 0 == cli("recv").code
@@ -246,7 +246,7 @@ def test_sql_knows_the_views_without_their_prefix(cli: Cli, shop: Postbox, sent:
 def test_looking_leaves_no_trace(cli: Cli, home: Path) -> None:
     """The file's bytes are the same after every reading command, also without another opener."""
     cli("init", "shop")
-    path = home / "agents" / "shop.db"
+    path = home / "shop.db"
     before = path.read_bytes()
 
     codes = [

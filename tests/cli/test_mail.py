@@ -15,7 +15,7 @@ Cli = Callable[..., Any]
 
 def test_init_creates_a_private_file_once(cli: Cli, home: Path) -> None:
     """The second init finds the file and changes nothing."""
-    path = home / "agents" / "shop.db"
+    path = home / "shop.db"
 
     first, second = cli("init", "shop"), cli("init", "shop", "--json")
 
@@ -25,10 +25,10 @@ def test_init_creates_a_private_file_once(cli: Cli, home: Path) -> None:
 
 
 def test_init_takes_a_home(cli: Cli, tmp_path: Path) -> None:
-    """--home says where the folder of agents lies, and it is created."""
+    """--home says where the home lies, and it is created."""
     other = tmp_path / "other" / "home"
 
-    assert {"agent": "a", "path": str(other / "agents" / "a.db"), "created": True} == cli(
+    assert {"agent": "a", "path": str(other / "a.db"), "created": True} == cli(
         "init", "a", "--home", other, "--json"
     ).json
 

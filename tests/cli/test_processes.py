@@ -38,7 +38,7 @@ def test_work_handles_mail_until_it_is_terminated(home: Path, shop: Postbox) -> 
     """A question is answered by the other process; then SIGTERM ends it with 143."""
     (home / "app.py").write_text(APP, encoding="utf-8")
     with (
-        start("work", "agents/billing.db", "app:billing", "--json", cwd=home) as child,
+        start("work", "billing.db", "app:billing", "--json", cwd=home) as child,
         Postbox(shop.path, agent="shop") as asking,
     ):
         assert {"seen": 7} == asking.ask("billing", {"n": 7}, type="hello", reply=dict, timeout=60)
@@ -48,7 +48,7 @@ def test_work_handles_mail_until_it_is_terminated(home: Path, shop: Postbox) -> 
     assert 143 == child.returncode
     assert {
         "agent": "billing",
-        "path": str(home / "agents" / "billing.db"),
+        "path": str(home / "billing.db"),
         "moved": None,
         "signal": "SIGTERM",
     } == json.loads(out)
@@ -58,7 +58,7 @@ def test_relay_delivers_until_it_is_interrupted(
     home: Path, shop: Postbox, billing: Postbox
 ) -> None:
     """A message that another process commits leaves; then SIGINT ends the relay with 130."""
-    with start("relay", "agents/shop.db", cwd=home) as child:
+    with start("relay", "shop.db", cwd=home) as child:
         sent = shop.send("billing", 1)
         message = billing.receive(timeout=60)
         assert message is not None
@@ -75,7 +75,7 @@ def test_relay_delivers_until_it_is_interrupted(
 def test_a_team_stops_together(home: Path, number: signal.Signals) -> None:
     """The signal is passed on, and every worker is waited for."""
     (home / "app.py").write_text(APP, encoding="utf-8")
-    with start("work", "agents/billing.db", "app:billing", "--processes", "2", cwd=home) as child:
+    with start("work", "billing.db", "app:billing", "--processes", "2", cwd=home) as child:
         child.send_signal(number)
         child.communicate(timeout=60)
 

@@ -21,7 +21,7 @@ def ids(home: Path, billing: Postbox) -> Iterator[list[str]]:
         run.checkpoint({"half": True})
         return f"did {run.message.body}"
 
-    with Postbox(home / "agents" / "shop.db", agent=agent, start=False) as box:
+    with Postbox(home / "shop.db", agent=agent, start=False) as box:
         chat = billing.session("chat")
         chat.send("shop", "first")
         billing.run_until_idle()
@@ -64,7 +64,7 @@ def test_a_run_is_ended_from_a_terminal(cli: Cli, home: Path, billing: Postbox) 
         codes.append(cli("runs", "abort", run.id).code)
         box.queues.pause(run.session)
 
-    with Postbox(home / "agents" / "shop.db", agent=agent, start=False) as box:
+    with Postbox(home / "shop.db", agent=agent, start=False) as box:
         billing.session("chat").send("shop", "count")
         billing.run_until_idle()
         box.run_until_idle()

@@ -39,12 +39,12 @@ def app(home: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_work_once_handles_what_is_due(cli: Cli, shop: Postbox, app: str) -> None:
     """The file is created, the mail handled, the reply delivered; what fails is said on stderr."""
-    assert 0 == cli("work", "agents/billing.db", app, "--once").code
+    assert 0 == cli("work", "billing.db", app, "--once").code
     sent = shop.send("billing", {"n": 7}, type="hello", reply_to="shop")
     shop.send("billing", {}, type="bad")
     shop.run_until_idle()
 
-    ran = cli("work", "agents/billing.db", app, "--once", "--json")
+    ran = cli("work", "billing.db", app, "--once", "--json")
 
     assert ["agent", "path", "moved", "signal"] == list(ran.json)
     assert ran.json["moved"] > 0
@@ -59,7 +59,7 @@ def test_work_with_several_processes(cli: Cli, shop: Postbox, app: str) -> None:
     sent = shop.send_many([("billing", {"n": n}) for n in range(20)], type="hello")
     shop.run_until_idle()
 
-    ran = cli("work", "agents/billing.db", app, "--once", "--processes", "2")
+    ran = cli("work", "billing.db", app, "--once", "--processes", "2")
 
     assert 0 == ran.code
     assert {"acked"} == {shop.resolve(message_id) for message_id in sent}
@@ -69,7 +69,7 @@ def test_a_worker_that_fails_ends_the_team(cli: Cli, app: str) -> None:
     """Each worker refuses another agent's file, and the team reports the failure."""
     cli("init", "shop")
 
-    assert 1 == cli("work", "agents/shop.db", app, "--processes", "2").code
+    assert 1 == cli("work", "shop.db", app, "--processes", "2").code
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_relay_once_delivers(cli: Cli, shop: Postbox, billing: Postbox) -> None:
     """Without handlers: the mail of shop reaches billing, and stays there."""
     sent = shop.send("billing", 1)
 
-    ran = cli("relay", "agents/shop.db", "--once", "--json")
+    ran = cli("relay", "shop.db", "--once", "--json")
 
     assert (0, "shop", 1) == (ran.code, ran.json["agent"], ran.json["moved"])
     assert ("sent", 1) == (shop.resolve(sent), billing.stats()["inbox_pending"])
@@ -109,7 +109,7 @@ def test_relay_without_a_file_relays_our_own(cli: Cli, shop: Postbox) -> None:
 def test_migrate_of_a_current_file_takes_no_step(cli: Cli, home: Path) -> None:
     """It says so, and may be repeated."""
     cli("init", "shop")
-    path = str(home / "agents" / "shop.db")
+    path = str(home / "shop.db")
 
     assert {"path": path, "steps": [], "dry_run": False} == cli("migrate", "--json").json
     assert "is up to date" in cli("migrate", path).err

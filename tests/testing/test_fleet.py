@@ -26,7 +26,7 @@ def _messages(folder: Path) -> tuple[set[tuple[str, str, str]], list[str]]:
     """Return every message that any file knows, and the unreadable files."""
     found: set[tuple[str, str, str]] = set()
     unread = []
-    for path in sorted(folder.rglob("*.db")):
+    for path in sorted(path for path in folder.rglob("*.db") if path.name != "directory.db"):
         try:
             with Postbox(path, start=False) as box:
                 assert [] == box.check(), path

@@ -16,7 +16,8 @@ class Agents:
         """
         Register this agent; say whether it was not registered before.
 
-        From now on what is sent to all reaches it too.
+        Opening a file under its agent's name does the same. Registered agents get
+        everything that is sent to all.
         """
         return self._directory.register()
 
@@ -25,8 +26,7 @@ class Agents:
         Unregister this agent before it is retired; say whether it was registered.
 
         Nothing that is sent to all or published reaches it. Channels are left by
-        their own ``leave``. While its file lies in the home, or when it asks the
-        directory for something in a later opening, it is registered again.
+        their own ``leave``. The next opening under its name registers it again.
         """
         return self._directory.leave()
 

@@ -105,7 +105,8 @@ class Postbox(Session, EventSource):
     """
     One agent's SQLite file, open.
 
-    It is also the default session. Opening creates and migrates the file and,
+    It is also the default session. Opening creates and migrates the file,
+    registers the agent in its home where *agent* names it or engines start, and,
     unless ``start=False``, starts the engines: a dispatcher, maintenance, and
     workers if the agent has handlers. Settings may be given as a ``Settings``
     object, as keywords, or by environment. Async handlers run on *loop*, or on
@@ -158,6 +159,8 @@ class Postbox(Session, EventSource):
         self._run = OwnerSession(self._db, self._settings, self._hooks, vfs=vfs)
         try:
             self._build_runtime(ids or _ids_of(clock))
+            if start or name is not None:
+                self._home.register_at_opening()
             self._run.begin(engines=start)
             if start:
                 self._start()

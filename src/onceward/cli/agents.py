@@ -16,9 +16,9 @@ def ls(box: Postbox, /) -> Found:
 @command("agent")
 def register(box: Postbox, /) -> Found:
     """
-    Register our agent: messages to all reach it, wherever its file lies.
+    Register our agent: messages to all reach it.
 
-    An agent whose file lies in the home is reached without being registered.
+    init and work do the same, as does every program that opens the file under its agent's name.
     """
     box.agents.register()
     return [{"agent": box.agent}]
@@ -30,7 +30,7 @@ def leave(box: Postbox, /) -> Found:
     Take our agent out of the home before it is retired: messages to all no longer reach it.
 
     Its subscriptions outside of channels end, too; onceward channel leave ends membership of a
-    channel. An agent whose file lies in the home is still reached: move the file away next.
+    channel. The next program that opens its file under its name registers it again.
     """
     return [{"agent": box.agent, "left": box.agents.leave()}]
 

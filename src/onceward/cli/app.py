@@ -34,7 +34,7 @@ Exactly-once mail between agents, in one SQLite file each.
 
 A command works on one agent's file: the word after the command, if it ends in .db, .sqlite or
 .sqlite3 or is a path to a file (onceward stats shop.db), or --db FILE, or --agent NAME for
-agents/NAME.db in the home folder (ONCEWARD_HOME, else the current folder), or the environment's
+NAME.db in the home folder (ONCEWARD_HOME, else the current folder), or the environment's
 ONCEWARD_DB, or its ONCEWARD_AGENT. Spans are written 5m, 2h30m, 250ms, 7d or in seconds.
 
 On a terminal commands print tables, elsewhere tab-separated lines without a header; --json prints

@@ -21,7 +21,7 @@ Home = Annotated[
 
 def init(name: Name, /, *, home: Home = None, answer: Answer = ANSWER) -> int:
     """
-    Create an agent's file, HOME/agents/NAME.db, and print its path.
+    Create an agent's file, HOME/NAME.db, register the agent, and print the path.
 
     A file that exists is kept, and its schema is brought up to date, so init may be repeated.
     Other agents of the same home reach the new one by its name.

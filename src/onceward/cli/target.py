@@ -15,7 +15,7 @@ from onceward.cli.handles import holders
 from onceward.cli.options import Quiet
 from onceward.cli.output import Style, style
 from onceward.db.environment import env_or_project
-from onceward.model.names import DEFAULT_SESSION, agent_name
+from onceward.model.names import DEFAULT_SESSION, DIRECTORY, agent_name
 
 
 @Parameter(name="*")
@@ -40,7 +40,7 @@ class Where(Answer):
     db: Path | None = None
     """The agent's file; or the word after the command. Default: ONCEWARD_DB, ONCEWARD_AGENT."""
     agent: str | None = None
-    """Instead of --db: the agent whose file is agents/NAME.db in ONCEWARD_HOME, else here."""
+    """Instead of --db: the agent whose file is NAME.db in ONCEWARD_HOME, else here."""
 
     def path(self) -> Path:
         """Return the file that is meant; raise Usage if nothing says which."""
@@ -74,7 +74,7 @@ def in_session(where: Conversation) -> str:
 
 def agent_file(agent: str, home: Path | None = None) -> Path:
     """Return where an agent's file lies in a home folder."""
-    return (home or Path(env_or_project("home") or ".")) / "agents" / f"{agent_name(agent)}.db"
+    return (home or Path(env_or_project("home") or ".")) / f"{agent_name(agent)}.db"
 
 
 def chosen(files: Sequence[Path], where: Where) -> list[Path]:
@@ -82,14 +82,15 @@ def chosen(files: Sequence[Path], where: Where) -> list[Path]:
     if files and (where.db is not None or where.agent is not None):
         msg = "a FILE and --db or --agent both name the file: give one of them"
         raise Usage(msg)
-    return list(files) or [where.path()]
+    agents = [file for file in files if file.name != DIRECTORY]  # a glob of a home has it, too
+    return agents or list(files) or [where.path()]
 
 
 def existing(path: Path) -> Path:
     """Return *path*; raise NothingThere if there is no file, because only init creates one."""
     refuse_deleted(path)
     if not path.exists():
-        cure = "correct its name, or create an agent's file agents/NAME.db with onceward init NAME"
+        cure = "correct its name, or create an agent's file NAME.db with onceward init NAME"
         msg = f"there is no file {path}: {cure}"
         raise NothingThere(msg)
     return path

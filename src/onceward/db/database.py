@@ -74,7 +74,7 @@ class Database:
     def __init__(
         self, path: Path, *, agent: str | None, settings: Settings, clock: Clock, vfs: str | None
     ) -> None:
-        self.path, self.clock, self._vfs = path, clock, vfs
+        self.path, self.clock, self.vfs = path, clock, vfs
         self._settings, self._expected_agent = settings, agent
         self._timeout_was_given = "busy_timeout" in settings.model_fields_set
         self._pid, self.users = os.getpid(), 0
@@ -219,7 +219,7 @@ class Database:
 
     def _connect(self, deadline: float) -> apsw.Connection:
         self.busy_handler.deadline = self._read_busy_handler.deadline = deadline
-        con = connect(self.path, vfs=self._vfs, patience=self.busy_handler)
+        con = connect(self.path, vfs=self.vfs, patience=self.busy_handler)
         try:
             self._preflight(con)
         except BaseException:
@@ -385,7 +385,7 @@ class Database:
             msg = f"{self.path}: an error closed it a moment ago; try again"
             raise StoreFault(msg)
         self._read_busy_handler.deadline = time.monotonic() + self.writer.queue.timeout
-        reader = connect(self.path, vfs=self._vfs, patience=self._read_busy_handler)
+        reader = connect(self.path, vfs=self.vfs, patience=self._read_busy_handler)
         reader.execute("PRAGMA query_only = ON")
         self._reader = reader
         return reader

@@ -19,7 +19,7 @@ from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
 from onceward.db import open_files
-from onceward.errors import ForeignHandle
+from onceward.errors import ForeignHandle, StoreUnusable
 
 EVENT: Final = "sqlite3.connect"
 URI: Final = re.compile(r"file:(?://[^/]*)?(?P<path>[^?#]*)")
@@ -42,12 +42,13 @@ def install_hook() -> None:
 def _refuse_open_file(event: str, args: tuple[Any, ...]) -> None:
     if event != EVENT:
         return
-    keys = {key for key, _ in list(open_files.files)}
     for name in _paths(args[0]):
-        with suppress(OSError, ValueError):  # there is no such file, or the name is none
-            found = os.stat(name)
-            if (found.st_dev, found.st_ino) in keys:
-                raise ForeignHandle(_explain(name))
+        with suppress(StoreUnusable, ValueError):  # the name leads nowhere
+            if open_files.finds(name):
+                break
+    else:
+        return
+    raise ForeignHandle(_explain(name))
 
 
 def _paths(database: object) -> Iterator[str]:

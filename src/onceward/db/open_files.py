@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from threading import RLock
 from typing import Any
 
-from onceward.db.file_checks import FileKey
+from onceward.db.file_checks import FileKey, file_key
 
 files: dict[tuple[FileKey, str], Any] = {}
 """Open databases by file and VFS: all their users share one writer, and so one commit."""
 lock = RLock()
 inherited: set[FileKey] = set()
 """Files that were open at the fork of this process: SQLite believes to hold locks on them."""
+
+
+def finds(path: Path | str) -> bool:
+    """Return whether this process has the file at *path* open."""
+    key = file_key(path)
+    return key is not None and any(key == known for known, _ in list(files))
 
 
 def _leave_to_the_parent() -> None:

@@ -244,8 +244,8 @@ class Sender:
         others = self.directory.other_agents()
         if not others:
             msg = (
-                "a message to all reaches every registered agent of the home, "
-                "and there is no other: let them register"
+                "a message to all reaches every registered agent of the home, and there is no"
+                " other: opening a file under its agent's name registers it"
             )
             raise UnknownRecipient(msg)
         return self.compose_fanout(session, others, body, options)

@@ -10,6 +10,8 @@ from glob import has_magic, iglob
 from pathlib import Path
 from typing import Final
 
+from onceward.model.names import DIRECTORY
+
 SIDES: Final = ("-wal", "-shm", "-journal")
 """Ends of the names that SQLite gives to its own files beside a database."""
 
@@ -29,7 +31,7 @@ def find(patterns: Iterable[str]) -> list[Found]:
     """
     Return the files of the glob *patterns*, once each, by path; a folder means all its ``*.db``.
 
-    ``**`` is any depth.
+    ``**`` is any depth. The directory of a home is no agent's file.
 
     A file that vanishes meanwhile is left out. Links are followed to the file they
     mean, so that no file is read twice under two names.
@@ -66,5 +68,9 @@ def _named(pattern: str) -> Iterator[str]:
         yield plain
         return
     for path in iglob(plain, recursive=True, include_hidden=False):
-        if not path.endswith(SIDES) and os.path.isfile(path):
+        if (
+            not path.endswith(SIDES)
+            and os.path.basename(path) != DIRECTORY
+            and os.path.isfile(path)
+        ):
             yield path

@@ -247,7 +247,7 @@ class Cli:
     def __init__(self) -> None:
         self._folder = TemporaryDirectory(prefix="onceward-fuzz-")
         self._home = Path(self._folder.name) / "outer" / "home"
-        self._file = self._home / "agents" / "ada.db"
+        self._file = self._home / "ada.db"
         self._file.parent.mkdir(parents=True)
         with Postbox(self._file, agent="ada", start=False, hold_unknown=True) as box:
             box.send("bob", {"n": 1})

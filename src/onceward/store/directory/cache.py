@@ -9,8 +9,6 @@ from typing import Any, Final, NamedTuple
 
 from onceward.db.database import Database
 from onceward.db.transaction import StoreTransaction
-from onceward.errors import InvalidMessage
-from onceward.model.names import agent_name
 from onceward.model.topics import TopicIndex
 from onceward.store.directory import database
 from onceward.store.directory.database import DirectoryDatabase, DirectoryHandle
@@ -125,14 +123,8 @@ class DirectoryCache:
         return sorted(everybodys | _find(wishes, ("", me), topic))
 
     def other_agents(self) -> list[str]:
-        """Return all other agents of the home: registered ones, and those with a file there."""
-        names = set(self._now().agents)
-        if self._db.path.parent.name == database.AGENTS:
-            names.update(
-                path.stem for path in self._db.path.parent.glob("*.db") if _is_name(path.stem)
-            )
-        names.discard(self._db.agent)
-        return sorted(names)
+        """Return all other agents that are registered in the home, by name."""
+        return [name for name in self._now().agents if name != self._db.agent]
 
     @property
     def agent(self) -> str:
@@ -180,14 +172,6 @@ def _find(
 ) -> set[str]:
     index = wishes.get(scope)
     return set() if index is None else set(index.find(topic))
-
-
-def _is_name(text: str) -> bool:
-    try:
-        agent_name(text)
-    except InvalidMessage:
-        return False
-    return True
 
 
 def _load(opened: DirectoryDatabase, routes: int) -> _Snapshot:

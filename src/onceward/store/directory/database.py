@@ -10,15 +10,24 @@ from typing import Any, Final, NoReturn, TypeVar
 import apsw
 
 from onceward.db import file_checks, migrations, open_files
+from onceward.db.connection import close, connect
 from onceward.db.database import Database
 from onceward.db.group_commit import ReplacedFileDetector
 from onceward.db.transaction import StoreTransaction
-from onceward.errors import SchemaMismatch, SchemaTooNew, StoreClosed
+from onceward.errors import (
+    OncewardError,
+    SchemaMismatch,
+    SchemaTooNew,
+    StoreClosed,
+    StoreCorrupt,
+    StoreError,
+)
 from onceward.model.clock import Clock
+from onceward.model.log import log
+from onceward.model.names import DIRECTORY
 from onceward.model.settings import Settings
 
 T = TypeVar("T")
-FILE: Final = "directory.db"
 AGENTS: Final = "agents"
 VERSION: Final = 1
 APPLICATION_ID: Final = 0x6F6E6469  # "ondi"
@@ -38,7 +47,9 @@ IS_REGISTERED: Final = "SELECT 1 FROM agents WHERE name = ?"
 
 def directory_path(file: Path) -> Path:
     """Return the path of a file's directory: in its home, or beside a file outside of any."""
-    return file.parent.parent / FILE if file.parent.name == AGENTS else file.with_name(FILE)
+    return (
+        file.parent.parent / DIRECTORY if file.parent.name == AGENTS else file.with_name(DIRECTORY)
+    )
 
 
 class DirectoryDatabase(Database):
@@ -162,22 +173,43 @@ class DirectoryHandle:
 
     @property
     def directory(self) -> DirectoryDatabase:
-        """The directory, opened or created on first use, with the agent registered in it."""
+        """The directory, opened or created on first use."""
         with self._lock:
             if self._closed:
                 msg = "the postbox was closed: open it again"
                 raise StoreClosed(msg)
             if self._open is None:
-                opened = DirectoryDatabase.open(
+                self._open = DirectoryDatabase.open(
                     self.path, settings=self._settings, clock=self._db.clock
                 )
-                try:
-                    register(opened, self._db.agent)
-                except BaseException:
-                    opened.close()
-                    raise
-                self._open = opened
             return self._open
+
+    def register_at_opening(self) -> None:
+        """
+        Register the agent of a file that is opened under its name, unless it is registered.
+
+        A directory that cannot be used is told in the log: no message needs it.
+        """
+        if self._db.vfs is not None:
+            return
+        try:
+            if not self._finds_agent():
+                register(self.directory, self._db.agent)
+        except OncewardError as error:
+            log.failure("warning", "not registered in its home", error, agent=self._db.agent)
+
+    def _finds_agent(self) -> bool:
+        """Return whether the directory has the agent, without a commit and without keeping it."""
+        if not self.path.exists() or open_files.finds(self.path):
+            return False  # one that is open here is asked for nothing
+        con = None
+        try:
+            con = connect(self.path, readonly=True)
+            return bool(con.execute(IS_REGISTERED, (self._db.agent,)).fetchall())
+        except (apsw.Error, StoreError, StoreCorrupt):  # opening it in full says what is wrong
+            return False
+        finally:
+            close(con)
 
     def close(self) -> None:
         """Close the directory, if it was opened."""
