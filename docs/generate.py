@@ -37,7 +37,7 @@ SECTIONS = {
         "Ticket"
     ),
     "Peers, pages and health": (
-        "agents.Agents peers.Peers Page queries.HistoryEntry queries.PeerInfo "
+        "Repair agents.Agents peers.Peers Page queries.HistoryEntry queries.PeerInfo "
         "invariants.Violation Health"
     ),
     "Limits": "limits.Limits limits.Limit limits.DropRecord",
@@ -55,7 +55,7 @@ SECTIONS = {
     ),
     "Mailboxes": (
         "mailboxes.Mailboxes Mailbox mailboxes.MailboxFields MessageRecord Start "
-        "mailboxes.MailboxInfo mailboxes.HandlerTransaction"
+        "mailboxes.MailboxInfo HandlerTransaction"
     ),
     "Options and filters": (
         "SendOptions send_options.PublishOptions postbox.PostboxOptions filters.CommonFilters "

@@ -10,7 +10,7 @@ import typing as _typing
 
 from onceward import errors
 from onceward.api.channels import Channel
-from onceward.api.mailboxes import Mailbox
+from onceward.api.mailboxes import HandlerTransaction, Mailbox
 from onceward.api.postbox import Postbox
 from onceward.api.session import Session
 from onceward.errors import Drop, OncewardError, OutcomeUnknown, Reject, Retry
@@ -50,6 +50,7 @@ __all__ = [
     "Context",
     "DeadLetter",
     "Drop",
+    "HandlerTransaction",
     "Health",
     "Mailbox",
     "Message",

@@ -1,0 +1,63 @@
+"""The code of the pages passes ``mypy --strict``: what a reader copies is what a project takes."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+CODE = re.compile(
+    r"^```python(?: (?P<file>\S+))?\n(?P<text>.*?)^```$|^<!-- setup\n(?P<setup>.*?)^-->$",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+def modules(page: Path) -> dict[str, str]:
+    """Return the code of a page by module: its blocks as one, each file that it names apart."""
+    found, lines = dict[str, str](), list[str]()
+    text = page.read_text(encoding="utf-8")
+    for match in CODE.finditer(text):
+        if match["file"]:
+            found[match["file"].removesuffix(".py")] = match["text"]
+            continue
+        part = match["text"] or match["setup"]
+        start = text.count("\n", 0, match.start()) + 1
+        lines += [""] * (start - len(lines)) + part.splitlines()  # numbered as in the page
+    return {"page": "\n".join(lines) + "\n", **found} if lines else found
+
+
+def write(folder: Path) -> list[str]:
+    """Write the modules of all pages, each page in a package of its own; return the packages."""
+    packages = []
+    for page in PAGES:
+        found = modules(page)
+        name = re.sub(r"\W", "_", page.relative_to(ROOT).with_suffix("").as_posix())
+        for module, text in found.items():
+            path = folder / name / f"{module}.py"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        packages += [name] if found else []
+    return packages
+
+
+def test_the_code_of_the_pages_is_typed(tmp_path: Path) -> None:
+    """One run over all pages; an error names the page, and the line in it."""
+    packages = write(tmp_path)
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--config-file",
+        "",
+        "--explicit-package-bases",
+    ]
+    paths = [str(path) for name in packages for path in sorted((tmp_path / name).glob("*.py"))]
+
+    ran = subprocess.run(
+        [*command, *paths], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+
+    assert (0, "") == (ran.returncode, "" if ran.returncode == 0 else ran.stdout)
+    assert len(packages) > 30
