@@ -30,6 +30,7 @@ MEANING = {
     "partitionkey": "ordering key: the lane, where it is not the session",
     "correlationid": "id of the conversation's first message",
     "causationid": "id of the message whose handling sent this one",
+    "hops": "how many messages led to this one; 0 for one that no handler sent",
     "inreplyto": "id of the message that this one answers; a waiting ticket takes it",
     "replyto": "agent that the reply goes to, where it is not the sender",
     "channel": "channel it was sent through",

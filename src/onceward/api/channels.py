@@ -245,6 +245,7 @@ class Channel:
         """Answer a query of this channel: to its sender, in its conversation."""
         options.setdefault("correlation_id", message.correlation_id or message.id)
         options.setdefault("causation_id", message.id)
+        options.setdefault("hops", message.frame.hops + 1)
         return self.send(body, kind="response", **options)
 
     def acknowledge(

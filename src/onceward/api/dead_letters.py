@@ -175,6 +175,7 @@ class DeadLetters:
             delay=wait,
             correlation_id=frame.correlationid,
             causation_id=frame.causationid,
+            hops=0 if dead.reason == "hops_exceeded" else frame.hops,
             in_reply_to=frame.inreplyto,
             reply_to=frame.replyto,
             channel=frame.channel,

@@ -69,6 +69,7 @@ class Frame(BaseModel):
     partitionkey: Text | None = None
     correlationid: Text | None = None
     causationid: Text | None = None
+    hops: Annotated[int, Field(ge=0, lt=INT32)] = 0
     inreplyto: Text | None = None
     replyto: Text | None = None
     channel: Text | None = None
@@ -253,6 +254,7 @@ class FrameHeaders:
     ordering_key: str | None = None
     correlation_id: str | None = None
     causation_id: str | None = None
+    hops: int = 0
     in_reply_to: str | None = None
     reply_to: str | None = None
     expires_at: Millis | None = None
@@ -318,6 +320,8 @@ def _options(e: FrameHeaders) -> str:
     ):
         if value is not None:
             text += f',"{name}":{json_string(value)}'
+    if e.hops:
+        text += f',"hops":{e.hops}'
     if e.expires_at is not None:
         text += f',"expirytime":"{iso(e.expires_at)}"'
     if e.answer_by is not None:

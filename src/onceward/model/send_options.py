@@ -30,6 +30,8 @@ class PublishOptions(TypedDict, total=False):
     """Id of the conversation's first message; replies carry it on."""
     causation_id: str | None
     """Id of the message that this one answers or follows from."""
+    hops: int
+    """Messages that led to this one; by default one more than of the message being handled."""
     in_reply_to: str | None
     """Id of the request that this message answers."""
     headers: Mapping[str, str | int | bool] | None

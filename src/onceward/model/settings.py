@@ -84,6 +84,9 @@ class Settings(BaseModel):
     ack: Literal["processed", "stored"] = "processed"
     """Event that settles a sent message: the handler's commit, or the peer's durable receipt."""
 
+    max_hops: Annotated[int, Field(ge=1, lt=2**31)] = 64
+    """Most messages that may have led to one that the inbox takes: loops of replies end there."""
+
     retry_first: Seconds = 1.0
     """Pause after the first failure; it doubles with each further one."""
     retry_cap: Seconds = 60.0

@@ -23,6 +23,7 @@ class SettingsOptions(TypedDict, total=False):
     max_inbox: int
     hold_unknown: bool
     ack: Literal["processed", "stored"]
+    max_hops: int
     retry_first: float
     retry_cap: float
     retry_jitter: float

@@ -53,7 +53,9 @@ class Context:
     def tx(self) -> Transaction:
         """Return the transaction that the processed mark commits with; opened on first use."""
         if self._transaction is None:
-            self._transaction = Transaction(self._group.join(), self._sender, self.session)
+            self._transaction = Transaction(
+                self._group.join(), self._sender, self.session, hops=self._frame.hops + 1
+            )
         return self._transaction
 
     def send(self, to: str | None, body: object, **options: Unpack[SendOptions]) -> str:
@@ -116,6 +118,7 @@ def reply_options(frame: Frame, options: SendOptions) -> tuple[str, MessageOptio
     tied: SendOptions = {
         "in_reply_to": frame.id,
         "causation_id": frame.id,
+        "hops": frame.hops + 1,
         "correlation_id": frame.correlationid or frame.id,
     }
     named: SendOptions = tied | options

@@ -35,7 +35,7 @@ class Receiver:
         self._emitter = EventEmitter(self._hooks, db.agent)
         self._notify_in = partial(db.notifier.notify, "in")
         self._notify_out = partial(db.notifier.notify, "out")
-        self._accept_weaker = settings.accept_weaker
+        self._accept_weaker, self._max_hops = settings.accept_weaker, settings.max_hops
 
     @property
     def _policy(self) -> InboxPolicy:
@@ -47,6 +47,7 @@ class Receiver:
             max_body=db.max_body,
             max_inbox=db.max_inbox,
             accept_weaker=self._accept_weaker,
+            max_hops=self._max_hops,
         )
 
     def accept(self, parcel: Parcel) -> Answer:

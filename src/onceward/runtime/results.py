@@ -85,6 +85,7 @@ def _result(sender: Sender, frame: Frame, end: TaskOutcome, run: OpenRun | None)
         key=f"{WORKER_RESULT}:{frame.id}",
         in_reply_to=frame.id,
         causation_id=frame.id,
+        hops=frame.hops + 1,
         correlation_id=frame.correlationid,
         headers={"dispatchid": frame.id, "spawnedsession": frame.session},
     )

@@ -26,6 +26,7 @@ from onceward.model.clock import Millis
 from onceward.model.events import Enqueued
 from onceward.model.frame import (
     EPHEMERAL,
+    INT32,
     RESERVED_ATTRIBUTES,
     FrameHeaders,
     check_extension,
@@ -233,6 +234,7 @@ class Sender:
             kind=_text("kind", options.get("kind")),
             mailbox=_text("mailbox", options.get("mailbox")),
             mailbox_key=_text("mailbox_key", options.get("mailbox_key")),
+            hops=_hops(options.get("hops", 0)),
             chosen_id=options.get("message_id") is not None,
             headers=_extensions(options),
         )
@@ -542,6 +544,13 @@ def _message_id(value: str) -> str:
         msg = f"message id {quoted(value)} must match {ID.pattern}"
         raise InvalidMessage(msg)
     return value
+
+
+def _hops(hops: object) -> int:
+    if isinstance(hops, bool) or not isinstance(hops, int) or not 0 <= hops < INT32:
+        msg = f"hops {quoted(hops)} must be a number of messages"
+        raise InvalidMessage(msg)
+    return hops
 
 
 def _extensions(options: MessageOptions) -> dict[str, Any] | None:

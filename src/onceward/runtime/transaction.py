@@ -25,8 +25,10 @@ class Transaction:
     ROLLBACK are the block's business.
     """
 
-    def __init__(self, tx: StoreTransaction, sender: Sender, session: str) -> None:
-        self._tx, self._sender, self._session = tx, sender, session
+    def __init__(
+        self, tx: StoreTransaction, sender: Sender, session: str, *, hops: int = 0
+    ) -> None:
+        self._tx, self._sender, self._session, self._hops = tx, sender, session, hops
         self._open = True
 
     def execute(self, sql: str, bindings: Bindings = None) -> list[tuple[Any, ...]]:
@@ -69,6 +71,7 @@ class Transaction:
             SendError: see its subclasses; this message was not written, the transaction goes on.
 
         """
+        self._count_hops(options)
         named = parse_options(options)
         if to in EVERY_AGENT:
             return self._send_fanout(self._sender.to_everyone(self._session, body, named)).id
@@ -95,6 +98,7 @@ class Transaction:
         got there all the same may still be followed by its own.
         """
         tx = self._alive()
+        self._count_hops(options)
         message = task(self._sender, self._session, to, body, session=session, options=options)
         try:
             return self._sender.add(tx, message)
@@ -104,12 +108,18 @@ class Transaction:
     def publish(self, topic: str, body: object, **options: Unpack[PublishOptions]) -> list[str]:
         """Send *body* to every subscriber of *topic*, each once; return the message ids."""
         self._alive()
+        self._count_hops(options)
         return [
             message_id
             for _, message_id in self._send_fanout(
                 self._sender.to_subscribers(self._session, topic, body, options)
             ).copies
         ]
+
+    def _count_hops(self, options: PublishOptions) -> None:
+        """Let messages of a handler go on with the chain of the message that it handles."""
+        if self._hops:
+            options.setdefault("hops", self._hops)
 
     def _send_fanout(self, fanout: Fanout) -> SendResult:
         return self._sender.add_fanout(self._alive(), fanout)

@@ -103,6 +103,7 @@ class InboxPolicy:
     max_body: int = 1 << 20
     max_inbox: int = 1_000_000
     accept_weaker: bool = False
+    max_hops: int = 64
 
     def trusts(self, other: Durability) -> bool:
         """Return whether receipts of that durability settle our messages."""
@@ -326,6 +327,9 @@ def _parse_frame(carried: ParcelFrame, parcel: Parcel, policy: InboxPolicy) -> P
     ):
         if said != expected:
             return ParsedFrame(carried, None, f"invalid: {field_name}: does not match the parcel")
+    if frame.hops > policy.max_hops:
+        problem = f"hops_exceeded: {frame.hops} messages led to it, at most {policy.max_hops} may"
+        return ParsedFrame(carried, None, problem)
     if 4 * len(carried.text) > policy.max_body and body_size(frame) > policy.max_body:
         return ParsedFrame(carried, None, TOO_LARGE)
     return ParsedFrame(carried, frame, digest=carried.digest)

@@ -170,6 +170,7 @@ class Run(RunFields[Message[Any]]):
     def send(self, to: str, body: object, **options: Unpack[SendOptions]) -> str:
         """Send a message with the next checkpoint or the run's end; return its id."""
         options.setdefault("causation_id", self.message.id)
+        options.setdefault("hops", self.message.frame.hops + 1)
         return self._add(self._sender.compose(self.session, to, body, parse_options(options)))
 
     def publish(self, topic: str, body: object, **options: Unpack[PublishOptions]) -> list[str]:
@@ -197,6 +198,7 @@ class Run(RunFields[Message[Any]]):
         However it ends there, a ``worker_result`` with that id comes into this session, once.
         """
         options.setdefault("causation_id", self.message.id)
+        options.setdefault("hops", self.message.frame.hops + 1)
         return self._add(
             task(self._sender, self.session, to, body, session=session, options=options)
         )
