@@ -646,7 +646,7 @@ SELECT l.sender, l.name AS lane, coalesce(l.session, b.session) AS session,
   FROM _onceward_lanes AS l LEFT JOIN _onceward_inbox AS b ON b.seq = l.head_seq;
 
 CREATE VIEW onceward_stats AS
-SELECT max(0, t.enqueued - t.gone - t.sending) AS pending, t.sending, t.sent, t.acked, t.failed, t.cancelled,
+SELECT max(0, t.enqueued - t.gone) AS pending, t.sending, t.sent, t.acked, t.failed, t.cancelled,
        t.retries AS total_retries, t.enqueued, t.received, max(0, t.received - t.ended - t.processing) AS inbox_pending,
        t.processing AS inbox_processing, t.processed, t.dropped, t.expired, t.duplicates, t.refused, t.forks, t.dead AS dead_total,
        (SELECT count(*) FROM _onceward_dead_letters) AS dead_letters,

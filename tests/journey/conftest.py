@@ -237,7 +237,8 @@ def differences(box: Postbox) -> list[str]:
     told = box.stats()
     counted = dict(box._db.read("SELECT state, count(*) FROM onceward_outbox GROUP BY state"))
     waiting = dict(box._db.read("SELECT state, count(*) FROM onceward_inbox GROUP BY state"))
-    real = {name: counted.get(name, 0) for name in ("pending", "sending", "sent", "failed")}
+    real = {name: counted.get(name, 0) for name in ("sending", "sent", "failed")}
+    real["pending"] = counted.get("pending", 0) + real["sending"]
     real |= {f"inbox_{name}": waiting.get(name, 0) for name in ("pending", "processing")}
     real["dead_letters"] = box._db.read("SELECT count(*) FROM _onceward_dead_letters")[0][0]
     return [

@@ -27,6 +27,7 @@ class Health:
     """Whether a reader keeps the WAL from being emptied."""
     paused: bool
     pending: int
+    """Messages that their peers have not stored yet."""
     dead_letters: int
     breakers_open: int
     calls_left: int

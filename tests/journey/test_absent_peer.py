@@ -1,0 +1,48 @@
+"""What an operator sees of messages for a peer that is not there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.journey.conftest import World
+
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "how-to"
+GAUGE = re.compile(r'"(\w+)": "(SELECT .*)",$', re.MULTILINE)
+MANY = 101
+
+
+def test_the_documented_gauges_show_what_an_absent_peer_has_not_stored(world: World) -> None:
+    """Pending are all messages that the peer has not stored, those of its stored parcel, too."""
+    shop = world.open("shop", hold_unknown=True, parcel_max_messages=40)
+    for n in range(MANY):
+        shop.send("billing", n)
+    for _ in range(4):
+        world.wait(200)
+    gauges = dict(GAUGE.findall((DOCS / "watch-it.md").read_text(encoding="utf-8")))
+    now = {"now": world.clock.now()}
+    shown = {
+        name: shop.query(sql, now if ":now" in sql else None)[0][0] for name, sql in gauges.items()
+    }
+
+    assert (MANY, MANY, MANY) == (
+        shop.stats()["pending"],
+        shop.health().pending,
+        shown["outbox_pending"],
+    )
+    assert 40 == shop.stats()["sending"]
+    assert 800 == shown["outbox_age_seconds"]
+    assert 1 == shown["peers_failing"]
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.stem)
+def test_no_page_asks_for_pending_rows_alone(page: Path) -> None:
+    """A documented query or command for what has not arrived names the rows being pushed, too."""
+    text = page.read_text(encoding="utf-8")
+    alone = re.findall(r"FROM onceward_outbox[^;`\"]*?state = 'pending'", text)
+
+    assert [] == alone + re.findall(r"--state pending", text)
