@@ -232,13 +232,19 @@ class StoreFull(QueueFull):
 
 
 class RateLimited(SendError):
-    """Messages exceed the rate limit; nothing was written: retry in ``retry_after`` seconds."""
+    """
+    Messages exceed the rate limit; nothing was written: retry in ``retry_after`` seconds.
+
+    ``sender`` is the agent that sends too fast, ``limit`` its messages per second.
+    """
 
     retryable = True
 
-    def __init__(self, message: str, *, retry_after: float) -> None:
+    def __init__(
+        self, message: str, *, retry_after: float, sender: str = "", limit: float = 0.0
+    ) -> None:
         super().__init__(message)
-        self.retry_after = retry_after
+        self.retry_after, self.sender, self.limit = retry_after, sender, limit
 
 
 class ChannelError(SendError):

@@ -81,7 +81,7 @@ def test_the_body_is_stored_once(world: World) -> None:
 
     It goes with the last message that refers to it.
     """
-    alice = world.open("alice", retention=1.0)
+    alice = world.open("alice", retention=1.0, max_retries=0)
     for name in ("b", "c", "d"):
         world.open(name).agents.register()
     alice.send(None, "shared text")

@@ -307,6 +307,20 @@ def test_no_pattern_takes_long(world: World, pattern: str) -> None:
     assert 1 == shop.history(content="^a+$").total_count
 
 
+@pytest.mark.parametrize(
+    "pattern",
+    ["(a{1,30}){1,30}z", "a{251}", "(a|b|aa){1,20}{1,3}z", "(((a{9}){9}){9}){9}", "(a*){200}z"],
+)
+def test_a_pattern_of_too_many_steps_is_refused(world: World, pattern: str) -> None:
+    """Repetitions of repetitions multiply: the error says so before any text is read."""
+    shop = world.open("shop", hold_unknown=True)
+    shop.send("billing", "a" * 5000)
+
+    with pytest.raises(InvalidArgument, match="about 250 steps"):
+        shop.history(content=pattern)
+    assert 1 == shop.history(content="^a{100}").total_count
+
+
 @pytest.mark.broken("a frame is damaged")
 def test_a_damaged_frame_hides_no_other(world: World) -> None:
     """A search through bodies passes over what cannot be read."""

@@ -1,6 +1,7 @@
 """Settings and policies: a value's source, its bounds, and how long a failure waits."""
 
 import random
+from typing import Any
 
 import hypothesis
 import pytest
@@ -184,3 +185,27 @@ def test_no_wait_at_all_is_possible() -> None:
     assert [0, 0] == [
         retry_policy(Settings(retry_first=0)).delay(k, random.Random(0)) for k in (1, 5)
     ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "horizon"),
+    [
+        ({}, 309.3),
+        ({"retry_jitter": 0.0}, 303.0),
+        ({"retry_jitter": 0.0, "max_retries": 2}, 3.0),
+        ({"retry_jitter": 0.0, "max_retries": 100, "retry_cap": 1.0}, 100.0),
+        ({"max_retries": 0}, 0.0),
+        ({"retry_first": 0.0}, 0.0),
+    ],
+)
+def test_a_retention_below_the_retry_horizon_is_refused(
+    settings: dict[str, Any], horizon: float
+) -> None:
+    """A mark that is forgotten before the last retry makes a false dead letter ``stale``."""
+    kept = Settings.merge(None, settings | {"retention": horizon + 1})
+
+    assert horizon == pytest.approx(kept.retry_horizon, rel=0.05)
+    assert Settings.merge(None, settings | {"retention": kept.retry_horizon}) is not None
+    if horizon:
+        with pytest.raises(InvalidArgument, match=r"retention .* is shorter than"):
+            Settings.merge(None, settings | {"retention": kept.retry_horizon - 0.1})

@@ -156,7 +156,11 @@ class Settings(BaseModel):
     """End of an aborted run's messages when partial output was stored."""
 
     retention: Seconds = 7 * DAY
-    """How long acked and processed rows, dedup records and transitions are kept."""
+    """
+    How long acked and processed rows, dedup records and transitions are kept.
+
+    At least as long as a message is tried again.
+    """
     retention_slice: Annotated[int, Field(ge=1)] = 500
     """Rows deleted in one transaction, between which writers get their turn."""
     maintenance_interval: Positive = 60.0
@@ -207,10 +211,31 @@ class Settings(BaseModel):
         if given is not None:
             values |= given.model_dump(exclude_unset=True)
         try:
-            return cls.model_validate(values | dict(overrides))
+            found = cls.model_validate(values | dict(overrides))
         except ValidationError as error:
             msg = f"settings: {describe_errors(error)}"
             raise InvalidArgument(msg) from error
+        found._check_retention()
+        return found
+
+    @property
+    def retry_horizon(self) -> float:
+        """Seconds in which a message may be pushed again: the longest pauses of its re-attempts."""
+        longest, doubled = 1 + self.retry_jitter, min(self.max_retries, 64)
+        pauses = (self.retry_first * longest * 2.0**n for n in range(doubled))
+        capped = sum(min(pause, self.retry_cap) for pause in pauses)
+        return capped + (self.max_retries - doubled) * self.retry_cap
+
+    def _check_retention(self) -> None:
+        """Raise InvalidArgument where marks would be forgotten before a message's last retry."""
+        if self.retention < self.retry_horizon:
+            msg = (
+                f"settings: retention {self.retention:g} s is shorter than the"
+                f" {self.retry_horizon:g} s in which a message is tried again (max_retries"
+                f" {self.max_retries}): a late retry would be refused as stale; retain longer,"
+                " or retry less"
+            )
+            raise InvalidArgument(msg)
 
     @classmethod
     def five_minutes(cls, **overrides: Unpack[SettingsOptions]) -> Self:

@@ -54,7 +54,7 @@ class AdmissionControl:
         """
         used = rate_limits.check_file_size(tx)
         admission = limits.admit(tx, message, protected=_protected(message))
-        rate_limits.take_token(tx)
+        rate_limits.take_token(tx, self._db.agent)
         if isinstance(admission, DropNew):
             dropped = [(message.id, message.recipient, admission.limit)]
         else:

@@ -211,7 +211,7 @@ def _prune(path: Path, cut: int, keep: float, clock: Clock | None) -> int:
     with Postbox(path, start=False, clock=clock) as box:
         now = box._db.now()  # the file's own time, which may be ahead of ours
     since = (now - min(cut, now - round(1000 * keep))) / 1000
-    with Postbox(path, start=False, clock=clock, retention=since + MARGIN) as box:
+    with Postbox(path, start=False, clock=clock, retention=since + MARGIN, max_retries=0) as box:
         return box.run_maintenance()
 
 

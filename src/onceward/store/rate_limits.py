@@ -15,7 +15,7 @@ UPDATE _onceward_rate_limits
    SET tokens = min(burst, tokens + max(0, :now - filled_at) * per_second / 1000.0) - 1,
        filled_at = max(filled_at, :now)
  WHERE name = 'send'
-RETURNING tokens, per_second
+RETURNING tokens, per_second, burst
 """
 ACCEPT_BUCKET: Final = """
 SELECT r.per_second, r.burst,
@@ -54,16 +54,16 @@ class FileUsage(NamedTuple):
     limit: int
 
 
-def take_token(tx: StoreTransaction) -> None:
+def take_token(tx: StoreTransaction, sender: str) -> None:
     """Count one message against the rate; raise RateLimited with the wait where it is exceeded."""
-    for tokens, per_second in tx.rows(TAKE, {"now": tx.now}):
+    for tokens, per_second, burst in tx.rows(TAKE, {"now": tx.now}):
         if tokens < 0:
             wait = -tokens / per_second
             msg = (
-                f"messages are sent faster than {per_second:g} a second;"
-                f" nothing was written, try again in {wait:.3f} s"
+                f"agent {sender} sends faster than its limit of {per_second:g} messages a second"
+                f" (burst {burst:g}); nothing was written, try again in {wait:.3f} s"
             )
-            raise RateLimited(msg, retry_after=wait)
+            raise RateLimited(msg, retry_after=wait, sender=sender, limit=per_second)
 
 
 def admit(tx: StoreTransaction, sender: str, messages: int) -> Millis:

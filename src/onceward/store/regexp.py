@@ -10,6 +10,11 @@ from onceward.errors import InvalidArgument
 from onceward.model.quoting import quoted
 
 LONGEST: Final = 1000
+STEPS: Final = 250
+"""Steps that a pattern may have with its repetitions written out; each may cost each other one."""
+LENGTH_LIMIT: Final = 2 * (STEPS - 75)
+"""The limit of SQLite from which its matcher derives how many steps it takes."""
+TOO_BIG: Final = "pattern too big"
 DIALECT: Final = "literals . [a-z] [^a-z] * + ? {n,m} ( | ) ^ $ \\d \\w \\s \\b"
 
 
@@ -17,10 +22,11 @@ class Pattern:
     """
     One pattern, searched anywhere in a text.
 
-    The matcher does not backtrack, so no pattern hangs it.
+    The matcher does not backtrack, and its steps are bounded, so no pattern hangs it.
 
     Raises:
-        InvalidArgument: the pattern is not valid, or this build of apsw has no matcher.
+        InvalidArgument: the pattern is not valid, has too many steps, or this build of
+            apsw has no matcher.
 
     """
 
@@ -32,9 +38,16 @@ class Pattern:
         self._pattern, self._con = pattern, apsw.Connection(":memory:")
         try:
             _load(self._con)
+            self._con.limit(apsw.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, LENGTH_LIMIT)
             self.found("")
         except apsw.SQLError as error:
             self.close()
+            if TOO_BIG in str(error):
+                msg = (
+                    f"content {quoted(pattern)} is larger than about {STEPS} steps with"
+                    " its repetitions written out: repeat less, or search for a shorter text"
+                )
+                raise InvalidArgument(msg) from error
             msg = f"content {quoted(pattern)} is no regular expression of {DIALECT}: {error}"
             raise InvalidArgument(msg) from error
         except BaseException:

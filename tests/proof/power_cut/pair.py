@@ -148,6 +148,7 @@ class Pair:
             "busy_timeout": terms.busy_timeout,
             "checkpoint_pages": 60,
             "retention": 20.0,
+            "retry_cap": 1.5,
             "retention_slice": 4,
             "share_commit_for": 0.0,
             "retry_jitter": 0.0,

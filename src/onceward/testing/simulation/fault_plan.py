@@ -6,6 +6,8 @@ import random
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
+from onceward.model.settings import Settings
+
 Rates = dict[str, float]
 
 WAYS: Final[Rates] = {
@@ -73,13 +75,19 @@ class Weather:
             blows={name: rate for name, rate in BLOWS.items() if rng.random() > RARE},
             meanwhile=rng.choice((0.0, 0.1, 0.3)),
             processes=rng.choice((1, 2, 2)),
-            settings=SHORT | _limits(rng),
+            settings=_retaining(SHORT | _limits(rng)),
         )
 
     @property
     def remembers(self) -> bool:
         """Whether nothing is pruned while the story lasts."""
         return bool(self.settings.get("retention", 7 * DAY) >= DAY)
+
+
+def _retaining(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return settings that retain as long as they try again, as every postbox must."""
+    horizon = Settings.model_validate(settings).retry_horizon
+    return settings | {"retention": max(settings["retention"], horizon)}
 
 
 def _limits(rng: random.Random) -> dict[str, Any]:
