@@ -28,7 +28,7 @@ from onceward.runtime.runs.execution import RunExecution
 from onceward.runtime.runs.scheduler import StartedRun
 from onceward.testing import ManualClock
 
-LEASE, REST, DEBOUNCE, GRACE = 30_000, 1_000, 2_000, 5_000
+LEASE, REST, DEBOUNCE, GRACE = 30_000, 1_000, 2_000, 10_000
 Ids = tuple[str, ...]
 SESSIONS = ("red", "green")
 sessions = st.sampled_from(SESSIONS)

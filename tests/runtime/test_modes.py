@@ -302,15 +302,18 @@ def test_an_interrupt_is_never_injected(desk: Any) -> None:
     """``inject`` is for steering: an interrupt ends the run."""
     one = desk(mode="interrupt", inject=True)
 
+    cancelled: list[bool] = []
+
     def busy(run: Run) -> None:
         one.say("stop")
         one.harness.deliver()
-        assert run.cancelled
+        cancelled.append(run.cancelled)
 
     one.script = [busy]
     one.say("first")
 
     assert [["first"], ["first", "stop"]] == one.go()
+    assert [True] == cancelled
 
 
 def test_what_a_run_did_not_take_waits_for_the_next(desk: Any) -> None:

@@ -53,18 +53,17 @@ def test_the_next_run_waits_for_the_aborted_call(desk: Any) -> None:
 def test_a_call_that_has_lost_its_lease_is_awaited(desk: Any) -> None:
     """A call that outlived its lease in this process is still the call of its session."""
     one = desk({"lease": 2.0, "abort_grace": GRACE})
-    begun: list[int] = []
+    begun: list[tuple[int, bool]] = []
 
     def slow(run: Run) -> None:
         one.go(3)
-        begun.append(len(one.seen))
-        assert run.cancelled
+        begun.append((len(one.seen), run.cancelled))
 
     one.script = [slow]
     one.say("message")
 
     assert [["message"], ["message"]] == one.go()
-    assert [1] == begun
+    assert [(1, True)] == begun
 
 
 def test_another_process_waits_as_well(tmp_path: Path) -> None:
@@ -207,6 +206,69 @@ def test_a_coroutine_that_swallows_its_cancellation_is_cancelled_again(tmp_path:
         assert ["begun", "cancelled", "cancelled", "next run"] == told
 
 
+def test_another_process_awaits_a_coroutine_as_long(tmp_path: Path) -> None:
+    """No process begins the next run while a coroutine that was cancelled twice cleans up."""
+    agent, rest, clock = Agent("coder"), Agent("coder"), ManualClock()
+    entered, release, told = Flag(), Flag(), list[str]()
+
+    @agent.session(mode="steer")
+    async def turn(run: AsyncRun) -> None:
+        if entered.is_set():
+            told.append("next run")
+            return
+        entered.set()
+        for _ in range(2):
+            try:
+                await asyncio.sleep(PATIENCE)
+            except asyncio.CancelledError:
+                told.append("cancelled")
+        await asyncio.to_thread(release.wait, PATIENCE)
+        told.append("returned")
+
+    @rest.session(mode="steer")
+    def other_turn(run: Run) -> None:
+        told.append("next run")
+
+    shared: dict[str, Any] = {"clock": clock, "abort_grace": GRACE}
+    with (
+        Postbox(tmp_path / "coder.db", agent=agent, **shared) as one,
+        Postbox(tmp_path / "coder.db", agent=rest, start=False, **shared) as other,
+        Postbox(tmp_path / "user.db", agent="user", clock=clock) as user,
+    ):
+        user.send("coder", 1)
+        assert entered.wait(PATIENCE)
+        user.send("coder", 2)
+        until(lambda: len(told) == 1)
+        clock.advance(GRACE)
+        until(lambda: len(told) == 2)
+        other.run_until_idle()
+        assert ["cancelled"] * 2 == told
+        release.set()
+        until(lambda: one.stats()["processed"] == 2)
+
+        assert ["cancelled", "cancelled", "returned", "next run"] == told
+
+
+def test_a_left_call_lets_its_lane_go_whatever_the_clock_says(desk: Any) -> None:
+    """A wall clock that was set back does not make the session wait longer than the grace."""
+    one = desk({"abort_grace": GRACE}, mode="steer")
+
+    begun: list[int] = []
+
+    def deaf(run: Run) -> None:
+        one.say("second")
+        one.harness.deliver()
+        one.harness.clock.step(-3600)
+        one.go(GRACE)
+        begun.append(len(one.seen))
+
+    one.script = [deaf]
+    one.say("first")
+    one.go()
+
+    assert [2] == begun
+
+
 def test_a_call_that_does_not_return_is_left_and_told(desk: Any, caplog: Any) -> None:
     """
     After the grace the next run begins beside a call that has not returned.
@@ -216,7 +278,7 @@ def test_a_call_that_does_not_return_is_left_and_told(desk: Any, caplog: Any) ->
     one = desk({"abort_grace": GRACE}, mode="steer")
     heard: list[Any] = []
     one.box.on("run_left", heard.append)
-    left: list[int] = []
+    left, begun = list[int](), list[int]()
 
     def deaf(run: Run) -> None:
         one.say("second")
@@ -224,7 +286,7 @@ def test_a_call_that_does_not_return_is_left_and_told(desk: Any, caplog: Any) ->
         left.append(one.box.health().calls_left)
         one.harness.advance(GRACE - 1)
         one.harness.deliver()
-        assert [["first"]] == one.seen
+        begun.append(len(one.seen))
         one.harness.advance(1)
         one.harness.deliver()
         left.append(one.box.health().calls_left)
@@ -236,7 +298,7 @@ def test_a_call_that_does_not_return_is_left_and_told(desk: Any, caplog: Any) ->
     first = one.box.runs.list()[-1]
     assert [["first"], ["first", "second"]] == one.seen
     assert [(first.id, "s")] == [(event.run_id, event.session) for event in heard]
-    assert ([0, 1], 0) == (left, one.box.health().calls_left)
+    assert ([0, 1], [1], 0) == (left, begun, one.box.health().calls_left)
     assert (first.ended_at + 1000 * GRACE, first.left_at) == (first.left_at, first.returned_at)
     assert ["aborted call has not returned"] == [
         line.getMessage().partition(" agent=")[0] for line in caplog.records

@@ -320,14 +320,23 @@ def hold(tx: StoreTransaction, held: Lease, holder: str, until: Millis) -> None:
 
 def call_returned(tx: StoreTransaction, run: OpenRun) -> None:
     """Let the lane of an aborted run go, now that its call has returned."""
-    tx.run(LET_GO, (run.lane_id, run.token + 1, run.owner))
-    tx.run(session_queues.HURRY, (run.lane_id,))
+    _let_go(tx, run)
     tx.run(RETURNED, (tx.now, run.seq))
 
 
 def leave(tx: StoreTransaction, run: OpenRun) -> bool:
-    """Store that the call of an aborted run has not returned in time; False if it is stored."""
+    """
+    Let the lane of an aborted run go, though its call has not returned, and store that.
+
+    Returns False where it was stored before, or where the run was not aborted.
+    """
+    _let_go(tx, run)
     return tx.run(LEAVE, (tx.now, run.seq)) > 0
+
+
+def _let_go(tx: StoreTransaction, run: OpenRun) -> None:
+    tx.run(LET_GO, (run.lane_id, run.token + 1, run.owner))
+    tx.run(session_queues.HURRY, (run.lane_id,))
 
 
 def calls_left(db: Database) -> int:

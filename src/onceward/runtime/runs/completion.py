@@ -130,7 +130,7 @@ class RunCompletion:
 
         A preempted run that stored partial output has delivered its messages,
         if the policy says so; all others go back to the head, in order. The
-        session begins no run until the call has returned, for the grace at most.
+        session begins no run until the call has returned or is left.
         *lost* says that the lease ran out: the attempt counts against the budget,
         and no call is waited for.
         """
@@ -146,7 +146,8 @@ class RunCompletion:
         if lost:
             lanes.settle(tx, held, rest=[], due_at=None)
         else:
-            runs.hold(tx, held, run.owner, tx.now + self._grace)
+            # A coroutine gets the grace twice; a call that returns or is left lets the lane go.
+            runs.hold(tx, held, run.owner, tx.now + 2 * self._grace)
         self._emitter.emit(tx, RunWasAborted(
             agent=self._agent, at=tx.now, session=run.session, run_id=run.id, cause=cause,
             consumed=delivered,
