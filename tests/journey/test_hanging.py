@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from onceward import Agent, Postbox
-from onceward.db.notify import Notifier
 from onceward.transports.function import FunctionTransport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from onceward.db.notify import Direction
     from onceward.transports import Frame
 
 LIMIT = 60.0
@@ -183,23 +181,20 @@ def test_a_hanging_push_does_not_hold_the_process(tmp_path: Path) -> None:
     assert (0, "closed\n") == (ended.returncode, ended.stdout), ended.stderr
 
 
-def test_closing_pushes_the_outcomes_that_are_owed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_closing_pushes_the_outcomes_that_are_owed(tmp_path: Path) -> None:
     """A recipient that closes right after its last handler has told the sender of the outcome."""
-    handled, notify = Event(), Notifier.notify
-    agent = Agent("billing")
+    handled, agent = Event(), Agent("billing")
     agent.on("*")(lambda _: handled.set())
-
-    def notify_readers(self: Notifier, side: Direction) -> None:
-        if side == "in":  # the dispatcher has not looked yet when the postbox closes
-            notify(self, side)
-
     with Postbox(tmp_path / "shop.db", agent="shop") as shop:
-        with Postbox(tmp_path / "billing.db", agent=agent, poll_interval=0):
-            monkeypatch.setattr(Notifier, "notify", notify_readers)
-            message = shop.send("billing", 1)
-            assert handled.wait(LIMIT)
+        billing = Postbox(tmp_path / "billing.db", agent=agent)
+        loop = billing._dispatcher._loop
+        look = loop._look
+        loop._look = lambda: look() if billing._closed else None  # has not looked before
+        billing._db.writer.before_push = None
+        message = shop.send("billing", 1)
+        assert handled.wait(LIMIT)
+        billing.close()
+
         assert "acked" == shop.resolve(message)
 
 
