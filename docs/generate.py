@@ -11,9 +11,10 @@ import importlib
 import importlib.util
 import inspect
 import json
+import re
 import sys
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast, get_args, get_origin
 
 import fleets
 import layers
@@ -94,6 +95,17 @@ BUILT = (
 )
 """Classes that users build themselves; the signature of every other class is not shown."""
 
+KINDS = {
+    bool: "true or false",
+    int: "whole number",
+    float: "number",
+    str: "text",
+    tuple: "list of texts",
+    dict: "table of lists",
+}
+"""Type of a setting by its class."""
+BOUNDED = re.compile(r"Annotated\[([^,\[\]]+), [^\]]*\]")
+SPANS = re.compile(r"(?<=: )(?:Seconds|Positive)\b")
 LIMITS = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
 ELSEWHERE = ("Settings", "Frame")
 """Models whose fields have a page of their own."""
@@ -170,7 +182,7 @@ def api_page() -> str:
     for title, listed in sections.items():
         if listed:
             parts += [f"## {title}", *(_class(_named(name)) for name in listed.split())]
-    return page("API", *parts)
+    return _readable(page("API", *parts))
 
 
 def _named(name: str) -> type:
@@ -199,19 +211,45 @@ def _class(value: type) -> str:
     )
     fields = [] if name in ELSEWHERE else readers.fields(node)
     listed = "\n".join(_field(field) for field in [*fields, *readers.attributes(node)])
-    parts = [f"### {name}", shown, readers.docs(node), *_inherited(node), listed]
+    parts = [f"### {name}", shown, readers.docs(node), *_inherited(value), listed]
     parts += [_method(item) for item in readers.methods(node)]
     return "\n\n".join(part for part in parts if part)
 
 
-def _inherited(node: readers.ClassDef) -> list[str]:
-    shown = {name.rpartition(".")[2] for listed in SECTIONS.values() for name in listed.split()}
-    return [f"With everything of {code(base)}." for base in readers.bases(node) if base in shown]
+def _inherited(value: type) -> list[str]:
+    """Return for each base of ours the members that a class has from it, each in one line."""
+    seen = {item.name for item in readers.methods(readers.find(value))}
+    found = []
+    for base in value.__mro__[1:]:
+        if not base.__module__.startswith("onceward.") or base.__name__ in ELSEWHERE:
+            continue
+        new = [each for each in readers.methods(readers.find(base)) if each.name not in seen]
+        seen |= {item.name for item in new}
+        if new:
+            listed = "\n".join(dict.fromkeys(map(_brief, new)))
+            found.append(f"From {code(base.__name__)}:\n\n{listed}")
+    return found
+
+
+def _brief(item: readers.Function) -> str:
+    """Return a member in one line: its signature and the first sentence of its docstring."""
+    is_property = any(name.endswith("property") for name in readers.decorators(item))
+    shown = (
+        f"{item.name}: {readers.result(item)}"
+        if is_property
+        else " ".join(readers.signature(item, item.name).split())
+    )
+    return f"- {code(shown)}: {readers.docs(item).partition(chr(10) * 2)[0]}"
 
 
 def _field(field: readers.Field) -> str:
     said = code(f"{field.name}: {field.type}" if field.type else field.name)
     return f"- {said}: {field.note}" if field.note else f"- {said}"
+
+
+def _readable(text: str) -> str:
+    """Return an annotation without what only its check reads."""
+    return SPANS.sub("float", BOUNDED.sub(r"\1", text))
 
 
 def _method(item: readers.Function) -> str:
@@ -289,9 +327,9 @@ def settings_page() -> str:
         field.name: field.note.replace("\n", " ")
         for field in readers.fields(readers.find(settings.Settings))
     }
-    rows = [("setting", "default", "may be", "meaning")]
+    rows = [("setting", "type", "default", "may be", "meaning")]
     rows += [
-        (code(name), code(_value(info.default)), _bounds(info), notes[name])
+        (code(name), _kind(info), code(_value(info.default)), _bounds(info), notes[name])
         for name, info in settings.Settings.model_fields.items()
     ]
     return page(
@@ -319,9 +357,19 @@ def _value(default: Any) -> str:
     )
 
 
+def _kind(info: Any) -> str:
+    """Return the type of a setting as its user writes it."""
+    if any(getattr(each, "func", None) is settings._spelled for each in info.metadata):
+        return "seconds, timedelta, or text such as `2h30m`"
+    parts = [each for each in get_args(info.annotation) if each is not type(None)]
+    is_optional = type(None) in get_args(info.annotation)
+    kind = parts[0] if is_optional else info.annotation
+    return KINDS.get(get_origin(kind) or kind, "text")
+
+
 def _bounds(info: Any) -> str:
     choices = getattr(info.annotation, "__args__", None)
-    if choices:
+    if choices and get_origin(info.annotation) is Literal:
         return ", ".join(code(str(choice)) for choice in choices)
     if info.annotation is bool:
         return "`true`, `false`"

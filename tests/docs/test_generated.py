@@ -12,7 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 import onceward
-from onceward import Postbox
+from onceward import Postbox, Settings
 from onceward.model.parcel import Durability, ReceiptState
 from onceward.transports import Frame
 
@@ -23,6 +23,10 @@ class Generator(Protocol):
     """The part of ``docs/generate.py`` that is used here."""
 
     SECTIONS: dict[str, str]
+
+    def _named(self, name: str) -> type:
+        """Return the class of a name in a section."""
+        ...
 
     def pages(self) -> dict[str, str]:
         """Return every generated file by its path in the repository."""
@@ -82,6 +86,46 @@ def test_every_public_name_has_a_place(generator: Generator) -> None:
     )
 
     assert set() == set(onceward.__all__) - placed
+
+
+def test_a_class_lists_every_public_member(generator: Generator, pages: dict[str, str]) -> None:
+    """Also what it inherits: a reader of Postbox finds begin, send and publish there."""
+    parts = re.split(r"^### ", pages["docs/reference/api.md"], flags=re.MULTILINE)[1:]
+    sections = {part.partition("\n")[0]: part for part in parts}
+
+    missing = [
+        f"{kind.__name__}.{name}"
+        for listed in generator.SECTIONS.values()
+        for kind in map(generator._named, listed.split())
+        for name in _members(kind)
+        if not re.search(rf"\b{name}\b", sections[kind.__name__])
+    ]
+    assert [] == missing
+
+
+def _members(kind: type) -> list[str]:
+    return [
+        name
+        for base in kind.__mro__
+        if base.__module__.startswith("onceward.") and base.__name__ not in {"Settings", "Frame"}
+        for name, value in vars(base).items()
+        if not name.startswith("_") and (callable(value) or isinstance(value, property))
+    ]
+
+
+def test_types_are_shown_as_users_write_them(pages: dict[str, str]) -> None:
+    """No checks in types; a setting says whether it takes a number, a span, a text or a list."""
+    rows = re.findall(
+        r"^\| `(\w+)` \| ([^|]+) \|", pages["docs/reference/settings.md"], re.MULTILINE
+    )
+    kinds = {name: kind.strip() for name, kind in rows}
+
+    assert [] == re.findall(r"Annotated\[|: Seconds\b", pages["docs/reference/api.md"])
+    assert set(Settings.model_fields) == kinds.keys()
+    assert ("true or false", "whole number", "list of texts", "text") == tuple(
+        kinds[name] for name in ("search", "max_body", "topics", "audit")
+    )
+    assert {"seconds, timedelta, or text such as `2h30m`"} == {kinds["lease"], kinds["retention"]}
 
 
 @pytest.mark.parametrize(
