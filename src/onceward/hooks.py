@@ -72,7 +72,7 @@ class Hooks:
 
 
 def _log_of(event: Event) -> Log:
-    known = ("agent", "session", "message_id", "attempt")
+    known = ("agent", "session", "message_id", "type", "attempt")
     found = {name: getattr(event, name) for name in known if hasattr(event, name)}
     return log.bind(on=event.name, **found)
 

@@ -10,7 +10,7 @@ from structlog.testing import CapturingLogger
 
 from onceward import Agent, Postbox
 from onceward.hooks import LEVELS, LogHook
-from onceward.model.events import EVENTS
+from onceward.model.events import EVENTS, DeadLettered, Event, MessageEvent
 
 
 def test_every_event_is_a_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -30,6 +30,70 @@ def test_every_event_is_a_line(tmp_path: Path, caplog: pytest.LogCaptureFixture)
         lines["dead"].getMessage()
     )
     assert "secret" not in caplog.text
+
+
+def test_every_event_of_a_message_names_its_session_and_type(tmp_path: Path) -> None:
+    """Sent, stored, retried, handled, dead, refused: all can be found by session and type."""
+    agent, told = Agent("b"), list[Event]()
+
+    @agent.on("job", attempts=2)
+    def work(body: dict[str, str]) -> None:
+        raise ValueError(body["says"])
+
+    agent.on("done")(lambda _: None)
+    with (
+        Postbox(tmp_path / "b.db", agent=agent, start=False, retry_first=0) as b,
+        Postbox(tmp_path / "a.db", agent="a", start=False) as a,
+    ):
+        for box in (a, b):
+            box.on("*", told.append)
+        for kind in ("job", "done"):
+            a.session("s").send("b", {"says": "no"}, type=kind)
+        for box in (a, b, b, a, b, a):
+            box.run_until_idle()
+
+    of_messages = [event for event in told if isinstance(event, MessageEvent)]
+    assert {"enqueued", "sent", "received", "retry", "processed", "dead", "acked", "failed"} == {
+        event.name for event in of_messages
+    }
+    assert [] == [e for e in of_messages if (e.session, e.type in {"job", "done"}) != ("s", True)]
+
+
+def test_the_event_of_a_dead_letter_has_its_error(tmp_path: Path) -> None:
+    """A message that no push could deliver names the last error, as its dead letter does."""
+    told = list[DeadLettered]()
+    with Postbox(
+        tmp_path / "a.db", agent="a", start=False, max_retries=0, count_unreachable_attempts=True
+    ) as box:
+        box.on("dead", told.append)
+        box.peers.register("b", "memory:b")
+        box.session("s").send("b", 1, type="job")
+        box.run_until_idle()
+        [dead] = box.dead_letters.list()
+
+    [event] = told
+    assert ("s", "job", dead.last_error) == (event.session, event.type, event.error)
+    assert "b" in event.error
+
+
+def test_a_line_carries_what_a_message_is_found_by(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its fields are agent, session, message id and type, and the attempt where there is one."""
+    caplog.set_level(logging.DEBUG, "onceward")
+    with Postbox(tmp_path / "a.db", agent="a", start=False, retry_first=0) as box:
+        box.on("retry", LogHook())
+        sent = box.session("s").send("a", 1, type="job")
+        box.run_until_idle()
+        message = box.receive()
+        assert message is not None
+        message.retry()
+
+    [line] = [record for record in caplog.records if record.getMessage().startswith("retry")]
+    fields = line.__dict__["onceward"]
+    assert {
+        "agent": "a", "session": "s", "message_id": sent, "type": "job", "attempt": 1,
+    }.items() <= fields.items()  # fmt: skip
 
 
 def test_a_handled_message_is_a_line_at_debug(

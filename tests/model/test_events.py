@@ -44,8 +44,8 @@ def test_kinds_are_told_apart() -> None:
 def test_a_fact_is_shown_with_everything_that_is_known() -> None:
     """A printed event can be read, its own fields included."""
     assert (
-        "Retried(agent='shop', at=1, message_id='m', peer='billing', attempt=1, error='e',"
-        " due_at=2)"
+        "Retried(agent='shop', at=1, message_id='m', peer='billing', session='', type='',"
+        " attempt=1, error='e', due_at=2)"
     ) == repr(retried())
 
 

@@ -30,6 +30,7 @@ from onceward.hooks import AuditLog, Hooks
 from onceward.model.clock import Clock, Millis
 from onceward.model.events import Event, Expired, Polled, Processed
 from onceward.model.filters import HistoryFilters
+from onceward.model.frame import session_and_type
 from onceward.model.ids import IdSource, clock_ids, new_id
 from onceward.model.names import DEFAULT_SESSION, agent_name, plain_text
 from onceward.model.parcel import Answer, Parcel
@@ -646,7 +647,16 @@ def _limit(limit: int | None) -> int:
 
 def _events(agent: str, at: Millis, asked: Poll, step: polling.PollResult) -> Iterator[Event]:
     for row in step.rows:
-        yield Processed(agent=agent, at=at, message_id=row.id, peer=row.sender, outcome="processed")
+        session, kind = session_and_type(row.frame)
+        yield Processed(
+            agent=agent,
+            at=at,
+            message_id=row.id,
+            peer=row.sender,
+            session=session,
+            type=kind,
+            outcome="processed",
+        )
     yield Polled(
         agent=agent,
         at=at,

@@ -51,6 +51,10 @@ class MessageEvent(Event):
     message_id: str
     peer: str
     """The other agent: recipient of what we send, sender of what we receive."""
+    session: str = ""
+    """Session of the message; empty where no row of the file knows the message."""
+    type: str = ""
+    """Type of the message; empty as the session."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -280,6 +284,7 @@ class MessageBound(RunEvent):
     name: ClassVar[str] = "message_bound"
     message_id: str
     peer: str
+    type: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

@@ -342,3 +342,13 @@ def json_string(text: str) -> str:
 def digest(text: str) -> bytes:
     """Return 128 bits that change with any bit of the frame's text."""
     return sha256(text.encode()).digest()[:16]
+
+
+def session_and_type(frame: str) -> tuple[str, str]:
+    """Return the session and the type of a stored frame, empty ones where it is damaged."""
+    whole = frame.endswith("}")
+    try:
+        found = Frame.parse(frame if whole else f"{frame}null}}")
+    except InvalidMessage:
+        return "", ""
+    return found.session, found.type

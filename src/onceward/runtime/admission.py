@@ -13,6 +13,7 @@ from onceward.hooks import Hooks
 from onceward.model.clock import Millis
 from onceward.model.events import Dropped, Event, NearlyFull
 from onceward.model.frame import Frame
+from onceward.runtime.event_emitter import with_names
 from onceward.store import limits, rate_limits
 from onceward.store.limits import Admission, DropNew, LimitHit
 from onceward.store.outbox import OutgoingMessage
@@ -56,13 +57,17 @@ class AdmissionControl:
         admission = limits.admit(tx, message, protected=_protected(message))
         rate_limits.take_token(tx, self._db.agent)
         if isinstance(admission, DropNew):
-            dropped = [(message.id, message.recipient, admission.limit)]
+            names = (message.session, message.type)
+            dropped = [(message.id, message.recipient, admission.limit, names)]
         else:
             limits.make_room(tx, admission.evicted)
-            dropped = [(each.id, each.recipient, each.full) for each in admission.evicted]
+            dropped = [
+                (each.id, each.recipient, each.full, (each.session, ""))
+                for each in admission.evicted
+            ]
         events = [*self._dropped(tx.now, dropped), *self._nearly_full(tx.now, used)]
-        if events:
-            tx.after_commit(partial(self._hooks.emit, events))
+        if events and self._hooks:
+            tx.after_commit(partial(self._hooks.emit, with_names(tx, events)))
         return admission
 
     def _nearly_full(self, at: Millis, used: rate_limits.FileUsage | None) -> Iterable[Event]:
@@ -74,13 +79,17 @@ class AdmissionControl:
             yield NearlyFull(agent=self._db.agent, at=at, used=used.bytes, limit=used.limit)
         self._warned = full
 
-    def _dropped(self, at: Millis, dropped: Sequence[tuple[str, str, LimitHit]]) -> Iterable[Event]:
-        for message_id, peer, full in dropped:
+    def _dropped(
+        self, at: Millis, dropped: Sequence[tuple[str, str, LimitHit, tuple[str, str]]]
+    ) -> Iterable[Event]:
+        for message_id, peer, full, (session, kind) in dropped:
             yield Dropped(
                 agent=self._db.agent,
                 at=at,
                 message_id=message_id,
                 peer=peer,
+                session=session,
+                type=kind,
                 scope=full.where,
                 policy=full.overflow,
             )

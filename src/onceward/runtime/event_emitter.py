@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from onceward.db.transaction import StoreTransaction
@@ -15,14 +16,18 @@ from onceward.model.events import (
     Dropped,
     Event,
     Failed,
+    MessageBound,
+    MessageEvent,
     Processed,
     Retried,
     Sent,
     WeakReceipt,
 )
+from onceward.model.frame import session_and_type
 from onceward.model.states import Dead, Done, RetryAt, Settlement
 from onceward.runtime.message import LeaseInfo
 from onceward.store import outbox
+from onceward.store.message_names import MessageNames, find_names
 from onceward.store.parcels import Settled
 
 
@@ -36,7 +41,8 @@ class EventEmitter:
         """Emit *events* once *tx* is committed."""
         wanted = [event for event in events if self._hooks.wanted(type(event))]
         if wanted:
-            tx.after_commit(lambda: self._hooks.emit(wanted))
+            told = with_names(tx, wanted)
+            tx.after_commit(lambda: self._hooks.emit(told))
 
     def dead_lettered(self, tx: StoreTransaction, moved: Iterable[tuple[str, str, str]]) -> None:
         """Emit that messages (id, peer, reason) became dead letters."""
@@ -88,6 +94,27 @@ class EventEmitter:
         )
 
 
+def with_names(tx: StoreTransaction, events: Sequence[Event]) -> list[Event]:
+    """Return *events* with the session and the type of each message that has none yet."""
+    nameless: dict[str, list[str]] = {}
+    for event in events:
+        if isinstance(event, MessageEvent | MessageBound) and not event.type:
+            nameless.setdefault(event.peer, []).append(event.message_id)
+    names = {peer: find_names(tx, peer, ids) for peer, ids in nameless.items()}
+    return [_named(event, names) for event in events]
+
+
+def _named(event: Event, names: dict[str, dict[str, MessageNames]]) -> Event:
+    if not isinstance(event, MessageEvent | MessageBound) or event.type:
+        return event
+    found = names[event.peer].get(event.message_id)
+    if found is None:
+        return event
+    if isinstance(event, DeadLettered):
+        event = replace(event, error=event.error or found.error)
+    return replace(event, session=found.session, type=found.type)
+
+
 def settlement_event(leased: LeaseInfo, settlement: Settlement, *, agent: str, at: Millis) -> Event:
     """Return the event of how a received message's lease ended."""
     named: dict[str, Any] = {
@@ -95,7 +122,7 @@ def settlement_event(leased: LeaseInfo, settlement: Settlement, *, agent: str, a
         "at": at,
         "message_id": leased.id,
         "peer": leased.sender,
-    }
+    } | dict(zip(("session", "type"), session_and_type(leased.frame), strict=True))
     match settlement:
         case Done(outcome=outcome):
             return Processed(**named, outcome=outcome)

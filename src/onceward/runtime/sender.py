@@ -453,7 +453,14 @@ class Sender:
         if self._hooks._hooks and self._hooks.wanted(Enqueued):
             agent, at = self._db.agent, tx.now
             events = [
-                Enqueued(agent=agent, at=at, message_id=each.id, peer=each.recipient)
+                Enqueued(
+                    agent=agent,
+                    at=at,
+                    message_id=each.id,
+                    peer=each.recipient,
+                    session=each.session,
+                    type=each.type,
+                )
                 for each in messages
             ]
             tx.after_commit(partial(self._hooks.emit, events))
