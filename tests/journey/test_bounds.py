@@ -367,7 +367,7 @@ def test_a_rate_says_when_to_come_again(world: World) -> None:
     shop = world.open("shop", hold_unknown=True)
     shop.limits.rate(2, burst=3)
     ids = [shop.send("b", Job(n=n)) for n in range(3)]
-    with pytest.raises(RateLimited, match="try again") as refused:
+    with pytest.raises(RateLimited, match=r"agent shop .* limit of 2 .*try again") as refused:
         shop.send("b", Job(n=3), message_id="x")
     world.clock.forward(refused.value.retry_after)
     ids.append(shop.send("b", Job(n=3), message_id="x"))
@@ -380,6 +380,7 @@ def test_a_rate_says_when_to_come_again(world: World) -> None:
         shop.send("b", Job(n=4))
     shop.limits.rate(None)
 
+    assert ("shop", 2.0) == (refused.value.sender, refused.value.limit)
     assert (0.5, 7) == (refused.value.retry_after, len(set(ids)))
     assert shop.send("b", Job(n=5))
     with pytest.raises(InvalidArgument):
