@@ -205,6 +205,12 @@ CREATE UNIQUE INDEX _onceward_lanes_session ON _onceward_lanes (name, rank) WHER
 CREATE INDEX _onceward_lanes_ready ON _onceward_lanes (rank, head_seq) WHERE head_seq IS NOT NULL AND due_at IS NULL;
 CREATE INDEX _onceward_lanes_due   ON _onceward_lanes (due_at)     WHERE due_at IS NOT NULL;
 
+-- Workers that may be handling messages whose claim is not committed yet. A row that outlives its process
+-- says that it died with such a claim: the next claims are committed before their handlers run.
+CREATE TABLE _onceward_workers (
+    owner TEXT PRIMARY KEY
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE _onceward_inbox (
     seq            INTEGER PRIMARY KEY AUTOINCREMENT,
     sender         TEXT    NOT NULL,

@@ -32,6 +32,10 @@ from onceward.store.inbox import LeasedMessage, SettledMessage
 
 T = TypeVar("T")
 FULL: Final = 256
+CLAIM_WAITS: Final = 0.002
+"""Seconds that a claim waits for its handlers before it is committed alone."""
+Claimed = list[list[LeasedMessage]]
+"""Claimed messages by lane."""
 
 
 class HandlerCommitBatch:
@@ -54,10 +58,37 @@ class HandlerCommitBatch:
         self._events: list[Event] = []
         self._rest: dict[int, tuple[list[LeasedMessage], int]] = {}
         self._mark = SavepointMark(0, 0)
+        self._claimed_at: float | None = None
+        """Since when a claim waits in the open transaction; None where none does."""
         self.lost = False
         """Whether the last commit failed, so that everything it held will be handled again."""
         self.left_leases = False
         """Whether leases could not be released, because the file failed again."""
+
+    def claim(self, work: Callable[[StoreTransaction], Claimed]) -> Claimed:
+        """
+        Claim messages in the transaction that their handlers share: one commit does for both.
+
+        The claim is committed at once where a message was claimed in isolation, and
+        otherwise before its handlers' effects by ``heartbeat``, should they take long.
+        """
+        with self._lock:
+            self._tx = self._db.writer.begin()
+            try:
+                claimed = work(self._tx)
+            except BaseException as error:
+                self._tx = None
+                self._db.writer.rollback()
+                raise self._db.translate_error(error) from error
+            if not claimed:
+                self._tx = None
+                self._db.writer.rollback()
+                return claimed
+            self._claimed_at = self._db.clock.monotonic()
+            self._db.writer.detach()
+            if any(lane[0].lane.isolate for lane in claimed):
+                self.commit()
+            return claimed
 
     def join(self) -> StoreTransaction:
         """Return the transaction for the handler that runs now, inside a savepoint of its own."""
@@ -112,6 +143,8 @@ class HandlerCommitBatch:
             if self._tx is not None:
                 self._outside()
             self._since = self._since or self._db.clock.monotonic()
+            if self._claimed_at is not None:
+                self._claimed_at = self._db.clock.monotonic()
             self._ended.append(SettledMessage(leased, settlement))
             self._events += events
             self._rest[leased.lane.lane_id] = rest
@@ -128,6 +161,8 @@ class HandlerCommitBatch:
         tx, self._tx, self._since = self._tx, None, 0.0
         if tx is not None:
             self._db.writer.rollback()
+        if self._claimed_at is not None:
+            self.lost, self._claimed_at = True, None
         if ended:
             self.lost = True
             self._release(ended)
@@ -147,6 +182,19 @@ class HandlerCommitBatch:
                 or self._db.clock.monotonic() - self._since >= self._share_for
             )
 
+    @property
+    def claim_waits(self) -> bool:
+        """Whether a claim is not committed yet."""
+        return self._claimed_at is not None
+
+    @property
+    def _claim_is_due(self) -> bool:
+        """Whether a claim has waited for a handler too long, or another writer waits for it."""
+        at = self._claimed_at
+        return at is not None and (
+            self._db.writer.queue.waiting > 0 or self._db.clock.monotonic() - at >= CLAIM_WAITS
+        )
+
     def heartbeat(self, work: Callable[[StoreTransaction], object] | None = None) -> bool:
         """
         Commit what is due, and run *work* (prolonging leases); called by the heartbeat.
@@ -159,7 +207,7 @@ class HandlerCommitBatch:
         try:
             if self._inside:
                 return False
-            if (work is not None and self._tx is not None) or self.due:
+            if (work is not None and self._tx is not None) or self.due or self._claim_is_due:
                 self.commit()
             if work is not None:
                 self._db.write(work)
@@ -173,7 +221,8 @@ class HandlerCommitBatch:
             ended, events, claims = self._ended, self._events, self._rest
             self._ended, self._events, self._rest = [], [], {}
             tx, self._tx, self._since = self._tx, None, 0.0
-            if not ended:
+            claimed, self._claimed_at = self._claimed_at is not None, None
+            if not ended and not claimed:
                 if tx is not None:
                     self._db.writer.rollback()
                 return
@@ -200,7 +249,8 @@ class HandlerCommitBatch:
         """Settle messages in the transaction of their handlers, and commit it."""
         self._db.writer.attach()
         try:
-            inbox.settle(tx, ended, rest)
+            if ended:
+                inbox.settle(tx, ended, rest)
         except BaseException as error:
             self._db.writer.rollback()
             raise self._db.translate_error(error) from error

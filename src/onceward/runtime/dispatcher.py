@@ -96,7 +96,7 @@ class Dispatcher:
             settings=deps.settings, policy=self._policy, rng=deps.rng, emitter=self._emitter
         )
         self.owner = file_checks.owner_name()
-        reaper = DeadOwnerReaper(deps.db, owners=peers.OWNERS, free=peers.FREE)
+        reaper = DeadOwnerReaper(deps.db, owners=peers.OWNERS, free=peers.end_dead_owner)
         self._loop = EngineLoop(
             deps.db, "dispatcher", self._dispatch_due, reaper=reaper, watch=self._watch
         )

@@ -130,7 +130,7 @@ def named_thread(db: Database, name: str, target: Callable[[], None]) -> Thread:
 
 def lane_reaper(db: Database) -> DeadOwnerReaper:
     """Return what ends the lane leases of processes that have died."""
-    return DeadOwnerReaper(db, owners=lanes.OWNERS, free=lanes.FREE)
+    return DeadOwnerReaper(db, owners=lanes.OWNERS, free=lanes.end_dead_worker)
 
 
 def until_found(

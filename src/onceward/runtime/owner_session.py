@@ -1,4 +1,4 @@
-"""Detect that a file's owner was restarted, and drop ephemeral messages then."""
+"""Detect that a file's owner was restarted: drop ephemeral messages, suspect what it handled."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from onceward.db.owner_lock import OwnerLock
 from onceward.hooks import Hooks
 from onceward.model.events import EphemeralDropped
 from onceward.model.settings import Settings
-from onceward.store import ephemeral
+from onceward.store import ephemeral, lanes
 
 
 class OwnerSession:
@@ -18,7 +18,8 @@ class OwnerSession:
     A session goes on as long as some process has a postbox of the file open,
     with engines or without. An opening with engines that finds no other begins
     a new session: messages marked ephemeral that the last session left are
-    dropped before an engine starts. An opening without engines (a read, a
+    dropped before an engine starts, and messages that a worker of it may have
+    died of are claimed alone. An opening without engines (a read, a
     command) never begins a session, so it drops nothing.
     """
 
@@ -36,11 +37,10 @@ class OwnerSession:
         if self._path is None:
             return 0
         self._presence = OwnerLock(self._path, patience=self._patience)
-        dropped = (
-            self._drop()
-            if engines and self._presence.exclusive and not disabled_by_environment()
-            else 0
-        )
+        first = engines and self._presence.exclusive
+        if first and self._db.read(lanes.WORKERS):
+            self._db.write(lanes.end_workers)
+        dropped = self._drop() if first and not disabled_by_environment() else 0
         self._presence.share()
         if dropped:
             self._hooks.hold(

@@ -25,7 +25,7 @@ from onceward.model.states import Done, RetryAt, Settlement
 from onceward.model.times import Span, millis
 from onceward.runtime import engine, results
 from onceward.runtime.agent import Agent
-from onceward.runtime.commit_batch import HandlerCommitBatch
+from onceward.runtime.commit_batch import CLAIM_WAITS, HandlerCommitBatch
 from onceward.runtime.context import Context
 from onceward.runtime.deps import RuntimeDeps
 from onceward.runtime.engine import EngineLoop, lane_reaper, named_thread
@@ -93,6 +93,10 @@ class Worker:
         self._unbegun: deque[list[LeasedMessage]] = deque()
         self._beginning = Lock()
         """Held while a lane is begun, or those that are not are given back."""
+        self._registered = False
+        """Whether the file says that this worker may handle messages of an open claim."""
+        self._quick = False
+        """Whether all handlers of the last round ended before an open claim would be committed."""
         self._left_leases = False
         """Whether an error may have left leases that this worker no longer works on."""
         self._run_now: _Run | None = None
@@ -108,6 +112,9 @@ class Worker:
         """Claim no more; wait up to *timeout* seconds for the running handler, return the rest."""
         self._loop.stop(timeout)
         self._active.set()
+        if self._registered and not self._held:
+            with suppress(OncewardError):
+                self._db.write(partial(lanes.unregister, owner=self.owner))
 
     def _look(self) -> float | None:
         wait = self._idle_for()
@@ -143,7 +150,8 @@ class Worker:
             messages=self._size, lanes=LANES if self._types is None else -1, types=self._types
         )
         try:
-            claimed = self._db.write(partial(self._claim, request=request))
+            work = partial(self._claim, request=request)
+            claimed = self._batch.claim(work) if self._shares_claims else self._db.write(work)
             total = sum(map(len, claimed))
             if total:
                 started = self._db.clock.monotonic()
@@ -155,12 +163,29 @@ class Worker:
         self._left_leases, self._batch.left_leases = self._batch.left_leases, False
         return total
 
+    @property
+    def _shares_claims(self) -> bool:
+        """
+        Whether a claim is committed with the effects of its handlers.
+
+        Only while they are quick, and where the heartbeat can commit it alone, should
+        one not be. A worker that dies meanwhile leaves its row in the file: the
+        messages it may have died of are then claimed alone and counted first.
+        """
+        return self._registered and self._quick and not self._left_leases
+
     def _claim(self, tx: StoreTransaction, request: ClaimRequest) -> list[list[LeasedMessage]]:
         """Claim messages; before that release what an error had left leased to this worker."""
+        if not self._registered and self._loop.started:
+            lanes.register(tx, self.owner)
+            tx.after_commit(self._note_registration)
         if self._left_leases:
             tx.run(lanes.RELEASE_OWN, (self.owner,))
         until = tx.now + round(1000 * self._settings.lease)
         return inbox.claim(tx, request, owner=self.owner, until=until)
+
+    def _note_registration(self) -> None:
+        self._registered = True
 
     def _adapt(self, total: int, took: float) -> None:
         """Claim more while handlers are quick, one while they are slow: others need lanes too."""
@@ -173,7 +198,7 @@ class Worker:
         self._held = {}
         for lane in claimed:
             self._held[lane[0].lane.lane_id] = lane[0].lane
-        self._batch.lost = False
+        self._batch.lost, self._quick = False, True
         self._unbegun.extend(claimed)
         self._active.set()
         try:
@@ -189,6 +214,7 @@ class Worker:
         finally:
             self._active.clear()
             self._batch.commit()
+            self._quick = self._quick and not self._batch.lost
             self._held = {}
             if self._unbegun:
                 self._give_back_rest()
@@ -297,6 +323,7 @@ class Worker:
                 error, ready, leased, now=self._db.now(), policy=self._policy, rng=self._rng
             )
         finally:
+            self._quick = self._quick and time.monotonic() - self._run_now.started < CLAIM_WAITS
             self._run_now = None
             context._close()
         fields = {
@@ -347,7 +374,7 @@ class Worker:
                 due = time.monotonic() - beaten >= every
                 beaten = time.monotonic() if due else beaten
                 self._batch.heartbeat(self._prolong if due else None)
-            time.sleep(TICK)
+            time.sleep(CLAIM_WAITS if self._quick else TICK)
 
     def _is_slow(self) -> bool:
         """Return whether the handler that runs now is no longer quick."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -19,10 +20,12 @@ class DeadOwnerReaper:
     """
     Releases the leases of processes that have surely died.
 
-    *owners* lists the owners of leases, *free* ends those of one owner at a moment.
+    *owners* lists the owners of leases, *free* ends those of one owner.
     """
 
-    def __init__(self, db: Database, *, owners: str, free: str) -> None:
+    def __init__(
+        self, db: Database, *, owners: str, free: Callable[[StoreTransaction, str], object]
+    ) -> None:
         self._db, self._owners, self._free = db, owners, free
         self._looked = float("-inf")
 
@@ -38,4 +41,4 @@ class DeadOwnerReaper:
     def _release(self, tx: StoreTransaction) -> None:
         for (owner,) in tx.rows(self._owners):
             if file_checks.is_dead(owner):
-                tx.run(self._free, (tx.now, owner))
+                self._free(tx, owner)

@@ -66,9 +66,26 @@ LEASE: Final = """
 UPDATE _onceward_lanes SET owner = ?, token = token + 1, due_at = ?, leased_seqs = ?
  WHERE lane_id = ? AND token = ? AND owner IS NULL
 """
-OWNERS: Final = (
-    "SELECT DISTINCT owner FROM _onceward_lanes WHERE due_at IS NOT NULL AND owner IS NOT NULL"
-)
+OWNERS: Final = """
+SELECT owner FROM _onceward_lanes WHERE due_at IS NOT NULL AND owner IS NOT NULL
+UNION
+SELECT owner FROM _onceward_workers
+"""
+REGISTER: Final = "INSERT INTO _onceward_workers (owner) VALUES (?) ON CONFLICT DO NOTHING"
+UNREGISTER: Final = "DELETE FROM _onceward_workers WHERE owner = ?"
+WORKERS: Final = "SELECT owner FROM _onceward_workers"
+ISOLATE_HEADS: Final = """
+UPDATE _onceward_lanes AS l
+   SET isolate_upto_seq = max(isolate_upto_seq, coalesce((
+           SELECT max(seq)
+             FROM (SELECT seq
+                     FROM _onceward_inbox
+                    WHERE lane_id = l.lane_id AND state = 'pending'
+                    ORDER BY seq LIMIT ?)), 0))
+ WHERE head_seq IS NOT NULL
+"""
+SUSPECTS: Final = 200
+"""Messages of a lane that are claimed alone after a worker died; later ones in later deaths."""
 # What a worker leased when an error kept it from settling: handled again, each message alone.
 RELEASE_OWN: Final = """
 UPDATE _onceward_lanes
@@ -189,6 +206,34 @@ def lease(
     return Lease(lane_id, token + 1, owner, careful)
 
 
+def register(tx: StoreTransaction, owner: str) -> None:
+    """Note that *owner* may from now on handle messages before it commits their claim."""
+    tx.run(REGISTER, (owner,))
+
+
+def unregister(tx: StoreTransaction, owner: str) -> None:
+    """Forget a worker that has ended without a claim that waits for its commit."""
+    tx.run(UNREGISTER, (owner,))
+
+
+def end_dead_worker(tx: StoreTransaction, owner: str) -> None:
+    """
+    End the leases of a worker whose process has died.
+
+    If it may have died of a message whose claim was not committed, the next
+    messages of every lane are claimed alone, each counted before it is handled.
+    """
+    tx.run(FREE, (tx.now, owner))
+    if tx.run(UNREGISTER, (owner,)):
+        tx.run(ISOLATE_HEADS, (SUSPECTS,))
+
+
+def end_workers(tx: StoreTransaction) -> None:
+    """End all registered workers; the caller knows that no process has the file open."""
+    for (owner,) in tx.rows(WORKERS):
+        end_dead_worker(tx, owner)
+
+
 def extend(tx: StoreTransaction, held: Lease, *, until: Millis) -> bool:
     """Extend the lease; return False where it is lost."""
     return tx.run(EXTEND, (until, held.lane_id, held.token, held.owner)) > 0
@@ -251,11 +296,11 @@ def release(
         "token": held.token,
         "owner": held.owner,
     }
+    if broken:  # also where the claim was rolled back with what its handlers wrote
+        tx.run(CAREFUL, (max(seqs), held.lane_id))
     if not tx.run(SETTLE, named):
         return
     if due_at is not None:
         tx.run(CLEAR, (held.lane_id,))
-    if broken:
-        tx.run(CAREFUL, (max(seqs), held.lane_id))
-    elif held.isolate:
+    if held.isolate and not broken:
         tx.run(TRIED, (-1, seqs[0]))

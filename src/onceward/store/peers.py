@@ -287,6 +287,11 @@ def note_error(tx: StoreTransaction, name: str, error: str, *, owner: str, due_a
     tx.run(NOTE_ERROR, {"name": name, "error": error[:500], "owner": owner, "due_at": due_at})
 
 
+def end_dead_owner(tx: StoreTransaction, owner: str) -> None:
+    """End the leases of a dispatcher whose process has died."""
+    tx.run(FREE, (tx.now, owner))
+
+
 def release(tx: StoreTransaction, held: PeerLease) -> None:
     """Release the lease; a no-op where it is lost."""
     tx.run(RELEASE, held.fence)
