@@ -158,12 +158,10 @@ def _send(path: str, rows: Sequence[Row], batch: Batch) -> bool:
         ):
             with box.session(session).begin() as inner:
                 for row, message_id in group:
-                    inner.send(
-                        str(row["recipient"]),
-                        _body(row["body"]),
-                        message_id=message_id,
-                        **_options(row),
-                    )
+                    options = _options(row)
+                    if "key" not in options:  # the row's own key tells a repetition by itself
+                        options["message_id"] = message_id
+                    inner.send(str(row["recipient"]), _body(row["body"]), **options)
         given = {
             "query": batch.query,
             "batch": batch.number,
