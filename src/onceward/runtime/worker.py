@@ -96,7 +96,7 @@ class Worker:
         self._registered = False
         """Whether the file says that this worker may handle messages of an open claim."""
         self._quick = False
-        """Whether all handlers of the last round ended before an open claim would be committed."""
+        """Whether the last round's handlers were well, and quicker than an open claim waits."""
         self._left_leases = False
         """Whether an error may have left leases that this worker no longer works on."""
         self._run_now: _Run | None = None
@@ -318,6 +318,7 @@ class Worker:
             self._call(ready, leased, context)
         except (Exception, CancelledError) as error:  # noqa: BLE001 - each settles the message
             self._batch.undo()
+            self._quick = False
             log_failure(error, self._db.agent, leased, ready.frame.type)
             return settlement_of(
                 error, ready, leased, now=self._db.now(), policy=self._policy, rng=self._rng

@@ -1,0 +1,156 @@
+"""Claims that are committed with their handlers' effects: what others see, and kills."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from onceward import Agent, Context, Postbox
+from onceward.db import file_checks
+from onceward.runtime.worker import Worker
+from onceward.store import lanes
+
+LIMIT = 60.0
+DEATHS = 7
+"""Exit code of a process that a message has killed."""
+LEASED = "SELECT count(*) FROM _onceward_lanes WHERE owner IS NOT NULL"
+CHILD = """
+import os, sys, time
+from onceward import Agent, Context, Postbox
+
+agent = Agent("billing")
+
+@agent.on("json", attempts=3)
+def work(body: object, ctx: Context) -> None:
+    ctx.tx.execute("INSERT INTO effects VALUES (?)", (body,))
+    if body == 19:
+        os._exit(7)
+
+with Postbox(sys.argv[1], agent=agent) as box:
+    with box.begin() as tx:
+        tx.execute("CREATE TABLE IF NOT EXISTS effects (n INTEGER)")
+    while box.stats()["inbox_pending"]:
+        time.sleep(0.01)
+"""
+
+
+def until(found: Callable[[], bool]) -> None:
+    """Wait until *found* returns True."""
+    end = time.monotonic() + LIMIT
+    while not found():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def sent(home: Path, count: int) -> None:
+    """Store messages with the bodies 0, 1, … in the inbox of billing."""
+    Postbox(home / "billing.db", agent="billing", start=False).close()
+    with Postbox(home / "shop.db", agent="shop", start=False) as shop:
+        shop.send_many([("billing", n) for n in range(count)])
+        shop.run_until_idle()
+
+
+def test_a_message_that_kills_its_process_under_an_open_claim_is_found(tmp_path: Path) -> None:
+    """
+    The first death leaves no trace but the worker's row; every later one is counted.
+
+    All other messages take effect once.
+    """
+    sent(tmp_path, 30)
+    deaths = 0
+    while code := subprocess.run(
+        [sys.executable, "-c", CHILD, str(tmp_path / "billing.db")], check=False
+    ).returncode:
+        assert (DEATHS, True) == (code, deaths < 5)
+        deaths += 1
+
+    with Postbox(tmp_path / "billing.db", start=False) as billing:
+        assert [n for n in range(30) if n != 19] == [
+            n for (n,) in billing.query("SELECT n FROM effects ORDER BY n")
+        ]
+        assert ["max_retries_exceeded"] == [each.reason for each in billing.dead_letters.list()]
+        assert [] == billing._db.read(lanes.WORKERS)
+    assert 4 >= deaths
+
+
+def test_the_claim_of_a_handler_that_takes_long_is_committed_alone(tmp_path: Path) -> None:
+    """Other connections see the lease, and other threads write, while the handler goes on."""
+    entered, go_on = Event(), Event()
+    agent = Agent("billing")
+
+    @agent.on("json")
+    def work(body: object) -> None:
+        if body == 0:
+            entered.set()
+            assert go_on.wait(LIMIT)
+
+    with (
+        Postbox(tmp_path / "shop.db", agent="shop") as shop,
+        Postbox(tmp_path / "billing.db", agent=agent, hold_unknown=True) as billing,
+    ):
+        [worker] = billing._workers
+        while not worker._shares_claims:
+            shop.send("billing", 1)
+            done = shop.stats()["enqueued"]
+            until(lambda done=done: billing.stats()["processed"] == done)  # type: ignore[misc]
+        shop.send("billing", 0)
+        assert entered.wait(LIMIT)
+        until(lambda: billing._db.read(LEASED) == [(1,)])
+
+        assert billing.resolve(billing.send("carol", 1)) in {"pending", "sending"}
+        assert not worker._batch.claim_waits
+        go_on.set()
+        until(lambda: billing._db.read(LEASED) == [(0,)])
+
+
+@pytest.mark.parametrize("died", [True, False])
+def test_what_a_worker_may_have_died_of_is_claimed_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, died: bool
+) -> None:
+    """The row of a dead worker isolates what waits; a living one's, or none, isolates nothing."""
+    sent(tmp_path, 3)
+    monkeypatch.setattr(file_checks, "is_dead", lambda owner: died and owner == "other")
+    with Postbox(tmp_path / "billing.db", agent="billing", start=False) as billing:
+        billing._db.write(lambda tx: lanes.register(tx, "other"))
+        worker = Worker(billing._deps, Agent("billing"), billing._own_loop)
+        worker._loop._reaper.release_leases()  # type: ignore[union-attr]  # workers have one
+
+        [(isolated, last)] = billing._db.read(
+            "SELECT isolate_upto_seq, (SELECT max(seq) FROM _onceward_inbox) FROM _onceward_lanes"
+        )
+        assert ((last, []) if died else (0, [("other",)])) == (
+            isolated,
+            billing._db.read(lanes.WORKERS),
+        )
+
+
+def test_a_handler_that_ends_the_transaction_of_its_claim_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The claim is undone with everything else; the next one is committed before the handler."""
+    monkeypatch.setattr(Worker, "_shares_claims", property(lambda self: self._quick))
+    agent, calls = Agent("billing"), list[object]()
+
+    @agent.on("json", attempts=2)
+    def work(body: object, ctx: Context) -> None:
+        calls.append(body)
+        if body == 1:
+            ctx.tx.execute(
+                "INSERT OR ROLLBACK INTO _onceward_file_info SELECT * FROM _onceward_file_info"
+            )
+
+    sent(tmp_path, 2)
+    with Postbox(tmp_path / "billing.db", agent=agent, start=False, retry_first=0) as billing:
+        billing._workers[0]._quick = True
+        until(lambda: billing.run_until_idle() == 0 and not billing.stats()["inbox_pending"])
+
+        assert (3, ["max_retries_exceeded"]) == (
+            calls.count(1),
+            [each.reason for each in billing.dead_letters.list()],
+        )
