@@ -120,6 +120,30 @@ ANSWERS: list[tuple[Any, str, int]] = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("invalid: no such field", ("invalid", "no such field")),
+        ("not today: come again", ("rejected", "not today: come again")),
+        (None, ("rejected", "")),
+    ],
+)
+def test_a_reason_of_the_peers_own_is_kept_as_details(
+    world: World, said: str | None, expected: tuple[str, str]
+) -> None:
+    """A refusal makes a dead letter with a known reason, and the words of the peer as details."""
+
+    def refuse(frames: list[Frame]) -> list[Receipt]:
+        return [Receipt(frame.id, "rejected", said) for frame in frames]
+
+    shop = world.open("shop", transports={"function": FunctionTransport(refuse)})
+    shop.peers.register("webhook", "function:x")
+    shop.send("webhook", 1)
+    world.settle()
+
+    assert [expected] == [(dead.reason, dead.last_error) for dead in shop.dead_letters.list()]
+
+
 @pytest.mark.parametrize(("answer", "state", "expected"), ANSWERS)
 def test_each_call_of_a_function_counts(
     world: World, answer: Any, state: str, expected: int

@@ -227,7 +227,7 @@ def test_cancelling_through_a_failed_sync_never_lies(shaky: Postbox, disk: Flaky
 def test_replaying_through_a_failed_sync_never_lies(shaky: Postbox, disk: Flaky) -> None:
     """A replay whose sync failed is not reported as unknown id when it happened."""
     message_id = shaky.send("b", 1)
-    shaky._db.write(lambda tx: dead_letters.add_from_outbox(tx, [1], reason="test"))
+    shaky._db.write(lambda tx: dead_letters.add_from_outbox(tx, [1], reason="rejected"))
     disk.failing = 1
     with contextlib.suppress(OutcomeUnknown):
         shaky.dead_letters.replay(message_id)

@@ -280,7 +280,7 @@ VERBS: dict[str, tuple[Callable[[StoreTransaction, str], object], dict[str, str]
         {"sent": "pending", "acked": "pending", "failed": "pending"},
     ),
     "bury": (
-        lambda tx, _: dead_letters.add_from_outbox(tx, [1], reason="test"),
+        lambda tx, _: dead_letters.add_from_outbox(tx, [1], reason="rejected"),
         {"pending": "dead", "sent": "dead"},
     ),
 }

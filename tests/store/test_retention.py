@@ -126,7 +126,7 @@ def test_what_is_not_settled_stays_for_ever(pair: Pair, opened: Open) -> None:
             " WHERE seq = 3"
         )
     )
-    change(lambda tx: dead_letters.add_from_outbox(tx, [4], reason="test"))
+    change(lambda tx: dead_letters.add_from_outbox(tx, [4], reason="rejected"))
     pair.clock.advance(50 * HOUR)
     pair.sender.run_maintenance()
 

@@ -13,6 +13,7 @@ from onceward.errors import InvalidArgument
 from onceward.hooks import Hooks
 from onceward.model.names import plain_text
 from onceward.model.queue_modes import QueueOptions, checked, glob
+from onceward.model.reasons import reason_text
 from onceward.model.states import Done
 from onceward.model.vocabulary import RunState
 from onceward.runtime.event_emitter import EventEmitter
@@ -82,7 +83,7 @@ class Queues:
             for each in session_queues.waiting(tx, held.lane_id, -1, placed=False)
             if each.id == message_id
         ]
-        removed = Done("dropped", "removed: taken out of its queue by hand")
+        removed = Done("dropped", reason_text("removed", "taken out of its queue by hand"))
         self._closing.conclude(tx, [SettledMessage(each, removed) for each in chosen])
         session_queues.update_head(tx, held.lane_id)
         tx.after_commit(lambda: self._db.notifier.notify("out"))

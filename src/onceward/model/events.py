@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from typing import ClassVar, Final, Literal
 
 from onceward.model.clock import Millis
+from onceward.model.vocabulary import Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -101,7 +102,7 @@ class DeadLettered(MessageEvent):
     """The message was moved to this file's dead letters."""
 
     name: ClassVar[str] = "dead"
-    reason: str
+    reason: Reason
     error: str
 
 

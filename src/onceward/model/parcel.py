@@ -12,6 +12,8 @@ import re
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
+from onceward.model.vocabulary import Reason
+
 ReceiptState = Literal["stored", "duplicate", "processed", "dropped", "dead", "rejected", "busy"]
 """
 The peer's outcome for one frame: ``stored`` (kept, new), ``duplicate`` (kept before, not yet
@@ -19,7 +21,7 @@ handled), ``processed`` (handled), ``dropped`` (by a policy, which the reason be
 ``dead`` (kept in the peer's dead letters), ``rejected`` (never kept, and never will be),
 ``busy`` (not now).
 """
-UNANSWERED: Final = "processed without a reply"
+UNANSWERED: Final[Reason] = "processed without a reply"
 """Beginning of the reason of ``processed`` for a message that asked for a reply and has none."""
 
 Durability = Literal["safe", "fast"]

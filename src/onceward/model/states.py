@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from onceward.model.clock import Millis
+from onceward.model.vocabulary import Reason
 
 OUTBOX: Final[dict[tuple[str, str], str]] = {
     ("pending", "sent"): "the peer stored it, its handler is still to come",
@@ -75,7 +76,7 @@ class RetryAt:
 class Dead:
     """Never: becomes a dead letter with ``reason``; ``error`` keeps the details."""
 
-    reason: str
+    reason: Reason
     error: str = ""
     tried: bool = True
     """Whether it was handed over this time; False for what no handler or reader has seen."""

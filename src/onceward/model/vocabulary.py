@@ -76,6 +76,38 @@ MessageState = Literal[
     "dead",
 ]
 """State of a message in the sender's outbox, the recipient's inbox or the dead letters."""
+Reason = Literal[
+    "rejected",
+    "max_retries_exceeded",
+    "unhandled",
+    "expired",
+    "invalid",
+    "too_large",
+    "hops_exceeded",
+    "stale",
+    "no_mailbox",
+    "channel_closed",
+    "overflow",
+    "corrupt",
+    "dead",
+    "dropped",
+    "drop_old",
+    "drop_new",
+    "summarize",
+    "removed",
+    "superseded",
+    "ephemeral",
+    "cancelled",
+    "deleted",
+    "processed without a reply",
+    "delivered to an aborted run",
+]
+REASONS: Final[tuple[Reason, ...]] = get_args(Reason)
+"""
+Reason of a dead letter, and beginning of the reason of a refused or ended message.
+
+Details follow behind a colon and a blank. A page explains each to users.
+"""
 Kind = Literal[
     "text",
     "command",

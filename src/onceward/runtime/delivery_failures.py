@@ -19,6 +19,7 @@ from onceward.model.events import (
 from onceward.model.parcel import Answer, Receipt
 from onceward.model.retry import RetryPolicy
 from onceward.model.settings import Settings
+from onceward.model.vocabulary import Reason
 from onceward.runtime.event_emitter import EventEmitter
 from onceward.store import dead_letters, outbox, parcels, peers, receipts
 from onceward.store.parcels import InFlight
@@ -127,7 +128,7 @@ class DeliveryFailures:
         return peers.new_epoch(tx, held, "a parcel was given up: its budget is spent")
 
     def _give_up(
-        self, tx: StoreTransaction, seqs: list[int], reason: str, error: str, *, tried: bool
+        self, tx: StoreTransaction, seqs: list[int], reason: Reason, error: str, *, tried: bool
     ) -> None:
         moved = dead_letters.add_from_outbox(tx, seqs, reason=reason, error=error, tried=tried)
         self._emitter.dead_lettered(tx, [(i, peer, reason) for i, peer in moved])

@@ -26,6 +26,7 @@ from onceward.model.clock import Millis
 from onceward.model.log import Level, log
 from onceward.model.parcel import Answer
 from onceward.model.retry import RetryPolicy, retry_policy
+from onceward.model.vocabulary import Reason
 from onceward.runtime import engine
 from onceward.runtime.carriers import Carriers, Delivery, Share
 from onceward.runtime.delivery_failures import DeliveryFailures
@@ -312,10 +313,11 @@ class Dispatcher:
         parcels.unblock_lane(tx)
         count, unanswered = outbox.requeue_due(tx, WAKE_ROWS, self._policy.exhausted)
         expired = [seq for (seq,) in tx.rows(outbox.EXPIRED, (tx.now, WAKE_ROWS))]
-        for seqs, reason, error in (
+        over: tuple[tuple[list[int], Reason, str], ...] = (
             (expired, "expired", ""),
             (unanswered, "max_retries_exceeded", "stored, but never processed"),
-        ):
+        )
+        for seqs, reason, error in over:
             if seqs:
                 moved = dead_letters.add_from_outbox(tx, seqs, reason=reason, error=error)
                 self._emitter.dead_lettered(tx, [(i, peer, reason) for i, peer in moved])

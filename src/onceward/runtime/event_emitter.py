@@ -25,6 +25,7 @@ from onceward.model.events import (
 )
 from onceward.model.frame import session_and_type
 from onceward.model.states import Dead, Done, RetryAt, Settlement
+from onceward.model.vocabulary import Reason
 from onceward.runtime.message import LeaseInfo
 from onceward.store import outbox
 from onceward.store.message_names import MessageNames, find_names
@@ -44,7 +45,7 @@ class EventEmitter:
             told = with_names(tx, wanted)
             tx.after_commit(lambda: self._hooks.emit(told))
 
-    def dead_lettered(self, tx: StoreTransaction, moved: Iterable[tuple[str, str, str]]) -> None:
+    def dead_lettered(self, tx: StoreTransaction, moved: Iterable[tuple[str, str, Reason]]) -> None:
         """Emit that messages (id, peer, reason) became dead letters."""
         agent, at = self.agent, tx.now
         self.emit(

@@ -10,13 +10,14 @@ from onceward.db.transaction import StoreTransaction
 from onceward.hooks import Hooks
 from onceward.model.events import Duplicate, Received, Rejected
 from onceward.model.parcel import Answer, Parcel
+from onceward.model.reasons import reason_text
 from onceward.model.settings import Settings
 from onceward.runtime.event_emitter import EventEmitter
 from onceward.store.accept import AcceptResult, InboxPolicy, ParsedFrame, accept, parse_frames
 from onceward.store.directory import mailboxes
 from onceward.store.directory.database import DirectoryHandle
 
-NO_MAILBOX: Final = "no_mailbox: the recipient has no such mailbox, or not any more"
+NO_MAILBOX: Final = reason_text("no_mailbox", "the recipient has no such mailbox, or not any more")
 
 
 class Receiver:

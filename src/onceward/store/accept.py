@@ -26,6 +26,7 @@ from onceward.model.parcel import (
     downgrade,
 )
 from onceward.model.quoting import quoted
+from onceward.model.reasons import reason_text
 from onceward.store import (
     acknowledgments,
     dedup,
@@ -84,7 +85,8 @@ INSERT INTO _onceward_chosen_ids (sender, id) VALUES (?, ?) ON CONFLICT DO NOTHI
 OWN_ID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 """Ids that sort by time; marks of others are never pruned, so they need no horizon."""
 ENVELOPE_MAX: Final = 64 << 10
-TOO_LARGE: Final = "invalid: data: larger than max_body"
+TOO_LARGE: Final = reason_text("invalid", "data: larger than max_body")
+PRUNED: Final = "its mark may have been pruned, so it cannot be told from a duplicate"
 
 
 ID: Final = attrgetter("id")
@@ -242,10 +244,10 @@ def _present(
     message_id: str, state: str | None, outcome: str | None, reason: str | None
 ) -> Receipt:
     if outcome == "dead":
-        return Receipt(message_id, "dead", "kept in the peer's dead letters")
+        return Receipt(message_id, "dead", reason_text("dead", "kept in the peer's dead letters"))
     if outcome is not None or state != "pending":
         if state is None and outcome == "dropped":
-            reason = "dropped: its row was pruned, and its reason with it"
+            reason = reason_text("dropped", "its row was pruned, and its reason with it")
         return inbox.receipt(message_id, outcome or str(state), reason)
     return Receipt(message_id, "duplicate")
 
@@ -319,17 +321,18 @@ def _parse_frame(carried: ParcelFrame, parcel: Parcel, policy: InboxPolicy) -> P
     try:
         frame = Frame.parse(carried.text)
     except InvalidMessage as error:
-        return ParsedFrame(carried, None, f"invalid: {error}"[:500])
+        return ParsedFrame(carried, None, reason_text("invalid", str(error))[:500])
     for said, expected, field_name in (
         (frame.id, carried.id, "id"),
         (frame.sender, parcel.sender, "source"),
         (frame.recipient, policy.agent, "recipient"),
     ):
         if said != expected:
-            return ParsedFrame(carried, None, f"invalid: {field_name}: does not match the parcel")
+            problem = reason_text("invalid", f"{field_name}: does not match the parcel")
+            return ParsedFrame(carried, None, problem)
     if frame.hops > policy.max_hops:
-        problem = f"hops_exceeded: {frame.hops} messages led to it, at most {policy.max_hops} may"
-        return ParsedFrame(carried, None, problem)
+        detail = f"{frame.hops} messages led to it, at most {policy.max_hops} may"
+        return ParsedFrame(carried, None, reason_text("hops_exceeded", detail))
     if 4 * len(carried.text) > policy.max_body and body_size(frame) > policy.max_body:
         return ParsedFrame(carried, None, TOO_LARGE)
     return ParsedFrame(carried, frame, digest=carried.digest)
@@ -343,13 +346,13 @@ def _refusal(examined: ParsedFrame, horizon: str | None, now: Millis) -> str:
         and OWN_ID.fullmatch(examined.carried.id)
         and not (examined.frame is not None and examined.frame.chosenid)
     ):
-        return "stale: its mark may have been pruned, so it cannot be told from a duplicate"
+        return reason_text("stale", PRUNED)
     if (
         examined.frame is not None
         and examined.frame.expires_at is not None
         and examined.frame.expires_at <= now
     ):
-        return "expired: its time to live ran out on the way"
+        return reason_text("expired", "its time to live ran out on the way")
     return examined.problem
 
 

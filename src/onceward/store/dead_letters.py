@@ -11,6 +11,7 @@ from onceward.db.transaction import StoreTransaction
 from onceward.errors import Conflict, InvalidArgument
 from onceward.model.clock import Millis
 from onceward.model.states import ATTEMPT_NEVER_ENDED
+from onceward.model.vocabulary import Reason
 from onceward.store import lanes, mailbox_keys
 from onceward.store.bodies import FULL_FRAME
 from onceward.store.counters import bump
@@ -114,7 +115,7 @@ def add_from_outbox(
     tx: StoreTransaction,
     seqs: Iterable[int],
     *,
-    reason: str,
+    reason: Reason,
     error: str = "",
     unknown: bool = False,
     tried: bool = False,
@@ -141,7 +142,7 @@ def add_from_outbox(
 
 
 def add_from_inbox(
-    tx: StoreTransaction, seq: int, *, reason: str, error: str, attempts: int
+    tx: StoreTransaction, seq: int, *, reason: Reason, error: str, attempts: int
 ) -> None:
     """Move an incoming message, whose lease the caller has proved, to the dead letters."""
     named = {

@@ -6,6 +6,7 @@ import json
 from typing import Final
 
 from onceward.db.transaction import StoreTransaction
+from onceward.model.reasons import reason_text
 from onceward.store import inbox
 from onceward.store.counters import bump
 
@@ -29,7 +30,7 @@ UPDATE _onceward_inbox
    SET state = 'dropped', ended_at = ?, reason = ?
  WHERE seq IN (SELECT value FROM json_each(?)) AND state = 'pending'
 """
-REASON: Final = "ephemeral: not taken before a restart"
+REASON: Final = reason_text("ephemeral", "not taken before a restart")
 FROZEN: Final = "SELECT 1 FROM _onceward_file_info WHERE paused_at IS NOT NULL"
 
 

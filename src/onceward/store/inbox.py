@@ -13,6 +13,7 @@ from onceward.model.clock import Millis
 from onceward.model.frame import digest
 from onceward.model.parcel import UNANSWERED, Receipt
 from onceward.model.states import Dead, Done, RetryAt, Settlement
+from onceward.model.vocabulary import Reason
 from onceward.store import dead_letters, lanes, receipts
 from onceward.store.counters import bump
 from onceward.store.lanes import Lease
@@ -61,9 +62,9 @@ SELECT b.seq, b.sender, b.id, b.session, b.frame, b.digest, b.expires_at, b.rece
   FROM _onceward_inbox AS b JOIN _onceward_lanes AS l ON l.lane_id = b.lane_id
  WHERE b.seq = ? AND b.state = 'pending' AND l.lane_id = ? AND l.token = ? AND l.owner = ?
 """
-BY_HANDLER: Final = "dropped"
+BY_HANDLER: Final[Reason] = "dropped"
 """Reason of a message that its handler dropped, and no policy."""
-REASONS: Final[dict[str, str | None]] = {
+DEFAULTS: Final[dict[str, Reason | None]] = {
     "processed": None,
     "dropped": BY_HANDLER,
     "expired": "expired",
@@ -348,7 +349,7 @@ def _end(
         "outcome": outcome,
         "now": tx.now,
         "seqs": json.dumps(seqs),
-        "reason": reason or REASONS[outcome],
+        "reason": reason or DEFAULTS[outcome],
     }
     changed = tx.run(END, named)
     tx.run(MARK, {"outcome": outcome, "now": tx.now, "seqs": named["seqs"]})

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from onceward.db.migrations import folder
 from onceward.db.transaction import StoreTransaction
 from onceward.errors import QueueFull, StoreFull
 from onceward.model.queue_modes import LINE_MAX
+from onceward.model.reasons import reason_text
+from onceward.model.vocabulary import Reason
 from onceward.store import outbox
 from onceward.store.counters import bump
 from onceward.store.outbox import TICKET_FAILED, OutgoingMessage
@@ -130,7 +132,7 @@ SELECT d.seq, d.line, d.summary_id
 MARK_SUMMARIZED: Final = "UPDATE _onceward_drops SET summary_id = ? WHERE seq = ?"
 REPLACE: Final = """
 UPDATE _onceward_outbox
-   SET state = 'cancelled', due_at = NULL, ended_at = ?, reason = 'told later'
+   SET state = 'cancelled', due_at = NULL, ended_at = ?, reason = 'superseded'
  WHERE id = ? AND state = 'pending'
 """
 FULLNESS: Final = """
@@ -334,7 +336,8 @@ def _candidates(tx: StoreTransaction, full: LimitHit, named: dict[str, Any]) -> 
 def make_room(tx: StoreTransaction, evicted: Sequence[DropCandidate]) -> None:
     """Drop messages that give way to a new one; each has a reason, a time and a record."""
     for v in evicted:
-        reason = f"{v.full.overflow}: the limit of {v.full.where} is reached"
+        policy = cast("Reason", v.full.overflow)  # one of those that drop
+        reason = reason_text(policy, f"the limit of {v.full.where} is reached")
         tx.run(DROP, (tx.now, reason, v.seq))
         full = v.full.scope, v.full.name, v.full.overflow
         tx.run(RECORD, (v.id, v.recipient, v.session, *full, v.line, tx.now))
@@ -344,7 +347,7 @@ def make_room(tx: StoreTransaction, evicted: Sequence[DropCandidate]) -> None:
 
 def drop(tx: StoreTransaction, message: OutgoingMessage, full: LimitHit) -> None:
     """Store a message as dropped: it has an id, a reason and a time, and leaves nowhere."""
-    reason = f"drop_new: the limit of {full.where} is reached"
+    reason = reason_text("drop_new", f"the limit of {full.where} is reached")
     beside = message.body is not None and message.body_id is None
     stored = outbox.with_body(tx, message) if beside else message
     tx.rows(ADD_DROPPED, (*stored._replace(due_at=None, held_by=None).row, tx.now, reason))

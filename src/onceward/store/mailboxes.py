@@ -13,6 +13,7 @@ from onceward.model.clock import Millis
 from onceward.model.frame import digest, tags_in
 from onceward.model.record import MessageRecord, read_record
 from onceward.model.topics import matches
+from onceward.model.vocabulary import Reason
 from onceward.store import dead_letters, mailbox_readers
 from onceward.store.counters import bump
 from onceward.store.mailbox_readers import MailboxLease, Reader, Start
@@ -344,7 +345,7 @@ def mark(tx: StoreTransaction, held: MailboxLease, consumer: str) -> None:
         raise LeaseLost(msg)
 
 
-def dead_letter(tx: StoreTransaction, held: MailboxLease, *, reason: str, error: str) -> None:
+def dead_letter(tx: StoreTransaction, held: MailboxLease, *, reason: Reason, error: str) -> None:
     """Move a message from the mailbox to the dead letters; raise LeaseLost without its lease."""
     mailbox_readers.end(tx, held)
     dead_letters.add_from_inbox(

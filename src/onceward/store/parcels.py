@@ -20,8 +20,9 @@ from onceward.model.parcel import (
     Receipt,
     downgrade,
 )
+from onceward.model.reasons import reason_of
 from onceward.model.settings import Settings
-from onceward.model.vocabulary import PRIORITIES
+from onceward.model.vocabulary import PRIORITIES, Reason
 from onceward.store import dead_letters, outbox, peers, receipts
 from onceward.store.counters import bump
 from onceward.store.outbox import OutboxRow
@@ -60,7 +61,7 @@ RECEIPT_ROWS: Final = 200
 SEQ: Final = attrgetter("seq")
 STATE: Final = attrgetter("state")
 Rows = Callable[[str, Any], list[tuple[Any, ...]]]
-STALE: Final = "stale"
+STALE: Final[Reason] = "stale"
 """The one refusal of a peer that cannot tell whether it knows the message."""
 STUCK: Final = (
     "rows of the outbox that were put aside are offered again: its index is damaged,"
@@ -74,7 +75,7 @@ class InFlight(NamedTuple):
     lease: PeerLease
     parcel: Parcel | None
     paid_upto: int = 0
-    dead_lettered: tuple[tuple[str, str, str], ...] = ()
+    dead_lettered: tuple[tuple[str, str, Reason], ...] = ()
     """(id, peer, reason) of messages that went to the dead letters instead."""
 
 
@@ -118,7 +119,7 @@ def pack(
     """
     owed = receipts.pending(tx, held.name, RECEIPT_ROWS)
     rows: list[OutboxRow] = []
-    buried: list[tuple[str, str, str]] = []
+    buried: list[tuple[str, str, Reason]] = []
     if held.parcel is not None:
         rows = outbox.by_seq(tx, held.parcel)
         if len(rows) != len(held.parcel) or any(_unfit(tx, row) for row in rows):
@@ -160,7 +161,7 @@ def _unfit(tx: StoreTransaction, row: OutboxRow) -> bool:
 
 def _fresh(
     tx: StoreTransaction, held: PeerLease, *, settings: Settings, until: Millis, max_bytes: int
-) -> tuple[PeerLease, list[OutboxRow], list[tuple[str, str, str]]]:
+) -> tuple[PeerLease, list[OutboxRow], list[tuple[str, str, Reason]]]:
     limit, buried, aside = settings.parcel_max_messages, [], set[int]()
     while True:
         choice = _choose(
@@ -170,11 +171,12 @@ def _fresh(
             limit_bytes=min(settings.parcel_max_bytes, max_bytes),
             max_bytes=max_bytes,
         )
-        for seqs, reason in (
+        unfit: tuple[tuple[list[int], Reason], ...] = (
             (choice.expired, "expired"),
             (choice.corrupt, "corrupt"),
             (choice.oversize, "too_large"),
-        ):
+        )
+        for seqs, reason in unfit:
             if seqs:
                 buried += [
                     (i, p, reason) for i, p in dead_letters.add_from_outbox(tx, seqs, reason=reason)
@@ -223,7 +225,7 @@ class Settled(NamedTuple):
 
     lease: PeerLease
     moved: outbox.Moved
-    rejected: tuple[tuple[str, str], ...] = ()
+    rejected: tuple[tuple[str, Reason], ...] = ()
     closed: bool = False
     weak: Durability | None = None
 
@@ -274,24 +276,27 @@ def settle(tx: StoreTransaction, packed: InFlight, answer: Answer, terms: Settle
     return Settled(after, moved, rejected, closed=closed, weak=answer.durability if weak else None)
 
 
-def _reject(tx: StoreTransaction, peer: str, told: list[Receipt]) -> tuple[tuple[str, str], ...]:
-    done: list[tuple[str, str]] = []
+def _reject(tx: StoreTransaction, peer: str, told: list[Receipt]) -> tuple[tuple[str, Reason], ...]:
+    """Make dead letters of refused messages; a reason of the peer's own is kept as details."""
+    done: list[tuple[str, Reason]] = []
     for receipt in told:
         if receipt.state != "rejected":
             continue
-        reason, _, detail = (receipt.reason or "rejected").partition(": ")
+        said = receipt.reason or "rejected"
+        reason = reason_of(said)
+        detail = said.partition(": ")[2] if reason else said
         seqs = tx.rows(
             "SELECT seq FROM _onceward_outbox WHERE id = ? AND recipient = ?", (receipt.id, peer)
         )
         if seqs and dead_letters.add_from_outbox(
             tx,
             [s for (s,) in seqs],
-            reason=reason,
+            reason=reason or "rejected",
             error=detail,
             unknown=reason != STALE,
             tried=True,
         ):
-            done.append((receipt.id, reason))
+            done.append((receipt.id, reason or "rejected"))
     return tuple(done)
 
 

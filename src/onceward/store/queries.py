@@ -10,6 +10,7 @@ from onceward.db.database import Database
 from onceward.model.clock import Millis
 from onceward.model.frame import Frame
 from onceward.model.topics import check_pattern, matches
+from onceward.model.vocabulary import Reason
 from onceward.store.lanes import NEXT_DUE
 
 STATS: Final = "SELECT * FROM onceward_stats"
@@ -126,7 +127,7 @@ class DeadLetter:
     type: str
     topic: str | None
     priority: str
-    reason: str
+    reason: Reason
     last_error: str | None
     attempts: int
     created_at: Millis

@@ -10,6 +10,7 @@ from onceward.db.transaction import StoreTransaction
 from onceward.model.clock import Millis
 from onceward.model.events import RunEnded, RunLeft, RunWasAborted
 from onceward.model.queue_modes import QueuePolicy
+from onceward.model.reasons import reason_text
 from onceward.model.states import Done, RetryAt, Settlement
 from onceward.runtime import results
 from onceward.runtime.event_emitter import EventEmitter, settlement_event
@@ -163,7 +164,7 @@ class RunCompletion:
         self, tx: StoreTransaction, run: OpenRun, messages: Sequence[LeasedMessage], cause: str
     ) -> None:
         """End the messages of an aborted run as processed; tell the callers of tasks."""
-        done = Done(reason=f"delivered to an aborted run: {cause}"[:500])
+        done = Done(reason=reason_text("delivered to an aborted run", cause)[:500])
         inbox.apply_settlements(tx, [SettledMessage(message, done) for message in messages])
         self._tell_callers(tx, messages, [TaskOutcome("aborted", cause)] * len(messages), run)
 

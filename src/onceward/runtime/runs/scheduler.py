@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from onceward.db.connection import SQLError
 from onceward.db.transaction import StoreTransaction
@@ -30,10 +30,11 @@ from onceward.model.queue_modes import (
     make_room,
     summary_line,
 )
+from onceward.model.reasons import reason_text
 from onceward.model.retry import RetryPolicy
 from onceward.model.settings import Settings
 from onceward.model.states import Dead, Done, Settlement
-from onceward.model.vocabulary import QUEUE_MODES
+from onceward.model.vocabulary import QUEUE_MODES, Reason
 from onceward.runtime.agent import Agent, SessionHandler
 from onceward.runtime.deps import RuntimeDeps
 from onceward.runtime.event_emitter import EventEmitter
@@ -252,7 +253,8 @@ class RunScheduler:
         if not dropped and not refused:
             return
         full = f"the queue of session {session!r} is full at {policy.cap}"
-        gave_way = Done("dropped", f"{policy.overflow}: {full}")
+        dropping = cast("Reason", policy.overflow)  # one that drops, where anything is dropped
+        gave_way = Done("dropped", reason_text(dropping, full))
         self._completion.conclude(tx, [SettledMessage(each, gave_way) for each in dropped])
         self._completion.conclude(
             tx, [SettledMessage(each, Dead("overflow", full)) for each in refused]
