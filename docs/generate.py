@@ -38,8 +38,8 @@ SECTIONS = {
         "Ticket"
     ),
     "Peers, pages and health": (
-        "Repair agents.Agents peers.Peers Page queries.HistoryEntry queries.PeerInfo "
-        "invariants.Violation Health"
+        "Repair agents.Agents agents.AgentInfo peers.Peers Page queries.HistoryEntry "
+        "queries.PeerInfo invariants.Violation Health"
     ),
     "Limits": "limits.Limits limits.Limit limits.DropRecord",
     "Dead letters": (

@@ -10,8 +10,12 @@ CREATE TABLE meta (
 ) STRICT;
 
 CREATE TABLE agents (
-    name      TEXT PRIMARY KEY,
-    joined_at INTEGER NOT NULL
+    name         TEXT PRIMARY KEY,
+    joined_at    INTEGER NOT NULL,
+    description  TEXT    NOT NULL DEFAULT '',
+    capabilities TEXT    NOT NULL DEFAULT '[]' CHECK (json_type(capabilities) IS 'array'),
+    last_seen_at INTEGER NOT NULL,
+    search_text  TEXT    NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE channels (

@@ -69,7 +69,7 @@ def conversation(a: Any, b: Any) -> list[Any]:
         there.unsubscribe("x.#"),
     ]
     seen += [
-        a.agents.list(),
+        [each.name for each in a.agents.list()],
         b.agents.subscribe("t"),
         len(a.publish("t", 1)),
         b.agents.unsubscribe("t"),

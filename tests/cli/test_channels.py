@@ -192,11 +192,29 @@ def test_a_channel_s_history_is_a_page(cli: Cli, shop: Postbox, billing: Postbox
     assert 2 == cli("channel", "history", "room", "--since", "yesterday").code
 
 
+def test_the_registry_is_searched_in_pages(cli: Cli, shop: Postbox, billing: Postbox) -> None:
+    """What an agent says of itself is set and found from the shell."""
+    assert ["shop", "billing"] == [shop.agent, billing.agent]
+    register = ("agents", "register", "--agent", "billing")
+    assert 0 == cli(*register, "--capability", "pay", "--description", "Pays bills").code
+    [row] = cli("agents", "ls", "--search", "bills PAY", "--json").json
+
+    assert ("billing", "Pays bills", ["pay"]) == (
+        row["name"],
+        row["description"],
+        row["capabilities"],
+    )
+    assert ['["pay"]', "Pays bills"] == cli("agents", "ls").lines[0][2:]
+    assert [] == cli("agents", "ls", "--search", "ship").lines
+    assert [] == cli("agents", "ls", "--limit", "1", "--after", "billing").lines
+    assert 2 == cli("agents", "ls", "--limit", "0").code
+
+
 def test_the_home(cli: Cli, shop: Postbox, billing: Postbox) -> None:
     """Agents of the home get messages to all, subscribers get what is published."""
     assert [shop.agent, billing.agent] == ["shop", "billing"]
     assert [["billing"]] == cli("agents", "register", "--agent", "billing").lines
-    assert [["billing"]] == cli("agents", "ls").lines
+    assert ["billing"] == [row["name"] for row in cli("agents", "ls", "--json").json]
     assert 0 == cli("send", "all", "1").code
     assert [["build.#", "true"]] == cli(
         "agents", "subscribe", "build.#", "--agent", "billing"

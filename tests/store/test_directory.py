@@ -28,21 +28,21 @@ from onceward.errors import (
 )
 from onceward.model.settings import Settings
 from onceward.store.directory import channels
+from onceward.store.directory.agents import names, register
 from onceward.store.directory.channels import ChannelConfig
 from onceward.store.directory.database import (
     VERSION,
     DirectoryDatabase,
     DirectoryHandle,
     directory_path,
-    is_registered,
-    register,
 )
 from onceward.testing.clock import ManualClock
 
 ENROL_MANY = """
 import sys
 from onceward.model.clock import SystemClock
-from onceward.store.directory.database import DirectoryDatabase, register
+from onceward.store.directory.agents import register
+from onceward.store.directory.database import DirectoryDatabase
 from onceward.model.settings import Settings
 from pathlib import Path
 directory = DirectoryDatabase.open(Path(sys.argv[1]), settings=Settings(), clock=SystemClock())
@@ -88,7 +88,7 @@ def test_the_first_opening_makes_it(tmp_path: Path) -> None:
     with Postbox(tmp_path / "a.db", agent="a", start=False) as box:
         home = DirectoryHandle(box._db, box._settings)
         before = home.known
-        found = is_registered(home.directory)
+        found = names(home.directory)
         home.close()
 
     assert (True, ["a"]) == (before, found)
@@ -98,7 +98,7 @@ def test_agents_are_enrolled_once(directory: DirectoryDatabase) -> None:
     """Enrolling says whether the agent was new."""
     assert ([True, False], ["a"]) == (
         [register(directory, "a"), register(directory, "a")],
-        is_registered(directory),
+        names(directory),
     )
 
 
@@ -155,13 +155,13 @@ def test_a_failing_change_leaves_nothing(directory: DirectoryDatabase) -> None:
     """An exception undoes the whole change, and the next one works."""
 
     def work(tx: StoreTransaction) -> None:
-        tx.run("INSERT INTO agents VALUES ('x', 0)")
+        tx.run("INSERT INTO agents VALUES ('x', 0, '', '[]', 0, 'x')")
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         directory.write(work)
 
-    assert ([], True) == (is_registered(directory), register(directory, "x"))
+    assert ([], True) == (names(directory), register(directory, "x"))
 
 
 def test_a_nested_change_joins(directory: DirectoryDatabase) -> None:
@@ -174,7 +174,7 @@ def test_a_nested_change_joins(directory: DirectoryDatabase) -> None:
     with pytest.raises(ZeroDivisionError):
         directory.write(work)
 
-    assert [] == is_registered(directory)
+    assert [] == names(directory)
 
 
 @pytest.mark.parametrize("gone", [("", "-wal", "-shm"), ("",)])
@@ -188,7 +188,7 @@ def test_a_directory_that_was_taken_away_is_made_anew(
         Path(f"{directory.path}{suffix}").unlink()
     register(directory, "kept")
 
-    assert ["kept"] == is_registered(directory)
+    assert ["kept"] == names(directory)
     assert directory.path.exists()
 
 
@@ -202,7 +202,7 @@ def test_a_new_file_is_made_while_another_opening_waits(directory: DirectoryData
         done = not change.is_alive()
     change.join()
 
-    assert (True, ["kept"]) == (done, is_registered(directory))
+    assert (True, ["kept"]) == (done, names(directory))
 
 
 def test_an_open_directory_is_no_agents_file(directory: DirectoryDatabase) -> None:
@@ -218,7 +218,7 @@ def test_what_is_read_is_the_file_of_that_name(directory: DirectoryDatabase) -> 
     for name in ("directory.db", "directory.db-wal", "directory.db-shm"):
         directory.path.with_name(name).unlink()
 
-    assert ([], True) == (is_registered(directory), before != directory.version())
+    assert ([], True) == (names(directory), before != directory.version())
 
 
 def test_its_clock_never_runs_backwards(directory: DirectoryDatabase, clock: ManualClock) -> None:
@@ -270,7 +270,7 @@ def test_threads_take_turns(directory: DirectoryDatabase) -> None:
     for thread in threads:
         thread.join()
 
-    assert [f"t{n}" for n in range(8)] == is_registered(directory)
+    assert [f"t{n}" for n in range(8)] == names(directory)
 
 
 def test_a_forked_child_may_not_use_it(directory: DirectoryDatabase) -> None:
@@ -279,7 +279,7 @@ def test_a_forked_child_may_not_use_it(directory: DirectoryDatabase) -> None:
     child = os.fork()
     if child == 0:
         try:
-            is_registered(directory)
+            names(directory)
         except ForkedProcess:
             os.write(writer, b"y")
         os._exit(0)

@@ -1,8 +1,14 @@
-"""The agents of a home: registration, and subscriptions to what they publish."""
+"""The agents of a home: their registry, and subscriptions to what they publish."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from onceward.errors import InvalidArgument
+from onceward.model.agent_profile import agent_profile
 from onceward.model.topics import check_pattern
+from onceward.store.directory import agents
+from onceward.store.directory.agents import AgentInfo
 from onceward.store.directory.cache import DirectoryCache
 
 
@@ -12,14 +18,22 @@ class Agents:
     def __init__(self, directory: DirectoryCache) -> None:
         self._directory = directory
 
-    def register(self) -> bool:
+    def register(
+        self, *, description: str | None = None, capabilities: Iterable[str] | None = None
+    ) -> bool:
         """
         Register this agent; say whether it was not registered before.
 
-        Opening a file under its agent's name does the same. Registered agents get
-        everything that is sent to all.
+        Opening a file under its agent's name does the same, with the words of the
+        ``Agent``. Registered agents get everything that is sent to all. An argument
+        that is not given changes nothing.
+
+        Raises:
+            InvalidArgument: the description or the list of capabilities is too long.
+            InvalidMessage: a capability is not 1 to 256 printable characters.
+
         """
-        return self._directory.register()
+        return self._directory.register(agent_profile(description, capabilities))
 
     def leave(self) -> bool:
         """
@@ -30,9 +44,25 @@ class Agents:
         """
         return self._directory.leave()
 
-    def list(self) -> list[str]:
-        """Return all other registered agents by name: the recipients of what is sent to all."""
-        return self._directory.other_agents()
+    def list(
+        self, *, search: str = "", limit: int | None = None, after: str = ""
+    ) -> list[AgentInfo]:
+        """
+        Return the other registered agents by name: the recipients of what is sent to all.
+
+        With *search* only those in whose name, description or capabilities each of its
+        words occurs; case does not matter, and a part of a word is enough. With
+        *limit* at most so many; *after* is the last name of the page before.
+
+        Raises:
+            InvalidArgument: the limit is below 1.
+
+        """
+        if limit is not None and (isinstance(limit, bool) or limit < 1):
+            msg = f"limit={limit}: a page has room for at least one agent"
+            raise InvalidArgument(msg)
+        directory, me = self._directory.database, self._directory.agent
+        return agents.find(directory, search=search, without=me, limit=limit, after=after)
 
     def subscribe(self, pattern: str) -> bool:
         """

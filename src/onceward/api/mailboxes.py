@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, TypeVar, Unpack, overload
 from onceward.api.session import Session
 from onceward.db.file_checks import owner_name
 from onceward.errors import InvalidArgument, LeaseLost, NoMailbox
+from onceward.model.agent_profile import checked_description
 from onceward.model.clock import Millis
 from onceward.model.filters import MailboxFilters
 from onceward.model.frame import split_tags
@@ -524,7 +525,7 @@ class Mailboxes:
     ) -> tuple[str, MailboxInfo]:
         secret = mailboxes.public_name(name or "") if public else mailboxes.new_secret()
         stored = secret if public else mailboxes.secret_name(secret)
-        about = mailboxes.description(description)
+        about = checked_description(description)
         return secret, MailboxInfo(public, stored, self._db.agent, _millis(ttl), 0, None, about)
 
     def _mailbox(self, address: MailboxInfo, name: str, *, created: bool) -> Mailbox:

@@ -27,6 +27,7 @@ from onceward.db.environment import disabled_by_environment, load_settings
 from onceward.db.transaction import StoreTransaction
 from onceward.errors import InvalidArgument, UnknownRecipient
 from onceward.hooks import AuditLog, Hooks
+from onceward.model.agent_profile import AgentProfile
 from onceward.model.clock import Clock, Millis
 from onceward.model.events import Event, Expired, Polled, Processed
 from onceward.model.filters import HistoryFilters
@@ -68,6 +69,7 @@ from onceward.store import (
     repairs,
     transitions,
 )
+from onceward.store.directory import agents
 from onceward.store.directory.cache import DirectoryCache
 from onceward.store.directory.database import DirectoryHandle
 from onceward.store.polling import Poll, ScanPosition
@@ -161,7 +163,7 @@ class Postbox(Session, EventSource):
         try:
             self._build_runtime(ids or _ids_of(clock))
             if start or name is not None:
-                self._home.register_at_opening()
+                self._register(engines=start)
             self._run.begin(engines=start)
             if start:
                 self._start()
@@ -169,6 +171,10 @@ class Postbox(Session, EventSource):
             self._stop_receiving()
             self._run.end()
             raise
+
+    def _register(self, *, engines: bool) -> None:
+        profile = self._handlers.profile if self._handlers else AgentProfile()
+        agents.register_at_opening(self._home, self._db, profile, engines=engines)
 
     def _build_runtime(self, ids: IdSource) -> None:
         db, settings, hooks, rng = self._db, self._settings, self._hooks, self._rng
@@ -233,11 +239,16 @@ class Postbox(Session, EventSource):
         """Open and past runs."""
         self.mailboxes = Mailboxes(self._home, self._deps, self, self._files, tasks)
         """Mailboxes of the home."""
-        extra_tasks = (self.mailboxes._sweep, tasks.prune_history)
+        extra_tasks = (self.mailboxes._sweep, tasks.prune_history, self._heartbeat)
         self._maintenance = Maintenance(db, settings=settings, extra_tasks=extra_tasks)
         for name, switch in (("transitions", transitions.switch), ("search", full_text.switch)):
             if name in settings.model_fields_set:
                 switch(db, on=getattr(settings, name))
+
+    def _heartbeat(self, _limit: int) -> int:
+        """Note in the registry that this agent runs."""
+        self._directory.heartbeat()
+        return 0
 
     def _build_workers(self) -> tuple[list[Worker], list[RunWorker]]:
         """Return the workers for messages, and the one for sessions with runs."""

@@ -2,25 +2,50 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Final
+
 from onceward import Postbox
-from onceward.cli.command import Found, command
-from onceward.cli.options import Pattern
+from onceward.cli.command import Found, command, picked
+from onceward.cli.options import Limit, Pattern, said
+
+COLUMNS: Final = ("name", "last_seen_at", "capabilities", "description")
+FACTS: Final = ("name", "description", "capabilities", "joined_at", "last_seen_at")
 
 
-@command("name")
-def ls(box: Postbox, /) -> Found:
-    """List the other agents that a message to all reaches."""
-    return [{"name": name} for name in box.agents.list()]
+@command(*COLUMNS)
+def ls(
+    box: Postbox,
+    /,
+    *,
+    search: Annotated[str, said("Only agents with each of these words, or parts of words.")] = "",
+    limit: Limit = 100,
+    after: Annotated[str, said("Only agents after this name: the last of the page before.")] = "",
+) -> Found:
+    """
+    List the other agents that a message to all reaches, by name.
+
+    A search looks in names, descriptions and capabilities.
+    """
+    found = box.agents.list(search=search, limit=limit, after=after)
+    return [picked(each, FACTS) | {"capabilities": [*each.capabilities]} for each in found]
 
 
 @command("agent")
-def register(box: Postbox, /) -> Found:
+def register(
+    box: Postbox,
+    /,
+    *,
+    description: Annotated[str | None, said("What our agent does; the default keeps it.")] = None,
+    capability: Annotated[
+        list[str] | None, said("What our agent can do; may be repeated.", negative=())
+    ] = None,
+) -> Found:
     """
-    Register our agent: messages to all reach it.
+    Register our agent: messages to all reach it, and others find it by what it can do.
 
     init and work do the same, as does every program that opens the file under its agent's name.
     """
-    box.agents.register()
+    box.agents.register(description=description, capabilities=capability)
     return [{"agent": box.agent}]
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack
 
 from pydantic import BaseModel
 
 from onceward.errors import InvalidArgument
+from onceward.model.agent_profile import agent_profile
 from onceward.model.body import message_type
 from onceward.model.names import agent_name, plain_text
 from onceward.model.queue_modes import QueueOptions, check_sessions, checked
@@ -66,11 +67,22 @@ class Agent:
     A name and its handlers.
 
     Declaring an agent opens no file and starts no thread, and a decorated
-    function stays the plain function that it was.
+    function stays the plain function that it was. *description* and
+    *capabilities* are what ``box.agents.list`` shows of it in its home, from the
+    next opening of its file on; None leaves what is known there.
     """
 
-    def __init__(self, name: str, *, unhandled: Literal["dead", "wait"] = "dead") -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        unhandled: Literal["dead", "wait"] = "dead",
+        description: str | None = None,
+        capabilities: Iterable[str] | None = None,
+    ) -> None:
         self.name = agent_name(name)
+        self.profile = agent_profile(description, capabilities)
+        """Description and capabilities for the registry of its home."""
         self.unhandled = unhandled
         """Fate of messages that no handler wants: dead letters, or left for ``receive``."""
         self.handlers: list[Handler] = []

@@ -9,8 +9,9 @@ from typing import Any, Final, NamedTuple
 
 from onceward.db.database import Database
 from onceward.db.transaction import StoreTransaction
+from onceward.model.agent_profile import AgentProfile
 from onceward.model.topics import TopicIndex
-from onceward.store.directory import database
+from onceward.store.directory import agents
 from onceward.store.directory.database import DirectoryDatabase, DirectoryHandle
 
 ROUTES: Final = "SELECT revision FROM meta"
@@ -131,9 +132,14 @@ class DirectoryCache:
         """The agent whose cache it is."""
         return self._db.agent
 
-    def register(self) -> bool:
+    def register(self, profile: AgentProfile | None = None) -> bool:
         """Register this agent in the home; return whether it was new."""
-        return database.register(self.database, self._db.agent)
+        return agents.register(self.database, self._db.agent, profile)
+
+    def heartbeat(self) -> None:
+        """Note that this agent runs, where the home has a directory."""
+        if self.home.known:
+            agents.heartbeat(self.database, self._db.agent)
 
     def leave(self) -> bool:
         """Remove this agent and its subscriptions outside channels; return whether it was there."""

@@ -10,20 +10,15 @@ from typing import Any, Final, NoReturn, TypeVar
 import apsw
 
 from onceward.db import file_checks, migrations, open_files
-from onceward.db.connection import close, connect
 from onceward.db.database import Database
 from onceward.db.group_commit import ReplacedFileDetector
 from onceward.db.transaction import StoreTransaction
 from onceward.errors import (
-    OncewardError,
     SchemaMismatch,
     SchemaTooNew,
     StoreClosed,
-    StoreCorrupt,
-    StoreError,
 )
 from onceward.model.clock import Clock
-from onceward.model.log import log
 from onceward.model.names import DIRECTORY
 from onceward.model.settings import Settings
 
@@ -40,9 +35,6 @@ BARRIER: Final = (
     "UPDATE meta SET opened = opened + 1, clock_at = max(clock_at, ?) RETURNING clock_at"
 )
 TICK: Final = "UPDATE meta SET clock_at = ? WHERE clock_at < ?"
-REGISTER: Final = "INSERT INTO agents (name, joined_at) VALUES (?, ?) ON CONFLICT DO NOTHING"
-REGISTERED: Final = "SELECT name FROM agents ORDER BY name"
-IS_REGISTERED: Final = "SELECT 1 FROM agents WHERE name = ?"
 
 
 def directory_path(file: Path) -> Path:
@@ -184,50 +176,9 @@ class DirectoryHandle:
                 )
             return self._open
 
-    def register_at_opening(self) -> None:
-        """
-        Register the agent of a file that is opened under its name, unless it is registered.
-
-        A directory that cannot be used is told in the log: no message needs it.
-        """
-        if self._db.vfs is not None:
-            return
-        try:
-            if not self._finds_agent():
-                register(self.directory, self._db.agent)
-        except OncewardError as error:
-            log.failure("warning", "not registered in its home", error, agent=self._db.agent)
-
-    def _finds_agent(self) -> bool:
-        """Return whether the directory has the agent, without a commit and without keeping it."""
-        if not self.path.exists() or open_files.finds(self.path):
-            return False  # one that is open here is asked for nothing
-        con = None
-        try:
-            con = connect(self.path, readonly=True)
-            return bool(con.execute(IS_REGISTERED, (self._db.agent,)).fetchall())
-        except (apsw.Error, StoreError, StoreCorrupt):  # opening it in full says what is wrong
-            return False
-        finally:
-            close(con)
-
     def close(self) -> None:
         """Close the directory, if it was opened."""
         with self._lock:
             opened, self._open, self._closed = self._open, None, True
         if opened is not None:
             opened.close()
-
-
-def register(directory: DirectoryDatabase, name: str) -> bool:
-    """Register an agent in the home; return whether it was new."""
-    if directory.read(IS_REGISTERED, (name,)):
-        return (
-            False  # the usual case, without a commit; the statement below decides between processes
-        )
-    return directory.write(lambda tx: tx.run(REGISTER, (name, tx.now))) > 0
-
-
-def is_registered(directory: DirectoryDatabase) -> list[str]:
-    """Return all agents of the home by name."""
-    return [str(name) for (name,) in directory.read(REGISTERED)]

@@ -19,7 +19,6 @@ from onceward.store.directory.database import DirectoryDatabase
 
 NAME: Final = re.compile(r"[a-z0-9]+(?:\.[a-z0-9]+)*")
 NAME_MAX: Final = 128
-ABOUT_MAX: Final = 1024
 COLUMNS: Final = "public, name, owner, ttl, created_at, expires_at, description, newest_per_key"
 FIND: Final = f"""
 SELECT {COLUMNS}
@@ -205,14 +204,6 @@ def _tell_ended(tx: StoreTransaction, gone: list[tuple[object, ...]]) -> None:
             tx.run(
                 NOTICE, (owner, ENDED, to_json({"mailbox": name, "owner": owner}).decode(), tx.now)
             )
-
-
-def description(text: str) -> str:
-    """Return *text* if it is a valid description; raise InvalidArgument otherwise."""
-    if not isinstance(text, str) or len(text) > ABOUT_MAX or "\x00" in text:
-        msg = f"a description has at most {ABOUT_MAX} characters and no NUL"
-        raise InvalidArgument(msg)
-    return text
 
 
 def secret_name(secret: str) -> str:
