@@ -75,7 +75,7 @@ def test_what_was_rolled_back_is_not_noted(home: Any) -> None:
 
 
 def test_off_by_default_and_harmless(home: Any) -> None:
-    """Nobody asked: nothing is written. A file that cannot be written costs lines, never mail."""
+    """Nothing is written unasked. A file that cannot be written costs lines, never messages."""
     ann = home.open("ann", hold_unknown=True)
     ann.send("bob", 1)
     cat = home.open("cat", hold_unknown=True, audit=str(home.folder))

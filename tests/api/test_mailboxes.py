@@ -18,7 +18,7 @@ def bodies(letters: Any) -> list[Any]:
 
 
 def test_a_public_mailbox_is_listed_and_found_by_its_name(home: Any, fill: Fill) -> None:
-    """Whoever knows the name may send and read; the list says whose it is and what it is for."""
+    """An agent that knows the name sends and reads; the list tells owner and purpose."""
     owner, other = home.open("owner"), home.open("other")
     made = owner.mailboxes.ensure("task.queue", ttl=60, public=True, description="work")
 
@@ -169,7 +169,7 @@ def test_create_is_exclusive(home: Any) -> None:
 
 
 def test_a_private_mailbox_is_ensured_by_its_id(home: Any) -> None:
-    """Who comes back with an id finds its mailbox; nobody can make one under an id of their own."""
+    """An id that was given before finds its mailbox; no agent makes one under its own id."""
     owner = home.open("owner")
     made = owner.mailboxes.ensure(ttl=60)
 

@@ -66,7 +66,7 @@ def test_a_poll_returns_what_came_since_the_last(bob: Any, posted: Posted) -> No
 
 
 def test_the_cursor_is_the_ack(ann: Any, bob: Any, posted: Posted) -> None:
-    """What was polled is processed for its sender, and nobody else is handed it."""
+    """A polled message is processed for its sender, and no other reader is handed it."""
     [message_id] = posted("a")
     bob.poll()
     bob.run_until_idle()
@@ -303,7 +303,7 @@ def test_another_agents_mail(home: Any, ann: Any, bob: Any, posted: Posted) -> N
     "name", ["", "a/b", "..", ".hidden", "new\n", "all", "Broadcast", "a" * 129]
 )
 def test_agents_have_names(bob: Any, name: str) -> None:
-    """A name matches its rule in full, and is no word for everybody."""
+    """A name matches its rule in full, and is no word for all agents."""
     with pytest.raises(InvalidMessage):
         bob.poll(name)
 

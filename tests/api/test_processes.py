@@ -117,7 +117,7 @@ def test_a_sleeper_wakes_when_another_process_commits(owner: Postbox, start: Sta
         assert str(n) == body
         took.append((int(at) - sent) / 1e9)
 
-    assert median(took) < 5.0  # the timeout: nobody was woken by it
+    assert median(took) < 5.0  # the timeout: no reader was woken by it
 
 
 def test_one_creation_wins(tmp_path: Path, start: Start) -> None:
@@ -137,7 +137,7 @@ def test_one_creation_wins(tmp_path: Path, start: Start) -> None:
 
 
 def test_a_blocked_reader_learns_of_the_end(owner: Postbox) -> None:
-    """Whoever waits in a mailbox that expires gets NoMailbox, and does not wait for its timeout."""
+    """A reader of a mailbox that expires gets NoMailbox, and does not wait for its timeout."""
     short = owner.mailboxes.ensure("short", public=True, ttl=0.5)
     ended: list[str] = []
 
@@ -155,7 +155,7 @@ def test_a_blocked_reader_learns_of_the_end(owner: Postbox) -> None:
 
 
 def test_reading_from_another_agents_process(owner: Postbox, tmp_path: Path) -> None:
-    """Whoever has the name reads in the owner's file, from a postbox of its own."""
+    """A process that has the name reads in the owner's file, from a postbox of its own."""
     fill(owner, 3)
     with Postbox(tmp_path / "other.db", agent="other", start=False) as other:
         jobs = other.mailboxes.open("jobs")

@@ -382,7 +382,7 @@ def test_a_late_ack_is_refused_before_anybody_else_came(
 
 
 def test_extend_keeps_a_message(home: Any, owner: Any, jobs: Any, fill: Fill) -> None:
-    """Whoever needs longer says so."""
+    """A reader that needs longer extends its lease."""
     fill(owner, jobs, "x")
     [message] = jobs.lease("g", lease=5)
     message.extend(60)
@@ -455,7 +455,7 @@ def test_members_that_die_with_a_message_end_it(
 
 
 def test_a_reply_goes_to_the_sender(home: Any, owner: Any, jobs: Any, fill: Fill) -> None:
-    """Whoever leases a message may answer it, from a file of its own."""
+    """A reader that leases a message may answer it, from a file of its own."""
     other = home.open("other")
     fill(other, other.mailboxes.open("jobs"), "question")
     [message] = jobs.lease("g")

@@ -173,7 +173,7 @@ def _claim(own: raw.Connection, found: list[Any]) -> None:
 
 
 def _free(own: raw.Connection, found: list[Any]) -> None:
-    """Take without a claim: nobody else works here."""
+    """Take without a claim: no other worker is here."""
 
 
 def receive(

@@ -30,7 +30,7 @@ FEW: Final = 2
 """Pairs of a sending and a receiving file that share the messages; few for a quick look."""
 GROWTH: Final = 8
 LOST: Final = 3
-"""Messages of each pair that nobody received: what is measured has to be found."""
+"""Messages of each pair that were never received: what is measured has to be found."""
 ROUNDS: Final = 3
 BEGAN: Final = 1_767_225_600_000
 AGE: Final = 3_600_000

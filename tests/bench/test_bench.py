@@ -1,4 +1,4 @@
-"""Every case measures something and says what; how fast it was is nobody's business here."""
+"""Every case measures something and says what; how fast it was does not matter here."""
 
 import json
 import re
@@ -243,7 +243,7 @@ def test_plot_is_a_picture_with_every_bar(
 
 
 def test_the_published_page_is_what_its_rows_say(pytestconfig: pytest.Config) -> None:
-    """Nobody polishes a figure by hand: page and plot are written from the rows beside them."""
+    """No figure is edited by hand: page and plot are written from the rows beside them."""
     folder = pytestconfig.rootpath / "docs" / "reference"
     kept = json.loads((folder / "benchmarks.json").read_text(encoding="utf-8"))
 

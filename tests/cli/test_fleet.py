@@ -71,7 +71,7 @@ def test_a_graph_needs_a_reconciliation(capsys: pytest.CaptureFixture[str], tmp_
 def test_the_demo_takes_no_folder_that_is_in_use(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Nobody's files get in between."""
+    """A folder that holds other files is refused."""
     (tmp_path / "mine.txt").write_text("mine", encoding="utf-8")
 
     assert 2 == main(["fleet", "demo", "--home", str(tmp_path)])

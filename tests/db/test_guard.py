@@ -163,7 +163,7 @@ def test_a_commit_into_a_moved_file_is_not_acknowledged(box: Postbox) -> None:
 def test_an_idle_process_tells_that_its_file_was_taken_away(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nobody sends and nothing comes: only the maintenance round can notice, and it logs it."""
+    """With no message in either direction the maintenance round notices, and logs it."""
     with Postbox(tmp_path / "a.db", agent="a", maintenance_interval=0.05) as box:
         hidden = box.path.with_name("hidden")
         box.path.rename(hidden)

@@ -253,7 +253,7 @@ def _options(words: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=_name)
 def test_blocks_are_of_known_languages(page: Path) -> None:
-    """A block that nobody checks, by a misspelt language, cannot slip in."""
+    """A block that is not checked, by a misspelt language, cannot slip in."""
     assert set() == {block.language for block in _blocks(page)} - LANGUAGES
 
 
@@ -287,7 +287,7 @@ def _slug(title: str) -> str:
 
 
 def test_every_page_can_be_found() -> None:
-    """Whoever starts at the index comes to every page of the docs."""
+    """Links lead from the index to every page of the docs."""
     seen: set[Path] = set()
     rest = [ROOT / "docs" / "index.md"]
     while rest:

@@ -55,7 +55,7 @@ class Wire:
     """
     Carries parcels inside the process and misbehaves by script, one word per push.
 
-    ``ok``; ``down`` (nobody there); ``error`` (an exception that is no word about the peer);
+    ``ok``; ``down`` (no peer there); ``error`` (an exception that is no word about the peer);
     ``lost`` (arrives, the answer does not); ``refuse``; ``busy``; ``cut`` (the process dies
     before the push), ``died`` (the process dies after it).
     """
@@ -66,7 +66,7 @@ class Wire:
         self.script: list[str] = []
         self.always = "ok"
         self.of: str | None = None
-        """Whose pushes the script is about; None is everybody's."""
+        """Sender whose pushes follow the script; None for all senders."""
         self.pushed: list[Parcel] = []
         self.on_push: Callable[[Parcel], None] = lambda _: None
         self._inner = MemoryTransport()
@@ -171,7 +171,7 @@ class World:
         shutil.copyfile(self.home / f"{name}.backup", self.path(name))
 
     def settle(self) -> None:
-        """Run everybody's engines until nobody moves anything."""
+        """Run the engines of all agents until no message moves."""
         while sum([box.run_until_idle() for box in self.boxes.values()]):
             pass
 
@@ -183,7 +183,7 @@ class World:
 
     @staticmethod
     def elsewhere(work: Callable[[], object]) -> None:
-        """Do something on another thread, as somebody else would, and wait for it."""
+        """Do something on another thread, and wait for it."""
         wrong: list[BaseException] = []
 
         def run() -> None:
@@ -199,14 +199,14 @@ class World:
             raise wrong[0]
 
     def wait(self, seconds: float) -> None:
-        """Let time pass and run everybody's engines."""
+        """Let time pass and run the engines of all agents."""
         self.clock.forward(seconds)
         self.settle()
 
 
 @pytest.fixture(autouse=True)
 def _calm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No setting of whoever runs the tests reaches them."""
+    """Keep settings of the environment away from the tests."""
     for name in ("ONCEWARD_DISABLED", "ONCEWARD_HOME", "ONCEWARD_DURABILITY"):
         monkeypatch.delenv(name, raising=False)
 

@@ -21,7 +21,7 @@ TURNS = 50
 
 @asynccontextmanager
 async def held(path: Path) -> AsyncIterator[tuple[AsyncPostbox, Callable[[], object]]]:
-    """Open a postbox whose file somebody else of the process writes to, and what ends that."""
+    """Open a postbox whose file another writer of the process holds, and what ends that."""
     with Postbox(path, agent="a", start=False, hold_unknown=True) as other:
         async with AsyncPostbox(path, agent="a", start=False, hold_unknown=True) as box:
             block = other.begin()

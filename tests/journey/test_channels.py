@@ -111,7 +111,7 @@ def test_a_direct_channel_is_for_two(world: World) -> None:
 
 
 def test_only_the_owner_broadcasts(world: World) -> None:
-    """On a broadcast channel the owner reaches members and observers; nobody else sends."""
+    """On a broadcast channel the owner reaches members and observers; only the owner sends."""
     boxes = team(world, "a", "b", kind="broadcast")
     world.open("c").channels.get("room").join("observer")
     with pytest.raises(NotParticipant):
@@ -355,7 +355,7 @@ def test_what_waits_for_a_closed_channel_is_kept(world: World) -> None:
 
 
 def test_a_deleted_channel_may_be_made_again(world: World) -> None:
-    """Only a closed channel is deleted; the next one of the name starts with nobody in it."""
+    """Only a closed channel is deleted; the next one of the name starts without participants."""
     boxes = team(world, "a", "b")
     with pytest.raises(ChannelRefused):
         room(boxes["a"]).delete()
@@ -1052,7 +1052,7 @@ def test_a_send_joins_the_callers_transaction(world: World) -> None:
 
 
 def test_a_key_holds_for_a_channel(world: World) -> None:
-    """Sending again under the same key reaches nobody twice and returns the same id."""
+    """Sending again under the same key reaches no participant twice and returns the same id."""
     boxes = team(world, "a", "b", sticky=True)
     first, second = (room(boxes["a"]).send("x", key="k") for _ in range(2))
     world.settle()

@@ -53,7 +53,7 @@ def test_to_all_reaches_every_registered_agent_but_the_sender(world: World, to: 
 
 
 def test_a_home_knows_the_files_of_its_agents(tmp_path: Path) -> None:
-    """In a home every agent with a file is registered, even if it never asked anybody."""
+    """In a home every agent with a file is registered, even if it never sent anything."""
     (tmp_path / "agents").mkdir()
     boxes = [
         Postbox(tmp_path / "agents" / f"{name}.db", agent=name, start=False)
@@ -69,7 +69,7 @@ def test_a_home_knows_the_files_of_its_agents(tmp_path: Path) -> None:
 
 
 def test_to_all_in_an_empty_home_is_loud(world: World) -> None:
-    """Where nobody else is registered the send fails instead of vanishing."""
+    """Where no other agent is registered the send fails instead of vanishing."""
     alice = world.open("alice")
     with pytest.raises(UnknownRecipient):
         alice.send("all", 1)
@@ -334,7 +334,7 @@ def test_a_publisher_does_not_hear_itself(world: World) -> None:
 
 
 def test_reserved_topics_are_refused_everywhere(world: World, tmp_path: Path) -> None:
-    """Nobody but the library publishes under ``_system``, not even by plain SQL."""
+    """Only the library publishes under ``_system``, also by plain SQL."""
     alice = world.open("alice", hold_unknown=True)
     for attempt in (
         lambda: alice.publish("_system.x", 1),

@@ -55,7 +55,7 @@ def test_flush_says_how_many_are_left(tmp_path: Path, timeout: float) -> None:
 
 
 def test_a_message_that_ends_here_does_not_hold_a_flush_up(tmp_path: Path) -> None:
-    """A message that expires or is withdrawn will not leave any more: nobody waits for it."""
+    """A message that expires or is withdrawn never leaves: flush does not wait for it."""
     with Postbox(tmp_path / "shop.db", agent="shop", hold_unknown=True) as shop:
         shop.send("nobody", "soon in vain", ttl=0.05)
         assert shop.cancel(shop.send("nobody", "not meant", delay=3600))

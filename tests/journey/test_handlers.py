@@ -31,7 +31,7 @@ class Job(Msg, type="job"):
 
 
 class Other(Msg, type="other"):
-    """A task that nobody handles."""
+    """A task without a handler."""
 
     n: int
 
@@ -131,7 +131,7 @@ def test_effects_reply_and_mark_are_one_commit(world: World) -> None:
 def test_a_declaration_that_would_handle_nothing_is_refused(
     declare: Callable[[Agent], object], said: str
 ) -> None:
-    """A mistake in a decorator is told where it stands, not by mail that nobody handles."""
+    """A mistake in a decorator is told where it stands, not by messages that are never handled."""
     agent = Agent("billing")
     with pytest.raises(InvalidArgument, match=said):
         declare(agent)
@@ -263,7 +263,7 @@ def test_a_handler_cannot_end_the_shared_transaction(world: World, end: str) -> 
 
 
 def test_a_neighbour_that_may_run_once_survives(world: World) -> None:
-    """Whose effects were undone through somebody else's fault has not had its attempt."""
+    """A handler whose effects were undone by another one's fault has not had its attempt."""
 
     def work(job: Job, ctx: Context) -> None:
         write(ctx, job.n)
@@ -302,7 +302,7 @@ def test_retry_says_when(world: World) -> None:
 
 
 def test_backoff_doubles_and_survives_a_restart(world: World) -> None:
-    """Failures are tried again after 1, 2, 4 … seconds, whoever is alive then."""
+    """Failures are tried again after 1, 2, 4 … seconds, by any process that is alive then."""
     at: list[int] = []
 
     def work(_: Job, __: Context) -> None:

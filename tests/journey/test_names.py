@@ -1,4 +1,4 @@
-"""What is handed out says what it is, to whoever prints or logs it."""
+"""Values that the library returns say what they are when printed or logged."""
 
 import asyncio
 from pathlib import Path

@@ -109,7 +109,7 @@ def test_an_exception_in_the_block_puts_the_message_back(world: World) -> None:
     ("signal", "stays"), [(Retry(after=5), True), (Reject("no"), False), (Drop(), False)]
 )
 def test_signals_end_the_block_quietly(world: World, signal: Exception, stays: bool) -> None:
-    """Retry, Reject and Drop say how the message ends, and are heard by nobody else."""
+    """Retry, Reject and Drop say how the message ends, and do not leave the block."""
     _, reader = delivered(world, 1)
     message = reader.receive(Job)
     assert message is not None

@@ -352,7 +352,7 @@ def test_a_weaker_peer_may_be_trusted(world: World) -> None:
 
 
 def test_a_message_with_an_id_of_its_own_can_be_withdrawn(world: World) -> None:
-    """A message that never left can be cancelled, whoever minted its id."""
+    """A message that never left can be cancelled, with an id of the caller or of the library."""
     shop, _ = world.wired("shop", counting())
     minted = shop.send("billing", Job(n=1), delay=60)
     given = shop.send("billing", Job(n=2), delay=60, message_id="order-2")
@@ -361,7 +361,7 @@ def test_a_message_with_an_id_of_its_own_can_be_withdrawn(world: World) -> None:
 
 
 def test_withdrawing_a_request_ends_its_ticket(world: World) -> None:
-    """Nobody waits for the reply to a request that was cancelled."""
+    """No ticket stays open for a request that was cancelled."""
     shop, _ = world.wired("shop", counting())
     ticket = shop.request("billing", Job(n=1), delay=60)
 
@@ -386,7 +386,7 @@ def test_the_same_id_is_the_same_message(world: World) -> None:
 
 
 def test_a_reply_comes_back(world: World) -> None:
-    """What a handler returns is sent to whoever sent the message, tied to it."""
+    """What a handler returns is sent to the sender of the message, tied to it."""
     agent = Agent("billing")
 
     @agent.on(Job)

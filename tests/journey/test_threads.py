@@ -1,4 +1,4 @@
-"""Many threads in one process: nobody waits for ever, nothing is lost, nothing is done twice."""
+"""Many threads in one process: none waits for ever, nothing is lost, nothing is done twice."""
 
 from __future__ import annotations
 

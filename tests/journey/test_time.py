@@ -28,7 +28,7 @@ def noting(ran: list[int], name: str = "billing") -> Agent:
 
 
 def test_mail_expires_in_the_outbox(world: World) -> None:
-    """A message nobody pushed in time is a dead letter with that reason, and hooks hear of it."""
+    """A message not pushed in time is a dead letter with that reason, and hooks hear of it."""
     ran: list[int] = []
     shop, _ = world.wired("shop", noting(ran))
     heard: list[str] = []
@@ -93,7 +93,7 @@ def test_mail_expires_in_the_inbox(world: World) -> None:
 
 
 def test_the_janitor_expires_what_no_reader_took(world: World) -> None:
-    """Where nobody claims, expired mail ends all the same, and what waited behind it is next."""
+    """Without a claim expired messages end all the same, and what waited behind them is next."""
     shop, billing = world.open("shop"), world.open("billing")
     shop.send("billing", Job(n=1), ttl=10)
     shop.send("billing", Job(n=2))

@@ -46,7 +46,7 @@ def test_good_agent_names_pass(name: str) -> None:
 
 @pytest.mark.parametrize("name", BAD, ids=repr)
 def test_bad_agent_names_are_refused(name: str) -> None:
-    """Whatever could leave the folder, hide in a log or stand for everybody names nobody."""
+    """Text that could leave the folder, hide in a log or stand for all agents names none."""
     with pytest.raises(InvalidMessage):
         agent_name(name)
 

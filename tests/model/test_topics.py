@@ -112,7 +112,7 @@ def test_what_may_not_be_published(topic: str) -> None:
 
 
 def test_reserved_topics_may_be_subscribed_to() -> None:
-    """What only the library publishes everybody may hear; a longer word is not the reserved one."""
+    """Any agent may subscribe to the library's topics; a longer word is not the reserved one."""
     assert ("_system.#", "_systematic") == (check_pattern("_system.#"), check_topic("_systematic"))
 
 
@@ -148,6 +148,6 @@ def test_a_closed_policy_refuses_the_unknown() -> None:
 
 
 def test_a_topic_error_is_an_invalid_message() -> None:
-    """Whoever catches refused messages or ValueError catches it."""
+    """It is caught as a refused message and as ValueError."""
     assert issubclass(TopicError, InvalidMessage)
     assert issubclass(TopicError, ValueError)

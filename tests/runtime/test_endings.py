@@ -269,7 +269,7 @@ def test_the_queue_is_in_your_hands(desk: Any) -> None:
 
 
 def test_readers_and_workers_leave_sessions_with_runs_alone(desk: Any) -> None:
-    """Mail of such a session is for runs only, whoever asks; other sessions are served as ever."""
+    """Messages of such a session are for runs only; other sessions are served as ever."""
     one = desk(pattern="s*")
     one.agent.on("text")(lambda _: None)
     one.harness.restart()
@@ -298,7 +298,7 @@ def test_a_pattern_can_be_dissolved(desk: Any) -> None:
 
 
 class Task(Msg, type="task"):
-    """Work for somebody else."""
+    """Work for another agent."""
 
     text: str
 
@@ -322,7 +322,7 @@ def test_bodies_are_read_as_their_classes(desk: Any) -> None:
 
 
 def test_expired_mail_reaches_no_run(desk: Any) -> None:
-    """What nobody wants any more ends as expired while it waits."""
+    """A message that is not wanted any more ends as expired while it waits."""
     one = desk()
     one.box.queues.pause("s")
     [message_id] = one.say("old", ttl=5)

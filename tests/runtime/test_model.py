@@ -202,7 +202,7 @@ class Play(RuleBasedStateMachine):
         getattr(self, data.draw(st.sampled_from(WEIGHTED)))(data)
 
     def arrive(self, data: Any) -> None:
-        """Messages come into the file; nobody looks yet."""
+        """Messages come into the file; no worker looks yet."""
         session, protected = data.draw(sessions), data.draw(st.integers(0, 3)) == 0
         for _ in range(data.draw(st.integers(1, 6))):
             message_id = f"m{len(self.sent):04}" + ("-p" if protected else "")
@@ -272,7 +272,7 @@ class Play(RuleBasedStateMachine):
         self.model[stage.session].returned(self.numbers[stage.run_id])
 
     def abort(self, data: Any) -> None:
-        """Somebody ends a run by hand."""
+        """A caller ends a run by hand."""
         if not self.seats:
             self.look()
             return
@@ -282,7 +282,7 @@ class Play(RuleBasedStateMachine):
         self.late.append(stage)
 
     def change(self, data: Any) -> None:
-        """Somebody sets the queue otherwise while messages wait."""
+        """A caller sets the queue otherwise while messages wait."""
         session, cap = data.draw(sessions), data.draw(st.integers(1, 5))
         mode, overflow = (
             data.draw(st.sampled_from(QUEUE_MODES)),
@@ -293,7 +293,7 @@ class Play(RuleBasedStateMachine):
         model.mode, model.cap, model.overflow = mode, cap, overflow
 
     def pause(self, data: Any) -> None:
-        """Somebody pauses or resumes the queue."""
+        """A caller pauses or resumes the queue."""
         session, paused = data.draw(sessions), data.draw(st.integers(0, 2)) == 0
         (self.box.queues.pause if paused else self.box.queues.resume)(session)
         self.model[session].paused = paused

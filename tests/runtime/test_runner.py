@@ -191,7 +191,7 @@ def test_a_run_may_not_take_for_ever(tmp_path: Path) -> None:
 
 
 def test_a_lease_is_kept_while_a_run_is_long(tmp_path: Path) -> None:
-    """The heartbeat prolongs the lease of an open run, so that nobody takes it over."""
+    """The heartbeat prolongs the lease of an open run, so that no worker takes it over."""
     agent = Agent("coder")
 
     @agent.session()
@@ -262,7 +262,7 @@ def test_another_process_ends_a_run(tmp_path: Path) -> None:
 
 
 def test_a_killed_process_is_followed_at_once(tmp_path: Path) -> None:
-    """Nobody waits for the lease of a process that is surely dead."""
+    """No worker waits for the lease of a process that is surely dead."""
     with Postbox(tmp_path / "user.db", agent="user") as user:
         with child(tmp_path, "stubborn") as stubborn:
             assert "ready" == hear(stubborn)

@@ -69,7 +69,7 @@ def mail(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @dataclass(frozen=True)
 class Case:
-    """A fleet of one crew at honest work, with some dead letters beside it; nobody changes it."""
+    """A fleet of one crew at honest work, with some dead letters beside it; no test changes it."""
 
     made: generator.Fleet
     fleet: Fleet

@@ -229,7 +229,7 @@ def test_a_busy_file_does_not_starve_the_others() -> None:
 
 @pytest.mark.parametrize("inline", [True, False])
 def test_positions_come_back_as_they_were(tmp_path: Path, inline: bool) -> None:
-    """An offset names positions, in itself or in its folder, also for whoever reads them later."""
+    """An offset names positions, in itself or in its folder, also for later readers."""
     known = {
         f"/{number}.db": Position("file", number, number % 2, "anchor", "new")
         for number in range(100)

@@ -109,7 +109,7 @@ def test_what_is_no_agents_file_is_named_by_its_reason(
 
 @pytest.fixture
 def closed(box: Made, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Return a file in a folder that we may look into, but not write to, whoever runs the tests."""
+    """Return a file in a folder that any user of the tests may look into, but not write to."""
     shared = Path(tempfile.mkdtemp(prefix="onceward-closed-"))
     shared.chmod(0o777)
     monkeypatch.setattr(tempfile, "tempdir", str(shared))
@@ -134,7 +134,7 @@ def test_a_read_only_folder_is_read_through_a_copy(closed: Path) -> None:
 
 
 def test_a_locked_file_is_waited_for_and_then_left(box: Callable[..., Path]) -> None:
-    """Whoever locks a file against readers for longer than the patience lasts gets it left out."""
+    """A file that is locked against readers for longer than the patience lasts is left out."""
     path = box("alice", 1)
     con = apsw.Connection(str(path))
     con.execute("PRAGMA journal_mode = DELETE; BEGIN EXCLUSIVE").fetchall()
@@ -148,7 +148,7 @@ def test_a_locked_file_is_waited_for_and_then_left(box: Callable[..., Path]) -> 
 def test_a_file_that_changes_under_every_copy_is_left(
     box: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A copy is trusted only if nobody wrote while it was made."""
+    """A copy is trusted only if no process wrote while it was made."""
     path = box("alice", 1)
     really = shutil.copyfile
 

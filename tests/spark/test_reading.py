@@ -285,7 +285,7 @@ def test_bad_files_are_left_out_and_counted(spark: SparkSession, box: Made, tmp_
 
 
 def test_failfast_insists(spark: SparkSession, box: Made, tmp_path: Path) -> None:
-    """Whoever cannot do without a file says so, and is told which it was."""
+    """A job that cannot do without a file says so, and is told which it was."""
     box("alice", 3)
     (tmp_path / "notes.db").write_text("buy milk\n" * 500)
 
@@ -322,7 +322,7 @@ def test_filters_are_sparks_and_stay_right(spark: SparkSession, box: Made) -> No
 
 
 def test_all_tables_have_their_own_columns_first() -> None:
-    """Whoever reads any table finds file, agent and number in the same place."""
+    """Every table has file, agent and number in the same place."""
     strangers = {"quarantine"}
 
     assert [] == [

@@ -36,7 +36,7 @@ class Case:
 
 @pytest.fixture(scope="module")
 def case(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Case:
-    """Return one fleet of size one and its reconciliation; nobody changes either."""
+    """Return one fleet of size one and its reconciliation; no test changes either."""
     folder = tmp_path_factory.mktemp("reconcile")
     made = generator.build(folder / "agents")
     fleet = Fleet(spark, (str(made.folder),))
@@ -85,7 +85,7 @@ def test_overtaking_and_gaps_are_counted_by_lane(case: Case) -> None:
 
 
 def test_the_parquet_files_hold_every_message_once(case: Case) -> None:
-    """Whoever reads on finds the same verdicts, one row per message."""
+    """A reader that goes on finds the same verdicts, one row per message."""
     rows = (
         ds.dataset(case.out / "frames")
         .to_table(columns=["sender", "recipient", "id", "verdict"])

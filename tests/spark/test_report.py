@@ -86,7 +86,7 @@ def test_the_page_and_its_pictures_are_well_formed() -> None:
 
 
 def test_the_first_line_says_whether_the_promise_held() -> None:
-    """Whoever reads one sentence reads the right one."""
+    """A reader of one sentence reads the right one."""
     assert "Nothing was lost, nothing took effect twice." in html(PLAIN)
     assert "3 messages break the promise." in html(_report())
     assert "Of 3 messages or files nothing can be said." in html(_report())

@@ -201,7 +201,7 @@ def test_agents_are_found_by_what_their_files_say(box: Made, tmp_path: Path) -> 
 
 
 def test_a_file_can_be_named_itself(box: Made, tmp_path: Path) -> None:
-    """``_db`` says which file, whoever's it is."""
+    """``_db`` says which file, of whichever agent."""
     alice = box("alice")
 
     assert {str(alice): 1} == deliver(

@@ -1,4 +1,4 @@
-"""Fences: whoever lost a lease changes nothing any more, verb by verb."""
+"""Fences: a worker that lost a lease changes nothing any more, verb by verb."""
 
 import random
 from collections.abc import Callable
@@ -52,7 +52,7 @@ def test_a_late_worker_settles_nothing(taken: tuple[Postbox, LeasedMessage]) -> 
 
 
 def test_a_late_worker_gives_nothing_back(taken: tuple[Postbox, LeasedMessage]) -> None:
-    """Releasing or prolonging a lane that somebody else has leaves it to them."""
+    """Releasing or prolonging a lane that another worker has leaves it to that worker."""
     box, late = taken
     box._db.write(lambda tx: lanes.release(tx, late.lane, [late.seq], broken=True))
     kept = box._db.write(lambda tx: lanes.extend(tx, late.lane, until=tx.now))

@@ -316,7 +316,7 @@ def test_every_verb_on_every_state_of_the_outbox(box: Postbox, verb: str, state:
 
 @pytest.mark.parametrize("state", OUTBOX_STATES)
 def test_another_peers_word_moves_nothing(box: Postbox, state: str) -> None:
-    """A receipt from somebody who is not the recipient is no receipt."""
+    """A receipt from an agent that is not the recipient is no receipt."""
     message_id = out_in(box, state)
     for word in ("stored", "processed", "dead"):
         box._db.write(
@@ -392,7 +392,7 @@ def test_every_ending_of_a_lease(
 def test_a_lost_lease_settles_nothing(
     receiver: Postbox, settlement: Settlement, state: str | None, mark: str | None
 ) -> None:
-    """Whoever comes back after its lease ran out changes nothing, whatever it wants to say."""
+    """A worker that comes back after its lease ran out changes nothing, whatever it settles."""
     del state, mark
     late = leased(receiver)
     receiver._db.write(lambda tx: tx.run("UPDATE _onceward_lanes SET due_at = 1"))

@@ -37,7 +37,7 @@ BROKEN = {
 
 
 def host(path: Path, *statements: str) -> None:
-    """Make somebody else's database."""
+    """Make a database of another program."""
     con = sqlite3.connect(path)
     for sql in statements:
         con.execute(sql)
@@ -129,7 +129,7 @@ def test_a_file_that_is_nobodys_is_not_adopted_without_a_name(
 
 
 def test_a_file_that_does_not_exist_needs_a_name(tmp_path: Path) -> None:
-    """Opening somebody's file by a mistyped path creates nothing."""
+    """Opening an agent's file by a mistyped path creates nothing."""
     with pytest.raises(StoreUnusable):
         Postbox(tmp_path / "a.db", start=False)
 
@@ -151,7 +151,7 @@ def test_the_wrong_agent_is_refused(opened: Open, still_open: bool) -> None:
 
 @pytest.mark.parametrize("name", ["", "all", "a b", "../a", "a\n"])
 def test_an_agent_must_bear_a_legal_name_at_birth(tmp_path: Path, name: str) -> None:
-    """No file is made for an agent that nobody could write to."""
+    """No file is made for an agent that no agent could write to."""
     with pytest.raises(InvalidMessage):
         Postbox(tmp_path / "a.db", agent=name, start=False)
 

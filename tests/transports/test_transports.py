@@ -32,7 +32,7 @@ class TestMemory(TransportConformance):
         return MemoryTransport(), f"memory:{far.agent}"
 
     def nowhere(self, far: FarEnd) -> str:
-        """Return a name under which nobody listens."""
+        """Return a name under which no agent listens."""
         del far
         return "memory:nobody"
 
@@ -47,7 +47,7 @@ class TestFile(TransportConformance):
         return transport, f"file:{far.path}"
 
     def nowhere(self, far: FarEnd) -> str:
-        """Return the path of a file that nobody has created."""
+        """Return the path of a file that was never created."""
         return f"file:{far.path.with_name('nobody.db')}"
 
 

@@ -50,7 +50,7 @@ class Flips:
     """
     How many were met as an error of ours, or found by the invariants.
 
-    Others hit what nobody read, or changed nothing.
+    Others hit what was never read, or changed nothing.
     """
 
     def __str__(self) -> str:
@@ -126,11 +126,11 @@ class Bench:
         self._terms = Terms(seed=seed, busy_timeout=0.0)
         self._sent: dict[str, int] = {}
         self.noticed = False
-        """Whether anybody noticed anything in the last life."""
+        """Whether anything was noticed in the last life."""
         self.images = (self._sound(checkpoint=False), self._sound(checkpoint=True))
 
     def flip(self, number: int) -> tuple[list[str], bool]:
-        """Spoil one bit and live on; return what is wrong, and whether anybody noticed."""
+        """Spoil one bit and live on; return what is wrong, and whether it was noticed."""
         rng = random.Random(f"{self._seed}/{number}")
         image = dict(rng.choice(self.images))
         target = rng.choice((*(name for name in sorted(image) if image[name]), WIRE))

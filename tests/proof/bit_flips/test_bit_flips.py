@@ -1,5 +1,5 @@
 """
-One bit is wrong, in a file, in a WAL or on the way: no handler is given what nobody sent.
+One bit is wrong, in a file, in a WAL or on the way: no handler is given what was never sent.
 
 The seed is fixed and printed; ``ONCEWARD_SEED`` chooses another.
 """
@@ -53,7 +53,7 @@ def test_the_digest_is_what_saves_handlers(
     reader: AbstractContextManager[Any], handed_out: bool
 ) -> None:
     """
-    Bodies in which a letter has become its neighbour are handed to nobody.
+    Bodies in which a letter has become its neighbour reach no handler.
 
     Without the digests they are, and it is seen.
     """

@@ -37,7 +37,7 @@ ENOUGH: Final = 100
 
 
 class Watched(Pair):
-    """Notes in ``wrong`` whatever a handler is given that is not what somebody sent."""
+    """Notes in ``wrong`` whatever a handler is given that was never sent."""
 
     def __init__(
         self, scene: Scene, terms: Terms, sent: dict[str, int], way: Noisy | None = None
@@ -107,7 +107,7 @@ class Noisy:
 
     @property
     def runaway(self) -> bool:
-        """Whether somebody pushes without an end."""
+        """Whether an agent pushes without an end."""
         return self.count > ENOUGH
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Sixteen processes write to one file: nobody is refused, nobody starves, nothing is lost."""
+"""Sixteen processes write to one file: none is refused, none starves, nothing is lost."""
 
 import os
 import time
@@ -44,7 +44,7 @@ def write(folder: Path, name: str) -> None:
 @pytest.mark.timeout(120 + 2 * SECONDS)
 def test_many_writers_share_one_file(tmp_path: Path, aloud: Callable[[object], None]) -> None:
     """
-    No Busy surfaces, every send is there, and everybody gets on.
+    No Busy surfaces, every send is there, and every process gets on.
 
     On a quiet machine the worst wait and the shares are judged too.
     """

@@ -102,7 +102,7 @@ ROLES: Final[dict[str, Role]] = {BOSS: boss, "ann": listener, "bob": listener, L
 
 
 def prepare(folder: Path) -> None:
-    """Make the files and the channel, with everybody in it but the one who comes late."""
+    """Make the files and the channel, with all participants but the late one."""
     for name in ROLES:
         with open_box(folder, name, start=False) as box:
             with box.begin() as tx:
@@ -124,7 +124,7 @@ def told(box: Postbox) -> list[tuple[int, str]]:
 
 
 def completed(box: Postbox) -> bool:
-    """Return whether the owner knows of each command that everybody completed it."""
+    """Return whether the owner knows of each command that all participants completed it."""
     room, everybody = (
         box.channels.get(ROOM),
         dict.fromkeys(sorted(set(ROLES) - {BOSS}), "completed"),

@@ -238,7 +238,7 @@ def prepare(folder: Path) -> None:
 
 
 def come_to_rest(folder: Path, people: Crew) -> list[str]:
-    """Let nobody send any more, and wait until nothing is under way."""
+    """Stop the senders, and wait until nothing is under way."""
     people.retire("sender-1", "sender-2")
     with open_box(folder, ANN, start=False) as ann, open_box(folder, BOB, start=False) as bob:
         people.wait_until(lambda: not any(map(_under_way, (ann, bob))))

@@ -19,7 +19,7 @@ from tests.proof.model.values import NOBODY, PENDING, Parcel, Receiver, Rules, S
 
 SOMEBODY: Final = -2
 """
-Stands for messages that are known, where nobody will ask which.
+Stands for messages that are known, where it does not matter which.
 
 Below every horizon, and the last of no parcel.
 """

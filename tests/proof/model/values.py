@@ -135,7 +135,7 @@ class Rules(NamedTuple):
     """
     Whether epochs say what they build on.
 
-    Nobody asks before a recipient is put back, and without it there are few states.
+    It matters only once a recipient is put back, and without it there are few states.
     """
     prunes: bool = True
     """Whether marks are forgotten."""
@@ -216,7 +216,7 @@ def _ends(state: State) -> set[int]:
 
 
 def _receiver_needs(receiver: Receiver, named: set[int]) -> Receiver:
-    """What an epoch was built on is asked by whoever still names that."""
+    """Return the receiver; an epoch that its own builds on is forgotten once no place names it."""
     return receiver if receiver.relied.epoch in named else receiver._replace(relied=NOWHERE)
 
 

@@ -71,7 +71,7 @@ class Hunt:
     harness: str
     count: int
     violations: tuple[str, ...]
-    """A line for each that nobody noticed."""
+    """A line for each that went unnoticed."""
     seconds: float
     killed: tuple[Killed, ...]
 

@@ -48,7 +48,7 @@ def test_every_mutant_is_killed(aloud: Callable[[object], None]) -> None:
     """
     Each is planted in a copy and its tests run over it.
 
-    One that nobody notices is a hole in the tests.
+    One that goes unnoticed is a hole in the tests.
     """
     found = hunt(ROOT, CHOSEN, aloud=True)
     layers = Counter(each.layer for each in found.killed)

@@ -101,7 +101,7 @@ class Pair:
         self.close()
 
     def close(self) -> None:
-        """Close whoever is open."""
+        """Close the agents that are open."""
         while self.boxes:
             self.boxes.popitem()[1].close()
 
@@ -180,7 +180,7 @@ class Pair:
         self.near.run_until_idle()
 
     def turn(self) -> None:
-        """Let everybody do what is due."""
+        """Let all agents do what is due."""
         self.carry()
         self.far.run_until_idle()
         self.near.run_until_idle()
@@ -285,5 +285,5 @@ def fails_first(n: int) -> bool:
 
 
 def refused(n: int) -> bool:
-    """Return whether nobody will ever do that number."""
+    """Return whether no agent will ever do that number."""
     return n % 11 == 5

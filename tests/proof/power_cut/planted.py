@@ -1,5 +1,5 @@
 """
-Bugs that are planted on purpose, so that somebody can be seen to find them.
+Bugs that are planted on purpose, so that the explorer can be seen to find them.
 
 And an older version of the schema.
 """

@@ -1,4 +1,4 @@
-"""The explorer by command: whoever asks for more states than one day has sees other days."""
+"""The explorer by command: asked for more states than one day has, it tries other days."""
 
 import sys
 from collections import Counter

@@ -1,7 +1,7 @@
 """
 The project's own program.
 
-Two agents that live through everything a file goes through, and whoever deals with them.
+Two agents that live through everything a file goes through, and the users of both.
 """
 
 from __future__ import annotations

@@ -161,7 +161,7 @@ def simulate(
     """
     first, begun = first_seed() if seed is None else seed, time.monotonic()
     until = begun + (UNBOUNDED if seconds is None else seconds)
-    chunk = CHUNK if seconds is None else 1  # whoever watches the clock waits for no neighbours
+    chunk = CHUNK if seconds is None else 1  # a campaign by time waits for no neighbours
     chunks = (
         range(start, min(start + chunk, first + worlds))
         for start in range(first, first + worlds, chunk)

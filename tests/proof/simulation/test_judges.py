@@ -39,7 +39,7 @@ def no_first_net(patch: pytest.MonkeyPatch) -> None:
     """
     Every parcel continues its stream.
 
-    Nobody notices a file that was put back, and what it lost is not sent again.
+    A file that was put back is not noticed, and what it lost is not sent again.
     """
     patch.setattr(dedup, "classify", lambda _stream, _parcel: ("accepted", False))
 
