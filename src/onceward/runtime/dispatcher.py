@@ -224,12 +224,13 @@ class Dispatcher:
         """
         packed: dict[str, InFlight] = {}
         skipped = len(tx.outgoing) > PACK_WITH_SEND or disabled_by_environment()
-        for name in () if skipped else tx.outgoing:
+        for name in () if skipped else list(tx.outgoing):
             if self._mark_busy(name):
-                if (first := self._pack_alone(tx, name)) is not None:
+                first = self._pack_alone(tx, name)
+                if first is not None and first.parcel is not None:
                     packed[name] = first
                 else:
-                    skipped = True
+                    skipped = skipped or first is None
                     self._busy.discard(name)
         if skipped:
             tx.wakeups[self._db.writer.wake_dispatchers] = None
@@ -248,9 +249,22 @@ class Dispatcher:
         try:
             with tx.nested():
                 first = self._first(tx, name)
+                if first is None or first.parcel is None:
+                    return None
+                return self._deliver_here(tx, first) if name == self._db.agent else first
         except Exception:  # noqa: BLE001 - the loop meets it again, and tells of it
             return None
-        return None if first is None or first.parcel is None else first
+
+    def _deliver_here(self, tx: StoreTransaction, packed: InFlight) -> InFlight | None:
+        """
+        Deliver a parcel of the agent to itself within the open transaction; return the next one.
+
+        Packing, accepting and settling are the same steps as between two files.
+        """
+        if packed.parcel is None or packed.lease.url is not None or not self._db.receivers:
+            return packed
+        answer = self._db.receivers[-1](packed.parcel)
+        return self._settle(tx, packed, answer, streams=True)
 
     def run_due(self) -> int:
         """
