@@ -104,6 +104,12 @@ class Dispatcher:
         self._busy: set[str] = set()
         self._renewed: set[str] = set()
         """Peers that answered with a fork since they were leased; a second fork is a failure."""
+        self._released: set[str] = set()
+        """Peers that a carrier has released and is about to leave."""
+        self._following: dict[str, InFlight] = {}
+        """Parcels that were packed for such peers; the same carrier goes on with them."""
+        self._stranded: list[Delivery] = []
+        """Parcels that were packed when no carrier began any more; ``stop`` gives them back."""
         self._left: set[str] = set()
         """Peers whose delivery an error ended that could not be stored: still leased to us."""
         self._lock = Lock()
@@ -138,6 +144,8 @@ class Dispatcher:
             for delivery in self._carriers.stop():
                 self._forget(delivery)
         while self._busy - self._hanging and time.monotonic() < deadline:
+            while self._stranded:
+                self._forget(self._stranded.pop())
             self._ended.clear()
             self._ended.wait(0.01)
         for thread, push in list(self._pushes.items()):
@@ -223,26 +231,43 @@ class Dispatcher:
         not look for peers that have a carrier: each carrier wakes it when it ends.
         """
         packed: dict[str, InFlight] = {}
+        reserved: set[str] = set()
         skipped = len(tx.outgoing) > PACK_WITH_SEND or disabled_by_environment()
         for name in () if skipped else list(tx.outgoing):
             if self._mark_busy(name):
-                first = self._pack_alone(tx, name)
-                if first is not None and first.parcel is not None:
-                    packed[name] = first
-                else:
-                    skipped = skipped or first is None
-                    self._busy.discard(name)
+                reserved.add(name)
+            elif name not in self._released:  # its carrier looks for more before it ends
+                continue
+            first = self._pack_alone(tx, name)
+            if first is not None and first.parcel is not None:
+                packed[name] = first
+            else:
+                skipped = skipped or first is None
         if skipped:
             tx.wakeups[self._db.writer.wake_dispatchers] = None
 
         def committed(durable: bool) -> None:  # noqa: FBT001 - called in one place
-            for name, first in packed.items():
-                if durable:
-                    self._submit(Delivery(name, _share_of(first), first))
-                else:
-                    self._busy.discard(name)
+            for name in reserved - packed.keys() if durable else reserved:
+                self._busy.discard(name)
+            for name, first in packed.items() if durable else ():
+                if name in reserved or not self._pass_on(name, first):
+                    self._carry(Delivery(name, _share_of(first), first))
 
         return committed
+
+    def _carry(self, delivery: Delivery) -> None:
+        """Give a carrier what a commit has packed; this thread still has the turn to write."""
+        if self._carriers is None or not self._carriers.submit(delivery):
+            self._stranded.append(delivery)
+
+    def _pass_on(self, name: str, first: InFlight) -> bool:
+        """Leave a parcel to the carrier that is about to end; reserve the peer if it has ended."""
+        with self._lock:
+            if name in self._busy:
+                self._following[name] = first
+                return True
+            self._busy.add(name)
+        return False
 
     def _pack_alone(self, tx: StoreTransaction, name: str) -> InFlight | None:
         """Pack the first parcel of a peer in a savepoint; None where the loop must look at it."""
@@ -356,19 +381,29 @@ class Dispatcher:
     # -- delivering -------------------------------------------------------------------------
 
     def _deliver_safely(self, delivery: Delivery) -> None:
-        name = delivery.name
-        try:
-            self._deliver(name, delivery.first)
-        except StoreClosed as error:
-            log.failure("debug", "delivery ended early", error, agent=self._db.agent, peer=name)
-        except Exception:  # noqa: BLE001 - a carrier outlives every error, and it was logged
-            self._pause_peer()
-        finally:
-            with self._lock:
+        name, first, going_on = delivery.name, delivery.first, True
+        while going_on:
+            try:
+                self._deliver(name, first)
+            except StoreClosed as error:
+                log.failure("debug", "delivery ended early", error, agent=self._db.agent, peer=name)
+            except Exception:  # noqa: BLE001 - a carrier outlives every error, and it was logged
+                self._pause_peer()
+            finally:
+                first = self._end_of_delivery(name)
+                going_on = first is not None
+        self._loop.notified.set()
+        self._ended.set()
+
+    def _end_of_delivery(self, name: str) -> InFlight | None:
+        """Return the parcel that was packed for the peer meanwhile; let go of the peer if none."""
+        with self._lock:
+            self._released.discard(name)
+            following = self._following.pop(name, None)
+            if following is None:
                 self._busy.discard(name)
                 self._hanging.discard(name)
-            self._loop.notified.set()
-            self._ended.set()
+        return following
 
     def _deliver(self, name: str, first: InFlight | None = None) -> int:
         """Push to one peer; an error that is none of a push is told at the peer."""
@@ -562,6 +597,7 @@ class Dispatcher:
         if parcels.more_waits(tx.rows, settled.lease):
             return self._pack(tx, settled.lease)
         peers.release(tx, settled.lease)
+        self._released.add(settled.lease.name)
         return InFlight(settled.lease, None)
 
 
