@@ -18,7 +18,7 @@ from onceward.testing import Harness
 Step = Callable[[Run], Any]
 
 
-class Desk:
+class ScriptedAgent:
     """An agent called coder whose runs are written down, and that does what a test tells it to."""
 
     def __init__(self, options: dict[str, Any], settings: dict[str, Any]) -> None:
@@ -80,17 +80,17 @@ class Desk:
         return dict(rows)
 
 
-Make = Callable[..., Desk]
+Make = Callable[..., ScriptedAgent]
 
 
 @pytest.fixture
-def desk() -> Iterator[Make]:
-    """Return what makes a desk; every file of it must be sound when the test is over."""
+def scripted_agent() -> Iterator[Make]:
+    """Return a factory of scripted agents; their files must be sound when the test is over."""
     with ExitStack() as stack:
-        made: list[Desk] = []
+        made: list[ScriptedAgent] = []
 
-        def make(settings: dict[str, Any] | None = None, **options: Any) -> Desk:
-            one = Desk(options, {"queue_debounce": 0.0} | (settings or {}))
+        def make(settings: dict[str, Any] | None = None, **options: Any) -> ScriptedAgent:
+            one = ScriptedAgent(options, {"queue_debounce": 0.0} | (settings or {}))
             stack.enter_context(one.harness)
             made.append(one)
             return one

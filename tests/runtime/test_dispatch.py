@@ -15,14 +15,14 @@ from onceward.testing import Harness
 class Office:
     """A manager that dispatches and a worker whose runs end as a test wants."""
 
-    def __init__(self, desk: Any, **options: Any) -> None:
-        self.desk = desk(mode="followup")
+    def __init__(self, scripted_agent: Any, **options: Any) -> None:
+        self.agent = scripted_agent(mode="followup")
         self.worker = Agent("worker")
         self.does: list[Any] = []
         self.worker.session(mode="steer", attempts=2, **options)(self._work)
-        self.box: Postbox = self.desk.harness.peer("worker", self.worker)
+        self.box: Postbox = self.agent.harness.peer("worker", self.worker)
         self.ids: list[str] = []
-        self.desk.script = [self._dispatch]
+        self.agent.script = [self._dispatch]
 
     def _work(self, run: Run) -> Any:
         return self.does.pop(0)(run) if self.does else {"built": run.message.body}
@@ -32,28 +32,28 @@ class Office:
 
     def ask(self, *bodies: Any) -> list[dict[str, Any]]:
         """Let the manager dispatch for each body; return the results that its session heard of."""
-        self.desk.script = [self._dispatch] * len(bodies)
-        self.desk.say(*bodies)
+        self.agent.script = [self._dispatch] * len(bodies)
+        self.agent.say(*bodies)
         for _ in range(4):
-            self.desk.go(61)
+            self.agent.go(61)
         return self.results
 
     @property
     def results(self) -> list[dict[str, Any]]:
         """The results that came into the manager's session, in order."""
-        return [run.message.body for run in self.desk.runs if run.message.type == "worker_result"]
+        return [run.message.body for run in self.agent.runs if run.message.type == "worker_result"]
 
 
 @pytest.fixture
-def office(desk: Any) -> Office:
+def office(scripted_agent: Any) -> Office:
     """Return a manager and a worker."""
-    return Office(desk)
+    return Office(scripted_agent)
 
 
 def test_a_result_comes_back_into_the_callers_session(office: Office) -> None:
     """A spawned session's body and headers bear the dispatch id and the session's label."""
     [result] = office.ask("x")
-    message = office.desk.runs[-1].message
+    message = office.agent.runs[-1].message
     label = office.box.runs.list()[0].session
 
     assert ("done", {"built": {"task": "x"}}, None) == (
@@ -69,7 +69,7 @@ def test_a_result_comes_back_into_the_callers_session(office: Office) -> None:
     assert message.in_reply_to == office.ids[0]
     assert label.startswith("worker-")
     assert ["x", result] == [
-        body for run in office.desk.runs for body in (m.body for m in run.messages)
+        body for run in office.agent.runs for body in (m.body for m in run.messages)
     ]
 
 
@@ -111,26 +111,26 @@ def test_an_aborted_task_goes_on_in_the_next_run(office: Office) -> None:
 
     def steered(run: Run) -> None:
         run.checkpoint("half")
-        office.desk.user.session(run.session).send("worker", "and something else")
-        office.desk.harness.deliver()
+        office.agent.user.session(run.session).send("worker", "and something else")
+        office.agent.harness.deliver()
 
-    office.desk.harness.peer("user").peers.register("worker", "test:worker")
+    office.agent.harness.peer("user").peers.register("worker", "test:worker")
     office.does = [steered, lambda run: run.previous.partial]
     [result] = office.ask("x")
 
     assert ("done", "half", None) == (result["outcome"], result["result"], result["error"])
 
 
-def test_an_aborted_task_that_counts_as_delivered_is_told(desk: Any) -> None:
+def test_an_aborted_task_that_counts_as_delivered_is_told(scripted_agent: Any) -> None:
     """A worker steered away after a checkpoint tells its caller, with its result so far."""
-    office = Office(desk, aborted="deliver")
+    office = Office(scripted_agent, aborted="deliver")
 
     def steered(run: Run) -> None:
         run.checkpoint("half")
-        office.desk.user.session(run.session).send("worker", "do something else")
-        office.desk.harness.deliver()
+        office.agent.user.session(run.session).send("worker", "do something else")
+        office.agent.harness.deliver()
 
-    office.desk.harness.peer("user").peers.register("worker", "test:worker")
+    office.agent.harness.peer("user").peers.register("worker", "test:worker")
     office.does = [steered]
     [result] = office.ask("x")
 
@@ -141,49 +141,49 @@ def test_an_aborted_task_that_counts_as_delivered_is_told(desk: Any) -> None:
     )
 
 
-def test_a_full_queue_tells_the_caller(desk: Any) -> None:
+def test_a_full_queue_tells_the_caller(scripted_agent: Any) -> None:
     """A task that found no room in the worker's queue, or was pushed out, has ended too."""
-    office = Office(desk, cap=1, overflow="reject")
-    office.desk.script = [
+    office = Office(scripted_agent, cap=1, overflow="reject")
+    office.agent.script = [
         lambda run: office.ids.extend(run.dispatch("worker", n, session="shared") for n in (1, 2))
     ]
     office.box.queues.pause("shared")
-    office.desk.say("go")
-    office.desk.go()
-    office.desk.go(61)
+    office.agent.say("go")
+    office.agent.go()
+    office.agent.go(61)
 
     assert [("refused", office.ids[1])] == [
         (each["outcome"], each["dispatch_id"]) for each in office.results
     ]
 
 
-def test_a_result_is_protected_in_the_callers_queue(desk: Any) -> None:
+def test_a_result_is_protected_in_the_callers_queue(scripted_agent: Any) -> None:
     """
     A full queue of the caller still takes the result.
 
     The result waits in it and is delivered by the queue's mode.
     """
-    office = Office(desk)
-    office.desk.say("x")
-    office.desk.harness.peer("user")
-    office.desk.box.queues.set("s", cap=1, overflow="drop_old")
+    office = Office(scripted_agent)
+    office.agent.say("x")
+    office.agent.harness.peer("user")
+    office.agent.box.queues.set("s", cap=1, overflow="drop_old")
 
     def dispatches(run: Run) -> None:
         office.ids.append(run.dispatch("worker", 1))
         run.checkpoint("sent")
-        office.desk.say("a", "b", "c")
+        office.agent.say("a", "b", "c")
         for _ in range(3):
-            office.desk.harness.deliver()
-            office.desk.harness.advance(61)
+            office.agent.harness.deliver()
+            office.agent.harness.advance(61)
 
-    office.desk.script = [dispatches]
+    office.agent.script = [dispatches]
     for _ in range(3):
-        office.desk.go(1)
+        office.agent.go(1)
 
     assert 1 == len(office.results)
 
 
-def test_a_handler_may_dispatch_too(desk: Any) -> None:
+def test_a_handler_may_dispatch_too(scripted_agent: Any) -> None:
     """``ctx.dispatch`` commits with the processed mark; the handler's session gets the result."""
     manager, results = Agent("manager"), []
 
@@ -195,7 +195,7 @@ def test_a_handler_may_dispatch_too(desk: Any) -> None:
     def result(body: Any, ctx: Context) -> None:
         results.append((body["outcome"], body["result"], ctx.session))
 
-    one = desk()
+    one = scripted_agent()
     one.script = [lambda _: "made"]
     one.harness.peer("manager", manager)
     one.harness.peer("user").peers.register("manager", "test:manager")
@@ -215,14 +215,14 @@ TASKS = [
 
 @pytest.mark.parametrize(("does", "told"), TASKS)
 def test_a_task_may_go_to_an_ordinary_handler(
-    desk: Any, does: Any, told: tuple[str, Any, Any]
+    scripted_agent: Any, does: Any, told: tuple[str, Any, Any]
 ) -> None:
     """
     An agent without runs tells the end of a task once, with the handler's result.
 
     There is no second answer.
     """
-    worker, one = Agent("worker"), desk()
+    worker, one = Agent("worker"), scripted_agent()
     worker.on("task", attempts=2)(lambda body: does(body))  # noqa: PLW0108 - `fail` is annotated for runs
     one.harness.peer("worker", worker)
     one.script = [lambda run: run.dispatch("worker", "x", type="task")]
@@ -238,9 +238,9 @@ def test_a_task_may_go_to_an_ordinary_handler(
 @pytest.mark.parametrize(
     ("settle", "outcome"), [("ack", "done"), ("drop", "dropped"), ("reject", "failed")]
 )
-def test_a_task_may_be_taken_by_hand(desk: Any, settle: str, outcome: str) -> None:
+def test_a_task_may_be_taken_by_hand(scripted_agent: Any, settle: str, outcome: str) -> None:
     """Who receives a task and settles it has told its end."""
-    one = desk()
+    one = scripted_agent()
     one.script = [lambda run: run.dispatch("worker", "x")]
     worker = one.harness.peer("worker")
     one.say("go")
@@ -254,13 +254,13 @@ def test_a_task_may_be_taken_by_hand(desk: Any, settle: str, outcome: str) -> No
     ]
 
 
-def test_a_task_that_never_arrived_is_told(desk: Any) -> None:
+def test_a_task_that_never_arrived_is_told(scripted_agent: Any) -> None:
     """
     The dead letter and the result are one transaction of the caller's own file.
 
     A replay that fails again tells nothing twice.
     """
-    one = desk()
+    one = scripted_agent()
     one.script = [lambda run: run.dispatch("nobody", "x", ttl=5)]
     one.harness.postbox.peers.register("nobody", "test:nobody")
     one.say("go")
@@ -277,9 +277,9 @@ def test_a_task_that_never_arrived_is_told(desk: Any) -> None:
     assert letter.reason in result.body["error"]
 
 
-def test_the_sender_is_not_blocked_by_a_busy_target(desk: Any) -> None:
+def test_the_sender_is_not_blocked_by_a_busy_target(scripted_agent: Any) -> None:
     """Mail to an agent that is busy is taken in by its session's queue at once."""
-    one = desk()
+    one = scripted_agent()
     stored: list[str] = []
 
     def busy(_: Run) -> None:

@@ -16,13 +16,13 @@ from onceward.errors import InvalidArgument, RunAborted
 from onceward.testing import ManualClock
 
 
-def test_effects_mail_and_marks_are_one_commit(desk: Any) -> None:
+def test_effects_mail_and_marks_are_one_commit(scripted_agent: Any) -> None:
     """
     A run's sends, writes at its end and return value are there with its end.
 
     The reply names the current message.
     """
-    one = desk(mode="collect")
+    one = scripted_agent(mode="collect")
     one.harness.sql("CREATE TABLE notes (text TEXT)")
 
     def works(run: Run) -> dict[str, int]:
@@ -43,13 +43,15 @@ def test_effects_mail_and_marks_are_one_commit(desk: Any) -> None:
     assert ["acked", "acked"] == [one.user.resolve(each) for each in ids]
 
 
-def test_a_failed_batch_is_retried_whole(desk: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_batch_is_retried_whole(
+    scripted_agent: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     """
     A failed run sends nothing, and its messages come again together, after the backoff.
 
     The mistake is logged once.
     """
-    one = desk(mode="collect")
+    one = scripted_agent(mode="collect")
 
     def fails(run: Run) -> None:
         run.send("user", "never")
@@ -104,9 +106,9 @@ def test_the_policy_of_a_postbox_is_that_of_its_runs(tmp_path: Path) -> None:
     assert ["max_retries_exceeded"] == [reason for reason in reasons if reason != "dead"]
 
 
-def test_the_last_attempt_is_made_alone(desk: Any) -> None:
+def test_the_last_attempt_is_made_alone(scripted_agent: Any) -> None:
     """A message that makes its batch fail dies alone: its neighbours are done."""
-    one = desk(mode="collect", attempts=3)
+    one = scripted_agent(mode="collect", attempts=3)
 
     def picky(run: Run) -> None:
         if "poison" in [message.body for message in run.messages]:
@@ -130,14 +132,14 @@ def test_the_last_attempt_is_made_alone(desk: Any) -> None:
     ],
 )
 def test_a_handler_says_how_its_run_ends(
-    desk: Any, error: Exception, expected: tuple[str, str]
+    scripted_agent: Any, error: Exception, expected: tuple[str, str]
 ) -> None:
     """
     Reject buries, Drop drops and Retry puts back all messages of the run, as elsewhere.
 
     Other handlers do so with their one message.
     """
-    one = desk()
+    one = scripted_agent()
 
     def raises(_: Run) -> None:
         raise error
@@ -149,13 +151,13 @@ def test_a_handler_says_how_its_run_ends(
     assert expected == (one.states()[0][0], one.ends()[message_id])
 
 
-def test_a_run_of_a_dead_process_is_aborted_by_the_next_look(desk: Any) -> None:
+def test_a_run_of_a_dead_process_is_aborted_by_the_next_look(scripted_agent: Any) -> None:
     """
     After the lease has ended, a run's messages are back, in order, the attempt counted.
 
     Its sends are gone.
     """
-    one = desk({"lease": 30.0}, mode="collect")
+    one = scripted_agent({"lease": 30.0}, mode="collect")
 
     def says(run: Run) -> None:
         run.checkpoint("half")
@@ -176,9 +178,9 @@ def test_a_run_of_a_dead_process_is_aborted_by_the_next_look(desk: Any) -> None:
     assert [] == one.got()
 
 
-def test_a_message_that_kills_its_process_becomes_a_dead_letter(desk: Any) -> None:
+def test_a_message_that_kills_its_process_becomes_a_dead_letter(scripted_agent: Any) -> None:
     """Attempts are counted before they are made, so a killer has only so many."""
-    one = desk({"lease": 1.0}, mode="collect", attempts=2)
+    one = scripted_agent({"lease": 1.0}, mode="collect", attempts=2)
     [message_id] = one.say("killer")
     for _ in range(2):
         with one.harness.crash_at("before-handler"):
@@ -190,13 +192,13 @@ def test_a_message_that_kills_its_process_becomes_a_dead_letter(desk: Any) -> No
     assert [("aborted", False)] * 2 == one.states()
 
 
-def test_a_late_process_can_commit_nothing(desk: Any) -> None:
+def test_a_late_process_can_commit_nothing(scripted_agent: Any) -> None:
     """
     A run that slept through its lease finds checkpoint, write, inbox and end refused.
 
     The run that took over is not disturbed.
     """
-    one = desk({"lease": 5.0})
+    one = scripted_agent({"lease": 5.0})
     refused: list[str] = []
 
     def sleeps(run: Run) -> str:
@@ -222,13 +224,13 @@ def test_a_late_process_can_commit_nothing(desk: Any) -> None:
     assert [("aborted", False), ("done", True)] == one.states()
 
 
-def test_a_run_can_be_aborted_by_hand(desk: Any) -> None:
+def test_a_run_can_be_aborted_by_hand(scripted_agent: Any) -> None:
     """
     ``runs.abort`` fences the holder off and gives its messages back.
 
     A second call finds nothing open.
     """
-    one = desk()
+    one = scripted_agent()
     told: list[bool] = []
 
     def busy(run: Run) -> str:
@@ -245,9 +247,9 @@ def test_a_run_can_be_aborted_by_hand(desk: Any) -> None:
     assert [] == one.got()
 
 
-def test_the_queue_is_in_your_hands(desk: Any) -> None:
+def test_the_queue_is_in_your_hands(scripted_agent: Any) -> None:
     """List, reorder and remove what waits; pause and resume; each is durable and visible."""
-    one = desk()
+    one = scripted_agent()
     one.box.queues.pause("s")
     ids = one.say("a", "b", "c", "d")
     one.go()
@@ -268,9 +270,9 @@ def test_the_queue_is_in_your_hands(desk: Any) -> None:
     )[0]
 
 
-def test_readers_and_workers_leave_sessions_with_runs_alone(desk: Any) -> None:
+def test_readers_and_workers_leave_sessions_with_runs_alone(scripted_agent: Any) -> None:
     """Messages of such a session are for runs only; other sessions are served as ever."""
-    one = desk(pattern="s*")
+    one = scripted_agent(pattern="s*")
     one.agent.on("text")(lambda _: None)
     one.harness.restart()
     one.box.queues.pause("s1")
@@ -283,9 +285,9 @@ def test_readers_and_workers_leave_sessions_with_runs_alone(desk: Any) -> None:
     assert ([], 1) == (one.seen, one.box.stats()["processed"])
 
 
-def test_a_pattern_can_be_dissolved(desk: Any) -> None:
+def test_a_pattern_can_be_dissolved(scripted_agent: Any) -> None:
     """With its handler removed from the code, a queue is for readers again, in order."""
-    one = desk()
+    one = scripted_agent()
     one.box.queues.pause("s")
     one.say("a", "b")
     one.go()
@@ -303,13 +305,13 @@ class Task(Msg, type="task"):
     text: str
 
 
-def test_bodies_are_read_as_their_classes(desk: Any) -> None:
+def test_bodies_are_read_as_their_classes(scripted_agent: Any) -> None:
     """
     A body of a listed type is that class; one that does not fit is a dead letter.
 
     It stops no other message.
     """
-    one = desk(types=[Task], mode="collect")
+    one = scripted_agent(types=[Task], mode="collect")
     ids = one.say(Task(text="x"), "plain")
     bad = one.say({"no": "text"}, type="task")
     one.go()
@@ -321,9 +323,9 @@ def test_bodies_are_read_as_their_classes(desk: Any) -> None:
     )
 
 
-def test_expired_mail_reaches_no_run(desk: Any) -> None:
+def test_expired_mail_reaches_no_run(scripted_agent: Any) -> None:
     """A message that is not wanted any more ends as expired while it waits."""
-    one = desk()
+    one = scripted_agent()
     one.box.queues.pause("s")
     [message_id] = one.say("old", ttl=5)
     one.go()
@@ -334,9 +336,9 @@ def test_expired_mail_reaches_no_run(desk: Any) -> None:
     assert ([], "expired") == (one.seen, one.ends()[message_id])
 
 
-def test_events_tell_the_life_of_a_run(desk: Any) -> None:
+def test_events_tell_the_life_of_a_run(scripted_agent: Any) -> None:
     """Each is told after the commit that made it true, in order."""
-    one = desk(mode="steer")
+    one = scripted_agent(mode="steer")
     heard: list[str] = []
     for name in ("run_started", "message_bound", "run_aborted", "run_ended"):
         one.box.on(name, lambda event: heard.append(event.name))

@@ -85,6 +85,6 @@ def test_the_table_has_every_mode() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_table_says_what_happens(desk: Any, mode: str) -> None:
+def test_the_table_says_what_happens(scripted_agent: Any, mode: str) -> None:
     """Call, messages and answers are as the row says; senders see sent, then acked."""
-    assert rows()[mode] == played(desk(**MODES[mode]), mode)
+    assert rows()[mode] == played(scripted_agent(**MODES[mode]), mode)

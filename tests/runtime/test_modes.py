@@ -13,13 +13,13 @@ BATCHED = {"strategy": "events"}
 
 
 @pytest.mark.parametrize("mode", ["followup", "queue"])
-def test_one_message_a_run_in_order(desk: Any, mode: str) -> None:
+def test_one_message_a_run_in_order(scripted_agent: Any, mode: str) -> None:
     """
     A backlog is taken first in, first out, each message by a run of its own.
 
     Nothing is waited for in between.
     """
-    one = desk(mode=mode, debounce=60)
+    one = scripted_agent(mode=mode, debounce=60)
     one.say(1, 2, 3)
 
     assert [[1], [2], [3]] == one.go()
@@ -28,13 +28,13 @@ def test_one_message_a_run_in_order(desk: Any, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["followup", "queue"])
-def test_what_comes_while_busy_waits(desk: Any, mode: str) -> None:
+def test_what_comes_while_busy_waits(scripted_agent: Any, mode: str) -> None:
     """
     A message that arrives during a run is bound to the next one.
 
     The run that is open never hears of it.
     """
-    one = desk(mode=mode)
+    one = scripted_agent(mode=mode)
 
     def busy(_: Run) -> None:
         one.say(2, 3)
@@ -48,13 +48,13 @@ def test_what_comes_while_busy_waits(desk: Any, mode: str) -> None:
     assert [("done", True)] * 3 == one.states()
 
 
-def test_collect_waits_for_quiet_and_takes_everything(desk: Any) -> None:
+def test_collect_waits_for_quiet_and_takes_everything(scripted_agent: Any) -> None:
     """
     The debounce counts from the last arrival.
 
     Then all waiting messages are one run of distinct messages, the last one current.
     """
-    one = desk(mode="collect", debounce=1.0)
+    one = scripted_agent(mode="collect", debounce=1.0)
     ids = one.say("a")
     assert [] == one.go(0.6)
     ids += one.say("b")
@@ -66,9 +66,9 @@ def test_collect_waits_for_quiet_and_takes_everything(desk: Any) -> None:
     assert {"collect_batch": {"count": 2, "event_ids": ids, **BATCHED}} == one.runs[0].metadata
 
 
-def test_collect_does_not_wait_for_ever(desk: Any) -> None:
+def test_collect_does_not_wait_for_ever(scripted_agent: Any) -> None:
     """Mail that never stops coming cannot put a collect off for longer than five debounces."""
-    one = desk(mode="collect", debounce=1.0, cap=100)
+    one = scripted_agent(mode="collect", debounce=1.0, cap=100)
     for n in range(12):
         one.say(n)
         one.go(0.6)
@@ -76,21 +76,21 @@ def test_collect_does_not_wait_for_ever(desk: Any) -> None:
     assert list(range(10)) == one.seen[0]
 
 
-def test_a_full_collect_begins_at_once(desk: Any) -> None:
+def test_a_full_collect_begins_at_once(scripted_agent: Any) -> None:
     """A queue that is full to its cap has nothing to wait for but losses."""
-    one = desk(mode="collect", debounce=60.0, cap=3)
+    one = scripted_agent(mode="collect", debounce=60.0, cap=3)
     one.say(1, 2, 3)
 
     assert [[1, 2, 3]] == one.go()
 
 
-def test_collect_keeps_destinations_and_threads_apart(desk: Any) -> None:
+def test_collect_keeps_destinations_and_threads_apart(scripted_agent: Any) -> None:
     """
     Messages with other replies or conversations get runs of their own, in order.
 
     Their replies go elsewhere, or they belong to another conversation.
     """
-    one = desk(mode="collect")
+    one = scripted_agent(mode="collect")
     one.harness.peer("other")
     one.say(1, 2)
     one.say(3, reply_to="other")
@@ -101,13 +101,13 @@ def test_collect_keeps_destinations_and_threads_apart(desk: Any) -> None:
 
 
 @pytest.mark.parametrize("mode", ["steer", "interrupt"])
-def test_a_new_message_ends_the_run_that_is_open(desk: Any, mode: str) -> None:
+def test_a_new_message_ends_the_run_that_is_open(scripted_agent: Any, mode: str) -> None:
     """
     The open run can commit nothing more, and its mail was never sent.
 
     Its messages and the new one are one run.
     """
-    one = desk(mode=mode)
+    one = scripted_agent(mode=mode)
     ended: list[str] = []
 
     def busy(run: Run) -> None:
@@ -130,13 +130,13 @@ def test_a_new_message_ends_the_run_that_is_open(desk: Any, mode: str) -> None:
     assert f"{mode} by message {ended[0]}" == one.runs[1].previous.cause
 
 
-def test_nothing_of_the_conversation_vanishes(desk: Any) -> None:
+def test_nothing_of_the_conversation_vanishes(scripted_agent: Any) -> None:
     """
     The next run has the messages of the ended one, then the backlog, then the new message.
 
     It reads the stored output, and which messages the ended run had.
     """
-    one = desk(mode="followup", allow_override_from=["user"])
+    one = scripted_agent(mode="followup", allow_override_from=["user"])
 
     def busy(run: Run) -> None:
         run.checkpoint({"done": "half"})
@@ -161,9 +161,9 @@ def test_nothing_of_the_conversation_vanishes(desk: Any) -> None:
     assert {"processed"} == set(one.ends().values())
 
 
-def test_a_checkpoint_outlives_a_second_steering(desk: Any) -> None:
+def test_a_checkpoint_outlives_a_second_steering(scripted_agent: Any) -> None:
     """A run that is ended before it has stored anything hides nothing that was stored before."""
-    one = desk(mode="steer")
+    one = scripted_agent(mode="steer")
 
     def busy(run: Run) -> None:
         if run.previous is None:
@@ -186,9 +186,9 @@ def test_a_checkpoint_outlives_a_second_steering(desk: Any) -> None:
     assert (["another matter"], None) == (one.seen[3], fourth.previous)
 
 
-def test_a_failed_run_leaves_its_checkpoint(desk: Any) -> None:
+def test_a_failed_run_leaves_its_checkpoint(scripted_agent: Any) -> None:
     """The next attempt reads what the failed one had stored, and what it failed by."""
-    one = desk()
+    one = scripted_agent()
 
     def fails(run: Run) -> None:
         run.checkpoint("half")
@@ -211,14 +211,14 @@ def test_a_failed_run_leaves_its_checkpoint(desk: Any) -> None:
     ("aborted", "expected"), [("deliver", ["new"]), ("return", ["first", "new"])]
 )
 def test_partial_output_decides_about_the_messages_of_an_aborted_run(
-    desk: Any, aborted: str, expected: list[str]
+    scripted_agent: Any, aborted: str, expected: list[str]
 ) -> None:
     """
     With partial output stored, messages count as delivered if the queue is set so.
 
     The next run reads what was left behind.
     """
-    one = desk(mode="steer", aborted=aborted)
+    one = scripted_agent(mode="steer", aborted=aborted)
 
     def busy(run: Run) -> None:
         run.send("user", "said before the checkpoint")
@@ -238,9 +238,9 @@ def test_partial_output_decides_about_the_messages_of_an_aborted_run(
     assert {"processed"} == set(one.ends().values())
 
 
-def test_steer_drains_the_backlog(desk: Any) -> None:
+def test_steer_drains_the_backlog(scripted_agent: Any) -> None:
     """What waited when the steering message came goes into the same next run, before it."""
-    one = desk(mode="followup")
+    one = scripted_agent(mode="followup")
 
     def busy(_: Run) -> None:
         one.say("waiting")
@@ -256,13 +256,13 @@ def test_steer_drains_the_backlog(desk: Any) -> None:
     assert [["first"], ["first", "waiting", "steering"]] == one.seen
 
 
-def test_new_messages_are_injected_into_the_open_run(desk: Any) -> None:
+def test_new_messages_are_injected_into_the_open_run(scripted_agent: Any) -> None:
     """
     With ``inject``, a new message does not end the run, which takes it by ``inbox()``.
 
     It needs no call of ``inbox()`` before, and what the run took ends with it.
     """
-    one = desk(mode="steer", inject=True)
+    one = scripted_agent(mode="steer", inject=True)
     taken: list[Any] = []
 
     def takes(run: Run) -> None:
@@ -282,9 +282,9 @@ def test_new_messages_are_injected_into_the_open_run(desk: Any) -> None:
     assert ["first", "more"] == [m.body for m in one.runs[0].messages]
 
 
-def test_a_run_that_takes_no_injection_goes_on(desk: Any) -> None:
+def test_a_run_that_takes_no_injection_goes_on(scripted_agent: Any) -> None:
     """Messages for a run that never asks for its inbox are the next run, all of them."""
-    one = desk(mode="steer", inject=True)
+    one = scripted_agent(mode="steer", inject=True)
 
     def deaf(_: Run) -> None:
         one.say("more", "and more")
@@ -298,9 +298,9 @@ def test_a_run_that_takes_no_injection_goes_on(desk: Any) -> None:
     assert [("done", True)] * 2 == one.states()
 
 
-def test_an_interrupt_is_never_injected(desk: Any) -> None:
+def test_an_interrupt_is_never_injected(scripted_agent: Any) -> None:
     """``inject`` is for steering: an interrupt ends the run."""
-    one = desk(mode="interrupt", inject=True)
+    one = scripted_agent(mode="interrupt", inject=True)
 
     cancelled: list[bool] = []
 
@@ -316,9 +316,9 @@ def test_an_interrupt_is_never_injected(desk: Any) -> None:
     assert [True] == cancelled
 
 
-def test_what_a_run_did_not_take_waits_for_the_next(desk: Any) -> None:
+def test_what_a_run_did_not_take_waits_for_the_next(scripted_agent: Any) -> None:
     """A message left to a run that ends without asking again is not lost."""
-    one = desk(mode="steer", inject=True)
+    one = scripted_agent(mode="steer", inject=True)
 
     def asks_once(run: Run) -> None:
         run.inbox()
@@ -332,9 +332,9 @@ def test_what_a_run_did_not_take_waits_for_the_next(desk: Any) -> None:
 
 
 @pytest.mark.parametrize("mode", QUEUE_MODES)
-def test_a_mode_may_change_while_messages_wait(desk: Any, mode: str) -> None:
+def test_a_mode_may_change_while_messages_wait(scripted_agent: Any, mode: str) -> None:
     """Whatever the new mode, what waited is taken, in order, and once."""
-    one = desk(mode="followup")
+    one = scripted_agent(mode="followup")
     one.box.queues.pause("s")
     one.say(1, 2, 3)
     one.go()
@@ -346,13 +346,13 @@ def test_a_mode_may_change_while_messages_wait(desk: Any, mode: str) -> None:
     assert (3 if mode in {"followup", "queue"} else 1) == len(one.seen)
 
 
-def test_a_trusted_sender_may_ask_for_a_mode(desk: Any) -> None:
+def test_a_trusted_sender_may_ask_for_a_mode(scripted_agent: Any) -> None:
     """
     The call is nearer than session and agent for senders the handler obeys.
 
     In mode queue the call changes nothing.
     """
-    one = desk(mode="collect", debounce=60, allow_override_from=["user"])
+    one = scripted_agent(mode="collect", debounce=60, allow_override_from=["user"])
     one.say("waits")
     one.go()
     one.say("now", headers={"queuemode": "steer"})
@@ -367,9 +367,11 @@ def test_a_trusted_sender_may_ask_for_a_mode(desk: Any) -> None:
     ("mode", "allowed", "wish"),
     [("queue", ["user"], "steer"), ("followup", [], "steer"), ("followup", ["user"], "nonsense")],
 )
-def test_a_wish_is_not_always_heard(desk: Any, mode: str, allowed: list[str], wish: str) -> None:
+def test_a_wish_is_not_always_heard(
+    scripted_agent: Any, mode: str, allowed: list[str], wish: str
+) -> None:
     """A stranger's wish, a word that is no mode, and any wish in mode queue change nothing."""
-    one = desk(mode=mode, allow_override_from=allowed)
+    one = scripted_agent(mode=mode, allow_override_from=allowed)
 
     def busy(_: Run) -> None:
         one.say("wishing", headers={"queuemode": wish})

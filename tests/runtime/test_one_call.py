@@ -28,13 +28,13 @@ def until(look: Callable[[], Any]) -> Any:
     return found
 
 
-def test_the_next_run_waits_for_the_aborted_call(desk: Any) -> None:
+def test_the_next_run_waits_for_the_aborted_call(scripted_agent: Any) -> None:
     """
     A run that was steered away keeps its session until its call has returned.
 
     Then the next run has everything that came meanwhile.
     """
-    one = desk(mode="steer")
+    one = scripted_agent(mode="steer")
     begun: list[int] = []
 
     def busy(run: Run) -> None:
@@ -50,9 +50,9 @@ def test_the_next_run_waits_for_the_aborted_call(desk: Any) -> None:
     assert [1, 1] == begun
 
 
-def test_a_call_that_has_lost_its_lease_is_awaited(desk: Any) -> None:
+def test_a_call_that_has_lost_its_lease_is_awaited(scripted_agent: Any) -> None:
     """A call that outlived its lease in this process is still the call of its session."""
-    one = desk({"lease": 2.0, "abort_grace": GRACE})
+    one = scripted_agent({"lease": 2.0, "abort_grace": GRACE})
     begun: list[tuple[int, bool]] = []
 
     def slow(run: Run) -> None:
@@ -249,9 +249,9 @@ def test_another_process_awaits_a_coroutine_as_long(tmp_path: Path) -> None:
         assert ["cancelled", "cancelled", "returned", "next run"] == told
 
 
-def test_a_left_call_lets_its_lane_go_whatever_the_clock_says(desk: Any) -> None:
+def test_a_left_call_lets_its_lane_go_whatever_the_clock_says(scripted_agent: Any) -> None:
     """A wall clock that was set back does not make the session wait longer than the grace."""
-    one = desk({"abort_grace": GRACE}, mode="steer")
+    one = scripted_agent({"abort_grace": GRACE}, mode="steer")
 
     begun: list[int] = []
 
@@ -269,13 +269,13 @@ def test_a_left_call_lets_its_lane_go_whatever_the_clock_says(desk: Any) -> None
     assert [2] == begun
 
 
-def test_a_call_that_does_not_return_is_left_and_told(desk: Any, caplog: Any) -> None:
+def test_a_call_that_does_not_return_is_left_and_told(scripted_agent: Any, caplog: Any) -> None:
     """
     After the grace the next run begins beside a call that has not returned.
 
     That is an event, a log line, a figure of ``health`` and two moments of the run.
     """
-    one = desk({"abort_grace": GRACE}, mode="steer")
+    one = scripted_agent({"abort_grace": GRACE}, mode="steer")
     heard: list[Any] = []
     one.box.on("run_left", heard.append)
     left, begun = list[int](), list[int]()
@@ -305,9 +305,9 @@ def test_a_call_that_does_not_return_is_left_and_told(desk: Any, caplog: Any) ->
     ]
 
 
-def test_a_session_leaves_three_calls_at_most(desk: Any) -> None:
+def test_a_session_leaves_three_calls_at_most(scripted_agent: Any) -> None:
     """A session with three calls that have not returned waits until one of them has."""
-    one = desk({"abort_grace": GRACE}, mode="steer")
+    one = scripted_agent({"abort_grace": GRACE}, mode="steer")
     waited: list[int] = []
 
     def deaf(run: Run) -> None:
@@ -324,9 +324,9 @@ def test_a_session_leaves_three_calls_at_most(desk: Any) -> None:
     assert 4 == len(one.seen[-1])
 
 
-def test_sessions_take_turns(desk: Any) -> None:
+def test_sessions_take_turns(scripted_agent: Any) -> None:
     """A backlog does not keep a session in front: after each run it goes to the end of the line."""
-    one = desk({"max_runs": 1}, mode="followup")
+    one = scripted_agent({"max_runs": 1}, mode="followup")
     one.say("a1", "a2", "a3", session="a")
     one.say("b1", "b2", session="b")
     one.say("c1", session="c")

@@ -9,16 +9,16 @@ from onceward.errors import InvalidArgument, RequestFailed
 from onceward.model.queue_modes import QueuedItem, QueuePolicy, checked, make_room, summary_line
 
 
-def paused(desk: Any, settings: Any = None, **options: Any) -> Any:
-    """Return a desk whose session takes mail in and begins nothing."""
-    one = desk(settings, **options) if settings else desk(**options)
+def paused(scripted_agent: Any, settings: Any = None, **options: Any) -> Any:
+    """Return an agent whose session takes mail in and begins nothing."""
+    one = scripted_agent(settings, **options) if settings else scripted_agent(**options)
     one.box.queues.pause("s")
     return one
 
 
-def test_a_session_with_default_settings_drops_nothing(desk: Any) -> None:
+def test_a_session_with_default_settings_drops_nothing(scripted_agent: Any) -> None:
     """Thirty messages that come at once are handled, one by one, and their sender sees so."""
-    one = desk()
+    one = scripted_agent()
     ids = one.say(*range(30))
     one.go()
     one.go(61)
@@ -28,10 +28,10 @@ def test_a_session_with_default_settings_drops_nothing(desk: Any) -> None:
     assert (None, "reject") == (one.box.queues.get("s").cap, one.box.queues.get("s").overflow)
 
 
-def test_twenty_and_a_summary_are_one_preset_away(desk: Any) -> None:
+def test_twenty_and_a_summary_are_one_preset_away(scripted_agent: Any) -> None:
     """The preset holds at most 20 messages, drops the oldest, and tells the next run."""
     preset = Settings.summarize_beyond_20()
-    one = paused(desk, {name: getattr(preset, name) for name in preset.model_fields_set})
+    one = paused(scripted_agent, {name: getattr(preset, name) for name in preset.model_fields_set})
     one.say(*range(30))
     one.go()
     queue = one.box.queues.get("s")
@@ -41,9 +41,9 @@ def test_twenty_and_a_summary_are_one_preset_away(desk: Any) -> None:
 
 
 @pytest.mark.parametrize("mode", ["followup", "queue"])
-def test_a_full_queue_refuses_where_nothing_else_is_said(desk: Any, mode: str) -> None:
+def test_a_full_queue_refuses_where_nothing_else_is_said(scripted_agent: Any, mode: str) -> None:
     """With a cap and no policy the sender of the message too many sees that it failed."""
-    one = paused(desk, mode=mode, cap=1)
+    one = paused(scripted_agent, mode=mode, cap=1)
     ids = one.say(1, 2)
     one.go()
     one.go(61)
@@ -53,9 +53,9 @@ def test_a_full_queue_refuses_where_nothing_else_is_said(desk: Any, mode: str) -
 
 
 @pytest.mark.parametrize("overflow", ["drop_old", "summarize"])
-def test_a_sender_is_told_of_a_drop_and_its_policy(desk: Any, overflow: str) -> None:
+def test_a_sender_is_told_of_a_drop_and_its_policy(scripted_agent: Any, overflow: str) -> None:
     """A message that a full queue dropped ends as dropped for its sender, by an event, too."""
-    one = paused(desk, cap=1, overflow=overflow)
+    one = paused(scripted_agent, cap=1, overflow=overflow)
     heard: dict[str, list[Any]] = {"there": [], "here": []}
     one.user.on("dropped", heard["there"].append)
     one.box.on("dropped", heard["here"].append)
@@ -74,9 +74,9 @@ def test_a_sender_is_told_of_a_drop_and_its_policy(desk: Any, overflow: str) -> 
     assert (1, 1) == (one.box.stats()["dropped"], one.box.stats()["dropped_by_policy"])
 
 
-def test_a_drop_is_told_again(desk: Any) -> None:
+def test_a_drop_is_told_again(scripted_agent: Any) -> None:
     """A sender whose receipt got lost is told of the drop, not of success, when it asks."""
-    one = paused(desk, cap=1, overflow="drop_old")
+    one = paused(scripted_agent, cap=1, overflow="drop_old")
     ids = one.say(1, 2)
     one.user.run_until_idle()
     one.box._runners[0].run_due()
@@ -86,9 +86,9 @@ def test_a_drop_is_told_again(desk: Any) -> None:
     assert ["dropped", "sent"] == [one.user.resolve(each) for each in ids]
 
 
-def test_a_request_that_a_policy_drops_fails(desk: Any) -> None:
+def test_a_request_that_a_policy_drops_fails(scripted_agent: Any) -> None:
     """The wait for the reply to a dropped request ends with the policy."""
-    one = paused(desk, cap=1, overflow="drop_old")
+    one = paused(scripted_agent, cap=1, overflow="drop_old")
     ticket = one.user.session("s").request(one.box.agent, 1)
     one.say(2)
     one.go()
@@ -98,9 +98,9 @@ def test_a_request_that_a_policy_drops_fails(desk: Any) -> None:
         one.user.result(ticket, reply=int)
 
 
-def test_a_message_removed_from_its_queue_is_told_so(desk: Any) -> None:
+def test_a_message_removed_from_its_queue_is_told_so(scripted_agent: Any) -> None:
     """Removing a waiting message by hand is no success for its sender either."""
-    one = paused(desk)
+    one = paused(scripted_agent)
     [message_id] = one.say(1)
     one.go()
     one.box.queues.remove("s", message_id)
@@ -117,13 +117,15 @@ def test_a_message_removed_from_its_queue_is_told_so(desk: Any) -> None:
         ("reject", [1, 2], ["processed", "processed", "dead"]),
     ],
 )
-def test_a_policy_says_who_goes(desk: Any, overflow: str, left: list[int], ends: list[str]) -> None:
+def test_a_policy_says_who_goes(
+    scripted_agent: Any, overflow: str, left: list[int], ends: list[str]
+) -> None:
     """
     ``drop_old`` and ``summarize`` make space for the young; ``reject`` makes dead letters.
 
     Those can be replayed.
     """
-    one = paused(desk, cap=2, overflow=overflow)
+    one = paused(scripted_agent, cap=2, overflow=overflow)
     ids = one.say(1, 2, 3)
     one.go()
     one.box.queues.resume("s")
@@ -133,9 +135,9 @@ def test_a_policy_says_who_goes(desk: Any, overflow: str, left: list[int], ends:
     assert ends == [one.ends()[each] for each in ids]
 
 
-def test_a_victim_can_be_read_in_sql_and_is_counted(desk: Any) -> None:
+def test_a_victim_can_be_read_in_sql_and_is_counted(scripted_agent: Any) -> None:
     """A dropped row says why and what it was; the totals and an event know of it."""
-    one = paused(desk, cap=1, overflow="summarize")
+    one = paused(scripted_agent, cap=1, overflow="summarize")
     heard: list[Any] = []
     one.box.on("overflowed", heard.append)
     one.say("first thought", "second")
@@ -152,9 +154,9 @@ def test_a_victim_can_be_read_in_sql_and_is_counted(desk: Any) -> None:
     )
 
 
-def test_the_sender_of_a_refused_message_learns_it(desk: Any) -> None:
+def test_the_sender_of_a_refused_message_learns_it(scripted_agent: Any) -> None:
     """Refusal is an outcome: the sender's row is failed, with the reason."""
-    one = paused(desk, cap=1, overflow="reject")
+    one = paused(scripted_agent, cap=1, overflow="reject")
     ids = one.say(1, 2)
     one.go()
     one.go(61)
@@ -165,9 +167,9 @@ def test_the_sender_of_a_refused_message_learns_it(desk: Any) -> None:
     )
 
 
-def test_the_summary_is_given_to_the_next_run_once(desk: Any) -> None:
+def test_the_summary_is_given_to_the_next_run_once(scripted_agent: Any) -> None:
     """Count and one line per message, before the messages; the run after it is not told again."""
-    one = paused(desk, mode="collect", cap=2, overflow="summarize")
+    one = paused(scripted_agent, mode="collect", cap=2, overflow="summarize")
     one.say("a", "b", "c", {"n": 4})
     one.go()
     one.box.queues.resume("s")
@@ -183,9 +185,9 @@ def test_the_summary_is_given_to_the_next_run_once(desk: Any) -> None:
     assert one.runs[1].summary is None
 
 
-def test_the_summary_survives_a_failed_run_and_a_change_of_policy(desk: Any) -> None:
+def test_the_summary_survives_a_failed_run_and_a_change_of_policy(scripted_agent: Any) -> None:
     """A failed run's notices are told to the next run, together with what was dropped since."""
-    one = paused(desk, cap=1, overflow="summarize")
+    one = paused(scripted_agent, cap=1, overflow="summarize")
 
     def fails(_: Run) -> None:
         one.say("c", "d")
@@ -206,9 +208,9 @@ def test_the_summary_survives_a_failed_run_and_a_change_of_policy(desk: Any) -> 
     ]
 
 
-def test_lines_are_bounded_and_the_count_is_not(desk: Any) -> None:
+def test_lines_are_bounded_and_the_count_is_not(scripted_agent: Any) -> None:
     """Of very many dropped messages the newest have a line, and all are counted."""
-    one = paused(desk, cap=1, overflow="summarize")
+    one = paused(scripted_agent, cap=1, overflow="summarize")
     one.say(*range(251))
     one.go()
     one.box.queues.resume("s")
@@ -221,9 +223,9 @@ def test_lines_are_bounded_and_the_count_is_not(desk: Any) -> None:
     )
 
 
-def test_protected_messages_are_never_victims(desk: Any) -> None:
+def test_protected_messages_are_never_victims(scripted_agent: Any) -> None:
     """Critical mail may exceed the cap, and where only such is left a new message is refused."""
-    one = paused(desk, cap=2, overflow="drop_old")
+    one = paused(scripted_agent, cap=2, overflow="drop_old")
     ids = []
     for body, priority in (("x", "normal"), ("p", "critical"), ("q", "critical"), ("y", "normal")):
         ids += one.say(body, priority=priority)
@@ -232,9 +234,9 @@ def test_protected_messages_are_never_victims(desk: Any) -> None:
     assert ["pending", "pending", "pending", "dead"] == [one.ends()[each] for each in ids]
 
 
-def test_bound_messages_are_neither_counted_nor_victims(desk: Any) -> None:
+def test_bound_messages_are_neither_counted_nor_victims(scripted_agent: Any) -> None:
     """The cap is for what waits: a run in progress loses nothing to it."""
-    one = desk(cap=2, overflow="drop_old")
+    one = scripted_agent(cap=2, overflow="drop_old")
 
     def busy(_: Run) -> None:
         one.say(2, 3, 4)
@@ -282,9 +284,11 @@ def test_settings_are_put_right(options: dict[str, Any], expected: dict[str, Any
      {"aborted": ""}, {"debounce": None, "x": 1}, {"cap": float("nan")}, {"debounce": float("inf")},
      {"cap": True}],
 )  # fmt: skip
-def test_settings_that_mean_nothing_are_refused(options: dict[str, Any], desk: Any) -> None:
+def test_settings_that_mean_nothing_are_refused(
+    options: dict[str, Any], scripted_agent: Any
+) -> None:
     """The error says what is wrong, and the queue stays as it was."""
-    one = desk(cap=7)
+    one = scripted_agent(cap=7)
 
     with pytest.raises(InvalidArgument):
         one.box.queues.set("s", **options)
@@ -297,13 +301,15 @@ def test_cap_zero_names_the_way_out() -> None:
         checked({"cap": 0})
 
 
-def test_the_nearest_level_wins(desk: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_nearest_level_wins(
+    scripted_agent: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """
     Session before agent, agent before home, home before default.
 
     None falls back to the next wider one.
     """
-    one = desk({"queue_cap": 9.8, "queue_overflow": "reject"}, mode="collect", cap=5)
+    one = scripted_agent({"queue_cap": 9.8, "queue_overflow": "reject"}, mode="collect", cap=5)
     one.box.queues.set("s", cap=3)
     one.box.queues.set("other")
     both = [(q.session, q.mode, q.cap, q.overflow, q.aborted) for q in one.box.queues.list()]
@@ -327,12 +333,12 @@ def test_lines_are_short_and_flat() -> None:
 
 
 def test_a_long_backlog_of_several_lanes_is_taken_in_its_order(
-    desk: Any, monkeypatch: pytest.MonkeyPatch
+    scripted_agent: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However little one look takes in, nothing of a session overtakes what arrived before it."""
     monkeypatch.setattr("onceward.runtime.runs.scheduler.ARRIVALS", 3)
     monkeypatch.setattr("onceward.store.session_queues.LANES_MAX", 2)
-    one = desk(cap=100)
+    one = scripted_agent(cap=100)
     for n in range(20):
         one.say(n, ordering_key=f"lane {n % 4}")
     one.user.run_until_idle()

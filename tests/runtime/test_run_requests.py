@@ -33,9 +33,9 @@ class Asker:
             return str(error.reason)
 
 
-def test_a_collected_run_answers_every_request(desk: Any) -> None:
+def test_a_collected_run_answers_every_request(scripted_agent: Any) -> None:
     """What the run returns is the reply to each of its requests, and to its last message."""
-    one = desk(mode="collect")
+    one = scripted_agent(mode="collect")
     user = Asker(one)
     one.script = [lambda run: f"{len(run.messages)} at once"]
     one.say("no request")
@@ -46,9 +46,9 @@ def test_a_collected_run_answers_every_request(desk: Any) -> None:
     assert [] == one.got()
 
 
-def test_a_run_may_answer_one_by_one(desk: Any) -> None:
+def test_a_run_may_answer_one_by_one(scripted_agent: Any) -> None:
     """A request that the run has answered itself gets that answer; the others get the run's."""
-    one = desk(mode="collect")
+    one = scripted_agent(mode="collect")
     user = Asker(one)
 
     def works(run: Run) -> str:
@@ -65,9 +65,9 @@ def test_a_run_may_answer_one_by_one(desk: Any) -> None:
     assert [(3,)] == one.harness.sql("SELECT count(*) FROM onceward_outbox")
 
 
-def test_a_run_without_an_answer_ends_its_requests(desk: Any) -> None:
+def test_a_run_without_an_answer_ends_its_requests(scripted_agent: Any) -> None:
     """Requests of a run that returns None and replies to none of them fail at once."""
-    one = desk(mode="collect")
+    one = scripted_agent(mode="collect")
     user = Asker(one)
     user.ask("a", "b")
     one.go()
@@ -78,13 +78,15 @@ def test_a_run_without_an_answer_ends_its_requests(desk: Any) -> None:
 @pytest.mark.parametrize(
     ("aborted", "first"), [("return", "done"), ("deliver", "processed without a reply")]
 )
-def test_a_steered_request_ends_as_its_message(desk: Any, aborted: str, first: str) -> None:
+def test_a_steered_request_ends_as_its_message(
+    scripted_agent: Any, aborted: str, first: str
+) -> None:
     """
     A request whose run is ended gets the answer of the run that takes it again.
 
     It fails at once where it counts as delivered.
     """
-    one = desk(mode="steer", aborted=aborted)
+    one = scripted_agent(mode="steer", aborted=aborted)
     user = Asker(one)
 
     def busy(run: Run) -> None:

@@ -1,4 +1,4 @@
-"""The sweep: every errand again and again, each time with another operation that fails."""
+"""The sweep: every task again and again, each time with another operation that fails."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Sweep:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class Share:
     """What is asked of one process."""
 
     terms: Terms
@@ -73,9 +73,11 @@ def sweep(
     """
     parts = 1 if only else workers or min(8, os.cpu_count() or 1)
     begun = time.monotonic()
-    tasks = [Task(terms, -(-faults // parts), seconds, only, part, parts) for part in range(parts)]
+    shares = [
+        Share(terms, -(-faults // parts), seconds, only, part, parts) for part in range(parts)
+    ]
     with worker_pool(parts) as pool:
-        found = list(pool.map(_run, tasks))
+        found = list(pool.map(_run, shares))
     kinds = sum((each.kinds for each in found), Counter[str]())
     return Sweep(
         harness="disk failures",
@@ -89,14 +91,14 @@ def sweep(
     )
 
 
-def _run(task: Task) -> Found:
-    until = time.monotonic() + task.seconds
+def _run(share: Share) -> Found:
+    until = time.monotonic() + share.seconds
     with arena() as folder:
-        bench = Bench(task.terms, folder)
+        bench = Bench(share.terms, folder)
         cases = (
-            [Case.parse(task.only)]
-            if task.only
-            else bench.cases()[task.part :: task.parts][: task.faults]
+            [Case.parse(share.only)]
+            if share.only
+            else bench.cases()[share.part :: share.parts][: share.faults]
         )
         for case in cases:
             if time.monotonic() > until:

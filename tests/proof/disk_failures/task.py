@@ -13,7 +13,7 @@ from tests.proof.power_cut.pair import Pair, Side, Terms, session_of
 from onceward.errors import OncewardError, OutcomeUnknown
 from onceward.testing.powercut.scene import Scene
 
-ERRANDS: Final[dict[str, tuple[str, str]]] = {
+TASKS: Final[dict[str, tuple[str, str]]] = {
     "create": ("", "open-near open-far sign carry"),
     "send": ("open-near open-far sign turn sign", "open-near open-far sign send many undone sign"),
     "carry": ("open-near open-far sign turn sign sign send", "open-near open-far carry carry"),
@@ -34,7 +34,7 @@ ERRANDS: Final[dict[str, tuple[str, str]]] = {
 }
 """By name: what has happened before, without failures, and what is done while the disk fails."""
 Lasts = Literal["once", "while", "sticky"]
-"""How long a disk fails: in one operation, until the end of an errand, or until all is closed."""
+"""How long a disk fails: in one operation, until the end of a task, or until all is closed."""
 ROUNDS: Final = 4
 SIDES: Final = ("near", "far")
 
@@ -44,8 +44,8 @@ class _Undone(Exception):
 
 
 @dataclass(slots=True)
-class Errand:
-    """One errand under way: steps that may raise what we document, and nothing else."""
+class Task:
+    """One task under way: steps that may raise what we document, and nothing else."""
 
     scene: Scene
     terms: Terms

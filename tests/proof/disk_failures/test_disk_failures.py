@@ -42,14 +42,14 @@ def test_whatever_fails_nobody_is_lied_to(aloud: Callable[[object], None]) -> No
     assert () == found.violations
     assert (
         found.count >= FAULTS * 0.95
-    )  # the last operations of an errand may not be reached after others have failed
+    )  # the last operations of a task may not be reached after others have failed
     assert set(KINDS) - {"delete", "truncate", "lock", "busy", "open", "stat"} <= set(found.kinds)
     assert found.unknown > 0
 
 
 @pytest.fixture(scope="module")
 def bench() -> Iterator[Bench]:
-    """Return the bench on which errands are run."""
+    """Return the bench on which tasks are run."""
     with arena() as folder:
         yield Bench(Terms(seed=7, busy_timeout=0.0), folder)
 
@@ -58,7 +58,7 @@ def test_every_kind_of_failure_has_its_operations(bench: Bench) -> None:
     """
     No kind is there in name only.
 
-    Each has operations that can fail in that way, in the errands as they stand.
+    Each has operations that can fail in that way, in the tasks as they stand.
     """
     assert set(KINDS) == {case.kind for case in bench.cases()}
 

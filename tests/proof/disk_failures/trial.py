@@ -1,4 +1,4 @@
-"""Where errands are run on a disk that fails, and what comes of it is judged."""
+"""Where tasks are run on a disk that fails, and what comes of it is judged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Final, Self, cast, get_args
 
 import apsw
 from tests.proof.disk_failures.failing import KINDS, FailingDisk, Fault
-from tests.proof.disk_failures.task import ERRANDS, Errand, Lasts
+from tests.proof.disk_failures.task import TASKS, Lasts, Task
 from tests.proof.power_cut import planted
 from tests.proof.power_cut.pair import Terms
 from tests.proof.power_cut.workload import Town
@@ -27,21 +27,21 @@ OLDER: Final = "older"
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Which operation fails, in which errand, how, and for how long."""
+    """Which operation fails, in which task, how, and for how long."""
 
-    errand: str
+    task: str
     kind: str
     number: int
     lasts: Lasts
 
     def __str__(self) -> str:
-        return f"{self.errand}/{self.kind}/{self.number}/{self.lasts}"
+        return f"{self.task}/{self.kind}/{self.number}/{self.lasts}"
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read what ``str`` wrote."""
-        errand, kind, number, lasts = text.split("/")
-        return cls(errand, kind, int(number), cast("Lasts", lasts))
+        task, kind, number, lasts = text.split("/")
+        return cls(task, kind, int(number), cast("Lasts", lasts))
 
 
 @dataclass(slots=True)
@@ -56,14 +56,14 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """What an errand begins with."""
+    """What a task begins with."""
 
     image: Image
     facts: list[Fact]
 
 
 class Bench:
-    """Runs errands one after the other in one folder."""
+    """Runs tasks one after the other in one folder."""
 
     def __init__(self, terms: Terms, folder: Path) -> None:
         self._terms, self._folder = terms, folder
@@ -71,12 +71,12 @@ class Bench:
         self._recovered = Recovered(folder)
         self._sound: set[tuple[bytes, int]] = set()
         self.found = Found()
-        self._starts = {name: self._prepared(before) for name, (before, _) in ERRANDS.items()}
+        self._starts = {name: self._prepared(before) for name, (before, _) in TASKS.items()}
 
     def cases(self) -> list[Case]:
         """Return every operation that may fail, in the order of the seed."""
         found: list[Case] = []
-        for name in ERRANDS:
+        for name in TASKS:
             fault = Fault()
             self._run(name, fault, [])
             found += [
@@ -92,7 +92,7 @@ class Bench:
     def fail(self, case: Case) -> None:
         """Let one operation fail; judge the files after the process, and after a death at once."""
         fault, spots = Fault(case.kind, case.number, case.lasts != "once"), list[_Spot]()
-        wrong = self._run(case.errand, fault, spots, case.lasts)
+        wrong = self._run(case.task, fault, spots, case.lasts)
         if not spots:
             return
         self.found.kinds[case.kind] += 1
@@ -124,7 +124,7 @@ class Bench:
         start = self._starts[name]
         lay_out(start.image, self._folder)
         with self._world(1):
-            return self._play(start, fault, ERRANDS[name][1], life=1, spots=spots, lasts=lasts)
+            return self._play(start, fault, TASKS[name][1], life=1, spots=spots, lasts=lasts)
 
     @contextmanager
     def _world(self, life: int) -> Iterator[None]:
@@ -155,15 +155,15 @@ class Bench:
             if fault.fired:
                 spots.append(_Spot(disk, len(vfs.log), vfs, list(scene.facts)))
 
-        errand = Errand(scene, self._terms, look, fault)
+        task = Task(scene, self._terms, look, fault)
         try:
-            wrong = errand.run(script, lasts)
+            wrong = task.run(script, lasts)
         finally:
             fault.kind = ""  # whatever was left open is closed on a disk that works
             for con in apsw.connections():
                 con.close(force=True)
             vfs.unregister()
-        self.found.unknown += errand.unknown
+        self.found.unknown += task.unknown
         return wrong
 
     def _judge(self, image: Image, facts: list[Fact]) -> list[str]:
