@@ -67,7 +67,11 @@ class Enqueued(MessageEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Sent(MessageEvent):
-    """The peer stored the message durably."""
+    """
+    The peer stored the message durably.
+
+    Told once; again only where the peer's file was put back and stores it anew.
+    """
 
     name: ClassVar[str] = "sent"
 
@@ -81,7 +85,11 @@ class Acked(MessageEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Retried(MessageEvent):
-    """The message will be attempted again; ``attempt`` counts from 1."""
+    """
+    The message was attempted and will be again, not before ``due_at``; ``attempt`` counts from 1.
+
+    A push that reached no peer is no attempt: ``delivery_failed`` tells of it.
+    """
 
     name: ClassVar[str] = "retry"
     attempt: int

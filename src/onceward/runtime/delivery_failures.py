@@ -22,7 +22,7 @@ from onceward.model.settings import Settings
 from onceward.model.vocabulary import Reason
 from onceward.runtime.event_emitter import EventEmitter
 from onceward.store import dead_letters, outbox, parcels, peers, receipts
-from onceward.store.parcels import InFlight
+from onceward.store.parcels import CountedAttempt, InFlight
 from onceward.store.peers import Fork, PeerLease
 
 PATIENCE: Final = 3
@@ -90,13 +90,14 @@ class DeliveryFailures:
         With *unreachable* the peer did not take the parcel up, so no message's
         budget is spent unless the setting ``count_unreachable_attempts`` says so.
         """
-        held = packed.lease
+        held, left = packed.lease, list[CountedAttempt]()
         if not unreachable or self._settings.count_unreachable_attempts:
-            held = self._count_attempts(tx, held, error)
+            held, left = self._count_attempts(tx, held, error)
         backoff = peers.back_off(
             tx, held, error, policy=self._policy, rng=self._rng, settings=self._settings
         )
         self._failed(tx, held.name, error, backoff.due_at)
+        self._emitter.retried(tx, held.name, left, error=error, due_at=backoff.due_at)
         if backoff.opened:
             opened = BreakerOpened(
                 agent=self._agent, at=tx.now, peer=held.name, due_at=backoff.due_at
@@ -117,15 +118,18 @@ class DeliveryFailures:
         failed = DeliveryFailed(agent=self._agent, at=tx.now, peer=peer, error=error, due_at=due_at)
         self._emitter.emit(tx, failed)
 
-    def _count_attempts(self, tx: StoreTransaction, held: PeerLease, error: str) -> PeerLease:
+    def _count_attempts(
+        self, tx: StoreTransaction, held: PeerLease, error: str
+    ) -> tuple[PeerLease, list[CountedAttempt]]:
         """Count the attempt of each message; give up those whose budget is spent."""
         all_spend = self._settings.count_unreachable_attempts
-        spent = parcels.count_attempts(tx, held, error, all_spend=all_spend)
-        gone = [seq for seq, _, attempts in spent if self._policy.exhausted(attempts)]
+        counted = parcels.count_attempts(tx, held, error, all_spend=all_spend)
+        gone = [each.seq for each in counted if self._policy.exhausted(each.spent)]
         if not gone:
-            return held
+            return held, counted
         self._give_up(tx, gone, "max_retries_exceeded", error, tried=False)
-        return peers.new_epoch(tx, held, "a parcel was given up: its budget is spent")
+        left = [each for each in counted if each.seq not in gone]
+        return peers.new_epoch(tx, held, "a parcel was given up: its budget is spent"), left
 
     def _give_up(
         self, tx: StoreTransaction, seqs: list[int], reason: Reason, error: str, *, tried: bool

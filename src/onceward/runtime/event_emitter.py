@@ -29,7 +29,7 @@ from onceward.model.vocabulary import Reason
 from onceward.runtime.message import LeaseInfo
 from onceward.store import outbox
 from onceward.store.message_names import MessageNames, find_names
-from onceward.store.parcels import Settled
+from onceward.store.parcels import CountedAttempt, Settled
 
 
 class EventEmitter:
@@ -56,6 +56,24 @@ class EventEmitter:
             ),
         )
 
+    def retried(
+        self,
+        tx: StoreTransaction,
+        peer: str,
+        counted: Iterable[CountedAttempt],
+        *,
+        error: str,
+        due_at: Millis,
+    ) -> None:
+        """Emit that a push of messages failed, and when the peer is tried again."""
+        if self._hooks.wanted(Retried):
+            named: dict[str, Any] = {"agent": self.agent, "at": tx.now, "peer": peer}
+            named |= {"error": error, "due_at": due_at}
+            self.emit(
+                tx,
+                *(Retried(**named, message_id=c.id, attempt=c.attempt) for c in sorted(counted)),
+            )
+
     def settled(self, tx: StoreTransaction, settled: Settled) -> None:
         """Emit what the answer to a parcel changed."""
         if not self._hooks._hooks:
@@ -72,7 +90,8 @@ class EventEmitter:
         """Emit which messages the peer stored, processed or gave up."""
         agent, at = self.agent, tx.now
         if self._hooks.wanted(Sent):
-            self.emit(tx, *(Sent(agent=agent, at=at, message_id=i, peer=peer) for i in moved.sent))
+            sent = [i for i in moved.sent if i not in moved.sent_again]
+            self.emit(tx, *(Sent(agent=agent, at=at, message_id=i, peer=peer) for i in sent))
         if self._hooks.wanted(Acked):
             self.emit(
                 tx, *(Acked(agent=agent, at=at, message_id=i, peer=peer) for i in moved.acked)

@@ -9,6 +9,7 @@ from onceward.db.database import Database
 from onceward.db.transaction import StoreTransaction
 from onceward.hooks import Hooks
 from onceward.model.events import Duplicate, Received, Rejected
+from onceward.model.frame import session_and_type
 from onceward.model.parcel import Answer, Parcel
 from onceward.model.reasons import reason_text
 from onceward.model.settings import Settings
@@ -92,6 +93,7 @@ class Receiver:
         if self._hooks._hooks:
             self._emitter.moved(tx, parcel.sender, result.moved)
             self._emit(tx, parcel.sender, result)
+            self._tell_rejected(tx, parcel, result)
         moved = result.moved
         if result.received or moved.acked or moved.failed or moved.unanswered or moved.dropped:
             tx.wakeups[self._notify_in] = None
@@ -114,11 +116,16 @@ class Receiver:
                     for i in result.duplicates
                 ),
             )
-        if self._hooks.wanted(Rejected):
-            self._emitter.emit(
-                tx,
-                *(
-                    Rejected(agent=agent, at=at, message_id=i, peer=peer, reason=why)
-                    for i, why in result.rejected
-                ),
-            )
+
+    def _tell_rejected(self, tx: StoreTransaction, parcel: Parcel, result: AcceptResult) -> None:
+        """Emit which frames were refused, with what they say of themselves: no row has it."""
+        if not result.rejected or not self._hooks.wanted(Rejected):
+            return
+        texts = {carried.id: carried.text for carried in parcel.frames}
+        for message_id, why in result.rejected:
+            session, kind = session_and_type(texts[message_id])
+            rejected = Rejected(
+                agent=self._db.agent, at=tx.now, message_id=message_id, peer=parcel.sender,
+                session=session, type=kind, reason=why,
+            )  # fmt: skip
+            self._emitter.emit(tx, rejected)

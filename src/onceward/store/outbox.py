@@ -74,6 +74,12 @@ UPDATE _onceward_outbox
  WHERE id IN (SELECT value FROM json_each(:ids)) AND recipient = :peer AND state = 'pending'
 RETURNING id
 """
+SENT_BEFORE: Final = """
+SELECT id
+  FROM _onceward_outbox
+ WHERE id IN (SELECT value FROM json_each(?)) AND recipient = ?
+   AND state = 'pending' AND sent_at IS NOT NULL
+"""
 ACKED: Final = """
 UPDATE _onceward_outbox
    SET state = 'acked', sent_at = coalesce(sent_at, :now), ended_at = :now, due_at = NULL,
@@ -159,8 +165,8 @@ UPDATE _onceward_outbox
    SET attempts = attempts + 1, reason = :error,
        free_attempts = free_attempts + (NOT :all AND sent_at IS NOT NULL)
  WHERE seq IN (SELECT value FROM json_each(:seqs)) AND state = 'pending'
-RETURNING seq, id, CASE WHEN NOT :all AND sent_at IS NOT NULL THEN 0
-                        ELSE attempts - free_attempts END
+RETURNING seq, id, attempts,
+          CASE WHEN NOT :all AND sent_at IS NOT NULL THEN 0 ELSE attempts - free_attempts END
 """
 # Whether the peer of row o may know it: it was in a parcel that was answered or given up, is in
 # the one in flight, or was written before this file was put back or copied.
@@ -434,6 +440,9 @@ def by_seq(tx: StoreTransaction, seqs: Sequence[int]) -> list[OutboxRow]:
     return [OutboxRow(*row) for row in tx.rows(BY_SEQ, (json.dumps(seqs),))]
 
 
+NONE_AGAIN: Final[frozenset[str]] = frozenset()
+
+
 class Moved(NamedTuple):
     """Which messages changed state by a batch of receipts."""
 
@@ -444,6 +453,8 @@ class Moved(NamedTuple):
     """Requests that ended without a reply."""
     dropped: tuple[tuple[str, str], ...] = ()
     """(id, reason) of messages that a policy of the peer dropped."""
+    sent_again: frozenset[str] = NONE_AGAIN
+    """Those of ``sent`` that the peer was known to hold: it was asked for their outcome."""
 
 
 NOTHING_MOVED: Final = Moved()
@@ -476,7 +487,9 @@ def settle(
         done, stored, held = done + stored + held, [], []
     acked = _ack(tx, peer, done, parcel) if done else []
     sent = _sent(tx, peer, stored, ask_at, parcel, held=False) if stored else []
+    again = NONE_AGAIN
     if held:
+        again = frozenset(i for (i,) in tx.rows(SENT_BEFORE, (json.dumps(held), peer)))
         sent += _sent(tx, peer, held, ask_at, parcel, held=True)
     failed: list[tuple[str, str]] = []
     for receipt in by_state.get("dead", ()):
@@ -488,6 +501,7 @@ def settle(
         tuple(failed),
         _fail_requests(tx, peer, unanswered) if unanswered else (),
         _drop(tx, peer, by_state["dropped"], parcel) if "dropped" in by_state else (),
+        again,
     )
 
 

@@ -320,17 +320,26 @@ def index_is_damaged(tx: StoreTransaction, packed: InFlight) -> bool:
     )
 
 
+class CountedAttempt(NamedTuple):
+    """A message of a push that failed; ``spent`` are the attempts that count against its budget."""
+
+    seq: int
+    id: str
+    attempt: int
+    spent: int
+
+
 def count_attempts(
     tx: StoreTransaction, held: PeerLease, error: str, *, all_spend: bool
-) -> list[tuple[int, str, int]]:
+) -> list[CountedAttempt]:
     """
-    Count an attempt for each message of the parcel in flight; return (seq, id, spent budget).
+    Count an attempt for each message of the parcel in flight, and return these in no order.
 
     Unless *all_spend*, one that the peer has stored before spends none of its budget.
     """
     if held.parcel is None:
         return []
     named = {"error": error[:500], "seqs": json.dumps(held.parcel), "all": all_spend}
-    spent = [(s, str(i), a) for s, i, a in tx.rows(outbox.SPEND, named)]
-    bump(tx, retries=len(spent))
-    return spent
+    counted = [CountedAttempt(*row) for row in tx.rows(outbox.SPEND, named)]
+    bump(tx, retries=len(counted))
+    return counted
