@@ -106,6 +106,7 @@ def test_looking_back(home: Any) -> None:
     asked = a.send("b", "where is the invoice")
     a.run_until_idle()
     message = b.receive()
+    home.clock.advance(0.001)  # a thread is in the order of time
     message.reply("on the invoice pile")
     message.ack()
     b.run_until_idle()

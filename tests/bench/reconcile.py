@@ -141,7 +141,7 @@ def by_hand(folder: Path) -> Lap:
     """
     began = time.perf_counter()
     found: dict[tuple[str, str, str], list[Any]] = {}
-    paths = sorted(folder.glob("*.db"))
+    paths = sorted(path for path in folder.glob("*.db") if path.name != "directory.db")
     for path in paths:
         con = apsw.Connection(str(path), apsw.SQLITE_OPEN_READONLY)
         for sql in BY_HAND[path.stem.partition("-")[0]]:

@@ -28,7 +28,7 @@ NO_SHELL = {
         ("ls --limit many", "--limit takes a whole number, not 'many'"),
         ("ls outbx", "WHAT is one of queues, lanes, outbox, inbox, not 'outbx'"),
         ("runs ls --state nope", "--state is one of open, done, aborted, failed"),
-        ("recv --wait soon", "--wait: 'soon' is no span"),
+        ("recv --wait soon", "--wait: span 'soon' is no span"),
         ("send", "TO is missing"),
         ("tail -n", "-n needs a value"),
         ("stats --nope", "there is no option --nope"),

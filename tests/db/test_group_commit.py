@@ -254,7 +254,7 @@ def test_a_row_that_is_refused_while_a_neighbour_writes_is_not_lost(
         len(kept),
         len(kept) + sum(isinstance(each, QueueFull) for each in outcomes),
     )
-    assert [] == [each for each in kept if box.resolve(each) not in {"pending", "cancelled"}]
+    assert [] == [each for each in kept if box.resolve(each) not in {"pending", "dropped"}]
     assert (2, []) == (box.stats()["pending"], box.check())
 
 

@@ -334,7 +334,7 @@ def test_a_timeout_names_its_request(world: World) -> None:
 
 def test_a_ticket_waits_as_long_as_its_request(world: World) -> None:
     """A request to an agent that is away for longer than the retention still gets its reply."""
-    shop = world.open("shop", hold_unknown=True, retention=60.0)
+    shop = world.open("shop", hold_unknown=True, retention=600.0)
     ticket = shop.request("oracle", Ask(n=1))
     world.wait(3600)
     shop.run_maintenance()

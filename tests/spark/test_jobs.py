@@ -41,7 +41,7 @@ def _scan(folder: Path, sql: str) -> set[tuple[Any, ...]]:
     """Return the distinct rows of a statement in all readable files."""
     found: set[tuple[Any, ...]] = set()
     for path in folder.rglob("*.db"):
-        if path.name in {"empty.db", "notes.db"}:
+        if path.name in {"directory.db", "empty.db", "notes.db"}:
             continue
         con = apsw.Connection(str(path), apsw.SQLITE_OPEN_READONLY)
         found |= set(con.execute(sql).fetchall())

@@ -70,6 +70,7 @@ def test_a_table_is_its_view_in_every_file(spark: SparkSession, mail: Path, name
     expected = [
         {column: value for column, value in row.items() if column != "body"}
         for path in mail.glob("*.db")
+        if path.name != "directory.db"
         for row in view(path, VIEWS[name])
     ]
 

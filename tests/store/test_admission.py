@@ -45,7 +45,6 @@ print(sent)
         {"ttl": -1},
         {"ttl": float("nan")},
         {"ttl": float("inf")},
-        {"ttl": "5"},
         {"delay": -1},
         {"delay": "x"},
         {"reply_to": "a b"},

@@ -27,6 +27,10 @@ PHRASES: Final = {
     "give what detach returned": "give the handle that onceward channel recv printed",
     "say public=True": "give a name",
     "is no Page.next": "is not the next of a page",
+    "give a datetime, or milliseconds since 1970 (1000 times time.time())": (
+        "write 2026-01-31T12:00:00Z, or milliseconds since 1970"
+    ),
+    "write datetime.now(UTC), or astimezone()": "end it in Z or in +02:00",
 }
 """Whole phrases of the library, as the shell's user acts on them."""
 SWITCH: Final = re.compile(r"\b([a-z_]+)=True\b")

@@ -152,7 +152,8 @@ def _sample(folder: Path, pids: Sequence[int], at: float) -> Sample:
         [(*counts, messages)] = found
         rows += sum(counts)
         con.close()
-    files = [path.stat().st_size for path in folder.glob("*.db")]
+    agents = (path for path in folder.glob("*.db") if path.name != "directory.db")
+    files = [path.stat().st_size for path in agents]
     wals = [path.stat().st_size for path in folder.glob("*-wal")]
     return Sample(
         at=at,
