@@ -2,7 +2,7 @@
 
 import dis
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from threading import Event, Thread
 from types import CodeType, FrameType
@@ -27,10 +27,14 @@ def looked(code: CodeType, at: int) -> bool:
 
 @contextmanager
 def interrupted(
-    nth: int, exception: type[BaseException], *, when: Callable[[], bool]
+    nth: int,
+    exception: type[BaseException],
+    *,
+    when: Callable[[], bool],
+    rooms: Collection[str] = ROOMS,
 ) -> Iterator[list[str]]:
     """
-    Raise *exception* at the *nth* moment in which Python looks for signals within the writer.
+    Raise *exception* at the *nth* moment in which Python looks for signals within *rooms*.
 
     Yields where that was.
     """
@@ -48,7 +52,7 @@ def interrupted(
         return step
 
     def enter(frame: FrameType, _: str, __: Any) -> Any:
-        if frame.f_code.co_filename not in ROOMS:
+        if frame.f_code.co_filename not in rooms:
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         last.pop(id(frame), None)

@@ -190,7 +190,7 @@ def test_closing_pushes_the_outcomes_that_are_owed(tmp_path: Path) -> None:
         loop = billing._dispatcher._loop
         look = loop._look
         loop._look = lambda: look() if billing._closed else None  # has not looked before
-        billing._db.writer.before_push = None
+        billing._db.writer.packer = None
         message = shop.send("billing", 1)
         assert handled.wait(LIMIT)
         billing.close()

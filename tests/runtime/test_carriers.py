@@ -91,3 +91,17 @@ def test_nothing_begins_after_the_stop() -> None:
     peers.go.set()
 
     assert ([waiting], False, ["hangs"]) == (left, refused, peers.begun)
+
+
+def test_what_waits_behind_a_delivery_that_hangs_begins_without_another() -> None:
+    """Giving up the only carrier starts a new one for the delivery that was submitted before."""
+    peers = Peers(1)
+    peers.submit("known", "hangs", begins=1)
+    peers.reached.clear()
+    peers.expected = 2
+    peers.carriers.submit(Delivery("quick", "known"))
+    peers.carriers.give_up(peers.threads["hangs"])
+    begun = peers.reached.wait(5.0)
+    peers.go.set()
+
+    assert (True, ["hangs", "quick"]) == (begun, peers.begun)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock, Semaphore, get_ident
-from typing import Any, Final, Generic, TypeVar, cast
+from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 from onceward.db.file_checks import FileKey, file_key
 from onceward.db.transaction import Handle, Store, StoreTransaction, TransactionHost
@@ -34,13 +34,6 @@ T = TypeVar("T")
 GROUP_MAX: Final = 512
 INTERRUPTS: Final = (KeyboardInterrupt, SystemExit)
 """Exceptions that a signal may raise between any two steps, for the thread and not its work."""
-BeforeCommit = Callable[[StoreTransaction], Callable[[bool], None]]
-"""
-Called before the commit of a transaction that has something to be pushed.
-
-It may add to the transaction. The call that it returns is made afterwards, with
-whether the transaction is durable; neither may raise, wait or begin a write.
-"""
 ENDED: Final = (
     "the transaction was ended inside its block: leave COMMIT and ROLLBACK to the block; "
     "nothing of it was kept"
@@ -49,6 +42,23 @@ FORKED: Final = (
     "this postbox was opened before fork(): "
     "open it in processes started by spawn, or fork before opening"
 )
+
+
+class Packer(Protocol):
+    """
+    Packs parcels in the commit of their messages, for the process that pushes them.
+
+    Its calls are made in the turn to write: they raise interrupts only, wait for
+    nothing and begin no write.
+    """
+
+    def pack(self, tx: StoreTransaction) -> None:
+        """Add the parcels of what is outgoing to a transaction that is about to be committed."""
+        ...
+
+    def hand_over(self, *, durable: bool) -> None:
+        """Give what ``pack`` packed to carriers, or forget it; a second call does the rest."""
+        ...
 
 
 class WriteRequest(Generic[T]):
@@ -417,7 +427,7 @@ class Writer:
         """The threads that run handlers, whose transactions their writes join."""
         self.wake_dispatchers: Callable[[], None] = lambda: None
         """Called after a commit that has something to be pushed by another thread or process."""
-        self.before_push: BeforeCommit | None = None
+        self.packer: Packer | None = None
         """Packs parcels in the commit of their messages, where this process pushes them."""
 
     @property
@@ -739,30 +749,33 @@ class Writer:
     def _try_commit(self) -> tuple[BaseException | None, bool]:
         """Return COMMIT's error, if any, and whether it is certain that nothing was written."""
         tx = cast("StoreTransaction", self._tx)
-        committed = None
-        if tx.outgoing:
-            if self.before_push is None:
-                tx.wakeups[self.wake_dispatchers] = None
-            else:
-                committed = self.before_push(tx)
-        self.refuses_commit = False
+        packer = self.packer if tx.outgoing else None
         try:
-            tx.commit()
-        except BaseException as error:  # noqa: BLE001 - classified here
-            self.queue.defer_interrupt(error)
-            if not isinstance(error, INTERRUPTS) or tx.alive or tx.rolled_back:
-                if committed is not None:
-                    committed(False)  # noqa: FBT003 - not durable
-                return self._commit_failed(tx, error)
-        finally:
-            self.refuses_commit = True
-        self._tx = None
-        self._owner = 0
-        for wake in tx.wakeups:
-            wake()
-        tx.durable = not self._store.guard.replaced()
-        if committed is not None:
-            committed(tx.durable)
+            if packer is not None:
+                packer.pack(tx)
+            elif tx.outgoing:
+                tx.wakeups[self.wake_dispatchers] = None
+            self.refuses_commit = False
+            try:
+                tx.commit()
+            except BaseException as error:  # noqa: BLE001 - classified here
+                self.queue.defer_interrupt(error)
+                if not isinstance(error, INTERRUPTS) or tx.alive or tx.rolled_back:
+                    return self._commit_failed(tx, error)
+            finally:
+                self.refuses_commit = True
+            self._tx = None
+            self._owner = 0
+            for wake in tx.wakeups:
+                wake()
+            tx.durable = not self._store.guard.replaced()
+        finally:  # also where an interrupt came: a peer that stays reserved is not pushed to
+            if packer is not None:
+                try:
+                    packer.hand_over(durable=tx.durable)
+                except INTERRUPTS:
+                    packer.hand_over(durable=tx.durable)
+                    raise
         if tx.durable:
             return None, True
         self._reopen()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Condition, Thread, get_ident
 from typing import Final, Literal
@@ -54,17 +55,28 @@ class Carriers:
         self._changed = Condition()
 
     def submit(self, delivery: Delivery) -> bool:
-        """Run a delivery when its share has a free carrier; return False once stopped."""
+        """
+        Run a delivery when its share has a free carrier.
+
+        Returns False once stopped, and where the system gives this process no thread.
+        """
         with self._changed:
             if self._stopped:
                 return False
-            self._waiting[delivery.share].append(delivery)
             if self._idle:
                 self._wake()
-            elif self._threads < self._size:
-                self._threads += 1
+            else:
+                self._start()
+            if self._threads:
+                self._waiting[delivery.share].append(delivery)
+            return self._threads > 0
+
+    def _start(self) -> None:
+        """Start one more thread, if there may be one and the system has one."""
+        if self._threads < self._size:
+            with suppress(RuntimeError):
                 Thread(target=self._work, name="onceward-carrier", daemon=True).start()
-        return True
+                self._threads += 1
 
     def give_up(self, thread: int) -> None:
         """Replace a thread whose delivery hangs."""
@@ -72,6 +84,8 @@ class Carriers:
             if self._running.pop(thread, None) is not None:
                 self._hanging.add(thread)
                 self._threads -= 1
+                if any(self._waiting.values()) and not self._idle:
+                    self._start()
 
     def stop(self) -> list[Delivery]:
         """Begin no further delivery, wait for none; return those that had not begun."""

@@ -238,6 +238,7 @@ class HandlerCommitBatch:
                     self._settle(tx, ended, rest)
             except (OncewardError, ConstraintError):
                 self.lost = True
+                self.left_leases |= claimed  # its COMMIT may have happened after all
                 self._release(ended)
                 return
         if events:

@@ -108,10 +108,12 @@ class Dispatcher:
         """Peers that a carrier has released and is about to leave."""
         self._following: dict[str, InFlight] = {}
         """Parcels that were packed for such peers; the same carrier goes on with them."""
-        self._stranded: list[Delivery] = []
-        """Parcels that were packed when no carrier began any more; ``stop`` gives them back."""
         self._left: set[str] = set()
-        """Peers whose delivery an error ended that could not be stored: still leased to us."""
+        """Peers that may still be leased to us although no carrier pushes to them."""
+        self._packed: dict[str, InFlight | None] = {}
+        """Parcels that the commit of this turn packs; None for a reserved peer without one."""
+        self._passed: set[str] = set()
+        """Peers that had a carrier when the commit of this turn was packed."""
         self._lock = Lock()
         self._pushes: dict[int, _Push] = {}
         """Pushes under way, by the thread of their carrier."""
@@ -126,7 +128,7 @@ class Dispatcher:
         """Start pushing in the background."""
         self._carriers = Carriers(self._settings.carriers, self._deliver_safely)
         self._loop.start("out", poll=self._settings.poll_interval)
-        self._db.writer.before_push = self._pack_outgoing
+        self._db.writer.packer = self
 
     def stop(self, timeout: float) -> None:
         """
@@ -134,8 +136,8 @@ class Dispatcher:
 
         The peers of those that take longer are given back: their parcels are pushed again.
         """
-        if self._db.writer.before_push == self._pack_outgoing:
-            self._db.writer.before_push = None
+        if self._db.writer.packer is self:
+            self._db.writer.packer = None
         self._loop.stopping.set()
         self._db.writer.queue.hurry()
         deadline = time.monotonic() + timeout
@@ -144,13 +146,14 @@ class Dispatcher:
             for delivery in self._carriers.stop():
                 self._forget(delivery)
         while self._busy - self._hanging and time.monotonic() < deadline:
-            while self._stranded:
-                self._forget(self._stranded.pop())
             self._ended.clear()
             self._ended.wait(0.01)
         for thread, push in list(self._pushes.items()):
             if self._give_up(thread):
-                self._release(push.packed)
+                self._left.add(push.packed.lease.name)
+        if self._left:
+            with suppress(OncewardError):
+                self._release_left()
 
     def push_owed(self, timeout: float) -> None:
         """Wait up to *timeout* seconds until the receipts that can be pushed are pushed."""
@@ -170,14 +173,11 @@ class Dispatcher:
             return False
 
     def _forget(self, delivery: Delivery) -> None:
-        """Give back a peer whose delivery has not begun."""
-        self._busy.discard(delivery.name)
+        """Leave a peer whose delivery has not begun; its lease is given back later."""
         if delivery.first is not None:
-            self._release(delivery.first)
-
-    def _release(self, packed: InFlight) -> None:
-        with suppress(OncewardError):
-            self._db.write(lambda tx: peers.release(tx, packed.lease))
+            self._left.add(delivery.name)
+        self._busy.discard(delivery.name)
+        self._ended.set()
 
     def _watch(self) -> float:
         """Give up the pushes that hang; return the seconds until one may have to be."""
@@ -194,10 +194,10 @@ class Dispatcher:
 
     def _give_up(self, thread: int) -> bool:
         """Let a push go on without a carrier; return False where it has just returned."""
-        push = self._pushes.pop(thread, None)
-        if push is None:
-            return False
         with self._lock:
+            push = self._pushes.pop(thread, None)
+            if push is None:
+                return False
             self._hanging.add(push.packed.lease.name)
         if self._carriers is not None:
             self._carriers.give_up(thread)
@@ -211,9 +211,12 @@ class Dispatcher:
                 self._submit(Delivery(name, share))
         return self._idle_for(agenda)
 
-    def _submit(self, delivery: Delivery) -> None:
-        if self._carriers is None or not self._carriers.submit(delivery):
-            self._forget(delivery)
+    def _submit(self, delivery: Delivery) -> bool:
+        """Give a delivery to a carrier; return False, and forget it, where there is none."""
+        if self._carriers is not None and self._carriers.submit(delivery):
+            return True
+        self._forget(delivery)
+        return False
 
     def _mark_busy(self, name: str) -> bool:
         """Reserve a peer for one carrier; False where it has one, or the dispatcher stops."""
@@ -223,42 +226,56 @@ class Dispatcher:
             self._busy.add(name)
         return True
 
-    def _pack_outgoing(self, tx: StoreTransaction) -> Callable[[bool], None]:
+    def pack(self, tx: StoreTransaction) -> None:
         """
         Pack the parcels of peers that have nothing in flight, in the commit of their messages.
 
-        Returns what gives them to carriers once they are durable. The loop need
-        not look for peers that have a carrier: each carrier wakes it when it ends.
+        The loop looks for all others.
         """
-        packed: dict[str, InFlight] = {}
-        reserved: set[str] = set()
-        skipped = len(tx.outgoing) > PACK_WITH_SEND or disabled_by_environment()
-        for name in () if skipped else list(tx.outgoing):
-            if self._mark_busy(name):
-                reserved.add(name)
-            elif name not in self._released:  # its carrier looks for more before it ends
-                continue
-            first = self._pack_alone(tx, name)
-            if first is not None and first.parcel is not None:
-                packed[name] = first
-            else:
-                skipped = skipped or first is None
-        if skipped:
+        if len(tx.outgoing) > PACK_WITH_SEND or disabled_by_environment():
             tx.wakeups[self._db.writer.wake_dispatchers] = None
+            return
+        for name in list(tx.outgoing):
+            if not self._reserve(name) and name not in self._released:
+                continue  # its carrier looks for more before it ends
+            first = self._pack_alone(tx, name)
+            if first is None:
+                tx.wakeups[self._db.writer.wake_dispatchers] = None
+            elif first.parcel is not None:
+                self._packed[name] = first
 
-        def committed(durable: bool) -> None:  # noqa: FBT001 - called in one place
-            for name in reserved - packed.keys() if durable else reserved:
+    def _reserve(self, name: str) -> bool:
+        """Mark a peer busy for the parcel that is being packed; False where it is already."""
+        with self._lock:
+            if name in self._busy or self._loop.stopping.is_set():
+                self._passed.add(name)
+                return False
+            self._packed[name] = None  # before the next call, after which an interrupt may come
+            self._busy.add(name)
+        return True
+
+    def hand_over(self, *, durable: bool) -> None:
+        """
+        Give what the commit has packed to carriers; leave it to the loop where there is none.
+
+        A carrier that ends wakes the loop, which then finds what it was not given; one that
+        has ended since the packing may have woken it before the commit.
+        """
+        missed = not self._passed <= self._busy | self._packed.keys()
+        while self._packed:
+            name, first = next(iter(self._packed.items()))
+            if durable and first is not None:
+                if name not in self._passed or not self._pass_on(name, first):
+                    missed |= not self._submit(Delivery(name, _share_of(first), first))
+            elif name not in self._passed:
                 self._busy.discard(name)
-            for name, first in packed.items() if durable else ():
-                if name in reserved or not self._pass_on(name, first):
-                    self._carry(Delivery(name, _share_of(first), first))
-
-        return committed
-
-    def _carry(self, delivery: Delivery) -> None:
-        """Give a carrier what a commit has packed; this thread still has the turn to write."""
-        if self._carriers is None or not self._carriers.submit(delivery):
-            self._stranded.append(delivery)
+            if not durable:  # an error in COMMIT does not say that the peer is not leased now
+                self._left.add(name)
+                missed = True
+            del self._packed[name]
+        self._passed.clear()
+        if missed:
+            self._loop.notified.set()
 
     def _pass_on(self, name: str, first: InFlight) -> bool:
         """Leave a parcel to the carrier that is about to end; reserve the peer if it has ended."""
@@ -335,10 +352,13 @@ class Dispatcher:
 
     def _release_left(self) -> None:
         """Release the peers that an error had left leased; their parcels are pushed again."""
-        names = sorted(self._left)
-        bindings = [(name, self.owner) for name in names]
-        self._db.write(lambda tx: tx.many(peers.RELEASE_OWN, bindings))
-        self._left.difference_update(names)
+        self._left.difference_update(self._db.write(self._release_idle))
+
+    def _release_idle(self, tx: StoreTransaction) -> list[str]:
+        """Release the left peers that no carrier has, and return them."""
+        names = sorted(self._left - (self._busy - self._hanging))
+        tx.many(peers.RELEASE_OWN, [(name, self.owner) for name in names])
+        return names
 
     def _run_tasks(self) -> None:
         """Do the background tasks of channels; an error of the directory delays no message."""

@@ -93,6 +93,8 @@ class Worker:
         self._unbegun: deque[list[LeasedMessage]] = deque()
         self._beginning = Lock()
         """Held while a lane is begun, or those that are not are given back."""
+        self._rounds = Lock()
+        """Held during a round: the loop's thread and callers of ``run_due`` take turns."""
         self._registered = False
         """Whether the file says that this worker may handle messages of an open claim."""
         self._quick = False
@@ -118,8 +120,10 @@ class Worker:
 
     def _look(self) -> float | None:
         wait = self._idle_for()
-        if wait == 0.0 and not self.round():
-            wait = self._idle_for(nothing_here=True)
+        if wait == 0.0:
+            with self._rounds:
+                found = self.round()
+            wait = wait if found else self._idle_for(nothing_here=True)
         return wait
 
     def _idle_for(self, *, nothing_here: bool = False) -> float | None:
@@ -141,14 +145,24 @@ class Worker:
     # -- working ----------------------------------------------------------------------------
 
     def run_due(self) -> int:
-        """Handle, on this thread, one claim of what is ready; return how many messages it had."""
-        return self.round() if self._idle_for() == 0.0 else 0
+        """
+        Handle, on this thread, one claim of what is ready; return how many messages it had.
+
+        That is none while another thread handles a claim, and after ``stop``.
+        """
+        if self._loop.stopping.is_set() or not self._rounds.acquire(blocking=False):
+            return 0
+        try:
+            return self.round() if self._idle_for() == 0.0 else 0
+        finally:
+            self._rounds.release()
 
     def round(self) -> int:
         """Claim what is ready, handle and settle it; return how many messages were claimed."""
         request = ClaimRequest(
             messages=self._size, lanes=LANES if self._types is None else -1, types=self._types
         )
+        self._batch.lost = False  # before the claim, which may be lost itself
         try:
             work = partial(self._claim, request=request)
             claimed = self._batch.claim(work) if self._shares_claims else self._db.write(work)
@@ -198,7 +212,7 @@ class Worker:
         self._held = {}
         for lane in claimed:
             self._held[lane[0].lane.lane_id] = lane[0].lane
-        self._batch.lost, self._quick = False, True
+        self._quick = True
         self._unbegun.extend(claimed)
         self._active.set()
         try:

@@ -1,0 +1,192 @@
+"""Parcels that the commit of their messages packs, at the moments in which they go astray."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any
+
+import apsw
+import pytest
+from tests.db.test_interrupts import interrupted
+
+from onceward import Agent, Postbox
+from onceward.db import group_commit
+from onceward.db.transaction import StoreTransaction
+from onceward.runtime import dispatcher, engine
+from onceward.transports.function import FunctionTransport
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from onceward.runtime.carriers import Delivery
+    from onceward.store.parcels import InFlight
+    from onceward.transports import Frame
+
+LIMIT = 30.0
+"""Seconds that a test waits for what happens at once."""
+SOON = 5.0
+"""Seconds after which what has not happened never will."""
+LEASES = "SELECT name FROM _onceward_peers WHERE owner IS NOT NULL"
+
+
+@pytest.fixture(autouse=True)
+def only_notified(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no engine look by itself: what has no notification waits for ever."""
+    monkeypatch.setattr(engine, "MAX_IDLE_SECONDS", 3600.0)
+
+
+class Taken:
+    """A transport's function that notes the bodies it is given."""
+
+    def __init__(self) -> None:
+        self.bodies: list[object] = []
+
+    def __call__(self, frames: list[Frame]) -> bool:
+        """Take them."""
+        self.bodies += [frame.data for frame in frames]
+        return True
+
+
+@pytest.fixture
+def taken() -> Taken:
+    """Return a function that takes everything."""
+    return Taken()
+
+
+@pytest.fixture
+def shop(tmp_path: Path, taken: Taken) -> Iterator[Postbox]:
+    """Return a postbox that pushes to one peer and hears of nothing but its own commits."""
+    with Postbox(
+        tmp_path / "shop.db",
+        agent=Agent("shop"),
+        transports={"function": FunctionTransport(taken)},
+        poll_interval=0,
+        ack="stored",
+        stop_timeout=LIMIT,
+    ) as box:
+        box.peers.register("peer", "function:x")
+        yield box
+
+
+def test_a_message_that_a_leaving_carrier_does_not_see_is_pushed(
+    shop: Postbox, taken: Taken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A carrier ends, and the dispatcher looks, between the packing of a message and its COMMIT."""
+    dispatcher, settled, packed, looked = shop._dispatcher, Event(), Event(), Event()
+    deliver, plan, commit = dispatcher._deliver, dispatcher._plan, StoreTransaction.commit
+
+    def leave_late(name: str, first: InFlight | None = None) -> int:
+        count = deliver(name, first)
+        settled.set()
+        assert packed.wait(LIMIT)
+        return count
+
+    def look() -> Any:
+        found = plan()
+        if packed.is_set():
+            looked.set()
+        return found
+
+    def commit_late(tx: StoreTransaction) -> None:
+        if settled.is_set() and not packed.is_set():
+            packed.set()
+            assert looked.wait(LIMIT)
+        commit(tx)
+
+    monkeypatch.setattr(dispatcher, "_deliver", leave_late)
+    monkeypatch.setattr(dispatcher, "_plan", look)
+    shop.send("peer", 1)
+    assert settled.wait(LIMIT)
+    monkeypatch.setattr(StoreTransaction, "commit", commit_late)
+    shop.send("peer", 2)
+
+    assert (0, [1, 2]) == (shop.flush(SOON), taken.bodies)
+
+
+def test_a_commit_that_ends_after_the_carriers_leaves_no_lease(
+    shop: Postbox, taken: Taken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message is stored while its postbox stops: the stop waits, and gives its peer back."""
+    packed, stopped = Event(), Event()
+    commit, stop = StoreTransaction.commit, shop._dispatcher._carriers.stop  # type: ignore[union-attr]
+
+    def commit_late(tx: StoreTransaction) -> None:
+        if tx.outgoing:
+            packed.set()
+            assert stopped.wait(LIMIT)
+        commit(tx)
+
+    def stop_carriers() -> list[Delivery]:
+        left = stop()
+        stopped.set()
+        return left
+
+    monkeypatch.setattr(StoreTransaction, "commit", commit_late)
+    monkeypatch.setattr(shop._dispatcher._carriers, "stop", stop_carriers)
+    sender = Thread(target=shop.send, args=("peer", 1))
+    sender.start()
+    assert packed.wait(LIMIT)
+    shop.stop(LIMIT)
+    sender.join(SOON)
+
+    assert (False, []) == (sender.is_alive(), shop.query(LEASES))
+    assert (1, [1]) == (shop.run_until_idle(), taken.bodies)
+
+
+def test_a_delivery_that_no_thread_can_take_is_made_later(
+    shop: Postbox, taken: Taken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The send succeeds where the system gives no thread, and the next one pushes both."""
+    start = Thread.start
+
+    def refuse(thread: Thread) -> None:
+        if thread.name == "onceward-carrier":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(Thread, "start", refuse)
+    first = shop.send("peer", 1)
+    monkeypatch.setattr(Thread, "start", start)
+    shop.send("peer", 2)
+
+    assert (0, "acked") == (shop.flush(SOON), shop.resolve(first))
+    assert [1, 2] == taken.bodies
+
+
+def test_a_failed_commit_leaves_no_peer_reserved(
+    shop: Postbox, taken: Taken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """COMMIT happens, and its error hides that: the message is pushed, not left to the lease."""
+    commit, failed = StoreTransaction.commit, Event()
+
+    def commit_badly(tx: StoreTransaction) -> None:
+        commit(tx)
+        if tx.outgoing and not failed.is_set():
+            failed.set()
+            raise apsw.IOError("disk I/O error")
+
+    monkeypatch.setattr(StoreTransaction, "commit", commit_badly)
+    message = shop.send("peer", 1)
+
+    assert (0, "acked", [1]) == (shop.flush(SOON), shop.resolve(message), taken.bodies)
+
+
+def test_an_interrupt_anywhere_leaves_no_peer_reserved(shop: Postbox) -> None:
+    """Ctrl-C between any two steps of a send that packs its parcel delays no message."""
+    rooms = frozenset(map(str, (group_commit.__file__, dispatcher.__file__)))
+    shop.send("peer", "first")
+    nth, hit, stuck = 0, ["start"], list[tuple[int, list[str]]]()
+    while hit:
+        nth += 1
+        with (
+            interrupted(nth, KeyboardInterrupt, when=lambda: True, rooms=rooms) as hit,
+            suppress(KeyboardInterrupt),
+        ):
+            shop.send("peer", nth)
+        left = shop.flush(SOON)
+        stuck += [(left, hit)] if left else []
+
+    assert ([], set()) == (stuck, shop._dispatcher._busy)
+    assert nth > 30
