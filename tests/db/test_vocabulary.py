@@ -10,6 +10,7 @@ from onceward.store.directory.database import DirectoryHandle
 CHECK = re.compile(r"CHECK \((?P<column>\w+) IN \((?P<names>'[^)]*')\)")
 KNOWN: dict[str, set[tuple[str, ...]]] = {
     "aborted": {vocabulary.ABORTED},
+    "breaker": {vocabulary.BREAKER_STATES},
     "mode": {vocabulary.QUEUE_MODES, vocabulary.PAUSE_MODES},
     "overflow": {vocabulary.OVERFLOWS, vocabulary.QUEUE_OVERFLOWS},
     "role": {vocabulary.CHANNEL_ROLES},

@@ -9,7 +9,14 @@ from typing import Final
 from onceward.db.database import Database
 from onceward.errors import InvalidArgument
 from onceward.model.clock import Millis
-from onceward.model.vocabulary import LIMIT_SCOPES, OVERFLOWS, LimitScope, Overflow
+from onceward.model.vocabulary import (
+    LIMIT_SCOPES,
+    OVERFLOWS,
+    DropPolicy,
+    DropScope,
+    LimitScope,
+    Overflow,
+)
 from onceward.runtime.admission import AdmissionControl
 from onceward.store import limits, rate_limits
 from onceward.store.limits import Limit
@@ -25,9 +32,9 @@ class DropRecord:
     id: str
     recipient: str
     session: str
-    scope: str
+    scope: DropScope
     name: str
-    policy: str
+    policy: DropPolicy
     line: str | None
     summary_id: str | None
     dropped_at: Millis

@@ -40,6 +40,7 @@ from onceward.model.retry import RetryPolicy, retry_policy
 from onceward.model.settings import Settings
 from onceward.model.settings_options import SettingsOptions
 from onceward.model.times import Span, seconds
+from onceward.model.vocabulary import SentState
 from onceward.runtime.agent import Agent
 from onceward.runtime.auditor import audit_damage, auditor
 from onceward.runtime.channel_sender import ChannelSender
@@ -377,7 +378,7 @@ class Postbox(Session, EventSource):
         )
         return queries.unsent(db) if left is None else left
 
-    def resolve(self, message_id: str) -> str:
+    def resolve(self, message_id: str) -> SentState:
         """
         Return the state of a message we sent.
 

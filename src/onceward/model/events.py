@@ -11,7 +11,8 @@ from dataclasses import dataclass, fields
 from typing import ClassVar, Final, Literal
 
 from onceward.model.clock import Millis
-from onceward.model.vocabulary import Reason
+from onceward.model.parcel import Durability
+from onceward.model.vocabulary import Outcome, QueueMode, Reason, RunState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -141,7 +142,7 @@ class Processed(MessageEvent):
     """The handler's effects and the dedup record were committed."""
 
     name: ClassVar[str] = "processed"
-    outcome: str
+    outcome: Outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -266,7 +267,7 @@ class WeakReceipt(PeerEvent):
     """The peer's durability is weaker, so its receipts settle nothing; see ``accept_weaker``."""
 
     name: ClassVar[str] = "weak_receipt"
-    durability: str
+    durability: Durability
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -282,7 +283,7 @@ class RunStarted(RunEvent):
     """A run was committed with the messages it is bound to."""
 
     name: ClassVar[str] = "run_started"
-    mode: str
+    mode: QueueMode
     count: int
 
 
@@ -301,7 +302,7 @@ class RunEnded(RunEvent):
     """A run's effects and its end were committed; ``state`` is done or failed."""
 
     name: ClassVar[str] = "run_ended"
-    state: str
+    state: RunState
     cause: str
 
 

@@ -74,11 +74,11 @@ class QueueOptions(TypedDict, total=False):
 class QueuePolicy:
     """How one session queues, all levels merged; spans in milliseconds, no cap for None."""
 
-    mode: str = "followup"
+    mode: QueueMode = "followup"
     debounce_for: Millis = 1000
     cap: int | None = None
-    overflow: str = "reject"
-    aborted: str = "return"
+    overflow: QueueOverflow = "reject"
+    aborted: Aborted = "return"
     inject: bool = False
 
     def merged(self, **nearer: Any) -> QueuePolicy:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from onceward.model.clock import Millis
-from onceward.model.vocabulary import Reason
+from onceward.model.vocabulary import Outcome, Reason
 
 OUTBOX: Final[dict[tuple[str, str], str]] = {
     ("pending", "sent"): "the peer stored it, its handler is still to come",
@@ -58,7 +58,7 @@ RUNS: Final[dict[tuple[str, str], str]] = {
 class Done:
     """Handled: ``outcome`` is processed, dropped or expired, and ``reason`` says why."""
 
-    outcome: str = "processed"
+    outcome: Outcome = "processed"
     reason: str | None = None
 
 

@@ -119,4 +119,28 @@ Kind = Literal[
     "error",
 ]
 """Kind of a channel's message."""
+Outcome = Literal["processed", "dropped", "expired"]
+"""End of a message in the inbox."""
+HistoryBox = Literal["out", "in", "outbox", "inbox", "queue"]
+"""Box of a message of the history: out, in, or where its dead letter is from."""
+BreakerState = Literal["closed", "open", "half_open"]
+BREAKER_STATES: Final[tuple[BreakerState, ...]] = get_args(BreakerState)
+QueueState = Literal["paused", "running", "empty", "ready", "waiting"]
+"""State of a session's queue."""
+DropPolicy = Literal["drop_old", "drop_new", "summarize"]
+"""Policy that dropped a message."""
+DropScope = LimitScope | Literal["queue"]
+"""Scope in which a policy dropped a message: of a limit, or a session's queue."""
+SentState = Literal[
+    "pending",
+    "sending",
+    "sent",
+    "acked",
+    "failed",
+    "cancelled",
+    "dropped",
+    "dead",
+    "absent",
+]
+"""State of a message that was sent, as ``resolve`` returns it."""
 LaneState = Literal["ready", "waiting", "leased", "empty"]

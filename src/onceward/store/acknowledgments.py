@@ -10,6 +10,7 @@ from onceward.db.transaction import StoreTransaction
 from onceward.errors import refuse
 from onceward.model.clock import Millis
 from onceward.model.frame import Frame
+from onceward.model.vocabulary import AckStatus
 
 KIND: Final = "acknowledgment"
 STAGES: Final = {"received": 1, "in_progress": 2, "failed": 3, "completed": 4}
@@ -49,7 +50,7 @@ class Acknowledgment:
 
     message_id: str
     participant: str
-    status: str
+    status: AckStatus
     detail: str | None
     first_at: Millis
     at: Millis

@@ -7,6 +7,7 @@ from typing import Final
 
 from onceward.db.database import Database
 from onceward.db.transaction import StoreTransaction
+from onceward.model.parcel import Durability
 from onceward.store import queries, runs
 
 PAUSE: Final = "UPDATE _onceward_file_info SET paused_at = coalesce(paused_at, ?)"
@@ -19,7 +20,7 @@ class Health:
 
     agent: str
     path: str
-    durability: str
+    durability: Durability
     sqlite: str
     schema: int
     wal_bytes: int

@@ -13,7 +13,7 @@ from onceward.model.clock import Millis
 from onceward.model.frame import digest
 from onceward.model.parcel import UNANSWERED, Receipt
 from onceward.model.states import Dead, Done, RetryAt, Settlement
-from onceward.model.vocabulary import Reason
+from onceward.model.vocabulary import Outcome, Reason
 from onceward.store import dead_letters, lanes, receipts
 from onceward.store.counters import bump
 from onceward.store.lanes import Lease
@@ -64,7 +64,7 @@ SELECT b.seq, b.sender, b.id, b.session, b.frame, b.digest, b.expires_at, b.rece
 """
 BY_HANDLER: Final[Reason] = "dropped"
 """Reason of a message that its handler dropped, and no policy."""
-DEFAULTS: Final[dict[str, Reason | None]] = {
+DEFAULTS: Final[dict[Outcome, Reason | None]] = {
     "processed": None,
     "dropped": BY_HANDLER,
     "expired": "expired",
@@ -265,7 +265,7 @@ def apply_settlements(tx: StoreTransaction, ended: Sequence[SettledMessage]) -> 
     A message that asked for a reply and ends without one is told so, which ends the
     wait for it: its replies are to be in the outbox, in this transaction or before.
     """
-    done: dict[tuple[str, str | None, int], list[int]] = {}
+    done: dict[tuple[Outcome, str | None, int], list[int]] = {}
     others: list[SettledMessage] = []
     owed: list[tuple[str, Receipt]] = []
     for each in ended:
@@ -341,7 +341,7 @@ def _bury_or_retry(tx: StoreTransaction, ended: SettledMessage) -> None:
 
 
 def _end(
-    tx: StoreTransaction, seqs: list[int], outcome: str, reason: str | None, *, attempt: int = 0
+    tx: StoreTransaction, seqs: list[int], outcome: Outcome, reason: str | None, *, attempt: int = 0
 ) -> None:
     """End messages, by the attempt of that number; 0 where no handler saw them."""
     named = {
@@ -372,7 +372,7 @@ def expire(tx: StoreTransaction, limit: int, session: str | None = None) -> int:
 
 
 def end_unclaimed(
-    tx: StoreTransaction, seqs: list[int], outcome: str, reason: str | None = None
+    tx: StoreTransaction, seqs: list[int], outcome: Outcome, reason: str | None = None
 ) -> None:
     """End waiting messages without a lease, and store receipts for their senders."""
     if not seqs:

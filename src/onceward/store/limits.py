@@ -11,7 +11,7 @@ from onceward.db.transaction import StoreTransaction
 from onceward.errors import QueueFull, StoreFull
 from onceward.model.queue_modes import LINE_MAX
 from onceward.model.reasons import reason_text
-from onceward.model.vocabulary import Reason
+from onceward.model.vocabulary import LimitScope, Overflow, Reason
 from onceward.store import outbox
 from onceward.store.counters import bump
 from onceward.store.outbox import TICKET_FAILED, OutgoingMessage
@@ -159,19 +159,19 @@ class Limit:
     The name ``*`` limits each session, lane or channel by itself.
     """
 
-    scope: str
+    scope: LimitScope
     name: str
     messages: int | None
     bytes: int | None
-    overflow: str
+    overflow: Overflow
 
 
 class LimitHit(NamedTuple):
     """A limit that a new message would exceed, and by how much."""
 
-    scope: str
+    scope: LimitScope
     name: str
-    overflow: str
+    overflow: Overflow
     messages: int
     bytes: int
 

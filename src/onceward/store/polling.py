@@ -10,6 +10,7 @@ from onceward.model.clock import Millis
 from onceward.model.frame import digest
 from onceward.model.record import MessageRecord, read_record
 from onceward.model.topics import matches
+from onceward.model.vocabulary import Outcome
 from onceward.store import inbox, lanes, mailboxes
 from onceward.store.mailboxes import SCAN, Rows
 
@@ -134,7 +135,7 @@ def poll(tx: StoreTransaction, wanted: Poll, reach: ScanPosition) -> PollResult:
 class _SortedRows:
     """Messages by how they end, the first that does not, and the last sequence read."""
 
-    ends: dict[str, list[PolledRow]]
+    ends: dict[Outcome, list[PolledRow]]
     left: int | None = None
     reached: int = 0
 

@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from onceward.db.database import Database
 from onceward.model.clock import Millis
 from onceward.model.frame import Frame
 from onceward.model.topics import check_pattern, matches
-from onceward.model.vocabulary import Reason
+from onceward.model.vocabulary import (
+    Aborted,
+    BreakerState,
+    DeadLetterOrigin,
+    HistoryBox,
+    MessageState,
+    Priority,
+    QueueMode,
+    QueueOverflow,
+    QueueState,
+    Reason,
+    RunState,
+    SentState,
+)
 from onceward.store.lanes import NEXT_DUE
 
 STATS: Final = "SELECT * FROM onceward_stats"
@@ -50,7 +63,7 @@ SELECT d.id, d.origin, d.sender, d.recipient, d.session, d.type, d.topic, d.prio
 
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
-    """A message of a row: sent (``box`` out), received (in) or dead."""
+    """A message of a row: sent (``box`` out), received (in) or dead (where it ended)."""
 
     id: str
     sender: str
@@ -58,13 +71,13 @@ class HistoryEntry:
     session: str
     type: str
     topic: str | None
-    priority: str
-    state: str
+    priority: Priority
+    state: MessageState
     attempts: int
     at: Millis
     reason: str | None
     frame: str
-    box: str
+    box: HistoryBox
     channel: str | None = None
     kind: str | None = None
     correlation_id: str | None = None
@@ -107,7 +120,7 @@ class PeerInfo:
     epoch: str
     number: int
     in_flight: int
-    breaker: str
+    breaker: BreakerState
     failures: int
     due_at: Millis | None
     last_error: str | None
@@ -120,13 +133,13 @@ class DeadLetter:
     """A dead letter, whole."""
 
     id: str
-    origin: str
+    origin: DeadLetterOrigin
     sender: str
     recipient: str
     session: str
     type: str
     topic: str | None
-    priority: str
+    priority: Priority
     reason: Reason
     last_error: str | None
     attempts: int
@@ -167,14 +180,14 @@ def unsent(db: Database) -> int:
     return int(count)
 
 
-def resolve(db: Database, message_id: str) -> str:
+def resolve(db: Database, message_id: str) -> SentState:
     """
     Return the state of a message that this agent sent.
 
     It is pending, sending, sent, acked, failed, cancelled, dropped, dead, or absent.
     """
     [(state,)] = db.read(RESOLVE, {"id": message_id})
-    return str(state)
+    return cast("SentState", state)
 
 
 def peers(db: Database) -> list[PeerInfo]:
@@ -244,8 +257,8 @@ class RunInfo:
 
     id: str
     session: str
-    mode: str
-    state: str
+    mode: QueueMode
+    state: RunState
     event_ids: tuple[str, ...]
     """The ids of its messages, in order."""
     consumed: bool
@@ -269,14 +282,13 @@ class QueueInfo:
     """One session's queue: how it is set, all levels merged, and what is in it."""
 
     session: str
-    state: str
-    """paused, running, empty, ready or waiting."""
-    mode: str | None
+    state: QueueState
+    mode: QueueMode | None
     debounce: float | None
     """Seconds."""
     cap: int | None
-    overflow: str | None
-    aborted: str | None
+    overflow: QueueOverflow | None
+    aborted: Aborted | None
     inject: bool
     waiting: int
     bound: int

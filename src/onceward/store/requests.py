@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 from onceward.db.transaction import StoreTransaction
 from onceward.model.clock import Millis
+from onceward.model.vocabulary import RequestState
 
 OPEN: Final = """
 INSERT INTO _onceward_pending_replies (id, session, recipient, asked_at, deadline_at)
@@ -23,7 +24,7 @@ SELECT t.state, t.reason, t.recipient, b.frame
 class ReplyState(NamedTuple):
     """The state of a request: open, answered, late or failed; ``frame`` is the reply."""
 
-    state: str
+    state: RequestState
     reason: str | None
     recipient: str
     frame: str | None

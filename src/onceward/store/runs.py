@@ -12,6 +12,7 @@ from onceward.db.database import Database
 from onceward.db.transaction import StoreTransaction
 from onceward.errors import LeaseLost, RunAborted
 from onceward.model.clock import Millis
+from onceward.model.vocabulary import QueueMode, RunState
 from onceward.store import session_queues
 from onceward.store.inbox import LeasedMessage
 from onceward.store.lanes import Lease
@@ -160,7 +161,7 @@ class EarlierRun:
     """The row of the run just before another one of its session."""
 
     id: str
-    state: str
+    state: RunState
     cause: str
     event_ids: tuple[str, ...]
     consumed: bool
@@ -173,7 +174,7 @@ class OpenRun(NamedTuple):
     seq: int
     id: str
     session: str
-    mode: str
+    mode: QueueMode
     lane_id: int
     token: int
     owner: str
@@ -196,7 +197,7 @@ def begin(
     *,
     run_id: str,
     session: str,
-    mode: str,
+    mode: QueueMode,
     lane: tuple[int, int],
     messages: Sequence[LeasedMessage],
     owner: str,
@@ -347,7 +348,7 @@ def calls_left(db: Database) -> int:
 def end(
     tx: StoreTransaction,
     run: OpenRun,
-    state: str,
+    state: RunState,
     *,
     consumed: bool,
     cause: str | None = None,

@@ -16,6 +16,7 @@ from onceward.errors import InvalidArgument
 from onceward.model.clock import Millis
 from onceward.model.queue_modes import WISH, WORKER_RESULT, QueuePolicy, WaitTimes
 from onceward.model.quoting import quoted
+from onceward.model.vocabulary import QueueMode
 from onceward.store.counters import bump
 from onceward.store.inbox import LeasedMessage
 from onceward.store.lanes import Lease
@@ -251,7 +252,7 @@ class Queue(NamedTuple):
     rest_at: Millis | None
     paused: bool
     reordered: bool
-    next_mode: str | None
+    next_mode: QueueMode | None
     """Mode of the next run, where a message has asked for it."""
 
 

@@ -12,6 +12,7 @@ from onceward.model.events import RunEnded, RunLeft, RunWasAborted
 from onceward.model.queue_modes import QueuePolicy
 from onceward.model.reasons import reason_text
 from onceward.model.states import Done, RetryAt, Settlement
+from onceward.model.vocabulary import RunState
 from onceward.runtime import results
 from onceward.runtime.event_emitter import EventEmitter, settlement_event
 from onceward.runtime.results import TaskOutcome
@@ -88,7 +89,8 @@ class RunCompletion:
 
         """
         again = next((s for s in outcome.settlements if isinstance(s, RetryAt)), None)
-        state = "done" if all(isinstance(s, Done) for s in outcome.settlements) else "failed"
+        done = all(isinstance(s, Done) for s in outcome.settlements)
+        state: RunState = "done" if done else "failed"
         ended = [
             SettledMessage(message, settlement)
             for message, settlement in zip(messages, outcome.settlements, strict=True)

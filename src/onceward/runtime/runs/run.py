@@ -71,7 +71,7 @@ class RunFields(Generic[M]):
         """Names the run everywhere; another attempt at the same messages is another run."""
         self.session: str = started.run.session
         """Session that is served."""
-        self.mode: QueueMode = cast("QueueMode", started.run.mode)
+        self.mode: QueueMode = started.run.mode
         """The mode that its messages were chosen by."""
         self.messages: list[M] = messages
         """Distinct messages in order; the last one is the current one."""

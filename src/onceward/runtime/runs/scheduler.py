@@ -34,7 +34,7 @@ from onceward.model.reasons import reason_text
 from onceward.model.retry import RetryPolicy
 from onceward.model.settings import Settings
 from onceward.model.states import Dead, Done, Settlement
-from onceward.model.vocabulary import QUEUE_MODES, Reason
+from onceward.model.vocabulary import QUEUE_MODES, QueueMode, Reason
 from onceward.runtime.agent import Agent, SessionHandler
 from onceward.runtime.deps import RuntimeDeps
 from onceward.runtime.event_emitter import EventEmitter
@@ -337,7 +337,7 @@ class RunScheduler:
         self,
         tx: StoreTransaction,
         handler: SessionHandler,
-        mode: str,
+        mode: QueueMode,
         lane: tuple[int, int],
         chosen: list[ReadMessage],
         *,

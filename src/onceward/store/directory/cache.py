@@ -11,6 +11,7 @@ from onceward.db.database import Database
 from onceward.db.transaction import StoreTransaction
 from onceward.model.agent_profile import AgentProfile
 from onceward.model.topics import TopicIndex
+from onceward.model.vocabulary import ChannelRole
 from onceward.store.directory import agents
 from onceward.store.directory.database import DirectoryDatabase, DirectoryHandle
 
@@ -40,7 +41,7 @@ class Member(NamedTuple):
     """An agent in a channel; numbers grow in the order of joining."""
 
     agent: str
-    role: str
+    role: ChannelRole
     number: int
 
 

@@ -16,7 +16,7 @@ from onceward.model.clock import Millis
 from onceward.model.names import agent_name
 from onceward.model.settings import Positive, Seconds
 from onceward.model.topics import TopicPolicy, check_topic
-from onceward.model.vocabulary import PauseMode
+from onceward.model.vocabulary import ChannelState, ChannelType, PauseMode
 from onceward.store.directory.cache import Member
 from onceward.store.directory.database import DirectoryDatabase
 
@@ -122,9 +122,9 @@ class ChannelInfo:
     """A channel as the directory knows it."""
 
     name: str
-    type: str
-    state: str
-    mode: str | None
+    type: ChannelType
+    state: ChannelState
+    mode: PauseMode | None
     config: ChannelConfig
     description: str
     created_by: str

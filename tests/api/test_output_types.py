@@ -1,0 +1,78 @@
+"""Values that the library returns: a field whose values are a closed set has it as its type."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import pytest
+
+import onceward
+from onceward.api.limits import DropRecord
+from onceward.model import events
+from onceward.store.acknowledgments import Acknowledgment
+from onceward.store.directory.cache import Member
+from onceward.store.directory.channels import ChannelInfo
+from onceward.store.limits import Limit
+from onceward.store.queries import DeadLetter, HistoryEntry, PeerInfo, QueueInfo, RunInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CLOSED: Final = frozenset({
+    "aborted", "box", "breaker", "durability", "kind", "mode", "origin", "outcome", "overflow",
+    "policy", "priority", "role", "scope", "state", "status",
+})  # fmt: skip
+"""Names of fields whose values are closed sets."""
+OPEN: Final = {
+    ("Dropped", "policy"): "may be a word of the recipient's own",
+    ("Start", "kind"): "an argument, which is checked",
+    ("HistoryEntry", "kind"): "comes from the frame of a peer",
+    ("Dropped", "scope"): "names a session or lane, or says what the recipient said",
+}
+"""Fields of such a name that hold any text, and why."""
+MORE: Final = (
+    Acknowledgment, ChannelInfo, DeadLetter, DropRecord, HistoryEntry, Limit, Member, PeerInfo,
+    QueueInfo, RunInfo,
+)  # fmt: skip
+"""Returned classes that need no import of their own."""
+
+
+class Sample:
+    """Fields that the search has to judge."""
+
+    state: str
+    mode: Literal["a", "b"] | None
+    role: str | None
+    scope: Any
+    name: str
+
+
+def test_a_closed_set_is_a_literal() -> None:
+    """No field with a name of a closed set is any text; a checker knows each value."""
+    found = {(kind.__name__, name) for kind in _returned() for name in _any_text(kind)}
+
+    assert set(OPEN) == found
+
+
+@pytest.mark.parametrize("expected", [["state", "role"]])
+def test_the_search_finds_any_text(expected: list[str]) -> None:
+    """It sees ``str``, alone or beside None, and no Literal."""
+    assert expected == list(_any_text(Sample))
+
+
+def _returned() -> Iterator[type]:
+    public = [getattr(onceward, name) for name in onceward.__all__]
+    for kind in (*public, *vars(events).values(), *MORE):
+        if inspect.isclass(kind) and (dataclasses.is_dataclass(kind) or hasattr(kind, "_fields")):
+            yield kind
+
+
+def _any_text(kind: type) -> Iterator[str]:
+    for base in reversed(kind.__mro__):
+        for name, said in inspect.get_annotations(base).items():
+            text = getattr(said, "__forward_arg__", str(said))  # of a named tuple
+            if name in CLOSED and re.fullmatch(r"str( \| None)?", text):
+                yield name
