@@ -26,7 +26,7 @@ from pieces import code, flow, page, table
 
 import onceward
 from onceward import errors
-from onceward.model import events, settings, states
+from onceward.model import events, parcel, settings, states, vocabulary
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "onceward"
@@ -182,7 +182,26 @@ def api_page() -> str:
     for title, listed in sections.items():
         if listed:
             parts += [f"## {title}", *(_class(_named(name)) for name in listed.split())]
+    parts += ["## Sets of values", "Types that name a closed set of values.", _vocabulary()]
     return _readable(page("API", *parts))
+
+
+def _vocabulary() -> str:
+    """Return the table of the Literals that types on the page name, with their values."""
+    sets = {
+        name: values
+        for name, found in sorted(vars(vocabulary).items())
+        if name[0].isupper() and (values := _values(found))
+    } | {"Durability": get_args(parcel.Durability)}
+    rows = [(code(name), ", ".join(map(code, sets[name]))) for name in sorted(sets)]
+    return table(("type", "values"), *rows)
+
+
+def _values(found: Any) -> tuple[str, ...]:
+    """Return the values of a Literal, or of a union of some; of anything else none."""
+    if get_origin(found) is Literal:
+        return get_args(found)
+    return tuple(each for part in get_args(found) for each in _values(part))
 
 
 def _named(name: str) -> type:

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 import onceward
 from onceward import Postbox, Settings
+from onceward.model import vocabulary
 from onceward.model.parcel import Durability, ReceiptState
 from onceward.transports import Frame
 
@@ -126,6 +127,26 @@ def test_types_are_shown_as_users_write_them(pages: dict[str, str]) -> None:
         kinds[name] for name in ("search", "max_body", "topics", "audit")
     )
     assert {"seconds, timedelta, or text such as `2h30m`"} == {kinds["lease"], kinds["retention"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("Durability", Durability),
+        ("QueueState", vocabulary.QueueState),
+        ("Reason", vocabulary.Reason),
+        ("SentState", vocabulary.SentState),
+    ],
+)
+def test_a_closed_set_lists_its_values(name: str, values: Any, pages: dict[str, str]) -> None:
+    """A type that a signature names only by name is explained on the same page."""
+    expected = f"| `{name}` | {', '.join(f'`{value}`' for value in get_args(values))} |"
+
+    assert [expected] == [
+        line
+        for line in pages["docs/reference/api.md"].splitlines()
+        if line.startswith(f"| `{name}` |")
+    ]
 
 
 @pytest.mark.parametrize(
