@@ -36,7 +36,7 @@ def _run(blocks: list[str], names: dict[str, Any]) -> None:
 
 def _reconciled(code: int, capsys: pytest.CaptureFixture[str], out: str) -> dict[str, int]:
     capsys.readouterr()
-    assert code == main(["fleet", "reconcile", "agents", "--grace", "0s", "--out", out, "--json"])
+    assert code == main(["fleet", "reconcile", "home", "--grace", "0s", "--out", out, "--json"])
     verdicts: dict[str, int] = json.loads(capsys.readouterr().out)["verdicts"]
     return verdicts
 
