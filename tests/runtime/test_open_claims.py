@@ -7,12 +7,15 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
+from typing import Any
 
+import apsw
 import pytest
 
 from onceward import Agent, Context, Postbox
 from onceward.db import file_checks
+from onceward.db.transaction import StoreTransaction
 from onceward.runtime.worker import Worker
 from onceward.store import lanes
 
@@ -154,3 +157,62 @@ def test_a_handler_that_ends_the_transaction_of_its_claim_is_counted(
             calls.count(1),
             [each.reason for each in billing.dead_letters.list()],
         )
+
+
+def test_a_worker_that_is_stopped_between_two_messages_keeps_no_lease(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends its lane, or goes on with it, however late the stop is noticed."""
+    agent = Agent("billing")
+    agent.on("json")(lambda _: None)
+    sent(tmp_path, 3)
+    with Postbox(tmp_path / "billing.db", agent=agent, start=False) as billing:
+        [worker] = billing._workers
+        worker._size, end = 3, worker._batch.end
+
+        def stop_then_end(*args: Any, **options: Any) -> None:
+            worker._loop.stopping.set()
+            end(*args, **options)
+
+        monkeypatch.setattr(worker._batch, "end", stop_then_end)
+        worker.run_due()
+
+        assert [(0,)] == billing._db.read(LEASED)
+
+
+def test_a_lost_commit_leaves_no_lease_of_the_lane_that_is_handled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit of a first lane fails while a handler of a second one runs: both come again."""
+    agent, calls, commit = Agent("billing"), list[object](), StoreTransaction.commit
+
+    @agent.on("json")
+    def work(body: object, ctx: Context) -> None:
+        calls.append(body)
+        if body == 0:
+            ctx.tx.execute("INSERT INTO effects VALUES (0)")
+        elif calls == [0, 1]:
+            monkeypatch.setattr(StoreTransaction, "commit", refuse)
+            heartbeat = Thread(target=worker._batch.commit)
+            heartbeat.start()
+            heartbeat.join(LIMIT)
+
+    def refuse(tx: StoreTransaction) -> None:
+        monkeypatch.setattr(StoreTransaction, "commit", commit)
+        raise apsw.FullError("database or disk is full")
+
+    Postbox(tmp_path / "billing.db", agent="billing", start=False).close()
+    with Postbox(tmp_path / "shop.db", agent="shop", start=False) as shop:
+        for n in range(2):
+            shop.session(f"s{n}").send("billing", n)
+        shop.run_until_idle()
+    with Postbox(tmp_path / "billing.db", agent=agent, start=False) as billing:
+        with billing.begin() as tx:
+            tx.execute("CREATE TABLE effects (n INTEGER)")
+        [worker] = billing._workers
+        worker._size = 2
+        billing.run_until_idle()
+
+        assert ([0, 1, 0, 1], [(0,)]) == (calls, billing._db.read(LEASED))
+        assert [(0,)] == billing.query("SELECT n FROM effects")
+        assert 0 == billing.stats()["inbox_pending"]

@@ -63,7 +63,7 @@ class HandlerCommitBatch:
         self.lost = False
         """Whether the last commit failed, so that everything it held will be handled again."""
         self.left_leases = False
-        """Whether leases could not be released, because the file failed again."""
+        """Whether lanes may still be leased that this worker no longer works on."""
 
     def claim(self, work: Callable[[StoreTransaction], Claimed]) -> Claimed:
         """
@@ -161,10 +161,10 @@ class HandlerCommitBatch:
         tx, self._tx, self._since = self._tx, None, 0.0
         if tx is not None:
             self._db.writer.rollback()
-        if self._claimed_at is not None:
-            self.lost, self._claimed_at = True, None
+        if ended or self._claimed_at is not None:
+            self.lost = self.left_leases = True
+            self._claimed_at = None
         if ended:
-            self.lost = True
             self._release(ended)
 
     def _outside(self) -> None:
@@ -237,8 +237,8 @@ class HandlerCommitBatch:
                 else:
                     self._settle(tx, ended, rest)
             except (OncewardError, ConstraintError):
-                self.lost = True
-                self.left_leases |= claimed  # its COMMIT may have happened after all
+                # The handler that runs now keeps its lane, and a claim may be there after all.
+                self.lost = self.left_leases = True
                 self._release(ended)
                 return
         if events:

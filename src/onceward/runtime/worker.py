@@ -280,12 +280,13 @@ class Worker:
             settlement = self._handle(leased, ready)
             if self._batch.lost:
                 break
-            rest = len(messages) if self._loop.stopping.is_set() else index + 1
+            last = self._loop.stopping.is_set()  # asked once: what is not ended is gone on with
+            rest = len(messages) if last else index + 1
             events = self._events(leased, settlement) if self._hooks._hooks else []
             self._batch.end(leased, settlement, rest=(messages, rest), events=events)
             if self._batch.due:
                 self._batch.commit()
-            if isinstance(settlement, RetryAt) or self._batch.lost or self._loop.stopping.is_set():
+            if isinstance(settlement, RetryAt) or self._batch.lost or last:
                 break
         return []
 
