@@ -319,6 +319,14 @@ CREATE INDEX _onceward_dead_letters_id  ON _onceward_dead_letters (id);
 CREATE INDEX _onceward_dead_letters_key ON _onceward_dead_letters (peer, key) WHERE key IS NOT NULL;
 CREATE INDEX _onceward_dead_letters_created ON _onceward_dead_letters (created_at);
 
+-- The home is told of each dead letter, except of those of such notices: two deaf listeners would never end.
+CREATE TRIGGER _onceward_dead_letters_notice AFTER INSERT ON _onceward_dead_letters
+WHEN NEW.topic IS NULL OR NEW.topic NOT GLOB '_system.*'
+BEGIN
+    INSERT INTO _onceward_background_tasks (kind, name, position) VALUES ('dead_letters', '', NEW.seq - 1)
+    ON CONFLICT DO NOTHING;
+END;
+
 -- Which sessions are served by runs, as the agent's code declares it, with home and defaults filled in.
 CREATE TABLE _onceward_session_handlers (
     pattern             TEXT    PRIMARY KEY,

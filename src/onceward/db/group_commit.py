@@ -755,6 +755,8 @@ class Writer:
                 packer.pack(tx)
             elif tx.outgoing:
                 tx.wakeups[self.wake_dispatchers] = None
+            if tx.has_news:
+                tx.wakeups[self.wake_dispatchers] = None
             self.refuses_commit = False
             try:
                 tx.commit()

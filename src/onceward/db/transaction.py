@@ -97,6 +97,7 @@ class StoreTransaction:
         "durable",
         "effects",
         "handle",
+        "has_news",
         "message_ids",
         "now",
         "on_durable",
@@ -114,6 +115,8 @@ class StoreTransaction:
         """Calls after the commit, each made once however often it was asked for."""
         self.outgoing: dict[str, None] = {}
         """Peers that have something to be pushed after the commit."""
+        self.has_news = False
+        """Whether the dispatcher has something to tell the home after the commit."""
         self.on_durable: Callable[[], None] | None = None
         """Called once the transaction is durable."""
         self.rolled_back = False

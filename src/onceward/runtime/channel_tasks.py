@@ -21,7 +21,9 @@ from onceward.store.directory.channels import ChannelInfo
 from onceward.store.outbox import OutgoingMessage
 
 DEAD: Final = "_system.message.deadletter"
+DEAD_FACTS: Final = ("id", "origin", "peer", "session", "type", "reason", "error", "attempts")
 SYSTEM_SESSION: Final = "_system"
+"""Session of all notices."""
 
 
 class ChannelTasks:
@@ -145,13 +147,22 @@ class ChannelTasks:
             directory.write(lambda tx: tx.run(channel_posts.TOLD, (self._db.agent, found[-1][0])))
 
     def _dead_letters(self, position: int) -> None:
-        found = self._db.read(channel_posts.DEAD_LETTERS, (position,))
-        if found:
-            names = ("id", "origin", "peer", "type", "reason", "error", "attempts")
-            fanouts = [self._fan(DEAD, dict(zip(names, row[1:], strict=True))) for row in found]
-            self._db.write(
-                lambda tx: self._publish(tx, fanouts, "dead_letters", position, found[-1][0])
-            )
+        """Tell the home of new dead letters; the task ends with the last of them."""
+        [(upto,)] = self._db.read(channel_posts.LAST_DEAD_LETTER)  # before asking for listeners
+        fanouts: list[Fanout] = []
+        if self._directory.home.known and self._directory.subscribers(DEAD):
+            found = self._db.read(channel_posts.DEAD_LETTERS, (position,))
+            fanouts = [
+                self._fan(DEAD, dict(zip(DEAD_FACTS, row[1:], strict=True))) for row in found
+            ]
+            upto = found[-1][0] if found else upto
+        self._db.write(lambda tx: self._tell_dead(tx, fanouts, position, upto))
+
+    def _tell_dead(
+        self, tx: StoreTransaction, fanouts: list[Fanout], position: int, upto: int
+    ) -> None:
+        self._publish(tx, fanouts, "dead_letters", position, upto)
+        tx.run(channel_posts.ALL_TOLD)
 
     def _fan(self, topic: str, body: dict[str, Any]) -> Fanout:
         options = MessageOptions(topic=topic, type="notification", kind="notification", system=True)
@@ -170,17 +181,9 @@ class ChannelTasks:
         tx.run(channel_posts.ADVANCE, (upto, kind, ""))
 
     def begin(self) -> None:
-        """Publish to the home, from now on, what happens in this file; idempotent."""
-        if len(self._db.read(channel_posts.TELLING)) == len(channel_posts.TOLD_OF):
-            return
-
-        def work(tx: StoreTransaction) -> None:
-            channel_posts.start(tx, "notices", "", 0)
-            channel_posts.start(
-                tx, "dead_letters", "", tx.rows(channel_posts.LAST_DEAD_LETTER)[0][0]
-            )
-
-        self._db.write(work)
+        """Tell the home, from now on, what this agent changes in the directory; idempotent."""
+        if not self._db.read(channel_posts.TELLING):
+            self._db.write(lambda tx: channel_posts.start(tx, "notices", "", 0))
 
 
 def _wants(topic: str | None, wanted: Sequence[str] | None, known: Sequence[str]) -> bool:

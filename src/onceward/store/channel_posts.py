@@ -93,16 +93,20 @@ SELECT number, topic, body
 """
 TOLD: Final = "DELETE FROM system_notices WHERE agent = ? AND number <= ?"
 DEAD_LETTERS: Final = """
-SELECT seq, id, origin, peer, type, reason, last_error, attempts
+SELECT seq, id, origin, peer, session, type, reason, coalesce(last_error, ''), attempts
   FROM _onceward_dead_letters
- WHERE seq > ?
+ WHERE seq > ? AND (topic IS NULL OR topic NOT GLOB '_system.*')
  ORDER BY seq LIMIT 100
 """
-LAST_DEAD_LETTER: Final = (
-    "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_dead_letters'), 0)"
-)
-TELLING: Final = "SELECT kind FROM _onceward_background_tasks WHERE name = ''"
-TOLD_OF: Final = ("notices", "dead_letters")
+ALL_TOLD: Final = """
+DELETE FROM _onceward_background_tasks
+ WHERE kind = 'dead_letters' AND name = ''
+   AND NOT EXISTS (SELECT 1 FROM _onceward_dead_letters AS d
+                    WHERE d.seq > position
+                      AND (d.topic IS NULL OR d.topic NOT GLOB '_system.*'))
+"""
+LAST_DEAD_LETTER: Final = "SELECT coalesce(max(seq), 0) FROM _onceward_dead_letters"
+TELLING: Final = "SELECT 1 FROM _onceward_background_tasks WHERE kind = 'notices'"
 
 
 def start(tx: StoreTransaction, kind: str, name: str, position: int) -> None:

@@ -138,6 +138,7 @@ def add_from_outbox(
     ids = json.dumps([i for i, _ in moved])
     tx.run(TICKETS_FAILED, (reason, tx.now, ids))
     tx.run(TASKS_FAILED, (ids,))
+    tx.has_news = True
     return moved
 
 
@@ -157,6 +158,7 @@ def add_from_inbox(
         return  # a mailbox's message that was deleted or superseded while it was leased
     tx.run(REMOVE_IN, (seq,))
     bump(tx, dead=1, ended=1)
+    tx.has_news = True
 
 
 def replay(tx: StoreTransaction, seq: int, *, due_at: Millis | None = None) -> tuple[str, str]:

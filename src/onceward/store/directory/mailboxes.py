@@ -177,6 +177,7 @@ def _ensure(tx: StoreTransaction, wanted: MailboxInfo) -> tuple[MailboxInfo, boo
         body = {
             "mailbox": wanted.name,
             "owner": wanted.owner,
+            "ttl": wanted.ttl,
             "expires_at": expires_at,
             "description": wanted.description,
         }
