@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
+from functools import partial
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
@@ -188,5 +190,33 @@ def test_an_interrupt_anywhere_leaves_no_peer_reserved(shop: Postbox) -> None:
         left = shop.flush(SOON)
         stuck += [(left, hit)] if left else []
 
+    end = time.monotonic() + LIMIT
+    while shop._dispatcher._busy and time.monotonic() < end:  # the last carrier is leaving
+        Event().wait(0.001)
     assert ([], set()) == (stuck, shop._dispatcher._busy)
     assert nth > 30
+
+
+def test_an_interrupt_before_a_carrier_has_a_parcel_leaves_it_to_the_next_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A peer that its last carrier has left is reserved and given to one, although Ctrl-C came."""
+    with Postbox(tmp_path / "a.db", agent="a", start=False, hold_unknown=True) as box:
+        box.send("peer", 1)
+        sender = box._dispatcher
+        submitted: list[str] = []
+
+        def submit(delivery: Delivery) -> bool:
+            submitted.append(delivery.name)
+            if len(submitted) == 1:
+                raise KeyboardInterrupt
+            return True
+
+        monkeypatch.setattr(sender, "_submit", submit)
+        sender._passed.add("peer")
+        sender._packed["peer"] = box._db.write(partial(sender._first, name="peer"))
+        with pytest.raises(KeyboardInterrupt):
+            sender.hand_over(durable=True)
+        sender.hand_over(durable=True)
+
+        assert (["peer", "peer"], {}, {"peer"}) == (submitted, sender._following, sender._busy)

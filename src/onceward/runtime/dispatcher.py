@@ -283,6 +283,7 @@ class Dispatcher:
             if name in self._busy:
                 self._following[name] = first
                 return True
+            self._passed.discard(name)  # first: after an interrupt the next call must submit it
             self._busy.add(name)
         return False
 
