@@ -238,3 +238,19 @@ def test_processes_may_make_a_file_together(tmp_path: Path) -> None:
     said = [process.communicate(timeout=60)[0] for process in running]
 
     assert ["a\n"] * 4 == said
+
+
+def test_a_close_that_is_interrupted_closes_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C while the engines stop is raised once nothing of the file is open any more."""
+    box = Postbox(tmp_path / "a.db", agent="a", start=False)
+
+    def interrupted(_: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(box._dispatcher, "stop", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        box.close()
+
+    assert (None, None) == box._db.connections()

@@ -6,6 +6,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -621,14 +622,18 @@ class Postbox(Session, EventSource):
             if self._closed:
                 return
             self._closed = True
-        self.stop(timeout)
-        self._stop_receiving()
-        self._routes.close()
-        self._files.close()
-        self._home.close()
+        with ExitStack() as steps:  # from the last to the first, whatever one of them raises
+            steps.callback(self._run.end)
+            steps.callback(self._stop_loop)
+            steps.callback(self._home.close)
+            steps.callback(self._files.close)
+            steps.callback(self._routes.close)
+            steps.callback(self._stop_receiving)
+            self.stop(timeout)
+
+    def _stop_loop(self) -> None:
         if self._loop is not None and self._loop_is_ours:
             self._loop.call_soon_threadsafe(self._loop.stop)
-        self._run.end()
 
     def _stop_receiving(self) -> None:
         self._listener.close()

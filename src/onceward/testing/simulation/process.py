@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -158,7 +159,8 @@ class Process:
             if not hasattr(self, "box"):
                 db.close()  # it died between opening the file and the rest
         if hasattr(self, "box"):
-            self.box.close()
+            with suppress(Killed):  # what an end in good order would write
+                self.box.close()
         self._free()
 
     def close(self) -> None:
