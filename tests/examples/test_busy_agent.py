@@ -1,5 +1,6 @@
 """The busy agent: what it prints, and what its files say afterwards."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -32,6 +33,7 @@ def test_it_tells_the_same_story_every_time(tmp_path: Path) -> None:
     """
     ran = subprocess.run(
         [sys.executable, "-W", "error", str(CHAT), str(tmp_path)],
+        env={**os.environ, "PYTHONUNBUFFERED": ""},  # else a line and its end are two writes
         capture_output=True,
         text=True,
         check=True,

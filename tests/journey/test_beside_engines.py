@@ -40,7 +40,7 @@ def test_callers_and_the_worker_handle_no_message_at_the_same_time(tmp_path: Pat
         for n in range(COUNT):
             billing.send("billing", n)
         left = billing.flush(LIMIT)
-        while billing.stats()["inbox_pending"]:
+        while (now := billing.stats())["inbox_pending"] + now["inbox_processing"]:
             ended.wait(0.01)
         ended.set()
         for thread in threads:

@@ -38,7 +38,7 @@ def work(body: object, ctx: Context) -> None:
 with Postbox(sys.argv[1], agent=agent) as box:
     with box.begin() as tx:
         tx.execute("CREATE TABLE IF NOT EXISTS effects (n INTEGER)")
-    while box.stats()["inbox_pending"]:
+    while (now := box.stats())["inbox_pending"] + now["inbox_processing"]:
         time.sleep(0.01)
 """
 
