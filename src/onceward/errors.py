@@ -26,6 +26,7 @@ Define every error of the package, as one tree.
     ├── DeliveryError              raised by transports
     │   ├── Unreachable              the peer does not answer; try later
     │   ├── OutOfDescriptors         this process can open no further file; the peer is well
+    │   ├── ParcelTooLarge           the way takes no parcel of this size; a smaller one passes
     │   └── Refused                  the peer will never take this
     ├── NoMailbox                  no such mailbox, or not any more
     ├── DuplicateMailbox           a mailbox of that name exists
@@ -293,6 +294,20 @@ class OutOfDescriptors(DeliveryError):
     """
 
     retryable = True
+
+
+class ParcelTooLarge(DeliveryError):
+    """
+    The way to the peer takes parcels of at most ``limit`` bytes: smaller ones are packed by itself.
+
+    A transport raises it; receipts and envelope count.
+    """
+
+    retryable = True
+
+    def __init__(self, message: str, *, limit: int) -> None:
+        super().__init__(message)
+        self.limit = limit
 
 
 class Refused(DeliveryError):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from onceward.db.database import Database
-from onceward.errors import InvalidArgument
 from onceward.model.names import agent_name
 from onceward.model.topics import check_pattern
 from onceward.store import peers, queries
@@ -17,24 +16,27 @@ class Peers:
     """The peers of an agent: registered here, found in the home, never made by messages."""
 
     def __init__(
-        self, db: Database, schemes: Callable[[], dict[str, Features]], directory: DirectoryCache
+        self, db: Database, check: Callable[[str], Features], directory: DirectoryCache
     ) -> None:
-        self._db, self._schemes, self._directory = db, schemes, directory
+        self._db, self._check, self._directory = db, check, directory
 
-    def register(self, name: str, url: str) -> None:
+    def register(self, name: str | Mapping[str, str], url: str = "") -> None:
         """
         Reach *name* at *url* from now on; its circuit breaker closes.
 
+        Many at once, by one commit, whole or not at all: give a mapping of names to urls.
+
         Raises:
-            InvalidArgument: no transport serves the url's scheme.
+            InvalidArgument: no transport serves the scheme of a url, or it cannot be made,
+                or the url is not of its form.
 
         """
-        agent_name(name)
-        scheme = url.partition(":")[0]
-        if scheme not in self._schemes():
-            msg = f"no transport for {url!r}: there are {', '.join(sorted(self._schemes()))}"
-            raise InvalidArgument(msg)
-        self._db.write(lambda tx: tx.run(peers.REGISTER, (name, url)))
+        given = {name: url} if isinstance(name, str) else dict(name)
+        for each in given:
+            agent_name(each)
+        for each in dict.fromkeys(given.values()):
+            self._check(each)
+        self._db.write(lambda tx: tx.many(peers.REGISTER, list(given.items())))
         self._db.notifier.notify("out")
 
     def forget(self, name: str) -> None:

@@ -21,7 +21,7 @@ from onceward.api.limits import Limits
 from onceward.api.mailboxes import Mailboxes
 from onceward.api.peers import Peers
 from onceward.api.queues import Queues, Runs
-from onceward.api.routing import TransportRouter
+from onceward.api.routing import TransportRouter, made_listener
 from onceward.api.session import Session
 from onceward.db.database import Database
 from onceward.db.environment import disabled_by_environment, load_settings
@@ -75,7 +75,7 @@ from onceward.store.directory import agents
 from onceward.store.directory.cache import DirectoryCache
 from onceward.store.directory.database import DirectoryHandle
 from onceward.store.polling import Poll, ScanPosition
-from onceward.transports.base import Transport
+from onceward.transports.base import Listener, MakeListener, MakeTransport, Transport
 from onceward.transports.event_loop import start_loop
 from onceward.transports.memory import MemoryListener
 
@@ -100,7 +100,8 @@ class PostboxOptions(SettingsOptions, total=False):
     clock: Clock | None
     ids: IdSource
     rng: random.Random | None
-    transports: Mapping[str, Transport] | None
+    transports: Mapping[str, Transport | MakeTransport] | None
+    listeners: Iterable[Listener | MakeListener]
     vfs: str | None
     retry: RetryPolicy | None
     handler_retry: RetryPolicy | None
@@ -134,7 +135,8 @@ class Postbox(Session, EventSource):
         clock: Clock | None = None,
         ids: IdSource | None = None,
         rng: random.Random | None = None,
-        transports: Mapping[str, Transport] | None = None,
+        transports: Mapping[str, Transport | MakeTransport] | None = None,
+        listeners: Iterable[Listener | MakeListener] = (),
         vfs: str | None = None,
         loop: AbstractEventLoop | None = None,
         retry: RetryPolicy | None = None,
@@ -158,7 +160,7 @@ class Postbox(Session, EventSource):
         self._receiver = Receiver(
             self._db, settings=self._settings, hooks=self._hooks, home=self._home
         )
-        self._listener = MemoryListener()
+        self._listeners: list[Listener] = []
         self._lock, self._closed = Lock(), False
         self._loop, self._loop_is_ours = loop, False
         self._run = OwnerSession(self._db, self._settings, self._hooks, vfs=vfs)
@@ -167,12 +169,20 @@ class Postbox(Session, EventSource):
             if start or name is not None:
                 self._register(engines=start)
             self._run.begin(engines=start)
+            self._listen([MemoryListener(), *listeners])
             if start:
                 self._start()
         except BaseException:
             self._stop_receiving()
             self._run.end()
             raise
+
+    def _listen(self, listeners: Iterable[Listener | MakeListener]) -> None:
+        """Take parcels in from now on."""
+        for given in listeners:
+            listener = made_listener(given, self._routes.context)
+            self._listeners.append(listener)
+            listener.listen(self._db.agent, self._receiver.accept)
 
     def _register(self, *, engines: bool) -> None:
         profile = self._handlers.profile if self._handlers else AgentProfile()
@@ -204,7 +214,7 @@ class Postbox(Session, EventSource):
         tasks = ChannelTasks(db, self._sender)
         self._dispatcher = Dispatcher(
             self._deps,
-            route=self._routes.route,
+            routes=self._routes,
             policy=self._retry,
             background_tasks=tasks.run,
         )
@@ -212,7 +222,6 @@ class Postbox(Session, EventSource):
         if settings.audit:
             self._audit(settings.audit)
         self._workers, self._runners = self._build_workers()
-        self._listener.listen(db.agent, self._receiver.accept)
         db.add_receiver(self._receiver.accept)
         self._build_api(db, settings, tasks)
 
@@ -229,7 +238,7 @@ class Postbox(Session, EventSource):
         """The agents of the home, and their subscriptions."""
         self.channels = Channels(db, ChannelSender(db, self._sender, tasks), self._consumer)
         """The channels of the home."""
-        self.peers = Peers(self._db, self._routes.features, self._directory)
+        self.peers = Peers(self._db, self._routes.check, self._directory)
         """The peers: urls, circuit breakers, subscriptions."""
         self.dead_letters = DeadLetters(self._db, self._sender)
         """Messages that ended badly here."""
@@ -636,8 +645,11 @@ class Postbox(Session, EventSource):
             self._loop.call_soon_threadsafe(self._loop.stop)
 
     def _stop_receiving(self) -> None:
-        self._listener.close()
-        self._db.remove_receiver(self._receiver.accept)
+        """Close the listeners, from the last to the first, whatever one of them raises."""
+        with ExitStack() as steps:
+            steps.callback(self._db.remove_receiver, self._receiver.accept)
+            for listener in self._listeners:
+                steps.callback(listener.close)
 
     def __enter__(self) -> Self:
         """Use the postbox for a block."""

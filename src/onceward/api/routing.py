@@ -1,26 +1,47 @@
-"""Find the transport that reaches a recipient."""
+"""Find the transport that reaches a recipient; make it when it is first needed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.metadata import entry_points
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from threading import RLock
+from typing import Final, NoReturn
 
 from onceward.db import file_checks, open_files
 from onceward.db.database import Database
-from onceward.errors import Unreachable
+from onceward.errors import InvalidArgument, Unreachable
 from onceward.model.names import AGENT
 from onceward.model.parcel import Answer, Parcel
 from onceward.model.settings import Settings
 from onceward.runtime.receiver import Receiver
+from onceward.runtime.routes import NotMade
 from onceward.store import peers
 from onceward.store.directory.database import DirectoryHandle
-from onceward.transports.base import Features, Transport
+from onceward.transports.base import (
+    ChecksUrls,
+    Features,
+    Listener,
+    MakeListener,
+    MakeTransport,
+    Transport,
+    TransportContext,
+)
 from onceward.transports.file import FileTransport
 from onceward.transports.file_slots import Opened
 from onceward.transports.memory import MemoryTransport
 
-GROUP = "onceward.transports"
+GROUP: Final = "onceward.transports"
+BUILT_IN: Final[dict[str, str]] = {}
+"""By scheme: module and name of the factory of a transport of ours that needs an extra."""
+
+
+@cache
+def _installed() -> dict[str, EntryPoint]:
+    """Return where the factory of each installed scheme is; looked for once per process."""
+    ours = {name: EntryPoint(name, value, GROUP) for name, value in BUILT_IN.items()}
+    return ours | {point.name: point for point in entry_points(group=GROUP)}
 
 
 class TransportRouter:
@@ -28,8 +49,9 @@ class TransportRouter:
     The transports of one postbox and the peers that they reach.
 
     A peer is reached at its registered url, else by the file of its name in
-    our own folder. Other packages add schemes by the entry point group
-    ``onceward.transports``.
+    our own folder. *transports* are given by scheme, as instances or factories;
+    the schemes that an instance names itself reach it, too. Other packages add
+    factories by the entry point group ``onceward.transports``.
     """
 
     def __init__(
@@ -37,23 +59,58 @@ class TransportRouter:
         db: Database,
         *,
         settings: Settings,
-        transports: Mapping[str, Transport] | None,
+        transports: Mapping[str, Transport | MakeTransport] | None,
         vfs: str | None,
     ) -> None:
         self._db, self._settings, self._vfs = db, settings, vfs
-        self._transports: dict[str, Transport] = dict(transports or {})
-        self._transports.setdefault("file", FileTransport(self._open_file))
-        self._transports.setdefault("memory", MemoryTransport())
+        self.context = TransportContext(
+            agent=db.agent, folder=db.path.parent, settings=settings, clock=db.clock
+        )
+        self._transports: dict[str, Transport] = {}
+        self._factories: dict[str, MakeTransport] = {}
+        self._failed: dict[str, str] = {}
+        """By scheme: why its transport could not be made when that was last tried."""
+        self._lock = RLock()
+        for scheme, given in (transports or {}).items():
+            if isinstance(given, Transport) and not isinstance(given, type):
+                self._transports[scheme] = given
+            else:
+                self._factories[scheme] = given
+        if "file" not in self._factories:
+            self._transports.setdefault("file", FileTransport(self._open_file))
+        if "memory" not in self._factories:
+            self._transports.setdefault("memory", MemoryTransport())
+        for given in [*self._transports.values()]:
+            self._add_schemes(given)
 
-    def features(self) -> dict[str, Features]:
-        """Return the features of each known scheme."""
-        foreign = {
-            point.name: Features(schemes=frozenset({point.name}))
-            for point in entry_points(group=GROUP)
-        }
-        return foreign | {
-            scheme: transport.features for scheme, transport in self._transports.items()
-        }
+    def _add_schemes(self, made: Transport) -> None:
+        for scheme in made.features.schemes - self._factories.keys():
+            self._transports.setdefault(scheme, made)
+
+    def schemes(self) -> list[str]:
+        """Return every scheme that a url may have."""
+        return sorted({*self._transports, *self._factories, *_installed()})
+
+    def check(self, url: str) -> Features:
+        """
+        Return the features of the transport that takes *url*.
+
+        Raises:
+            InvalidArgument: no transport serves it, or its transport refuses it.
+
+        """
+        scheme, colon, _ = url.partition(":")
+        if not colon or scheme not in self.schemes():
+            msg = f"no transport for {url!r}: there are {', '.join(self.schemes())}"
+            raise InvalidArgument(msg)
+        try:
+            transport = self.make(scheme)
+        except Unreachable as error:
+            msg = f"{url!r}: {error}"
+            raise InvalidArgument(msg) from error
+        if isinstance(transport, ChecksUrls):
+            transport.check(url)
+        return transport.features
 
     def is_known(self, name: str) -> bool:
         """Return whether messages for *name* can be routed."""
@@ -72,25 +129,72 @@ class TransportRouter:
         return None if path is None else f"file:{path}"
 
     def route(self, name: str, url: str | None) -> tuple[Transport, str]:
-        """Return the transport and the url for a peer; raises Unreachable where there is none."""
-        found = url or self._beside(name)
-        if found is None:
-            msg = f"{name} has no known url: register it, or create {name}.db beside this file"
-            raise Unreachable(msg)
-        scheme = found.partition(":")[0]
-        return self._transports.get(scheme) or self._load(scheme), found
+        """
+        Return the transport and the url for a peer, outside every transaction.
 
-    def _load(self, scheme: str) -> Transport:
-        for point in entry_points(group=GROUP, name=scheme):
-            try:
-                made: Transport = point.load()()
-            except Exception as error:
-                msg = (
-                    f"the transport for {scheme} cannot be loaded: {type(error).__name__}: {error}"
-                )
-                raise Unreachable(msg) from error
-            self._transports[scheme] = made
+        Raises:
+            Unreachable: there is none, or it cannot be made.
+
+        """
+        found = url or self._beside(name) or _nowhere(name)
+        scheme = found.partition(":")[0]
+        return self._transports.get(scheme) or self.make(scheme), found
+
+    def features(self, name: str, url: str | None) -> Features:
+        """
+        Return what the way to a peer promises; makes no transport, so a transaction may ask.
+
+        Raises:
+            NotMade: its transport is still to be made.
+            Unreachable: there is none, or it could not be made.
+
+        """
+        scheme = (url or self._beside(name) or _nowhere(name)).partition(":")[0]
+        made = self._transports.get(scheme)
+        if made is not None:
+            return made.features
+        if scheme in self._failed:
+            raise Unreachable(self._failed[scheme])
+        raise NotMade
+
+    def make(self, scheme: str) -> Transport:
+        """
+        Return the transport of a scheme, made now if it is not.
+
+        Raises:
+            Unreachable: there is none, or its factory fails; the next call tries again.
+
+        """
+        made = self._transports.get(scheme)
+        if made is not None:
             return made
+        with self._lock:
+            made = self._transports.get(scheme)
+            if made is None:
+                made = self._make(scheme)
+                self._transports[scheme] = made
+                self._add_schemes(made)
+        return made
+
+    def _make(self, scheme: str) -> Transport:
+        try:
+            made = self._factory(scheme)(self.context)
+        except Unreachable as error:
+            self._failed[scheme] = str(error)
+            raise
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}"
+            self._failed[scheme] = f"the transport for {scheme} cannot be made: {why}"
+            raise Unreachable(self._failed[scheme]) from error
+        self._failed.pop(scheme, None)
+        return made
+
+    def _factory(self, scheme: str) -> MakeTransport:
+        if scheme in self._factories:
+            return self._factories[scheme]
+        if scheme in _installed():
+            found: MakeTransport = _installed()[scheme].load()
+            return found
         msg = f"no transport serves {scheme}: pass transports={{'{scheme}': …}} or install one"
         raise Unreachable(msg)
 
@@ -120,5 +224,17 @@ class TransportRouter:
 
     def close(self) -> None:
         """Close every transport."""
-        for transport in self._transports.values():
+        for transport in {id(made): made for made in self._transports.values()}.values():
             transport.close()
+
+
+def _nowhere(name: str) -> NoReturn:
+    msg = f"{name} has no known url: register it, or create {name}.db beside this file"
+    raise Unreachable(msg)
+
+
+def made_listener(given: Listener | MakeListener, context: TransportContext) -> Listener:
+    """Return a listener, made now if a factory was given."""
+    if isinstance(given, Listener) and not isinstance(given, type):
+        return given
+    return given(context)

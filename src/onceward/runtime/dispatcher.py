@@ -33,6 +33,7 @@ from onceward.runtime.delivery_failures import DeliveryFailures
 from onceward.runtime.deps import RuntimeDeps
 from onceward.runtime.engine import EngineLoop
 from onceward.runtime.event_emitter import EventEmitter
+from onceward.runtime.routes import NotMade, Routes
 from onceward.store import dead_letters, health, outbox, parcels, peers, receipts
 from onceward.store.dead_owners import DeadOwnerReaper
 from onceward.store.parcels import InFlight, SenderInfo, SettleOptions
@@ -45,9 +46,6 @@ PACK_WITH_SEND: Final = 4
 """Most peers whose parcels are packed in the commit of their messages; the loop packs the rest."""
 WAKE_ROWS: Final = 1000
 """Most rows that one commit makes ready or gives up."""
-
-Route = Callable[[str, str | None], tuple[Transport, str]]
-"""From a peer's name and registered url to its transport and url; raises Unreachable."""
 
 
 class _Agenda(NamedTuple):
@@ -85,11 +83,11 @@ class Dispatcher:
         self,
         deps: RuntimeDeps,
         *,
-        route: Route,
+        routes: Routes,
         policy: RetryPolicy | None = None,
         background_tasks: Callable[[], None] = lambda: None,
     ) -> None:
-        self._db, self._settings, self._route = deps.db, deps.settings, route
+        self._db, self._settings, self._routes = deps.db, deps.settings, routes
         self._background_tasks = background_tasks
         self._policy = policy or retry_policy(deps.settings)
         self._emitter = EventEmitter(deps.hooks, deps.db.agent)
@@ -464,7 +462,11 @@ class Dispatcher:
         Begins with the parcel that the commit of its messages has *packed*, if there is one.
         """
         self._renewed.discard(name)
-        count, packed = 0, packed or self._db.write(partial(self._first, name=name))
+        count = 0
+        try:
+            packed = packed or self._db.write(partial(self._first, name=name))
+        except NotMade:
+            packed = self._make_and_pack(name)
         while packed is not None and packed.parcel is not None:
             following = self._push(packed)
             count += following is not None
@@ -476,6 +478,13 @@ class Dispatcher:
                 held = packed.lease
                 self._db.write(lambda tx: peers.release(tx, held))
         return count
+
+    def _make_and_pack(self, name: str) -> InFlight | None:
+        """Make the transport of a peer outside the transaction, then pack its first parcel."""
+        rows = self._db.read(peers.URL, (name,))
+        with suppress(Unreachable):  # the push meets it again, and tells of it
+            self._routes.route(name, rows[0][0] if rows else None)
+        return self._db.write(partial(self._first, name=name))
 
     def _first(self, tx: StoreTransaction, name: str) -> InFlight | None:
         until = self._lease_until(tx.now)
@@ -492,7 +501,7 @@ class Dispatcher:
             peers.release(tx, held)
             return InFlight(held, None)
         try:
-            max_bytes = self._route(held.name, held.url)[0].features.max_bytes
+            max_bytes = self._routes.features(held.name, held.url).max_bytes
         except Unreachable:
             max_bytes = self._settings.parcel_max_bytes
         packed = parcels.pack(
@@ -513,7 +522,7 @@ class Dispatcher:
         """Push one parcel and settle it; return the next one, None where the peer backs off."""
         assert packed.parcel is not None  # noqa: S101 - the caller looked
         try:
-            transport, url = self._route(packed.lease.name, packed.lease.url)
+            transport, url = self._routes.route(packed.lease.name, packed.lease.url)
             answer = self._answer(transport, url, packed)
         except LeaseLost:
             raise

@@ -17,7 +17,17 @@ from onceward.model.parcel import (
     ReceiptState,
     Verdict,
 )
-from onceward.transports.base import Accept, Features, Transport, refuse_damaged
+from onceward.transports.base import (
+    Accept,
+    ChecksUrls,
+    Features,
+    Listener,
+    MakeListener,
+    MakeTransport,
+    Transport,
+    TransportContext,
+    refuse_damaged,
+)
 
 if TYPE_CHECKING:
     from onceward.transports.function import FunctionTransport
@@ -25,15 +35,20 @@ if TYPE_CHECKING:
 __all__ = [
     "Accept",
     "Answer",
+    "ChecksUrls",
     "Durability",
     "Features",
     "Frame",
     "FunctionTransport",
+    "Listener",
+    "MakeListener",
+    "MakeTransport",
     "Parcel",
     "ParcelFrame",
     "Receipt",
     "ReceiptState",
     "Transport",
+    "TransportContext",
     "Verdict",
     "digest",
     "refuse_damaged",

@@ -1,0 +1,308 @@
+"""Transports and listeners that are made for a postbox: when, of what, and what errors do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+from onceward import AsyncPostbox, Postbox
+from onceward.api import routing
+from onceward.db.transaction import StoreTransaction
+from onceward.errors import InvalidArgument, StoreClosed
+from onceward.store.queries import PeerInfo
+from onceward.testing.clock import ManualClock
+from onceward.transports import (
+    Accept,
+    Answer,
+    Features,
+    Parcel,
+    TransportContext,
+)
+from onceward.transports.memory import MemoryTransport
+
+
+class Pigeon:
+    """Deliver by way of memory, to urls that begin with its scheme."""
+
+    features = Features(schemes=frozenset({"pigeon", "dove"}))
+
+    def __init__(self, context: TransportContext) -> None:
+        self.context, self._way = context, MemoryTransport()
+
+    def check(self, url: str) -> None:
+        """Refuse a url that names no agent."""
+        if not url.partition(":")[2]:
+            msg = f"{url!r} names no agent"
+            raise InvalidArgument(msg)
+
+    def deliver(self, url: str, parcel: Parcel) -> Answer:
+        """Deliver to the agent behind the colon."""
+        return self._way.deliver(f"memory:{url.partition(':')[2]}", parcel)
+
+    def close(self) -> None:
+        """Hold nothing."""
+
+
+class Doorway:
+    """Note what happens to a listener."""
+
+    def __init__(self) -> None:
+        self.accept: dict[str, Accept] = {}
+        self.said: list[str] = []
+
+    def listen(self, name: str, accept: Accept) -> None:
+        """Take in the function of an agent."""
+        self.accept[name] = accept
+        self.said.append(f"listen {name}")
+
+    def close(self) -> None:
+        """Ask the agent's file whether it is still open."""
+        for name, accept in self.accept.items():
+            accept(Parcel(sender="a", recipient=name, epoch="1", number=1, previous=""))
+        self.said.append("close")
+
+
+@pytest.fixture
+def bob(tmp_path: Path) -> Iterator[Postbox]:
+    """Yield the postbox of a recipient in another folder."""
+    (tmp_path / "far").mkdir()
+    with Postbox(tmp_path / "far" / "bob.db", agent="bob", start=False) as box:
+        yield box
+
+
+def test_a_factory_is_given_the_agent_its_folder_settings_and_clock(
+    tmp_path: Path, bob: Postbox
+) -> None:
+    """A transport is made once, from the context of its postbox, for each scheme it serves."""
+    made: list[Pigeon] = []
+
+    def make(context: TransportContext) -> Pigeon:
+        made.append(Pigeon(context))
+        return made[-1]
+
+    clock = ManualClock()
+    with Postbox(
+        tmp_path / "a.db",
+        agent="a",
+        start=False,
+        clock=clock,
+        transports={"pigeon": make},
+        ack="stored",
+    ) as box:
+        box.peers.register({"bob": "pigeon:bob", "carl": "dove:bob"})
+        sent = box.send("bob", 1)
+        box.run_until_idle()
+        state = box.resolve(sent)
+
+    [context] = [each.context for each in made]
+    assert ("acked", "a", tmp_path) == (state, context.agent, context.folder)
+    assert ("stored", clock) == (context.settings.ack, context.clock)
+
+
+def test_a_class_of_transports_is_a_factory(tmp_path: Path, bob: Postbox) -> None:
+    """A class that is given for a scheme is called with the context, as a function is."""
+    with Postbox(tmp_path / "a.db", agent="a", start=False, transports={"pigeon": Pigeon}) as box:
+        box.peers.register("bob", "pigeon:bob")
+        box.send("bob", "coo")
+        box.run_until_idle()
+
+    message = bob.receive()
+    assert message is not None
+    assert "coo" == message.body
+
+
+def test_a_transport_is_made_outside_every_transaction(tmp_path: Path, bob: Postbox) -> None:
+    """Another thread can write to the file while a factory runs, however long it takes."""
+    path, written = tmp_path / "a.db", list[str]()
+
+    def make(context: TransportContext) -> Pigeon:
+        with ThreadPoolExecutor(1) as pool:
+            written.append(pool.submit(box.send, "carl", 2).result(5))
+        return Pigeon(context)
+
+    with Postbox(path, agent="a", start=False, transports={"pigeon": Pigeon}) as box:
+        box.peers.register("bob", "pigeon:bob")
+        box.send("bob", 1)
+    with Postbox(
+        path, start=False, transports={"pigeon": make}, hold_unknown=True, busy_timeout=1.0
+    ) as box:
+        box.run_until_idle()
+
+    assert 1 == len(written)
+    assert [1] == [past.body for past in bob.history().messages]
+
+
+def test_a_transport_that_cannot_be_made_is_told_at_its_peer(tmp_path: Path) -> None:
+    """Its peer backs off and names the error, messages spend no budget; a later try may succeed."""
+    path, clock, healthy = tmp_path / "a.db", ManualClock(), list[bool]()
+    heard: list[str] = []
+
+    def make(context: TransportContext) -> Pigeon:
+        if not healthy:
+            msg = "no key"
+            raise OSError(msg)
+        return Pigeon(context)
+
+    with Postbox(path, agent="a", start=False, transports={"pigeon": Pigeon}) as box:
+        box.peers.register("bob", "pigeon:bob")
+        sent = box.send("bob", 1)
+    (tmp_path / "far").mkdir()
+    with (
+        Postbox(
+            path, start=False, clock=clock, transports={"pigeon": make}, retry_jitter=0.0
+        ) as box,
+        Postbox(tmp_path / "far" / "bob.db", agent="bob", start=False),
+    ):
+        box.on("delivery_failed", lambda event: heard.append(event.error))
+        box.run_until_idle()
+        [peer] = box.peers.list()
+        [(attempts,)] = box.query("SELECT attempts FROM onceward_outbox")
+        healthy.append(True)
+        clock.advance(2.0)
+        box.run_until_idle()
+        state = box.resolve(sent)
+
+    why = "Unreachable: the transport for pigeon cannot be made: OSError: no key"
+    assert (1, why, 0) == (peer.failures, peer.last_error, attempts)
+    assert ([why], "sent") == (heard, state)
+
+
+def test_a_url_is_checked_when_it_is_registered(tmp_path: Path) -> None:
+    """A url that its transport refuses is not registered, nor any that was given with it."""
+    with Postbox(tmp_path / "a.db", agent="a", start=False, transports={"pigeon": Pigeon}) as box:
+        with pytest.raises(InvalidArgument, match="names no agent"):
+            box.peers.register({"bob": "pigeon:bob", "carl": "pigeon:"})
+        with pytest.raises(InvalidArgument, match="no transport for 'ftp:bob': there are dove, "):
+            box.peers.register("bob", "ftp:bob")
+        with pytest.raises(InvalidArgument, match="no transport for 'pigeon'"):
+            box.peers.register("bob", "pigeon")
+
+        assert [] == box.peers.list()
+
+
+def test_a_transport_that_cannot_be_made_registers_no_url(tmp_path: Path) -> None:
+    """The registration says why the transport cannot be made."""
+
+    def make(context: TransportContext) -> Pigeon:
+        del context
+        msg = "install pigeons"
+        raise ModuleNotFoundError(msg)
+
+    with (
+        Postbox(tmp_path / "a.db", agent="a", start=False, transports={"pigeon": make}) as box,
+        pytest.raises(InvalidArgument, match="ModuleNotFoundError: install pigeons"),
+    ):
+        box.peers.register("bob", "pigeon:bob")
+
+
+def test_many_peers_are_registered_by_one_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mapping of urls costs one commit; a single wrong name leaves all of them out."""
+    urls = {f"peer{n}": f"memory:peer{n}" for n in range(100)}
+    with Postbox(tmp_path / "a.db", agent="a", start=False) as box:
+        commits: list[StoreTransaction] = []
+        commit = StoreTransaction.commit
+
+        def counted(tx: StoreTransaction) -> None:
+            commits.append(tx)
+            commit(tx)
+
+        monkeypatch.setattr(StoreTransaction, "commit", counted)
+        box.peers.register(urls)
+        made = len(commits)
+        with pytest.raises(InvalidArgument):
+            box.peers.register({"more": "memory:more", "no name": "memory:x"})
+
+        assert 1 == made
+        assert urls == {peer.name: peer.url for peer in box.peers.list()}
+
+
+def test_installed_transports_are_looked_for_once_per_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Entry points are read from disk at the first need, and kept for every postbox."""
+    looks: list[str] = []
+
+    def points(*, group: str) -> list[EntryPoint]:
+        looks.append(group)
+        return [EntryPoint("pigeon", "tests.api.test_ways:Pigeon", group)]
+
+    routing._installed.cache_clear()
+    monkeypatch.setattr(routing, "entry_points", points)
+    try:
+        for name in ("a", "b"):
+            with Postbox(tmp_path / f"{name}.db", agent=name, start=False) as box:
+                box.peers.register("bob", "pigeon:bob")
+                box.peers.register("carl", "pigeon:carl")
+    finally:
+        routing._installed.cache_clear()
+
+    assert ["onceward.transports"] == looks
+
+
+def test_listeners_are_open_while_the_file_is(tmp_path: Path, bob: Postbox) -> None:
+    """A listener takes parcels from the opening to the closing, even without engines."""
+    doorway = Doorway()
+    with Postbox(tmp_path / "a.db", agent="a", start=False, listeners=[doorway]) as box:
+        open_with = list(doorway.said)
+        file = box._db
+
+    assert (["listen a"], ["listen a", "close"]) == (open_with, doorway.said)
+    with pytest.raises(StoreClosed):
+        file.read("SELECT 1")
+
+
+def test_a_listener_may_be_a_factory(tmp_path: Path) -> None:
+    """A factory of listeners is given the context of the postbox."""
+    given: list[TransportContext] = []
+    doorway = Doorway()
+
+    def make(context: TransportContext) -> Doorway:
+        given.append(context)
+        return doorway
+
+    with Postbox(tmp_path / "a.db", agent="a", start=False, listeners=[make]):
+        pass
+
+    assert ["a"] == [context.agent for context in given]
+    assert ["listen a", "close"] == doorway.said
+
+
+def test_a_listener_that_cannot_listen_closes_the_file(tmp_path: Path) -> None:
+    """The opening raises what a listener raises; listeners before it and the file are closed."""
+
+    class Deaf(Doorway):
+        def listen(self, name: str, accept: Accept) -> None:
+            del accept
+            msg = f"the port of {name} is in use"
+            raise OSError(msg)
+
+    doorway = Doorway()
+    with pytest.raises(OSError, match="the port of a is in use"):
+        Postbox(tmp_path / "a.db", agent="a", listeners=[doorway, Deaf()])
+
+    assert ["listen a", "close"] == doorway.said
+    Postbox(tmp_path / "a.db", agent="a", start=False).close()
+
+
+def test_an_async_postbox_has_listeners(tmp_path: Path) -> None:
+    """The awaitable postbox opens and closes listeners with its file."""
+    doorway = Doorway()
+
+    async def use() -> list[PeerInfo]:
+        async with AsyncPostbox(
+            tmp_path / "a.db", agent="a", start=False, listeners=[doorway]
+        ) as box:
+            await box.peers.register({"bob": "memory:bob"})
+            return await box.peers.list()
+
+    peers = asyncio.run(use())
+
+    assert ["bob"] == [peer.name for peer in peers]
+    assert ["listen a", "close"] == doorway.said
