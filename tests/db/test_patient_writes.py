@@ -4,11 +4,14 @@ from collections.abc import Callable
 from functools import partial
 from threading import Event, Thread
 from typing import Any
+from unittest.mock import patch
 
 import pytest
+from tests.store.conftest import Open
 
 from onceward import Postbox
 from onceward.db.transaction import StoreTransaction
+from onceward.errors import StoreClosed
 
 NOTE = "INSERT INTO note VALUES (?)"
 LONG = 3600.0
@@ -128,11 +131,39 @@ def test_without_another_commit_it_is_committed_alone(
     assert (1, [1, 2, 3]) == (patient.end(), noted())
 
 
-def test_a_closed_file_refuses_it(box: Postbox, noted: Callable[[], list[int]]) -> None:
-    """What still waits when the file is closed is not written, and says so."""
-    assert [] == noted()
-    patient = Patient(box, lambda tx: tx.run(NOTE, (1,)))
-    box.close()
-    box._db.writer.queue.hurry()
+def test_a_closed_file_refuses_it(box: Postbox) -> None:
+    """What still waits when the last turn is over is refused at once, and nothing is run."""
+    ran: list[object] = []
+    patient = Patient(box, ran.append)
+    box._db.writer.queue.close()
 
-    assert "StoreClosed" == type(patient.end()).__name__
+    assert (StoreClosed, []) == (type(patient.end()), ran)
+
+
+def test_it_does_not_wait_for_a_commit_of_a_closed_file(box: Postbox) -> None:
+    """A file that is closed between the first look and the wait refuses the write at once too."""
+    queue, ran = box._db.writer.queue, list[object]()
+    look = queue.check
+
+    def check() -> None:
+        look()
+        queue.closed = True
+
+    with pytest.raises(StoreClosed), patch.object(queue, "check", check):
+        box._db.write_with_next(ran.append, LONG)
+
+    assert [] == ran
+
+
+def test_closing_the_postbox_ends_the_wait(
+    opened: Open, box: Postbox, noted: Callable[[], list[int]]
+) -> None:
+    """The write is committed before the file is closed, or refused; its outcome says which."""
+    assert [] == noted()
+    patient = Patient(box, partial(_note, 1))
+    box.close()
+
+    told = patient.end()
+    kept = [n for (n,) in opened().query("SELECT n FROM note")]
+    assert ([1] if told == 1 else []) == kept
+    assert told == 1 or isinstance(told, StoreClosed)

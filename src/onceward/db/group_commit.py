@@ -185,6 +185,7 @@ class WriteQueue:
         try:
             self.enter(request)
             self.closed = True
+            self.hurry()  # what waits for the turn of another thread is refused now
         finally:
             self.leave(request)
 
@@ -242,7 +243,7 @@ class WriteQueue:
         request.wakeup = Semaphore(0)  # ``hurry`` and the end of a turn may both release it
         with self._mutex:
             self._patient += (request,)
-        if not unless():  # asked after the request can be seen: no commit slips between
+        if not (self.closed or unless()):  # asked when the request can be seen: none slips between
             request.wakeup.acquire(timeout=seconds)
         if request.done or request.is_leader:
             return True
