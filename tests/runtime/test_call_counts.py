@@ -111,11 +111,11 @@ def test_a_parcel_of_one_frame_is_accepted_in_few_calls(pair: Pair) -> None:
 
 
 def test_a_delivery_is_two_commits_of_the_sender_and_one_of_the_recipient(pair: Pair) -> None:
-    """Packing, pushing, accepting and settling one message is at most 169 calls."""
+    """Packing, pushing, accepting and settling one message is at most 163 calls."""
     pair.send()
     found = counted(pair.sender._dispatcher.run_due)
 
-    assert found.within(27, 169, 18), found
+    assert found.within(27, 163, 18), found
 
 
 def test_a_message_is_handled_in_half_the_calls(pair: Pair) -> None:

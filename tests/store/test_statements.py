@@ -96,7 +96,7 @@ def test_a_hundred_messages_cost_as_many_statements_as_twenty(opened: Open) -> N
     """
     twenty, hundred = dispatched(opened, ROWS_PER_INSERT), dispatched(opened, 5 * ROWS_PER_INSERT)
 
-    assert twenty[0] == hundred[0] <= 17
+    assert twenty[0] == hundred[0] <= 12
     assert twenty[1] + 4 == hundred[1]
     assert twenty[2] == hundred[2] <= 8
 

@@ -752,12 +752,10 @@ class Writer:
         tx = cast("StoreTransaction", self._tx)
         packer = self.packer if tx.outgoing else None
         try:
+            if tx.has_news or (tx.outgoing and packer is None):
+                tx.wakeups[self.wake_dispatchers] = None
             if packer is not None:
                 packer.pack(tx)
-            elif tx.outgoing:
-                tx.wakeups[self.wake_dispatchers] = None
-            if tx.has_news:
-                tx.wakeups[self.wake_dispatchers] = None
             self.refuses_commit = False
             try:
                 tx.commit()

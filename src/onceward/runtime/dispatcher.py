@@ -205,7 +205,7 @@ class Dispatcher:
         """Give every peer that has messages to a carrier; return the seconds until more is due."""
         agenda = self._plan()
         for name, share in agenda.callers.items():
-            if self._mark_busy(name):
+            if self._reserve(name):
                 self._submit(Delivery(name, share))
         return self._idle_for(agenda)
 
@@ -216,11 +216,18 @@ class Dispatcher:
         self._forget(delivery)
         return False
 
-    def _mark_busy(self, name: str) -> bool:
-        """Reserve a peer for one carrier; False where it has one, or the dispatcher stops."""
+    def _reserve(self, name: str, packed: dict[str, InFlight | None] | None = None) -> bool:
+        """
+        Reserve a peer for one carrier; False where it has one, or the dispatcher stops.
+
+        *packed* gets its name first, for an interrupt may come after any call.
+        """
         with self._lock:
             if name in self._busy or self._loop.stopping.is_set():
                 return False
+            self._released.discard(name)
+            if packed is not None:
+                packed[name] = None
             self._busy.add(name)
         return True
 
@@ -234,23 +241,15 @@ class Dispatcher:
             tx.wakeups[self._db.writer.wake_dispatchers] = None
             return
         for name in list(tx.outgoing):
-            if not self._reserve(name) and name not in self._released:
-                continue  # its carrier looks for more before it ends
+            if not self._reserve(name, self._packed):
+                self._passed.add(name)
+                if name not in self._released:
+                    continue  # its carrier looks for more before it ends
             first = self._pack_alone(tx, name)
             if first is None:
                 tx.wakeups[self._db.writer.wake_dispatchers] = None
             elif first.parcel is not None:
                 self._packed[name] = first
-
-    def _reserve(self, name: str) -> bool:
-        """Mark a peer busy for the parcel that is being packed; False where it is already."""
-        with self._lock:
-            if name in self._busy or self._loop.stopping.is_set():
-                self._passed.add(name)
-                return False
-            self._packed[name] = None  # before the next call, after which an interrupt may come
-            self._busy.add(name)
-        return True
 
     def hand_over(self, *, durable: bool) -> None:
         """
@@ -302,8 +301,9 @@ class Dispatcher:
 
         Packing, accepting and settling are the same steps as between two files.
         """
-        if packed.parcel is None or packed.lease.url is not None or not self._db.receivers:
+        if packed.lease.url is not None or not self._db.receivers:
             return packed
+        assert packed.parcel is not None  # noqa: S101 - the caller looked
         answer = self._db.receivers[-1](packed.parcel)
         return self._settle(tx, packed, answer, streams=True)
 
@@ -442,10 +442,12 @@ class Dispatcher:
 
     def _told(self, name: str, error: Exception) -> bool:
         """Record at the peer why it is left alone for a moment; say whether that was possible."""
-        text, pause = f"{type(error).__name__}: {error}", round(1000 * engine.MAX_IDLE_SECONDS)
+        text = f"{type(error).__name__}: {error}"
         try:
             self._db.write(
-                lambda tx: peers.note_error(tx, name, text, owner=self.owner, due_at=tx.now + pause)
+                lambda tx: peers.note_error(
+                    tx, name, text, owner=self.owner, due_at=tx.now + _pause()
+                )
             )
         except OncewardError:
             return False
@@ -585,8 +587,8 @@ class Dispatcher:
         )
 
     def _wait(self, packed: InFlight, error: Exception) -> None:
-        text, pause = f"{type(error).__name__}: {error}", round(1000 * engine.MAX_IDLE_SECONDS)
-        self._db.write(lambda tx: self._failures.wait(tx, packed, text, pause))
+        text = f"{type(error).__name__}: {error}"
+        self._db.write(lambda tx: self._failures.wait(tx, packed, text, _pause()))
 
     def _back_off(self, packed: InFlight, error: Exception) -> None:
         text, unreachable = f"{type(error).__name__}: {error}", isinstance(error, Unreachable)
@@ -620,15 +622,19 @@ class Dispatcher:
         if moved.acked or moved.failed or moved.unanswered or moved.dropped:
             # a caller may wait for the outcome
             tx.after_commit(lambda: self._db.notifier.notify("in"))
-        if settled.idle and parcels.index_is_damaged(tx, packed):
+        if settled.held and settled.idle and parcels.index_is_damaged(tx, packed):
             error = "nothing of an answered parcel could be settled: run onceward check"
             self._failures.back_off(tx, packed, error, unreachable=True)
             return None
-        if parcels.more_waits(tx.rows, settled.lease):
+        if settled.held:
             return self._pack(tx, settled.lease)
-        peers.release(tx, settled.lease)
         self._released.add(settled.lease.name)
         return InFlight(settled.lease, None)
+
+
+def _pause() -> Millis:
+    """Return how long a peer is left alone after an error of our own side."""
+    return round(1000 * engine.MAX_IDLE_SECONDS)
 
 
 def _share_of(first: InFlight) -> Share:

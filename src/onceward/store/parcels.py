@@ -226,6 +226,8 @@ class Settled(NamedTuple):
     lease: PeerLease
     moved: outbox.Moved
     rejected: tuple[tuple[str, Reason], ...] = ()
+    held: bool = True
+    """Whether the peer is still leased, for it has more to be pushed."""
     closed: bool = False
     weak: Durability | None = None
 
@@ -247,7 +249,7 @@ class SettleOptions(NamedTuple):
 
 def settle(tx: StoreTransaction, packed: InFlight, answer: Answer, terms: SettleOptions) -> Settled:
     """
-    Settle the rows of a parcel that the peer accepted or knew already.
+    Settle the rows of a parcel that the peer accepted or knew already; release an idle peer.
 
     Raises:
         LeaseLost: another dispatcher pushes to this peer; nothing of the answer is kept,
@@ -259,8 +261,8 @@ def settle(tx: StoreTransaction, packed: InFlight, answer: Answer, terms: Settle
     if packed.paid_upto:
         receipts.delivered(tx, held.name, packed.paid_upto)
     if not parcel.frames:
-        after, closed = peers.advance(tx, held, 0, held.last_id, terms.settings)
-        return Settled(after, outbox.Moved(), closed=closed)
+        after = peers.advance(tx, held, 0, held.last_id, terms.settings)
+        return Settled(after.lease, outbox.Moved(), held=after.held, closed=after.closed)
     weak = (
         STRENGTH.get(answer.durability, -1) < STRENGTH[terms.durability]
         and not terms.settings.accept_weaker
@@ -272,8 +274,10 @@ def settle(tx: StoreTransaction, packed: InFlight, answer: Answer, terms: Settle
         tx, held.name, told, ask_at=terms.ask_at, stored_ends=stored_ends, parcel=held.ordinal
     )
     rejected = _reject(tx, held.name, told) if "rejected" in map(STATE, told) else ()
-    after, closed = peers.advance(tx, held, 1, parcel.last_id, terms.settings)
-    return Settled(after, moved, rejected, closed=closed, weak=answer.durability if weak else None)
+    after = peers.advance(tx, held, 1, parcel.last_id, terms.settings)
+    return Settled(
+        after.lease, moved, rejected, after.held, after.closed, answer.durability if weak else None
+    )
 
 
 def _reject(tx: StoreTransaction, peer: str, told: list[Receipt]) -> tuple[tuple[str, Reason], ...]:

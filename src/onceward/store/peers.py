@@ -39,7 +39,17 @@ UPDATE _onceward_peers
    SET in_flight_seqs = :parcel, unsettled_ids = :unsettled, lease_at = :until
  WHERE name = :name AND token = :token AND owner = :owner
 """
-ADVANCE: Final = """
+MORE: Final = """
+EXISTS (SELECT 1 FROM _onceward_receipts AS r WHERE r.peer = :name)
+    OR EXISTS (SELECT 1
+                 FROM _onceward_outbox AS o
+                WHERE o.recipient = :name
+                  AND o.state = 'pending'
+                  AND o.due_at IS NULL
+                  AND o.held_by IS NULL)
+"""
+"""Whether a peer without a parcel in flight has messages or receipts."""
+ADVANCE: Final = f"""
 UPDATE _onceward_peers
    SET number = :number, last_id = :last_id, in_flight_seqs = NULL,
        unsettled_ids = CASE WHEN :number > number THEN '[]' ELSE unsettled_ids END,
@@ -47,9 +57,10 @@ UPDATE _onceward_peers
        last_error = NULL, seen_at = :now,
        successes = CASE breaker WHEN 'half_open' THEN successes + 1 ELSE 0 END,
        breaker = CASE WHEN breaker = 'half_open' AND successes + 1 < :needed THEN 'half_open'
-                      ELSE 'closed' END
+                      ELSE 'closed' END,
+       (owner, lease_at) = (SELECT owner, lease_at WHERE {MORE})
  WHERE name = :name AND token = :token AND owner = :owner
-RETURNING breaker, successes
+RETURNING breaker, successes, owner IS NOT NULL
 """
 BACK_OFF: Final = """
 UPDATE _onceward_peers
@@ -214,13 +225,24 @@ def store_parcel(
     return held._replace(parcel=seqs, unsettled=unsettled)
 
 
+class Advanced(NamedTuple):
+    """The lease after a successful push, and whether the breaker closed."""
+
+    lease: PeerLease
+    held: bool
+    """Whether the peer stays leased, for it has messages or receipts; it is released otherwise."""
+    closed: bool
+
+
 def advance(
     tx: StoreTransaction, held: PeerLease, by: int, last_id: str, settings: Settings
-) -> tuple[PeerLease, bool]:
+) -> Advanced:
     """
-    Record a successful push, *by* one parcel or none.
+    Record a successful push, *by* one parcel or none; release a peer that has nothing more.
 
-    Returns the lease for the next push, and whether the breaker closed.
+    Raises:
+        LeaseLost: another dispatcher pushes to this peer.
+
     """
     found = tx.rows(
         ADVANCE,
@@ -243,7 +265,7 @@ def advance(
         breaker=found[0][0],
         successes=found[0][1],
     )
-    return after, closed
+    return Advanced(after, bool(found[0][2]), closed)
 
 
 class Backoff(NamedTuple):

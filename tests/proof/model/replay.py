@@ -91,7 +91,8 @@ class Real:
         def work(tx: StoreTransaction) -> Any:
             if answer.verdict == "fork":
                 return self._setbacks.forked(tx, packed, answer)
-            return parcels.settle(tx, packed, answer, terms).lease
+            settled = parcels.settle(tx, packed, answer, terms)
+            return settled.lease if settled.held else self._lease(tx)
 
         self._held, self._packed = self.near._db.write(work), None
 
