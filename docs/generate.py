@@ -144,6 +144,7 @@ def pages() -> dict[str, str]:
         | {
             "docs/explanation/architecture.svg": layers.draw(),
             "schema/frame.schema.json": shapes.frame_schema(),
+            "schema/wire.schema.json": shapes.wire_schema(),
             "tests/checklist/README.md": checklist_page(),
         }
     )

@@ -7,13 +7,16 @@ import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import apsw
 import readers
 from pieces import code, flow, page, table
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
 
 from onceward import Postbox
+from onceward.model import wire
 from onceward.model.clock import SystemClock
 from onceward.transports import Frame
 
@@ -161,6 +164,43 @@ def _or_null(given: dict[str, Any]) -> dict[str, Any]:
     notes = {name: given[name] for name in ("description", "default") if name in given}
     kinds = [{name: value for name, value in given.items() if name not in notes}, {"type": "null"}]
     return notes | {"anyOf": kinds}
+
+
+def wire_schema() -> str:
+    """Return the bodies that travel over networks as JSON Schema: the codec's own models."""
+    models: list[tuple[type[BaseModel], Literal["validation"]]] = [
+        (wire._ParcelEvent, "validation"),
+        (wire._AnswerEvent, "validation"),
+    ]
+    _, found = models_json_schema(models, ref_template="#/$defs/{model}")
+    named = json.dumps(found["$defs"]).replace('"_', '"').replace("$defs/_", "$defs/")
+    defs = json.loads(named)
+    for each in defs.values():
+        each.pop("description", None)
+        _untitle(each)
+    batch = {
+        "title": "parcel",
+        "type": "array",
+        "prefixItems": [{"$ref": "#/$defs/ParcelEvent"}],
+        "items": {"description": "a frame, as of frame.schema.json", "type": "object"},
+        "minItems": 1,
+    }
+    schema = {
+        "$schema": DIALECT["$schema"],
+        "$id": "urn:onceward:schema:wire:1",
+        "title": "onceward parcel or answer",
+        "description": "The body of a parcel, a CloudEvents batch, or that of its answer.",
+        "oneOf": [batch, {"$ref": "#/$defs/AnswerEvent"}],
+        "$defs": defs,
+    }
+    return json.dumps(schema, indent=2) + "\n"
+
+
+def _untitle(schema: dict[str, Any]) -> None:
+    """Drop the titles that repeat the names of classes and fields."""
+    schema.pop("title", None)
+    for each in schema.get("properties", {}).values():
+        each.pop("title", None)
 
 
 # -- the tables -------------------------------------------------------------------------------

@@ -27,7 +27,8 @@ Define every error of the package, as one tree.
     │   ├── Unreachable              the peer does not answer; try later
     │   ├── OutOfDescriptors         this process can open no further file; the peer is well
     │   ├── ParcelTooLarge           the way takes no parcel of this size; a smaller one passes
-    │   └── Refused                  the peer will never take this
+    │   ├── Refused                  the peer will never take this
+    │   └── InvalidParcel            bytes that are no parcel or answer; an InvalidArgument, too
     ├── NoMailbox                  no such mailbox, or not any more
     ├── DuplicateMailbox           a mailbox of that name exists
     ├── LeaseLost                  another worker owns the message; our writes were rolled back
@@ -312,6 +313,10 @@ class ParcelTooLarge(DeliveryError):
 
 class Refused(DeliveryError):
     """The peer will never take this parcel: read the reason, replay or discard dead letters."""
+
+
+class InvalidParcel(DeliveryError, InvalidArgument):
+    """The bytes are no parcel or answer of this version, or a value of it cannot travel."""
 
 
 class LeaseLost(OncewardError):

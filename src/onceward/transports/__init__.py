@@ -30,6 +30,7 @@ from onceward.transports.base import (
 )
 
 if TYPE_CHECKING:
+    from onceward.model import wire
     from onceward.transports.function import FunctionTransport
 
 __all__ = [
@@ -52,14 +53,19 @@ __all__ = [
     "Verdict",
     "digest",
     "refuse_damaged",
+    "wire",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """Load ``FunctionTransport`` on first use: it needs asyncio, which takes long to import."""
-    if name != "FunctionTransport":
-        msg = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(msg)
-    from onceward.transports.function import FunctionTransport  # noqa: PLC0415 - see above
+    """Load ``FunctionTransport`` and ``wire`` on first use: importing them takes long."""
+    if name == "FunctionTransport":
+        from onceward.transports.function import FunctionTransport  # noqa: PLC0415 - see above
 
-    return FunctionTransport
+        return FunctionTransport
+    if name == "wire":
+        from onceward.model import wire  # noqa: PLC0415 - see above
+
+        return wire
+    msg = f"module {__name__!r} has no attribute {name!r}"
+    raise AttributeError(msg)

@@ -6,19 +6,24 @@ What CI runs, and ``onceward prove``.
 
 from __future__ import annotations
 
+import json
+import re
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Any, Final
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.errors import HypothesisException
-from tests.proof.fuzz.targets import COMMANDS, FILED, PLAIN, SEP, Target
+from tests.proof.fuzz.targets import COMMANDS, FILED, PLAIN, PUSHED, SEP, Target
 from tests.proof.seed import proof_seed
 
+from onceward.model import wire
+from onceward.model.frame import digest
+from onceward.model.parcel import Answer, ParcelFrame, Receipt
 from onceward.model.settings import Settings
 from onceward.testing.workers import worker_pool
 
@@ -29,15 +34,26 @@ GOOD: Final = (
 MANY: Final = 40
 """Inputs of one example."""
 SHARES: Final = {
-    "frame": 0.3,
-    "parcel": 0.2,
-    "name": 0.15,
-    "topic": 0.2,
-    "settings": 0.08,
-    "sql_send": 0.06,
-    "cli": 0.01,
+    "frame": 0.18,
+    "parcel": 0.12,
+    "wire_parcel": 0.25,
+    "wire_answer": 0.15,
+    "name": 0.09,
+    "topic": 0.12,
+    "settings": 0.05,
+    "sql_send": 0.034,
+    "cli": 0.006,
 }
 """Which part of the inputs each target gets: cheap ones more."""
+
+PARCEL: Final = wire.encode_parcel(
+    replace(PUSHED, frames=(ParcelFrame("0", GOOD.decode(), digest(GOOD.decode())),))
+)
+ANSWER: Final = wire.encode_answer(
+    Answer(verdict="accepted", receipts=(Receipt("0", "stored"),)), PUSHED
+)
+VALUE: Final = re.compile(rb'(?<=":)("[^"]*"|[0-9]+)')
+"""A value of an event, to be replaced by another."""
 
 texts = st.text(max_size=20)
 words = st.sampled_from(
@@ -64,10 +80,26 @@ words = st.sampled_from(
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | texts
 
 
-def _spliced(draw: Callable[..., Any]) -> bytes:
-    start = draw(st.integers(0, len(GOOD)))
-    end = draw(st.integers(start, min(len(GOOD), start + 20)))
-    return GOOD[:start] + bytes(draw(st.binary(max_size=8))) + GOOD[end:]
+def _spliced(draw: Callable[..., Any], good: bytes = GOOD) -> bytes:
+    start = draw(st.integers(0, len(good)))
+    end = draw(st.integers(start, min(len(good), start + 20)))
+    return good[:start] + bytes(draw(st.binary(max_size=8))) + good[end:]
+
+
+def _replaced(draw: Callable[..., Any], good: bytes) -> bytes:
+    """Return a body with one value replaced by another JSON value."""
+    found = draw(st.sampled_from(list(VALUE.finditer(good))))
+    value = json.dumps(draw(scalars | words | st.lists(scalars, max_size=2))).encode()
+    return good[: found.start()] + value + good[found.end() :]
+
+
+def _bodies(good: bytes) -> st.SearchStrategy[bytes]:
+    return st.one_of(
+        st.just(good),
+        st.binary(max_size=80),
+        st.composite(_spliced)(good),
+        st.composite(_replaced)(good),
+    )
 
 
 frames = st.one_of(
@@ -105,6 +137,8 @@ lines = st.tuples(st.sampled_from(COMMANDS), st.lists(words | texts | options, m
 INPUTS: Final[dict[str, st.SearchStrategy[bytes]]] = {
     "frame": frames,
     "parcel": st.lists(frames, max_size=3).map(b"\n".join),
+    "wire_parcel": _bodies(PARCEL),
+    "wire_answer": _bodies(ANSWER),
     "name": (words | texts).map(lambda text: text.encode("utf-8", "replace")),
     "topic": st.tuples(words | texts, words | texts).map(
         lambda two: SEP.join(two).encode("utf-8", "replace")
@@ -127,7 +161,7 @@ class Fuzzed:
     seconds: float
 
 
-def fuzz(inputs: int = 100_000, *, seed: int | None = None, processes: int = 2) -> Fuzzed:
+def fuzz(inputs: int = 300_000, *, seed: int | None = None, processes: int = 2) -> Fuzzed:
     """Give *inputs* inputs to the targets together."""
     begun, first = time.monotonic(), proof_seed() if seed is None else seed
     shares = {name: max(1, round(inputs * share / MANY)) for name, share in SHARES.items()}

@@ -13,7 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack, chdir, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, chdir, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -24,7 +24,14 @@ import apsw
 from onceward.api.postbox import Postbox
 from onceward.cli import app, main
 from onceward.db.environment import load_settings
-from onceward.errors import InvalidArgument, InvalidMessage, Unreachable
+from onceward.errors import (
+    InvalidArgument,
+    InvalidMessage,
+    InvalidParcel,
+    Refused,
+    Unreachable,
+)
+from onceward.model import wire
 from onceward.model.frame import Frame, digest
 from onceward.model.names import agent_name, plain_text, rank
 from onceward.model.parcel import Parcel, ParcelFrame
@@ -47,6 +54,17 @@ LAST: Final = "SELECT id, frame, json_valid(frame) FROM onceward_outbox ORDER BY
 SEP: Final = "\x1f"
 """Stands between the parts of a structured input."""
 NAME_MAX: Final = 128
+
+
+PUSHED: Final = Parcel(
+    sender="a",
+    recipient="b",
+    epoch="e",
+    number=1,
+    previous="",
+    frames=(ParcelFrame("0", "{}", digest("{}")),),
+)
+"""The parcel that answers are read for."""
 
 
 class Surprise(AssertionError):
@@ -122,6 +140,41 @@ def _encodable(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def wire_parcel(raw: bytes) -> None:
+    """
+    Take bytes from a network for a parcel.
+
+    What is decoded can be encoded again, and the door of the recipient judges it.
+    """
+    try:
+        found = wire.decode_parcel(raw)
+    except InvalidParcel:
+        return
+    _insist("a parcel changed by travelling", holds=_again(found) == found)
+    with suppress(Unreachable, Refused):
+        parse_frames(found, InboxPolicy(agent="b", durability="safe", max_body=1000))
+
+
+def _again(found: Parcel) -> Parcel:
+    return wire.decode_parcel(wire.encode_parcel(found))
+
+
+def wire_answer(raw: bytes) -> None:
+    """
+    Take bytes from a network for the answer to a parcel of one frame.
+
+    What is decoded speaks of that frame only, and can be encoded again.
+    """
+    try:
+        found = wire.decode_answer(raw, PUSHED)
+    except InvalidParcel:
+        return
+    ids = {receipt.id for receipt in found.receipts}
+    _insist("receipts for other frames", holds=ids <= {PUSHED.last_id})
+    again = wire.decode_answer(wire.encode_answer(found, PUSHED), PUSHED)
+    _insist("an answer changed by travelling", holds=again == found)
 
 
 def name(raw: bytes) -> None:
@@ -281,6 +334,8 @@ Target = Callable[[bytes], None]
 PLAIN: Final[dict[str, Target]] = {
     "frame": frame,
     "parcel": parcel,
+    "wire_parcel": wire_parcel,
+    "wire_answer": wire_answer,
     "name": name,
     "topic": topic,
     "settings": settings,
