@@ -3,9 +3,10 @@ Two agents that trade while their processes are killed.
 
 The trial that the project itself has to pass.
 
-*ann* orders from *bob*, bob bills ann. Two processes send for ann, two carry
-her mail and hear her bills, two work for bob, one does nothing but checkpoint
-both files. What was tried and what was promised is logged outside the files;
+*ann* orders from *bob* and makes a memo of it to herself, bob bills ann. Two
+processes send for ann, one of which pushes too, two carry her mail and hear her
+bills, two work for bob, one receives for him by hand, one does nothing but
+checkpoint both files. What was tried and what was promised is logged outside the files;
 effects and bills are rows that commit with the handling.
 """
 
@@ -34,7 +35,8 @@ ANN: Final = "ann"
 BOB: Final = "bob"
 TABLES: Final = {
     ANN: "CREATE TABLE IF NOT EXISTS ledger (id TEXT PRIMARY KEY);"
-    "CREATE TABLE IF NOT EXISTS billed (id TEXT)",
+    "CREATE TABLE IF NOT EXISTS billed (id TEXT);"
+    "CREATE TABLE IF NOT EXISTS noted (id TEXT)",
     BOB: "CREATE TABLE IF NOT EXISTS effects (id TEXT, lane TEXT, number INTEGER)",
 }
 MOST_AT_ONCE: Final = 4
@@ -45,6 +47,7 @@ Kills after which a long trial begins anew.
 
 Its processes read at every start what they promised so far.
 """
+FULFILLED: Final = "INSERT INTO effects VALUES (?, ?, ?)"
 EFFECTS: Final = "SELECT id, lane, number FROM effects ORDER BY rowid"
 
 
@@ -53,6 +56,12 @@ class Order(Msg, type="order"):
 
     lane: str
     number: int
+
+
+class Memo(Msg, type="memo"):
+    """What ann tells herself of an order, by its id."""
+
+    order: str
 
 
 class Bill(Msg, type="bill"):
@@ -78,14 +87,14 @@ def log(folder: Path, name: str) -> Log:
 
 def sender(folder: Path, name: str) -> None:
     """
-    Order for ever, a few things per commit, with ids of its own.
+    Order for ever, a few things per commit, with ids of its own, and make memos of them.
 
-    What was not promised is ordered again.
+    What was not promised is ordered again. The second one pushes its orders itself.
     """
     tried, promised = log(folder, "tried"), log(folder, "promised")
     rng = random.Random()
     number = sum(str(fact).startswith(f"{name}:") for fact in promised)
-    with open_box(folder, ANN, start=False) as box:
+    with open_box(folder, ANN, start=name.endswith("2")) as box:
         session = box.session(name)
         while True:
             ids = [f"{name}:{number + k:07}" for k in range(1, rng.randint(2, MOST_AT_ONCE))]
@@ -97,6 +106,7 @@ def sender(folder: Path, name: str) -> None:
                             "INSERT INTO ledger VALUES (?) ON CONFLICT DO NOTHING", (message_id,)
                         )
                         tx.send(BOB, Order(lane=name, number=k), message_id=message_id)
+                        tx.send(ANN, Memo(order=message_id), message_id=f"memo:{message_id}")
             except OncewardError:
                 continue  # nothing is promised; the same ids are safe to send again
             promised.add(*ids)
@@ -105,8 +115,12 @@ def sender(folder: Path, name: str) -> None:
 
 
 def dispatcher(folder: Path, _name: str) -> None:
-    """Carry ann's mail, and note her bills."""
+    """Carry ann's mail, and note her bills and memos."""
     ann = Agent(ANN)
+
+    @ann.on(Memo)
+    def remember(memo: Memo, ctx: Context) -> None:
+        ctx.tx.execute("INSERT INTO noted VALUES (?)", (memo.order,))
 
     @ann.on(Bill)
     def note(bill: Bill, ctx: Context) -> None:
@@ -122,13 +136,25 @@ def worker(folder: Path, _name: str) -> None:
 
     @bob.on(Order)
     def fulfil(order: Order, ctx: Context) -> Bill:
-        ctx.tx.execute(
-            "INSERT INTO effects VALUES (?, ?, ?)", (ctx.message.id, order.lane, order.number)
-        )
+        ctx.tx.execute(FULFILLED, (ctx.message.id, order.lane, order.number))
         return Bill(order=ctx.message.id)
 
     with open_box(folder, bob, start=True):
         Event().wait()
+
+
+def reader(folder: Path, _name: str) -> None:
+    """Receive orders by hand; carry them out, bill them and end them in one commit each."""
+    with open_box(folder, BOB, start=True) as box:
+        while True:
+            message = box.receive(timeout=PATIENCE)
+            if message is None:
+                continue
+            order = Order.model_validate(message.body)
+            with suppress(OncewardError), box.begin() as tx:
+                tx.execute(FULFILLED, (message.id, order.lane, order.number))
+                message.reply(Bill(order=message.id))
+                message.ack()
 
 
 def checkpointer(folder: Path, _name: str) -> None:
@@ -156,7 +182,7 @@ def _connection(path: Path) -> Any:
 
 ROLES: Final[dict[str, Role]] = {
     "sender-1": sender, "sender-2": sender, "dispatcher-1": dispatcher, "dispatcher-2": dispatcher,
-    "worker-1": worker, "worker-2": worker, "checkpointer": checkpointer,
+    "worker-1": worker, "worker-2": worker, "reader": reader, "checkpointer": checkpointer,
 }  # fmt: skip
 
 
@@ -182,7 +208,7 @@ def trial(
 
     No kill begins after *seconds*.
 
-    Every promised order has exactly one effect and one bill, in the order of
+    Every promised order has exactly one effect, bill and memo, its effects in the order of
     its lane; nothing has an effect that was not sent; what the ledger says is
     what was ordered; no row is stranded; both files keep every invariant.
 
@@ -262,9 +288,10 @@ def judged(folder: Path) -> tuple[list[str], int]:
         with bob.begin() as tx:
             effects = [Effect(*row) for row in tx.execute(EFFECTS)]
         with ann.begin() as tx:
-            billed = [
-                Effect(str(order), "bills", 0) for (order,) in tx.execute("SELECT id FROM billed")
-            ]
+            billed, noted = (
+                [Effect(str(order), table, 0) for (order,) in tx.execute(f"SELECT id FROM {table}")]
+                for table in ("billed", "noted")
+            )
             ledger = {str(i) for (i,) in tx.execute("SELECT id FROM ledger")}
         broken = [
             f"{box.agent}: {v.invariant} {v.offender} ({v.rule})"
@@ -278,6 +305,7 @@ def judged(folder: Path) -> tuple[list[str], int]:
         ]
     found = judge(tried=tried, promised=promised, effects=effects)
     found += [f"bill: {wrong}" for wrong in judge(tried=tried, promised=promised, effects=billed)]
+    found += [f"memo: {wrong}" for wrong in judge(tried=tried, promised=promised, effects=noted)]
     found += [
         f"{i} is in the ledger and had no effect"
         for i in sorted(ledger - {effect.id for effect in effects})

@@ -30,7 +30,7 @@ Where all is slow, a role may be killed before it makes its own.
 @pytest.mark.timeout(60 + KILLS)
 def test_traders_survive(tmp_path: Path, aloud: Callable[[object], None]) -> None:
     """
-    Seven processes in five roles are killed again and again.
+    Eight processes in six roles are killed again and again.
 
     The logs, the effects and both files agree afterwards.
     """
