@@ -19,6 +19,7 @@ from onceward.runtime.agent import Agent
 from onceward.runtime.context import Context
 from onceward.testing.clock import ManualClock
 from onceward.testing.powercut.scene import Scene
+from onceward.testing.stepped import SteppedEngines
 
 Side = Literal["near", "far"]
 SESSIONS: Final = 3
@@ -27,6 +28,8 @@ A_LIFE: Final = 100_000
 ROWS: Final = {
     "near": (
         "CREATE TABLE IF NOT EXISTS promised (n INTEGER PRIMARY KEY); "
+        "CREATE TABLE IF NOT EXISTS noted (seq INTEGER PRIMARY KEY, n INTEGER); "
+        "CREATE TABLE IF NOT EXISTS remembered (n INTEGER PRIMARY KEY); "
         "CREATE TABLE IF NOT EXISTS answers (seq INTEGER PRIMARY KEY, n)"
     ),
     "far": "CREATE TABLE IF NOT EXISTS effects (seq INTEGER PRIMARY KEY, n INTEGER, session TEXT)",
@@ -34,6 +37,11 @@ ROWS: Final = {
 SIGN: Final = "INSERT INTO promised (n) VALUES (?)"
 TAKE_EFFECT: Final = "INSERT INTO effects (n, session) VALUES (?, ?)"
 TAKE_ANSWER: Final = "INSERT INTO answers (n) VALUES (?)"
+REMEMBER: Final = "INSERT INTO remembered (n) VALUES (?)"
+TAKE_NOTE: Final = "INSERT INTO noted (n) VALUES (?)"
+NO: Final = "never"
+ALONE: Final = 0.003
+"""Seconds after which a claim is committed before its handler's effects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +57,8 @@ class Terms:
     """Names of the bugs that are planted; see ``planted``."""
     busy_timeout: float = 30.0
     """How long they wait for each other."""
+    engines: bool = True
+    """Whether their engines are as started: parcels, answers and claims share commits."""
 
 
 class Work(Msg, type="town.work"):
@@ -60,6 +70,12 @@ class Work(Msg, type="town.work"):
 
 class Answer(Msg, type="town.answer"):
     """It was done."""
+
+    n: int
+
+
+class Note(Msg, type="town.note"):
+    """What the near one tells itself."""
 
     n: int
 
@@ -77,6 +93,7 @@ class Pair:
         self.scene, self.terms = scene, terms
         self.clock = ManualClock(scene.starts_at)
         self.boxes: dict[Side, Postbox] = {}
+        self._engines: dict[Side, SteppedEngines] = {}
         self._numbers = scene.life * A_LIFE
         self._minted = 0
         self._by_id: dict[str, int] = {}
@@ -103,7 +120,15 @@ class Pair:
     def close(self) -> None:
         """Close the agents that are open."""
         while self.boxes:
-            self.boxes.popitem()[1].close()
+            self._close(next(reversed(self.boxes)))
+
+    def _close(self, side: Side) -> None:
+        engines, box = self._engines.pop(side, None), self.boxes.pop(side)
+        try:
+            if engines is not None:
+                engines.close()
+        finally:
+            box.close()
 
     @property
     def near(self) -> Postbox:
@@ -131,8 +156,12 @@ class Pair:
         )
         box.on("*", self._heard)
         try:
+            if self.terms.engines:
+                self._engines[side] = SteppedEngines(box, is_dead=lambda _: False)
+                self._engines[side].begin_alone()
             self._furnish(side, box)
         except BaseException:
+            self._engines.pop(side, None)
             box.close()
             raise
         self.boxes[side] = box
@@ -166,24 +195,37 @@ class Pair:
 
     def reopen(self, side: Side) -> None:
         """Close one of them in good order, let the other knock in vain, and start it again."""
-        self.boxes.pop(side).close()
-        for other in self.boxes.values():
-            other.run_until_idle()
+        self._close(side)
+        for other in list(self.boxes):
+            self.run(other)
         self.open(side)
 
+    def run(self, side: Side) -> None:
+        """Let the engines of one of them do all that is due, and commit what waits."""
+        engines = self._engines.get(side)
+        if engines is None:
+            self.boxes[side].run_until_idle()
+        else:
+            engines.run_until_idle()
+
     def carry(self) -> None:
-        """Let the near one push and hear."""
+        """Let the near one push and hear; an answer that comes waits for the next commit."""
         if "attach" in self.terms.mutants:
             planted.hand_over(
                 self.path("near"), self.path("far"), vfs=self.scene.vfs, now=self.clock.now()
             )
-        self.near.run_until_idle()
+        engines = self._engines.get("near")
+        if engines is None:
+            self.near.run_until_idle()
+        else:
+            engines.carry(hurry=False)
+            engines.handle()
 
     def turn(self) -> None:
         """Let all agents do what is due."""
         self.carry()
-        self.far.run_until_idle()
-        self.near.run_until_idle()
+        self.run("far")
+        self.run("near")
 
     # -- promising ----------------------------------------------------------------------------
 
@@ -220,6 +262,34 @@ class Pair:
                 raise undo
         self.scene.note("sent", n)
 
+    def remember(self, n: int, *, undo: type[Exception] | None = None) -> None:
+        """Let the near one send *n* to itself with a row of our own, or take both back."""
+        self.scene.note("unremembered" if undo else "remembering", n)
+        with self.near.begin() as tx:
+            tx.execute(REMEMBER, (n,))
+            tx.send("near", Note(n=n))
+            if undo is not None:
+                raise undo
+        self.scene.note("remembered", n)
+
+    def take(self) -> bool:
+        """Let the far one take a message by hand, and end it in a block with its effect."""
+        message = self.far.receive()
+        if message is None:
+            return False
+        asked = Work.model_validate(message.body)
+        self.promised(message.id, asked.n)
+        if fails_first(asked.n) and message.attempt == 1:
+            message.retry(after=1)
+        elif refused(asked.n):
+            message.reject(NO)
+        else:
+            with self.far.begin() as tx:
+                tx.execute(TAKE_EFFECT, (asked.n, message.session))
+                message.reply(Answer(n=asked.n))
+                message.ack()
+        return True
+
     def promised(self, message_id: str, n: int) -> None:
         """Remember which message is which number."""
         self._by_id[message_id] = n
@@ -237,22 +307,28 @@ class Pair:
             agent.on(Work)(self._work)
         else:
             agent.on(Answer)(self._answer)
+            agent.on(Note)(self._note)
         return agent
 
     def _work(self, work: Work, ctx: Context) -> Answer:
         self._by_id[ctx.message.id] = work.n
+        if self.terms.engines and slow(work.n):
+            self.clock.advance(ALONE)
+            self.far._workers[0]._batch.heartbeat()
         if fails_first(work.n) and ctx.message.attempt == 1:
             again = "not yet"
             raise Retry(again, after=1)
         if refused(work.n):
-            no = "never"
-            raise Reject(no)
+            raise Reject(NO)
         ctx.tx.execute(TAKE_EFFECT, (work.n, ctx.message.session))
         return Answer(n=work.n)
 
     def _answer(self, answer: Answer, ctx: Context) -> None:
         self._by_id[ctx.message.id] = -answer.n
         ctx.tx.execute(TAKE_ANSWER, (answer.n,))
+
+    def _note(self, note: Note, ctx: Context) -> None:
+        ctx.tx.execute(TAKE_NOTE, (note.n,))
 
     def _heard(self, event: Event) -> None:
         n = self._by_id.get(event.message_id) if isinstance(event, MessageEvent) else None
@@ -287,3 +363,8 @@ def fails_first(n: int) -> bool:
 def refused(n: int) -> bool:
     """Return whether no agent will ever do that number."""
     return n % 11 == 5
+
+
+def slow(n: int) -> bool:
+    """Return whether the handler of that number takes so long that its claim is committed first."""
+    return n % 5 == 1

@@ -19,6 +19,9 @@ from onceward.db.connection import connect
 from onceward.db.migrations import Migration
 from onceward.model.clock import Millis
 from onceward.model.frame import digest
+from onceward.model.parcel import Answer, Receipt
+from onceward.runtime.commit_batch import HandlerCommitBatch
+from onceward.runtime.dispatcher import Dispatcher
 from onceward.store.bodies import FULL_FRAME
 
 NO_BARRIER: Final = """
@@ -89,9 +92,52 @@ def _nothing() -> AbstractContextManager[object]:
     return ExitStack()
 
 
+SETTLE: Final = HandlerCommitBatch._settle
+
+
+def settle_after_effects(batch: Any, tx: Any, ended: Any, rest: Any) -> None:
+    """Commit what handlers wrote without their claims, and claims and settlements after that."""
+    held = [each.leased.lane.lane_id for each in ended]
+    claims = [tx.rows(CLAIM, (lane,))[0] for lane in held]
+    tx.many(UNCLAIM, [(lane,) for lane in held])
+    batch._db.writer.attach()
+    batch._db.writer.commit()
+    tx = batch._db.writer.begin()
+    tx.many(RECLAIM, [(*claim, lane) for claim, lane in zip(claims, held, strict=True)])
+    batch._db.writer.detach()
+    SETTLE(batch, tx, ended, rest)
+
+
+def accept_later(dispatcher: Any, tx: Any, packed: Any) -> Any:
+    """Settle a message to the agent itself with its send, and accept it in another commit."""
+    accept_it = dispatcher._db.receivers[-1]
+    stored = tuple(Receipt(frame.id, "stored") for frame in packed.parcel.frames)
+    tx.after_commit(lambda: accept_it(packed.parcel))
+    answer = Answer(verdict="accepted", receipts=stored)
+    return dispatcher._settle(tx, packed, answer, streams=True)
+
+
+def _effects_first() -> AbstractContextManager[object]:
+    return patch.object(HandlerCommitBatch, "_settle", settle_after_effects)
+
+
+def _half() -> AbstractContextManager[object]:
+    return patch.object(Dispatcher, "_deliver_here", accept_later)
+
+
+CLAIM: Final = "SELECT owner, leased_seqs, due_at, token FROM _onceward_lanes WHERE lane_id = ?"
+UNCLAIM: Final = """
+UPDATE _onceward_lanes SET owner = NULL, leased_seqs = NULL, due_at = NULL, token = token - 1
+ WHERE lane_id = ?
+"""
+RECLAIM: Final = """
+UPDATE _onceward_lanes SET owner = ?, leased_seqs = ?, due_at = ?, token = ? WHERE lane_id = ?
+"""
 PLANTED: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
     "no-barrier": _no_barrier,
     "delete-journal": _delete_journal,
+    "effects-first": _effects_first,
+    "half": _half,
     "attach": _nothing,  # the pair looks for the name: see hand_over
 }
 

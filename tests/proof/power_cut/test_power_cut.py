@@ -32,16 +32,19 @@ Whether a sample finds them must not depend on it.
 """
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize(
+    ("transport", "engines"), [("memory", True), ("file", True), ("memory", False)]
+)
 def test_safe_files_survive(
-    transport: Transport, tmp_path: Path, aloud: Callable[[object], None]
+    transport: Transport, engines: bool, tmp_path: Path, aloud: Callable[[object], None]
 ) -> None:
     """
-    Cut anywhere, in any way.
+    Cut anywhere, in any way, with engines that share commits and without.
 
     Nothing acknowledged is lost, nothing happens twice or out of order, and life goes on.
     """
-    verdict = explore(Town(SEED, transport=transport), states=STATES, keep=tmp_path)
+    town = Town(SEED, transport=transport, engines=engines)
+    verdict = explore(town, states=STATES, keep=tmp_path)
     aloud(verdict)
 
     assert () == verdict.violations
@@ -74,9 +77,11 @@ def test_safe_files_survive_two_deep(
         (Town(7, near="fast", far="fast"), {"LOST_ACK", "LOST_IN_TRANSIT"}),
         (Town(7, far="fast", accept_weaker=True), {"LOST_CUSTODY"}),
         (Town(7, mutants=("delete-journal",)), {"LOST_ACK", "LOST_IN_TRANSIT"}),
-        (Town(7, mutants=("attach",)), {"LOST_IN_TRANSIT"}),
+        (Town(7, mutants=("attach",), engines=False), {"LOST_IN_TRANSIT"}),
+        (Town(7, mutants=("effects-first",)), {"DUP_EFFECT"}),
+        (Town(7, mutants=("half",)), {"HALF"}),
     ],
-    ids=("fast", "weaker-receiver", "delete-journal", "attach"),
+    ids=("fast", "weaker-receiver", "delete-journal", "attach", "effects-first", "half"),
 )
 def test_weak_profiles_are_found(
     weak: Town, kinds: set[str], aloud: Callable[[object], None]
@@ -95,9 +100,8 @@ def test_weak_profiles_are_found(
 @pytest.mark.skipif(sampled(), reason="a minute: not in a sample")
 def test_the_open_barrier_is_what_saves_a_killed_file(aloud: Callable[[object], None]) -> None:
     """Without a durable commit at opening, rows read after a kill are gone after the next cut."""
-    verdict = explore(
-        Town(7, mutants=("no-barrier",)), states=5_000, depth=2, enough=1, seconds=FOUND_WITHIN * 3
-    )
+    weak = Town(7, mutants=("no-barrier",), engines=False)  # started ones write when they begin
+    verdict = explore(weak, states=5_000, depth=2, enough=1, seconds=FOUND_WITHIN * 3)
     aloud(verdict)
 
     assert "LOST_EFFECT" in verdict.kinds

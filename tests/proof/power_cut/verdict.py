@@ -12,6 +12,18 @@ from onceward.testing.powercut.scene import Scene
 
 PROMISED: Final = "SELECT n FROM promised"
 EFFECTS: Final = "SELECT n, session FROM effects ORDER BY seq"
+REMEMBERED: Final = "SELECT n FROM remembered"
+NOTED: Final = "SELECT n FROM noted ORDER BY seq"
+HALVES: Final = """
+SELECT o.id, o.state FROM _onceward_outbox AS o
+ WHERE o.recipient = 'near'
+   AND (o.state <> 'pending') <> EXISTS (
+       SELECT 1 FROM _onceward_inbox AS b WHERE b.sender = 'near' AND b.id = o.id
+       UNION ALL SELECT 1 FROM _onceward_processed_messages AS p
+                  WHERE p.sender = 'near' AND p.message_id = o.id
+       UNION ALL SELECT 1 FROM _onceward_sender_streams AS s
+                  WHERE s.sender = 'near' AND s.horizon_id >= o.id)
+"""
 ANSWERS: Final = "SELECT n FROM answers ORDER BY seq"
 REFUSED: Final = "SELECT frame ->> '$.data.n' FROM _onceward_dead_letters WHERE origin = 'inbox'"
 OPEN_ENDS: Final = """
@@ -28,8 +40,15 @@ def judge(pair: Pair, scene: Scene) -> list[str]:
     observe(pair, scene)
     for _ in range(NEW):
         pair.sign(pair.next_number())
+        pair.remember(pair.next_number())
     wrong += _drain(pair)
-    return wrong + _invariants(pair) + _forgotten(pair, scene) + _unequal(pair, scene)
+    return (
+        wrong
+        + _invariants(pair)
+        + _forgotten(pair, scene)
+        + _unequal(pair, scene)
+        + _misremembered(pair, scene)
+    )
 
 
 def observe(pair: Pair, scene: Scene) -> None:
@@ -45,6 +64,19 @@ def _numbers(box: Postbox, sql: str) -> list[int]:
 
 
 def _invariants(pair: Pair) -> list[str]:
+    return [
+        *_halves(pair),
+        *_violations(pair),
+    ]
+
+
+def _halves(pair: Pair) -> list[str]:
+    """Return messages of the near one to itself that are in one half of its file only."""
+    rows = pair.near._db.read(HALVES) if pair.terms.engines else []
+    return [f"HALF {message_id}: {state} in the outbox" for message_id, state in rows]
+
+
+def _violations(pair: Pair) -> list[str]:
     return [
         f"INVARIANT {side} {v.invariant} {v.rule}: {v.offender}"
         for side, box in pair.boxes.items()
@@ -121,6 +153,17 @@ def _unequal(pair: Pair, scene: Scene) -> list[str]:
             if answers[n] != 1
         ),
         *_disorder(rows),
+    ]
+
+
+def _misremembered(pair: Pair, scene: Scene) -> list[str]:
+    """Return what the near one sent to itself and did not get once, in order."""
+    noted, kept = _numbers(pair.near, NOTED), _numbers(pair.near, REMEMBERED)
+    told, taken_back = set(scene.known("remembered")), set(scene.known("unremembered"))
+    return [
+        *(f"LOST_ACK {n}: its block had ended without an exception" for n in told - set(kept)),
+        *(f"UNDONE {n}: taken back, and noted" for n in taken_back & set(noted)),
+        *(["NOTES: not what was sent, once each and in order"] if noted != sorted(kept) else []),
     ]
 
 

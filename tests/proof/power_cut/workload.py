@@ -25,6 +25,9 @@ STEPS: Final[dict[str, int]] = {
     "undone": 3,
     "carry": 20,
     "handle": 20,
+    "remember": 6,
+    "regret": 2,
+    "take": 6,
     "wait": 6,
     "checkpoint": 5,
     "maintain": 4,
@@ -116,7 +119,18 @@ class _Day:
 
     def _handle(self) -> None:
         self._pair.clock.advance(1.5)
-        self._pair.far.run_until_idle()
+        self._pair.run("far")
+
+    def _remember(self) -> None:
+        self._pair.remember(self._pair.next_number())
+
+    def _regret(self) -> None:
+        with suppress(_Undone):
+            self._pair.remember(self._pair.next_number(), undo=_Undone)
+
+    def _take(self) -> None:
+        self._pair.clock.advance(1.5)
+        self._pair.take()
 
     def _wait(self) -> None:
         self._pair.clock.advance(self._rng.choice((0.5, 2, 31)))

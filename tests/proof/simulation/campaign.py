@@ -34,6 +34,8 @@ UNBOUNDED: Final = 86_400.0 * 30
 LIMIT: Final = 120.0
 """Seconds that one story may take: hundreds of times what it does."""
 DEPTH: Final = 6
+ENGINES: Final = 4
+"""Bit of a seed that says whether the engines of its world work as started ones do."""
 
 
 EXPECTED: Final = (
@@ -118,13 +120,24 @@ class Campaign:
 
 
 def tell(
-    seed: int, *, steps: int = STEPS, weather: Weather | None = None, aloud: bool = False
+    seed: int,
+    *,
+    steps: int = STEPS,
+    weather: Weather | None = None,
+    aloud: bool = False,
+    engines: bool | None = None,
 ) -> Told:
-    """Tell the story of one seed to its end."""
+    """Tell the story of one seed to its end; by default half of the seeds have *engines*."""
+    engines = bool(seed & ENGINES) if engines is None else engines
     agents = people(*NAMES[: 2 + seed % 2])
     schema = {agent.name: SCRATCH for agent in agents}
     with Simulation(
-        agents, seed=seed, weather=weather, schema=schema, greeting={"n": 0, "do": "note"}
+        agents,
+        seed=seed,
+        weather=weather,
+        schema=schema,
+        greeting={"n": 0, "do": "note"},
+        engines=engines,
     ) as world:
         world.telling = print if aloud else None
         world.run(steps, step, interrupt)

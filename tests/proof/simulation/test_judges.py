@@ -8,13 +8,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.proof.power_cut import planted
 from tests.proof.simulation import campaign
 from tests.proof.simulation.campaign import tell
 
 from onceward.model.clock import Clock, MonotonicFileClock
 from onceward.model.parcel import Receipt
 from onceward.runtime import commit_batch
-from onceward.store import accept, dedup, inbox, lanes, outbox, peers
+from onceward.runtime.dispatcher import Dispatcher
+from onceward.store import accept, dedup, inbox, lanes, outbox, peers, receipts
 from onceward.testing.simulation import Simulation, Weather, people
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -103,6 +105,50 @@ def time_stands_still(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MonotonicFileClock, "now", now)
 
 
+def a_parcel_in_flight_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """Forget the parcel whose answer was not settled together with the lease of the dead."""
+    forgetting = peers.FREE.replace("SET lease_at", "SET in_flight_seqs = NULL, lease_at")
+    patch.setattr(peers, "FREE", forgetting)
+
+
+def receipts_are_deleted_when_they_are_packed(patch: pytest.MonkeyPatch) -> None:
+    """Delete the receipts of a parcel in the commit that packs it, before it was pushed."""
+    real = receipts.pending
+
+    def pending(tx: Any, peer: str, limit: int) -> Any:
+        found = real(tx, peer, limit)
+        receipts.delivered(tx, peer, found.upto)
+        return found
+
+    patch.setattr(receipts, "pending", pending)
+
+
+def effects_are_committed_before_their_claim(patch: pytest.MonkeyPatch) -> None:
+    """Commit what the handlers wrote without their claims, and claims and settlements after it."""
+    patch.setattr(commit_batch.HandlerCommitBatch, "_settle", planted.settle_after_effects)
+
+
+def parcels_of_undone_sends_are_pushed(patch: pytest.MonkeyPatch) -> None:
+    """Give carriers what a commit has packed, although the commit failed."""
+    real = Dispatcher.hand_over
+
+    def hand_over(self: Dispatcher, *, durable: bool) -> None:
+        del durable
+        real(self, durable=True)
+
+    patch.setattr(Dispatcher, "hand_over", hand_over)
+
+
+def messages_to_oneself_are_stored_later(patch: pytest.MonkeyPatch) -> None:
+    """Settle a message to the agent itself with its send, and accept it in another commit."""
+    patch.setattr(Dispatcher, "_deliver_here", planted.accept_later)
+
+
+def attempts_are_not_counted_after_a_death(patch: pytest.MonkeyPatch) -> None:
+    """Claim what a dead worker may have died of as if it had ended well."""
+    patch.setattr(lanes, "ISOLATE_HEADS", "SELECT ?")
+
+
 PLANTS: dict[Plant, tuple[str, int]] = {
     no_second_net: ("", 0),
     no_first_net: ("never stored", 31),
@@ -113,6 +159,12 @@ PLANTS: dict[Plant, tuple[str, int]] = {
     stored_is_forgotten: ("", 25),
     effects_survive_their_message: ("half an effect", 0),
     time_stands_still: ("never ends", 8),
+    a_parcel_in_flight_is_forgotten: ("it would not: cancelled", 28),
+    receipts_are_deleted_when_they_are_packed: ("never got it", 5),
+    effects_are_committed_before_their_claim: ("twice", 37),
+    parcels_of_undone_sends_are_pushed: ("it would not: denied", 133),
+    messages_to_oneself_are_stored_later: ("in one half", 5),
+    attempts_are_not_counted_after_a_death: ("has killed", 62),
 }
 """
 Each bug, what is said of it, and a world that showed it once.

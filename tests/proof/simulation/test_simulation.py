@@ -50,7 +50,7 @@ def test_the_same_seed_tells_the_same_story() -> None:
 @pytest.mark.parametrize("seed", FOUND)
 def test_what_was_found_stays_mended(seed: int) -> None:
     """Worlds that showed a mistake once go well now."""
-    assert () == tell(seed).wrong
+    assert () == tell(seed, engines=False).wrong
 
 
 @pytest.mark.timeout(1800)

@@ -44,6 +44,34 @@ UNION ALL SELECT 1 FROM _onceward_processed_messages WHERE sender = ?1 AND messa
 UNION ALL SELECT 1 FROM _onceward_dead_letters WHERE origin = 'inbox' AND peer = ?1 AND id = ?2
 UNION ALL SELECT 1 FROM _onceward_sender_streams WHERE sender = ?1 AND horizon_id >= ?2
 """
+TOLD: Final = """
+SELECT seq, sender, message_id FROM _onceward_processed_messages AS p WHERE seq > ?
+   AND NOT EXISTS (SELECT 1 FROM _onceward_receipts AS r, json_each(r.receipts) AS j
+                    WHERE r.peer = p.sender AND j.value ->> 0 = p.message_id)
+   AND NOT EXISTS (SELECT 1 FROM _onceward_pending_replies AS r WHERE r.reply_id = p.message_id)
+   AND (EXISTS (SELECT 1 FROM _onceward_inbox AS b
+                 WHERE b.sender = p.sender AND b.id = p.message_id)
+        OR EXISTS (SELECT 1 FROM _onceward_dead_letters AS d
+                    WHERE d.origin = 'inbox' AND d.peer = p.sender AND d.id = p.message_id))
+ ORDER BY seq
+"""
+"""What a worker or reader has ended, and has no receipt that waits."""
+LAST_MARK: Final = "SELECT coalesce(max(seq), 0) FROM _onceward_processed_messages"
+UNJUDGED: Final = -1
+"""A file that was put back: receipts of what ended before may have been delivered, or pruned."""
+HALVES: Final = """
+SELECT o.id, o.state FROM _onceward_outbox AS o
+ WHERE o.recipient = ?1 AND o.state IN ('sent', 'acked')
+   AND NOT EXISTS (
+       SELECT 1 FROM _onceward_inbox AS b WHERE b.sender = ?1 AND b.id = o.id
+       UNION ALL SELECT 1 FROM _onceward_processed_messages AS p
+                  WHERE p.sender = ?1 AND p.message_id = o.id
+       UNION ALL SELECT 1 FROM _onceward_dead_letters AS d
+                  WHERE d.origin = 'inbox' AND d.peer = ?1 AND d.id = o.id
+       UNION ALL SELECT 1 FROM _onceward_sender_streams AS s
+                  WHERE s.sender = ?1 AND s.horizon_id >= o.id)
+"""
+"""Messages to the agent itself that its outbox counts as stored and its inbox does not know."""
 OFTEN: Final = " UNION ALL ".join(
     f"SELECT '{name}', one.* FROM ({sql}) AS one"  # noqa: S608
     for name, (_, sql) in INVARIANTS.items()
@@ -87,6 +115,7 @@ class File:
     connection: apsw.Connection | None = None
     version: int | None = None
     upto: int = 0
+    marks_upto: int = 0
     effects: dict[str, int] = field(default_factory=dict)
     """Place of the first effect by message id."""
 
@@ -98,10 +127,8 @@ class File:
 
     def changed(self) -> bool:
         """Return whether the file was written since the last call."""
-        if self.connection is None:
-            self.ask("SELECT count(*) FROM sqlite_schema")
-        assert self.connection is not None
-        before, self.version = self.version, self.connection.data_version()
+        # apsw's data_version() tells only of commits before the last read.
+        before, self.version = self.version, int(self.ask("PRAGMA data_version")[0][0])
         return before != self.version
 
     def close(self) -> None:
@@ -127,6 +154,10 @@ class History:
         """Whose past is lost, because its senders may have pruned what it would need again."""
         self.restored: set[str] = set()
         """Whose file was put back to an earlier state."""
+        self.told: set[tuple[str, str, str]] = set()
+        """Receipts that were delivered or refused: whose, to which peer, for which message."""
+        self.deaths: Counter[str] = Counter()
+        """How often each message has killed a process."""
         self.wrong: list[str] = []
         """Contradictions found so far."""
         self.reached: Counter[str] = Counter()
@@ -149,7 +180,9 @@ class History:
     def pushed(self, push: Push) -> None:
         """Note a push and its answer."""
         self.reached[f"push {push.fate}"] += 1
-        answer = push.answer
+        answer, parcel = push.answer, push.parcel
+        if push.fate == "refuse" or (answer and answer.verdict in {"accepted", "duplicate"}):
+            self.told |= {(parcel.sender, parcel.recipient, one.id) for one in parcel.receipts}
         if answer is None:
             return
         self.reached[f"answer {answer.verdict}"] += 1
@@ -168,6 +201,16 @@ class History:
                 f"answer to {push.parcel.sender} names frames that were not in its parcel"
             )
 
+    def deadly(self, agent: str, message_id: str, attempt: int) -> None:
+        """Note that a message is about to kill a process; one death of it may be uncounted."""
+        if agent not in self.restored and self.deaths[message_id] > attempt:
+            self.wrong.append(
+                f"{agent}: {message_id} has killed {self.deaths[message_id]} processes, and this"
+                f" is its attempt {attempt}"
+            )
+        self.deaths[message_id] += 1
+        self.reached["message killed its process"] += 1
+
     # -- looking ------------------------------------------------------------------------------
 
     def look(self, agent: str) -> None:
@@ -182,6 +225,24 @@ class History:
                 self.wrong.append(f"{agent}: {message_id} took effect twice")
             file.effects[message_id] = seq
             self._known(agent, message_id)
+        self._receipts(agent, file)
+        self.wrong += [
+            f"{agent}: {message_id} to itself is {state}, and is in one half of the file"
+            for message_id, state in file.ask(HALVES, (agent,))
+        ]
+
+    def _receipts(self, agent: str, file: File) -> None:
+        """Judge that no receipt is gone that was not delivered."""
+        known = file.marks_upto != UNJUDGED
+        for _, sender, message_id in file.ask(TOLD, (file.marks_upto,)) if known else ():
+            if (
+                sender not in {agent, *self.doubled}
+                and (agent, sender, message_id) not in self.told
+            ):
+                self.wrong.append(
+                    f"{agent}: the receipt of {message_id} is gone, and {sender} never got it"
+                )
+        file.marks_upto = max(file.marks_upto, *file.ask(LAST_MARK)[0])
 
     def _known(self, agent: str, message_id: str) -> None:
         sent = self.sent.get(message_id)
@@ -206,7 +267,7 @@ class History:
         """Note that the file of *agent* is again what it was at *place*."""
         file = self.files[agent]
         file.close()
-        file.upto, file.effects = 0, {}
+        file.upto, file.marks_upto, file.effects = 0, UNJUDGED, {}
         self.questions.pop(agent, None)
         self.doubled.add(agent)
         self.restored.add(agent)

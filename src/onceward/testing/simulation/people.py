@@ -10,7 +10,7 @@ from onceward.errors import Drop, OncewardError, OutcomeUnknown, Reject, Retry
 from onceward.runtime.agent import Agent
 from onceward.runtime.context import Context
 from onceward.testing.simulation.history import Sent, Word
-from onceward.testing.simulation.process import Died, Process
+from onceward.testing.simulation.process import Died, Fatal, Process
 from onceward.testing.simulation.world import Simulation
 
 LANES: Final = ("", "", "red", "blue")
@@ -28,12 +28,21 @@ DEEDS: Final = (
     "drop",
     "break",
 )
+RAISED: Final[dict[str, BaseException]] = {
+    "break": ZeroDivisionError("break"),
+    "reject": Reject("reject"),
+    "drop": Drop(),
+    "die": Fatal("die"),
+}
+"""Deeds that end in the same way at every attempt."""
 SPANS: Final[dict[str, tuple[Any, ...]]] = {
     "delay": (0.0, 2.0, 15.0),
     "ttl": (1.0, 30.0),
     "key": ("k1", "k2"),
 }
 SELDOM: Final = 12
+TO_ITSELF, DEADLY = 0.2, 0.04
+"""Shares of messages, in worlds with engines, to the sender itself and that kill their process."""
 SOME: Final = 4
 RETRIES: Final = 2
 """In one world of so many, callers send again instead of asking; seeds keep their stories."""
@@ -145,12 +154,16 @@ def _send_again(world: Simulation, process: Process, asked: dict[str, AskedMessa
 def _message(world: Simulation, name: str) -> AskedMessage:
     rng, number = world.rng, world.place()
     recipient = rng.choice([other for other in world.agents if other != name] or [name])
+    if world.engines and world.luck.random() < TO_ITSELF:
+        recipient = name
     lane, priority = rng.choice(LANES), rng.choice(PRIORITIES)
     options: dict[str, Any] = {"priority": priority} | ({"ordering_key": lane} if lane else {})
     options |= {
         option: rng.choice(values) for option, values in SPANS.items() if not rng.randrange(SELDOM)
     }
     body = {"n": 0 if "key" in options else number, "do": rng.choice(DEEDS)}
+    if world.engines and world.luck.random() < DEADLY:
+        body["do"] = "die"
     message_id = world.mint.new(name) if rng.randrange(6) else f"own-{number}"
     if message_id.startswith("own") or not rng.randrange(4):
         options["message_id"] = message_id
@@ -243,17 +256,13 @@ def _person(name: str, names: tuple[str, ...]) -> Agent:
                 "INSERT INTO scratch (id, attempt) VALUES (?, ?)",
                 (ctx.message.id, ctx.message.attempt),
             )
+        if deed in RAISED:
+            raise RAISED[deed]
         match deed:
             case "fail" if first:
                 raise RuntimeError(deed)
             case "later" if first:
                 raise Retry(after=2.0)
-            case "break":
-                raise ZeroDivisionError(deed)
-            case "reject":
-                raise Reject(deed)
-            case "drop":
-                raise Drop
             case "forward":
                 ctx.send(follower, {"n": body["n"], "do": "note"})
             case "reply":

@@ -13,7 +13,7 @@ import apsw
 
 from onceward.api.postbox import Postbox
 from onceward.db import open_files
-from onceward.errors import InvalidArgument
+from onceward.errors import InvalidArgument, OncewardError
 from onceward.hooks import Hooks
 from onceward.model.clock import Millis
 from onceward.model.retry import retry_policy
@@ -26,10 +26,12 @@ from onceward.store import lanes, peers
 from onceward.store.directory.cache import DirectoryCache
 from onceward.store.directory.database import DirectoryHandle
 from onceward.testing.clock import ManualClock
+from onceward.testing.stepped import SteppedEngines
 from onceward.transports.base import Transport
 
 SCHEME: Final = "sim"
 TROUBLE: Final = "disk I/O error, as the weather has it"
+FULL: Final = "database or disk is full, as the weather has it"
 PROOFS: Final = (lanes.HELD, peers.ADVANCE)
 """Statements that find nothing where a lease was lost."""
 JULIAN: Final = 210_866_760_000_000
@@ -46,6 +48,10 @@ class Killed(BaseException):
 
 class Died(Exception):
     """Tell the world that the process it called is dead."""
+
+
+class Fatal(Exception):
+    """Raised by a handler whose message kills the process."""
 
 
 class Process:
@@ -82,6 +88,8 @@ class Process:
         self._slot = _take_slot(self)
         self.box: Postbox
         self.workers: list[Worker] = []
+        self.engines: SteppedEngines | None = None
+        """Its engines, where they work as started ones do: their commits are shared."""
 
     def start(
         self,
@@ -102,6 +110,19 @@ class Process:
         )
         if self._declared.handlers:
             self.workers = [self._worker(wrap) for _ in range(self._settings.workers)]
+
+    def start_engines(self, *, is_dead: Callable[[str], bool], alone: bool) -> None:
+        """Let the engines work as started ones do; *alone* says that no other process is there."""
+        self.engines = SteppedEngines(self.box, self.workers, is_dead=is_dead)
+        if alone:
+            self.engines.begin_alone()
+
+    @property
+    def owners(self) -> set[str]:
+        """The owners of the leases that it may hold."""
+        if not hasattr(self, "box"):
+            return set()
+        return {self.box._dispatcher.owner, *(worker.owner for worker in self.workers)}
 
     def _worker(self, wrap: Callable[[Process, Callable[..., Any]], Callable[..., Any]]) -> Worker:
         hooks = Hooks()
@@ -128,11 +149,31 @@ class Process:
     def work_off(self) -> None:
         """Run all engines until nothing is due."""
         self.box.resume()
+        if self.engines is not None:
+            self.engines.run_until_idle()
+            return
         self.box.run_until_idle()
         for worker in self.workers:
             while worker.run_due():
                 pass
         self.box.run_until_idle()
+
+    def carry(self, *, hurry: bool) -> None:
+        """Push what is due; with engines, answers wait for the next commit unless *hurry*."""
+        if self.engines is None:
+            self.box.run_until_idle()
+        else:
+            self.engines.carry(hurry=hurry)
+
+    def handle(self, worker: Worker) -> int:
+        """Let one of its workers handle one claim; return how many messages it had."""
+        return worker.run_due() if self.engines is None else self.engines.handle_by(worker)
+
+    def beat(self) -> None:
+        """Commit the claims that wait for too long, as the heartbeats of workers do."""
+        for worker in self.workers if self.engines is not None else ():
+            with suppress(OncewardError):
+                worker._batch.heartbeat()
 
     # -- dying --------------------------------------------------------------------------------
 
@@ -141,7 +182,7 @@ class Process:
         self._fuse = points
 
     def fail_commit(self, when: str) -> None:
-        """Let the next COMMIT raise, ``before`` or ``after`` it happened; empty cancels that."""
+        """Let the next COMMIT raise, ``before`` or ``after`` it happened, or ``full``; or none."""
         self._trouble = when
 
     def die(self) -> None:
@@ -158,6 +199,8 @@ class Process:
                     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             if not hasattr(self, "box"):
                 db.close()  # it died between opening the file and the rest
+        if self.engines is not None:
+            self.engines.kill()
         if hasattr(self, "box"):
             with suppress(Killed):  # what an end in good order would write
                 self.box.close()
@@ -165,6 +208,8 @@ class Process:
 
     def close(self) -> None:
         """End in good order."""
+        if self.engines is not None:
+            self.engines.close()
         self.box.close()
         self._free()
 
@@ -196,6 +241,9 @@ class Process:
         if sql == "COMMIT" and self._trouble == "before":
             self._trouble = ""
             raise apsw.IOError(TROUBLE)
+        if sql == "COMMIT" and self._trouble == "full":
+            self._trouble = ""
+            raise apsw.FullError(FULL)
 
     def after(self, sql: str) -> None:
         """Say that *sql* has run."""

@@ -21,8 +21,9 @@ PAUSES: Final = (0.005, 0.5, 3.0, 6.0, 20.0)
 OPENED: Final = "SELECT opened FROM _onceward_file_info"
 SOME: Final = 4
 """In one world of so many a WAL is removed now and then; seeds keep their stories."""
-WAL_LOST, REGRET = 1, 2
+FORGET, WAL_LOST, REGRET = 0, 1, 2
 ODD: Final = 0.03
+HURRY, ODD_FULL, FULL = 0.4, 0.5, "full"
 BACKUP: Final = "backup"
 NORMAL: Final = {"priority": "normal"}
 URGENT: Final = {"priority": "urgent"}
@@ -49,6 +50,9 @@ def step(world: Simulation) -> None:
     if world.seed % SOME == REGRET and world.luck.random() < ODD:
         _regret(world)
         return
+    if world.engines and world.seed % SOME == FORGET and world.luck.random() < ODD:
+        _forget(world)
+        return
     chances = WORK | world.weather.blows
     [name] = world.rng.choices(list(chances), list(chances.values()))
     STEPS[name](world)
@@ -63,9 +67,9 @@ def interrupt(world: Simulation) -> None:
             world,
             rival,
             lambda p: (
-                [worker.run_due() for worker in p.workers]
+                [p.handle(worker) for worker in p.workers]
                 if world.rng.randrange(2)
-                else p.box.run_until_idle()
+                else _carried(world, p)
             ),
         )
     else:
@@ -95,14 +99,19 @@ def attempt(world: Simulation, process: Process | None, work: Callable[[Process]
 def _carry(world: Simulation) -> None:
     process = someone(world)
     ask_again(world, process)
-    attempt(world, process, lambda p: p.box.run_until_idle())
+    attempt(world, process, lambda p: _carried(world, p))
+
+
+def _carried(world: Simulation, process: Process) -> None:
+    """Let a process push; with engines, the answers that wait are committed now or with others."""
+    process.carry(hurry=world.engines and world.luck.random() < HURRY)
 
 
 def _handle(world: Simulation) -> None:
     attempt(
         world,
         someone(world),
-        lambda p: [world.rng.choice(p.workers).run_due()] if p.workers else None,
+        lambda p: p.handle(world.rng.choice(p.workers)) if p.workers else None,
     )
 
 
@@ -169,15 +178,33 @@ def _regret(world: Simulation) -> None:
     peer, fates = world.luck.choice(others), world.network.fates
     _, sent = send_group(world, process, peer, [NORMAL | {"ttl": 1.0}, NORMAL])
     fates[peer] = ["lose"]
-    attempt(world, process, lambda p: p.box.run_until_idle())
-    attempt(world, world.awake(peer), lambda p: [worker.run_due() for worker in p.workers])
+    attempt(world, process, lambda p: _carried(world, p))
+    attempt(world, world.awake(peer), lambda p: [p.handle(worker) for worker in p.workers])
     world.pass_time(world.luck.choice(PAUSES))
     process = world.awake(sent.sender)
     if process is not None:
         send_group(world, process, peer, [URGENT] * world.luck.randint(1, 5))
         fates[peer] = ["drop"]
-        attempt(world, process, lambda p: p.box.run_until_idle())
+        attempt(world, process, lambda p: _carried(world, p))
     fates.clear()
+    if sent.word == "promised":
+        _withdraw(world, world.awake(sent.sender), sent)
+
+
+def _forget(world: Simulation) -> None:
+    """Kill a process while an answer waits for a commit; try to withdraw what it has pushed."""
+    process = someone(world)
+    others = [name for name in world.agents if process is not None and name != process.agent]
+    if process is None or not others:
+        return
+    peer = world.luck.choice(others)
+    [sent] = send_group(world, process, peer, [NORMAL])
+    attempt(world, process, lambda p: p.carry(hurry=False))
+    if not process.over:
+        world.kill(process)
+    attempt(world, world.awake(peer), lambda p: [p.handle(worker) for worker in p.workers])
+    _begin(world)
+    attempt(world, world.awake(sent.sender), lambda p: [p.handle(each) for each in p.workers])
     if sent.word == "promised":
         _withdraw(world, world.awake(sent.sender), sent)
 
@@ -204,6 +231,7 @@ def _replay(world: Simulation) -> None:
         if sent is not None:
             sent.ordered = False
             sent.excused = sent.excused or ("it was sent as new" if as_new else "")
+        world.history.deaths.pop(letter.id, None)
         process.box.dead_letters.replay(letter.id, as_new=as_new)
         world.note("replayed", process.agent, letter.id, as_new)
 
@@ -235,7 +263,8 @@ def _commit_fails(world: Simulation) -> None:
     """Let a COMMIT report an error, before or after it has happened."""
     process = someone(world)
     if process is not None:
-        process.fail_commit(world.rng.choice(("before", "after")))
+        when = world.rng.choice(("before", "after"))
+        process.fail_commit(FULL if world.engines and world.luck.random() < ODD_FULL else when)
         _busy_with(world, process)
 
 
@@ -246,9 +275,9 @@ def _busy_with(world: Simulation, process: Process) -> None:
         case 1:
             attempt(world, process, lambda p: p.box.run_maintenance())
         case 2:
-            attempt(world, process, lambda p: p.box.run_until_idle())
+            attempt(world, process, lambda p: _carried(world, p))
         case _:
-            attempt(world, process, lambda p: [worker.run_due() for worker in p.workers])
+            attempt(world, process, lambda p: [p.handle(worker) for worker in p.workers])
 
 
 def _partition(world: Simulation) -> None:
@@ -317,7 +346,7 @@ def _clone(world: Simulation) -> None:
         case 1:
             send_from(world, clone, certain=False)
         case _:
-            attempt(world, clone, lambda p: p.box.run_until_idle())
+            attempt(world, clone, lambda p: _carried(world, p))
 
 
 def _pause(world: Simulation) -> None:

@@ -10,7 +10,7 @@ from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, NoReturn, Self, TypeVar
 
 from onceward.db.environment import load_settings
 from onceward.errors import OncewardError
@@ -21,7 +21,7 @@ from onceward.testing.simulation.fault_plan import Weather
 from onceward.testing.simulation.history import EFFECT, EFFECTS, History
 from onceward.testing.simulation.mint import Mint
 from onceward.testing.simulation.network import Network
-from onceward.testing.simulation.process import SCHEME, Died, Killed, Process
+from onceward.testing.simulation.process import SCHEME, Died, Fatal, Killed, Process
 
 T = TypeVar("T")
 DEEP: Final = 2
@@ -58,7 +58,12 @@ class Simulation:
         schema: Mapping[str, str] | None = None,
         weather: Weather | None = None,
         greeting: object = None,
+        engines: bool = False,
     ) -> None:
+        self.engines = engines
+        """Whether engines work as started ones do: parcels, answers and claims share commits."""
+        self.dead_owners: set[str] = set()
+        """Owners of leases whose processes have died."""
         self.seed, self.rng = seed, random.Random(seed)  # noqa: S311 - the seed decides
         self.luck = random.Random(seed ^ 0x5EED)  # noqa: S311 - chances that change no other one
         self.weather, self._greeting = weather or Weather.of(self.rng), greeting
@@ -125,7 +130,7 @@ class Simulation:
         else:
             self.clones.append(process)
         try:
-            self.enter(process, lambda: process.start(self.network.port(process), self._witnessed))
+            self.enter(process, lambda: self._start(process))
         except Died:
             return None
         except OncewardError as error:
@@ -133,6 +138,17 @@ class Simulation:
             self._gone(process)
             return None
         return process
+
+    def _start(self, process: Process) -> None:
+        process.start(self.network.port(process), self._witnessed)
+        if self.engines:
+            others = [
+                each
+                for alive in (*self.processes.values(), self.clones)
+                for each in alive
+                if each is not process and each.path == process.path
+            ]
+            process.start_engines(is_dead=self.dead_owners.__contains__, alone=not others)
 
     @property
     def busy(self) -> Sequence[Process]:
@@ -164,6 +180,7 @@ class Simulation:
                 process.fail_commit("")
 
     def _gone(self, process: Process) -> None:
+        self.dead_owners |= process.owners
         process.bury()
         self.history.reached["died"] += 1
         for alive in (*self.processes.values(), self.clones):
@@ -175,13 +192,26 @@ class Simulation:
 
         def run(body: Any, context: Any) -> Any:
             self.meanwhile()
-            answer = call(body, context)
+            process.beat()
+            try:
+                answer = call(body, context)
+            except Fatal:
+                self._die_of(process, context)
             context.tx.execute(EFFECT, (context.message.id, context.message.sender))
             self.note("handled", process.agent, context.message.id, context.message.attempt)
             self.meanwhile()
             return answer
 
         return run
+
+    def _die_of(self, process: Process, context: Any) -> NoReturn:
+        """Kill the process of a handler whose message does that, after its effect."""
+        message = context.message
+        if process not in self.clones:
+            self.history.deadly(process.agent, message.id, message.attempt)
+        context.tx.execute(EFFECT, (message.id, message.sender))
+        process.die()
+        raise AssertionError(process.agent)
 
     # -- time ---------------------------------------------------------------------------------
 

@@ -1,0 +1,246 @@
+"""Run the engines of a postbox step by step on one thread, with the code that their threads run."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from threading import Semaphore, Thread
+from typing import Any, Final
+
+from onceward.api.postbox import Postbox
+from onceward.db.group_commit import WriteRequest
+from onceward.db.transaction import StoreTransaction
+from onceward.errors import OncewardError
+from onceward.model.states import Settlement
+from onceward.runtime import worker as worker_module
+from onceward.runtime.carriers import Delivery
+from onceward.runtime.worker import Worker
+from onceward.store import lanes, peers
+
+MAX_ROUNDS: Final = 10_000
+OWNERS: Final = ((peers.OWNERS, peers.end_dead_owner), (lanes.OWNERS, lanes.end_dead_worker))
+"""Owners of leases, and what ends those of one that has died."""
+
+
+class _Ended(BaseException):
+    """End the thread of a carrier whose process was killed."""
+
+
+class _Carrier:
+    """A thread that delivers to one peer, and runs only while its caller waits in ``go_on``."""
+
+    def __init__(self, run: Callable[[], None]) -> None:
+        self._run = run
+        self._turn, self._back = Semaphore(0), Semaphore(0)
+        self._thread: Thread | None = None
+        self._error: BaseException | None = None
+        self._killed = False
+        self.ended = False
+        """Whether its delivery has ended."""
+        self.waits_for: WriteRequest[Any] | None = None
+        """The settlement that it leaves to the next commit."""
+
+    def go_on(self) -> None:
+        """Run it until its delivery ends or its settlement waits; raise what ended it."""
+        if self._thread is None:
+            self._thread = Thread(target=self._work, name="onceward-stepped", daemon=True)
+            self._thread.start()
+        else:
+            self._turn.release()
+        self._back.acquire()
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def wait_for(self, request: WriteRequest[Any]) -> None:
+        """Let the caller of ``go_on`` go on; called on this thread."""
+        self.waits_for = request
+        self._back.release()
+        self._turn.acquire()
+        self.waits_for = None
+        if self._killed:
+            raise _Ended
+
+    def kill(self) -> None:
+        """End the thread where it waits."""
+        self._killed = True
+        with suppress(_Ended):
+            self.go_on()
+
+    def _work(self) -> None:
+        try:
+            self._run()
+        except BaseException as error:  # noqa: BLE001 - raised again by go_on
+            self._error = error
+        finally:
+            self.ended = True
+            self._back.release()
+
+
+class SteppedEngines:
+    """
+    The engines of a postbox as if they were started, although nothing runs by itself.
+
+    A commit packs the parcels of its messages, an answer waits for the next commit, a
+    message to the agent itself is delivered in the commit that sends it, and a worker whose
+    handlers are quick claims in the transaction that they share. *is_dead* tells of the owner
+    of a lease whether its process has died. The same calls give the same run.
+    """
+
+    def __init__(
+        self,
+        box: Postbox,
+        workers: Sequence[Worker] | None = None,
+        *,
+        is_dead: Callable[[str], bool],
+    ) -> None:
+        self._db, self._dispatcher = box._db, box._dispatcher
+        self._workers = box._workers if workers is None else workers
+        self._is_dead = is_dead
+        self._waiting: deque[Delivery] = deque()
+        self._carriers: list[_Carrier] = []
+        self._running: _Carrier | None = None
+        self._dispatcher._carriers = self  # type: ignore[assignment]  # has what a dispatcher calls
+        self._dispatcher._loop.started = True
+        self._dispatcher._pause_peer = lambda: None  # type: ignore[method-assign]
+        self._db.writer.packer = self._dispatcher
+        self._db.writer.queue.wait_for_turn_of_others = self._ride  # type: ignore[method-assign]
+        for worker in self._workers:
+            worker._loop.started = True
+            worker._run = partial(_run, worker)  # type: ignore[method-assign]
+
+    def begin_alone(self) -> None:
+        """Suspect what workers of earlier processes handled: no other process has the file open."""
+        if self._db.read(lanes.WORKERS):
+            self._db.write(lanes.end_workers)
+
+    # -- what a dispatcher calls of its carriers ------------------------------------------------
+
+    def submit(self, delivery: Delivery) -> bool:
+        """Keep a delivery for ``carry``."""
+        self._waiting.append(delivery)
+        return True
+
+    def give_up(self, thread: int) -> None:
+        """Do nothing: no delivery hangs."""
+
+    def stop(self) -> list[Delivery]:
+        """Return the deliveries that have not begun."""
+        left = list(self._waiting)
+        self._waiting.clear()
+        return left
+
+    def _ride(
+        self, request: WriteRequest[Any], seconds: float, *, unless: Callable[[], bool]
+    ) -> bool:
+        """Stand in for the queue's ``wait_for_turn_of_others``; *hurry* stands for its seconds."""
+        del seconds
+        queue, carrier = self._db.writer.queue, self._running
+        queue.check()
+        if carrier is None:
+            return False
+        request.wakeup = Semaphore(0)
+        with queue._mutex:
+            queue._patient += (request,)
+        if not unless():
+            carrier.wait_for(request)
+        return request.done or not queue._withdraw(request)
+
+    # -- steps ----------------------------------------------------------------------------------
+
+    def carry(self, *, hurry: bool) -> int:
+        """
+        Push what is due; return how many deliveries went on.
+
+        Settlements that wait are committed alone if *hurry*, else they wait for a commit.
+        """
+        moved = 0
+        for carrier in self._carriers[:]:
+            if hurry or carrier.waits_for is None or carrier.waits_for.done:
+                self._go_on(carrier)
+                moved += 1
+        self._end_dead_owners()
+        self._dispatcher._dispatch_due()
+        while self._waiting:
+            delivery = self._waiting.popleft()
+            carrier = _Carrier(partial(self._dispatcher._deliver_safely, delivery))
+            self._carriers.append(carrier)
+            self._go_on(carrier)
+            moved += 1
+        return moved
+
+    def _go_on(self, carrier: _Carrier) -> None:
+        outer, self._running = self._running, carrier
+        try:
+            carrier.go_on()
+        finally:
+            self._running = outer
+            if carrier.ended:
+                self._carriers.remove(carrier)
+
+    def handle(self) -> int:
+        """Let each worker handle one claim; return how many messages there were."""
+        return sum(map(self.handle_by, self._workers))
+
+    def handle_by(self, worker: Worker) -> int:
+        """Let one worker handle one claim; return how many messages it had."""
+        self._end_dead_owners()
+        worker._loop.notified.set()  # so that it asks whether the file is paused
+        return worker.run_due()
+
+    def run_until_idle(self) -> int:
+        """Push and handle until nothing is due and nothing waits for a commit."""
+        moved = 0
+        self._db.recover()
+        for _ in range(MAX_ROUNDS):
+            step = self.carry(hurry=True) + self.handle()
+            moved += step
+            if not step:
+                break
+        return moved
+
+    def _end_dead_owners(self) -> None:
+        """End what dead processes leased, as the engines' own checks do twice a second."""
+
+        def end(tx: StoreTransaction) -> None:
+            for owners, free in OWNERS:
+                for (owner,) in tx.rows(owners):
+                    if self._is_dead(owner):
+                        free(tx, owner)
+
+        with suppress(OncewardError):
+            found = [owner for owners, _ in OWNERS for (owner,) in self._db.read(owners)]
+            if any(map(self._is_dead, found)):
+                self._db.write(end)
+
+    # -- the end --------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Settle what waits and begin nothing more; the postbox is to be closed next."""
+        loop = self._dispatcher._loop
+        try:
+            with suppress(OncewardError):
+                self.carry(hurry=True)
+            loop.stopping.set()
+            for carrier in self._carriers[:]:
+                self._go_on(carrier)
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        """End the threads of the carriers where they are, as the death of the process does."""
+        self._dispatcher._loop.started = False
+        self._dispatcher._busy.clear()  # nothing waits for what will not end
+        while self._carriers:
+            with suppress(BaseException):
+                self._carriers.pop().kill()
+
+
+def _run(worker: Worker, *message: Any) -> Settlement:
+    """Run a handler; every one that is well was quick, whatever the machine's clock says."""
+    quick = worker._quick
+    settlement = Worker._run(worker, *message)
+    worker._quick = quick and settlement == worker_module.HANDLED
+    return settlement
