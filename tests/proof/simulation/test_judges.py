@@ -154,7 +154,7 @@ PLANTS: dict[Plant, tuple[str, int]] = {
     no_first_net: ("never stored", 31),
     no_horizon: ("twice", 33),
     leases_are_not_proved: ("twice", 224),
-    given_up_messages_are_not_marked: ("it would not: cancelled", 46),
+    given_up_messages_are_not_marked: ("it would not: cancelled", 98),
     newest_first: ("before number", 0),
     stored_is_forgotten: ("", 25),
     effects_survive_their_message: ("half an effect", 0),
@@ -164,7 +164,7 @@ PLANTS: dict[Plant, tuple[str, int]] = {
     effects_are_committed_before_their_claim: ("twice", 37),
     parcels_of_undone_sends_are_pushed: ("it would not: denied", 133),
     messages_to_oneself_are_stored_later: ("in one half", 5),
-    attempts_are_not_counted_after_a_death: ("has killed", 62),
+    attempts_are_not_counted_after_a_death: ("has killed", 127),
 }
 """
 Each bug, what is said of it, and a world that showed it once.
