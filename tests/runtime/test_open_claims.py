@@ -216,3 +216,35 @@ def test_a_lost_commit_leaves_no_lease_of_the_lane_that_is_handled(
         assert ([0, 1, 0, 1], [(0,)]) == (calls, billing._db.read(LEASED))
         assert [(0,)] == billing.query("SELECT n FROM effects")
         assert 0 == billing.stats()["inbox_pending"]
+
+
+def test_a_handler_that_writes_after_its_commit_was_lost_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it writes is undone; the next handlers write in savepoints of their own again."""
+    agent, calls, commit = Agent("billing"), list[object](), StoreTransaction.commit
+
+    @agent.on("json")
+    def work(body: object, ctx: Context) -> None:
+        calls.append(body)
+        if calls == [0, 1]:
+            monkeypatch.setattr(StoreTransaction, "commit", refuse)
+            heartbeat = Thread(target=worker._batch.commit)
+            heartbeat.start()
+            heartbeat.join(LIMIT)
+        ctx.tx.execute("INSERT INTO effects VALUES (?)", (body,))
+
+    def refuse(tx: StoreTransaction) -> None:
+        monkeypatch.setattr(StoreTransaction, "commit", commit)
+        raise apsw.FullError("database or disk is full")
+
+    sent(tmp_path, 2)
+    with Postbox(tmp_path / "billing.db", agent=agent, start=False) as billing:
+        with billing.begin() as tx:
+            tx.execute("CREATE TABLE effects (n INTEGER)")
+        [worker] = billing._workers
+        worker._size = 2
+        billing.run_until_idle()
+
+        assert ([0, 1, 0, 1], False) == (calls, worker._batch._inside)
+        assert [(0,), (1,)] == billing.query("SELECT n FROM effects ORDER BY n")

@@ -223,8 +223,9 @@ class HandlerCommitBatch:
             tx, self._tx, self._since = self._tx, None, 0.0
             claimed, self._claimed_at = self._claimed_at is not None, None
             if not ended and not claimed:
-                if tx is not None:
+                if tx is not None:  # of a handler that went on after its claim was lost
                     self._db.writer.rollback()
+                self._inside = False
                 return
             rest: dict[int, list[int]] = {}
             for lane, (messages, start) in claims.items():

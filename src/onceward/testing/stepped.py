@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from threading import Semaphore, Thread
+from threading import Semaphore, Thread, get_ident
 from typing import Any, Final
 
 from onceward.api.postbox import Postbox
@@ -189,6 +189,18 @@ class SteppedEngines:
         self._end_dead_owners()
         worker._loop.notified.set()  # so that it asks whether the file is paused
         return worker.run_due()
+
+    def beat(self) -> None:
+        """Commit the claims that wait for too long, as heartbeats do while a handler runs."""
+        hosts = self._db.writer.thread_transactions.hosts
+        host = hosts.pop(get_ident(), None)  # a heartbeat's thread runs no handler
+        try:
+            for worker in self._workers:
+                with suppress(OncewardError):
+                    worker._batch.heartbeat()
+        finally:
+            if host is not None:
+                hosts[get_ident()] = host
 
     def run_until_idle(self) -> int:
         """Push and handle until nothing is due and nothing waits for a commit."""

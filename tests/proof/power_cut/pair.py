@@ -312,9 +312,9 @@ class Pair:
 
     def _work(self, work: Work, ctx: Context) -> Answer:
         self._by_id[ctx.message.id] = work.n
-        if self.terms.engines and slow(work.n):
+        if "far" in self._engines and slow(work.n):
             self.clock.advance(ALONE)
-            self.far._workers[0]._batch.heartbeat()
+            self._engines["far"].beat()
         if fails_first(work.n) and ctx.message.attempt == 1:
             again = "not yet"
             raise Retry(again, after=1)

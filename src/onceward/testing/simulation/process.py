@@ -13,7 +13,7 @@ import apsw
 
 from onceward.api.postbox import Postbox
 from onceward.db import open_files
-from onceward.errors import InvalidArgument, OncewardError
+from onceward.errors import InvalidArgument
 from onceward.hooks import Hooks
 from onceward.model.clock import Millis
 from onceward.model.retry import retry_policy
@@ -171,9 +171,8 @@ class Process:
 
     def beat(self) -> None:
         """Commit the claims that wait for too long, as the heartbeats of workers do."""
-        for worker in self.workers if self.engines is not None else ():
-            with suppress(OncewardError):
-                worker._batch.heartbeat()
+        if self.engines is not None:
+            self.engines.beat()
 
     # -- dying --------------------------------------------------------------------------------
 
