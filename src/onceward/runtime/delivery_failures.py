@@ -20,6 +20,7 @@ from onceward.model.parcel import Answer, Receipt
 from onceward.model.retry import RetryPolicy
 from onceward.model.settings import Settings
 from onceward.model.vocabulary import Reason
+from onceward.model.wire_sizes import encoded_size
 from onceward.runtime.event_emitter import EventEmitter
 from onceward.store import dead_letters, outbox, parcels, peers, receipts
 from onceward.store.parcels import CountedAttempt, InFlight
@@ -142,6 +143,20 @@ class DeliveryFailures:
         self._give_up(tx, list(packed.lease.parcel or ()), "rejected", error, tried=True)
         receipts.delivered(tx, packed.lease.name, packed.paid_upto)
         return peers.new_epoch(tx, packed.lease, f"refused: {error}")
+
+    def too_large(self, tx: StoreTransaction, packed: InFlight, limit: int) -> PeerLease:
+        """
+        Give a parcel up that its way does not take; its messages leave in smaller ones.
+
+        A limit that the parcel respects says nothing: then half its size is tried.
+        """
+        assert packed.parcel is not None  # noqa: S101 - it was pushed
+        size = encoded_size(packed.parcel)
+        most = limit if 0 < limit < size else size // 2
+        held = peers.limit_parcels(tx, packed.lease, most)
+        if held.parcel is None:
+            return held  # receipts have no number
+        return peers.new_epoch(tx, held, f"the way to the peer takes parcels of {most} bytes")
 
     def forked(self, tx: StoreTransaction, packed: InFlight, answer: Answer) -> PeerLease | None:
         """

@@ -18,6 +18,7 @@ from onceward.errors import (
     LeaseLost,
     OncewardError,
     OutOfDescriptors,
+    ParcelTooLarge,
     Refused,
     StoreClosed,
     Unreachable,
@@ -89,6 +90,7 @@ class Dispatcher:
     ) -> None:
         self._db, self._settings, self._routes = deps.db, deps.settings, routes
         self._background_tasks = background_tasks
+        self._mine = SenderInfo(deps.db.agent, deps.db.durability)
         self._policy = policy or retry_policy(deps.settings)
         self._emitter = EventEmitter(deps.hooks, deps.db.agent)
         self._failures = DeliveryFailures(
@@ -509,7 +511,7 @@ class Dispatcher:
         packed = parcels.pack(
             tx,
             held,
-            mine=SenderInfo(self._db.agent, self._db.durability),
+            mine=self._mine,
             settings=self._settings,
             until=self._lease_until(tx.now),
             max_bytes=max_bytes,
@@ -532,6 +534,11 @@ class Dispatcher:
             refusal = str(error)
             return self._db.write(
                 lambda tx: self._pack(tx, self._failures.refused(tx, packed, refusal))
+            )
+        except ParcelTooLarge as error:
+            limit = error.limit
+            return self._db.write(
+                lambda tx: self._pack(tx, self._failures.too_large(tx, packed, limit))
             )
         except Exception as error:  # noqa: BLE001 - a carrier outlives every error of a transport
             if _is_our_own(error):

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, cast
 
+from pydantic_core import to_json
+
 from onceward.db.transaction import StoreTransaction
 from onceward.errors import StoreCorrupt
 from onceward.model.clock import Millis
@@ -23,10 +25,12 @@ from onceward.model.parcel import (
 from onceward.model.reasons import reason_of
 from onceward.model.settings import Settings
 from onceward.model.vocabulary import PRIORITIES, Reason
+from onceward.model.wire_sizes import ENVELOPE, FRAME, RECEIPT, RECEIPTS_MAX, receipt_bytes
 from onceward.store import dead_letters, outbox, peers, receipts
 from onceward.store.counters import bump
 from onceward.store.outbox import OutboxRow
 from onceward.store.peers import PeerLease
+from onceward.store.receipts import PendingReceipts
 
 BLOCKED: Final = "SELECT lane, rank, due_at FROM _onceward_blocked_lanes WHERE recipient = ?"
 BLOCK: Final = """
@@ -113,11 +117,18 @@ def pack(
     """
     Return the next parcel for the leased peer: the stored one, or a new one that is stored now.
 
+    With its receipts and its envelope it has at most *max_bytes*, less where the peer has said so.
+
     Raises:
         LeaseLost: another dispatcher pushes to this peer.
 
     """
     owed = receipts.pending(tx, held.name, RECEIPT_ROWS)
+    # What frames and receipts leave to the envelope; a new epoch may be opened yet.
+    room = max_bytes if held.max_bytes is None else min(max_bytes, held.max_bytes)
+    texts = mine.agent, mine.agent, held.name, held.epoch, held.last_id, held.base_epoch
+    room -= ENVELOPE + len(to_json((texts, held.unsettled, owed.stream_position)))
+    told = _told_bytes(owed.receipts) if owed.receipts else 0
     rows: list[OutboxRow] = []
     buried: list[tuple[str, str, Reason]] = []
     if held.parcel is not None:
@@ -125,27 +136,67 @@ def pack(
         if len(rows) != len(held.parcel) or any(_unfit(tx, row) for row in rows):
             held, rows = peers.new_epoch(tx, held, "a parcel was given up"), []
     if not rows:
-        held, rows, buried = _fresh(tx, held, settings=settings, until=until, max_bytes=max_bytes)
+        wanted = min(settings.parcel_max_bytes, room - min(told, room // 2))
+        held, rows, buried = _fresh(tx, held, settings, until=until, most=room, wanted=wanted)
+    if owed.receipts:
+        owed = _fitting(tx, held.name, owed, room - sum(map(_frame_bytes, rows)), alone=not rows)
     if not rows and not owed.receipts:
         return InFlight(held, None, dead_lettered=tuple(buried))
+    return InFlight(held, _parcel(held, mine, rows, owed), owed.upto, tuple(buried))
+
+
+def _parcel(
+    held: PeerLease, mine: SenderInfo, rows: list[OutboxRow], owed: PendingReceipts
+) -> Parcel:
     frames: list[ParcelFrame] = []
     for row in rows:
         again = bool(row.pushed) or row.seq <= held.redelivered_upto_seq
         frames += (ParcelFrame(row.id, row.frame, row.frame_digest, again),)
-    parcel = Parcel(
+    return Parcel(
         sender=mine.agent,
         durability=mine.durability,
         recipient=held.name,
         epoch=held.epoch,
         number=held.number + 1,
         previous=held.last_id,
-        base_position=held.base_position,
+        base_position=held.base_position if held.base_epoch else None,
         unsettled=held.unsettled[:-1] if held.number == 0 else (),
         frames=tuple(frames),
         receipts=owed.receipts,
         stream_position=owed.stream_position,
     )
-    return InFlight(held, parcel, owed.upto, tuple(buried))
+
+
+def _frame_bytes(row: OutboxRow) -> int:
+    return FRAME + len(to_json(row.id)) + len(row.frame.encode())
+
+
+def _told_bytes(told: tuple[Receipt, ...]) -> int:
+    return len(to_json(told)) + RECEIPT * len(told)
+
+
+def _fitting(
+    tx: StoreTransaction, peer: str, owed: PendingReceipts, room: int, *, alone: bool
+) -> PendingReceipts:
+    """
+    Return the first of the receipts that fit; the others come with later parcels.
+
+    One that alone does not fit is deleted: its sender learns the outcome by asking.
+    """
+    if _told_bytes(owed.receipts) <= room and len(owed.receipts) <= RECEIPTS_MAX:
+        return owed
+    count = 0
+    for receipt in owed.receipts[:RECEIPTS_MAX]:
+        room -= receipt_bytes(receipt)
+        if room < 0:
+            break
+        count += 1
+    cut = receipts.first(tx, owed, peer, count=count or int(alone), limit=RECEIPT_ROWS)
+    if count:
+        return cut
+    if alone:
+        receipts.delivered(tx, peer, cut.upto)
+    return receipts.NONE
 
 
 def more_waits(read: Rows, held: PeerLease, paid_upto: int = 0) -> bool:
@@ -160,27 +211,27 @@ def _unfit(tx: StoreTransaction, row: OutboxRow) -> bool:
 
 
 def _fresh(
-    tx: StoreTransaction, held: PeerLease, *, settings: Settings, until: Millis, max_bytes: int
+    tx: StoreTransaction,
+    held: PeerLease,
+    settings: Settings,
+    *,
+    until: Millis,
+    most: int,
+    wanted: int,
 ) -> tuple[PeerLease, list[OutboxRow], list[tuple[str, str, Reason]]]:
     limit, buried, aside = settings.parcel_max_messages, [], set[int]()
     while True:
-        choice = _choose(
-            tx,
-            held,
-            limit,
-            limit_bytes=min(settings.parcel_max_bytes, max_bytes),
-            max_bytes=max_bytes,
+        choice = _choose(tx, held, limit, most=most, wanted=wanted)
+        too_large = f"the way to {held.name} takes no frame of more than {most} bytes"
+        unfit: tuple[tuple[list[int], Reason, str], ...] = (
+            (choice.expired, "expired", ""),
+            (choice.corrupt, "corrupt", ""),
+            (choice.oversize, "too_large", too_large),
         )
-        unfit: tuple[tuple[list[int], Reason], ...] = (
-            (choice.expired, "expired"),
-            (choice.corrupt, "corrupt"),
-            (choice.oversize, "too_large"),
-        )
-        for seqs, reason in unfit:
+        for seqs, reason, error in unfit:
             if seqs:
-                buried += [
-                    (i, p, reason) for i, p in dead_letters.add_from_outbox(tx, seqs, reason=reason)
-                ]
+                moved = dead_letters.add_from_outbox(tx, seqs, reason=reason, error=error)
+                buried += [(message_id, peer, reason) for message_id, peer in moved]
         if choice.parked:
             tx.many(outbox.PARK, choice.parked)
         if choice.rows or choice.scanned < limit:
@@ -196,10 +247,15 @@ def _fresh(
 
 
 def _choose(
-    tx: StoreTransaction, held: PeerLease, limit: int, *, limit_bytes: int, max_bytes: int
+    tx: StoreTransaction, held: PeerLease, limit: int, *, most: int, wanted: int
 ) -> _Choice:
+    """
+    Choose rows of at most *wanted* bytes together, or a single one of at most *most*.
+
+    A frame above that is put aside.
+    """
     lanes = {(lane, rank): due_at for lane, rank, due_at in tx.rows(BLOCKED, (held.name,))}
-    choice, size = _Choice(), 0
+    choice, total = _Choice(), 0
     for row in outbox.ready(tx, held.name, limit):
         choice.scanned += 1
         if row.expired(tx.now):
@@ -209,14 +265,14 @@ def _choose(
         elif (row.lane, row.rank) in lanes:
             choice.parked.append((lanes[row.lane, row.rank], row.seq))
         else:
-            size += (own := len(row.frame.encode()))
-            if own > max_bytes:
+            own = FRAME + len(to_json(row.id)) + len(row.frame.encode())
+            if own > most:
                 choice.oversize.append(row.seq)
-                size -= own
-            elif choice.rows and size > limit_bytes:
+            elif choice.rows and total + own > wanted:
                 break
             else:
                 choice.rows.append(row)
+                total += own
     return choice
 
 

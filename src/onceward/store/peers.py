@@ -21,7 +21,8 @@ ON CONFLICT (name) DO NOTHING
 REGISTER: Final = """
 INSERT INTO _onceward_peers (name, url, epoch)
 VALUES (?, ?, '00000001' || lower(hex(randomblob(12))))
-ON CONFLICT (name) DO UPDATE SET url = excluded.url, due_at = NULL, failures = 0, breaker = 'closed'
+ON CONFLICT (name) DO UPDATE
+   SET url = excluded.url, due_at = NULL, failures = 0, breaker = 'closed', max_bytes = NULL
 """
 FORGET: Final = "UPDATE _onceward_peers SET url = NULL WHERE name = ?"
 URL: Final = "SELECT url FROM _onceward_peers WHERE name = ?"
@@ -32,7 +33,7 @@ UPDATE _onceward_peers
  WHERE name = :name AND (owner IS NULL OR lease_at <= :now) AND (due_at IS NULL OR due_at <= :now)
 RETURNING name, url, token, epoch, generation, number, last_id, redelivered_upto_seq,
           in_flight_seqs, failures, breaker, successes, base_epoch, base_parcel, unsettled_ids,
-          own_forks
+          own_forks, max_bytes
 """
 STORE: Final = """
 UPDATE _onceward_peers
@@ -139,8 +140,12 @@ UPDATE _onceward_peers
 """
 RESET_BREAKER: Final = """
 UPDATE _onceward_peers
-   SET breaker = 'closed', failures = 0, due_at = NULL, successes = 0
+   SET breaker = 'closed', failures = 0, due_at = NULL, successes = 0, max_bytes = NULL
  WHERE name = ?
+"""
+LIMIT: Final = """
+UPDATE _onceward_peers SET max_bytes = :max_bytes
+ WHERE name = :name AND token = :token AND owner = :owner
 """
 
 
@@ -165,6 +170,8 @@ class PeerLease(NamedTuple):
     """Last ids of the parcels that were stored since one was settled, the one in flight last."""
     own_forks: int
     """Forks in a row that this file, put back or copied, was the cause of."""
+    max_bytes: int | None
+    """Largest parcel that the way to the peer takes, as it has said; None where it has not."""
     owner: str
 
     @property
@@ -206,7 +213,7 @@ def lease(tx: StoreTransaction, name: str, *, owner: str, until: Millis) -> Peer
     row = found[0]
     parcel = None if row[8] is None else tuple(json.loads(row[8]))
     unsettled = tuple(json.loads(row[14]))
-    return PeerLease(*[*row[:8], parcel, *row[9:14], unsettled, row[15], owner])
+    return PeerLease(*[*row[:8], parcel, *row[9:14], unsettled, *row[15:], owner])
 
 
 def _proved(changed: int, held: PeerLease) -> None:
@@ -266,6 +273,12 @@ def advance(
         successes=found[0][1],
     )
     return Advanced(after, bool(found[0][2]), closed)
+
+
+def limit_parcels(tx: StoreTransaction, held: PeerLease, max_bytes: int) -> PeerLease:
+    """Record the largest parcel that the way to a peer takes."""
+    _proved(tx.run(LIMIT, held.fence | {"max_bytes": max_bytes}), held)
+    return held._replace(max_bytes=max_bytes)
 
 
 class Backoff(NamedTuple):

@@ -39,7 +39,7 @@ SELECT coalesce((SELECT state FROM onceward_outbox WHERE id = :id),
 """
 PEERS: Final = """
 SELECT name, url, epoch, number, in_flight, breaker, failures, due_at, last_error, seen_at,
-       stream_number
+       stream_number, max_bytes
   FROM onceward_peers
  ORDER BY name
 """
@@ -126,6 +126,8 @@ class PeerInfo:
     last_error: str | None
     seen_at: Millis | None
     stream_number: int | None
+    max_bytes: int | None
+    """Largest parcel that the way to the peer takes, where one was too large."""
 
 
 @dataclass(frozen=True, slots=True)

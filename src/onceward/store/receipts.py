@@ -17,6 +17,11 @@ SELECT r.seq, r.receipts, s.epoch, s.number
   LEFT JOIN _onceward_sender_streams AS s ON s.sender = r.peer
  WHERE r.peer = ? ORDER BY r.seq LIMIT ?
 """
+SHORTEN: Final = "UPDATE _onceward_receipts SET receipts = :first WHERE seq = :seq"
+REST: Final = """
+INSERT INTO _onceward_receipts (peer, receipts, created_at)
+SELECT peer, :rest, created_at FROM _onceward_receipts WHERE seq = :seq
+"""
 DELIVERED: Final = "DELETE FROM _onceward_receipts WHERE peer = ? AND seq <= ?"
 WAIT: Final = """
 SELECT EXISTS (SELECT 1
@@ -48,14 +53,39 @@ class PendingReceipts(NamedTuple):
     """Position of the peer's stream to us, on which the receipts rest."""
 
 
+NONE: Final = PendingReceipts()
+
+
 def pending(tx: StoreTransaction, peer: str, limit: int) -> PendingReceipts:
     """Return the receipts that *peer* gets next."""
     rows = tx.rows(PENDING, (peer, limit))
     if not rows:
-        return PendingReceipts()
+        return NONE
     upto, _, epoch, number = rows[-1]
     listed = [Receipt(*entry) for _, text, *_ in rows for entry in json.loads(text)]
     return PendingReceipts(upto, tuple(listed), None if epoch is None else (epoch, number))
+
+
+def first(
+    tx: StoreTransaction, owed: PendingReceipts, peer: str, *, count: int, limit: int
+) -> PendingReceipts:
+    """
+    Return the first *count* of the receipts that a peer gets next; the others come later.
+
+    The row in which they end is parted in two. *limit* is that of ``pending``.
+    """
+    taken, upto = 0, 0
+    for seq, text, *_ in tx.rows(PENDING, (peer, limit)):
+        listed = json.loads(text)
+        if taken + len(listed) > count:
+            if taken < count:
+                here = {"first": json.dumps(listed[: count - taken]), "seq": seq}
+                tx.run(REST, {"rest": json.dumps(listed[count - taken :]), "seq": seq})
+                tx.run(SHORTEN, here)
+                upto = seq
+            break
+        taken, upto = taken + len(listed), seq
+    return owed._replace(upto=upto, receipts=owed.receipts[:count])
 
 
 def delivered(tx: StoreTransaction, peer: str, upto: int) -> None:

@@ -57,7 +57,7 @@ def _all(state: State, rules: Rules) -> Iterator[Step]:
         yield "send", state._replace(sender=_sent(sender))
     if sender.flight:
         yield from _pushes(state, rules)
-        yield "refused", state._replace(sender=_refused(sender, rules))
+        yield from _turned_down(state, rules)
     else:
         yield from _packings(state, rules)
     if late is not None:
@@ -74,6 +74,13 @@ def _all(state: State, rules: Rules) -> Iterator[Step]:
         if rules.cancels and cancellable(sender, i):
             yield f"cancel {i}", state._replace(sender=_with(sender, i, CANCELLED))
     yield from _upkeep(state, rules)
+
+
+def _turned_down(state: State, rules: Rules) -> Iterator[Step]:
+    """Transport.deliver: the peer never takes this parcel, or the way none of its size."""
+    yield "refused", state._replace(sender=_refused(state.sender, rules))
+    if len(state.sender.flight) > 1:
+        yield "too_large", state._replace(sender=_too_large(state.sender, rules))
 
 
 def _upkeep(state: State, rules: Rules) -> Iterator[Step]:
@@ -232,6 +239,13 @@ def _refused(sender: Sender, rules: Rules) -> Sender:
     for i in sender.flight:
         if sender.states[i] in (PENDING, SENT):
             sender = _with(sender, i, DEAD)
+    return _given_up(sender, rules)
+
+
+def _too_large(sender: Sender, rules: Rules) -> Sender:
+    """DeliveryFailures.too_large: the parcel's messages wait again, for smaller parcels."""
+    if rules.broken == "shrunk":
+        return sender._replace(flight=())
     return _given_up(sender, rules)
 
 

@@ -19,6 +19,7 @@ from onceward.hooks import Hooks
 from onceward.model.parcel import Parcel, Receipt
 from onceward.model.retry import retry_policy
 from onceward.model.settings import Settings
+from onceward.model.wire_sizes import encoded_size
 from onceward.runtime.delivery_failures import DeliveryFailures
 from onceward.runtime.event_emitter import EventEmitter
 from onceward.store import outbox, parcels, peers, retention
@@ -128,6 +129,15 @@ class Real:
             self.near._db.write(lambda tx: self._setbacks.refused(tx, packed, "no")),
             None,
         )
+
+    def _too_large(self) -> None:
+        packed, parcel = self._parcel()
+
+        def work(tx: StoreTransaction) -> PeerLease:
+            held = self._setbacks.too_large(tx, packed, encoded_size(parcel) - 1)
+            return peers.limit_parcels(tx, held, 1 << 20)  # the model's sizes are its own
+
+        self._held, self._packed = self.near._db.write(work), None
 
     def _handle(self) -> None:
         message = self.far.receive()

@@ -18,7 +18,7 @@ WAYS: Final[Rates] = {
     "corrupt": 0.06,
     "refuse": 0.01,
 }
-"""Faults of one push: lost, its answer lost, twice, late, damaged, or refused for good."""
+"""Faults of one push: lost, its answer lost, twice, late, damaged, refused for good or its size."""
 BLOWS: Final[Rates] = {
     "kill": 3,
     "kill_inside": 5,

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, Protocol, TypeVar
 
-from onceward.errors import OncewardError, Refused, Unreachable
+from onceward.errors import OncewardError, ParcelTooLarge, Refused, Unreachable
 from onceward.model.parcel import Answer, Parcel, ParcelFrame
+from onceward.model.wire_sizes import encoded_size
 from onceward.testing.simulation.fault_plan import Weather
 from onceward.testing.simulation.history import History, Push
 from onceward.testing.simulation.process import SCHEME, Died, Process
@@ -62,7 +63,7 @@ class Network:
         return Port(self, process)
 
     def push(self, process: Process, parcel: Parcel) -> Answer:
-        """Carry a parcel of *process*, with whatever befalls it; raises Unreachable and Refused."""
+        """Carry a parcel of *process*, with whatever befalls it; raises as transports may."""
         world = self._world
         world.meanwhile()
         fate = self._fate(parcel)
@@ -98,6 +99,9 @@ class Network:
             case "refuse":
                 msg = "the peer refuses it, as the weather has it"
                 raise Refused(msg)
+            case "refuse" if len(parcel.frames) > 1 and parcel.number % 2:
+                msg = "the parcel is too large, as the weather has it"
+                raise ParcelTooLarge(msg, limit=encoded_size(parcel) - 1)
             case "corrupt":
                 return self.hand_over(self._damaged(parcel))
             case "twice":
