@@ -51,6 +51,13 @@ PRAGMAS: Final = (
     "PRAGMA temp_store = MEMORY",  # no temporary files beside the database
     "PRAGMA cache_size = -16384",  # 16 MiB: a million pending rows must not mean a large process
 )
+STATEMENTS: Final = 512
+"""
+Prepared statements that a connection keeps, as many as apsw allows.
+
+The cache is a ring that each execution moves on: with apsw's 100, the
+statements of a hundred handlers would drive out all others.
+"""
 
 
 def check_version(version: str = "") -> None:
@@ -84,11 +91,18 @@ def connect(
     flags = apsw.SQLITE_OPEN_READONLY if readonly else apsw.SQLITE_OPEN_READWRITE
     con = None
     try:
-        con = apsw.Connection(f"file:{quote(str(path))}", flags | apsw.SQLITE_OPEN_URI, vfs=vfs)
+        con = apsw.Connection(
+            f"file:{quote(str(path))}",
+            flags | apsw.SQLITE_OPEN_URI,
+            vfs=vfs,
+            statementcachesize=STATEMENTS,
+        )
         con.set_busy_handler(patience)
         con.config(apsw.SQLITE_DBCONFIG_DQS_DML, 0)
         con.config(apsw.SQLITE_DBCONFIG_DQS_DDL, 0)
         con.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
+        # Or SQLite looks at what is bound to a LIMIT or a state, and prepares anew for it.
+        con.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         for pragma in PRAGMAS:
             con.execute(pragma)
         if not readonly and con.readonly("main"):

@@ -31,8 +31,8 @@ class Handle(Protocol):
 
     in_transaction: bool
 
-    def execute(self, sql: str, bindings: Any = None) -> Any:
-        """Run *sql*."""
+    def execute(self, sql: str, bindings: Any = None, *, can_cache: bool = True) -> Any:
+        """Run *sql*, from the statement cache unless it is not worth a place there."""
         ...
 
     def executemany(self, sql: str, bindings: Any) -> Any:
@@ -235,14 +235,14 @@ class StoreTransaction:
         """Open an inner unit that can be undone alone; return the mark to undo it by."""
         if self.batched_inserts:
             self._write_batched()
-        self.handle.execute("SAVEPOINT job")
+        self.handle.execute("SAVEPOINT job", can_cache=False)
         return SavepointMark(len(self.effects), len(self.message_ids))
 
     def release_savepoint(self) -> None:
         """End the inner unit, its writes joining the transaction's."""
         if self.batched_inserts:
             self._write_batched()
-        self.handle.execute("RELEASE job")
+        self.handle.execute("RELEASE job", can_cache=False)
 
     def rollback_savepoint(self, mark: SavepointMark | None = None) -> None:
         """Undo the inner unit, and what it noted since *mark*; a no-op where SQLite undid all."""
@@ -250,8 +250,8 @@ class StoreTransaction:
         if mark is not None:
             del self.effects[mark.effects :], self.message_ids[mark.message_ids :]
         if self.alive:
-            self.handle.execute("ROLLBACK TO job")
-            self.handle.execute("RELEASE job")
+            self.handle.execute("ROLLBACK TO job", can_cache=False)
+            self.handle.execute("RELEASE job", can_cache=False)
 
 
 class TransactionHost(Protocol):
