@@ -15,7 +15,7 @@ from onceward.model.states import Dead, Done, RetryAt, Settlement
 from onceward.model.times import Span, millis
 from onceward.runtime.context import reply_options
 from onceward.runtime.deps import RuntimeDeps
-from onceward.runtime.event_emitter import EventEmitter, settlement_event
+from onceward.runtime.event_emitter import EventEmitter
 from onceward.runtime.message import LeaseInfo, Message
 
 L = TypeVar("L", bound=LeaseInfo)
@@ -151,8 +151,7 @@ class Consumer(Generic[L, S]):
 
     def _settle(self, tx: StoreTransaction, leased: L, settlement: Settlement) -> None:
         self._leases.settle(tx, leased, settlement)
-        event = settlement_event(leased, settlement, agent=self._db.agent, at=tx.now)
-        self._emitter.emit(tx, event)
+        self._emitter.lease_ended(tx, [(leased, settlement)])
 
 
 def never_settled(leased: LeaseInfo, policy: RetryPolicy) -> Dead | None:

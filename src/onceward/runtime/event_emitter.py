@@ -38,6 +38,11 @@ class EventEmitter:
     def __init__(self, hooks: Hooks, agent: str) -> None:
         self._hooks, self.agent = hooks, agent
 
+    @property
+    def listening(self) -> bool:
+        """Whether there is any hook; without one no event needs to be built."""
+        return bool(self._hooks._hooks)
+
     def emit(self, tx: StoreTransaction, *events: Event) -> None:
         """Emit *events* once *tx* is committed."""
         wanted = [event for event in events if self._hooks.wanted(type(event))]
@@ -73,6 +78,14 @@ class EventEmitter:
                 tx,
                 *(Retried(**named, message_id=c.id, attempt=c.attempt) for c in sorted(counted)),
             )
+
+    def lease_ended(
+        self, tx: StoreTransaction, ended: Iterable[tuple[LeaseInfo, Settlement]]
+    ) -> None:
+        """Emit how leases of messages ended; no frame is read where there is no hook."""
+        if self.listening:
+            agent, at = self.agent, tx.now
+            self.emit(tx, *(settlement_event(*each, agent=agent, at=at) for each in ended))
 
     def settled(self, tx: StoreTransaction, settled: Settled) -> None:
         """Emit what the answer to a parcel changed."""

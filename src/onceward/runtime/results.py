@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from onceward.db.transaction import StoreTransaction
 from onceward.errors import Conflict, InvalidMessage, TooLarge
@@ -18,6 +18,9 @@ from onceward.runtime.sender import Sender
 from onceward.store.inbox import LeasedMessage
 from onceward.store.outbox import OutgoingMessage
 from onceward.store.runs import OpenRun
+
+NAMES_CALLER: Final = f'"{CALLER}"'
+"""Text of the frame of every dispatched task; a body may have it, too."""
 
 
 def task(
@@ -42,7 +45,7 @@ def _session_token(to: str, named: MessageOptions) -> str:
 
 def task_of(leased: LeasedMessage) -> Frame | None:
     """Return the dispatched task that a message is, None for all others."""
-    if f'"{CALLER}"' not in leased.frame or not leased.intact:
+    if NAMES_CALLER not in leased.frame or not leased.intact:
         return None
     try:
         frame = Frame.parse(leased.frame)

@@ -14,7 +14,7 @@ from onceward.model.reasons import reason_text
 from onceward.model.states import Done, RetryAt, Settlement
 from onceward.model.vocabulary import RunState
 from onceward.runtime import results
-from onceward.runtime.event_emitter import EventEmitter, settlement_event
+from onceward.runtime.event_emitter import EventEmitter
 from onceward.runtime.results import TaskOutcome
 from onceward.runtime.sender import Sender
 from onceward.runtime.transaction import Transaction
@@ -168,7 +168,8 @@ class RunCompletion:
         """End the messages of an aborted run as processed; tell the callers of tasks."""
         done = Done(reason=reason_text("delivered to an aborted run", cause)[:500])
         inbox.apply_settlements(tx, [SettledMessage(message, done) for message in messages])
-        self._tell_callers(tx, messages, [TaskOutcome("aborted", cause)] * len(messages), run)
+        for message in messages:
+            results.tell(tx, self._sender, message, TaskOutcome("aborted", cause), run)
 
     def conclude(
         self,
@@ -180,30 +181,11 @@ class RunCompletion:
     ) -> None:
         """Settle messages; tell the callers of those that are dispatched tasks and have ended."""
         inbox.apply_settlements(tx, ended)
-        over = [each for each in ended if not isinstance(each.settlement, RetryAt)]
-        self._tell_callers(
-            tx,
-            [e.leased for e in over],
-            [results.outcome_of(e.settlement, result) for e in over],
-            run,
-        )
-        self._emitter.emit(
-            tx,
-            *(
-                settlement_event(e.leased, e.settlement, agent=self._agent, at=tx.now)
-                for e in ended
-            ),
-        )
-
-    def _tell_callers(
-        self,
-        tx: StoreTransaction,
-        messages: Sequence[LeasedMessage],
-        ends: Sequence[TaskOutcome],
-        run: OpenRun | None,
-    ) -> None:
-        for leased, end in zip(messages, ends, strict=True):
-            results.tell(tx, self._sender, leased, end, run)
+        for leased, settlement in ended:
+            if results.NAMES_CALLER in leased.frame and not isinstance(settlement, RetryAt):
+                end = results.outcome_of(settlement, result)
+                results.tell(tx, self._sender, leased, end, run)
+        self._emitter.lease_ended(tx, ended)
 
 
 def settlements(

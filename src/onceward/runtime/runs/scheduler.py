@@ -368,6 +368,8 @@ class RunScheduler:
         self, tx: StoreTransaction, run: OpenRun, bound: Sequence[LeasedMessage], *, began: bool
     ) -> None:
         """Emit, after the commit, which messages a run has."""
+        if not self._emitter.listening:
+            return
         about: dict[str, Any] = {
             "agent": self._agent.name,
             "at": tx.now,
