@@ -33,7 +33,7 @@ from onceward.transports.file_slots import Opened
 from onceward.transports.memory import MemoryTransport
 
 GROUP: Final = "onceward.transports"
-BUILT_IN: Final[dict[str, str]] = {}
+BUILT_IN: Final[dict[str, str]] = {"nats": "onceward.transports.nats:NatsTransport"}
 """By scheme: module and name of the factory of a transport of ours that needs an extra."""
 
 

@@ -1,0 +1,121 @@
+"""
+Name the subjects, streams and permissions of agents on a NATS server.
+
+A parcel from alice to bob stands under ``ow.parcel.bob.alice``, its answer under
+``ow.answer.alice.bob``. The last part is the name of the agent that published it: the
+permissions of a server let each agent publish under its own name only. Dots in names are
+written as ``~``, which no name holds.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+PARCELS: Final = "OW_PARCELS"
+ANSWERS: Final = "OW_ANSWERS"
+NANOSECONDS: Final = 1_000_000_000
+ANSWERS_KEPT_FOR: Final = 7 * 86_400 * NANOSECONDS
+"""A sender that stays away for longer pushes its parcel again, and is told that it is known."""
+
+STREAMS: Final[dict[str, dict[str, Any]]] = {
+    PARCELS: {
+        "description": "Parcels that their recipients have not answered yet",
+        "subjects": ["ow.parcel.*.*"],
+        "retention": "workqueue",
+        # A newer parcel replaces the older one of its pair; a full stream takes none, so that
+        # the parcels of others stay.
+        "max_msgs_per_subject": 1,
+        "discard": "new",
+        "storage": "file",
+    },
+    ANSWERS: {
+        "description": "The last answer of each agent to each other agent",
+        "subjects": ["ow.answer.*.*"],
+        "retention": "limits",
+        "max_msgs_per_subject": 1,
+        "discard": "old",  # an answer that is gone costs one more push
+        "max_age": ANSWERS_KEPT_FOR,
+        "storage": "file",
+    },
+}
+"""
+Streams by name, as the server's API takes them.
+
+None has ``allow_direct``: a direct read is answered to any subject that its caller names, with
+what the caller has stored before, and would so be taken for the message of another agent.
+"""
+
+
+def token(name: str) -> str:
+    """Return an agent's name as one part of a subject."""
+    return name.replace(".", "~")
+
+
+def name_of(token: str) -> str:
+    """Return the name of an agent from its part of a subject."""
+    return token.replace("~", ".")
+
+
+def parcel_subject(recipient: str, sender: str) -> str:
+    """Return the subject of parcels from *sender* to *recipient*."""
+    return f"ow.parcel.{token(recipient)}.{token(sender)}"
+
+
+def answer_subject(recipient: str, sender: str) -> str:
+    """Return the subject of answers from *sender* to *recipient*, whose parcels they answer."""
+    return f"ow.answer.{token(recipient)}.{token(sender)}"
+
+
+def inbox_prefix(name: str) -> str:
+    """Return how the subjects begin at which an agent hears the server's replies."""
+    return f"_INBOX_{token(name)}"
+
+
+def consumer(name: str) -> str:
+    """Return the name of the consumer that hands out an agent's parcels."""
+    return f"inbox-{token(name)}"
+
+
+def parcels_of(name: str) -> str:
+    """Return the subject of every parcel to an agent."""
+    return f"ow.parcel.{token(name)}.*"
+
+
+def answers_of(name: str) -> str:
+    """Return the subject of every answer to an agent."""
+    return f"ow.answer.{token(name)}.*"
+
+
+def publishes(name: str, *, keeper: bool = False) -> list[str]:
+    """
+    Return the subjects that an agent may publish to.
+
+    A *keeper* may also make the streams and look at them.
+    """
+    mine, of_mine = token(name), f"{PARCELS}.{consumer(name)}"
+    streams = (f"{verb}.{stream}" for verb in ("CREATE", "INFO") for stream in STREAMS)
+    return [
+        f"ow.parcel.*.{mine}",
+        f"ow.answer.*.{mine}",
+        f"$JS.API.CONSUMER.CREATE.{of_mine}.{parcels_of(name)}",
+        f"$JS.API.CONSUMER.INFO.{of_mine}",
+        f"$JS.API.CONSUMER.MSG.NEXT.{of_mine}",
+        f"$JS.ACK.{of_mine}.>",
+        f"$JS.API.CONSUMER.CREATE.{ANSWERS}.*.{answers_of(name)}",
+        *(f"$JS.API.STREAM.{each}" for each in streams if keeper),
+    ]
+
+
+def user(name: str, public_key: str, *, keeper: bool = False) -> str:
+    """Return the entry of an agent in the ``users`` of a server's configuration."""
+    allowed = "".join(f'\n        "{each}"' for each in publishes(name, keeper=keeper))
+    return f"""\
+    {{ # {name}
+      nkey: {public_key}
+      permissions {{
+        publish: {{ allow: [{allowed}
+        ] }}
+        subscribe: {{ allow: ["{inbox_prefix(name)}.>"] }}
+      }}
+    }}
+"""

@@ -1,0 +1,332 @@
+"""
+Carry parcels by way of NATS JetStream, where sender and recipient need never be up together.
+
+A parcel waits in a stream until its recipient has committed it and stored the answer; only
+the answer ends the sender's custody, so a server that loses its store loses no message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from concurrent.futures import CancelledError
+from dataclasses import dataclass
+from ssl import SSLContext
+from threading import Lock
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
+
+from onceward.errors import (
+    InvalidArgument,
+    InvalidParcel,
+    ParcelTooLarge,
+    Refused,
+    Unreachable,
+)
+from onceward.model import nats as names
+from onceward.model.parcel import Answer, Parcel
+from onceward.model.wire import decode_answer, encode_parcel
+from onceward.transports.base import Features, TransportContext
+from onceward.transports.event_loop import start_loop
+from onceward.transports.nats_link import HEADERS, SCHEME, Address, Credentials, Link
+
+if TYPE_CHECKING:
+    from nats.aio.msg import Msg
+
+PARCEL: Final = "Onceward-Parcel"
+"""Header that names the content of a parcel; its answer has the same."""
+OUTCOME: Final = "Onceward-Outcome"
+"""Header that says what an answer is."""
+ANSWERED: Final = "answer"
+REFUSED: Final = "refused"
+"""The recipient will never take this parcel; the body says why."""
+UNABLE: Final = "unable"
+"""The recipient could not take the parcel this time; the body says why."""
+MAX_BYTES: Final = (1 << 20) - HEADERS
+"""Largest parcel that a server takes whose ``max_payload`` was not changed."""
+HEARTBEAT: Final = 3.0
+"""Seconds after which a consumer that has nothing to deliver says that it is there."""
+SILENT: Final = 3
+"""Heartbeats without a word after which a consumer is taken for gone."""
+REPLAY_WITHIN: Final = 2.0
+"""Seconds in which the answers come that were stored before; a later one counts, too."""
+GRACE: Final = 0.9
+"""Part of ``deliver_timeout`` after which an exchange ends by itself, with its reason."""
+
+
+class NatsTransport:
+    """Delivers to ``nats://HOST:PORT/AGENT``; several servers are parted by commas."""
+
+    features = Features(schemes=frozenset({SCHEME}), max_bytes=MAX_BYTES, network=True)
+
+    def __init__(self, context: TransportContext, *, tls: SSLContext | None = None) -> None:
+        self._credentials = Credentials(context.folder, tls)
+        self._limit = GRACE * context.settings.deliver_timeout
+        self._lock = Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = False
+        self._pushes: set[asyncio.Task[Answer]] = set()
+        self._opening: dict[tuple[tuple[str, ...], str], asyncio.Lock] = {}
+        self._answers: dict[tuple[tuple[str, ...], str], _Answers] = {}
+        self._taken: dict[tuple[str, str], str] = {}
+        """By sender and recipient: the id of the last answer that was returned."""
+
+    def check(self, url: str) -> None:
+        """Raise InvalidArgument for a url that does not name a server and an agent."""
+        if Address.parse(url).agent is None:
+            msg = f"{url} names no agent: write {url.rstrip('/')}/AGENT"
+            raise InvalidArgument(msg)
+
+    def deliver(self, url: str, parcel: Parcel) -> Answer:
+        """
+        Leave the parcel at the server and wait for the recipient's answer.
+
+        A parcel without an answer stays there. A later push of the same content takes the
+        answer that has come meanwhile.
+
+        Raises:
+            Unreachable: the server or the recipient gave no answer in time.
+            Refused: the recipient will never take this parcel.
+            ParcelTooLarge: the server takes no message of this size.
+
+        """
+        address = Address.parse(url)
+        if address.agent not in {None, parcel.recipient}:
+            msg = f"{url} is the url of {address.agent}, not of {parcel.recipient}"
+            raise Unreachable(msg)
+        body = encode_parcel(parcel)
+        with self._lock:  # what is begun before close() is ended by it
+            loop = self._own_loop()
+            pushed = self._push(address.servers, parcel, body)
+            push = asyncio.run_coroutine_threadsafe(pushed, loop)
+        try:
+            return push.result()
+        except CancelledError as error:
+            msg = "the transport was closed during the push"
+            raise Unreachable(msg) from error
+
+    def close(self) -> None:
+        """End pushes under way and every connection; safe to call twice."""
+        with self._lock:
+            loop, self._loop, self._closed = self._loop, None, True
+        if loop is not None:
+            asyncio.run_coroutine_threadsafe(self._end(), loop).result()
+            loop.call_soon_threadsafe(loop.stop)
+
+    def _own_loop(self) -> asyncio.AbstractEventLoop:
+        if self._closed:
+            msg = "the transport is closed"
+            raise Unreachable(msg)
+        if self._loop is None:
+            self._loop = start_loop("onceward-nats")
+        return self._loop
+
+    async def _end(self) -> None:
+        for push in self._pushes:
+            push.cancel()
+        await asyncio.gather(*self._pushes, return_exceptions=True)
+        for answers in self._answers.values():
+            await answers.link.close()
+
+    async def _push(self, servers: tuple[str, ...], parcel: Parcel, body: bytes) -> Answer:
+        push = asyncio.current_task()
+        assert push is not None  # noqa: S101 - it runs as a task
+        self._pushes.add(push)
+        try:
+            async with asyncio.timeout(self._limit):
+                return await self._exchange(servers, parcel, body)
+        except TimeoutError as error:
+            msg = f"no answer from {parcel.recipient} within {self._limit:.3g} s"
+            raise Unreachable(msg) from error
+        finally:
+            self._pushes.discard(push)
+
+    async def _exchange(self, servers: tuple[str, ...], parcel: Parcel, body: bytes) -> Answer:
+        answers = await self._open(servers, parcel.sender)
+        if len(body) > answers.link.max_payload:
+            limit = answers.link.max_payload
+            msg = f"a parcel of {len(body)} bytes; the server takes {limit}"
+            raise ParcelTooLarge(msg, limit=limit)
+        told = await answers.ask(parcel, body)
+        self._taken[parcel.sender, parcel.recipient] = told.id
+        if told.outcome == REFUSED:
+            raise Refused(told.reason)
+        if told.answer is None:
+            msg = f"{parcel.recipient} cannot take the parcel: {told.reason}"
+            raise Unreachable(msg)
+        return told.answer
+
+    async def _open(self, servers: tuple[str, ...], sender: str) -> _Answers:
+        """Return the open subscription to the answers of *sender*; open one if there is none."""
+        key = servers, sender
+        async with self._opening.setdefault(key, asyncio.Lock()):
+            answers = self._answers.get(key)
+            if answers is not None and answers.alive:
+                return answers
+            if answers is not None:
+                await answers.link.close()
+            link = await Link.open(servers, sender, self._credentials)
+            answers = _Answers(link, sender, self._taken)
+            try:
+                await answers.open()
+            except BaseException:
+                await link.close()
+                raise
+            self._answers[key] = answers
+            return answers
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """An answer as it came, and what it says."""
+
+    id: str
+    outcome: str
+    reason: str
+    answer: Answer | None
+
+
+@dataclass(slots=True, eq=False)
+class _Asked:
+    """A push that waits for its answer."""
+
+    parcel: Parcel
+    told: asyncio.Future[_Told]
+
+
+class _Answers:
+    """The answers to one agent at one server: those that were stored, then each as it comes."""
+
+    def __init__(self, link: Link, name: str, taken: dict[tuple[str, str], str]) -> None:
+        self.link, self._name, self._taken = link, name, taken
+        self._asked: dict[tuple[str, str], set[_Asked]] = {}
+        """Pushes by recipient and content of their parcel."""
+        self._stored: dict[str, Msg] = {}
+        """By recipient: the last answer, where no push waited for it."""
+        self._replayed = asyncio.Event()
+        self._before = 0
+        """Answers that were stored before and are still to come."""
+        self._heard_at = 0.0
+
+    @property
+    def alive(self) -> bool:
+        """Whether the connection stands and the consumer gave a word lately."""
+        silence = asyncio.get_running_loop().time() - self._heard_at
+        return not self.link.broken.is_set() and silence < SILENT * HEARTBEAT
+
+    async def open(self) -> None:
+        """Make the consumer, and wait for the answers that are there."""
+        inbox = self.link.new_inbox()
+        await self.link.hear(inbox, self._take)
+        config = {
+            "name": f"answers-{names.token(self._name)}-{uuid4().hex}",
+            "deliver_subject": inbox,
+            "deliver_policy": "last_per_subject",
+            "ack_policy": "none",
+            "idle_heartbeat": round(HEARTBEAT * names.NANOSECONDS),
+            "mem_storage": True,
+        }
+        waiting = await self.link.consume(names.ANSWERS, names.answers_of(self._name), config)
+        self._before += waiting
+        self._heard_at = asyncio.get_running_loop().time()
+        if self._before > 0:
+            try:
+                async with asyncio.timeout(REPLAY_WITHIN):
+                    await self._replayed.wait()
+            except TimeoutError:  # one of them was replaced meanwhile: the newer one comes
+                pass
+        self._watch = asyncio.ensure_future(self._fail_when_broken())
+
+    async def ask(self, parcel: Parcel, body: bytes) -> _Told:
+        """Return the answer to a parcel: the stored one if there is one, else after a push."""
+        content = _content(parcel)
+        key = parcel.recipient, content
+        asked = _Asked(parcel, asyncio.get_running_loop().create_future())
+        self._asked.setdefault(key, set()).add(asked)
+        try:
+            self._look(parcel, content, asked)
+            if not asked.told.done():
+                subject = names.parcel_subject(parcel.recipient, parcel.sender)
+                await self.link.store(subject, body, {PARCEL: content})
+            return await asked.told
+        finally:
+            waiting = self._asked.get(key, set())
+            waiting.discard(asked)
+            if not waiting:
+                self._asked.pop(key, None)
+
+    def _look(self, parcel: Parcel, content: str, asked: _Asked) -> None:
+        """Answer a push by what was stored before it; a full inbox may have room by now."""
+        stored = self._stored.pop(parcel.recipient, None)
+        if stored is None or (stored.headers or {}).get(PARCEL) != content:
+            return
+        told = _read(stored, parcel)
+        if told is not None and told.answer is not None and told.answer.verdict != "busy":
+            asked.told.set_result(told)
+
+    async def _take(self, msg: Msg) -> None:
+        """Take an answer, or a word that there is none."""
+        self._heard_at = asyncio.get_running_loop().time()
+        sender = _sender(msg, self._name)
+        headers = msg.headers or {}
+        if sender is None:
+            return
+        key = sender, headers.get(PARCEL, "")
+        heard = False
+        for asked in list(self._asked.get(key, ())):
+            told = _read(msg, asked.parcel)
+            if told is not None and not asked.told.done():
+                asked.told.set_result(told)
+                heard = True
+        if not heard and headers.get("Nats-Msg-Id") != self._taken.get((self._name, sender)):
+            self._stored[sender] = msg
+        self._before -= 1
+        if self._before == 0:
+            self._replayed.set()
+
+    async def _fail_when_broken(self) -> None:
+        await self.link.broken.wait()
+        for waiting in self._asked.values():
+            for asked in waiting:
+                if not asked.told.done():
+                    asked.told.set_exception(Unreachable("the connection to the server ended"))
+
+
+def _sender(msg: Msg, name: str) -> str | None:
+    """
+    Return who published an answer to *name*; None where it is none.
+
+    The subject is the one that it was published under. What a server sends on behalf of a
+    user, to a subject that this user may not publish to, keeps its own.
+    """
+    prefix, _, last = msg.subject.rpartition(".")
+    if f"{prefix}.*" != names.answers_of(name):
+        return None
+    return names.name_of(last)
+
+
+def _read(msg: Msg, parcel: Parcel) -> _Told | None:
+    """Return what an answer says; None for bytes that are no answer to this parcel."""
+    headers = msg.headers or {}
+    outcome, reason, answer = headers.get(OUTCOME, ""), "", None
+    try:
+        if outcome == ANSWERED:
+            answer = decode_answer(msg.data, parcel)
+        elif outcome in {REFUSED, UNABLE}:
+            reason = msg.data.decode()
+        else:
+            return None
+    except (InvalidParcel, UnicodeDecodeError):
+        return None
+    return _Told(headers.get("Nats-Msg-Id", ""), outcome, reason, answer)
+
+
+def _content(parcel: Parcel) -> str:
+    """Return the digest of all that a parcel holds: pushes of one number may differ in receipts."""
+    frames = [(frame.id, frame.digest, frame.redelivered) for frame in parcel.frames]
+    rest = (
+        parcel.sender, parcel.recipient, parcel.epoch, parcel.number, parcel.previous,
+        parcel.durability, parcel.base_position, parcel.unsettled, parcel.stream_position,
+    )  # fmt: skip
+    held = repr((rest, frames, [tuple(receipt) for receipt in parcel.receipts]))
+    return hashlib.sha256(held.encode()).hexdigest()

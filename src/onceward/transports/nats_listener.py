@@ -1,0 +1,318 @@
+"""Take in the parcels of agents from NATS JetStream: commit, store the answer, acknowledge."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from ssl import SSLContext
+from threading import Lock
+from typing import TYPE_CHECKING, Final
+
+from onceward.errors import InvalidParcel, OncewardError, Refused, Unreachable
+from onceward.model import nats as names
+from onceward.model.log import Level, log
+from onceward.model.parcel import Answer, Parcel
+from onceward.model.wire import decode_parcel, encode_answer
+from onceward.transports.base import Accept
+from onceward.transports.event_loop import start_loop
+from onceward.transports.nats import ANSWERED, OUTCOME, PARCEL, REFUSED, UNABLE
+from onceward.transports.nats_link import Address, Credentials, Link
+
+if TYPE_CHECKING:
+    from nats.aio.msg import Msg
+
+THREADS: Final = 8
+"""Parcels that are accepted at the same time."""
+PULL_FOR: Final = 30
+"""Seconds after which a request for parcels is made anew."""
+HEARTBEAT: Final = 5
+"""Seconds after which a server without parcels says that it is there."""
+SILENT: Final = 3.0 * HEARTBEAT
+ACK_WAIT: Final = 10
+"""Seconds after which a parcel is handed out again whose process has died."""
+STILL_AT_IT: Final = 4.0
+"""Seconds after which the server is told that a parcel is still being accepted."""
+AGAIN_MAX: Final = 30
+"""Most seconds after which a parcel comes again that the file could not take; 1 at first."""
+PAUSES: Final = (0.2, 0.5, 1.0, 2.0)
+"""Seconds before a further attempt to reach the server; the last is repeated."""
+REASON_MAX: Final = 80
+"""Characters of each reason in an answer that is too large for the server otherwise."""
+CLOSE_WITHIN: Final = 30.0
+"""Seconds that ``close`` waits for parcels that are being accepted."""
+
+PULL: Final = json.dumps(
+    {
+        "batch": THREADS,
+        "expires": PULL_FOR * names.NANOSECONDS,
+        "idle_heartbeat": HEARTBEAT * names.NANOSECONDS,
+    }
+).encode()
+ACKS: Final = "$JS.ACK."
+"""How the subject begins at which the server hears what became of a message."""
+DELIVERED: Final = 4
+WITH_DOMAIN: Final = 11
+"""Part of such a subject that counts deliveries; with a domain two more stand before it."""
+ACK: Final = b"+ACK"
+NEVER: Final = b"+TERM"
+GIVEN_BACK: Final = b"-NAK"
+WORKING: Final = b"+WPI"
+
+
+class NatsListener:
+    """
+    Takes parcels in from ``nats://HOST:PORT``, for each agent with its own connection.
+
+    Any number of processes may listen for an agent: each parcel goes to one of them. Where
+    the server is away, it is looked for until ``close``.
+    """
+
+    def __init__(
+        self, url: str, *, folder: str | Path | None = None, tls: SSLContext | None = None
+    ) -> None:
+        self._servers = Address.parse(url).servers
+        home = folder if folder is not None else os.environ.get("ONCEWARD_HOME", ".")
+        self._credentials = Credentials(Path(home), tls)
+        self._lock = Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._agents: set[asyncio.Task[None]] = set()
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="onceward-accept")
+
+    def listen(self, name: str, accept: Accept) -> None:
+        """Pass parcels for *name* to *accept* from now on."""
+        with self._lock:
+            if self._loop is None:
+                self._loop = start_loop("onceward-nats-listener")
+            asyncio.run_coroutine_threadsafe(self._add(name, accept), self._loop).result()
+
+    def close(self) -> None:
+        """Take no more parcels; wait for those that are being accepted. Safe to call twice."""
+        with self._lock:
+            loop, self._loop = self._loop, None
+        if loop is not None:
+            asyncio.run_coroutine_threadsafe(self._end(), loop).result()
+            loop.call_soon_threadsafe(loop.stop)
+        self._pool.shutdown(wait=False)
+
+    async def _add(self, name: str, accept: Accept) -> None:
+        inbox = _Inbox(name, accept, self._pool)
+        task = asyncio.ensure_future(self._serve(inbox))
+        self._agents.add(task)
+
+    async def _end(self) -> None:
+        for agent in self._agents:
+            agent.cancel()
+        await asyncio.gather(*self._agents, return_exceptions=True)
+
+    async def _serve(self, inbox: _Inbox) -> None:
+        """Take parcels until this is cancelled, over one connection after the other."""
+        failures = 0
+        while True:
+            try:
+                link = await Link.open(self._servers, inbox.name, self._credentials)
+                try:
+                    await inbox.open(link)
+                    failures = 0
+                    await inbox.take_all()
+                except asyncio.CancelledError:
+                    await inbox.end()
+                    raise
+                finally:
+                    await link.close()
+            except Unreachable as error:
+                level: Level = "debug" if failures else "warning"
+                log.failure(level, "listener waits for the server", error, agent=inbox.name)
+            except Exception as error:  # noqa: BLE001 - a listener outlives every error
+                log.failure("error", "listener failed", error, agent=inbox.name)
+            await asyncio.sleep(PAUSES[min(failures, len(PAUSES) - 1)])
+            failures += 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Reply:
+    """Where the answer to one parcel goes."""
+
+    link: Link
+    subject: str
+    content: str
+
+    async def store(self, body: bytes, outcome: str) -> None:
+        """Store an answer; raises Unreachable."""
+        await self.link.store(self.subject, body, {PARCEL: self.content, OUTCOME: outcome})
+
+
+class _Inbox:
+    """The parcels of one agent as they come over one connection after the other."""
+
+    def __init__(self, name: str, accept: Accept, pool: ThreadPoolExecutor) -> None:
+        self.name, self._accept, self._pool = name, accept, pool
+        self._link: Link | None = None
+        self._came: asyncio.Queue[Msg] = asyncio.Queue()
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    async def open(self, link: Link) -> None:
+        """Make the agent's consumer; another process may have made it before."""
+        self._link, self._came = link, asyncio.Queue()
+        config = {
+            "name": names.consumer(self.name),
+            "durable_name": names.consumer(self.name),
+            "deliver_policy": "all",
+            "ack_policy": "explicit",
+            "ack_wait": ACK_WAIT * names.NANOSECONDS,
+            "max_deliver": -1,
+        }
+        await link.consume(names.PARCELS, names.parcels_of(self.name), config)
+        self._inbox = link.new_inbox()
+        await link.hear(self._inbox, self._came.put)
+
+    async def take_all(self) -> None:
+        """Take parcels until the connection or the consumer is gone, which raises Unreachable."""
+        link = self._own_link()
+        subject = f"$JS.API.CONSUMER.MSG.NEXT.{names.PARCELS}.{names.consumer(self.name)}"
+        while True:
+            await link.put(subject, PULL, reply=self._inbox)
+            left = THREADS
+            while left:
+                msg = await self._next(link)
+                status = (msg.headers or {}).get("Status") if not msg.data else None
+                if status is None:
+                    left -= 1
+                    await self._begin(link, msg)
+                elif status in {"404", "408"}:
+                    break  # nothing came, or not as much as was asked for
+                elif status != "100":
+                    why = (msg.headers or {}).get("Description", status)
+                    text = f"the server hands out no parcels: {why}"
+                    raise Unreachable(text)
+
+    async def end(self) -> None:
+        """Wait for parcels that are being accepted; give back those that are not."""
+        link = self._own_link()
+        while not self._came.empty():
+            msg = self._came.get_nowait()
+            if msg.reply.startswith(ACKS):
+                await _quietly(link, msg, GIVEN_BACK)
+        if self._under_way:
+            await asyncio.wait(self._under_way, timeout=CLOSE_WITHIN)
+
+    def _own_link(self) -> Link:
+        assert self._link is not None  # noqa: S101 - open() was called
+        return self._link
+
+    async def _next(self, link: Link) -> Msg:
+        coming = asyncio.ensure_future(self._came.get())
+        ending = asyncio.ensure_future(link.broken.wait())
+        try:
+            await asyncio.wait(
+                {coming, ending}, timeout=SILENT, return_when=asyncio.FIRST_COMPLETED
+            )
+            if coming.done():
+                return coming.result()
+        finally:
+            coming.cancel()
+            ending.cancel()
+        text = "the connection to the server ended or fell silent"
+        raise Unreachable(text)
+
+    async def _begin(self, link: Link, msg: Msg) -> None:
+        """Handle a parcel beside the others, once one of the threads is free."""
+        if len(self._under_way) >= THREADS:
+            await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
+        task = asyncio.ensure_future(self._handle(link, msg))
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+    async def _handle(self, link: Link, msg: Msg) -> None:
+        """Commit a parcel, store its answer, acknowledge it: in this order."""
+        sender = _sender(msg, self.name)
+        if sender is None or not msg.reply.startswith(ACKS):
+            return
+        told = _Reply(link, names.answer_subject(sender, self.name), _content(msg))
+        try:
+            how = await self._answer(link, msg, told, sender)
+        except Exception as error:  # noqa: BLE001 - the parcel comes again, others go on
+            level: Level = "warning" if isinstance(error, OncewardError) else "error"
+            log.failure(level, "parcel waits", error, agent=self.name, peer=sender)
+            with suppress(Unreachable):
+                await told.store(f"{type(error).__name__}: {error}".encode(), UNABLE)
+            how = _again(msg)
+        await _quietly(link, msg, how)
+
+    async def _answer(self, link: Link, msg: Msg, told: _Reply, sender: str) -> bytes:
+        """Store the answer to one parcel; return how its message ends."""
+        try:
+            parcel = _parcel(msg, self.name, sender)
+            answer = await self._accepted(link, msg, parcel)
+        except Refused as error:
+            await told.store(str(error).encode(), REFUSED)
+            return ACK
+        except (InvalidParcel, Unreachable) as error:  # these bytes will never be better
+            log.failure("warning", "parcel refused", error, agent=self.name, peer=sender)
+            await told.store(str(error).encode(), UNABLE)
+            return NEVER
+        await told.store(_fitting(answer, parcel, link.max_payload), ANSWERED)
+        return ACK
+
+    async def _accepted(self, link: Link, msg: Msg, parcel: Parcel) -> Answer:
+        """Return the answer of the agent's file; tell the server meanwhile that we are at it."""
+        loop = asyncio.get_running_loop()
+        accepting = loop.run_in_executor(self._pool, self._accept, parcel)
+        while True:
+            done, _ = await asyncio.wait({accepting}, timeout=STILL_AT_IT)
+            if done:
+                return accepting.result()
+            await _quietly(link, msg, WORKING)
+
+
+def _parcel(msg: Msg, recipient: str, sender: str) -> Parcel:
+    """Return the parcel of a message; its names are those that the server has checked."""
+    parcel = decode_parcel(msg.data)
+    if (parcel.recipient, parcel.sender) != (recipient, sender):
+        text = (
+            f"a parcel from {parcel.sender} to {parcel.recipient} "
+            f"came under the names {sender} and {recipient}"
+        )
+        raise InvalidParcel(text)
+    return parcel
+
+
+def _content(msg: Msg) -> str:
+    return (msg.headers or {}).get(PARCEL, "")
+
+
+def _again(msg: Msg) -> bytes:
+    """Return the word that gives a parcel back for a while, the longer the more often it came."""
+    parts = msg.reply.split(".")
+    times = parts[DELIVERED if len(parts) < WITH_DOMAIN else DELIVERED + 2]
+    pause = min(AGAIN_MAX, 2 ** min(int(times) - 1, 10))
+    return f'-NAK {{"delay": {pause * names.NANOSECONDS}}}'.encode()
+
+
+def _sender(msg: Msg, name: str) -> str | None:
+    """Return which agent published a parcel for *name*; None where it is none."""
+    prefix, _, last = msg.subject.rpartition(".")
+    return names.name_of(last) if f"{prefix}.*" == names.parcels_of(name) else None
+
+
+def _fitting(answer: Answer, parcel: Parcel, limit: int) -> bytes:
+    """Encode an answer; cut its reasons where the server would not take it otherwise."""
+    body = encode_answer(answer, parcel)
+    if len(body) <= limit:
+        return body
+    cut = tuple(
+        each._replace(reason=each.reason and each.reason[:REASON_MAX]) for each in answer.receipts
+    )
+    return encode_answer(replace(answer, receipts=cut), parcel)
+
+
+async def _quietly(link: Link, msg: Msg, how: bytes) -> None:
+    """Tell the server what became of a message; without that it comes again."""
+    try:
+        await link.put(msg.reply, how)
+    except Unreachable:
+        log.debug("a parcel comes again: the server is away")

@@ -1,0 +1,452 @@
+"""What parcels by way of NATS survive: absent agents, dead servers, lost stores, forged mail."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from functools import cache
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+from nats.aio.client import Client
+from tests.transports.nats_server import NatsServer, nats_server
+
+from onceward import Postbox
+from onceward.errors import ParcelTooLarge, Refused, StoreCapacity, Unreachable
+from onceward.model import nats as names
+from onceward.model.clock import SystemClock
+from onceward.model.frame import Frame
+from onceward.model.parcel import Answer, Parcel, Receipt
+from onceward.model.settings import Settings
+from onceward.model.wire import encode_answer, encode_parcel
+from onceward.testing.builders import build_frame, parcel
+from onceward.testing.wire import acceptor
+from onceward.transports import nats
+from onceward.transports.base import Accept, TransportContext
+from onceward.transports.nats import ANSWERED, OUTCOME, PARCEL, NatsTransport, _content
+from onceward.transports.nats_listener import NatsListener
+
+SOON = 1.5
+"""Seconds that a push waits in vain."""
+
+
+@cache
+def frame(number: int) -> Frame:
+    """Return the same frame for the same number."""
+    return build_frame(number, sender="near", recipient="far")
+
+
+def pushed(number: int = 1, **fields: Any) -> Parcel:
+    """Return a parcel with one frame; of one number, the same one each time."""
+    return parcel(number, [frame(number)], **fields)
+
+
+def stored(taken: Parcel) -> Answer:
+    """Answer a parcel as an inbox that kept it would."""
+    receipts = tuple(Receipt(frame.id, "stored") for frame in taken.frames)
+    return Answer(verdict="accepted", receipts=receipts)
+
+
+class Ends:
+    """A server, and what sends and listens there."""
+
+    def __init__(self, folder: Path, server: NatsServer) -> None:
+        self.folder, self.server = folder, server
+        self.stack = ExitStack()
+
+    def transport(self, agent: str = "near", timeout: float = 20.0) -> NatsTransport:
+        """Return the transport of an agent; an exchange takes at most *timeout* seconds."""
+        made = NatsTransport(
+            TransportContext(
+                agent=agent,
+                folder=self.folder,
+                settings=Settings(deliver_timeout=timeout / 0.9),
+                clock=SystemClock(),
+            )
+        )
+        self.stack.callback(made.close)
+        return made
+
+    def listener(self, accept: Accept = stored, agent: str = "far") -> NatsListener:
+        """Listen for an agent."""
+        made = NatsListener(self.server.url(), folder=self.folder)
+        self.stack.callback(made.close)
+        made.listen(agent, accept)
+        return made
+
+    def raw(self, work: Callable[[Client], Coroutine[Any, Any, Any]], **options: Any) -> Any:
+        """Run *work* with a client of its own."""
+
+        async def run() -> Any:
+            client = Client()
+            await client.connect(self.server.url(), **options)
+            try:
+                return await work(client)
+            finally:
+                await client.close()
+
+        return asyncio.run(run())
+
+    def streams(self) -> dict[str, tuple[int, int]]:
+        """Return how many messages the streams hold, and the number of the last one."""
+
+        async def look(client: Client) -> dict[str, tuple[int, int]]:
+            found = {}
+            for name in names.STREAMS:
+                state = (await client.jetstream().stream_info(name)).state
+                found[name] = state.messages, state.last_seq
+            return found
+
+        told: dict[str, tuple[int, int]] = self.raw(look)
+        return told
+
+
+@pytest.fixture
+def ends(tmp_path: Path) -> Iterator[Ends]:
+    """A server without users, and nothing else yet."""
+    with nats_server(tmp_path) as server:
+        made = Ends(tmp_path, server)
+        with made.stack:
+            yield made
+
+
+# -- absent agents ---------------------------------------------------------------------------
+
+
+def test_sender_and_recipient_need_never_be_up_together(ends: Ends) -> None:
+    """A parcel waits for its recipient, its answer for the sender, which pushes nothing again."""
+    seen: list[Parcel] = []
+    done = Event()
+
+    def accept(taken: Parcel) -> Answer:
+        seen.append(taken)
+        done.set()
+        return stored(taken)
+
+    first = ends.transport(timeout=SOON)
+    with pytest.raises(Unreachable, match="no answer from far within"):
+        first.deliver(ends.server.url("far"), pushed())
+    first.close()
+    listener = ends.listener(accept)
+    assert done.wait(20)
+    listener.close()
+    before = ends.streams()
+    answer = ends.transport().deliver(ends.server.url("far"), pushed())
+
+    assert (stored(pushed()), [pushed()]) == (answer, seen)
+    assert ({names.PARCELS: (0, 1), names.ANSWERS: (1, 1)}, before) == (before, ends.streams())
+
+
+def test_an_answer_is_for_one_content(ends: Ends) -> None:
+    """A push of the same number with another receipt is no repetition: it is pushed itself."""
+    seen: list[Parcel] = []
+
+    def accept(taken: Parcel) -> Answer:
+        seen.append(taken)
+        return stored(taken)
+
+    with pytest.raises(Unreachable):
+        ends.transport(timeout=SOON).deliver(ends.server.url("far"), pushed())
+    ends.listener(accept)
+    fuller = pushed(receipts=[Receipt("m", "processed")])
+    ends.transport().deliver(ends.server.url("far"), fuller)
+
+    assert fuller == seen[-1]
+
+
+def test_a_newer_parcel_replaces_the_older_one(ends: Ends) -> None:
+    """Of two parcels of a pair that nobody took, the recipient gets the newer one only."""
+    sender = ends.transport(timeout=SOON)
+    for number in (1, 2):
+        with pytest.raises(Unreachable):
+            sender.deliver(ends.server.url("far"), pushed(number, previous="x" * (number - 1)))
+    seen: list[int] = []
+    done = Event()
+
+    def accept(taken: Parcel) -> Answer:
+        seen.append(taken.number)
+        done.set()
+        return stored(taken)
+
+    waiting = ends.streams()[names.PARCELS]
+    ends.listener(accept)
+    assert done.wait(20)
+
+    assert ((1, 2), [2]) == (waiting, seen)
+
+
+def test_a_full_stream_takes_nothing_and_drops_nothing(ends: Ends) -> None:
+    """A stream at the operator's limit refuses a parcel with its reason; others stay."""
+
+    async def limit(client: Client) -> None:
+        stream = client.jetstream()
+        config = (await stream.stream_info(names.PARCELS)).config
+        config.max_bytes = 2000
+        await stream.update_stream(config)
+
+    sender = ends.transport(timeout=SOON)
+    with pytest.raises(Unreachable):
+        sender.deliver(ends.server.url("far"), pushed())
+    ends.raw(limit)
+    large = build_frame("x" * 4000, sender="near", recipient="other")
+    with pytest.raises(Unreachable, match="maximum bytes exceeded"):
+        sender.deliver(ends.server.url("other"), parcel(1, [large], recipient="other"))
+
+    assert (1, 1) == ends.streams()[names.PARCELS]
+
+
+# -- dead servers and lost stores ------------------------------------------------------------
+
+
+def test_a_server_that_is_away(tmp_path: Path) -> None:
+    """A push to no server fails at once, with the reason of the connection."""
+    ends = Ends(tmp_path, NatsServer(tmp_path))
+    with ends.stack, pytest.raises(Unreachable, match=r"no connection to nats://127.*111"):
+        ends.transport().deliver(ends.server.url("far"), pushed())
+
+
+def test_a_server_that_dies_during_a_push(ends: Ends) -> None:
+    """The push fails; after a restart both ends find the server again by themselves."""
+    taken, go = Event(), Event()
+
+    def accept(parcel: Parcel) -> Answer:
+        taken.set()
+        go.wait(20)
+        return stored(parcel)
+
+    ends.listener(accept)
+    sender = ends.transport()
+    with ThreadPoolExecutor(1) as pool:
+        push = pool.submit(sender.deliver, ends.server.url("far"), pushed())
+        assert taken.wait(20)
+        ends.server.kill()
+        with pytest.raises(Unreachable, match="ended"):
+            push.result(20)
+        ends.server.start()
+        go.set()
+        answer = sender.deliver(ends.server.url("far"), pushed())
+
+    assert stored(pushed()) == answer
+
+
+def test_a_server_that_lost_its_store(ends: Ends) -> None:
+    """Streams and consumers are made anew, by whichever end comes first; the push goes on."""
+    ends.listener()
+    sender = ends.transport()
+    sender.deliver(ends.server.url("far"), pushed(1))
+    for number in (2, 3):
+        ends.server.kill()
+        ends.server.wipe()
+        ends.server.start()
+        sender.deliver(ends.server.url("far"), pushed(number, previous="x"))
+
+    assert {names.PARCELS: (0, 1), names.ANSWERS: (1, 1)} == ends.streams()
+
+
+@pytest.mark.parametrize("gone", names.STREAMS)
+def test_a_stream_that_is_deleted_under_way(
+    ends: Ends, gone: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream that an operator deletes is made anew by a later push, and nothing is lost."""
+
+    async def delete(client: Client) -> None:
+        await client.jetstream().delete_stream(gone)
+
+    monkeypatch.setattr(nats, "HEARTBEAT", 0.3)
+    ends.listener()
+    sender = ends.transport(timeout=SOON)
+    sender.deliver(ends.server.url("far"), pushed(1))
+    ends.raw(delete)
+    verdicts = list[str]()
+    while not verdicts:
+        with suppress(Unreachable):
+            answer = sender.deliver(ends.server.url("far"), pushed(2, previous="x"))
+            verdicts.append(answer.verdict)
+
+    assert ["accepted"] == verdicts
+
+
+def test_close_ends_a_push(ends: Ends) -> None:
+    """A push that waits for its answer ends with the transport, and later ones do not begin."""
+    sender = ends.transport()
+    with ThreadPoolExecutor(1) as pool:
+        push = pool.submit(sender.deliver, ends.server.url("far"), pushed())
+        while not sender._answers:
+            assert not push.done()
+        sender.close()
+        with pytest.raises(Unreachable, match="closed during the push"):
+            push.result(20)
+    with pytest.raises(Unreachable, match="is closed"):
+        sender.deliver(ends.server.url("far"), pushed())
+
+
+# -- what a recipient says --------------------------------------------------------------------
+
+
+def test_a_refusal_is_told(ends: Ends) -> None:
+    """What the recipient will never take is refused at the sender, with its reason."""
+
+    def accept(taken: Parcel) -> Answer:
+        raise Refused("not for us")
+
+    ends.listener(accept)
+
+    with pytest.raises(Refused, match="not for us"):
+        ends.transport().deliver(ends.server.url("far"), pushed())
+    assert (0, 1) == ends.streams()[names.PARCELS]
+
+
+def test_a_file_that_is_full_is_told_and_tried_again(ends: Ends) -> None:
+    """The sender hears why the file took nothing; the parcel stays and comes again by itself."""
+    errors: list[Exception] = [StoreCapacity("the disk is full"), ValueError("a bug")]
+
+    def accept(taken: Parcel) -> Answer:
+        if errors:
+            raise errors.pop(0)
+        return stored(taken)
+
+    ends.listener(accept)
+    sender = ends.transport()
+    why = list[str]()
+    for _ in range(2):
+        with pytest.raises(Unreachable) as told:
+            sender.deliver(ends.server.url("far"), pushed())
+        why.append(str(told.value))
+    answer = sender.deliver(ends.server.url("far"), pushed())
+
+    assert "far cannot take the parcel: StoreCapacity: the disk is full" == why[0]
+    assert ("far cannot take the parcel: ValueError: a bug", "accepted") == (why[1], answer.verdict)
+
+
+def test_a_busy_inbox_is_asked_again(ends: Ends) -> None:
+    """The answer that an inbox is full holds for one push; the next one asks anew."""
+    answers = [Answer(verdict="busy", retry_after=5), stored(pushed())]
+    ends.listener(lambda _: answers.pop(0))
+    said = [
+        ends.transport().deliver(ends.server.url("far"), pushed()).verdict  # as after a restart
+        for _ in range(2)
+    ]
+
+    assert ["busy", "accepted"] == said
+
+
+def test_the_servers_limit_is_told(tmp_path: Path) -> None:
+    """A parcel over ``max_payload`` is not sent; the error names what passes."""
+    with nats_server(tmp_path, "max_payload: 65536") as server:
+        ends = Ends(tmp_path, server)
+        frame = build_frame("x" * 70_000, sender="near", recipient="far")
+        with ends.stack, pytest.raises(ParcelTooLarge) as told:
+            ends.transport().deliver(server.url("far"), parcel(1, [frame]))
+
+    assert 65536 - 1024 == told.value.limit
+
+
+def test_an_answer_over_the_limit_loses_reasons(tmp_path: Path) -> None:
+    """An answer whose reasons are too long for the server arrives with shorter ones."""
+    with nats_server(tmp_path, "max_payload: 65536") as server:
+        ends = Ends(tmp_path, server)
+        frames = [build_frame(n, sender="near", recipient="far") for n in range(100)]
+
+        def accept(taken: Parcel) -> Answer:
+            receipts = tuple(Receipt(f.id, "rejected", "because " * 120) for f in taken.frames)
+            return Answer(verdict="accepted", receipts=receipts)
+
+        with ends.stack:
+            ends.listener(accept)
+            answer = ends.transport().deliver(server.url("far"), parcel(1, frames))
+
+    assert {("rejected", ("because " * 10))} == {(r.state, r.reason) for r in answer.receipts}
+    assert 100 == len(answer.receipts)
+
+
+# -- forged and old messages -----------------------------------------------------------------
+
+
+def test_what_is_no_parcel_reaches_no_inbox(ends: Ends) -> None:
+    """Bytes that are no parcel, or bear other names than their subject, are thrown away."""
+    seen: list[Parcel] = []
+
+    def accept(taken: Parcel) -> Answer:
+        seen.append(taken)
+        return stored(taken)
+
+    async def garbage(client: Client) -> None:
+        subject = names.parcel_subject("far", "near")
+        strange = encode_parcel(parcel(1, [frame(1)], sender="mallory"))
+        for body in (b"", b"{}", b"[]", b"\x00" * 100, strange):
+            await client.jetstream().publish(subject, body)
+
+    sender = ends.transport()
+    ends.listener(accept)
+    sender.deliver(ends.server.url("far"), pushed(1))
+    ends.raw(garbage)
+    sender.deliver(ends.server.url("far"), pushed(2, previous="x"))
+
+    assert [1, 2] == [each.number for each in seen]
+
+
+def test_what_is_no_answer_ends_no_push(ends: Ends) -> None:
+    """Answers to other parcels, with strange receipts or under other names, are not heard."""
+    one, other = pushed(1), pushed(2, previous="x")
+    strange = Answer(verdict="accepted", receipts=(Receipt("m", "processed"),))
+    forged = (
+        ("far", ANSWERED, b"{}"),
+        ("far", ANSWERED, b"\xff" * 40),
+        ("far", "", encode_answer(stored(one), one)),
+        ("far", ANSWERED, encode_answer(stored(other), other)),
+        ("far", ANSWERED, encode_answer(strange, one)),
+        ("mallory", ANSWERED, encode_answer(stored(one), one)),
+    )
+
+    async def forge(client: Client) -> None:
+        for sender, outcome, body in forged:
+            headers = {PARCEL: _content(one), OUTCOME: outcome}
+            subject = names.answer_subject("near", sender)
+            await client.jetstream().publish(subject, body, headers=headers)
+
+    sender = ends.transport(timeout=2 * SOON)
+    with ThreadPoolExecutor(1) as pool:
+        push = pool.submit(sender.deliver, ends.server.url("far"), one)
+        while not sender._answers:
+            assert not push.done()
+        ends.raw(forge)
+        with pytest.raises(Unreachable, match="no answer from far"):
+            push.result(20)
+
+
+def test_old_parcels_have_no_second_effect(ends: Ends) -> None:
+    """Parcels that are published again, days later, are duplicates or forks to the inbox."""
+    with (
+        Postbox(ends.folder / "far.db", agent="far", start=False) as far,
+        Postbox(ends.folder / "near.db", agent="near", start=False) as near,
+    ):
+        old: list[bytes] = []
+        inbox = acceptor(far, Settings())
+
+        def accept(taken: Parcel) -> Answer:
+            old.append(encode_parcel(taken))
+            answers.append(inbox(taken).verdict)
+            return inbox(taken)
+
+        async def again(client: Client) -> None:
+            for body in old[:]:
+                await client.jetstream().publish(names.parcel_subject("far", "near"), body)
+
+        answers = list[str]()
+        ends.listener(accept)
+        near.peers.register("far", ends.server.url("far"))
+        for body in range(3):
+            near.send("far", body)
+            near.run_until_idle()
+        for _ in range(3):
+            ends.raw(again)
+        while len(answers) < 4:
+            pass
+        bodies = [message.body for message in far.history().messages]
+
+    assert [2, 1, 0] == bodies
+    assert {"accepted", "duplicate", "fork"} >= set(answers)
