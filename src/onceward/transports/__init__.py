@@ -5,7 +5,8 @@ Every parcel that arrives is checked with ``refuse_damaged`` before it is
 accepted: a frame whose text does not fit its ``digest`` is pushed again.
 """
 
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 from onceward.model.frame import Frame, digest
 from onceward.model.parcel import (
@@ -32,6 +33,8 @@ from onceward.transports.base import (
 if TYPE_CHECKING:
     from onceward.model import wire
     from onceward.transports.function import FunctionTransport
+    from onceward.transports.nats import NatsTransport
+    from onceward.transports.nats_listener import NatsListener
 
 __all__ = [
     "Accept",
@@ -44,6 +47,8 @@ __all__ = [
     "Listener",
     "MakeListener",
     "MakeTransport",
+    "NatsListener",
+    "NatsTransport",
     "Parcel",
     "ParcelFrame",
     "Receipt",
@@ -57,15 +62,19 @@ __all__ = [
 ]
 
 
+LATER: Final = {
+    "FunctionTransport": "onceward.transports.function",
+    "NatsListener": "onceward.transports.nats_listener",
+    "NatsTransport": "onceward.transports.nats",
+    "wire": "onceward.model.wire",
+}
+"""Names whose modules are imported on first use: that takes long, or needs an extra."""
+
+
 def __getattr__(name: str) -> Any:
-    """Load ``FunctionTransport`` and ``wire`` on first use: importing them takes long."""
-    if name == "FunctionTransport":
-        from onceward.transports.function import FunctionTransport  # noqa: PLC0415 - see above
-
-        return FunctionTransport
-    if name == "wire":
-        from onceward.model import wire  # noqa: PLC0415 - see above
-
-        return wire
-    msg = f"module {__name__!r} has no attribute {name!r}"
-    raise AttributeError(msg)
+    """Import a name's module on first use."""
+    if name not in LATER:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    module = import_module(LATER[name])
+    return module if name == "wire" else getattr(module, name)
