@@ -29,6 +29,8 @@ Define every error of the package, as one tree.
     │   ├── ParcelTooLarge           the way takes no parcel of this size; a smaller one passes
     │   ├── Refused                  the peer will never take this
     │   └── InvalidParcel            bytes that are no parcel or answer; an InvalidArgument, too
+    ├── NoKey                      no key is shared with that peer
+    │   └── UnsafeKey                its file is readable by others, or holds something else
     ├── NoMailbox                  no such mailbox, or not any more
     ├── DuplicateMailbox           a mailbox of that name exists
     ├── LeaseLost                  another worker owns the message; our writes were rolled back
@@ -317,6 +319,22 @@ class Refused(DeliveryError):
 
 class InvalidParcel(DeliveryError, InvalidArgument):
     """The bytes are no parcel or answer of this version, or a value of it cannot travel."""
+
+
+class NoKey(OncewardError, LookupError):
+    """
+    No key is shared with this peer: make one (``keys new``), or add the peer's (``keys add``).
+
+    ``peer`` is its name.
+    """
+
+    def __init__(self, message: str, *, peer: str = "") -> None:
+        super().__init__(message)
+        self.peer = peer
+
+
+class UnsafeKey(NoKey):
+    """The file of a key is not used: correct its mode or its content, as the message says."""
 
 
 class LeaseLost(OncewardError):
