@@ -13,7 +13,7 @@ import inspect
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, cast, overload
@@ -57,6 +57,7 @@ from onceward.runtime.async_face import (
     awaitable_on_thread,
     awaitable_write,
 )
+from onceward.runtime.async_waiter import AsyncWaiter
 from onceward.runtime.context import AsyncTransaction
 from onceward.runtime.engine import Due
 from onceward.runtime.invoke import run_coroutine
@@ -96,24 +97,19 @@ class FileBridge(AsyncBridge):
         if found is not None or seconds == 0:
             return found
         deadline = None if seconds is None else time.monotonic() + seconds
-        notified, loop, file = asyncio.Event(), asyncio.get_running_loop(), db or self._file
+        file = db or self._file
         next_look = due or (lambda left: queries.next_wakeup(file, left))
-
-        def notify() -> None:
-            loop.call_soon_threadsafe(notified.set)
-
-        stop = file.notifier.listen("in", notify, version=file.version_if_open, poll=self._poll)
+        notified = AsyncWaiter(file, "in", poll=self._poll, call=self.call)
         try:
             while (found := await run(look)) is None:
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     return None
                 pause = await self.call(lambda left=left: next_look(left))  # type: ignore[misc]
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(notified.wait(), pause)
+                await notified.wait(pause)
                 notified.clear()
         finally:
-            stop()
+            notified.close()
         return found
 
 

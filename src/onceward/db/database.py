@@ -26,8 +26,9 @@ from onceward.db.connection import (
     translate_own_error,
 )
 from onceward.db.group_commit import ReplacedFileDetector, Writer
-from onceward.db.notify import Notifier
+from onceward.db.notify import Direction, Notifier
 from onceward.db.transaction import StoreTransaction
+from onceward.db.waiter import Waiter
 from onceward.errors import (
     ForkedProcess,
     OncewardError,
@@ -415,6 +416,10 @@ class Database:
     def version_if_open(self) -> int:
         """Return ``version()``; -1 while an error keeps the file closed, and open nothing."""
         return -1 if self._con is None else self.version()
+
+    def waiter(self, side: Direction, poll: float) -> Waiter:
+        """Return what a thread waits with; *poll* are the seconds between looks at the version."""
+        return Waiter(self.notifier, side, version=self.version_if_open, poll=poll)
 
     def persist_clock(self) -> None:
         """Store how far the clock has come, so that it never runs backwards across restarts."""

@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 
 from onceward.db.database import Database
 from onceward.db.notify import Direction
+from onceward.db.waiter import Waiter
 from onceward.errors import StoreClosed
 from onceward.model.log import log
 from onceward.model.times import Span, seconds
@@ -47,11 +48,11 @@ class EngineLoop:
     ) -> None:
         self._db, self._name, self._look, self._watch = db, name, look, watch
         self._reaper, self._pause = reaper, pause
-        self.notified, self.stopping = Event(), Event()
+        self.notified: Event | Waiter = Event()
+        self.stopping = Event()
         self._thread: Thread | None = None
         self.started = False
         """Whether the loop has a thread; without one its engine runs on the caller's."""
-        self._unlisten: Callable[[], None] = lambda: None
 
     def start(
         self, direction: Direction | None = None, *, poll: float = 0.0, delay: float = 0.0
@@ -65,10 +66,8 @@ class EngineLoop:
         if self._reaper is not None:
             self._reaper.release_leases()
         if direction is not None:
-            self._unlisten = self._db.notifier.listen(
-                direction, self.notified.set, version=self._db.version_if_open, poll=poll
-            )
-        self._thread = named_thread(self._db, self._name, lambda: self._run(delay))
+            self.notified = self._db.waiter(direction, poll)
+        self._thread = named_thread(self._db, self._name, lambda: self._work(delay))
         self.started = True
         self._thread.start()
 
@@ -76,9 +75,15 @@ class EngineLoop:
         """Look no more; wait up to *timeout* seconds for a look that has begun."""
         self.stopping.set()
         self.notified.set()
-        self._unlisten()
         if self._thread is not None:
             self._thread.join(timeout)
+
+    def _work(self, wait: float | None) -> None:
+        try:
+            self._run(wait)
+        finally:
+            if isinstance(self.notified, Waiter):
+                self.notified.close()
 
     def _run(self, wait: float | None) -> None:
         while True:
@@ -147,8 +152,7 @@ def until_found(
     if found is not None or wait == 0:
         return found
     deadline = None if wait is None else time.monotonic() + wait
-    notified = Event()
-    stop = db.notifier.listen("in", notified.set, version=db.version_if_open, poll=poll)
+    notified = db.waiter("in", poll)
     try:
         while (found := look()) is None:
             left = None if deadline is None else deadline - time.monotonic()
@@ -157,5 +161,5 @@ def until_found(
             notified.wait(due(left))
             notified.clear()
     finally:
-        stop()
+        notified.close()
     return found

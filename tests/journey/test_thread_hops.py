@@ -1,0 +1,173 @@
+"""Threads that a message passes between the return of its send and its handler elsewhere."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from onceward import Postbox
+from onceward.db.notify import Notifier
+from onceward.transports.file import FileTransport
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from onceward.model.parcel import Answer, Parcel
+
+STATIONS = """
+import json, socket, sys, threading
+
+passed = []
+
+def note(station):
+    passed.append((station, threading.current_thread().name))
+
+class Noting(socket.socket):
+    def recv(self, *args):
+        found = super().recv(*args)
+        note("heard")
+        return found
+
+socket.socket = Noting
+
+def tell(station):
+    note(station)
+    found, passed[:] = passed[:], []
+    print(json.dumps(found), flush=True)
+"""
+WORKER = f"""{STATIONS}
+from onceward import Agent, Postbox
+agent = Agent("billing")
+agent.on("json")(lambda _: tell("handled"))
+with Postbox(sys.argv[1], agent=agent, poll_interval=0):
+    print(json.dumps("ready"), flush=True)
+    sys.stdin.read()
+"""
+READER = f"""{STATIONS}
+from onceward import Postbox
+with Postbox(sys.argv[1], agent="billing", poll_interval=0) as box:
+    print(json.dumps("ready"), flush=True)
+    while (message := box.receive(timeout=60)).body != "stop":
+        tell("received")
+        message.ack()
+"""
+TASK = f"""{STATIONS}
+import asyncio
+from onceward import AsyncPostbox
+async def main():
+    async with AsyncPostbox(sys.argv[1], agent="billing", poll_interval=0) as box:
+        print(json.dumps("ready"), flush=True)
+        while (message := await box.receive(timeout=60)).body != "stop":
+            tell("received")
+            await message.ack()
+asyncio.run(main())
+"""
+MESSAGES = 5
+Passed = list[tuple[str, str]]
+"""Stations of a message, each with the name of the thread that was there."""
+
+
+class Recipient:
+    """A process that receives the messages of billing and tells their stations."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def told(self) -> Any:
+        """Return what it says next."""
+        assert self._process.stdout is not None
+        return json.loads(self._process.stdout.readline())
+
+
+@contextmanager
+def recipient(program: str, home: Path) -> Iterator[Recipient]:
+    """Run *program* on the file of billing."""
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(home / "billing.db")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield Recipient(process)
+        finally:
+            process.kill()
+
+
+def hand_overs(passed: Passed) -> int:
+    """Return how often a message went from one thread to another."""
+    return sum(one[1] != other[1] for one, other in pairwise(passed))
+
+
+@pytest.mark.parametrize("program", [WORKER, READER, TASK], ids=["worker", "reader", "task"])
+def test_the_thread_that_acts_on_a_message_hears_of_it_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str
+) -> None:
+    """One hand-over in the sender's process, to the carrier; none in the recipient's."""
+    ours: Passed = []
+    deliver = FileTransport.deliver
+
+    def noted(self: FileTransport, url: str, parcel: Parcel) -> Answer:
+        if parcel.frames:
+            ours.append(("delivered", threading.current_thread().name))
+        return deliver(self, url, parcel)
+
+    monkeypatch.setattr(FileTransport, "deliver", noted)
+    with recipient(program, tmp_path) as other:
+        assert "ready" == other.told()
+        with Postbox(tmp_path / "shop.db", agent="shop") as shop:
+            there = list[Passed]()
+            here = list[Passed]()
+            for n in range(MESSAGES):
+                ours[:] = [("sent", threading.current_thread().name)]
+                shop.send("billing", n)
+                there.append(other.told())
+                here.append(list(ours))
+
+    heard = [passed for passed in there if len(passed) > 1]
+    assert ([1] * MESSAGES, [0] * len(heard)) == (
+        [hand_overs(passed) for passed in here],
+        [hand_overs(passed) for passed in heard],
+    )
+    assert heard
+
+
+def test_no_thread_only_wakes_others(tmp_path: Path) -> None:
+    """Every thread of a started postbox works: it pushes, handles, prolongs leases or prunes."""
+    before = set(threading.enumerate())
+    with recipient(WORKER, tmp_path) as other, Postbox(tmp_path / "shop.db", agent="shop") as shop:
+        assert "ready" == other.told()
+        shop.send("billing", 1)
+        other.told()
+        names = {each.name for each in set(threading.enumerate()) - before}
+
+    assert names <= {"onceward-dispatcher-shop", "onceward-maintenance-shop", "onceward-carrier"}
+
+
+def test_all_that_wait_are_told_although_one_reads(tmp_path: Path) -> None:
+    """Of several threads that wait for one file, the one that reads the socket tells the others."""
+    with Postbox(tmp_path / "a.db", agent="a", start=False) as box:
+        told = [threading.Event() for _ in range(4)]
+        ready = threading.Barrier(len(told) + 1)
+
+        def wait(mark: threading.Event) -> None:
+            waiter = box._db.waiter("in", 0)
+            ready.wait()
+            waiter.wait(30.0)
+            mark.set()
+            waiter.close()
+
+        for mark in told:
+            threading.Thread(target=wait, args=(mark,)).start()
+        ready.wait()
+        Notifier(box.path).notify("in")
+
+        assert [True] * len(told) == [mark.wait(30.0) for mark in told]
