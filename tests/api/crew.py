@@ -28,7 +28,7 @@ def share(box: Postbox, mailbox: Any, lease: str) -> None:
 
 def die(box: Postbox, mailbox: Any, lease: str) -> None:
     """Lease messages, say so, and wait to be killed."""
-    found = mailbox.lease("crew", limit=5, timeout=10.0, lease=float(lease))
+    found = mailbox.lease("crew", limit=5, timeout=60.0, lease=float(lease))
     say("holding", len(found), box.agent)
     sys.stdin.read()
 
@@ -36,7 +36,7 @@ def die(box: Postbox, mailbox: Any, lease: str) -> None:
 def wait(box: Postbox, mailbox: Any, lease: str) -> None:
     """Say when each message came, on the clock that processes of a machine share."""
     say("ready", box.agent, lease)
-    while (message := mailbox.receive("waiters", timeout=5.0)) is not None:
+    while (message := mailbox.receive("waiters", timeout=60.0)) is not None:
         say(message.body, time.monotonic_ns())
         message.ack()
 

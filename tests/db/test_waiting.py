@@ -106,7 +106,7 @@ def test_the_deadline_of_who_comes_first_is_not_that_of_those_behind_it(
     A later writer still has time, and is served.
     """
     outcomes: list[object] = [None, None]
-    queue, pause, late = box._db.writer.queue, Event(), Event()
+    queue, pause = box._db.writer.queue, Event()
 
     def send(index: int) -> None:
         try:
@@ -117,12 +117,11 @@ def test_the_deadline_of_who_comes_first_is_not_that_of_those_behind_it(
 
     threads = [Thread(target=send, args=(index,)) for index in (0, 1)]
     with box._db.writer.exclusive():
-        for count, (thread, patience) in enumerate(zip(threads, (0.3, 20.0), strict=True), 1):
+        for count, (thread, patience) in enumerate(zip(threads, (0.3, 60.0), strict=True), 1):
             queue.timeout = patience
             thread.start()
-            while queue.waiting < count:
+            while queue.waiting + sum(each is not None for each in outcomes) < count:
                 pause.wait(0.001)
-        late.wait(0.05)
     for thread in threads:
         thread.join()
 

@@ -15,11 +15,12 @@ from typing import Any
 from onceward import Agent, Context, Msg, Postbox
 
 BRISK: dict[str, Any] = {
-    "lease": 0.6,
-    "deliver_timeout": 0.2,
+    "lease": 2.0,
+    "deliver_timeout": 2.0,
     "retry_first": 0.05,
     "retry_cap": 0.2,
-    "ack_timeout": 1.0,
+    "ack_timeout": 5.0,
+    "max_retries": 100,  # a stalled machine gives no message up
     "breaker_open_for": 0.2,
 }
 """Short spans, so that what died is replaced soon."""

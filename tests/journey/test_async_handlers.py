@@ -13,7 +13,7 @@ from onceward import Agent, AsyncContext, Msg, Postbox, Retry
 if TYPE_CHECKING:
     from tests.journey.conftest import World
 
-LONG = 10.0
+LONG = 60.0
 QUIET = pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnhandledThreadExceptionWarning",
     "ignore::pytest.PytestUnraisableExceptionWarning",
@@ -126,7 +126,7 @@ def test_a_coroutine_beyond_its_runtime_is_stopped(world: World, touches: bool) 
 
     dead = Flag()
     with (
-        Postbox(world.path("billing"), agent=agent, lease=0.3, busy_timeout=1.0) as billing,
+        Postbox(world.path("billing"), agent=agent, lease=3.0, busy_timeout=LONG) as billing,
         Postbox(world.path("shop"), agent="shop") as shop,
     ):
         table(billing)
@@ -156,7 +156,7 @@ def test_a_coroutine_that_exits_does_not_hang_the_worker(world: World, touches: 
             raise SystemExit
 
     done = Flag()
-    named: dict[str, Any] = {"lease": 0.3, "busy_timeout": 1.0}
+    named: dict[str, Any] = {"lease": LONG, "busy_timeout": LONG}
     with (
         Postbox(world.path("billing"), agent=agent, **named) as billing,
         Postbox(world.path("shop"), agent="shop") as shop,
@@ -200,7 +200,7 @@ def test_a_coroutine_may_use_its_postbox_directly(world: World) -> None:
     async def work(job: Job, ctx: AsyncContext) -> None:
         billing.send("shop", Done(n=job.n))
 
-    shop, billing = world.open("shop"), world.open(agent, busy_timeout=1.0)
+    shop, billing = world.open("shop"), world.open(agent, busy_timeout=LONG)
     shop.send("billing", Job(n=1))
     world.settle()
 

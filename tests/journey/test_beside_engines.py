@@ -26,7 +26,7 @@ def test_callers_and_the_worker_handle_no_message_at_the_same_time(tmp_path: Pat
         most.append(len(inside))
         inside.remove(body)
 
-    with Postbox(tmp_path / "billing.db", agent=agent, busy_timeout=3.0) as billing:
+    with Postbox(tmp_path / "billing.db", agent=agent, busy_timeout=LIMIT) as billing:
         with billing.begin() as tx:
             tx.execute("CREATE TABLE effects (n INTEGER)")
 

@@ -215,7 +215,7 @@ def test_who_comes_after_the_closing_is_told_so(tmp_path: Path) -> None:
                 asyncio.create_task(each)
                 for each in (box.send("b", 3), box.resolve("x"), enter(box))
             ]
-            done, _ = await asyncio.wait(late, timeout=20)
+            done, _ = await asyncio.wait(late, timeout=60)
             return [type(task.exception()).__name__ for task in done]
 
     assert [StoreClosed.__name__] * 3 == asyncio.run(story())

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from onceward.store.parcels import InFlight
     from onceward.transports import Frame
 
-LIMIT = 30.0
+LIMIT = 60.0
 """Seconds that a test waits for what happens at once."""
-SOON = 5.0
+SOON = 60.0
 """Seconds after which what has not happened never will."""
 LEAST = 30
 """Fewest steps of a send that packs its parcel between which an interrupt may come."""

@@ -797,7 +797,7 @@ def test_a_handler_may_use_its_postbox_directly(world: World) -> None:
         else:
             billing.send("shop", Other(n=job.n))
 
-    shop, billing = prepared(world, work, busy_timeout=0.5, handler_retries=0)
+    shop, billing = prepared(world, work, busy_timeout=60.0, handler_retries=0)
     for n in (1, 2):
         shop.session(f"s{n}").send("billing", Job(n=n))
     world.claim_many(billing, 10)
@@ -815,7 +815,7 @@ def test_a_handler_may_open_a_transaction_of_its_own_around_its_context(world: W
             tx.execute("INSERT INTO effects VALUES (?)", (job.n,))
             ctx.send("shop", Other(n=job.n))
 
-    shop, billing = prepared(world, work, busy_timeout=0.5, handler_retries=0)
+    shop, billing = prepared(world, work, busy_timeout=60.0, handler_retries=0)
     shop.send("billing", Job(n=1))
     world.settle()
 
@@ -877,9 +877,9 @@ def test_mail_for_others_lets_a_worker_rest(world: World) -> None:
     try:
         shop.send("billing", Job(n=1))
         shop.run_until_idle()
-        assert done.wait(30)
+        assert done.wait(60)
     finally:
-        worker.stop(30)
+        worker.stop(60)
 
 
 def test_mail_for_others_does_not_hide_what_is_wanted(world: World) -> None:

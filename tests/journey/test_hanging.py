@@ -162,7 +162,7 @@ def hang(frames):
 box = Postbox(sys.argv[1], agent="shop", transports={"function": FunctionTransport(hang)})
 box.peers.register("slow", "function:x")
 box.send("slow", 1)
-assert called.wait(30)
+assert called.wait(60)
 box.close(timeout=0.05)
 print("closed")
 """

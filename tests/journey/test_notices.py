@@ -139,7 +139,7 @@ def test_a_running_agent_tells_at_once(tmp_path: Path) -> None:
     ):
         ear.agents.subscribe(DEAD)
         gone = a.send("a", {}, type="job")
-        notice = ear.receive(timeout=20)
+        notice = ear.receive(timeout=60)
 
         assert notice is not None
         assert gone == notice.body["id"]

@@ -419,7 +419,7 @@ def test_a_hanging_peer_delays_no_other(world: World) -> None:
     def wait(frames: list[Frame]) -> bool:
         del frames
         hung.set()
-        return hang.wait(30)
+        return hang.wait(60)
 
     transports = {"function": FunctionTransport(wait)}
     acked = Flag()
@@ -430,9 +430,9 @@ def test_a_hanging_peer_delays_no_other(world: World) -> None:
         shop.on("acked", lambda _: acked.set())
         shop.peers.register("slow", "function:x")
         shop.send("slow", Job(n=1))
-        assert hung.wait(30)
+        assert hung.wait(60)
         shop.send("ok", Job(n=2))
-        assert acked.wait(30)
+        assert acked.wait(60)
         hang.set()
 
 
@@ -455,7 +455,7 @@ def test_stopping_does_not_wait_for_a_hanging_push(world: World) -> None:
     def wait(frames: list[Frame]) -> bool:
         del frames
         hung.set()
-        stopped.wait(30)
+        stopped.wait(60)
         hang.set()
         return True
 
@@ -463,12 +463,12 @@ def test_stopping_does_not_wait_for_a_hanging_push(world: World) -> None:
     box = Postbox(world.path("shop"), agent="shop", transports=transports)
     box.peers.register("slow", "function:x")
     message = box.send("slow", Job(n=1))
-    assert hung.wait(30)
+    assert hung.wait(60)
     box.stop(timeout=0.05)
     early = hang.is_set()
     state = box.resolve(message)
     stopped.set()
-    assert hang.wait(30)
+    assert hang.wait(60)
     box.close()
 
     assert (False, "sending") == (early, state)
@@ -485,7 +485,7 @@ def test_stopping_drains_what_is_under_way(world: World) -> None:
     def carry(frames: list[Frame]) -> bool:
         assert 1 == len(frames)
         pushing.set()
-        return go.wait(30)
+        return go.wait(60)
 
     transports = {"function": FunctionTransport(carry)}
     box = Postbox(
@@ -493,10 +493,10 @@ def test_stopping_drains_what_is_under_way(world: World) -> None:
     )
     box.peers.register("slow", "function:x")
     first, second = box.send_many([("slow", Job(n=1)), ("slow", Job(n=2))])
-    assert pushing.wait(30)
+    assert pushing.wait(60)
     box._dispatcher._loop.stopping.set()
     go.set()
-    box.stop(timeout=30)
+    box.stop(timeout=60)
 
     assert ("acked", "pending") == (
         box.resolve(first),

@@ -185,7 +185,7 @@ def test_asking_with_engines(world: World) -> None:
         Postbox(world.path("shop"), agent="shop") as shop,
     ):
         assert [Answer(n=n + 1) for n in range(5)] == [
-            shop.ask("oracle", Ask(n=n), reply=Answer, timeout=30) for n in range(5)
+            shop.ask("oracle", Ask(n=n), reply=Answer, timeout=60) for n in range(5)
         ]
 
 
@@ -196,7 +196,7 @@ def test_agents_that_ask_each_other_do_not_lock_up(world: World) -> None:
 
     @one.on(Ask)
     def first(ask: Ask) -> Answer:
-        return boxes["one"].ask("two", Progress(percent=ask.n), reply=Answer, timeout=5)
+        return boxes["one"].ask("two", Progress(percent=ask.n), reply=Answer, timeout=60)
 
     @two.on(Progress)
     def second(progress: Progress) -> Answer:
@@ -207,7 +207,7 @@ def test_agents_that_ask_each_other_do_not_lock_up(world: World) -> None:
         Postbox(world.path("two"), agent=two),
         Postbox(world.path("shop"), agent="shop") as shop,
     ):
-        assert Answer(n=14) == shop.ask("one", Ask(n=7), reply=Answer, timeout=20)
+        assert Answer(n=14) == shop.ask("one", Ask(n=7), reply=Answer, timeout=60)
 
 
 def listening(*, drops: bool = False) -> Agent:

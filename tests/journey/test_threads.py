@@ -15,13 +15,14 @@ import pytest
 
 from onceward import Agent, AsyncContext, Context, Msg, Postbox
 
-LONG = 20.0
+LONG = 60.0
 BRISK: dict[str, Any] = {
-    "lease": 0.3,
-    "deliver_timeout": 0.5,
+    "lease": 2.0,
+    "deliver_timeout": 2.0,
     "retry_first": 0.02,
     "retry_cap": 0.1,
-    "ack_timeout": 1.0,
+    "ack_timeout": 5.0,
+    "max_retries": 100,  # a stalled machine gives no message up
 }
 
 

@@ -40,7 +40,7 @@ BRISK: dict[str, Any] = {
     "durability": "fast", "abort_grace": 600.0,
     "lease": 2.0, "retry_first": 0.01, "retry_cap": 0.05, "ack_timeout": 0.2,
     "stop_timeout": 0.5, "max_runs": 4, "handler_retries": 10_000, "hold_unknown": True,
-    "ack": "stored", "deliver_timeout": 1.0, "breaker_open_for": 0.05,
+    "max_retries": 10_000, "ack": "stored", "deliver_timeout": 1.0, "breaker_open_for": 0.05,
 }  # fmt: skip
 """Short spans, so that what died is replaced soon; SIGKILL needs no stronger durability."""
 LIFE = 0.06

@@ -13,7 +13,7 @@ from onceward.db.database import Database
 from onceward.errors import StoreClosed
 from onceward.runtime.engine import EngineLoop
 
-LIMIT = 30.0
+LIMIT = 60.0
 """Seconds that a test waits for what happens at once."""
 
 

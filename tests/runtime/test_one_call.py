@@ -15,7 +15,7 @@ import pytest
 from onceward import Agent, AsyncRun, Postbox, Run
 from onceward.testing import ManualClock
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 GRACE = 5.0
 
 

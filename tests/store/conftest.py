@@ -22,7 +22,7 @@ SHELL = shutil.which("sqlite3")
 RUNNER = """
 import json, sqlite3, sys
 path, statements = json.loads(sys.argv[1])
-con, found = sqlite3.connect(path, isolation_level=None, timeout=5), []
+con, found = sqlite3.connect(path, isolation_level=None, timeout=60), []
 for sql in statements:
     try:
         found.append(con.execute(sql).fetchall())
@@ -54,7 +54,7 @@ def opened(tmp_path: Path) -> Iterator[Open]:
                     path,
                     agent=agent,
                     start=False,
-                    **{"hold_unknown": True, "busy_timeout": 5.0} | options,
+                    **{"hold_unknown": True, "busy_timeout": 60.0} | options,
                 )
             )
 

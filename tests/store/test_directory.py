@@ -55,7 +55,7 @@ directory.close()
 def directory(tmp_path: Path, clock: ManualClock) -> Iterator[DirectoryDatabase]:
     """Return an open directory on a clock that stands still."""
     made = DirectoryDatabase.open(
-        tmp_path / "directory.db", settings=Settings(busy_timeout=5.0), clock=clock
+        tmp_path / "directory.db", settings=Settings(busy_timeout=60.0), clock=clock
     )
     yield made
     made.close()
@@ -198,7 +198,7 @@ def test_a_new_file_is_made_while_another_opening_waits(directory: DirectoryData
     change = Thread(target=register, args=(directory, "kept"))
     with open_files.lock:
         change.start()
-        change.join(timeout=30)
+        change.join(timeout=60)
         done = not change.is_alive()
     change.join()
 
