@@ -26,6 +26,7 @@ from tests.proof.model.values import (
     NOWHERE,
     PENDING,
     SENT,
+    Answer,
     Parcel,
     Place,
     Receiver,
@@ -55,7 +56,9 @@ def _all(state: State, rules: Rules) -> Iterator[Step]:
     sender, receiver, late = state.sender, state.receiver, state.late
     if len(sender.states) < rules.messages:
         yield "send", state._replace(sender=_sent(sender))
-    if sender.flight:
+    if state.answer is not None:
+        yield from _settlements(state, state.answer, rules)
+    elif sender.flight:
         yield from _pushes(state, rules)
         yield from _turned_down(state, rules)
     else:
@@ -66,14 +69,23 @@ def _all(state: State, rules: Rules) -> Iterator[Step]:
         yield "handle", _handled(state, rules)
     if SENT in sender.states:
         yield "ask", state._replace(sender=_asked(sender))
+    yield from _single(state, rules)
+    yield from _upkeep(state, rules)
+
+
+def _single(state: State, rules: Rules) -> Iterator[Step]:
+    """Steps of one message: its outcome is told beside the stream, it is replayed or withdrawn."""
+    sender, receiver = state.sender, state.receiver
     for i, kind in enumerate(sender.states):
         if kind in (PENDING, SENT) and i in receiver.effects:
-            yield f"tell {i}", state._replace(sender=_told(sender, i, receiver, rules))
+            told = _told(sender, i, receiver, rules)
+            # A base that moves releases the lease, and what was answered under it does not count.
+            answer = state.answer if told.relied == sender.relied else None
+            yield f"tell {i}", state._replace(sender=told, answer=answer)
         if kind == DEAD and rules.replays:
             yield f"replay {i}", state._replace(sender=_with(sender, i, PENDING))
         if rules.cancels and cancellable(sender, i):
             yield f"cancel {i}", state._replace(sender=_with(sender, i, CANCELLED))
-    yield from _upkeep(state, rules)
 
 
 def _turned_down(state: State, rules: Rules) -> Iterator[Step]:
@@ -143,15 +155,47 @@ def _pushes(state: State, rules: Rules) -> Iterator[Step]:
         parcel = parcel._replace(relies_on=sender.relied, unsettled=sender.unsettled)
     after, verdict, receipts = accept(receiver, parcel, rules)
     pushed = state._replace(
-        sender=settle(sender, verdict, receipts, receiver, rules),
+        sender=settle(sender, verdict, receipts, receiver.place, rules),
         receiver=after,
         wrong=_misjudged(sender, verdict, receipts, rules),
     )
     yield ("forked", pushed) if verdict == "fork" else ("push", _noticed(pushed, rules))
+    if rules.rides:
+        place = receiver.place if verdict == "fork" else NOWHERE
+        answer = Answer(verdict, tuple(receipts.items()), place)
+        early = _advanced(sender) if rules.broken == "half" else sender
+        taken = state._replace(sender=early, receiver=after, answer=answer)
+        yield "answered", taken if verdict == "fork" else _noticed(taken, rules)
+    if rules.broken == "unsent":
+        unsent = parcel._replace(frames=((len(sender.states), False),))
+        yield "unsent", state._replace(receiver=accept(receiver, unsent, rules)[0])
     if after != receiver:
         yield "push_lost", state._replace(receiver=after)
     if rules.late and parcel != late:
         yield "leave", state._replace(late=parcel)
+
+
+def _settlements(state: State, answer: Answer, rules: Rules) -> Iterator[Step]:
+    """
+    Dispatcher._write_answer: the settlement rides on a commit, or its process dies before one.
+
+    The recipient may have moved on meanwhile, and may have told outcomes beside the stream.
+    """
+    sender, receipts = state.sender, dict(answer.receipts)
+    settled = state._replace(
+        sender=settle(sender, answer.verdict, receipts, answer.place, rules),
+        answer=None,
+        wrong=_misjudged(sender, answer.verdict, receipts, rules),
+    )
+    yield ("forked" if answer.verdict == "fork" else "settle"), settled
+    if rules.broken == "forgotten":
+        sender = sender._replace(flight=())
+    yield "crash", state._replace(sender=sender, answer=None)
+
+
+def _advanced(sender: Sender) -> Sender:
+    """Move the stream on without the rows of its parcel."""
+    return sender._replace(number=sender.number + 1, last=sender.flight[-1], flight=())
 
 
 def _with(sender: Sender, i: int, kind: str, place: Place | None = None) -> Sender:
@@ -315,7 +359,7 @@ def _holds(receiver: Receiver, relies_on: Place) -> bool:
 
 
 def settle(
-    sender: Sender, verdict: str, receipts: dict[int, str], peer: Receiver, rules: Rules
+    sender: Sender, verdict: str, receipts: dict[int, str], stands: Place, rules: Rules
 ) -> Sender:
     """
     parcels.settle, and Setbacks.forked where the answer is a fork.
@@ -326,9 +370,7 @@ def settle(
         return (
             sender
             if rules.broken == "fork"
-            else renewed(
-                _resent(sender, peer.place), rules, peer.place if rules.relies else NOWHERE
-            )
+            else renewed(_resent(sender, stands), rules, stands if rules.relies else NOWHERE)
         )
     here = Place(sender.epoch, sender.number + 1) if rules.relies else BESIDE
     for i, said in receipts.items():
@@ -339,9 +381,9 @@ def settle(
             sender = _with(sender, i, ACKED, here)
         elif said == "rejected" and kind in (PENDING, SENT):
             sender = _with(sender, i, DEAD)
-    return sender._replace(
-        number=sender.number + 1, last=sender.flight[-1], flight=(), unsettled=frozenset()
-    )
+    if not sender.flight:  # the mistake of settling in two commits
+        return sender
+    return _advanced(sender)._replace(unsettled=frozenset())
 
 
 def _resent(sender: Sender, stands: Place) -> Sender:
@@ -421,6 +463,8 @@ def wrong(state: State, rules: Rules) -> str:
     ]
     withdrawn = {i for i, kind in enumerate(state.sender.states) if kind == CANCELLED}
     known = state.receiver.effects | set(state.receiver.queue)
+    if any(i >= len(state.sender.states) for i in known):
+        return "a message was never sent, and its recipient has it"
     if withdrawn & known:
         return "a message was withdrawn, and its recipient has it"
     return state.wrong or ("the sender forgot what had no effect" if forgotten else "")

@@ -14,6 +14,7 @@ from tests.proof.model.model import steps
 from tests.proof.model.replay import replay
 from tests.proof.model.search import explore
 from tests.proof.model.values import Rules, State, renamed
+from tests.proof.seed import sampled
 
 LARGE = os.environ.get("ONCEWARD_MODEL") == "large"
 BROKEN = {
@@ -28,6 +29,8 @@ BROKEN = {
 """Rules that are left out, and what the search says then."""
 BACK = Rules(messages=2, frames=1, late=False, prunes=False, backups=1)
 """A recipient that may be put back to any earlier state of its file, once."""
+RIDES = Rules(messages=2, relies=False, cancels=True, rides=True)
+"""Answers whose settlement waits for a later commit of the sender, which may crash before it."""
 EVERY = {
     "send",
     "pack",
@@ -65,6 +68,7 @@ def test_every_state_is_safe_and_can_finish(aloud: Callable[[object], None]) -> 
     [
         Rules(messages=2, relies=False, cancels=True),
         Rules(messages=1, relies=False, replays=True),
+        RIDES._replace(messages=1),
     ],
     ids=repr,
 )
@@ -88,6 +92,52 @@ def reached(rules: Rules) -> set[State]:
         found |= new
         waiting += new
     return found
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("rules", [RIDES, RIDES._replace(relies=True, late=False)], ids=repr)
+def test_a_settlement_may_ride_on_a_later_commit(
+    rules: Rules, aloud: Callable[[object], None]
+) -> None:
+    """Outcomes that are told meanwhile, and a crash before that commit, do no harm."""
+    found = explore(rules)
+    aloud(f"model, answers that wait: {found.count} states in {found.seconds:.0f} s")
+
+    assert ((), {"answered", "settle", "crash"}) == (
+        found.violations,
+        {"answered", "settle", "crash"} & set(found.taken),
+    )
+
+
+@pytest.mark.skipif(sampled(), reason="a minute: not in a sample")
+@pytest.mark.timeout(600)
+def test_three_messages_with_answers_that_wait(aloud: Callable[[object], None]) -> None:
+    """The same with three messages."""
+    found = explore(RIDES._replace(messages=3))
+    aloud(f"model, answers that wait: {found.count} states in {found.seconds:.0f} s")
+
+    assert () == found.violations
+
+
+@pytest.mark.timeout(600)
+def test_a_fork_may_wait_for_a_later_commit() -> None:
+    """The answer of a recipient that was put back is forgotten by a crash, and given again."""
+    assert () == explore(BACK._replace(rides=True)).violations
+
+
+@pytest.mark.parametrize(
+    ("rule", "harm"), [("forgotten", "withdrawn"), ("half", "withdrawn"), ("unsent", "never sent")]
+)
+def test_a_short_way_that_is_too_short_does_harm(rule: str, harm: str) -> None:
+    """
+    A crash that forgets the parcel whose answer waits, with its lease, is found.
+
+    So is a settlement in two commits, and a parcel of a send that was rolled back.
+    """
+    found = explore(RIDES._replace(broken=rule))
+
+    assert found.path
+    assert harm in found.violations[0]
 
 
 def test_one_message_may_be_replayed_for_ever() -> None:

@@ -40,6 +40,15 @@ class Parcel(NamedTuple):
     """Of a first one: last messages of the parcels that were given up since its base."""
 
 
+class Answer(NamedTuple):
+    """What a parcel was answered, as its sender remembers it without having settled it."""
+
+    verdict: str
+    receipts: tuple[tuple[int, str], ...]
+    place: Place = NOWHERE
+    """Where the recipient stands, after a fork."""
+
+
 class Sender(NamedTuple):
     """The sender's file."""
 
@@ -109,6 +118,8 @@ class State(NamedTuple):
     receiver: Receiver = Receiver()
     late: Parcel | None = None
     saved: Receiver | None = None
+    answer: Answer | None = None
+    """The answer of the parcel in flight that waits for a commit: gone after a crash."""
     backups: int = 0
     """How many were taken so far."""
     wrong: str = ""
@@ -143,6 +154,8 @@ class Rules(NamedTuple):
     """Whether a message that has not left may be withdrawn."""
     delays: bool = False
     """Whether a message may leave after later ones; then no order is promised."""
+    rides: bool = False
+    """Whether the settlement of an answer may wait for a later commit of the sender."""
     folds: bool = True
     """Whether states that differ in nothing that matters any more are one, where that may be."""
     broken: str = ""
@@ -157,10 +170,16 @@ def renamed(state: State) -> State:
         named |= {state.late.epoch, state.late.relies_on.epoch}
     if state.saved is not None:
         named.add(state.saved.epoch)
+    if state.answer is not None:
+        named.add(state.answer.place.epoch)
     receiver = _receiver_needs(state.receiver, named)
     saved = state.saved and _receiver_needs(state.saved, named)
     new = _names(
-        [place for place in _places(sender, receiver, state.late, saved) if place.epoch != NOBODY]
+        [
+            place
+            for place in (*_places(sender, receiver, state.late, saved), _answered_at(state))
+            if place.epoch != NOBODY
+        ]
     )
     if all(place == name for place, name in new.items()):  # most steps change no place
         return state._replace(sender=sender, receiver=receiver, saved=saved)
@@ -175,8 +194,13 @@ def renamed(state: State) -> State:
         ),
         receiver=receiver._replace(**_at(receiver, new), relied=_new(receiver.relied, new)),
         late=late,
+        answer=state.answer and state.answer._replace(place=_new(state.answer.place, new)),
         saved=saved and saved._replace(**_at(saved, new), relied=_new(saved.relied, new)),
     )
+
+
+def _answered_at(state: State) -> Place:
+    return NOWHERE if state.answer is None else state.answer.place
 
 
 def _places(
