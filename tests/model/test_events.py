@@ -36,9 +36,11 @@ def test_facts_are_equal_by_every_field(field: str) -> None:
 def test_kinds_are_told_apart() -> None:
     """What was sent is not what was acked, whatever else they share."""
     named = {"agent": "shop", "message_id": "m", "peer": "billing"}
+    sent: Event = Sent(at=1, **named)
+    acked: Event = Acked(at=1, **named)
 
-    assert Sent(at=1, **named) != Acked(at=1, **named)
-    assert 2 == len({Sent(at=1, **named), Acked(at=1, **named)})
+    assert sent != acked
+    assert 2 == len({sent, acked})
 
 
 def test_a_fact_is_shown_with_everything_that_is_known() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal, TypedDict, Unpack
 
 from onceward.db.database import Database
@@ -15,6 +14,7 @@ from onceward.model.clock import Millis
 from onceward.model.frame import Frame
 from onceward.model.send_options import MessageOptions
 from onceward.model.times import Span, millis
+from onceward.model.values import dataclass
 from onceward.runtime.sender import Sender
 from onceward.store import dead_letters, queries
 from onceward.store.queries import DeadLetter, DeadLetterSelection

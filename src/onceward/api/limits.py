@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import builtins
-from dataclasses import dataclass
 from typing import Final
 
 from onceward.db.database import Database
 from onceward.errors import InvalidArgument
 from onceward.model.clock import Millis
+from onceward.model.values import dataclass
 from onceward.model.vocabulary import (
     LIMIT_SCOPES,
     OVERFLOWS,

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from threading import RLock
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from onceward.db import file_checks, open_files
 from onceward.db.database import Database
@@ -32,6 +31,9 @@ from onceward.transports.file import FileTransport
 from onceward.transports.file_slots import Opened
 from onceward.transports.memory import MemoryTransport
 
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
 GROUP: Final = "onceward.transports"
 BUILT_IN: Final[dict[str, str]] = {"nats": "onceward.transports.nats:NatsTransport"}
 """By scheme: module and name of the factory of a transport of ours that needs an extra."""
@@ -40,8 +42,10 @@ BUILT_IN: Final[dict[str, str]] = {"nats": "onceward.transports.nats:NatsTranspo
 @cache
 def _installed() -> dict[str, EntryPoint]:
     """Return where the factory of each installed scheme is; looked for once per process."""
-    ours = {name: EntryPoint(name, value, GROUP) for name, value in BUILT_IN.items()}
-    return ours | {point.name: point for point in entry_points(group=GROUP)}
+    from importlib import metadata  # noqa: PLC0415 - a twentieth of the time of importing
+
+    ours = {name: metadata.EntryPoint(name, value, GROUP) for name, value in BUILT_IN.items()}
+    return ours | {point.name: point for point in metadata.entry_points(group=GROUP)}
 
 
 class TransportRouter:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.resources
 import re
 from functools import lru_cache
 from pathlib import Path
@@ -46,8 +45,9 @@ class Migration(NamedTuple):
 
 def folder() -> Path:
     """Return the schema folder: the wheel's, or in a checkout the one beside src."""
-    packaged = Path(str(importlib.resources.files("onceward") / "schema"))
-    return packaged if packaged.is_dir() else Path(__file__).resolve().parents[3] / "schema"
+    here = Path(__file__).resolve()
+    packaged = here.parents[1] / "schema"
+    return packaged if packaged.is_dir() else here.parents[3] / "schema"
 
 
 @lru_cache(maxsize=1)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import socket
 import stat
-import tempfile
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -201,9 +200,7 @@ def _folder(path: Path) -> Path | None:
     key = file_key(path)
     if not HAS_UNIX or key is None:
         return None
-    base = (
-        Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()) / f"onceward-{os.getuid()}"
-    )
+    base = Path(os.environ.get("XDG_RUNTIME_DIR") or _temporary()) / f"onceward-{os.getuid()}"
     with suppress(OSError):
         base.mkdir(mode=0o700, exist_ok=True)
         found = base.lstat()
@@ -214,3 +211,9 @@ def _folder(path: Path) -> Path | None:
         ):
             return base / f"{key[0]:x}-{key[1]:x}"
     return None
+
+
+def _temporary() -> str:
+    import tempfile  # noqa: PLC0415 - it loads all compression libraries
+
+    return tempfile.gettempdir()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
 from onceward.errors import InvalidArgument
 from onceward.model.names import plain_text
 from onceward.model.quoting import quoted
+from onceward.model.values import dataclass
 
 DESCRIPTION_MAX: Final = 1024
 CAPABILITIES_MAX: Final = 100

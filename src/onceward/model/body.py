@@ -47,7 +47,11 @@ class Msg(BaseModel):
     """
 
     model_config = ConfigDict(
-        frozen=True, allow_inf_nan=False, ser_json_inf_nan="constants", **BYTES_AS_BASE64
+        frozen=True,
+        allow_inf_nan=False,
+        ser_json_inf_nan="constants",
+        defer_build=True,
+        **BYTES_AS_BASE64,
     )
     __message_type__: ClassVar[str] = "msg"
 
@@ -57,6 +61,9 @@ class Msg(BaseModel):
         cls.__message_type__ = plain_text(
             "type", type if type is not None else cls.__name__.lower()
         )
+
+
+Msg.model_config["defer_build"] = False  # a field that cannot be a type fails in its class
 
 
 class Payload(NamedTuple):

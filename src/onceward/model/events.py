@@ -7,15 +7,15 @@ need are in the views and, where enabled, in the table of transitions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
 from typing import ClassVar, Final, Literal
 
 from onceward.model.clock import Millis
 from onceward.model.parcel import Durability
+from onceward.model.values import dataclass
 from onceward.model.vocabulary import Outcome, QueueMode, Reason, RunState
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """A fact about one message or one peer; ``name`` is what hooks subscribe to."""
 
@@ -24,29 +24,8 @@ class Event:
     """Agent in whose file it happened."""
     at: Millis
 
-    def _facts(self) -> dict[str, object]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}
 
-    # Written once for all events: generated per class they took a twentieth of the import.
-    def __eq__(self, other: object) -> bool:
-        """Whether *other* is the same fact."""
-        return (
-            type(other) is type(self)
-            and isinstance(other, Event)
-            and self._facts() == other._facts()
-        )
-
-    def __hash__(self) -> int:
-        """Let facts be counted."""
-        return hash((type(self), *self._facts().values()))
-
-    def __repr__(self) -> str:
-        """Name the fact with everything that is known of it."""
-        facts = ", ".join(f"{name}={value!r}" for name, value in self._facts().items())
-        return f"{type(self).__name__}({facts})"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MessageEvent(Event):
     """A fact about one message."""
 
@@ -59,14 +38,14 @@ class MessageEvent(Event):
     """Type of the message; empty as the session."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Enqueued(MessageEvent):
     """The message was committed into the outbox."""
 
     name: ClassVar[str] = "enqueued"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sent(MessageEvent):
     """
     The peer stored the message durably.
@@ -77,14 +56,14 @@ class Sent(MessageEvent):
     name: ClassVar[str] = "sent"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Acked(MessageEvent):
     """The peer processed the message, which is thereby settled."""
 
     name: ClassVar[str] = "acked"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Retried(MessageEvent):
     """
     The message was attempted and will be again, not before ``due_at``; ``attempt`` counts from 1.
@@ -98,7 +77,7 @@ class Retried(MessageEvent):
     due_at: Millis
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Failed(MessageEvent):
     """The message failed at the peer or here; ``dead_letters`` of one of both keeps it."""
 
@@ -106,7 +85,7 @@ class Failed(MessageEvent):
     error: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLettered(MessageEvent):
     """The message was moved to this file's dead letters."""
 
@@ -115,21 +94,21 @@ class DeadLettered(MessageEvent):
     error: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Received(MessageEvent):
     """The message was committed into the inbox."""
 
     name: ClassVar[str] = "received"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Duplicate(MessageEvent):
     """A frame that is known already came again and changed nothing."""
 
     name: ClassVar[str] = "duplicate"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rejected(MessageEvent):
     """A frame was refused on receipt and not stored; the sender keeps it as a dead letter."""
 
@@ -137,7 +116,7 @@ class Rejected(MessageEvent):
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Processed(MessageEvent):
     """The handler's effects and the dedup record were committed."""
 
@@ -145,7 +124,7 @@ class Processed(MessageEvent):
     outcome: Outcome
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Polled(Event):
     """The agent polled a session and was given ``matched`` messages; its cursor moved."""
 
@@ -157,7 +136,7 @@ class Polled(Event):
     cursor_to: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Expired(Event):
     """Messages whose time to live had run out were ended on request."""
 
@@ -166,7 +145,7 @@ class Expired(Event):
     count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Dropped(MessageEvent):
     """
     A policy dropped the message at a limit, here or at the recipient that says so.
@@ -180,7 +159,7 @@ class Dropped(MessageEvent):
     policy: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EphemeralDropped(Event):
     """
     A restart dropped ``count`` ephemeral messages that no reader had taken.
@@ -192,7 +171,7 @@ class EphemeralDropped(Event):
     count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NearlyFull(Event):
     """Nine tenths of what the file may hold are in use."""
 
@@ -201,14 +180,14 @@ class NearlyFull(Event):
     limit: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PeerEvent(Event):
     """A fact about one peer."""
 
     peer: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryFailed(PeerEvent):
     """A push reached no peer, or was refused; the peer is not tried before ``due_at``."""
 
@@ -217,7 +196,7 @@ class DeliveryFailed(PeerEvent):
     due_at: Millis
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BreakerOpened(PeerEvent):
     """Too many failures in a row: the peer is left alone until ``due_at``."""
 
@@ -225,7 +204,7 @@ class BreakerOpened(PeerEvent):
     due_at: Millis
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BreakerClosed(PeerEvent):
     """The peer answers again."""
 
@@ -235,7 +214,7 @@ class BreakerClosed(PeerEvent):
 ForkCause = Literal["own_file", "peer_file"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StreamForked(PeerEvent):
     """
     Our stream to the peer did not fit what the peer knows; a new epoch was opened.
@@ -249,7 +228,7 @@ class StreamForked(PeerEvent):
     detail: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PeerRolledBack(PeerEvent):
     """
     The peer's file lost its newest part, so ``resent`` messages are sent again.
@@ -262,7 +241,7 @@ class PeerRolledBack(PeerEvent):
     retained_from: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WeakReceipt(PeerEvent):
     """The peer's durability is weaker, so its receipts settle nothing; see ``accept_weaker``."""
 
@@ -270,7 +249,7 @@ class WeakReceipt(PeerEvent):
     durability: Durability
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunEvent(Event):
     """A fact about one session's run."""
 
@@ -278,7 +257,7 @@ class RunEvent(Event):
     run_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted(RunEvent):
     """A run was committed with the messages it is bound to."""
 
@@ -287,7 +266,7 @@ class RunStarted(RunEvent):
     count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MessageBound(RunEvent):
     """A message left its session's queue for a run."""
 
@@ -297,7 +276,7 @@ class MessageBound(RunEvent):
     type: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnded(RunEvent):
     """A run's effects and its end were committed; ``state`` is done or failed."""
 
@@ -306,7 +285,7 @@ class RunEnded(RunEvent):
     cause: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunWasAborted(RunEvent):
     """A run was ended from outside; ``consumed`` says whether its messages count as delivered."""
 
@@ -315,14 +294,14 @@ class RunWasAborted(RunEvent):
     consumed: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunLeft(RunEvent):
     """The call of an aborted run had not returned after the grace, and counts no longer."""
 
     name: ClassVar[str] = "run_left"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Overflowed(Event):
     """A session's queue was full: ``dropped`` waiting messages gave way, ``refused`` are dead."""
 

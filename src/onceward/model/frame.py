@@ -8,7 +8,6 @@ inbox. It is composed once, at send, and never rewritten.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
 from math import isinf
@@ -31,6 +30,7 @@ from onceward.model.clock import Millis, iso
 from onceward.model.names import AGENT, DEFAULT_SESSION
 from onceward.model.quoting import quoted
 from onceward.model.unique_keys import refuse_repeated_keys
+from onceward.model.values import dataclass
 from onceward.model.vocabulary import PRIORITIES, Priority
 
 SOURCE: Final = "urn:onceward:"
@@ -55,7 +55,7 @@ class Frame(BaseModel):
     Unknown extension attributes are kept, as the specification asks.
     """
 
-    model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False, defer_build=True)
 
     specversion: Literal["1.0"] = "1.0"
     id: Text

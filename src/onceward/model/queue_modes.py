@@ -11,12 +11,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Final, NamedTuple, TypedDict
 
 from onceward.errors import InvalidArgument
 from onceward.model.clock import Millis
 from onceward.model.quoting import quoted
+from onceward.model.values import dataclass
 from onceward.model.vocabulary import (
     ABORTED,
     QUEUE_MODES,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from onceward.errors import InvalidMessage
 from onceward.model.body import decode
 from onceward.model.clock import Millis
 from onceward.model.frame import Frame
+from onceward.model.values import dataclass
 from onceward.model.vocabulary import Priority
 
 

@@ -10,12 +10,12 @@ module that only declares agents: it takes a twentieth of the whole import.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Self
 
 from onceward.model.clock import Millis
 from onceward.model.settings import Settings
+from onceward.model.values import dataclass
 
 if TYPE_CHECKING:
     from tenacity import RetryCallState, Retrying

@@ -56,7 +56,7 @@ class Settings(BaseModel):
     bytes of UTF-8.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     durability: Durability = "safe"
     """``safe``: a commit survives power loss; ``fast``: it survives SIGKILL only."""

@@ -7,10 +7,10 @@ the diagrams in the docs are drawn from here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from onceward.model.clock import Millis
+from onceward.model.values import dataclass
 from onceward.model.vocabulary import Outcome, Reason
 
 OUTBOX: Final[dict[tuple[str, str], str]] = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack
 
 from pydantic import BaseModel
@@ -16,6 +15,7 @@ from onceward.model.names import agent_name, plain_text
 from onceward.model.queue_modes import QueueOptions, check_sessions, checked
 from onceward.model.quoting import quoted
 from onceward.model.topics import check_pattern, matches
+from onceward.model.values import dataclass
 from onceward.runtime.signatures import check_session_signature, message_signature
 
 P = ParamSpec("P")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from threading import Condition, Thread, get_ident
 from typing import Final, Literal
 
+from onceward.model.values import dataclass
 from onceward.store.parcels import InFlight
 
 Share = Literal["known", "new", "failing"]

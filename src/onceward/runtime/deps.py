@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
 
 from onceward.db.database import Database
 from onceward.hooks import Hooks
 from onceward.model.retry import RetryPolicy
 from onceward.model.settings import Settings
+from onceward.model.values import dataclass
 from onceward.runtime.sender import Sender
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from onceward.model.clock import Millis
 from onceward.model.frame import FrameHeaders
+from onceward.model.values import dataclass
 from onceward.store.outbox import OutgoingMessage
 
 EVERY_AGENT: Final = (None, "all", "broadcast")

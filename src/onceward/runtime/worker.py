@@ -300,7 +300,7 @@ class Worker:
         if leased.expires_at is not None and leased.expires_at <= self._db.now():
             return self._told(leased, Done("expired"))
         settlement = self._run(ready, leased) if isinstance(ready, Prepared) else ready
-        return settlement if settlement == HANDLED else self._told(leased, settlement)
+        return settlement if settlement is HANDLED else self._told(leased, settlement)
 
     def _told(self, leased: LeasedMessage, settlement: Settlement) -> Settlement:
         """

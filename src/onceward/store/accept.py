@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple, NoReturn, cast
@@ -27,6 +27,7 @@ from onceward.model.parcel import (
 )
 from onceward.model.quoting import quoted
 from onceward.model.reasons import reason_text
+from onceward.model.values import dataclass
 from onceward.store import (
     acknowledgments,
     dedup,

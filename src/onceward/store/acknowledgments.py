@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from onceward.db.database import Database
@@ -10,6 +9,7 @@ from onceward.db.transaction import StoreTransaction
 from onceward.errors import refuse
 from onceward.model.clock import Millis
 from onceward.model.frame import Frame
+from onceward.model.values import dataclass
 from onceward.model.vocabulary import AckStatus
 
 KIND: Final = "acknowledgment"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from onceward.db.database import Database
 from onceward.db.transaction import StoreTransaction
 from onceward.model.parcel import Durability
+from onceward.model.values import dataclass
 from onceward.store import queries, runs
 
 PAUSE: Final = "UPDATE _onceward_file_info SET paused_at = coalesce(paused_at, ?)"

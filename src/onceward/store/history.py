@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -20,6 +19,7 @@ from onceward.model.names import rank
 from onceward.model.quoting import quoted
 from onceward.model.times import moment
 from onceward.model.topics import WILD, check_pattern, matches
+from onceward.model.values import dataclass
 from onceward.model.vocabulary import INBOX_STATES, OUTBOX_STATES
 from onceward.store import time_index
 from onceward.store.bodies import FULL_FRAME

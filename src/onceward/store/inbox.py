@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
@@ -13,6 +13,7 @@ from onceward.model.clock import Millis
 from onceward.model.frame import digest
 from onceward.model.parcel import UNANSWERED, Receipt
 from onceward.model.states import Dead, Done, RetryAt, Settlement
+from onceward.model.values import dataclass
 from onceward.model.vocabulary import Outcome, Reason
 from onceward.store import dead_letters, lanes, receipts
 from onceward.store.counters import bump

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final, NamedTuple, cast
 
 from onceward.db.database import Database
 from onceward.errors import StoreClosed, StoreError
 from onceward.model.frame import digest
+from onceward.model.values import dataclass
 from onceward.store.accept import OWN_ID
 from onceward.store.bodies import BODY_DIGEST, FULL_FRAME, split_digest
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, cast
 
 from onceward.db.migrations import folder
@@ -11,6 +10,7 @@ from onceward.db.transaction import StoreTransaction
 from onceward.errors import QueueFull, StoreFull
 from onceward.model.queue_modes import LINE_MAX
 from onceward.model.reasons import reason_text
+from onceward.model.values import dataclass
 from onceward.model.vocabulary import LimitScope, Overflow, Reason
 from onceward.store import outbox
 from onceward.store.counters import bump

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -11,6 +10,7 @@ from onceward.db.transaction import StoreTransaction
 from onceward.errors import InvalidArgument, LeaseLost
 from onceward.model.clock import Millis, SystemClock
 from onceward.model.times import Moment, moment
+from onceward.model.values import dataclass
 
 FIND: Final = """
 SELECT reader_id, critical, urgent, normal, low, background FROM _onceward_mailbox_readers

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from onceward.db.transaction import StoreTransaction
@@ -13,6 +12,7 @@ from onceward.model.clock import Millis
 from onceward.model.frame import digest, tags_in
 from onceward.model.record import MessageRecord, read_record
 from onceward.model.topics import matches
+from onceward.model.values import dataclass
 from onceward.model.vocabulary import Reason
 from onceward.store import dead_letters, mailbox_readers
 from onceward.store.counters import bump

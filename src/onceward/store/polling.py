@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from onceward.db.transaction import StoreTransaction
@@ -10,6 +9,7 @@ from onceward.model.clock import Millis
 from onceward.model.frame import digest
 from onceward.model.record import MessageRecord, read_record
 from onceward.model.topics import matches
+from onceward.model.values import dataclass
 from onceward.model.vocabulary import Outcome
 from onceward.store import inbox, lanes, mailboxes
 from onceward.store.mailboxes import SCAN, Rows

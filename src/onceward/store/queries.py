@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from onceward.db.database import Database
 from onceward.model.clock import Millis
 from onceward.model.frame import Frame
 from onceward.model.topics import check_pattern, matches
+from onceward.model.values import dataclass
 from onceward.model.vocabulary import (
     Aborted,
     BreakerState,

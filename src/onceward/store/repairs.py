@@ -8,12 +8,12 @@ claimed again as after any lease that has run out.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
 from onceward.db.file_checks import is_dead
 from onceward.db.transaction import StoreTransaction
 from onceward.model.clock import Millis, iso
+from onceward.model.values import dataclass
 from onceward.store.mailboxes import Rows
 
 RepairKind = Literal["lease", "position"]

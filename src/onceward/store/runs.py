@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from onceward.db import file_checks
@@ -12,6 +11,7 @@ from onceward.db.database import Database
 from onceward.db.transaction import StoreTransaction
 from onceward.errors import LeaseLost, RunAborted
 from onceward.model.clock import Millis
+from onceward.model.values import dataclass
 from onceward.model.vocabulary import QueueMode, RunState
 from onceward.store import session_queues
 from onceward.store.inbox import LeasedMessage

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -12,6 +11,7 @@ from onceward.model.clock import Clock
 from onceward.model.frame import digest
 from onceward.model.parcel import Answer, Parcel
 from onceward.model.settings import Settings
+from onceward.model.values import dataclass
 
 Accept = Callable[[Parcel], Answer]
 """

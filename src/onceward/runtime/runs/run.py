@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any, Generic, Literal, Protocol, TypeVar, Unpack, cast
 
 from onceward.errors import RunAborted
 from onceward.model.send_options import PublishOptions, SendOptions, parse_options
+from onceward.model.values import dataclass
 from onceward.model.vocabulary import QueueMode
 from onceward.runtime.async_face import AsyncFace, OnWorker, WorkerThread, awaitable
 from onceward.runtime.context import AsyncTransaction, reply_options

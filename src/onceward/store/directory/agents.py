@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import apsw
@@ -17,6 +16,7 @@ from onceward.errors import OncewardError, StoreCorrupt, StoreError
 from onceward.model.agent_profile import AgentProfile
 from onceward.model.clock import Millis
 from onceward.model.log import log
+from onceward.model.values import dataclass
 from onceward.store.directory.database import DirectoryDatabase, DirectoryHandle
 
 HEARTBEAT_INTERVAL: Final = 30_000

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, Final, Literal
 
@@ -16,6 +15,7 @@ from onceward.model.clock import Millis
 from onceward.model.names import agent_name
 from onceward.model.settings import Positive, Seconds
 from onceward.model.topics import TopicPolicy, check_topic
+from onceward.model.values import dataclass
 from onceward.model.vocabulary import ChannelState, ChannelType, PauseMode
 from onceward.store.directory.cache import Member
 from onceward.store.directory.database import DirectoryDatabase
@@ -73,7 +73,7 @@ TRANSITIONS: Final = {
 class ChannelConfig(BaseModel):
     """How one channel behaves; spans are seconds, sizes bytes of UTF-8, None is no limit."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     delivery: Literal["at_most_once", "at_least_once", "exactly_once"] = "at_least_once"
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
 from typing import Final
 
@@ -15,6 +15,7 @@ from onceward.db.transaction import StoreTransaction
 from onceward.errors import DuplicateMailbox, InvalidArgument, NoMailbox
 from onceward.model.clock import Millis, iso
 from onceward.model.quoting import quoted
+from onceward.model.values import dataclass
 from onceward.store.directory.database import DirectoryDatabase
 
 NAME: Final = re.compile(r"[a-z0-9]+(?:\.[a-z0-9]+)*")
