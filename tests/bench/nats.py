@@ -69,7 +69,7 @@ class JetStream:
 @contextmanager
 def jetstream(folder: Path, body: str) -> Iterator[Rival]:
     """Start a server for a block; raises ImportError where server or client is missing."""
-    with _server(folder) as url, asyncio.Runner() as runner:
+    with server(folder) as url, asyncio.Runner() as runner:
         made = JetStream(runner, url, body)
         try:
             yield made
@@ -78,7 +78,8 @@ def jetstream(folder: Path, body: str) -> Iterator[Rival]:
 
 
 @contextmanager
-def _server(folder: Path) -> Iterator[str]:
+def server(folder: Path) -> Iterator[str]:
+    """Start a server that syncs every message; yield its url."""
     importlib.import_module("nats")
     beside = Path(sys.executable).with_name("nats-server")
     program = str(beside) if beside.exists() else shutil.which("nats-server")

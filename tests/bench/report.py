@@ -78,6 +78,15 @@ no order, leases,
 retries, digests or receipts.""",
     ),
     Section(
+        title="By way of a NATS server",
+        cases=("nats",),
+        prose="""The same two processes, with a server between them that syncs every message \
+(`sync_interval: always`). `raw_rate` is
+what `beside` names: the same messages by file, then JetStream alone, published, fetched and \
+acknowledged with
+confirmation in hundreds, where nothing is kept or handled behind it.""",
+    ),
+    Section(
         title="Waking up",
         cases=("wake", "idle"),
         prose="""From the call to the commit of the other process's handler, both idle before, \
