@@ -15,7 +15,7 @@ from tests.db.test_interrupts import interrupted
 from onceward import Agent, Postbox
 from onceward.db import group_commit
 from onceward.db.transaction import StoreTransaction
-from onceward.runtime import dispatcher, engine
+from onceward.runtime import busy_peers, engine, hand_over, parcel_packer
 from onceward.transports.function import FunctionTransport
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def shop(tmp_path: Path, taken: Taken) -> Iterator[Postbox]:
 def until_left(box: Postbox) -> None:
     """Wait until no carrier has a peer, so that the next send packs its parcel."""
     end = time.monotonic() + LIMIT
-    while box._dispatcher._busy and time.monotonic() < end:
+    while box._dispatcher._busy.names and time.monotonic() < end:
         Event().wait(0.001)
 
 
@@ -86,7 +86,8 @@ def test_a_message_that_a_leaving_carrier_does_not_see_is_pushed(
 ) -> None:
     """A carrier ends, and the dispatcher looks, between the packing of a message and its COMMIT."""
     dispatcher, settled, packed, looked = shop._dispatcher, Event(), Event(), Event()
-    deliver, plan, commit = dispatcher._deliver, dispatcher._plan, StoreTransaction.commit
+    deliver, plan = dispatcher._pusher.deliver, dispatcher._plan
+    commit = StoreTransaction.commit
 
     def leave_late(name: str, first: InFlight | None = None) -> int:
         count = deliver(name, first)
@@ -106,7 +107,7 @@ def test_a_message_that_a_leaving_carrier_does_not_see_is_pushed(
             assert looked.wait(LIMIT)
         commit(tx)
 
-    monkeypatch.setattr(dispatcher, "_deliver", leave_late)
+    monkeypatch.setattr(dispatcher._pusher, "deliver", leave_late)
     monkeypatch.setattr(dispatcher, "_plan", look)
     shop.send("peer", 1)
     assert settled.wait(LIMIT)
@@ -186,7 +187,9 @@ def test_a_failed_commit_leaves_no_peer_reserved(
 
 def test_an_interrupt_anywhere_leaves_no_peer_reserved(shop: Postbox) -> None:
     """Ctrl-C between any two steps of a send that packs its parcel delays no message."""
-    rooms = frozenset(map(str, (group_commit.__file__, dispatcher.__file__)))
+    rooms = frozenset(
+        str(room.__file__) for room in (group_commit, hand_over, busy_peers, parcel_packer)
+    )
     shop.send("peer", "first")
     nth, hit, stuck = 0, ["start"], list[tuple[int, list[str]]]()
     while hit or nth < LEAST:  # a send that finds another thread writing takes fewer steps
@@ -201,7 +204,7 @@ def test_an_interrupt_anywhere_leaves_no_peer_reserved(shop: Postbox) -> None:
         stuck += [(left, hit)] if left else []
 
     until_left(shop)
-    assert ([], set()) == (stuck, shop._dispatcher._busy)
+    assert ([], set()) == (stuck, shop._dispatcher._busy.names)
 
 
 def test_an_interrupt_before_a_carrier_has_a_parcel_leaves_it_to_the_next_call(
@@ -210,7 +213,7 @@ def test_an_interrupt_before_a_carrier_has_a_parcel_leaves_it_to_the_next_call(
     """A peer that its last carrier has left is reserved and given to one, although Ctrl-C came."""
     with Postbox(tmp_path / "a.db", agent="a", start=False, hold_unknown=True) as box:
         box.send("peer", 1)
-        sender = box._dispatcher
+        sender = box._dispatcher._hand_over
         submitted: list[str] = []
 
         def submit(delivery: Delivery) -> bool:
@@ -221,12 +224,16 @@ def test_an_interrupt_before_a_carrier_has_a_parcel_leaves_it_to_the_next_call(
 
         monkeypatch.setattr(sender, "_submit", submit)
         sender._passed.add("peer")
-        sender._packed["peer"] = box._db.write(partial(sender._first, name="peer"))
+        sender._packed["peer"] = box._db.write(partial(sender._packer.first, name="peer"))
         with pytest.raises(KeyboardInterrupt):
             sender.hand_over(durable=True)
         sender.hand_over(durable=True)
 
-        assert (["peer", "peer"], {}, {"peer"}) == (submitted, sender._following, sender._busy)
+        assert (["peer", "peer"], {}, {"peer"}) == (
+            submitted,
+            sender._busy.following,
+            sender._busy.names,
+        )
 
 
 @pytest.mark.parametrize("start", [True, False])
@@ -236,7 +243,8 @@ def test_a_released_peer_that_is_reserved_again_gets_no_second_parcel(
     """No delivery to oneself or by hand makes a later carrier look like one that is leaving."""
     packed: list[str] = []
     with Postbox(tmp_path / "a.db", agent="a", start=start) as box:
-        sender, first = box._dispatcher, box._dispatcher._first
+        busy, packer = box._dispatcher._busy, box._dispatcher._packer
+        first = packer.first
         box.send("a", 1)
         box.run_until_idle()
 
@@ -244,10 +252,10 @@ def test_a_released_peer_that_is_reserved_again_gets_no_second_parcel(
             packed.append(name)
             return first(tx, name)
 
-        assert sender._reserve("a")
-        monkeypatch.setattr(box._db.writer, "packer", sender)
-        monkeypatch.setattr(sender, "_first", noted)
+        assert busy.reserve("a")
+        monkeypatch.setattr(box._db.writer, "packer", box._dispatcher._hand_over)
+        monkeypatch.setattr(packer, "first", noted)
         box.send("a", 2)
 
         assert [] == packed
-        sender._busy.discard("a")
+        busy.names.discard("a")

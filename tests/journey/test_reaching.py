@@ -15,6 +15,7 @@ import pytest
 from onceward import Agent, Msg, Postbox
 from onceward.errors import StoreCorrupt, Unreachable
 from onceward.runtime import dispatcher, engine
+from onceward.runtime.pusher import Pusher
 from onceward.store import dead_letters
 from onceward.store.parcels import InFlight
 from onceward.transports import Frame
@@ -311,15 +312,15 @@ def test_a_peer_whose_rows_are_damaged_is_not_tried_without_a_pause(
     Its peer is left alone for a moment, and no other peer is.
     """
     tried: list[str] = []
-    carry = dispatcher.Dispatcher.deliver_to_peer
+    carry = Pusher.deliver_to_peer
 
-    def carried(self: dispatcher.Dispatcher, name: str, packed: InFlight | None = None) -> int:
+    def carried(self: Pusher, name: str, packed: InFlight | None = None) -> int:
         if name != "damaged":
             return carry(self, name, packed)
         tried.append(name)
         raise error
 
-    monkeypatch.setattr(dispatcher.Dispatcher, "deliver_to_peer", carried)
+    monkeypatch.setattr(Pusher, "deliver_to_peer", carried)
     monkeypatch.setattr(engine, "MAX_IDLE_SECONDS", 3600.0)
     with (
         Postbox(tmp_path / "billing.db", agent=quiet()),

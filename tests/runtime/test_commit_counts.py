@@ -13,8 +13,9 @@ import pytest
 from onceward import Agent, Postbox
 from onceward.db.transaction import StoreTransaction
 from onceward.model.parcel import Answer, Parcel
-from onceward.runtime import commit_batch, dispatcher, worker
-from onceward.runtime.dispatcher import Dispatcher
+from onceward.runtime import commit_batch, pusher, worker
+from onceward.runtime.parcel_packer import ParcelPacker
+from onceward.runtime.pusher import Pusher
 from onceward.store.parcels import InFlight
 
 LIMIT = 60.0
@@ -31,7 +32,7 @@ def count(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
         made.append(self.handle.filename)  # type: ignore[attr-defined]  # apsw's connection
 
     monkeypatch.setattr(StoreTransaction, "commit", counted)
-    monkeypatch.setattr(dispatcher, "SETTLE_WITHIN", LIMIT)
+    monkeypatch.setattr(pusher, "SETTLE_WITHIN", LIMIT)
     for module in (commit_batch, worker):  # a loaded machine makes no handler slow
         monkeypatch.setattr(module, "CLAIM_WAITS", LIMIT)
     return lambda: len(made)
@@ -167,9 +168,9 @@ def test_a_parcel_whose_commit_failed_is_not_pushed(
 ) -> None:
     """The parcel that a send packs is rolled back with it; the same message arrives once later."""
     pushed: list[str] = []
-    deliver = Dispatcher.deliver_to_peer
+    deliver = Pusher.deliver_to_peer
 
-    def watched(self: Dispatcher, name: str, packed: InFlight | None = None) -> int:
+    def watched(self: Pusher, name: str, packed: InFlight | None = None) -> int:
         pushed.append(name)
         return deliver(self, name, packed)
 
@@ -177,13 +178,13 @@ def test_a_parcel_whose_commit_failed_is_not_pushed(
         message = "database or disk is full"
         raise apsw.FullError(message)
 
-    monkeypatch.setattr(Dispatcher, "deliver_to_peer", watched)
+    monkeypatch.setattr(Pusher, "deliver_to_peer", watched)
     with Postbox(tmp_path / "billing.db", agent="billing") as billing:
         with monkeypatch.context() as broken:
             broken.setattr(StoreTransaction, "commit", full)
             with pytest.raises(Exception, match="full"), shop.begin() as tx:
                 sent = tx.send("billing", 1, message_id="m-1")
-        assert ([], set()) == (pushed, shop._dispatcher._busy)
+        assert ([], set()) == (pushed, shop._dispatcher._busy.names)
         assert sent == shop.send("billing", 1, message_id="m-1")
         message = billing.receive(timeout=LIMIT)
 
@@ -195,9 +196,9 @@ def test_a_failing_packing_undoes_no_send(
     tmp_path: Path, shop: Postbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A send whose parcel cannot be packed is committed; the dispatcher packs it later."""
-    first, failed = Dispatcher._first, Event()
+    first, failed = ParcelPacker.first, Event()
 
-    def fails_once(self: Dispatcher, tx: StoreTransaction, name: str) -> InFlight | None:
+    def fails_once(self: ParcelPacker, tx: StoreTransaction, name: str) -> InFlight | None:
         found = first(self, tx, name)
         if not failed.is_set():
             failed.set()
@@ -205,7 +206,7 @@ def test_a_failing_packing_undoes_no_send(
             raise KeyError(message)
         return found
 
-    monkeypatch.setattr(Dispatcher, "_first", fails_once)
+    monkeypatch.setattr(ParcelPacker, "first", fails_once)
     with Postbox(tmp_path / "billing.db", agent="billing") as billing:
         sent = shop.send("billing", 1)
         message = billing.receive(timeout=LIMIT)

@@ -102,10 +102,9 @@ class SteppedEngines:
         self._waiting: deque[Delivery] = deque()
         self._carriers: list[_Carrier] = []
         self._running: _Carrier | None = None
-        self._dispatcher._carriers = self  # type: ignore[assignment]  # has what a dispatcher calls
+        self._dispatcher.push_by(self)  # type: ignore[arg-type]  # has what a dispatcher calls
         self._dispatcher._loop.started = True
-        self._dispatcher._pause_peer = lambda: None  # type: ignore[method-assign]
-        self._db.writer.packer = self._dispatcher
+        self._dispatcher._pusher._pause_peer = lambda: None  # type: ignore[method-assign]
         self._db.writer.queue.wait_for_turn_of_others = self._ride  # type: ignore[method-assign]
         for worker in self._workers:
             worker._loop.started = True
@@ -165,7 +164,7 @@ class SteppedEngines:
         self._dispatcher._dispatch_due()
         while self._waiting:
             delivery = self._waiting.popleft()
-            carrier = _Carrier(partial(self._dispatcher._deliver_safely, delivery))
+            carrier = _Carrier(partial(self._dispatcher._carry, delivery))
             self._carriers.append(carrier)
             self._go_on(carrier)
             moved += 1
@@ -244,7 +243,8 @@ class SteppedEngines:
     def kill(self) -> None:
         """End the threads of the carriers where they are, as the death of the process does."""
         self._dispatcher._loop.started = False
-        self._dispatcher._busy.clear()  # nothing waits for what will not end
+        self._dispatcher._pusher.under_way = None
+        self._dispatcher._busy.names.clear()  # nothing waits for what will not end
         while self._carriers:
             with suppress(BaseException):
                 self._carriers.pop().kill()

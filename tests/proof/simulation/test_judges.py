@@ -15,7 +15,7 @@ from tests.proof.simulation.campaign import tell
 from onceward.model.clock import Clock, MonotonicFileClock
 from onceward.model.parcel import Receipt
 from onceward.runtime import commit_batch
-from onceward.runtime.dispatcher import Dispatcher
+from onceward.runtime.hand_over import HandOver
 from onceward.store import accept, dedup, inbox, lanes, outbox, peers, receipts
 from onceward.testing.simulation import Simulation, Weather, people
 
@@ -130,18 +130,18 @@ def effects_are_committed_before_their_claim(patch: pytest.MonkeyPatch) -> None:
 
 def parcels_of_undone_sends_are_pushed(patch: pytest.MonkeyPatch) -> None:
     """Give carriers what a commit has packed, although the commit failed."""
-    real = Dispatcher.hand_over
+    real = HandOver.hand_over
 
-    def hand_over(self: Dispatcher, *, durable: bool) -> None:
+    def hand_over(self: HandOver, *, durable: bool) -> None:
         del durable
         real(self, durable=True)
 
-    patch.setattr(Dispatcher, "hand_over", hand_over)
+    patch.setattr(HandOver, "hand_over", hand_over)
 
 
 def messages_to_oneself_are_stored_later(patch: pytest.MonkeyPatch) -> None:
     """Settle a message to the agent itself with its send, and accept it in another commit."""
-    patch.setattr(Dispatcher, "_deliver_here", planted.accept_later)
+    patch.setattr(HandOver, "_deliver_here", planted.accept_later)
 
 
 def attempts_are_not_counted_after_a_death(patch: pytest.MonkeyPatch) -> None:

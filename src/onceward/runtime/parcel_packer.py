@@ -1,0 +1,64 @@
+"""Lease a peer and pack its next parcel, in the transaction that is open."""
+
+from __future__ import annotations
+
+from onceward.db import file_checks
+from onceward.db.environment import disabled_by_environment
+from onceward.db.transaction import StoreTransaction
+from onceward.errors import Unreachable
+from onceward.model.clock import Millis
+from onceward.runtime.deps import RuntimeDeps
+from onceward.runtime.event_emitter import EventEmitter
+from onceward.runtime.routes import Routes
+from onceward.store import health, parcels, peers
+from onceward.store.parcels import InFlight, SenderInfo
+from onceward.store.peers import PeerLease
+
+
+class ParcelPacker:
+    """Packs the parcels of one dispatcher, which leases peers under one name."""
+
+    def __init__(self, deps: RuntimeDeps, routes: Routes) -> None:
+        self._db, self._settings, self._routes = deps.db, deps.settings, routes
+        self._emitter = EventEmitter(deps.hooks, deps.db.agent)
+        self.owner = file_checks.owner_name()
+
+    def first(self, tx: StoreTransaction, name: str) -> InFlight | None:
+        """
+        Lease a peer and pack its first parcel; None while it backs off or is another's.
+
+        Raises:
+            NotMade: its transport is still to be made, outside the transaction.
+
+        """
+        until = self._lease_until(tx.now)
+        held = peers.lease(tx, name, owner=self.owner, until=until)
+        if held is None and tx.run(peers.KNOW, (name,)):
+            held = peers.lease(tx, name, owner=self.owner, until=until)
+        return None if held is None else self.next(tx, held)
+
+    def next(self, tx: StoreTransaction, held: PeerLease) -> InFlight:
+        """Pack the next parcel of a leased peer; release the peer where there is none."""
+        if disabled_by_environment() or health.paused(tx):
+            peers.release(tx, held)
+            return InFlight(held, None)
+        try:
+            max_bytes = self._routes.features(held.name, held.url).max_bytes
+        except Unreachable:
+            max_bytes = self._settings.parcel_max_bytes
+        packed = parcels.pack(
+            tx,
+            held,
+            mine=SenderInfo(self._db.agent, self._db.durability),
+            settings=self._settings,
+            until=self._lease_until(tx.now),
+            max_bytes=max_bytes,
+        )
+        if packed.dead_lettered:
+            self._emitter.dead_lettered(tx, packed.dead_lettered)
+        if packed.parcel is None:
+            peers.release(tx, packed.lease)
+        return packed
+
+    def _lease_until(self, now: Millis) -> Millis:
+        return now + round(1000 * (self._settings.deliver_timeout + self._settings.lease))
