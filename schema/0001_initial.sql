@@ -47,6 +47,7 @@ CREATE TABLE _onceward_peers (
     base_parcel          INTEGER NOT NULL DEFAULT 0,
     own_forks            INTEGER NOT NULL DEFAULT 0,
     max_bytes            INTEGER,
+    inbound_rule         TEXT    CHECK (inbound_rule IS NULL OR json_valid(inbound_rule)),
     CHECK ((owner IS NULL) = (lease_at IS NULL))
 ) STRICT, WITHOUT ROWID;
 
@@ -650,7 +651,8 @@ SELECT d.seq, d.id, CASE WHEN d.queue IS NULL THEN d.origin ELSE 'queue' END AS 
 CREATE VIEW onceward_peers AS
 SELECT p.name, p.url, p.epoch, p.generation, p.number, coalesce(json_array_length(p.in_flight_seqs), 0) AS in_flight,
        p.breaker, p.failures, p.due_at, p.lease_at, p.last_error, p.seen_at,
-       s.epoch AS stream_epoch, s.number AS stream_number, s.updated_at AS stream_at, p.max_bytes
+       s.epoch AS stream_epoch, s.number AS stream_number, s.updated_at AS stream_at, p.max_bytes,
+       p.inbound_rule
   FROM _onceward_peers AS p LEFT JOIN _onceward_sender_streams AS s ON s.sender = p.name;
 
 CREATE VIEW onceward_lanes AS

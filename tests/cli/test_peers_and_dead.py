@@ -156,3 +156,18 @@ def test_letters_of_one_type_are_chosen(cli: Cli, shop: Postbox, billing: Postbo
         ran.lines,
     )
     assert [other] == [letter.id for letter in shop.dead_letters.list()]
+
+
+def test_what_a_peer_may_send_is_said(cli: Cli, shop: Postbox) -> None:
+    """Patterns of types, channels and mailboxes; without any the rule of networks."""
+    found = cli("peers", "allow", "far", "--type", "a.#", "--type", "b", "--channel", "c", "--json")
+    assert [
+        {"name": "far", "types": ["a.#", "b"], "channels": ["c"], "mailboxes": []}
+    ] == found.json
+
+    assert [["far", "", "[]", "[]"]] == cli("peers", "allow", "far").lines
+
+    peer = shop.peers.get("far")
+    assert peer is not None
+    assert peer.inbound_rule is not None
+    assert peer.inbound_rule.types is None

@@ -56,6 +56,7 @@ VERBS: dict[type, dict[str, str]] = {
     },
     Peers: {
         "register": "peers add",
+        "allow": "peers allow",
         "forget": "peers forget",
         "list": "peers ls",
         "get": "peers ls",

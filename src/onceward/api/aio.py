@@ -520,6 +520,7 @@ class AsyncPeers(AsyncFace[Peers]):
     """The peers of an agent; see ``Peers``."""
 
     register = awaitable(Peers.register)
+    allow = awaitable(Peers.allow)
     forget = awaitable(Peers.forget)
     list = awaitable(Peers.list)
     get = awaitable(Peers.get)

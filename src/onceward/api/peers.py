@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from onceward.db.database import Database
+from onceward.model.inbound_rule import InboundRule
 from onceward.model.names import agent_name
 from onceward.model.topics import check_pattern
 from onceward.store import peers, queries
@@ -42,6 +43,29 @@ class Peers:
     def forget(self, name: str) -> None:
         """Drop a registered url; messages for the peer wait, and its stream is kept."""
         self._db.write(lambda tx: tx.run(peers.FORGET, (name,)))
+
+    def allow(
+        self,
+        name: str,
+        *,
+        types: Iterable[str] | None = None,
+        channels: Iterable[str] = (),
+        mailboxes: Iterable[str] = (),
+    ) -> None:
+        """
+        Accept from *name* only messages that name what these patterns match; refuse others.
+
+        Without a rule a peer that uses a network has the one of a call without patterns:
+        all types but those under ``_system``, no channel, no mailbox; agents of
+        the home may name everything. ``#`` matches all.
+
+        Raises:
+            InvalidArgument: a pattern or the name is none.
+
+        """
+        agent_name(name)
+        rule = InboundRule.of(types, channels, mailboxes).text()
+        self._db.write(lambda tx: tx.run(peers.ALLOW, (name, rule)))
 
     def list(self) -> list[queries.PeerInfo]:
         """Return all peers by name."""

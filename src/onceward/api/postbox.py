@@ -160,6 +160,9 @@ class Postbox(Session, EventSource):
         self._receiver = Receiver(
             self._db, settings=self._settings, hooks=self._hooks, home=self._home
         )
+        self._door = Receiver(
+            self._db, settings=self._settings, hooks=self._hooks, home=self._home, network=True
+        )
         self._listeners: list[Listener] = []
         self._lock, self._closed = Lock(), False
         self._loop, self._loop_is_ours = loop, False
@@ -169,7 +172,8 @@ class Postbox(Session, EventSource):
             if start or name is not None:
                 self._register(engines=start)
             self._run.begin(engines=start)
-            self._listen([MemoryListener(), *listeners])
+            self._listen([MemoryListener()], self._receiver)
+            self._listen(listeners, self._door)
             if start:
                 self._start()
         except BaseException:
@@ -177,12 +181,12 @@ class Postbox(Session, EventSource):
             self._run.end()
             raise
 
-    def _listen(self, listeners: Iterable[Listener | MakeListener]) -> None:
+    def _listen(self, listeners: Iterable[Listener | MakeListener], receiver: Receiver) -> None:
         """Take parcels in from now on."""
         for given in listeners:
             listener = made_listener(given, self._routes.context)
             self._listeners.append(listener)
-            listener.listen(self._db.agent, self._receiver.accept)
+            listener.listen(self._db.agent, receiver.accept)
 
     def _register(self, *, engines: bool) -> None:
         profile = self._handlers.profile if self._handlers else AgentProfile()
@@ -443,6 +447,9 @@ class Postbox(Session, EventSource):
         """
         Keep a parcel once and answer for each frame; your own listeners call it.
 
+        A sender without a rule of its own (``peers.allow``) may name no channel, no
+        mailbox, and no type under ``_system``.
+
         Raises:
             Refused: the sender's name is none, or the parcel is for another agent; the
                 sender makes dead letters of its messages.
@@ -450,7 +457,7 @@ class Postbox(Session, EventSource):
             StoreError: the file failed; nothing was stored, and the parcel may come again.
 
         """
-        return self._receiver.accept(parcel)
+        return self._door.accept(parcel)
 
     # -- polling ------------------------------------------------------------------------------
 

@@ -57,7 +57,7 @@ TABLE: Final = (
     ("mailbox", "mailbox", "ensure ls send read reset query show tail delete"),
     ("ls", "", "ls show stats"),
     ("agents", "agents", "ls register leave subscribe unsubscribe"),
-    ("peers", "peers", "ls add forget reset subscribe unsubscribe"),
+    ("peers", "peers", "ls add allow forget reset subscribe unsubscribe"),
     ("dead", "dead", "ls show replay discard purge"),
     ("runs", "runs", "ls show abort"),
     ("queue", "queue", "ls mode reorder remove pause resume dissolve"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 from onceward import Postbox
@@ -12,6 +13,7 @@ from onceward.cli.options import Pattern, said
 from onceward.cli.readonly import Look, views
 
 Peer = Annotated[str, said("The peer's name.")]
+OfNames = Annotated[list[str] | None, said("A pattern; may be repeated.", negative=())]
 Url = Annotated[str, said("file: and an absolute path, or the url of any installed transport.")]
 
 
@@ -30,6 +32,32 @@ def add(box: Postbox, name: Peer, url: Url, /) -> Found:
     """Register the url of a peer and close its breaker."""
     box.peers.register(name, url)
     return _row(box, name)
+
+
+@command("name", "types", "channels", "mailboxes")
+def allow(
+    box: Postbox,
+    name: Peer,
+    /,
+    *,
+    type: OfNames = None,
+    channel: OfNames = None,
+    mailbox: OfNames = None,
+) -> Found:
+    """
+    Accept from a peer only messages of these types, channels and mailboxes; refuse others.
+
+    Each is a pattern and may be repeated: * is one segment, a trailing # any number. Without an
+    option: all types but those under _system, no channel, no mailbox. That is also what a peer
+    may send that uses a network and has no rule yet.
+    """
+    box.peers.allow(name, types=type, channels=channel or (), mailboxes=mailbox or ())
+    found = box.peers.get(name)
+    rule = {} if found is None or found.inbound_rule is None else asdict(found.inbound_rule)
+    return [
+        {"name": name}
+        | {each: rule[each] if rule[each] is None else list(rule[each]) for each in rule}
+    ]
 
 
 @command()

@@ -22,7 +22,7 @@ NO_MAILBOX: Final = reason_text("no_mailbox", "the recipient has no such mailbox
 
 
 class Receiver:
-    """Accepts parcels for one agent."""
+    """Accepts parcels for one agent, from this machine or, with *network*, from others."""
 
     def __init__(
         self,
@@ -31,9 +31,10 @@ class Receiver:
         settings: Settings,
         hooks: Hooks | None = None,
         home: DirectoryHandle | None = None,
+        network: bool = False,
     ) -> None:
         self._db, self._hooks = db, Hooks() if hooks is None else hooks
-        self._home = home
+        self._home, self._network = home, network
         self._emitter = EventEmitter(self._hooks, db.agent)
         self._notify_in = partial(db.notifier.notify, "in")
         self._notify_out = partial(db.notifier.notify, "out")
@@ -50,6 +51,7 @@ class Receiver:
             max_inbox=db.max_inbox,
             accept_weaker=self._accept_weaker,
             max_hops=self._max_hops,
+            network=self._network,
         )
 
     def accept(self, parcel: Parcel) -> Answer:

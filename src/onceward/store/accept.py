@@ -11,9 +11,11 @@ from typing import Any, Final, NamedTuple, NoReturn, cast
 
 from onceward.db.transaction import StoreTransaction
 from onceward.errors import InvalidMessage, Refused
+from onceward.model import inbound_rule
 from onceward.model.body import encode
 from onceward.model.clock import Millis
 from onceward.model.frame import Frame
+from onceward.model.inbound_rule import InboundRule
 from onceward.model.names import agent_name
 from onceward.model.parcel import (
     STRENGTH,
@@ -62,7 +64,8 @@ ON CONFLICT (sender, id) DO NOTHING
 LIMITS: Final = """
 SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = '_onceward_inbox'), 0)
        - (SELECT value FROM _onceward_counters WHERE name = 'ended'),
-       EXISTS (SELECT 1 FROM _onceward_rate_limits WHERE name = 'accept')
+       EXISTS (SELECT 1 FROM _onceward_rate_limits WHERE name = 'accept'),
+       (SELECT inbound_rule FROM _onceward_peers WHERE name = ?)
 """
 AWAITED: Final = """
 SELECT id
@@ -107,6 +110,8 @@ class InboxPolicy:
     max_inbox: int = 1_000_000
     accept_weaker: bool = False
     max_hops: int = 64
+    network: bool = False
+    """Whether parcels come from other machines: senders without a rule get that of networks."""
 
     def trusts(self, other: Durability) -> bool:
         """Return whether receipts of that durability settle our messages."""
@@ -151,7 +156,7 @@ def accept(
     if verdict == "fork":
         bump(tx, forks=1)
         return AcceptResult(_answer(policy, "fork", where=stream.position), moved=moved)
-    [(waiting, rated)] = tx.rows(LIMITS)
+    [(waiting, rated, rule)] = tx.rows(LIMITS, (parcel.sender,))
     known = _known(tx, parcel)
     new = len(parcel.frames) - len(known)
     if verdict == "accepted" and new and waiting and waiting + new > policy.max_inbox:
@@ -163,6 +168,8 @@ def accept(
         and (wait := rate_limits.admit(tx, parcel.sender, new))
     ):
         return AcceptResult(replace(_answer(policy, "busy"), retry_after=wait), moved=moved)
+    if rule is not None or policy.network:
+        examined = _allowed(examined, rule)
     kept = _accept_frames(
         tx, parcel, examined, known=known, horizon=stream.horizon_id, judge_all=judge_all
     )
@@ -337,6 +344,20 @@ def _parse_frame(carried: ParcelFrame, parcel: Parcel, policy: InboxPolicy) -> P
     if 4 * len(carried.text) > policy.max_body and body_size(frame) > policy.max_body:
         return ParsedFrame(carried, None, TOO_LARGE)
     return ParsedFrame(carried, frame, digest=carried.digest)
+
+
+def _allowed(examined: list[ParsedFrame], rule: str | None) -> list[ParsedFrame]:
+    """Return the frames; those that name what their sender may not are refused."""
+    known = inbound_rule.NETWORK if rule is None else InboundRule.parse(rule)
+    judged: list[ParsedFrame] = []
+    for each in examined:
+        named = "" if each.frame is None else known.problem(each.frame)
+        if named:  # before all else: what there is here is not told either
+            told = reason_text("rejected", f"not allowed here: {named}")
+            judged.append(each._replace(problem=told))
+        else:
+            judged.append(each)
+    return judged
 
 
 def _refusal(examined: ParsedFrame, horizon: str | None, now: Millis) -> str:

@@ -143,6 +143,11 @@ UPDATE _onceward_peers
    SET breaker = 'closed', failures = 0, due_at = NULL, successes = 0, max_bytes = NULL
  WHERE name = ?
 """
+ALLOW: Final = """
+INSERT INTO _onceward_peers (name, epoch, inbound_rule)
+VALUES (?, '00000001' || lower(hex(randomblob(12))), ?)
+ON CONFLICT (name) DO UPDATE SET inbound_rule = excluded.inbound_rule
+"""
 LIMIT: Final = """
 UPDATE _onceward_peers SET max_bytes = :max_bytes
  WHERE name = :name AND token = :token AND owner = :owner

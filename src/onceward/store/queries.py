@@ -8,6 +8,7 @@ from typing import Any, Final, cast
 from onceward.db.database import Database
 from onceward.model.clock import Millis
 from onceward.model.frame import Frame
+from onceward.model.inbound_rule import InboundRule
 from onceward.model.topics import check_pattern, matches
 from onceward.model.values import dataclass
 from onceward.model.vocabulary import (
@@ -39,7 +40,7 @@ SELECT coalesce((SELECT state FROM onceward_outbox WHERE id = :id),
 """
 PEERS: Final = """
 SELECT name, url, epoch, number, in_flight, breaker, failures, due_at, last_error, seen_at,
-       stream_number, max_bytes
+       stream_number, max_bytes, inbound_rule
   FROM onceward_peers
  ORDER BY name
 """
@@ -128,6 +129,8 @@ class PeerInfo:
     stream_number: int | None
     max_bytes: int | None
     """Largest parcel that the way to the peer takes, where one was too large."""
+    inbound_rule: InboundRule | None
+    """What it may name in messages; None for all, or the rule of networks if it uses one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +197,11 @@ def resolve(db: Database, message_id: str) -> SentState:
 
 def peers(db: Database) -> list[PeerInfo]:
     """Return all peers by name."""
-    return [PeerInfo(*row) for row in db.read(PEERS)]
+    return [PeerInfo(*[*known, _rule(text)]) for *known, text in db.read(PEERS)]
+
+
+def _rule(text: str | None) -> InboundRule | None:
+    return None if text is None else InboundRule.parse(text)
 
 
 def dead_letters(db: Database, which: DeadLetterSelection, *, limit: int = 100) -> list[DeadLetter]:
