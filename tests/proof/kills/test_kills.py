@@ -19,7 +19,7 @@ from onceward.testing.history import Log
 
 KILLS = size(500, 100, "ONCEWARD_KILLS")
 SEED = proof_seed()
-TRIALS = 5
+TRIALS = 20
 """
 In how many a mistake must show.
 
