@@ -254,3 +254,31 @@ def test_a_close_that_is_interrupted_closes_the_file(
         box.close()
 
     assert (None, None) == box._db.connections()
+
+
+def test_an_opening_looks_at_no_more_files_the_more_are_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the file is open in this process is told by the names of its connections."""
+    looked: list[str] = []
+    real = os.path.realpath
+
+    def counted(path: str, **options: Any) -> str:
+        looked.append(path)
+        return real(path, **options)
+
+    def openings(name: str) -> int:
+        looked.clear()
+        boxes.append(Postbox(tmp_path / f"{name}.db", agent=name, start=False))
+        return len(looked)
+
+    boxes = [Postbox(tmp_path / "first.db", agent="first", start=False)]
+    monkeypatch.setattr(os.path, "realpath", counted)
+    few = openings("second")
+    for number in range(8):
+        openings(f"a{number}")
+    many = openings("last")
+    for box in boxes:
+        box.close()
+
+    assert few == many

@@ -4,8 +4,11 @@ import ast
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from onceward import Postbox
 
 HEAVY = (
     "asyncio",
@@ -24,6 +27,8 @@ HEAVY = (
 )
 MODULES = 150
 """Most modules of ours that ``import onceward`` may load: each costs about 0.3 ms."""
+COMMAND_MODULES = 570
+"""Most modules that a command may load; 485 are loaded by ``onceward stats FILE``."""
 
 LOADED = "import json, sys, onceward; print(json.dumps(sorted(sys.modules)))"
 UNBUILT = """
@@ -95,6 +100,19 @@ def _makes_frozen_classes(tree: ast.Module) -> bool:
     return standard and any(
         isinstance(node, ast.keyword) and node.arg == "frozen" for node in nodes
     )
+
+
+@pytest.mark.parametrize("tokens", [["--help"], ["stats", "--help"], ["stats", "FILE"]])
+def test_a_command_loads_few_modules(tokens: list[str], tmp_path: Path) -> None:
+    """Of the program, its parser and what they need; a page of help draws with rich."""
+    with Postbox(tmp_path / "shop.db", agent="shop", start=False) as box:
+        words = [str(box.path) if word == "FILE" else word for word in tokens]
+    code = f"import sys; from onceward.cli import main; main({words!r}); print(*sys.modules)"
+    loaded = set(_printed(code).splitlines()[-1].split())
+
+    assert len(loaded) <= COMMAND_MODULES
+    assert set() == loaded & {"asyncio", "httpx", "pyspark", "sqlite3", "structlog", "tenacity"}
+    assert "FILE" in tokens or "importlib.metadata" not in loaded
 
 
 def test_logging_is_used_in_one_place(trees: dict[str, ast.Module]) -> None:

@@ -277,7 +277,8 @@ def is_connected_to(con: apsw.Connection, path: Path) -> bool:
     """Return whether *con*, a connection of this process, has *path* open."""
     while True:
         try:
-            return canonical(con.filename or "/") == path
+            name = con.filename  # SQLite has followed the links of the file itself
+            return Path(name).name == path.name and canonical(name) == path
         except apsw.ThreadingViolationError:
             time.sleep(0.001)  # another thread is inside it, for a statement's time
         except apsw.ConnectionClosedError:
