@@ -80,6 +80,23 @@ def test_a_delivery_that_hangs_is_replaced() -> None:
     assert ["hangs", "quick", "quick again"] == begun
 
 
+@pytest.mark.parametrize("share", ["failing", "new"])
+def test_deliveries_that_hang_keep_no_carrier_from_others(share: Share) -> None:
+    """A hung delivery has its own thread; the next peers of its share begin, up to a bound."""
+    size, peers = 4, Peers(4)
+    hung = size + peers.carriers._most[share]
+    for n in range(hung):
+        peers.submit(share, f"hangs {n}", begins=n + 1)
+        peers.carriers.give_up(peers.threads[f"hangs {n}"])
+    peers.carriers.submit(Delivery("quick waits", share))
+    begun = peers.submit("known", "quick", begins=hung + 1)
+    left = peers.carriers.stop()
+    peers.go.set()
+
+    assert (hung + 1, "quick") == (len(begun), begun[-1])
+    assert ["quick waits"] == [each.name for each in left]
+
+
 def test_nothing_begins_after_the_stop() -> None:
     """Deliveries that have not begun come back, later ones are refused."""
     peers = Peers(1)

@@ -248,3 +248,27 @@ def test_a_handler_that_writes_after_its_commit_was_lost_leaves_nothing_behind(
 
         assert ([0, 1, 0, 1], False) == (calls, worker._batch._inside)
         assert [(0,), (1,)] == billing.query("SELECT n FROM effects ORDER BY n")
+
+
+def test_a_worker_whose_handler_outlives_the_stop_is_forgotten_when_it_ends(tmp_path: Path) -> None:
+    """Until then its row says what the process may die of; no row is left in an open file."""
+    entered, go_on = Event(), Event()
+    agent = Agent("billing")
+
+    @agent.on("json")
+    def work(_: object) -> None:
+        entered.set()
+        assert go_on.wait(LIMIT)
+
+    sent(tmp_path, 1)
+    with Postbox(tmp_path / "billing.db", agent=agent) as billing:
+        assert entered.wait(LIMIT)
+        billing.stop(0.01)
+        meanwhile = billing._db.read(lanes.WORKERS)
+        go_on.set()
+        until(lambda: billing.stats()["processed"] == 1)
+        [worker] = billing._workers
+        assert worker._loop._thread is not None
+        worker._loop._thread.join(LIMIT)
+
+        assert (1, []) == (len(meanwhile), billing._db.read(lanes.WORKERS))

@@ -32,8 +32,9 @@ class Carriers:
 
     Peers that never answered get half of them, peers whose last push failed a
     quarter and at most FAILING_MAX, so that some are left for peers that answer.
-    A thread whose delivery hangs is given up: it ends when the delivery returns,
-    and counts against both shares until then.
+    A thread whose delivery hangs is given up: it ends when the delivery returns.
+    As many as *size* of them are replaced; those beyond that count against the
+    shares, and one carrier at least is left for peers that answered last.
     """
 
     def __init__(self, size: int, run: Callable[[Delivery], None]) -> None:
@@ -84,7 +85,9 @@ class Carriers:
             if self._running.pop(thread, None) is not None:
                 self._hanging.add(thread)
                 self._threads -= 1
-                if any(self._waiting.values()) and not self._idle:
+                if self._idle:  # its share has a free carrier again
+                    self._wake()
+                elif any(self._waiting.values()):
                     self._start()
 
     def stop(self) -> list[Delivery]:
@@ -126,9 +129,10 @@ class Carriers:
 
     def _take(self) -> Delivery | None:
         busy = Counter(delivery.share for delivery in self._running.values())
+        beyond = max(0, len(self._hanging) - self._size)
         for share, queue in self._waiting.items():
-            hanging = 0 if share == "known" else len(self._hanging)
-            if queue and busy[share] + hanging < self._most[share]:
+            most = max(share == "known", self._most[share] - beyond)
+            if queue and busy[share] < most:
                 return queue.popleft()
         return None
 

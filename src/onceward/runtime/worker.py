@@ -111,9 +111,18 @@ class Worker:
         named_thread(self._db, "heartbeat", self._beat).start()
 
     def stop(self, timeout: float) -> None:
-        """Claim no more; wait up to *timeout* seconds for the running handler, return the rest."""
+        """
+        Claim no more; wait up to *timeout* seconds for the running handler, return the rest.
+
+        A handler that takes longer keeps the worker registered until it ends. Where the file
+        is closed before that, the next process that finds this one dead claims alone what
+        the handler may have been at.
+        """
         self._loop.stop(timeout)
         self._active.set()
+        self._unregister()
+
+    def _unregister(self) -> None:
         if self._registered and not self._held:
             with suppress(OncewardError):
                 self._db.write(partial(lanes.unregister, owner=self.owner))
@@ -123,6 +132,8 @@ class Worker:
         if wait == 0.0:
             with self._rounds:
                 found = self.round()
+            if self._loop.stopping.is_set():  # ``stop`` may have waited in vain
+                self._unregister()
             wait = wait if found else self._idle_for(nothing_here=True)
         return wait
 
