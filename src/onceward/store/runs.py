@@ -242,7 +242,7 @@ def begin(
     tx.run(LINES, (seq, session))
     held = Lease(lane_id, token + 1, owner, isolate=True)
     run = OpenRun(seq, run_id, session, mode, lane_id, token + 1, owner, bound, None)
-    return run, [each._replace(lane=held) for each in messages]
+    return run, [LeasedMessage(held, *each[1:]) for each in messages]
 
 
 def summary(tx: StoreTransaction, run: OpenRun) -> Summary | None:

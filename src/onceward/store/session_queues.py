@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from onceward.db.transaction import StoreTransaction
@@ -28,6 +29,8 @@ LANES_MAX: Final = 200
 """Lanes that one pass takes messages from."""
 ALL: Final = 10_000
 """Most messages of one run."""
+MOST: Final = 2**63 - 1
+SEQ: Final = attrgetter("seq")
 
 REGISTER: Final = """
 INSERT INTO _onceward_session_handlers (pattern, mode, debounce_for, cap, overflow, aborted, inject,
@@ -93,7 +96,9 @@ SELECT l.lane_id, l.head_seq, l.session IS NULL FROM _onceward_lanes AS l
 ARRIVED: Final = f"""
 SELECT seq, session, lane_id, type, rank, sender, id,
        CASE WHEN instr(frame, '"{WISH}"') THEN frame ELSE '' END
-  FROM _onceward_inbox WHERE lane_id = ? AND state = 'pending' ORDER BY seq LIMIT ?
+  FROM _onceward_inbox
+ WHERE lane_id = ? AND state = 'pending' AND seq <= ?
+ ORDER BY seq LIMIT ?
 """
 MOVE: Final = """
 UPDATE _onceward_inbox
@@ -318,18 +323,22 @@ def arrivals(tx: StoreTransaction, patterns: str, limit: int) -> list[NewMessage
     arrival order is kept.
     """
     sources = tx.rows(SOURCES, {"patterns": patterns, "limit": LANES_MAX + 1})
-    upto = sources[LANES_MAX][1] - 1 if len(sources) > LANES_MAX else None
+    upto = sources[LANES_MAX][1] - 1 if len(sources) > LANES_MAX else MOST
     found: list[NewMessage] = []
-    for lane_id, _, shared in sources[:LANES_MAX]:
-        rows = tx.rows(ARRIVED, (lane_id, limit))
+    for lane_id, head, shared in sources[:LANES_MAX]:
+        if len(found) >= limit:  # of what is left, only what came before the last of these counts
+            found = sorted(found, key=SEQ)[:limit]
+            upto = min(upto, found[-1].seq)
+        if head > upto:
+            break
+        rows = tx.rows(ARRIVED, (lane_id, upto, limit))
         if len(rows) == limit:
-            upto = rows[-1][0] if upto is None else min(upto, rows[-1][0])
+            upto = min(upto, rows[-1][0])
         if shared:
             rows = _before_others(tx, rows, patterns)
-        found += [NewMessage(*row) for row in rows]
-    return sorted(
-        (each for each in found if upto is None or each.seq <= upto), key=lambda each: each.seq
-    )[:limit]
+        found += map(NewMessage._make, rows)
+    found = [each for each in found if each.seq <= upto]
+    return sorted(found, key=SEQ)[:limit]
 
 
 def _before_others(
