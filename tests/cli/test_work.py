@@ -1,5 +1,6 @@
 """``work``, ``relay``, ``migrate`` and ``check``: the engines and the house-keeping."""
 
+import gc
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -153,3 +154,25 @@ def test_check_names_the_offenders(cli: Cli, shop: Postbox, billing: Postbox) ->
         list(offender) for offender in ran.json["offenders"]
     ]
     assert "S2" == cli("check").lines[0][1]
+
+
+def test_work_builds_no_event_that_it_does_not_print(
+    cli: Cli, shop: Postbox, app: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No hook takes the event of a handled message, so no frame is read for it."""
+    cli("init", "billing")
+    sent = shop.send("billing", {"n": 7}, type="hello")
+    shop.run_until_idle()
+    read: list[str] = []
+    monkeypatch.setattr("onceward.runtime.event_emitter.session_and_type", read.append)
+
+    assert 0 == cli("work", "billing.db", app, "--once").code
+    assert ("acked", []) == (shop.resolve(sent), read)
+
+
+def test_work_gives_the_collector_its_thresholds_back(cli: Cli, app: str) -> None:
+    """The cyclic collector is tuned while the engines run, and only then."""
+    before = gc.get_threshold()
+    cli("work", "billing.db", app, "--once")
+
+    assert (before, 0) == (gc.get_threshold(), gc.get_freeze_count())

@@ -82,10 +82,11 @@ class EventEmitter:
     def lease_ended(
         self, tx: StoreTransaction, ended: Iterable[tuple[LeaseInfo, Settlement]]
     ) -> None:
-        """Emit how leases of messages ended; no frame is read where there is no hook."""
+        """Emit how leases of messages ended; no frame is read where no hook takes the event."""
         if self.listening:
-            agent, at = self.agent, tx.now
-            self.emit(tx, *(settlement_event(*each, agent=agent, at=at) for each in ended))
+            agent, at, wanted = self.agent, tx.now, self._hooks.wanted
+            told = [each for each in ended if wanted(kind_of(each[1]))]
+            self.emit(tx, *(settlement_event(*each, agent=agent, at=at) for each in told))
 
     def settled(self, tx: StoreTransaction, settled: Settled) -> None:
         """Emit what the answer to a parcel changed."""
@@ -146,6 +147,17 @@ def _named(event: Event, names: dict[str, dict[str, MessageNames]]) -> Event:
     if isinstance(event, DeadLettered):
         event = replace(event, error=event.error or found.error)
     return replace(event, session=found.session, type=found.type)
+
+
+def kind_of(settlement: Settlement) -> type[Event]:
+    """Return the class of the event that tells of a settlement."""
+    match settlement:
+        case Done():
+            return Processed
+        case Dead():
+            return DeadLettered
+        case RetryAt():
+            return Retried
 
 
 def settlement_event(leased: LeaseInfo, settlement: Settlement, *, agent: str, at: Millis) -> Event:

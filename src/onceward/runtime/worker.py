@@ -29,7 +29,7 @@ from onceward.runtime.commit_batch import CLAIM_WAITS, HandlerCommitBatch
 from onceward.runtime.context import Context
 from onceward.runtime.deps import RuntimeDeps
 from onceward.runtime.engine import EngineLoop, lane_reaper, named_thread
-from onceward.runtime.event_emitter import settlement_event
+from onceward.runtime.event_emitter import kind_of, settlement_event
 from onceward.runtime.invoke import (
     Loop,
     Prepared,
@@ -381,8 +381,9 @@ class Worker:
         )
 
     def _events(self, leased: LeasedMessage, settlement: Settlement) -> list[Event]:
-        event = settlement_event(leased, settlement, agent=self._db.agent, at=self._db.now())
-        return [event] if self._hooks.wanted(type(event)) else []
+        if not self._hooks.wanted(kind_of(settlement)):
+            return []
+        return [settlement_event(leased, settlement, agent=self._db.agent, at=self._db.now())]
 
     # -- heartbeat --------------------------------------------------------------------------
 
