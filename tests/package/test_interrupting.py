@@ -20,31 +20,25 @@ from onceward.testing.workers import worker_pool
 DEAF = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(600)"
 
 
-def test_pool(tmp_path):
+def test_both(tmp_path):
+    subprocess.Popen([sys.executable, "-S", "-c", DEAF])
     with worker_pool(1) as pool:
         pool.submit(Path.touch, tmp_path / "ready")
         pool.submit(time.sleep, 600).result()
-
-
-def test_child(tmp_path):
-    subprocess.Popen([sys.executable, "-c", DEAF])
-    (tmp_path / "ready").touch()
-    time.sleep(600)
 """
 MARK = "ONCEWARD_TEST_INTERRUPTED"
 
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
 @pytest.mark.parametrize("options", [(), ("-n", "1")], ids=["alone", "xdist"])
-@pytest.mark.parametrize("name", ["test_pool", "test_child"])
-def test_no_process_is_left(name: str, options: tuple[str, ...], tmp_path: Path) -> None:
+def test_no_process_is_left(options: tuple[str, ...], tmp_path: Path) -> None:
     """A pool in the middle of its work and a child that ignores SIGINT end with the run."""
     shutil.copy(ROOT / "tests" / "conftest.py", tmp_path)
     (tmp_path / "test_slow.py").write_text(SLOW, encoding="utf-8")
     command = [
         *(sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options),
         *("-c", str(ROOT / "pyproject.toml"), "--rootdir", str(tmp_path)),
-        *(f"--basetemp={tmp_path / 'tmp'}", f"{tmp_path / 'test_slow.py'}::{name}"),
+        *(f"--basetemp={tmp_path / 'tmp'}", str(tmp_path / "test_slow.py")),
     ]
     mark = str(tmp_path)
     run = subprocess.Popen(

@@ -360,7 +360,7 @@ def _names(ids: tuple[str, ...]) -> tuple[str, ...]:
 
 TestPlay = Play.TestCase
 TestPlay.settings = settings(
-    max_examples=30,
+    max_examples=20,
     stateful_step_count=50,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
