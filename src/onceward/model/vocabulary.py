@@ -119,6 +119,7 @@ Kind = Literal[
     "error",
 ]
 """Kind of a channel's message."""
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 Outcome = Literal["processed", "dropped", "expired"]
 """End of a message in the inbox."""
 HistoryBox = Literal["out", "in", "outbox", "inbox", "queue"]

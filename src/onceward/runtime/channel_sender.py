@@ -12,7 +12,7 @@ from onceward.errors import ChannelRefused, refuse
 from onceward.model.frame import split_prefix
 from onceward.model.send_options import MessageOptions
 from onceward.model.topics import check_topic
-from onceward.model.vocabulary import CHANNEL_ROLES
+from onceward.model.vocabulary import CHANNEL_ROLES, KINDS
 from onceward.runtime.channel_tasks import ChannelTasks
 from onceward.runtime.fanout import Fanout, SendResult
 from onceward.runtime.sender import Sender
@@ -20,7 +20,7 @@ from onceward.store import acknowledgments, bodies, channel_posts
 from onceward.store.channel_posts import Asked
 from onceward.store.directory import channels
 from onceward.store.directory.cache import DirectoryCache
-from onceward.store.directory.channels import KINDS, ChannelInfo
+from onceward.store.directory.channels import ChannelInfo
 
 ANSWERS = {"response": "query"}
 """Kinds that answer something, and what they answer."""

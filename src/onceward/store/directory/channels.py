@@ -23,16 +23,6 @@ from onceward.store.directory.database import DirectoryDatabase
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 DIRECT: Final = 2
 """Members of a direct channel."""
-KINDS: Final = (
-    "text",
-    "command",
-    "query",
-    "response",
-    "notification",
-    "broadcast",
-    "acknowledgment",
-    "error",
-)
 
 CREATE: Final = """
 INSERT INTO channels (name, type, config, description, created_by, created_at, changed_at)
