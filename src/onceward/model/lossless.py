@@ -18,7 +18,6 @@ BYTES_AS_BASE64: Final = ConfigDict(ser_json_bytes="base64", val_json_bytes="bas
 LOOSE: Final = frozenset({"any", "bytes", "frozenset", "set"})
 """Parts of a class that do not say, each alone, that its JSON is read back as it was written."""
 SEQUENCES: Final = (list, tuple, deque)
-SETS: Final = (set, frozenset)
 
 
 @lru_cache(maxsize=1024)

@@ -183,11 +183,6 @@ class HandlerCommitBatch:
             )
 
     @property
-    def claim_waits(self) -> bool:
-        """Whether a claim is not committed yet."""
-        return self._claimed_at is not None
-
-    @property
     def _claim_is_due(self) -> bool:
         """Whether a claim has waited for a handler too long, or another writer waits for it."""
         at = self._claimed_at

@@ -169,7 +169,6 @@ UPDATE _onceward_session_queues
    SET next_mode = ?, retry_at = NULL, waiting_since_at = NULL
  WHERE session = ?
 """
-STEERED: Final = "UPDATE _onceward_session_queues SET next_mode = NULL WHERE session = ?"
 PAUSE: Final = (
     "UPDATE _onceward_session_queues SET paused_at = coalesce(paused_at, ?) WHERE session = ?"
 )
@@ -212,7 +211,6 @@ SELECT seq FROM _onceward_inbox
    AND type <> '{WORKER_RESULT}'
  ORDER BY coalesce(position, seq) LIMIT ?
 """
-WHY: Final = "UPDATE _onceward_inbox SET reason = ? WHERE seq = ?"
 OF_QUEUE: Final = (
     "UPDATE _onceward_dead_letters SET queue = ? WHERE origin = 'inbox' AND peer = ? AND id = ?"
 )
@@ -406,11 +404,6 @@ def counts(tx: StoreTransaction, lane_id: int) -> tuple[int, int]:
     """Return how many messages wait in a queue, and how many of them are protected."""
     [(count, protected)] = tx.rows(HELD, (lane_id,))
     return int(count), int(protected)
-
-
-def explain(tx: StoreTransaction, reasons: Iterable[tuple[str, int]]) -> None:
-    """Store the reason of dropped messages."""
-    tx.many(WHY, list(reasons))
 
 
 def record_drops(
