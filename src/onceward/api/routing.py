@@ -13,6 +13,7 @@ from onceward.db.database import Database
 from onceward.errors import InvalidArgument, Unreachable
 from onceward.model.names import AGENT
 from onceward.model.parcel import Answer, Parcel
+from onceward.model.quoting import error_text
 from onceward.model.settings import Settings
 from onceward.runtime.receiver import Receiver
 from onceward.runtime.routes import NotMade
@@ -187,7 +188,7 @@ class TransportRouter:
             self._failed[scheme] = str(error)
             raise
         except Exception as error:
-            why = f"{type(error).__name__}: {error}"
+            why = error_text(error)
             self._failed[scheme] = f"the transport for {scheme} cannot be made: {why}"
             raise Unreachable(self._failed[scheme]) from error
         self._failed.pop(scheme, None)

@@ -15,6 +15,8 @@ from collections.abc import Mapping, MutableMapping
 from functools import cache
 from typing import Any, Final, Literal, get_args
 
+from onceward.model.quoting import error_text
+
 STDLIB: Final = logging.getLogger("onceward")
 
 Level = Literal["debug", "info", "warning", "error"]
@@ -54,7 +56,7 @@ class Log:
 
     def failure(self, level: Level, event: str, error: BaseException, **fields: Any) -> None:
         """Write an exception in one line at *level*, and its traceback at DEBUG."""
-        self.write(level, event, {**fields, "error": f"{type(error).__name__}: {error}"})
+        self.write(level, event, {**fields, "error": error_text(error)})
         self.write("debug", event, {**fields, "exc_info": error})
 
     def write(self, level: Level, event: str, fields: Mapping[str, Any]) -> None:

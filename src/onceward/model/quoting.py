@@ -1,4 +1,4 @@
-"""Quote a value in an error text, cut where it is long."""
+"""Quote a value or an error in a text; a long value is cut."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ from typing import Final
 
 LONGEST: Final = 60
 """Characters of a value in an error text."""
+
+
+def error_text(error: BaseException) -> str:
+    """Return an error as ``Type: message``."""
+    return f"{type(error).__name__}: {error}"
 
 
 def quoted(value: object, longest: int = LONGEST) -> str:

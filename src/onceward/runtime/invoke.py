@@ -23,6 +23,7 @@ from onceward.model.body import decode
 from onceward.model.clock import Millis
 from onceward.model.frame import Frame
 from onceward.model.log import log
+from onceward.model.quoting import error_text
 from onceward.model.retry import RetryPolicy
 from onceward.model.states import ATTEMPT_NEVER_ENDED, Dead, Done, RetryAt, Settlement
 from onceward.model.times import millis
@@ -106,7 +107,7 @@ def settlement_for_error(
             return Done("dropped")
         case Paused():
             return RetryAt(now, "paused: it goes on after resume()", counted=False)
-    text = str(error) if isinstance(error, Retry) else f"{type(error).__name__}: {error}"
+    text = str(error) if isinstance(error, Retry) else error_text(error)
     if spent:
         return Dead("max_retries_exceeded", text)
     after = error.after if isinstance(error, Retry) else None

@@ -10,6 +10,7 @@ from onceward.db.transaction import StoreTransaction
 from onceward.errors import Drop, InvalidArgument, Reject, Retry
 from onceward.model.clock import Millis
 from onceward.model.frame import Frame
+from onceward.model.quoting import error_text
 from onceward.model.times import Span
 from onceward.model.vocabulary import Priority
 from onceward.runtime.async_face import AsyncFace, OffLoop, awaitable
@@ -233,7 +234,7 @@ class Message(ReceivedMessage[T_co]):
             case Drop():
                 self.drop()
             case _:
-                self.retry(reason=f"{type(error).__name__}: {error}")
+                self.retry(reason=error_text(error))
         return isinstance(error, Retry | Reject | Drop)
 
 

@@ -10,6 +10,7 @@ from typing import Final
 from onceward.db.file_checks import file_key
 from onceward.errors import OncewardError, OutOfDescriptors, Refused, Unreachable, WrongAgent
 from onceward.model.parcel import Answer, Parcel
+from onceward.model.quoting import error_text
 from onceward.transports.base import Features
 from onceward.transports.file_slots import Opened, descriptors_left, slots
 
@@ -59,7 +60,7 @@ class FileTransport:
             if not descriptors_left():
                 slots.shed()
                 raise OutOfDescriptors(str(error)) from error
-            msg = f"{type(error).__name__}: {error}"
+            msg = error_text(error)
             raise Unreachable(msg) from error
 
     def _opened(self, path: Path, agent: str) -> Opened:

@@ -13,6 +13,7 @@ from typing import Any, Final
 from onceward.errors import Refused, Unreachable
 from onceward.model.frame import Frame
 from onceward.model.parcel import Answer, Durability, Parcel, Receipt
+from onceward.model.quoting import error_text
 from onceward.transports.base import Features, refuse_damaged
 from onceward.transports.event_loop import start_loop
 
@@ -160,4 +161,4 @@ def _failed(frames: list[Frame], error: Exception) -> list[Receipt]:
     """Return a refusal of each frame; none where the peer was away, which costs no attempt."""
     if isinstance(error, Unreachable | Refused):
         return []  # these frames are first in the next parcel, and the same error fails its push
-    return [Receipt(frame.id, "busy", f"{type(error).__name__}: {error}") for frame in frames]
+    return [Receipt(frame.id, "busy", error_text(error)) for frame in frames]

@@ -17,6 +17,7 @@ from onceward.errors import InvalidParcel, OncewardError, Refused, Unreachable
 from onceward.model import nats as names
 from onceward.model.log import Level, log
 from onceward.model.parcel import Answer, Parcel
+from onceward.model.quoting import error_text
 from onceward.model.wire import decode_parcel, encode_answer
 from onceward.transports.base import Accept
 from onceward.transports.event_loop import start_loop
@@ -239,7 +240,7 @@ class _Inbox:
             level: Level = "warning" if isinstance(error, OncewardError) else "error"
             log.failure(level, "parcel waits", error, agent=self.name, peer=sender)
             with suppress(Unreachable):
-                await told.store(f"{type(error).__name__}: {error}".encode(), UNABLE)
+                await told.store(error_text(error).encode(), UNABLE)
             how = _again(msg)
         await _quietly(link, msg, how)
 

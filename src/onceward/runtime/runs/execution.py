@@ -13,6 +13,7 @@ from onceward.db.transaction import StoreTransaction
 from onceward.errors import HandlerSignal, LeaseLost, OncewardError, Retry
 from onceward.model.body import encode
 from onceward.model.queue_modes import CALLER, WORKER_RESULT
+from onceward.model.quoting import error_text
 from onceward.model.states import Done, Settlement
 from onceward.runtime.async_face import OnWorker
 from onceward.runtime.context import reply_options
@@ -270,6 +271,6 @@ class RunExecution:
             )
 
         own = isinstance(error, OncewardError | HandlerSignal)
-        cause = str(error) if own else f"{type(error).__name__}: {error}"
+        cause = str(error) if own else error_text(error)
         outcome = RunOutcome(settlements(self._leased, settled), cause=cause[:500])
         return self._end(outcome, PendingEffects(), go_on=go_on)
