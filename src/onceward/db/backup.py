@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 import apsw
 
 from onceward.db.connection import BusyHandler, close, connect, translate_error
+from onceward.db.file_checks import sync
 from onceward.errors import StoreCorrupt, StoreUnusable
 from onceward.model.clock import Millis
 
@@ -65,15 +66,20 @@ def copy_file(source: Path, target: Path) -> CopyInfo:
 
 def read_info(path: Path) -> CopyInfo:
     """Return whose file it is; raise StoreError where it cannot be read, or is no agent's."""
-    patience = BusyHandler()
-    patience.deadline = time.monotonic() + PATIENCE
-    con = connect(path, readonly=True, patience=patience)
+    con = _opened(path)
     try:
         return _info(con, path)
     except apsw.Error as error:
         raise translate_error(error, path) from error
     finally:
         close(con)
+
+
+def _opened(path: Path) -> apsw.Connection:
+    """Open a file for reading; its first statements wait for other processes for a while."""
+    patience = BusyHandler()
+    patience.deadline = time.monotonic() + PATIENCE
+    return connect(path, readonly=True, patience=patience)
 
 
 def _info(con: apsw.Connection, path: Path) -> CopyInfo:
@@ -85,9 +91,7 @@ def _info(con: apsw.Connection, path: Path) -> CopyInfo:
 
 
 def _copy(source: Path, target: Path) -> None:
-    patience = BusyHandler()
-    patience.deadline = time.monotonic() + PATIENCE
-    live, copy = connect(source, readonly=True, patience=patience), apsw.Connection(str(target))
+    live, copy = _opened(source), apsw.Connection(str(target))
     try:
         with copy.backup("main", live, "main") as backup:
             backup.step(-1)  # all in one: in slices each commit of a writer would begin it anew
@@ -111,15 +115,3 @@ def _examined(target: Path, source: Path) -> CopyInfo:
         raise translate_error(error, source) from error
     finally:
         close(con)
-
-
-def sync(path: Path) -> None:
-    """Make a file's content, or a folder's names, durable."""
-    try:
-        handle = os.open(path, os.O_RDONLY)
-    except PermissionError:  # a folder, where the system opens none
-        return
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import re
 import stat
-import sys
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -109,7 +108,7 @@ def create_or_check(path: Path, *, allow_network: bool) -> bool:
     except (OSError, ValueError) as error:
         msg = f"cannot create {path}: {error}"
         raise StoreUnusable(msg) from error
-    sync_folder(path.parent)
+    sync(path.parent)
     return True
 
 
@@ -126,11 +125,12 @@ def _refuse_odd(path: Path) -> None:
         raise StoreUnusable(msg)
 
 
-def sync_folder(folder: Path) -> None:
-    """Make the names in *folder* durable; a no-op where folders cannot be synced."""
-    if sys.platform == "win32":
+def sync(path: Path) -> None:
+    """Make a file's content, or a folder's names, durable; no-op where folders cannot be synced."""
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except PermissionError:  # a folder, where the system opens none
         return
-    handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

@@ -6,8 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Final, Self
 
-from onceward.db.backup import sync
-from onceward.db.file_checks import canonical
+from onceward.db.file_checks import canonical, sync
 from onceward.db.owner_lock import OwnerLock
 from onceward.errors import Busy, StoreUnusable
 
