@@ -34,11 +34,13 @@ UPDATE _onceward_file_info
        max_body = coalesce(?6, max_body)
 RETURNING clock_at, max_inbox, max_body
 """
+RANDOM: Final = "lower(hex(randomblob(12)))"
+"""What makes an epoch unlike all others, behind the eight digits of its generation."""
 # A 'fast' file that lived through a reboot may have lost its tail:
 # what it sent since is to be judged by id.
-RENEW_ALL: Final = """
+RENEW_ALL: Final = f"""
 UPDATE _onceward_peers
-   SET epoch = printf('%08x', generation + 1) || lower(hex(randomblob(12))),
+   SET epoch = printf('%08x', generation + 1) || {RANDOM},
        generation = generation + 1, number = 0, last_id = '',
        in_flight_seqs = NULL,
        redelivered_upto_seq = coalesce((SELECT max(seq) FROM _onceward_outbox), 0),
@@ -46,7 +48,7 @@ UPDATE _onceward_peers
        base_parcel = CASE WHEN number > 0
                            AND (base_epoch <> epoch OR base_parcel < ((generation << 32) | number))
                           THEN (generation << 32) | number ELSE base_parcel END
-"""
+"""  # noqa: S608 - a constant
 LIMITS: Final = """
 UPDATE _onceward_file_info
    SET max_pending = coalesce(?, max_pending), max_inbox = coalesce(?, max_inbox),

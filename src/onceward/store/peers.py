@@ -6,6 +6,7 @@ import json
 import random
 from typing import Any, Final, NamedTuple
 
+from onceward.db.identity import RANDOM
 from onceward.db.transaction import StoreTransaction
 from onceward.errors import LeaseLost
 from onceward.model.clock import Millis
@@ -13,14 +14,14 @@ from onceward.model.parcel import generation_of
 from onceward.model.retry import RetryPolicy
 from onceward.model.settings import Settings
 
-KNOW: Final = """
+KNOW: Final = f"""
 INSERT INTO _onceward_peers (name, epoch)
-VALUES (?, '00000001' || lower(hex(randomblob(12))))
+VALUES (?, '00000001' || {RANDOM})
 ON CONFLICT (name) DO NOTHING
 """
-REGISTER: Final = """
+REGISTER: Final = f"""
 INSERT INTO _onceward_peers (name, url, epoch)
-VALUES (?, ?, '00000001' || lower(hex(randomblob(12))))
+VALUES (?, ?, '00000001' || {RANDOM})
 ON CONFLICT (name) DO UPDATE
    SET url = excluded.url, due_at = NULL, failures = 0, breaker = 'closed', max_bytes = NULL
 """
@@ -100,7 +101,7 @@ NEWEST: Final = "(SELECT coalesce(max(seq), 0) FROM _onceward_outbox)"
 GENERATION: Final = "max(generation, :seen) + 1"
 NEW_EPOCH: Final = f"""
 UPDATE _onceward_peers
-   SET epoch = printf('%08x', {GENERATION}) || lower(hex(randomblob(12))),
+   SET epoch = printf('%08x', {GENERATION}) || {RANDOM},
        generation = {GENERATION}, number = 0, last_id = '',
        in_flight_seqs = NULL,
        redelivered_upto_seq = CASE WHEN :in_doubt THEN {NEWEST} ELSE redelivered_upto_seq END,
