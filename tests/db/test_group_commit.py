@@ -7,6 +7,7 @@ from threading import Barrier, Event, Thread, current_thread, main_thread
 from typing import Any
 
 import pytest
+from tests.db.commits import commits
 
 from onceward import Postbox
 from onceward.db.transaction import ROWS_PER_INSERT, StoreTransaction
@@ -43,19 +44,6 @@ def queue_of(box: Postbox, *works: Callable[[], object], lead: bool = False) -> 
         for thread in threads:
             thread.join()
     return outcomes
-
-
-def commits(box: Postbox) -> Callable[[], int]:
-    """Return the call that tells how many commits the writing connection has made since."""
-    con, seen = box._db._con, []
-    assert con is not None
-
-    def trace(_: object, sql: str, __: object) -> bool:
-        seen.append(sql)
-        return True
-
-    con.exec_trace = trace
-    return lambda: sum(sql == "COMMIT" for sql in seen)
 
 
 def test_writers_that_wait_share_one_commit(box: Postbox) -> None:

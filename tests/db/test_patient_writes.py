@@ -7,6 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from tests.db.commits import commits
 from tests.store.conftest import Open
 
 from onceward import Postbox
@@ -23,19 +24,6 @@ def noted(box: Postbox) -> Callable[[], list[int]]:
     with box.begin() as tx:
         tx.execute("CREATE TABLE note (n INTEGER PRIMARY KEY)")
     return lambda: [n for (n,) in box.query("SELECT n FROM note ORDER BY n")]
-
-
-def commits(box: Postbox) -> Callable[[], int]:
-    """Return the call that tells how many commits the writing connection has made since."""
-    con, seen = box._db._con, []
-    assert con is not None
-
-    def trace(_: object, sql: str, __: object) -> bool:
-        seen.append(sql)
-        return True
-
-    con.exec_trace = trace
-    return lambda: sum(sql == "COMMIT" for sql in seen)
 
 
 def _note(n: int, tx: StoreTransaction) -> int:

@@ -10,8 +10,9 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.journey.counted import Job, counting, effects
 
-from onceward import Agent, Context, Msg, Postbox, Retry
+from onceward import Msg, Postbox, Retry
 from onceward.events import StreamForked
 from onceward.model.parcel import Parcel
 
@@ -23,34 +24,8 @@ if TYPE_CHECKING:
 DAY = 86_400.0
 
 
-class Job(Msg, type="job"):
-    """A task with a number."""
-
-    n: int
-
-
 class Later(Msg, type="later"):
     """A task that is put off."""
-
-
-def counting(name: str = "billing") -> Agent:
-    """Return an agent that writes one row per job into its own file."""
-    agent = Agent(name)
-
-    @agent.on(Job)
-    def work(job: Job, ctx: Context) -> None:
-        ctx.tx.execute("CREATE TABLE IF NOT EXISTS effects (n)")
-        ctx.tx.execute("INSERT INTO effects VALUES (?)", (job.n,))
-
-    return agent
-
-
-def effects(world: World, name: str = "billing") -> list[int]:
-    """Return the numbers of the jobs that had their effect, in order."""
-    box = world.boxes[name]
-    if not box._db.read("SELECT 1 FROM sqlite_schema WHERE name = 'effects'"):
-        return []
-    return [n for (n,) in box._db.read("SELECT n FROM effects ORDER BY rowid")]
 
 
 def test_a_restored_sender_goes_on_in_a_new_epoch(world: World) -> None:

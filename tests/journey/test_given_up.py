@@ -10,40 +10,15 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.journey.counted import Job, counting, effects
 
-from onceward import Agent, Context, Msg, Postbox
+from onceward import Postbox
 from onceward.errors import QueueFull
 
 if TYPE_CHECKING:
     from tests.journey.conftest import World
 
 DAY = 86_400.0
-
-
-class Job(Msg, type="job"):
-    """A task with a number."""
-
-    n: int
-
-
-def counting(name: str = "billing") -> Agent:
-    """Return an agent that writes one row per job into its own file."""
-    agent = Agent(name)
-
-    @agent.on(Job)
-    def work(job: Job, ctx: Context) -> None:
-        ctx.tx.execute("CREATE TABLE IF NOT EXISTS effects (n)")
-        ctx.tx.execute("INSERT INTO effects VALUES (?)", (job.n,))
-
-    return agent
-
-
-def effects(world: World, name: str = "billing") -> list[int]:
-    """Return the numbers of the jobs that had their effect, in order."""
-    box = world.boxes[name]
-    if not box._db.read("SELECT 1 FROM sqlite_schema WHERE name = 'effects'"):
-        return []
-    return [n for (n,) in box._db.read("SELECT n FROM effects ORDER BY rowid")]
 
 
 def given_up(world: World, **options: Any) -> tuple[Postbox, Postbox, str]:

@@ -6,8 +6,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.journey.counted import Job, counting, effects
 
-from onceward import Agent, Context, Msg, Reject
+from onceward import Agent, Msg, Reject
 from onceward.model.events import Event
 from onceward.model.parcel import Parcel, Receipt
 
@@ -15,36 +16,10 @@ if TYPE_CHECKING:
     from tests.journey.conftest import World
 
 
-class Job(Msg, type="job"):
-    """A task with a number."""
-
-    n: int
-
-
 class Result(Msg, type="result"):
     """What came of a task."""
 
     n: int
-
-
-def counting(name: str = "billing") -> Agent:
-    """Return an agent that writes one row per job."""
-    agent = Agent(name)
-
-    @agent.on(Job)
-    def work(job: Job, ctx: Context) -> None:
-        ctx.tx.execute("CREATE TABLE IF NOT EXISTS effects (n)")
-        ctx.tx.execute("INSERT INTO effects VALUES (?)", (job.n,))
-
-    return agent
-
-
-def effects(world: World, name: str = "billing") -> list[int]:
-    """Return the numbers of the jobs that had their effect, in order."""
-    box = world.boxes[name]
-    if not box._db.read("SELECT 1 FROM sqlite_schema WHERE name = 'effects'"):
-        return []
-    return [n for (n,) in box._db.read("SELECT n FROM effects ORDER BY rowid")]
 
 
 def test_a_message_is_pending_then_sent_then_acked(world: World) -> None:
