@@ -21,6 +21,7 @@ from tests.bench.measure import Goal, Lap, Result, alternate, compare
 from tests.bench.plan import Plan
 
 from onceward import Postbox, spark
+from onceward.model.names import DIRECTORY
 from onceward.spark import files, follow, gateway
 from onceward.spark.options import Options
 from onceward.spark.plan import tasks
@@ -104,7 +105,7 @@ def _read(
 
 
 def _agents(folder: Path) -> Iterator[Path]:
-    return (path for path in folder.glob("*.db") if path.name != "directory.db")
+    return (path for path in folder.glob("*.db") if path.name != DIRECTORY)
 
 
 def _scan(path: Path, sql: str) -> int:

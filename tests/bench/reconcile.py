@@ -20,6 +20,7 @@ from tests.bench.plan import Plan
 
 from onceward import Postbox
 from onceward.model.frame import digest
+from onceward.model.names import DIRECTORY
 
 if TYPE_CHECKING:
     from onceward.spark.fleet import Fleet
@@ -141,7 +142,7 @@ def by_hand(folder: Path) -> Lap:
     """
     began = time.perf_counter()
     found: dict[tuple[str, str, str], list[Any]] = {}
-    paths = sorted(path for path in folder.glob("*.db") if path.name != "directory.db")
+    paths = sorted(path for path in folder.glob("*.db") if path.name != DIRECTORY)
     for path in paths:
         con = apsw.Connection(str(path), apsw.SQLITE_OPEN_READONLY)
         for sql in BY_HAND[path.stem.partition("-")[0]]:

@@ -19,6 +19,7 @@ import pytest
 
 from onceward import Agent, Postbox
 from onceward.errors import Refused, Unreachable
+from onceward.model.names import DIRECTORY
 from onceward.model.parcel import Answer, Parcel
 from onceward.transports.base import Features
 from onceward.transports.memory import MemoryTransport
@@ -224,7 +225,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 def audit(home: Path) -> dict[str, list[Any]]:
     """Return by agent what is wrong with its file; empty is good."""
     found: dict[str, list[Any]] = {}
-    for path in sorted(path for path in home.glob("*.db") if path.name != "directory.db"):
+    for path in sorted(path for path in home.glob("*.db") if path.name != DIRECTORY):
         with Postbox(path, start=False) as box:
             wrong = [*box.check(), *differences(box)]
             if wrong:

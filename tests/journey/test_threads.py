@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from onceward import Agent, AsyncContext, Context, Msg, Postbox
+from onceward.model.names import DIRECTORY
 
 LONG = 60.0
 BRISK: dict[str, Any] = {
@@ -88,7 +89,7 @@ def home(tmp_path: Path) -> Iterator[Path]:
     """Return a folder; every file in it must be in order afterwards."""
     yield tmp_path
     for path in tmp_path.glob("*.db"):
-        if path.name == "directory.db":
+        if path.name == DIRECTORY:
             continue
         with Postbox(path, start=False) as box:
             assert [] == box.check()

@@ -12,6 +12,7 @@ import apsw
 import pytest
 
 from onceward import Postbox
+from onceward.model.names import DIRECTORY
 from onceward.spark import read
 from onceward.spark.columns import VIEWS, tables
 
@@ -70,7 +71,7 @@ def test_a_table_is_its_view_in_every_file(spark: SparkSession, mail: Path, name
     expected = [
         {column: value for column, value in row.items() if column != "body"}
         for path in mail.glob("*.db")
-        if path.name != "directory.db"
+        if path.name != DIRECTORY
         for row in view(path, VIEWS[name])
     ]
 

@@ -13,6 +13,7 @@ pytest.importorskip("pyspark", reason="pip install 'onceward[spark]' brings it")
 import pyarrow.dataset as ds
 from pyspark.sql import SparkSession
 
+from onceward.model.names import DIRECTORY
 from onceward.spark import manifest, reconcile
 from onceward.spark.columns import WITNESS
 from onceward.spark.facts import NEEDS, evidence
@@ -136,7 +137,7 @@ def test_the_manifest_says_what_was_read_by_which_rules(case: Case) -> None:
     """Beside the results stands from what, and how, they were made."""
     told = json.loads((case.out / "manifest.json").read_text(encoding="utf-8"))
     files = case.made.folder.rglob("*.db")
-    paths = {str(path) for path in files if path.name != "directory.db"}
+    paths = {str(path) for path in files if path.name != DIRECTORY}
 
     assert (paths, case.made.quarantined) == (
         {file["path"] for file in told["files"]},

@@ -6,6 +6,7 @@ import pytest
 
 from onceward import Postbox
 from onceward.errors import OncewardError
+from onceward.model.names import DIRECTORY
 from onceward.testing.fleet import TASKS, Fleet, build
 
 IDS = """
@@ -26,7 +27,7 @@ def _messages(folder: Path) -> tuple[set[tuple[str, str, str]], list[str]]:
     """Return every message that any file knows, and the unreadable files."""
     found: set[tuple[str, str, str]] = set()
     unread = []
-    for path in sorted(path for path in folder.rglob("*.db") if path.name != "directory.db"):
+    for path in sorted(path for path in folder.rglob("*.db") if path.name != DIRECTORY):
         try:
             with Postbox(path, start=False) as box:
                 assert [] == box.check(), path

@@ -23,6 +23,7 @@ from typing import Any, Final
 import apsw
 
 from onceward.api.postbox import Postbox
+from onceward.model.names import DIRECTORY
 from onceward.runtime.agent import Agent
 from onceward.testing.workers import end_with_parent
 
@@ -152,7 +153,7 @@ def _sample(folder: Path, pids: Sequence[int], at: float) -> Sample:
         [(*counts, messages)] = found
         rows += sum(counts)
         con.close()
-    agents = (path for path in folder.glob("*.db") if path.name != "directory.db")
+    agents = (path for path in folder.glob("*.db") if path.name != DIRECTORY)
     files = [path.stat().st_size for path in agents]
     wals = [path.stat().st_size for path in folder.glob("*-wal")]
     return Sample(
