@@ -6,14 +6,13 @@ import random
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from threading import Event as Flag
 from typing import Any
 
 import pytest
+from tests.waiting import until
 
 from onceward import Agent, Msg, Postbox
 
@@ -82,14 +81,6 @@ def running(task: str, home: Path, name: str) -> Iterator[Child]:
     finally:
         child.process.kill()
         child.process.wait()
-
-
-def until(true: Callable[[], bool]) -> None:
-    """Return once something is true; fail where it never gets so."""
-    deadline, pause = time.monotonic() + LONG, Flag()
-    while not true():
-        assert time.monotonic() < deadline, "it never came true"
-        pause.wait(0.01)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from threading import Lock, Thread
 from typing import Any
 
 import pytest
+from tests.waiting import until
 
 from onceward import Agent, AsyncContext, Context, Msg, Postbox
 from onceward.model.names import DIRECTORY
@@ -74,14 +74,6 @@ def in_threads(*works: Callable[[], None]) -> None:
         thread.join(LONG)
     assert [] == wrong
     assert [] == [thread for thread in threads if thread.is_alive()]
-
-
-def until(true: Callable[[], bool]) -> None:
-    """Return once something is true; fail where it never gets so."""
-    deadline, pause = time.monotonic() + LONG, Flag()
-    while not true():
-        assert time.monotonic() < deadline, "it never came true"
-        pause.wait(0.01)
 
 
 @pytest.fixture

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Event
 
 import apsw
 import pytest
+from tests.waiting import until
 
 from onceward import Agent, Postbox
 from onceward.db.transaction import StoreTransaction
@@ -36,14 +36,6 @@ def count(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     for module in (commit_batch, worker):  # a loaded machine makes no handler slow
         monkeypatch.setattr(module, "CLAIM_WAITS", LIMIT)
     return lambda: len(made)
-
-
-def until(found: Callable[[], bool]) -> None:
-    """Wait until *found* returns True."""
-    end = time.monotonic() + LIMIT
-    while not found():
-        assert time.monotonic() < end
-        time.sleep(0.001)
 
 
 def acked(box: Postbox, message_id: str) -> Callable[[], bool]:

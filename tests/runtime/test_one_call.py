@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -11,21 +10,12 @@ from threading import Event as Flag
 from typing import Any
 
 import pytest
+from tests.waiting import PATIENCE, until
 
 from onceward import Agent, AsyncRun, Postbox, Run
 from onceward.testing import ManualClock
 
-PATIENCE = 60.0
 GRACE = 5.0
-
-
-def until(look: Callable[[], Any]) -> Any:
-    """Wait, within reason, for something that another thread does."""
-    deadline = time.monotonic() + PATIENCE
-    while not (found := look()):
-        assert time.monotonic() < deadline, "nothing happened"
-        time.sleep(0.01)
-    return found
 
 
 def test_the_next_run_waits_for_the_aborted_call(scripted_agent: Any) -> None:

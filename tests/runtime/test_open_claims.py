@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
 import apsw
 import pytest
+from tests.waiting import until
 
 from onceward import Agent, Context, Postbox
 from onceward.db import file_checks
@@ -41,14 +40,6 @@ with Postbox(sys.argv[1], agent=agent) as box:
     while (now := box.stats())["inbox_pending"] + now["inbox_processing"]:
         time.sleep(0.01)
 """
-
-
-def until(found: Callable[[], bool]) -> None:
-    """Wait until *found* returns True."""
-    end = time.monotonic() + LIMIT
-    while not found():
-        assert time.monotonic() < end
-        time.sleep(0.001)
 
 
 def sent(home: Path, count: int) -> None:

@@ -11,25 +11,17 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event as Flag
 from typing import Any
 
+from tests.waiting import PATIENCE, until
+
 from onceward import Agent, AsyncPostbox, AsyncRun, Postbox, Run
 
 CHILD = Path(__file__).with_name("child.py")
-PATIENCE = 60.0
-
-
-def until(look: Callable[[], Any]) -> Any:
-    """Wait, within reason, for something that another thread or process does."""
-    deadline = time.monotonic() + PATIENCE
-    while not (found := look()):
-        assert time.monotonic() < deadline, "nothing happened"
-        time.sleep(0.01)
-    return found
 
 
 @contextmanager
