@@ -638,7 +638,7 @@ class Postbox(Session, EventSource):
             if self._closed:
                 return
             self._closed = True
-        with ExitStack() as steps:  # from the last to the first, whatever one of them raises
+        with ExitStack() as steps:  # all of them, from the last to the first, also after an error
             steps.callback(self._run.end)
             steps.callback(self._stop_loop)
             steps.callback(self._home.close)
@@ -652,7 +652,7 @@ class Postbox(Session, EventSource):
             self._loop.call_soon_threadsafe(self._loop.stop)
 
     def _stop_receiving(self) -> None:
-        """Close the listeners, from the last to the first, whatever one of them raises."""
+        """Close all listeners, from the last to the first, also where one of them raises."""
         with ExitStack() as steps:
             steps.callback(self._db.remove_receiver, self._receiver.accept)
             for listener in self._listeners:

@@ -91,7 +91,7 @@ def _distinct(names: list[str]) -> list[str]:
 
 @contextmanager
 def look(path: Path) -> Iterator[Look]:
-    """Open a file read-only, whatever its schema; nothing of it is changed."""
+    """Open a file of any schema read-only; nothing of it is changed."""
     patience = BusyHandler()
     patience.deadline = time.monotonic() + WAIT_FOR  # one deadline for all statements
     con = connect(existing(path), readonly=True, patience=patience)

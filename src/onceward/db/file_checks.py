@@ -46,7 +46,7 @@ NETWORK: Final = frozenset(
 MOUNT_FIELDS: Final = 5
 ESCAPED: Final = re.compile(r"\\([0-7]{3})")
 FileKey = tuple[int, int]
-"""Device and inode: what a file is, whatever its name."""
+"""Device and inode: the identity of a file under all its names."""
 
 
 def refuse_dangling(path: str | os.PathLike[str]) -> None:
@@ -60,7 +60,7 @@ def refuse_dangling(path: str | os.PathLike[str]) -> None:
 
 
 def canonical(path: str | os.PathLike[str]) -> Path:
-    """Return the one path under which a file is opened, whatever links lead there."""
+    """Return the one path under which a file is opened, all links followed."""
     try:
         return Path(os.path.realpath(path))
     except ValueError as error:

@@ -151,8 +151,8 @@ class WriteQueue:
     """
     The turn to write, and the requests that wait for it, first come, first served.
 
-    Python raises an interrupt after any call. So whatever must not be torn is
-    written without one, or can be done once more.
+    Python raises an interrupt after any call. So a step that must not be torn makes
+    no call, or can be done once more.
     """
 
     def __init__(self, timeout: float) -> None:
@@ -193,7 +193,7 @@ class WriteQueue:
         """
         Return the deadline, with the turn or with the request done by another thread.
 
-        ``leave`` must follow, whatever is raised.
+        ``leave`` must follow, also where this raises.
         """
         self.check()
         deadline = time.monotonic() + self.timeout
@@ -237,7 +237,7 @@ class WriteQueue:
         Wait until another thread's turn has done *request*; False where that did not happen.
 
         It is given up after *seconds*, at once where *unless* then says so, and on ``hurry``.
-        ``leave`` must follow, whatever is raised.
+        ``leave`` must follow, also where this raises.
         """
         self.check()
         request.wakeup = Semaphore(0)  # ``hurry`` and the end of a turn may both release it
@@ -446,7 +446,7 @@ class Writer:
         Raises:
             Busy: others held the file for the whole deadline; nothing was written.
             OutcomeUnknown: COMMIT raised twice; the error names the messages that may be there.
-            BaseException: whatever *work* raised; its writes were rolled back.
+            BaseException: the error of *work*; its writes were rolled back.
 
         """
         if self.thread_transactions.hosts:
@@ -644,7 +644,7 @@ class Writer:
         return self._tx
 
     def rolled_back(self) -> None:
-        """Take note that SQLite rolled the open transaction back, for whatever reason."""
+        """Take note that SQLite rolled the open transaction back."""
         if self._tx is not None:
             self._tx.rolled_back = True
 

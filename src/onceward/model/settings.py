@@ -240,7 +240,7 @@ class Settings(BaseModel):
     @classmethod
     def five_minutes(cls, **overrides: Unpack[SettingsOptions]) -> Self:
         """
-        Return the preset that gives up after 303 seconds, whatever fails, with 1,000 pending.
+        Return the preset that gives up after 303 seconds of any failures, with 1,000 pending.
 
         It has no jitter, counts every attempt, and its breaker makes no pause longer.
         """

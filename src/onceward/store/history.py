@@ -346,8 +346,8 @@ def find(
     occurs in the body's text). Channel, correlation, the sender of received
     messages and time cost what they find; the others cost what is left to scan.
 
-    ``Page.next``, given as *after*, goes on where a page ended, whatever was
-    added since. ``count=False`` leaves ``total_count`` out and stops early.
+    ``Page.next``, given as *after*, goes on where a page ended, also after
+    messages were added. ``count=False`` leaves ``total_count`` out and stops early.
 
     Raises:
         InvalidArgument: a filter of that name does not exist, or its value is none.

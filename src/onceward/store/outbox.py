@@ -508,7 +508,7 @@ def settle(
 def _drop(
     tx: StoreTransaction, peer: str, receipts: Sequence[Receipt], parcel: int | None
 ) -> tuple[tuple[str, str], ...]:
-    """End messages that a policy of the peer dropped, whatever was known of them before."""
+    """End messages that a policy of the peer dropped, known to be stored or not."""
     dropped: list[tuple[str, str]] = []
     for receipt in receipts:
         reason = receipt.reason or "dropped"

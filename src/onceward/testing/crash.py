@@ -1,8 +1,8 @@
 """
 The death of a process, without a process.
 
-From the chosen point on no statement reaches the file any more, whatever the
-code that is still on the stack tries: SQLite's own files stay as a killed
+From the chosen point on no statement of the code that is still on the stack
+reaches the file any more: SQLite's own files stay as a killed
 process leaves them, and the next opener recovers them.
 """
 

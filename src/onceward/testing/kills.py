@@ -2,7 +2,7 @@
 Kill real processes: SIGKILL and SIGSTOP at random instants, each victim restarted at once.
 
 A role is a function of a module, ``role(folder, name)``, that works for ever;
-whatever it must remember it keeps in files, because it will be killed.
+what it must remember it keeps in files, because it will be killed.
 """
 
 from __future__ import annotations

@@ -251,7 +251,7 @@ class SteppedEngines:
 
 
 def _run(worker: Worker, *message: Any) -> Settlement:
-    """Run a handler; every one that is well was quick, whatever the machine's clock says."""
+    """Run a handler; every one that is well was quick, also on a slow machine."""
     quick = worker._quick
     settlement = Worker._run(worker, *message)
     worker._quick = quick and settlement == worker_module.HANDLED

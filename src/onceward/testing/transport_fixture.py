@@ -76,7 +76,7 @@ class FarEnd:
         return Receipt(frame.id, "processed")
 
     def handle(self) -> list[Any]:
-        """Handle whatever waits; return the bodies handled so far, in order."""
+        """Handle all that waits; return the bodies handled so far, in order."""
         while (message := self.postbox.receive()) is not None:
             with message:
                 self.handled.append(message.body)

@@ -26,7 +26,7 @@ STEADY: Final[dict[str, Any]] = {
 }
 """Settings for quick runs that are all the same; they need not survive a power cut."""
 TURN: Final = 61.0
-"""Longer than any backoff and any ack deadline, so that a turn brings whatever can come."""
+"""Longer than any backoff and any ack deadline, so that a turn brings all that can come."""
 ROUNDS: Final = 50
 
 

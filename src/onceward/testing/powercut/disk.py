@@ -32,7 +32,7 @@ class Pending:
 
 @dataclass(slots=True)
 class Inode:
-    """One file, whatever its name."""
+    """One file, under any name."""
 
     durable: bytes = b""
     pending: list[Pending] = field(default_factory=list)

@@ -56,14 +56,14 @@ class Network:
         self.late: list[Parcel] = []
         """Parcels that are still under way."""
         self.fates: dict[str, list[str]] = {}
-        """By recipient: what befalls the next parcels to it, whatever the weather."""
+        """By recipient: what befalls the next parcels to it, in any weather."""
 
     def port(self, process: Process) -> Port:
         """Return the transport of one process."""
         return Port(self, process)
 
     def push(self, process: Process, parcel: Parcel) -> Answer:
-        """Carry a parcel of *process*, with whatever befalls it; raises as transports may."""
+        """Carry a parcel of *process*, with all that befalls it; raises as transports may."""
         world = self._world
         world.meanwhile()
         fate = self._fate(parcel)

@@ -59,8 +59,8 @@ class Process:
     An agent's file, open as one process would have it open.
 
     Every statement passes two points, before and after it. ``kill_in(n)``
-    chooses one of the next points: from there on no statement reaches the file,
-    whatever the code on the stack still tries. ``fail_commit`` lets the next
+    chooses one of the next points: from there on no statement of the code on
+    the stack reaches the file. ``fail_commit`` lets the next
     COMMIT report an error, before or after it has happened.
     """
 
