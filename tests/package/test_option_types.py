@@ -15,9 +15,9 @@ from onceward.model.filters import (
 )
 from onceward.model.names import RANKS, PriorityName
 from onceward.model.settings_options import SettingsOptions
-from onceward.model.vocabulary import Kind, MessageState
+from onceward.model.vocabulary import MessageState
 from onceward.store import history
-from onceward.store.directory.channels import KINDS, ChannelConfig
+from onceward.store.directory.channels import ChannelConfig
 
 PAGE = {"limit", "offset", "after", "count"}
 
@@ -60,10 +60,9 @@ def test_history_filters_are_the_typed_ones() -> None:
 
 
 def test_vocabularies_are_complete() -> None:
-    """Priorities, kinds and states that are typed are the ones that exist."""
-    assert [set(RANKS), set(KINDS), set(history.STATES)] == [
+    """Priorities and states that are typed are the ones that exist."""
+    assert [set(RANKS), set(history.STATES)] == [
         set(get_args(PriorityName)),
-        set(get_args(Kind)),
         set(get_args(MessageState)),
     ]
 
