@@ -21,6 +21,7 @@ from onceward.errors import (
 from onceward.model.clock import Millis
 from onceward.model.log import Level, log
 from onceward.model.parcel import Answer
+from onceward.model.quoting import error_text
 from onceward.runtime import engine
 from onceward.runtime.answer_settler import AnswerSettler
 from onceward.runtime.busy_peers import BusyPeers
@@ -88,7 +89,7 @@ class Pusher:
 
     def _told(self, name: str, error: Exception) -> bool:
         """Record at the peer why it is left alone for a moment; say whether that was possible."""
-        text = f"{type(error).__name__}: {error}"
+        text = error_text(error)
         try:
             self._db.write(
                 lambda tx: peers.note_error(
@@ -203,12 +204,12 @@ class Pusher:
         )
 
     def _wait(self, packed: InFlight, error: Exception) -> None:
-        text = f"{type(error).__name__}: {error}"
+        text = error_text(error)
         self._db.write(lambda tx: self._failures.wait(tx, packed, text, _pause()))
 
     def back_off(self, packed: InFlight, error: Exception) -> None:
         """Leave the peer alone for a while, because a push to it failed."""
-        text, unreachable = f"{type(error).__name__}: {error}", isinstance(error, Unreachable)
+        text, unreachable = error_text(error), isinstance(error, Unreachable)
         self._db.write(
             lambda tx: self._failures.back_off(tx, packed, text, unreachable=unreachable)
         )
