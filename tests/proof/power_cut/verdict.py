@@ -15,14 +15,21 @@ EFFECTS: Final = "SELECT n, session FROM effects ORDER BY seq"
 REMEMBERED: Final = "SELECT n FROM remembered"
 NOTED: Final = "SELECT n FROM noted ORDER BY seq"
 HALVES: Final = """
-SELECT o.id, o.state FROM _onceward_outbox AS o
- WHERE o.recipient = 'near'
-   AND (o.state <> 'pending') <> EXISTS (
-       SELECT 1 FROM _onceward_inbox AS b WHERE b.sender = 'near' AND b.id = o.id
-       UNION ALL SELECT 1 FROM _onceward_processed_messages AS p
-                  WHERE p.sender = 'near' AND p.message_id = o.id
-       UNION ALL SELECT 1 FROM _onceward_sender_streams AS s
-                  WHERE s.sender = 'near' AND s.horizon_id >= o.id)
+WITH own(id, state, left, here) AS (
+    SELECT o.id, o.state,
+           o.pushed OR o.seq IN (SELECT j.value
+                                   FROM _onceward_peers AS p, json_each(p.in_flight_seqs) AS j
+                                  WHERE p.name = 'near' AND p.in_flight_seqs IS NOT NULL),
+           EXISTS (
+               SELECT 1 FROM _onceward_inbox AS b WHERE b.sender = 'near' AND b.id = o.id
+               UNION ALL SELECT 1 FROM _onceward_processed_messages AS p
+                          WHERE p.sender = 'near' AND p.message_id = o.id
+               UNION ALL SELECT 1 FROM _onceward_sender_streams AS s
+                          WHERE s.sender = 'near' AND s.horizon_id >= o.id)
+      FROM _onceward_outbox AS o
+     WHERE o.recipient = 'near'
+)
+SELECT id, state FROM own WHERE CASE state WHEN 'pending' THEN here AND NOT left ELSE NOT here END
 """
 ANSWERS: Final = "SELECT n FROM answers ORDER BY seq"
 REFUSED: Final = "SELECT frame ->> '$.data.n' FROM _onceward_dead_letters WHERE origin = 'inbox'"
