@@ -50,6 +50,8 @@ cat invoice.json | onceward send billing""",
     "agents leave": "onceward agents leave",
     "agents subscribe": "onceward agents subscribe 'build.#'",
     "agents unsubscribe": "onceward agents unsubscribe 'build.#'",
+    "nats setup": """onceward nats setup --keeper shop --user billing
+onceward nats setup --keeper shop --url nats://broker:4222 --apply""",
     "peers ls": "onceward peers ls",
     "peers add": "onceward peers add billing file:/srv/billing/billing.db",
     "peers allow": "onceward peers allow billing --type 'invoice.#'",

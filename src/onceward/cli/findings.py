@@ -28,6 +28,7 @@ NEARLY: Final = 0.9
 FAILURES: Final = 3
 """Failed pushes in a row before a peer is reported whose breaker is still closed."""
 PRIVATE: Final = 0o077
+NATS: Final = "nats://"
 SOUND: Final = {
     "lease": "none outlives its process",
     "position": "no cursor is past the last message",
@@ -213,6 +214,35 @@ def breakers(found: Look, path: Path) -> Iterator[Finding]:
         yield warning("breakers", f"{row['name']}: {failed}", cure)
     if not rows:
         yield ok("breakers", "all closed")
+
+
+def nats(box: Postbox) -> Iterator[Finding]:
+    """Examine the streams of the NATS servers by way of which peers are reached."""
+    urls = [peer.url for peer in box.peers.list() if (peer.url or "").startswith(NATS)]
+    for server in dict.fromkeys(f"{NATS}{str(url)[len(NATS) :].split('/')[0]}" for url in urls):
+        yield from _streams(box, server)
+
+
+def _streams(box: Postbox, server: str) -> Iterator[Finding]:
+    from onceward.nats import examine  # noqa: PLC0415 - loads asyncio
+
+    cure = f"onceward nats setup --keeper {box.agent} --url {server} --apply"
+    try:
+        found = examine(server, box.path.parent, box.agent)
+    except OncewardError as error:
+        yield warning("nats", str(error), "start the server, or correct the peer's url")
+        return
+    for each in found:
+        said = f"{server} {each.name}: {each.found}"
+        if each.level == "unsafe":
+            change = f"nats stream edit {each.name}: messages can come under false names"
+            yield serious("nats", said, change)
+        elif each.level == "missing":
+            yield warning("nats", said, cure)
+        elif each.level == "differs":
+            yield warning("nats", said, f"nats stream edit {each.name}, unless it was meant so")
+        else:  # an ordinary user may not look at streams
+            yield ok("nats", said)
 
 
 def dead_letters(health: Health, path: Path) -> Finding:

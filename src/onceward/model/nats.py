@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+REPLICAS_MAX: Final = 5
+"""Most servers that hold a stream."""
 PARCELS: Final = "OW_PARCELS"
 ANSWERS: Final = "OW_ANSWERS"
 NANOSECONDS: Final = 1_000_000_000

@@ -1,0 +1,23 @@
+"""Reach agents by way of NATS JetStream, and prepare its servers; needs ``onceward[nats]``."""
+
+from onceward.transports.nats import NatsTransport
+from onceward.transports.nats_listener import NatsListener
+from onceward.transports.nats_setup import (
+    NatsStream,
+    NatsUser,
+    configuration,
+    examine,
+    make_streams,
+    make_user,
+)
+
+__all__ = [
+    "NatsListener",
+    "NatsStream",
+    "NatsTransport",
+    "NatsUser",
+    "configuration",
+    "examine",
+    "make_streams",
+    "make_user",
+]

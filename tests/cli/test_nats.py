@@ -1,0 +1,176 @@
+"""``onceward nats setup`` and what the doctor says of a NATS server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nats.aio.client import Client
+from tests.cli.conftest import Cli
+from tests.transports.nats_server import NatsServer, nats_server
+
+from onceward import Msg, Postbox
+from onceward.errors import InvalidArgument, Unreachable
+from onceward.nats import NatsListener, make_user
+
+
+class Answer(Msg, type="answer"):
+    """What billing replies."""
+
+    n: int
+
+
+@pytest.fixture
+def server(home: Path) -> Iterator[NatsServer]:
+    """A server without users."""
+    with nats_server(home) as made:
+        yield made
+
+
+def test_the_printed_users_run_a_server(home: Path, cli: Cli) -> None:
+    """What setup prints is a server's configuration by which two agents reach each other."""
+    printed = cli("nats", "setup", "--keeper", "shop", "--user", "billing.eu")
+    again = cli("nats", "setup", "--keeper", "shop", "--user", "billing.eu")
+    with nats_server(home, printed.out) as server:
+        made = cli("nats", "setup", "--keeper", "shop", "--url", server.url(), "--apply")
+        with (
+            Postbox(
+                home / "shop.db", agent="shop", listeners=[NatsListener(server.url(), folder=home)]
+            ) as shop,
+            Postbox(
+                home / "billing.eu.db",
+                agent="billing.eu",
+                listeners=[NatsListener(server.url(), folder=home)],
+            ) as billing,
+        ):
+            shop.peers.register("billing.eu", server.url("billing.eu"))
+            billing.peers.register("shop", server.url("shop"))
+            ticket = shop.request("billing.eu", {"n": 1})
+            message = billing.receive(timeout=30)
+            assert message is not None
+            with message:
+                message.reply(Answer(n=2))
+            reply = shop.result(ticket, reply=Answer, timeout=30)
+
+    assert (0, 0, printed.out) == (printed.code, made.code, again.out)
+    assert Answer(n=2) == reply
+    assert 0o600 == (home / "nats" / "shop.nk").stat().st_mode & 0o777
+    assert (home / "nats" / "shop.nk").read_text(encoding="ascii") not in printed.out
+
+
+def test_setup_as_json(home: Path, cli: Cli) -> None:
+    """The document has the users, with their public keys, and the configuration as text."""
+    ran = cli("nats", "setup", "--user", "shop", "--json")
+    [user] = ran.json["users"]
+
+    assert ("shop", False) == (user["agent"], user["keeper"])
+    assert f"nkey: {user['public_key']}" in ran.json["configuration"]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "code", "told"),
+    [
+        ([], 2, "which agents"),
+        (["--user", "no name"], 2, "agent name 'no name'"),
+        (["--user", "shop", "--apply", "--replicas", "9"], 2, "replicas is a number from 1 to 5"),
+        (["--user", "shop", "--apply", "--url", "http://x"], 2, "is no url of an agent"),
+        (["--user", "shop", "--apply", "--url", "nats://127.0.0.1:1"], 1, "no connection to"),
+    ],
+)
+def test_what_setup_refuses(cli: Cli, tokens: list[str], code: int, told: str) -> None:
+    """A call that cannot be done says why."""
+    ran = cli("nats", "setup", *tokens)
+
+    assert code == ran.code
+    assert told in ran.err
+
+
+def test_a_secret_that_others_may_read_is_refused(home: Path) -> None:
+    """Neither setup nor a connection uses a secret that is open to others."""
+    make_user(home, "shop")
+    (home / "nats" / "shop.nk").chmod(0o644)
+    with pytest.raises(InvalidArgument, match="other users may read"):
+        make_user(home, "shop")
+
+
+def test_a_damaged_secret_is_refused(home: Path) -> None:
+    """A file that holds no seed is not overwritten; the error names it."""
+    (home / "nats").mkdir()
+    (home / "nats" / "shop.nk").write_text("SUnothing", encoding="ascii")
+    (home / "nats" / "shop.nk").chmod(0o600)
+    with pytest.raises(InvalidArgument, match=r"shop\.nk holds no usable seed"):
+        make_user(home, "shop")
+
+
+def nats_findings(cli: Cli) -> list[tuple[str, str]]:
+    """Return level and text of what the doctor says of NATS."""
+    found = cli("doctor", "shop.db", "--json").json["findings"]
+    return [(each["level"], each["found"]) for each in found if each["check"] == "nats"]
+
+
+def test_the_doctor_examines_streams(shop: Postbox, cli: Cli, server: NatsServer) -> None:
+    """It says which streams are missing, which have other limits, which let messages be forged."""
+
+    async def change(**changes: Any) -> None:
+        client = Client()
+        await client.connect(server.url())
+        stream = client.jetstream()
+        config = (await stream.stream_info("OW_PARCELS")).config
+        await stream.update_stream(config.evolve(**changes))
+        await client.close()
+
+    shop.peers.register("billing", server.url("billing"))
+    told = [nats_findings(cli)]
+    cli("nats", "setup", "--keeper", "shop", "--url", server.url(), "--apply")
+    told.append(nats_findings(cli))
+    asyncio.run(change(max_msgs_per_subject=5))
+    told.append(nats_findings(cli))
+    asyncio.run(change(allow_direct=True))
+    told.append(nats_findings(cli))
+
+    assert [
+        ["warning", "warning"], ["ok", "ok"], ["warning", "ok"], ["serious", "ok"],
+    ] == [[level for level, _ in each] for each in told]  # fmt: skip
+    assert f"{server.url()} OW_PARCELS: max_msgs_per_subject is 5, not 1" == told[2][0][1]
+    assert f"{server.url()} OW_PARCELS: has allow_direct" == told[3][0][1]
+
+
+def test_the_doctor_without_a_server(shop: Postbox, cli: Cli) -> None:
+    """A server that is away is a warning; without peers by way of NATS there is nothing to say."""
+    before = nats_findings(cli)
+    shop.peers.register("billing", "nats://127.0.0.1:1/billing")
+
+    assert [] == before
+    assert [("warning", True)] == [
+        (level, "no connection to nats://127.0.0.1:1" in found)
+        for level, found in nats_findings(cli)
+    ]
+
+
+def test_urls_are_checked(shop: Postbox) -> None:
+    """A url that names no server, no agent, a user or a path is not registered."""
+    wrong = (
+        "nats://", "nats://host", "nats://host/", "nats:host/bob", "nats://user:pw@host/bob",
+        "nats://host:0/bob", "nats://host:70000/bob", "nats://host/bob/x", "nats://host/b ob",
+        "nats://host/bob?x=1",
+    )  # fmt: skip
+    for url in wrong:
+        with pytest.raises(InvalidArgument, match=r"write|no server|no url"):
+            shop.peers.register("bob", url)
+    shop.peers.register("bob", "nats://host,other:4223/bob")
+
+    assert ["nats://host,other:4223/bob"] == [peer.url for peer in shop.peers.list()]
+
+
+def test_a_peer_is_not_another_agent(shop: Postbox, server: NatsServer) -> None:
+    """A url that names another agent than the peer delivers nothing to it."""
+    shop.peers.register("bob", server.url("billing"))
+    shop.send("bob", 1)
+    shop.run_until_idle()
+    [peer] = shop.peers.list()
+
+    assert "is the url of billing, not of bob" in str(peer.last_error)
+    assert issubclass(Unreachable, Exception)
