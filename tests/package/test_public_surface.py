@@ -13,7 +13,14 @@ import pytest
 import onceward
 from onceward import AsyncPostbox, Postbox
 
-MODULES = ("onceward", "onceward.events", "onceward.testing", "onceward.transports")
+MODULES = (
+    "onceward",
+    "onceward.events",
+    "onceward.http",
+    "onceward.keys",
+    "onceward.testing",
+    "onceward.transports",
+)
 FACES = {
     "onceward.runtime.agent",
     "onceward.runtime.async_face",

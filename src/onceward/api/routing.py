@@ -36,7 +36,11 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 GROUP: Final = "onceward.transports"
-BUILT_IN: Final[dict[str, str]] = {"nats": "onceward.transports.nats:NatsTransport"}
+BUILT_IN: Final[dict[str, str]] = {
+    "http": "onceward.transports.http:HttpTransport",
+    "https": "onceward.transports.http:HttpTransport",
+    "nats": "onceward.transports.nats:NatsTransport",
+}
 """By scheme: module and name of the factory of a transport of ours that needs an extra."""
 
 

@@ -177,6 +177,14 @@ class Settings(BaseModel):
     """Priorities whose messages to mailboxes are ephemeral where the send does not say."""
     transitions: bool = False
     """Write every transition of a message into the table of transitions."""
+    http_ca: str = ""
+    """File of the authorities that sign the certificates of https peers; empty: the system's."""
+    http_certificate: str = ""
+    """File of the certificate that https peers are shown (mTLS); empty is none."""
+    http_certificate_key: str = ""
+    """File of that certificate's key; empty: it is in the file of the certificate."""
+    http_plain_hosts: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
+    """Other machines that may be reached without TLS."""
     audit: str = ""
     """File that gets one JSON line, without body, per send, poll and expire; empty is none."""
     search: bool = False

@@ -59,5 +59,9 @@ class SettingsOptions(TypedDict, total=False):
     session_topics: dict[str, tuple[str, ...]]
     ephemeral_priorities: tuple[Priority, ...]
     transitions: bool
+    http_ca: str
+    http_certificate: str
+    http_certificate_key: str
+    http_plain_hosts: tuple[str, ...]
     audit: str
     search: bool

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from onceward.errors import Unreachable
-from onceward.model.clock import Clock
+from onceward.model.clock import Clock, Millis
 from onceward.model.frame import digest
 from onceward.model.parcel import Answer, Parcel
 from onceward.model.settings import Settings
@@ -99,6 +99,21 @@ class ChecksUrls(Protocol):
 
         Raises:
             InvalidArgument: it cannot be the url of an agent; says what is wrong.
+
+        """
+        ...
+
+
+@runtime_checkable
+class Pings(Protocol):
+    """A transport that can ask a peer for a word, without a parcel."""
+
+    def ping(self, url: str, peer: str) -> Millis:
+        """
+        Ask the agent *peer* at *url* for a word, and return the time of its clock.
+
+        Raises:
+            Unreachable: says what is wrong, as far as that can be told from here.
 
         """
         ...

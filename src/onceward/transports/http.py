@@ -1,0 +1,326 @@
+"""Push parcels to agents on other machines over HTTP, signed both ways."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from asyncio import AbstractEventLoop
+from collections.abc import Coroutine
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from threading import Lock
+from typing import Any, Final, TypeVar
+
+import httpx2
+
+from onceward.errors import (
+    DeliveryError,
+    InvalidParcel,
+    NoKey,
+    ParcelTooLarge,
+    Refused,
+    Unreachable,
+)
+from onceward.model import wire
+from onceward.model.clock import Millis
+from onceward.model.notices import NOTICE_MAX, Notice, decode_notice, encode_notice
+from onceward.model.parcel import Answer, Parcel
+from onceward.model.quoting import quoted
+from onceward.transports.base import Features, TransportContext
+from onceward.transports.event_loop import start_loop
+from onceward.transports.http_signing import WINDOW, Signed, new_nonce, signed_headers
+from onceward.transports.http_urls import check_url
+from onceward.transports.keys import Keys
+
+PARCEL_MAX: Final = 8 << 20
+"""Largest parcel in bytes that is pushed, and that a listener takes by default."""
+BUSY_MAX: Final = 3_600_000
+"""Longest pause in milliseconds that a busy peer can ask for."""
+IDLE: Final = 20.0
+"""Seconds for which an idle connection is kept; a listener keeps it for longer."""
+CLOSE_WITHIN: Final = 5.0
+"""Seconds that closing waits for its connections."""
+BUSY: Final = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
+MEANINGS: Final[dict[int, str]] = {
+    401: "it does not know us, by name, key or clock: see onceward peers ping",
+    404: "there is no onceward at this url",
+    413: "it takes no parcel of this size, and did not sign that",
+    415: "a proxy on the way changes bodies",
+    421: "it does not serve an agent of this name",
+    422: "it cannot read the parcel: the versions differ, or it was damaged on the way",
+}
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The answer to one request, of which nothing is proved yet."""
+
+    status: int
+    headers: httpx2.Headers
+    body: bytes
+
+
+class HttpTransport:
+    """
+    Deliver parcels by POST to the home at a url; the recipient's name is added to it.
+
+    Only an answer that is signed with the pair's secret and names this request settles
+    anything; everything else means that the peer was not reached. Requests follow no
+    redirect and use no proxy of the environment.
+    """
+
+    features = Features(schemes=frozenset({"http", "https"}), max_bytes=PARCEL_MAX, network=True)
+
+    def __init__(self, context: TransportContext) -> None:
+        self._context, self._settings = context, context.settings
+        self._keys = Keys(context.folder)
+        self._lock = Lock()
+        self._loop: AbstractEventLoop | None = None
+        self._way: httpx2.AsyncHTTPTransport | None = None
+        self._under_way = set[Future[Any]]()
+        self._closed = False
+
+    def check(self, url: str) -> None:
+        """Raise InvalidArgument unless *url* may be that of a home; reach nothing."""
+        check_url(url, plain_hosts=self._settings.http_plain_hosts)
+
+    def deliver(self, url: str, parcel: Parcel) -> Answer:
+        """
+        Push the parcel and return the signed answer.
+
+        Raises:
+            Unreachable: there was no signed answer within ``deliver_timeout``.
+            Refused: the peer says, signed, that it will never take the parcel.
+            ParcelTooLarge: the peer says, signed, that it takes smaller ones.
+
+        """
+        body = wire.encode_parcel(parcel)
+        asked = SignedRequest(parcel.sender, parcel.recipient, "parcels", wire.CONTENT_TYPE, body)
+        reply = self.request(url, asked, limit=wire.answer_bytes(parcel))
+        if reply.status in BUSY and (wait := _retry_after(reply.headers, self._now())):
+            return Answer(verdict="busy", retry_after=min(wait, BUSY_MAX))
+        self._prove(asked, reply)
+        try:
+            if reply.status == HTTPStatus.OK:
+                return wire.decode_answer(reply.body, parcel)
+            notice = decode_notice(reply.body)
+        except InvalidParcel as error:
+            msg = f"the peer's answer cannot be read: {error}"
+            raise Unreachable(msg) from error
+        raise _told(notice, asked)
+
+    def ping(self, url: str, peer: str) -> Millis:
+        """
+        Ask the agent *peer* for a signed word, and return the time of its clock.
+
+        Raises:
+            Unreachable: says what is wrong, as far as that can be told from here.
+
+        """
+        notice = Notice(kind="ping", sender=self._context.agent, recipient=peer, at=self._now())
+        asked = SignedRequest(
+            self._context.agent, peer, "ping", wire.ANSWER_TYPE, encode_notice(notice)
+        )
+        reply = self.request(url, asked, limit=NOTICE_MAX)
+        if reply.status == HTTPStatus.UNAUTHORIZED:
+            raise Unreachable(_why_not_known(reply.headers, self._now(), asked))
+        self._prove(asked, reply)
+        try:
+            told = decode_notice(reply.body)
+        except InvalidParcel as error:
+            msg = f"the peer's answer cannot be read: {error}"
+            raise Unreachable(msg) from error
+        if (told.kind, told.sender, told.recipient) != ("pong", peer, self._context.agent):
+            msg = f"the peer answered {told.kind} of {quoted(told.sender)} instead of pong"
+            raise Unreachable(msg)
+        return told.at
+
+    def request(self, url: str, asked: SignedRequest, *, limit: int) -> Reply:
+        """Make one request under one deadline; read at most *limit* bytes of its answer."""
+        try:
+            asked.sign(self._keys.secrets(asked.recipient), self._now() // 1000)
+        except NoKey as error:
+            raise Unreachable(str(error)) from error
+        target = f"{url.rstrip('/')}/v1/agents/{asked.recipient}/{asked.verb}"
+        return self._run(self._transfer(target, asked, max(limit, NOTICE_MAX)))
+
+    async def _transfer(self, target: str, asked: SignedRequest, limit: int) -> Reply:
+        request = httpx2.Request("POST", target, headers=asked.headers, content=asked.body)
+        try:
+            async with asyncio.timeout(self._settings.deliver_timeout):
+                response = await self._open_way().handle_async_request(request)
+                try:
+                    body = await _read(response, limit)
+                finally:
+                    await response.aclose()
+        except TimeoutError as error:
+            msg = f"no whole answer within {self._settings.deliver_timeout:g} s"
+            raise Unreachable(msg) from error
+        except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
+            raise Unreachable(_words(error)) from error
+        return Reply(response.status_code, response.headers, body)
+
+    def _prove(self, asked: SignedRequest, reply: Reply) -> None:
+        """Raise Unreachable unless the reply is signed and names the request's nonce."""
+        signed = Signed.read(reply.headers)
+        if (
+            signed is not None
+            and (signed.nonce, signed.sender) == (asked.nonce, asked.recipient)
+            and signed.proves(asked.secrets, reply.body)
+        ):
+            return
+        meaning = MEANINGS.get(reply.status, "nothing proves that the peer said so")
+        msg = f"status {reply.status} without a signature: {meaning}"
+        raise Unreachable(msg)
+
+    def _now(self) -> Millis:
+        return self._context.clock.now()
+
+    # -- the loop ---------------------------------------------------------------------------
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run *work* on the loop of this transport, which closing ends."""
+        with self._lock:
+            if self._closed:
+                work.close()
+                msg = "this transport is closed"
+                raise Unreachable(msg)
+            if self._loop is None:
+                self._loop = start_loop(f"onceward-http-{self._context.agent}")
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+            self._under_way.add(future)
+        try:
+            return future.result()
+        except CancelledError as error:
+            msg = "this transport was closed"
+            raise Unreachable(msg) from error
+        finally:
+            with self._lock:
+                self._under_way.discard(future)
+
+    def _open_way(self) -> httpx2.AsyncHTTPTransport:
+        if self._way is None:
+            limits = httpx2.Limits(
+                max_connections=None,
+                max_keepalive_connections=self._settings.carriers,
+                keepalive_expiry=IDLE,
+            )
+            self._way = httpx2.AsyncHTTPTransport(
+                verify=self._tls(), trust_env=False, limits=limits
+            )
+        return self._way
+
+    def _tls(self) -> ssl.SSLContext | bool:
+        """Return how certificates are checked; raises OSError where a file cannot be read."""
+        settings = self._settings
+        if not settings.http_ca and not settings.http_certificate:
+            return True
+        context = ssl.create_default_context(cafile=settings.http_ca or None)
+        if settings.http_certificate:
+            context.load_cert_chain(
+                settings.http_certificate, settings.http_certificate_key or None
+            )
+        return context
+
+    def close(self) -> None:
+        """End the pushes under way and close the connections; safe to call twice."""
+        with self._lock:
+            self._closed = True
+            loop, self._loop = self._loop, None
+            for future in self._under_way:
+                future.cancel()
+        if loop is None:
+            return
+        with suppress(TimeoutError):
+            asyncio.run_coroutine_threadsafe(self._close_way(), loop).result(CLOSE_WITHIN)
+        loop.call_soon_threadsafe(loop.stop)
+
+    async def _close_way(self) -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.gather(*others, return_exceptions=True)
+        way, self._way = self._way, None
+        if way is not None:
+            await way.aclose()
+
+
+class SignedRequest:
+    """One request: its body, and once it is signed its headers."""
+
+    def __init__(self, sender: str, recipient: str, verb: str, media: str, body: bytes) -> None:
+        self.sender, self.recipient, self.verb = sender, recipient, verb
+        self.media, self.body = media, body
+        self.nonce = new_nonce()
+        self.secrets: tuple[bytes, ...] = ()
+        self.headers: dict[str, str] = {}
+
+    def sign(self, secrets: tuple[bytes, ...], timestamp: int) -> None:
+        """Sign the body with every secret of the pair."""
+        self.secrets = secrets
+        self.headers = {
+            "content-type": self.media,
+            "accept-encoding": "identity",
+            "user-agent": "onceward",
+            **signed_headers(secrets, self.sender, self.nonce, timestamp, self.body),
+        }
+
+
+async def _read(response: httpx2.Response, limit: int) -> bytes:
+    """Read a body as it travels, never inflated, up to *limit* bytes."""
+    body = bytearray()
+    async for part in response.aiter_raw():
+        body += part
+        if len(body) > limit:
+            msg = f"the answer is longer than the {limit} bytes that it may have"
+            raise Unreachable(msg)
+    return bytes(body)
+
+
+def _told(notice: Notice, asked: SignedRequest) -> DeliveryError:
+    """Return the peer's signed word as an error."""
+    ours = (notice.sender, notice.recipient) == (asked.recipient, asked.sender)
+    if ours and notice.kind == "too_large" and 0 < notice.limit < len(asked.body):
+        return ParcelTooLarge(notice.detail or "the peer takes less", limit=notice.limit)
+    if ours and notice.kind == "refused":
+        return Refused(notice.detail or "refused without a reason")
+    return Unreachable(f"the peer answered {notice.kind}, which does not fit a parcel")
+
+
+def _why_not_known(headers: httpx2.Headers, now: Millis, asked: SignedRequest) -> str:
+    """Say why a home does not know us: by its clock, which is not proved, else by name or key."""
+    try:
+        theirs = round(parsedate_to_datetime(headers.get("date", "")).timestamp() * 1000)
+    except (ValueError, TypeError, OverflowError):
+        theirs = now
+    if abs(theirs - now) > 1000 * WINDOW:
+        off = f"{abs(theirs - now) // 1000} s {'behind' if now < theirs else 'ahead of'}"
+        return f"clock: ours is {off} the peer's: set the one that is wrong"
+    name, peer = asked.sender, asked.recipient
+    return (
+        f"key or name: that home serves no agent {peer}, or has no key for {name}, or another one:"
+        f" compare onceward keys ls on both sides, and run there onceward keys add {name}"
+    )
+
+
+def _retry_after(headers: httpx2.Headers, now: Millis) -> Millis:
+    """Return the milliseconds that a busy peer asks for, 0 where it names none."""
+    text = headers.get("retry-after", "")
+    if text.isascii() and text.isdigit():
+        return 1000 * int(text[:9])
+    try:
+        return max(0, round(parsedate_to_datetime(text).timestamp() * 1000) - now)
+    except (ValueError, TypeError, OverflowError):
+        return 0
+
+
+def _words(error: Exception) -> str:
+    """Return an error of the connection in words, with what to look at first."""
+    text = str(error) or type(error).__name__
+    if "CERTIFICATE" in text.upper():
+        return f"certificate: {text}"
+    if isinstance(error, httpx2.ConnectError):
+        return f"url: no server is reached there: {text}"
+    return f"{type(error).__name__}: {text}"

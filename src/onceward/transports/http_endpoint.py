@@ -1,0 +1,398 @@
+"""
+Take parcels in over HTTP, as an ASGI app that a listener or a web framework serves.
+
+Before the body of a request is read its sender is known, its time is within the window and its
+nonce is new; then bytes, peers and time are bounded while it is read. Nothing is decoded before
+the signature has proved the whole body. Requests that are not proved get equal answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from threading import Condition, Lock
+from typing import Final, NamedTuple
+
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from onceward.errors import (
+    InvalidParcel,
+    NoKey,
+    Refused,
+    StoreClosed,
+    StoreError,
+    Unreachable,
+)
+from onceward.model import wire
+from onceward.model.clock import Clock
+from onceward.model.log import log
+from onceward.model.notices import NOTICE_MAX, Notice, NoticeKind, decode_notice, encode_notice
+from onceward.transports.base import Accept, TransportContext
+from onceward.transports.http_signing import WINDOW, Signed, signed_headers
+from onceward.transports.keys import Keys
+
+NOT_TAKEN: Final = b"not taken\n"
+"""Body of every answer to a request that was not proved, or is for another agent."""
+DRAINED: Final = 4
+"""A body of up to this many times the limit is read and dropped, so that its sender hears why."""
+NONCES_MAX: Final = 10_000
+"""Most nonces that are remembered for one sender; beyond that its stream alone judges."""
+AGAIN: Final = {"retry-after": "1"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpLimits:
+    """The bounds of what an endpoint takes at the same time."""
+
+    parcel_bytes: int = 8 << 20
+    """Largest body of a parcel; a larger one is answered with this limit, signed."""
+    bytes_in_flight: int = 64 << 20
+    """Most bytes of all bodies that are being read or accepted."""
+    body_timeout: float = 30.0
+    """Longest time in seconds for a body to arrive."""
+    threads: int = 8
+    """Threads that prove and accept."""
+
+
+class _Denied(Exception):
+    """A request that is answered without being taken."""
+
+    def __init__(
+        self, status: int, body: bytes = NOT_TAKEN, headers: dict[str, str] | None = None
+    ) -> None:
+        super().__init__(status)
+        self.status, self.body, self.headers = status, body, headers or {}
+
+
+class Taken(NamedTuple):
+    """The signed part of an answer."""
+
+    status: int
+    body: bytes
+
+
+class Nonces:
+    """The nonces of proved requests, as long as their time is within the window."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, OrderedDict[str, int]] = {}
+        self._lock = Lock()
+
+    def known(self, signed: Signed) -> bool:
+        """Return whether the nonce came before."""
+        with self._lock:
+            return signed.nonce in self._seen.get(signed.sender, ())
+
+    def add(self, signed: Signed, now: float) -> bool:
+        """Remember a proved nonce; return whether it is new."""
+        with self._lock:
+            seen = self._seen.setdefault(signed.sender, OrderedDict())
+            if signed.nonce in seen:
+                return False
+            seen[signed.nonce] = signed.timestamp
+            while seen and (len(seen) > NONCES_MAX or _is_over(seen, now)):
+                seen.popitem(last=False)
+            return True
+
+
+def _is_over(seen: OrderedDict[str, int], now: float) -> bool:
+    return next(iter(seen.values())) < now - WINDOW
+
+
+@dataclass(slots=True, eq=False)
+class Served:
+    """An agent that is served: its function, its home's keys, its clock."""
+
+    name: str
+    accept: Accept
+    keys: Keys
+    clock: Clock
+    users: int = 0
+    closed: bool = False
+    nonces: Nonces = field(default_factory=Nonces)
+    changed: Condition = field(default_factory=Condition)
+
+    def __enter__(self) -> None:
+        """Begin a call of ``accept``; raises StoreClosed once it was closed."""
+        with self.changed:
+            if self.closed:
+                msg = f"{self.name} is not served any more"
+                raise StoreClosed(msg)
+            self.users += 1
+
+    def __exit__(self, *_: object) -> None:
+        """End it."""
+        with self.changed:
+            self.users -= 1
+            self.changed.notify_all()
+
+    def close(self) -> None:
+        """Take nothing more, and wait for calls under way."""
+        with self.changed:
+            self.closed = True
+            self.changed.wait_for(lambda: not self.users)
+
+
+Take = Callable[[Served, Signed, bytes], Taken]
+"""Takes a proved body; runs on a thread."""
+
+
+class HttpEndpoint:
+    """
+    The agents of this process that take parcels over HTTP; ``app`` is the ASGI app.
+
+    Give it to each postbox as a listener: ``Postbox(..., listeners=[endpoint])``, and mount
+    ``endpoint.app`` into an app of your own; peers register the url that it is mounted at.
+    """
+
+    def __init__(self, limits: HttpLimits | None = None) -> None:
+        self.limits = limits or HttpLimits()
+        self._agents: dict[str, list[Served]] = {}
+        self._pool = ThreadPoolExecutor(self.limits.threads, "onceward-http-in")
+        self._in_flight = 0
+        self._slots = set[tuple[str, str, str]]()
+        self.app = Starlette(
+            routes=[
+                Route("/v1/agents/{name}/parcels", self._parcels, methods=["POST"]),
+                Route("/v1/agents/{name}/ping", self._ping, methods=["POST"]),
+                Route("/healthz", _healthz, methods=["GET"]),
+            ]
+        )
+        """The app: ``/v1/agents/NAME/parcels``, ``/v1/agents/NAME/ping``, ``/healthz``."""
+
+    def __call__(self, context: TransportContext) -> Binding:
+        """Return the listener of one postbox."""
+        return Binding(self, context)
+
+    def add(self, served: Served) -> None:
+        """Serve an agent, before older ones of its name."""
+        self._agents.setdefault(served.name, []).append(served)
+
+    def remove(self, served: Served) -> None:
+        """Serve an agent no more; wait for what it is accepting."""
+        left = [each for each in self._agents.get(served.name, ()) if each is not served]
+        self._agents[served.name] = left
+        served.close()
+
+    # -- requests ---------------------------------------------------------------------------
+
+    async def _parcels(self, request: Request) -> Response:
+        limit = self.limits.parcel_bytes
+        return await self._answer(request, _take_parcel, wire.CONTENT_TYPE, limit)
+
+    async def _ping(self, request: Request) -> Response:
+        return await self._answer(request, _take_ping, wire.ANSWER_TYPE, NOTICE_MAX)
+
+    async def _answer(self, request: Request, take: Take, media: str, limit: int) -> Response:
+        try:
+            served, signed = self._look(request, media)
+            body = await self._body(request, served, signed, limit)
+            return await self._taken(served, signed, body, take)
+        except _Denied as denied:
+            headers = denied.headers | {"connection": "close"}
+            return Response(denied.body, denied.status, headers)
+        except ClientDisconnect:
+            return Response(status_code=HTTPStatus.BAD_REQUEST)
+
+    def _look(self, request: Request, media: str) -> tuple[Served, Signed]:
+        """Judge the head of a request, before a byte of its body is read."""
+        signed = Signed.read(request.headers)
+        there = self._agents.get(request.path_params["name"])
+        if signed is None or not there:
+            raise _Denied(HTTPStatus.UNAUTHORIZED)
+        served = there[-1]
+        now = served.clock.now() / 1000
+        known = served.keys.has(signed.sender) and signed.is_fresh(now)
+        if not known or served.nonces.known(signed):
+            raise _Denied(HTTPStatus.UNAUTHORIZED)
+        inflated = request.headers.get("content-encoding", "identity") != "identity"
+        if inflated or request.headers.get("content-type") != media:
+            raise _Denied(HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
+        return served, signed
+
+    async def _body(self, request: Request, served: Served, signed: Signed, limit: int) -> _Body:
+        """Read a body within all limits; each peer sends one at a time from one place."""
+        place = request.client.host if request.client else ""
+        slot = (signed.sender, served.name, place)
+        if slot in self._slots:
+            raise _Denied(HTTPStatus.TOO_MANY_REQUESTS, headers=AGAIN)
+        body = _Body(self, slot)
+        self._slots.add(slot)
+        try:
+            async with asyncio.timeout(self.limits.body_timeout):
+                await self._read(request, body, limit)
+        except BaseException as error:
+            body.release()
+            if isinstance(error, TimeoutError):
+                raise _Denied(HTTPStatus.REQUEST_TIMEOUT) from error
+            if isinstance(error, _Larger):
+                raise _too_large(served, signed, limit) from error
+            raise
+        return body
+
+    async def _read(self, request: Request, body: _Body, limit: int) -> None:
+        declared = request.headers.get("content-length", "")
+        length = int(declared[:18]) if declared.isascii() and declared.isdigit() else 0
+        if length > limit * DRAINED:
+            raise _Larger
+        if length <= limit:
+            body.reserve(length)
+        size = 0
+        async for part in request.stream():
+            size += len(part)
+            if size > limit * DRAINED:
+                break
+            if max(size, length) <= limit:
+                body.text += part
+                body.reserve(size)
+            else:
+                body.text.clear()
+        if max(size, length) > limit:
+            raise _Larger
+
+    async def _taken(self, served: Served, signed: Signed, body: _Body, take: Take) -> Response:
+        """Prove and accept on a thread; sign what is answered."""
+        work = asyncio.get_running_loop().run_in_executor(
+            self._pool, _taken, served, signed, bytes(body.text), take
+        )
+        work.add_done_callback(lambda _: body.release())
+        taken, headers = await asyncio.shield(work)
+        return Response(taken.body, taken.status, headers, wire.ANSWER_TYPE)
+
+    def close(self) -> None:
+        """End the threads."""
+        self._pool.shutdown()
+
+
+class _Larger(Exception):
+    """A body is larger than may be read."""
+
+
+class _Body:
+    """A body that is being read, with the place and the bytes that it takes."""
+
+    def __init__(self, endpoint: HttpEndpoint, slot: tuple[str, str, str]) -> None:
+        self._endpoint, self._slot = endpoint, slot
+        self.text, self._reserved = bytearray(), 0
+
+    def reserve(self, length: int) -> None:
+        """Take *length* bytes of the budget in all; raises where it is spent."""
+        more = length - self._reserved
+        if more <= 0:
+            return
+        if self._endpoint._in_flight + more > self._endpoint.limits.bytes_in_flight:
+            raise _Denied(HTTPStatus.SERVICE_UNAVAILABLE, headers=AGAIN)
+        self._endpoint._in_flight += more
+        self._reserved = length
+
+    def release(self) -> None:
+        """Give back the place and the bytes."""
+        self._endpoint._slots.discard(self._slot)
+        self._endpoint._in_flight -= self._reserved
+        self._reserved = 0
+
+
+class Binding:
+    """The listener of one postbox at an endpoint."""
+
+    def __init__(self, endpoint: HttpEndpoint, context: TransportContext) -> None:
+        self._endpoint, self._context = endpoint, context
+        self._served: list[Served] = []
+
+    def listen(self, name: str, accept: Accept) -> None:
+        """Pass parcels for *name* to *accept* from now on."""
+        served = Served(name, accept, Keys(self._context.folder), self._context.clock)
+        self._served.append(served)
+        self._endpoint.add(served)
+
+    def close(self) -> None:
+        """Take nothing more; wait for what is being accepted. Safe to call twice."""
+        while self._served:
+            self._endpoint.remove(self._served.pop())
+
+
+async def _healthz(_: Request) -> Response:
+    return JSONResponse({"status": "ok"})
+
+
+# -- on a thread -----------------------------------------------------------------------------------
+
+
+def _taken(served: Served, signed: Signed, body: bytes, take: Take) -> tuple[Taken, dict[str, str]]:
+    """Prove a body, take it and sign the answer; raises _Denied where it is not proved."""
+    now = served.clock.now() // 1000
+    try:
+        secrets = served.keys.secrets(signed.sender)
+    except NoKey as error:
+        raise _Denied(HTTPStatus.UNAUTHORIZED) from error
+    if not signed.proves(secrets, body) or not served.nonces.add(signed, now):
+        raise _Denied(HTTPStatus.UNAUTHORIZED)
+    try:
+        taken = take(served, signed, body)
+    except (InvalidParcel, Unreachable) as error:
+        raise _Denied(HTTPStatus.UNPROCESSABLE_ENTITY) from error
+    except StoreError as error:
+        log.failure("warning", "parcel not accepted", error, agent=served.name, peer=signed.sender)
+        raise _Denied(HTTPStatus.SERVICE_UNAVAILABLE, headers=AGAIN) from error
+    return taken, signed_headers(secrets, served.name, signed.nonce, now, taken.body)
+
+
+def _take_parcel(served: Served, signed: Signed, body: bytes) -> Taken:
+    parcel = wire.decode_parcel(body)
+    _check_names(served, signed, parcel.sender, parcel.recipient)
+    try:
+        with served:
+            answer = served.accept(parcel)
+    except Refused as error:
+        return Taken(HTTPStatus.GONE, _notice(served, signed, "refused", detail=str(error)))
+    return Taken(HTTPStatus.OK, wire.encode_answer(answer, parcel))
+
+
+def _take_ping(served: Served, signed: Signed, body: bytes) -> Taken:
+    notice = decode_notice(body)
+    _check_names(served, signed, notice.sender, notice.recipient)
+    if notice.kind != "ping":
+        raise _Denied(HTTPStatus.UNPROCESSABLE_ENTITY)
+    return Taken(HTTPStatus.OK, _notice(served, signed, "pong"))
+
+
+def _check_names(served: Served, signed: Signed, sender: str, recipient: str) -> None:
+    """Compare the names in the body with the header that picked the secret, and with the url."""
+    if sender != signed.sender:
+        raise _Denied(HTTPStatus.UNAUTHORIZED)
+    if recipient != served.name:
+        raise _Denied(HTTPStatus.MISDIRECTED_REQUEST)
+
+
+def _notice(
+    served: Served, signed: Signed, kind: NoticeKind, *, limit: int = 0, detail: str = ""
+) -> bytes:
+    return encode_notice(
+        Notice(
+            kind=kind,
+            sender=served.name,
+            recipient=signed.sender,
+            at=served.clock.now(),
+            limit=limit,
+            detail=detail,
+        )
+    )
+
+
+def _too_large(served: Served, signed: Signed, limit: int) -> _Denied:
+    """Return the signed answer to a body that was not read: only its size is judged."""
+    body = _notice(served, signed, "too_large", limit=limit, detail=f"at most {limit} bytes")
+    try:
+        secrets = served.keys.secrets(signed.sender)
+    except NoKey:
+        return _Denied(HTTPStatus.UNAUTHORIZED)
+    now = served.clock.now() // 1000
+    headers = signed_headers(secrets, served.name, signed.nonce, now, body)
+    return _Denied(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, body, headers)

@@ -1,0 +1,211 @@
+"""Serve the endpoint of this process over HTTP or HTTPS, on a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from threading import Event, Lock, Thread
+from typing import Final
+from urllib.parse import urlsplit
+
+import uvicorn
+
+from onceward.errors import InvalidArgument
+from onceward.transports.base import Accept, TransportContext
+from onceward.transports.http_endpoint import Binding, HttpEndpoint, HttpLimits
+from onceward.transports.http_guard import GuardedLoop, guarded
+from onceward.transports.http_urls import is_loopback
+
+KEEP_ALIVE: Final = 30
+"""Seconds for which an idle connection is kept; longer than a client keeps one."""
+HEAD_MAX: Final = 16 << 10
+"""Largest head of a request in bytes."""
+BACKLOG: Final = 256
+STOP_WITHIN: Final = 5
+"""Seconds that closing waits for requests under way."""
+
+
+class HttpListener:
+    """
+    Serve agents at *url*; give it to each of their postboxes as a listener.
+
+    The first postbox starts the server, the last one to close stops it. *certfile* and
+    *keyfile* are for https, *client_ca* names the authorities that clients' certificates must
+    be signed by. Plain http is for this machine; *behind_proxy* allows it elsewhere, where a
+    proxy in front speaks https.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        certfile: str = "",
+        keyfile: str = "",
+        client_ca: str = "",
+        behind_proxy: bool = False,
+        connections: int = 200,
+        header_timeout: float = 10.0,
+        limits: HttpLimits | None = None,
+    ) -> None:
+        self._scheme, self._host, self._port = _place(url, certfile, behind_proxy=behind_proxy)
+        self._tls = (certfile, keyfile or certfile, client_ca)
+        self._connections, self._header_timeout = connections, header_timeout
+        self.endpoint = HttpEndpoint(limits)
+        self._lock, self._users = Lock(), 0
+        self._socket: socket.socket | None = None
+        self._server: uvicorn.Server | None = None
+        self._thread: Thread | None = None
+
+    @property
+    def url(self) -> str:
+        """Return where it listens, with the port that the system chose for 0."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"{self._scheme}://{host}:{self._port}"
+
+    def __call__(self, context: TransportContext) -> SharedBinding:
+        """Return the listener of one postbox."""
+        return SharedBinding(self, self.endpoint(context))
+
+    def start(self) -> None:
+        """
+        Bind the address and serve, where this is the first user.
+
+        Raises:
+            InvalidArgument: the address cannot be bound, or a certificate cannot be read.
+
+        """
+        with self._lock:
+            self._users += 1
+            if self._users > 1:
+                return
+            try:
+                self._start()
+            except (OSError, ssl.SSLError) as error:
+                self._users -= 1
+                self._close_socket()
+                msg = f"cannot listen at {self.url}: {error}"
+                raise InvalidArgument(msg) from error
+
+    def _start(self) -> None:
+        self._socket = _bound(self._host, self._port)
+        self._port = self._socket.getsockname()[1]
+        config = self._config()
+        config.load()
+        self._server, ready = uvicorn.Server(config), Event()
+        self._thread = Thread(
+            target=_serve,
+            args=(self._server, self._socket, ready),
+            name="onceward-http-server",
+            daemon=True,
+        )
+        self._thread.start()
+        ready.wait()
+
+    def _config(self) -> uvicorn.Config:
+        certfile, keyfile, client_ca = self._tls
+        return uvicorn.Config(
+            self.endpoint.app,
+            http=guarded(header_timeout=self._header_timeout, connections=self._connections),
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE,
+            timeout_graceful_shutdown=STOP_WITHIN,
+            backlog=BACKLOG,
+            h11_max_incomplete_event_size=HEAD_MAX,
+            ssl_certfile=certfile or None,
+            ssl_keyfile=keyfile or None,
+            ssl_ca_certs=client_ca or None,
+            ssl_cert_reqs=ssl.CERT_REQUIRED if client_ca else ssl.CERT_NONE,
+        )
+
+    def stop(self) -> None:
+        """Stop serving, where this is the last user; wait for requests under way."""
+        with self._lock:
+            self._users -= 1
+            if self._users or self._server is None or self._thread is None:
+                return
+            self._server.should_exit = True
+            self._thread.join()
+            self._close_socket()
+            self._server = self._thread = None
+
+    def _close_socket(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+
+class SharedBinding:
+    """The listener of one postbox at a server that several may share."""
+
+    def __init__(self, server: HttpListener, binding: Binding) -> None:
+        self._server, self._binding = server, binding
+        self._listening = False
+
+    def listen(self, name: str, accept: Accept) -> None:
+        """Pass parcels for *name* to *accept* from now on; raises InvalidArgument."""
+        if not self._listening:
+            self._server.start()
+            self._listening = True
+        self._binding.listen(name, accept)
+
+    def close(self) -> None:
+        """Take nothing more; wait for what is being accepted. Safe to call twice."""
+        self._binding.close()
+        if self._listening:
+            self._listening = False
+            self._server.stop()
+
+
+def _serve(server: uvicorn.Server, bound: socket.socket, ready: Event) -> None:
+    """Serve until told to stop; the socket takes connections before this thread runs."""
+    ready.set()
+    with asyncio.Runner(loop_factory=GuardedLoop) as runner:
+        runner.run(server.serve(sockets=[bound]))
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """
+    Return a socket that takes connections.
+
+    Its protocol is named: asyncio sets TCP_NODELAY only then, and each answer of a connection
+    without it waits for 40 ms.
+    """
+    [(family, _, _, _, address), *_] = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(address)
+        made.listen(BACKLOG)
+    except OSError:
+        made.close()
+        raise
+    return made
+
+
+def _place(url: str, certfile: str, *, behind_proxy: bool) -> tuple[str, str, int]:
+    """Return scheme, host and port of *url*; raises InvalidArgument where it cannot be served."""
+    try:
+        found = urlsplit(url)
+        host, port = found.hostname or "", found.port
+    except ValueError as error:
+        msg = f"cannot listen at {url!r}: {error}"
+        raise InvalidArgument(msg) from error
+    why = ""
+    if found.scheme not in {"http", "https"} or not host or found.path.strip("/"):
+        why = "write it as https://0.0.0.0:8443"
+    elif found.scheme == "https" and not certfile:
+        why = "https needs a certificate: certfile and keyfile"
+    elif found.scheme == "http" and not is_loopback(host) and not behind_proxy:
+        why = "http is for this machine: listen with https, or behind a proxy that does"
+    if why:
+        msg = f"cannot listen at {url!r}: {why}"
+        raise InvalidArgument(msg)
+    return found.scheme, host, (443 if found.scheme == "https" else 80) if port is None else port

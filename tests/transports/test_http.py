@@ -1,0 +1,39 @@
+"""Parcels over HTTP: the suite of every transport, over real sockets of this machine."""
+
+from __future__ import annotations
+
+import pytest
+from tests.transports.over_http import context, share_keys
+
+from onceward.testing import TransportConformance
+from onceward.testing.transport_fixture import FAR, NEAR, FarEnd
+from onceward.transports import Transport
+from onceward.transports.http import HttpTransport
+from onceward.transports.http_listener import HttpListener
+
+SENDERS = [NEAR, *(f"sender{n}" for n in range(8))]
+
+
+@pytest.mark.broken("a test of receipts names a message that the near end never pushed")
+class TestHttp(TransportConformance):
+    """The HTTP transport against a listener on loopback."""
+
+    def make(self, far: FarEnd) -> tuple[Transport, str]:
+        """Serve the far end, and return a transport that reaches it."""
+        home = far.path.parent
+        share_keys(home, [FAR, "absent", *SENDERS])
+        server = HttpListener("http://127.0.0.1:0")
+        listener = server(context(home, FAR))
+        listener.listen(FAR, far.accept)
+        transport = HttpTransport(context(home, NEAR))
+        far.at_the_end.callback(listener.close)
+        far.at_the_end.callback(transport.close)
+        return transport, server.url
+
+    def nowhere(self, far: FarEnd) -> str | None:
+        """Return the port of a server that has stopped."""
+        del far
+        server = HttpListener("http://127.0.0.1:0")
+        server.start()
+        server.stop()
+        return server.url

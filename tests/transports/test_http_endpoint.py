@@ -1,0 +1,529 @@
+"""What comes to an endpoint is proved and bounded before it is taken; the rest leaves nothing."""
+
+from __future__ import annotations
+
+import gzip
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+from tests.transports.over_http import (
+    LOOPBACK,
+    Served,
+    a_parcel,
+    answer_of,
+    context,
+    head,
+    raw,
+    served,
+)
+
+from onceward.errors import (
+    Busy,
+    InvalidArgument,
+    OncewardError,
+    ParcelTooLarge,
+    Refused,
+    Unreachable,
+)
+from onceward.model import wire
+from onceward.model.clock import SystemClock
+from onceward.model.notices import Notice, decode_notice, encode_notice
+from onceward.model.parcel import Answer, Parcel
+from onceward.testing.clock import ManualClock
+from onceward.transports.http import HttpTransport
+from onceward.transports.http_endpoint import HttpEndpoint, HttpLimits, Nonces
+from onceward.transports.http_listener import HttpListener, _bound
+from onceward.transports.http_signing import Signed, new_nonce, signed_headers
+from onceward.transports.keys import Keys
+
+BODY = wire.encode_parcel(a_parcel())
+NOT_TAKEN = b"not taken\n"
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Iterator[Served]:
+    """Yield Bob, served on loopback."""
+    with served(tmp_path) as found:
+        yield found
+
+
+def test_a_proved_parcel_is_taken(there: Served) -> None:
+    """A signed parcel is kept, and its answer is signed for the same nonce."""
+    headers = there.signed(BODY)
+
+    response = there.post(BODY, headers)
+
+    signed = Signed.read(response.headers)
+    assert (200, ["hello"]) == (response.status_code, there.kept())
+    assert signed is not None
+    assert (headers["webhook-id"], "bob") == (signed.nonce, signed.sender)
+    assert signed.proves(Keys(there.near).secrets("bob"), response.content)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"onceward-from": "mallory"},
+        {"onceward-from": "../alice"},
+        {"onceward-from": ""},
+        {"webhook-id": "short"},
+        {"webhook-id": "x" * 65},
+        {"webhook-id": "a.b" * 8},
+        {"webhook-id": "f" * 32},
+        {"webhook-timestamp": "1"},
+        {"webhook-timestamp": "-1"},
+        {"webhook-timestamp": "9" * 13},
+        {"webhook-timestamp": "now"},
+        {"webhook-signature": ""},
+        {"webhook-signature": "v1,AAAA"},
+        {"webhook-signature": "v1," + "A" * 2000},
+    ],
+)
+def test_a_request_that_is_not_proved_leaves_nothing(
+    there: Served, changed: dict[str, str]
+) -> None:
+    """Each header counts: with one changed the request is 401, and its body is not kept."""
+    response = there.post(BODY, there.signed(BODY, **changed))
+
+    assert (401, NOT_TAKEN, []) == (response.status_code, response.content, there.kept())
+
+
+@pytest.mark.parametrize(
+    "missing", ["onceward-from", "webhook-id", "webhook-timestamp", "webhook-signature"]
+)
+def test_a_missing_header_is_refused(there: Served, missing: str) -> None:
+    """A request without one of the headers is 401."""
+    headers = there.signed(BODY)
+    del headers[missing]
+
+    assert (401, []) == (there.post(BODY, headers).status_code, there.kept())
+
+
+def test_a_changed_body_is_refused(there: Served) -> None:
+    """A flipped byte anywhere is not what was signed."""
+    for at in range(0, len(BODY), 40):
+        changed = BODY[:at] + bytes([BODY[at] ^ 1]) + BODY[at + 1 :]
+        assert 401 == there.post(changed, there.signed(BODY)).status_code
+
+    assert [] == there.kept()
+
+
+def test_a_key_of_another_peer_proves_nothing(there: Served) -> None:
+    """A known peer cannot push in another one's name, by header or by body."""
+    secret = Keys(there.far).create("mallory")
+    Keys(there.near).add("mallory", secret)
+    theirs = Keys(there.near).secrets("mallory")
+    now = SystemClock().now() // 1000
+
+    by_header = signed_headers(theirs, "alice", new_nonce(), now, BODY)
+    by_body = signed_headers(theirs, "mallory", new_nonce(), now, BODY)
+
+    for headers in (by_header, by_body):
+        headers["content-type"] = wire.CONTENT_TYPE
+        assert 401 == there.post(BODY, headers).status_code
+    assert [] == there.kept()
+
+
+def test_a_parcel_for_another_agent_is_refused(there: Served) -> None:
+    """The recipient in the body is the agent of the url; the answer tells no more than 401."""
+    body = wire.encode_parcel(a_parcel(recipient="carl"))
+
+    response = there.post(body, there.signed(body))
+
+    assert (421, NOT_TAKEN, []) == (response.status_code, response.content, there.kept())
+
+
+def test_an_agent_that_is_not_served_looks_like_a_wrong_key(there: Served) -> None:
+    """A stranger cannot ask which agents there are."""
+    response = there.post(BODY, there.signed(BODY), "/v1/agents/carl/parcels")
+
+    assert (401, NOT_TAKEN) == (response.status_code, response.content)
+
+
+@pytest.mark.parametrize(("off", "status"), [(-301, 401), (-299, 200), (299, 200), (301, 401)])
+def test_times_outside_of_the_window_are_refused(tmp_path: Path, off: int, status: int) -> None:
+    """A request may be signed up to five minutes before or after the recipient's present."""
+    clock = ManualClock()
+    clock.advance(1000)
+    share, endpoint = Keys(tmp_path), HttpListener(LOOPBACK)
+    secret = share.create("alice")
+    listener = endpoint(context(tmp_path, "bob", clock=clock))
+    listener.listen("bob", lambda _: Answer(verdict="accepted"))
+    ahead = ManualClock()
+    ahead.advance(1000 + off)
+    Keys(tmp_path / "near").add("bob", secret)
+    near = HttpTransport(context(tmp_path / "near", "alice", clock=ahead))
+    try:
+        if status == 200:
+            assert "accepted" == near.deliver(endpoint.url, a_parcel()).verdict
+        else:
+            with pytest.raises(Unreachable, match="401"):
+                near.deliver(endpoint.url, a_parcel())
+    finally:
+        near.close()
+        listener.close()
+
+
+def test_a_replayed_request_is_refused(there: Served) -> None:
+    """A request that was recorded and comes again is 401; the inbox has it once."""
+    headers = there.signed(BODY)
+
+    assert [200, 401] == [there.post(BODY, headers).status_code for _ in range(2)]
+    assert ["hello"] == there.kept()
+
+
+def test_a_nonce_is_remembered_as_long_as_its_time_is_taken() -> None:
+    """The memory of nonces is bounded by the window and by a number for each sender."""
+    nonces = Nonces()
+    for number in range(10_010):
+        assert nonces.add(Signed("alice", str(number), 1000, ""), 1000)
+
+    assert not nonces.known(Signed("alice", "9", 1000, ""))
+    assert nonces.known(Signed("alice", "10", 1000, ""))
+    assert not nonces.known(Signed("carl", "10", 1000, ""))
+    assert not nonces.add(Signed("alice", "10", 1000, ""), 1000)
+    assert nonces.add(Signed("alice", "new", 1301, ""), 1301)
+    assert not nonces.known(Signed("alice", "10009", 1000, ""))
+
+
+def test_a_stranger_is_refused_before_the_body(there: Served) -> None:
+    """The answer comes though not a byte of the announced body was sent."""
+    with raw(there.url) as connection:
+        headers = there.signed(BODY, **{"onceward-from": "mallory", "content-length": "1000000"})
+        connection.sendall(head(headers))
+
+        assert answer_of(connection).startswith(b"HTTP/1.1 401 ")
+
+
+def test_a_key_that_others_read_is_not_used(there: Served) -> None:
+    """A key whose mode was loosened proves nothing until it is mended."""
+    (there.far / "keys" / "alice").chmod(0o644)
+
+    assert 401 == there.post(BODY, there.signed(BODY)).status_code
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "gzip, gzip"])
+def test_nothing_is_inflated(there: Served, encoding: str) -> None:
+    """A compressed body is refused before it is read, however small it looks."""
+    bomb = gzip.compress(b"\0" * (64 << 20))
+
+    headers = there.signed(bomb, **{"content-encoding": encoding})
+    with raw(there.url) as connection:
+        connection.sendall(head(headers | {"content-length": str(len(bomb))}))
+        found = answer_of(connection)
+
+    assert found.startswith(b"HTTP/1.1 415 ")
+    assert [] == there.kept()
+
+
+def test_another_media_type_is_refused(there: Served) -> None:
+    """A body that is no batch of CloudEvents by its own word is not read."""
+    headers = there.signed(BODY, **{"content-type": "text/plain"})
+
+    assert (415, []) == (there.post(BODY, headers).status_code, there.kept())
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_large_parcel_is_told_the_limit(tmp_path: Path, *, chunked: bool) -> None:
+    """A body beyond the limit is dropped, announced or not; the signed answer names the limit."""
+    body = wire.encode_parcel(a_parcel("x" * 100_000))
+    with served(tmp_path, limits=HttpLimits(parcel_bytes=50_000)) as there:
+        headers = there.signed(body)
+        if chunked:
+            headers |= {"transfer-encoding": "chunked"}
+            sent = head(headers) + b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+        else:
+            sent = head(headers | {"content-length": str(len(body))}) + body
+        with raw(there.url) as connection:
+            connection.sendall(sent)
+            found = answer_of(connection)
+
+        notice = decode_notice(found.split(b"\r\n\r\n", 1)[1])
+        assert found.startswith(b"HTTP/1.1 413 ")
+        assert ("too_large", 50_000, "bob") == (notice.kind, notice.limit, notice.sender)
+        with pytest.raises(ParcelTooLarge) as caught:
+            there.transport().deliver(there.url, a_parcel("x" * 100_000))
+        assert 50_000 == caught.value.limit
+        assert [] == there.kept()
+
+
+def test_the_bytes_in_flight_are_bounded(tmp_path: Path) -> None:
+    """While bodies take the budget another one is told to come again, and nothing of it is read."""
+    with served(tmp_path, limits=HttpLimits(bytes_in_flight=1000)) as there:
+        headers = there.signed(BODY) | {"content-length": "1001"}
+        with raw(there.url) as connection:
+            connection.sendall(head(headers))
+            found = answer_of(connection)
+        answer = there.transport().deliver(there.url, a_parcel("x" * 2000))
+
+        assert found.startswith(b"HTTP/1.1 503 ")
+        assert ("busy", 1000) == (answer.verdict, answer.retry_after)
+        assert 200 == there.post(BODY, there.signed(BODY)).status_code
+
+
+def test_a_peer_sends_one_parcel_at_a_time(there: Served) -> None:
+    """A second body of the same sender from the same place is told to come again."""
+    with raw(there.url) as slow:
+        slow.sendall(head(there.signed(BODY) | {"content-length": str(len(BODY))}))
+        while there.server.endpoint._slots == set():
+            pass
+        second = there.post(BODY, there.signed(BODY))
+        slow.sendall(BODY)
+        first = slow.recv(65536)
+
+    assert (429, "1") == (second.status_code, second.headers["retry-after"])
+    assert first.startswith(b"HTTP/1.1 200 ")
+    assert set() == there.server.endpoint._slots
+
+
+def test_a_slow_body_is_given_up(tmp_path: Path) -> None:
+    """A body that does not arrive in time gives its place and its bytes back."""
+    with served(tmp_path, limits=HttpLimits(body_timeout=0.05)) as there:
+        with raw(there.url) as connection:
+            connection.sendall(head(there.signed(BODY) | {"content-length": "1000"}) + b"[")
+            found = answer_of(connection)
+
+        assert found.startswith(b"HTTP/1.1 408 ")
+        assert (set(), 0) == (there.server.endpoint._slots, there.server.endpoint._in_flight)
+        assert 200 == there.post(BODY, there.signed(BODY)).status_code
+
+
+@pytest.mark.parametrize("sent", [b"", b"POST /v1", head({"a": "b"})[:-2]])
+def test_slow_heads_are_cut_off(tmp_path: Path, sent: bytes) -> None:
+    """Connections without a whole head are closed in time, and hold no other up."""
+    with served(tmp_path, header_timeout=0.05, connections=8) as there:
+        slow = [raw(there.url) for _ in range(8)]
+        for connection in slow:
+            connection.sendall(sent)
+        found = [answer_of(connection) for connection in slow]
+        for connection in slow:
+            connection.close()
+
+        assert [b""] * 8 == found
+        assert 200 == there.post(BODY, there.signed(BODY)).status_code
+
+
+def test_a_second_head_is_awaited_as_long_as_the_first(tmp_path: Path) -> None:
+    """A kept connection that begins another head and stops is closed, too."""
+    with served(tmp_path, header_timeout=0.05) as there, raw(there.url) as connection:
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+        found = b""
+        while not found.endswith(b"}"):
+            found += connection.recv(65536)
+        connection.sendall(b"GET /he")
+
+        assert b"" == answer_of(connection)
+
+
+def test_connections_are_bounded(tmp_path: Path) -> None:
+    """A connection beyond the most that there may be is closed at once."""
+    with served(tmp_path, connections=2) as there:
+        first, second = raw(there.url), raw(there.url)
+        for connection in (first, second):
+            connection.sendall(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+            connection.recv(65536)
+        with raw(there.url) as third:
+            assert b"" == answer_of(third)
+        first.close()
+        second.close()
+
+
+def test_a_large_head_is_refused(there: Served) -> None:
+    """A head of more than 16 KiB is cut off."""
+    with raw(there.url) as connection:
+        connection.sendall(b"POST / HTTP/1.1\r\nx: " + b"a" * 40_000)
+
+        assert answer_of(connection).startswith(b"HTTP/1.1 400 ") or not there.kept()
+
+
+def test_a_body_that_is_no_parcel_is_refused(there: Served) -> None:
+    """A proved body that cannot be read is 422, which its sender repeats: versions may differ."""
+    body = BODY.replace(b'"version":1', b'"version":2')
+
+    assert 422 == there.post(body, there.signed(body)).status_code
+    with pytest.raises(Unreachable, match="401"):
+        there.transport().deliver(there.url, replace(a_parcel(), sender="carl"))
+
+
+def test_a_damaged_frame_is_pushed_again(there: Served) -> None:
+    """A frame whose digest does not match is 422: the sender's file was damaged, or its memory."""
+    pushed = a_parcel()
+    frame = pushed.frames[0]._replace(digest=b"\0" * 16)
+
+    with pytest.raises(Unreachable, match="422"):
+        there.transport().deliver(there.url, replace(pushed, frames=(frame,)))
+
+
+def _accepting(tmp_path: Path, error: Exception) -> tuple[HttpListener, HttpTransport]:
+    """Return a server whose agent raises *error*, and a transport to it."""
+
+    def accept(_: Parcel) -> Answer:
+        raise error
+
+    Keys(tmp_path).add("bob", Keys(tmp_path).create("alice"))
+    server = HttpListener(LOOPBACK)
+    server(context(tmp_path, "bob")).listen("bob", accept)
+    return server, HttpTransport(context(tmp_path, "alice"))
+
+
+@pytest.mark.parametrize(
+    ("error", "expected", "words"),
+    [
+        (Refused("never"), Refused, "never"),
+        (Unreachable("damaged"), Unreachable, "422"),
+        (ValueError("a bug"), Unreachable, "500"),
+    ],
+)
+def test_errors_of_the_agent_are_told(
+    tmp_path: Path, error: Exception, expected: type[OncewardError], words: str
+) -> None:
+    """A refusal is told signed and is final; everything else may be tried again."""
+    server, transport = _accepting(tmp_path, error)
+    try:
+        with pytest.raises(expected, match=words):
+            transport.deliver(server.url, a_parcel())
+    finally:
+        transport.close()
+        server.stop()
+
+
+def test_a_busy_file_is_told_as_busy(tmp_path: Path) -> None:
+    """A file that cannot take the parcel now asks for a pause."""
+    server, transport = _accepting(tmp_path, Busy("locked"))
+    try:
+        assert ("busy", 1000) == (
+            transport.deliver(server.url, a_parcel()).verdict,
+            transport.deliver(server.url, a_parcel()).retry_after,
+        )
+    finally:
+        transport.close()
+        server.stop()
+
+
+def test_healthz_tells_nothing_but_that_it_is_up(there: Served) -> None:
+    """The probe of an operator needs no key and names no agent."""
+    with raw(there.url) as connection:
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+
+        assert b'{"status":"ok"}' == answer_of(connection).split(b"\r\n\r\n")[1]
+
+
+def test_a_ping_is_answered_signed(there: Served) -> None:
+    """A ping proves key, name and way, and tells the peer's clock."""
+    at = there.transport().ping(there.url, "bob")
+
+    assert abs(SystemClock().now() - at) < 60_000
+
+
+def test_a_signed_ping_is_no_parcel(there: Served) -> None:
+    """What was signed for one path is not taken at the other."""
+    ping = encode_notice(Notice(kind="ping", sender="alice", recipient="bob"))
+    media = {"content-type": wire.ANSWER_TYPE}
+    path = "/v1/agents/bob/ping"
+
+    assert 422 == there.post(ping, there.signed(ping)).status_code
+    assert 422 == there.post(BODY, there.signed(BODY, **media), path).status_code
+    assert [] == there.kept()
+
+
+# -- the server --------------------------------------------------------------------------------
+
+
+def test_answers_do_not_wait_for_acknowledgements() -> None:
+    """The socket names its protocol; without it asyncio sets no TCP_NODELAY."""
+    with _bound("127.0.0.1", 0) as bound:
+        assert socket.IPPROTO_TCP == bound.proto
+
+
+def test_two_agents_share_a_server(tmp_path: Path) -> None:
+    """A server serves each postbox that was given it, until the last one closes."""
+    server = HttpListener(LOOPBACK)
+    accepted: list[str] = []
+    Keys(tmp_path).add("carl", Keys(tmp_path).create("bob"))
+    Keys(tmp_path).add("alice", Keys(tmp_path)._lines("bob")[0])
+    listeners = [server(context(tmp_path, name)) for name in ("bob", "carl")]
+    transport = HttpTransport(context(tmp_path, "alice"))
+
+    def accept(pushed: Parcel) -> Answer:
+        accepted.append(pushed.recipient)
+        return Answer(verdict="accepted")
+
+    for name, listener in zip(("bob", "carl"), listeners, strict=True):
+        listener.listen(name, accept)
+    for name in ("bob", "carl"):
+        transport.deliver(server.url, a_parcel(recipient=name))
+    listeners[0].close()
+    listeners[0].close()
+    with pytest.raises(Unreachable, match="401"):
+        transport.deliver(server.url, a_parcel(recipient="bob"))
+    transport.deliver(server.url, a_parcel(recipient="carl"))
+    listeners[1].close()
+    with pytest.raises(Unreachable):
+        transport.deliver(server.url, a_parcel(recipient="carl"))
+    transport.close()
+
+    assert ["bob", "carl", "carl"] == accepted
+
+
+def test_closing_waits_for_what_is_being_accepted(tmp_path: Path) -> None:
+    """A parcel whose acceptance is under way is answered before ``close`` returns."""
+    begun, go_on = Event(), Event()
+
+    def accept(_: Parcel) -> Answer:
+        begun.set()
+        go_on.wait()
+        return Answer(verdict="accepted")
+
+    Keys(tmp_path).add("bob", Keys(tmp_path).create("alice"))
+    server = HttpListener(LOOPBACK)
+    listener = server(context(tmp_path, "bob"))
+    listener.listen("bob", accept)
+    transport = HttpTransport(context(tmp_path, "alice"))
+    found: list[Answer] = []
+    pusher = Thread(target=lambda: found.append(transport.deliver(server.url, a_parcel())))
+    closer = Thread(target=listener.close)
+    pusher.start()
+    begun.wait()
+    closer.start()
+    go_on.set()
+    closer.join()
+    pusher.join()
+    transport.close()
+
+    assert ["accepted"] == [answer.verdict for answer in found]
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("http://0.0.0.0:1", "behind a proxy"),
+        ("https://127.0.0.1:1", "certificate"),
+        ("ftp://127.0.0.1", "write it as"),
+        ("127.0.0.1:80", "write it as"),
+        ("http://127.0.0.1:99999", "out of range"),
+        ("http://127.0.0.1/path", "write it as"),
+    ],
+)
+def test_an_address_that_cannot_be_served_is_refused(url: str, words: str) -> None:
+    """A listener says at once which address it wants."""
+    with pytest.raises(InvalidArgument, match=words):
+        HttpListener(url)
+
+
+def test_an_address_that_is_taken_is_an_error(there: Served, tmp_path: Path) -> None:
+    """Two servers cannot have one port; the second one says so, and may be started later."""
+    second = HttpListener(there.url)
+
+    with pytest.raises(InvalidArgument, match="cannot listen at"):
+        second(context(tmp_path, "carl")).listen("carl", lambda _: Answer(verdict="busy"))
+
+
+def test_an_endpoint_has_an_app_of_its_own() -> None:
+    """The app lists what it serves, for mounting into another one."""
+    assert ["/v1/agents/{name}/parcels", "/v1/agents/{name}/ping", "/healthz"] == [
+        getattr(route, "path", "") for route in HttpEndpoint().app.routes
+    ]

@@ -1,0 +1,164 @@
+"""Messages between two homes over HTTP: sends, replies and outcomes, with TLS and without."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trustme
+from tests.transports.over_http import LOOPBACK, Served, a_parcel, context, served
+
+from onceward import Agent, Postbox
+from onceward.errors import InvalidArgument, Unreachable
+from onceward.testing.clock import ManualClock
+from onceward.transports.http import HttpTransport
+from onceward.transports.http_listener import HttpListener
+from onceward.transports.keys import Keys
+
+
+@pytest.fixture
+def homes(tmp_path: Path) -> tuple[Path, Path]:
+    """Return two homes that share a key, Alice's and Bob's."""
+    near, far = tmp_path / "near", tmp_path / "far"
+    near.mkdir()
+    far.mkdir()
+    Keys(far).add("alice", Keys(near).create("bob"))
+    return near, far
+
+
+def test_a_request_and_its_reply_travel(homes: tuple[Path, Path]) -> None:
+    """Two homes that serve each other: ``ask`` returns the reply, and the request is acked."""
+    near, far = homes
+    bob = Agent("bob")
+
+    @bob.on("text")
+    def answer(question: str) -> str:
+        return f"{question} indeed"
+
+    with (
+        Postbox(near / "alice.db", agent="alice", listeners=[a := HttpListener(LOOPBACK)]) as alice,
+        Postbox(far / "bob.db", agent=bob, listeners=[b := HttpListener(LOOPBACK)]) as box,
+    ):
+        alice.peers.register("bob", b.url)
+        box.peers.register("alice", a.url)
+
+        assert "so indeed" == alice.ask("bob", "so", reply=str, timeout=60)
+
+
+def test_an_outcome_is_asked_for(homes: tuple[Path, Path]) -> None:
+    """An agent that its peer cannot call learns of the end of its messages by pushing again."""
+    (near, far), clock, server = homes, ManualClock(), HttpListener(LOOPBACK)
+    with (
+        Postbox(far / "bob.db", agent="bob", start=False, clock=clock, listeners=[server]) as bob,
+        Postbox(near / "alice.db", agent="alice", start=False, clock=clock) as alice,
+    ):
+        alice.peers.register("bob", server.url)
+        sent = alice.send("bob", "hello")
+        alice.run_until_idle()
+        message = bob.receive()
+        assert message is not None
+        message.ack()
+        clock.advance(60)
+        alice.run_until_idle()
+
+        assert ("hello", "acked") == (message.body, alice.resolve(sent))
+
+
+def test_a_wrong_url_is_refused_when_it_is_registered(tmp_path: Path) -> None:
+    """A url that cannot be a home's is no peer's."""
+    with (
+        Postbox(tmp_path / "alice.db", agent="alice", start=False) as alice,
+        pytest.raises(InvalidArgument, match="over https"),
+    ):
+        alice.peers.register("bob", "http://bob.example")
+
+
+# -- TLS -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def authority() -> trustme.CA:
+    """Return an authority of this test."""
+    return trustme.CA()
+
+
+def files_of(authority: trustme.CA, folder: Path, name: str) -> tuple[str, str]:
+    """Return the files of a certificate for *name* and of its key."""
+    issued = authority.issue_cert(name)
+    certificate, key = folder / f"{name}.pem", folder / f"{name}.key"
+    issued.cert_chain_pems[0].write_to_path(certificate)
+    issued.private_key_pem.write_to_path(key)
+    return str(certificate), str(key)
+
+
+@pytest.fixture
+def trusted(authority: trustme.CA, tmp_path: Path) -> str:
+    """Return the file of the authority's certificate."""
+    path = tmp_path / "ca.pem"
+    authority.cert_pem.write_to_path(path)
+    return str(path)
+
+
+@pytest.fixture
+def over_tls(authority: trustme.CA, trusted: str, tmp_path: Path) -> Iterator[Served]:
+    """Yield Bob, served over https to clients with a certificate of the authority."""
+    certfile, keyfile = files_of(authority, tmp_path, "localhost")
+    options = {"certfile": certfile, "keyfile": keyfile, "client_ca": trusted}
+    with served(tmp_path, url="https://localhost:0", **options) as there:
+        yield there
+
+
+def test_parcels_travel_over_mutual_tls(
+    over_tls: Served, authority: trustme.CA, trusted: str, tmp_path: Path
+) -> None:
+    """Both ends show certificates of an authority that the other end trusts."""
+    certificate, key = files_of(authority, tmp_path, "alice.example")
+    settings = {
+        "http_ca": trusted,
+        "http_certificate": certificate,
+        "http_certificate_key": key,
+    }
+
+    answer = over_tls.transport(**settings).deliver(over_tls.url, a_parcel())
+
+    assert ("accepted", ["hello"]) == (answer.verdict, over_tls.kept())
+
+
+def test_a_client_without_a_certificate_is_not_heard(over_tls: Served, trusted: str) -> None:
+    """A listener with ``client_ca`` answers no client that shows no certificate of it."""
+    with pytest.raises(Unreachable):
+        over_tls.transport(http_ca=trusted).deliver(over_tls.url, a_parcel())
+
+    assert [] == over_tls.kept()
+
+
+def test_a_certificate_of_another_authority_is_not_trusted(over_tls: Served) -> None:
+    """The system's authorities did not sign it: the reason names the certificate."""
+    with pytest.raises(Unreachable, match="certificate"):
+        over_tls.transport().deliver(over_tls.url, a_parcel())
+
+
+def test_a_certificate_for_another_name_is_not_trusted(
+    authority: trustme.CA, trusted: str, tmp_path: Path
+) -> None:
+    """The name in the url must stand in the certificate."""
+    certfile, keyfile = files_of(authority, tmp_path, "bob.example")
+    with served(tmp_path, url="https://localhost:0", certfile=certfile, keyfile=keyfile) as there:
+        transport = there.transport(http_ca=trusted)
+
+        with pytest.raises(Unreachable, match="certificate"):
+            transport.deliver(there.url, a_parcel())
+
+
+def test_a_certificate_file_that_is_missing_is_named(homes: tuple[Path, Path]) -> None:
+    """A setting that names no file delays messages with a reason, and a listener not to start."""
+    near, _ = homes
+    transport = HttpTransport(context(near, "alice", http_ca="/no/such/file"))
+    with pytest.raises(Unreachable, match="No such file"):
+        transport.deliver("https://127.0.0.1:1", a_parcel())
+    transport.close()
+
+    listener = HttpListener("https://127.0.0.1:0", certfile="/no/such/file")
+    with pytest.raises(InvalidArgument, match="No such file"):
+        listener.start()
