@@ -12,6 +12,7 @@ import struct
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,10 @@ def shut_down(at: Path) -> None:
     os.close(handle)
 
 
+def _is_longer(log: Path, size: int) -> bool:
+    return log.stat().st_size > size
+
+
 @pytest.mark.broken("the files are on a disk that is gone; the test judges them itself")
 @pytest.mark.timeout(120 + 10 * ROUNDS)
 def test_promises_outlive_the_file_system(
@@ -89,13 +94,17 @@ def test_promises_outlive_the_file_system(
     (tmp_path / "logs").mkdir()
     (at / "logs").symlink_to(tmp_path / "logs")
     kill_test.prepare(at)
+    log = tmp_path / "logs" / "promised.log"
+    log.touch()
     for rounds in range(ROUNDS):
+        before = log.stat().st_size
         with crew(at, kill_test.ROLES, rng) as people:
+            assert people.wait_until(partial(_is_longer, log, before))
             time.sleep(rng.uniform(0.1, 0.5))
-            promised = (tmp_path / "logs" / "promised.log").read_bytes() if rounds else b""
+            promised = log.read_bytes() if rounds else b""
             shut_down(at)
             people.retire(*kill_test.ROLES)
-        (tmp_path / "logs" / "promised.log").write_bytes(promised)
+        log.write_bytes(promised)
         subprocess.run(["umount", at], check=True, capture_output=True)
         assert "" == mounted(image, at)
     with crew(at, kill_test.ROLES, rng) as people:
