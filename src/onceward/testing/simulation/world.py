@@ -72,6 +72,7 @@ class Simulation:
         self._folder = TemporaryDirectory(prefix="onceward-sim-", dir=disks.folder())
         self.paths = {name: Path(self._folder.name) / f"{name}.db" for name in self.agents}
         self.history = History(self.paths)
+        self.history.remembers = self.weather.remembers
         self.network = Network(self)
         self.mint = Mint(self.rng, self.clocks, self.history.minted)
         self.processes: dict[str, list[Process]] = {name: [] for name in self.agents}
