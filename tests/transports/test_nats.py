@@ -450,3 +450,26 @@ def test_old_parcels_have_no_second_effect(ends: Ends) -> None:
 
     assert [2, 1, 0] == bodies
     assert {"accepted", "duplicate", "fork"} >= set(answers)
+
+
+def test_messages_over_the_servers_limit_leave_in_smaller_parcels(tmp_path: Path) -> None:
+    """What a server with a small limit takes arrives; a message that it never takes is dead."""
+    with (
+        nats_server(tmp_path, "max_payload: 65536") as server,
+        Postbox(tmp_path / "far.db", agent="far", start=False) as far,
+        Postbox(tmp_path / "near.db", agent="near", start=False) as near,
+    ):
+        ends = Ends(tmp_path, server)
+        with ends.stack:
+            ends.listener(acceptor(far, Settings()))
+            near.peers.register("far", server.url("far"))
+            near.send_many([("far", "x" * 1000 + str(n)) for n in range(200)])
+            large = near.send("far", "y" * 100_000)
+            last = near.send("far", "last")
+            near.run_until_idle()
+            bodies = [message.body for message in far.history(limit=1000).messages][::-1]
+            [dead] = near.dead_letters.list()
+
+    assert [*("x" * 1000 + str(n) for n in range(200)), "last"] == bodies
+    assert large == dead.id
+    assert last != large

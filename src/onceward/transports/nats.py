@@ -2,7 +2,7 @@
 Carry parcels by way of NATS JetStream, where sender and recipient need never be up together.
 
 A parcel waits in a stream until its recipient has committed it and stored the answer; only
-the answer ends the sender's custody, so a server that loses its store loses no message.
+after the answer does its sender push it no more, so a server that loses its store loses nothing.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from onceward.model.log import Level, log
 from onceward.model.parcel import Answer, Parcel
 from onceward.model.quoting import error_text
 from onceward.model.wire import decode_parcel, encode_answer
-from onceward.transports.base import Accept
+from onceward.transports.base import Accept, MakeListener, TransportContext
 from onceward.transports.event_loop import start_loop
 from onceward.transports.nats import ANSWERED, OUTCOME, PARCEL, REFUSED, UNABLE
 from onceward.transports.nats_link import Address, Credentials, Link
@@ -83,6 +83,16 @@ class NatsListener:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._agents: set[asyncio.Task[None]] = set()
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="onceward-accept")
+
+    @classmethod
+    def at(cls, url: str, *, tls: SSLContext | None = None) -> MakeListener:
+        """Return what makes a listener for a postbox, with the secrets in the postbox's folder."""
+        Address.parse(url)  # at once, not when the file opens
+
+        def make(context: TransportContext) -> NatsListener:
+            return cls(url, folder=context.folder, tls=tls)
+
+        return make
 
     def listen(self, name: str, accept: Accept) -> None:
         """Pass parcels for *name* to *accept* from now on."""
