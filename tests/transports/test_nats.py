@@ -30,7 +30,7 @@ from onceward.transports.base import Accept, TransportContext
 from onceward.transports.nats import ANSWERED, OUTCOME, PARCEL, NatsTransport, _content
 from onceward.transports.nats_listener import NatsListener
 
-SOON = 1.5
+SOON = 3.0
 """Seconds that a push waits in vain."""
 
 
@@ -132,7 +132,7 @@ def test_sender_and_recipient_need_never_be_up_together(ends: Ends) -> None:
         first.deliver(ends.server.url("far"), pushed())
     first.close()
     listener = ends.listener(accept)
-    assert done.wait(20)
+    assert done.wait(60)
     listener.close()
     before = ends.streams()
     answer = ends.transport().deliver(ends.server.url("far"), pushed())
@@ -174,7 +174,7 @@ def test_a_newer_parcel_replaces_the_older_one(ends: Ends) -> None:
 
     waiting = ends.streams()[names.PARCELS]
     ends.listener(accept)
-    assert done.wait(20)
+    assert done.wait(60)
 
     assert ((1, 2), [2]) == (waiting, seen)
 
@@ -215,17 +215,17 @@ def test_a_server_that_dies_during_a_push(ends: Ends) -> None:
 
     def accept(parcel: Parcel) -> Answer:
         taken.set()
-        go.wait(20)
+        go.wait(60)
         return stored(parcel)
 
     ends.listener(accept)
     sender = ends.transport()
     with ThreadPoolExecutor(1) as pool:
         push = pool.submit(sender.deliver, ends.server.url("far"), pushed())
-        assert taken.wait(20)
+        assert taken.wait(60)
         ends.server.kill()
         with pytest.raises(Unreachable, match="ended"):
-            push.result(20)
+            push.result(60)
         ends.server.start()
         go.set()
         answer = sender.deliver(ends.server.url("far"), pushed())
@@ -258,7 +258,7 @@ def test_a_stream_that_is_deleted_under_way(
 
     monkeypatch.setattr(nats, "HEARTBEAT", 0.3)
     ends.listener()
-    sender = ends.transport(timeout=SOON)
+    sender = ends.transport(timeout=2 * SOON)
     sender.deliver(ends.server.url("far"), pushed(1))
     ends.raw(delete)
     verdicts = list[str]()
@@ -279,7 +279,7 @@ def test_close_ends_a_push(ends: Ends) -> None:
             assert not push.done()
         sender.close()
         with pytest.raises(Unreachable, match="closed during the push"):
-            push.result(20)
+            push.result(60)
     with pytest.raises(Unreachable, match="is closed"):
         sender.deliver(ends.server.url("far"), pushed())
 
@@ -408,14 +408,14 @@ def test_what_is_no_answer_ends_no_push(ends: Ends) -> None:
             subject = names.answer_subject("near", sender)
             await client.jetstream().publish(subject, body, headers=headers)
 
-    sender = ends.transport(timeout=2 * SOON)
+    sender = ends.transport(timeout=3 * SOON)
     with ThreadPoolExecutor(1) as pool:
         push = pool.submit(sender.deliver, ends.server.url("far"), one)
         while not sender._answers:
             assert not push.done()
         ends.raw(forge)
         with pytest.raises(Unreachable, match="no answer from far"):
-            push.result(20)
+            push.result(60)
 
 
 def test_old_parcels_have_no_second_effect(ends: Ends) -> None:
