@@ -29,6 +29,7 @@ CHECKS = [
     "clock",
     "paused",
     "breakers",
+    "keys",
     "dead letters",
     "delivery",
     "handling",

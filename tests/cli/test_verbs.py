@@ -61,6 +61,7 @@ VERBS: dict[type, dict[str, str]] = {
         "list": "peers ls",
         "get": "peers ls",
         "reset": "peers reset",
+        "ping": "peers ping",
         "subscribe": "peers subscribe",
         "unsubscribe": "peers unsubscribe",
     },

@@ -173,7 +173,7 @@ def scripted(reply: Reply) -> Iterator[str]:
                 {k.lower(): v for k, v in self.headers.items()}, self.rfile.read(length), self.path
             )
             status, headers, body = reply(asked)
-            self.send_response(status)
+            self.send_response_only(status)
             for name, value in ({"content-length": str(len(body))} | headers).items():
                 self.send_header(name, value)
             self.end_headers()

@@ -525,6 +525,7 @@ class AsyncPeers(AsyncFace[Peers]):
     list = awaitable(Peers.list)
     get = awaitable(Peers.get)
     reset = awaitable(Peers.reset)
+    ping = awaitable(Peers.ping)
     subscribe = awaitable(Peers.subscribe)
     unsubscribe = awaitable(Peers.unsubscribe)
 

@@ -2,24 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
 
 from onceward.db.database import Database
+from onceward.errors import InvalidArgument
+from onceward.model.clock import Millis
 from onceward.model.inbound_rule import InboundRule
 from onceward.model.names import agent_name
 from onceward.model.topics import check_pattern
 from onceward.store import peers, queries
 from onceward.store.directory.cache import DirectoryCache
-from onceward.transports.base import Features
+from onceward.transports.base import Features, Pings, Transport
+
+
+class Ways(Protocol):
+    """The ways to peers, as a postbox has them."""
+
+    def check(self, url: str) -> Features:
+        """Return the features of the transport that takes *url*; raises InvalidArgument."""
+        ...
+
+    def route(self, name: str, url: str | None) -> tuple[Transport, str]:
+        """Return the transport and the url of a peer; raises Unreachable."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """The signed word of a peer on another machine."""
+
+    name: str
+    url: str
+    took: float
+    """Seconds from the question to the answer."""
+    clock_ahead: Millis
+    """Milliseconds by which its clock is ahead of ours, negative where it is behind."""
 
 
 class Peers:
     """The peers of an agent: registered here, found in the home, never made by messages."""
 
-    def __init__(
-        self, db: Database, check: Callable[[str], Features], directory: DirectoryCache
-    ) -> None:
-        self._db, self._check, self._directory = db, check, directory
+    def __init__(self, db: Database, routes: Ways, directory: DirectoryCache) -> None:
+        self._db, self._routes, self._directory = db, routes, directory
 
     def register(self, name: str | Mapping[str, str], url: str = "") -> None:
         """
@@ -36,7 +63,7 @@ class Peers:
         for each in given:
             agent_name(each)
         for each in dict.fromkeys(given.values()):
-            self._check(each)
+            self._routes.check(each)
         self._db.write(lambda tx: tx.many(peers.REGISTER, list(given.items())))
         self._db.notifier.notify("out")
 
@@ -79,6 +106,25 @@ class Peers:
         """Close the peer's circuit breaker: it is tried again at once."""
         self._db.write(lambda tx: tx.run(peers.RESET_BREAKER, (name,)))
         self._db.notifier.notify("out")
+
+    def ping(self, name: str) -> Ping:
+        """
+        Ask a peer for a signed word, beside its stream: nothing is stored on either side.
+
+        Raises:
+            Unreachable: it gave none; says what is wrong, as far as that can be told from here.
+            InvalidArgument: its transport cannot ask.
+
+        """
+        rows = self._db.read(peers.URL, (name,))
+        transport, url = self._routes.route(name, rows[0][0] if rows else None)
+        if not isinstance(transport, Pings):
+            msg = f"{name} is reached at {url}, which needs no ping: see onceward peers ls"
+            raise InvalidArgument(msg)
+        began, asked_at = time.monotonic(), self._db.clock.now()
+        theirs = transport.ping(url, name)
+        took = time.monotonic() - began
+        return Ping(name, url, took, theirs - asked_at - round(500 * took))
 
     def subscribe(self, name: str, pattern: str) -> None:
         """Subscribe the peer *name* to the topics published here that match *pattern*."""

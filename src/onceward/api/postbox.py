@@ -242,7 +242,7 @@ class Postbox(Session, EventSource):
         """The agents of the home, and their subscriptions."""
         self.channels = Channels(db, ChannelSender(db, self._sender, tasks), self._consumer)
         """The channels of the home."""
-        self.peers = Peers(self._db, self._routes.check, self._directory)
+        self.peers = Peers(self._db, self._routes, self._directory)
         """The peers: urls, circuit breakers, subscriptions."""
         self.dead_letters = DeadLetters(self._db, self._sender)
         """Messages that ended badly here."""

@@ -14,6 +14,7 @@ from onceward.errors import (
     DuplicateMailbox,
     InvalidArgument,
     LeaseLost,
+    NoKey,
     NoMailbox,
     OncewardError,
     Paused,
@@ -62,7 +63,7 @@ class Conflicting(OncewardError):
 
 ENDINGS: Final[tuple[tuple[tuple[type[OncewardError], ...], int], ...]] = (
     ((Usage, InvalidArgument), USAGE),
-    ((NothingThere, UnknownRecipient, UnknownChannel, NoMailbox), NOTHING_THERE),
+    ((NothingThere, UnknownRecipient, UnknownChannel, NoMailbox, NoKey), NOTHING_THERE),
     ((TimedOut, AnswerTimeout, Busy), TIMED_OUT),
     ((Conflicting, Conflict, DuplicateMailbox, DuplicateChannel, LeaseLost), CONFLICT),
     ((Paused, ChannelError, QueueFull, RateLimited, StoreCapacity), REFUSED),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 SUFFIXES: Final = frozenset({".db", ".sqlite", ".sqlite3"})
-WITHOUT: Final = frozenset({"init", "demo", "prove", "bench"})
+WITHOUT: Final = frozenset({"init", "demo", "prove", "bench", "serve"})
 """Commands that work on no file of an agent."""
 OWN: Final = frozenset({"work", "relay", "migrate", "check", "doctor", "backup", "restore"})
 """Commands that have an argument FILE."""
@@ -24,7 +24,7 @@ def with_file(name: str, tokens: Sequence[str]) -> list[str]:
     """
     parts = name.split()
     left = list(tokens[len(parts) :])
-    if name in WITHOUT | OWN or parts[0] == "fleet" or not left or not is_file(left[0]):
+    if name in WITHOUT | OWN or parts[0] in {"fleet", "keys"} or not left or not is_file(left[0]):
         return list(tokens)
     if any(token.partition("=")[0] in GIVEN for token in left):
         return list(tokens)

@@ -20,10 +20,13 @@ from onceward.db.connection import check_version
 from onceward.db.environment import disabled_by_environment, load_settings
 from onceward.db.file_checks import NETWORK, canonical, filesystem
 from onceward.errors import Busy, OncewardError, SqliteTooOld
+from onceward.keys import Keys
 from onceward.model.clock import SystemClock
 
 Level = Literal["ok", "warning", "serious"]
 MINUTE: Final = 60_000
+WEEK: Final = 7 * 24 * 60 * MINUTE
+YEAR: Final = 365 * 24 * 60 * MINUTE
 NEARLY: Final = 0.9
 FAILURES: Final = 3
 """Failed pushes in a row before a peer is reported whose breaker is still closed."""
@@ -192,6 +195,42 @@ def clock(found: Look) -> Finding:
         said = f"the wall clock is {behind // 1000} s behind the newest message"
         return serious("clock", said, "set the clock: due messages wait until it has caught up")
     return ok("clock", "not behind the newest message")
+
+
+def keys(path: Path) -> Iterator[Finding]:
+    """Examine the keys of the home: their modes, their age, rotations that were not finished."""
+    found, now = Keys(path.parent).list(), SystemClock().now()
+    for key in found:
+        if not key.mode_ok or not key.count:
+            said = f"the key for {key.peer} is readable by others, or damaged: it is not used"
+            cure = f"chmod 700 {path.parent / 'keys'}; chmod 600 {path.parent / 'keys' / key.peer}"
+            yield serious("keys", said, f"{cure}; onceward keys rotate {key.peer}")
+        elif key.count > 1 and now - key.created_at > WEEK:
+            said = f"the rotation of the key for {key.peer} is not finished"
+            yield warning("keys", said, f"onceward keys rotate {key.peer} --finish")
+        elif now - key.created_at > YEAR:
+            said = f"the key for {key.peer} is from {ago(key.created_at, now)}"
+            yield warning("keys", said, f"onceward keys rotate {key.peer}")
+    if all(key.mode_ok and key.count for key in found):
+        yield ok("keys", f"{len(found)} keys, each for its owner only" if found else "none")
+
+
+def machines(box: Postbox) -> Iterator[Finding]:
+    """Ask the peers on other machines for a signed word: url, certificate, key and clock."""
+    for peer in box.peers.list():
+        if peer.url is None or peer.url.partition(":")[0] not in {"http", "https"}:
+            continue
+        try:
+            found = box.peers.ping(peer.name)
+        except OncewardError as error:
+            cure = f"onceward peers ping {peer.name} --db {box.path}, until it answers"
+            yield warning("machines", f"{peer.name}: {error}", cure)
+            continue
+        if abs(found.clock_ahead) > MINUTE:
+            said = f"the clock of {peer.name} is {found.clock_ahead // 1000} s ahead of ours"
+            yield warning("machines", said, "set the one that is wrong: 300 s refuse every parcel")
+        else:
+            yield ok("machines", f"{peer.name} answered in {1000 * found.took:.0f} ms")
 
 
 def pause(health: Health, path: Path) -> Finding:

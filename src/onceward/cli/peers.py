@@ -60,6 +60,22 @@ def allow(
     ]
 
 
+@command("peer", "url", "took_ms", "clock_ahead_ms")
+def ping(box: Postbox, name: Peer, /) -> Found:
+    """
+    Ask a peer on another machine for a signed word, and print how far its clock is ahead.
+
+    Where none comes the error says what is wrong: clock, key, name, certificate or url.
+    """
+    found = box.peers.ping(name)
+    return {
+        "peer": found.name,
+        "url": found.url,
+        "took_ms": round(1000 * found.took),
+        "clock_ahead_ms": found.clock_ahead,
+    }
+
+
 @command()
 def forget(box: Postbox, name: Peer, /) -> Found:
     """Drop a peer's url; messages for it wait, and its stream and breaker are kept."""

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from onceward import Agent, Postbox
 from onceward.cli.exit_codes import Usage
+from onceward.cli.listening import Listening
 from onceward.cli.options import Quiet
 from onceward.cli.output import note
 from onceward.cli.serve import once as run_once
@@ -17,6 +18,7 @@ from onceward.cli.target import Answer, Where, chosen, existing, refuse_deleted
 from onceward.cli.team import run_team
 
 ANSWER = Answer()
+LISTENING = Listening()
 WHERE = Where()
 
 
@@ -27,6 +29,7 @@ def work(
     *,
     processes: int = 1,
     once: Annotated[bool, Quiet] = False,
+    listening: Listening = LISTENING,
     answer: Answer = ANSWER,
 ) -> int:
     """
@@ -48,12 +51,15 @@ def work(
         msg = "--processes is a number from 1"
         raise Usage(msg)
     agent = load(target)
+    if processes > 1 and listening.listen:
+        msg = "--listen is for one process: let onceward serve listen, beside the workers"
+        raise Usage(msg)
     if processes > 1:
         return run_team([str(db), target, *(["--once"] if once else [])], processes)
     refuse_deleted(db)
     if not db.exists():
         note(f"creating {db} for agent {agent.name}")
-    with Postbox(db, agent=agent, start=not once) as box:
+    with Postbox(db, agent=agent, start=not once, listeners=listening.listeners()) as box:
         return run_once(box, answer) if once else serve(box, answer)
 
 
@@ -62,6 +68,7 @@ def relay(
     /,
     *,
     once: Annotated[bool, Quiet] = False,
+    listening: Listening = LISTENING,
     where: Where = WHERE,
 ) -> int:
     """
@@ -77,7 +84,7 @@ def relay(
 
     """
     path = existing(*chosen([db] if db else [], where))
-    with Postbox(path, start=not once) as box:
+    with Postbox(path, start=not once, listeners=listening.listeners()) as box:
         return run_once(box, where) if once else serve(box, where)
 
 

@@ -1,0 +1,51 @@
+"""The options of commands that take parcels in from other machines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from onceward.cli.exit_codes import Usage
+from onceward.cli.options import Quiet
+
+if TYPE_CHECKING:
+    from onceward.http import HttpListener
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Listening:
+    """Where a command takes parcels in from other machines."""
+
+    listen: str | None = None
+    """Take parcels in at this url, such as https://0.0.0.0:8443."""
+    certfile: Path | None = None
+    """The certificate of https, with its chain."""
+    keyfile: Path | None = None
+    """Its key. Default: it is in the file of the certificate."""
+    client_ca: Path | None = None
+    """Take connections only with a certificate of these authorities (mTLS)."""
+    behind_proxy: Annotated[bool, Quiet] = False
+    """Listen with plain http for other machines: a proxy in front speaks https."""
+
+    def listeners(self) -> list[HttpListener]:
+        """Return the listener, none where no url is given; raise Usage without the extra."""
+        if self.listen is None:
+            return []
+        try:
+            from onceward.http import HttpListener  # noqa: PLC0415 - an extra
+        except ModuleNotFoundError as error:
+            msg = f"--listen needs an extra ({error.name}): pip install 'onceward[http]'"
+            raise Usage(msg) from error
+        return [
+            HttpListener(
+                self.listen,
+                certfile=str(self.certfile or ""),
+                keyfile=str(self.keyfile or ""),
+                client_ca=str(self.client_ca or ""),
+                behind_proxy=self.behind_proxy,
+            )
+        ]

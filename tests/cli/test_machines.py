@@ -1,0 +1,188 @@
+"""``keys``, ``serve``, ``peers ping`` and ``--listen``: agents on other machines."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.transports.over_http import scripted
+
+from onceward import Postbox
+from onceward.http import HttpListener
+from onceward.keys import Keys
+
+Cli = Callable[..., Any]
+
+
+def test_keys_are_made_added_listed_rotated_and_dropped(cli: Cli, home: Path) -> None:
+    """The secret is printed once, by the command that made it; the list has none."""
+    made = cli("keys", "new", "bob")
+    [[secret]] = made.lines
+
+    cli("keys", "add", "carl", stdin=f"{secret}\n")
+    rotated = cli("keys", "rotate", "bob", "--json").json
+
+    assert (Keys(home).secrets("carl"), "keys add AGENT" in made.err) == (
+        Keys(home).secrets("bob")[1:],
+        True,
+    )
+    listed = cli("keys", "ls", "--json")
+    assert [("bob", 2, True), ("carl", 1, True)] == [
+        (row["peer"], row["count"], row["mode_ok"]) for row in listed.json
+    ]
+    assert secret not in listed.out
+    assert rotated["secret"] not in listed.out
+    assert 1 == cli("keys", "rotate", "bob", "--finish", "--json").json["count"]
+    assert 0 == cli("keys", "drop", "bob").code
+    assert ["carl"] == [row["peer"] for row in cli("keys", "ls", "--json").json]
+
+
+def test_keys_that_are_not_there_are_said(cli: Cli) -> None:
+    """A key that exists is not made again, one that does not is named, a wrong one is refused."""
+    assert 3 == cli("keys", "rotate", "bob").code
+    assert 3 == cli("keys", "drop", "bob").code
+    assert 2 == cli("keys", "add", "bob", "whsec_short").code
+    cli("keys", "new", "bob")
+    assert 2 == cli("keys", "new", "bob").code
+
+
+@pytest.fixture
+def bob(home: Path) -> Iterator[str]:
+    """Serve Bob from another home, and yield his url; the key for Shop is shared."""
+    far = home / "far"
+    far.mkdir()
+    Keys(far).add("shop", Keys(home).create("bob"))
+    server = HttpListener("http://127.0.0.1:0")
+    with Postbox(far / "bob.db", agent="bob", start=False, listeners=[server]):
+        yield server.url
+
+
+@pytest.mark.usefixtures("shop")
+def test_a_ping_tells_the_clock(cli: Cli, bob: str) -> None:
+    """A peer that answers is named with the time it took and how far its clock is ahead."""
+    assert 0 == cli("peers", "add", "bob", bob).code
+
+    found = cli("peers", "ping", "bob", "--json").json
+
+    assert ["peer", "url", "took_ms", "clock_ahead_ms"] == list(found)
+    assert abs(found["clock_ahead_ms"]) < 60_000
+
+
+@pytest.mark.usefixtures("shop")
+def test_a_ping_says_that_the_key_is_another(cli: Cli, home: Path, bob: str) -> None:
+    """Another key, or none, is told with the commands that compare and add it."""
+    cli("peers", "add", "bob", bob)
+    Keys(home).rotate("bob")
+    Keys(home).retire("bob")
+    other = cli("peers", "ping", "bob")
+    Keys(home).drop("bob")
+    none = cli("peers", "ping", "bob")
+
+    assert (1, 1) == (other.code, none.code)
+    assert "key or name: that home serves no agent bob" in other.err
+    assert "onceward keys new bob" in none.err
+
+
+@pytest.mark.usefixtures("shop")
+def test_a_ping_says_that_the_clock_is_wrong(cli: Cli, home: Path) -> None:
+    """A refusal with a time far from ours is told as a matter of clocks."""
+    Keys(home).create("bob")
+    late = {"date": "Mon, 01 Jan 2024 00:00:00 GMT"}
+    with scripted(lambda _: (401, late, b"not taken\n")) as url:
+        cli("peers", "add", "bob", url)
+        found = cli("peers", "ping", "bob")
+
+    assert "clock: ours is" in found.err
+
+
+@pytest.mark.usefixtures("shop")
+def test_a_ping_says_that_the_url_is_wrong(cli: Cli, home: Path) -> None:
+    """No server, and a server that is none of ours, are told as such; a file needs no ping."""
+    Keys(home).create("bob")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    cli("peers", "add", "bob", url)
+    assert "url: no server is reached there" in cli("peers", "ping", "bob").err
+    with scripted(lambda _: (404, {}, b"")) as other:
+        cli("peers", "add", "bob", other)
+        assert "no onceward at this url" in cli("peers", "ping", "bob").err
+    assert 2 == cli("peers", "ping", "shop").code
+
+
+@pytest.mark.usefixtures("shop")
+def test_a_wrong_url_is_no_peers(cli: Cli) -> None:
+    """``peers add`` refuses plain http to another machine."""
+    found = cli("peers", "add", "bob", "http://bob.example")
+
+    assert 2 == found.code
+    assert "over https" in found.err
+
+
+@pytest.mark.usefixtures("shop")
+def test_the_doctor_examines_keys_and_machines(cli: Cli, home: Path, bob: str) -> None:
+    """A key that others read is serious; a peer that answers is well, one that does not is told."""
+    cli("peers", "add", "bob", bob)
+
+    def found() -> list[tuple[str, str]]:
+        rows = cli("doctor", "--json").json["findings"]
+        return [(r["check"], r["level"]) for r in rows if r["check"] in {"keys", "machines"}]
+
+    assert [("keys", "ok"), ("machines", "ok")] == found()
+    (home / "keys" / "bob").chmod(0o644)
+    assert [("keys", "serious"), ("machines", "warning")] == found()
+
+
+def test_serve_needs_an_address_and_agents(cli: Cli, home: Path) -> None:
+    """Without --listen it is a usage error, without agents there is nothing to serve."""
+    assert 2 == cli("serve").code
+    assert 3 == cli("serve", home, "--listen", "http://127.0.0.1:0").code
+    assert 2 == cli("serve", home, "--listen", "http://0.0.0.0:0").code
+
+
+def test_a_served_home_takes_messages_until_it_is_terminated(cli: Cli, home: Path) -> None:
+    """All agents of the home are served by one process; SIGTERM ends it gracefully with 143."""
+    far = home / "far"
+    for name in ("bob", "carl"):
+        Postbox(_made(far) / f"{name}.db", agent=name, start=False).close()
+        secret = Keys(home).create(name)
+    Keys(home).add("carl", secret)
+    Keys(far).add("shop", secret)
+    Keys(home).add("bob", secret)
+    command = [sys.executable, "-m", "onceward.cli", "serve", str(far), "--json"]
+    with subprocess.Popen(
+        [*command, "--listen", "http://127.0.0.1:0"],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as child:
+        assert child.stderr is not None
+        said = child.stderr.readline()
+        url = said.partition(" at ")[2].partition(";")[0]
+        with Postbox(home / "shop.db", agent="shop") as shop:
+            shop.peers.register({"bob": url, "carl": url})
+            for name in ("bob", "carl"):
+                shop.send(name, {"to": name})
+            shop.flush(timeout=60)
+        child.send_signal(signal.SIGTERM)
+        out, _ = child.communicate(timeout=60)
+
+    assert "serving bob, carl" in said
+    assert (143, "SIGTERM") == (child.returncode, json.loads(out)["signal"])
+    for name in ("bob", "carl"):
+        with Postbox(far / f"{name}.db", start=False) as box:
+            message = box.receive()
+            assert message is not None
+            assert {"to": name} == message.body
+            message.ack()
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    return folder
