@@ -43,7 +43,7 @@ def over_nats(plan: Plan) -> Iterator[Result]:
             ours / "alice.db",
             agent="alice",
             max_pending=UNBOUNDED,
-            listeners=[NatsListener(url, folder=ours)],
+            listeners=[NatsListener(url)],
         ) as box,
         Postbox(files / "alice.db", agent="alice", max_pending=UNBOUNDED) as by_file,
     ):
@@ -70,7 +70,7 @@ def listen(link: Link, folder: Path, url: str) -> None:
     """Handle what comes by way of the server until told to end; the body of another process."""
     other = folder / "other"
     other.mkdir()
-    with Postbox(other / "bob.db", agent=bob, listeners=[NatsListener(url, folder=other)]) as box:
+    with Postbox(other / "bob.db", agent=bob, listeners=[NatsListener(url)]) as box:
         box.peers.register("alice", f"{url}/alice")
         with box.begin() as tx:
             tx.execute(TABLE)

@@ -37,13 +37,11 @@ def test_the_printed_users_run_a_server(home: Path, cli: Cli) -> None:
     with nats_server(home, printed.out) as server:
         made = cli("nats", "setup", "--keeper", "shop", "--url", server.url(), "--apply")
         with (
-            Postbox(
-                home / "shop.db", agent="shop", listeners=[NatsListener(server.url(), folder=home)]
-            ) as shop,
+            Postbox(home / "shop.db", agent="shop", listeners=[NatsListener(server.url())]) as shop,
             Postbox(
                 home / "billing.eu.db",
                 agent="billing.eu",
-                listeners=[NatsListener(server.url(), folder=home)],
+                listeners=[NatsListener(server.url())],
             ) as billing,
         ):
             shop.peers.register("billing.eu", server.url("billing.eu"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
@@ -28,7 +29,7 @@ from onceward.testing.wire import acceptor
 from onceward.transports import nats
 from onceward.transports.base import Accept, TransportContext
 from onceward.transports.nats import ANSWERED, OUTCOME, PARCEL, NatsTransport, _content
-from onceward.transports.nats_listener import NatsListener
+from onceward.transports.nats_listener import NatsBinding, NatsListener
 
 SOON = 3.0
 """Seconds that a push waits in vain."""
@@ -60,20 +61,22 @@ class Ends:
 
     def transport(self, agent: str = "near", timeout: float = 20.0) -> NatsTransport:
         """Return the transport of an agent; an exchange takes at most *timeout* seconds."""
-        made = NatsTransport(
-            TransportContext(
-                agent=agent,
-                folder=self.folder,
-                settings=Settings(deliver_timeout=timeout / 0.9),
-                clock=SystemClock(),
-            )
-        )
+        made = NatsTransport(self.context(agent, timeout))
         self.stack.callback(made.close)
         return made
 
-    def listener(self, accept: Accept = stored, agent: str = "far") -> NatsListener:
+    def context(self, agent: str, timeout: float = 20.0) -> TransportContext:
+        """Return what transports and listeners of an agent are made of."""
+        return TransportContext(
+            agent=agent,
+            folder=self.folder,
+            settings=Settings(deliver_timeout=timeout / 0.9),
+            clock=SystemClock(),
+        )
+
+    def listener(self, accept: Accept = stored, agent: str = "far") -> NatsBinding:
         """Listen for an agent."""
-        made = NatsListener(self.server.url(), folder=self.folder)
+        made = NatsListener(self.server.url())(self.context(agent))
         self.stack.callback(made.close)
         made.listen(agent, accept)
         return made
@@ -473,3 +476,29 @@ def test_messages_over_the_servers_limit_leave_in_smaller_parcels(tmp_path: Path
     assert [*("x" * 1000 + str(n) for n in range(200)), "last"] == bodies
     assert large == dead.id
     assert last != large
+
+
+def test_postboxes_share_a_listener(ends: Ends) -> None:
+    """One listener serves the agents of several postboxes; it ends with the last of them."""
+    listener = NatsListener(ends.server.url())
+    sender = ends.transport()
+    bindings = {name: listener(ends.context(name)) for name in ("far", "other")}
+    for name, binding in bindings.items():
+        binding.listen(name, stored)
+    to_other = parcel(1, [build_frame(1, sender="near", recipient="other")], recipient="other")
+    sender.deliver(ends.server.url("far"), pushed(1))
+    bindings["far"].close()
+    bindings["far"].close()
+    answer = sender.deliver(ends.server.url("other"), to_other)
+    bindings["other"].close()
+
+    assert stored(to_other) == answer
+    assert (0, None) == (listener._users, listener._loop)
+
+
+def test_a_server_that_does_not_encrypt_is_refused(ends: Ends) -> None:
+    """With a context for TLS no parcel leaves in the clear."""
+    sender = NatsTransport(ends.context("near"), tls=ssl.create_default_context())
+    ends.stack.callback(sender.close)
+    with pytest.raises(Unreachable, match="does not encrypt"):
+        sender.deliver(ends.server.url("far"), pushed())

@@ -41,9 +41,13 @@ class TestNats(TransportConformance):
 
     def make(self, far: FarEnd) -> tuple[Transport, str]:
         """Listen for the far end at the server."""
-        listener = NatsListener(self.server.url(), folder=far.path.parent)
+        listener = NatsListener(self.server.url())(context(far.path.parent, far.agent))
         far.at_the_end.callback(listener.close)
         listener.listen(far.agent, far.accept)
         transport = NatsTransport(context(far.path.parent))
         far.at_the_end.callback(transport.close)
         return transport, self.server.url(far.agent)
+
+    def nowhere(self, far: FarEnd) -> str:
+        """Return the url of a server that was never started."""
+        return NatsServer(far.path.parent).url("absent")

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from ssl import SSLContext
 from threading import Lock
 from typing import TYPE_CHECKING, Final
@@ -19,7 +17,7 @@ from onceward.model.log import Level, log
 from onceward.model.parcel import Answer, Parcel
 from onceward.model.quoting import error_text
 from onceward.model.wire import decode_parcel, encode_answer
-from onceward.transports.base import Accept, MakeListener, TransportContext
+from onceward.transports.base import Accept, TransportContext
 from onceward.transports.event_loop import start_loop
 from onceward.transports.nats import ANSWERED, OUTCOME, PARCEL, REFUSED, UNABLE
 from onceward.transports.nats_link import Address, Credentials, Link
@@ -67,65 +65,76 @@ WORKING: Final = b"+WPI"
 
 class NatsListener:
     """
-    Takes parcels in from ``nats://HOST:PORT``, for each agent with its own connection.
+    Take parcels in from ``nats://HOST:PORT``; give it to postboxes among their listeners.
 
-    Any number of processes may listen for an agent: each parcel goes to one of them. Where
-    the server is away, it is looked for until ``close``.
+    Each agent has a connection of its own, with the secret in its home. Any number of
+    processes may listen for an agent: each parcel goes to one of them. Where the server is
+    away, it is looked for until the postbox closes. With a context for TLS, a server that does
+    not encrypt is refused. All postboxes of one listener share its threads.
     """
 
-    def __init__(
-        self, url: str, *, folder: str | Path | None = None, tls: SSLContext | None = None
-    ) -> None:
-        self._servers = Address.parse(url).servers
-        home = folder if folder is not None else os.environ.get("ONCEWARD_HOME", ".")
-        self._credentials = Credentials(Path(home), tls)
-        self._lock = Lock()
+    def __init__(self, url: str, *, tls: SSLContext | None = None) -> None:
+        self.servers, self._tls = Address.parse(url).servers, tls
+        self._lock, self._users = Lock(), 0
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._agents: set[asyncio.Task[None]] = set()
-        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="onceward-accept")
+        self._pool: ThreadPoolExecutor | None = None
 
-    @classmethod
-    def at(cls, url: str, *, tls: SSLContext | None = None) -> MakeListener:
-        """Return what makes a listener for a postbox, with the secrets in the postbox's folder."""
-        Address.parse(url)  # at once, not when the file opens
+    def __call__(self, context: TransportContext) -> NatsBinding:
+        """Return the listener of one postbox."""
+        return NatsBinding(self, Credentials(context.folder, self._tls))
 
-        def make(context: TransportContext) -> NatsListener:
-            return cls(url, folder=context.folder, tls=tls)
+    def enter(self) -> tuple[asyncio.AbstractEventLoop, ThreadPoolExecutor]:
+        """Return the loop and the threads for one more user; start them for the first."""
+        with self._lock:
+            if self._loop is None or self._pool is None:
+                self._loop = start_loop("onceward-nats-listener")
+                self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="onceward-accept")
+            self._users += 1
+            return self._loop, self._pool
 
-        return make
+    def leave(self) -> None:
+        """End the loop and the threads with the last user."""
+        with self._lock:
+            self._users -= 1
+            if self._users or self._loop is None or self._pool is None:
+                return
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._pool.shutdown(wait=False)
+            self._loop = self._pool = None
+
+
+class NatsBinding:
+    """The listener of one postbox."""
+
+    def __init__(self, listener: NatsListener, credentials: Credentials) -> None:
+        self._listener, self._credentials = listener, credentials
+        self._lock = Lock()
+        self._agents: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]] = []
 
     def listen(self, name: str, accept: Accept) -> None:
         """Pass parcels for *name* to *accept* from now on."""
+        loop, pool = self._listener.enter()
+        began = asyncio.run_coroutine_threadsafe(self._begin(_Inbox(name, accept, pool)), loop)
         with self._lock:
-            if self._loop is None:
-                self._loop = start_loop("onceward-nats-listener")
-            asyncio.run_coroutine_threadsafe(self._add(name, accept), self._loop).result()
+            self._agents.append((loop, began.result()))
 
     def close(self) -> None:
         """Take no more parcels; wait for those that are being accepted. Safe to call twice."""
         with self._lock:
-            loop, self._loop = self._loop, None
-        if loop is not None:
-            asyncio.run_coroutine_threadsafe(self._end(), loop).result()
-            loop.call_soon_threadsafe(loop.stop)
-        self._pool.shutdown(wait=False)
+            agents, self._agents = self._agents, []
+        for loop, serving in agents:
+            asyncio.run_coroutine_threadsafe(_ended(serving), loop).result()
+            self._listener.leave()
 
-    async def _add(self, name: str, accept: Accept) -> None:
-        inbox = _Inbox(name, accept, self._pool)
-        task = asyncio.ensure_future(self._serve(inbox))
-        self._agents.add(task)
-
-    async def _end(self) -> None:
-        for agent in self._agents:
-            agent.cancel()
-        await asyncio.gather(*self._agents, return_exceptions=True)
+    async def _begin(self, inbox: _Inbox) -> asyncio.Task[None]:
+        return asyncio.ensure_future(self._serve(inbox))
 
     async def _serve(self, inbox: _Inbox) -> None:
         """Take parcels until this is cancelled, over one connection after the other."""
         failures = 0
         while True:
             try:
-                link = await Link.open(self._servers, inbox.name, self._credentials)
+                link = await Link.open(self._listener.servers, inbox.name, self._credentials)
                 try:
                     await inbox.open(link)
                     failures = 0
@@ -278,6 +287,11 @@ class _Inbox:
             if done:
                 return accepting.result()
             await _quietly(link, msg, WORKING)
+
+
+async def _ended(serving: asyncio.Task[None]) -> None:
+    serving.cancel()
+    await asyncio.gather(serving, return_exceptions=True)
 
 
 def _parcel(msg: Msg, recipient: str, sender: str) -> Parcel:

@@ -63,7 +63,7 @@ def open_box(folder: Path, agent: Agent | str, *, start: bool = True) -> Postbox
     name, other = (BOB, ANN) if getattr(agent, "name", agent) == BOB else (ANN, BOB)
     home = folder / name
     home.mkdir(exist_ok=True)
-    ears = [NatsListener(url(folder), folder=home)] if start else []
+    ears = [NatsListener(url(folder))] if start else []
     box = Postbox(home / f"{name}.db", agent=agent, start=start, listeners=ears, **SETTINGS)
     box.peers.register(other, f"{url(folder)}/{other}")
     return box
