@@ -20,7 +20,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from tests.proof.bit_flips import flips
 from tests.proof.disk_failures import sweep
-from tests.proof.kills import kill_test
+from tests.proof.kills import kill_test, nats_kill_test
 from tests.proof.model import search, values
 from tests.proof.mutants import hunt
 from tests.proof.power_cut.pair import Terms
@@ -149,6 +149,13 @@ HARNESSES: Final = (
         500,
         100_000,
         lambda n, s, seed: kill_test.trial(kills=n, seconds=s, seed=seed),
+    ),
+    Harness(
+        "kills over nats",
+        "kills",
+        80,
+        10_000,
+        nats_kill_test.tried,
     ),
     Harness("mutants", "mutants", 12, 1_000, _planted, _no_mutants),
 )

@@ -12,10 +12,13 @@ import asyncio
 import os
 import random
 import shutil
+import socket
 import sys
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Event
 from typing import Any, Final
 
@@ -35,6 +38,9 @@ BOB: Final = "bob"
 SERVER: Final = "server"
 LANES: Final = 8
 AT_ONCE: Final = 20
+EACH_ROUND: Final = LANES * AT_ONCE
+"""Orders that the sender makes at a time."""
+ORDERS_PER_KILL: Final = 100
 LOSES_ITS_STORE: Final = 0.3
 """How many starts of the server find no store."""
 SPOILED: Final = 0.3
@@ -115,10 +121,16 @@ def replayer(folder: Path, _name: str) -> None:
         time.sleep(0.2)
 
 
+async def _ignore(error: Exception) -> None:
+    del error
+
+
 async def _replay(folder: Path) -> None:
     client, seen, rng = Client(), list[NatsMessage](), random.Random()
     async with asyncio.timeout(2):
-        await client.connect(url(folder), allow_reconnect=False, max_reconnect_attempts=1)
+        await client.connect(
+            url(folder), allow_reconnect=False, max_reconnect_attempts=1, error_cb=_ignore
+        )
 
     async def keep(msg: NatsMessage) -> None:
         seen.append(msg)
@@ -158,24 +170,54 @@ ROLES: Final[dict[str, Role]] = {
 }  # fmt: skip
 
 
-def trial(folder: Path, *, orders: int, kills: int, seed: int, port: int) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a trial has shown."""
+
+    count: int
+    """How often a process was killed."""
+    violations: tuple[str, ...]
+    seconds: float
+    orders: int
+
+
+def tried(kills: int, seconds: float, seed: int) -> Verdict:
+    """Make a trial with as many orders as the kills need, in a folder of its own."""
+    orders = max(1, round(kills * ORDERS_PER_KILL / EACH_ROUND)) * EACH_ROUND
+    with TemporaryDirectory(prefix="onceward-nats-") as made:
+        return trial(Path(made), orders=orders, kills=kills, seed=seed, seconds=seconds)
+
+
+def trial(
+    folder: Path, *, orders: int, kills: int, seed: int, seconds: float = 86_400.0
+) -> Verdict:
     """
-    Send orders while processes are killed; return what is wrong once nothing is under way.
+    Send orders while processes are killed, no longer than *seconds*; then let all come to rest.
 
     Every order has exactly one effect, in the order of its lane; every one is acknowledged,
     none is a dead letter; both files keep every invariant.
     """
-    (folder / "port").write_text(str(port), encoding="ascii")
+    begun = time.monotonic()
+    (folder / "port").write_text(str(_free_port()), encoding="ascii")
     (folder / "total").write_text(str(orders), encoding="ascii")
     for name in (ANN, BOB):
         with open_box(folder, name, start=False) as box, box.begin() as tx:
             tx.execute(TABLE)
     with crew(folder, ROLES, random.Random(seed)) as people:
-        people.torment(kills)
+        people.torment(kills, seconds=seconds)
+        count = people.kills
         with open_box(folder, ANN, start=False) as ann:
             calm = people.wait_until(lambda: _acked(ann) == orders, seconds=600)
         wrong = people.fallen()
-    return wrong + judged(folder, orders) + ([] if calm else ["messages are still under way"])
+    wrong += judged(folder, orders) + ([] if calm else ["messages are still under way"])
+    told = tuple(f"seed {seed}: {each}" for each in wrong)
+    return Verdict(count, told, time.monotonic() - begun, orders)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def _acked(box: Postbox) -> int:
