@@ -25,6 +25,7 @@ Define every error of the package, as one tree.
     │   │   ├── UnknownChannel · DuplicateChannel · ChannelRefused · NotParticipant
     ├── DeliveryError              raised by transports
     │   ├── Unreachable              the peer does not answer; try later
+    │   ├── PushFailed               the peer was reached and failed; an attempt of each message
     │   ├── OutOfDescriptors         this process can open no further file; the peer is well
     │   ├── ParcelTooLarge           the way takes no parcel of this size; a smaller one passes
     │   ├── Refused                  the peer will never take this
@@ -285,6 +286,16 @@ class DeliveryError(OncewardError):
 
 class Unreachable(DeliveryError):
     """The peer did not answer: the dispatcher tries again by itself."""
+
+    retryable = True
+
+
+class PushFailed(DeliveryError):
+    """
+    The peer was reached and could not take the parcel: the dispatcher tries again by itself.
+
+    It counts against the budget of the parcel's messages, as no other error of a push does.
+    """
 
     retryable = True
 

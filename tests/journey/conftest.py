@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from onceward import Agent, Postbox
-from onceward.errors import Refused, Unreachable
+from onceward.errors import PushFailed, Refused, Unreachable
 from onceward.model.names import DIRECTORY
 from onceward.model.parcel import Answer, Parcel
 from onceward.transports.base import Features
@@ -56,7 +56,7 @@ class Wire:
     """
     Carries parcels inside the process and misbehaves by script, one word per push.
 
-    ``ok``; ``down`` (no peer there); ``error`` (an exception that is no word about the peer);
+    ``ok``; ``down`` (no peer there); ``error`` (the peer fails);
     ``lost`` (arrives, the answer does not); ``refuse``; ``busy``; ``cut`` (the process dies
     before the push), ``died`` (the process dies after it).
     """
@@ -81,7 +81,7 @@ class Wire:
             case "down":
                 raise Unreachable(word)
             case "error":
-                raise RuntimeError(word)
+                raise PushFailed(word)
             case "refuse":
                 raise Refused(word)
             case "busy":

@@ -18,7 +18,7 @@ from onceward.runtime import dispatcher, engine
 from onceward.runtime.pusher import Pusher
 from onceward.store import dead_letters
 from onceward.store.parcels import InFlight
-from onceward.transports import Frame
+from onceward.transports import Frame, Parcel
 from onceward.transports.function import FunctionTransport
 
 if TYPE_CHECKING:
@@ -199,9 +199,34 @@ def test_nobody_there_may_cost_budget(world: World) -> None:
     assert 3 == len(world.wire.pushed)
 
 
+def test_a_bug_of_a_transport_is_booked_on_no_message(world: World) -> None:
+    """However often a transport raises what is no verdict, its messages keep their budget."""
+
+    def broken(parcel: Parcel) -> None:
+        msg = f"a header of parcel {parcel.number}"
+        raise ValueError(msg)
+
+    shop, billing = world.wired("shop", quiet())
+    told: list[str] = []
+    shop.on("delivery_failed", lambda event: told.append(event.error))
+    sent = shop.send("billing", Job(n=1))
+    world.wire.on_push = broken
+    for _ in range(15):
+        world.wait(61)
+    [peer] = shop.peers.list()
+    [(attempts,)] = shop.query("SELECT attempts FROM onceward_outbox")
+    state = shop.resolve(sent)
+    world.wire.on_push = lambda _: None
+    world.wait(61)
+
+    assert ("sending", 0, "ValueError: a header of parcel 1") == (state, attempts, peer.last_error)
+    assert len(told) > 10
+    assert [1] == [past.body["n"] for past in billing.history().messages]
+
+
 def test_a_failing_push_costs_budget(world: World) -> None:
     """
-    An error that is no word about the peer counts.
+    The failure of a peer that was reached counts.
 
     By default there are eleven attempts, then a dead letter with the error.
     """
@@ -214,7 +239,7 @@ def test_a_failing_push_costs_budget(world: World) -> None:
 
     assert 11 == len(world.wire.pushed)
     assert letter is not None
-    assert ("max_retries_exceeded", "RuntimeError: error") == (letter.reason, letter.last_error)
+    assert ("max_retries_exceeded", "PushFailed: error") == (letter.reason, letter.last_error)
 
 
 def test_retries_are_counted(world: World) -> None:

@@ -28,8 +28,14 @@ from onceward.store.peers import Fork, PeerLease
 
 PATIENCE: Final = 3
 """Forks of our own making in a row after which the peer is left alone between two of them."""
-COPIED: Final = "two copies of this agent's file push to the peer: stop one of them"
-
+COPIED: Final = (
+    "two copies of this agent's file, or two agents of its name, push to the peer:"
+    " stop or rename one of them"
+)
+CAUSES: Final[dict[ForkCause, str]] = {
+    "own_file": "our file was put back or copied, or another agent of our name pushes to the peer",
+    "peer_file": "the peer's file was put back or made anew",
+}
 ID: Final = attrgetter("id")
 
 
@@ -175,6 +181,7 @@ class DeliveryFailures:
             f"the peer at {answer.number} of {answer.epoch[:8] or 'none'}"
         )
         cause: ForkCause = "own_file" if fork.own else "peer_file"
+        detail += f"; {CAUSES[cause]}"
         self._emitter.emit(tx, StreamForked(
             agent=self._agent, at=tx.now, peer=held.name, cause=cause, detail=detail,
         ))  # fmt: skip

@@ -14,6 +14,7 @@ from onceward.errors import (
     OncewardError,
     OutOfDescriptors,
     ParcelTooLarge,
+    PushFailed,
     Refused,
     StoreClosed,
     Unreachable,
@@ -208,8 +209,16 @@ class Pusher:
         self._db.write(lambda tx: self._failures.wait(tx, packed, text, _pause()))
 
     def back_off(self, packed: InFlight, error: Exception) -> None:
-        """Leave the peer alone for a while, because a push to it failed."""
-        text, unreachable = error_text(error), isinstance(error, Unreachable)
+        """
+        Leave the peer alone for a while, because a push to it failed.
+
+        An error of the transport itself costs no message an attempt.
+        """
+        text = error_text(error)
+        unreachable = not isinstance(error, PushFailed)
+        if not isinstance(error, OncewardError):
+            peer = packed.lease.name
+            log.failure("error", "the transport failed", error, agent=self._db.agent, peer=peer)
         self._db.write(
             lambda tx: self._failures.back_off(tx, packed, text, unreachable=unreachable)
         )

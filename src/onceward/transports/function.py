@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from threading import Lock
 from typing import Any, Final
 
-from onceward.errors import Refused, Unreachable
+from onceward.errors import DeliveryError, PushFailed, Refused, Unreachable
 from onceward.model.frame import Frame
 from onceward.model.parcel import Answer, Durability, Parcel, Receipt
 from onceward.model.quoting import error_text
@@ -65,6 +65,7 @@ class FunctionTransport:
         Raises:
             Unreachable: the function raised it, or did not answer in time.
             Refused: the function raised it.
+            PushFailed: the function raised something else.
 
         """
         del url
@@ -101,8 +102,14 @@ class FunctionTransport:
         return receipts
 
     def _call(self, frames: list[Frame]) -> list[Receipt]:
-        said = self._send(frames)
-        return _receipts(self._await(said) if inspect.isawaitable(said) else said, frames)
+        try:
+            said = self._send(frames)
+            said = self._await(said) if inspect.isawaitable(said) else said
+        except DeliveryError:
+            raise
+        except Exception as error:
+            raise PushFailed(error_text(error)) from error
+        return _receipts(said, frames)
 
     def _await(self, said: Any) -> Receipts:
         async def limited() -> Receipts:
@@ -161,4 +168,4 @@ def _failed(frames: list[Frame], error: Exception) -> list[Receipt]:
     """Return a refusal of each frame; none where the peer was away, which costs no attempt."""
     if isinstance(error, Unreachable | Refused):
         return []  # these frames are first in the next parcel, and the same error fails its push
-    return [Receipt(frame.id, "busy", error_text(error)) for frame in frames]
+    return [Receipt(frame.id, "busy", str(error)) for frame in frames]
