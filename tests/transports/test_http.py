@@ -5,11 +5,14 @@ from __future__ import annotations
 import pytest
 from tests.transports.over_http import context, share_keys
 
-from onceward.testing import TransportConformance
+from onceward.testing import ListenerConformance, TransportConformance
+from onceward.testing.listener_conformance import AGENTS
+from onceward.testing.listener_conformance import SENDERS as STRANGERS
 from onceward.testing.transport_fixture import FAR, NEAR, FarEnd
-from onceward.transports import Transport
+from onceward.transports import Listener, Transport, TransportContext
 from onceward.transports.http import HttpTransport
 from onceward.transports.http_listener import HttpListener
+from onceward.transports.keys import Keys, new_secret
 
 SENDERS = [NEAR, *(f"sender{n}" for n in range(8))]
 
@@ -25,7 +28,7 @@ class TestHttp(TransportConformance):
         server = HttpListener("http://127.0.0.1:0")
         listener = server(context(home, FAR))
         listener.listen(FAR, far.accept)
-        transport = HttpTransport(context(home, NEAR))
+        transport = HttpTransport(far.context)
         far.at_the_end.callback(listener.close)
         far.at_the_end.callback(transport.close)
         return transport, server.url
@@ -37,3 +40,26 @@ class TestHttp(TransportConformance):
         server.start()
         server.stop()
         return server.url
+
+
+class TestHttpListener(ListenerConformance):
+    """The server on loopback, with keys for each of its senders."""
+
+    server: HttpListener
+    secret = new_secret()
+
+    def make(self, context: TransportContext) -> Listener:
+        """Serve the agents of a home."""
+        for sender in STRANGERS:
+            Keys(context.folder).add(sender, self.secret)
+        self.server = HttpListener("http://127.0.0.1:0")
+        return self.server(context)
+
+    def way(
+        self, listener: Listener, context: TransportContext, name: str
+    ) -> tuple[Transport, str]:
+        """Return a sender with its key."""
+        del listener, name
+        for agent in AGENTS:
+            Keys(context.folder).add(agent, self.secret)
+        return HttpTransport(context), self.server.url

@@ -9,8 +9,9 @@ from onceward.model.frame import Frame
 from onceward.model.parcel import Receipt
 from onceward.runtime.receiver import Receiver
 from onceward.testing.conformance import TransportConformance
+from onceward.testing.listener_conformance import ListenerConformance
 from onceward.testing.transport_fixture import LIMITS, FarEnd
-from onceward.transports.base import Transport
+from onceward.transports.base import Listener, Transport, TransportContext
 from onceward.transports.file import FileTransport
 from onceward.transports.file_slots import Opened
 from onceward.transports.function import FunctionTransport
@@ -35,6 +36,22 @@ class TestMemory(TransportConformance):
         """Return a name under which no agent listens."""
         del far
         return "memory:nobody"
+
+
+class TestMemoryListener(ListenerConformance):
+    """Agents that other agents of the process reach."""
+
+    def make(self, context: TransportContext) -> Listener:
+        """Return a listener, which needs nothing of its context."""
+        del context
+        return MemoryListener()
+
+    def way(
+        self, listener: Listener, context: TransportContext, name: str
+    ) -> tuple[Transport, str]:
+        """Return the url of a name in this process."""
+        del listener, context
+        return MemoryTransport(), f"memory:{name}"
 
 
 class TestFile(TransportConformance):

@@ -2,7 +2,7 @@
 Aids for tests of agents, programs and transports.
 
 A clock that tests advance, transports that fail by script, agents that are
-killed, simulated worlds, the conformance suite of transports, and a judge.
+killed, simulated worlds, the conformance suites of transports and listeners, a judge.
 """
 
 from importlib import import_module
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from onceward.testing.harness import Harness
     from onceward.testing.history import Effect, Log, judge
     from onceward.testing.kills import Crew, crew
+    from onceward.testing.listener_conformance import ListenerConformance
     from onceward.testing.simulation import Simulation, interrupt, people, step
     from onceward.testing.transport_fixture import FarEnd
 
@@ -29,6 +30,7 @@ __all__ = [
     "Fault",
     "FaultyTransport",
     "Harness",
+    "ListenerConformance",
     "Log",
     "ManualClock",
     "Point",
@@ -51,6 +53,7 @@ _MODULES = {
     "Fault": "faults",
     "FaultyTransport": "faults",
     "Harness": "harness",
+    "ListenerConformance": "listener_conformance",
     "Log": "history",
     "ManualClock": "clock",
     "Point": "crash",

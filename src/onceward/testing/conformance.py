@@ -4,11 +4,12 @@ Test what every transport must do; a transport's author inherits the suite.
     class TestMine(TransportConformance):
         def make(self, far):
             server = far.at_the_end.enter_context(MyServer(far.accept))
-            return MyTransport(), f"mine:{server.port}"
+            return MyTransport(far.context), f"mine:{server.port}"
 
-``transport.features`` selects what is asked of it. After each test the
-invariants of both files are checked, and that the far end has what was
-acknowledged.
+``transport.features`` selects what is asked of it: one of a network must end its
+pushes at ``deliver_timeout`` of ``far.context.settings``, and at ``close``. After each
+test the invariants of both files are checked, and that the far end has what was
+acknowledged. ``ListenerConformance`` is the suite of the other half.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from onceward.testing.transport_fixture import (
     Line,
     open_line,
 )
+from onceward.testing.wire_conformance import WireConformance
 from onceward.transports.base import Transport
 
 HARMLESS = (
@@ -60,7 +62,7 @@ ODD_TEXTS = (
 ODD_BYTES = (b"", bytes(range(256)), b"\xff\xfe", b"\x00" * 1000)
 
 
-class TransportConformance:
+class TransportConformance(WireConformance):
     """Subclass it under a name that pytest collects, and say how your transport is made."""
 
     def make(self, far: FarEnd) -> tuple[Transport, str]:

@@ -20,7 +20,12 @@ if TYPE_CHECKING:
     from onceward.testing.clock import ManualClock
     from onceward.testing.harness import Harness
 
-pytest.register_assert_rewrite("onceward.testing.conformance", "onceward.testing.transport_fixture")
+pytest.register_assert_rewrite(
+    "onceward.testing.conformance",
+    "onceward.testing.listener_conformance",
+    "onceward.testing.transport_fixture",
+    "onceward.testing.wire_conformance",
+)
 
 
 @pytest.fixture

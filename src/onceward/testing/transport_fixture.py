@@ -11,6 +11,7 @@ from typing import Any, Final
 from onceward.api.postbox import Postbox
 from onceward.errors import Unreachable
 from onceward.model.body import decode
+from onceward.model.clock import SystemClock
 from onceward.model.frame import Frame
 from onceward.model.parcel import Answer, Parcel, Receipt
 from onceward.model.settings import Settings
@@ -18,15 +19,17 @@ from onceward.runtime.agent import Agent
 from onceward.testing.clock import ManualClock
 from onceward.testing.faults import Fault, FaultyTransport
 from onceward.testing.wire import SCHEME, Wire, acceptor
-from onceward.transports.base import Accept, Transport
+from onceward.transports.base import Accept, Transport, TransportContext
 
 NEAR: Final = "near"
 FAR: Final = "far"
 MAX_BODY: Final = 64 << 10
 MAX_INBOX: Final = 1000
+DELIVER_TIMEOUT: Final = 30.0
 LIMITS: Final = Settings(max_body=MAX_BODY, max_inbox=MAX_INBOX, retry_jitter=0.0)
 """Settings of the far end, with limits that a test can reach."""
 EVERYTHING: Final = 1_000_000
+Answered = Answer | Exception | Callable[[Parcel], Answer]
 
 
 class FarEnd:
@@ -37,8 +40,17 @@ class FarEnd:
     function that keeps frame ids, as the contract of such functions asks.
     """
 
-    def __init__(self, path: Path, clock: ManualClock, near: Accept) -> None:
+    def __init__(
+        self, path: Path, clock: ManualClock, near: Accept, deliver_timeout: float
+    ) -> None:
         self.agent, self.path = FAR, path
+        self.context = TransportContext(
+            agent=NEAR,
+            folder=path.parent,
+            settings=Settings(deliver_timeout=deliver_timeout),
+            clock=SystemClock(),
+        )
+        """What a factory of the near end's transport is given."""
         wire = Wire({NEAR: near})
         self.postbox = Postbox(
             path,
@@ -57,13 +69,23 @@ class FarEnd:
         """Bodies that ``take`` has kept, in order."""
         self.handled: list[Any] = []
         """Bodies that were handled, in order: effects, that is."""
+        self.arrivals: list[Parcel] = []
+        """Parcels that ``accept`` was called with, in order."""
+        self.answers: list[Answered] = []
+        """What the next calls of ``accept`` do instead of asking the inbox."""
         self._known: set[str] = set()
         self._accept = acceptor(self.postbox, LIMITS)
         self.at_the_end.callback(self.postbox.close)
 
     def accept(self, parcel: Parcel) -> Answer:
         """Keep a parcel once and answer after the commit; used by transports with streams."""
-        return self._accept(parcel)
+        self.arrivals.append(parcel)
+        if not self.answers:
+            return self._accept(parcel)
+        said = self.answers.pop(0)
+        if isinstance(said, Exception):
+            raise said
+        return said(parcel) if callable(said) else said
 
     def take(self, frames: list[Frame]) -> dict[str, Receipt]:
         """Keep frames once and answer for each; used by function transports."""
@@ -140,11 +162,16 @@ class Line:
 
 
 @contextmanager
-def open_line(folder: Path, make: Callable[[FarEnd], tuple[Transport, str]]) -> Iterator[Line]:
+def open_line(
+    folder: Path,
+    make: Callable[[FarEnd], tuple[Transport, str]],
+    *,
+    deliver_timeout: float = DELIVER_TIMEOUT,
+) -> Iterator[Line]:
     """Open both ends in *folder* with the transport that *make* returns between them."""
     clock, acceptors, script = ManualClock(), list[Accept](), list[Fault]()
     with ExitStack() as stack:
-        far = FarEnd(folder / f"{FAR}.db", clock, _late(acceptors))
+        far = FarEnd(folder / f"{FAR}.db", clock, _late(acceptors), deliver_timeout)
         stack.enter_context(far.at_the_end)
         transport, url = make(far)
         faulty = FaultyTransport(

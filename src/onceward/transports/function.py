@@ -7,6 +7,7 @@ import inspect
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import CancelledError
 from threading import Lock
 from typing import Any, Final
 
@@ -118,6 +119,9 @@ class FunctionTransport:
 
         try:
             return asyncio.run_coroutine_threadsafe(limited(), self._own_loop()).result()
+        except CancelledError as error:
+            msg = "the transport was closed while the function ran"
+            raise Unreachable(msg) from error
         except TimeoutError as error:
             msg = f"the function did not answer within {self._timeout} s"
             raise Unreachable(msg) from error
@@ -129,11 +133,19 @@ class FunctionTransport:
             return self._loop
 
     def close(self) -> None:
-        """Stop the loop of async functions."""
+        """End async functions that run, and stop their loop."""
         with self._lock:
             loop, self._loop = self._loop, None
         if loop is not None:
-            loop.call_soon_threadsafe(loop.stop)
+            loop.call_soon_threadsafe(_end_all, loop)
+
+
+def _end_all(loop: asyncio.AbstractEventLoop) -> None:
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    ended = asyncio.gather(*tasks, return_exceptions=True)
+    ended.add_done_callback(lambda _: loop.stop())
 
 
 def _receipts(said: Receipts, frames: list[Frame]) -> list[Receipt]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from threading import Lock
+from threading import Condition, Lock, get_ident
 from typing import Final
 
 from onceward.errors import Unreachable
@@ -10,6 +10,8 @@ from onceward.model.parcel import Answer, Parcel
 from onceward.transports.base import Accept, Features
 
 SCHEME: Final = "memory:"
+CLOSE_WITHIN: Final = 30.0
+"""Longest wait for calls that are under way when a listener is closed, in seconds."""
 _here: dict[str, tuple[Accept, ...]] = {}
 """By name: the functions of its listeners; the latest takes what comes."""
 _lock = Lock()
@@ -37,18 +39,38 @@ class MemoryListener:
 
     def __init__(self) -> None:
         self._mine: list[tuple[str, Accept]] = []
+        self._under_way: list[int] = []
+        """Threads in a call of an agent's function."""
+        self._ended = Condition()
 
     def listen(self, name: str, accept: Accept) -> None:
         """Take parcels for *name* from now on, before older listeners of that name."""
+
+        def counted(parcel: Parcel) -> Answer:
+            with self._ended:
+                self._under_way.append(get_ident())
+            try:
+                return accept(parcel)
+            finally:
+                with self._ended:
+                    self._under_way.remove(get_ident())
+                    self._ended.notify_all()
+
         with _lock:
-            _here[name] = (*_here.get(name, ()), accept)
-            self._mine.append((name, accept))
+            _here[name] = (*_here.get(name, ()), counted)
+            self._mine.append((name, counted))
 
     def close(self) -> None:
-        """Take nothing more; an older listener of a name takes what comes for it."""
+        """
+        Take nothing more; an older listener of a name takes what comes for it.
+
+        Calls that are under way on other threads are waited for.
+        """
         with _lock:
             for name, accept in self._mine:
                 _here[name] = tuple(each for each in _here[name] if each != accept)
                 if not _here[name]:
                     del _here[name]
             self._mine.clear()
+        with self._ended:
+            self._ended.wait_for(lambda: set(self._under_way) <= {get_ident()}, CLOSE_WITHIN)
