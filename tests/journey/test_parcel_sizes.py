@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ import pytest
 from onceward import Agent, Postbox
 from onceward.errors import ParcelTooLarge
 from onceward.model.parcel import Answer, Parcel, Receipt
+from onceward.model.settings import Settings
 from onceward.model.wire import encode_parcel
+from onceward.runtime.parcel_growth import ParcelGrowth
 from onceward.store import receipts
 from onceward.testing.clock import ManualClock
 from onceward.transports import Features
@@ -213,3 +216,84 @@ def test_a_limit_is_forgotten_with_the_url(near: Path, far: Postbox) -> None:
 
     assert [20 * KIB, None, 20 * KIB, None] == found
     del far
+
+
+class Distant:
+    """Deliver by way of memory, an exchange taking a number of seconds by the clock of tests."""
+
+    features = Features(schemes=frozenset({"distant"}), network=True)
+
+    def __init__(self, clock: ManualClock, seconds: float) -> None:
+        self.clock, self.seconds = clock, seconds
+        self.counts: list[int] = []
+        """Messages of each parcel."""
+
+    def deliver(self, url: str, parcel: Parcel) -> Answer:
+        """Let time pass on the way."""
+        self.counts.append(len(parcel.frames))
+        answer = MemoryTransport().deliver(url.replace("distant:", "memory:"), parcel)
+        self.clock.advance(self.seconds)
+        return answer
+
+    def close(self) -> None:
+        """Hold nothing."""
+
+
+def counts(folder: Path, seconds: float, messages: int, **settings: int) -> list[int]:
+    """Return how many messages each parcel holds of a backlog that is sent over a way."""
+    folder.mkdir()
+    clock = ManualClock()
+    way = Distant(clock, seconds)
+    with (
+        Postbox(
+            folder / "near.db",
+            agent="near",
+            start=False,
+            transports={"distant": way},
+            clock=clock,
+            settings=Settings.merge(None, {"parcel_max_messages": 50, **settings}),
+        ) as near,
+        Postbox(folder / "far.db", agent="distant-far", start=False, clock=clock),
+    ):
+        near.peers.register("distant-far", "distant:distant-far")
+        near.send_many([("distant-far", n) for n in range(messages)])
+        near.run_until_idle()
+    return way.counts
+
+
+def test_parcels_grow_while_their_way_is_slow(tmp_path: Path) -> None:
+    """Each is twice the one before while the exchange takes longer than packing."""
+    assert [50, 50, 100, 200, 400, 200] == counts(tmp_path / "slow", 0.1, 1000)
+
+
+def test_parcels_of_a_quick_way_do_not_grow(tmp_path: Path) -> None:
+    """A larger parcel saves nothing where no time is spent on the way."""
+    assert [50] * 10 == counts(tmp_path / "quick", 0.0, 500)
+
+
+def test_parcels_grow_within_their_bytes(tmp_path: Path) -> None:
+    """However slow the way is, no parcel exceeds ``parcel_max_bytes``."""
+    sizes = counts(tmp_path / "bounded", 0.1, 1000, parcel_max_bytes=50_000)
+
+    assert (50, 50, 100) == tuple(sizes[:3])
+    assert max(sizes) < 150
+    assert 1000 == sum(sizes)
+
+
+def test_parcels_shrink_once_their_way_is_quick() -> None:
+    """A full parcel whose exchange is as quick as packing is followed by one half as large."""
+    clock = ManualClock()
+    growth = ParcelGrowth(clock.monotonic, 100)
+    answer = Answer(verdict="accepted")
+    limits: list[int] = []
+
+    def push(seconds: float) -> Answer:
+        clock.advance(seconds)
+        return answer
+
+    for seconds in (1.0, 1.0, 1.0, 1.0, 0.1, 0.1, 0.1, 0.1):
+        growth.timed("far", growth.limit("far"), partial(push, seconds))
+        limits.append(growth.limit("far"))
+        clock.advance(0.2)  # the next parcel is packed
+
+    assert [100, 200, 400, 800, 400, 200, 100, 100] == limits

@@ -113,7 +113,7 @@ class Settings(BaseModel):
     carriers: Annotated[int, Field(ge=1, le=1024)] = 64
     """Most peers that are pushed to at once; at most 8 of them are peers that failed last."""
     parcel_max_messages: Annotated[int, Field(ge=1, le=10_000)] = 500
-    """Most messages of one push."""
+    """Most messages of one push; over a network up to 10,000, while its way is slow."""
     parcel_max_bytes: Annotated[int, Field(ge=1 << 10)] = 4 << 20
     """Largest push; a single message may be larger."""
     breaker_failures: Annotated[int, Field(ge=1)] = 5

@@ -9,6 +9,7 @@ from onceward.errors import Unreachable
 from onceward.model.clock import Millis
 from onceward.runtime.deps import RuntimeDeps
 from onceward.runtime.event_emitter import EventEmitter
+from onceward.runtime.parcel_growth import ParcelGrowth
 from onceward.runtime.routes import Routes
 from onceward.store import health, parcels, peers
 from onceward.store.parcels import InFlight, SenderInfo
@@ -22,6 +23,7 @@ class ParcelPacker:
         self._db, self._settings, self._routes = deps.db, deps.settings, routes
         self._emitter = EventEmitter(deps.hooks, deps.db.agent)
         self.owner = file_checks.owner_name()
+        self.growth = ParcelGrowth(deps.db.clock.monotonic, deps.settings.parcel_max_messages)
 
     def first(self, tx: StoreTransaction, name: str) -> InFlight | None:
         """
@@ -42,8 +44,12 @@ class ParcelPacker:
         if disabled_by_environment() or health.paused(tx):
             peers.release(tx, held)
             return InFlight(held, None)
+        limit = self._settings.parcel_max_messages
         try:
-            max_bytes = self._routes.features(held.name, held.url).max_bytes
+            features = self._routes.features(held.name, held.url)
+            max_bytes = features.max_bytes
+            if features.network:
+                limit = self.growth.limit(held.name)
         except Unreachable:
             max_bytes = self._settings.parcel_max_bytes
         packed = parcels.pack(
@@ -53,6 +59,7 @@ class ParcelPacker:
             settings=self._settings,
             until=self._lease_until(tx.now),
             max_bytes=max_bytes,
+            limit=limit,
         )
         if packed.dead_lettered:
             self._emitter.dead_lettered(tx, packed.dead_lettered)

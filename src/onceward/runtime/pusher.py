@@ -136,7 +136,10 @@ class Pusher:
         """Push one parcel and settle it; return the next one, None where the peer backs off."""
         try:
             transport, url = self._routes.route(packed.lease.name, packed.lease.url)
-            answer = self._answer(transport, url, packed)
+            if transport.features.network:
+                answer = self._timed(transport, url, packed)
+            else:
+                answer = self._answer(transport, url, packed)
         except LeaseLost:
             raise
         except Refused as error:
@@ -168,6 +171,12 @@ class Pusher:
         except Exception as error:  # noqa: BLE001 - the transport returned what is no answer
             self.back_off(packed, error)
             return None
+
+    def _timed(self, transport: Transport, url: str, packed: InFlight) -> Answer:
+        """Call a transport of a network; parcels grow while its way is slow."""
+        held = packed.lease
+        push = partial(self._answer, transport, url, packed)
+        return self._packer.growth.timed(held.name, len(held.parcel or ()), push)
 
     def _answer(self, transport: Transport, url: str, packed: InFlight) -> Answer:
         """

@@ -113,10 +113,12 @@ def pack(
     settings: Settings,
     until: Millis,
     max_bytes: int,
+    limit: int,
 ) -> InFlight:
     """
     Return the next parcel for the leased peer: the stored one, or a new one that is stored now.
 
+    A new one has at most *limit* messages and about ``parcel_max_bytes``.
     With its receipts and its envelope it has at most *max_bytes*, less where the peer has said so.
 
     Raises:
@@ -137,7 +139,7 @@ def pack(
             held, rows = peers.new_epoch(tx, held, "a parcel was given up"), []
     if not rows:
         wanted = min(settings.parcel_max_bytes, room - min(told, room // 2))
-        held, rows, buried = _fresh(tx, held, settings, until=until, most=room, wanted=wanted)
+        held, rows, buried = _fresh(tx, held, limit, until=until, most=room, wanted=wanted)
     if owed.receipts:
         owed = _fitting(tx, held.name, owed, room - sum(map(_frame_bytes, rows)), alone=not rows)
     if not rows and not owed.receipts:
@@ -213,13 +215,13 @@ def _unfit(tx: StoreTransaction, row: OutboxRow) -> bool:
 def _fresh(
     tx: StoreTransaction,
     held: PeerLease,
-    settings: Settings,
+    limit: int,
     *,
     until: Millis,
     most: int,
     wanted: int,
 ) -> tuple[PeerLease, list[OutboxRow], list[tuple[str, str, Reason]]]:
-    limit, buried, aside = settings.parcel_max_messages, [], set[int]()
+    buried, aside = list[tuple[str, str, Reason]](), set[int]()
     while True:
         choice = _choose(tx, held, limit, most=most, wanted=wanted)
         too_large = f"the way to {held.name} takes no frame of more than {most} bytes"

@@ -63,16 +63,15 @@ class Real:
         self.ids.append(self.near.send("far", len(self.ids)))
 
     def _pack(self, size: int) -> None:
-        settings = LIMITS.model_copy(update={"parcel_max_messages": size})
-
         def work(tx: StoreTransaction) -> InFlight:
             return parcels.pack(
                 tx,
                 self._held,
                 mine=SenderInfo("near", "safe"),
-                settings=settings,
+                settings=LIMITS,
                 until=FOREVER,
                 max_bytes=1 << 20,
+                limit=size,
             )
 
         self._packed = self.near._db.write(work)
