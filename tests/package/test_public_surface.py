@@ -18,6 +18,7 @@ MODULES = (
     "onceward.events",
     "onceward.http",
     "onceward.keys",
+    "onceward.nats",
     "onceward.testing",
     "onceward.transports",
 )

@@ -34,8 +34,6 @@ from onceward.transports.base import (
 if TYPE_CHECKING:
     from onceward.model import wire
     from onceward.transports.function import FunctionTransport
-    from onceward.transports.nats import NatsTransport
-    from onceward.transports.nats_listener import NatsListener
 
 __all__ = [
     "Accept",
@@ -48,8 +46,6 @@ __all__ = [
     "Listener",
     "MakeListener",
     "MakeTransport",
-    "NatsListener",
-    "NatsTransport",
     "Parcel",
     "ParcelFrame",
     "Pings",
@@ -66,8 +62,6 @@ __all__ = [
 
 LATER: Final = {
     "FunctionTransport": "onceward.transports.function",
-    "NatsListener": "onceward.transports.nats_listener",
-    "NatsTransport": "onceward.transports.nats",
     "wire": "onceward.model.wire",
 }
 """Names whose modules are imported on first use: that takes long, or needs an extra."""
