@@ -23,6 +23,7 @@ from tests.proof.disk_failures import sweep
 from tests.proof.kills import kill_test, nats_kill_test
 from tests.proof.model import search, values
 from tests.proof.mutants import hunt
+from tests.proof.network import trial as network
 from tests.proof.power_cut.pair import Terms
 from tests.proof.power_cut.workload import Town
 from tests.proof.seed import proof_seed
@@ -157,6 +158,7 @@ HARNESSES: Final = (
         10_000,
         nats_kill_test.tried,
     ),
+    Harness("http", "messages", 800, 20_000, network.campaign),
     Harness("mutants", "mutants", 12, 1_000, _planted, _no_mutants),
 )
 
@@ -172,7 +174,8 @@ def prove(
     """
     Try to break the promises.
 
-    Power cuts, failing disks, wrong bits, simulated worlds, every state of the protocol, kills.
+    Power cuts, failing disks, wrong bits, simulated worlds, every state of the protocol, kills,
+    a spoiled network.
 
     Prints a table of harness, how much was tried, violations and seconds. Exit code 1 if a promise
     was broken; the lines below the
