@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -185,6 +186,18 @@ def test_a_url_is_checked_when_it_is_registered(tmp_path: Path) -> None:
         assert [] == box.peers.list()
 
 
+@pytest.mark.parametrize(
+    "url", ["file:", "file:bob.db", "memory:", "memory:no name", "http:bob", ""]
+)
+def test_a_url_that_reaches_no_agent_is_refused(tmp_path: Path, url: str) -> None:
+    """The transports of the package know the form of their urls, too."""
+    with (
+        Postbox(tmp_path / "a.db", agent="a", start=False) as box,
+        pytest.raises(InvalidArgument),
+    ):
+        box.peers.register("bob", url)
+
+
 def test_a_transport_that_cannot_be_made_registers_no_url(tmp_path: Path) -> None:
     """The registration says why the transport cannot be made."""
 
@@ -234,7 +247,7 @@ def test_installed_transports_are_looked_for_once_per_process(
         return [EntryPoint("pigeon", "tests.api.test_ways:Pigeon", group)]
 
     routing._installed.cache_clear()
-    monkeypatch.setattr(routing, "entry_points", points)
+    monkeypatch.setattr(metadata, "entry_points", points)
     try:
         for name in ("a", "b"):
             with Postbox(tmp_path / f"{name}.db", agent=name, start=False) as box:

@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import Final
 
 from onceward.db.file_checks import file_key
-from onceward.errors import OncewardError, OutOfDescriptors, Refused, Unreachable, WrongAgent
+from onceward.errors import (
+    InvalidArgument,
+    OncewardError,
+    OutOfDescriptors,
+    Refused,
+    Unreachable,
+    WrongAgent,
+)
 from onceward.model.parcel import Answer, Parcel
 from onceward.model.quoting import error_text
 from onceward.transports.base import Features
@@ -29,6 +36,13 @@ class FileTransport:
 
     def __init__(self, open_file: Callable[[Path, str], Opened]) -> None:
         self._open_file = open_file
+
+    def check(self, url: str) -> None:
+        """Raise InvalidArgument for a url without an absolute path."""
+        path = url.removeprefix(SCHEME)
+        if not Path(path).is_absolute() or "\0" in path:
+            msg = f"{url!r} has no absolute path: write file:/folder/agent.db"
+            raise InvalidArgument(msg)
 
     def deliver(self, url: str, parcel: Parcel) -> Answer:
         """

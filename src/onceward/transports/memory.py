@@ -6,6 +6,7 @@ from threading import Condition, Lock, get_ident
 from typing import Final
 
 from onceward.errors import Unreachable
+from onceward.model.names import agent_name
 from onceward.model.parcel import Answer, Parcel
 from onceward.transports.base import Accept, Features
 
@@ -21,6 +22,10 @@ class MemoryTransport:
     """Delivers to the agent that listens under the name in this process."""
 
     features = Features(schemes=frozenset({"memory"}))
+
+    def check(self, url: str) -> None:
+        """Raise InvalidArgument for a url that names no agent."""
+        agent_name(url.removeprefix(SCHEME))
 
     def deliver(self, url: str, parcel: Parcel) -> Answer:
         """Call the recipient's ``accept``; raise Unreachable where no such agent listens."""
