@@ -8,6 +8,7 @@ datagram get lost. A notification is never needed for correctness.
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import stat
@@ -26,6 +27,10 @@ Direction = Literal["out", "in"]
 
 HAS_UNIX: Final = hasattr(socket, "AF_UNIX")
 WAKEUP: Final = b"!"
+LONGEST_TURN: Final = 1.0
+"""Most seconds between two looks of a waiter, however many there are: the others may leave."""
+SETTLED: Final = 2_000_000_000
+"""Nanoseconds after which no second change of a folder can bear the same time."""
 
 
 class Notifier:
@@ -50,7 +55,7 @@ class Notifier:
         self._names: dict[Direction, str] = {}
         self._sockets: dict[Direction, socket.socket] = {}
         self._closed = False
-        self._poll_at = 0.0
+        self._poll_at, self._looked_at = 0.0, -math.inf
         self._version: int | None = None
         self.on_remote_out: Callable[[], None] = lambda: None
         """Called before the listeners when another process has something for the dispatcher."""
@@ -90,10 +95,17 @@ class Notifier:
         return -1 if sock is None else sock.fileno()
 
     def hear(self, side: Direction) -> None:
-        """Read what other processes sent, and notify the listeners in this one."""
+        """
+        Read what other processes sent, and notify the listeners in this one.
+
+        Of several threads that see the same datagram, the one that reads it tells all.
+        """
+        heard = False
         with suppress(OSError, KeyError):
             while self._sockets[side].recv(64):
-                pass
+                heard = True
+        if not heard:
+            return
         if side == "out":
             self.on_remote_out()
         self.notify_local((side,))
@@ -102,8 +114,18 @@ class Notifier:
         """Return when the caller is to ``look`` next, so that all of them look in turn."""
         with self._lock:
             now, count = time.monotonic(), sum(map(len, self._listeners.values()))
-            self._poll_at = min(max(now, self._poll_at) + every, now + every * max(1, count))
+            most = max(every, min(every * count, LONGEST_TURN))
+            self._poll_at = min(max(now, self._poll_at) + every, now + most)
             return self._poll_at
+
+    def is_due(self, every: float) -> bool:
+        """Return whether the file is to be asked now: not where another waiter has just asked."""
+        with self._lock:
+            now = time.monotonic()
+            due = now - self._looked_at >= every / 2
+            if due:
+                self._looked_at = now
+            return due
 
     def look(self, version: Callable[[], int]) -> None:
         """Notify this process's listeners if the file has changed since the last look."""
@@ -156,7 +178,8 @@ class Notifier:
             own = set(self._names.values())
             names = [f"{self._where}/{name}" for name in os.listdir(self._where)]
             others = [name for name in names if name not in own]
-            self._seen = (changed, {
+            settled = time.time_ns() - changed > SETTLED
+            self._seen = (changed if settled else 0, {
                 side: tuple(name for name in others if name.endswith(f".{side}"))
                 for side in self._listeners
             })  # fmt: skip

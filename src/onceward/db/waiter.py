@@ -19,6 +19,8 @@ ONE: Final = (1).to_bytes(8, sys.byteorder)
 """What ends a wait: the number that an eventfd takes, and any bytes in a pipe."""
 LOOK_EVERY: Final = 0.01
 """Seconds between two looks at the socket by a thread that works instead of waiting."""
+LONGEST: Final = 86_400.0
+"""Seconds after which a wait begins again: ``poll`` counts milliseconds in 31 bits."""
 
 
 class Waiter:
@@ -53,10 +55,15 @@ class Waiter:
         self._flag.clear()
 
     def is_set(self) -> bool:
-        """Return whether it is set; looks, now and then, for what has not been read yet."""
+        """
+        Return whether it is set; looks, now and then, for what has not been read yet.
+
+        Other threads than the one that waits may ask, also while it does.
+        """
         if not self._flag.is_set() and time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + LOOK_EVERY
-            self._hear(0.0)
+            self._notifier.hear(self._side)
+            self._poll()
         return self._flag.is_set()
 
     def wait(self, seconds: float | None = None) -> bool:
@@ -66,7 +73,8 @@ class Waiter:
             left = None if end is None else end - time.monotonic()
             if left is not None and left <= 0:
                 return False
-            self._hear(left)
+            if self._hear(left):
+                break
         return True
 
     def close(self) -> None:
@@ -77,38 +85,50 @@ class Waiter:
         for fd in set(fds or ()):
             os.close(fd)
 
-    def _hear(self, seconds: float | None) -> None:
-        """Wait for a notification, or until the file's version is to be asked, and do that."""
+    def _hear(self, seconds: float | None) -> bool:
+        """
+        Wait for a notification, or until the file's version is to be asked, and do that.
+
+        Returns whether the wait was ended: another thread may have cleared the flag since.
+        """
         if self._every > 0:
             due = max(0.0, self._poll_at - time.monotonic())
             seconds = due if seconds is None else min(seconds, due)
         if self._wakeup is None:
-            self._flag.wait(seconds)
-        elif self._select(self._wakeup[0], seconds):
-            self._flag.set()  # before the others are told
-            self._notifier.hear(self._side)
+            ended = self._flag.wait(seconds)
+        else:
+            ended = self._select(self._wakeup[0], LONGEST if seconds is None else seconds)
+        self._poll()
+        return ended
+
+    def _poll(self) -> None:
+        """Ask the file's version where that is due."""
         if self._every > 0 and time.monotonic() >= self._poll_at:
             self._poll_at = self._notifier.next_poll(self._every)
-            self._notifier.look(self._version)
+            if self._notifier.is_due(self._every):
+                self._notifier.look(self._version)
 
-    def _select(self, wakeup: int, seconds: float | None) -> bool:
-        """Wait until the flag is set or the socket has something; say whether that has."""
+    def _select(self, wakeup: int, seconds: float) -> bool:
+        """Wait until the flag is set or the socket has something; say whether either came."""
         with self._lock:
             if self._flag.is_set():
-                return False
+                return True
             self._waits = True
         sock = self._notifier.fileno(self._side)
         ready = select.poll()
         for fd in (wakeup, sock):
             if fd >= 0:
                 ready.register(fd, select.POLLIN)
-        found = ready.poll(None if seconds is None else 1000 * seconds)
+        found = ready.poll(1000 * min(seconds, LONGEST))
         with self._lock:
             self._waits = self._woken = False
             with suppress(BlockingIOError):
                 if (wakeup, select.POLLIN) in found:  # ours, or that of a forked child
                     os.read(wakeup, 1024)
-        return any(fd == sock for fd, _ in found)
+        if any(fd == sock for fd, _ in found):
+            self._flag.set()  # before the others are told
+            self._notifier.hear(self._side)
+        return bool(found)
 
 
 def _wakeup() -> tuple[int, int] | None:

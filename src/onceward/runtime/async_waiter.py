@@ -12,7 +12,7 @@ from functools import partial
 from typing import Protocol
 
 from onceward.db.database import Database
-from onceward.db.notify import Direction
+from onceward.db.notify import Direction, Notifier
 
 
 class Call(Protocol):
@@ -31,10 +31,7 @@ class AsyncWaiter:
         self._flag, self._loop = asyncio.Event(), asyncio.get_running_loop()
         self._stop_listening = file.notifier.listen(side, self._set)
         self._poll_at = file.notifier.next_poll(poll) if poll > 0 else 0.0
-        self._socket = -1
-        with suppress(OSError, NotImplementedError):  # none is left, or a loop without readers
-            self._socket = os.dup(file.notifier.fileno(side))  # a loop has one reader of each
-            self._loop.add_reader(self._socket, file.notifier.hear, side)
+        self._stop_reading = _read(self._loop, file.notifier, side)
 
     def _set(self) -> None:
         with suppress(RuntimeError):  # the loop is closed
@@ -50,7 +47,8 @@ class AsyncWaiter:
                 await asyncio.wait_for(self._flag.wait(), None if pause == math.inf else pause)
             if self._every > 0 and time.monotonic() >= self._poll_at:
                 self._poll_at = self._file.notifier.next_poll(self._every)
-                await self._call(partial(self._file.notifier.look, self._file.version_if_open))
+                if self._file.notifier.is_due(self._every):
+                    await self._call(partial(self._file.notifier.look, self._file.version_if_open))
 
     def clear(self) -> None:
         """Clear the flag; what is committed after that sets it again."""
@@ -59,7 +57,44 @@ class AsyncWaiter:
     def close(self) -> None:
         """Listen no more."""
         self._stop_listening()
+        self._stop_reading()
+
+
+class _Reader:
+    """An event loop's reader of a file's socket, shared by the tasks that wait there."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, notifier: Notifier, side: Direction
+    ) -> None:
+        self.users, self._loop, self._socket = 0, loop, -1
+        with suppress(OSError, NotImplementedError):  # none is left, or a loop without readers
+            self._socket = os.dup(notifier.fileno(side))  # other loops may read the same one
+            loop.add_reader(self._socket, notifier.hear, side)
+
+    def close(self) -> None:
+        """Read no more."""
         if self._socket >= 0:
             with suppress(NotImplementedError):
                 self._loop.remove_reader(self._socket)
             os.close(self._socket)
+
+
+_readers: dict[tuple[asyncio.AbstractEventLoop, Notifier, Direction], _Reader] = {}
+
+
+def _read(
+    loop: asyncio.AbstractEventLoop, notifier: Notifier, side: Direction
+) -> Callable[[], None]:
+    """Have the running *loop* read the socket; the same thread ends it by the call returned."""
+    key = (loop, notifier, side)
+    reader = _readers.get(key) or _Reader(*key)
+    _readers[key] = reader
+    reader.users += 1
+
+    def stop() -> None:
+        reader.users -= 1
+        if not reader.users:
+            del _readers[key]
+            reader.close()
+
+    return stop
