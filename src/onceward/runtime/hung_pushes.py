@@ -40,32 +40,34 @@ class PushesUnderWay:
 
     def end(self) -> bool:
         """Note that the call has returned; False where it was given up meanwhile."""
-        return self._pushes.pop(get_ident(), None) is not None
+        with self._busy.lock:
+            return self._pushes.pop(get_ident(), None) is not None
 
     def give_up_late(self) -> float:
         """Give up the pushes that hang; return the seconds until one may have to be."""
         now = time.monotonic()
         for thread, push in list(self._pushes.items()):
-            if push.until <= now and self._give_up(thread):
+            if push.until <= now and self._give_up(thread, push):
                 error = Unreachable(f"no answer within {self._limit} s; the push was given up")
                 try:
                     self._back_off(push.packed, error)
                 except OncewardError as failed:
                     log.failure("warning", "push given up", failed, peer=push.packed.lease.name)
+                    self._busy.left.add(push.packed.lease.name)
         ends = [push.until for push in list(self._pushes.values())]
         return max(0.01, min(ends, default=now + self._limit) - now)
 
     def give_up_all(self) -> list[str]:
         """Give up every push; return the names of their peers."""
         pushes = list(self._pushes.items())
-        return [push.packed.lease.name for thread, push in pushes if self._give_up(thread)]
+        return [push.packed.lease.name for thread, push in pushes if self._give_up(thread, push)]
 
-    def _give_up(self, thread: int) -> bool:
+    def _give_up(self, thread: int, push: _Push) -> bool:
         """Let a push go on without a carrier; return False where it has just returned."""
         with self._busy.lock:  # its thread leaves the peer after that only
-            push = self._pushes.pop(thread, None)
-            if push is None:
+            if self._pushes.get(thread) is not push:
                 return False
+            del self._pushes[thread]
             self._busy.hanging.add(push.packed.lease.name)
         self._replace(thread)
         return True
